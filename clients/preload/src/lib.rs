@@ -1,0 +1,1 @@
+//! What `spillway run` loads into an unmodified program.

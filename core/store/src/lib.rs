@@ -1,0 +1,1 @@
+//! The page store: clients, pools, objects, indexes.

@@ -1,0 +1,1 @@
+//! Where bytes lie: memory, compressed memory, file.

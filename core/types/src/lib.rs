@@ -1,0 +1,1 @@
+//! Keys, ids, sizes and statuses: the words every part of Spillway speaks.

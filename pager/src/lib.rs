@@ -1,0 +1,1 @@
+//! Page faults turned into store requests.

@@ -1,0 +1,1 @@
+//! Thin, safe wrappers over the Linux interfaces that Spillway stands on.

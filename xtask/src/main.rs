@@ -1,0 +1,2 @@
+//! The developer's commands: ci, layering check, bench.
+fn main() {}
