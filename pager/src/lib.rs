@@ -1,1 +1,3 @@
 //! Page faults turned into store requests.
+
+pub mod tree;

@@ -1,0 +1,255 @@
+//! The page of memory that all processes of one `spillway run` share: its settings and its counters.
+//!
+//! The supervisor makes it as a sealed-size memfd; each paged process maps it. A process that
+//! execs finds it again through the path in [`ENV`] (`/proc/PID/fd/N` of the supervisor).
+//! Settings are written once, before the program starts; everything else is an atomic that any
+//! process adds to and the supervisor reads.
+
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+/// Environment variable that holds the path of the shared page.
+pub const ENV: &str = "SPILLWAY_TREE";
+/// First eight bytes of a shared page.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"spillway");
+/// Layout version; supervisor and preload library must agree.
+pub const VERSION: u32 = 1;
+/// How many processes of a tree have a slot of their own at the same time.
+pub const SLOTS: usize = 1024;
+/// Longest path of the disk tier, bytes.
+pub const PATH_MAX: usize = 512;
+/// Buckets of the fault-time histogram; see [`bucket_of_ns`].
+pub const BUCKETS: usize = 256;
+/// Messages that the supervisor has not printed yet.
+pub const MESSAGES: usize = 16;
+
+/// Which page leaves when memory is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Replacement {
+    /// Choose between the two by the measured time of a fetch.
+    Auto = 0,
+    /// A pointer over the pages in the order in which they came in.
+    RoundRobin = 1,
+    /// Second chance, with a victim pool in place of accessed bits.
+    Clock = 2,
+}
+
+/// When a victim leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Eviction {
+    /// Inside the fault that needs its frame.
+    OnDemand = 0,
+    /// Ahead of need, by a task of its own.
+    PreEvict = 1,
+}
+
+/// Who handles a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Faults {
+    /// A handler per core; system calls may touch far pages.
+    Thread = 0,
+    /// The faulting thread itself, in a SIGBUS handler.
+    Signal = 1,
+}
+
+/// The settings of a run. Plain data; written before the program starts.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Settings {
+    /// Most managed pages that may be resident in the whole tree.
+    pub local_pages: u64,
+    /// Most bytes that the store's memory may take in the whole tree.
+    pub store_bytes: u64,
+    /// Delay that the emulated link adds to each transfer, ns; 0 is no link.
+    pub link_delay_ns: u64,
+    /// [`Replacement`] as a number.
+    pub replacement: u32,
+    /// [`Eviction`] as a number.
+    pub eviction: u32,
+    /// [`Faults`] as a number.
+    pub faults: u32,
+    /// 1 when pages are fetched ahead of sequential and strided walks.
+    pub prefetch: u32,
+    /// 1 when the store compresses.
+    pub compress: u32,
+    /// Length of `disk_path`; 0 is no disk tier.
+    pub disk_path_len: u32,
+    /// Directory of the disk tier, bytes as the kernel takes them.
+    pub disk_path: [u8; PATH_MAX],
+}
+
+/// What is counted, for the whole tree. All only grow, but for those marked *gauge*.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Counters {
+    /// Faults of any kind that a handler answered.
+    pub faults: AtomicU64,
+    /// Faults answered with a fresh zero page (first touch).
+    pub first_touches: AtomicU64,
+    /// Faults answered from the store.
+    pub fetches: AtomicU64,
+    /// Faults answered from the victim pool, without a transfer.
+    pub rescues: AtomicU64,
+    /// First writes to a page that was clean.
+    pub write_faults: AtomicU64,
+    /// Pages brought in ahead of a fault.
+    pub prefetches: AtomicU64,
+    /// Pages evicted.
+    pub evictions: AtomicU64,
+    /// Of these, clean ones, dropped without a transfer.
+    pub evictions_clean: AtomicU64,
+    /// Evictions that the kernel refused: pinned, locked or shared pages.
+    pub evictions_refused: AtomicU64,
+    /// Pages that no tier took; the program keeps them above its budget.
+    pub store_refusals: AtomicU64,
+    /// Reads whose bytes failed their checksum; each became a SIGBUS.
+    pub corrupt_reads: AtomicU64,
+    /// Pages in the store, far from the program (gauge).
+    pub far_pages: AtomicI64,
+    /// Managed pages that are resident (gauge).
+    pub resident_pages: AtomicI64,
+    /// Most managed pages that were ever resident together.
+    pub resident_peak_pages: AtomicI64,
+    /// Bytes of memory that the stores take, index and frames (gauge).
+    pub store_bytes: AtomicI64,
+    /// The most that `store_bytes` ever was.
+    pub store_peak_bytes: AtomicI64,
+    /// Bytes in the disk tier (gauge).
+    pub disk_bytes: AtomicI64,
+    /// Stored pages that needed no frame, all bytes being the same (gauge).
+    pub same_filled_pages: AtomicI64,
+    /// Stored pages that are compressed (gauge).
+    pub compressed_pages: AtomicI64,
+    /// Paged processes that started.
+    pub processes: AtomicU64,
+    /// Time spent answering faults, ns.
+    pub fault_ns: AtomicU64,
+}
+
+/// One paged process. Free when `pid` is 0.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Slot {
+    /// The process.
+    pub pid: AtomicU32,
+    /// The task that pages it.
+    pub pager_pid: AtomicU32,
+    /// Its part of [`Counters::resident_pages`].
+    pub resident_pages: AtomicI64,
+    /// Its part of [`Counters::far_pages`].
+    pub far_pages: AtomicI64,
+    /// Its part of [`Counters::store_bytes`].
+    pub store_bytes: AtomicI64,
+}
+
+/// A line for the user. The supervisor prints it and sets `kind` back to 0.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Message {
+    /// 0: free, 1: being written, else a [`Notice`] + 1.
+    pub kind: AtomicU32,
+    /// The process it is about.
+    pub pid: AtomicU32,
+    /// A number that belongs to the line, such as an address or an errno.
+    pub value: AtomicU64,
+}
+
+/// Lines that a pager asks the supervisor to print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Notice {
+    /// No tier takes more pages: the program keeps `value` pages above its budget.
+    StoreFull = 1,
+    /// The file tier is full or failed; `value` is the errno.
+    DiskFailed = 2,
+    /// The page at address `value` failed its checksum; the program gets SIGBUS there.
+    Corrupt = 3,
+    /// userfaultfd was refused with errno `value`; the process runs unpaged.
+    NoUserfaultfd = 4,
+    /// The process called mlockall: managed memory stays pageable.
+    MlockAll = 5,
+    /// A forked child could not be paged and was stopped before it read wrong bytes; errno `value`.
+    ForkRefused = 6,
+    /// The pager met a state it must not go on from; the process was killed. `value` is a line number.
+    Broken = 7,
+    /// The program handles SIGBUS in a way that `--faults signal` can't share.
+    SignalTaken = 8,
+}
+
+/// The shared page.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Tree {
+    /// [`MAGIC`].
+    pub magic: u64,
+    /// [`VERSION`].
+    pub version: u32,
+    /// Next message to be written.
+    pub message_next: AtomicU32,
+    /// Settings; constant while the program runs.
+    pub settings: Settings,
+    /// Sums over all processes.
+    pub counters: Counters,
+    /// Histogram of the time from reading a fault to having answered it; see [`bucket_of_ns`].
+    pub fault_histogram: [AtomicU64; BUCKETS],
+    /// Lines for the user.
+    pub messages: [Message; MESSAGES],
+    /// The processes.
+    pub slots: [Slot; SLOTS],
+}
+
+/// Size of the memfd, bytes: a whole number of pages.
+pub const TREE_BYTES: usize = size_of::<Tree>().next_multiple_of(4096);
+
+/// Histogram bucket of a duration: eight linear steps in each power of two, so within 12.5 %.
+#[must_use]
+pub fn bucket_of_ns(ns: u64) -> usize {
+    if ns < 8 {
+        return ns as usize;
+    }
+    let exponent = 63 - ns.leading_zeros() as usize;
+    let step = (ns >> (exponent - 3)) as usize & 7;
+    ((exponent - 2) * 8 + step).min(BUCKETS - 1)
+}
+
+/// Least duration that falls into a bucket, ns.
+#[must_use]
+pub fn bucket_floor_ns(bucket: usize) -> u64 {
+    if bucket < 8 {
+        return bucket as u64;
+    }
+    let exponent = bucket / 8 + 2;
+    (8 + (bucket as u64 & 7)) << (exponent - 3)
+}
+
+impl Tree {
+    /// Leaves a line for the supervisor; dropped when sixteen are waiting already.
+    pub fn notify(&self, notice: Notice, pid: u32, value: u64) {
+        for _ in 0..MESSAGES {
+            let at = self.message_next.fetch_add(1, Ordering::Relaxed) as usize % MESSAGES;
+            let message = &self.messages[at];
+            if message.kind.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                message.pid.store(pid, Ordering::Relaxed);
+                message.value.store(value, Ordering::Relaxed);
+                message.kind.store(notice as u32 + 1, Ordering::Release);
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_grow_and_hold_their_floor() {
+        for bucket in 0..BUCKETS - 1 {
+            assert_eq!(bucket_of_ns(bucket_floor_ns(bucket)), bucket);
+            assert!(bucket_floor_ns(bucket) < bucket_floor_ns(bucket + 1));
+        }
+        assert_eq!(bucket_of_ns(u64::MAX), BUCKETS - 1);
+    }
+}
