@@ -1,0 +1,118 @@
+# Sourced by every test: running a program plain and paged, and comparing.
+#
+#   SPILLWAY   the command under test (default: the release build); "plain" runs everything unpaged,
+#              which checks the tests themselves
+#   LAB_SIZE   full (default): the sizes that the issue names; ci: smaller ones, for two cores
+set -uo pipefail
+
+LAB=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+SPILLWAY=${SPILLWAY:-$LAB/../target/release/spillway}
+LAB_SIZE=${LAB_SIZE:-full}
+BUILT=$LAB/cache/bin
+WORK=$(mktemp -d "${TMPDIR:-/tmp}/spillway-lab.XXXXXX")
+chmod 755 "$WORK"
+STATS=$WORK/stats.json
+trap 'finish' EXIT
+
+finish() {
+    local job
+    for job in $(jobs -p); do
+        kill -9 "$job" 2>/dev/null
+        wait "$job" 2>/dev/null
+    done
+    rm -rf "$WORK"
+}
+
+fail() {
+    echo "FAILED: $*" >&2
+    exit 1
+}
+
+# by_size FULL CI: the one that LAB_SIZE asks for.
+by_size() {
+    [ "$LAB_SIZE" = ci ] && echo "$2" || echo "$1"
+}
+
+# paged LOCAL PROGRAM...: runs PROGRAM under spillway; statistics go to $STATS.
+# SPILLWAY_OPTIONS, an array, adds options.
+paged() {
+    local size=$1
+    shift
+    if [ "$SPILLWAY" = plain ]; then
+        "$@"
+    else
+        "$SPILLWAY" run --local "$size" --stats "$STATS" "${SPILLWAY_OPTIONS[@]}" -- "$@"
+    fi
+}
+SPILLWAY_OPTIONS=()
+
+# stat NAME: a number of the last paged run.
+stat() {
+    /usr/bin/python3 - "$STATS" "$1" <<'PY'
+import json, sys
+
+def find(node, name):
+    if isinstance(node, dict):
+        if name in node and not isinstance(node[name], dict):
+            return node[name]
+        for child in node.values():
+            found = find(child, name)
+            if found is not None:
+                return found
+    return None
+
+value = find(json.load(open(sys.argv[1])), sys.argv[2])
+if value is None:
+    sys.exit(f"{sys.argv[1]} has no {sys.argv[2]}")
+print(value)
+PY
+}
+
+# went_far PAGES: at least so many pages left local memory in the last paged run.
+went_far() {
+    [ "$SPILLWAY" = plain ] && return
+    local evictions
+    evictions=$(stat evictions) || fail "no statistics"
+    echo "evictions $evictions, fetches $(stat fetches)"
+    [ "$evictions" -ge "$1" ] || fail "only $evictions pages went far, expected $1"
+}
+
+# same_output LOCAL PROGRAM...: plain and paged runs end alike and print the same. Output is read to
+# its end, so that what a daemon prints counts.
+same_output() {
+    local size=$1 plain paged
+    shift
+    "$@" </dev/null | cat >"$WORK/plain.out"
+    plain=${PIPESTATUS[0]}
+    [ "$plain" = 0 ] || fail "the plain run ended with $plain"
+    [ -s "$WORK/plain.out" ] || fail "the plain run printed nothing"
+    paged "$size" "$@" </dev/null | cat >"$WORK/paged.out"
+    paged=${PIPESTATUS[0]}
+    [ "$paged" = "$plain" ] || fail "ended with $paged, plain with $plain"
+    cmp "$WORK/plain.out" "$WORK/paged.out" || fail "the output differs from the plain run's"
+}
+
+# quarter PROGRAM...: plain, then within a quarter of the plain run's peak; the output must be equal
+# and a quarter of the peak must have gone far.
+quarter() {
+    local peak paged
+    "$BUILT/peak" "$WORK/peak" "$@" >"$WORK/plain.out" </dev/null || fail "the plain run failed"
+    [ -s "$WORK/plain.out" ] || fail "the plain run printed nothing"
+    peak=$(cat "$WORK/peak")
+    echo "peak $((peak / 1024)) MiB, local $((peak / 4096)) MiB"
+    paged "$((peak / 4096))M" "$@" >"$WORK/paged.out" </dev/null
+    paged=$?
+    [ $paged = 0 ] || fail "ended with $paged, plain with 0"
+    cmp "$WORK/plain.out" "$WORK/paged.out" || fail "the output differs from the plain run's"
+    went_far $((peak / 16))
+}
+
+# until_true SECONDS COMMAND...: waits for COMMAND to succeed.
+until_true() {
+    local end=$((SECONDS + $1))
+    shift
+    until "$@" >/dev/null 2>&1; do
+        [ $SECONDS -lt $end ] || return 1
+        sleep 0.05
+    done
+}
