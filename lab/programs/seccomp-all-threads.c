@@ -11,9 +11,10 @@
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
 
 static void *far;
-static volatile int filtered;
+static volatile int started, filtered;
 
 static void *go_on(void *unused) {
+    started = 1;
     while (!filtered)
         usleep(1000);
     far_check(far, FAR_PAGES, 1, "in a thread under the filter");
@@ -25,6 +26,8 @@ int main(void) {
     pthread_t thread;
     if (pthread_create(&thread, NULL, go_on, NULL))
         far_fail("pthread_create");
+    while (!started)
+        usleep(1000);
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         ALLOW(read), ALLOW(write), ALLOW(futex), ALLOW(madvise), ALLOW(mmap), ALLOW(munmap),
