@@ -1,2 +1,23 @@
 //! The spillway command.
-fn main() {}
+
+mod cli;
+mod doctor;
+mod limits;
+mod manual;
+mod notices;
+mod program;
+mod progress;
+mod refusal;
+mod run;
+mod sample;
+mod shared_tree;
+mod slots;
+mod stats;
+mod supervise;
+mod units;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::dispatch().unwrap_or_else(|error| refusal::report(&error))
+}

@@ -1,0 +1,269 @@
+//! The command line, and where each command goes.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use spillway_pager::tree;
+
+use crate::refusal::Refusal;
+use crate::units::{parse_delay, parse_size};
+use crate::{doctor, manual, run};
+
+/// Gives a program more memory than it has: what does not fit spills into a page store.
+#[derive(Debug, Parser)]
+#[command(name = "spillway", version, subcommand_required = true)]
+pub struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(Run),
+    Doctor(Doctor),
+    /// Prints a completion script for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Writes the manual pages into a directory.
+    Man {
+        /// An existing directory.
+        dir: PathBuf,
+    },
+}
+
+/// Runs a program in less memory than it needs.
+///
+/// Pages that the program does not use leave its memory for a store inside the same process, where
+/// they lie compressed. The program's exit status, signals and standard streams stay its own.
+///
+/// SIZE is a count of bytes, or one with K, M, G or T behind it, in steps of 1024.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// Most memory that the pages of the program and its children may take; at least 1M. Code,
+    /// stacks and mapped files come on top and are reported beside it.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub local: u64,
+
+    /// Most memory that the store may take. Default: what the machine can give, that is the least
+    /// of MemAvailable, the cgroup's memory limit and the limit on address space (ulimit -v), less
+    /// --local. `spillway doctor` shows these.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub store: Option<u64>,
+
+    /// Directory for the pages that the store does not take. Without it they stay in the program's
+    /// memory, above its budget.
+    #[arg(long, value_name = "DIR")]
+    pub disk: Option<PathBuf>,
+
+    /// Which page leaves when memory is needed.
+    #[arg(long, value_enum, default_value_t)]
+    pub replacement: Replacement,
+
+    /// When it leaves: inside the fault that needs the memory, or ahead of need.
+    #[arg(long, value_enum, default_value_t)]
+    pub eviction: Eviction,
+
+    /// Who brings a page back: a handler beside the program, or the program's own thread in a
+    /// SIGBUS handler, which is faster but fails system calls on far pages with EFAULT.
+    #[arg(long, value_enum, default_value_t)]
+    pub faults: Faults,
+
+    /// Emulates a link to the store: each transfer takes this long, one at a time (4us).
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_delay)]
+    pub link_delay: Duration,
+
+    /// Fetch pages ahead of sequential and strided walks.
+    #[arg(long, value_enum, default_value_t)]
+    pub prefetch: Switch,
+
+    /// Compress the pages in the store. Off, the program takes no less memory in all: it is there
+    /// for measurements.
+    #[arg(long, value_enum, default_value_t)]
+    pub compress: Switch,
+
+    /// Writes statistics as JSON when the program has ended; - is standard output.
+    #[arg(long, value_name = "FILE")]
+    pub stats: Option<PathBuf>,
+
+    /// Shows one live line on standard error, and a summary at the end.
+    #[arg(long)]
+    pub progress: bool,
+
+    /// The program and its arguments.
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+/// Says what this kernel and user can and can't do, and how to mend it.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// How the checks are printed.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: Output,
+
+    /// Also checks this directory as a disk tier.
+    #[arg(long, value_name = "DIR")]
+    pub disk: Option<PathBuf>,
+}
+
+/// A switch on the command line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// On.
+    #[default]
+    On,
+    /// Off.
+    Off,
+}
+
+/// Which page leaves.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum Replacement {
+    /// Round-robin or clock, by the measured time of a fetch.
+    #[default]
+    Auto,
+    /// A pointer over the pages in the order in which they came in.
+    RoundRobin,
+    /// Second chance, with a victim pool in place of accessed bits.
+    Clock,
+}
+
+/// When it leaves.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum Eviction {
+    /// Inside the fault that needs its frame.
+    OnDemand,
+    /// Ahead of need, by a task of its own.
+    #[default]
+    PreEvict,
+}
+
+/// Who handles a fault.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Faults {
+    /// A handler per core; system calls may touch far pages.
+    #[default]
+    Thread,
+    /// The faulting thread itself.
+    Signal,
+}
+
+/// How `doctor` prints.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum Output {
+    /// A table for people.
+    #[default]
+    Table,
+    /// One JSON object.
+    Json,
+}
+
+impl From<Replacement> for tree::Replacement {
+    fn from(value: Replacement) -> Self {
+        match value {
+            Replacement::Auto => Self::Auto,
+            Replacement::RoundRobin => Self::RoundRobin,
+            Replacement::Clock => Self::Clock,
+        }
+    }
+}
+
+impl From<Eviction> for tree::Eviction {
+    fn from(value: Eviction) -> Self {
+        match value {
+            Eviction::OnDemand => Self::OnDemand,
+            Eviction::PreEvict => Self::PreEvict,
+        }
+    }
+}
+
+impl From<Faults> for tree::Faults {
+    fn from(value: Faults) -> Self {
+        match value {
+            Faults::Thread => Self::Thread,
+            Faults::Signal => Self::Signal,
+        }
+    }
+}
+
+/// The name of a choice as the user writes it.
+pub fn name_of(choice: impl ValueEnum) -> String {
+    choice.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+/// Reads the command line and runs the command.
+///
+/// # Errors
+/// A [`Refusal`] with its line, or what the command met.
+pub fn dispatch() -> anyhow::Result<ExitCode> {
+    let line = match CommandLine::try_parse() {
+        Ok(line) => line,
+        Err(error) if is_mistake(&error) => return Err(one_line(&error).into()),
+        Err(help) => {
+            help.print()?;
+            return Ok(ExitCode::from(help.exit_code().to_le_bytes()[0]));
+        }
+    };
+    match line.command {
+        Command::Run(options) => run::run(&options),
+        Command::Doctor(options) => doctor::run(&options),
+        Command::Completions { shell } => manual::completions(CommandLine::command(), shell),
+        Command::Man { dir } => manual::pages(CommandLine::command(), &dir),
+    }
+}
+
+/// A mistake gets one line; a request for help, or nothing at all, gets the help.
+fn is_mistake(error: &clap::Error) -> bool {
+    error.use_stderr() && error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+}
+
+/// The first paragraph of clap's message, on one line.
+fn one_line(error: &clap::Error) -> Refusal {
+    let text = error.render().to_string();
+    let paragraph = text.split("\n\n").next().unwrap_or_default();
+    let line = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
+    let line = line.strip_prefix("error: ").unwrap_or(&line);
+    Refusal::usage(format!("{line} (see spillway --help)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(arguments: &[&str]) -> String {
+        let error = CommandLine::try_parse_from(arguments).unwrap_err();
+        one_line(&error).to_string()
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn bad_input_is_one_line_that_names_the_option() {
+        let line = refused(&["spillway", "run", "--local", "64X", "--", "true"]);
+        assert!(line.contains("--local") && line.contains("K, M, G"), "{line}");
+        let line = refused(&["spillway", "run", "--", "true"]);
+        assert!(line.contains("--local <SIZE>") && !line.contains('\n'), "{line}");
+        let line = refused(&["spillway", "run", "--local", "64M"]);
+        assert!(line.contains("PROGRAM"), "{line}");
+    }
+
+    #[test]
+    fn the_programs_own_options_are_not_ours() {
+        let line = CommandLine::try_parse_from(
+            "spillway run --local 1G --faults signal -- prog --local x --stats".split(' '),
+        );
+        let Command::Run(run) = line.unwrap().command else { panic!("not run") };
+        assert_eq!(run.program, ["prog", "--local", "x", "--stats"]);
+        assert_eq!(run.faults, Faults::Signal);
+        assert_eq!(run.local, 1 << 30);
+    }
+}

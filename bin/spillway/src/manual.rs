@@ -1,0 +1,28 @@
+//! Completions and manual pages, both made from the command line's own definition.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context;
+
+/// Prints the completion script for `shell`.
+///
+/// # Errors
+/// None today; the signature is that of every command.
+pub fn completions(
+    mut command: clap::Command,
+    shell: clap_complete::Shell,
+) -> anyhow::Result<ExitCode> {
+    clap_complete::generate(shell, &mut command, "spillway", &mut std::io::stdout());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes `spillway.1` and a page for each command into `dir`.
+///
+/// # Errors
+/// The directory can't be written.
+pub fn pages(command: clap::Command, dir: &Path) -> anyhow::Result<ExitCode> {
+    clap_mangen::generate_to(command, dir)
+        .with_context(|| format!("can't write manual pages into {}", dir.display()))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,83 @@
+//! Prints the lines that pagers leave in the shared page.
+
+use std::sync::atomic::Ordering;
+
+use spillway_pager::tree::{Notice, Tree};
+
+use crate::units::{pages_to_bytes, show_size};
+
+/// Takes every waiting message and gives its line, without the `spillway: ` prefix.
+pub fn take(tree: &Tree) -> Vec<String> {
+    let mut lines = Vec::new();
+    for message in &tree.messages {
+        let kind = message.kind.load(Ordering::Acquire);
+        if kind < 2 {
+            continue;
+        }
+        let pid = message.pid.load(Ordering::Relaxed);
+        let value = message.value.load(Ordering::Relaxed);
+        message.kind.store(0, Ordering::Release);
+        lines.push(format!("process {pid}: {}", text(kind - 1, value)));
+    }
+    lines
+}
+
+fn text(kind: u32, value: u64) -> String {
+    let is = |notice: Notice| kind == notice as u32;
+    let errno = || {
+        let error = std::io::Error::from_raw_os_error(i32::try_from(value).unwrap_or(0));
+        crate::program::plain(&error)
+    };
+    if is(Notice::StoreFull) {
+        let above = show_size(pages_to_bytes(i64::try_from(value).unwrap_or(i64::MAX / 4096)));
+        format!("the store takes no more: {above} stay above --local; raise --store or give --disk")
+    } else if is(Notice::DiskFailed) {
+        format!("the disk tier takes no more ({}): free space in --disk", errno())
+    } else if is(Notice::Corrupt) {
+        format!("the page at {value:#x} came back damaged and is not served: SIGBUS")
+    } else if is(Notice::NoUserfaultfd) {
+        format!("userfaultfd was refused ({}): it runs unpaged; see spillway doctor", errno())
+    } else if is(Notice::MlockAll) {
+        "it called mlockall: stacks and files are locked, managed memory stays pageable".to_owned()
+    } else if is(Notice::ForkRefused) {
+        format!("its child could not be paged ({}) and was stopped before it ran", errno())
+    } else if is(Notice::Broken) {
+        format!(
+            "the pager can't go on (at line {value}): the process was killed, nothing is lost to others"
+        )
+    } else if is(Notice::SignalTaken) {
+        "it handles SIGBUS itself: run it with --faults thread".to_owned()
+    } else {
+        format!("notice {kind} with value {value}, from a newer library")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use spillway_pager::tree::MESSAGES;
+
+    use super::*;
+    use crate::run::tests::settings;
+    use crate::shared_tree::SharedTree;
+
+    #[test]
+    fn messages_are_printed_once_and_their_place_is_free_again() {
+        let tree = SharedTree::new(&settings()).unwrap();
+        for round in 0..3 {
+            for _ in 0..MESSAGES {
+                tree.notify(Notice::StoreFull, 7, 256);
+            }
+            tree.notify(Notice::Corrupt, 7, 0x1000);
+            let lines = take(&tree);
+            assert_eq!(lines.len(), MESSAGES, "round {round}");
+            assert!(lines[0].contains("process 7") && lines[0].contains("1.0 MiB"), "{lines:?}");
+            assert!(take(&tree).is_empty());
+        }
+    }
+
+    #[test]
+    fn errnos_are_words() {
+        assert!(text(Notice::DiskFailed as u32, 28).contains("No space left"));
+        assert!(text(Notice::Corrupt as u32, 0x2000).contains("0x2000"));
+    }
+}

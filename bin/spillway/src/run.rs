@@ -1,0 +1,312 @@
+//! `spillway run`: checks everything first, starts the program, and reports.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use anyhow::Context;
+use spillway_pager::tree::{self, ENV, PATH_MAX, Settings};
+
+use crate::cli::{Faults, Run, Switch};
+use crate::doctor::userfaultfd;
+use crate::limits::Limits;
+use crate::program::{self, plain};
+use crate::progress::Progress;
+use crate::refusal::Refusal;
+use crate::sample::Sampler;
+use crate::shared_tree::SharedTree;
+use crate::stats::{Report, Watch};
+use crate::supervise::{Observer, Supervisor};
+use crate::units::{PAGE_BYTES, show_size};
+
+/// Below this the pages that one instruction and its system call touch might not fit.
+const LEAST_LOCAL: u64 = 1 << 20;
+/// The library that the program loads first.
+const LIBRARY: &str = "libspillway_preload.so";
+const PRELOAD: &str = "LD_PRELOAD";
+
+/// Runs the program and ends as it ended.
+///
+/// # Errors
+/// A [`Refusal`], with nothing started; or the statistics could not be written.
+pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
+    let settings = check(options, &Limits::read())?;
+    let path = program::find(&options.program[0])?;
+    let library = library()?;
+    userfaultfd::check(options.faults == Faults::Signal)?;
+    let sink = options.stats.as_deref().map(Sink::open).transpose()?;
+
+    let tree = SharedTree::new(&settings).context("can't make the shared page of the run")?;
+    let mut command = Command::new(&path);
+    command
+        .arg0(&options.program[0])
+        .args(&options.program[1..])
+        .env(PRELOAD, preload_value(library, env::var_os(PRELOAD)))
+        .env(ENV, tree.path());
+    let start = Instant::now();
+    let mut supervisor = Supervisor::start(command).map_err(|error| {
+        Refusal::not_executable(format!("can't run {}: {}", path.display(), plain(&error)))
+    })?;
+    let mut eyes = Eyes {
+        tree: &tree,
+        watch: Watch::default(),
+        sampler: sink.is_some().then(Sampler::new),
+        progress: options.progress.then(|| Progress::new(&tree)),
+    };
+    let ending = supervisor.run(&tree, &mut eyes)?;
+    let took = start.elapsed();
+    if let Some(progress) = &eyes.progress {
+        progress.finish(&tree, eyes.watch.fullest());
+    }
+    if let Some(sink) = sink {
+        sink.write(&Report::new(options, &tree, &eyes.watch, ending.parts(), took))?;
+    }
+    Ok(ending.follow())
+}
+
+/// What looks at the run while it goes.
+struct Eyes<'a> {
+    tree: &'a SharedTree,
+    watch: Watch,
+    sampler: Option<Sampler>,
+    progress: Option<Progress>,
+}
+
+impl Observer for Eyes<'_> {
+    fn look(&mut self) {
+        let usage = self.sampler.as_mut().and_then(|sampler| sampler.sample(self.tree));
+        self.watch.update(self.tree, usage);
+        if let Some(progress) = &mut self.progress {
+            progress.update(self.tree);
+        }
+    }
+
+    fn say(&mut self, line: &str) {
+        if let Some(progress) = &self.progress {
+            progress.clear();
+        }
+        // A closed standard error is the user's choice.
+        let _ = writeln!(io::stderr(), "spillway: {line}");
+    }
+}
+
+/// Turns the options into settings.
+fn check(options: &Run, limits: &Limits) -> Result<Settings, Refusal> {
+    let most = limits.most_local();
+    if options.local < LEAST_LOCAL {
+        return Err(Refusal::usage(format!(
+            "--local {} is too little: give at least {}",
+            show_size(options.local),
+            show_size(LEAST_LOCAL)
+        )));
+    }
+    if options.local > most {
+        return Err(Refusal::usage(format!(
+            "--local {} is more than this machine, cgroup or user has: give at most {}",
+            show_size(options.local),
+            show_size(most)
+        )));
+    }
+    let store_bytes = options.store.unwrap_or_else(|| limits.default_store(options.local));
+    if store_bytes < PAGE_BYTES && options.disk.is_none() {
+        return Err(Refusal::usage(
+            "no memory is left for a store: give a smaller --local, a --store, or a --disk",
+        ));
+    }
+    if options.faults == Faults::Signal && options.disk.is_some() {
+        return Err(Refusal::usage(
+            "--faults signal can't use --disk: take --faults thread, or leave --disk out",
+        ));
+    }
+    let mut settings = Settings {
+        local_pages: options.local / PAGE_BYTES,
+        store_bytes,
+        link_delay_ns: u64::try_from(options.link_delay.as_nanos()).unwrap_or(u64::MAX),
+        replacement: tree::Replacement::from(options.replacement) as u32,
+        eviction: tree::Eviction::from(options.eviction) as u32,
+        faults: tree::Faults::from(options.faults) as u32,
+        prefetch: u32::from(options.prefetch == Switch::On),
+        compress: u32::from(options.compress == Switch::On),
+        disk_path_len: 0,
+        disk_path: [0; PATH_MAX],
+    };
+    if let Some(dir) = &options.disk {
+        let dir = writable_dir(dir)?;
+        let bytes = dir.as_os_str().as_bytes();
+        let Some(place) = settings.disk_path.get_mut(..bytes.len()) else {
+            return Err(Refusal::usage(format!(
+                "--disk: the path is longer than {PATH_MAX} bytes"
+            )));
+        };
+        place.copy_from_slice(bytes);
+        settings.disk_path_len = bytes.len() as u32;
+    }
+    Ok(settings)
+}
+
+/// The absolute path of a directory in which a file can be made, as the disk tier will.
+pub fn writable_dir(dir: &Path) -> Result<PathBuf, Refusal> {
+    let refuse = |error: io::Error| {
+        Refusal::usage(format!(
+            "--disk {}: {}; name a directory that you can write to",
+            dir.display(),
+            plain(&error)
+        ))
+    };
+    let absolute = fs::canonicalize(dir).map_err(refuse)?;
+    if !absolute.is_dir() {
+        return Err(refuse(io::Error::from_raw_os_error(rustix::io::Errno::NOTDIR.raw_os_error())));
+    }
+    let probe = absolute.join(format!(".spillway-probe-{}", std::process::id()));
+    File::create_new(&probe).map_err(refuse)?;
+    fs::remove_file(&probe).map_err(refuse)?;
+    Ok(absolute)
+}
+
+/// The library beside this executable.
+pub fn library() -> Result<PathBuf, Refusal> {
+    let own = env::current_exe()
+        .map_err(|error| Refusal::usage(format!("can't find myself: {}", plain(&error))))?;
+    let path = own.with_file_name(LIBRARY);
+    if !path.is_file() {
+        return Err(Refusal::usage(format!(
+            "{} is missing: build it with `make build`, or put it beside the command",
+            path.display()
+        )));
+    }
+    // The loader splits LD_PRELOAD at these (ld.so(8)) and knows no quoting.
+    if path.as_os_str().as_bytes().iter().any(|byte| b" :\t\n".contains(byte)) {
+        return Err(Refusal::usage(format!(
+            "{} has a space or colon in its path, which LD_PRELOAD can't hold: move it",
+            path.display()
+        )));
+    }
+    Ok(path)
+}
+
+/// Our library first, then what was preloaded already.
+fn preload_value(library: PathBuf, before: Option<OsString>) -> OsString {
+    let mut value = OsString::from(library);
+    if let Some(before) = before.filter(|text| !text.is_empty()) {
+        value.push(":");
+        value.push(before);
+    }
+    value
+}
+
+/// Where the statistics go. Opened before the program starts, so that a bad path is told in time.
+enum Sink {
+    Stdout,
+    File(File, PathBuf),
+}
+
+impl Sink {
+    fn open(path: &Path) -> Result<Self, Refusal> {
+        if path == Path::new("-") {
+            return Ok(Self::Stdout);
+        }
+        let file = File::create(path).map_err(|error| {
+            Refusal::usage(format!(
+                "--stats {}: {}; name a file that you can write",
+                path.display(),
+                plain(&error)
+            ))
+        })?;
+        Ok(Self::File(file, path.to_owned()))
+    }
+
+    fn write(self, report: &Report) -> anyhow::Result<()> {
+        let mut text = serde_json::to_string_pretty(report)?;
+        text.push('\n');
+        match self {
+            Self::Stdout => io::stdout().write_all(text.as_bytes()).context("--stats -"),
+            Self::File(mut file, path) => file
+                .write_all(text.as_bytes())
+                .with_context(|| format!("--stats {}", path.display())),
+        }
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    const MACHINE: Limits = Limits {
+        total: Some(8 << 30),
+        available: Some(4 << 30),
+        cgroup: None,
+        address_space: None,
+    };
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        run: Run,
+    }
+
+    fn checked(options: &str) -> Result<Settings, Refusal> {
+        let words = ["run"].into_iter().chain(options.split_whitespace()).chain(["--", "true"]);
+        check(&Line::parse_from(words).run, &MACHINE)
+    }
+
+    /// Settings as the defaults make them.
+    pub fn settings() -> Settings {
+        checked("--local 64M").unwrap()
+    }
+
+    #[test]
+    fn defaults_are_those_that_the_help_names() {
+        let settings = settings();
+        assert_eq!(settings.local_pages, 16384);
+        assert_eq!(settings.store_bytes, (4 << 30) - (64 << 20));
+        assert_eq!(settings.replacement, tree::Replacement::Auto as u32);
+        assert_eq!(settings.eviction, tree::Eviction::PreEvict as u32);
+        assert_eq!(settings.faults, tree::Faults::Thread as u32);
+        assert_eq!((settings.prefetch, settings.compress, settings.link_delay_ns), (1, 1, 0));
+    }
+
+    #[test]
+    fn what_can_not_work_is_refused_in_one_line() {
+        for (options, word) in [
+            ("--local 0", "at least"),
+            ("--local 4K", "at least"),
+            ("--local 9G", "at most"),
+            ("--local 5G", "no memory is left"),
+            ("--local 1G --store 0", "no memory is left"),
+            ("--local 1G --disk /no/such/dir", "--disk"),
+            ("--local 1G --disk /proc", "--disk"),
+            ("--local 1G --disk /dev/null", "Not a directory"),
+            ("--local 1G --disk /tmp --faults signal", "--faults thread"),
+        ] {
+            let refusal = checked(options).unwrap_err();
+            assert_eq!(refusal.code(), 2, "{options}");
+            let line = refusal.to_string();
+            assert!(line.contains(word) && !line.contains('\n'), "{options}: {line}");
+        }
+    }
+
+    #[test]
+    fn the_disk_path_is_absolute_and_nothing_is_left_in_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = checked(&format!("--local 1G --disk {}", dir.path().display())).unwrap();
+        let len = settings.disk_path_len as usize;
+        assert_eq!(&settings.disk_path[..len], dir.path().as_os_str().as_bytes());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn other_preloaded_libraries_stay() {
+        let with = |before: Option<&str>| preload_value("/a/lib.so".into(), before.map(Into::into));
+        assert_eq!(with(None), "/a/lib.so");
+        assert_eq!(with(Some("")), "/a/lib.so");
+        assert_eq!(with(Some("b.so c.so")), "/a/lib.so:b.so c.so");
+    }
+}

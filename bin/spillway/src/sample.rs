@@ -1,0 +1,133 @@
+//! Measures what the whole process tree of a run takes, by the kernel's own account.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use spillway_pager::tree::Tree;
+
+use crate::limits::field_kib;
+
+/// Least time between two samples.
+const INTERVAL: Duration = Duration::from_millis(200);
+/// A sample walks page tables: it may take this part of one core's time, 1 in so many.
+const SHARE: u32 = 50;
+
+/// Memory of a process tree, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Resident, pages that processes share counted once for each.
+    pub rss_bytes: u64,
+    /// Resident, pages that processes share counted once in all.
+    pub pss_bytes: u64,
+    /// Processes that were there.
+    pub processes: u64,
+}
+
+/// Takes samples, seldom enough not to be felt.
+pub struct Sampler {
+    next: Instant,
+}
+
+impl Sampler {
+    /// The first sample is due at once.
+    pub fn new() -> Self {
+        Self { next: Instant::now() }
+    }
+
+    /// A sample if one is due.
+    pub fn sample(&mut self, tree: &Tree) -> Option<Usage> {
+        let start = Instant::now();
+        if start < self.next {
+            return None;
+        }
+        let pagers: HashSet<u32> =
+            tree.slots.iter().map(|slot| slot.pager_pid.load(Relaxed)).collect();
+        let mut usage = Usage::default();
+        for pid in descendants_of(std::process::id()) {
+            // A pager lives in the address space of its program, which is counted already.
+            if pagers.contains(&pid) {
+                continue;
+            }
+            if let Some((rss_bytes, pss_bytes)) = memory_of(pid) {
+                usage.rss_bytes += rss_bytes;
+                usage.pss_bytes += pss_bytes;
+                usage.processes += 1;
+            }
+        }
+        let end = Instant::now();
+        self.next = end + INTERVAL.max((end - start) * SHARE);
+        Some(usage)
+    }
+}
+
+/// Rss and Pss. A process of another user shows its Rss alone, which then stands for both.
+fn memory_of(pid: u32) -> Option<(u64, u64)> {
+    if let Ok(text) = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
+        return Some((field_kib(&text, "Rss:")?, field_kib(&text, "Pss:")?));
+    }
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let rss_bytes = field_kib(&text, "VmRSS:")?;
+    Some((rss_bytes, rss_bytes))
+}
+
+/// All processes below `root`. One pass over /proc, so that it needs no kernel option.
+fn descendants_of(root: u32) -> Vec<u32> {
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    for pid in entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
+        if let Some(parent) = parent_of(pid) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut found = children.remove(&root).unwrap_or_default();
+    let mut at = 0;
+    while at < found.len() {
+        found.extend(children.remove(&found[at]).unwrap_or_default());
+        at += 1;
+    }
+    found
+}
+
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+    use crate::run::tests::settings;
+    use crate::shared_tree::SharedTree;
+
+    #[test]
+    fn grandchildren_count_and_pagers_do_not() {
+        let mut shell = Command::new("sh")
+            .args(["-c", "sleep 60 & echo $!; wait"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(shell.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let sleep: u32 = line.trim().parse().unwrap();
+        let found = descendants_of(std::process::id());
+        assert!(found.contains(&shell.id()) && found.contains(&sleep));
+
+        let tree = SharedTree::new(&settings()).unwrap();
+        let all = Sampler::new().sample(&tree).unwrap();
+        tree.slots[0].pager_pid.store(sleep, Relaxed);
+        let mut sampler = Sampler::new();
+        let fewer = sampler.sample(&tree).unwrap();
+        assert!(fewer.processes < all.processes + 1 && fewer.rss_bytes > 0);
+        assert!(sampler.sample(&tree).is_none(), "not due yet");
+
+        shell.kill().unwrap();
+        shell.wait().unwrap();
+        let pid = rustix::process::Pid::from_raw(sleep.cast_signed()).unwrap();
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}

@@ -1,0 +1,184 @@
+//! Watches the pagers of a run. A program without its pager would read zeros where its pages are
+//! far, so it is killed first; and what a dead process held is taken off the sums.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering::Relaxed;
+
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use spillway_pager::tree::{Slot, Tree};
+
+/// The pagers of a run that have been seen, and a descriptor for each that becomes readable when
+/// it ends.
+#[derive(Default)]
+pub struct Pagers {
+    by_pid: HashMap<u32, OwnedFd>,
+}
+
+impl Pagers {
+    /// Descriptors to poll: readable when a pager ended.
+    pub fn descriptors(&self) -> impl Iterator<Item = &OwnedFd> {
+        self.by_pid.values()
+    }
+
+    /// Looks at every slot: begins to watch new pagers, kills programs whose pager died, frees
+    /// the slots of the dead. Gives the processes that it killed.
+    pub fn watch(&mut self, tree: &Tree) -> Vec<u32> {
+        let mut killed = Vec::new();
+        let mut live = HashMap::new();
+        for slot in &tree.slots {
+            let (pid, pager) = (slot.pid.load(Relaxed), slot.pager_pid.load(Relaxed));
+            // A slot without a pager is still being filled.
+            if pid == 0 || pager == 0 {
+                continue;
+            }
+            if is_alive(pager) {
+                let watched = self.by_pid.remove(&pager).or_else(|| watch_pid(pager));
+                if let Some(descriptor) = watched {
+                    live.insert(pager, descriptor);
+                }
+                continue;
+            }
+            // The pager of a process that ends frees the slot itself; look again after it ended.
+            if slot.pid.load(Relaxed) != pid || slot.pager_pid.load(Relaxed) != pager {
+                continue;
+            }
+            if is_alive(pid)
+                && !has_other_pager(tree, slot, pid)
+                && let Some(process) = process(pid)
+            {
+                // It may end by itself at this moment.
+                let _ = kill_process(process, Signal::KILL);
+                killed.push(pid);
+            }
+            release(tree, slot);
+        }
+        self.by_pid = live;
+        killed
+    }
+}
+
+/// Whether any slot is held by a process that has ended: its pager is still counting up.
+pub fn any_unsettled(tree: &Tree) -> bool {
+    tree.slots.iter().any(|slot| {
+        let pid = slot.pid.load(Relaxed);
+        pid != 0 && !is_alive(pid)
+    })
+}
+
+/// The process still has a pager in another slot: it ran exec, and this is what it was before.
+fn has_other_pager(tree: &Tree, slot: &Slot, pid: u32) -> bool {
+    tree.slots.iter().any(|other| {
+        !std::ptr::eq(other, slot)
+            && other.pid.load(Relaxed) == pid
+            && is_alive(other.pager_pid.load(Relaxed))
+    })
+}
+
+/// Takes what the slot held off the sums and frees it.
+fn release(tree: &Tree, slot: &Slot) {
+    let counters = &tree.counters;
+    for (sum, part) in [
+        (&counters.resident_pages, &slot.resident_pages),
+        (&counters.far_pages, &slot.far_pages),
+        (&counters.store_bytes, &slot.store_bytes),
+    ] {
+        sum.fetch_sub(part.swap(0, Relaxed), Relaxed);
+    }
+    slot.pager_pid.store(0, Relaxed);
+    slot.pid.store(0, Relaxed);
+}
+
+fn process(pid: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(pid).ok()?)
+}
+
+fn watch_pid(pid: u32) -> Option<OwnedFd> {
+    pidfd_open(process(pid)?, PidfdFlags::empty()).ok()
+}
+
+/// Whether the process runs; one that ended and waits to be reaped does not.
+fn is_alive(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+        let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+        !matches!(state, None | Some('Z' | 'X' | 'x'))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+    use crate::run::tests::settings;
+    use crate::shared_tree::SharedTree;
+
+    fn sleeper() -> Child {
+        Command::new("sleep").arg("60").spawn().unwrap()
+    }
+
+    fn fill(slot: &Slot, pid: u32, pager: u32) {
+        slot.resident_pages.store(10, Relaxed);
+        slot.far_pages.store(20, Relaxed);
+        slot.store_bytes.store(30, Relaxed);
+        slot.pid.store(pid, Relaxed);
+        slot.pager_pid.store(pager, Relaxed);
+    }
+
+    fn full_tree() -> SharedTree {
+        let tree = SharedTree::new(&settings()).unwrap();
+        tree.counters.resident_pages.store(100, Relaxed);
+        tree.counters.far_pages.store(100, Relaxed);
+        tree.counters.store_bytes.store(100, Relaxed);
+        tree
+    }
+
+    #[test]
+    fn a_program_whose_pager_died_is_killed_and_its_pages_come_off_the_sums() {
+        let tree = full_tree();
+        let (mut program, mut pager) = (sleeper(), sleeper());
+        fill(&tree.slots[3], program.id(), pager.id());
+        let mut pagers = Pagers::default();
+        assert!(pagers.watch(&tree).is_empty());
+        assert_eq!(pagers.descriptors().count(), 1);
+        pager.kill().unwrap();
+        pager.wait().unwrap();
+        assert_eq!(pagers.watch(&tree), [program.id()]);
+        assert!(!program.wait().unwrap().success());
+        assert_eq!(tree.counters.resident_pages.load(Relaxed), 90);
+        assert_eq!(tree.counters.far_pages.load(Relaxed), 80);
+        assert_eq!(tree.counters.store_bytes.load(Relaxed), 70);
+        assert_eq!(tree.slots[3].pid.load(Relaxed), 0);
+        assert!(pagers.watch(&tree).is_empty());
+    }
+
+    #[test]
+    fn a_program_that_has_a_new_pager_after_exec_lives_on() {
+        let tree = full_tree();
+        let (mut program, mut new, mut old) = (sleeper(), sleeper(), sleeper());
+        old.kill().unwrap();
+        old.wait().unwrap();
+        fill(&tree.slots[0], program.id(), old.id());
+        fill(&tree.slots[1], program.id(), new.id());
+        assert!(Pagers::default().watch(&tree).is_empty());
+        assert_eq!(tree.slots[0].pid.load(Relaxed), 0);
+        assert_eq!(tree.slots[1].pid.load(Relaxed), program.id());
+        assert!(program.try_wait().unwrap().is_none());
+        for child in [&mut program, &mut new] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_zombie_counts_as_dead() {
+        let mut child = Command::new("true").spawn().unwrap();
+        let gone = (0..1000).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            !is_alive(child.id())
+        });
+        assert!(gone);
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,226 @@
+//! Stands beside the program while it runs: passes signals on, reaps orphans, watches the pagers,
+//! and ends as the program ended.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{self, SigHandler, SigSet};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{
+    DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitOptions, WaitStatus, kill_process,
+    set_child_subreaper, set_dumpable_behavior, set_parent_process_death_signal, setrlimit, wait,
+};
+use std::os::unix::process::CommandExt;
+
+use crate::slots::{Pagers, any_unsettled};
+use spillway_pager::tree::Tree;
+
+/// How often the supervisor looks without being woken.
+const TICK: Duration = Duration::from_millis(200);
+/// How often, when it waits for pagers to count up and end.
+const SETTLE_TICK: Duration = Duration::from_millis(2);
+/// How long it waits for them at most.
+const SETTLE: Duration = Duration::from_secs(2);
+/// Linux's __WALL: also children that were made by clone without SIGCHLD, as pagers are.
+const WAIT_ALL: WaitOptions = WaitOptions::from_bits_retain(0x4000_0000);
+/// What siginfo's code says of a signal that a terminal sent, to the whole process group.
+const SENT_BY_KERNEL: i32 = 0x80;
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// By exit, with this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl Ending {
+    fn of(status: WaitStatus) -> Option<Self> {
+        status
+            .exit_status()
+            .map(Self::Code)
+            .or_else(|| status.terminating_signal().map(Self::Signal))
+    }
+
+    /// Exit code and signal; one of them is there.
+    pub fn parts(self) -> (Option<i32>, Option<i32>) {
+        match self {
+            Self::Code(code) => (Some(code), None),
+            Self::Signal(signal) => (None, Some(signal)),
+        }
+    }
+
+    /// Ends this process the same way: by the same signal, without a core of our own.
+    pub fn follow(self) -> ExitCode {
+        let number = match self {
+            Self::Code(code) => return ExitCode::from(code.to_le_bytes()[0]),
+            Self::Signal(number) => number,
+        };
+        let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+        let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+        if let Ok(signal) = signal::Signal::try_from(number) {
+            // SAFETY: the default action runs no code of ours.
+            let _ = unsafe { signal::signal(signal, SigHandler::SigDfl) };
+            let _ = SigSet::all().thread_unblock();
+            let _ = signal::raise(signal);
+        }
+        // Real-time signals have no name here; a shell reports a signal as 128 + its number.
+        ExitCode::from(number.to_le_bytes()[0].wrapping_add(128))
+    }
+}
+
+/// What the caller does at each look, and with each line for the user.
+pub trait Observer {
+    /// Called at least every [`TICK`] while the program runs.
+    fn look(&mut self);
+    /// A line to print.
+    fn say(&mut self, line: &str);
+}
+
+/// The supervisor of one program.
+pub struct Supervisor {
+    signals: SignalFd,
+    main: Pid,
+    pagers: Pagers,
+}
+
+impl Supervisor {
+    /// Starts `command` in this process group; signals are held from before it starts.
+    ///
+    /// # Errors
+    /// What exec or the kernel refused.
+    pub fn start(mut command: Command) -> io::Result<Self> {
+        let held = held_signals();
+        let before = SigSet::thread_get_mask()?;
+        held.thread_block()?;
+        let signals = SignalFd::with_flags(&held, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        set_child_subreaper(Some(rustix::process::getpid()))?;
+        // SAFETY: the closure runs between fork and exec of a process with a single thread, and
+        // makes two system calls.
+        unsafe {
+            command.pre_exec(move || {
+                before.thread_set_mask()?;
+                // Whoever kills the supervisor means the program. It has one thread, so that
+                // "the parent's thread ended" is "the parent ended".
+                set_parent_process_death_signal(Some(Signal::KILL))?;
+                Ok(())
+            });
+        }
+        let child = command.spawn()?;
+        let main = Pid::from_raw(child.id().cast_signed()).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Self { signals, main, pagers: Pagers::default() })
+    }
+
+    /// Stays until the program has ended, and its pagers have counted up or had their time.
+    ///
+    /// # Errors
+    /// poll or wait failed, which the kernel has no reason for.
+    pub fn run(&mut self, tree: &Tree, observer: &mut impl Observer) -> io::Result<Ending> {
+        let ending = loop {
+            self.sleep(TICK)?;
+            self.pass_signals();
+            let ended = self.reap();
+            self.watch(tree, observer);
+            observer.look();
+            if let Some(ending) = ended {
+                break ending;
+            }
+        };
+        let deadline = Instant::now() + SETTLE;
+        while any_unsettled(tree) && Instant::now() < deadline {
+            self.sleep(SETTLE_TICK)?;
+            self.reap();
+            self.watch(tree, observer);
+        }
+        Ok(ending)
+    }
+
+    fn watch(&mut self, tree: &Tree, observer: &mut impl Observer) {
+        for line in crate::notices::take(tree) {
+            observer.say(&line);
+        }
+        for pid in self.pagers.watch(tree) {
+            observer.say(&format!(
+                "process {pid}: its pager ended, so it was killed before it could read wrong bytes"
+            ));
+        }
+    }
+
+    /// Waits for a signal or the end of a pager.
+    fn sleep(&self, at_most: Duration) -> io::Result<()> {
+        let mut wakers = vec![PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN)];
+        wakers.extend(self.pagers.descriptors().map(|fd| PollFd::new(fd, PollFlags::IN)));
+        let timeout = Timespec::try_from(at_most).map_err(io::Error::other)?;
+        match poll(&mut wakers, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Hands on what was sent to the supervisor alone. What a terminal sends reaches the program
+    /// by itself: it is in the same process group.
+    fn pass_signals(&self) {
+        while let Ok(Some(info)) = self.signals.read_signal() {
+            let number = info.ssi_signo.cast_signed();
+            if number == Signal::CHILD.as_raw() || info.ssi_code == SENT_BY_KERNEL {
+                continue;
+            }
+            if let Some(signal) = Signal::from_named_raw(number) {
+                // The program may have ended just now.
+                let _ = kill_process(self.main, signal);
+            }
+        }
+    }
+
+    /// Takes every child that changed; gives the program's ending.
+    fn reap(&self) -> Option<Ending> {
+        let options = WaitOptions::NOHANG | WaitOptions::UNTRACED | WAIT_ALL;
+        let mut ending = None;
+        while let Ok(Some((pid, status))) = wait(options) {
+            if pid != self.main {
+                continue;
+            }
+            if let Some(signal) = status.stopping_signal() {
+                self.stop_too(signal);
+            }
+            ending = ending.or(Ending::of(status));
+        }
+        ending
+    }
+
+    /// The program stopped. The shell watches the supervisor: stop, so that it sees a stopped job,
+    /// and once it is continued, continue the program. SIGSTOP without a terminal was meant for
+    /// the program alone, and whoever sent it continues the program alone.
+    fn stop_too(&self, signal: i32) {
+        let by_terminal = [Signal::TSTP, Signal::TTIN, Signal::TTOU].map(Signal::as_raw);
+        if by_terminal.contains(&signal) || File::open("/dev/tty").is_ok() {
+            let _ = signal::raise(signal::Signal::SIGSTOP);
+            let _ = kill_process(self.main, Signal::CONT);
+        }
+    }
+}
+
+/// Signals that the supervisor reads instead of dying from them.
+fn held_signals() -> SigSet {
+    use signal::Signal as S;
+    SigSet::from_iter([
+        S::SIGCHLD,
+        S::SIGINT,
+        S::SIGQUIT,
+        S::SIGTERM,
+        S::SIGHUP,
+        S::SIGUSR1,
+        S::SIGUSR2,
+        S::SIGWINCH,
+        S::SIGALRM,
+        S::SIGCONT,
+        S::SIGTSTP,
+        S::SIGTTIN,
+        S::SIGTTOU,
+    ])
+}

@@ -1,0 +1,122 @@
+//! Sizes and durations as people write them.
+
+use std::time::Duration;
+
+/// Bytes in a page, the unit in which memory is managed.
+pub const PAGE_BYTES: u64 = 4096;
+
+/// Steps of 1024 above a byte.
+const STEPS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+/// Longest emulated link delay. Beyond it a run looks hung.
+const LONGEST_DELAY: Duration = Duration::from_secs(1);
+
+/// Reads a size in bytes: `4096`, `64M`, `64MB`, `64MiB`, `2g`. All steps are of 1024.
+///
+/// # Errors
+/// A line that says what is not understood.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let (number, unit) = split(text);
+    let number: u64 =
+        number.parse().map_err(|_| format!("'{text}' is no size; write one such as 64M or 2G"))?;
+    let unit = unit.to_ascii_lowercase();
+    let step = match unit.trim_end_matches('b').trim_end_matches('i') {
+        "" if unit != "i" && unit != "ib" => 0,
+        "k" => 1,
+        "m" => 2,
+        "g" => 3,
+        "t" => 4,
+        _ => return Err(format!("'{unit}' is no unit of size; use K, M, G or T (steps of 1024)")),
+    };
+    number.checked_mul(1 << (10 * step)).ok_or_else(|| format!("'{text}' is too large"))
+}
+
+/// Reads a short duration: `0`, `500ns`, `4us`, `1ms`.
+///
+/// # Errors
+/// A line that says what is not understood.
+pub fn parse_delay(text: &str) -> Result<Duration, String> {
+    let (number, unit) = split(text);
+    let number: u64 =
+        number.parse().map_err(|_| format!("'{text}' is no duration; write one such as 4us"))?;
+    let unit_ns = match unit {
+        "ns" => 1,
+        "us" | "µs" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "" if number == 0 => 0,
+        _ => return Err(format!("'{text}' needs a unit: ns, us or ms")),
+    };
+    let delay = Duration::from_nanos(number.saturating_mul(unit_ns));
+    if delay > LONGEST_DELAY {
+        return Err(format!("'{text}' is longer than a link may take here, 1s"));
+    }
+    Ok(delay)
+}
+
+/// Writes a size with the largest step that leaves at least one whole unit: `64.0 MiB`, `17 B`.
+pub fn show_size(bytes: u64) -> String {
+    let mut step = 0;
+    let mut value = bytes as f64;
+    while value >= 1024.0 && step + 1 < STEPS.len() {
+        value /= 1024.0;
+        step += 1;
+    }
+    if step == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", STEPS[step]) }
+}
+
+/// Bytes of a count of pages; a gauge that is briefly negative counts as none.
+pub fn pages_to_bytes(pages: i64) -> u64 {
+    u64::try_from(pages).unwrap_or(0) * PAGE_BYTES
+}
+
+fn split(text: &str) -> (&str, &str) {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    text.split_at(digits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_in_steps_of_1024() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("17b", 17),
+            ("64M", 64 << 20),
+            ("64mb", 64 << 20),
+            ("64MiB", 64 << 20),
+            ("3g", 3 << 30),
+            ("2TiB", 2 << 40),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused() {
+        for text in
+            ["", "M", "-1M", "1.5G", "64 M", "64X", "64i", "64iB", "64Mi B", "99999999999999T"]
+        {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn delays_need_a_unit_and_end_at_a_second() {
+        assert_eq!(parse_delay("0"), Ok(Duration::ZERO));
+        assert_eq!(parse_delay("4us"), Ok(Duration::from_micros(4)));
+        assert_eq!(parse_delay("30µs"), Ok(Duration::from_micros(30)));
+        for text in ["4", "us", "2s", "-4us", "99999999999999999s"] {
+            assert!(parse_delay(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_shown_with_their_unit() {
+        assert_eq!(show_size(17), "17 B");
+        assert_eq!(show_size(64 << 20), "64.0 MiB");
+        assert_eq!(show_size(1 << 50), "1024.0 TiB");
+    }
+}
