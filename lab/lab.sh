@@ -46,34 +46,18 @@ paged() {
 }
 SPILLWAY_OPTIONS=()
 
-# stat NAME: a number of the last paged run.
-stat() {
-    /usr/bin/python3 - "$STATS" "$1" <<'PY'
-import json, sys
-
-def find(node, name):
-    if isinstance(node, dict):
-        if name in node and not isinstance(node[name], dict):
-            return node[name]
-        for child in node.values():
-            found = find(child, name)
-            if found is not None:
-                return found
-    return None
-
-value = find(json.load(open(sys.argv[1])), sys.argv[2])
-if value is None:
-    sys.exit(f"{sys.argv[1]} has no {sys.argv[2]}")
-print(value)
-PY
+# statistic PATH: a number of the last paged run, such as counters.fetches.
+statistic() {
+    /usr/bin/python3 -c 'import functools, json, sys
+print(functools.reduce(dict.__getitem__, sys.argv[2].split("."), json.load(open(sys.argv[1]))))' "$STATS" "$1"
 }
 
 # went_far PAGES: at least so many pages left local memory in the last paged run.
 went_far() {
     [ "$SPILLWAY" = plain ] && return
     local evictions
-    evictions=$(stat evictions) || fail "no statistics"
-    echo "evictions $evictions, fetches $(stat fetches)"
+    evictions=$(statistic counters.evictions) || fail "no statistics"
+    echo "evictions $evictions, fetches $(statistic counters.fetches)"
     [ "$evictions" -ge "$1" ] || fail "only $evictions pages went far, expected $1"
 }
 

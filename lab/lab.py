@@ -1,0 +1,279 @@
+"""What the Python tests share: paged processes, small clients of Redis and memcached, checked values.
+
+SPILLWAY and LAB_SIZE mean what they mean in lab.sh.
+"""
+
+import atexit
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+
+LAB = pathlib.Path(__file__).resolve().parent
+SPILLWAY = os.environ.get("SPILLWAY", str(LAB.parent / "target/release/spillway"))
+PLAIN = SPILLWAY == "plain"
+CI = os.environ.get("LAB_SIZE") == "ci"
+BUILT = LAB / "cache/bin"
+WORK = pathlib.Path(tempfile.mkdtemp(prefix="spillway-lab."))
+STATS = WORK / "stats.json"
+_started = []
+
+
+@atexit.register
+def _clean():
+    for process in _started:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+    shutil.rmtree(WORK, ignore_errors=True)
+
+
+def fail(line):
+    sys.exit(f"FAILED: {line}")
+
+
+def by_size(full, ci):
+    """The one of two sizes that LAB_SIZE asks for."""
+    return ci if CI else full
+
+
+def command(local, *program, options=()):
+    """The command line that runs `program` paged within `local`."""
+    if PLAIN:
+        return [str(part) for part in program]
+    return [SPILLWAY, "run", "--local", local, "--stats", str(STATS), *options, "--", *map(str, program)]
+
+
+def start(line, **options):
+    """Starts a process that ends with this test at the latest."""
+    options.setdefault("stdin", subprocess.DEVNULL)
+    process = subprocess.Popen([str(part) for part in line], **options)
+    _started.append(process)
+    return process
+
+
+def stat(name):
+    """A number of the last paged run that has ended; `name` is its path, as in counters.fetches."""
+    node = json.loads(STATS.read_text())
+    for part in name.split("."):
+        if part not in node:
+            fail(f"the statistics have no {name}")
+        node = node[part]
+    return node
+
+
+def went_far(pages):
+    """At least so many pages left local memory."""
+    if PLAIN:
+        return
+    evictions = stat("counters.evictions")
+    print(f"evictions {evictions}, fetches {stat('counters.fetches')}")
+    if evictions < pages:
+        fail(f"only {evictions} pages went far, expected {pages}")
+
+
+def until(condition, what, seconds=60):
+    """Waits until `condition` answers something true; gives that."""
+    end = time.monotonic() + seconds
+    while not (answer := condition()):
+        if time.monotonic() > end:
+            fail(f"waited {seconds} s for {what}")
+        time.sleep(0.02)
+    return answer
+
+
+def ends(process, seconds=60):
+    """The exit status of a process that must end by itself."""
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        fail(f"{process.args} did not end within {seconds} s")
+
+
+def memory_kib(pid, name):
+    """What a process takes (VmRSS), or took at most (VmHWM), KiB."""
+    for line in open(f"/proc/{pid}/status"):
+        if line.startswith(name + ":"):
+            return int(line.split()[1])
+    return fail(f"process {pid} has no {name}")
+
+
+def tasks():
+    """Every process that is not a zombie: {pid: (parent, command line)}."""
+    found = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat_line = (entry / "stat").read_text()
+                state, parent = stat_line.rpartition(")")[2].split()[:2]
+                if state not in "ZX":
+                    arguments = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    found[int(entry.name)] = (int(parent), arguments)
+            except (FileNotFoundError, ProcessLookupError):
+                pass
+    return found
+
+
+def preloaded():
+    """Processes that have the preload library mapped."""
+    found = set()
+    for pid in tasks():
+        try:
+            if "libspillway_preload" in pathlib.Path(f"/proc/{pid}/maps").read_text():
+                found.add(pid)
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            pass
+    return found
+
+
+class Traces:
+    """What is on the machine before a run, to see that nothing is left behind."""
+
+    def __init__(self, *directories):
+        self.directories = [pathlib.Path("/dev/shm"), *directories]
+        self.preloaded = preloaded()
+        self.files = self._files()
+
+    def _files(self):
+        return {path for directory in self.directories for path in directory.rglob("*")}
+
+    def must_be_gone(self, when):
+        until(lambda: preloaded() <= self.preloaded, f"the tasks to end {when}", 2)
+        left = self._files() - self.files
+        if left:
+            fail(f"{when}: left behind {sorted(map(str, left))}")
+
+
+def hold(local, *arguments, options=(), **streams):
+    """Starts tools/hold within `local`; gives it when it has filled its memory, and its pid."""
+    process = start(command(local, BUILT / "hold", *arguments, options=options),
+                    stdout=subprocess.PIPE, text=True, **streams)
+    if process.stdout.readline() != "ready\n":
+        fail("hold did not get ready")
+    return process, child_of(process)
+
+
+def child_of(process):
+    """The program that a run's supervisor started; in a plain run the process itself."""
+    if PLAIN:
+        return process.pid
+    name = str(BUILT / "hold")
+    found = [pid for pid, (parent, line) in tasks().items() if line.startswith(name) and pid not in pagers()]
+    if len(found) != 1:
+        fail(f"expected one program, found {found}")
+    return found[0]
+
+
+def pagers():
+    """The tasks that page a process: they share its memory, not its thread group."""
+    return {pid for pid in preloaded() if is_pager(pid)}
+
+
+def is_pager(pid):
+    """A pager has descriptors of its own, one of them a userfaultfd."""
+    try:
+        links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+    except FileNotFoundError:
+        return False
+    return any("userfaultfd" in link for link in links)
+
+
+def value_of(key, generation, length=4000):
+    """A value of its own for each key and generation; half is text, half does not compress."""
+    seed = zlib.crc32(f"{key} {generation}".encode())
+    words = (f"value {generation} of key {key} " * (length // 30 + 1)).encode()[: length // 2]
+    return words + random.Random(seed).randbytes(length - len(words))
+
+
+class Connection:
+    """A connected Unix socket, read by lines and by lengths."""
+
+    def __init__(self, path):
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(str(path))
+        self.file = self.socket.makefile("rb")
+
+    def line(self):
+        line = self.file.readline()
+        if not line.endswith(b"\r\n"):
+            fail("the server closed the connection")
+        return line[:-2]
+
+    def exactly(self, length):
+        data = self.file.read(length + 2)
+        if len(data) != length + 2:
+            fail("the server closed the connection")
+        return data[:-2]
+
+
+class Redis(Connection):
+    """Just enough of RESP."""
+
+    def send(self, *parts):
+        parts = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
+        self.socket.sendall(b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts))
+
+    def answer(self):
+        line = self.line()
+        kind, rest = line[:1], line[1:]
+        if kind == b"-":
+            fail(f"redis says {rest.decode()}")
+        if kind == b"$":
+            return None if rest == b"-1" else self.exactly(int(rest))
+        return int(rest) if kind == b":" else rest
+
+    def ask(self, *parts):
+        self.send(*parts)
+        return self.answer()
+
+    def info(self, name):
+        for line in self.ask("INFO").decode().splitlines():
+            if line.startswith(name + ":"):
+                return line.split(":")[1].strip()
+        return fail(f"redis has no {name}")
+
+    def fill(self, count, generation):
+        for key in range(count):
+            self.ask("SET", f"key:{key}", value_of(key, generation))
+
+    def verify(self, count, generation, when):
+        for key in range(count):
+            if self.ask("GET", f"key:{key}") != value_of(key, generation):
+                fail(f"{when}: key {key} is wrong")
+
+
+def connect(kind, path, seconds=30):
+    """A connection to a server that is starting."""
+
+    def attempt():
+        try:
+            return kind(path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return None
+
+    return until(attempt, f"a server at {path}", seconds)
+
+
+def redis_server(name, *options):
+    """The command line of a Redis of its own, and its socket."""
+    path = WORK / f"{name}.sock"
+    line = ["redis-server", "--port", 0, "--unixsocket", path, "--dir", WORK, "--save", "",
+            "--dbfilename", f"{name}.rdb", "--appendonly", "no", "--enable-debug-command", "no",
+            "--logfile", WORK / f"{name}.log", *options]
+    return line, path
+
+
+def end_with(process, sent=signal.SIGTERM, seconds=60):
+    """Ends a server; it must end well."""
+    process.send_signal(sent)
+    status = ends(process, seconds)
+    if status not in (0, -sent):
+        fail(f"{process.args} ended with {status}")
