@@ -1,6 +1,8 @@
 //! The developer's commands: ci, layering check, bench.
 
 mod bench;
+mod ci;
+mod layering;
 
 use clap::{Parser, Subcommand};
 
@@ -14,6 +16,10 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Runs every check that CI runs.
+    Ci,
+    /// Checks that no crate knows one that it must not know.
+    Layering,
     /// Measures one thing beside what it is compared with.
     Bench {
         /// Which benchmark.
@@ -26,6 +32,8 @@ enum Command {
 
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
+        Command::Ci => ci::run(),
+        Command::Layering => layering::check(),
         Command::Bench { name, json } => bench::run(&name, json),
     }
 }

@@ -133,8 +133,10 @@ impl Progress {
 
 /// A line that is too long for the terminal would not be overwritten by the next.
 fn cut_to_width(line: &str) -> String {
-    let width = rustix::termios::tcgetwinsize(stderr()).map_or(80, |size| size.ws_col.into());
-    line.chars().take(usize::max(width, 20) - 1).collect()
+    let columns = rustix::termios::tcgetwinsize(stderr()).map_or(0, |size| size.ws_col.into());
+    // A terminal that does not know its size says 0.
+    let width: usize = if columns == 0 { 80 } else { columns };
+    line.chars().take(width - 1).collect()
 }
 
 #[cfg(test)]

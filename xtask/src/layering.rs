@@ -1,0 +1,167 @@
+//! Who may know whom, checked against what cargo says of the workspace.
+//!
+//! The rule: bin -> {clients, frontends, pager, control, observe} -> core -> types; pager and
+//! tiers -> platform. ARCHITECTURE.md says it in words.
+
+use anyhow::bail;
+use cargo_metadata::camino::Utf8Path;
+use cargo_metadata::{DependencyKind, MetadataCommand, Package};
+
+/// A place in the house: a folder of the workspace, or a crate where one has a rule of its own.
+type Place = &'static str;
+
+/// Each place, and the places that it may know. A longer name is looked up first.
+const RULES: [(Place, &[Place]); 13] = [
+    ("bin", &["clients", "frontends", "pager", "control", "observe", "core", "platform"]),
+    ("clients/preload", &["pager", "platform"]),
+    ("clients", &["frontends", "core"]),
+    ("frontends", &["core", "platform"]),
+    ("pager", &["core", "platform"]),
+    ("control", &["core", "platform"]),
+    ("observe", &["core"]),
+    ("core/types", &[]),
+    ("core/policy", &["core/types"]),
+    ("core/wire", &["core/types"]),
+    ("core/tiers", &["core/types", "platform"]),
+    ("core/store", &["core/types", "core/tiers"]),
+    ("platform", &[]),
+];
+/// These may know anything, and nobody may know them.
+const FREE: [Place; 3] = ["xtask", "sim", "lab"];
+/// Async runtimes, which the store and the policies must not know.
+const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "futures-executor"];
+/// Who must not know them.
+const WITHOUT_RUNTIME: [Place; 4] = ["core/types", "core/store", "core/tiers", "core/policy"];
+
+/// One dependency of a workspace crate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Edge {
+    /// Folder of the crate that knows, relative to the workspace.
+    from: String,
+    /// Folder of the crate that is known, or the name of one from outside.
+    to: String,
+}
+
+/// Checks the workspace around the current directory.
+///
+/// # Errors
+/// A line for each dependency that the rule forbids.
+pub fn check() -> anyhow::Result<()> {
+    let metadata = MetadataCommand::new().no_deps().exec()?;
+    let edges: Vec<Edge> = metadata
+        .workspace_packages()
+        .into_iter()
+        .flat_map(|package| edges_of(package, &metadata.workspace_root))
+        .collect();
+    let forbidden: Vec<String> = edges.iter().filter_map(objection).collect();
+    if forbidden.is_empty() {
+        println!("{} dependencies, all allowed", edges.len());
+        return Ok(());
+    }
+    bail!("{}", forbidden.join("\n"))
+}
+
+/// What a package depends on, but for its tests: those may know more.
+fn edges_of(package: &Package, root: &Utf8Path) -> Vec<Edge> {
+    let relative = |path: &Utf8Path| path.strip_prefix(root).unwrap_or(path).to_string();
+    let folder = package.manifest_path.parent().unwrap_or(root);
+    package
+        .dependencies
+        .iter()
+        .filter(|dependency| dependency.kind != DependencyKind::Development)
+        .map(|dependency| Edge {
+            from: relative(folder),
+            to: dependency.path.as_deref().map_or_else(|| dependency.name.clone(), relative),
+        })
+        .collect()
+}
+
+/// Why an edge is forbidden, if it is.
+fn objection(edge: &Edge) -> Option<String> {
+    let Edge { from, to } = edge;
+    if RUNTIMES.contains(&to.as_str()) {
+        let free = !WITHOUT_RUNTIME.iter().any(|place| is_in(from, place));
+        return (!free).then(|| format!("{from} must not know an async runtime: {to}"));
+    }
+    let Some(target) = place_of(to) else {
+        let ours = FREE.iter().any(|free| is_in(to, free)) && !is_free(from);
+        return ours.then(|| format!("{from} must not know {to}"));
+    };
+    if is_free(from) {
+        return None;
+    }
+    let Some((_, known)) = RULES.iter().find(|(place, _)| is_in(from, place)) else {
+        return Some(format!("{from} has no place in the house: add it to xtask/src/layering.rs"));
+    };
+    let allowed = known.iter().any(|place| is_in(target, place));
+    (!allowed).then(|| format!("{from} must not know {to}: it may know {known:?}"))
+}
+
+/// The rule's name for a folder; none for a crate from outside.
+fn place_of(folder: &str) -> Option<&str> {
+    RULES.iter().any(|(place, _)| is_in(folder, place)).then_some(folder)
+}
+
+fn is_free(folder: &str) -> bool {
+    FREE.iter().any(|free| is_in(folder, free))
+}
+
+fn is_in(folder: &str, place: &str) -> bool {
+    folder.strip_prefix(place).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn objects_to(from: &str, to: &str) -> bool {
+        objection(&Edge { from: from.into(), to: to.into() }).is_some()
+    }
+
+    #[test]
+    fn the_way_down_is_allowed() {
+        for (from, to) in [
+            ("bin/spillway", "pager"),
+            ("bin/spillwayd", "frontends/ring"),
+            ("clients/preload", "pager"),
+            ("clients/preload", "platform"),
+            ("pager", "core/store"),
+            ("pager", "platform"),
+            ("core/store", "core/tiers"),
+            ("core/tiers", "platform"),
+            ("core/policy", "core/types"),
+            ("xtask", "core/store"),
+            ("core/store", "lz4_flex"),
+            ("control/api", "tokio"),
+        ] {
+            assert!(!objects_to(from, to), "{from} -> {to}");
+        }
+    }
+
+    #[test]
+    fn forbidden_edges_are_found() {
+        for (from, to) in [
+            ("core/store", "pager"),
+            ("core/types", "core/store"),
+            ("core/policy", "core/store"),
+            ("core/store", "platform"),
+            ("core/store", "tokio"),
+            ("frontends/ring", "frontends/nbd"),
+            ("frontends/ring", "control/memory"),
+            ("pager", "clients/preload"),
+            ("clients/preload", "core/store"),
+            ("clients/rust", "pager"),
+            ("platform", "core/types"),
+            ("bin/spillway", "bin/spillwayd"),
+            ("bin/spillway", "xtask"),
+            ("attic", "core/types"),
+        ] {
+            assert!(objects_to(from, to), "{from} -> {to}");
+        }
+    }
+
+    #[test]
+    fn this_workspace_keeps_the_rule() {
+        check().unwrap();
+    }
+}
