@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
+use cargo_metadata::MetadataCommand;
 
 use crate::layering;
 
@@ -31,7 +32,12 @@ pub fn run() -> anyhow::Result<()> {
     })?;
     step("end-to-end tests", || {
         cargo(&["build", "--workspace", "--release", "--locked"])?;
-        execute(&mut Command::new("lab/run-all"))
+        let target = MetadataCommand::new().no_deps().exec()?.target_directory;
+        let mut command = Command::new("lab/run-all");
+        command.env("SPILLWAY", target.join("release/spillway"));
+        // The lab's smaller sizes, unless the caller wants others.
+        command.env("LAB_SIZE", env::var_os("LAB_SIZE").unwrap_or_else(|| "ci".into()));
+        execute(&mut command)
     })
 }
 

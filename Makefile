@@ -1,0 +1,31 @@
+# make demo    installs what is missing, builds, and runs memcached in an eighth of its memory
+# make test    installs what is missing, and runs everything that CI runs
+# make build   builds the command and the library that it preloads
+
+SHELL := /bin/bash
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
+.PHONY: demo test build tools cargo-deny
+
+demo: tools
+	@lab/setup demo
+	@cargo build --release --locked --package spillway --package spillway-preload
+	@lab/demo
+
+test: tools
+	@lab/setup test
+	@cargo xtask ci
+
+build: tools
+	@cargo build --release --locked --package spillway --package spillway-preload
+
+# A C compiler and linker, and Rust as rust-toolchain.toml names it.
+tools:
+	@command -v cc >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends build-essential; }
+	@command -v cargo >/dev/null || { \
+	    command -v curl >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends curl ca-certificates; }; \
+	    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal --default-toolchain none; }
+
+# Not part of `test`: it builds for some minutes. `cargo xtask ci` uses it where it is installed.
+cargo-deny: tools
+	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny
