@@ -1,9 +1,99 @@
-//! `spillway doctor`: what this kernel and user can do.
+//! `spillway doctor`: what this kernel and user can and can't do, and how to mend it.
 
+mod checks;
 pub mod userfaultfd;
-use crate::cli::Doctor;
+
+use std::io::{self, Write};
 use std::process::ExitCode;
+
+use serde::Serialize;
+
+use crate::cli::{Doctor, Output};
+
+/// What a check found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// As it should be.
+    Ok,
+    /// `run` works, but not with everything.
+    Limited,
+    /// `run` does not work.
+    Missing,
+}
+
+/// One line of the table.
+#[derive(Clone, Debug, Serialize)]
+pub struct Check {
+    /// What was looked at.
+    pub name: &'static str,
+    /// The verdict.
+    pub state: State,
+    /// What was found.
+    pub found: String,
+    /// What the user can do about it; empty when there is nothing to do.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub mend: String,
+}
+
+impl Check {
+    /// All is well.
+    pub fn ok(name: &'static str, found: impl Into<String>) -> Self {
+        Self { name, state: State::Ok, found: found.into(), mend: String::new() }
+    }
+
+    /// It works less well than it could; `mend` says how to change that.
+    pub fn limited(name: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { name, state: State::Limited, found: found.into(), mend: mend.into() }
+    }
+
+    /// `run` can't work until it is mended.
+    pub fn missing(name: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { name, state: State::Missing, found: found.into(), mend: mend.into() }
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    run_works: bool,
+    checks: Vec<Check>,
+}
+
+/// Prints the checks; exit code 0 when `run` works, else 1.
+///
+/// # Errors
+/// Standard output can't be written.
 pub fn run(options: &Doctor) -> anyhow::Result<ExitCode> {
-    let _ = (options.output, &options.disk);
-    anyhow::bail!("soon")
+    let checks = checks::all(options.disk.as_deref());
+    let run_works = checks.iter().all(|check| check.state != State::Missing);
+    match options.output {
+        Output::Table => print_table(&checks, run_works)?,
+        Output::Json => {
+            let report = Report { run_works, checks };
+            writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&report)?)?;
+        }
+    }
+    Ok(if run_works { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print_table(checks: &[Check], run_works: bool) -> io::Result<()> {
+    let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
+    let mut out = io::stdout().lock();
+    for check in checks {
+        let state = match check.state {
+            State::Ok => "ok",
+            State::Limited => "limited",
+            State::Missing => "missing",
+        };
+        writeln!(out, "{:width$}  {state:7}  {}", check.name, check.found)?;
+        if !check.mend.is_empty() {
+            writeln!(out, "{:width$}  {:7}  -> {}", "", "", check.mend)?;
+        }
+    }
+    writeln!(out)?;
+    if run_works {
+        writeln!(out, "spillway run works here.")
+    } else {
+        writeln!(out, "spillway run does not work here yet: mend what is missing.")
+    }
 }
