@@ -1,1 +1,32 @@
 //! The page store: clients, pools, objects, indexes.
+//!
+//! A [`Store`] is shared by reference between any number of tasks. Its index is cut into shards,
+//! each behind a short lock that is never held over a copy of a value: a reader pins the frame
+//! under the lock and copies afterwards, a writer fills a frame that nobody knows and then
+//! publishes it. So every operation on a handle takes effect at one instant under its shard's lock.
+
+mod client;
+mod config;
+mod demote;
+mod error;
+mod flush;
+mod get;
+mod index;
+mod list;
+mod pools;
+mod put;
+mod scratch;
+mod shard;
+mod slot;
+mod store;
+
+pub use config::{ClientConfig, Config, Dedup, DiskConfig};
+pub use error::Error;
+pub use get::PageRef;
+pub use scratch::Scratch;
+pub use spillway_tiers::{Backing, PageBuf};
+pub use spillway_types::{
+    Answer, ClientId, Get, Key, Lifetime, PAGE_BYTES, PoolId, PoolSpec, PoolSpecError, Put,
+    Refusal, Request, Sharing, Statistics, VALUE_BYTES_MAX,
+};
+pub use store::Store;

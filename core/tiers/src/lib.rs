@@ -1,1 +1,36 @@
 //! Where bytes lie: memory, compressed memory, file.
+//!
+//! The crate knows nothing of clients' keys. It hands out frames and cells of a mapped region,
+//! packs pages with LZ4, and keeps pages in files. All of it runs on bare tasks inside foreign
+//! programs: no thread-local storage, no libc calls, no allocation after opening.
+
+mod arena;
+mod cells;
+mod lock;
+pub mod lz4;
+mod region;
+pub mod sync;
+mod uniform;
+
+pub use arena::{Arena, CHUNK_BYTES, Meta, NONE, Pinned};
+pub use cells::{CELL_BYTES_MAX, CellPin, Cells};
+pub use region::{Backing, Budget, GrowArray, Region, Zeroed};
+pub use uniform::{fill_word, uniform_word};
+
+use spillway_types::PAGE_BYTES;
+
+/// A page-aligned buffer of one page, as direct I/O wants it.
+#[derive(Clone, Debug)]
+#[repr(C, align(4096))]
+pub struct PageBuf(pub [u8; PAGE_BYTES]);
+
+impl PageBuf {
+    /// A buffer of zeros.
+    pub const ZERO: Self = Self([0; PAGE_BYTES]);
+}
+
+impl Default for PageBuf {
+    fn default() -> Self {
+        Self::ZERO
+    }
+}

@@ -1,1 +1,51 @@
 //! Keys, ids, sizes and statuses: the words every part of Spillway speaks.
+//!
+//! Nothing here does I/O or depends on another crate. The vocabulary is that of transcendent
+//! memory (tmem): a *client* owns *pools*, a pool holds *objects*, an object holds values under
+//! an *index*.
+
+#![no_std]
+
+mod pool;
+mod request;
+mod status;
+
+pub use pool::{Lifetime, PoolSpec, PoolSpecError, Sharing};
+pub use request::{Answer, Request};
+pub use status::{Get, Put, Refusal, Statistics};
+
+/// Bytes of a page, the size of the fast path.
+pub const PAGE_BYTES: usize = 4096;
+/// Most bytes of one value.
+pub const VALUE_BYTES_MAX: usize = 16 << 20;
+
+/// Names a client (a VM, container, process or application). Never reused within a store's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub u64);
+
+/// Names a pool as one client sees it. Members of a shared pool each have an id of their own, so
+/// that the id alone tells who acts. Never reused within a store's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PoolId(pub u64);
+
+/// Names a value within a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// The object, such as a file or a swap area.
+    pub object: u64,
+    /// The place within the object, such as a page number.
+    pub index: u32,
+}
+
+impl Key {
+    /// The key of `index` in `object`.
+    pub const fn new(object: u64, index: u32) -> Self {
+        Self { object, index }
+    }
+}
+
+/// Pages that a value of `bytes` is billed as: whole pages, at least one.
+pub const fn billed_pages(bytes: usize) -> u64 {
+    let pages = bytes.div_ceil(PAGE_BYTES);
+    if pages == 0 { 1 } else { pages as u64 }
+}

@@ -1,0 +1,154 @@
+//! What the store keeps for each client, shard by shard.
+
+use spillway_tiers::sync::{AtomicU32, AtomicU64, Ordering};
+use spillway_tiers::{NONE, Zeroed};
+use spillway_types::{ClientId, Statistics};
+
+use crate::slot::CLIENTS_MAX;
+
+const NUMBER_BITS: u32 = CLIENTS_MAX.ilog2();
+
+/// A client, shared by all shards.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Client {
+    /// The [`ClientId`], 0 when the number is free.
+    pub(crate) id: AtomicU64,
+    used_pages: AtomicU64,
+    target_pages: AtomicU64,
+    /// 1 while puts are refused.
+    pub(crate) frozen: AtomicU32,
+    /// 1 while flushes are written to the log.
+    pub(crate) logged: AtomicU32,
+    /// Seed of content hashes: equal for clients that share frames.
+    pub(crate) domain: AtomicU64,
+}
+
+/// Puts a serial number and a place in the table together.
+pub(crate) const fn client_id(serial: u64, number: usize) -> ClientId {
+    ClientId(serial << NUMBER_BITS | number as u64)
+}
+
+impl Client {
+    pub(crate) fn open(&self, id: ClientId, target_pages: u64, domain: u64) {
+        self.used_pages.store(0, Ordering::Relaxed);
+        self.target_pages.store(target_pages, Ordering::Relaxed);
+        self.frozen.store(0, Ordering::Relaxed);
+        self.logged.store(0, Ordering::Relaxed);
+        self.domain.store(domain, Ordering::Relaxed);
+        self.id.store(id.0, Ordering::Release);
+    }
+
+    /// What the arena remembers of the client: never 0, and not reused within 2^32 clients.
+    #[inline]
+    pub(crate) fn tag(&self) -> u32 {
+        (self.id.load(Ordering::Relaxed) >> NUMBER_BITS) as u32
+    }
+
+    /// Charges `pages` if they stay within the target. Test and charge are one step, so that no
+    /// race takes `used` past the target.
+    #[inline]
+    #[must_use]
+    pub(crate) fn charge(&self, pages: u64) -> bool {
+        let target = self.target_pages.load(Ordering::Relaxed);
+        self.used_pages
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(pages).filter(|&sum| sum <= target)
+            })
+            .is_ok()
+    }
+
+    /// Charges `pages` whatever the target says, for pages that change hands.
+    pub(crate) fn charge_always(&self, pages: u64) {
+        self.used_pages.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// Takes back a charge.
+    #[inline]
+    pub(crate) fn refund(&self, pages: u64) {
+        if pages != 0 {
+            self.used_pages.fetch_sub(pages, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn used_pages(&self) -> u64 {
+        self.used_pages.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn target_pages(&self) -> u64 {
+        self.target_pages.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_target(&self, target_pages: u64) {
+        self.target_pages.store(target_pages, Ordering::Relaxed);
+    }
+}
+
+/// Finds a client's place in the table.
+pub(crate) const fn client_number(id: ClientId) -> usize {
+    id.0 as usize & (CLIENTS_MAX - 1)
+}
+
+/// A list of frames or cells, oldest first.
+#[derive(Debug)]
+pub(crate) struct Ends {
+    pub(crate) oldest: AtomicU32,
+    pub(crate) youngest: AtomicU32,
+}
+
+/// What a shard keeps for a client. Written under the shard's lock, read by anyone.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(crate) struct ClientShard {
+    pub(crate) puts: AtomicU64,
+    pub(crate) puts_stored: AtomicU64,
+    pub(crate) puts_at_target: AtomicU64,
+    pub(crate) puts_node_full: AtomicU64,
+    pub(crate) puts_other: AtomicU64,
+    pub(crate) gets: AtomicU64,
+    pub(crate) hits: AtomicU64,
+    pub(crate) flushed_pages: AtomicU64,
+    pub(crate) evicted_pages: AtomicU64,
+    /// By lifetime and kind; see [`crate::list::List`].
+    pub(crate) lists: [Ends; 4],
+}
+
+// SAFETY: atomics, for which zero is a value.
+unsafe impl Zeroed for ClientShard {}
+
+impl ClientShard {
+    /// Starts anew for another client.
+    pub(crate) fn clear(&self) {
+        for counter in [
+            &self.puts,
+            &self.puts_stored,
+            &self.puts_at_target,
+            &self.puts_node_full,
+            &self.puts_other,
+            &self.gets,
+            &self.hits,
+            &self.flushed_pages,
+            &self.evicted_pages,
+        ] {
+            counter.store(0, Ordering::Relaxed);
+        }
+        for ends in &self.lists {
+            ends.oldest.store(NONE, Ordering::Relaxed);
+            ends.youngest.store(NONE, Ordering::Relaxed);
+        }
+    }
+
+    /// Adds this shard's counters to `sum`.
+    pub(crate) fn add_to(&self, sum: &mut Statistics) {
+        sum.puts += self.puts.load(Ordering::Relaxed);
+        sum.puts_stored += self.puts_stored.load(Ordering::Relaxed);
+        sum.puts_refused_at_target += self.puts_at_target.load(Ordering::Relaxed);
+        sum.puts_refused_node_full += self.puts_node_full.load(Ordering::Relaxed);
+        sum.puts_refused_other += self.puts_other.load(Ordering::Relaxed);
+        sum.gets += self.gets.load(Ordering::Relaxed);
+        sum.hits += self.hits.load(Ordering::Relaxed);
+        sum.misses = sum.gets - sum.hits;
+        sum.flushed_pages += self.flushed_pages.load(Ordering::Relaxed);
+        sum.evicted_pages += self.evicted_pages.load(Ordering::Relaxed);
+    }
+}

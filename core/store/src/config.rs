@@ -1,0 +1,68 @@
+//! How a store is set up.
+
+use std::path::PathBuf;
+
+use spillway_tiers::Backing;
+
+/// Settings of a store.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Most bytes of memory that frames and index may take together.
+    pub capacity_bytes: u64,
+    /// What frames are made of.
+    pub backing: Backing,
+    /// Whether [`Store::demote`](crate::Store::demote) and
+    /// [`Store::put_compressed`](crate::Store::put_compressed) pack pages with LZ4.
+    pub compress: bool,
+    /// Whether equal pages share a frame.
+    pub dedup: Dedup,
+    /// Where pages go that memory has no room for.
+    pub disk: Option<DiskConfig>,
+}
+
+impl Config {
+    /// Anonymous memory of at most `capacity_bytes` that compresses; no dedup, no disk.
+    pub const fn embedded(capacity_bytes: u64) -> Self {
+        Self {
+            capacity_bytes,
+            backing: Backing::Anonymous,
+            compress: true,
+            dedup: Dedup::Off,
+            disk: None,
+        }
+    }
+}
+
+/// Whose equal pages share a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dedup {
+    /// Nobody's.
+    Off,
+    /// Those of one client; and those of clients that the operator put in one sharing domain
+    /// ([`ClientConfig::domain`]).
+    PerClient,
+}
+
+/// Settings of the file tier.
+#[derive(Clone, Debug)]
+pub struct DiskConfig {
+    /// Directory in which nameless files are made.
+    pub dir: PathBuf,
+    /// Most bytes that pages in files may take.
+    pub capacity_bytes: u64,
+}
+
+/// Settings of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientConfig {
+    /// Most pages that the client may hold; `u64::MAX` is no limit.
+    pub target_pages: u64,
+    /// Clients in the same domain share frames of equal content. `None` is a domain of its own.
+    pub domain: Option<u32>,
+}
+
+impl Default for ClientConfig {
+    fn default() -> Self {
+        Self { target_pages: u64::MAX, domain: None }
+    }
+}

@@ -1,0 +1,50 @@
+//! What can go wrong beyond a refusal.
+
+use spillway_types::PoolSpecError;
+
+/// Why a request could not be carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no such pool (any more).
+    #[error("no such pool")]
+    NoPool,
+    /// There is no such client (any more).
+    #[error("no such client")]
+    NoClient,
+    /// The client may not join the shared pool of this UUID.
+    #[error("client is not authorised for the shared pool {0:#034x}")]
+    Unauthorised(u128),
+    /// The shared pool is there, but its values live otherwise than asked for.
+    #[error("the shared pool {0:#034x} has another lifetime")]
+    Lifetime(u128),
+    /// No shared pool of this UUID is there to join.
+    #[error("there is no shared pool {0:#034x}")]
+    NoSharedPool(u128),
+    /// A shared pool is left, not destroyed, and a private one destroyed, not left.
+    #[error("a shared pool is left and a private one destroyed")]
+    WrongSharing,
+    /// All clients, or all pools, that a store can have are there.
+    #[error("the store has no room for another client or pool")]
+    TableFull,
+    /// A flag word names no pool that can be made.
+    #[error(transparent)]
+    Spec(#[from] PoolSpecError),
+    /// The configuration cannot be met.
+    #[error("store configuration: {0}")]
+    Config(&'static str),
+    /// The value is stored, but it is not one page long.
+    #[error("the value is {0} bytes long, not a page")]
+    NotAPage(usize),
+    /// What came back from a lower tier is not what was stored.
+    #[error("stored bytes are corrupt: checksum mismatch")]
+    Corrupt,
+    /// A system call failed.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
+impl From<rustix::io::Errno> for Error {
+    fn from(errno: rustix::io::Errno) -> Self {
+        Self::Io(errno.into())
+    }
+}

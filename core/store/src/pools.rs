@@ -1,0 +1,267 @@
+//! Pools: making, joining, leaving, destroying.
+
+use spillway_tiers::sync::{AtomicU64, Ordering};
+use spillway_types::{ClientId, Lifetime, PoolId, PoolSpec, Sharing};
+
+use crate::client::client_number;
+use crate::error::Error;
+use crate::index::ROOT_CHUNK;
+use crate::shard::{Removed, SHARDS};
+use crate::slot::Slot;
+use crate::store::Store;
+
+/// Handles to pools that a store can have at the same time.
+const HANDLES_MAX: usize = 8192;
+/// Leaves looked at while a shard is locked.
+const SCAN_LEAVES: u32 = 64;
+
+/// What a pool's id stands for: read on every operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Access {
+    /// The pool's number in the index.
+    pub(crate) pool: u16,
+    /// The number of the client that acts.
+    pub(crate) client: u16,
+    pub(crate) ephemeral: bool,
+    pub(crate) shared: bool,
+}
+
+impl Access {
+    fn to_bits(self) -> u64 {
+        u64::from(self.pool)
+            | u64::from(self.client) << 16
+            | u64::from(self.ephemeral) << 32
+            | u64::from(self.shared) << 33
+    }
+
+    const fn from_bits(bits: u64) -> Self {
+        Self {
+            pool: bits as u16,
+            client: (bits >> 16) as u16,
+            ephemeral: bits >> 32 & 1 != 0,
+            shared: bits >> 33 & 1 != 0,
+        }
+    }
+
+    /// Whether a get takes the value out of the pool.
+    pub(crate) const fn consumes(self) -> bool {
+        self.ephemeral && !self.shared
+    }
+}
+
+#[derive(Debug, Default)]
+struct Handle {
+    /// The [`PoolId`], 0 when free.
+    id: AtomicU64,
+    access: AtomicU64,
+}
+
+/// The handles, read without a lock. A reader that has looked one up looks again at the id under
+/// the lock of its shard.
+#[derive(Debug)]
+pub(crate) struct Pools {
+    handles: Box<[Handle]>,
+}
+
+impl Pools {
+    pub(crate) fn new() -> Self {
+        Self { handles: (0..HANDLES_MAX).map(|_| Handle::default()).collect() }
+    }
+
+    #[inline]
+    fn handle(&self, id: PoolId) -> &Handle {
+        &self.handles[id.0 as usize % HANDLES_MAX]
+    }
+
+    /// What `id` stands for, if it is in use.
+    #[inline]
+    pub(crate) fn access(&self, id: PoolId) -> Option<Access> {
+        let handle = self.handle(id);
+        if id.0 == 0 || handle.id.load(Ordering::Acquire) != id.0 {
+            return None;
+        }
+        let access = Access::from_bits(handle.access.load(Ordering::Acquire));
+        // The number may have gone to another pool between the two loads.
+        (handle.id.load(Ordering::Relaxed) == id.0).then_some(access)
+    }
+
+    /// Whether `id` is still in use.
+    #[inline]
+    pub(crate) fn is_live(&self, id: PoolId) -> bool {
+        self.handle(id).id.load(Ordering::Acquire) == id.0
+    }
+}
+
+/// A pool as the control plane knows it.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) number: u16,
+    pub(crate) spec: PoolSpec,
+    /// Clients that use it, in the order in which they came.
+    pub(crate) members: Vec<(ClientId, PoolId)>,
+}
+
+/// What changes rarely, behind one lock.
+#[derive(Debug, Default)]
+pub(crate) struct Control {
+    pub(crate) serial: u64,
+    pub(crate) pools: Vec<Pool>,
+    /// Who may join which shared pool.
+    pub(crate) authorised: Vec<(ClientId, u128)>,
+}
+
+impl Store {
+    /// What a pool id stands for.
+    #[inline]
+    pub(crate) fn access(&self, pool: PoolId) -> Option<Access> {
+        self.pools.access(pool)
+    }
+
+    /// Makes a pool. A shared pool whose UUID is there already is joined; a client that joins twice
+    /// gets the same id.
+    ///
+    /// # Errors
+    /// [`Error::NoClient`], [`Error::Unauthorised`], [`Error::Lifetime`], [`Error::TableFull`].
+    pub fn create_pool(&self, client: ClientId, spec: PoolSpec) -> Result<PoolId, Error> {
+        let mut control = self.control.lock();
+        self.client(client)?;
+        if let Sharing::Shared { uuid } = spec.sharing {
+            if let Some(joined) = self.join(&mut control, client, uuid)? {
+                let lifetime = |pool: &&Pool| pool.members.iter().any(|m| m.1 == joined);
+                let pool = control.pools.iter().find(lifetime);
+                if pool.is_some_and(|pool| pool.spec.lifetime != spec.lifetime) {
+                    return Err(Error::Lifetime(uuid));
+                }
+                return Ok(joined);
+            }
+        }
+        // Numbers of pools begin at 1, so that zeroed memory names none.
+        let taken = |number: &u16| control.pools.iter().any(|pool| pool.number == *number);
+        let number = (1..u16::MAX).find(|number| !taken(number)).ok_or(Error::TableFull)?;
+        let id = self.add_member(&mut control, client, number, spec)?;
+        control.pools.push(Pool { number, spec, members: vec![(client, id)] });
+        Ok(id)
+    }
+
+    fn add_member(
+        &self,
+        control: &mut Control,
+        client: ClientId,
+        number: u16,
+        spec: PoolSpec,
+    ) -> Result<PoolId, Error> {
+        let free =
+            (0..HANDLES_MAX).find(|&n| self.pools.handles[n].id.load(Ordering::Relaxed) == 0);
+        let place = free.ok_or(Error::TableFull)?;
+        control.serial += 1;
+        let id = PoolId(control.serial * HANDLES_MAX as u64 + place as u64);
+        let access = Access {
+            pool: number,
+            client: client_number(client) as u16,
+            ephemeral: spec.lifetime == Lifetime::Ephemeral,
+            shared: spec.sharing != Sharing::Private,
+        };
+        let handle = &self.pools.handles[place];
+        handle.access.store(access.to_bits(), Ordering::Release);
+        handle.id.store(id.0, Ordering::Release);
+        Ok(id)
+    }
+
+    fn join(
+        &self,
+        control: &mut Control,
+        client: ClientId,
+        uuid: u128,
+    ) -> Result<Option<PoolId>, Error> {
+        if !control.authorised.contains(&(client, uuid)) {
+            return Err(Error::Unauthorised(uuid));
+        }
+        let wanted = Sharing::Shared { uuid };
+        let Some(at) = control.pools.iter().position(|pool| pool.spec.sharing == wanted) else {
+            return Ok(None);
+        };
+        if let Some(member) = control.pools[at].members.iter().find(|m| m.0 == client) {
+            return Ok(Some(member.1));
+        }
+        let (number, spec) = (control.pools[at].number, control.pools[at].spec);
+        let id = self.add_member(control, client, number, spec)?;
+        control.pools[at].members.push((client, id));
+        Ok(Some(id))
+    }
+
+    /// Destroys a private pool and all its values.
+    ///
+    /// # Errors
+    /// [`Error::NoPool`]; [`Error::WrongSharing`] for a shared pool.
+    pub fn destroy_pool(&self, pool: PoolId) -> Result<(), Error> {
+        let mut control = self.control.lock();
+        let at = self.pool_place(&control, pool)?;
+        if control.pools[at].spec.sharing != Sharing::Private {
+            return Err(Error::WrongSharing);
+        }
+        self.free_pool(&mut control, at);
+        Ok(())
+    }
+
+    pub(crate) fn pool_place(&self, control: &Control, pool: PoolId) -> Result<usize, Error> {
+        let is_it = |entry: &Pool| entry.members.iter().any(|member| member.1 == pool);
+        control.pools.iter().position(is_it).ok_or(Error::NoPool)
+    }
+
+    /// Frees a pool with all its values.
+    pub(crate) fn free_pool(&self, control: &mut Control, at: usize) {
+        let pool = control.pools.swap_remove(at);
+        for (_, id) in &pool.members {
+            self.pools.handle(*id).id.store(0, Ordering::Release);
+        }
+        // Whoever takes a shard's lock from here on sees that the pool is gone, so what the scan
+        // has passed stays empty.
+        let ephemeral = pool.spec.lifetime == Lifetime::Ephemeral;
+        self.scan(pool.number, |index, shard, leaf, at| {
+            Some(self.remove(index, shard, leaf, at, ephemeral))
+        });
+    }
+
+    /// Shows every used slot of a pool to `visit`, with its shard locked. Frees what it removed.
+    pub(crate) fn scan(
+        &self,
+        pool: u16,
+        mut visit: impl FnMut(&mut crate::index::Index, usize, u32, u32) -> Option<Removed>,
+    ) {
+        for shard in 0..SHARDS {
+            let mut next = 0;
+            loop {
+                let mut index = self.shards[shard].lock();
+                let end = index.leaf_high().min(next + SCAN_LEAVES);
+                if next >= end {
+                    break;
+                }
+                // A leaf at a time, so that what was removed is freed without the lock.
+                let mut removed = [const { None }; 64];
+                let leaf = next;
+                next += 1;
+                if !index.is_live(leaf) {
+                    continue;
+                }
+                let key = index.key(leaf);
+                if key.pool != pool || key.chunk == ROOT_CHUNK {
+                    continue;
+                }
+                for at in 0..64 {
+                    if index.is_live(leaf)
+                        && index.key(leaf) == key
+                        && index.slot(leaf, at) != Slot::EMPTY
+                    {
+                        removed[at as usize] = visit(&mut index, shard, leaf, at);
+                    }
+                }
+                drop(index);
+                for removed in removed.into_iter().flatten() {
+                    let slot = removed.slot;
+                    let pages = self.finish(removed);
+                    self.count_flushed(slot.owner(), shard, pages);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! One part of the index, and the changes made to it under its lock.
+
+use spillway_tiers::sync::{Guard, Ordering};
+use spillway_types::{Key, PAGE_BYTES, billed_pages};
+
+use crate::client::ClientShard;
+use crate::index::{Index, LEAF_SHIFT, LeafKey, ROOT_CHUNK, Root};
+use crate::list::List;
+use crate::slot::{Place, Slot};
+use crate::store::Store;
+
+/// Shards of a store.
+pub(crate) const SHARDS: usize = 32;
+
+/// Where a handle lies: computed once for each operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Position {
+    pub(crate) leaf_key: LeafKey,
+    pub(crate) hash: u64,
+    pub(crate) shard: usize,
+    pub(crate) index: u32,
+}
+
+impl Position {
+    pub(crate) fn of_leaf(leaf_key: LeafKey, index: u32, seed: u64) -> Self {
+        let hash = leaf_key.hash(seed);
+        let shard = (hash >> (u64::BITS - SHARDS.ilog2())) as usize;
+        Self { leaf_key, hash, shard, index }
+    }
+
+    pub(crate) fn new(pool: u16, key: Key, seed: u64) -> Self {
+        Self::of_leaf(LeafKey::of(pool, key), key.index, seed)
+    }
+
+    pub(crate) fn root(pool: u16, object: u64, seed: u64) -> Self {
+        Self::of_leaf(LeafKey::root(pool, object), 0, seed)
+    }
+}
+
+/// What was taken out of the index, to be freed after the lock.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub(crate) struct Removed {
+    pub(crate) slot: Slot,
+    /// Set when the leaf went too, and its object has a root that must hear of it.
+    pub(crate) leaf: Option<LeafKey>,
+}
+
+impl Store {
+    pub(crate) fn client_shard(&self, owner: u16, shard: usize) -> &ClientShard {
+        self.client_shards.get(usize::from(owner) * SHARDS + shard)
+    }
+
+    /// The slot of a handle, and the leaf it lies in.
+    #[inline]
+    pub(crate) fn find(&self, index: &Index, at: &Position) -> Option<(u32, Slot)> {
+        let leaf = index.find(at.leaf_key, at.hash)?;
+        let slot = index.slot(leaf, at.index);
+        (!slot.is_empty()).then_some((leaf, slot))
+    }
+
+    /// Puts the value of a slot on its list, as the youngest. Gives the slot with its mark.
+    pub(crate) fn list(
+        &self,
+        slot: Slot,
+        shard: usize,
+        leaf: u32,
+        index: u32,
+        ephemeral: bool,
+    ) -> Slot {
+        let Some((list, at)) = List::of(slot.place(), ephemeral) else { return slot };
+        let back = leaf << LEAF_SHIFT | index % (1 << LEAF_SHIFT);
+        let stamp = self.tick(ephemeral);
+        self.chains().push(self.client_shard(slot.owner(), shard), list, at, back, stamp);
+        slot.with_listed(true)
+    }
+
+    /// Takes the value of a slot off its list.
+    pub(crate) fn unlist(&self, slot: Slot, shard: usize, ephemeral: bool) {
+        if !slot.listed() {
+            return;
+        }
+        if let Some((list, at)) = List::of(slot.place(), ephemeral) {
+            self.chains().unlink(self.client_shard(slot.owner(), shard), list, at);
+        }
+    }
+
+    /// Takes a used slot out of the index, and the leaf with it when it was the last.
+    pub(crate) fn remove(
+        &self,
+        index: &mut Index,
+        shard: usize,
+        leaf: u32,
+        at: u32,
+        ephemeral: bool,
+    ) -> Removed {
+        let slot = index.slot(leaf, at);
+        self.unlist(slot, shard, ephemeral);
+        let cleared = index.set(leaf, at, Slot::EMPTY, self.arena.budget());
+        debug_assert!(cleared, "clearing a used slot takes no memory");
+        let mut removed = Removed { slot, leaf: None };
+        if index.is_unused(leaf) {
+            let key = index.key(leaf);
+            index.remove(leaf);
+            removed.leaf = (key.chunk != 0).then_some(key);
+        }
+        removed
+    }
+
+    /// Frees what was removed: refunds its owner, drops the reference, tells the root. Gives the
+    /// pages freed.
+    pub(crate) fn finish(&self, removed: Removed) -> u64 {
+        let pages = self.finish_moved(removed);
+        self.free_place(removed.slot);
+        pages
+    }
+
+    /// Like [`Self::finish`] for a value whose reference has gone to a reader.
+    pub(crate) fn finish_moved(&self, removed: Removed) -> u64 {
+        if let Some(leaf) = removed.leaf {
+            self.leave_root(leaf.pool, leaf.object);
+        }
+        let pages = self.pages_of(removed.slot);
+        self.clients[usize::from(removed.slot.owner())].refund(pages);
+        pages
+    }
+
+    /// Pages that a slot's value is billed as.
+    pub(crate) fn pages_of(&self, slot: Slot) -> u64 {
+        match slot.place() {
+            Place::Empty => 0,
+            _ => billed_pages(PAGE_BYTES),
+        }
+    }
+
+    /// Drops a slot's reference to its value.
+    pub(crate) fn free_place(&self, slot: Slot) {
+        match slot.place() {
+            Place::Empty | Place::Uniform { .. } => {}
+            Place::Raw { frame } => {
+                self.arena.release(frame, self.clients[usize::from(slot.owner())].tag());
+            }
+            Place::Small { cell, .. } | Place::Packed { cell, .. } => {
+                self.cells.release(&self.arena, cell);
+            }
+            Place::Large { .. } | Place::Disk { .. } => {}
+        }
+        if matches!(slot.place(), Place::Uniform { .. }) {
+            self.uniform_pages.fetch_sub(1, Ordering::Relaxed);
+        }
+        if matches!(slot.place(), Place::Packed { .. }) {
+            self.packed_pages.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Tells an object's root of one more leaf, before the leaf is there. False without memory.
+    #[must_use]
+    pub(crate) fn join_root(&self, leaf: LeafKey) -> bool {
+        debug_assert_ne!(leaf.chunk, ROOT_CHUNK);
+        let at = Position::root(leaf.pool, leaf.object, self.seed);
+        let mut index = self.shards[at.shard].lock();
+        let root = match index.find(at.leaf_key, at.hash) {
+            Some(root) => root,
+            None => {
+                let Some(root) = index.insert(at.leaf_key, at.hash, 0, self.arena.budget()) else {
+                    return false;
+                };
+                index.set_root(root, Root { leaves: 0, chunk_max: 0 });
+                root
+            }
+        };
+        let Root { leaves, chunk_max } = index.root(root);
+        index.set_root(root, Root { leaves: leaves + 1, chunk_max: chunk_max.max(leaf.chunk) });
+        true
+    }
+
+    /// Tells an object's root of one leaf less.
+    pub(crate) fn leave_root(&self, pool: u16, object: u64) {
+        let at = Position::root(pool, object, self.seed);
+        let mut index: Guard<'_, Index> = self.shards[at.shard].lock();
+        let Some(root) = index.find(at.leaf_key, at.hash) else { return };
+        let Root { leaves, chunk_max } = index.root(root);
+        if leaves == 1 {
+            index.remove(root);
+        } else {
+            index.set_root(root, Root { leaves: leaves - 1, chunk_max });
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The eight bytes of an index entry: where a value lies and who pays for it.
+
+use spillway_tiers::NONE;
+
+/// Bits of a slot, from the lowest: place 35, owner 12, length 13, listed 1, kind 3.
+const PLACE_BITS: u32 = 35;
+const OWNER_SHIFT: u32 = PLACE_BITS;
+const OWNER_BITS: u32 = 12;
+const LENGTH_SHIFT: u32 = OWNER_SHIFT + OWNER_BITS;
+const LENGTH_BITS: u32 = 13;
+const LISTED_SHIFT: u32 = LENGTH_SHIFT + LENGTH_BITS;
+const KIND_SHIFT: u32 = LISTED_SHIFT + 1;
+
+/// Clients that a store can have at the same time.
+pub(crate) const CLIENTS_MAX: usize = 1 << OWNER_BITS;
+/// Files that the file tier can have at the same time, bits.
+const FILE_BITS: u32 = 8;
+
+/// Where a value lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Nowhere: the entry is unused.
+    Empty,
+    /// A page in a frame.
+    Raw { frame: u32 },
+    /// A value shorter than a page, in a cell.
+    Small { cell: u32, length: u16 },
+    /// A page packed with LZ4, in a cell; the packed length.
+    Packed { cell: u32, length: u16 },
+    /// A page filled with one word.
+    Uniform { word: u32 },
+    /// A longer value; the first cell of its map.
+    Large { cell: u32 },
+    /// A page in a file.
+    Disk { file: u8, slot: u32 },
+}
+
+/// An index entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot(pub(crate) u64);
+
+impl Slot {
+    pub(crate) const EMPTY: Self = Self(0);
+
+    pub(crate) fn new(place: Place, owner: u16) -> Self {
+        let (kind, length, at) = match place {
+            Place::Empty => return Self::EMPTY,
+            Place::Raw { frame } => (1, 0, u64::from(frame)),
+            Place::Small { cell, length } => (2, length, u64::from(cell)),
+            Place::Packed { cell, length } => (3, length, u64::from(cell)),
+            Place::Uniform { word } => (4, 0, u64::from(word)),
+            Place::Large { cell } => (5, 0, u64::from(cell)),
+            Place::Disk { file, slot } => (6, 0, u64::from(slot) << FILE_BITS | u64::from(file)),
+        };
+        debug_assert!(at < 1 << PLACE_BITS && u64::from(length) < 1 << LENGTH_BITS);
+        Self(
+            at | u64::from(owner) << OWNER_SHIFT
+                | u64::from(length) << LENGTH_SHIFT
+                | kind << KIND_SHIFT,
+        )
+    }
+
+    pub(crate) const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The number of the client that is billed.
+    pub(crate) const fn owner(self) -> u16 {
+        (self.0 >> OWNER_SHIFT & ((1 << OWNER_BITS) - 1)) as u16
+    }
+
+    pub(crate) const fn with_owner(self, owner: u16) -> Self {
+        let mask = ((1 << OWNER_BITS) - 1) << OWNER_SHIFT;
+        Self(self.0 & !mask | (owner as u64) << OWNER_SHIFT)
+    }
+
+    /// Whether the frame or cell is on a list on behalf of this entry. (A frame that several
+    /// entries share is on the list of one of them at most.)
+    pub(crate) const fn listed(self) -> bool {
+        self.0 >> LISTED_SHIFT & 1 != 0
+    }
+
+    pub(crate) const fn with_listed(self, listed: bool) -> Self {
+        Self(self.0 & !(1 << LISTED_SHIFT) | (listed as u64) << LISTED_SHIFT)
+    }
+
+    pub(crate) fn place(self) -> Place {
+        let at = self.0 & ((1 << PLACE_BITS) - 1);
+        let low = at as u32;
+        let length = (self.0 >> LENGTH_SHIFT & ((1 << LENGTH_BITS) - 1)) as u16;
+        match self.0 >> KIND_SHIFT {
+            0 => Place::Empty,
+            1 => Place::Raw { frame: low },
+            2 => Place::Small { cell: low, length },
+            3 => Place::Packed { cell: low, length },
+            4 => Place::Uniform { word: low },
+            5 => Place::Large { cell: low },
+            _ => Place::Disk { file: at as u8, slot: (at >> FILE_BITS) as u32 },
+        }
+    }
+}
+
+const _: () = assert!(KIND_SHIFT + 3 == 64 && NONE == u32::MAX);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_keeps_what_it_is_given() {
+        let places = [
+            Place::Raw { frame: u32::MAX - 1 },
+            Place::Small { cell: 7, length: 4095 },
+            Place::Packed { cell: u32::MAX - 1, length: 3072 },
+            Place::Uniform { word: u32::MAX },
+            Place::Large { cell: 1 },
+            Place::Disk { file: 255, slot: (1 << 27) - 1 },
+        ];
+        for place in places {
+            let slot = Slot::new(place, 4095).with_listed(true);
+            assert_eq!(slot.place(), place);
+            assert_eq!((slot.owner(), slot.listed()), (4095, true));
+            let moved = slot.with_owner(1).with_listed(false);
+            assert_eq!((moved.place(), moved.owner(), moved.listed()), (place, 1, false));
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The store itself: opening, and what it tells about itself.
+
+use spillway_tiers::sync::{AtomicU32, AtomicU64, Lock, Ordering};
+use spillway_tiers::{Arena, Cells, GrowArray};
+use spillway_types::{ClientId, Statistics};
+
+use crate::client::{Client, ClientShard, client_id, client_number};
+use crate::config::{ClientConfig, Config};
+use crate::error::Error;
+use crate::index::Index;
+use crate::list::Chains;
+use crate::pools::{Control, Pools};
+use crate::shard::SHARDS;
+use crate::slot::CLIENTS_MAX;
+
+/// Least capacity: a chunk of frames for each lane, and an index.
+const CAPACITY_MIN_BYTES: u64 = 1 << 20;
+/// Most capacity: what the 32-bit number of a cell of 128 bytes reaches.
+const CAPACITY_MAX_BYTES: u64 = 256 << 30;
+
+/// A page store. All operations go through `&self`, from any number of tasks.
+#[derive(Debug)]
+pub struct Store {
+    pub(crate) config: Config,
+    pub(crate) arena: Arena,
+    pub(crate) cells: Cells,
+    pub(crate) shards: Box<[Lock<Index>]>,
+    pub(crate) clients: Box<[Client]>,
+    pub(crate) client_shards: GrowArray<ClientShard>,
+    pub(crate) pools: Pools,
+    pub(crate) control: Lock<Control>,
+    pub(crate) uniform_pages: AtomicU64,
+    pub(crate) packed_pages: AtomicU64,
+    pub(crate) disk_pages: AtomicU64,
+    /// A coarse clock for the order of use; see [`Store::tick`].
+    clock: AtomicU32,
+    /// Secret that keeps clients from choosing keys that collide.
+    pub(crate) seed: u64,
+}
+
+impl Store {
+    /// Opens an empty store.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a capacity that cannot be served, [`Error::Io`] when address space or
+    /// the disk directory are refused.
+    pub fn open(config: Config) -> Result<Self, Error> {
+        if config.capacity_bytes < CAPACITY_MIN_BYTES {
+            return Err(Error::Config("less than 1 MiB of capacity"));
+        }
+        if config.capacity_bytes > CAPACITY_MAX_BYTES {
+            return Err(Error::Config("more than 256 GiB of capacity"));
+        }
+        let mut seed = [0; 8];
+        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
+        let seed = u64::from_ne_bytes(seed);
+        let arena = Arena::open(config.capacity_bytes, config.backing)?;
+        // Twice a fair share of address space for each shard; only what is used takes memory.
+        let shard_bytes = (config.capacity_bytes as usize / SHARDS * 2).max(1 << 20);
+        let shards = (0..SHARDS)
+            .map(|_| Index::open(shard_bytes, seed).map(Lock::new))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            arena,
+            cells: Cells::default(),
+            shards,
+            clients: (0..CLIENTS_MAX).map(|_| Client::default()).collect(),
+            client_shards: GrowArray::reserve(CLIENTS_MAX * SHARDS)?,
+            pools: Pools::new(),
+            control: Lock::new(Control::default()),
+            uniform_pages: AtomicU64::new(0),
+            packed_pages: AtomicU64::new(0),
+            disk_pages: AtomicU64::new(0),
+            clock: AtomicU32::new(0),
+            seed,
+            config,
+        })
+    }
+
+    /// Adds a client.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`] when there are 4095 clients, or no memory for another.
+    pub fn add_client(&self, config: ClientConfig) -> Result<ClientId, Error> {
+        let mut control = self.control.lock();
+        // Number 0 stays unused, so that no slot of a client is all zero bits.
+        let free = (1..CLIENTS_MAX).find(|&n| self.clients[n].id.load(Ordering::Relaxed) == 0);
+        let number = free.ok_or(Error::TableFull)?;
+        if !self.client_shards.grow((number + 1) * SHARDS, self.arena.budget()) {
+            return Err(Error::TableFull);
+        }
+        for shard in 0..SHARDS {
+            self.client_shard(number as u16, shard).clear();
+        }
+        control.serial += 1;
+        let id = client_id(control.serial, number);
+        let domain = config.domain.map_or(id.0, |domain| !u64::from(domain));
+        self.clients[number].open(id, config.target_pages, domain);
+        Ok(id)
+    }
+
+    /// The place of a client in the table.
+    pub(crate) fn client(&self, id: ClientId) -> Result<(usize, &Client), Error> {
+        let number = client_number(id);
+        let client = &self.clients[number];
+        if id.0 == 0 || client.id.load(Ordering::Acquire) != id.0 {
+            return Err(Error::NoClient);
+        }
+        Ok((number, client))
+    }
+
+    /// Sets how many pages a client may hold. Above the target puts are refused; nothing that is
+    /// stored goes because of it.
+    ///
+    /// # Errors
+    /// [`Error::NoClient`].
+    pub fn set_target(&self, client: ClientId, target_pages: u64) -> Result<(), Error> {
+        self.client(client)?.1.set_target(target_pages);
+        Ok(())
+    }
+
+    /// A client's counters.
+    ///
+    /// # Errors
+    /// [`Error::NoClient`].
+    pub fn statistics(&self, client: ClientId) -> Result<Statistics, Error> {
+        let (number, client) = self.client(client)?;
+        let mut sum = Statistics {
+            used_pages: client.used_pages(),
+            target_pages: client.target_pages(),
+            ..Statistics::default()
+        };
+        for shard in 0..SHARDS {
+            // Under the lock, so that hits never run ahead of gets.
+            let _index = self.shards[shard].lock();
+            self.client_shard(number as u16, shard).add_to(&mut sum);
+        }
+        Ok(sum)
+    }
+
+    /// Bytes of memory that frames and index take.
+    pub fn memory_bytes(&self) -> u64 {
+        self.arena.budget().taken()
+    }
+
+    /// Stored pages that are filled with one word and take no frame.
+    pub fn same_filled_pages(&self) -> u64 {
+        self.uniform_pages.load(Ordering::Relaxed)
+    }
+
+    /// Stored pages that are packed with LZ4.
+    pub fn compressed_pages(&self) -> u64 {
+        self.packed_pages.load(Ordering::Relaxed)
+    }
+
+    /// Gives memory that is kept for the next put back to the host.
+    pub fn trim(&self) {
+        self.arena.trim();
+    }
+
+    pub(crate) fn chains(&self) -> Chains<'_> {
+        Chains { arena: &self.arena, cells: &self.cells }
+    }
+
+    /// The time of a use. Uses of ephemeral values advance it, because their order counts; others
+    /// only read it, which many tasks can do at once.
+    pub(crate) fn tick(&self, ephemeral: bool) -> u16 {
+        if ephemeral {
+            self.clock.fetch_add(1, Ordering::Relaxed) as u16
+        } else {
+            self.clock.load(Ordering::Relaxed) as u16
+        }
+    }
+}

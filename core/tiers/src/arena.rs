@@ -1,0 +1,437 @@
+//! Frames of memory, in chunks that grow on demand and go back to the host when empty.
+//!
+//! A chunk is 64 frames, so that one word tells which are free. Chunks belong to *lanes*, each with
+//! a lock of its own; a caller names the lane it prefers. A frame has a reference count: one
+//! reference for each index entry that names it and one for each reader that copies from it.
+
+use core::ops::Deref;
+use std::io;
+use std::os::fd::RawFd;
+
+use crate::region::{Backing, Budget, GrowArray, Region, Zeroed};
+use crate::sync::{AtomicU16, AtomicU32, AtomicU64, Lock, Ordering};
+use spillway_types::PAGE_BYTES;
+
+/// Frames of a chunk.
+const CHUNK_FRAMES: u32 = 64;
+/// Bytes of a chunk.
+pub const CHUNK_BYTES: usize = CHUNK_FRAMES as usize * PAGE_BYTES;
+/// No frame, chunk or cell.
+pub const NONE: u32 = u32::MAX;
+/// Locks over which frames are spread.
+const LANES: usize = 4;
+/// Frames of a span, the unit from which cells are cut.
+pub(crate) const SPAN_FRAMES: u32 = 8;
+/// Most references to one frame or cell.
+///
+/// Far enough from the largest count that threads which all add at once cannot wrap it.
+const REFERENCES_MAX: u16 = 50_000;
+/// Address space is made usable in steps of this many bytes, to keep mappings few.
+const COMMIT_BYTES: usize = 32 << 20;
+
+/// What is known about a frame or a cell, 16 bytes. The reference count is atomic; the other
+/// fields are plain values behind the lock of the list or free list the frame is on.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Meta {
+    references: AtomicU16,
+    /// A coarse time of the last use.
+    pub stamp: AtomicU16,
+    /// The older neighbour on a list.
+    pub prev: AtomicU32,
+    /// The younger neighbour on a list.
+    pub next: AtomicU32,
+    /// In use: the index entry that the list membership belongs to. Free: who used it last.
+    pub back: AtomicU32,
+}
+
+// SAFETY: atomics, for which zero is a value.
+unsafe impl Zeroed for Meta {}
+
+impl Meta {
+    /// Sets the count of an object that nobody else knows yet to one.
+    pub(crate) fn first_reference(&self) {
+        self.references.store(1, Ordering::Relaxed);
+    }
+
+    /// Adds a reference to an object that is known to have one. False when there are too many.
+    #[inline]
+    #[must_use]
+    pub fn add_reference(&self) -> bool {
+        if self.references.fetch_add(1, Ordering::Relaxed) < REFERENCES_MAX {
+            return true;
+        }
+        self.references.fetch_sub(1, Ordering::Relaxed);
+        false
+    }
+
+    /// Adds a reference to an object that may be on its way out.
+    #[must_use]
+    pub fn add_reference_if_live(&self) -> bool {
+        self.references
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |count| {
+                (count != 0 && count < REFERENCES_MAX).then(|| count + 1)
+            })
+            .is_ok()
+    }
+
+    /// Drops a reference; true when it was the last.
+    #[inline]
+    #[must_use]
+    pub fn drop_reference(&self) -> bool {
+        if self.references.fetch_sub(1, Ordering::Release) != 1 {
+            return false;
+        }
+        // Whoever frees sees all that the other readers did.
+        core::sync::atomic::fence(Ordering::Acquire);
+        true
+    }
+
+    /// References now.
+    pub fn references(&self) -> u16 {
+        self.references.load(Ordering::Acquire)
+    }
+}
+
+/// A chunk, 24 bytes. Guarded by the lock of its lane, or of the spans.
+#[derive(Debug)]
+#[repr(C)]
+struct Chunk {
+    /// A set bit is a free frame, or a free span.
+    free: AtomicU64,
+    prev: AtomicU32,
+    next: AtomicU32,
+    /// Which lane; `LANES` is the lane of spans.
+    lane: AtomicU32,
+    unused: u32,
+}
+
+// SAFETY: atomics and an integer, for which zero is a value.
+unsafe impl Zeroed for Chunk {}
+
+/// Chunks of a lane that have something free, most recently freed first.
+#[derive(Debug)]
+struct Lane {
+    first: u32,
+}
+
+/// Chunks that are in no lane.
+#[derive(Debug)]
+struct Spare {
+    first: u32,
+    high: u32,
+    committed_bytes: usize,
+}
+
+/// A cache line, so that neighbours in an array do not share one.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Apart<T>(T);
+
+/// The memory that values lie in.
+#[derive(Debug)]
+pub struct Arena {
+    region: Region,
+    frames: GrowArray<Meta>,
+    chunks: GrowArray<Chunk>,
+    lanes: [Apart<Lock<Lane>>; LANES + 1],
+    spare: Lock<Spare>,
+    budget: Budget,
+}
+
+impl Arena {
+    /// An arena whose chunks, together with all else that takes from [`Self::budget`], stay within
+    /// `capacity_bytes`.
+    pub fn open(capacity_bytes: u64, backing: Backing) -> io::Result<Self> {
+        let chunks = (capacity_bytes / CHUNK_BYTES as u64) as usize;
+        Ok(Self {
+            region: Region::reserve(chunks * CHUNK_BYTES, backing)?,
+            frames: GrowArray::reserve(chunks * CHUNK_FRAMES as usize)?,
+            chunks: GrowArray::reserve(chunks)?,
+            lanes: core::array::from_fn(|_| Apart(Lock::new(Lane { first: NONE }))),
+            spare: Lock::new(Spare { first: NONE, high: 0, committed_bytes: 0 }),
+            budget: Budget::new(capacity_bytes),
+        })
+    }
+
+    /// The cap on memory, and what of it is taken.
+    pub const fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// The descriptor of a memfd's arena.
+    pub fn descriptor(&self) -> Option<RawFd> {
+        self.region.descriptor()
+    }
+
+    /// Most frames that there can be.
+    pub const fn frames_max(&self) -> usize {
+        self.region.bytes() / PAGE_BYTES
+    }
+
+    /// What is known about `frame`.
+    #[inline(always)]
+    pub fn meta(&self, frame: u32) -> &Meta {
+        self.frames.get(frame as usize)
+    }
+
+    /// Start of `frame`.
+    #[inline(always)]
+    pub(crate) fn address(&self, frame: u32) -> *mut u8 {
+        let offset = frame as usize * PAGE_BYTES;
+        debug_assert!(offset < self.region.bytes());
+        // SAFETY: frames that were handed out lie within the region.
+        unsafe { self.region.base().add(offset) }
+    }
+
+    /// Takes a frame and fills it: `value`, then zeros. `owner` is a number of the client's; a frame
+    /// that another owner used last is zeroed first. `None` when memory is out.
+    pub fn store(&self, lane: usize, owner: u32, value: &[u8]) -> Option<u32> {
+        assert!(value.len() <= PAGE_BYTES);
+        let frame = self.take(lane)?;
+        let meta = self.meta(frame);
+        let address = self.address(frame);
+        let last = meta.back.load(Ordering::Relaxed);
+        // SAFETY: the frame was just taken off the free list, so nobody else reads or writes it.
+        unsafe {
+            if last != 0 && last != owner {
+                core::ptr::write_bytes(address, 0, PAGE_BYTES);
+            } else if value.len() < PAGE_BYTES {
+                core::ptr::write_bytes(address.add(value.len()), 0, PAGE_BYTES - value.len());
+            }
+            core::ptr::copy_nonoverlapping(value.as_ptr(), address, value.len());
+        }
+        meta.first_reference();
+        Some(frame)
+    }
+
+    /// Drops a reference that the caller holds; the last one frees the frame. `owner` is whose bytes
+    /// are in it; 0 has it zeroed before anyone's next use.
+    #[inline]
+    pub fn release(&self, frame: u32, owner: u32) {
+        if self.meta(frame).drop_reference() {
+            self.free(frame, owner);
+        }
+    }
+
+    /// Frees a frame whose last reference the caller dropped.
+    pub fn free(&self, frame: u32, owner: u32) {
+        // Zero means "never used"; an unknown owner is one that no client has.
+        let owner = if owner == 0 { NONE } else { owner };
+        self.meta(frame).back.store(owner, Ordering::Relaxed);
+        self.give(frame / CHUNK_FRAMES, frame % CHUNK_FRAMES, u64::MAX);
+    }
+
+    /// Adds a reference to a frame that has one, for reading. `None` when there are too many.
+    #[inline]
+    pub fn pin(&self, frame: u32, owner: u32) -> Option<Pinned<'_>> {
+        self.meta(frame).add_reference().then_some(Pinned { arena: self, frame, owner })
+    }
+
+    /// Makes a reference that the caller holds one for reading.
+    pub const fn adopt(&self, frame: u32, owner: u32) -> Pinned<'_> {
+        Pinned { arena: self, frame, owner }
+    }
+
+    /// Takes eight adjacent frames of zeros. Gives the first.
+    pub(crate) fn take_span(&self) -> Option<u32> {
+        let (chunk, bit) = self.take_from(LANES)?;
+        Some(chunk * CHUNK_FRAMES + bit * SPAN_FRAMES)
+    }
+
+    /// Gives a span back, zeroed by the caller.
+    pub(crate) fn free_span(&self, first: u32) {
+        let all = (1 << (CHUNK_FRAMES / SPAN_FRAMES)) - 1;
+        self.give(first / CHUNK_FRAMES, first % CHUNK_FRAMES / SPAN_FRAMES, all);
+    }
+
+    fn take(&self, lane: usize) -> Option<u32> {
+        let own = lane % LANES;
+        let taken = self
+            .take_from(own)
+            // Memory is out; another lane may still have frames.
+            .or_else(|| (0..LANES).filter(|&l| l != own).find_map(|l| self.take_free(l)));
+        taken.map(|(chunk, bit)| chunk * CHUNK_FRAMES + bit)
+    }
+
+    fn take_from(&self, lane: usize) -> Option<(u32, u32)> {
+        loop {
+            if let Some(taken) = self.take_free(lane) {
+                return Some(taken);
+            }
+            let chunk = self.grow()?;
+            let whole =
+                if lane == LANES { (1 << (CHUNK_FRAMES / SPAN_FRAMES)) - 1 } else { u64::MAX };
+            let mut head = self.lanes[lane].0.lock();
+            let entry = self.chunk(chunk);
+            entry.lane.store(lane as u32, Ordering::Relaxed);
+            entry.free.store(whole, Ordering::Relaxed);
+            self.link(&mut head, chunk);
+        }
+    }
+
+    fn take_free(&self, lane: usize) -> Option<(u32, u32)> {
+        let mut head = self.lanes[lane].0.lock();
+        let chunk = head.first;
+        if chunk == NONE {
+            return None;
+        }
+        let entry = self.chunk(chunk);
+        let free = entry.free.load(Ordering::Relaxed);
+        let rest = free & (free - 1);
+        entry.free.store(rest, Ordering::Relaxed);
+        if rest == 0 {
+            self.unlink(&mut head, chunk);
+        }
+        Some((chunk, free.trailing_zeros()))
+    }
+
+    /// Frees one bit of a chunk; `whole` is the word of an empty chunk.
+    fn give(&self, chunk: u32, bit: u32, whole: u64) {
+        let entry = self.chunk(chunk);
+        // The lane changes only while the chunk is empty, which it is not.
+        let lane = entry.lane.load(Ordering::Relaxed) as usize;
+        let mut head = self.lanes[lane].0.lock();
+        let before = entry.free.load(Ordering::Relaxed);
+        let free = before | 1 << bit;
+        entry.free.store(free, Ordering::Relaxed);
+        if before == 0 {
+            self.link(&mut head, chunk);
+        }
+        // A lane keeps one empty chunk when it has no other, so that a frame that comes and goes
+        // does not cost a system call each time.
+        let alone = head.first == chunk && entry.next.load(Ordering::Relaxed) == NONE;
+        if free == whole && !alone {
+            self.unlink(&mut head, chunk);
+            drop(head);
+            self.give_back(chunk);
+        }
+    }
+
+    /// Gives empty chunks that lanes keep for themselves back to the host.
+    pub fn trim(&self) {
+        for (lane, apart) in self.lanes.iter().enumerate() {
+            let whole =
+                if lane == LANES { (1 << (CHUNK_FRAMES / SPAN_FRAMES)) - 1 } else { u64::MAX };
+            let mut head = apart.0.lock();
+            let chunk = head.first;
+            if chunk != NONE && self.chunk(chunk).free.load(Ordering::Relaxed) == whole {
+                self.unlink(&mut head, chunk);
+                drop(head);
+                self.give_back(chunk);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn chunk(&self, chunk: u32) -> &Chunk {
+        self.chunks.get(chunk as usize)
+    }
+
+    fn link(&self, head: &mut Lane, chunk: u32) {
+        let entry = self.chunk(chunk);
+        entry.prev.store(NONE, Ordering::Relaxed);
+        entry.next.store(head.first, Ordering::Relaxed);
+        if head.first != NONE {
+            self.chunk(head.first).prev.store(chunk, Ordering::Relaxed);
+        }
+        head.first = chunk;
+    }
+
+    fn unlink(&self, head: &mut Lane, chunk: u32) {
+        let entry = self.chunk(chunk);
+        let prev = entry.prev.load(Ordering::Relaxed);
+        let next = entry.next.load(Ordering::Relaxed);
+        if prev == NONE {
+            head.first = next;
+        } else {
+            self.chunk(prev).next.store(next, Ordering::Relaxed);
+        }
+        if next != NONE {
+            self.chunk(next).prev.store(prev, Ordering::Relaxed);
+        }
+    }
+
+    /// A chunk of zeroed memory that is in no lane.
+    fn grow(&self) -> Option<u32> {
+        if !self.budget.take(CHUNK_BYTES as u64) {
+            return None;
+        }
+        let chunk = self.spare_chunk().or_else(|| {
+            self.budget.give(CHUNK_BYTES as u64);
+            None
+        })?;
+        // Outside of all locks: this takes tens of microseconds.
+        if self.region.populate(chunk as usize * CHUNK_BYTES, CHUNK_BYTES).is_err() {
+            self.give_back(chunk);
+            return None;
+        }
+        Some(chunk)
+    }
+
+    fn spare_chunk(&self) -> Option<u32> {
+        let mut spare = self.spare.lock();
+        if spare.first != NONE {
+            let chunk = spare.first;
+            spare.first = self.chunk(chunk).next.load(Ordering::Relaxed);
+            return Some(chunk);
+        }
+        let chunk = spare.high;
+        let end = (chunk as usize + 1) * CHUNK_BYTES;
+        if end > self.region.bytes()
+            || !self.chunks.grow(chunk as usize + 1, &self.budget)
+            || !self.frames.grow((chunk as usize + 1) * CHUNK_FRAMES as usize, &self.budget)
+        {
+            return None;
+        }
+        if end > spare.committed_bytes {
+            let step = COMMIT_BYTES.min(self.region.bytes() - spare.committed_bytes);
+            self.region.commit(spare.committed_bytes, step).ok()?;
+            spare.committed_bytes += step;
+        }
+        spare.high += 1;
+        Some(chunk)
+    }
+
+    fn give_back(&self, chunk: u32) {
+        let first = chunk * CHUNK_FRAMES;
+        if self.region.release(chunk as usize * CHUNK_BYTES, CHUNK_BYTES).is_err() {
+            // Memory that the program locked (mlockall) cannot be given back.
+            // SAFETY: the chunk is in no lane and all its frames are free, so it is ours alone.
+            unsafe { core::ptr::write_bytes(self.address(first), 0, CHUNK_BYTES) };
+        }
+        for frame in first..first + CHUNK_FRAMES {
+            self.meta(frame).back.store(0, Ordering::Relaxed);
+        }
+        let mut spare = self.spare.lock();
+        self.chunk(chunk).next.store(spare.first, Ordering::Relaxed);
+        spare.first = chunk;
+        self.budget.give(CHUNK_BYTES as u64);
+    }
+}
+
+/// A frame that cannot be freed while this lives. Its bytes never change meanwhile.
+#[derive(Debug)]
+pub struct Pinned<'a> {
+    arena: &'a Arena,
+    frame: u32,
+    owner: u32,
+}
+
+impl Deref for Pinned<'_> {
+    type Target = [u8; PAGE_BYTES];
+
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        // SAFETY: the reference that this holds keeps the frame from being freed, and a frame is
+        // written only before anyone else knows of it.
+        unsafe { &*self.arena.address(self.frame).cast() }
+    }
+}
+
+impl Drop for Pinned<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.arena.release(self.frame, self.owner);
+    }
+}

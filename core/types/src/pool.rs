@@ -1,0 +1,101 @@
+//! What a pool is, and tmem's flag word for it.
+
+/// What a pool promises about its values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifetime {
+    /// A value stays until it is flushed or its pool goes.
+    Persistent,
+    /// A value may vanish at any time.
+    Ephemeral,
+}
+
+/// Who may use a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// Its client alone.
+    Private,
+    /// Every client that the operator has authorised for this UUID.
+    Shared {
+        /// The 128-bit UUID by which clients find the pool.
+        uuid: u128,
+    },
+}
+
+/// What kind of pool a client asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolSpec {
+    /// Whether values may vanish.
+    pub lifetime: Lifetime,
+    /// Who may use it.
+    pub sharing: Sharing,
+}
+
+/// Why a flag word names no pool that can be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoolSpecError {
+    /// The version in bits 24 to 31 is not [`PoolSpec::VERSION`].
+    Version(u8),
+    /// Bits are set that mean nothing; they are given.
+    Flags(u32),
+    /// The page size in bits 4 to 7 is not 4 KiB; log2 of the bytes asked for is given.
+    PageSize(u8),
+}
+
+impl core::fmt::Display for PoolSpecError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Version(version) => write!(f, "unknown pool version {version}"),
+            Self::Flags(bits) => write!(f, "unknown pool flags {bits:#x}"),
+            Self::PageSize(log2) => write!(f, "page size 2^{log2} is not served, only 4096"),
+        }
+    }
+}
+
+impl core::error::Error for PoolSpecError {}
+
+const PERSIST: u32 = 1 << 0;
+const SHARED: u32 = 1 << 1;
+const PAGE_SIZE_SHIFT: u32 = 4;
+const PAGE_SIZE_MASK: u32 = 0xf << PAGE_SIZE_SHIFT;
+const VERSION_SHIFT: u32 = 24;
+const KNOWN: u32 = PERSIST | SHARED | PAGE_SIZE_MASK | 0xff << VERSION_SHIFT;
+
+impl PoolSpec {
+    /// The version of the pool interface that is spoken, as in Xen's and Linux's tmem.
+    pub const VERSION: u8 = 1;
+
+    /// A pool of one client whose values stay.
+    pub const PERSISTENT: Self = Self { lifetime: Lifetime::Persistent, sharing: Sharing::Private };
+    /// A pool of one client whose values may vanish.
+    pub const EPHEMERAL: Self = Self { lifetime: Lifetime::Ephemeral, sharing: Sharing::Private };
+
+    /// A persistent pool for all clients authorised for `uuid`.
+    pub const fn shared_persistent(uuid: u128) -> Self {
+        Self { lifetime: Lifetime::Persistent, sharing: Sharing::Shared { uuid } }
+    }
+
+    /// An ephemeral pool for all clients authorised for `uuid`.
+    pub const fn shared_ephemeral(uuid: u128) -> Self {
+        Self { lifetime: Lifetime::Ephemeral, sharing: Sharing::Shared { uuid } }
+    }
+
+    /// Reads tmem's flag word (Xen `public/tmem.h`): bit 0 persistent, bit 1 shared, bits 4 to 7
+    /// log2 of the page size less 12, bits 24 to 31 the version. `uuid` counts when bit 1 is set.
+    pub fn from_flags(flags: u32, uuid: u128) -> Result<Self, PoolSpecError> {
+        let version = (flags >> VERSION_SHIFT) as u8;
+        if version != Self::VERSION {
+            return Err(PoolSpecError::Version(version));
+        }
+        if flags & !KNOWN != 0 {
+            return Err(PoolSpecError::Flags(flags & !KNOWN));
+        }
+        let page_size = ((flags & PAGE_SIZE_MASK) >> PAGE_SIZE_SHIFT) as u8;
+        if page_size != 0 {
+            return Err(PoolSpecError::PageSize(page_size + 12));
+        }
+        let lifetime =
+            if flags & PERSIST == 0 { Lifetime::Ephemeral } else { Lifetime::Persistent };
+        let sharing = if flags & SHARED == 0 { Sharing::Private } else { Sharing::Shared { uuid } };
+        Ok(Self { lifetime, sharing })
+    }
+}

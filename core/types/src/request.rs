@@ -1,0 +1,92 @@
+//! The one request type that every frontend makes.
+
+use crate::{ClientId, Get, Key, PoolId, PoolSpec, Put, Statistics};
+
+/// One request to a page store. A batch is a slice of these.
+#[derive(Debug)]
+pub enum Request<'a> {
+    /// Store a value.
+    Put {
+        /// Where.
+        pool: PoolId,
+        /// Under which key.
+        key: Key,
+        /// The bytes, 1 to [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX).
+        value: &'a [u8],
+    },
+    /// Copy a value out.
+    Get {
+        /// Where.
+        pool: PoolId,
+        /// Under which key.
+        key: Key,
+        /// Takes the bytes.
+        value: &'a mut [u8],
+    },
+    /// Remove one value.
+    FlushPage {
+        /// Where.
+        pool: PoolId,
+        /// Under which key.
+        key: Key,
+    },
+    /// Remove all values of an object.
+    FlushObject {
+        /// Where.
+        pool: PoolId,
+        /// Which object.
+        object: u64,
+    },
+    /// Ask whether a value is there.
+    Exists {
+        /// Where.
+        pool: PoolId,
+        /// Under which key.
+        key: Key,
+    },
+    /// Make a pool; for a shared one that is there already, join it.
+    CreatePool {
+        /// For whom.
+        client: ClientId,
+        /// Of what kind.
+        spec: PoolSpec,
+    },
+    /// Join a shared pool that is there.
+    JoinPool {
+        /// Who.
+        client: ClientId,
+        /// The pool's UUID.
+        uuid: u128,
+    },
+    /// Free a private pool, or leave a shared one.
+    DestroyPool {
+        /// Which.
+        pool: PoolId,
+    },
+    /// Read a client's counters.
+    Statistics {
+        /// Whose.
+        client: ClientId,
+    },
+}
+
+/// The answer to a [`Request`], with the store's own error type.
+#[derive(Debug)]
+pub enum Answer<E> {
+    /// To a put.
+    Put(Put),
+    /// To a get.
+    Get(Get),
+    /// To a flush: pages freed. 0 is as normal as any other number.
+    Flushed(u64),
+    /// To exists.
+    Exists(bool),
+    /// To the making or joining of a pool.
+    Pool(PoolId),
+    /// To the destruction of a pool.
+    Destroyed,
+    /// To statistics.
+    Statistics(Statistics),
+    /// The request could not be carried out.
+    Failed(E),
+}
