@@ -1,5 +1,6 @@
 //! Completions and manual pages, both made from the command line's own definition.
 
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -8,12 +9,15 @@ use anyhow::Context;
 /// Prints the completion script for `shell`.
 ///
 /// # Errors
-/// None today; the signature is that of every command.
+/// Standard output can't be written.
 pub fn completions(
     mut command: clap::Command,
     shell: clap_complete::Shell,
 ) -> anyhow::Result<ExitCode> {
-    clap_complete::generate(shell, &mut command, "spillway", &mut std::io::stdout());
+    // The generator panics where its output fails; a pipe that closes early is no reason for that.
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, "spillway", &mut script);
+    std::io::stdout().write_all(&script).context("can't print the script")?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -23,10 +23,6 @@ const SCRIPT_DEPTH: usize = 5;
 /// The kernel reads this much of a script to find its interpreter.
 const SHEBANG_BYTES: u64 = 256;
 
-#[cfg(target_arch = "x86_64")]
-const OWN_MACHINE: elf::Machine = elf::EM_X86_64;
-#[cfg(target_arch = "aarch64")]
-const OWN_MACHINE: elf::Machine = elf::EM_AARCH64;
 
 /// Finds `name` as execvp(3) does and checks that it can be paged.
 ///
@@ -107,7 +103,7 @@ fn check(path: &Path, depth: usize) -> Result<(), Refusal> {
         Image::Musl => Err(refused(path, "is linked against musl, and the library needs glibc")),
         Image::Static => Err(refused(path, "is a static program, which loads no library")),
         Image::Go => Err(refused(path, "is a Go program, whose memory passes the C library by")),
-        Image::Foreign => Err(refused(path, "is built for another architecture")),
+        Image::Foreign => Err(refused(path, "is built for another architecture than x86-64")),
     }
 }
 
@@ -172,7 +168,7 @@ fn inspect_elf<'data, R: ReadRef<'data>>(data: R) -> Result<Image, object::Error
         return Ok(Image::Foreign);
     };
     let endian = header.endian()?;
-    if header.e_machine(endian) != OWN_MACHINE {
+    if header.e_machine(endian) != elf::EM_X86_64 {
         return Ok(Image::Foreign);
     }
     // A Go program built with cgo is dynamic, and its heap is Go's own all the same.
