@@ -204,10 +204,10 @@ pub fn name_of(choice: impl ValueEnum) -> String {
 pub fn dispatch() -> anyhow::Result<ExitCode> {
     let line = match CommandLine::try_parse() {
         Ok(line) => line,
-        Err(error) if is_mistake(&error) => return Err(one_line(&error).into()),
+        Err(error) if error.use_stderr() => return Err(one_line(&error).into()),
         Err(help) => {
             help.print()?;
-            return Ok(ExitCode::from(help.exit_code().to_le_bytes()[0]));
+            return Ok(ExitCode::SUCCESS);
         }
     };
     match line.command {
@@ -218,13 +218,11 @@ pub fn dispatch() -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A mistake gets one line; a request for help, or nothing at all, gets the help.
-fn is_mistake(error: &clap::Error) -> bool {
-    error.use_stderr() && error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
-}
-
 /// The first paragraph of clap's message, on one line.
 fn one_line(error: &clap::Error) -> Refusal {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return Refusal::usage("no command given; try spillway run, or spillway --help");
+    }
     let text = error.render().to_string();
     let paragraph = text.split("\n\n").next().unwrap_or_default();
     let line = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -252,6 +250,7 @@ mod tests {
         assert!(line.contains("--local") && line.contains("K, M, G"), "{line}");
         let line = refused(&["spillway", "run", "--", "true"]);
         assert!(line.contains("--local <SIZE>") && !line.contains('\n'), "{line}");
+        assert!(refused(&["spillway"]).contains("--help"));
         let line = refused(&["spillway", "run", "--local", "64M"]);
         assert!(line.contains("PROGRAM"), "{line}");
     }

@@ -23,7 +23,6 @@ const SCRIPT_DEPTH: usize = 5;
 /// The kernel reads this much of a script to find its interpreter.
 const SHEBANG_BYTES: u64 = 256;
 
-
 /// Finds `name` as execvp(3) does and checks that it can be paged.
 ///
 /// # Errors

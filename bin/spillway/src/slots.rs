@@ -1,25 +1,39 @@
-//! Watches the pagers of a run. A program without its pager would read zeros where its pages are
-//! far, so it is killed first; and what a dead process held is taken off the sums.
+//! Watches the pagers of a run. When the last descriptor of a userfaultfd closes, the kernel serves
+//! zeros where pages are far. So the supervisor holds a second one: a program whose pager died waits
+//! at its next fault, and is killed there. What a dead process held is taken off the sums.
 
 use std::collections::HashMap;
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open,
+};
 use spillway_pager::tree::{Slot, Tree};
 
-/// The pagers of a run that have been seen, and a descriptor for each that becomes readable when
-/// it ends.
+/// What /proc/PID/fd says of a userfaultfd.
+const USERFAULTFD: &str = "anon_inode:[userfaultfd]";
+
+/// A pager that is watched.
+struct Watched {
+    /// Readable when the pager has ended.
+    process: OwnedFd,
+    /// Its userfaultfds, held open so that faults wait when it ends. Empty until it has some, and
+    /// where the kernel does not let this user have them.
+    faults: Vec<OwnedFd>,
+}
+
+/// The pagers of a run that have been seen.
 #[derive(Default)]
 pub struct Pagers {
-    by_pid: HashMap<u32, OwnedFd>,
+    by_pid: HashMap<u32, Watched>,
 }
 
 impl Pagers {
     /// Descriptors to poll: readable when a pager ended.
-    pub fn descriptors(&self) -> impl Iterator<Item = &OwnedFd> {
-        self.by_pid.values()
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.by_pid.values().map(|watched| watched.process.as_fd())
     }
 
     /// Looks at every slot: begins to watch new pagers, kills programs whose pager died, frees
@@ -34,9 +48,10 @@ impl Pagers {
                 continue;
             }
             if is_alive(pager) {
-                let watched = self.by_pid.remove(&pager).or_else(|| watch_pid(pager));
-                if let Some(descriptor) = watched {
-                    live.insert(pager, descriptor);
+                let watched = self.by_pid.remove(&pager).or_else(|| Watched::new(pager));
+                if let Some(mut watched) = watched {
+                    watched.hold_faults(pager);
+                    live.insert(pager, watched);
                 }
                 continue;
             }
@@ -94,8 +109,26 @@ fn process(pid: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(pid).ok()?)
 }
 
-fn watch_pid(pid: u32) -> Option<OwnedFd> {
-    pidfd_open(process(pid)?, PidfdFlags::empty()).ok()
+impl Watched {
+    fn new(pid: u32) -> Option<Self> {
+        let process = pidfd_open(process(pid)?, PidfdFlags::empty()).ok()?;
+        Some(Self { process, faults: Vec::new() })
+    }
+
+    /// Takes copies of the pager's userfaultfds, once it has opened them.
+    fn hold_faults(&mut self, pid: u32) {
+        if !self.faults.is_empty() {
+            return;
+        }
+        let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        self.faults = entries
+            .filter(|entry| {
+                fs::read_link(entry.path()).is_ok_and(|link| link.as_os_str() == USERFAULTFD)
+            })
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .filter_map(|number| pidfd_getfd(&self.process, number, PidfdGetfdFlags::empty()).ok())
+            .collect();
+    }
 }
 
 /// Whether the process runs; one that ended and waits to be reaped does not.

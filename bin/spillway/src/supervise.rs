@@ -154,7 +154,9 @@ impl Supervisor {
     /// Waits for a signal or the end of a pager.
     fn sleep(&self, at_most: Duration) -> io::Result<()> {
         let mut wakers = vec![PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN)];
-        wakers.extend(self.pagers.descriptors().map(|fd| PollFd::new(fd, PollFlags::IN)));
+        wakers.extend(
+            self.pagers.descriptors().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)),
+        );
         let timeout = Timespec::try_from(at_most).map_err(io::Error::other)?;
         match poll(&mut wakers, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
