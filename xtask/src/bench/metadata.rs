@@ -1,0 +1,94 @@
+//! What the store keeps for each page beside the page's bytes.
+
+use std::fs;
+
+use anyhow::{Context, ensure};
+use spillway_store::Put;
+
+use super::go_on;
+use super::rows::{Report, Row};
+use super::spec::PAGE;
+use super::store::{BENCH, Embedded, key};
+
+/// Numbers of pages, in Mi.
+const COUNTS_MI: [usize; 3] = [1, 4, 16];
+/// What the issue of this benchmark allows a page.
+const LIMIT_BYTES: f64 = 32.0;
+
+/// What the pages hold.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    /// Bytes that need a frame.
+    Framed,
+    /// One 32-bit word all over: these take no frame, and so nothing of what
+    /// the store keeps for a frame.
+    SameFilled,
+}
+
+/// Fills stores with millions of pages. Framed ones are left out where they would take more than
+/// three quarters of the memory that is available, as 64 GiB of them do nearly everywhere; at 1 Mi
+/// the two kinds together show what a frame costs.
+pub fn rows(report: &mut Report) -> anyhow::Result<()> {
+    for count_mi in COUNTS_MI {
+        let count = count_mi << 20;
+        for (kind, name) in [(Kind::Framed, "framed"), (Kind::SameFilled, "same-filled")] {
+            if kind == Kind::Framed && count * PAGE > available_bytes()? / 4 * 3 {
+                eprintln!("{count_mi} Mi framed pages don't fit here; same-filled ones stand in");
+                continue;
+            }
+            eprintln!("metadata of {count_mi} Mi {name} pages");
+            go_on()?;
+            let name = format!("metadata a page, {count_mi} Mi {name}");
+            let Some((resident, counted)) = report.keep(&name, measure(count, kind)) else {
+                continue;
+            };
+            for (who, bytes) in [("resident", resident), ("own count", counted)] {
+                let metric = format!("{name}, {who}");
+                report.rows.push(Row::new(BENCH, metric, "B", bytes, ("limit", LIMIT_BYTES)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of metadata a page: by the growth of the process's resident memory, and by the store.
+fn measure(count: usize, kind: Kind) -> anyhow::Result<(f64, f64)> {
+    let frame_bytes = if kind == Kind::Framed { PAGE } else { 0 };
+    let room_bytes = count * (frame_bytes + 4 * LIMIT_BYTES as usize) + (1 << 30);
+    let mut page = vec![0; PAGE];
+    let before_bytes = resident_bytes()?;
+    let embedded = Embedded::with_capacity(room_bytes as u64)?;
+    for number in 0..count {
+        let word = (number as u32 + 1).to_ne_bytes();
+        match kind {
+            Kind::Framed => page[..4].copy_from_slice(&word),
+            Kind::SameFilled => page.chunks_exact_mut(4).for_each(|at| at.copy_from_slice(&word)),
+        }
+        let put = embedded.store.put(embedded.pool, key(number), &page);
+        ensure!(put == Put::Stored, "page {number}: {put:?}");
+        if number % (1 << 20) == 0 {
+            go_on()?;
+        }
+    }
+    let resident = resident_bytes()?.saturating_sub(before_bytes + count * frame_bytes);
+    let counted = (embedded.store.memory_bytes() as usize).saturating_sub(count * frame_bytes);
+    Ok((resident as f64 / count as f64, counted as f64 / count as f64))
+}
+
+/// `VmRSS` of this process.
+fn resident_bytes() -> anyhow::Result<usize> {
+    field_bytes("/proc/self/status", "VmRSS:")
+}
+
+fn available_bytes() -> anyhow::Result<usize> {
+    field_bytes("/proc/meminfo", "MemAvailable:")
+}
+
+/// Reads a line such as `VmRSS:  1234 kB`.
+fn field_bytes(path: &str, name: &str) -> anyhow::Result<usize> {
+    let text = fs::read_to_string(path)?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let kib = line.and_then(|line| line.split_whitespace().next());
+    let kib: usize = kib.with_context(|| format!("{path} has no {name}"))?.parse()?;
+    Ok(kib << 10)
+}

@@ -1,0 +1,302 @@
+//! `pager`: 256 MiB in 64 MiB, beside a bare handler and beside the kernel's swap on zram.
+
+use std::fmt;
+
+use super::rows::{Report, Row, figure, line_of, median, table};
+use super::sides::{self, Options};
+use super::spec::{Content, Handler, MISS_NS, Outcome, PAGE, Pattern, Spec};
+use super::zram::Zram;
+use super::{build, go_on, rounds, wanted};
+
+const BENCH: &str = "pager";
+const MIB: u64 = 1 << 20;
+const PAGES: usize = 256 * MIB as usize / PAGE;
+const LOCAL_BYTES: u64 = 64 * MIB;
+/// The control group also pays for the program's code, stacks and page tables. This much leaves
+/// it as many resident pages of the mapping as Spillway's budget does; the last table shows it.
+const OWN_BYTES: u64 = MIB;
+/// One page a swap-in, and the kernel's default, eight.
+const CLUSTERS: [u32; 2] = [0, 3];
+
+/// What the program does.
+#[derive(Clone, Copy, PartialEq)]
+struct Cell {
+    pattern: Pattern,
+    threads: usize,
+    content: Content,
+    write_percent: u32,
+}
+
+/// Who serves its misses.
+#[derive(Clone, Copy, PartialEq)]
+enum Side {
+    Ours(Handler),
+    Floor(Handler),
+    Zram { page_cluster: u32 },
+}
+
+/// What one side did with one cell in one round.
+struct Sample {
+    cell: Cell,
+    side: Side,
+    outcome: Outcome,
+    /// The handler's own median, ns.
+    handler_p50_ns: Option<f64>,
+    /// Most memory of the store beside the resident pages, bytes.
+    store_peak_bytes: Option<u64>,
+}
+
+/// Runs all cells on all sides, round by round.
+///
+/// # Errors
+/// A build that fails, or the user's interruption. A side that fails is in the report.
+pub fn run() -> anyhow::Result<Report> {
+    build(&["xtask", "spillway", "spillway-preload"])?;
+    let mut report = Report::default();
+    let no_zram = Zram::unavailable();
+    if let Some(reason) = &no_zram {
+        let line = format!("The kernel's swap on zram is left out: {reason}.");
+        eprintln!("{line}");
+        report.remarks.push(line);
+    }
+    let cells: Vec<_> = all_cells().into_iter().filter(|cell| wanted(&cell.to_string())).collect();
+    let mut samples = Vec::new();
+    let rounds = rounds()?;
+    for round in 1..=rounds {
+        for &cell in &cells {
+            eprintln!("round {round} of {rounds}: {cell}");
+            for side in sides_of(cell) {
+                if matches!(side, Side::Zram { .. }) && no_zram.is_some() {
+                    continue;
+                }
+                go_on()?;
+                let sample = report.keep(&format!("{cell} {side}"), measure(cell, side));
+                samples.extend(sample);
+            }
+        }
+    }
+    report.rows = cells.iter().flat_map(|&cell| rows(cell, &samples)).collect();
+    report.remarks.extend(remarks(&cells, &samples));
+    Ok(report)
+}
+
+fn all_cells() -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for pattern in [Pattern::Random, Pattern::Sequential] {
+        for threads in [1, 2] {
+            for content in [Content::Random, Content::Half] {
+                for write_percent in [0, 30] {
+                    cells.push(Cell { pattern, threads, content, write_percent });
+                }
+            }
+        }
+    }
+    cells
+}
+
+fn sides_of(cell: Cell) -> Vec<Side> {
+    let mut sides = Vec::new();
+    for handler in [Handler::Thread, Handler::Signal] {
+        sides.extend([Side::Ours(handler), Side::Floor(handler)]);
+    }
+    let clusters = if cell.pattern == Pattern::Sequential { &CLUSTERS[..] } else { &CLUSTERS[..1] };
+    sides.extend(clusters.iter().map(|&page_cluster| Side::Zram { page_cluster }));
+    sides
+}
+
+fn measure(cell: Cell, side: Side) -> anyhow::Result<Sample> {
+    let spec = Spec {
+        pages: PAGES,
+        content: cell.content,
+        pattern: cell.pattern,
+        scan_percent: 0,
+        write_percent: cell.write_percent,
+        threads: cell.threads,
+        warm_ops: 20_000,
+        ops: 2 * PAGES as u64,
+        floor: None,
+    };
+    let (outcome, handler_p50_ns, store_peak_bytes) = match side {
+        Side::Ours(faults) => {
+            let options =
+                Options { local_bytes: LOCAL_BYTES, faults, policy: None, link_delay_us: 0 };
+            let (outcome, stats) = sides::spillway(&spec, &options)?;
+            let handler_p50_ns = stats.fault_times.p50_ns as f64;
+            (outcome, Some(handler_p50_ns), Some(stats.peaks.store_bytes))
+        }
+        Side::Floor(handler) => {
+            let outcome = sides::floor(&spec, handler)?;
+            (outcome, outcome.handler_p50_ns, None)
+        }
+        Side::Zram { page_cluster } => {
+            let (outcome, peak_bytes) = sides::zram(&spec, LOCAL_BYTES + OWN_BYTES, page_cluster)?;
+            (outcome, None, Some(peak_bytes))
+        }
+    };
+    Ok(Sample { cell, side, outcome, handler_p50_ns, store_peak_bytes })
+}
+
+/// The median over the rounds of one figure of one side of one cell; NaN when there is none.
+fn of(samples: &[Sample], cell: Cell, side: Side, figure: impl Fn(&Sample) -> f64) -> f64 {
+    let mine = samples.iter().filter(|sample| sample.cell == cell && sample.side == side);
+    median(mine.map(figure))
+}
+
+/// Far pages served in a second. Of a random walk a quarter of the accesses find their page; of a
+/// sequential one over four times the local memory none would, but for pages fetched ahead.
+fn served_per_s(sample: &Sample) -> f64 {
+    let outcome = &sample.outcome;
+    let served = if sample.cell.pattern == Pattern::Random { outcome.misses } else { outcome.ops };
+    served as f64 / outcome.seconds
+}
+
+fn rows(cell: Cell, samples: &[Sample]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let get = |side, figure: &dyn Fn(&Sample) -> f64| of(samples, cell, side, figure);
+    let p50_us = |sample: &Sample| sample.outcome.miss_p50_ns / 1e3;
+    let p99_us = |sample: &Sample| sample.outcome.miss_p99_ns / 1e3;
+    for handler in [Handler::Thread, Handler::Signal] {
+        let (ours, floor) = (Side::Ours(handler), Side::Floor(handler));
+        let mut row = |metric: &str, unit, figure: &dyn Fn(&Sample) -> f64, other: Side| {
+            let metric = format!("{cell} {handler}: {metric}", handler = name(handler));
+            let other = (other.to_string(), get(other, figure));
+            rows.push(Row::new(BENCH, metric, unit, get(ours, figure), other));
+        };
+        for side in sides_of(cell).into_iter().filter(|side| matches!(side, Side::Zram { .. })) {
+            row("far pages", "1/s", &served_per_s, side);
+        }
+        row("fault p50", "us", &p50_us, floor);
+        row("fault p99", "us", &p99_us, floor);
+        row("fault p50", "us", &p50_us, Side::Zram { page_cluster: 0 });
+        row("fault p99", "us", &p99_us, Side::Zram { page_cluster: 0 });
+        if cell.pattern == Pattern::Sequential {
+            let random = Cell { pattern: Pattern::Random, ..cell };
+            rows.push(Row::new(
+                BENCH,
+                format!("{cell} {}: far pages", name(handler)),
+                "1/s",
+                get(ours, &served_per_s),
+                ("own random rate", of(samples, random, ours, served_per_s)),
+            ));
+        }
+        rows.push(Row::new(
+            BENCH,
+            format!("{cell} {}: memory in all", name(handler)),
+            "MiB",
+            get(ours, &total_mib),
+            ("zram", get(Side::Zram { page_cluster: 0 }, &total_mib)),
+        ));
+    }
+    // A side that was left out, or never came through, has no figure to stand beside.
+    rows.retain(|row| row.ratio.is_finite());
+    rows
+}
+
+/// Resident pages and the store that holds the rest, MiB.
+fn total_mib(sample: &Sample) -> f64 {
+    let store_bytes = sample.store_peak_bytes.map_or(f64::NAN, |bytes| bytes as f64);
+    (sample.outcome.resident_pages as f64 * PAGE as f64 + store_bytes) / MIB as f64
+}
+
+fn remarks(cells: &[Cell], samples: &[Sample]) -> Vec<String> {
+    let setting = format!(
+        "{} MiB of private anonymous memory without huge pages in {} MiB; zram: LZ4, a control \
+         group of {} MiB, the program's own {} MiB included, page-cluster 0 unless stated. \
+         Page contents: random bytes, or \"half\", which LZ4 brings to 0.52. A miss is an access \
+         above {MISS_NS} ns. Floor: a handler that copies the page in and never evicts; each page once.",
+        (PAGES * PAGE) as u64 / MIB,
+        LOCAL_BYTES / MIB,
+        (LOCAL_BYTES + OWN_BYTES) / MIB,
+        OWN_BYTES / MIB,
+    );
+    vec![setting, where_time_goes(cells, samples), residence(cells, samples)]
+}
+
+/// The parts of a random miss, as far as either end can see them.
+fn where_time_goes(cells: &[Cell], samples: &[Sample]) -> String {
+    let mut lines = vec![line_of([
+        "random misses, us",
+        "seen p50",
+        "floor seen",
+        "handler p50",
+        "floor handler",
+        "seen mean",
+        "time per miss",
+        "beside misses",
+    ])];
+    for &cell in cells.iter().filter(|cell| cell.pattern == Pattern::Random) {
+        for handler in [Handler::Thread, Handler::Signal] {
+            let us = |side, figure: &dyn Fn(&Sample) -> f64| of(samples, cell, side, figure) / 1e3;
+            let (ours, floor) = (Side::Ours(handler), Side::Floor(handler));
+            let seen = |sample: &Sample| sample.outcome.miss_p50_ns;
+            let inside = |sample: &Sample| sample.handler_p50_ns.unwrap_or(f64::NAN);
+            let mean = us(ours, &|sample| sample.outcome.miss_mean_ns);
+            let per_miss = us(ours, &|sample| {
+                let thread_ns = sample.outcome.seconds * 1e9 * cell.threads as f64;
+                thread_ns / sample.outcome.misses as f64
+            });
+            lines.push(line_of([
+                &format!("{cell} {}", name(handler)),
+                &figure(us(ours, &seen)),
+                &figure(us(floor, &seen)),
+                &figure(us(ours, &inside)),
+                &figure(us(floor, &inside)),
+                &figure(mean),
+                &figure(per_miss),
+                &figure(per_miss - mean),
+            ]));
+        }
+    }
+    format!(
+        "{}\n\nseen: by the program. handler: from reading the fault to having answered it; with \
+         a thread the woken program may run on that core first, so this can come near what is \
+         seen; Spillway counts it within 12.5 %, first touches included. floor: the same of the bare handler. time per miss: threads x time / misses. \
+         beside misses: what of it no miss saw: hits, and the cores' time that eviction took.",
+        table(&lines)
+    )
+}
+
+/// Whether the sides really had the same memory.
+fn residence(all: &[Cell], samples: &[Sample]) -> String {
+    let mut lines = vec![line_of(["at the end, MiB", "local", "store peak", "in all"])];
+    for &cell in all {
+        for side in sides_of(cell).into_iter().filter(|side| !matches!(side, Side::Floor(_))) {
+            let mib = |bytes: f64| figure(bytes / MIB as f64);
+            let local = |sample: &Sample| sample.outcome.resident_pages as f64 * PAGE as f64;
+            let store =
+                |sample: &Sample| sample.store_peak_bytes.map_or(f64::NAN, |bytes| bytes as f64);
+            lines.push(line_of([
+                &format!("{cell} {side}"),
+                &mib(of(samples, cell, side, local)),
+                &mib(of(samples, cell, side, store)),
+                &figure(of(samples, cell, side, total_mib)),
+            ]));
+        }
+    }
+    table(&lines)
+}
+
+fn name(handler: Handler) -> &'static str {
+    match handler {
+        Handler::Thread => "thread",
+        Handler::Signal => "signal",
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pattern = if self.pattern == Pattern::Random { "random" } else { "sequential" };
+        let content = if self.content == Content::Random { "incompressible" } else { "half" };
+        write!(out, "{pattern} {}t {content} {}%w", self.threads, self.write_percent)
+    }
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ours(handler) => write!(out, "spillway {}", name(*handler)),
+            Self::Floor(handler) => write!(out, "floor {}", name(*handler)),
+            Self::Zram { page_cluster } => write!(out, "zram page-cluster {page_cluster}"),
+        }
+    }
+}

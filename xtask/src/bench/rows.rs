@@ -1,0 +1,147 @@
+//! What a benchmark says: rows of two sides and their ratio, for programs or for people.
+
+use serde::Serialize;
+
+/// One figure beside what it is measured against.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The benchmark.
+    pub bench: &'static str,
+    /// What was measured.
+    pub metric: String,
+    /// The unit of both figures.
+    pub unit: &'static str,
+    /// Spillway's figure.
+    pub ours: f64,
+    /// The other side's figure, from the same run.
+    pub other: f64,
+    /// Who the other side is.
+    pub other_name: String,
+    /// `ours / other`.
+    pub ratio: f64,
+}
+
+impl Row {
+    /// A row; the ratio follows from the two figures.
+    pub fn new(
+        bench: &'static str,
+        metric: impl Into<String>,
+        unit: &'static str,
+        ours: f64,
+        (other_name, other): (impl Into<String>, f64),
+    ) -> Self {
+        let (metric, other_name) = (metric.into(), other_name.into());
+        Self { bench, metric, unit, ours, other, other_name, ratio: ours / other }
+    }
+}
+
+/// What a benchmark leaves: its rows, and for people what explains them.
+#[derive(Default)]
+pub struct Report {
+    /// The figures.
+    pub rows: Vec<Row>,
+    /// Tables and remarks that no ratio holds.
+    pub remarks: Vec<String>,
+    /// Runs that did not end well. Their rows are of the rounds that did.
+    pub failures: Vec<String>,
+}
+
+impl Report {
+    /// Keeps what a side measured, or says at once that it failed and goes on without it.
+    pub fn keep<T>(&mut self, name: &str, result: anyhow::Result<T>) -> Option<T> {
+        result
+            .inspect_err(|error| {
+                let line = format!("{name}: {error:#}");
+                eprintln!("{line}");
+                self.failures.push(line);
+            })
+            .ok()
+    }
+
+    /// Prints JSON rows, one a line, or a table and the remarks.
+    pub fn print(&self, json: bool) -> anyhow::Result<()> {
+        if json {
+            for row in &self.rows {
+                println!("{}", serde_json::to_string(row)?);
+            }
+            return Ok(());
+        }
+        let mut lines = vec![line_of(["metric", "unit", "ours", "other", "ratio", "other side"])];
+        for row in &self.rows {
+            let ratio = format!("{:.2}", row.ratio);
+            let (ours, other) = (figure(row.ours), figure(row.other));
+            lines.push(line_of([&row.metric, row.unit, &ours, &other, &ratio, &row.other_name]));
+        }
+        println!("{}", table(&lines));
+        for remark in &self.remarks {
+            println!("\n{remark}");
+        }
+        Ok(())
+    }
+}
+
+/// One line of a table.
+pub fn line_of<const N: usize>(texts: [&str; N]) -> Vec<String> {
+    texts.map(str::to_owned).to_vec()
+}
+
+/// Aligned columns: the first to the left, figures to the right, the last as it is.
+pub fn table(lines: &[Vec<String>]) -> String {
+    let columns = lines.first().map_or(0, Vec::len);
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
+    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    let rendered = lines.iter().map(|line| {
+        let padded = line.iter().enumerate().map(|(at, text)| match at {
+            0 => format!("{text:<width$}", width = widths[at]),
+            _ => format!("{text:>width$}", width = widths[at]),
+        });
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    });
+    rendered.collect::<Vec<_>>().join("\n")
+}
+
+/// Three or more significant digits, and none that mean nothing.
+pub fn figure(value: f64) -> String {
+    match value.abs() {
+        large if large >= 1000.0 => format!("{value:.0}"),
+        middle if middle >= 100.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+/// The median; of an even number the mean of the middle two; NaN of none.
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => f64::NAN,
+        odd if odd % 2 == 1 => values[odd / 2],
+        even => f64::midpoint(values[even / 2 - 1], values[even / 2]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median([3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median([4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert!(median([]).is_nan());
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let lines = [line_of(["metric", "ours", "side"]), line_of(["p50", "12.00", "zram"])];
+        assert_eq!(table(&lines), "metric   ours  side\np50     12.00  zram");
+    }
+
+    #[test]
+    fn a_row_is_one_json_object() {
+        let row = Row::new("store", "get", "GB/s", 3.0, ("memcpy", 4.0));
+        let json = serde_json::to_value(row).expect("plain data");
+        assert_eq!(json["ratio"], 0.75);
+        assert_eq!(json["other_name"], "memcpy");
+    }
+}

@@ -1,0 +1,119 @@
+//! The sides of a paging benchmark: each starts the workload program in its own way.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::{env, fs, process};
+
+use anyhow::{Context, ensure};
+use serde::Deserialize;
+
+use super::spec::{Handler, Outcome, PAGE, Spec};
+use super::zram::Zram;
+use super::{built, go_on};
+
+/// What a run of `spillway run` may differ in. Sizes in bytes.
+#[derive(Clone, Copy)]
+pub struct Options {
+    /// Budget of resident pages.
+    pub local_bytes: u64,
+    /// Who answers faults.
+    pub faults: Handler,
+    /// `--replacement` and `--eviction`, when they are not left to the default.
+    pub policy: Option<(&'static str, &'static str)>,
+    /// Delay of the emulated link, µs.
+    pub link_delay_us: u32,
+}
+
+/// Starts the workload under `spillway run`.
+pub fn spillway(spec: &Spec, options: &Options) -> anyhow::Result<(Outcome, Stats)> {
+    let path = env::temp_dir().join(format!("spillway-bench-{}.json", process::id()));
+    let mut command = Command::new(built()?.join("spillway"));
+    command.args(["run", "--local", &options.local_bytes.to_string()]);
+    command.args(["--faults", if options.faults == Handler::Thread { "thread" } else { "signal" }]);
+    if let Some((replacement, eviction)) = options.policy {
+        command.args(["--replacement", replacement, "--eviction", eviction]);
+    }
+    if options.link_delay_us > 0 {
+        command.args(["--link-delay", &format!("{}us", options.link_delay_us)]);
+    }
+    command.arg("--stats").arg(&path).arg("--").arg(workload()?);
+    let outcome = finish(command, spec).context("spillway run");
+    let text = fs::read(&path);
+    // Missing when the run failed, and then the outcome says why.
+    let _ = fs::remove_file(&path);
+    let outcome = within(options.local_bytes, outcome?)?;
+    Ok((outcome, serde_json::from_slice(&text.context("the statistics")?)?))
+}
+
+/// Starts the workload with the bare handler that `spec` names.
+pub fn floor(spec: &Spec, handler: Handler) -> anyhow::Result<Outcome> {
+    let spec = Spec { floor: Some(handler), warm_ops: 0, ops: spec.pages as u64, ..*spec };
+    finish(Command::new(workload()?), &spec).context("the bare handler")
+}
+
+/// Starts the workload in a control group of `limit_bytes` with swap on zram. Also gives the most
+/// memory that zram took, bytes.
+pub fn zram(spec: &Spec, limit_bytes: u64, page_cluster: u32) -> anyhow::Result<(Outcome, u64)> {
+    let zram = Zram::set_up(limit_bytes, page_cluster).context("setting up zram")?;
+    let outcome = finish(zram.command(&workload()?), spec).context("zram")?;
+    Ok((within(limit_bytes, outcome)?, zram.peak_bytes()?))
+}
+
+/// Refuses a run that was not held to its budget, give or take what is just being evicted.
+fn within(local_bytes: u64, outcome: Outcome) -> anyhow::Result<Outcome> {
+    let resident_bytes = outcome.resident_pages * PAGE as u64;
+    ensure!(
+        resident_bytes <= local_bytes + local_bytes / 32,
+        "{resident_bytes} bytes were resident, and {local_bytes} allowed: the run was not paged"
+    );
+    Ok(outcome)
+}
+
+fn workload() -> anyhow::Result<PathBuf> {
+    Ok(built()?.join("bench-workload"))
+}
+
+/// Runs the command with the spec as its last argument and reads what it prints.
+fn finish(mut command: Command, spec: &Spec) -> anyhow::Result<Outcome> {
+    let output = command.arg(serde_json::to_string(spec)?).output()?;
+    go_on()?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}: {}", output.status, errors.trim());
+    let outcome: Outcome = serde_json::from_slice(&output.stdout).context("the outcome")?;
+    ensure!(outcome.wrong == 0, "{} accesses read a wrong word", outcome.wrong);
+    Ok(outcome)
+}
+
+/// What the benchmarks read of the statistics of a run; docs/stats.md has the whole.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Stats {
+    /// What was counted.
+    pub counters: Counters,
+    /// Time from reading a fault to having answered it.
+    pub fault_times: FaultTimes,
+    /// The highest values of each kind of memory.
+    pub peaks: Peaks,
+}
+
+/// Counters of a run.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Counters {
+    /// Faults answered from the store.
+    pub fetches: u64,
+    /// Faults answered from the victim pool.
+    pub rescues: u64,
+}
+
+/// Quantiles of the handler's own time, within 12.5 %.
+#[derive(Clone, Debug, Deserialize)]
+pub struct FaultTimes {
+    /// The median, ns.
+    pub p50_ns: u64,
+}
+
+/// Peaks of a run.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Peaks {
+    /// The store, index and frames, bytes.
+    pub store_bytes: u64,
+}

@@ -1,0 +1,248 @@
+//! `store`: values put into and got from an embedded store, beside a bare copy of the same bytes.
+//!
+//! The copy goes between the same small buffers and frames drawn in the same random order from an
+//! array as large as what the store holds, so that both sides miss the caches and the TLB alike.
+
+use std::hint::black_box;
+use std::thread;
+use std::time::Instant;
+
+use anyhow::ensure;
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+use spillway_store::{ClientConfig, Config, Get, Key, PoolId, PoolSpec, Put, Store};
+
+use super::rows::{Report, Row, median};
+use super::{go_on, metadata, rounds, wanted};
+
+pub const BENCH: &str = "store";
+/// Bytes of values in the store: several times the last cache.
+const HELD_BYTES: usize = 128 << 20;
+/// Bytes of the buffers that values are put from: they stay in the second cache.
+const SOURCE_BYTES: usize = 256 << 10;
+const SIZES_BYTES: [usize; 7] = [100, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+const THREADS: [usize; 2] = [1, 2];
+
+/// Which way the bytes go.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    Put,
+    Get,
+}
+
+/// The rate of one side in one round, bytes/s.
+struct Sample {
+    way: Way,
+    threads: usize,
+    ours: bool,
+    bytes_per_s: f64,
+}
+
+/// One place that values of one size lie in.
+trait Held: Sync {
+    fn put(&self, number: usize, value: &[u8]);
+    fn get(&self, number: usize, value: &mut [u8]);
+}
+
+/// Measures all sizes, then the metadata.
+///
+/// # Errors
+/// The user's interruption. A store that refuses or serves wrong bytes is in the report.
+pub fn run() -> anyhow::Result<Report> {
+    let mut report = Report::default();
+    for bytes in SIZES_BYTES {
+        let name = size_name(bytes);
+        if wanted(&name) {
+            let samples = report.keep(&name, measure(bytes));
+            report.rows.extend(samples.iter().flat_map(|samples| rows(&name, samples)));
+            go_on()?;
+        }
+    }
+    if wanted("metadata") {
+        metadata::rows(&mut report)?;
+    }
+    report.remarks.push(format!(
+        "put: in place of a value of the same size. {} MiB of values on each side, in random \
+         order; every first word got is checked. Two threads work on keys of their own in one \
+         store. Metadata: the process's resident memory, less 4 KiB for each page that has a \
+         frame, by page; and the store's own count of the same.",
+        HELD_BYTES >> 20
+    ));
+    Ok(report)
+}
+
+fn measure(bytes: usize) -> anyhow::Result<Vec<Sample>> {
+    let count = HELD_BYTES / bytes;
+    let store = Embedded::open()?;
+    let copies = Copies::new(count, bytes);
+    let mut order: Vec<usize> = (0..count).collect();
+    order.shuffle(&mut SmallRng::seed_from_u64(bytes as u64));
+    for side in [&store as &dyn Held, &copies] {
+        pass(side, Way::Put, &order, 1, bytes)?;
+    }
+    let mut samples = Vec::new();
+    let rounds = rounds()?;
+    for round in 1..=rounds {
+        eprintln!("round {round} of {rounds}: {}", size_name(bytes));
+        for threads in THREADS {
+            for way in [Way::Put, Way::Get] {
+                for (ours, side) in [(true, &store as &dyn Held), (false, &copies)] {
+                    go_on()?;
+                    let seconds = pass(side, way, &order, threads, bytes)?;
+                    let bytes_per_s = (count * bytes) as f64 / seconds;
+                    samples.push(Sample { way, threads, ours, bytes_per_s });
+                }
+            }
+        }
+    }
+    Ok(samples)
+}
+
+/// Puts or gets every value once; gives the seconds that it took.
+fn pass(
+    side: &dyn Held,
+    way: Way,
+    order: &[usize],
+    threads: usize,
+    bytes: usize,
+) -> anyhow::Result<f64> {
+    let began = Instant::now();
+    let wrong: u64 = thread::scope(|scope| {
+        let parts = order.chunks(order.len().div_ceil(threads));
+        let running: Vec<_> = parts
+            .map(|part| {
+                scope.spawn(move || match way {
+                    Way::Put => put_all(side, part, bytes),
+                    Way::Get => get_all(side, part, bytes),
+                })
+            })
+            .collect();
+        running.into_iter().map(|thread| thread.join().unwrap_or(1)).sum()
+    });
+    let seconds = began.elapsed().as_secs_f64();
+    ensure!(wrong == 0, "{wrong} values came back wrong");
+    Ok(seconds)
+}
+
+fn put_all(side: &dyn Held, numbers: &[usize], bytes: usize) -> u64 {
+    let buffers = (SOURCE_BYTES / bytes).clamp(1, 64);
+    let mut source = vec![0; buffers * bytes];
+    SmallRng::seed_from_u64(1).fill_bytes(&mut source);
+    for &number in numbers {
+        let value = &mut source[number % buffers * bytes..][..bytes];
+        value[..8].copy_from_slice(&(number as u64).to_ne_bytes());
+        side.put(number, value);
+    }
+    0
+}
+
+fn get_all(side: &dyn Held, numbers: &[usize], bytes: usize) -> u64 {
+    let mut value = vec![0; bytes];
+    let mut wrong = 0;
+    for &number in numbers {
+        side.get(number, &mut value);
+        wrong += u64::from(value[..8] != (number as u64).to_ne_bytes());
+    }
+    wrong
+}
+
+/// A store with one persistent pool.
+pub struct Embedded {
+    /// The store.
+    pub store: Store,
+    /// Its pool.
+    pub pool: PoolId,
+}
+
+impl Embedded {
+    fn open() -> anyhow::Result<Self> {
+        Self::with_capacity(16 * HELD_BYTES as u64)
+    }
+
+    /// Opens an empty store of at most `capacity_bytes`.
+    pub fn with_capacity(capacity_bytes: u64) -> anyhow::Result<Self> {
+        let store = Store::open(Config::embedded(capacity_bytes))?;
+        let client = store.add_client(ClientConfig::default())?;
+        let pool = store.create_pool(client, PoolSpec::PERSISTENT)?;
+        Ok(Self { store, pool })
+    }
+}
+
+/// The key of page number `number`, as the pager counts them.
+pub fn key(number: usize) -> Key {
+    Key::new(number as u64 >> 20, number as u32 & 0xf_ffff)
+}
+
+impl Held for Embedded {
+    fn put(&self, number: usize, value: &[u8]) {
+        // A put that was refused shows as a wrong value at the next get.
+        let _ = black_box::<Put>(self.store.put(self.pool, key(number), value));
+    }
+
+    fn get(&self, number: usize, value: &mut [u8]) {
+        if !matches!(self.store.get(self.pool, key(number), value), Ok(Get::Hit(_))) {
+            value.fill(0xff);
+        }
+    }
+}
+
+/// Frames of one size in one array.
+struct Copies {
+    start: *mut u8,
+    bytes: usize,
+    _frames: Vec<u8>,
+}
+
+// SAFETY: the threads of a pass work on frames of their own, for each is named once in the order.
+unsafe impl Sync for Copies {}
+
+impl Copies {
+    fn new(count: usize, bytes: usize) -> Self {
+        let mut frames = vec![0; count * bytes];
+        Self { start: frames.as_mut_ptr(), bytes, _frames: frames }
+    }
+}
+
+impl Held for Copies {
+    fn put(&self, number: usize, value: &[u8]) {
+        let frame = self.start.wrapping_add(number * self.bytes);
+        // SAFETY: the frame lies within the array, and the value is of the frame's size.
+        unsafe { frame.copy_from_nonoverlapping(black_box(value.as_ptr()), self.bytes) };
+    }
+
+    fn get(&self, number: usize, value: &mut [u8]) {
+        let frame = self.start.wrapping_add(number * self.bytes);
+        // SAFETY: as above.
+        unsafe { frame.copy_to_nonoverlapping(black_box(value.as_mut_ptr()), self.bytes) };
+    }
+}
+
+fn rows(name: &str, samples: &[Sample]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (way, verb) in [(Way::Put, "put"), (Way::Get, "get")] {
+        let rate = |threads: usize, ours: bool| {
+            let mine = samples
+                .iter()
+                .filter(|sample| (sample.way, sample.threads, sample.ours) == (way, threads, ours));
+            median(mine.map(|sample| sample.bytes_per_s / 1e6))
+        };
+        for threads in THREADS {
+            let metric = format!("{verb} {name} {threads}t");
+            let other = ("memcpy", rate(threads, false));
+            rows.push(Row::new(BENCH, metric, "MB/s", rate(threads, true), other));
+        }
+        let scaling = |ours| rate(2, ours) / rate(1, ours);
+        let other = ("memcpy", scaling(false));
+        rows.push(Row::new(BENCH, format!("{verb} {name} 2t over 1t"), "x", scaling(true), other));
+    }
+    rows
+}
+
+fn size_name(bytes: usize) -> String {
+    match bytes {
+        small if small < 1 << 10 => format!("{small} B"),
+        middle if middle < 1 << 20 => format!("{} KiB", middle >> 10),
+        large => format!("{} MiB", large >> 20),
+    }
+}

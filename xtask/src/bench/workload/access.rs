@@ -1,0 +1,85 @@
+//! The timed loop: touch a page, check its first word, count how long it took.
+
+use std::sync::Barrier;
+use std::thread;
+use std::time::Instant;
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::clock::{Clock, Times};
+use crate::pages::{Region, signature};
+use crate::walk::Walk;
+
+/// What the threads of one phase measured.
+pub struct Accesses {
+    /// From their common start to the end of the last one, s.
+    pub seconds: f64,
+    /// The time of each access.
+    pub times: Times,
+    /// Accesses that found a wrong first word.
+    pub wrong: u64,
+}
+
+/// Makes `ops_each` accesses along each walk, a thread a walk.
+pub fn run(
+    region: &Region,
+    walks: &mut [Walk],
+    ops_each: u64,
+    write_percent: u32,
+    clock: Clock,
+) -> Accesses {
+    let start = Barrier::new(walks.len() + 1);
+    let mut sum = Accesses { seconds: 0.0, times: Times::new(), wrong: 0 };
+    thread::scope(|scope| {
+        let threads: Vec<_> = walks
+            .iter_mut()
+            .map(|walk| {
+                let start = &start;
+                scope.spawn(move || {
+                    start.wait();
+                    touch(region, walk, ops_each, write_percent, clock)
+                })
+            })
+            .collect();
+        start.wait();
+        let began = Instant::now();
+        for thread in threads {
+            // A thread that panics aborts the process, so there is nothing to hand on.
+            let Ok((times, wrong)) = thread.join() else { continue };
+            sum.times.merge(&times);
+            sum.wrong += wrong;
+        }
+        sum.seconds = began.elapsed().as_secs_f64();
+    });
+    sum
+}
+
+fn touch(
+    region: &Region,
+    walk: &mut Walk,
+    ops: u64,
+    write_percent: u32,
+    clock: Clock,
+) -> (Times, u64) {
+    // Counted on the stack, which no side pages: a heap would be managed memory itself.
+    let mut times = Times::new();
+    let mut writes = SmallRng::seed_from_u64(1);
+    let mut wrong = 0;
+    for op in 0..ops {
+        let page = walk();
+        let writing = writes.random_range(0..100) < write_percent;
+        let word = region.word(page);
+        let began = Clock::ticks();
+        // SAFETY: a page of the mapping; other threads may write its second word only, and that
+        // word's value is never used.
+        let found = unsafe { word.read_volatile() };
+        if writing {
+            // SAFETY: as above.
+            unsafe { word.add(1).write_volatile(found.wrapping_add(op)) };
+        }
+        times.add(clock.since_ns(began));
+        wrong += u64::from(found != signature(page));
+    }
+    (times, wrong)
+}
