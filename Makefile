@@ -3,9 +3,9 @@
 # make build   builds the command and the library that it preloads
 
 SHELL := /bin/bash
-export PATH := $(HOME)/.cargo/bin:$(PATH)
+export PATH := $(HOME)/.cargo/bin:$(CURDIR)/target/tools:$(PATH)
 
-.PHONY: demo test build tools cargo-deny
+.PHONY: demo test build tools
 
 demo: tools
 	@lab/setup demo
@@ -14,6 +14,7 @@ demo: tools
 
 test: tools
 	@lab/setup test
+	@.ci/cargo-deny || true
 	@cargo xtask ci
 
 build: tools
@@ -25,7 +26,3 @@ tools:
 	@command -v cargo >/dev/null || { \
 	    command -v curl >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends curl ca-certificates; }; \
 	    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal --default-toolchain none; }
-
-# Not part of `test`: it builds for some minutes. `cargo xtask ci` uses it where it is installed.
-cargo-deny: tools
-	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny
