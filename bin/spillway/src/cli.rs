@@ -227,7 +227,7 @@ fn one_line(error: &clap::Error) -> Refusal {
     let paragraph = text.split("\n\n").next().unwrap_or_default();
     let line = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
     let line = line.strip_prefix("error: ").unwrap_or(&line);
-    Refusal::usage(format!("{line} (see spillway --help)"))
+    Refusal::usage(format!("{line} (see spillway run --help)"))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Why nothing was started, in one line and an exit code.
 
 use std::fmt;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// A clear no. The line says what is wrong and what to do about it.
@@ -43,6 +44,7 @@ impl std::error::Error for Refusal {}
 
 /// Prints the line and gives the code: the refusal's own, else 1.
 pub fn report(error: &anyhow::Error) -> ExitCode {
-    eprintln!("spillway: {error:#}");
+    // Without a standard error the code alone must do.
+    let _ = writeln!(io::stderr(), "spillway: {error:#}");
     ExitCode::from(error.downcast_ref::<Refusal>().map_or(1, |refusal| refusal.code))
 }

@@ -73,7 +73,7 @@ fn memory_of(pid: u32) -> Option<(u64, u64)> {
 }
 
 /// All processes below `root`. One pass over /proc, so that it needs no kernel option.
-fn descendants_of(root: u32) -> Vec<u32> {
+pub fn descendants_of(root: u32) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     for pid in entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {

@@ -12,6 +12,8 @@ use rustix::process::{
 };
 use spillway_pager::tree::{Slot, Tree};
 
+use crate::sample::descendants_of;
+
 /// What /proc/PID/fd says of a userfaultfd.
 const USERFAULTFD: &str = "anon_inode:[userfaultfd]";
 
@@ -59,12 +61,7 @@ impl Pagers {
             if slot.pid.load(Relaxed) != pid || slot.pager_pid.load(Relaxed) != pager {
                 continue;
             }
-            if is_alive(pid)
-                && !has_other_pager(tree, slot, pid)
-                && let Some(process) = process(pid)
-            {
-                // It may end by itself at this moment.
-                let _ = kill_process(process, Signal::KILL);
+            if is_alive(pid) && !has_other_pager(tree, slot, pid) && kill(pid) {
                 killed.push(pid);
             }
             release(tree, slot);
@@ -74,12 +71,25 @@ impl Pagers {
     }
 }
 
-/// Whether any slot is held by a process that has ended: its pager is still counting up.
-pub fn any_unsettled(tree: &Tree) -> bool {
-    tree.slots.iter().any(|slot| {
+/// Slots held by processes that have ended: their pagers are still counting up.
+fn unsettled(tree: &Tree) -> impl Iterator<Item = &Slot> {
+    tree.slots.iter().filter(|slot| {
         let pid = slot.pid.load(Relaxed);
         pid != 0 && !is_alive(pid)
     })
+}
+
+/// Whether a pager of a process that has ended is still counting up.
+pub fn any_unsettled(tree: &Tree) -> bool {
+    unsettled(tree).next().is_some()
+}
+
+/// Ends the pagers that should have ended with their process, and frees their slots.
+pub fn end_stragglers(tree: &Tree) {
+    for slot in unsettled(tree) {
+        kill(slot.pager_pid.load(Relaxed));
+        release(tree, slot);
+    }
 }
 
 /// The process still has a pager in another slot: it ran exec, and this is what it was before.
@@ -103,6 +113,13 @@ fn release(tree: &Tree, slot: &Slot) {
     }
     slot.pager_pid.store(0, Relaxed);
     slot.pid.store(0, Relaxed);
+}
+
+/// Kills a process of this run. Programs can write to the slots, also those that gave up their
+/// rights after they started, so a number from there is not trusted to be one of theirs.
+fn kill(pid: u32) -> bool {
+    let ours = descendants_of(std::process::id()).contains(&pid);
+    ours && process(pid).is_some_and(|process| kill_process(process, Signal::KILL).is_ok())
 }
 
 fn process(pid: u32) -> Option<Pid> {
@@ -202,6 +219,28 @@ mod tests {
             child.kill().unwrap();
             child.wait().unwrap();
         }
+    }
+
+    #[test]
+    fn nobody_elses_process_is_killed() {
+        assert!(!kill(1));
+        assert!(!kill(0));
+        assert!(!kill(u32::MAX));
+    }
+
+    #[test]
+    fn a_pager_that_outlives_its_program_is_ended() {
+        let tree = full_tree();
+        let (mut program, mut pager) = (sleeper(), sleeper());
+        fill(&tree.slots[5], program.id(), pager.id());
+        assert!(!any_unsettled(&tree));
+        program.kill().unwrap();
+        program.wait().unwrap();
+        assert!(any_unsettled(&tree));
+        end_stragglers(&tree);
+        assert!(!any_unsettled(&tree));
+        assert!(!pager.wait().unwrap().success());
+        assert_eq!(tree.counters.far_pages.load(Relaxed), 80);
     }
 
     #[test]

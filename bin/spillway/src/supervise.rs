@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
@@ -14,10 +15,9 @@ use rustix::process::{
     DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitOptions, WaitStatus, kill_process,
     set_child_subreaper, set_dumpable_behavior, set_parent_process_death_signal, setrlimit, wait,
 };
-use std::os::unix::process::CommandExt;
-
-use crate::slots::{Pagers, any_unsettled};
 use spillway_pager::tree::Tree;
+
+use crate::slots::{Pagers, any_unsettled, end_stragglers};
 
 /// How often the supervisor looks without being woken.
 const TICK: Duration = Duration::from_millis(200);
@@ -137,6 +137,7 @@ impl Supervisor {
             self.reap();
             self.watch(tree, observer);
         }
+        end_stragglers(tree);
         Ok(ending)
     }
 

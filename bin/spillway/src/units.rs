@@ -66,7 +66,7 @@ pub fn show_size(bytes: u64) -> String {
 
 /// Bytes of a count of pages; a gauge that is briefly negative counts as none.
 pub fn pages_to_bytes(pages: i64) -> u64 {
-    u64::try_from(pages).unwrap_or(0) * PAGE_BYTES
+    u64::try_from(pages).unwrap_or(0).saturating_mul(PAGE_BYTES)
 }
 
 fn split(text: &str) -> (&str, &str) {
