@@ -18,6 +18,8 @@ const OWN_BYTES: u64 = MIB;
 /// One page a swap-in, and the kernel's default, eight.
 const CLUSTERS: [u32; 2] = [0, 3];
 
+const HANDLERS: [Handler; 2] = [Handler::Thread, Handler::Signal];
+
 /// What the program does.
 #[derive(Clone, Copy, PartialEq)]
 struct Cell {
@@ -96,7 +98,7 @@ fn all_cells() -> Vec<Cell> {
 
 fn sides_of(cell: Cell) -> Vec<Side> {
     let mut sides = Vec::new();
-    for handler in [Handler::Thread, Handler::Signal] {
+    for handler in HANDLERS {
         sides.extend([Side::Ours(handler), Side::Floor(handler)]);
     }
     let clusters = if cell.pattern == Pattern::Sequential { &CLUSTERS[..] } else { &CLUSTERS[..1] };
@@ -155,7 +157,7 @@ fn rows(cell: Cell, samples: &[Sample]) -> Vec<Row> {
     let get = |side, figure: &dyn Fn(&Sample) -> f64| of(samples, cell, side, figure);
     let p50_us = |sample: &Sample| sample.outcome.miss_p50_ns / 1e3;
     let p99_us = |sample: &Sample| sample.outcome.miss_p99_ns / 1e3;
-    for handler in [Handler::Thread, Handler::Signal] {
+    for handler in HANDLERS {
         let (ours, floor) = (Side::Ours(handler), Side::Floor(handler));
         let mut row = |metric: &str, unit, figure: &dyn Fn(&Sample) -> f64, other: Side| {
             let metric = format!("{cell} {handler}: {metric}", handler = name(handler));
@@ -209,7 +211,46 @@ fn remarks(cells: &[Cell], samples: &[Sample]) -> Vec<String> {
         (LOCAL_BYTES + OWN_BYTES) / MIB,
         OWN_BYTES / MIB,
     );
-    vec![setting, where_time_goes(cells, samples), residence(cells, samples)]
+    vec![
+        setting,
+        residence(cells, samples),
+        where_time_goes(cells, samples),
+        overview(cells, samples),
+    ]
+}
+
+/// A line for each cell: rates beside zram's, medians beside the floors'.
+fn overview(all: &[Cell], samples: &[Sample]) -> String {
+    let mut lines = vec![line_of([
+        "far pages/s, fault p50",
+        "zram",
+        "thread",
+        "ratio",
+        "signal",
+        "ratio",
+        "thread us",
+        "floor",
+        "ratio",
+        "signal us",
+        "floor",
+        "ratio",
+    ])];
+    for &cell in all {
+        let rate = |side| of(samples, cell, side, served_per_s);
+        let p50_us = |side| of(samples, cell, side, |sample| sample.outcome.miss_p50_ns) / 1e3;
+        let zram = rate(Side::Zram { page_cluster: 0 });
+        let mut line = vec![cell.to_string(), figure(zram)];
+        for handler in HANDLERS {
+            let ours = rate(Side::Ours(handler));
+            line.extend([figure(ours), figure(ours / zram)]);
+        }
+        for handler in HANDLERS {
+            let (ours, floor) = (p50_us(Side::Ours(handler)), p50_us(Side::Floor(handler)));
+            line.extend([figure(ours), figure(floor), figure(ours / floor)]);
+        }
+        lines.push(line);
+    }
+    table(&lines)
 }
 
 /// The parts of a random miss, as far as either end can see them.
@@ -225,7 +266,7 @@ fn where_time_goes(cells: &[Cell], samples: &[Sample]) -> String {
         "beside misses",
     ])];
     for &cell in cells.iter().filter(|cell| cell.pattern == Pattern::Random) {
-        for handler in [Handler::Thread, Handler::Signal] {
+        for handler in HANDLERS {
             let us = |side, figure: &dyn Fn(&Sample) -> f64| of(samples, cell, side, figure) / 1e3;
             let (ours, floor) = (Side::Ours(handler), Side::Floor(handler));
             let seen = |sample: &Sample| sample.outcome.miss_p50_ns;

@@ -100,9 +100,10 @@ pub fn table(lines: &[Vec<String>]) -> String {
     rendered.collect::<Vec<_>>().join("\n")
 }
 
-/// Three or more significant digits, and none that mean nothing.
+/// Three or more significant digits, and none that mean nothing; a dash for no figure.
 pub fn figure(value: f64) -> String {
     match value.abs() {
+        none if none.is_nan() => "-".to_owned(),
         large if large >= 1000.0 => format!("{value:.0}"),
         middle if middle >= 100.0 => format!("{value:.1}"),
         _ => format!("{value:.2}"),
