@@ -4,6 +4,7 @@ use spillway_tiers::sync::{AtomicU32, AtomicU64, Ordering};
 use spillway_tiers::{NONE, Zeroed};
 use spillway_types::{ClientId, Statistics};
 
+use crate::list::LISTS;
 use crate::slot::CLIENTS_MAX;
 
 const NUMBER_BITS: u32 = CLIENTS_MAX.ilog2();
@@ -110,7 +111,7 @@ pub(crate) struct ClientShard {
     pub(crate) flushed_pages: AtomicU64,
     pub(crate) evicted_pages: AtomicU64,
     /// By lifetime and kind; see [`crate::list::List`].
-    pub(crate) lists: [Ends; 4],
+    pub(crate) lists: [Ends; LISTS],
 }
 
 // SAFETY: atomics, for which zero is a value.

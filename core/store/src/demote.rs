@@ -1,40 +1,269 @@
-//! Moving values to lower tiers.
+//! Moving pages to lower tiers: from frames to cells, from memory to files.
 
 use std::io;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
+use spillway_tiers::lz4::unpack;
+use spillway_tiers::sync::Ordering;
+use spillway_tiers::{CellPin, PageBuf, Pinned, Use, WRITE_PAGES_MAX};
+use spillway_types::PAGE_BYTES;
 
+use crate::index::{LEAF_SHIFT, LeafKey};
+use crate::list::List;
 use crate::scratch::Scratch;
+use crate::shard::{Position, SHARDS};
+use crate::slot::{Place, Slot};
 use crate::store::Store;
 
+/// Frames that paging out keeps free: this part of all, between the bounds.
+const LOW_PART: u64 = 64;
+const LOW_MIN_FRAMES: u64 = 64;
+const LOW_MAX_FRAMES: u64 = 16 * 1024;
+
+/// Memory that paging out keeps free for the index to grow into.
+const INDEX_LOW_BYTES: u64 = 32 << 10;
+
+/// A page chosen to be moved. Its slot is on no list meanwhile, so that nobody else chooses it, and
+/// the bytes are pinned. The page stays readable where it is; if its slot has changed when the move
+/// is done, the move is undone.
+#[derive(Debug)]
+struct Candidate<'a> {
+    leaf: LeafKey,
+    place: u32,
+    slot: Slot,
+    bytes: Bytes<'a>,
+}
+
+#[derive(Debug)]
+enum Bytes<'a> {
+    Raw(Pinned<'a>),
+    Packed(CellPin<'a>),
+}
+
 impl Store {
-    /// Moves up to `pages_max` of the oldest raw pages to the compressed tier; when memory is at
-    /// its capacity, the coldest to the file tier. Pages that were moved.
-    pub fn demote(&self, _pages_max: usize, _scratch: &mut Scratch) -> usize {
-        0
+    /// Moves up to `pages_max` pages down: the oldest raw pages to the compressed tier (when the
+    /// store compresses); then, while memory is close to its capacity, the coldest to the file tier
+    /// (when there is one). Gives the pages that were moved; 0 means that nothing could be.
+    ///
+    /// A page that LZ4 does not shrink by a quarter stays raw, and is looked at only once: unpacking
+    /// it would cost each reader more than a microsecond for little memory.
+    pub fn demote(&self, pages_max: usize, scratch: &mut Scratch) -> usize {
+        self.advance();
+        let mut moved = if self.config.compress { self.pack_oldest(pages_max, scratch) } else { 0 };
+        while moved < pages_max && self.files.is_some() && self.is_low() {
+            let count = self.page_out(pages_max - moved, scratch);
+            if count == 0 {
+                break;
+            }
+            moved += count;
+            if self.budget().left(Use::Index) < INDEX_LOW_BYTES {
+                self.arena.hollow_out(count / 2);
+            }
+        }
+        moved
+    }
+
+    /// Frees what a client holds beyond its target as far as that can be: drops up to `pages_max` of
+    /// its ephemeral pages, then demotes. Gives the pages dropped or moved.
+    ///
+    /// # Errors
+    /// [`Error::NoClient`](crate::Error::NoClient).
+    pub fn reclaim(
+        &self,
+        client: spillway_types::ClientId,
+        pages_max: usize,
+        scratch: &mut Scratch,
+    ) -> Result<usize, crate::Error> {
+        let (number, entry) = self.client(client)?;
+        let number = number as u16;
+        let mut freed = 0;
+        while freed < pages_max && entry.used_pages() > entry.target_pages() {
+            if !self.evict_of(number..number + 1) {
+                return Ok(freed + self.demote(pages_max - freed, scratch));
+            }
+            freed += 1;
+        }
+        Ok(freed)
+    }
+
+    fn is_low(&self) -> bool {
+        if self.budget().left(Use::Index) < INDEX_LOW_BYTES {
+            return true;
+        }
+        let low = self.arena.frames_max() as u64 / LOW_PART;
+        self.arena.frames_left() < low.clamp(LOW_MIN_FRAMES, LOW_MAX_FRAMES)
+    }
+
+    fn pack_oldest(&self, pages_max: usize, scratch: &mut Scratch) -> usize {
+        let mut packed = 0;
+        for _ in 0..pages_max {
+            let Some(candidate) = self.candidate(&[List::Frames]) else { break };
+            let Bytes::Raw(page) = &candidate.bytes else { break };
+            // The slot's reference and this one: more are other slots' or readers', and then
+            // packing frees nothing.
+            let shared = page.references() > 2;
+            let place = if shared { None } else { self.pack(page, scratch) };
+            packed += usize::from(place.is_some());
+            let place = place.or_else(|| match candidate.slot.place() {
+                Place::Raw { frame, length, .. } => {
+                    Some(Place::Raw { frame, length, stiff: !shared })
+                }
+                _ => None,
+            });
+            self.settle(candidate, place);
+        }
+        packed
+    }
+
+    /// Writes up to `pages_max` of the coldest pages to a file, at most [`WRITE_PAGES_MAX`]. Gives
+    /// the pages written.
+    pub(crate) fn page_out(&self, pages_max: usize, scratch: &mut Scratch) -> usize {
+        let Some(files) = &self.files else { return 0 };
+        let lists: &[List] = if self.config.compress {
+            &[List::StiffFrames, List::Packed]
+        } else {
+            &[List::Frames, List::StiffFrames, List::Packed]
+        };
+        let mut candidates = [const { None }; WRITE_PAGES_MAX];
+        let mut count = 0;
+        while count < WRITE_PAGES_MAX.min(pages_max) {
+            let Some(candidate) = self.candidate(lists) else { break };
+            if let Bytes::Packed(cell) = &candidate.bytes
+                && !unpack(cell, &mut scratch.pages[count].0)
+            {
+                // Memory is damaged. The reader gets the error, not another page.
+                self.settle(candidate, None);
+                continue;
+            }
+            candidates[count] = Some(candidate);
+            count += 1;
+        }
+        if count == 0 {
+            return 0;
+        }
+        let written = files.write(&pages_of(&candidates, &scratch.pages)[..count], self.budget());
+        for (candidate, number) in candidates.into_iter().flatten().zip(0..) {
+            let place = written.map(|at| Place::Disk { file: at.file, slot: at.first + number });
+            self.settle(candidate, place);
+        }
+        if written.is_some() { count } else { 0 }
+    }
+
+    /// Chooses the coldest page on some lists of the next shard that has one.
+    fn candidate(&self, lists: &[List]) -> Option<Candidate<'_>> {
+        for _ in 0..SHARDS {
+            let turn = self.demote_turn.fetch_add(1, Ordering::Relaxed);
+            let shard = turn as usize % SHARDS;
+            for _ in 0..2 {
+                let Some((owner, list)) = self.coldest_of_shard(shard, lists) else { break };
+                if let Some(candidate) = self.take_oldest(shard, owner, list) {
+                    return Some(candidate);
+                }
+            }
+        }
+        None
+    }
+
+    fn coldest_of_shard(&self, shard: usize, lists: &[List]) -> Option<(u16, List)> {
+        let now = self.now();
+        let owners = self
+            .client_numbers()
+            .filter(|&owner| self.clients[usize::from(owner)].used_pages() != 0);
+        let ends = owners.flat_map(|owner| lists.iter().map(move |&list| (owner, list)));
+        let aged = ends.filter_map(|(owner, list)| {
+            let at = self.chains().oldest(self.client_shard(owner, shard), list)?;
+            let stamp = self.chains().meta(list, at).stamp.load(Ordering::Relaxed);
+            Some((now.wrapping_sub(stamp), owner, list))
+        });
+        aged.max_by_key(|(age, ..)| *age).map(|(_, owner, list)| (owner, list))
+    }
+
+    fn take_oldest(&self, shard: usize, owner: u16, list: List) -> Option<Candidate<'_>> {
+        let mut index = self.shards[shard].lock();
+        let at = self.chains().oldest(self.client_shard(owner, shard), list)?;
+        let back = self.chains().meta(list, at).back.load(Ordering::Relaxed);
+        let (leaf, place) = (back >> LEAF_SHIFT, back & ((1 << LEAF_SHIFT) - 1));
+        let slot = index.slot(leaf, place);
+        let bytes = match slot.place() {
+            Place::Raw { frame, .. } => Bytes::Raw(self.arena.pin(frame, self.tag(owner))?),
+            Place::Packed { cell, length } => {
+                Bytes::Packed(self.cells.pin(&self.arena, cell, usize::from(length))?)
+            }
+            _ => return None,
+        };
+        self.unlist(slot, shard, false);
+        let slot = slot.with_listed(false);
+        let kept = index.set(leaf, place, slot, self.budget());
+        debug_assert!(kept, "changing a used slot takes no memory");
+        Some(Candidate { leaf: index.key(leaf), place, slot, bytes })
+    }
+
+    /// Ends a move: the page is at `place` from now on; without one it stays where it is.
+    fn settle(&self, candidate: Candidate<'_>, place: Option<Place>) {
+        let Candidate { leaf, place: index_place, slot: old, bytes } = candidate;
+        let at = Position::of_leaf(leaf, index_place, self.seed);
+        let new = place.map_or(old, |place| Slot::new(place, old.owner()));
+        let moved = !same_memory(old, new);
+        let mut index = self.shards[at.shard].lock();
+        let found = self.find(&index, &at).filter(|&(_, slot)| slot == old);
+        if let Some((leaf, _)) = found {
+            let listed = self.list(new, at.shard, leaf, at.index, false);
+            let kept = index.set(leaf, at.index, listed, self.budget());
+            debug_assert!(kept, "changing a used slot takes no memory");
+        }
+        drop(index);
+        drop(bytes);
+        if moved {
+            // Found: the old place is free. Not found: the page was flushed or rewritten, and the
+            // copy is not wanted.
+            self.free_place(if found.is_some() { old } else { new });
+        }
     }
 
     /// Makes the files of the disk tier read-only, before a fork: neither this process nor the
     /// child frees or reuses anything in them; later page-outs go to new files.
-    pub fn seal_files(&self) {}
+    pub fn seal_files(&self) {
+        if let Some(files) = &self.files {
+            files.seal();
+        }
+    }
 
     /// Replaces the descriptors of all files, for a task with another descriptor table. `open` is
-    /// given the old number. The old descriptors are not closed.
+    /// given the number in the old table, whose descriptors are not closed.
     ///
     /// # Errors
     /// What `open` says.
-    pub fn reopen_files(&self, _open: impl FnMut(u64) -> io::Result<OwnedFd>) -> io::Result<()> {
-        Ok(())
+    pub fn reopen_files(&self, open: impl FnMut(u64) -> io::Result<OwnedFd>) -> io::Result<()> {
+        self.files.as_ref().map_or(Ok(()), |files| files.reopen(open))
     }
 
-    /// Numbers of the descriptors in use.
+    /// Numbers of the descriptors in use: those of files, and a memfd's.
     pub fn file_descriptors(&self) -> Vec<u64> {
-        Vec::new()
+        let files = self.files.iter().flat_map(|files| files.descriptors());
+        files.chain(self.arena.descriptor()).map(|number| number as u64).collect()
     }
 
-    /// Why the file tier refused a page, once: the error is forgotten by the call.
+    /// Why the file tier refused a page, once: the call forgets it. `NOSPC` when it is full.
     pub fn take_disk_error(&self) -> Option<Errno> {
-        None
+        self.files.as_ref().and_then(|files| files.take_error())
     }
+}
+
+/// Whether two slots name the same frame or cell.
+fn same_memory(a: Slot, b: Slot) -> bool {
+    match (a.place(), b.place()) {
+        (Place::Raw { frame: a, .. }, Place::Raw { frame: b, .. }) => a == b,
+        (a, b) => a == b,
+    }
+}
+
+fn pages_of<'a>(
+    candidates: &'a [Option<Candidate<'a>>; WRITE_PAGES_MAX],
+    unpacked: &'a [PageBuf],
+) -> [&'a [u8; PAGE_BYTES]; WRITE_PAGES_MAX] {
+    core::array::from_fn(|number| match &candidates[number] {
+        Some(Candidate { bytes: Bytes::Raw(page), .. }) => &**page,
+        _ => &unpacked[number].0,
+    })
 }

@@ -38,6 +38,9 @@ pub enum Error {
     /// What came back from a lower tier is not what was stored.
     #[error("stored bytes are corrupt: checksum mismatch")]
     Corrupt,
+    /// More readers hold the value at once than can be counted (50,000).
+    #[error("too many readers of one value")]
+    Busy,
     /// A system call failed.
     #[error(transparent)]
     Io(#[from] std::io::Error),

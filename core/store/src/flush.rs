@@ -1,6 +1,5 @@
 //! Removing values, and asking whether they are there.
 
-use spillway_tiers::sync::Ordering;
 use spillway_types::{Key, PoolId};
 
 use crate::index::{LEAF_SHIFT, LeafKey};
@@ -110,10 +109,5 @@ impl Store {
         let at = Position::new(access.pool, key, self.seed);
         let index = self.shards[at.shard].lock();
         self.pools.is_live(pool) && self.find(&index, &at).is_some()
-    }
-
-    /// Pages in files, bytes.
-    pub fn disk_bytes(&self) -> u64 {
-        self.disk_pages.load(Ordering::Relaxed) * spillway_types::PAGE_BYTES as u64
     }
 }

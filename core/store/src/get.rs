@@ -3,13 +3,17 @@
 use core::ops::Deref;
 
 use spillway_tiers::lz4::unpack;
-use spillway_tiers::{CellPin, PageBuf, Pinned, fill_word};
+use spillway_tiers::sync::Ordering;
+use spillway_tiers::{CellPin, LargePin, PageBuf, Pinned, SlotRead, fill_word};
 use spillway_types::{Get, Key, PAGE_BYTES, PoolId};
 
 use crate::error::Error;
-use crate::shard::Position;
+use crate::shard::{Position, Removed};
 use crate::slot::{Place, Slot};
 use crate::store::Store;
+
+/// Reads of a file slot whose checksum fails while the index keeps naming it.
+const DISK_TRIES: usize = 3;
 
 /// A value that stays where it is while it is read.
 #[derive(Debug)]
@@ -17,10 +21,13 @@ enum Held<'a> {
     Miss,
     /// Longer than the reader has room for; the length.
     Short(usize),
-    Page(Pinned<'a>),
+    Raw(Pinned<'a>, usize),
     Small(CellPin<'a>),
     Packed(CellPin<'a>),
     Uniform(u32),
+    Large(LargePin<'a>),
+    /// A slot may be reused while it is read: the noted checksum tells.
+    Disk(SlotRead<'a>),
 }
 
 /// A stored page, readable as long as this lives, even when it is flushed meanwhile.
@@ -47,25 +54,25 @@ impl Deref for PageRef<'_> {
 }
 
 impl Store {
-    /// Copies a value out. Private ephemeral pools lose it by that.
+    /// Copies a value out, if `value` has room for it. Private ephemeral pools lose it by that.
     ///
     /// # Errors
-    /// [`Error::NoPool`]; [`Error::Corrupt`] and [`Error::Io`] when a persistent value cannot be
-    /// had back from a lower tier.
+    /// [`Error::NoPool`]; [`Error::Corrupt`] and [`Error::Io`] when the value cannot be had back
+    /// from a lower tier.
     pub fn get(&self, pool: PoolId, key: Key, value: &mut [u8]) -> Result<Get, Error> {
-        let length = match self.hold(pool, key, value.len())? {
+        let length = match self.hold(pool, key, value.len(), true)? {
             Held::Miss => return Ok(Get::Miss),
             Held::Short(length) => return Ok(Get::Short(length)),
-            Held::Page(page) => {
-                value[..PAGE_BYTES].copy_from_slice(&*page);
-                PAGE_BYTES
+            Held::Raw(frame, length) => {
+                value[..length].copy_from_slice(&frame[..length]);
+                length
             }
             Held::Small(cell) => {
                 value[..cell.len()].copy_from_slice(&cell);
                 cell.len()
             }
             Held::Packed(cell) => {
-                let (page, _) = value.split_first_chunk_mut().expect("room was checked");
+                let (page, _) = value.split_first_chunk_mut().ok_or(Error::Corrupt)?;
                 if !unpack(&cell, page) {
                     return Err(Error::Corrupt);
                 }
@@ -73,6 +80,19 @@ impl Store {
             }
             Held::Uniform(word) => {
                 fill_word(&mut value[..PAGE_BYTES], word);
+                PAGE_BYTES
+            }
+            Held::Large(large) => {
+                let length = large.length();
+                large.read(&mut value[..length]);
+                length
+            }
+            held @ Held::Disk(_) => {
+                let mut page = PageBuf::ZERO;
+                match self.page_of(held, pool, key, &mut page)? {
+                    None => return Ok(Get::Miss),
+                    Some(page) => value[..PAGE_BYTES].copy_from_slice(&*page),
+                }
                 PAGE_BYTES
             }
         };
@@ -90,11 +110,41 @@ impl Store {
         key: Key,
         scratch: &'a mut PageBuf,
     ) -> Result<Option<PageRef<'a>>, Error> {
-        let source = match self.hold(pool, key, PAGE_BYTES)? {
-            Held::Miss => return Ok(None),
+        let held = self.hold(pool, key, PAGE_BYTES, true)?;
+        self.page_of(held, pool, key, scratch)
+    }
+
+    /// Makes a held value a page.
+    fn page_of<'a>(
+        &'a self,
+        held: Held<'a>,
+        pool: PoolId,
+        key: Key,
+        scratch: &'a mut PageBuf,
+    ) -> Result<Option<PageRef<'a>>, Error> {
+        let mut held = held;
+        let mut failed = 0;
+        let mut last_sum = None;
+        while let Held::Disk(slot) = held {
+            if slot.read(scratch)? {
+                return Ok(Some(PageRef(Source::Buffer(scratch))));
+            }
+            // The page was moved or rewritten while it was read, unless the same checksum stands
+            // in the index time and again.
+            failed = if last_sum == Some(slot.sum()) { failed + 1 } else { 1 };
+            last_sum = Some(slot.sum());
+            if failed == DISK_TRIES {
+                return Err(Error::Corrupt);
+            }
+            held = self.hold(pool, key, PAGE_BYTES, false)?;
+        }
+        let source = match held {
+            Held::Miss | Held::Disk(_) => return Ok(None),
             Held::Short(length) => return Err(Error::NotAPage(length)),
-            Held::Page(page) => Source::Frame(page),
+            Held::Raw(page, PAGE_BYTES) => Source::Frame(page),
+            Held::Raw(_, length) => return Err(Error::NotAPage(length)),
             Held::Small(cell) => return Err(Error::NotAPage(cell.len())),
+            Held::Large(large) => return Err(Error::NotAPage(large.length())),
             Held::Packed(cell) => {
                 if !unpack(&cell, &mut scratch.0) {
                     return Err(Error::Corrupt);
@@ -111,7 +161,8 @@ impl Store {
     }
 
     /// Looks a value up and keeps it from being freed; `room` is what the reader can take, bytes.
-    fn hold(&self, pool: PoolId, key: Key, room: usize) -> Result<Held<'_>, Error> {
+    /// The first look of a get is counted.
+    fn hold(&self, pool: PoolId, key: Key, room: usize, first: bool) -> Result<Held<'_>, Error> {
         let access = self.access(pool).ok_or(Error::NoPool)?;
         let at = Position::new(access.pool, key, self.seed);
         let mut index = self.shards[at.shard].lock();
@@ -119,54 +170,84 @@ impl Store {
             return Err(Error::NoPool);
         }
         let counters = self.client_shard(access.client, at.shard);
-        counters.gets.add_guarded(1);
+        counters.gets.add_guarded(u64::from(first));
         let Some((leaf, slot)) = self.find(&index, &at) else { return Ok(Held::Miss) };
         let length = self.length(slot);
         if length > room {
             return Ok(Held::Short(length));
         }
-        counters.hits.add_guarded(1);
+        counters.hits.add_guarded(u64::from(first));
         if access.consumes() {
-            // The entry's reference becomes the reader's.
             let removed = self.remove(&mut index, at.shard, leaf, at.index, true);
             drop(index);
-            let held = self.adopt(slot);
-            self.finish_moved(removed);
-            return Ok(held);
+            return Ok(self.adopt(removed));
         }
         if access.ephemeral {
             self.unlist(slot, at.shard, true);
-            let listed = self.list(slot, at.shard, leaf, at.index, true);
-            debug_assert_eq!(listed, slot);
+            let listed = self.list(slot.with_listed(false), at.shard, leaf, at.index, true);
+            let kept = index.set(leaf, at.index, listed, self.budget());
+            debug_assert!(kept, "changing a used slot takes no memory");
         }
-        Ok(self.pin(slot))
+        self.pin(slot).ok_or(Error::Busy)
     }
-}
 
-impl Store {
     /// Bytes of a slot's value.
     pub(crate) fn length(&self, slot: Slot) -> usize {
         match slot.place() {
-            Place::Small { length, .. } => usize::from(length),
-            _ => PAGE_BYTES,
+            Place::Small { length, .. } | Place::Raw { length, .. } => usize::from(length),
+            Place::Large { cell } => self.large(slot.owner()).length(cell),
+            Place::Empty | Place::Packed { .. } | Place::Uniform { .. } | Place::Disk { .. } => {
+                PAGE_BYTES
+            }
         }
     }
 
-    /// Adds a reader's reference to a slot's value. Called under the shard's lock.
-    fn pin(&self, slot: Slot) -> Held<'_> {
-        let tag = self.clients[usize::from(slot.owner())].tag();
+    /// Adds a reader's reference to a slot's value. Called under the shard's lock. `None` when it
+    /// has more readers than can be counted.
+    fn pin(&self, slot: Slot) -> Option<Held<'_>> {
         match slot.place() {
-            Place::Raw { frame } => self.arena.pin(frame, tag).map_or(Held::Miss, Held::Page),
-            _ => Held::Miss,
+            Place::Empty => Some(Held::Miss),
+            Place::Raw { frame, length, .. } => {
+                let page = self.arena.pin(frame, self.tag(slot.owner()))?;
+                Some(Held::Raw(page, usize::from(length)))
+            }
+            Place::Small { cell, length } => {
+                self.cells.pin(&self.arena, cell, usize::from(length)).map(Held::Small)
+            }
+            Place::Packed { cell, length } => {
+                self.cells.pin(&self.arena, cell, usize::from(length)).map(Held::Packed)
+            }
+            Place::Uniform { word } => Some(Held::Uniform(word)),
+            Place::Large { cell } => self.large(slot.owner()).pin(cell).map(Held::Large),
+            Place::Disk { file, slot } => {
+                self.files.as_ref().map(|files| Held::Disk(files.hold(file, slot)))
+            }
         }
     }
 
-    /// Makes the reference of a slot that is gone the reader's.
-    fn adopt(&self, slot: Slot) -> Held<'_> {
-        let tag = self.clients[usize::from(slot.owner())].tag();
+    /// Makes the reference of a slot that was removed the reader's.
+    fn adopt(&self, removed: Removed) -> Held<'_> {
+        let slot = removed.slot;
+        self.leave(removed);
         match slot.place() {
-            Place::Raw { frame } => Held::Page(self.arena.adopt(frame, tag)),
-            _ => Held::Miss,
+            Place::Empty => Held::Miss,
+            Place::Raw { frame, length, .. } => {
+                Held::Raw(self.arena.adopt(frame, self.tag(slot.owner())), usize::from(length))
+            }
+            Place::Small { cell, length } => {
+                Held::Small(self.cells.adopt(&self.arena, cell, usize::from(length)))
+            }
+            Place::Packed { cell, length } => {
+                self.packed_pages.fetch_sub(1, Ordering::Relaxed);
+                Held::Packed(self.cells.adopt(&self.arena, cell, usize::from(length)))
+            }
+            Place::Uniform { word } => {
+                self.uniform_pages.fetch_sub(1, Ordering::Relaxed);
+                Held::Uniform(word)
+            }
+            Place::Large { cell } => Held::Large(self.large(slot.owner()).adopt(cell)),
+            // Ephemeral values are dropped under pressure, never written to files.
+            Place::Disk { .. } => Held::Miss,
         }
     }
 }

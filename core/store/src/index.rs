@@ -8,7 +8,7 @@
 
 use std::io;
 
-use spillway_tiers::{Budget, GrowArray, NONE, Zeroed};
+use spillway_tiers::{Budget, GrowArray, NONE, Use, Zeroed};
 use spillway_types::Key;
 
 use crate::slot::Slot;
@@ -226,11 +226,11 @@ impl Index {
     ) -> Option<u32> {
         let at = if self.leaf_free == NONE {
             let at = self.leaf_high;
-            if at as usize >= LEAVES_MAX || !self.leaves.grow(at as usize + 1, budget) {
+            if at as usize >= LEAVES_MAX || !self.leaves.grow(at as usize + 1, budget, Use::Index) {
                 return None;
             }
             if self.bucket_count == 0 {
-                if !self.buckets.grow(1, budget) {
+                if !self.buckets.grow(1, budget, Use::Index) {
                     return None;
                 }
                 self.bucket_count = 1;
@@ -258,7 +258,7 @@ impl Index {
         self.leaf_live += 1;
         // Without memory for more buckets the chains get longer, no more.
         if self.leaf_live > self.bucket_count
-            && self.buckets.grow(self.bucket_count as usize + 1, budget)
+            && self.buckets.grow(self.bucket_count as usize + 1, budget, Use::Index)
         {
             self.split();
         }
@@ -352,7 +352,7 @@ impl Index {
             (run, have)
         } else {
             let run = self.run_high;
-            if !self.runs.grow((run + LEAF_SLOTS) as usize, budget) {
+            if !self.runs.grow((run + LEAF_SLOTS) as usize, budget, Use::Index) {
                 return None;
             }
             self.run_high += LEAF_SLOTS;

@@ -9,6 +9,7 @@ mod client;
 mod config;
 mod demote;
 mod error;
+mod evict;
 mod flush;
 mod get;
 mod index;

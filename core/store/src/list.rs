@@ -3,38 +3,53 @@
 use spillway_tiers::sync::Ordering;
 use spillway_tiers::{Arena, Cells, Meta, NONE};
 
+use spillway_types::PAGE_BYTES;
+
 use crate::client::ClientShard;
 use crate::slot::Place;
 
 /// Which of a client's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum List {
+    /// Persistent pages in frames.
     Frames,
-    Cells,
+    /// Persistent pages in frames that could not be packed.
+    StiffFrames,
+    /// Persistent packed pages.
+    Packed,
+    /// Ephemeral values in frames.
     EphemeralFrames,
+    /// Ephemeral values in cells.
     EphemeralCells,
 }
 
+/// How many lists a client has in a shard.
+pub(crate) const LISTS: usize = 5;
+
 impl List {
-    /// The list for a value at `place`; uniform and disk pages are on none.
+    /// The list for a value at `place`. Only what can be evicted or moved to a lower tier is on
+    /// one: not uniform pages, pages in files, or persistent values that are not a page.
     pub(crate) const fn of(place: Place, ephemeral: bool) -> Option<(Self, u32)> {
+        const PAGE: u16 = PAGE_BYTES as u16;
         match (place, ephemeral) {
-            (Place::Raw { frame }, false) => Some((Self::Frames, frame)),
-            (Place::Raw { frame }, true) => Some((Self::EphemeralFrames, frame)),
-            (
-                Place::Small { cell, .. } | Place::Packed { cell, .. } | Place::Large { cell },
-                false,
-            ) => Some((Self::Cells, cell)),
+            (Place::Raw { frame, length: PAGE, stiff: false }, false) => {
+                Some((Self::Frames, frame))
+            }
+            (Place::Raw { frame, length: PAGE, stiff: true }, false) => {
+                Some((Self::StiffFrames, frame))
+            }
+            (Place::Packed { cell, .. }, false) => Some((Self::Packed, cell)),
+            (Place::Raw { frame, .. }, true) => Some((Self::EphemeralFrames, frame)),
             (
                 Place::Small { cell, .. } | Place::Packed { cell, .. } | Place::Large { cell },
                 true,
             ) => Some((Self::EphemeralCells, cell)),
-            (Place::Empty | Place::Uniform { .. } | Place::Disk { .. }, _) => None,
+            _ => None,
         }
     }
 
     pub(crate) const fn is_frames(self) -> bool {
-        matches!(self, Self::Frames | Self::EphemeralFrames)
+        matches!(self, Self::Frames | Self::StiffFrames | Self::EphemeralFrames)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Storing a value.
 
 use spillway_tiers::sync::{Guard, Ordering};
-use spillway_tiers::uniform_word;
+use spillway_tiers::{CELL_BYTES_MAX, WRITE_PAGES_MAX, lz4, uniform_word};
 use spillway_types::{Key, PAGE_BYTES, PoolId, Put, Refusal, VALUE_BYTES_MAX, billed_pages};
 
 use crate::index::Index;
@@ -10,6 +10,13 @@ use crate::scratch::Scratch;
 use crate::shard::Position;
 use crate::slot::{Place, Slot};
 use crate::store::Store;
+
+/// Ephemeral values that one put may cost: what it takes to empty a span of the smallest cells.
+const EVICTIONS_MAX: usize = 256;
+
+/// Free frames that are given up when the index cannot grow: each of its three arrays may want a
+/// page, and the root's shard too.
+const INDEX_ROOM_FRAMES: usize = 8;
 
 impl Store {
     /// Stores `value`, 1 byte to 16 MiB, under `key`, in place of what was there. A refusal is a
@@ -45,12 +52,16 @@ impl Store {
         if charged == 0 && self.held_pages(pool, access, &at) < pages {
             return self.refuse(pool, access, &at, Refusal::AtTarget);
         }
-        let Some(place) = self.place(access, at.shard, value, scratch) else {
+        let Some(place) = self.place(access.client, at.shard, value, scratch) else {
             client.refund(charged);
             return self.refuse(pool, access, &at, Refusal::NodeFull);
         };
         let slot = Slot::new(place, access.client);
-        match self.publish(pool, access, &at, slot, pages, charged) {
+        let mut published = self.publish(pool, access, &at, slot, pages, charged);
+        if published == Err(Refusal::NodeFull) && self.arena.hollow_out(INDEX_ROOM_FRAMES) != 0 {
+            published = self.publish(pool, access, &at, slot, pages, charged);
+        }
+        match published {
             Ok(()) => Put::Stored,
             Err(reason) => {
                 self.free_place(slot);
@@ -71,24 +82,70 @@ impl Store {
         }
     }
 
-    /// Copies a value to where it will lie. `None` when memory is out.
+    /// Finds room for a value and copies it there, at the cost of ephemeral values if need be.
+    /// Callers with scratch memory also make room by writing cold pages to files.
+    /// `None` when memory is out.
     fn place(
         &self,
-        access: Access,
+        client: u16,
+        lane: usize,
+        value: &[u8],
+        mut scratch: Option<&mut Scratch>,
+    ) -> Option<Place> {
+        for _ in 0..EVICTIONS_MAX {
+            let place = self.try_place(client, lane, value, scratch.as_deref_mut());
+            if place.is_some() {
+                return place;
+            }
+            let paged_out = |scratch: &mut Scratch| self.page_out(WRITE_PAGES_MAX, scratch) != 0;
+            if !self.evict(client) && !scratch.as_deref_mut().is_some_and(paged_out) {
+                return None;
+            }
+        }
+        None
+    }
+
+    fn try_place(
+        &self,
+        client: u16,
         lane: usize,
         value: &[u8],
         scratch: Option<&mut Scratch>,
     ) -> Option<Place> {
+        if value.len() > PAGE_BYTES {
+            let cell = self.large(client).store(lane, value)?;
+            return Some(Place::Large { cell });
+        }
+        let length = value.len() as u16;
+        if value.len() <= CELL_BYTES_MAX {
+            let cell = self.cells.store(&self.arena, value)?;
+            return Some(Place::Small { cell, length });
+        }
         if let Ok(page) = <&[u8; PAGE_BYTES]>::try_from(value) {
             if let Some(word) = uniform_word(page) {
                 self.uniform_pages.fetch_add(1, Ordering::Relaxed);
                 return Some(Place::Uniform { word });
             }
-            let _ = scratch;
-            let tag = self.clients[usize::from(access.client)].tag();
-            return self.arena.store(lane, tag, page).map(|frame| Place::Raw { frame });
+            if let Some(scratch) = scratch
+                && self.config.compress
+                && let Some(packed) = self.pack(page, scratch)
+            {
+                return Some(packed);
+            }
         }
-        None
+        let frame = self.arena.store(lane, self.tag(client), value)?;
+        Some(Place::Raw { frame, length, stiff: false })
+    }
+
+    /// Packs a page into a cell. `None` when that saves too little, or memory is out.
+    pub(crate) fn pack(&self, page: &[u8; PAGE_BYTES], scratch: &mut Scratch) -> Option<Place> {
+        let length = lz4::pack(page, &mut scratch.packed, &mut scratch.table);
+        if length > CELL_BYTES_MAX {
+            return None;
+        }
+        let cell = self.cells.store(&self.arena, &scratch.packed[..length])?;
+        self.packed_pages.fetch_add(1, Ordering::Relaxed);
+        Some(Place::Packed { cell, length: length as u16 })
     }
 
     /// Makes a filled slot the value of its handle. What was there before is freed.
@@ -104,34 +161,23 @@ impl Store {
         let client = &self.clients[usize::from(access.client)];
         let (mut index, leaf) = self.lock_leaf(at)?;
         let old = index.slot(leaf, at.index);
+        let old_pages = self.pages_of(old);
+        // What was not charged yet comes from the value that is replaced, or else anew.
+        let missing = pages - charged;
+        let own_pages = if old.owner() == access.client { old_pages } else { 0 };
+        let taken_over = if missing <= own_pages { missing } else { 0 };
         let verdict = if !self.pools.is_live(pool) {
             Err(Refusal::NoPool)
         } else if client.frozen.load(Ordering::Acquire) != 0 {
             Err(Refusal::Frozen)
+        } else if taken_over < missing && !client.charge(missing) {
+            Err(Refusal::AtTarget)
+        } else if !index.set(leaf, at.index, slot, self.budget()) {
+            client.refund(missing - taken_over);
+            Err(Refusal::NodeFull)
         } else {
             Ok(())
         };
-        let old_pages = if old.is_empty() { 0 } else { self.pages_of(old) };
-        let own_pages = if old.owner() == access.client { old_pages } else { 0 };
-        let missing = pages - charged;
-        let verdict = verdict.and_then(|()| {
-            if missing <= own_pages || client.charge(missing) {
-                Ok(())
-            } else {
-                Err(Refusal::AtTarget)
-            }
-        });
-        let verdict = verdict.and_then(|()| {
-            let listed = self.list(slot, at.shard, leaf, at.index, access.ephemeral);
-            if index.set(leaf, at.index, listed, self.arena.budget()) {
-                return Ok(());
-            }
-            self.unlist(listed, at.shard, access.ephemeral);
-            if missing > own_pages {
-                client.refund(missing);
-            }
-            Err(Refusal::NodeFull)
-        });
         if let Err(reason) = verdict {
             let unused = index.is_unused(leaf);
             if unused {
@@ -144,13 +190,15 @@ impl Store {
             return Err(reason);
         }
         self.unlist(old, at.shard, access.ephemeral);
+        let listed = self.list(slot, at.shard, leaf, at.index, access.ephemeral);
+        let kept = index.set(leaf, at.index, listed, self.budget());
+        debug_assert!(kept, "changing a used slot takes no memory");
         let counters = self.client_shard(access.client, at.shard);
         counters.puts.add_guarded(1);
         counters.puts_stored.add_guarded(1);
         drop(index);
         if !old.is_empty() {
-            let kept = if missing != 0 && missing <= own_pages { missing } else { 0 };
-            self.clients[usize::from(old.owner())].refund(old_pages - kept);
+            self.clients[usize::from(old.owner())].refund(old_pages - taken_over);
             self.free_place(old);
         }
         Ok(())
@@ -170,15 +218,14 @@ impl Store {
                 return Err(Refusal::NodeFull);
             }
             index = self.shards[at.shard].lock();
-            if let Some(leaf) = index.find(at.leaf_key, at.hash) {
-                drop(index);
+            if index.find(at.leaf_key, at.hash).is_some() {
                 // Another put made the leaf meanwhile, and has told the root of it.
+                drop(index);
                 self.leave_root(at.leaf_key.pool, at.leaf_key.object);
-                let _ = leaf;
                 return self.lock_leaf(at);
             }
         }
-        if let Some(leaf) = index.insert(at.leaf_key, at.hash, at.index, self.arena.budget()) {
+        if let Some(leaf) = index.insert(at.leaf_key, at.hash, at.index, self.budget()) {
             return Ok((index, leaf));
         }
         drop(index);

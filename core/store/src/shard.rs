@@ -1,7 +1,7 @@
 //! One part of the index, and the changes made to it under its lock.
 
 use spillway_tiers::sync::{Guard, Ordering};
-use spillway_types::{Key, PAGE_BYTES, billed_pages};
+use spillway_types::{Key, billed_pages};
 
 use crate::client::ClientShard;
 use crate::index::{Index, LEAF_SHIFT, LeafKey, ROOT_CHUNK, Root};
@@ -71,6 +71,9 @@ impl Store {
         let Some((list, at)) = List::of(slot.place(), ephemeral) else { return slot };
         let back = leaf << LEAF_SHIFT | index % (1 << LEAF_SHIFT);
         let stamp = self.tick(ephemeral);
+        if ephemeral {
+            self.ephemeral_values.fetch_add(1, Ordering::Relaxed);
+        }
         self.chains().push(self.client_shard(slot.owner(), shard), list, at, back, stamp);
         slot.with_listed(true)
     }
@@ -81,6 +84,9 @@ impl Store {
             return;
         }
         if let Some((list, at)) = List::of(slot.place(), ephemeral) {
+            if ephemeral {
+                self.ephemeral_values.fetch_sub(1, Ordering::Relaxed);
+            }
             self.chains().unlink(self.client_shard(slot.owner(), shard), list, at);
         }
     }
@@ -96,7 +102,7 @@ impl Store {
     ) -> Removed {
         let slot = index.slot(leaf, at);
         self.unlist(slot, shard, ephemeral);
-        let cleared = index.set(leaf, at, Slot::EMPTY, self.arena.budget());
+        let cleared = index.set(leaf, at, Slot::EMPTY, self.budget());
         debug_assert!(cleared, "clearing a used slot takes no memory");
         let mut removed = Removed { slot, leaf: None };
         if index.is_unused(leaf) {
@@ -107,16 +113,16 @@ impl Store {
         removed
     }
 
-    /// Frees what was removed: refunds its owner, drops the reference, tells the root. Gives the
-    /// pages freed.
+    /// Frees what was removed. Gives the pages freed.
     pub(crate) fn finish(&self, removed: Removed) -> u64 {
-        let pages = self.finish_moved(removed);
+        let pages = self.leave(removed);
         self.free_place(removed.slot);
         pages
     }
 
-    /// Like [`Self::finish`] for a value whose reference has gone to a reader.
-    pub(crate) fn finish_moved(&self, removed: Removed) -> u64 {
+    /// Refunds the owner of what was removed, and tells the root; the reference to the value is
+    /// still there. Gives the pages.
+    pub(crate) fn leave(&self, removed: Removed) -> u64 {
         if let Some(leaf) = removed.leaf {
             self.leave_root(leaf.pool, leaf.object);
         }
@@ -127,29 +133,28 @@ impl Store {
 
     /// Pages that a slot's value is billed as.
     pub(crate) fn pages_of(&self, slot: Slot) -> u64 {
-        match slot.place() {
-            Place::Empty => 0,
-            _ => billed_pages(PAGE_BYTES),
-        }
+        if slot.is_empty() { 0 } else { billed_pages(self.length(slot)) }
     }
 
     /// Drops a slot's reference to its value.
     pub(crate) fn free_place(&self, slot: Slot) {
         match slot.place() {
-            Place::Empty | Place::Uniform { .. } => {}
-            Place::Raw { frame } => {
-                self.arena.release(frame, self.clients[usize::from(slot.owner())].tag());
-            }
-            Place::Small { cell, .. } | Place::Packed { cell, .. } => {
+            Place::Empty => {}
+            Place::Raw { frame, .. } => self.arena.release(frame, self.tag(slot.owner())),
+            Place::Small { cell, .. } => self.cells.release(&self.arena, cell),
+            Place::Packed { cell, .. } => {
+                self.packed_pages.fetch_sub(1, Ordering::Relaxed);
                 self.cells.release(&self.arena, cell);
             }
-            Place::Large { .. } | Place::Disk { .. } => {}
-        }
-        if matches!(slot.place(), Place::Uniform { .. }) {
-            self.uniform_pages.fetch_sub(1, Ordering::Relaxed);
-        }
-        if matches!(slot.place(), Place::Packed { .. }) {
-            self.packed_pages.fetch_sub(1, Ordering::Relaxed);
+            Place::Uniform { .. } => {
+                self.uniform_pages.fetch_sub(1, Ordering::Relaxed);
+            }
+            Place::Large { cell } => self.large(slot.owner()).release(cell),
+            Place::Disk { file, slot } => {
+                if let Some(files) = &self.files {
+                    files.free(file, slot);
+                }
+            }
         }
     }
 
@@ -162,7 +167,7 @@ impl Store {
         let root = match index.find(at.leaf_key, at.hash) {
             Some(root) => root,
             None => {
-                let Some(root) = index.insert(at.leaf_key, at.hash, 0, self.arena.budget()) else {
+                let Some(root) = index.insert(at.leaf_key, at.hash, 0, self.budget()) else {
                     return false;
                 };
                 index.set_root(root, Root { leaves: 0, chunk_max: 0 });

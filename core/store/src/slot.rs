@@ -11,6 +11,9 @@ const LENGTH_BITS: u32 = 13;
 const LISTED_SHIFT: u32 = LENGTH_SHIFT + LENGTH_BITS;
 const KIND_SHIFT: u32 = LISTED_SHIFT + 1;
 
+/// Within the length of a raw value.
+const STIFF_SHIFT: u32 = LENGTH_BITS - 1;
+
 /// Clients that a store can have at the same time.
 pub(crate) const CLIENTS_MAX: usize = 1 << OWNER_BITS;
 /// Files that the file tier can have at the same time, bits.
@@ -21,8 +24,8 @@ const FILE_BITS: u32 = 8;
 pub(crate) enum Place {
     /// Nowhere: the entry is unused.
     Empty,
-    /// A page in a frame.
-    Raw { frame: u32 },
+    /// A page, or a value a little shorter, in a frame. A stiff one could not be packed.
+    Raw { frame: u32, length: u16, stiff: bool },
     /// A value shorter than a page, in a cell.
     Small { cell: u32, length: u16 },
     /// A page packed with LZ4, in a cell; the packed length.
@@ -45,7 +48,10 @@ impl Slot {
     pub(crate) fn new(place: Place, owner: u16) -> Self {
         let (kind, length, at) = match place {
             Place::Empty => return Self::EMPTY,
-            Place::Raw { frame } => (1, 0, u64::from(frame)),
+            // Lengths of 1 to 4096 fit 12 bits less one, so that there is one for the mark.
+            Place::Raw { frame, length, stiff } => {
+                (1, length - 1 | u16::from(stiff) << STIFF_SHIFT, u64::from(frame))
+            }
             Place::Small { cell, length } => (2, length, u64::from(cell)),
             Place::Packed { cell, length } => (3, length, u64::from(cell)),
             Place::Uniform { word } => (4, 0, u64::from(word)),
@@ -90,7 +96,11 @@ impl Slot {
         let length = (self.0 >> LENGTH_SHIFT & ((1 << LENGTH_BITS) - 1)) as u16;
         match self.0 >> KIND_SHIFT {
             0 => Place::Empty,
-            1 => Place::Raw { frame: low },
+            1 => Place::Raw {
+                frame: low,
+                length: (length & ((1 << STIFF_SHIFT) - 1)) + 1,
+                stiff: length >> STIFF_SHIFT != 0,
+            },
             2 => Place::Small { cell: low, length },
             3 => Place::Packed { cell: low, length },
             4 => Place::Uniform { word: low },
@@ -109,7 +119,8 @@ mod tests {
     #[test]
     fn a_slot_keeps_what_it_is_given() {
         let places = [
-            Place::Raw { frame: u32::MAX - 1 },
+            Place::Raw { frame: u32::MAX - 1, length: 4096, stiff: true },
+            Place::Raw { frame: 0, length: 3072, stiff: false },
             Place::Small { cell: 7, length: 4095 },
             Place::Packed { cell: u32::MAX - 1, length: 3072 },
             Place::Uniform { word: u32::MAX },

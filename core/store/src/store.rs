@@ -1,8 +1,8 @@
 //! The store itself: opening, and what it tells about itself.
 
-use spillway_tiers::sync::{AtomicU32, AtomicU64, Lock, Ordering};
-use spillway_tiers::{Arena, Cells, GrowArray};
-use spillway_types::{ClientId, Statistics};
+use spillway_tiers::sync::{AtomicU64, Lock, Ordering};
+use spillway_tiers::{Arena, Budget, Cells, Files, GrowArray, Large, Use};
+use spillway_types::{ClientId, PAGE_BYTES, Statistics};
 
 use crate::client::{Client, ClientShard, client_id, client_number};
 use crate::config::{ClientConfig, Config};
@@ -18,22 +18,31 @@ const CAPACITY_MIN_BYTES: u64 = 1 << 20;
 /// Most capacity: what the 32-bit number of a cell of 128 bytes reaches.
 const CAPACITY_MAX_BYTES: u64 = 256 << 30;
 
+/// Bits of the clock below those of a stamp.
+const CLOCK_SHIFT: u32 = 20;
+
 /// A page store. All operations go through `&self`, from any number of tasks.
 #[derive(Debug)]
 pub struct Store {
     pub(crate) config: Config,
     pub(crate) arena: Arena,
     pub(crate) cells: Cells,
+    pub(crate) files: Option<Files>,
     pub(crate) shards: Box<[Lock<Index>]>,
     pub(crate) clients: Box<[Client]>,
+    /// No client has a number beyond this.
+    clients_high: AtomicU64,
     pub(crate) client_shards: GrowArray<ClientShard>,
     pub(crate) pools: Pools,
     pub(crate) control: Lock<Control>,
     pub(crate) uniform_pages: AtomicU64,
     pub(crate) packed_pages: AtomicU64,
-    pub(crate) disk_pages: AtomicU64,
     /// A coarse clock for the order of use; see [`Store::tick`].
-    clock: AtomicU32,
+    clock: AtomicU64,
+    /// Ephemeral values on lists.
+    pub(crate) ephemeral_values: AtomicU64,
+    /// Where the next search for something to demote begins.
+    pub(crate) demote_turn: AtomicU64,
     /// Secret that keeps clients from choosing keys that collide.
     pub(crate) seed: u64,
 }
@@ -55,6 +64,10 @@ impl Store {
         rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
         let seed = u64::from_ne_bytes(seed);
         let arena = Arena::open(config.capacity_bytes, config.backing)?;
+        let files = match &config.disk {
+            Some(disk) => Some(Files::open(&disk.dir, disk.capacity_bytes)?),
+            None => None,
+        };
         // Twice a fair share of address space for each shard; only what is used takes memory.
         let shard_bytes = (config.capacity_bytes as usize / SHARDS * 2).max(1 << 20);
         let shards = (0..SHARDS)
@@ -63,15 +76,18 @@ impl Store {
         Ok(Self {
             arena,
             cells: Cells::default(),
+            files,
             shards,
             clients: (0..CLIENTS_MAX).map(|_| Client::default()).collect(),
+            clients_high: AtomicU64::new(0),
             client_shards: GrowArray::reserve(CLIENTS_MAX * SHARDS)?,
             pools: Pools::new(),
             control: Lock::new(Control::default()),
             uniform_pages: AtomicU64::new(0),
             packed_pages: AtomicU64::new(0),
-            disk_pages: AtomicU64::new(0),
-            clock: AtomicU32::new(0),
+            clock: AtomicU64::new(0),
+            ephemeral_values: AtomicU64::new(0),
+            demote_turn: AtomicU64::new(0),
             seed,
             config,
         })
@@ -86,12 +102,14 @@ impl Store {
         // Number 0 stays unused, so that no slot of a client is all zero bits.
         let free = (1..CLIENTS_MAX).find(|&n| self.clients[n].id.load(Ordering::Relaxed) == 0);
         let number = free.ok_or(Error::TableFull)?;
-        if !self.client_shards.grow((number + 1) * SHARDS, self.arena.budget()) {
+        if !self.client_shards.grow((number + 1) * SHARDS, self.budget(), Use::Index) {
             return Err(Error::TableFull);
         }
         for shard in 0..SHARDS {
             self.client_shard(number as u16, shard).clear();
         }
+        let high = self.clients_high.load(Ordering::Relaxed).max(number as u64);
+        self.clients_high.store(high, Ordering::Release);
         control.serial += 1;
         let id = client_id(control.serial, number);
         let domain = config.domain.map_or(id.0, |domain| !u64::from(domain));
@@ -143,6 +161,11 @@ impl Store {
         self.arena.budget().taken()
     }
 
+    /// Bytes of pages in files.
+    pub fn disk_bytes(&self) -> u64 {
+        self.files.as_ref().map_or(0, |files| files.pages() * PAGE_BYTES as u64)
+    }
+
     /// Stored pages that are filled with one word and take no frame.
     pub fn same_filled_pages(&self) -> u64 {
         self.uniform_pages.load(Ordering::Relaxed)
@@ -158,17 +181,51 @@ impl Store {
         self.arena.trim();
     }
 
+    /// Numbers that clients can have now.
+    pub(crate) fn client_numbers(&self) -> core::ops::Range<u16> {
+        1..self.clients_high.load(Ordering::Acquire) as u16 + 1
+    }
+
+    /// What the arena remembers of a client.
+    #[inline]
+    pub(crate) fn tag(&self, owner: u16) -> u32 {
+        self.clients[usize::from(owner)].tag()
+    }
+
+    /// Where a client's long values lie.
+    pub(crate) fn large(&self, owner: u16) -> Large<'_> {
+        Large { arena: &self.arena, cells: &self.cells, owner: self.tag(owner) }
+    }
+
+    /// What index and frames take their memory from.
+    pub(crate) fn budget(&self) -> &Budget {
+        self.arena.budget()
+    }
+
     pub(crate) fn chains(&self) -> Chains<'_> {
         Chains { arena: &self.arena, cells: &self.cells }
     }
 
-    /// The time of a use. Uses of ephemeral values advance it, because their order counts; others
-    /// only read it, which many tasks can do at once.
+    /// The time of a use of a value. Only uses of ephemeral values advance the clock, because their
+    /// order counts; the others read it, which many tasks can do at once.
     pub(crate) fn tick(&self, ephemeral: bool) -> u16 {
-        if ephemeral {
-            self.clock.fetch_add(1, Ordering::Relaxed) as u16
-        } else {
-            self.clock.load(Ordering::Relaxed) as u16
+        if !ephemeral {
+            return self.now();
         }
+        // The more values there are, the coarser the ticks, so that the 16 bits go round only when
+        // each value was used eight times over.
+        let values = self.ephemeral_values.load(Ordering::Relaxed);
+        let step = (1 << CLOCK_SHIFT) / (1 + values / (1 << 13));
+        (self.clock.fetch_add(step, Ordering::Relaxed) >> CLOCK_SHIFT) as u16
+    }
+
+    /// Advances the coarse time by one.
+    pub(crate) fn advance(&self) {
+        self.clock.fetch_add(1 << CLOCK_SHIFT, Ordering::Relaxed);
+    }
+
+    /// The coarse time.
+    pub(crate) fn now(&self) -> u16 {
+        (self.clock.load(Ordering::Relaxed) >> CLOCK_SHIFT) as u16
     }
 }

@@ -8,7 +8,7 @@ use core::ops::Deref;
 use std::io;
 use std::os::fd::RawFd;
 
-use crate::region::{Backing, Budget, GrowArray, Region, Zeroed};
+use crate::region::{Backing, Budget, GrowArray, Region, Use, Zeroed};
 use crate::sync::{AtomicU16, AtomicU32, AtomicU64, Lock, Ordering};
 use spillway_types::PAGE_BYTES;
 
@@ -113,6 +113,8 @@ unsafe impl Zeroed for Chunk {}
 #[derive(Debug)]
 struct Lane {
     first: u32,
+    /// Free frames, or spans, of all its chunks.
+    free: u64,
 }
 
 /// Chunks that are in no lane.
@@ -136,6 +138,8 @@ pub struct Arena {
     chunks: GrowArray<Chunk>,
     lanes: [Apart<Lock<Lane>>; LANES + 1],
     spare: Lock<Spare>,
+    /// Frames whose memory was given up for the index; a list through [`Meta::next`].
+    hollow: Lock<u32>,
     budget: Budget,
 }
 
@@ -148,8 +152,9 @@ impl Arena {
             region: Region::reserve(chunks * CHUNK_BYTES, backing)?,
             frames: GrowArray::reserve(chunks * CHUNK_FRAMES as usize)?,
             chunks: GrowArray::reserve(chunks)?,
-            lanes: core::array::from_fn(|_| Apart(Lock::new(Lane { first: NONE }))),
+            lanes: core::array::from_fn(|_| Apart(Lock::new(Lane { first: NONE, free: 0 }))),
             spare: Lock::new(Spare { first: NONE, high: 0, committed_bytes: 0 }),
+            hollow: Lock::new(NONE),
             budget: Budget::new(capacity_bytes),
         })
     }
@@ -233,6 +238,21 @@ impl Arena {
         Pinned { arena: self, frame, owner }
     }
 
+    /// The bytes of a frame to which the caller holds a reference.
+    #[inline]
+    pub fn content(&self, frame: u32) -> &[u8; PAGE_BYTES] {
+        // SAFETY: a frame is written only before anyone else knows of it, and not freed while it
+        // has a reference.
+        unsafe { &*self.address(frame).cast() }
+    }
+
+    /// Frames that can still be had: free ones, and those of chunks that memory has room for.
+    pub fn frames_left(&self) -> u64 {
+        let room = self.budget.left(Use::Frames) / CHUNK_BYTES as u64;
+        let free: u64 = self.lanes[..LANES].iter().map(|lane| lane.0.lock().free).sum();
+        room * u64::from(CHUNK_FRAMES) + free
+    }
+
     /// Takes eight adjacent frames of zeros. Gives the first.
     pub(crate) fn take_span(&self) -> Option<u32> {
         let (chunk, bit) = self.take_from(LANES)?;
@@ -247,11 +267,47 @@ impl Arena {
 
     fn take(&self, lane: usize) -> Option<u32> {
         let own = lane % LANES;
-        let taken = self
-            .take_from(own)
-            // Memory is out; another lane may still have frames.
-            .or_else(|| (0..LANES).filter(|&l| l != own).find_map(|l| self.take_free(l)));
-        taken.map(|(chunk, bit)| chunk * CHUNK_FRAMES + bit)
+        if let Some((chunk, bit)) = self.take_from(own) {
+            return Some(chunk * CHUNK_FRAMES + bit);
+        }
+        // Memory is out; another lane may still have frames.
+        self.take_any().or_else(|| self.refill())
+    }
+
+    /// A free frame of any lane.
+    fn take_any(&self) -> Option<u32> {
+        let (chunk, bit) = (0..LANES).find_map(|lane| self.take_free(lane))?;
+        Some(chunk * CHUNK_FRAMES + bit)
+    }
+
+    /// Gives the memory of up to `count` free frames up, for the index to grow into. The frames are
+    /// hollow until there is memory for them again. Gives how many there were.
+    pub fn hollow_out(&self, count: usize) -> usize {
+        for done in 0..count {
+            let Some(frame) = self.take_any() else { return done };
+            if self.region.release(frame as usize * PAGE_BYTES, PAGE_BYTES).is_err() {
+                self.free(frame, 0);
+                return done;
+            }
+            let mut first = self.hollow.lock();
+            let meta = self.meta(frame);
+            meta.back.store(0, Ordering::Relaxed);
+            meta.next.store(*first, Ordering::Relaxed);
+            *first = frame;
+            self.budget.give(PAGE_BYTES as u64);
+        }
+        count
+    }
+
+    /// Makes a hollow frame a frame again.
+    fn refill(&self) -> Option<u32> {
+        let mut first = self.hollow.lock();
+        let frame = *first;
+        if frame == NONE || !self.budget.take(PAGE_BYTES as u64, Use::Frames) {
+            return None;
+        }
+        *first = self.meta(frame).next.load(Ordering::Relaxed);
+        Some(frame)
     }
 
     fn take_from(&self, lane: usize) -> Option<(u32, u32)> {
@@ -266,6 +322,7 @@ impl Arena {
             let entry = self.chunk(chunk);
             entry.lane.store(lane as u32, Ordering::Relaxed);
             entry.free.store(whole, Ordering::Relaxed);
+            head.free += u64::from(whole.count_ones());
             self.link(&mut head, chunk);
         }
     }
@@ -280,6 +337,7 @@ impl Arena {
         let free = entry.free.load(Ordering::Relaxed);
         let rest = free & (free - 1);
         entry.free.store(rest, Ordering::Relaxed);
+        head.free -= 1;
         if rest == 0 {
             self.unlink(&mut head, chunk);
         }
@@ -295,6 +353,7 @@ impl Arena {
         let before = entry.free.load(Ordering::Relaxed);
         let free = before | 1 << bit;
         entry.free.store(free, Ordering::Relaxed);
+        head.free += 1;
         if before == 0 {
             self.link(&mut head, chunk);
         }
@@ -303,6 +362,7 @@ impl Arena {
         let alone = head.first == chunk && entry.next.load(Ordering::Relaxed) == NONE;
         if free == whole && !alone {
             self.unlink(&mut head, chunk);
+            head.free -= u64::from(whole.count_ones());
             drop(head);
             self.give_back(chunk);
         }
@@ -310,6 +370,9 @@ impl Arena {
 
     /// Gives empty chunks that lanes keep for themselves back to the host.
     pub fn trim(&self) {
+        while let Some(frame) = self.refill() {
+            self.free(frame, 0);
+        }
         for (lane, apart) in self.lanes.iter().enumerate() {
             let whole =
                 if lane == LANES { (1 << (CHUNK_FRAMES / SPAN_FRAMES)) - 1 } else { u64::MAX };
@@ -317,6 +380,7 @@ impl Arena {
             let chunk = head.first;
             if chunk != NONE && self.chunk(chunk).free.load(Ordering::Relaxed) == whole {
                 self.unlink(&mut head, chunk);
+                head.free -= u64::from(whole.count_ones());
                 drop(head);
                 self.give_back(chunk);
             }
@@ -354,7 +418,7 @@ impl Arena {
 
     /// A chunk of zeroed memory that is in no lane.
     fn grow(&self) -> Option<u32> {
-        if !self.budget.take(CHUNK_BYTES as u64) {
+        if !self.budget.take(CHUNK_BYTES as u64, Use::Frames) {
             return None;
         }
         let chunk = self.spare_chunk().or_else(|| {
@@ -379,8 +443,12 @@ impl Arena {
         let chunk = spare.high;
         let end = (chunk as usize + 1) * CHUNK_BYTES;
         if end > self.region.bytes()
-            || !self.chunks.grow(chunk as usize + 1, &self.budget)
-            || !self.frames.grow((chunk as usize + 1) * CHUNK_FRAMES as usize, &self.budget)
+            || !self.chunks.grow(chunk as usize + 1, &self.budget, Use::Index)
+            || !self.frames.grow(
+                (chunk as usize + 1) * CHUNK_FRAMES as usize,
+                &self.budget,
+                Use::Index,
+            )
         {
             return None;
         }
@@ -418,14 +486,19 @@ pub struct Pinned<'a> {
     owner: u32,
 }
 
+impl Pinned<'_> {
+    /// References to the frame now, this one included.
+    pub fn references(&self) -> u16 {
+        self.arena.meta(self.frame).references()
+    }
+}
+
 impl Deref for Pinned<'_> {
     type Target = [u8; PAGE_BYTES];
 
     #[inline]
     fn deref(&self) -> &Self::Target {
-        // SAFETY: the reference that this holds keeps the frame from being freed, and a frame is
-        // written only before anyone else knows of it.
-        unsafe { &*self.arena.address(self.frame).cast() }
+        self.arena.content(self.frame)
     }
 }
 

@@ -67,21 +67,19 @@ impl Cells {
         unsafe { &*address(arena, cell).cast::<Meta>() }
     }
 
-    /// Takes a cell and fills it with `head` followed by `tail`. `None` when memory is out.
+    /// Takes a cell and fills it with `content`. `None` when memory is out.
     ///
     /// # Panics
-    /// When both together are longer than [`CELL_BYTES_MAX`].
-    pub fn store(&self, arena: &Arena, head: &[u8], tail: &[u8]) -> Option<u32> {
-        let bytes = HEADER_BYTES + head.len() + tail.len();
-        assert!(bytes <= LARGEST_BYTES);
-        let class = bytes.div_ceil(GRAIN_BYTES) - 1;
+    /// When `content` is longer than [`CELL_BYTES_MAX`].
+    pub fn store(&self, arena: &Arena, content: &[u8]) -> Option<u32> {
+        assert!(content.len() <= CELL_BYTES_MAX);
+        let class = (HEADER_BYTES + content.len()).div_ceil(GRAIN_BYTES) - 1;
         let cell = self.take(arena, class)?;
         // SAFETY: the cell was just taken off the free list, so nobody else reads or writes it,
         // and its class has room for all.
         unsafe {
             let at = address(arena, cell).add(HEADER_BYTES);
-            core::ptr::copy_nonoverlapping(head.as_ptr(), at, head.len());
-            core::ptr::copy_nonoverlapping(tail.as_ptr(), at.add(head.len()), tail.len());
+            core::ptr::copy_nonoverlapping(content.as_ptr(), at, content.len());
         }
         self.meta(arena, cell).first_reference();
         Some(cell)

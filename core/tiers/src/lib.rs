@@ -6,6 +6,8 @@
 
 mod arena;
 mod cells;
+mod file;
+mod large;
 mod lock;
 pub mod lz4;
 mod region;
@@ -14,7 +16,9 @@ mod uniform;
 
 pub use arena::{Arena, CHUNK_BYTES, Meta, NONE, Pinned};
 pub use cells::{CELL_BYTES_MAX, CellPin, Cells};
-pub use region::{Backing, Budget, GrowArray, Region, Zeroed};
+pub use file::{FILES_MAX, Files, SLOTS_MAX, SlotRead, WRITE_PAGES_MAX, Written};
+pub use large::{Large, LargePin};
+pub use region::{Backing, Budget, GrowArray, Region, Use, Zeroed};
 pub use uniform::{fill_word, uniform_word};
 
 use spillway_types::PAGE_BYTES;

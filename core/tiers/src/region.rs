@@ -21,6 +21,18 @@ pub enum Backing {
     Memfd,
 }
 
+/// Who takes from a budget. The later ones leave less to the others: without memory for its index a
+/// store can hold nothing, and without memory for checksums it can move nothing to a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// Chunks of frames.
+    Frames,
+    /// Index entries.
+    Index,
+    /// What is known about pages in files.
+    Files,
+}
+
 /// A cap on bytes that several users take from.
 #[derive(Debug)]
 pub struct Budget {
@@ -36,12 +48,28 @@ impl Budget {
 
     /// Takes `bytes` if they fit.
     #[must_use]
-    pub fn take(&self, bytes: u64) -> bool {
+    pub fn take(&self, bytes: u64, to: Use) -> bool {
+        let cap = self.cap - self.kept_from(to);
         self.taken
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
-                taken.checked_add(bytes).filter(|&sum| sum <= self.cap)
+                taken.checked_add(bytes).filter(|&sum| sum <= cap)
             })
             .is_ok()
+    }
+
+    /// Bytes that are kept for others.
+    fn kept_from(&self, to: Use) -> u64 {
+        let kept = match to {
+            Use::Frames => (self.cap / 64).clamp(128 << 10, 4 << 20),
+            Use::Index => 32 << 10,
+            Use::Files => 0,
+        };
+        kept.min(self.cap)
+    }
+
+    /// Bytes that a user can still take.
+    pub fn left(&self, to: Use) -> u64 {
+        (self.cap - self.kept_from(to)).saturating_sub(self.taken())
     }
 
     /// Gives `bytes` back.
@@ -222,7 +250,7 @@ impl<T: Zeroed> GrowArray<T> {
     /// Grows to at least `len` elements with memory from `budget`; false when there is none left,
     /// or no room. Callers hold the lock that guards growth.
     #[must_use]
-    pub fn grow(&self, len: usize, budget: &Budget) -> bool {
+    pub fn grow(&self, len: usize, budget: &Budget, to: Use) -> bool {
         let committed = self.committed_bytes.load(Ordering::Relaxed) as usize;
         let Some(needed) = len.checked_mul(size_of::<T>()) else { return false };
         if needed <= committed {
@@ -234,10 +262,15 @@ impl<T: Zeroed> GrowArray<T> {
         // In steps of an eighth: few calls, and little that lies unused.
         let target = needed.max(committed + committed / 8).next_multiple_of(PAGE_BYTES);
         let target = target.min(self.region.bytes());
-        let step = target - committed;
-        if !budget.take(step as u64) {
-            return false;
+        let mut target = target;
+        if !budget.take((target - committed) as u64, to) {
+            // Perhaps there is enough for no more than is needed.
+            target = needed.next_multiple_of(PAGE_BYTES);
+            if !budget.take((target - committed) as u64, to) {
+                return false;
+            }
         }
+        let step = target - committed;
         if self.region.commit(committed, step).is_err() {
             budget.give(step as u64);
             return false;

@@ -1,0 +1,71 @@
+//! Dropping ephemeral values under pressure.
+
+use spillway_tiers::sync::Ordering;
+use spillway_types::PAGE_BYTES;
+
+use crate::index::LEAF_SHIFT;
+use crate::list::List;
+use crate::shard::SHARDS;
+use crate::store::Store;
+
+impl Store {
+    /// Drops the coldest ephemeral value: of the client that puts, when it holds more than its
+    /// share, else of all. False when there is none.
+    #[cold]
+    pub(crate) fn evict(&self, putter: u16) -> bool {
+        if self.is_over_share(putter) && self.evict_of(putter..putter + 1) {
+            return true;
+        }
+        self.evict_of(self.client_numbers())
+    }
+
+    /// A client's share is its target, or an equal part of memory when that is less.
+    fn is_over_share(&self, number: u16) -> bool {
+        let in_use = |&n: &u16| self.clients[usize::from(n)].id.load(Ordering::Relaxed) != 0;
+        let clients = self.client_numbers().filter(in_use).count().max(1) as u64;
+        let equal = self.budget().cap() / PAGE_BYTES as u64 / clients;
+        let client = &self.clients[usize::from(number)];
+        client.used_pages() > equal.min(client.target_pages())
+    }
+
+    /// Drops the coldest ephemeral value of some clients.
+    pub(crate) fn evict_of(&self, numbers: core::ops::Range<u16>) -> bool {
+        // The ends of lists are read without their locks. If the coldest is gone when its lock is
+        // held, another task has just made room, or will find it on the next round.
+        while let Some((owner, shard, list)) = self.coldest(numbers.clone()) {
+            let mut index = self.shards[shard].lock();
+            let lists = self.client_shard(owner, shard);
+            let Some(at) = self.chains().oldest(lists, list) else { continue };
+            let back = self.chains().meta(list, at).back.load(Ordering::Relaxed);
+            let (leaf, place) = (back >> LEAF_SHIFT, back & ((1 << LEAF_SHIFT) - 1));
+            let removed = self.remove(&mut index, shard, leaf, place, true);
+            lists.evicted_pages.add_guarded(self.pages_of(removed.slot));
+            drop(index);
+            self.finish(removed);
+            return true;
+        }
+        false
+    }
+
+    fn coldest(&self, numbers: core::ops::Range<u16>) -> Option<(u16, usize, List)> {
+        let now = self.now();
+        let mut coldest: Option<(u16, u16, usize, List)> = None;
+        for owner in numbers {
+            if self.clients[usize::from(owner)].used_pages() == 0 {
+                continue;
+            }
+            for shard in 0..SHARDS {
+                for list in [List::EphemeralFrames, List::EphemeralCells] {
+                    let lists = self.client_shard(owner, shard);
+                    let Some(at) = self.chains().oldest(lists, list) else { continue };
+                    let stamp = self.chains().meta(list, at).stamp.load(Ordering::Relaxed);
+                    let age = now.wrapping_sub(stamp);
+                    if coldest.is_none_or(|(oldest, ..)| age > oldest) {
+                        coldest = Some((age, owner, shard, list));
+                    }
+                }
+            }
+        }
+        coldest.map(|(_, owner, shard, list)| (owner, shard, list))
+    }
+}

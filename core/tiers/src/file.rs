@@ -1,0 +1,419 @@
+//! Pages in nameless files, with checksums kept in memory.
+//!
+//! A file is an array of slots of one page. Which are in use, and the XXH3-64 checksum of each, is
+//! known in memory only: the files die with their last descriptor. Pages are written several at a
+//! time, past the page cache (`O_DIRECT`) where the file system can.
+
+use std::ffi::CString;
+use std::io::{self, IoSlice};
+use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+use twox_hash::XxHash3_64;
+
+use crate::PageBuf;
+use crate::region::{Budget, GrowArray, Use};
+use crate::sync::{AtomicI32, AtomicU64, Lock, Ordering};
+use spillway_types::PAGE_BYTES;
+
+/// Files that there can be at the same time: one that grows, the others sealed.
+pub const FILES_MAX: usize = 256;
+/// Slots of a file.
+pub const SLOTS_MAX: usize = 1 << 27;
+/// Most pages of one write.
+pub const WRITE_PAGES_MAX: usize = 32;
+/// Slots of a word of the map of used slots, which is also what is punched out at once.
+const GROUP_SLOTS: u32 = u64::BITS;
+
+/// Pages written: slot `first` and those after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Which file.
+    pub file: u8,
+    /// The slot of the first page.
+    pub first: u32,
+}
+
+/// A file, or the place for one.
+#[derive(Debug, Default)]
+struct File {
+    descriptor: Option<RawFd>,
+    sealed: bool,
+    /// Slots in use, reads under way, and one for a file that is not sealed. Nobody left: closed.
+    references: u32,
+    /// Bits of used slots. Kept when the file is closed, for the next one at this place.
+    used: Option<GrowArray<u64>>,
+    sums: Option<GrowArray<u64>>,
+    /// Words of `used` that mean something.
+    groups: u32,
+    /// Where the search for free slots begins.
+    next_group: u32,
+}
+
+/// The file tier.
+#[derive(Debug)]
+pub struct Files {
+    directory: CString,
+    pages_max: u64,
+    pages: AtomicU64,
+    files: [Lock<File>; FILES_MAX],
+    /// The file that grows; `None` before the first write and after sealing.
+    current: Lock<Option<u8>>,
+    errno: AtomicI32,
+}
+
+/// A checksum that also knows the place, so that a page from another slot is not taken for this.
+fn checksum(page: &[u8; PAGE_BYTES], slot: u32) -> u64 {
+    XxHash3_64::oneshot_with_seed(u64::from(slot), page)
+}
+
+impl Files {
+    /// A tier of at most `capacity_bytes` in `directory`. Makes a file there and closes it, to see
+    /// that it can be done.
+    pub fn open(directory: &Path, capacity_bytes: u64) -> io::Result<Self> {
+        let directory = CString::new(directory.as_os_str().as_bytes())?;
+        drop(nameless(&directory)?);
+        Ok(Self {
+            directory,
+            pages_max: capacity_bytes / PAGE_BYTES as u64,
+            pages: AtomicU64::new(0),
+            files: core::array::from_fn(|_| Lock::default()),
+            current: Lock::new(None),
+            errno: AtomicI32::new(0),
+        })
+    }
+
+    /// Pages in files.
+    pub fn pages(&self) -> u64 {
+        self.pages.load(Ordering::Relaxed)
+    }
+
+    /// Why pages were refused last, once.
+    pub fn take_error(&self) -> Option<Errno> {
+        match self.errno.swap(0, Ordering::Relaxed) {
+            0 => None,
+            errno => Some(Errno::from_raw_os_error(errno)),
+        }
+    }
+
+    fn fail(&self, errno: Errno) {
+        self.errno.store(errno.raw_os_error(), Ordering::Relaxed);
+    }
+
+    /// Writes up to [`WRITE_PAGES_MAX`] pages to slots in a row. `None` when the tier is full or
+    /// the write fails; [`Self::take_error`] tells which.
+    pub fn write(&self, pages: &[&[u8; PAGE_BYTES]], budget: &Budget) -> Option<Written> {
+        let count = pages.len().min(WRITE_PAGES_MAX) as u32;
+        let reserved = self.pages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+            Some(used + u64::from(count)).filter(|&sum| sum <= self.pages_max)
+        });
+        if reserved.is_err() {
+            self.fail(Errno::NOSPC);
+            return None;
+        }
+        let written = self.take_slots(count, budget).and_then(|(at, descriptor)| {
+            let mut parts = [IoSlice::new(&[]); WRITE_PAGES_MAX];
+            for (part, page) in parts.iter_mut().zip(pages) {
+                *part = IoSlice::new(*page);
+            }
+            let parts = &parts[..count as usize];
+            match write_all(descriptor, parts, u64::from(at.first) * PAGE_BYTES as u64) {
+                Ok(()) => Ok(at),
+                Err(errno) => {
+                    self.give_slots(at, count);
+                    Err(errno)
+                }
+            }
+        });
+        match written {
+            Ok(at) => {
+                let mut file = self.files[usize::from(at.file)].lock();
+                if let Some(sums) = &mut file.sums {
+                    for (slot, page) in (at.first..).zip(pages) {
+                        *sums.get_mut(slot as usize) = checksum(page, slot);
+                    }
+                }
+                Some(at)
+            }
+            Err(errno) => {
+                self.fail(errno);
+                self.pages.fetch_sub(u64::from(count), Ordering::Relaxed);
+                None
+            }
+        }
+    }
+
+    /// Takes `count` free slots in a row, in the file that grows.
+    fn take_slots(&self, count: u32, budget: &Budget) -> Result<(Written, RawFd), Errno> {
+        let mut current = self.current.lock();
+        let number = match *current {
+            Some(number) => number,
+            None => {
+                let number = self.start_file()?;
+                *current = Some(number);
+                number
+            }
+        };
+        let mut file = self.files[usize::from(number)].lock();
+        let first = file.take(count, budget).ok_or(Errno::NOMEM)?;
+        file.references += count;
+        let descriptor = file.descriptor.ok_or(Errno::BADF)?;
+        Ok((Written { file: number, first }, descriptor))
+    }
+
+    fn start_file(&self) -> Result<u8, Errno> {
+        let is_free = |number: &usize| self.files[*number].lock().references == 0;
+        let number = (0..FILES_MAX).find(is_free).ok_or(Errno::MFILE)?;
+        let descriptor = nameless(&self.directory)?;
+        let mut file = self.files[number].lock();
+        if file.used.is_none() {
+            let slots = SLOTS_MAX.min(self.pages_max as usize * 2 + GROUP_SLOTS as usize);
+            let groups = slots.div_ceil(GROUP_SLOTS as usize);
+            file.used = Some(GrowArray::reserve(groups).map_err(|_| Errno::NOMEM)?);
+            file.sums = Some(GrowArray::reserve(slots).map_err(|_| Errno::NOMEM)?);
+        }
+        file.descriptor = Some(descriptor.into_raw_fd());
+        file.sealed = false;
+        file.references = 1;
+        file.groups = 0;
+        file.next_group = 0;
+        Ok(number as u8)
+    }
+
+    fn give_slots(&self, at: Written, count: u32) {
+        for slot in at.first..at.first + count {
+            self.give_slot(at.file, slot);
+        }
+    }
+
+    /// Marks a slot as free. Gives the room of a group without used slots back to the disk.
+    fn give_slot(&self, number: u8, slot: u32) {
+        let mut file = self.files[usize::from(number)].lock();
+        file.references -= 1;
+        if file.sealed {
+            // The other side of a fork still reads the file.
+            file.close_unused();
+            return;
+        }
+        let group = slot / GROUP_SLOTS;
+        let Some(descriptor) = file.descriptor else { return };
+        let Some(used) = &mut file.used else { return };
+        let word = used.get_mut(group as usize);
+        *word &= !(1 << (slot % GROUP_SLOTS));
+        if *word == 0 {
+            // No slot of the group is to be had until it is punched out, which takes long.
+            *word = u64::MAX;
+            file.references += 1;
+            drop(file);
+            punch(descriptor, group);
+            file = self.files[usize::from(number)].lock();
+            file.references -= 1;
+            if let Some(used) = &mut file.used {
+                *used.get_mut(group as usize) = 0;
+            }
+            file.close_unused();
+        }
+        file.next_group = file.next_group.min(group);
+    }
+
+    /// Frees a slot.
+    pub fn free(&self, file: u8, slot: u32) {
+        self.give_slot(file, slot);
+        self.pages.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Notes the checksum of a slot in use, and keeps its file open until [`SlotRead::read`] is
+    /// done. The slot itself may be freed and used anew meanwhile.
+    pub fn hold(&self, file: u8, slot: u32) -> SlotRead<'_> {
+        let mut entry = self.files[usize::from(file)].lock();
+        entry.references += 1;
+        let sum = entry.sums.as_ref().map_or(0, |sums| *sums.get(slot as usize));
+        SlotRead { files: self, file, slot, sum }
+    }
+
+    /// Makes all files read-only: slots are neither reused nor punched out, and later writes go to
+    /// a new file.
+    pub fn seal(&self) {
+        let mut current = self.current.lock();
+        if let Some(number) = current.take() {
+            let mut file = self.files[usize::from(number)].lock();
+            file.sealed = true;
+            file.references -= 1;
+            file.close_unused();
+        }
+    }
+
+    /// Replaces all descriptors, without closing the old ones, which belong to another table.
+    pub fn reopen(&self, mut open: impl FnMut(u64) -> io::Result<OwnedFd>) -> io::Result<()> {
+        for file in &self.files {
+            let mut file = file.lock();
+            if let Some(descriptor) = file.descriptor {
+                file.descriptor = Some(open(descriptor as u64)?.into_raw_fd());
+            }
+        }
+        Ok(())
+    }
+
+    /// Numbers of the open descriptors.
+    pub fn descriptors(&self) -> impl Iterator<Item = RawFd> + '_ {
+        self.files.iter().filter_map(|file| file.lock().descriptor)
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        for file in &self.files {
+            file.lock().close();
+        }
+    }
+}
+
+impl File {
+    /// Marks `count` slots in a row as used.
+    fn take(&mut self, count: u32, budget: &Budget) -> Option<u32> {
+        let (Some(used), Some(sums)) = (&mut self.used, &mut self.sums) else { return None };
+        let mask = u64::MAX >> (GROUP_SLOTS - count);
+        for group in self.next_group..self.groups {
+            let word = used.get_mut(group as usize);
+            let mut shift = 0;
+            while shift + count <= GROUP_SLOTS {
+                let clash = *word >> shift & mask;
+                if clash == 0 {
+                    *word |= mask << shift;
+                    // Single slots fill the gaps that rows leave.
+                    self.next_group = if count == 1 { group } else { self.next_group };
+                    return Some(group * GROUP_SLOTS + shift);
+                }
+                shift += u64::BITS - clash.leading_zeros();
+            }
+        }
+        let group = self.groups;
+        if !used.grow(group as usize + 1, budget, Use::Files)
+            || !sums.grow((group as usize + 1) * GROUP_SLOTS as usize, budget, Use::Files)
+        {
+            return None;
+        }
+        *used.get_mut(group as usize) = mask;
+        self.groups += 1;
+        Some(group * GROUP_SLOTS)
+    }
+
+    fn close_unused(&mut self) {
+        if self.sealed && self.references == 0 {
+            self.close();
+        }
+    }
+
+    fn close(&mut self) {
+        if let Some(descriptor) = self.descriptor.take() {
+            // SAFETY: the file owns its descriptor, and gives it up here.
+            unsafe { rustix::io::close(descriptor) };
+        }
+    }
+}
+
+/// A read that may begin without a lock.
+#[derive(Debug)]
+pub struct SlotRead<'a> {
+    files: &'a Files,
+    file: u8,
+    slot: u32,
+    sum: u64,
+}
+
+impl SlotRead<'_> {
+    /// The checksum that was noted.
+    pub const fn sum(&self) -> u64 {
+        self.sum
+    }
+
+    /// Reads the page; false when it is not what was written. (The slot may have been reused since
+    /// it was looked up: look again before calling that corrupt.)
+    pub fn read(&self, page: &mut PageBuf) -> io::Result<bool> {
+        let descriptor = self.files.files[usize::from(self.file)].lock().descriptor;
+        let Some(descriptor) = descriptor else { return Ok(false) };
+        // SAFETY: the descriptor stays open while this holds a reference to the file.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
+        let offset = u64::from(self.slot) * PAGE_BYTES as u64;
+        let mut filled = 0;
+        while filled < PAGE_BYTES {
+            let rest = &mut page.0[filled..];
+            match rustix::io::pread(descriptor, rest, offset + filled as u64) {
+                Ok(0) => return Ok(false),
+                Ok(read) => filled += read,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(checksum(&page.0, self.slot) == self.sum)
+    }
+}
+
+impl Drop for SlotRead<'_> {
+    fn drop(&mut self) {
+        let mut file = self.files.files[usize::from(self.file)].lock();
+        file.references -= 1;
+        file.close_unused();
+    }
+}
+
+/// Gives the room of a group back to the disk. Best effort: where holes cannot be punched the file
+/// keeps its size until it is closed.
+fn punch(descriptor: RawFd, group: u32) {
+    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let bytes = u64::from(GROUP_SLOTS) * PAGE_BYTES as u64;
+    // SAFETY: the caller holds a reference to the file, so the descriptor stays open.
+    let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    let _ = rustix::fs::fallocate(descriptor, mode, u64::from(group) * bytes, bytes);
+}
+
+/// Writes all parts or fails. Parts are whole pages.
+fn write_all(descriptor: RawFd, parts: &[IoSlice<'_>], offset: u64) -> Result<(), Errno> {
+    // SAFETY: the caller holds references to the file, so the descriptor stays open.
+    let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    let mut done = 0;
+    while done < parts.len() {
+        match rustix::io::pwritev(descriptor, &parts[done..], offset + (done * PAGE_BYTES) as u64) {
+            // A part of a page is written again with the rest.
+            Ok(written) if written >= PAGE_BYTES => done += written / PAGE_BYTES,
+            Ok(_) => return Err(Errno::NOSPC),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Opens a new file that has no name.
+fn nameless(directory: &CString) -> Result<OwnedFd, Errno> {
+    let mode = Mode::RUSR | Mode::WUSR;
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let open = |flags: OFlags| match rustix::fs::open(directory, flags | OFlags::TMPFILE, mode) {
+        // The file system has no nameless files.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR) => unlinked(directory, flags, mode),
+        other => other,
+    };
+    match open(flags | OFlags::DIRECT) {
+        // The file system has no direct I/O, such as tmpfs on older kernels.
+        Err(Errno::INVAL) => open(flags),
+        other => other,
+    }
+}
+
+/// Opens a new file under a random name and takes the name away.
+fn unlinked(directory: &CString, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+    let at = rustix::fs::open(directory, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let mut random = [0_u8; 16];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    let mut name = *b"spillway-0123456789abcdef";
+    for (letter, byte) in name["spillway-".len()..].iter_mut().zip(random) {
+        *letter = b'a' + byte % 26;
+    }
+    let name = name.as_slice();
+    let file = rustix::fs::openat(&at, name, flags | OFlags::CREATE | OFlags::EXCL, mode)?;
+    rustix::fs::unlinkat(&at, name, rustix::fs::AtFlags::empty())?;
+    Ok(file)
+}

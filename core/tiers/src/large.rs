@@ -1,0 +1,197 @@
+//! Values longer than a page: whole frames, a rest, and a map of both in cells.
+//!
+//! The first cell of the map holds the length, the rest's number and the next cell's, then frame
+//! numbers; the others hold the next cell's number and frame numbers. All are 32-bit words.
+
+use core::ops::Range;
+
+use crate::arena::{Arena, NONE};
+use crate::cells::{CELL_BYTES_MAX, Cells};
+use spillway_types::PAGE_BYTES;
+
+const WORD: usize = size_of::<u32>();
+const FIRST_HEAD_WORDS: usize = 3;
+const OTHER_HEAD_WORDS: usize = 1;
+const FIRST_FRAMES: usize = CELL_BYTES_MAX / WORD - FIRST_HEAD_WORDS;
+const OTHER_FRAMES: usize = CELL_BYTES_MAX / WORD - OTHER_HEAD_WORDS;
+
+/// Where long values lie, for one owner.
+#[derive(Clone, Copy, Debug)]
+pub struct Large<'a> {
+    /// The memory.
+    pub arena: &'a Arena,
+    /// Its cells.
+    pub cells: &'a Cells,
+    /// The owner's number; see [`Arena::store`].
+    pub owner: u32,
+}
+
+fn word(content: &[u8], at: usize) -> u32 {
+    let (words, _) = content.as_chunks::<WORD>();
+    u32::from_ne_bytes(words[at])
+}
+
+const fn head_words(number: usize) -> usize {
+    if number == 0 { FIRST_HEAD_WORDS } else { OTHER_HEAD_WORDS }
+}
+
+/// Frames whose numbers stand in the first cell and in each other, for `frames` in all.
+fn groups(frames: usize) -> impl DoubleEndedIterator<Item = Range<usize>> + ExactSizeIterator {
+    let others = frames.saturating_sub(FIRST_FRAMES).div_ceil(OTHER_FRAMES);
+    (0..others + 1).map(move |group| {
+        let start = if group == 0 { 0 } else { FIRST_FRAMES + (group - 1) * OTHER_FRAMES };
+        let end = FIRST_FRAMES + group * OTHER_FRAMES;
+        start..end.min(frames)
+    })
+}
+
+impl<'a> Large<'a> {
+    /// Stores a value; the number of the first cell of its map. `None` when memory is out.
+    pub fn store(self, lane: usize, value: &[u8]) -> Option<u32> {
+        let (pages, rest) = value.as_chunks::<PAGE_BYTES>();
+        let rest_at = match rest.len() {
+            0 => NONE,
+            1..=CELL_BYTES_MAX => self.cells.store(self.arena, rest)?,
+            _ => self.arena.store(lane, self.owner, rest)?,
+        };
+        // From the last cell to the first, so that each knows the number of its next.
+        let mut next = NONE;
+        for (number, group) in groups(pages.len()).enumerate().rev() {
+            let first = [value.len() as u32, rest_at, next];
+            let head = if number == 0 { &first[..] } else { &first[2..] };
+            let Some(cell) = self.store_group(lane, &pages[group], head) else {
+                self.free_groups(pages.len(), number + 1, next);
+                self.free_rest(rest.len(), rest_at);
+                return None;
+            };
+            next = cell;
+        }
+        Some(next)
+    }
+
+    /// Stores the pages of one cell of the map, and the cell.
+    fn store_group(self, lane: usize, pages: &[[u8; PAGE_BYTES]], head: &[u32]) -> Option<u32> {
+        let mut words = [0_u32; CELL_BYTES_MAX / WORD];
+        words[..head.len()].copy_from_slice(head);
+        let mut filled = head.len();
+        for page in pages {
+            let Some(frame) = self.arena.store(lane, self.owner, page) else { break };
+            words[filled] = frame;
+            filled += 1;
+        }
+        if filled == head.len() + pages.len() {
+            let mut bytes = [0_u8; CELL_BYTES_MAX];
+            for (out, word) in bytes.chunks_exact_mut(WORD).zip(words) {
+                out.copy_from_slice(&word.to_ne_bytes());
+            }
+            if let Some(cell) = self.cells.store(self.arena, &bytes[..filled * WORD]) {
+                return Some(cell);
+            }
+        }
+        for &frame in &words[head.len()..filled] {
+            self.arena.release(frame, self.owner);
+        }
+        None
+    }
+
+    /// Bytes of the value whose map begins at `cell`.
+    pub fn length(self, cell: u32) -> usize {
+        word(self.cells.content(self.arena, cell), 0) as usize
+    }
+
+    /// Adds a reference to a value that has one. `None` when there are too many.
+    pub fn pin(self, cell: u32) -> Option<LargePin<'a>> {
+        let pinned = self.cells.meta(self.arena, cell).add_reference();
+        pinned.then_some(LargePin { large: self, cell })
+    }
+
+    /// Makes a reference that the caller holds one for reading.
+    pub const fn adopt(self, cell: u32) -> LargePin<'a> {
+        LargePin { large: self, cell }
+    }
+
+    /// Drops a reference that the caller holds; the last one frees the value.
+    pub fn release(self, cell: u32) {
+        if !self.cells.meta(self.arena, cell).drop_reference() {
+            return;
+        }
+        let content = self.cells.content(self.arena, cell);
+        let length = word(content, 0) as usize;
+        self.free_rest(length % PAGE_BYTES, word(content, 1));
+        self.free_groups(length / PAGE_BYTES, 0, cell);
+    }
+
+    fn free_rest(self, length: usize, at: u32) {
+        match length {
+            0 => {}
+            1..=CELL_BYTES_MAX => self.cells.release(self.arena, at),
+            _ => self.arena.release(at, self.owner),
+        }
+    }
+
+    /// Frees the map from its cell `number` on, and the frames in it.
+    fn free_groups(self, frames: usize, number: usize, cell: u32) {
+        let mut cell = cell;
+        for (number, group) in groups(frames).enumerate().skip(number) {
+            let head = head_words(number);
+            let content = self.cells.content(self.arena, cell);
+            for at in head..head + group.len() {
+                self.arena.release(word(content, at), self.owner);
+            }
+            let next = word(content, head - 1);
+            self.cells.free(self.arena, cell);
+            cell = next;
+        }
+    }
+
+    fn read(self, cell: u32, value: &mut [u8]) {
+        let content = self.cells.content(self.arena, cell);
+        let (pages, rest) = value.as_chunks_mut::<PAGE_BYTES>();
+        let rest_at = word(content, 1);
+        match rest.len() {
+            0 => {}
+            1..=CELL_BYTES_MAX => {
+                rest.copy_from_slice(&self.cells.content(self.arena, rest_at)[..rest.len()]);
+            }
+            _ => rest.copy_from_slice(&self.arena.content(rest_at)[..rest.len()]),
+        }
+        let mut cell = cell;
+        for (number, group) in groups(pages.len()).enumerate() {
+            let content = self.cells.content(self.arena, cell);
+            let head = head_words(number);
+            for (at, page) in pages[group].iter_mut().enumerate() {
+                *page = *self.arena.content(word(content, head + at));
+            }
+            cell = word(content, head - 1);
+        }
+    }
+}
+
+/// A long value that cannot be freed while this lives.
+#[derive(Debug)]
+pub struct LargePin<'a> {
+    large: Large<'a>,
+    cell: u32,
+}
+
+impl LargePin<'_> {
+    /// Bytes of the value.
+    pub fn length(&self) -> usize {
+        self.large.length(self.cell)
+    }
+
+    /// Copies the value out.
+    ///
+    /// # Panics
+    /// Unless `value` is exactly as long as it.
+    pub fn read(&self, value: &mut [u8]) {
+        assert_eq!(value.len(), self.length());
+        self.large.read(self.cell, value);
+    }
+}
+
+impl Drop for LargePin<'_> {
+    fn drop(&mut self) {
+        self.large.release(self.cell);
+    }
+}
