@@ -1,1 +1,20 @@
 //! What `spillway run` loads into an unmodified program.
+//!
+//! It takes the place of the C library's calls that make, change and give back memory, and of its
+//! allocator, so that large private memory is managed by the pager from its first byte; and it
+//! prepares forks. Everything else of the program is left alone.
+
+mod fork;
+mod heap;
+mod locks;
+mod mappings;
+mod native;
+mod raw;
+mod run;
+
+#[global_allocator]
+static NATIVE: native::NativeHeap = native::NativeHeap::new();
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: run::Constructor = run::begin;

@@ -1,0 +1,8 @@
+//! Links the library so that its constructor runs before any other.
+
+fn main() {
+    // Fork handlers run in the child in the order of registration: ours must be the first, and so
+    // its constructor.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
+    println!("cargo:rerun-if-changed=build.rs");
+}

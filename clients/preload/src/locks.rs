@@ -1,0 +1,69 @@
+//! Locked memory. A locked range is native: its pages stay, and count against the budget. Locking
+//! *everything* would lock what the budget is about, so that is refused for managed memory.
+
+use crate::raw;
+use crate::run::pager;
+use libc::{c_int, c_uint, c_void, size_t};
+use spillway_platform::PAGE_SIZE;
+
+fn change(address: *const c_void, bytes: size_t, locked: bool) {
+    let start = address as usize / PAGE_SIZE * PAGE_SIZE;
+    let end = (address as usize).saturating_add(bytes).next_multiple_of(PAGE_SIZE);
+    if let Some(pager) = pager() {
+        pager.lock(start, end, locked);
+    }
+}
+
+/// `mlock(2)`.
+///
+/// # Safety
+/// As mlock(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlock(address: *const c_void, bytes: size_t) -> c_int {
+    // SAFETY: passed on.
+    unsafe { mlock2(address, bytes, 0) }
+}
+
+/// `mlock2(2)`.
+///
+/// # Safety
+/// As mlock2(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlock2(address: *const c_void, bytes: size_t, flags: c_uint) -> c_int {
+    change(address, bytes, true);
+    // SAFETY: passed on.
+    let answer = unsafe {
+        raw::call(libc::SYS_mlock2, [address as usize, bytes, flags as usize, 0, 0, 0]) as c_int
+    };
+    if answer != 0 {
+        change(address, bytes, false);
+    }
+    answer
+}
+
+/// `munlock(2)`.
+///
+/// # Safety
+/// As munlock(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munlock(address: *const c_void, bytes: size_t) -> c_int {
+    change(address, bytes, false);
+    // SAFETY: passed on.
+    unsafe { raw::call(libc::SYS_munlock, [address as usize, bytes, 0, 0, 0, 0]) as c_int }
+}
+
+/// `mlockall(2)`: managed memory stays pageable, which the user is told once.
+///
+/// # Safety
+/// As mlockall(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    match pager() {
+        Some(pager) => {
+            pager.say_mlockall();
+            0
+        }
+        // SAFETY: passed on.
+        None => unsafe { raw::call(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]) as c_int },
+    }
+}

@@ -1,0 +1,181 @@
+//! mmap, munmap, mremap and madvise, and the ioctl of a program's own userfaultfd.
+
+use crate::raw;
+use crate::run::{forget_early, pager, remember};
+use libc::{c_int, c_ulong, c_void, off_t, size_t};
+use spillway_platform::PAGE_SIZE;
+
+/// Mappings smaller than this stay native, unless they replace part of a managed one.
+const MANAGED_BYTES_MIN: usize = 64 << 10;
+const MREMAP_FIXED: c_int = 2;
+/// UFFDIO_REGISTER, as the kernel's headers make it.
+const UFFDIO_REGISTER: c_ulong = 0xc020_aa00;
+
+fn rounded(bytes: usize) -> usize {
+    bytes.next_multiple_of(PAGE_SIZE)
+}
+
+/// Whether the pager takes such a mapping: private, anonymous, neither stack nor locked nor made
+/// of huge pages, and not for code.
+fn is_pageable(protection: c_int, flags: c_int) -> bool {
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let native = libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB | libc::MAP_LOCKED;
+    flags & (kind | libc::MAP_SHARED) == kind
+        && flags & native == 0
+        && protection & libc::PROT_EXEC == 0
+}
+
+/// `mmap(2)`. Large private anonymous mappings become managed.
+///
+/// # Safety
+/// As mmap(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap(
+    address: *mut c_void,
+    bytes: size_t,
+    protection: c_int,
+    flags: c_int,
+    descriptor: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    let start = address as usize;
+    let replaces = flags & libc::MAP_FIXED != 0;
+    let end = start.saturating_add(rounded(bytes));
+    let mut inside = false;
+    if replaces {
+        forget_early(start, end);
+        if let Some(pager) = pager() {
+            inside = pager.is_managed(start, end);
+            pager.release(start, end);
+        }
+    }
+    let manage = is_pageable(protection, flags) && (bytes >= MANAGED_BYTES_MIN || inside);
+    // Pages are made by touching them, not ahead: the budget may be smaller than the mapping.
+    let flags = if manage { flags & !libc::MAP_POPULATE } else { flags };
+    // SAFETY: passed on.
+    let made = unsafe { raw::mmap(address, bytes, protection, flags, descriptor, offset) };
+    if manage && made != libc::MAP_FAILED {
+        match pager() {
+            Some(pager) => {
+                let _ = pager.manage(made as usize, rounded(bytes));
+            }
+            None => remember(made as usize, rounded(bytes)),
+        }
+    }
+    made
+}
+
+/// `mmap64(3)`: the same on this architecture.
+///
+/// # Safety
+/// As mmap(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap64(
+    address: *mut c_void,
+    bytes: size_t,
+    protection: c_int,
+    flags: c_int,
+    descriptor: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    // SAFETY: passed on.
+    unsafe { mmap(address, bytes, protection, flags, descriptor, offset) }
+}
+
+/// `munmap(2)`.
+///
+/// # Safety
+/// As munmap(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munmap(address: *mut c_void, bytes: size_t) -> c_int {
+    let start = address as usize;
+    let end = start.saturating_add(rounded(bytes));
+    forget_early(start, end);
+    if start.is_multiple_of(PAGE_SIZE)
+        && let Some(pager) = pager()
+    {
+        pager.release(start, end);
+    }
+    // SAFETY: passed on.
+    unsafe { raw::call(libc::SYS_munmap, [start, bytes, 0, 0, 0, 0]) as c_int }
+}
+
+/// `mremap(2)`. The kernel's event moves what is known of the pages; what is added is managed too.
+///
+/// # Safety
+/// As mremap(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mremap(
+    address: *mut c_void,
+    old_bytes: size_t,
+    new_bytes: size_t,
+    flags: c_int,
+    new_address: *mut c_void,
+) -> *mut c_void {
+    let start = address as usize;
+    let (old, new) = (rounded(old_bytes), rounded(new_bytes));
+    let managed = pager().filter(|pager| pager.is_managed(start, start.saturating_add(old.max(1))));
+    if flags & MREMAP_FIXED != 0
+        && let Some(pager) = pager()
+    {
+        let target = new_address as usize;
+        pager.release(target, target.saturating_add(new));
+    }
+    if let Some(pager) = managed.filter(|_| new < old) {
+        pager.release(start + new, start + old);
+    }
+    let args = [start, old_bytes, new_bytes, flags as usize, new_address as usize, 0];
+    // SAFETY: passed on.
+    let moved = unsafe { raw::call(libc::SYS_mremap, args) } as *mut c_void;
+    if let Some(pager) = managed.filter(|_| moved != libc::MAP_FAILED && new > old) {
+        pager.grown(moved as usize + old, moved as usize + new);
+    }
+    moved
+}
+
+/// `madvise(2)`. Huge pages can't be paged; FREE becomes DONTNEED, which it may always be.
+///
+/// # Safety
+/// As madvise(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn madvise(address: *mut c_void, bytes: size_t, advice: c_int) -> c_int {
+    let start = address as usize;
+    let end = start.saturating_add(rounded(bytes));
+    let managed = pager().filter(|pager| pager.is_managed(start, end));
+    let mut advice = advice;
+    if let Some(pager) = managed {
+        match advice {
+            libc::MADV_HUGEPAGE | libc::MADV_COLLAPSE => return 0,
+            libc::MADV_FREE => advice = libc::MADV_DONTNEED,
+            libc::MADV_DONTFORK | libc::MADV_DOFORK => {
+                pager.keep_from_children(start, end, advice == libc::MADV_DONTFORK);
+                return 0;
+            }
+            libc::MADV_WIPEONFORK => {
+                let _ = pager.unmanage(start, end);
+            }
+            _ => {}
+        }
+    }
+    // SAFETY: passed on.
+    unsafe { raw::call(libc::SYS_madvise, [start, bytes, advice as usize, 0, 0, 0]) as c_int }
+}
+
+/// `ioctl(2)`. A range that the program registers with a userfaultfd of its own becomes native.
+///
+/// # Safety
+/// As ioctl(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: usize) -> c_int {
+    if request == UFFDIO_REGISTER
+        && argument != 0
+        && let Some(pager) = pager()
+    {
+        // SAFETY: the argument of this request begins with the start and length of the range.
+        let [start, bytes] = unsafe { std::ptr::read_unaligned(argument as *const [usize; 2]) };
+        let _ = pager.unmanage(start, start.saturating_add(bytes));
+    }
+    let args = [descriptor as usize, request as usize, argument, 0, 0, 0];
+    // SAFETY: passed on.
+    unsafe { raw::call(libc::SYS_ioctl, args) as c_int }
+}

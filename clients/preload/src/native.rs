@@ -1,0 +1,77 @@
+//! The library's own heap: never in managed memory, and never through the program's allocator.
+
+use dlmalloc::{Allocator, Dlmalloc};
+use spillway_platform::PAGE_SIZE;
+use spillway_platform::memory::map_native;
+use spillway_tiers::sync::Lock;
+use std::alloc::{GlobalAlloc, Layout};
+
+/// Native mappings as dlmalloc wants them.
+struct Mappings;
+
+// SAFETY: `alloc` hands out fresh private mappings; `free` and `free_part` unmap what they are
+// given; nothing is remapped.
+unsafe impl Allocator for Mappings {
+    fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
+        map_native(size).map_or((std::ptr::null_mut(), 0, 0), |base| (base as *mut u8, size, 0))
+    }
+
+    fn remap(&self, _: *mut u8, _: usize, _: usize, _: bool) -> *mut u8 {
+        std::ptr::null_mut()
+    }
+
+    fn free_part(&self, base: *mut u8, old: usize, new: usize) -> bool {
+        // SAFETY: dlmalloc gives back the end of a mapping that it got from `alloc`.
+        unsafe { rustix::mm::munmap(base.add(new).cast(), old - new).is_ok() }
+    }
+
+    fn free(&self, base: *mut u8, size: usize) -> bool {
+        // SAFETY: dlmalloc gives back a mapping that it got from `alloc`.
+        unsafe { rustix::mm::munmap(base.cast(), size).is_ok() }
+    }
+
+    fn can_release_part(&self, _: u32) -> bool {
+        true
+    }
+
+    fn allocates_zeros(&self) -> bool {
+        true
+    }
+
+    fn page_size(&self) -> usize {
+        PAGE_SIZE
+    }
+}
+
+/// dlmalloc over native mappings, behind a lock that needs no thread-local storage.
+pub struct NativeHeap(Lock<Dlmalloc<Mappings>>);
+
+impl NativeHeap {
+    /// An empty heap.
+    pub const fn new() -> Self {
+        Self(Lock::new(Dlmalloc::new_with_allocator(Mappings)))
+    }
+}
+
+// SAFETY: dlmalloc's own promises, one call at a time.
+unsafe impl GlobalAlloc for NativeHeap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller gives a layout of more than no bytes.
+        unsafe { self.0.lock().malloc(layout.size(), layout.align()) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as above.
+        unsafe { self.0.lock().calloc(layout.size(), layout.align()) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller gives back a block of this heap with its layout.
+        unsafe { self.0.lock().free(block, layout.size(), layout.align()) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as above.
+        unsafe { self.0.lock().realloc(block, layout.size(), layout.align(), size) }
+    }
+}

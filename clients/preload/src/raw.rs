@@ -1,0 +1,50 @@
+//! The system calls behind the calls that are taken over, with libc's way of telling errors.
+
+use libc::{c_int, c_void, off_t, size_t};
+use rustix::io::Errno;
+use spillway_platform::sys::syscall6;
+
+/// What libc answers for a failed system call: -1, and the reason in `errno`.
+pub fn answer(result: Result<usize, Errno>) -> isize {
+    match result {
+        Ok(value) => value as isize,
+        Err(errno) => {
+            // SAFETY: `__errno_location` is valid on every thread of the program.
+            unsafe { *libc::__errno_location() = errno.raw_os_error() };
+            -1
+        }
+    }
+}
+
+/// A system call as `syscall(2)` makes it.
+///
+/// # Safety
+/// As the system call itself.
+pub unsafe fn call(number: libc::c_long, args: [usize; 6]) -> isize {
+    // SAFETY: what the program asked for.
+    answer(unsafe { syscall6(number as usize, args) })
+}
+
+/// `mmap(2)`.
+///
+/// # Safety
+/// As mmap(2): a fixed address replaces what is mapped there.
+pub unsafe fn mmap(
+    address: *mut c_void,
+    bytes: size_t,
+    protection: c_int,
+    flags: c_int,
+    descriptor: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    let args = [
+        address as usize,
+        bytes,
+        protection as usize,
+        flags as usize,
+        descriptor as usize,
+        offset as usize,
+    ];
+    // SAFETY: passed on.
+    unsafe { call(libc::SYS_mmap, args) as *mut c_void }
+}

@@ -1,0 +1,128 @@
+//! Joining the run: finding the shared page, starting the pager, holding it for the other calls.
+
+use spillway_pager::Pager;
+use spillway_pager::tree::{ENV, MAGIC, Notice, TREE_BYTES, Tree, VERSION};
+use spillway_tiers::sync::Lock;
+use std::ffi::{CStr, c_char, c_int};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+/// Mappings made before the constructor ran, at most this many, are managed by it.
+const EARLY_MAX: usize = 64;
+
+static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
+static BEGUN: AtomicBool = AtomicBool::new(false);
+static EARLY: Lock<Early> = Lock::new(Early { ranges: [(0, 0); EARLY_MAX], count: 0 });
+
+struct Early {
+    ranges: [(usize, usize); EARLY_MAX],
+    count: usize,
+}
+
+/// The pager of this process, if it is paged.
+pub fn pager() -> Option<&'static Pager> {
+    // SAFETY: null, or a pager that lives for ever.
+    unsafe { PAGER.load(Ordering::Acquire).as_ref() }
+}
+
+/// Remembers a mapping that is made before the pager is there.
+pub fn remember(start: usize, bytes: usize) {
+    let mut early = EARLY.lock();
+    if !BEGUN.load(Ordering::Acquire) && early.count < EARLY_MAX {
+        let at = early.count;
+        early.ranges[at] = (start, bytes);
+        early.count += 1;
+    }
+}
+
+/// Forgets an early mapping that is unmapped again before the pager is there.
+pub fn forget_early(start: usize, end: usize) {
+    if BEGUN.load(Ordering::Acquire) {
+        return;
+    }
+    let mut early = EARLY.lock();
+    for (from, bytes) in &mut early.ranges {
+        if *from < end && start < *from + *bytes {
+            *bytes = 0;
+        }
+    }
+}
+
+/// What glibc calls when it loads a library: argument count, arguments, environment.
+pub type Constructor = extern "C" fn(c_int, *const *const c_char, *const *const c_char);
+
+/// The constructor: runs before that of any other library, so before libc has set `environ`; glibc
+/// hands the environment to constructors.
+pub extern "C" fn begin(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
+    let Some(tree) = open_tree(environment) else {
+        BEGUN.store(true, Ordering::Release);
+        return;
+    };
+    let pid = std::process::id();
+    spillway_pager::keep_device();
+    match Pager::new(tree, pid) {
+        Ok(pager) => {
+            let pager: &'static Pager = Box::leak(Box::new(pager));
+            match pager.start() {
+                Ok(()) => publish(pager),
+                Err(error) => refuse(tree, pid, error),
+            }
+        }
+        Err(error) => refuse(tree, pid, error),
+    }
+    BEGUN.store(true, Ordering::Release);
+}
+
+fn publish(pager: &'static Pager) {
+    crate::fork::prepare();
+    PAGER.store(std::ptr::from_ref(pager).cast_mut(), Ordering::Release);
+    let early = EARLY.lock();
+    for &(start, bytes) in early.ranges[..early.count].iter().filter(|(_, bytes)| *bytes > 0) {
+        let _ = pager.manage(start, bytes);
+    }
+}
+
+fn refuse(tree: &Tree, pid: u32, error: spillway_pager::Error) {
+    let errno = match error {
+        spillway_pager::Error::Userfaultfd(errno) | spillway_pager::Error::Resources(errno) => {
+            errno.raw_os_error()
+        }
+        spillway_pager::Error::Store => 0,
+    };
+    tree.notify(Notice::NoUserfaultfd, pid, errno as u64);
+}
+
+/// The shared page of the run this process belongs to, if it belongs to one.
+fn open_tree(environment: *const *const c_char) -> Option<&'static Tree> {
+    use rustix::fs::{Mode, OFlags, fstat, open};
+    use rustix::mm::{MapFlags, ProtFlags, mmap};
+    let path = variable(environment, ENV)?;
+    let file = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    if fstat(&file).ok()?.st_size < TREE_BYTES as i64 {
+        return None;
+    }
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping of a file that is at least that long and whose size is sealed.
+    let base =
+        unsafe { mmap(std::ptr::null_mut(), TREE_BYTES, access, MapFlags::SHARED, &file, 0).ok()? };
+    // SAFETY: the supervisor laid a `Tree` there; everything in it that changes is atomic.
+    let tree = unsafe { &*(base as *const Tree) };
+    (tree.magic == MAGIC && tree.version == VERSION).then_some(tree)
+}
+
+/// An environment variable, without the library functions that lock or allocate.
+fn variable(environment: *const *const c_char, name: &str) -> Option<&'static CStr> {
+    // SAFETY: null or a null-terminated array of strings; the constructor runs before anything could
+    // change it.
+    unsafe {
+        let mut entry = environment;
+        while !entry.is_null() && !(*entry).is_null() {
+            let text = CStr::from_ptr(*entry);
+            let bytes = text.to_bytes_with_nul();
+            if bytes.starts_with(name.as_bytes()) && bytes.get(name.len()) == Some(&b'=') {
+                return CStr::from_bytes_with_nul(&bytes[name.len() + 1..]).ok();
+            }
+            entry = entry.add(1);
+        }
+    }
+    None
+}

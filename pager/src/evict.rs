@@ -1,0 +1,436 @@
+//! Choosing victims and taking them out.
+//!
+//! A hand goes round over the addresses and takes a window of 64 pages at a time. Its resident
+//! pages are marked [`State::Leaving`] and moved to staging by one call; from there they go to the
+//! store, or wait in the victim pool first. A page whose copy is still in the store is dropped.
+
+use crate::pager::{Buffers, EVICTOR_PLACE, Pager};
+use crate::table::{Entry, Leaf, State, WINDOW_PAGES, leaf_end, place};
+use crate::tree::Notice;
+use rustix::io::Errno;
+use rustix::mm::Advice;
+use rustix::thread::{futex, sched_yield};
+use spillway_platform::PAGE_SIZE;
+use spillway_platform::memory::{advise, residency};
+use spillway_store::Scratch;
+use spillway_types::Put;
+use std::sync::atomic::Ordering;
+
+const WINDOW_BYTES: usize = WINDOW_PAGES * PAGE_SIZE;
+/// How often a fault waits for another task's eviction before it goes over the budget.
+const PATIENCE: usize = 10_000;
+/// Windows tried in one turn when the kernel refuses all their pages.
+const TRIES: usize = 64;
+/// How often the kernel may ask to try a page again.
+const AGAIN_MAX: usize = 16;
+/// Pages that a full store moves on at a time.
+const MAKE_ROOM_PAGES: usize = 64;
+/// Pages that the evictor packs at a time when nothing is to be evicted.
+const PACK_PAGES: usize = 64;
+
+/// The resident pages of a window, one bit a page, and their entries.
+struct Victims<'a> {
+    address: usize,
+    leaf: &'a Leaf,
+    first: usize,
+    claimed: u64,
+    /// Pages are there that were not claimed, so holes must not be moved over.
+    mixed: bool,
+}
+
+impl Pager {
+    /// Evicts on the fault path until the budget is kept or nothing more can leave.
+    pub(crate) fn make_room(&self) {
+        for _ in 0..PATIENCE {
+            let over = self.excess(self.settings.local_pages) > 0;
+            if !over || !self.evict_window(None) {
+                break;
+            }
+        }
+    }
+
+    /// The evictor's task: keeps pages free ahead of need, and packs stored pages when it has time.
+    pub(crate) fn run_evictor(&self) -> ! {
+        let Ok(buffers) = Buffers::make() else { self.broken(line!()) };
+        let mut may_pack = true;
+        loop {
+            if self.wanted.load(Ordering::Acquire) == 0 {
+                let pause = if may_pack { 1_000_000 } else { 100_000_000 };
+                let pause = futex::Timespec { tv_sec: 0, tv_nsec: pause };
+                let _ = futex::wait(&self.wanted, futex::Flags::PRIVATE, 0, Some(&pause));
+            }
+            let work = self.rest.work(EVICTOR_PLACE);
+            let wanted = self.wanted.swap(0, Ordering::AcqRel) != 0;
+            let limit = if self.pre_evicts() {
+                self.settings.local_pages - self.reserve_pages()
+            } else {
+                self.settings.local_pages
+            };
+            let mut moved = false;
+            while self.excess(limit) > 0 && self.evict_window(Some(&mut buffers.scratch)) {
+                moved = true;
+            }
+            self.publish();
+            may_pack = if wanted || moved {
+                true
+            } else {
+                self.store.demote(PACK_PAGES, &mut buffers.scratch) > 0
+            };
+            drop(work);
+        }
+    }
+
+    /// Takes one window out. False when there is nothing to take. The evictor's task gives its
+    /// `scratch` and packs what it stores; a fault gives none, for nothing slow may happen there.
+    fn evict_window(&self, scratch: Option<&mut Scratch>) -> bool {
+        let mut turn = self.staging.turn();
+        let Some(window) = turn.take_free() else {
+            let oldest = turn.oldest(0);
+            drop(turn);
+            match oldest {
+                Some(window) => self.retire(window, scratch),
+                None => sched_yield(),
+            }
+            return true;
+        };
+        let mut moved = 0;
+        let mut shared = None;
+        for _ in 0..TRIES {
+            let Some(victims) = self.next_victims(turn.hand()) else { break };
+            let busy;
+            (moved, busy) = self.move_out(&victims, window);
+            shared = (busy != 0).then_some((victims, busy)).or(shared);
+            if moved > 0 {
+                break;
+            }
+        }
+        if moved == 0 {
+            turn.give_back(window);
+        } else {
+            turn.pool(window, moved);
+        }
+        let due = turn.oldest(self.pool_pages());
+        drop(turn);
+        if let Some((victims, busy)) = shared.filter(|_| scratch.is_some()) {
+            self.break_sharing(&victims, busy);
+        }
+        if let Some(due) = due {
+            self.retire(due, scratch);
+        }
+        moved > 0
+    }
+
+    /// Claims the next window with resident pages; None after the hand went once around.
+    fn next_victims(&self, hand: &mut usize) -> Option<Victims<'_>> {
+        let mut wrapped = false;
+        let began = *hand;
+        loop {
+            let region = self.regions.lock().at_or_after(*hand).copied();
+            let Some(region) = region.filter(|r| !wrapped || r.start.max(*hand) <= began) else {
+                if wrapped {
+                    return None;
+                }
+                wrapped = true;
+                *hand = 0;
+                continue;
+            };
+            let from = region.start.max(*hand);
+            let Some((at, leaf)) =
+                self.table.next_leaf(from, region.end).filter(|_| !region.locked)
+            else {
+                *hand = region.end;
+                continue;
+            };
+            if leaf.resident.load(Ordering::Relaxed) <= 0 {
+                *hand = leaf_end(at);
+                continue;
+            }
+            let end = ((at / WINDOW_BYTES + 1) * WINDOW_BYTES).min(region.end);
+            *hand = end;
+            let victims = Self::claim(leaf, at, end);
+            if victims.claimed != 0 {
+                return Some(victims);
+            }
+        }
+    }
+
+    /// Marks the resident pages of a part of a window as leaving.
+    fn claim(leaf: &Leaf, from: usize, end: usize) -> Victims<'_> {
+        let first = place(from) / WINDOW_PAGES * WINDOW_PAGES;
+        let address = from / WINDOW_BYTES * WINDOW_BYTES;
+        leaf.begin_moving(first / WINDOW_PAGES);
+        let mut victims = Victims { address, leaf, first, claimed: 0, mixed: false };
+        for page in place(from)..place(from) + (end - from) / PAGE_SIZE {
+            let seen = leaf.load(page);
+            match seen.state() {
+                State::Resident if seen.has(Entry::INHERITED) => victims.mixed = true,
+                State::Resident if seen.has(Entry::REFUSED) => {
+                    victims.mixed = true;
+                    let _ = leaf.exchange(page, seen, seen.without(Entry::REFUSED));
+                }
+                State::Resident if leaf.exchange(page, seen, seen.to(State::Leaving)) => {
+                    victims.claimed |= 1 << (page - first);
+                }
+                State::Resident | State::Filling => victims.mixed = true,
+                _ => {}
+            }
+        }
+        if victims.claimed == 0 {
+            leaf.end_moving(first / WINDOW_PAGES);
+        }
+        victims
+    }
+
+    /// Moves claimed pages to a staging window and settles their entries there. Returns how many
+    /// moved, and which were refused because they are pinned or shared.
+    fn move_out(&self, victims: &Victims<'_>, window: u16) -> (usize, u64) {
+        let staging = self.staging.window_address(window);
+        let mut left = victims.claimed;
+        let mut refused = 0u64;
+        let mut busy = 0u64;
+        let mut again = 0;
+        while left != 0 {
+            let from = left.trailing_zeros() as usize;
+            let to = if victims.mixed {
+                from + (left >> from).trailing_ones() as usize
+            } else {
+                WINDOW_PAGES - left.leading_zeros() as usize
+            };
+            let offset = from * PAGE_SIZE;
+            let bytes = (to - from) * PAGE_SIZE;
+            let source = victims.address + offset;
+            let done = self.staging_uffd().move_out(staging + offset, source, bytes);
+            let reached = from + done.bytes / PAGE_SIZE;
+            left &= !bits(from, reached);
+            if let Some(errno) = done.stopped {
+                again = if done.bytes > 0 { 0 } else { again + 1 };
+                if errno == Errno::AGAIN && again < AGAIN_MAX {
+                    continue;
+                }
+                // The claimed page at which the kernel stopped stays where it is.
+                let stuck = left.trailing_zeros().min(63);
+                let bit = left & (1 << stuck);
+                refused |= bit;
+                busy |= if errno == Errno::BUSY { bit } else { 0 };
+                left &= !bit;
+            }
+        }
+        victims.leaf.end_moving(victims.first / WINDOW_PAGES);
+        let moved = self.land(victims, window, refused);
+        (moved, busy)
+    }
+
+    /// Settles the entries of a window after the move: what arrived in staging is pooled, what
+    /// was refused is resident, and what is in neither place had been dropped by the program.
+    fn land(&self, victims: &Victims<'_>, window: u16, refused: u64) -> usize {
+        let mut present = [0u8; WINDOW_PAGES];
+        let known = residency(self.staging.window_address(window), &mut present).is_ok();
+        if !known {
+            self.broken(line!());
+        }
+        let mut moved = 0;
+        let mut left = victims.claimed;
+        while left != 0 {
+            let page = left.trailing_zeros() as usize;
+            left &= left - 1;
+            let address = victims.address + page * PAGE_SIZE;
+            let at = victims.first + page;
+            let seen = victims.leaf.load(at);
+            let handle = if seen.has(Entry::CLEAN) { seen.handle() } else { 0 };
+            let new = if refused & 1 << page != 0 {
+                self.counters().evictions_refused.fetch_add(1, Ordering::Relaxed);
+                seen.to(State::Resident).with(Entry::REFUSED)
+            } else if present[page] & 1 != 0 {
+                let slot = usize::from(window) * WINDOW_PAGES + page;
+                self.staging.write_note(slot, address, handle);
+                moved += 1;
+                victims.leaf.resident.fetch_sub(1, Ordering::Relaxed);
+                Entry::new(State::Pooled, slot as u64)
+            } else {
+                if handle != 0 {
+                    self.flush(handle);
+                }
+                victims.leaf.resident.fetch_sub(1, Ordering::Relaxed);
+                self.uncharge(1);
+                Entry::NONE
+            };
+            if victims.leaf.settle(at, new) {
+                self.main().wake(address, PAGE_SIZE);
+            }
+        }
+        moved
+    }
+
+    /// Writes a pooled window back to the store and frees its memory.
+    fn retire(&self, window: u16, mut scratch: Option<&mut Scratch>) {
+        let base = usize::from(window) * WINDOW_PAGES;
+        let mut present = [0u8; WINDOW_PAGES];
+        if residency(self.staging.window_address(window), &mut present).is_err() {
+            self.broken(line!());
+        }
+        let mut freed = 0;
+        for slot in (base..base + WINDOW_PAGES).filter(|slot| present[slot - base] & 1 != 0) {
+            let address = self.staging.note(slot).address.load(Ordering::Acquire) as usize;
+            let Some(leaf) = self.table.find(address) else { self.broken(line!()) };
+            let at = place(address);
+            let Some(seen) = Self::take_from_pool(leaf, at, slot) else {
+                // Rescued since, or forgotten by the program: then it goes with the window.
+                freed += i64::from(self.is_staged(slot));
+                continue;
+            };
+            let new = self.write_back(slot, address, scratch.as_deref_mut());
+            match new.state() {
+                State::Far => {
+                    freed += 1;
+                    self.count_far(1);
+                }
+                State::Resident => {
+                    leaf.resident.fetch_add(1, Ordering::Relaxed);
+                }
+                _ => freed += 1,
+            }
+            let waited = leaf.settle(at, new);
+            if waited || seen.has(Entry::WAITED) {
+                self.main().wake(address, PAGE_SIZE);
+            }
+        }
+        let _ = advise(self.staging.window_address(window), WINDOW_BYTES, Advice::LinuxDontNeed);
+        self.uncharge(freed);
+        self.staging.turn().give_back(window);
+    }
+
+    /// Marks a pooled page as leaving; None when it is not in this slot any more. A rescue that is
+    /// under way is waited for.
+    fn take_from_pool(leaf: &Leaf, at: usize, slot: usize) -> Option<Entry> {
+        loop {
+            let seen = leaf.load(at);
+            match seen.state() {
+                State::Pooled if seen.handle() == slot as u64 => {
+                    if leaf.exchange(at, seen, seen.to(State::Leaving)) {
+                        return Some(seen);
+                    }
+                }
+                State::Filling if seen.handle() == slot as u64 => sched_yield(),
+                _ => return None,
+            }
+        }
+    }
+
+    fn is_staged(&self, slot: usize) -> bool {
+        let mut present = [0u8];
+        residency(self.staging.slot_address(slot), &mut present).is_ok() && present[0] & 1 != 0
+    }
+
+    /// Stores a staged page, or finds that the store has it already. When every tier refuses, the
+    /// page goes back to the program, above its budget.
+    fn write_back(&self, slot: usize, address: usize, scratch: Option<&mut Scratch>) -> Entry {
+        let counters = self.counters();
+        let clean = self.staging.note(slot).handle.load(Ordering::Acquire);
+        if clean != 0 {
+            counters.evictions.fetch_add(1, Ordering::Relaxed);
+            counters.evictions_clean.fetch_add(1, Ordering::Relaxed);
+            return Entry::new(State::Far, clean);
+        }
+        self.link.transfer(1);
+        let handle = self.fresh_handle();
+        // SAFETY: the staged page is mapped, only this task works on its slot (the entry is
+        // marked), and no thread of the program can reach it.
+        let page = unsafe { &*(self.staging.slot_address(slot) as *const [u8; PAGE_SIZE]) };
+        let stored = match scratch {
+            Some(scratch) => self.store_packed(handle, page, scratch),
+            None => matches!(self.store.put(self.pool, Self::key(handle), page), Put::Stored),
+        };
+        if stored {
+            counters.evictions.fetch_add(1, Ordering::Relaxed);
+            Entry::new(State::Far, handle)
+        } else {
+            self.keep(slot, address)
+        }
+    }
+
+    /// Stores a page off the fault path. A store that is full first makes room: by moving its
+    /// coldest pages to the next tier, by giving up copies of pages that are resident.
+    fn store_packed(&self, handle: u64, page: &[u8], scratch: &mut Scratch) -> bool {
+        let key = Self::key(handle);
+        for attempt in 0..3 {
+            if let Put::Stored = self.store.put_compressed(self.pool, key, page, scratch) {
+                return true;
+            }
+            let made_room = match attempt {
+                0 => self.store.demote(MAKE_ROOM_PAGES, scratch) > 0,
+                1 => self.give_up_clean(MAKE_ROOM_PAGES) > 0,
+                _ => false,
+            };
+            if !made_room && attempt == 1 {
+                break;
+            }
+        }
+        self.say_full();
+        false
+    }
+
+    /// Tells the user, once, that no tier takes more.
+    fn say_full(&self) {
+        if self.told_full.swap(1, Ordering::Relaxed) != 0 {
+            return;
+        }
+        let pid = self.slot.pid.load(Ordering::Relaxed);
+        match self.store.take_disk_error() {
+            Some(errno) => {
+                self.tree.notify(Notice::DiskFailed, pid, errno.raw_os_error() as u64);
+            }
+            None => self.tree.notify(Notice::StoreFull, pid, self.excess(0).max(0) as u64),
+        }
+    }
+
+    /// Frees the store's copies of resident pages; they are dirty from now on.
+    fn give_up_clean(&self, most: usize) -> usize {
+        let mut given = 0;
+        let all = self.regions.lock().all().to_vec();
+        for region in all {
+            self.table.for_each(region.start, region.end, |_, leaf, at| {
+                let seen = leaf.load(at);
+                if given < most && seen.state() == State::Resident && seen.has(Entry::CLEAN) {
+                    let dirty = Entry::new(State::Resident, 0);
+                    if leaf.exchange(at, seen, dirty) {
+                        self.flush(seen.handle());
+                        given += 1;
+                    }
+                }
+            });
+        }
+        given
+    }
+
+    /// Puts a page that no tier takes back into the program.
+    fn keep(&self, slot: usize, address: usize) -> Entry {
+        self.counters().store_refusals.fetch_add(1, Ordering::Relaxed);
+        loop {
+            let done = self.main().move_in(address, self.staging.slot_address(slot));
+            match done.stopped {
+                None => return Entry::new(State::Resident, 0).with(Entry::REFUSED),
+                Some(Errno::AGAIN) => sched_yield(),
+                // The mapping is gone, and with it the need for the page.
+                Some(_) => return Entry::NONE,
+            }
+        }
+    }
+
+    /// Pages that the kernel would not move because a fork shares them get a copy of their own,
+    /// so that they can leave when the hand passes next. Pinned pages stay as they are.
+    fn break_sharing(&self, victims: &Victims<'_>, busy: u64) {
+        for page in (0..WINDOW_PAGES).filter(|page| busy & 1 << page != 0) {
+            let address = victims.address + page * PAGE_SIZE;
+            let seen = victims.leaf.load(victims.first + page);
+            if seen.state() == State::Resident && !seen.has(Entry::CLEAN) {
+                let _ = advise(address, PAGE_SIZE, Advice::LinuxPopulateWrite);
+            }
+        }
+    }
+}
+
+/// Bits `from..to` of a window.
+fn bits(from: usize, to: usize) -> u64 {
+    let below = |n: usize| if n >= WINDOW_PAGES { u64::MAX } else { (1 << n) - 1 };
+    below(to) & !below(from)
+}

@@ -1,0 +1,381 @@
+//! Answering a fault: the page's entry says where it is, and each place has its way in.
+//!
+//! Whoever answers first marks the entry [`State::Filling`]; anybody else who meets the mark
+//! leaves [`Entry::WAITED`] there and lets the thread sleep until it is woken.
+
+use crate::pager::{Buffers, Pager};
+use crate::table::{Entry, Leaf, State, WINDOW_PAGES, place};
+use crate::tree::Notice;
+use rustix::io::Errno;
+use rustix::thread::sched_yield;
+use spillway_platform::PAGE_SIZE;
+use spillway_tiers::PageBuf;
+use std::sync::atomic::Ordering;
+
+/// A fault as its handler sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    /// The page, by its first address.
+    pub address: usize,
+    /// The program wanted to write.
+    pub write: bool,
+    /// The page is there and write-protected.
+    pub protected: bool,
+}
+
+/// Zeros to fill fresh pages from.
+static ZEROS: [PageBuf; crate::streams::MOST_AHEAD] =
+    [const { PageBuf::ZERO }; crate::streams::MOST_AHEAD];
+
+impl Pager {
+    /// Answers a fault. When this returns the faulting thread goes on, faults again, or sleeps
+    /// until another task that has its page at work wakes it.
+    pub fn answer(&self, fault: Fault, buffers: &mut Buffers) {
+        let at = place(fault.address);
+        let Some(leaf) = self.table.leaf(fault.address) else { self.broken(line!()) };
+        loop {
+            let seen = leaf.load(at);
+            let answered = match seen.state() {
+                State::Untouched => self.first_touch(leaf, fault.address),
+                State::Far => self.fetch(leaf, seen, fault, buffers),
+                State::Resident if fault.protected => self.first_write(leaf, seen, fault.address),
+                State::Resident => self.already_there(leaf, seen, fault.address),
+                State::Pooled => self.rescue(leaf, seen, fault.address),
+                State::Filling | State::Leaving => {
+                    leaf.exchange(at, seen, seen.with(Entry::WAITED))
+                }
+                State::Poisoned => {
+                    self.poison(fault.address);
+                    true
+                }
+            };
+            if answered {
+                return;
+            }
+        }
+    }
+
+    /// Marks the page as being filled by the caller and waits while its window is moved out.
+    fn begin_filling(leaf: &Leaf, at: usize, seen: Entry) -> bool {
+        if !leaf.exchange(at, seen, seen.to(State::Filling)) {
+            return false;
+        }
+        while !leaf.may_fill(at) {
+            sched_yield();
+        }
+        true
+    }
+
+    /// Takes the mark off again and wakes the threads that came meanwhile.
+    fn settle(&self, leaf: &Leaf, address: usize, new: Entry) {
+        if leaf.settle(place(address), new) {
+            self.main().wake(address, PAGE_SIZE);
+        }
+    }
+
+    /// Fills a page that was never touched, and those after it when a walk touches one after the
+    /// other.
+    fn first_touch(&self, leaf: &Leaf, address: usize) -> bool {
+        let at = place(address);
+        if !Self::begin_filling(leaf, at, Entry::NONE) {
+            return false;
+        }
+        let wanted = self.ahead(address).filter(|ahead| ahead.stride == 1).map_or(1, |a| a.count);
+        let mut count = 1;
+        let room = self.room_after(address, wanted);
+        while count < room && Self::begin_filling(leaf, at + count, Entry::NONE) {
+            count += 1;
+        }
+        self.admit(count as i64);
+        let mut done = self.main().copy(address, ZEROS.as_ptr().cast(), count * PAGE_SIZE, false);
+        if done.bytes == 0 && count > 1 {
+            // The mapping may end or change inside the run: the faulting page alone will do.
+            done = self.main().copy(address, ZEROS.as_ptr().cast(), PAGE_SIZE, false);
+        }
+        let there = done.stopped == Some(Errno::EXIST) && done.bytes == 0;
+        let filled = if there { 1 } else { done.bytes / PAGE_SIZE };
+        leaf.resident.fetch_add(filled as i32, Ordering::Relaxed);
+        self.uncharge((count - filled) as i64);
+        for k in 0..count {
+            let new = if k < filled { Entry::new(State::Resident, 0) } else { Entry::NONE };
+            self.settle(leaf, address + k * PAGE_SIZE, new);
+        }
+        if filled == 0 || there {
+            self.main().wake(address, PAGE_SIZE);
+        }
+        let counters = self.counters();
+        counters.first_touches.fetch_add(1, Ordering::Relaxed);
+        counters.prefetches.fetch_add(filled.saturating_sub(1) as u64, Ordering::Relaxed);
+        true
+    }
+
+    /// How far to serve ahead of a fault; None when the user asked not to.
+    fn ahead(&self, address: usize) -> Option<crate::streams::Ahead> {
+        (self.settings.prefetch != 0).then(|| self.streams.fault(address / PAGE_SIZE))
+    }
+
+    /// How many of `wanted` pages from this address on lie in its window and region.
+    fn room_after(&self, address: usize, wanted: usize) -> usize {
+        let in_window = WINDOW_PAGES - address / PAGE_SIZE % WINDOW_PAGES;
+        let wanted = wanted.min(in_window).min(self.most_ahead());
+        if wanted <= 1 {
+            return 1;
+        }
+        let end = self.regions.lock().find(address).map_or(address, |region| region.end);
+        wanted.min(end.saturating_sub(address) / PAGE_SIZE).max(1)
+    }
+
+    /// A small budget is not spent on pages ahead of need.
+    fn most_ahead(&self) -> usize {
+        (self.settings.local_pages as usize / 64).max(1)
+    }
+
+    /// Brings a page in from the store, and those ahead of it when a walk goes on.
+    fn fetch(&self, leaf: &Leaf, seen: Entry, fault: Fault, buffers: &mut Buffers) -> bool {
+        if !Self::begin_filling(leaf, place(fault.address), seen) {
+            return false;
+        }
+        let ahead = self.ahead(fault.address);
+        let began_ns = crate::link::now_ns();
+        match ahead {
+            Some(ahead) if ahead.count > 1 && ahead.stride == 1 => {
+                self.fetch_run(leaf, seen, fault, ahead.count, buffers);
+            }
+            _ => {
+                self.admit(1);
+                self.fill_from_store(leaf, seen, fault.address, fault.write, buffers);
+            }
+        }
+        self.saw_fetch(crate::link::now_ns() - began_ns);
+        if let Some(ahead) = ahead.filter(|a| a.count > 1 && a.stride != 1) {
+            self.fetch_strided(fault.address, ahead, buffers);
+        }
+        self.counters().fetches.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Reads one marked page and fills it. True when the page is there now.
+    fn fill_from_store(
+        &self,
+        leaf: &Leaf,
+        seen: Entry,
+        address: usize,
+        write: bool,
+        buffers: &mut Buffers,
+    ) -> bool {
+        self.link.transfer(1);
+        let protect = !write && self.clean_pays();
+        let key = Self::key(seen.handle());
+        let done = match self.store.read_page(self.pool, key, &mut buffers.page) {
+            Ok(Some(page)) => self.main().copy(address, page.as_ptr(), PAGE_SIZE, protect),
+            Ok(None) => self.broken(line!()),
+            Err(_) => {
+                self.lose(leaf, seen, address);
+                return false;
+            }
+        };
+        self.arrive(leaf, seen, address, protect, done.stopped)
+    }
+
+    /// Settles a page after an attempt to fill it.
+    fn arrive(
+        &self,
+        leaf: &Leaf,
+        seen: Entry,
+        address: usize,
+        protect: bool,
+        stopped: Option<Errno>,
+    ) -> bool {
+        let handle = seen.handle();
+        if let Some(errno) = stopped.filter(|&errno| errno != Errno::EXIST) {
+            // An event waits to be read, or the mapping went: the thread faults again.
+            self.uncharge(1);
+            leaf.settle(place(address), seen.to(State::Far));
+            if errno != Errno::SRCH {
+                self.main().wake(address, PAGE_SIZE);
+            }
+            return false;
+        }
+        leaf.resident.fetch_add(1, Ordering::Relaxed);
+        self.count_far(-i64::from(!seen.has(Entry::INHERITED)));
+        if protect && stopped.is_none() {
+            self.clean_reads.fetch_add(1, Ordering::Relaxed);
+            self.settle(leaf, address, Entry::new(State::Resident, handle).with(Entry::CLEAN));
+        } else {
+            self.settle(leaf, address, Entry::new(State::Resident, 0));
+            self.flush(handle);
+        }
+        if stopped.is_some() {
+            self.main().wake(address, PAGE_SIZE);
+        }
+        true
+    }
+
+    /// Brings in a run of far pages by one transfer into the program.
+    fn fetch_run(
+        &self,
+        leaf: &Leaf,
+        seen: Entry,
+        fault: Fault,
+        want: usize,
+        buffers: &mut Buffers,
+    ) {
+        let at = place(fault.address);
+        let room = self.room_after(fault.address, want);
+        let mut entries = [seen; crate::streams::MOST_AHEAD];
+        let mut count = 1;
+        while count < room {
+            let next = leaf.load(at + count);
+            if next.state() != State::Far || !Self::begin_filling(leaf, at + count, next) {
+                break;
+            }
+            entries[count] = next;
+            count += 1;
+        }
+        self.admit(count as i64);
+        self.link.transfer(count);
+        let read = (0..count).take_while(|&k| {
+            let key = Self::key(entries[k].handle());
+            match self.store.read_page(self.pool, key, &mut buffers.page) {
+                Ok(Some(page)) => {
+                    buffers.run[k].0.copy_from_slice(&*page);
+                    true
+                }
+                Ok(None) => self.broken(line!()),
+                Err(_) => false,
+            }
+        });
+        let read = read.count();
+        let protect = !fault.write && self.clean_pays();
+        let source = buffers.run.as_ptr().cast();
+        let done = if read == 0 {
+            spillway_platform::uffd::Done { bytes: 0, stopped: Some(Errno::IO) }
+        } else {
+            self.main().copy(fault.address, source, read * PAGE_SIZE, protect)
+        };
+        let filled = done.bytes / PAGE_SIZE;
+        for (k, &entry) in entries[..count].iter().enumerate() {
+            let address = fault.address + k * PAGE_SIZE;
+            if k < filled {
+                self.arrive(leaf, entry, address, protect, None);
+            } else if k == 0 && read == 0 {
+                self.lose(leaf, entry, address);
+            } else if k == filled && done.stopped == Some(Errno::EXIST) {
+                self.arrive(leaf, entry, address, protect, done.stopped);
+            } else {
+                self.uncharge(1);
+                self.settle(leaf, address, entry.to(State::Far));
+                self.main().wake(address, PAGE_SIZE);
+            }
+        }
+        self.counters().prefetches.fetch_add(filled.saturating_sub(1) as u64, Ordering::Relaxed);
+    }
+
+    /// Brings in the pages that a strided walk will touch next.
+    fn fetch_strided(&self, from: usize, ahead: crate::streams::Ahead, buffers: &mut Buffers) {
+        for k in 1..ahead.count.min(self.most_ahead()) as i64 {
+            let address =
+                from.wrapping_add_signed((k * ahead.stride) as isize * PAGE_SIZE as isize);
+            let Some(leaf) = self.table.find(address) else { return };
+            let entry = leaf.load(place(address));
+            if entry.state() == State::Far && Self::begin_filling(leaf, place(address), entry) {
+                self.admit(1);
+                if self.fill_from_store(leaf, entry, address, false, buffers) {
+                    self.counters().prefetches.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// The page's bytes failed their checksum: whoever touches it gets SIGBUS, never wrong bytes.
+    fn lose(&self, leaf: &Leaf, seen: Entry, address: usize) {
+        self.uncharge(1);
+        self.count_far(-i64::from(!seen.has(Entry::INHERITED)));
+        self.flush(seen.handle());
+        self.counters().corrupt_reads.fetch_add(1, Ordering::Relaxed);
+        let pid = self.slot.pid.load(Ordering::Relaxed);
+        self.tree.notify(Notice::Corrupt, pid, address as u64);
+        self.poison(address);
+        self.settle(leaf, address, Entry::new(State::Poisoned, 0));
+    }
+
+    fn poison(&self, address: usize) {
+        if self.main().poison(address).is_err() {
+            self.main().wake(address, PAGE_SIZE);
+        }
+    }
+
+    /// First write to a clean page: the store's copy is stale from now on.
+    fn first_write(&self, leaf: &Leaf, seen: Entry, address: usize) -> bool {
+        if seen.has(Entry::CLEAN) {
+            let dirty = seen.without(Entry::CLEAN).without(u64::MAX << 16);
+            if !leaf.exchange(place(address), seen, dirty) {
+                return false;
+            }
+            self.flush(seen.handle());
+            self.clean_writes.fetch_add(1, Ordering::Relaxed);
+            self.counters().write_faults.fetch_add(1, Ordering::Relaxed);
+        }
+        if self.main().unprotect(address, PAGE_SIZE).is_err() {
+            self.main().wake(address, PAGE_SIZE);
+        }
+        true
+    }
+
+    /// A fault on a page that should be there: somebody else answered first, or the program
+    /// dropped the page by advice, after which it reads as zero.
+    fn already_there(&self, leaf: &Leaf, seen: Entry, address: usize) -> bool {
+        if !Self::begin_filling(leaf, place(address), seen) {
+            return false;
+        }
+        let done = self.main().copy(address, ZEROS.as_ptr().cast(), PAGE_SIZE, false);
+        let dropped = done.stopped.is_none();
+        let new = if dropped { Entry::new(State::Resident, 0) } else { seen };
+        self.settle(leaf, address, new);
+        if dropped && seen.has(Entry::CLEAN) {
+            self.flush(seen.handle());
+        }
+        if !dropped {
+            self.main().wake(address, PAGE_SIZE);
+        }
+        true
+    }
+
+    /// Moves a page back from the victim pool, without a transfer.
+    fn rescue(&self, leaf: &Leaf, seen: Entry, address: usize) -> bool {
+        if !Self::begin_filling(leaf, place(address), seen) {
+            return false;
+        }
+        let slot = seen.handle() as usize;
+        let stale = self.staging.note(slot).handle.load(Ordering::Acquire);
+        let done = self.main().move_in(address, self.staging.slot_address(slot));
+        if done.stopped.is_some() {
+            leaf.settle(place(address), seen);
+            self.main().wake(address, PAGE_SIZE);
+            return true;
+        }
+        leaf.resident.fetch_add(1, Ordering::Relaxed);
+        self.settle(leaf, address, Entry::new(State::Resident, 0));
+        if stale != 0 {
+            self.flush(stale);
+        }
+        self.counters().rescues.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Counts pages in that are about to arrive, and makes room for them.
+    fn admit(&self, pages: i64) {
+        let over = self.charge(pages);
+        if self.pre_evicts() {
+            if self.excess(self.settings.local_pages - self.reserve_pages() / 2) > 0 {
+                self.want_eviction();
+            }
+            if !over {
+                return;
+            }
+        }
+        if over {
+            self.make_room();
+        }
+    }
+}

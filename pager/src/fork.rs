@@ -1,0 +1,130 @@
+//! Forks: the child gets a copy of pager and store, and a userfaultfd and tasks of its own.
+//!
+//! Managed ranges are kept from children (MADV_DONTFORK), so that a fork that nobody prepared
+//! gives a child that faults, never one that reads zeros. The C library's fork is prepared: all
+//! tasks come to rest, the ranges are given, and before the child runs any code of the program its
+//! ranges are registered again and its pager is up.
+
+use crate::pager::{Error, Pager};
+use crate::table::{Entry, State, WINDOW_PAGES};
+use crate::tree::Notice;
+use rustix::mm::Advice;
+use spillway_platform::PAGE_SIZE;
+use spillway_platform::memory::advise;
+use spillway_platform::uffd::Uffd;
+use std::sync::atomic::Ordering;
+
+/// How often memory that the C library touches in the child is brought in before giving up.
+const TRIES: usize = 1000;
+
+impl Pager {
+    /// Before a fork, on the forking thread: brings everything to rest and gives the ranges to the
+    /// child. `touch` touches the memory that the C library uses in the child before
+    /// [`Pager::after_fork_in_child`] runs, calling its argument with each address: that memory is
+    /// resident when this returns.
+    pub fn before_fork(&self, touch: impl Fn(&mut dyn FnMut(usize))) {
+        for _ in 0..TRIES {
+            touch(&mut |_| ());
+            self.rest.stop();
+            let mut all_there = true;
+            touch(&mut |address| {
+                let state = self.entry(address).state();
+                all_there &= matches!(state, State::Resident | State::Untouched);
+            });
+            if all_there {
+                break;
+            }
+            self.rest.go_on();
+        }
+        self.store.seal_files();
+        self.advise_fork(Advice::LinuxDoFork);
+    }
+
+    /// After a fork, in the parent: everything goes on.
+    pub fn after_fork_in_parent(&self) {
+        self.advise_fork(Advice::LinuxDontFork);
+        self.rest.go_on();
+    }
+
+    /// After a fork, in the child, before anything of the program runs there. `pid` is the child.
+    ///
+    /// # Errors
+    /// When the child can't be paged. It must end then: its far pages are out of reach.
+    pub fn after_fork_in_child(&'static self, pid: u32) -> Result<(), Error> {
+        let parent_pager = self.slot.pager_pid.load(Ordering::Acquire);
+        // SAFETY: the child has one thread, this one, and no task works on the pager yet.
+        unsafe { (*std::ptr::from_ref(self).cast_mut()).become_child(pid) };
+        self.mark_inherited();
+        let kept: Vec<_> = {
+            let regions = self.regions.lock();
+            let kept = regions.all().iter().filter(|region| region.dont_fork);
+            kept.map(|region| (region.start, region.end)).collect()
+        };
+        for (start, end) in kept {
+            self.regions.lock().remove(start, end);
+            self.forget(start, end);
+        }
+        self.rest.go_on();
+        self.start()?;
+        self.advise_fork(Advice::LinuxDontFork);
+        if !self.store.file_descriptors().is_empty() {
+            let reopened =
+                self.mailbox.ask(crate::registrar::Task::Reopen, parent_pager as usize, 0);
+            reopened.map_err(|_| Error::Store)?;
+        }
+        Ok(())
+    }
+
+    /// The child could not be paged: says so. The caller ends the process.
+    pub fn refuse_fork(&self, error: Error) {
+        let errno = match error {
+            Error::Userfaultfd(errno) | Error::Resources(errno) => errno.raw_os_error(),
+            Error::Store => 0,
+        };
+        self.tree.notify(Notice::ForkRefused, std::process::id(), errno as u64);
+    }
+
+    fn advise_fork(&self, advice: Advice) {
+        for region in self.regions.lock().all().iter().filter(|region| !region.dont_fork) {
+            let _ = advise(region.start, region.end - region.start, advice);
+        }
+    }
+
+    /// What the child has from its parent, its parent counts.
+    fn mark_inherited(&self) {
+        let regions = self.regions.lock().all().to_vec();
+        let (mut resident, mut pooled) = (0, 0);
+        for region in regions {
+            self.table.for_each(region.start, region.end, |_, leaf, at| {
+                let seen = leaf.load(at);
+                match seen.state() {
+                    State::Resident | State::Far => {
+                        resident += i64::from(seen.state() == State::Resident);
+                        let _ = leaf.exchange(at, seen, seen.with(Entry::INHERITED));
+                    }
+                    State::Pooled => pooled += 1,
+                    _ => {}
+                }
+            });
+        }
+        self.inherited.store(resident, Ordering::Relaxed);
+        self.charge(pooled);
+    }
+
+    /// The kernel takes write protection off in a child: clean pages get it back.
+    pub(crate) fn protect_clean(&self, uffd: Uffd) {
+        let regions = self.regions.lock().all().to_vec();
+        let mut last = usize::MAX;
+        for region in regions {
+            self.table.for_each(region.start, region.end, |address, leaf, at| {
+                let window = address / (WINDOW_PAGES * PAGE_SIZE);
+                if leaf.load(at).has(Entry::CLEAN) && window != last {
+                    last = window;
+                    let start = (window * WINDOW_PAGES * PAGE_SIZE).max(region.start);
+                    let end = ((window + 1) * WINDOW_PAGES * PAGE_SIZE).min(region.end);
+                    let _ = uffd.protect(start, end - start);
+                }
+            });
+        }
+    }
+}

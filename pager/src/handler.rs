@@ -1,0 +1,194 @@
+//! The tasks that answer faults, and what the kernel tells besides faults.
+//!
+//! A handler per core waits for the userfaultfd to become readable and takes one message. A fault
+//! it answers itself. Any other message means that a thread has just changed a mapping, and that
+//! thread goes on as soon as the message is *taken*: if it then touches the range, its fault may
+//! be read by another handler before this one has followed the change. So a handler keeps a
+//! sequence number that is odd from before it reads until it has followed an event, and whoever
+//! reads a fault first waits until every handler it finds at an odd number has moved on.
+
+use crate::fault::Fault;
+use crate::pager::{Buffers, Pager, Reading};
+use crate::table::{Entry, State, place};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::thread::sched_yield;
+use spillway_platform::PAGE_SIZE;
+use spillway_platform::memory::is_mapped;
+use spillway_platform::uffd::Message;
+use std::sync::atomic::Ordering;
+
+impl Pager {
+    /// The life of one handler.
+    pub(crate) fn run_handler(&self, number: usize) -> ! {
+        let Ok(buffers) = Buffers::make() else { self.broken(line!()) };
+        let uffd = self.main();
+        loop {
+            let descriptor = uffd.as_fd();
+            let mut readable = [PollFd::new(&descriptor, PollFlags::IN)];
+            if poll(&mut readable, None).is_err() {
+                continue;
+            }
+            let _work = self.rest.work(number);
+            self.take_message(number, buffers);
+        }
+    }
+
+    fn take_message(&self, number: usize, buffers: &mut Buffers) {
+        let began_ns = crate::link::now_ns();
+        let own = &self.readings[number].0;
+        own.fetch_add(1, Ordering::SeqCst);
+        let message = self.main().read();
+        if let Ok(Message::Fault { .. }) | Err(_) = message {
+            own.fetch_add(1, Ordering::SeqCst);
+        }
+        let Ok(message) = message else { return };
+        if let Message::Fault { address, write, protected } = message {
+            self.wait_for_events(Some(number));
+            self.answer(Fault { address, write, protected }, buffers);
+            self.count_fault(began_ns);
+        } else {
+            self.follow(message);
+            own.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Waits until every event that was taken before now has been followed.
+    pub(crate) fn wait_for_events(&self, own: Option<usize>) {
+        let handlers = self.handlers.load(Ordering::Relaxed) as usize;
+        for (number, Reading(other)) in self.readings[..handlers].iter().enumerate() {
+            let seen = other.load(Ordering::SeqCst);
+            if Some(number) != own && seen % 2 == 1 {
+                while other.load(Ordering::SeqCst) == seen {
+                    sched_yield();
+                }
+            }
+        }
+    }
+
+    pub(crate) fn count_fault(&self, began_ns: u64) {
+        let took_ns = crate::link::now_ns() - began_ns;
+        self.counters().faults.fetch_add(1, Ordering::Relaxed);
+        self.counters().fault_ns.fetch_add(took_ns, Ordering::Relaxed);
+        let bucket = crate::tree::bucket_of_ns(took_ns);
+        self.tree.fault_histogram[bucket].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Follows what happened to a mapping.
+    fn follow(&self, message: Message) {
+        match message {
+            Message::Remap { from, to, bytes } => self.moved(from, to, bytes),
+            Message::Remove { start, end } => self.dropped(start, end),
+            Message::Unmap { start, end } => self.unmapped(start, end),
+            Message::Fault { .. } | Message::Other => {}
+        }
+    }
+
+    /// A range was remapped: its entries go with it.
+    fn moved(&self, from: usize, to: usize, bytes: usize) {
+        self.table.for_each(from, from + bytes, |address, leaf, at| {
+            let target = to + (address - from);
+            let Some(new_leaf) = self.table.leaf(target) else { self.broken(line!()) };
+            let seen = loop {
+                let seen = leaf.load(at);
+                match seen.state() {
+                    State::Filling | State::Leaving => sched_yield(),
+                    _ if leaf.exchange(at, seen, Entry::NONE) => break seen,
+                    _ => {}
+                }
+            };
+            if seen.state() == State::Pooled {
+                let note = self.staging.note(seen.handle() as usize);
+                note.address.store(target as u64, Ordering::Release);
+            }
+            if seen.state() == State::Resident {
+                leaf.resident.fetch_sub(1, Ordering::Relaxed);
+                new_leaf.resident.fetch_add(1, Ordering::Relaxed);
+            }
+            new_leaf.entry(place(target)).store(seen.0, Ordering::SeqCst);
+        });
+        let mut regions = self.regions.lock();
+        regions.remove(from, from + bytes);
+        regions.insert(to, to + bytes);
+    }
+
+    /// The contents of a range are about to be dropped. Pages that are resident may stay (advice
+    /// FREE) or go: their entries keep saying resident until a fault or the evictor finds out.
+    fn dropped(&self, start: usize, end: usize) {
+        self.table.for_each(start, end, |_, leaf, at| {
+            loop {
+                let seen = leaf.load(at);
+                let new = match seen.state() {
+                    State::Filling | State::Leaving => {
+                        sched_yield();
+                        continue;
+                    }
+                    State::Untouched => return,
+                    State::Resident => Entry::new(State::Resident, 0),
+                    _ => Entry::NONE,
+                };
+                if leaf.exchange(at, seen, new) {
+                    self.free_copies(seen);
+                    return;
+                }
+            }
+        });
+    }
+
+    /// A range was unmapped. The message comes after the fact: the range may be in use again, then
+    /// whoever mapped it has already forgotten what was known of it.
+    fn unmapped(&self, start: usize, end: usize) {
+        let parts: Vec<_> = self.regions.lock().overlaps(start, end).collect();
+        for (start, end) in parts {
+            let again = is_mapped(start, end - start)
+                && self.main().unprotect(start, PAGE_SIZE) != Err(rustix::io::Errno::NOENT);
+            if !again {
+                self.regions.lock().remove(start, end);
+                self.forget(start, end);
+            }
+        }
+    }
+
+    /// Forgets what is known of a range that no longer is what it was, and frees its copies.
+    pub(crate) fn forget(&self, start: usize, end: usize) {
+        self.table.for_each(start, end, |_, leaf, at| {
+            loop {
+                let seen = leaf.load(at);
+                match seen.state() {
+                    State::Untouched => return,
+                    State::Filling | State::Leaving => {
+                        sched_yield();
+                        continue;
+                    }
+                    _ => {}
+                }
+                if leaf.exchange(at, seen, Entry::NONE) {
+                    if seen.state() == State::Resident {
+                        leaf.resident.fetch_sub(1, Ordering::Relaxed);
+                        self.uncharge(i64::from(!seen.has(Entry::INHERITED)));
+                    }
+                    self.free_copies(seen);
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Frees what the store holds of a page that was just forgotten.
+    fn free_copies(&self, seen: Entry) {
+        match seen.state() {
+            State::Far => {
+                self.count_far(-i64::from(!seen.has(Entry::INHERITED)));
+                self.flush(seen.handle());
+            }
+            State::Resident if seen.has(Entry::CLEAN) => self.flush(seen.handle()),
+            State::Pooled => {
+                let note = self.staging.note(seen.handle() as usize);
+                let handle = note.handle.swap(0, Ordering::AcqRel);
+                if handle != 0 {
+                    self.flush(handle);
+                }
+            }
+            _ => {}
+        }
+    }
+}

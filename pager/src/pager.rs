@@ -1,0 +1,332 @@
+//! The pager of one process: its parts, its budget and its handles.
+
+use crate::link::Link;
+use crate::regions::Regions;
+use crate::rest::Rest;
+use crate::staging::Staging;
+use crate::streams::Streams;
+use crate::table::{Entry, Table};
+use crate::tree::{Counters, Eviction, Notice, Replacement, Settings, Slot, Tree};
+use rustix::io::Errno;
+use rustix::thread::futex;
+use spillway_platform::memory::map_native;
+use spillway_platform::uffd::Uffd;
+use spillway_platform::{PAGE_SIZE, sys};
+use spillway_store::{ClientConfig, Config, DiskConfig, Scratch, Store};
+use spillway_tiers::PageBuf;
+use spillway_tiers::sync::Lock;
+use spillway_types::{Key, Lifetime, PoolId, PoolSpec, Sharing};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+/// Most fault-handling threads of a process.
+pub const HANDLERS_MAX: usize = 32;
+/// Place of the evictor in [`Rest`]; handlers have the places below it.
+pub(crate) const EVICTOR_PLACE: usize = HANDLERS_MAX;
+/// Place of the program's own threads in [`Rest`], shared by all of them.
+pub(crate) const PROGRAM_PLACE: usize = HANDLERS_MAX + 1;
+/// A fetch that takes longer than this makes the victim pool pay, ns (measured: a rescue costs 6
+/// to 8 µs, so it pays when a fetch costs two to three times that).
+const POOL_PAYS_NS: u64 = 15_000;
+/// Part of the budget that the victim pool takes when it is in use.
+const POOL_SHARE: i64 = 5;
+
+/// Why a process can't be paged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Error {
+    /// userfaultfd was refused.
+    Userfaultfd(Errno),
+    /// No memory for the pager's own data, or no tasks.
+    Resources(Errno),
+    /// The store could not be opened.
+    Store,
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Userfaultfd(errno) => write!(f, "userfaultfd was refused: {errno}"),
+            Self::Resources(errno) => write!(f, "no resources for the pager: {errno}"),
+            Self::Store => write!(f, "the page store could not be opened"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Buffers of one task that answers faults or evicts.
+pub struct Buffers {
+    /// A page on its way from the store.
+    pub(crate) page: PageBuf,
+    /// Several pages on their way, one after the other.
+    pub(crate) run: [PageBuf; crate::streams::MOST_AHEAD],
+    /// The compressor's tables.
+    pub(crate) scratch: Scratch,
+}
+
+impl Buffers {
+    /// Fresh buffers, in native memory, for ever.
+    ///
+    /// # Errors
+    /// When the kernel gives no memory.
+    pub fn make() -> Result<&'static mut Self, Error> {
+        let bytes = size_of::<Self>().next_multiple_of(PAGE_SIZE);
+        let buffers = map_native(bytes).map_err(Error::Resources)? as *mut Self;
+        // SAFETY: a fresh zeroed mapping of the right size and alignment, owned by the caller; the
+        // one field for which zeros do not do is written before the reference is made.
+        unsafe {
+            (&raw mut (*buffers).scratch).write(Scratch::new());
+            Ok(&mut *buffers)
+        }
+    }
+}
+
+/// Sequence number of a handler: odd while it reads or follows an event; see [`crate::handler`].
+#[repr(align(64))]
+pub(crate) struct Reading(pub(crate) AtomicU32);
+
+/// The pager of one process.
+pub struct Pager {
+    pub(crate) tree: &'static Tree,
+    pub(crate) slot: &'static Slot,
+    pub(crate) settings: Settings,
+    pub(crate) table: Table,
+    pub(crate) regions: Lock<Regions>,
+    pub(crate) staging: Staging,
+    pub(crate) rest: Rest,
+    pub(crate) streams: Streams,
+    pub(crate) link: Link,
+    pub(crate) store: Store,
+    pub(crate) pool: PoolId,
+    pub(crate) readings: [Reading; HANDLERS_MAX],
+    pub(crate) handlers: AtomicU32,
+    /// Registered ranges fault here.
+    main_uffd: AtomicI32,
+    /// The staging area, without events, so that dropping its pages waits for nobody.
+    staging_uffd: AtomicI32,
+    next_handle: AtomicU64,
+    /// Smoothed time of a fetch, ns.
+    fetch_ns: AtomicU64,
+    /// Pages read in clean and those written soon after, to judge whether clean pages pay.
+    pub(crate) clean_reads: AtomicU64,
+    pub(crate) clean_writes: AtomicU64,
+    /// Store bytes that this process had when it was forked; its parent counts them.
+    inherited_store_bytes: AtomicI64,
+    /// Resident pages that came with a fork and that another process counts.
+    pub(crate) inherited: AtomicI64,
+    /// 1 when the evictor has work; it sleeps on this.
+    pub(crate) wanted: AtomicU32,
+    /// Tells that the pager of this process is up: 1, or failed: 2.
+    pub(crate) ready: AtomicU32,
+    pub(crate) mailbox: crate::registrar::Mailbox,
+    /// Set once a tier refused a page, so that the user is told once.
+    pub(crate) told_full: AtomicU32,
+}
+
+impl Pager {
+    /// A pager for this process with its store, not yet running.
+    ///
+    /// # Errors
+    /// When there is no memory, or the disk tier's directory can't be used.
+    pub fn new(tree: &'static Tree, pid: u32) -> Result<Self, Error> {
+        let settings = tree.settings;
+        let store = open_store(&settings)?;
+        let client = store.add_client(ClientConfig::default()).map_err(|_| Error::Store)?;
+        let spec = PoolSpec { lifetime: Lifetime::Persistent, sharing: Sharing::Private };
+        let pool = store.create_pool(client, spec).map_err(|_| Error::Store)?;
+        Ok(Self {
+            tree,
+            slot: take_slot(tree, pid),
+            settings,
+            table: Table::new().map_err(Error::Resources)?,
+            regions: Lock::new(Regions::new()),
+            staging: Staging::new().map_err(Error::Resources)?,
+            rest: Rest::new(),
+            streams: Streams::new(),
+            link: Link::new(settings.link_delay_ns),
+            store,
+            pool,
+            readings: [const { Reading(AtomicU32::new(0)) }; HANDLERS_MAX],
+            handlers: AtomicU32::new(0),
+            main_uffd: AtomicI32::new(-1),
+            staging_uffd: AtomicI32::new(-1),
+            next_handle: AtomicU64::new(1),
+            fetch_ns: AtomicU64::new(0),
+            clean_reads: AtomicU64::new(0),
+            clean_writes: AtomicU64::new(0),
+            inherited_store_bytes: AtomicI64::new(0),
+            inherited: AtomicI64::new(0),
+            wanted: AtomicU32::new(0),
+            ready: AtomicU32::new(0),
+            mailbox: crate::registrar::Mailbox::new(),
+            told_full: AtomicU32::new(0),
+        })
+    }
+
+    pub(crate) fn counters(&self) -> &'static Counters {
+        &self.tree.counters
+    }
+
+    pub(crate) fn main(&self) -> Uffd {
+        Uffd::from_number(self.main_uffd.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn staging_uffd(&self) -> Uffd {
+        Uffd::from_number(self.staging_uffd.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_uffds(&self, main: Uffd, staging: Uffd) {
+        self.main_uffd.store(main.number(), Ordering::Release);
+        self.staging_uffd.store(staging.number(), Ordering::Release);
+    }
+
+    /// Moves this pager to a forked child's slot: what the child has, its parent counts.
+    pub(crate) fn become_child(&mut self, pid: u32) {
+        self.slot = take_slot(self.tree, pid);
+        let inherited = self.store.memory_bytes() as i64;
+        self.inherited_store_bytes.store(inherited, Ordering::Relaxed);
+        self.ready.store(0, Ordering::Relaxed);
+        self.wanted.store(0, Ordering::Relaxed);
+        for reading in &self.readings {
+            reading.0.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The page under a store key: a million pages to an object.
+    pub(crate) fn key(handle: u64) -> Key {
+        Key { object: handle >> 20, index: (handle & 0xf_ffff) as u32 }
+    }
+
+    pub(crate) fn fresh_handle(&self) -> u64 {
+        self.next_handle.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Frees the store's copy of a page.
+    pub(crate) fn flush(&self, handle: u64) {
+        self.store.flush(self.pool, Self::key(handle));
+    }
+
+    /// Counts pages in. True when the budget asks for eviction now.
+    pub(crate) fn charge(&self, pages: i64) -> bool {
+        let counters = self.counters();
+        self.slot.resident_pages.fetch_add(pages, Ordering::Relaxed);
+        let now = counters.resident_pages.fetch_add(pages, Ordering::Relaxed) + pages;
+        if now > counters.resident_peak_pages.load(Ordering::Relaxed) {
+            counters.resident_peak_pages.fetch_max(now, Ordering::Relaxed);
+        }
+        now > self.settings.local_pages as i64
+    }
+
+    /// Counts pages out.
+    pub(crate) fn uncharge(&self, pages: i64) {
+        self.slot.resident_pages.fetch_sub(pages, Ordering::Relaxed);
+        self.counters().resident_pages.fetch_sub(pages, Ordering::Relaxed);
+    }
+
+    /// Counts far pages, in or out.
+    pub(crate) fn count_far(&self, pages: i64) {
+        self.slot.far_pages.fetch_add(pages, Ordering::Relaxed);
+        self.counters().far_pages.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// Pages in the whole tree above `limit_pages`.
+    pub(crate) fn excess(&self, limit_pages: u64) -> i64 {
+        self.counters().resident_pages.load(Ordering::Relaxed) - limit_pages as i64
+    }
+
+    /// Pages that the evictor keeps free ahead of need.
+    pub(crate) fn reserve_pages(&self) -> u64 {
+        (self.settings.local_pages / 32).clamp(16, 2048)
+    }
+
+    /// Whether pages leave ahead of need.
+    pub(crate) fn pre_evicts(&self) -> bool {
+        self.settings.eviction == Eviction::PreEvict as u32
+    }
+
+    /// Pages that the victim pool holds; 0 for plain round-robin.
+    pub(crate) fn pool_pages(&self) -> i64 {
+        let clock = match self.settings.replacement {
+            r if r == Replacement::Clock as u32 => true,
+            r if r == Replacement::RoundRobin as u32 => false,
+            _ => self.fetch_ns.load(Ordering::Relaxed) > POOL_PAYS_NS,
+        };
+        if clock { self.settings.local_pages as i64 / POOL_SHARE } else { 0 }
+    }
+
+    /// Takes the time of a fetch into the running mean.
+    pub(crate) fn saw_fetch(&self, took_ns: u64) {
+        let mean = self.fetch_ns.load(Ordering::Relaxed);
+        self.fetch_ns.store(mean - mean / 64 + took_ns / 64, Ordering::Relaxed);
+    }
+
+    /// Whether a page that is read in should be write-protected, so that it is known to be clean
+    /// when it leaves: not while more than a third of such pages are written soon after.
+    pub(crate) fn clean_pays(&self) -> bool {
+        let reads = self.clean_reads.load(Ordering::Relaxed);
+        let writes = self.clean_writes.load(Ordering::Relaxed);
+        if reads > 1 << 16 {
+            self.clean_reads.store(reads / 2, Ordering::Relaxed);
+            self.clean_writes.store(writes / 2, Ordering::Relaxed);
+        }
+        // One page in 32 is tried nevertheless, so that the judgement can change.
+        writes * 3 <= reads + 64 || self.next_handle.load(Ordering::Relaxed).is_multiple_of(32)
+    }
+
+    /// Wakes the evictor, once.
+    pub(crate) fn want_eviction(&self) {
+        if self.wanted.load(Ordering::Relaxed) == 0 && self.wanted.swap(1, Ordering::AcqRel) == 0 {
+            let _ = futex::wake(&self.wanted, futex::Flags::PRIVATE, 1);
+        }
+    }
+
+    /// Brings the gauges of the store up to date.
+    pub(crate) fn publish(&self) {
+        let inherited = self.inherited_store_bytes.load(Ordering::Relaxed);
+        let own = (self.store.memory_bytes() as i64 - inherited).max(0);
+        let before = self.slot.store_bytes.swap(own, Ordering::Relaxed);
+        let counters = self.counters();
+        let now = counters.store_bytes.fetch_add(own - before, Ordering::Relaxed) + own - before;
+        counters.store_peak_bytes.fetch_max(now, Ordering::Relaxed);
+        counters.disk_bytes.store(self.store.disk_bytes() as i64, Ordering::Relaxed);
+        counters.same_filled_pages.store(self.store.same_filled_pages() as i64, Ordering::Relaxed);
+        counters.compressed_pages.store(self.store.compressed_pages() as i64, Ordering::Relaxed);
+    }
+
+    /// The pager met something it can't explain: it kills the program rather than serve bytes it
+    /// isn't sure of.
+    pub(crate) fn broken(&self, line: u32) -> ! {
+        let pid = self.slot.pid.load(Ordering::Relaxed);
+        self.tree.notify(Notice::Broken, pid, u64::from(line));
+        if let Ok(program) = spillway_platform::process::Program::open(pid) {
+            program.kill();
+        }
+        sys::exit_process(1)
+    }
+
+    /// What is known of the page at an address.
+    #[must_use]
+    pub fn entry(&self, address: usize) -> Entry {
+        let found = self.table.find(address);
+        found.map_or(Entry::NONE, |leaf| leaf.load(crate::table::place(address)))
+    }
+}
+
+fn open_store(settings: &Settings) -> Result<Store, Error> {
+    let mut config = Config::embedded(settings.store_bytes);
+    config.compress = settings.compress != 0;
+    if settings.disk_path_len > 0 {
+        let path = settings.disk_path.get(..settings.disk_path_len as usize);
+        let path = std::ffi::OsStr::from_bytes(path.ok_or(Error::Store)?);
+        config.disk = Some(DiskConfig { dir: path.into(), capacity_bytes: u64::MAX });
+    }
+    Store::open(config).map_err(|_| Error::Store)
+}
+
+/// A free slot of the shared page; the last one, shared, when all are taken.
+fn take_slot(tree: &'static Tree, pid: u32) -> &'static Slot {
+    let free = |slot: &&Slot| {
+        slot.pid.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
+    tree.slots.iter().find(free).unwrap_or(&tree.slots[crate::tree::SLOTS - 1])
+}

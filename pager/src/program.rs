@@ -1,0 +1,120 @@
+//! What the program's own threads tell the pager: which memory to manage, and what they do to it.
+
+use crate::pager::{PROGRAM_PLACE, Pager};
+use crate::registrar::Task;
+use crate::rest::Work;
+use crate::table::{Entry, State};
+use rustix::io::Errno;
+use rustix::mm::Advice;
+use spillway_platform::PAGE_SIZE;
+use spillway_platform::memory::{advise, residency};
+use std::sync::atomic::Ordering;
+
+impl Pager {
+    /// A piece of work on one of the program's threads; a fork waits until it is done.
+    pub(crate) fn program_work(&self) -> Work<'_> {
+        self.rest.work(PROGRAM_PLACE)
+    }
+
+    /// Takes a private anonymous mapping into management. Pages that are there already count and
+    /// may leave like any other.
+    ///
+    /// # Errors
+    /// What the kernel says when it can't be registered; then it stays native.
+    pub fn manage(&self, start: usize, bytes: usize) -> Result<(), Errno> {
+        let end = start + bytes;
+        let _work = self.program_work();
+        self.regions.lock().remove(start, end);
+        self.forget(start, end);
+        let _ = advise(start, bytes, Advice::LinuxNoHugepage);
+        advise(start, bytes, Advice::LinuxDontFork)?;
+        if let Err(errno) = self.mailbox.ask(Task::Register, start, bytes) {
+            let _ = advise(start, bytes, Advice::LinuxDoFork);
+            return Err(errno);
+        }
+        self.adopt_resident(start, end);
+        self.regions.lock().insert(start, end);
+        Ok(())
+    }
+
+    /// Counts the pages of a new range that were there before it was registered.
+    fn adopt_resident(&self, start: usize, end: usize) {
+        let mut present = [0u8; 512];
+        for from in (start..end).step_by(present.len() * PAGE_SIZE) {
+            let count = ((end - from) / PAGE_SIZE).min(present.len());
+            if residency(from, &mut present[..count]).is_err() {
+                continue;
+            }
+            for address in (0..count).filter(|&k| present[k] & 1 != 0).map(|k| from + k * PAGE_SIZE)
+            {
+                let Some(leaf) = self.table.leaf(address) else { return };
+                let resident = Entry::new(State::Resident, 0);
+                if leaf.exchange(crate::table::place(address), Entry::NONE, resident) {
+                    leaf.resident.fetch_add(1, Ordering::Relaxed);
+                    self.charge(1);
+                }
+            }
+        }
+    }
+
+    /// The program is about to unmap a range, or to map something else over it.
+    pub fn release(&self, start: usize, end: usize) {
+        if self.is_managed(start, end) {
+            let _work = self.program_work();
+            self.regions.lock().remove(start, end);
+            self.forget(start, end);
+        }
+    }
+
+    /// Whether any part of a range is managed.
+    #[must_use]
+    pub fn is_managed(&self, start: usize, end: usize) -> bool {
+        self.regions.lock().overlaps(start, end).next().is_some()
+    }
+
+    /// Makes a range native again: all its pages come in and stay.
+    ///
+    /// # Errors
+    /// When pages can't be brought in.
+    pub fn unmanage(&self, start: usize, end: usize) -> Result<(), Errno> {
+        let parts: Vec<_> = {
+            let _work = self.program_work();
+            let mut regions = self.regions.lock();
+            regions.change(start, end, |region| region.locked = true);
+            regions.overlaps(start, end).collect()
+        };
+        for (start, end) in parts {
+            advise(start, end - start, Advice::LinuxPopulateRead)?;
+            let _work = self.program_work();
+            self.mailbox.ask(Task::Unregister, start, end - start)?;
+            self.regions.lock().remove(start, end);
+            self.forget(start, end);
+            advise(start, end - start, Advice::LinuxDoFork)?;
+        }
+        Ok(())
+    }
+
+    /// The program locked a range: its pages stay resident, and count.
+    pub fn lock(&self, start: usize, end: usize, locked: bool) {
+        let _work = self.program_work();
+        self.regions.lock().change(start, end, |region| region.locked = locked);
+    }
+
+    /// The program asked that children get a range, or do not.
+    pub fn keep_from_children(&self, start: usize, end: usize, keep: bool) {
+        let _work = self.program_work();
+        self.regions.lock().change(start, end, |region| region.dont_fork = keep);
+    }
+
+    /// A managed range grew in place or moved and grew: what was added is managed too.
+    pub fn grown(&self, start: usize, end: usize) {
+        let _work = self.program_work();
+        self.regions.lock().insert(start, end);
+    }
+
+    /// The program locked all its memory: managed memory stays pageable, which is said.
+    pub fn say_mlockall(&self) {
+        let pid = self.slot.pid.load(Ordering::Relaxed);
+        self.tree.notify(crate::tree::Notice::MlockAll, pid, 0);
+    }
+}

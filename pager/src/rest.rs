@@ -1,0 +1,73 @@
+//! Bringing all tasks to rest, so that a fork copies a consistent pager and store.
+
+use rustix::thread::futex;
+use rustix::thread::sched_yield;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Places at work; each task with a place of its own needs no shared cache line.
+pub const PLACES: usize = 64;
+
+#[repr(align(64))]
+struct Place(AtomicU32);
+
+/// Who is at work, and whether everybody should stop.
+pub struct Rest {
+    stopping: AtomicU32,
+    places: [Place; PLACES],
+}
+
+/// At work until dropped.
+pub struct Work<'a> {
+    place: &'a AtomicU32,
+}
+
+impl Drop for Work<'_> {
+    fn drop(&mut self) {
+        self.place.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl Rest {
+    /// Nobody at work.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { stopping: AtomicU32::new(0), places: [const { Place(AtomicU32::new(0)) }; PLACES] }
+    }
+
+    /// Begins a piece of work, after the rest if there is one.
+    pub fn work(&self, place: usize) -> Work<'_> {
+        let place = &self.places[place % PLACES].0;
+        loop {
+            place.fetch_add(1, Ordering::SeqCst);
+            if self.stopping.load(Ordering::SeqCst) == 0 {
+                return Work { place };
+            }
+            place.fetch_sub(1, Ordering::Release);
+            let _ = futex::wait(&self.stopping, futex::Flags::PRIVATE, 1, None);
+        }
+    }
+
+    /// Lets nobody begin, and waits until all that began have ended.
+    pub fn stop(&self) {
+        while self.stopping.swap(1, Ordering::SeqCst) == 1 {
+            let _ = futex::wait(&self.stopping, futex::Flags::PRIVATE, 1, None);
+        }
+        for place in &self.places {
+            while place.0.load(Ordering::SeqCst) != 0 {
+                sched_yield();
+            }
+        }
+    }
+
+    /// Lets work go on.
+    pub fn go_on(&self) {
+        self.stopping.store(0, Ordering::SeqCst);
+        let _ = futex::wake(&self.stopping, futex::Flags::PRIVATE, i32::MAX as u32);
+    }
+}
+
+impl Default for Rest {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,69 @@
+//! System calls that rustix has no wrapper for.
+
+use core::arch::asm;
+use rustix::io::Errno;
+
+/// A raw system call with up to six arguments. The kernel's answer, or its error.
+///
+/// # Errors
+/// Whatever the kernel answers with a negative number.
+///
+/// # Safety
+/// The call must be sound with these arguments: pointers valid for what the kernel does with them,
+/// and nothing unmapped or closed that safe code still relies on.
+pub unsafe fn syscall6(number: usize, args: [usize; 6]) -> Result<usize, Errno> {
+    let answer: isize;
+    // SAFETY: the x86-64 system call convention; the kernel clobbers rcx and r11 only.
+    unsafe {
+        asm!("syscall",
+            inlateout("rax") number => answer,
+            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
+            in("r10") args[3], in("r8") args[4], in("r9") args[5],
+            lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    if (-4095..0).contains(&answer) {
+        Err(Errno::from_raw_os_error(-answer as i32))
+    } else {
+        Ok(answer as usize)
+    }
+}
+
+/// Numbers of the system calls made here (x86-64).
+pub mod number {
+    /// `mincore(2)`
+    pub const MINCORE: usize = 27;
+    /// `exit(2)`: ends one thread.
+    pub const EXIT: usize = 60;
+    /// `arch_prctl(2)`
+    pub const ARCH_PRCTL: usize = 158;
+    /// `exit_group(2)`: ends a process.
+    pub const EXIT_GROUP: usize = 231;
+    /// `kcmp(2)`
+    pub const KCMP: usize = 312;
+    /// `close_range(2)`
+    pub const CLOSE_RANGE: usize = 436;
+    /// `rt_sigprocmask(2)`
+    pub const SIGPROCMASK: usize = 14;
+    /// `wait4(2)`
+    pub const WAIT4: usize = 61;
+    /// `setsid(2)`
+    pub const SETSID: usize = 112;
+    /// `gettid(2)`
+    pub const GETTID: usize = 186;
+    /// `tgkill(2)`
+    pub const TGKILL: usize = 234;
+}
+
+/// Ends this thread.
+pub fn exit_thread() -> ! {
+    // SAFETY: exit takes no pointers and does not come back.
+    let _ = unsafe { syscall6(number::EXIT, [0; 6]) };
+    unreachable!("exit came back")
+}
+
+/// Ends this process, all its threads, with a status.
+pub fn exit_process(status: i32) -> ! {
+    // SAFETY: exit_group takes no pointers and does not come back.
+    let _ = unsafe { syscall6(number::EXIT_GROUP, [status as usize, 0, 0, 0, 0, 0]) };
+    unreachable!("exit_group came back")
+}
