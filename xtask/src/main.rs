@@ -4,6 +4,8 @@ mod bench;
 mod ci;
 mod layering;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 /// The developer's commands.
@@ -30,10 +32,17 @@ enum Command {
     },
 }
 
-fn main() -> anyhow::Result<()> {
-    match Arguments::parse().command {
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
         Command::Ci => ci::run(),
         Command::Layering => layering::check(),
         Command::Bench { name, json } => bench::run(&name, json),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }
