@@ -147,6 +147,9 @@ impl Pager {
             }
             let end = ((at / WINDOW_BYTES + 1) * WINDOW_BYTES).min(region.end);
             *hand = end;
+            if self.holds.overlap(at, end) {
+                continue;
+            }
             let victims = Self::claim(leaf, at, end);
             if victims.claimed != 0 {
                 return Some(victims);

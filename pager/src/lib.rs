@@ -13,6 +13,7 @@ mod evict;
 pub mod fault;
 mod fork;
 mod handler;
+mod in_thread;
 pub mod link;
 mod pager;
 mod program;
@@ -25,5 +26,6 @@ pub mod streams;
 pub mod table;
 pub mod tree;
 
+pub use in_thread::Hold;
 pub use pager::{Buffers, Error, Pager};
 pub use start::keep_device;

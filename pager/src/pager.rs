@@ -118,6 +118,8 @@ pub struct Pager {
     pub(crate) wanted: AtomicU32,
     /// Tells that the pager of this process is up: 1, or failed: 2.
     pub(crate) ready: AtomicU32,
+    pub(crate) lending: crate::in_thread::Lending,
+    pub(crate) holds: crate::in_thread::Holds,
     pub(crate) mailbox: crate::registrar::Mailbox,
     /// Set once a tier refused a page, so that the user is told once.
     pub(crate) told_full: AtomicU32,
@@ -158,6 +160,8 @@ impl Pager {
             inherited: AtomicI64::new(0),
             wanted: AtomicU32::new(0),
             ready: AtomicU32::new(0),
+            lending: crate::in_thread::Lending::new(),
+            holds: crate::in_thread::Holds::new(),
             mailbox: crate::registrar::Mailbox::new(),
             told_full: AtomicU32::new(0),
         })

@@ -2,7 +2,6 @@
 
 use crate::pager::{Error, HANDLERS_MAX, Pager};
 use crate::table::{Entry, State};
-use crate::tree::Faults;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{BorrowedFd, IntoRawFd};
 use rustix::io::Errno;
@@ -30,7 +29,7 @@ impl Pager {
         let _blocked = SignalsBlocked::new();
         let events = feature::EVENT_REMAP | feature::EVENT_REMOVE | feature::EVENT_UNMAP;
         let needed = feature::PAGEFAULT_FLAG_WP | feature::MOVE | feature::POISON | events;
-        let in_thread = self.settings.faults == Faults::Signal as u32;
+        let in_thread = self.is_in_thread();
         let features = if in_thread { needed | feature::SIGBUS } else { needed };
         let main = open_uffd(features).map_err(Error::Userfaultfd)?;
         let staging =
@@ -99,7 +98,7 @@ impl Pager {
 
     fn spawn_tasks(&'static self) -> Result<(), Errno> {
         let mut cores = [0usize; HANDLERS_MAX];
-        let in_thread = self.settings.faults == Faults::Signal as u32;
+        let in_thread = self.is_in_thread();
         // In-thread mode has no faults to hand out: one reader of events will do.
         let most = if in_thread { 1 } else { HANDLERS_MAX };
         let count = usable_cores(&mut cores[..most]).max(1);

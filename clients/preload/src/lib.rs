@@ -11,6 +11,7 @@ mod mappings;
 mod native;
 mod raw;
 mod run;
+mod signals;
 
 #[global_allocator]
 static NATIVE: native::NativeHeap = native::NativeHeap::new();

@@ -74,6 +74,9 @@ pub extern "C" fn begin(_: c_int, _: *const *const c_char, environment: *const *
 
 fn publish(pager: &'static Pager) {
     crate::fork::prepare();
+    if pager.is_in_thread() {
+        crate::signals::take_over();
+    }
     PAGER.store(std::ptr::from_ref(pager).cast_mut(), Ordering::Release);
     let early = EARLY.lock();
     for &(start, bytes) in early.ranges[..early.count].iter().filter(|(_, bytes)| *bytes > 0) {

@@ -1,0 +1,165 @@
+//! The in-thread mode's part of the program's signals: SIGBUS is the pager's first. What is not
+//! about managed memory goes on to the program's own handler.
+
+use crate::run::pager;
+use libc::{c_int, c_void, sigaction as action, siginfo_t, sigset_t};
+use spillway_platform::sys::syscall6;
+use spillway_tiers::sync::Lock;
+
+const MASK_BYTES: usize = 8;
+const BUS_BIT: u64 = 1 << (libc::SIGBUS - 1);
+/// Bit of the page fault error code in a signal frame: the access was a write.
+const WROTE: i64 = 2;
+
+/// What the program wants done about SIGBUS.
+static WANTED: Lock<Option<action>> = Lock::new(None);
+
+/// Takes SIGBUS over.
+pub fn take_over() {
+    // SAFETY: a zeroed sigaction is valid; the handler has the signature that SA_SIGINFO means.
+    unsafe {
+        let mut new: action = std::mem::zeroed();
+        let mut old: action = std::mem::zeroed();
+        new.sa_sigaction = on_bus_error as *const () as usize;
+        // No SA_ONSTACK: the program's alternate stack may itself be far.
+        new.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_RESTART;
+        libc::sigfillset(&raw mut new.sa_mask);
+        real_sigaction(libc::SIGBUS, &raw const new, &raw mut old);
+        *WANTED.lock() = Some(old);
+    }
+}
+
+/// glibc's own sigaction, which sets the restorer that the kernel wants.
+unsafe fn real_sigaction(signal: c_int, new: *const action, old: *mut action) -> c_int {
+    type Sigaction = unsafe extern "C" fn(c_int, *const action, *mut action) -> c_int;
+    // SAFETY: glibc has had this symbol with this signature since 2.0.
+    unsafe {
+        let found = libc::dlsym(libc::RTLD_NEXT, c"sigaction".as_ptr());
+        if found.is_null() {
+            return -1;
+        }
+        std::mem::transmute::<*mut c_void, Sigaction>(found)(signal, new, old)
+    }
+}
+
+extern "C" fn on_bus_error(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel hands valid pointers to a handler with SA_SIGINFO.
+    let (address, wrote) = unsafe {
+        let context = &*(context as *const libc::ucontext_t);
+        let error = context.uc_mcontext.gregs[libc::REG_ERR as usize];
+        ((*info).si_addr() as usize, error & WROTE != 0)
+    };
+    if pager().is_some_and(|pager| pager.answer_in_thread(address, wrote)) {
+        return;
+    }
+    let wanted = *WANTED.lock();
+    // SAFETY: the handler is what the program installed for this signal.
+    unsafe {
+        match wanted {
+            Some(wanted) if wanted.sa_sigaction == libc::SIG_IGN => {}
+            Some(wanted) if wanted.sa_sigaction != libc::SIG_DFL => {
+                type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
+                std::mem::transmute::<usize, Handler>(wanted.sa_sigaction)(signal, info, context);
+            }
+            _ => {
+                let mut fatal: action = std::mem::zeroed();
+                fatal.sa_sigaction = libc::SIG_DFL;
+                real_sigaction(signal, &raw const fatal, std::ptr::null_mut());
+            }
+        }
+    }
+}
+
+/// `sigaction(2)`: the program's wish for SIGBUS is kept for what is not the pager's, and no
+/// handler runs with SIGBUS blocked.
+///
+/// # Safety
+/// As sigaction(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigaction(signal: c_int, new: *const action, old: *mut action) -> c_int {
+    // SAFETY: the pointers are null or valid, as the program promises.
+    unsafe {
+        if !pager().is_some_and(|pager| pager.is_in_thread()) {
+            return real_sigaction(signal, new, old);
+        }
+        if signal == libc::SIGBUS {
+            let mut wanted = WANTED.lock();
+            if let (Some(old), Some(before)) = (old.as_mut(), *wanted) {
+                *old = before;
+            }
+            if let Some(new) = new.as_ref() {
+                *wanted = Some(*new);
+            }
+            return 0;
+        }
+        let Some(given) = new.as_ref() else { return real_sigaction(signal, new, old) };
+        let mut open = *given;
+        libc::sigdelset(&raw mut open.sa_mask, libc::SIGBUS);
+        real_sigaction(signal, &raw const open, old)
+    }
+}
+
+/// `signal(2)`, in terms of `sigaction`.
+///
+/// # Safety
+/// As signal(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn signal(number: c_int, handler: usize) -> usize {
+    // SAFETY: zeroed structures are valid; the handler is the program's.
+    unsafe {
+        let mut new: action = std::mem::zeroed();
+        let mut old: action = std::mem::zeroed();
+        new.sa_sigaction = handler;
+        new.sa_flags = libc::SA_RESTART;
+        if sigaction(number, &raw const new, &raw mut old) != 0 {
+            return libc::SIG_ERR;
+        }
+        old.sa_sigaction
+    }
+}
+
+/// `pthread_sigmask(3)`: SIGBUS is never blocked in the in-thread mode.
+///
+/// # Safety
+/// As pthread_sigmask(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_sigmask(
+    how: c_int,
+    set: *const sigset_t,
+    old: *mut sigset_t,
+) -> c_int {
+    // SAFETY: the first eight bytes of a libc signal set are the kernel's; pointers are null or
+    // valid, as the program promises.
+    unsafe {
+        let mut mask = if set.is_null() { 0 } else { *(set as *const u64) };
+        if how != libc::SIG_UNBLOCK && pager().is_some_and(|pager| pager.is_in_thread()) {
+            mask &= !BUS_BIT;
+        }
+        let new = if set.is_null() { 0 } else { &raw const mask as usize };
+        if !old.is_null() {
+            libc::sigemptyset(old);
+        }
+        let args = [how as usize, new, old as usize, MASK_BYTES, 0, 0];
+        match syscall6(libc::SYS_rt_sigprocmask as usize, args) {
+            Ok(_) => 0,
+            Err(errno) => errno.raw_os_error(),
+        }
+    }
+}
+
+/// `sigprocmask(2)`.
+///
+/// # Safety
+/// As sigprocmask(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
+    // SAFETY: passed on.
+    match unsafe { pthread_sigmask(how, set, old) } {
+        0 => 0,
+        errno => {
+            // SAFETY: `__errno_location` is valid on every thread of the program.
+            unsafe { *libc::__errno_location() = errno };
+            -1
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The in-thread mode: a fault raises SIGBUS in the faulting thread, which answers it itself.
+//!
+//! It saves two context switches a fault. The kernel does not answer faults of system calls in
+//! this mode (they fail with EFAULT), so memory that a system call will touch is *held*: it is
+//! brought in before and does not leave until the call is done.
+
+use crate::fault::Fault;
+use crate::pager::{Buffers, Pager};
+use crate::table::{Entry, State, place};
+use crate::tree::Faults;
+use rustix::thread::sched_yield;
+use spillway_platform::PAGE_SIZE;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+/// Threads that can answer faults at the same time.
+const ANSWERERS: usize = 32;
+/// Ranges that can be held at the same time.
+pub(crate) const HOLDS: usize = 64;
+
+/// Buffers for the threads that answer their own faults.
+pub(crate) struct Lending {
+    desks: [Desk; ANSWERERS],
+}
+
+struct Desk {
+    taken: AtomicBool,
+    buffers: AtomicPtr<Buffers>,
+}
+
+impl Desk {
+    const fn free() -> Self {
+        Self { taken: AtomicBool::new(false), buffers: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+}
+
+impl Lending {
+    pub(crate) const fn new() -> Self {
+        Self { desks: [const { Desk::free() }; ANSWERERS] }
+    }
+
+    /// Runs `work` with buffers that nobody else uses meanwhile.
+    fn with(&self, work: impl FnOnce(&mut Buffers)) -> Result<(), crate::Error> {
+        let desk = loop {
+            let free = |desk: &&Desk| !desk.taken.swap(true, Ordering::Acquire);
+            match self.desks.iter().find(free) {
+                Some(desk) => break desk,
+                None => sched_yield(),
+            }
+        };
+        let mut buffers = desk.buffers.load(Ordering::Relaxed);
+        if buffers.is_null() {
+            buffers = Buffers::make()?;
+            desk.buffers.store(buffers, Ordering::Relaxed);
+        }
+        // SAFETY: made once, never freed, and used only by whoever holds the desk.
+        work(unsafe { &mut *buffers });
+        desk.taken.store(false, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// Ranges that system calls are at work on.
+pub(crate) struct Holds {
+    count: AtomicU32,
+    ranges: [(AtomicUsize, AtomicUsize); HOLDS],
+}
+
+/// A held range; let go when dropped.
+pub struct Hold<'a> {
+    holds: &'a Holds,
+    at: usize,
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        self.holds.ranges[self.at].1.store(0, Ordering::Release);
+        self.holds.ranges[self.at].0.store(0, Ordering::Release);
+        self.holds.count.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl Holds {
+    pub(crate) const fn new() -> Self {
+        let ranges = [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; HOLDS];
+        Self { count: AtomicU32::new(0), ranges }
+    }
+
+    fn hold(&self, start: usize, end: usize) -> Hold<'_> {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        loop {
+            for (at, range) in self.ranges.iter().enumerate() {
+                let free = range.0.compare_exchange(0, start, Ordering::SeqCst, Ordering::Relaxed);
+                if free.is_ok() {
+                    range.1.store(end, Ordering::SeqCst);
+                    return Hold { holds: self, at };
+                }
+            }
+            sched_yield();
+        }
+    }
+
+    /// Whether a system call is at work on part of a range.
+    pub(crate) fn overlap(&self, start: usize, end: usize) -> bool {
+        self.count.load(Ordering::SeqCst) != 0
+            && self.ranges.iter().any(|(from, to)| {
+                from.load(Ordering::SeqCst) < end && start < to.load(Ordering::SeqCst)
+            })
+    }
+}
+
+impl Pager {
+    /// Whether threads answer their own faults.
+    #[must_use]
+    pub fn is_in_thread(&self) -> bool {
+        self.settings.faults == Faults::Signal as u32
+    }
+
+    /// Answers a SIGBUS at this address; false when the page is none of the pager's business.
+    pub fn answer_in_thread(&self, address: usize, write: bool) -> bool {
+        let address = address & !(PAGE_SIZE - 1);
+        if self.entry(address).state() == State::Poisoned {
+            return false;
+        }
+        if self.table.find(address).is_none() && !self.is_managed(address, address + PAGE_SIZE) {
+            return false;
+        }
+        let began_ns = crate::link::now_ns();
+        let work = self.program_work();
+        self.wait_for_events(None);
+        let lent = self.lending.with(|buffers| self.answer_own(address, write, buffers));
+        drop(work);
+        if lent.is_err() {
+            self.broken(line!());
+        }
+        self.count_fault(began_ns);
+        true
+    }
+
+    fn answer_own(&self, address: usize, write: bool, buffers: &mut Buffers) {
+        let entry = self.entry(address);
+        match entry.state() {
+            // Somebody else has the page at work: the thread comes again.
+            State::Filling | State::Leaving => sched_yield(),
+            State::Resident if write => {
+                self.answer(Fault { address, write, protected: true }, buffers);
+                // A page that is not clean may not be there at all; then it reads as zero.
+                let dirty = !entry.has(Entry::CLEAN);
+                if dirty && self.table.find(address).is_some_and(|leaf| leaf.load(place(address)) == entry) {
+                    self.answer(Fault { address, write, protected: false }, buffers);
+                }
+            }
+            _ => self.answer(Fault { address, write, protected: false }, buffers),
+        }
+    }
+
+    /// Brings in the memory that a system call will touch, and keeps it until the hold is dropped.
+    /// None when no part of it is managed.
+    pub fn hold(&self, start: usize, bytes: usize) -> Option<Hold<'_>> {
+        let end = start.checked_add(bytes)?;
+        if bytes == 0 || !self.is_managed(start, end) {
+            return None;
+        }
+        let first = start & !(PAGE_SIZE - 1);
+        let hold = self.holds.hold(first, end);
+        for page in (first..end).step_by(PAGE_SIZE) {
+            if self.entry(page).state() != State::Resident {
+                // SAFETY: the program passes this memory to a system call that would fault on it;
+                // if it isn't readable the program gets its signal here instead of EFAULT.
+                let _ = unsafe { std::ptr::read_volatile(page.max(start) as *const u8) };
+            }
+        }
+        Some(hold)
+    }
+}
