@@ -17,12 +17,10 @@ pub(crate) struct Client {
     pub(crate) id: AtomicU64,
     used_pages: AtomicU64,
     target_pages: AtomicU64,
-    /// 1 while puts are refused.
+    /// 1 while puts are refused and flushes logged.
     pub(crate) frozen: AtomicU32,
-    /// 1 while flushes are written to the log.
-    pub(crate) logged: AtomicU32,
-    /// Seed of content hashes: equal for clients that share frames.
-    pub(crate) domain: AtomicU64,
+    /// The sharing domain: equal for clients that share frames.
+    domain: AtomicU32,
 }
 
 /// Puts a serial number and a place in the table together.
@@ -31,13 +29,17 @@ pub(crate) const fn client_id(serial: u64, number: usize) -> ClientId {
 }
 
 impl Client {
-    pub(crate) fn open(&self, id: ClientId, target_pages: u64, domain: u64) {
+    pub(crate) fn open(&self, id: ClientId, target_pages: u64, domain: u16) {
         self.used_pages.store(0, Ordering::Relaxed);
         self.target_pages.store(target_pages, Ordering::Relaxed);
         self.frozen.store(0, Ordering::Relaxed);
-        self.logged.store(0, Ordering::Relaxed);
-        self.domain.store(domain, Ordering::Relaxed);
+        self.domain.store(u32::from(domain), Ordering::Relaxed);
         self.id.store(id.0, Ordering::Release);
+    }
+
+    /// The number of the sharing domain.
+    pub(crate) fn domain(&self) -> u16 {
+        self.domain.load(Ordering::Relaxed) as u16
     }
 
     /// What the arena remembers of the client: never 0, and not reused within 2^32 clients.

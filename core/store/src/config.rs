@@ -33,7 +33,8 @@ impl Config {
     }
 }
 
-/// Whose equal pages share a frame.
+/// Whose equal pages share a frame. Pages of persistent pools only: an ephemeral page must free its
+/// frame when it is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dedup {
     /// Nobody's.

@@ -41,6 +41,22 @@ enum Bytes<'a> {
     Packed(CellPin<'a>),
 }
 
+impl Candidate<'_> {
+    /// Whether others hold the frame too, entries or readers: then moving this one frees nothing.
+    fn is_shared(&self) -> bool {
+        // The entry's reference and this one are expected.
+        matches!(&self.bytes, Bytes::Raw(page) if page.references() > 2)
+    }
+
+    /// The same place with the mark of a page that does not shrink.
+    fn stiff(&self) -> Option<Place> {
+        match self.slot.place() {
+            Place::Raw { frame, length, .. } => Some(Place::Raw { frame, length, stiff: true }),
+            _ => None,
+        }
+    }
+}
+
 impl Store {
     /// Moves up to `pages_max` pages down: the oldest raw pages to the compressed tier (when the
     /// store compresses); then, while memory is close to its capacity, the coldest to the file tier
@@ -100,17 +116,13 @@ impl Store {
         for _ in 0..pages_max {
             let Some(candidate) = self.candidate(&[List::Frames]) else { break };
             let Bytes::Raw(page) = &candidate.bytes else { break };
-            // The slot's reference and this one: more are other slots' or readers', and then
-            // packing frees nothing.
-            let shared = page.references() > 2;
-            let place = if shared { None } else { self.pack(page, scratch) };
+            if candidate.is_shared() {
+                self.settle(candidate, None);
+                continue;
+            }
+            let place = self.pack(page, scratch);
             packed += usize::from(place.is_some());
-            let place = place.or_else(|| match candidate.slot.place() {
-                Place::Raw { frame, length, .. } => {
-                    Some(Place::Raw { frame, length, stiff: !shared })
-                }
-                _ => None,
-            });
+            let place = place.or_else(|| candidate.stiff());
             self.settle(candidate, place);
         }
         packed
@@ -127,8 +139,15 @@ impl Store {
         };
         let mut candidates = [const { None }; WRITE_PAGES_MAX];
         let mut count = 0;
-        while count < WRITE_PAGES_MAX.min(pages_max) {
+        for _ in 0..2 * WRITE_PAGES_MAX {
+            if count == WRITE_PAGES_MAX.min(pages_max) {
+                break;
+            }
             let Some(candidate) = self.candidate(lists) else { break };
+            if candidate.is_shared() {
+                self.settle(candidate, None);
+                continue;
+            }
             if let Bytes::Packed(cell) = &candidate.bytes
                 && !unpack(cell, &mut scratch.pages[count].0)
             {

@@ -2,10 +2,10 @@
 
 use spillway_types::{Key, PoolId};
 
-use crate::index::{LEAF_SHIFT, LeafKey};
+use crate::index::{LEAF_SLOTS, LeafKey, ROOT_CHUNK};
+use crate::migrate::Flushed;
 use crate::pools::Access;
 use crate::shard::{Position, SHARDS};
-use crate::slot::Slot;
 use crate::store::Store;
 
 impl Store {
@@ -21,6 +21,7 @@ impl Store {
         let counters = self.client_shard(slot.owner(), at.shard);
         counters.flushed_pages.add_guarded(self.pages_of(slot));
         let removed = self.remove(&mut index, at.shard, leaf, at.index, access.ephemeral);
+        self.log_flush(access.client, Flushed::Page(pool, key));
         drop(index);
         self.finish(removed);
         true
@@ -29,6 +30,7 @@ impl Store {
     /// Removes all values of an object; the pages that were freed.
     pub fn flush_object(&self, pool: PoolId, object: u64) -> u64 {
         let Some(access) = self.access(pool) else { return 0 };
+        self.log_flush(access.client, Flushed::Object(pool, object));
         let first = LeafKey { object, chunk: 0, pool: access.pool };
         let mut pages = self.flush_leaf(pool, access, first);
         let root = Position::root(access.pool, object, self.seed);
@@ -57,7 +59,7 @@ impl Store {
                 if let Some(key) = live
                     && key.object == object
                     && key.pool == access.pool
-                    && key.chunk <= u32::MAX >> LEAF_SHIFT
+                    && key.chunk != ROOT_CHUNK
                 {
                     pages += self.flush_leaf(pool, access, key);
                 }
@@ -69,38 +71,27 @@ impl Store {
     /// Removes all values of a leaf; the pages that were freed.
     fn flush_leaf(&self, pool: PoolId, access: Access, key: LeafKey) -> u64 {
         let at = Position::of_leaf(key, 0, self.seed);
-        let mut pages = 0;
         let mut index = self.shards[at.shard].lock();
         if !self.pools.is_live(pool) {
             return 0;
         }
         let Some(leaf) = index.find(key, at.hash) else { return 0 };
-        let mut removed = [const { None }; 1 << LEAF_SHIFT];
-        for place in 0..1 << LEAF_SHIFT {
-            if index.slot(leaf, place) == Slot::EMPTY {
-                continue;
-            }
-            let gone = self.remove(&mut index, at.shard, leaf, place, access.ephemeral);
-            let leaf_gone = gone.leaf.is_some() || !index.is_live(leaf);
-            removed[place as usize] = Some(gone);
-            if leaf_gone {
+        let mut removed = [const { None }; LEAF_SLOTS];
+        for place in 0..LEAF_SLOTS {
+            // The leaf goes with its last slot.
+            if !index.is_live(leaf) {
                 break;
+            }
+            let slot = index.slot(leaf, place as u32);
+            if !slot.is_empty() {
+                let counters = self.client_shard(slot.owner(), at.shard);
+                counters.flushed_pages.add_guarded(self.pages_of(slot));
+                let gone = self.remove(&mut index, at.shard, leaf, place as u32, access.ephemeral);
+                removed[place] = Some(gone);
             }
         }
         drop(index);
-        for gone in removed.into_iter().flatten() {
-            let owner = gone.slot.owner();
-            let freed = self.finish(gone);
-            self.count_flushed(owner, at.shard, freed);
-            pages += freed;
-        }
-        pages
-    }
-
-    /// Counts flushed pages outside of the shard's lock.
-    pub(crate) fn count_flushed(&self, owner: u16, shard: usize, pages: u64) {
-        let _index = self.shards[shard].lock();
-        self.client_shard(owner, shard).flushed_pages.add_guarded(pages);
+        removed.into_iter().flatten().map(|gone| self.finish(gone)).sum()
     }
 
     /// Whether a value is stored under `key`. It may be gone the next moment.

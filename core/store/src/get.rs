@@ -182,11 +182,10 @@ impl Store {
             drop(index);
             return Ok(self.adopt(removed));
         }
-        if access.ephemeral {
+        if access.ephemeral && slot.listed() {
+            // The most recent again; the mark stays as it is.
             self.unlist(slot, at.shard, true);
-            let listed = self.list(slot.with_listed(false), at.shard, leaf, at.index, true);
-            let kept = index.set(leaf, at.index, listed, self.budget());
-            debug_assert!(kept, "changing a used slot takes no memory");
+            self.list(slot, at.shard, leaf, at.index, true);
         }
         self.pin(slot).ok_or(Error::Busy)
     }

@@ -15,7 +15,9 @@ use crate::slot::Slot;
 
 /// Indexes of a leaf, as a shift.
 pub(crate) const LEAF_SHIFT: u32 = 6;
-const LEAF_SLOTS: u32 = 1 << LEAF_SHIFT;
+/// Indexes of a leaf.
+pub(crate) const LEAF_SLOTS: usize = 1 << LEAF_SHIFT;
+const SLOTS: u32 = LEAF_SLOTS as u32;
 /// The chunk number of an object's root, which holds no slots; see [`Root`].
 pub(crate) const ROOT_CHUNK: u32 = u32::MAX;
 /// Leaves of a shard: a back reference has 26 bits for the leaf and 6 for the place in it.
@@ -117,7 +119,7 @@ pub(crate) struct Index {
 impl Index {
     /// An empty index with room for what `bytes_max` of memory can hold.
     pub(crate) fn open(bytes_max: usize, seed: u64) -> io::Result<Self> {
-        let leaves = (bytes_max / size_of::<Leaf>()).clamp(LEAF_SLOTS as usize, LEAVES_MAX);
+        let leaves = (bytes_max / size_of::<Leaf>()).clamp(LEAF_SLOTS, LEAVES_MAX);
         Ok(Self {
             leaves: GrowArray::reserve(leaves)?,
             buckets: GrowArray::reserve(leaves)?,
@@ -154,7 +156,7 @@ impl Index {
     #[inline]
     pub(crate) fn slot(&self, leaf: u32, index: u32) -> Slot {
         let leaf = self.leaves.get(leaf as usize);
-        let offset = (index % LEAF_SLOTS).wrapping_sub(u32::from(leaf.base));
+        let offset = (index % SLOTS).wrapping_sub(u32::from(leaf.base));
         if offset >> leaf.order != 0 {
             Slot::EMPTY
         } else if leaf.order == 0 {
@@ -168,7 +170,7 @@ impl Index {
     /// and changing one that is in use always succeed.
     #[must_use]
     pub(crate) fn set(&mut self, leaf: u32, index: u32, slot: Slot, budget: &Budget) -> bool {
-        let place = index % LEAF_SLOTS;
+        let place = index % SLOTS;
         let entry = self.leaves.get(leaf as usize);
         if place.wrapping_sub(u32::from(entry.base)) >> entry.order != 0
             && !self.widen(leaf, place, budget)
@@ -250,7 +252,7 @@ impl Index {
             chunk: key.chunk,
             next,
             pool: key.pool,
-            base: (index % LEAF_SLOTS) as u8,
+            base: (index % SLOTS) as u8,
             order: 0,
             live: 0,
             unused: [0; 3],
@@ -328,6 +330,12 @@ impl Index {
         self.leaves.get(leaf as usize).live != DEAD
     }
 
+    /// Whether the leaf of this number is in use for values of `pool`.
+    pub(crate) fn is_of(&self, leaf: u32, pool: u16) -> bool {
+        let leaf = self.leaves.get(leaf as usize);
+        leaf.live != DEAD && leaf.pool == pool && leaf.chunk != ROOT_CHUNK
+    }
+
     /// The name of a leaf.
     pub(crate) fn key(&self, leaf: u32) -> LeafKey {
         let leaf = self.leaves.get(leaf as usize);
@@ -352,10 +360,10 @@ impl Index {
             (run, have)
         } else {
             let run = self.run_high;
-            if !self.runs.grow((run + LEAF_SLOTS) as usize, budget, Use::Index) {
+            if !self.runs.grow((run + SLOTS) as usize, budget, Use::Index) {
                 return None;
             }
-            self.run_high += LEAF_SLOTS;
+            self.run_high += SLOTS;
             (run, LEAF_SHIFT)
         };
         while have > order {

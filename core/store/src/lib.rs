@@ -5,6 +5,7 @@
 //! under the lock and copies afterwards, a writer fills a frame that nobody knows and then
 //! publishes it. So every operation on a handle takes effect at one instant under its shard's lock.
 
+mod batch;
 mod client;
 mod config;
 mod demote;
@@ -14,6 +15,7 @@ mod flush;
 mod get;
 mod index;
 mod list;
+mod migrate;
 mod pools;
 mod put;
 mod scratch;
@@ -24,6 +26,7 @@ mod store;
 pub use config::{ClientConfig, Config, Dedup, DiskConfig};
 pub use error::Error;
 pub use get::PageRef;
+pub use migrate::Flushed;
 pub use scratch::Scratch;
 pub use spillway_tiers::{Backing, PageBuf};
 pub use spillway_types::{

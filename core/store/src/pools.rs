@@ -5,9 +5,10 @@ use spillway_types::{ClientId, Lifetime, PoolId, PoolSpec, Sharing};
 
 use crate::client::client_number;
 use crate::error::Error;
-use crate::index::ROOT_CHUNK;
+use crate::index::{Index, LEAF_SLOTS};
+use crate::migrate::Flushed;
 use crate::shard::{Removed, SHARDS};
-use crate::slot::Slot;
+use crate::slot::CLIENTS_MAX;
 use crate::store::Store;
 
 /// Handles to pools that a store can have at the same time.
@@ -108,6 +109,22 @@ pub(crate) struct Control {
     pub(crate) pools: Vec<Pool>,
     /// Who may join which shared pool.
     pub(crate) authorised: Vec<(ClientId, u128)>,
+    /// Sharing domains that were named, by place.
+    domains: Vec<u32>,
+}
+
+impl Control {
+    /// The place of a sharing domain, which it keeps for good.
+    pub(crate) fn domain_place(&mut self, domain: u32) -> Result<u16, Error> {
+        if let Some(place) = self.domains.iter().position(|&known| known == domain) {
+            return Ok(place as u16);
+        }
+        if self.domains.len() == CLIENTS_MAX {
+            return Err(Error::TableFull);
+        }
+        self.domains.push(domain);
+        Ok(self.domains.len() as u16 - 1)
+    }
 }
 
 impl Store {
@@ -126,12 +143,12 @@ impl Store {
         let mut control = self.control.lock();
         self.client(client)?;
         if let Sharing::Shared { uuid } = spec.sharing {
+            if control.pools.iter().any(|pool| {
+                pool.spec.sharing == spec.sharing && pool.spec.lifetime != spec.lifetime
+            }) {
+                return Err(Error::Lifetime(uuid));
+            }
             if let Some(joined) = self.join(&mut control, client, uuid)? {
-                let lifetime = |pool: &&Pool| pool.members.iter().any(|m| m.1 == joined);
-                let pool = control.pools.iter().find(lifetime);
-                if pool.is_some_and(|pool| pool.spec.lifetime != spec.lifetime) {
-                    return Err(Error::Lifetime(uuid));
-                }
                 return Ok(joined);
             }
         }
@@ -203,63 +220,171 @@ impl Store {
         Ok(())
     }
 
+    /// Allows a client to join the shared pool of `uuid`, now or later.
+    ///
+    /// # Errors
+    /// [`Error::NoClient`].
+    pub fn authorise(&self, client: ClientId, uuid: u128) -> Result<(), Error> {
+        let mut control = self.control.lock();
+        self.client(client)?;
+        if !control.authorised.contains(&(client, uuid)) {
+            control.authorised.push((client, uuid));
+        }
+        Ok(())
+    }
+
+    /// Takes the permission back. A client that has joined stays a member.
+    pub fn revoke(&self, client: ClientId, uuid: u128) {
+        self.control.lock().authorised.retain(|&entry| entry != (client, uuid));
+    }
+
+    /// Joins a shared pool that is there. Joining twice gives the same id.
+    ///
+    /// # Errors
+    /// [`Error::NoClient`], [`Error::Unauthorised`], [`Error::NoSharedPool`], [`Error::TableFull`].
+    pub fn join_pool(&self, client: ClientId, uuid: u128) -> Result<PoolId, Error> {
+        let mut control = self.control.lock();
+        self.client(client)?;
+        self.join(&mut control, client, uuid)?.ok_or(Error::NoSharedPool(uuid))
+    }
+
+    /// Leaves a shared pool. The last one to leave frees it. What the client stored goes on the bill
+    /// of the member that joined first of those that stay, whatever its target.
+    ///
+    /// # Errors
+    /// [`Error::NoPool`]; [`Error::WrongSharing`] for a private pool.
+    pub fn leave_pool(&self, pool: PoolId) -> Result<(), Error> {
+        let mut control = self.control.lock();
+        let at = self.pool_place(&control, pool)?;
+        if control.pools[at].spec.sharing == Sharing::Private {
+            return Err(Error::WrongSharing);
+        }
+        self.leave_shared(&mut control, at, pool);
+        Ok(())
+    }
+
+    fn leave_shared(&self, control: &mut Control, at: usize, id: PoolId) {
+        let pool = &mut control.pools[at];
+        let Some(member) = pool.members.iter().position(|member| member.1 == id) else { return };
+        if pool.members.len() == 1 {
+            self.free_pool(control, at);
+            return;
+        }
+        let (leaver, _) = pool.members.remove(member);
+        self.pools.handle(id).id.store(0, Ordering::Release);
+        let leaver = client_number(leaver) as u16;
+        let heir = client_number(pool.members[0].0) as u16;
+        let ephemeral = pool.spec.lifetime == Lifetime::Ephemeral;
+        self.scan(pool.number, |index, shard, leaf, at| {
+            self.pass_on(index, (shard, leaf, at), leaver, heir, ephemeral);
+            None
+        });
+    }
+
+    /// Bills a value to `heir` that was billed to `leaver`.
+    fn pass_on(
+        &self,
+        index: &mut Index,
+        (shard, leaf, at): (usize, u32, u32),
+        leaver: u16,
+        heir: u16,
+        ephemeral: bool,
+    ) {
+        let slot = index.slot(leaf, at);
+        if slot.owner() != leaver {
+            return;
+        }
+        self.unlist(slot, shard, ephemeral);
+        let moved = slot.with_owner(heir);
+        if slot.listed() {
+            self.list(moved, shard, leaf, at, ephemeral);
+        }
+        let kept = index.set(leaf, at, moved, self.budget());
+        debug_assert!(kept, "changing a used slot takes no memory");
+        let pages = self.pages_of(slot);
+        self.clients[usize::from(heir)].charge_always(pages);
+        self.clients[usize::from(leaver)].refund(pages);
+    }
+
+    /// Removes a client: its private pools are destroyed, the shared ones left.
+    ///
+    /// # Errors
+    /// [`Error::NoClient`].
+    pub fn remove_client(&self, client: ClientId) -> Result<(), Error> {
+        let mut control = self.control.lock();
+        let (_, entry) = self.client(client)?;
+        loop {
+            let is_its = |pool: &Pool| pool.members.iter().any(|member| member.0 == client);
+            let Some(at) = control.pools.iter().position(is_its) else { break };
+            let pool = &control.pools[at];
+            if pool.spec.sharing == Sharing::Private {
+                self.free_pool(&mut control, at);
+            } else {
+                let id = pool.members.iter().find(|m| m.0 == client).map_or(PoolId(0), |m| m.1);
+                self.leave_shared(&mut control, at, id);
+            }
+        }
+        control.authorised.retain(|entry| entry.0 != client);
+        self.flush_log.lock().retain(|entry| entry.0 != client_number(client));
+        entry.id.store(0, Ordering::Release);
+        Ok(())
+    }
+
     pub(crate) fn pool_place(&self, control: &Control, pool: PoolId) -> Result<usize, Error> {
         let is_it = |entry: &Pool| entry.members.iter().any(|member| member.1 == pool);
         control.pools.iter().position(is_it).ok_or(Error::NoPool)
     }
 
     /// Frees a pool with all its values.
-    pub(crate) fn free_pool(&self, control: &mut Control, at: usize) {
+    fn free_pool(&self, control: &mut Control, at: usize) {
         let pool = control.pools.swap_remove(at);
         for (_, id) in &pool.members {
             self.pools.handle(*id).id.store(0, Ordering::Release);
+        }
+        for (client, id) in &pool.members {
+            self.log_flush(client_number(*client) as u16, Flushed::Pool(*id));
         }
         // Whoever takes a shard's lock from here on sees that the pool is gone, so what the scan
         // has passed stays empty.
         let ephemeral = pool.spec.lifetime == Lifetime::Ephemeral;
         self.scan(pool.number, |index, shard, leaf, at| {
+            let counters = self.client_shard(index.slot(leaf, at).owner(), shard);
+            counters.flushed_pages.add_guarded(self.pages_of(index.slot(leaf, at)));
             Some(self.remove(index, shard, leaf, at, ephemeral))
         });
     }
 
-    /// Shows every used slot of a pool to `visit`, with its shard locked. Frees what it removed.
+    /// Shows every used slot of a pool to `visit`, a leaf at a time with its shard locked. What
+    /// `visit` removed is freed after the lock.
     pub(crate) fn scan(
         &self,
         pool: u16,
-        mut visit: impl FnMut(&mut crate::index::Index, usize, u32, u32) -> Option<Removed>,
+        mut visit: impl FnMut(&mut Index, usize, u32, u32) -> Option<Removed>,
     ) {
         for shard in 0..SHARDS {
-            let mut next = 0;
+            let mut leaf = 0;
             loop {
                 let mut index = self.shards[shard].lock();
-                let end = index.leaf_high().min(next + SCAN_LEAVES);
-                if next >= end {
+                // Skip what is not the pool's, but let others have the lock now and then.
+                let end = index.leaf_high().min(leaf + SCAN_LEAVES);
+                leaf = (leaf..end).find(|&leaf| index.is_of(leaf, pool)).unwrap_or(end);
+                if leaf == index.leaf_high() {
                     break;
                 }
-                // A leaf at a time, so that what was removed is freed without the lock.
-                let mut removed = [const { None }; 64];
-                let leaf = next;
-                next += 1;
-                if !index.is_live(leaf) {
-                    continue;
-                }
-                let key = index.key(leaf);
-                if key.pool != pool || key.chunk == ROOT_CHUNK {
-                    continue;
-                }
-                for at in 0..64 {
-                    if index.is_live(leaf)
-                        && index.key(leaf) == key
-                        && index.slot(leaf, at) != Slot::EMPTY
-                    {
-                        removed[at as usize] = visit(&mut index, shard, leaf, at);
+                let mut removed = [const { None }; LEAF_SLOTS];
+                for at in 0..LEAF_SLOTS {
+                    // The leaf goes with its last slot.
+                    if !index.is_of(leaf, pool) {
+                        break;
+                    }
+                    if !index.slot(leaf, at as u32).is_empty() {
+                        removed[at] = visit(&mut index, shard, leaf, at as u32);
                     }
                 }
                 drop(index);
+                leaf += u32::from(leaf < end);
                 for removed in removed.into_iter().flatten() {
-                    let slot = removed.slot;
-                    let pages = self.finish(removed);
-                    self.count_flushed(slot.owner(), shard, pages);
+                    self.finish(removed);
                 }
             }
         }

@@ -4,7 +4,9 @@ use spillway_tiers::sync::{Guard, Ordering};
 use spillway_tiers::{CELL_BYTES_MAX, WRITE_PAGES_MAX, lz4, uniform_word};
 use spillway_types::{Key, PAGE_BYTES, PoolId, Put, Refusal, VALUE_BYTES_MAX, billed_pages};
 
+use crate::config::Dedup;
 use crate::index::Index;
+use crate::migrate::Flushed;
 use crate::pools::Access;
 use crate::scratch::Scratch;
 use crate::shard::Position;
@@ -17,6 +19,20 @@ const EVICTIONS_MAX: usize = 256;
 /// Free frames that are given up when the index cannot grow: each of its three arrays may want a
 /// page, and the root's shard too.
 const INDEX_ROOM_FRAMES: usize = 8;
+
+/// Where a value was copied to.
+#[derive(Clone, Copy, Debug)]
+struct Placed {
+    place: Place,
+    /// Whether another entry has the frame already, and with it the place on a list.
+    shared: bool,
+}
+
+impl From<Place> for Placed {
+    fn from(place: Place) -> Self {
+        Self { place, shared: false }
+    }
+}
 
 impl Store {
     /// Stores `value`, 1 byte to 16 MiB, under `key`, in place of what was there. A refusal is a
@@ -46,19 +62,26 @@ impl Store {
             return self.refuse(pool, access, &at, Refusal::Length);
         }
         let client = &self.clients[usize::from(access.client)];
-        let pages = billed_pages(value.len());
-        let charged = if client.charge(pages) { pages } else { 0 };
-        // At the target a value may still take the place of one that is no smaller.
-        if charged == 0 && self.held_pages(pool, access, &at) < pages {
-            return self.refuse(pool, access, &at, Refusal::AtTarget);
+        if client.frozen.load(Ordering::Acquire) != 0 {
+            return self.refuse(pool, access, &at, Refusal::Frozen);
         }
-        let Some(place) = self.place(access.client, at.shard, value, scratch) else {
+        let pages = billed_pages(value.len());
+        let Some(charged) = self.charge(pool, access, &at, pages) else {
+            return self.refuse(pool, access, &at, Refusal::AtTarget);
+        };
+        let Some(Placed { place, shared }) = self.place(access, at.shard, value, scratch) else {
             client.refund(charged);
             return self.refuse(pool, access, &at, Refusal::NodeFull);
         };
-        let slot = Slot::new(place, access.client);
+        let slot = Slot::new(place, access.client).with_listed(!shared);
         let mut published = self.publish(pool, access, &at, slot, pages, charged);
-        if published == Err(Refusal::NodeFull) && self.arena.hollow_out(INDEX_ROOM_FRAMES) != 0 {
+        for _ in 0..EVICTIONS_MAX {
+            // Without room for the entry: frames make room for the index.
+            let full = published == Err(Refusal::NodeFull);
+            if !full || self.arena.hollow_out(INDEX_ROOM_FRAMES) == 0 && !self.evict(access.client)
+            {
+                break;
+            }
             published = self.publish(pool, access, &at, slot, pages, charged);
         }
         match published {
@@ -69,6 +92,18 @@ impl Store {
                 self.refuse(pool, access, &at, reason)
             }
         }
+    }
+
+    /// Charges the client for a value of `pages`. At the target, pages that a value takes over from
+    /// the one that it replaces are not charged again. Gives the pages charged, or `None`.
+    fn charge(&self, pool: PoolId, access: Access, at: &Position, pages: u64) -> Option<u64> {
+        let client = &self.clients[usize::from(access.client)];
+        if client.charge(pages) {
+            return Some(pages);
+        }
+        let held = self.held_pages(pool, access, at);
+        let more = pages.saturating_sub(held);
+        (held != 0 && (more == 0 || client.charge(more))).then_some(more)
     }
 
     /// Pages that the client is billed for under a handle now.
@@ -87,18 +122,18 @@ impl Store {
     /// `None` when memory is out.
     fn place(
         &self,
-        client: u16,
+        access: Access,
         lane: usize,
         value: &[u8],
         mut scratch: Option<&mut Scratch>,
-    ) -> Option<Place> {
+    ) -> Option<Placed> {
         for _ in 0..EVICTIONS_MAX {
-            let place = self.try_place(client, lane, value, scratch.as_deref_mut());
+            let place = self.try_place(access, lane, value, scratch.as_deref_mut());
             if place.is_some() {
                 return place;
             }
             let paged_out = |scratch: &mut Scratch| self.page_out(WRITE_PAGES_MAX, scratch) != 0;
-            if !self.evict(client) && !scratch.as_deref_mut().is_some_and(paged_out) {
+            if !self.evict(access.client) && !scratch.as_deref_mut().is_some_and(paged_out) {
                 return None;
             }
         }
@@ -107,34 +142,42 @@ impl Store {
 
     fn try_place(
         &self,
-        client: u16,
+        access: Access,
         lane: usize,
         value: &[u8],
         scratch: Option<&mut Scratch>,
-    ) -> Option<Place> {
+    ) -> Option<Placed> {
         if value.len() > PAGE_BYTES {
-            let cell = self.large(client).store(lane, value)?;
-            return Some(Place::Large { cell });
+            let cell = self.large(access.client).store(lane, value)?;
+            return Some(Place::Large { cell }.into());
         }
         let length = value.len() as u16;
         if value.len() <= CELL_BYTES_MAX {
             let cell = self.cells.store(&self.arena, value)?;
-            return Some(Place::Small { cell, length });
+            return Some(Place::Small { cell, length }.into());
         }
-        if let Ok(page) = <&[u8; PAGE_BYTES]>::try_from(value) {
-            if let Some(word) = uniform_word(page) {
-                self.uniform_pages.fetch_add(1, Ordering::Relaxed);
-                return Some(Place::Uniform { word });
-            }
-            if let Some(scratch) = scratch
-                && self.config.compress
-                && let Some(packed) = self.pack(page, scratch)
-            {
-                return Some(packed);
-            }
+        let tag = self.tag(access.client);
+        let Ok(page) = <&[u8; PAGE_BYTES]>::try_from(value) else {
+            let frame = self.arena.store(lane, tag, value)?;
+            return Some(Place::Raw { frame, length, stiff: false }.into());
+        };
+        if let Some(word) = uniform_word(page) {
+            self.uniform_pages.fetch_add(1, Ordering::Relaxed);
+            return Some(Place::Uniform { word }.into());
         }
-        let frame = self.arena.store(lane, self.tag(client), value)?;
-        Some(Place::Raw { frame, length, stiff: false })
+        if let Some(scratch) = scratch
+            && self.config.compress
+            && let Some(packed) = self.pack(page, scratch)
+        {
+            return Some(packed.into());
+        }
+        let (frame, shared) = if self.config.dedup == Dedup::Off || access.ephemeral {
+            (self.arena.store(lane, tag, page)?, false)
+        } else {
+            let domain = self.clients[usize::from(access.client)].domain();
+            self.arena.store_shared(lane, tag, domain, page)?
+        };
+        Some(Placed { place: Place::Raw { frame, length, stiff: false }, shared })
     }
 
     /// Packs a page into a cell. `None` when that saves too little, or memory is out.
@@ -148,7 +191,8 @@ impl Store {
         Some(Place::Packed { cell, length: length as u16 })
     }
 
-    /// Makes a filled slot the value of its handle. What was there before is freed.
+    /// Makes a filled slot the value of its handle, and lists it if it is marked so. What was there
+    /// before is freed.
     fn publish(
         &self,
         pool: PoolId,
@@ -190,9 +234,11 @@ impl Store {
             return Err(reason);
         }
         self.unlist(old, at.shard, access.ephemeral);
-        let listed = self.list(slot, at.shard, leaf, at.index, access.ephemeral);
-        let kept = index.set(leaf, at.index, listed, self.budget());
-        debug_assert!(kept, "changing a used slot takes no memory");
+        if slot.listed() {
+            let listed = self.list(slot, at.shard, leaf, at.index, access.ephemeral);
+            let kept = index.set(leaf, at.index, listed, self.budget());
+            debug_assert!(kept, "changing a used slot takes no memory");
+        }
         let counters = self.client_shard(access.client, at.shard);
         counters.puts.add_guarded(1);
         counters.puts_stored.add_guarded(1);
@@ -253,6 +299,8 @@ impl Store {
         let removed = found.map(|(leaf, slot)| {
             let owner = self.client_shard(slot.owner(), at.shard);
             owner.flushed_pages.add_guarded(self.pages_of(slot));
+            let key = Key::new(at.leaf_key.object, at.index);
+            self.log_flush(access.client, Flushed::Page(pool, key));
             self.remove(&mut index, at.shard, leaf, at.index, access.ephemeral)
         });
         drop(index);

@@ -68,7 +68,9 @@ impl Store {
         index: u32,
         ephemeral: bool,
     ) -> Slot {
-        let Some((list, at)) = List::of(slot.place(), ephemeral) else { return slot };
+        let Some((list, at)) = List::of(slot.place(), ephemeral) else {
+            return slot.with_listed(false);
+        };
         let back = leaf << LEAF_SHIFT | index % (1 << LEAF_SHIFT);
         let stamp = self.tick(ephemeral);
         if ephemeral {

@@ -5,10 +5,11 @@ use spillway_tiers::{Arena, Budget, Cells, Files, GrowArray, Large, Use};
 use spillway_types::{ClientId, PAGE_BYTES, Statistics};
 
 use crate::client::{Client, ClientShard, client_id, client_number};
-use crate::config::{ClientConfig, Config};
+use crate::config::{ClientConfig, Config, Dedup};
 use crate::error::Error;
 use crate::index::Index;
 use crate::list::Chains;
+use crate::migrate::Flushed;
 use crate::pools::{Control, Pools};
 use crate::shard::SHARDS;
 use crate::slot::CLIENTS_MAX;
@@ -35,6 +36,8 @@ pub struct Store {
     pub(crate) client_shards: GrowArray<ClientShard>,
     pub(crate) pools: Pools,
     pub(crate) control: Lock<Control>,
+    /// Removals made while their client is frozen; by the client's number.
+    pub(crate) flush_log: Lock<Vec<(usize, Flushed)>>,
     pub(crate) uniform_pages: AtomicU64,
     pub(crate) packed_pages: AtomicU64,
     /// A coarse clock for the order of use; see [`Store::tick`].
@@ -63,7 +66,8 @@ impl Store {
         let mut seed = [0; 8];
         rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
         let seed = u64::from_ne_bytes(seed);
-        let arena = Arena::open(config.capacity_bytes, config.backing)?;
+        let shares = config.dedup != Dedup::Off;
+        let arena = Arena::open(config.capacity_bytes, config.backing, shares)?;
         let files = match &config.disk {
             Some(disk) => Some(Files::open(&disk.dir, disk.capacity_bytes)?),
             None => None,
@@ -83,6 +87,7 @@ impl Store {
             client_shards: GrowArray::reserve(CLIENTS_MAX * SHARDS)?,
             pools: Pools::new(),
             control: Lock::new(Control::default()),
+            flush_log: Lock::new(Vec::new()),
             uniform_pages: AtomicU64::new(0),
             packed_pages: AtomicU64::new(0),
             clock: AtomicU64::new(0),
@@ -112,7 +117,11 @@ impl Store {
         self.clients_high.store(high, Ordering::Release);
         control.serial += 1;
         let id = client_id(control.serial, number);
-        let domain = config.domain.map_or(id.0, |domain| !u64::from(domain));
+        let domain = match config.domain {
+            // A client alone is a domain of its own.
+            None => number as u16,
+            Some(domain) => CLIENTS_MAX as u16 + control.domain_place(domain)?,
+        };
         self.clients[number].open(id, config.target_pages, domain);
         Ok(id)
     }
@@ -159,6 +168,11 @@ impl Store {
     /// Bytes of memory that frames and index take.
     pub fn memory_bytes(&self) -> u64 {
         self.arena.budget().taken()
+    }
+
+    /// Bytes of [`Self::memory_bytes`] that are free frames of chunks in use.
+    pub fn free_frame_bytes(&self) -> u64 {
+        self.arena.free_bytes()
     }
 
     /// Bytes of pages in files.

@@ -8,6 +8,7 @@ use core::ops::Deref;
 use std::io;
 use std::os::fd::RawFd;
 
+use crate::dedup::Shared;
 use crate::region::{Backing, Budget, GrowArray, Region, Use, Zeroed};
 use crate::sync::{AtomicU16, AtomicU32, AtomicU64, Lock, Ordering};
 use spillway_types::PAGE_BYTES;
@@ -140,22 +141,27 @@ pub struct Arena {
     spare: Lock<Spare>,
     /// Frames whose memory was given up for the index; a list through [`Meta::next`].
     hollow: Lock<u32>,
+    shared: Option<Shared>,
     budget: Budget,
 }
 
 impl Arena {
     /// An arena whose chunks, together with all else that takes from [`Self::budget`], stay within
-    /// `capacity_bytes`.
-    pub fn open(capacity_bytes: u64, backing: Backing) -> io::Result<Self> {
+    /// `capacity_bytes`. `shares` makes [`Self::store_shared`] find equal pages.
+    pub fn open(capacity_bytes: u64, backing: Backing, shares: bool) -> io::Result<Self> {
         let chunks = (capacity_bytes / CHUNK_BYTES as u64) as usize;
+        let budget = Budget::new(capacity_bytes);
+        let frames_max = chunks * CHUNK_FRAMES as usize;
+        let shared = if shares { Some(Shared::open(frames_max, &budget)?) } else { None };
         Ok(Self {
+            shared,
             region: Region::reserve(chunks * CHUNK_BYTES, backing)?,
-            frames: GrowArray::reserve(chunks * CHUNK_FRAMES as usize)?,
+            frames: GrowArray::reserve(frames_max)?,
             chunks: GrowArray::reserve(chunks)?,
             lanes: core::array::from_fn(|_| Apart(Lock::new(Lane { first: NONE, free: 0 }))),
             spare: Lock::new(Spare { first: NONE, high: 0, committed_bytes: 0 }),
             hollow: Lock::new(NONE),
-            budget: Budget::new(capacity_bytes),
+            budget,
         })
     }
 
@@ -219,8 +225,32 @@ impl Arena {
         }
     }
 
+    /// Like [`Self::store`] for a page, but gives a reference to an equal page of the same sharing
+    /// domain if there is one. Also tells whether that is so.
+    pub fn store_shared(
+        &self,
+        lane: usize,
+        owner: u32,
+        domain: u16,
+        page: &[u8; PAGE_BYTES],
+    ) -> Option<(u32, bool)> {
+        let Some(shared) = &self.shared else {
+            return self.store(lane, owner, page).map(|frame| (frame, false));
+        };
+        let bucket = shared.bucket(page);
+        if let Some(frame) = shared.find(self, bucket, domain, page) {
+            return Some((frame, true));
+        }
+        let frame = self.store(lane, owner, page)?;
+        shared.insert(self.budget(), bucket, domain, frame);
+        Some((frame, false))
+    }
+
     /// Frees a frame whose last reference the caller dropped.
-    pub fn free(&self, frame: u32, owner: u32) {
+    fn free(&self, frame: u32, owner: u32) {
+        if let Some(shared) = &self.shared {
+            shared.remove(frame, self.content(frame));
+        }
         // Zero means "never used"; an unknown owner is one that no client has.
         let owner = if owner == 0 { NONE } else { owner };
         self.meta(frame).back.store(owner, Ordering::Relaxed);
@@ -251,6 +281,13 @@ impl Arena {
         let room = self.budget.left(Use::Frames) / CHUNK_BYTES as u64;
         let free: u64 = self.lanes[..LANES].iter().map(|lane| lane.0.lock().free).sum();
         room * u64::from(CHUNK_FRAMES) + free
+    }
+
+    /// Bytes of free frames and spans in chunks that take memory.
+    pub fn free_bytes(&self) -> u64 {
+        let free = |lane: &Apart<Lock<Lane>>| lane.0.lock().free * PAGE_BYTES as u64;
+        let frames: u64 = self.lanes[..LANES].iter().map(free).sum();
+        frames + free(&self.lanes[LANES]) * u64::from(SPAN_FRAMES)
     }
 
     /// Takes eight adjacent frames of zeros. Gives the first.

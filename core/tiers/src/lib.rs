@@ -6,6 +6,7 @@
 
 mod arena;
 mod cells;
+mod dedup;
 mod file;
 mod large;
 mod lock;

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use spillway_types::PAGE_BYTES;
 
 /// What the frames of a store are made of.
@@ -226,6 +226,8 @@ pub unsafe trait Zeroed {}
 unsafe impl Zeroed for u32 {}
 // SAFETY: plain integers.
 unsafe impl Zeroed for u64 {}
+// SAFETY: transparent over a plain integer.
+unsafe impl Zeroed for AtomicU8 {}
 // SAFETY: transparent over a plain integer.
 unsafe impl Zeroed for AtomicU32 {}
 // SAFETY: transparent over a plain integer.

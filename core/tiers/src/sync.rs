@@ -105,6 +105,7 @@ macro_rules! atomic {
     };
 }
 
+atomic!(AtomicU8, AtomicU8, u8);
 atomic!(AtomicU16, AtomicU16, u16);
 atomic!(AtomicU32, AtomicU32, u32);
 atomic!(AtomicI32, AtomicI32, i32);

@@ -58,9 +58,14 @@ pub enum Request<'a> {
         /// The pool's UUID.
         uuid: u128,
     },
-    /// Free a private pool, or leave a shared one.
+    /// Free a private pool with its values.
     DestroyPool {
         /// Which.
+        pool: PoolId,
+    },
+    /// Leave a shared pool.
+    LeavePool {
+        /// Which, by the id that the client got when it joined.
         pool: PoolId,
     },
     /// Read a client's counters.
@@ -83,7 +88,7 @@ pub enum Answer<E> {
     Exists(bool),
     /// To the making or joining of a pool.
     Pool(PoolId),
-    /// To the destruction of a pool.
+    /// To the destruction or leaving of a pool.
     Destroyed,
     /// To statistics.
     Statistics(Statistics),
