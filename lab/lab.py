@@ -24,6 +24,7 @@ CI = os.environ.get("LAB_SIZE") == "ci"
 BUILT = LAB / "cache/bin"
 WORK = pathlib.Path(tempfile.mkdtemp(prefix="spillway-lab."))
 STATS = WORK / "stats.json"
+os.environ["LAB_WORK"] = str(WORK)
 _started = []
 
 
@@ -123,11 +124,13 @@ def tasks():
 
 
 def preloaded():
-    """Processes that have the preload library mapped."""
+    """This test's processes that have the preload library mapped, wherever they have gone."""
+    mark = f"LAB_WORK={WORK}".encode()
     found = set()
     for pid in tasks():
+        process = pathlib.Path(f"/proc/{pid}")
         try:
-            if "libspillway_preload" in pathlib.Path(f"/proc/{pid}/maps").read_text():
+            if mark in (process / "environ").read_bytes() and "libspillway_preload" in (process / "maps").read_text():
                 found.add(pid)
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             pass
@@ -139,14 +142,13 @@ class Traces:
 
     def __init__(self, *directories):
         self.directories = [pathlib.Path("/dev/shm"), *directories]
-        self.preloaded = preloaded()
         self.files = self._files()
 
     def _files(self):
         return {path for directory in self.directories for path in directory.rglob("*")}
 
     def must_be_gone(self, when):
-        until(lambda: preloaded() <= self.preloaded, f"the tasks to end {when}", 2)
+        until(lambda: not preloaded(), f"the tasks to end {when}", 2)
         left = self._files() - self.files
         if left:
             fail(f"{when}: left behind {sorted(map(str, left))}")
@@ -166,7 +168,8 @@ def child_of(process):
     if PLAIN:
         return process.pid
     name = str(BUILT / "hold")
-    found = [pid for pid, (parent, line) in tasks().items() if line.startswith(name) and pid not in pagers()]
+    mine = preloaded() - pagers()
+    found = [pid for pid, (parent, line) in tasks().items() if pid in mine and line.startswith(name)]
     if len(found) != 1:
         fail(f"expected one program, found {found}")
     return found[0]
@@ -174,16 +177,15 @@ def child_of(process):
 
 def pagers():
     """The tasks that page a process: they share its memory, not its thread group."""
-    return {pid for pid in preloaded() if is_pager(pid)}
+    return {pid for pid in preloaded() if name_of(pid) == "spillway-pager"}
 
 
-def is_pager(pid):
-    """A pager has descriptors of its own, one of them a userfaultfd."""
+def name_of(pid):
+    """A process's name; none when it has ended."""
     try:
-        links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
-    except FileNotFoundError:
-        return False
-    return any("userfaultfd" in link for link in links)
+        return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
 
 
 def value_of(key, generation, length=4000):

@@ -4,7 +4,7 @@
 #include <linux/io_uring.h>
 #include <sys/uio.h>
 
-enum { BUFFER_PAGES = 1024, BUFFERS = 4, DEPTH = 8, PART_PAGES = 32 };
+enum { BUFFER_PAGES = 1024, BUFFERS = 2, DEPTH = 8, PART_PAGES = 32 };
 
 static struct ring {
     int fd;
