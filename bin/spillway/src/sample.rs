@@ -5,6 +5,7 @@ use std::fs;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
 use spillway_pager::tree::Tree;
 
 use crate::limits::field_kib;
@@ -38,10 +39,10 @@ impl Sampler {
 
     /// A sample if one is due.
     pub fn sample(&mut self, tree: &Tree) -> Option<Usage> {
-        let start = Instant::now();
-        if start < self.next {
+        if Instant::now() < self.next {
             return None;
         }
+        let start = cpu_time();
         let pagers: HashSet<u32> =
             tree.slots.iter().map(|slot| slot.pager_pid.load(Relaxed)).collect();
         let mut usage = Usage::default();
@@ -56,10 +57,16 @@ impl Sampler {
                 usage.processes += 1;
             }
         }
-        let end = Instant::now();
-        self.next = end + INTERVAL.max((end - start) * SHARE);
+        let took = cpu_time().saturating_sub(start);
+        self.next = Instant::now() + INTERVAL.max(took * SHARE);
         Some(usage)
     }
+}
+
+/// Time that this thread has had a core. The wait for a core is no cost to others.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// Rss and Pss. A process of another user shows its Rss alone, which then stands for both.

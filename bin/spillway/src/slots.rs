@@ -160,6 +160,8 @@ fn is_alive(pid: u32) -> bool {
 mod tests {
     use std::process::{Child, Command};
 
+    use spillway_platform::uffd::Uffd;
+
     use super::*;
     use crate::run::tests::settings;
     use crate::shared_tree::SharedTree;
@@ -219,6 +221,19 @@ mod tests {
             child.kill().unwrap();
             child.wait().unwrap();
         }
+    }
+
+    #[test]
+    fn a_pagers_userfaultfd_is_held() {
+        // This process stands for a pager; it needs no more than the descriptor.
+        let Ok(uffd) = Uffd::open(None, 0) else { return };
+        let mut watched = Watched::new(std::process::id()).unwrap();
+        watched.hold_faults(std::process::id());
+        assert!(!watched.faults.is_empty());
+        let held = watched.faults.len();
+        watched.hold_faults(std::process::id());
+        assert_eq!(watched.faults.len(), held, "once is enough");
+        assert!(uffd.number() >= 0);
     }
 
     #[test]

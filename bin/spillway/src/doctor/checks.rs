@@ -5,10 +5,13 @@ use std::io;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, StatVfs};
+use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use super::userfaultfd::{DEVICE, FEATURES, MOVE, Way, probe};
+use super::userfaultfd::{DEVICE, FEATURES, reason};
 use super::{Check, State};
+use spillway_platform::uffd::{Uffd, feature};
+
 use crate::limits::Limits;
 use crate::program::plain;
 use crate::run::{library, writable_dir};
@@ -61,23 +64,20 @@ fn kernel() -> Check {
 fn userfaultfd_access() -> Check {
     const NAME: &str = "userfaultfd access";
     let sysctl = read("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
-    match probe() {
-        Ok(found) => {
-            let way = match found.way {
-                Way::Device => DEVICE,
-                Way::SystemCall => "the system call",
-            };
+    match Uffd::kernel_features() {
+        Ok(_) => {
+            let way = if Uffd::device().is_ok() { DEVICE } else { "the system call" };
             Check::ok(
                 NAME,
                 format!("by {way}, without capabilities; vm.unprivileged_userfaultfd={sysctl}"),
             )
         }
-        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOSYS.raw_os_error()) => {
+        Err(Errno::NOSYS) => {
             Check::missing(NAME, "not in this kernel", "take a kernel with CONFIG_USERFAULTFD")
         }
         Err(error) => Check::missing(
             NAME,
-            format!("{DEVICE}: {}; vm.unprivileged_userfaultfd={sysctl}", plain(&error)),
+            format!("{DEVICE}: {}; vm.unprivileged_userfaultfd={sysctl}", reason(error)),
             "as root: setfacl -m u:USER:rw /dev/userfaultfd; for good, a file in \
              /etc/udev/rules.d with KERNEL==\"userfaultfd\", GROUP=\"kvm\", MODE=\"0660\" and \
              the user in that group; or sysctl vm.unprivileged_userfaultfd=1 for all users; in \
@@ -88,12 +88,12 @@ fn userfaultfd_access() -> Check {
 
 fn userfaultfd_features() -> Check {
     const NAME: &str = "userfaultfd features";
-    let Ok(found) = probe() else {
+    let Ok(features) = Uffd::kernel_features() else {
         return Check::missing(NAME, "unknown without access", "mend the access first");
     };
     let absent: Vec<String> = FEATURES
         .iter()
-        .filter(|(bit, ..)| found.features & bit == 0)
+        .filter(|(bit, ..)| features & bit == 0)
         .map(|(_, name, purpose)| format!("{name} ({purpose})"))
         .collect();
     if absent.is_empty() {
@@ -101,7 +101,7 @@ fn userfaultfd_features() -> Check {
         return Check::ok(NAME, names.join(" "));
     }
     let text = format!("without {}", absent.join(", "));
-    if found.features & MOVE == 0 {
+    if features & feature::MOVE == 0 {
         Check::missing(NAME, text, "take Linux 6.8 or later")
     } else {
         Check::limited(NAME, text, "take a kernel that has them")
