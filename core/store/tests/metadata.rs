@@ -7,6 +7,8 @@ use spillway_store::{ClientConfig, Config, Dedup, Key, PAGE_BYTES, PoolId, PoolS
 
 const GIB: u64 = 1 << 30;
 const METADATA_MAX: f64 = 32.0;
+/// Raw pages that are really stored; 512 MiB.
+const COUNT: u32 = 1 << 17;
 
 fn open(dedup: Dedup, capacity_bytes: u64) -> (Store, PoolId) {
     let store = Store::open(Config { dedup, ..Config::embedded(capacity_bytes) }).expect("open");
@@ -26,28 +28,27 @@ fn index_bytes(count: u32, key: impl Fn(u32) -> Key) -> f64 {
 
 /// Bytes a page beside its 4096, of pages that all differ.
 fn frame_bytes(dedup: Dedup) -> f64 {
-    let count = 1 << 16;
-    let (store, pool) = open(dedup, 280 << 20);
+    let (store, pool) = open(dedup, 530 << 20);
     let mut page = [1; PAGE_BYTES];
-    for number in 0..count {
+    for number in 0..COUNT {
         page[..4].copy_from_slice(&u32::to_ne_bytes(number));
         assert_eq!(store.put(pool, Key::new(0, number), &page), Put::Stored);
     }
     // Chunks that are partly filled are frames for later, not metadata.
-    let frames = u64::from(count) * PAGE_BYTES as u64 + store.free_frame_bytes();
-    (store.memory_bytes() - frames) as f64 / f64::from(count)
+    let frames = u64::from(COUNT) * PAGE_BYTES as u64 + store.free_frame_bytes();
+    (store.memory_bytes() - frames) as f64 / f64::from(COUNT)
 }
 
 #[test]
 fn a_dense_million_takes_at_most_32_bytes_a_page_in_all() {
-    let index = index_bytes(1 << 20, |number| Key::new(0, number));
-    // The 65,536 raw pages have an index too; counting it twice errs on the safe side.
-    for dedup in [Dedup::Off, Dedup::PerClient] {
-        let frame = frame_bytes(dedup);
-        println!("index {index:.2}, frame and its index {frame:.2} bytes a page, {dedup:?}");
-        assert!(index <= 10.0, "{index} bytes of index a page");
-        assert!(frame <= METADATA_MAX + 6.0, "{frame} bytes of metadata a page, {dedup:?}");
-    }
+    let dense = |number| Key::new(0, number);
+    let index = index_bytes(1 << 20, dense);
+    let frame = frame_bytes(Dedup::Off) - index_bytes(COUNT, dense);
+    let dedup = frame_bytes(Dedup::PerClient) - frame_bytes(Dedup::Off);
+    println!("index {index:.2}, frame {frame:.2}, dedup {dedup:.2} bytes a page");
+    assert!(index <= 9.0, "{index} bytes of index a page");
+    assert!(index + frame <= 26.5, "{frame} bytes a frame");
+    assert!(index + frame + dedup <= METADATA_MAX, "{dedup} bytes for dedup");
 }
 
 #[test]

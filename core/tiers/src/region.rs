@@ -261,8 +261,8 @@ impl<T: Zeroed> GrowArray<T> {
         if needed > self.region.bytes() {
             return false;
         }
-        // In steps of an eighth: few calls, and little that lies unused.
-        let target = needed.max(committed + committed / 8).next_multiple_of(PAGE_BYTES);
+        // In steps of a 32nd: few calls, and little that lies unused.
+        let target = needed.max(committed + committed / 32).next_multiple_of(PAGE_BYTES);
         let target = target.min(self.region.bytes());
         let mut target = target;
         if !budget.take((target - committed) as u64, to) {
