@@ -44,6 +44,9 @@ struct Sample {
     outcome: Outcome,
     /// The handler's own median, ns.
     handler_p50_ns: Option<f64>,
+    /// Resident pages, bytes: Spillway's own count and peak, which has those that wait to leave;
+    /// else the pages of the mapping at the end.
+    local_bytes: u64,
     /// Most memory of the store beside the resident pages, bytes.
     store_peak_bytes: Option<u64>,
 }
@@ -118,24 +121,26 @@ fn measure(cell: Cell, side: Side) -> anyhow::Result<Sample> {
         ops: 2 * PAGES as u64,
         floor: None,
     };
-    let (outcome, handler_p50_ns, store_peak_bytes) = match side {
+    let resident_bytes = |outcome: Outcome| outcome.resident_pages * PAGE as u64;
+    let (outcome, local_bytes, handler_p50_ns, store_peak_bytes) = match side {
         Side::Ours(faults) => {
             let options =
                 Options { local_bytes: LOCAL_BYTES, faults, policy: None, link_delay_us: 0 };
             let (outcome, stats) = sides::spillway(&spec, &options)?;
             let handler_p50_ns = stats.fault_times.p50_ns as f64;
-            (outcome, Some(handler_p50_ns), Some(stats.peaks.store_bytes))
+            let peaks = stats.peaks;
+            (outcome, peaks.local_bytes, Some(handler_p50_ns), Some(peaks.store_bytes))
         }
         Side::Floor(handler) => {
             let outcome = sides::floor(&spec, handler)?;
-            (outcome, outcome.handler_p50_ns, None)
+            (outcome, resident_bytes(outcome), outcome.handler_p50_ns, None)
         }
         Side::Zram { page_cluster } => {
             let (outcome, peak_bytes) = sides::zram(&spec, LOCAL_BYTES + OWN_BYTES, page_cluster)?;
-            (outcome, None, Some(peak_bytes))
+            (outcome, resident_bytes(outcome), None, Some(peak_bytes))
         }
     };
-    Ok(Sample { cell, side, outcome, handler_p50_ns, store_peak_bytes })
+    Ok(Sample { cell, side, outcome, local_bytes, handler_p50_ns, store_peak_bytes })
 }
 
 /// The median over the rounds of one figure of one side of one cell; NaN when there is none.
@@ -152,6 +157,12 @@ fn served_per_s(sample: &Sample) -> f64 {
     served as f64 / outcome.seconds
 }
 
+/// All accesses in a second, found or missed: where the two sides keep different pages, this is
+/// what the program feels.
+fn accesses_per_s(sample: &Sample) -> f64 {
+    sample.outcome.ops as f64 / sample.outcome.seconds
+}
+
 fn rows(cell: Cell, samples: &[Sample]) -> Vec<Row> {
     let mut rows = Vec::new();
     let get = |side, figure: &dyn Fn(&Sample) -> f64| of(samples, cell, side, figure);
@@ -166,6 +177,9 @@ fn rows(cell: Cell, samples: &[Sample]) -> Vec<Row> {
         };
         for side in sides_of(cell).into_iter().filter(|side| matches!(side, Side::Zram { .. })) {
             row("far pages", "1/s", &served_per_s, side);
+            if cell.pattern == Pattern::Random {
+                row("accesses", "1/s", &accesses_per_s, side);
+            }
         }
         row("fault p50", "us", &p50_us, floor);
         row("fault p99", "us", &p99_us, floor);
@@ -197,7 +211,7 @@ fn rows(cell: Cell, samples: &[Sample]) -> Vec<Row> {
 /// Resident pages and the store that holds the rest, MiB.
 fn total_mib(sample: &Sample) -> f64 {
     let store_bytes = sample.store_peak_bytes.map_or(f64::NAN, |bytes| bytes as f64);
-    (sample.outcome.resident_pages as f64 * PAGE as f64 + store_bytes) / MIB as f64
+    (sample.local_bytes as f64 + store_bytes) / MIB as f64
 }
 
 fn remarks(cells: &[Cell], samples: &[Sample]) -> Vec<String> {
@@ -205,7 +219,8 @@ fn remarks(cells: &[Cell], samples: &[Sample]) -> Vec<String> {
         "{} MiB of private anonymous memory without huge pages in {} MiB; zram: LZ4, a control \
          group of {} MiB, the program's own {} MiB included, page-cluster 0 unless stated. \
          Page contents: random bytes, or \"half\", which LZ4 brings to 0.52. A miss is an access \
-         above {MISS_NS} ns. Floor: a handler that copies the page in and never evicts; each page once.",
+         above {MISS_NS} ns. Floor: a handler that copies the page in and never evicts; each page once. A sequential \
+         fault brings in many pages, so its time stands for all of them.",
         (PAGES * PAGE) as u64 / MIB,
         LOCAL_BYTES / MIB,
         (LOCAL_BYTES + OWN_BYTES) / MIB,
@@ -299,22 +314,28 @@ fn where_time_goes(cells: &[Cell], samples: &[Sample]) -> String {
 
 /// Whether the sides really had the same memory.
 fn residence(all: &[Cell], samples: &[Sample]) -> String {
-    let mut lines = vec![line_of(["at the end, MiB", "local", "store peak", "in all"])];
+    let mut lines = vec![line_of(["MiB", "mapping", "local", "store peak", "in all"])];
     for &cell in all {
         for side in sides_of(cell).into_iter().filter(|side| !matches!(side, Side::Floor(_))) {
             let mib = |bytes: f64| figure(bytes / MIB as f64);
-            let local = |sample: &Sample| sample.outcome.resident_pages as f64 * PAGE as f64;
+            let mapping = |sample: &Sample| sample.outcome.resident_pages as f64 * PAGE as f64;
+            let local = |sample: &Sample| sample.local_bytes as f64;
             let store =
                 |sample: &Sample| sample.store_peak_bytes.map_or(f64::NAN, |bytes| bytes as f64);
             lines.push(line_of([
                 &format!("{cell} {side}"),
+                &mib(of(samples, cell, side, mapping)),
                 &mib(of(samples, cell, side, local)),
                 &mib(of(samples, cell, side, store)),
                 &figure(of(samples, cell, side, total_mib)),
             ]));
         }
     }
-    table(&lines)
+    format!(
+        "{}\n\nmapping: its pages that are resident at the end. local: what counts against the \
+         budget, at its peak; Spillway keeps victims for a while in case they are wanted again.",
+        table(&lines)
+    )
 }
 
 fn name(handler: Handler) -> &'static str {

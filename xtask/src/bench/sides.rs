@@ -114,6 +114,8 @@ pub struct FaultTimes {
 /// Peaks of a run.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Peaks {
+    /// Resident pages of the run, those that wait to leave included, bytes.
+    pub local_bytes: u64,
     /// The store, index and frames, bytes.
     pub store_bytes: u64,
 }
