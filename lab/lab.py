@@ -37,6 +37,10 @@ def _clean():
     shutil.rmtree(WORK, ignore_errors=True)
 
 
+# A time limit ends a test by SIGTERM: it still cleans up.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("FAILED: ended by SIGTERM"))
+
+
 def fail(line):
     sys.exit(f"FAILED: {line}")
 

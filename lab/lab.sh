@@ -12,7 +12,8 @@ BUILT=$LAB/cache/bin
 WORK=$(mktemp -d "${TMPDIR:-/tmp}/spillway-lab.XXXXXX")
 chmod 755 "$WORK"
 STATS=$WORK/stats.json
-trap 'finish' EXIT
+trap finish EXIT
+trap 'exit 143' TERM # a time limit
 
 finish() {
     local job
