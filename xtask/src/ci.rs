@@ -24,6 +24,10 @@ pub fn run() -> anyhow::Result<()> {
     })?;
     step("licences and sources of dependencies", deny)?;
     step("unit and property tests", || cargo(&["test", "--workspace", "--locked"]))?;
+    step("operations that meet, under many schedules", || {
+        let package = ["test", "--locked", "--package", "spillway-store", "--features", "shuttle"];
+        cargo(&[&package[..], &["--test", "concurrency"]].concat())
+    })?;
     step("documentation", || {
         let mut command = Command::new(cargo_path());
         command.args(["doc", "--workspace", "--no-deps", "--locked"]);

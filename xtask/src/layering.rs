@@ -13,7 +13,8 @@ type Place = &'static str;
 /// Each place, and the places that it may know. A longer name is looked up first.
 const RULES: [(Place, &[Place]); 13] = [
     ("bin", &["clients", "frontends", "pager", "control", "observe", "core", "platform"]),
-    ("clients/preload", &["pager", "platform"]),
+    // The tiers lend it the lock that works on tasks without a C library.
+    ("clients/preload", &["pager", "core/tiers", "platform"]),
     ("clients", &["frontends", "core"]),
     ("frontends", &["core", "platform"]),
     ("pager", &["core", "platform"]),
@@ -125,6 +126,7 @@ mod tests {
             ("bin/spillwayd", "frontends/ring"),
             ("clients/preload", "pager"),
             ("clients/preload", "platform"),
+            ("clients/preload", "core/tiers"),
             ("pager", "core/store"),
             ("pager", "platform"),
             ("core/store", "core/tiers"),
