@@ -10,7 +10,7 @@ use crate::slot::CLIENTS_MAX;
 const NUMBER_BITS: u32 = CLIENTS_MAX.ilog2();
 
 /// A client, shared by all shards.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Client {
     /// The [`ClientId`], 0 when the number is free.
@@ -22,6 +22,9 @@ pub(crate) struct Client {
     /// The sharing domain: equal for clients that share frames.
     domain: AtomicU32,
 }
+
+// SAFETY: atomics, for which zero is a value.
+unsafe impl Zeroed for Client {}
 
 /// Puts a serial number and a place in the table together.
 pub(crate) const fn client_id(serial: u64, number: usize) -> ClientId {

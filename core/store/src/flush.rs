@@ -77,7 +77,7 @@ impl Store {
         }
         let Some(leaf) = index.find(key, at.hash) else { return 0 };
         let mut removed = [const { None }; LEAF_SLOTS];
-        for place in 0..LEAF_SLOTS {
+        for (place, removed) in removed.iter_mut().enumerate() {
             // The leaf goes with its last slot.
             if !index.is_live(leaf) {
                 break;
@@ -87,7 +87,7 @@ impl Store {
                 let counters = self.client_shard(slot.owner(), at.shard);
                 counters.flushed_pages.add_guarded(self.pages_of(slot));
                 let gone = self.remove(&mut index, at.shard, leaf, place as u32, access.ephemeral);
-                removed[place] = Some(gone);
+                *removed = Some(gone);
             }
         }
         drop(index);

@@ -87,16 +87,27 @@ impl Store {
                 large.read(&mut value[..length]);
                 length
             }
-            held @ Held::Disk(_) => {
-                let mut page = PageBuf::ZERO;
-                match self.page_of(held, pool, key, &mut page)? {
-                    None => return Ok(Get::Miss),
-                    Some(page) => value[..PAGE_BYTES].copy_from_slice(&*page),
-                }
-                PAGE_BYTES
-            }
+            held @ Held::Disk(_) => return self.get_from_file(held, pool, key, value),
         };
         Ok(Get::Hit(length))
+    }
+
+    /// Reads a page by way of an aligned buffer on the stack.
+    #[cold]
+    #[inline(never)]
+    fn get_from_file(
+        &self,
+        held: Held<'_>,
+        pool: PoolId,
+        key: Key,
+        value: &mut [u8],
+    ) -> Result<Get, Error> {
+        let mut buffer = PageBuf::ZERO;
+        let Some(page) = self.page_of(held, pool, key, &mut buffer)? else {
+            return Ok(Get::Miss);
+        };
+        value[..PAGE_BYTES].copy_from_slice(&*page);
+        Ok(Get::Hit(PAGE_BYTES))
     }
 
     /// A page where it lies: in its frame, or unpacked or read into `scratch`, or a page of zeros.

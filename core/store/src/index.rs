@@ -7,8 +7,9 @@
 //! object of a single page about 40.
 
 use std::io;
+use std::sync::Arc;
 
-use spillway_tiers::{Budget, GrowArray, NONE, Use, Zeroed};
+use spillway_tiers::{Backing, Budget, GrowArray, NONE, Region, Use, Zeroed};
 use spillway_types::Key;
 
 use crate::slot::Slot;
@@ -117,13 +118,30 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// An empty index with room for what `bytes_max` of memory can hold.
-    pub(crate) fn open(bytes_max: usize, seed: u64) -> io::Result<Self> {
+    /// `count` empty indexes, each with room for `bytes_max` of leaves and as much of slots.
+    pub(crate) fn open(count: usize, bytes_max: usize, seed: u64) -> io::Result<Vec<Self>> {
         let leaves = (bytes_max / size_of::<Leaf>()).clamp(LEAF_SLOTS, LEAVES_MAX);
-        Ok(Self {
-            leaves: GrowArray::reserve(leaves)?,
-            buckets: GrowArray::reserve(leaves)?,
-            runs: GrowArray::reserve((bytes_max / 8).min(NONE as usize))?,
+        let slots = (bytes_max / size_of::<u64>()).min(NONE as usize);
+        let bytes = GrowArray::<Leaf>::bytes_for(leaves)
+            + GrowArray::<u32>::bytes_for(leaves)
+            + GrowArray::<u64>::bytes_for(slots);
+        let region = Arc::new(Region::reserve(count * bytes, Backing::Anonymous)?);
+        let mut next = 0;
+        let part = |_| Self::within(&region, &mut next, leaves, slots, seed);
+        Ok((0..count).map(part).collect())
+    }
+
+    fn within(
+        region: &Arc<Region>,
+        next: &mut usize,
+        leaves: usize,
+        slots: usize,
+        seed: u64,
+    ) -> Self {
+        Self {
+            leaves: GrowArray::within(region, next, leaves),
+            buckets: GrowArray::within(region, next, leaves),
+            runs: GrowArray::within(region, next, slots),
             bucket_count: 0,
             leaf_free: NONE,
             leaf_high: 0,
@@ -131,7 +149,7 @@ impl Index {
             run_free: [NONE; LEAF_SHIFT as usize + 1],
             run_high: 0,
             seed,
-        })
+        }
     }
 
     /// The leaf of `key`, whose hash is given.

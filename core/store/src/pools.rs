@@ -1,6 +1,7 @@
 //! Pools: making, joining, leaving, destroying.
 
 use spillway_tiers::sync::{AtomicU64, Ordering};
+use spillway_tiers::{Zeroed, zeroed_slice};
 use spillway_types::{ClientId, Lifetime, PoolId, PoolSpec, Sharing};
 
 use crate::client::client_number;
@@ -50,12 +51,15 @@ impl Access {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Handle {
     /// The [`PoolId`], 0 when free.
     id: AtomicU64,
     access: AtomicU64,
 }
+
+// SAFETY: atomics, for which zero is a value.
+unsafe impl Zeroed for Handle {}
 
 /// The handles, read without a lock. A reader that has looked one up looks again at the id under
 /// the lock of its shard.
@@ -66,7 +70,7 @@ pub(crate) struct Pools {
 
 impl Pools {
     pub(crate) fn new() -> Self {
-        Self { handles: (0..HANDLES_MAX).map(|_| Handle::default()).collect() }
+        Self { handles: zeroed_slice(HANDLES_MAX) }
     }
 
     #[inline]
@@ -372,13 +376,13 @@ impl Store {
                     break;
                 }
                 let mut removed = [const { None }; LEAF_SLOTS];
-                for at in 0..LEAF_SLOTS {
+                for (at, removed) in removed.iter_mut().enumerate() {
                     // The leaf goes with its last slot.
                     if !index.is_of(leaf, pool) {
                         break;
                     }
                     if !index.slot(leaf, at as u32).is_empty() {
-                        removed[at] = visit(&mut index, shard, leaf, at as u32);
+                        *removed = visit(&mut index, shard, leaf, at as u32);
                     }
                 }
                 drop(index);

@@ -4,7 +4,7 @@ use spillway_tiers::sync::{Guard, Ordering};
 use spillway_types::{Key, billed_pages};
 
 use crate::client::ClientShard;
-use crate::index::{Index, LEAF_SHIFT, LeafKey, ROOT_CHUNK, Root};
+use crate::index::{Index, LEAF_SHIFT, LEAF_SLOTS, LeafKey, ROOT_CHUNK, Root};
 use crate::list::List;
 use crate::slot::{Place, Slot};
 use crate::store::Store;
@@ -71,7 +71,7 @@ impl Store {
         let Some((list, at)) = List::of(slot.place(), ephemeral) else {
             return slot.with_listed(false);
         };
-        let back = leaf << LEAF_SHIFT | index % (1 << LEAF_SHIFT);
+        let back = (leaf << LEAF_SHIFT) | (index % LEAF_SLOTS as u32);
         let stamp = self.tick(ephemeral);
         if ephemeral {
             self.ephemeral_values.fetch_add(1, Ordering::Relaxed);

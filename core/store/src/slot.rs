@@ -50,7 +50,7 @@ impl Slot {
             Place::Empty => return Self::EMPTY,
             // Lengths of 1 to 4096 fit 12 bits less one, so that there is one for the mark.
             Place::Raw { frame, length, stiff } => {
-                (1, length - 1 | u16::from(stiff) << STIFF_SHIFT, u64::from(frame))
+                (1, (length - 1) | (u16::from(stiff) << STIFF_SHIFT), u64::from(frame))
             }
             Place::Small { cell, length } => (2, length, u64::from(cell)),
             Place::Packed { cell, length } => (3, length, u64::from(cell)),

@@ -1,7 +1,7 @@
 //! The store itself: opening, and what it tells about itself.
 
 use spillway_tiers::sync::{AtomicU64, Lock, Ordering};
-use spillway_tiers::{Arena, Budget, Cells, Files, GrowArray, Large, Use};
+use spillway_tiers::{Arena, Budget, Cells, Files, GrowArray, Large, Use, zeroed_slice};
 use spillway_types::{ClientId, PAGE_BYTES, Statistics};
 
 use crate::client::{Client, ClientShard, client_id, client_number};
@@ -72,17 +72,16 @@ impl Store {
             Some(disk) => Some(Files::open(&disk.dir, disk.capacity_bytes)?),
             None => None,
         };
-        // Twice a fair share of address space for each shard; only what is used takes memory.
-        let shard_bytes = (config.capacity_bytes as usize / SHARDS * 2).max(1 << 20);
-        let shards = (0..SHARDS)
-            .map(|_| Index::open(shard_bytes, seed).map(Lock::new))
-            .collect::<Result<_, _>>()?;
+        // A fair share of address space for each shard, of both leaves and slots, which together
+        // are more than its part of memory; only what is used takes memory.
+        let shard_bytes = (config.capacity_bytes as usize / SHARDS).max(1 << 20);
+        let shards = Index::open(SHARDS, shard_bytes, seed)?.into_iter().map(Lock::new).collect();
         Ok(Self {
             arena,
             cells: Cells::default(),
             files,
             shards,
-            clients: (0..CLIENTS_MAX).map(|_| Client::default()).collect(),
+            clients: zeroed_slice(CLIENTS_MAX),
             clients_high: AtomicU64::new(0),
             client_shards: GrowArray::reserve(CLIENTS_MAX * SHARDS)?,
             pools: Pools::new(),

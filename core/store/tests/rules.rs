@@ -70,7 +70,7 @@ impl Value {
             Self::Text(byte) => (0..PAGE_BYTES).map(|at| byte ^ (at / 100) as u8).collect(),
             Self::Uniform(word) => word.to_ne_bytes().repeat(PAGE_BYTES / 4),
             Self::Bytes(length, byte) => {
-                (0..*length).map(|at| byte.wrapping_add((at * at >> 3) as u8)).collect()
+                (0..*length).map(|at| byte.wrapping_add(((at * at) >> 3) as u8)).collect()
             }
         }
     }

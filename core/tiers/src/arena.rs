@@ -9,8 +9,9 @@ use std::io;
 use std::os::fd::RawFd;
 
 use crate::dedup::Shared;
+use crate::meta::Meta;
 use crate::region::{Backing, Budget, GrowArray, Region, Use, Zeroed};
-use crate::sync::{AtomicU16, AtomicU32, AtomicU64, Lock, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering};
 use spillway_types::PAGE_BYTES;
 
 /// Frames of a chunk.
@@ -23,76 +24,8 @@ pub const NONE: u32 = u32::MAX;
 const LANES: usize = 4;
 /// Frames of a span, the unit from which cells are cut.
 pub(crate) const SPAN_FRAMES: u32 = 8;
-/// Most references to one frame or cell.
-///
-/// Far enough from the largest count that threads which all add at once cannot wrap it.
-const REFERENCES_MAX: u16 = 50_000;
 /// Address space is made usable in steps of this many bytes, to keep mappings few.
 const COMMIT_BYTES: usize = 32 << 20;
-
-/// What is known about a frame or a cell, 16 bytes. The reference count is atomic; the other
-/// fields are plain values behind the lock of the list or free list the frame is on.
-#[derive(Debug)]
-#[repr(C)]
-pub struct Meta {
-    references: AtomicU16,
-    /// A coarse time of the last use.
-    pub stamp: AtomicU16,
-    /// The older neighbour on a list.
-    pub prev: AtomicU32,
-    /// The younger neighbour on a list.
-    pub next: AtomicU32,
-    /// In use: the index entry that the list membership belongs to. Free: who used it last.
-    pub back: AtomicU32,
-}
-
-// SAFETY: atomics, for which zero is a value.
-unsafe impl Zeroed for Meta {}
-
-impl Meta {
-    /// Sets the count of an object that nobody else knows yet to one.
-    pub(crate) fn first_reference(&self) {
-        self.references.store(1, Ordering::Relaxed);
-    }
-
-    /// Adds a reference to an object that is known to have one. False when there are too many.
-    #[inline]
-    #[must_use]
-    pub fn add_reference(&self) -> bool {
-        if self.references.fetch_add(1, Ordering::Relaxed) < REFERENCES_MAX {
-            return true;
-        }
-        self.references.fetch_sub(1, Ordering::Relaxed);
-        false
-    }
-
-    /// Adds a reference to an object that may be on its way out.
-    #[must_use]
-    pub fn add_reference_if_live(&self) -> bool {
-        self.references
-            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |count| {
-                (count != 0 && count < REFERENCES_MAX).then(|| count + 1)
-            })
-            .is_ok()
-    }
-
-    /// Drops a reference; true when it was the last.
-    #[inline]
-    #[must_use]
-    pub fn drop_reference(&self) -> bool {
-        if self.references.fetch_sub(1, Ordering::Release) != 1 {
-            return false;
-        }
-        // Whoever frees sees all that the other readers did.
-        core::sync::atomic::fence(Ordering::Acquire);
-        true
-    }
-
-    /// References now.
-    pub fn references(&self) -> u16 {
-        self.references.load(Ordering::Acquire)
-    }
-}
 
 /// A chunk, 24 bytes. Guarded by the lock of its lane, or of the spans.
 #[derive(Debug)]
@@ -414,8 +347,11 @@ impl Arena {
             let whole =
                 if lane == LANES { (1 << (CHUNK_FRAMES / SPAN_FRAMES)) - 1 } else { u64::MAX };
             let mut head = apart.0.lock();
-            let chunk = head.first;
-            if chunk != NONE && self.chunk(chunk).free.load(Ordering::Relaxed) == whole {
+            let mut chunk = head.first;
+            while chunk != NONE && self.chunk(chunk).free.load(Ordering::Relaxed) != whole {
+                chunk = self.chunk(chunk).next.load(Ordering::Relaxed);
+            }
+            if chunk != NONE {
                 self.unlink(&mut head, chunk);
                 head.free -= u64::from(whole.count_ones());
                 drop(head);

@@ -5,7 +5,8 @@
 
 use core::ops::Deref;
 
-use crate::arena::{Arena, Meta, NONE, SPAN_FRAMES};
+use crate::arena::{Arena, NONE, SPAN_FRAMES};
+use crate::meta::Meta;
 use crate::sync::{Lock, Ordering};
 use spillway_types::PAGE_BYTES;
 

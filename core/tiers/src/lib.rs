@@ -11,15 +11,17 @@ mod file;
 mod large;
 mod lock;
 pub mod lz4;
+mod meta;
 mod region;
 pub mod sync;
 mod uniform;
 
-pub use arena::{Arena, CHUNK_BYTES, Meta, NONE, Pinned};
+pub use arena::{Arena, CHUNK_BYTES, NONE, Pinned};
 pub use cells::{CELL_BYTES_MAX, CellPin, Cells};
 pub use file::{FILES_MAX, Files, SLOTS_MAX, SlotRead, WRITE_PAGES_MAX, Written};
 pub use large::{Large, LargePin};
-pub use region::{Backing, Budget, GrowArray, Region, Use, Zeroed};
+pub use meta::Meta;
+pub use region::{Backing, Budget, GrowArray, Region, Use, Zeroed, zeroed_slice};
 pub use uniform::{fill_word, uniform_word};
 
 use spillway_types::PAGE_BYTES;

@@ -121,7 +121,7 @@ mod tests {
                     for _ in 0..50_000 {
                         let mut value = lock.lock();
                         let read = *value;
-                        if read % 64 == 0 {
+                        if read.is_multiple_of(64) {
                             std::thread::yield_now();
                         }
                         *value = read + 1;

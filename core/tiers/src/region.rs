@@ -5,6 +5,7 @@ use core::marker::PhantomData;
 use core::ptr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
@@ -233,20 +234,47 @@ unsafe impl Zeroed for AtomicU32 {}
 // SAFETY: transparent over a plain integer.
 unsafe impl Zeroed for AtomicU64 {}
 
+/// A boxed slice of zeros. The allocator gives memory that is zero already, so what is never touched
+/// takes none.
+pub fn zeroed_slice<T: Zeroed>(len: usize) -> Box<[T]> {
+    // SAFETY: `Zeroed` says that zeros are a value.
+    unsafe { Box::new_zeroed_slice(len).assume_init() }
+}
+
 /// An array of zeroed elements in a mapping of its own, which grows without moving.
 #[derive(Debug)]
 pub struct GrowArray<T> {
-    region: Region,
+    region: Arc<Region>,
+    /// Which part of the region is the array's, bytes.
+    start: usize,
+    bytes: usize,
     committed_bytes: AtomicU64,
     element: PhantomData<T>,
 }
 
 impl<T: Zeroed> GrowArray<T> {
-    /// Room for `most` elements; none is there yet.
+    /// Room for `most` elements in a region of its own; none is there yet.
     pub fn reserve(most: usize) -> io::Result<Self> {
-        let bytes = most.saturating_mul(size_of::<T>());
-        let region = Region::reserve(bytes, Backing::Anonymous)?;
-        Ok(Self { region, committed_bytes: AtomicU64::new(0), element: PhantomData })
+        let region = Region::reserve(Self::bytes_for(most), Backing::Anonymous)?;
+        Ok(Self::within(&Arc::new(region), &mut 0, most))
+    }
+
+    /// Room for `most` elements in the part of `region` that begins at `next`, which moves behind
+    /// it. Many arrays in one region take few system calls to make.
+    ///
+    /// # Panics
+    /// When the region ends before.
+    pub fn within(region: &Arc<Region>, next: &mut usize, most: usize) -> Self {
+        let (start, bytes) = (*next, Self::bytes_for(most));
+        *next += bytes;
+        assert!(*next <= region.bytes());
+        let committed_bytes = AtomicU64::new(0);
+        Self { region: region.clone(), start, bytes, committed_bytes, element: PhantomData }
+    }
+
+    /// Bytes that [`Self::within`] takes for `most` elements.
+    pub const fn bytes_for(most: usize) -> usize {
+        most.saturating_mul(size_of::<T>()).next_multiple_of(PAGE_BYTES)
     }
 
     /// Grows to at least `len` elements with memory from `budget`; false when there is none left,
@@ -258,13 +286,12 @@ impl<T: Zeroed> GrowArray<T> {
         if needed <= committed {
             return true;
         }
-        if needed > self.region.bytes() {
+        if needed > self.bytes {
             return false;
         }
         // In steps of a 32nd: few calls, and little that lies unused.
         let target = needed.max(committed + committed / 32).next_multiple_of(PAGE_BYTES);
-        let target = target.min(self.region.bytes());
-        let mut target = target;
+        let mut target = target.min(self.bytes);
         if !budget.take((target - committed) as u64, to) {
             // Perhaps there is enough for no more than is needed.
             target = needed.next_multiple_of(PAGE_BYTES);
@@ -273,12 +300,18 @@ impl<T: Zeroed> GrowArray<T> {
             }
         }
         let step = target - committed;
-        if self.region.commit(committed, step).is_err() {
+        if self.region.commit(self.start + committed, step).is_err() {
             budget.give(step as u64);
             return false;
         }
         self.committed_bytes.store(target as u64, Ordering::Release);
         true
+    }
+
+    #[inline(always)]
+    fn base(&self) -> *mut T {
+        // SAFETY: the part lies within the region, as was checked when it was made.
+        unsafe { self.region.base().add(self.start).cast() }
     }
 
     /// Elements that can be used.
@@ -300,7 +333,7 @@ impl<T: Zeroed> GrowArray<T> {
     pub fn get(&self, at: usize) -> &T {
         assert!(at < self.len());
         // SAFETY: committed memory, zeroed or written as T, aligned as mappings are.
-        unsafe { &*self.region.base().cast::<T>().add(at) }
+        unsafe { &*self.base().add(at) }
     }
 
     /// The element at `at`, to change.
@@ -311,6 +344,6 @@ impl<T: Zeroed> GrowArray<T> {
     pub fn get_mut(&mut self, at: usize) -> &mut T {
         assert!(at < self.len());
         // SAFETY: as in `get`; the array is borrowed mutably.
-        unsafe { &mut *self.region.base().cast::<T>().add(at) }
+        unsafe { &mut *self.base().add(at) }
     }
 }

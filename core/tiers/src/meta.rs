@@ -1,0 +1,72 @@
+//! What is known about a frame or a cell.
+
+use crate::region::Zeroed;
+use crate::sync::{AtomicU16, AtomicU32, Ordering};
+
+/// Most references to one frame or cell.
+///
+/// Far enough from the largest count that threads which all add at once cannot wrap it.
+const REFERENCES_MAX: u16 = 50_000;
+/// What is known about a frame or a cell, 16 bytes. The reference count is atomic; the other
+/// fields are plain values behind the lock of the list or free list the frame is on.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Meta {
+    references: AtomicU16,
+    /// A coarse time of the last use.
+    pub stamp: AtomicU16,
+    /// The older neighbour on a list.
+    pub prev: AtomicU32,
+    /// The younger neighbour on a list.
+    pub next: AtomicU32,
+    /// In use: the index entry that the list membership belongs to. Free: who used it last.
+    pub back: AtomicU32,
+}
+
+// SAFETY: atomics, for which zero is a value.
+unsafe impl Zeroed for Meta {}
+
+impl Meta {
+    /// Sets the count of an object that nobody else knows yet to one.
+    pub(crate) fn first_reference(&self) {
+        self.references.store(1, Ordering::Relaxed);
+    }
+
+    /// Adds a reference to an object that is known to have one. False when there are too many.
+    #[inline]
+    #[must_use]
+    pub fn add_reference(&self) -> bool {
+        if self.references.fetch_add(1, Ordering::Relaxed) < REFERENCES_MAX {
+            return true;
+        }
+        self.references.fetch_sub(1, Ordering::Relaxed);
+        false
+    }
+
+    /// Adds a reference to an object that may be on its way out.
+    #[must_use]
+    pub fn add_reference_if_live(&self) -> bool {
+        self.references
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |count| {
+                (count != 0 && count < REFERENCES_MAX).then(|| count + 1)
+            })
+            .is_ok()
+    }
+
+    /// Drops a reference; true when it was the last.
+    #[inline]
+    #[must_use]
+    pub fn drop_reference(&self) -> bool {
+        if self.references.fetch_sub(1, Ordering::Release) != 1 {
+            return false;
+        }
+        // Whoever frees sees all that the other readers did.
+        core::sync::atomic::fence(Ordering::Acquire);
+        true
+    }
+
+    /// References now.
+    pub fn references(&self) -> u16 {
+        self.references.load(Ordering::Acquire)
+    }
+}
