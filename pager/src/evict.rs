@@ -23,6 +23,8 @@ const PATIENCE: usize = 10_000;
 const TRIES: usize = 64;
 /// How often the kernel may ask to try a page again.
 const AGAIN_MAX: usize = 16;
+/// How long nobody tries again after nothing could leave, ns.
+const STUCK_NS: u64 = 20_000_000;
 /// Pages that a full store moves on at a time.
 const MAKE_ROOM_PAGES: usize = 64;
 /// Pages that the evictor packs at a time when nothing is to be evicted.
@@ -43,10 +45,16 @@ impl Pager {
     pub(crate) fn make_room(&self) {
         for _ in 0..PATIENCE {
             let over = self.excess(self.settings.local_pages) > 0;
-            if !over || !self.evict_window(None) {
+            if !over || self.is_stuck() || !self.evict_window(None) {
                 break;
             }
         }
+    }
+
+    /// Whether eviction got nowhere a moment ago: then faults go over the budget instead of trying
+    /// again each time.
+    fn is_stuck(&self) -> bool {
+        crate::link::now_ns() < self.stuck_until_ns.load(Ordering::Relaxed)
     }
 
     /// The evictor's task: keeps pages free ahead of need, and packs stored pages when it has time.
@@ -67,7 +75,10 @@ impl Pager {
                 self.settings.local_pages
             };
             let mut moved = false;
-            while self.excess(limit) > 0 && self.evict_window(Some(&mut buffers.scratch)) {
+            while self.excess(limit) > 0
+                && !self.is_stuck()
+                && self.evict_window(Some(&mut buffers.scratch))
+            {
                 moved = true;
             }
             self.publish();
@@ -80,7 +91,7 @@ impl Pager {
         }
     }
 
-    /// Takes one window out. False when there is nothing to take. The evictor's task gives its
+    /// Takes one window out. False when nothing could leave. The evictor's task gives its
     /// `scratch` and packs what it stores; a fault gives none, for nothing slow may happen there.
     fn evict_window(&self, scratch: Option<&mut Scratch>) -> bool {
         let mut turn = self.staging.turn();
@@ -88,7 +99,7 @@ impl Pager {
             let oldest = turn.oldest(0);
             drop(turn);
             match oldest {
-                Some(window) => self.retire(window, scratch),
+                Some(window) => return self.retire(window, scratch) > 0,
                 None => sched_yield(),
             }
             return true;
@@ -114,10 +125,12 @@ impl Pager {
         if let Some((victims, busy)) = shared.filter(|_| scratch.is_some()) {
             self.break_sharing(&victims, busy);
         }
-        if let Some(due) = due {
-            self.retire(due, scratch);
+        let freed = due.map(|due| self.retire(due, scratch));
+        let progress = moved > 0 && freed != Some(0);
+        if !progress {
+            self.stuck_until_ns.store(crate::link::now_ns() + STUCK_NS, Ordering::Relaxed);
         }
-        moved > 0
+        progress
     }
 
     /// Claims the next window with resident pages; None after the hand went once around.
@@ -264,8 +277,8 @@ impl Pager {
         moved
     }
 
-    /// Writes a pooled window back to the store and frees its memory.
-    fn retire(&self, window: u16, mut scratch: Option<&mut Scratch>) {
+    /// Writes a pooled window back to the store and frees its memory. Returns how many pages left.
+    fn retire(&self, window: u16, mut scratch: Option<&mut Scratch>) -> i64 {
         let base = usize::from(window) * WINDOW_PAGES;
         let mut present = [0u8; WINDOW_PAGES];
         if residency(self.staging.window_address(window), &mut present).is_err() {
@@ -273,10 +286,7 @@ impl Pager {
         }
         let mut freed = 0;
         for slot in (base..base + WINDOW_PAGES).filter(|slot| present[slot - base] & 1 != 0) {
-            let address = self.staging.note(slot).address.load(Ordering::Acquire) as usize;
-            let Some(leaf) = self.table.find(address) else { self.broken(line!()) };
-            let at = place(address);
-            let Some(seen) = Self::take_from_pool(leaf, at, slot) else {
+            let Some((address, leaf, seen)) = self.take_from_pool(slot) else {
                 // Rescued since, or forgotten by the program: then it goes with the window.
                 freed += i64::from(self.is_staged(slot));
                 continue;
@@ -292,7 +302,7 @@ impl Pager {
                 }
                 _ => freed += 1,
             }
-            let waited = leaf.settle(at, new);
+            let waited = leaf.settle(place(address), new);
             if waited || seen.has(Entry::WAITED) {
                 self.main().wake(address, PAGE_SIZE);
             }
@@ -300,21 +310,30 @@ impl Pager {
         let _ = advise(self.staging.window_address(window), WINDOW_BYTES, Advice::LinuxDontNeed);
         self.uncharge(freed);
         self.staging.turn().give_back(window);
+        freed
     }
 
-    /// Marks a pooled page as leaving; None when it is not in this slot any more. A rescue that is
-    /// under way is waited for.
-    fn take_from_pool(leaf: &Leaf, at: usize, slot: usize) -> Option<Entry> {
+    /// Marks a pooled page as leaving; None when it is not in this slot any more. A rescue or a
+    /// remapping that is under way is waited for.
+    fn take_from_pool(&self, slot: usize) -> Option<(usize, &Leaf, Entry)> {
+        let note = &self.staging.note(slot).address;
         loop {
+            let address = note.load(Ordering::SeqCst) as usize;
+            let Some(leaf) = self.table.find(address) else { self.broken(line!()) };
+            let at = place(address);
             let seen = leaf.load(at);
+            let here = seen.handle() == slot as u64;
             match seen.state() {
-                State::Pooled if seen.handle() == slot as u64 => {
+                State::Pooled if here => {
                     if leaf.exchange(at, seen, seen.to(State::Leaving)) {
-                        return Some(seen);
+                        return Some((address, leaf, seen));
                     }
                 }
-                State::Filling if seen.handle() == slot as u64 => sched_yield(),
-                _ => return None,
+                State::Filling if here => {
+                    sched_yield();
+                }
+                _ if note.load(Ordering::SeqCst) as usize == address => return None,
+                _ => {}
             }
         }
     }

@@ -136,7 +136,6 @@ impl Pager {
             return false;
         }
         let ahead = self.ahead(fault.address);
-        let began_ns = crate::link::now_ns();
         match ahead {
             Some(ahead) if ahead.count > 1 && ahead.stride == 1 => {
                 self.fetch_run(leaf, seen, fault, ahead.count, buffers);
@@ -146,7 +145,6 @@ impl Pager {
                 self.fill_from_store(leaf, seen, fault.address, fault.write, buffers);
             }
         }
-        self.saw_fetch(crate::link::now_ns() - began_ns);
         if let Some(ahead) = ahead.filter(|a| a.count > 1 && a.stride != 1) {
             self.fetch_strided(fault.address, ahead, buffers);
         }
@@ -163,11 +161,18 @@ impl Pager {
         write: bool,
         buffers: &mut Buffers,
     ) -> bool {
+        let began_ns = crate::link::now_ns();
         self.link.transfer(1);
-        let protect = !write && self.clean_pays();
         let key = Self::key(seen.handle());
-        let done = match self.store.read_page(self.pool, key, &mut buffers.page) {
-            Ok(Some(page)) => self.main().copy(address, page.as_ptr(), PAGE_SIZE, protect),
+        let scratch = buffers.page.0.as_ptr();
+        let (protect, done) = match self.store.read_page(self.pool, key, &mut buffers.page) {
+            Ok(Some(page)) => {
+                self.saw_fetch(crate::link::now_ns() - began_ns);
+                // A copy is kept where making it anew is dear: not of a page stored as it is,
+                // which one copy makes again, and which takes a whole frame meanwhile.
+                let protect = !write && page.as_ptr() == scratch && self.clean_pays();
+                (protect, self.main().copy(address, page.as_ptr(), PAGE_SIZE, protect))
+            }
             Ok(None) => self.broken(line!()),
             Err(_) => {
                 self.lose(leaf, seen, address);
@@ -233,11 +238,15 @@ impl Pager {
             count += 1;
         }
         self.admit(count as i64);
+        let began_ns = crate::link::now_ns();
         self.link.transfer(count);
+        let mut packed = 0;
+        let scratch = buffers.page.0.as_ptr();
         let read = (0..count).take_while(|&k| {
             let key = Self::key(entries[k].handle());
             match self.store.read_page(self.pool, key, &mut buffers.page) {
                 Ok(Some(page)) => {
+                    packed += usize::from(page.as_ptr() == scratch);
                     buffers.run[k].0.copy_from_slice(&*page);
                     true
                 }
@@ -246,7 +255,8 @@ impl Pager {
             }
         });
         let read = read.count();
-        let protect = !fault.write && self.clean_pays();
+        self.saw_fetch((crate::link::now_ns() - began_ns) / count as u64);
+        let protect = !fault.write && packed * 2 > read && self.clean_pays();
         let source = buffers.run.as_ptr().cast();
         let done = if read == 0 {
             spillway_platform::uffd::Done { bytes: 0, stopped: Some(Errno::IO) }

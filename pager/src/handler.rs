@@ -2,13 +2,12 @@
 //!
 //! A handler per core waits for the userfaultfd to become readable and takes one message. A fault
 //! it answers itself. Any other message means that a thread has just changed a mapping, and that
-//! thread goes on as soon as the message is *taken*: if it then touches the range, its fault may
-//! be read by another handler before this one has followed the change. So a handler keeps a
-//! sequence number that is odd from before it reads until it has followed an event, and whoever
-//! reads a fault first waits until every handler it finds at an odd number has moved on.
+//! thread goes on as soon as the message is *taken*: if it then touches the range or changes it
+//! again, another handler may read of that before this one has followed the first change. So
+//! messages are taken at a gate, which whoever took an event passes on only when it has followed.
 
 use crate::fault::Fault;
-use crate::pager::{Buffers, Pager, Reading};
+use crate::pager::{Buffers, Pager};
 use crate::table::{Entry, State, place};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::thread::sched_yield;
@@ -29,39 +28,32 @@ impl Pager {
                 continue;
             }
             let _work = self.rest.work(number);
-            self.take_message(number, buffers);
+            self.take_message(buffers);
         }
     }
 
-    fn take_message(&self, number: usize, buffers: &mut Buffers) {
+    fn take_message(&self, buffers: &mut Buffers) {
         let began_ns = crate::link::now_ns();
-        let own = &self.readings[number].0;
-        own.fetch_add(1, Ordering::SeqCst);
+        let gate = self.gate.lock();
+        self.reading.fetch_add(1, Ordering::SeqCst);
         let message = self.main().read();
-        if let Ok(Message::Fault { .. }) | Err(_) = message {
-            own.fetch_add(1, Ordering::SeqCst);
+        if let Ok(event) = message {
+            self.follow(event);
         }
-        let Ok(message) = message else { return };
-        if let Message::Fault { address, write, protected } = message {
-            self.wait_for_events(Some(number));
+        self.reading.fetch_add(1, Ordering::SeqCst);
+        drop(gate);
+        if let Ok(Message::Fault { address, write, protected }) = message {
             self.answer(Fault { address, write, protected }, buffers);
             self.count_fault(began_ns);
-        } else {
-            self.follow(message);
-            own.fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    /// Waits until every event that was taken before now has been followed.
-    pub(crate) fn wait_for_events(&self, own: Option<usize>) {
-        let handlers = self.handlers.load(Ordering::Relaxed) as usize;
-        for (number, Reading(other)) in self.readings[..handlers].iter().enumerate() {
-            let seen = other.load(Ordering::SeqCst);
-            if Some(number) != own && seen % 2 == 1 {
-                while other.load(Ordering::SeqCst) == seen {
-                    sched_yield();
-                }
-            }
+    /// For threads that answer their own faults: waits until an event that was taken before now
+    /// has been followed.
+    pub(crate) fn wait_for_events(&self) {
+        let seen = self.reading.load(Ordering::SeqCst);
+        while seen % 2 == 1 && self.reading.load(Ordering::SeqCst) == seen {
+            sched_yield();
         }
     }
 
@@ -88,23 +80,26 @@ impl Pager {
         self.table.for_each(from, from + bytes, |address, leaf, at| {
             let target = to + (address - from);
             let Some(new_leaf) = self.table.leaf(target) else { self.broken(line!()) };
+            // Marked while it is in both places: who finds the mark waits.
             let seen = loop {
                 let seen = leaf.load(at);
                 match seen.state() {
+                    State::Untouched => return,
                     State::Filling | State::Leaving => sched_yield(),
-                    _ if leaf.exchange(at, seen, Entry::NONE) => break seen,
+                    _ if leaf.exchange(at, seen, seen.to(State::Filling)) => break seen,
                     _ => {}
                 }
             };
+            new_leaf.entry(place(target)).store(seen.0, Ordering::SeqCst);
             if seen.state() == State::Pooled {
                 let note = self.staging.note(seen.handle() as usize);
-                note.address.store(target as u64, Ordering::Release);
+                note.address.store(target as u64, Ordering::SeqCst);
             }
             if seen.state() == State::Resident {
                 leaf.resident.fetch_sub(1, Ordering::Relaxed);
                 new_leaf.resident.fetch_add(1, Ordering::Relaxed);
             }
-            new_leaf.entry(place(target)).store(seen.0, Ordering::SeqCst);
+            leaf.settle(at, Entry::NONE);
         });
         let mut regions = self.regions.lock();
         regions.remove(from, from + bytes);
@@ -139,8 +134,9 @@ impl Pager {
     fn unmapped(&self, start: usize, end: usize) {
         let parts: Vec<_> = self.regions.lock().overlaps(start, end).collect();
         for (start, end) in parts {
+            // Protecting a page does no harm, and fails where nothing is registered.
             let again = is_mapped(start, end - start)
-                && self.main().unprotect(start, PAGE_SIZE) != Err(rustix::io::Errno::NOENT);
+                && self.main().protect(start, PAGE_SIZE) != Err(rustix::io::Errno::NOENT);
             if !again {
                 self.regions.lock().remove(start, end);
                 self.forget(start, end);

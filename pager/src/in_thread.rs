@@ -126,7 +126,7 @@ impl Pager {
         }
         let began_ns = crate::link::now_ns();
         let work = self.program_work();
-        self.wait_for_events(None);
+        self.wait_for_events();
         let lent = self.lending.with(|buffers| self.answer_own(address, write, buffers));
         drop(work);
         if lent.is_err() {
@@ -145,7 +145,12 @@ impl Pager {
                 self.answer(Fault { address, write, protected: true }, buffers);
                 // A page that is not clean may not be there at all; then it reads as zero.
                 let dirty = !entry.has(Entry::CLEAN);
-                if dirty && self.table.find(address).is_some_and(|leaf| leaf.load(place(address)) == entry) {
+                if dirty
+                    && self
+                        .table
+                        .find(address)
+                        .is_some_and(|leaf| leaf.load(place(address)) == entry)
+                {
                     self.answer(Fault { address, write, protected: false }, buffers);
                 }
             }

@@ -81,10 +81,6 @@ impl Buffers {
     }
 }
 
-/// Sequence number of a handler: odd while it reads or follows an event; see [`crate::handler`].
-#[repr(align(64))]
-pub(crate) struct Reading(pub(crate) AtomicU32);
-
 /// The pager of one process.
 pub struct Pager {
     pub(crate) tree: &'static Tree,
@@ -98,8 +94,10 @@ pub struct Pager {
     pub(crate) link: Link,
     pub(crate) store: Store,
     pub(crate) pool: PoolId,
-    pub(crate) readings: [Reading; HANDLERS_MAX],
-    pub(crate) handlers: AtomicU32,
+    /// Held while a message is read and, if it is an event, until it has been followed.
+    pub(crate) gate: Lock<()>,
+    /// Odd while the gate is held, for threads that only want to know.
+    pub(crate) reading: AtomicU32,
     /// Registered ranges fault here.
     main_uffd: AtomicI32,
     /// The staging area, without events, so that dropping its pages waits for nobody.
@@ -114,6 +112,8 @@ pub struct Pager {
     inherited_store_bytes: AtomicI64,
     /// Resident pages that came with a fork and that another process counts.
     pub(crate) inherited: AtomicI64,
+    /// Until when nobody tries to evict, because nothing could leave.
+    pub(crate) stuck_until_ns: AtomicU64,
     /// 1 when the evictor has work; it sleeps on this.
     pub(crate) wanted: AtomicU32,
     /// Tells that the pager of this process is up: 1, or failed: 2.
@@ -148,8 +148,8 @@ impl Pager {
             link: Link::new(settings.link_delay_ns),
             store,
             pool,
-            readings: [const { Reading(AtomicU32::new(0)) }; HANDLERS_MAX],
-            handlers: AtomicU32::new(0),
+            gate: Lock::new(()),
+            reading: AtomicU32::new(0),
             main_uffd: AtomicI32::new(-1),
             staging_uffd: AtomicI32::new(-1),
             next_handle: AtomicU64::new(1),
@@ -158,6 +158,7 @@ impl Pager {
             clean_writes: AtomicU64::new(0),
             inherited_store_bytes: AtomicI64::new(0),
             inherited: AtomicI64::new(0),
+            stuck_until_ns: AtomicU64::new(0),
             wanted: AtomicU32::new(0),
             ready: AtomicU32::new(0),
             lending: crate::in_thread::Lending::new(),
@@ -191,9 +192,6 @@ impl Pager {
         self.inherited_store_bytes.store(inherited, Ordering::Relaxed);
         self.ready.store(0, Ordering::Relaxed);
         self.wanted.store(0, Ordering::Relaxed);
-        for reading in &self.readings {
-            reading.0.store(0, Ordering::Relaxed);
-        }
     }
 
     /// The page under a store key: a million pages to an object.

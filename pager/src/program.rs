@@ -84,7 +84,7 @@ impl Pager {
             regions.overlaps(start, end).collect()
         };
         for (start, end) in parts {
-            advise(start, end - start, Advice::LinuxPopulateRead)?;
+            self.bring_in(start, end)?;
             let _work = self.program_work();
             self.mailbox.ask(Task::Unregister, start, end - start)?;
             self.regions.lock().remove(start, end);
@@ -92,6 +92,17 @@ impl Pager {
             advise(start, end - start, Advice::LinuxDoFork)?;
         }
         Ok(())
+    }
+
+    /// Brings in what is far of a range; pages that were never touched stay absent.
+    fn bring_in(&self, start: usize, end: usize) -> Result<(), Errno> {
+        let mut away = Vec::new();
+        self.table.for_each(start, end, |address, leaf, at| {
+            if !matches!(leaf.load(at).state(), State::Untouched | State::Resident) {
+                away.push(address);
+            }
+        });
+        away.into_iter().try_for_each(|page| advise(page, PAGE_SIZE, Advice::LinuxPopulateRead))
     }
 
     /// The program locked a range: its pages stay resident, and count.
@@ -116,5 +127,11 @@ impl Pager {
     pub fn say_mlockall(&self) {
         let pid = self.slot.pid.load(Ordering::Relaxed);
         self.tree.notify(crate::tree::Notice::MlockAll, pid, 0);
+    }
+
+    /// The program tried to hand paged guest memory to another process, which is refused.
+    pub fn say_guest_ram_shared(&self) {
+        let pid = self.slot.pid.load(Ordering::Relaxed);
+        self.tree.notify(crate::tree::Notice::GuestRamShared, pid, 0);
     }
 }

@@ -102,10 +102,8 @@ impl Pager {
         // In-thread mode has no faults to hand out: one reader of events will do.
         let most = if in_thread { 1 } else { HANDLERS_MAX };
         let count = usable_cores(&mut cores[..most]).max(1);
-        self.handlers.store(count as u32, Ordering::Release);
         let pager = std::ptr::from_ref(self) as usize;
         for (number, &core) in cores[..count].iter().enumerate() {
-            // The argument has room for both: a pager is aligned to more than the handlers' count.
             let seat = Seat { pager, number, core: if in_thread { None } else { Some(core) } };
             spawn_thread(handler_main, Box::into_raw(Box::new(seat)) as usize)?;
         }

@@ -176,6 +176,8 @@ pub enum Notice {
     Broken = 7,
     /// The program handles SIGBUS in a way that `--faults signal` can't share.
     SignalTaken = 8,
+    /// The program tried to share guest memory that is paged with another process; it got EPERM.
+    GuestRamShared = 9,
 }
 
 /// The shared page.

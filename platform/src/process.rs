@@ -29,18 +29,26 @@ impl Program {
         self.descriptor.as_fd()
     }
 
-    /// Whether it still runs in the address space of the caller; false once it has called exec.
+    /// Whether any thread of it still runs in the address space of the caller; false once it has
+    /// called exec. A main thread that has ended alone does not count.
     #[must_use]
     pub fn shares_memory(&self) -> bool {
-        const KCMP_VM: usize = 1;
-        let own = rustix::process::getpid().as_raw_pid() as usize;
-        let args = [own, self.pid.as_raw_pid() as usize, KCMP_VM, 0, 0, 0];
-        // SAFETY: kcmp takes no pointers for this kind of comparison.
-        match unsafe { syscall6(number::KCMP, args) } {
-            Ok(order) => order == 0,
-            Err(Errno::SRCH) => false,
-            Err(_) => true,
-        }
+        let pid = self.pid.as_raw_pid() as usize;
+        thread_shares_memory(pid)
+            || self.threads().is_none_or(|mut ids| ids.any(thread_shares_memory))
+    }
+
+    /// The numbers of its threads; None when they can't be listed.
+    fn threads(&self) -> Option<impl Iterator<Item = usize>> {
+        let mut path = [0u8; 32];
+        let mut end = &mut path[..31];
+        std::io::Write::write_fmt(&mut end, format_args!("/proc/{}/task", self.pid.as_raw_pid()))
+            .ok()?;
+        let path = std::ffi::CStr::from_bytes_until_nul(&path).ok()?;
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
+        let folder = rustix::fs::open(path, flags, rustix::fs::Mode::empty()).ok()?;
+        let entries = rustix::fs::Dir::new(folder).ok()?;
+        Some(entries.filter_map(|entry| entry.ok()?.file_name().to_str().ok()?.parse().ok()))
     }
 
     /// Kills it: the last resort when going on would serve wrong bytes.
@@ -66,4 +74,17 @@ pub fn pin_to_core(core: usize) {
     let mut set = CpuSet::new();
     set.set(core);
     let _ = sched_setaffinity(None, &set);
+}
+
+/// Whether a thread, by its number, runs in the caller's address space; true when the kernel won't
+/// say.
+fn thread_shares_memory(thread: usize) -> bool {
+    const KCMP_VM: usize = 1;
+    let own = rustix::process::getpid().as_raw_pid() as usize;
+    // SAFETY: kcmp takes no pointers for this kind of comparison.
+    match unsafe { syscall6(number::KCMP, [own, thread, KCMP_VM, 0, 0, 0]) } {
+        Ok(order) => order == 0,
+        Err(Errno::SRCH) => false,
+        Err(_) => true,
+    }
 }

@@ -7,6 +7,7 @@ use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open,
 };
@@ -43,20 +44,24 @@ impl Pagers {
     pub fn watch(&mut self, tree: &Tree) -> Vec<u32> {
         let mut killed = Vec::new();
         let mut live = HashMap::new();
+        let mut ended = Vec::new();
         for slot in &tree.slots {
             let (pid, pager) = (slot.pid.load(Relaxed), slot.pager_pid.load(Relaxed));
             // A slot without a pager is still being filled.
             if pid == 0 || pager == 0 {
                 continue;
             }
-            if is_alive(pager) {
-                let watched = self.by_pid.remove(&pager).or_else(|| Watched::new(pager));
-                if let Some(mut watched) = watched {
+            let known = self.by_pid.remove(&pager);
+            let alive = known.as_ref().map_or_else(|| is_alive(pager), |known| !known.has_ended());
+            if alive {
+                if let Some(mut watched) = known.or_else(|| Watched::new(pager)) {
                     watched.hold_faults(pager);
                     live.insert(pager, watched);
                 }
                 continue;
             }
+            // Until the program is killed its faults must wait.
+            ended.extend(known);
             // The pager of a process that ends frees the slot itself; look again after it ended.
             if slot.pid.load(Relaxed) != pid || slot.pager_pid.load(Relaxed) != pager {
                 continue;
@@ -67,6 +72,7 @@ impl Pagers {
             release(tree, slot);
         }
         self.by_pid = live;
+        drop(ended);
         killed
     }
 }
@@ -130,6 +136,12 @@ impl Watched {
     fn new(pid: u32) -> Option<Self> {
         let process = pidfd_open(process(pid)?, PidfdFlags::empty()).ok()?;
         Some(Self { process, faults: Vec::new() })
+    }
+
+    /// Asks the descriptor, which is quicker than /proc and can't mean another process.
+    fn has_ended(&self) -> bool {
+        let mut waker = [PollFd::new(&self.process, PollFlags::IN)];
+        poll(&mut waker, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
     /// Takes copies of the pager's userfaultfds, once it has opened them.

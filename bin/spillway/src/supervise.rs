@@ -19,8 +19,9 @@ use spillway_pager::tree::Tree;
 
 use crate::slots::{Pagers, any_unsettled, end_stragglers};
 
-/// How often the supervisor looks without being woken.
-const TICK: Duration = Duration::from_millis(200);
+/// How often the supervisor looks without being woken. So long a new pager's userfaultfd is not held
+/// by a second descriptor; within this time hardly a page has left the program.
+const TICK: Duration = Duration::from_millis(20);
 /// How often, when it waits for pagers to count up and end.
 const SETTLE_TICK: Duration = Duration::from_millis(2);
 /// How long it waits for them at most.

@@ -104,6 +104,10 @@ pub unsafe extern "C" fn syscall(
             libc::SYS_clone if a & libc::CLONE_VM as usize == 0 => {
                 fork_by(number, [a, b, c, d, e, f])
             }
+            libc::SYS_clone3 if b >= 8 && *(a as *const u64) & libc::CLONE_VM as u64 == 0 => {
+                fork_by(number, [a, b, c, d, e, f])
+            }
+            libc::SYS_ioctl => i64::from(mappings::ioctl(a as c_int, b as libc::c_ulong, c)),
             _ => crate::raw::call(number, [a, b, c, d, e, f]) as i64,
         }
     }

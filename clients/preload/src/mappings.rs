@@ -1,5 +1,6 @@
 //! mmap, munmap, mremap and madvise, and the ioctl of a program's own userfaultfd.
 
+use crate::guest_ram;
 use crate::raw;
 use crate::run::{forget_early, pager, remember};
 use libc::{c_int, c_ulong, c_void, off_t, size_t};
@@ -39,6 +40,16 @@ pub unsafe extern "C" fn mmap(
     offset: off_t,
 ) -> *mut c_void {
     let start = address as usize;
+    let (flags, descriptor) =
+        match pager().and_then(|_| guest_ram::make_private(bytes, flags, descriptor, offset)) {
+            None => (flags, descriptor),
+            Some(Ok(private)) => (private, -1),
+            Some(Err(errno)) => {
+                // SAFETY: `__errno_location` is valid on every thread of the program.
+                unsafe { *libc::__errno_location() = errno };
+                return libc::MAP_FAILED;
+            }
+        };
     let replaces = flags & libc::MAP_FIXED != 0;
     let end = start.saturating_add(rounded(bytes));
     let mut inside = false;

@@ -152,7 +152,11 @@ pub unsafe extern "C" fn pthread_sigmask(
 /// # Safety
 /// As sigprocmask(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
+pub unsafe extern "C" fn sigprocmask(
+    how: c_int,
+    set: *const sigset_t,
+    old: *mut sigset_t,
+) -> c_int {
     // SAFETY: passed on.
     match unsafe { pthread_sigmask(how, set, old) } {
         0 => 0,
