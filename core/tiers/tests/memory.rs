@@ -1,0 +1,123 @@
+//! Frames and cells: zeroed between owners, kept while pinned, given back when empty.
+
+use spillway_tiers::{Arena, Backing, CELL_BYTES_MAX, CHUNK_BYTES, Cells};
+use spillway_types::PAGE_BYTES;
+
+const CAPACITY_BYTES: u64 = 8 << 20;
+const BACKINGS: [Backing; 2] = [Backing::Anonymous, Backing::Memfd];
+
+fn arena(backing: Backing) -> Arena {
+    Arena::open(CAPACITY_BYTES, backing, false).expect("arena")
+}
+
+#[test]
+fn a_frame_is_zeroed_before_another_owner_gets_it() {
+    for backing in BACKINGS {
+        let arena = arena(backing);
+        let secret = arena.store(0, 1, &[0x5e; PAGE_BYTES]).expect("frame");
+        arena.release(secret, 1);
+        let next = arena.store(0, 2, b"short").expect("frame");
+        assert_eq!(next, secret, "the frame freed last comes first");
+        let content = arena.content(next);
+        assert_eq!(&content[..5], b"short");
+        assert!(content[5..].iter().all(|&byte| byte == 0));
+    }
+}
+
+#[test]
+fn the_same_owner_too_gets_no_old_bytes() {
+    let arena = arena(Backing::Anonymous);
+    let first = arena.store(0, 1, &[0x5e; PAGE_BYTES]).expect("frame");
+    arena.release(first, 1);
+    let next = arena.store(0, 1, b"short").expect("frame");
+    assert!(arena.content(next)[5..].iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn a_cell_is_zeroed_when_it_is_freed() {
+    let arena = arena(Backing::Anonymous);
+    let cells = Cells::default();
+    let kept = cells.store(&arena, &[1; 900]).expect("cell");
+    let secret = cells.store(&arena, &[0x5e; 1000]).expect("cell");
+    cells.release(&arena, secret);
+    let next = cells.store(&arena, &[2; 900]).expect("cell");
+    assert_eq!(next, secret, "the cell freed last comes first");
+    let content = cells.content(&arena, next);
+    assert_eq!(content[..900], [2; 900]);
+    assert!(content[900..].iter().all(|&byte| byte == 0));
+    assert_eq!(cells.content(&arena, kept)[..900], [1; 900]);
+}
+
+#[test]
+fn a_pin_keeps_bytes_until_it_is_dropped() {
+    let arena = arena(Backing::Anonymous);
+    let frame = arena.store(0, 1, &[3; PAGE_BYTES]).expect("frame");
+    let pin = arena.pin(frame, 1).expect("pin");
+    arena.release(frame, 1);
+    let other = arena.store(0, 1, &[4; PAGE_BYTES]).expect("frame");
+    assert_ne!(other, frame, "a pinned frame is not free");
+    assert_eq!(*pin, [3; PAGE_BYTES]);
+    drop(pin);
+    assert_eq!(arena.store(0, 1, &[5; PAGE_BYTES]), Some(frame));
+}
+
+#[test]
+fn empty_chunks_go_back_to_the_host_and_read_as_zeros_later() {
+    for backing in BACKINGS {
+        let arena = arena(backing);
+        let store_all = || {
+            let frame = || arena.store(0, 1, &[7; PAGE_BYTES]);
+            std::iter::from_fn(frame).collect::<Vec<_>>()
+        };
+        let frames = store_all();
+        assert!(frames.len() * PAGE_BYTES > CAPACITY_BYTES as usize * 9 / 10);
+        assert!(arena.budget().taken() <= CAPACITY_BYTES);
+        for &frame in &frames {
+            arena.release(frame, 1);
+        }
+        assert!(arena.budget().taken() < 2 * CHUNK_BYTES as u64, "one chunk is kept");
+        arena.trim();
+        assert!(arena.budget().taken() < CHUNK_BYTES as u64, "all chunks are given back");
+        let again = arena.store(0, 2, b"x").expect("frame");
+        assert!(arena.content(again)[1..].iter().all(|&byte| byte == 0));
+        arena.release(again, 2);
+        assert_eq!(store_all().len(), frames.len(), "no frame is lost");
+    }
+}
+
+#[test]
+fn hollow_frames_make_room_and_come_back() {
+    let arena = arena(Backing::Anonymous);
+    let frames: Vec<u32> = std::iter::from_fn(|| arena.store(0, 1, &[7; PAGE_BYTES])).collect();
+    let full = arena.budget().taken();
+    assert_eq!(arena.hollow_out(4), 0, "no frame is free");
+    for &frame in &frames[..4] {
+        arena.release(frame, 1);
+    }
+    assert_eq!(arena.hollow_out(8), 4);
+    assert_eq!(arena.budget().taken(), full - 4 * PAGE_BYTES as u64);
+    let back: Vec<u32> = std::iter::from_fn(|| arena.store(0, 2, b"x")).collect();
+    assert_eq!(back.len(), 4);
+    for frame in back {
+        assert!(arena.content(frame)[1..].iter().all(|&byte| byte == 0));
+    }
+}
+
+#[test]
+fn cells_of_all_lengths_hold_their_bytes() {
+    let arena = arena(Backing::Anonymous);
+    let cells = Cells::default();
+    let lengths = [1, 111, 112, 113, 1000, 2048, CELL_BYTES_MAX - 1, CELL_BYTES_MAX];
+    let content = |number: usize| vec![number as u8; lengths[number % lengths.len()]];
+    let stored: Vec<u32> =
+        (0..800).map(|number| cells.store(&arena, &content(number)).expect("cell")).collect();
+    for (number, &cell) in stored.iter().enumerate() {
+        let expected = content(number);
+        assert_eq!(cells.content(&arena, cell)[..expected.len()], expected);
+    }
+    for cell in stored {
+        cells.release(&arena, cell);
+    }
+    arena.trim();
+    assert!(arena.budget().taken() < CHUNK_BYTES as u64, "all spans are given back");
+}
