@@ -47,6 +47,8 @@ fn text(kind: u32, value: u64) -> String {
         )
     } else if is(Notice::SignalTaken) {
         "it handles SIGBUS itself: run it with --faults thread".to_owned()
+    } else if is(Notice::GuestRamShared) {
+        "it wanted to share paged guest memory with another process, and got EPERM".to_owned()
     } else {
         format!("notice {kind} with value {value}, from a newer library")
     }

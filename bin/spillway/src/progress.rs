@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use spillway_pager::tree::{BUCKETS, Tree};
 
-use crate::stats::{FaultTimes, Memory, fault_times, histogram};
+use crate::stats::{Memory, fault_times, histogram};
 use crate::units::show_size;
 
 /// Between two lines on a terminal, where each takes the other's place.
@@ -48,22 +48,18 @@ impl Seen {
         };
         let times = fault_times(&std::array::from_fn(|at| self.times[at] - before.times[at]));
         format!(
-            "spillway: local {}, far {} in {} | {:.0} faults/s: {:.0} % new, {:.0} % fetched, \
-             {:.0} % rescued | {}",
+            "local {}, far {} | {:.0} faults/s, p50 {:.0} p99 {:.0} µs | {:.0}% new {:.0}% fetched \
+             {:.0}% rescued",
             show_size(memory.local_bytes),
             show_size(memory.far_bytes),
-            show_size(memory.store_bytes + memory.disk_bytes),
             faults as f64 / seconds,
+            micros(times.p50_ns),
+            micros(times.p99_ns),
             share(self.first_touches, before.first_touches),
             share(self.fetches, before.fetches),
             share(self.rescues, before.rescues),
-            show_times(times),
         )
     }
-}
-
-fn show_times(times: FaultTimes) -> String {
-    format!("p50 {:.1} µs, p99 {:.1} µs", micros(times.p50_ns), micros(times.p99_ns))
 }
 
 fn micros(ns: u64) -> f64 {
@@ -97,7 +93,7 @@ impl Progress {
         let _ = if self.terminal {
             write!(stderr(), "\r{}\x1b[K", cut_to_width(&line))
         } else {
-            writeln!(stderr(), "{line}")
+            writeln!(stderr(), "spillway: {line}")
         };
     }
 
@@ -115,12 +111,13 @@ impl Progress {
         let times = fault_times(&end.times);
         let _ = writeln!(
             stderr(),
-            "spillway: {:.1} s, {} faults ({})\n\
+            "spillway: {:.1} s, {} faults, p50 {:.1} µs, p99 {:.1} µs\n\
              spillway: at its fullest it held {}: {} local, {} in a store of {}, {} on disk\n\
              spillway: which took {} of memory in all",
             (end.at - self.start.at).as_secs_f64(),
             end.faults,
-            show_times(times),
+            micros(times.p50_ns),
+            micros(times.p99_ns),
             show_size(fullest.all_local_bytes),
             show_size(fullest.local_bytes),
             show_size(fullest.far_bytes),
@@ -159,6 +156,9 @@ mod tests {
         now.at = before.at + Duration::from_secs(2);
         let line = now.line_since(&before, Memory::now(&tree));
         assert!(line.contains("local 1.0 MiB"), "{line}");
-        assert!(line.contains("100 faults/s: 25 % new, 75 % fetched, 0 % rescued"), "{line}");
+        assert!(
+            line.contains("100 faults/s, p50 0 p99 0 µs | 25% new 75% fetched 0% rescued"),
+            "{line}"
+        );
     }
 }
