@@ -45,12 +45,6 @@ impl Client {
         self.domain.load(Ordering::Relaxed) as u16
     }
 
-    /// What the arena remembers of the client: never 0, and not reused within 2^32 clients.
-    #[inline]
-    pub(crate) fn tag(&self) -> u32 {
-        (self.id.load(Ordering::Relaxed) >> NUMBER_BITS) as u32
-    }
-
     /// Charges `pages` if they stay within the target. Test and charge are one step, so that no
     /// race takes `used` past the target.
     #[inline]

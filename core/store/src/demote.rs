@@ -205,7 +205,7 @@ impl Store {
         let (leaf, place) = (back >> LEAF_SHIFT, back & ((1 << LEAF_SHIFT) - 1));
         let slot = index.slot(leaf, place);
         let bytes = match slot.place() {
-            Place::Raw { frame, .. } => Bytes::Raw(self.arena.pin(frame, self.tag(owner))?),
+            Place::Raw { frame, .. } => Bytes::Raw(self.arena.pin(frame)?),
             Place::Packed { cell, length } => {
                 Bytes::Packed(self.cells.pin(&self.arena, cell, usize::from(length))?)
             }

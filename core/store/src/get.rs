@@ -205,7 +205,7 @@ impl Store {
     pub(crate) fn length(&self, slot: Slot) -> usize {
         match slot.place() {
             Place::Small { length, .. } | Place::Raw { length, .. } => usize::from(length),
-            Place::Large { cell } => self.large(slot.owner()).length(cell),
+            Place::Large { cell } => self.large().length(cell),
             Place::Empty | Place::Packed { .. } | Place::Uniform { .. } | Place::Disk { .. } => {
                 PAGE_BYTES
             }
@@ -218,7 +218,7 @@ impl Store {
         match slot.place() {
             Place::Empty => Some(Held::Miss),
             Place::Raw { frame, length, .. } => {
-                let page = self.arena.pin(frame, self.tag(slot.owner()))?;
+                let page = self.arena.pin(frame)?;
                 Some(Held::Raw(page, usize::from(length)))
             }
             Place::Small { cell, length } => {
@@ -228,7 +228,7 @@ impl Store {
                 self.cells.pin(&self.arena, cell, usize::from(length)).map(Held::Packed)
             }
             Place::Uniform { word } => Some(Held::Uniform(word)),
-            Place::Large { cell } => self.large(slot.owner()).pin(cell).map(Held::Large),
+            Place::Large { cell } => self.large().pin(cell).map(Held::Large),
             Place::Disk { file, slot } => {
                 self.files.as_ref().map(|files| Held::Disk(files.hold(file, slot)))
             }
@@ -242,7 +242,7 @@ impl Store {
         match slot.place() {
             Place::Empty => Held::Miss,
             Place::Raw { frame, length, .. } => {
-                Held::Raw(self.arena.adopt(frame, self.tag(slot.owner())), usize::from(length))
+                Held::Raw(self.arena.adopt(frame), usize::from(length))
             }
             Place::Small { cell, length } => {
                 Held::Small(self.cells.adopt(&self.arena, cell, usize::from(length)))
@@ -255,7 +255,7 @@ impl Store {
                 self.uniform_pages.fetch_sub(1, Ordering::Relaxed);
                 Held::Uniform(word)
             }
-            Place::Large { cell } => Held::Large(self.large(slot.owner()).adopt(cell)),
+            Place::Large { cell } => Held::Large(self.large().adopt(cell)),
             // Ephemeral values are dropped under pressure, never written to files.
             Place::Disk { .. } => Held::Miss,
         }

@@ -148,7 +148,7 @@ impl Store {
         scratch: Option<&mut Scratch>,
     ) -> Option<Placed> {
         if value.len() > PAGE_BYTES {
-            let cell = self.large(access.client).store(lane, value)?;
+            let cell = self.large().store(lane, value)?;
             return Some(Place::Large { cell }.into());
         }
         let length = value.len() as u16;
@@ -156,9 +156,8 @@ impl Store {
             let cell = self.cells.store(&self.arena, value)?;
             return Some(Place::Small { cell, length }.into());
         }
-        let tag = self.tag(access.client);
         let Ok(page) = <&[u8; PAGE_BYTES]>::try_from(value) else {
-            let frame = self.arena.store(lane, tag, value)?;
+            let frame = self.arena.store(lane, value)?;
             return Some(Place::Raw { frame, length, stiff: false }.into());
         };
         if let Some(word) = uniform_word(page) {
@@ -172,10 +171,10 @@ impl Store {
             return Some(packed.into());
         }
         let (frame, shared) = if self.config.dedup == Dedup::Off || access.ephemeral {
-            (self.arena.store(lane, tag, page)?, false)
+            (self.arena.store(lane, page)?, false)
         } else {
             let domain = self.clients[usize::from(access.client)].domain();
-            self.arena.store_shared(lane, tag, domain, page)?
+            self.arena.store_shared(lane, domain, page)?
         };
         Some(Placed { place: Place::Raw { frame, length, stiff: false }, shared })
     }

@@ -142,7 +142,7 @@ impl Store {
     pub(crate) fn free_place(&self, slot: Slot) {
         match slot.place() {
             Place::Empty => {}
-            Place::Raw { frame, .. } => self.arena.release(frame, self.tag(slot.owner())),
+            Place::Raw { frame, .. } => self.arena.release(frame),
             Place::Small { cell, .. } => self.cells.release(&self.arena, cell),
             Place::Packed { cell, .. } => {
                 self.packed_pages.fetch_sub(1, Ordering::Relaxed);
@@ -151,7 +151,7 @@ impl Store {
             Place::Uniform { .. } => {
                 self.uniform_pages.fetch_sub(1, Ordering::Relaxed);
             }
-            Place::Large { cell } => self.large(slot.owner()).release(cell),
+            Place::Large { cell } => self.large().release(cell),
             Place::Disk { file, slot } => {
                 if let Some(files) = &self.files {
                     files.free(file, slot);

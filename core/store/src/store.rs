@@ -199,15 +199,9 @@ impl Store {
         1..self.clients_high.load(Ordering::Acquire) as u16 + 1
     }
 
-    /// What the arena remembers of a client.
-    #[inline]
-    pub(crate) fn tag(&self, owner: u16) -> u32 {
-        self.clients[usize::from(owner)].tag()
-    }
-
-    /// Where a client's long values lie.
-    pub(crate) fn large(&self, owner: u16) -> Large<'_> {
-        Large { arena: &self.arena, cells: &self.cells, owner: self.tag(owner) }
+    /// Where long values lie.
+    pub(crate) const fn large(&self) -> Large<'_> {
+        Large { arena: &self.arena, cells: &self.cells }
     }
 
     /// What index and frames take their memory from.

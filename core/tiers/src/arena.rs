@@ -128,34 +128,19 @@ impl Arena {
         unsafe { self.region.base().add(offset) }
     }
 
-    /// Takes a frame and fills it: `value`, then zeros. `owner` is a number of the client's; a frame
-    /// that another owner used last is zeroed first. `None` when memory is out.
-    pub fn store(&self, lane: usize, owner: u32, value: &[u8]) -> Option<u32> {
+    /// Takes a frame and fills it: `value`, then zeros. So every byte of the frame is written before
+    /// anyone can read it, and nothing of its last owner is left. `None` when memory is out.
+    pub fn store(&self, lane: usize, value: &[u8]) -> Option<u32> {
         assert!(value.len() <= PAGE_BYTES);
         let frame = self.take(lane)?;
-        let meta = self.meta(frame);
         let address = self.address(frame);
-        let last = meta.back.load(Ordering::Relaxed);
         // SAFETY: the frame was just taken off the free list, so nobody else reads or writes it.
         unsafe {
-            if last != 0 && last != owner {
-                core::ptr::write_bytes(address, 0, PAGE_BYTES);
-            } else if value.len() < PAGE_BYTES {
-                core::ptr::write_bytes(address.add(value.len()), 0, PAGE_BYTES - value.len());
-            }
             core::ptr::copy_nonoverlapping(value.as_ptr(), address, value.len());
+            core::ptr::write_bytes(address.add(value.len()), 0, PAGE_BYTES - value.len());
         }
-        meta.first_reference();
+        self.meta(frame).first_reference();
         Some(frame)
-    }
-
-    /// Drops a reference that the caller holds; the last one frees the frame. `owner` is whose bytes
-    /// are in it; 0 has it zeroed before anyone's next use.
-    #[inline]
-    pub fn release(&self, frame: u32, owner: u32) {
-        if self.meta(frame).drop_reference() {
-            self.free(frame, owner);
-        }
     }
 
     /// Like [`Self::store`] for a page, but gives a reference to an equal page of the same sharing
@@ -163,42 +148,46 @@ impl Arena {
     pub fn store_shared(
         &self,
         lane: usize,
-        owner: u32,
         domain: u16,
         page: &[u8; PAGE_BYTES],
     ) -> Option<(u32, bool)> {
         let Some(shared) = &self.shared else {
-            return self.store(lane, owner, page).map(|frame| (frame, false));
+            return self.store(lane, page).map(|frame| (frame, false));
         };
         let bucket = shared.bucket(page);
         if let Some(frame) = shared.find(self, bucket, domain, page) {
             return Some((frame, true));
         }
-        let frame = self.store(lane, owner, page)?;
+        let frame = self.store(lane, page)?;
         shared.insert(self.budget(), bucket, domain, frame);
         Some((frame, false))
     }
 
+    /// Drops a reference that the caller holds; the last one frees the frame.
+    #[inline]
+    pub fn release(&self, frame: u32) {
+        if self.meta(frame).drop_reference() {
+            self.free(frame);
+        }
+    }
+
     /// Frees a frame whose last reference the caller dropped.
-    fn free(&self, frame: u32, owner: u32) {
+    fn free(&self, frame: u32) {
         if let Some(shared) = &self.shared {
             shared.remove(frame, self.content(frame));
         }
-        // Zero means "never used"; an unknown owner is one that no client has.
-        let owner = if owner == 0 { NONE } else { owner };
-        self.meta(frame).back.store(owner, Ordering::Relaxed);
         self.give(frame / CHUNK_FRAMES, frame % CHUNK_FRAMES, u64::MAX);
     }
 
     /// Adds a reference to a frame that has one, for reading. `None` when there are too many.
     #[inline]
-    pub fn pin(&self, frame: u32, owner: u32) -> Option<Pinned<'_>> {
-        self.meta(frame).add_reference().then_some(Pinned { arena: self, frame, owner })
+    pub fn pin(&self, frame: u32) -> Option<Pinned<'_>> {
+        self.meta(frame).add_reference().then_some(Pinned { arena: self, frame })
     }
 
     /// Makes a reference that the caller holds one for reading.
-    pub const fn adopt(&self, frame: u32, owner: u32) -> Pinned<'_> {
-        Pinned { arena: self, frame, owner }
+    pub const fn adopt(&self, frame: u32) -> Pinned<'_> {
+        Pinned { arena: self, frame }
     }
 
     /// The bytes of a frame to which the caller holds a reference.
@@ -256,12 +245,11 @@ impl Arena {
         for done in 0..count {
             let Some(frame) = self.take_any() else { return done };
             if self.region.release(frame as usize * PAGE_BYTES, PAGE_BYTES).is_err() {
-                self.free(frame, 0);
+                self.free(frame);
                 return done;
             }
             let mut first = self.hollow.lock();
             let meta = self.meta(frame);
-            meta.back.store(0, Ordering::Relaxed);
             meta.next.store(*first, Ordering::Relaxed);
             *first = frame;
             self.budget.give(PAGE_BYTES as u64);
@@ -341,7 +329,7 @@ impl Arena {
     /// Gives empty chunks that lanes keep for themselves back to the host.
     pub fn trim(&self) {
         while let Some(frame) = self.refill() {
-            self.free(frame, 0);
+            self.free(frame);
         }
         for (lane, apart) in self.lanes.iter().enumerate() {
             let whole =
@@ -441,9 +429,6 @@ impl Arena {
             // SAFETY: the chunk is in no lane and all its frames are free, so it is ours alone.
             unsafe { core::ptr::write_bytes(self.address(first), 0, CHUNK_BYTES) };
         }
-        for frame in first..first + CHUNK_FRAMES {
-            self.meta(frame).back.store(0, Ordering::Relaxed);
-        }
         let mut spare = self.spare.lock();
         self.chunk(chunk).next.store(spare.first, Ordering::Relaxed);
         spare.first = chunk;
@@ -456,7 +441,6 @@ impl Arena {
 pub struct Pinned<'a> {
     arena: &'a Arena,
     frame: u32,
-    owner: u32,
 }
 
 impl Pinned<'_> {
@@ -478,6 +462,6 @@ impl Deref for Pinned<'_> {
 impl Drop for Pinned<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.arena.release(self.frame, self.owner);
+        self.arena.release(self.frame);
     }
 }

@@ -95,8 +95,7 @@ impl Shared {
             if found.is_none() && arena.content(frame) == page {
                 found = Some(frame);
             } else {
-                // Owner 0: whoever stored it has gone meanwhile, if this is the last reference.
-                arena.release(frame, 0);
+                arena.release(frame);
             }
         }
         found

@@ -15,15 +15,13 @@ const OTHER_HEAD_WORDS: usize = 1;
 const FIRST_FRAMES: usize = CELL_BYTES_MAX / WORD - FIRST_HEAD_WORDS;
 const OTHER_FRAMES: usize = CELL_BYTES_MAX / WORD - OTHER_HEAD_WORDS;
 
-/// Where long values lie, for one owner.
+/// Where long values lie.
 #[derive(Clone, Copy, Debug)]
 pub struct Large<'a> {
     /// The memory.
     pub arena: &'a Arena,
     /// Its cells.
     pub cells: &'a Cells,
-    /// The owner's number; see [`Arena::store`].
-    pub owner: u32,
 }
 
 fn word(content: &[u8], at: usize) -> u32 {
@@ -52,7 +50,7 @@ impl<'a> Large<'a> {
         let rest_at = match rest.len() {
             0 => NONE,
             1..=CELL_BYTES_MAX => self.cells.store(self.arena, rest)?,
-            _ => self.arena.store(lane, self.owner, rest)?,
+            _ => self.arena.store(lane, rest)?,
         };
         // From the last cell to the first, so that each knows the number of its next.
         let mut next = NONE;
@@ -75,7 +73,7 @@ impl<'a> Large<'a> {
         words[..head.len()].copy_from_slice(head);
         let mut filled = head.len();
         for page in pages {
-            let Some(frame) = self.arena.store(lane, self.owner, page) else { break };
+            let Some(frame) = self.arena.store(lane, page) else { break };
             words[filled] = frame;
             filled += 1;
         }
@@ -89,7 +87,7 @@ impl<'a> Large<'a> {
             }
         }
         for &frame in &words[head.len()..filled] {
-            self.arena.release(frame, self.owner);
+            self.arena.release(frame);
         }
         None
     }
@@ -125,7 +123,7 @@ impl<'a> Large<'a> {
         match length {
             0 => {}
             1..=CELL_BYTES_MAX => self.cells.release(self.arena, at),
-            _ => self.arena.release(at, self.owner),
+            _ => self.arena.release(at),
         }
     }
 
@@ -136,7 +134,7 @@ impl<'a> Large<'a> {
             let head = head_words(number);
             let content = self.cells.content(self.arena, cell);
             for at in head..head + group.len() {
-                self.arena.release(word(content, at), self.owner);
+                self.arena.release(word(content, at));
             }
             let next = word(content, head - 1);
             self.cells.free(self.arena, cell);

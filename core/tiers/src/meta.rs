@@ -19,7 +19,7 @@ pub struct Meta {
     pub prev: AtomicU32,
     /// The younger neighbour on a list.
     pub next: AtomicU32,
-    /// In use: the index entry that the list membership belongs to. Free: who used it last.
+    /// The index entry that the list membership belongs to.
     pub back: AtomicU32,
 }
 

@@ -11,26 +11,17 @@ fn arena(backing: Backing) -> Arena {
 }
 
 #[test]
-fn a_frame_is_zeroed_before_another_owner_gets_it() {
+fn nothing_of_a_frame_s_last_owner_is_left() {
     for backing in BACKINGS {
         let arena = arena(backing);
-        let secret = arena.store(0, 1, &[0x5e; PAGE_BYTES]).expect("frame");
-        arena.release(secret, 1);
-        let next = arena.store(0, 2, b"short").expect("frame");
+        let secret = arena.store(0, &[0x5e; PAGE_BYTES]).expect("frame");
+        arena.release(secret);
+        let next = arena.store(0, b"short").expect("frame");
         assert_eq!(next, secret, "the frame freed last comes first");
         let content = arena.content(next);
         assert_eq!(&content[..5], b"short");
         assert!(content[5..].iter().all(|&byte| byte == 0));
     }
-}
-
-#[test]
-fn the_same_owner_too_gets_no_old_bytes() {
-    let arena = arena(Backing::Anonymous);
-    let first = arena.store(0, 1, &[0x5e; PAGE_BYTES]).expect("frame");
-    arena.release(first, 1);
-    let next = arena.store(0, 1, b"short").expect("frame");
-    assert!(arena.content(next)[5..].iter().all(|&byte| byte == 0));
 }
 
 #[test]
@@ -51,14 +42,14 @@ fn a_cell_is_zeroed_when_it_is_freed() {
 #[test]
 fn a_pin_keeps_bytes_until_it_is_dropped() {
     let arena = arena(Backing::Anonymous);
-    let frame = arena.store(0, 1, &[3; PAGE_BYTES]).expect("frame");
-    let pin = arena.pin(frame, 1).expect("pin");
-    arena.release(frame, 1);
-    let other = arena.store(0, 1, &[4; PAGE_BYTES]).expect("frame");
+    let frame = arena.store(0, &[3; PAGE_BYTES]).expect("frame");
+    let pin = arena.pin(frame).expect("pin");
+    arena.release(frame);
+    let other = arena.store(0, &[4; PAGE_BYTES]).expect("frame");
     assert_ne!(other, frame, "a pinned frame is not free");
     assert_eq!(*pin, [3; PAGE_BYTES]);
     drop(pin);
-    assert_eq!(arena.store(0, 1, &[5; PAGE_BYTES]), Some(frame));
+    assert_eq!(arena.store(0, &[5; PAGE_BYTES]), Some(frame));
 }
 
 #[test]
@@ -66,21 +57,21 @@ fn empty_chunks_go_back_to_the_host_and_read_as_zeros_later() {
     for backing in BACKINGS {
         let arena = arena(backing);
         let store_all = || {
-            let frame = || arena.store(0, 1, &[7; PAGE_BYTES]);
+            let frame = || arena.store(0, &[7; PAGE_BYTES]);
             std::iter::from_fn(frame).collect::<Vec<_>>()
         };
         let frames = store_all();
         assert!(frames.len() * PAGE_BYTES > CAPACITY_BYTES as usize * 9 / 10);
         assert!(arena.budget().taken() <= CAPACITY_BYTES);
         for &frame in &frames {
-            arena.release(frame, 1);
+            arena.release(frame);
         }
         assert!(arena.budget().taken() < 2 * CHUNK_BYTES as u64, "one chunk is kept");
         arena.trim();
         assert!(arena.budget().taken() < CHUNK_BYTES as u64, "all chunks are given back");
-        let again = arena.store(0, 2, b"x").expect("frame");
+        let again = arena.store(0, b"x").expect("frame");
         assert!(arena.content(again)[1..].iter().all(|&byte| byte == 0));
-        arena.release(again, 2);
+        arena.release(again);
         assert_eq!(store_all().len(), frames.len(), "no frame is lost");
     }
 }
@@ -88,15 +79,15 @@ fn empty_chunks_go_back_to_the_host_and_read_as_zeros_later() {
 #[test]
 fn hollow_frames_make_room_and_come_back() {
     let arena = arena(Backing::Anonymous);
-    let frames: Vec<u32> = std::iter::from_fn(|| arena.store(0, 1, &[7; PAGE_BYTES])).collect();
+    let frames: Vec<u32> = std::iter::from_fn(|| arena.store(0, &[7; PAGE_BYTES])).collect();
     let full = arena.budget().taken();
     assert_eq!(arena.hollow_out(4), 0, "no frame is free");
     for &frame in &frames[..4] {
-        arena.release(frame, 1);
+        arena.release(frame);
     }
     assert_eq!(arena.hollow_out(8), 4);
     assert_eq!(arena.budget().taken(), full - 4 * PAGE_BYTES as u64);
-    let back: Vec<u32> = std::iter::from_fn(|| arena.store(0, 2, b"x")).collect();
+    let back: Vec<u32> = std::iter::from_fn(|| arena.store(0, b"x")).collect();
     assert_eq!(back.len(), 4);
     for frame in back {
         assert!(arena.content(frame)[1..].iter().all(|&byte| byte == 0));
