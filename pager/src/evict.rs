@@ -4,7 +4,7 @@
 //! pages are marked [`State::Leaving`] and moved to staging by one call; from there they go to the
 //! store, or wait in the victim pool first. A page whose copy is still in the store is dropped.
 
-use crate::pager::{Buffers, EVICTOR_PLACE, Pager};
+use crate::pager::{EVICTOR_PLACE, Pager};
 use crate::table::{Entry, Leaf, State, WINDOW_PAGES, leaf_end, place};
 use crate::tree::Notice;
 use rustix::io::Errno;
@@ -59,7 +59,7 @@ impl Pager {
 
     /// The evictor's task: keeps pages free ahead of need, and packs stored pages when it has time.
     pub(crate) fn run_evictor(&self) -> ! {
-        let Ok(buffers) = Buffers::make() else { self.broken(line!()) };
+        let mut scratch = Scratch::new();
         let mut may_pack = true;
         loop {
             if self.wanted.load(Ordering::Acquire) == 0 {
@@ -74,10 +74,11 @@ impl Pager {
             } else {
                 self.settings.local_pages
             };
+            self.deal();
             let mut moved = false;
             while self.excess(limit) > 0
                 && !self.is_stuck()
-                && self.evict_window(Some(&mut buffers.scratch))
+                && self.evict_window(Some(&mut scratch))
             {
                 moved = true;
             }
@@ -85,7 +86,7 @@ impl Pager {
             may_pack = if wanted || moved {
                 true
             } else {
-                self.store.demote(PACK_PAGES, &mut buffers.scratch) > 0
+                self.store.demote(PACK_PAGES, &mut scratch) > 0
             };
             drop(work);
         }

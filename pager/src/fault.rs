@@ -5,6 +5,7 @@
 
 use crate::pager::{Buffers, Pager};
 use crate::table::{Entry, Leaf, State, WINDOW_PAGES, place};
+use crate::tally::Count;
 use crate::tree::Notice;
 use rustix::io::Errno;
 use rustix::thread::sched_yield;
@@ -36,11 +37,13 @@ impl Pager {
         loop {
             let seen = leaf.load(at);
             let answered = match seen.state() {
-                State::Untouched => self.first_touch(leaf, fault.address),
+                State::Untouched => self.first_touch(leaf, fault.address, buffers),
                 State::Far => self.fetch(leaf, seen, fault, buffers),
-                State::Resident if fault.protected => self.first_write(leaf, seen, fault.address),
+                State::Resident if fault.protected => {
+                    self.first_write(leaf, seen, fault.address, buffers)
+                }
                 State::Resident => self.already_there(leaf, seen, fault.address),
-                State::Pooled => self.rescue(leaf, seen, fault.address),
+                State::Pooled => self.rescue(leaf, seen, fault.address, buffers),
                 State::Filling | State::Leaving => {
                     leaf.exchange(at, seen, seen.with(Entry::WAITED))
                 }
@@ -75,7 +78,7 @@ impl Pager {
 
     /// Fills a page that was never touched, and those after it when a walk touches one after the
     /// other.
-    fn first_touch(&self, leaf: &Leaf, address: usize) -> bool {
+    fn first_touch(&self, leaf: &Leaf, address: usize, buffers: &mut Buffers) -> bool {
         let at = place(address);
         if !Self::begin_filling(leaf, at, Entry::NONE) {
             return false;
@@ -86,7 +89,7 @@ impl Pager {
         while count < room && Self::begin_filling(leaf, at + count, Entry::NONE) {
             count += 1;
         }
-        self.admit(count as i64);
+        self.admit(count as i64, buffers);
         let mut done = self.main().copy(address, ZEROS.as_ptr().cast(), count * PAGE_SIZE, false);
         if done.bytes == 0 && count > 1 {
             // The mapping may end or change inside the run: the faulting page alone will do.
@@ -95,7 +98,7 @@ impl Pager {
         let there = done.stopped == Some(Errno::EXIST) && done.bytes == 0;
         let filled = if there { 1 } else { done.bytes / PAGE_SIZE };
         leaf.resident.fetch_add(filled as i32, Ordering::Relaxed);
-        self.uncharge((count - filled) as i64);
+        buffers.credit_pages += (count - filled) as i64;
         for k in 0..count {
             let new = if k < filled { Entry::new(State::Resident, 0) } else { Entry::NONE };
             self.settle(leaf, address + k * PAGE_SIZE, new);
@@ -103,9 +106,7 @@ impl Pager {
         if filled == 0 || there {
             self.main().wake(address, PAGE_SIZE);
         }
-        let counters = self.counters();
-        counters.first_touches.fetch_add(1, Ordering::Relaxed);
-        counters.prefetches.fetch_add(filled.saturating_sub(1) as u64, Ordering::Relaxed);
+        buffers.tally.count(Count::FirstTouches, filled as u64);
         true
     }
 
@@ -141,14 +142,14 @@ impl Pager {
                 self.fetch_run(leaf, seen, fault, ahead.count, buffers);
             }
             _ => {
-                self.admit(1);
+                self.admit(1, buffers);
                 self.fill_from_store(leaf, seen, fault.address, fault.write, buffers);
             }
         }
         if let Some(ahead) = ahead.filter(|a| a.count > 1 && a.stride != 1) {
             self.fetch_strided(fault.address, ahead, buffers);
         }
-        self.counters().fetches.fetch_add(1, Ordering::Relaxed);
+        buffers.tally.count(Count::Fetches, 1);
         true
     }
 
@@ -165,21 +166,22 @@ impl Pager {
         self.link.transfer(1);
         let key = Self::key(seen.handle());
         let scratch = buffers.page.0.as_ptr();
-        let (protect, done) = match self.store.read_page(self.pool, key, &mut buffers.page) {
+        let filled = match self.store.read_page(self.pool, key, &mut buffers.page) {
             Ok(Some(page)) => {
                 self.saw_fetch(crate::link::now_ns() - began_ns);
                 // A copy is kept where making it anew is dear: not of a page stored as it is,
                 // which one copy makes again, and which takes a whole frame meanwhile.
                 let protect = !write && page.as_ptr() == scratch && self.clean_pays();
-                (protect, self.main().copy(address, page.as_ptr(), PAGE_SIZE, protect))
+                Some((protect, self.main().copy(address, page.as_ptr(), PAGE_SIZE, protect)))
             }
             Ok(None) => self.broken(line!()),
-            Err(_) => {
-                self.lose(leaf, seen, address);
-                return false;
-            }
+            Err(_) => None,
         };
-        self.arrive(leaf, seen, address, protect, done.stopped)
+        let Some((protect, done)) = filled else {
+            self.lose(leaf, seen, address, buffers);
+            return false;
+        };
+        self.arrive(leaf, seen, address, protect, done.stopped, buffers)
     }
 
     /// Settles a page after an attempt to fill it.
@@ -190,11 +192,12 @@ impl Pager {
         address: usize,
         protect: bool,
         stopped: Option<Errno>,
+        buffers: &mut Buffers,
     ) -> bool {
         let handle = seen.handle();
         if let Some(errno) = stopped.filter(|&errno| errno != Errno::EXIST) {
             // An event waits to be read, or the mapping went: the thread faults again.
-            self.uncharge(1);
+            buffers.credit_pages += 1;
             leaf.settle(place(address), seen.to(State::Far));
             if errno != Errno::SRCH {
                 self.main().wake(address, PAGE_SIZE);
@@ -202,13 +205,13 @@ impl Pager {
             return false;
         }
         leaf.resident.fetch_add(1, Ordering::Relaxed);
-        self.count_far(-i64::from(!seen.has(Entry::INHERITED)));
+        self.note_near(seen, buffers.tally);
         if protect && stopped.is_none() {
             self.clean_reads.fetch_add(1, Ordering::Relaxed);
             self.settle(leaf, address, Entry::new(State::Resident, handle).with(Entry::CLEAN));
         } else {
             self.settle(leaf, address, Entry::new(State::Resident, 0));
-            self.flush(handle);
+            self.flush_later(handle, buffers.tally);
         }
         if stopped.is_some() {
             self.main().wake(address, PAGE_SIZE);
@@ -237,7 +240,7 @@ impl Pager {
             entries[count] = next;
             count += 1;
         }
-        self.admit(count as i64);
+        self.admit(count as i64, buffers);
         let began_ns = crate::link::now_ns();
         self.link.transfer(count);
         let mut packed = 0;
@@ -267,18 +270,18 @@ impl Pager {
         for (k, &entry) in entries[..count].iter().enumerate() {
             let address = fault.address + k * PAGE_SIZE;
             if k < filled {
-                self.arrive(leaf, entry, address, protect, None);
+                self.arrive(leaf, entry, address, protect, None, buffers);
             } else if k == 0 && read == 0 {
-                self.lose(leaf, entry, address);
+                self.lose(leaf, entry, address, buffers);
             } else if k == filled && done.stopped == Some(Errno::EXIST) {
-                self.arrive(leaf, entry, address, protect, done.stopped);
+                self.arrive(leaf, entry, address, protect, done.stopped, buffers);
             } else {
-                self.uncharge(1);
+                buffers.credit_pages += 1;
                 self.settle(leaf, address, entry.to(State::Far));
                 self.main().wake(address, PAGE_SIZE);
             }
         }
-        self.counters().prefetches.fetch_add(filled.saturating_sub(1) as u64, Ordering::Relaxed);
+        buffers.tally.count(Count::Prefetches, filled.saturating_sub(1) as u64);
     }
 
     /// Brings in the pages that a strided walk will touch next.
@@ -289,18 +292,18 @@ impl Pager {
             let Some(leaf) = self.table.find(address) else { return };
             let entry = leaf.load(place(address));
             if entry.state() == State::Far && Self::begin_filling(leaf, place(address), entry) {
-                self.admit(1);
+                self.admit(1, buffers);
                 if self.fill_from_store(leaf, entry, address, false, buffers) {
-                    self.counters().prefetches.fetch_add(1, Ordering::Relaxed);
+                    buffers.tally.count(Count::Prefetches, 1);
                 }
             }
         }
     }
 
     /// The page's bytes failed their checksum: whoever touches it gets SIGBUS, never wrong bytes.
-    fn lose(&self, leaf: &Leaf, seen: Entry, address: usize) {
-        self.uncharge(1);
-        self.count_far(-i64::from(!seen.has(Entry::INHERITED)));
+    fn lose(&self, leaf: &Leaf, seen: Entry, address: usize, buffers: &mut Buffers) {
+        buffers.credit_pages += 1;
+        self.note_near(seen, buffers.tally);
         self.flush(seen.handle());
         self.counters().corrupt_reads.fetch_add(1, Ordering::Relaxed);
         let pid = self.slot.pid.load(Ordering::Relaxed);
@@ -316,15 +319,15 @@ impl Pager {
     }
 
     /// First write to a clean page: the store's copy is stale from now on.
-    fn first_write(&self, leaf: &Leaf, seen: Entry, address: usize) -> bool {
+    fn first_write(&self, leaf: &Leaf, seen: Entry, address: usize, buffers: &mut Buffers) -> bool {
         if seen.has(Entry::CLEAN) {
             let dirty = seen.without(Entry::CLEAN).without(u64::MAX << 16);
             if !leaf.exchange(place(address), seen, dirty) {
                 return false;
             }
-            self.flush(seen.handle());
+            self.flush_later(seen.handle(), buffers.tally);
             self.clean_writes.fetch_add(1, Ordering::Relaxed);
-            self.counters().write_faults.fetch_add(1, Ordering::Relaxed);
+            buffers.tally.count(Count::WriteFaults, 1);
         }
         if self.main().unprotect(address, PAGE_SIZE).is_err() {
             self.main().wake(address, PAGE_SIZE);
@@ -352,7 +355,7 @@ impl Pager {
     }
 
     /// Moves a page back from the victim pool, without a transfer.
-    fn rescue(&self, leaf: &Leaf, seen: Entry, address: usize) -> bool {
+    fn rescue(&self, leaf: &Leaf, seen: Entry, address: usize, buffers: &mut Buffers) -> bool {
         if !Self::begin_filling(leaf, place(address), seen) {
             return false;
         }
@@ -367,25 +370,33 @@ impl Pager {
         leaf.resident.fetch_add(1, Ordering::Relaxed);
         self.settle(leaf, address, Entry::new(State::Resident, 0));
         if stale != 0 {
-            self.flush(stale);
+            self.flush_later(stale, buffers.tally);
         }
-        self.counters().rescues.fetch_add(1, Ordering::Relaxed);
+        buffers.tally.count(Count::Rescues, 1);
         true
     }
 
     /// Counts pages in that are about to arrive, and makes room for them.
-    fn admit(&self, pages: i64) {
-        let over = self.charge(pages);
-        if self.pre_evicts() {
-            if self.excess(self.settings.local_pages - self.reserve_pages() / 2) > 0 {
-                self.want_eviction();
-            }
-            if !over {
-                return;
-            }
+    fn admit(&self, pages: i64, buffers: &mut Buffers) {
+        buffers.credit_pages -= pages;
+        if buffers.credit_pages >= 0 {
+            return;
+        }
+        let more = self.credit_pages() - buffers.credit_pages;
+        buffers.credit_pages += more;
+        let over = self.charge(more);
+        if self.pre_evicts()
+            && self.excess(self.settings.local_pages - self.reserve_pages() / 2) > 0
+        {
+            self.want_eviction();
         }
         if over {
             self.make_room();
         }
+    }
+
+    /// Pages that a task counts in ahead of need.
+    fn credit_pages(&self) -> i64 {
+        (self.settings.local_pages / 512).min(16) as i64
     }
 }

@@ -18,8 +18,8 @@ use std::sync::atomic::Ordering;
 
 impl Pager {
     /// The life of one handler.
-    pub(crate) fn run_handler(&self, number: usize) -> ! {
-        let Ok(buffers) = Buffers::make() else { self.broken(line!()) };
+    pub(crate) fn run_handler(&'static self, number: usize) -> ! {
+        let Ok(buffers) = Buffers::make(&self.tallies[number]) else { self.broken(line!()) };
         let uffd = self.main();
         loop {
             let descriptor = uffd.as_fd();
@@ -44,7 +44,7 @@ impl Pager {
         drop(gate);
         if let Ok(Message::Fault { address, write, protected }) = message {
             self.answer(Fault { address, write, protected }, buffers);
-            self.count_fault(began_ns);
+            buffers.tally.count_fault(crate::link::now_ns() - began_ns);
         }
     }
 
@@ -55,14 +55,6 @@ impl Pager {
         while seen % 2 == 1 && self.reading.load(Ordering::SeqCst) == seen {
             sched_yield();
         }
-    }
-
-    pub(crate) fn count_fault(&self, began_ns: u64) {
-        let took_ns = crate::link::now_ns() - began_ns;
-        self.counters().faults.fetch_add(1, Ordering::Relaxed);
-        self.counters().fault_ns.fetch_add(took_ns, Ordering::Relaxed);
-        let bucket = crate::tree::bucket_of_ns(took_ns);
-        self.tree.fault_histogram[bucket].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Follows what happened to a mapping.

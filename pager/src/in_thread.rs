@@ -7,13 +7,14 @@
 use crate::fault::Fault;
 use crate::pager::{Buffers, Pager};
 use crate::table::{Entry, State, place};
+use crate::tally::Tally;
 use crate::tree::Faults;
 use rustix::thread::sched_yield;
 use spillway_platform::PAGE_SIZE;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 /// Threads that can answer faults at the same time.
-const ANSWERERS: usize = 32;
+pub(crate) const ANSWERERS: usize = 32;
 /// Ranges that can be held at the same time.
 pub(crate) const HOLDS: usize = 64;
 
@@ -39,17 +40,21 @@ impl Lending {
     }
 
     /// Runs `work` with buffers that nobody else uses meanwhile.
-    fn with(&self, work: impl FnOnce(&mut Buffers)) -> Result<(), crate::Error> {
-        let desk = loop {
-            let free = |desk: &&Desk| !desk.taken.swap(true, Ordering::Acquire);
-            match self.desks.iter().find(free) {
-                Some(desk) => break desk,
+    fn with(
+        &self,
+        tallies: &'static [Tally],
+        work: impl FnOnce(&mut Buffers),
+    ) -> Result<(), crate::Error> {
+        let (at, desk) = loop {
+            let free = |(_, desk): &(usize, &Desk)| !desk.taken.swap(true, Ordering::Acquire);
+            match self.desks.iter().enumerate().find(free) {
+                Some(found) => break found,
                 None => sched_yield(),
             }
         };
         let mut buffers = desk.buffers.load(Ordering::Relaxed);
         if buffers.is_null() {
-            buffers = Buffers::make()?;
+            buffers = Buffers::make(&tallies[at])?;
             desk.buffers.store(buffers, Ordering::Relaxed);
         }
         // SAFETY: made once, never freed, and used only by whoever holds the desk.
@@ -116,7 +121,7 @@ impl Pager {
     }
 
     /// Answers a SIGBUS at this address; false when the page is none of the pager's business.
-    pub fn answer_in_thread(&self, address: usize, write: bool) -> bool {
+    pub fn answer_in_thread(&'static self, address: usize, write: bool) -> bool {
         let address = address & !(PAGE_SIZE - 1);
         if self.entry(address).state() == State::Poisoned {
             return false;
@@ -127,12 +132,15 @@ impl Pager {
         let began_ns = crate::link::now_ns();
         let work = self.program_work();
         self.wait_for_events();
-        let lent = self.lending.with(|buffers| self.answer_own(address, write, buffers));
+        let tallies = &self.tallies[crate::pager::HANDLERS_MAX..];
+        let lent = self.lending.with(tallies, |buffers| {
+            self.answer_own(address, write, buffers);
+            buffers.tally.count_fault(crate::link::now_ns() - began_ns);
+        });
         drop(work);
         if lent.is_err() {
             self.broken(line!());
         }
-        self.count_fault(began_ns);
         true
     }
 

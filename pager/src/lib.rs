@@ -24,6 +24,7 @@ mod staging;
 mod start;
 pub mod streams;
 pub mod table;
+mod tally;
 pub mod tree;
 
 pub use in_thread::Hold;

@@ -6,13 +6,14 @@ use crate::rest::Rest;
 use crate::staging::Staging;
 use crate::streams::Streams;
 use crate::table::{Entry, Table};
+use crate::tally::{Count, Tally};
 use crate::tree::{Counters, Eviction, Notice, Replacement, Settings, Slot, Tree};
 use rustix::io::Errno;
 use rustix::thread::futex;
 use spillway_platform::memory::map_native;
 use spillway_platform::uffd::Uffd;
 use spillway_platform::{PAGE_SIZE, sys};
-use spillway_store::{ClientConfig, Config, DiskConfig, Scratch, Store};
+use spillway_store::{ClientConfig, Config, DiskConfig, Store};
 use spillway_tiers::PageBuf;
 use spillway_tiers::sync::Lock;
 use spillway_types::{Key, Lifetime, PoolId, PoolSpec, Sharing};
@@ -21,6 +22,8 @@ use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// Most fault-handling threads of a process.
 pub const HANDLERS_MAX: usize = 32;
+/// Tasks with notes: handlers, and threads that answer their own faults at the same time.
+pub(crate) const TALLIES: usize = HANDLERS_MAX + crate::in_thread::ANSWERERS;
 /// Place of the evictor in [`Rest`]; handlers have the places below it.
 pub(crate) const EVICTOR_PLACE: usize = HANDLERS_MAX;
 /// Place of the program's own threads in [`Rest`], shared by all of them.
@@ -60,22 +63,24 @@ pub struct Buffers {
     pub(crate) page: PageBuf,
     /// Several pages on their way, one after the other.
     pub(crate) run: [PageBuf; crate::streams::MOST_AHEAD],
-    /// The compressor's tables.
-    pub(crate) scratch: Scratch,
+    /// Pages counted into the budget ahead of need, so that not every fault does it.
+    pub(crate) credit_pages: i64,
+    /// The notes of the task.
+    pub(crate) tally: &'static Tally,
 }
 
 impl Buffers {
-    /// Fresh buffers, in native memory, for ever.
+    /// Fresh buffers, in native memory, for ever, with their owner's notes.
     ///
     /// # Errors
     /// When the kernel gives no memory.
-    pub fn make() -> Result<&'static mut Self, Error> {
+    pub(crate) fn make(tally: &'static Tally) -> Result<&'static mut Self, Error> {
         let bytes = size_of::<Self>().next_multiple_of(PAGE_SIZE);
         let buffers = map_native(bytes).map_err(Error::Resources)? as *mut Self;
         // SAFETY: a fresh zeroed mapping of the right size and alignment, owned by the caller; the
         // one field for which zeros do not do is written before the reference is made.
         unsafe {
-            (&raw mut (*buffers).scratch).write(Scratch::new());
+            (&raw mut (*buffers).tally).write(tally);
             Ok(&mut *buffers)
         }
     }
@@ -118,6 +123,8 @@ pub struct Pager {
     pub(crate) wanted: AtomicU32,
     /// Tells that the pager of this process is up: 1, or failed: 2.
     pub(crate) ready: AtomicU32,
+    /// Notes of the handlers, then of the desks of the in-thread mode.
+    pub(crate) tallies: [Tally; TALLIES],
     pub(crate) lending: crate::in_thread::Lending,
     pub(crate) holds: crate::in_thread::Holds,
     pub(crate) mailbox: crate::registrar::Mailbox,
@@ -161,6 +168,7 @@ impl Pager {
             stuck_until_ns: AtomicU64::new(0),
             wanted: AtomicU32::new(0),
             ready: AtomicU32::new(0),
+            tallies: [const { Tally::new() }; TALLIES],
             lending: crate::in_thread::Lending::new(),
             holds: crate::in_thread::Holds::new(),
             mailbox: crate::registrar::Mailbox::new(),
@@ -190,6 +198,7 @@ impl Pager {
         self.slot = take_slot(self.tree, pid);
         let inherited = self.store.memory_bytes() as i64;
         self.inherited_store_bytes.store(inherited, Ordering::Relaxed);
+        self.lending = crate::in_thread::Lending::new();
         self.ready.store(0, Ordering::Relaxed);
         self.wanted.store(0, Ordering::Relaxed);
     }
@@ -201,6 +210,29 @@ impl Pager {
 
     pub(crate) fn fresh_handle(&self) -> u64 {
         self.next_handle.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Frees the store's copy of a page, later: nobody waits for it.
+    pub(crate) fn flush_later(&self, handle: u64, tally: &Tally) {
+        if !tally.leave_stale(handle) {
+            self.flush(handle);
+        }
+    }
+
+    /// Deals with what the tasks that answer faults noted down.
+    pub(crate) fn deal(&self) {
+        let near: u64 =
+            self.tallies.iter().map(|t| t.deal(self.tree, |handle| self.flush(handle))).sum();
+        if near > 0 {
+            self.count_far(-(near as i64));
+        }
+    }
+
+    /// Notes that a page stopped being far, unless another process counts it.
+    pub(crate) fn note_near(&self, seen: Entry, tally: &Tally) {
+        if !seen.has(Entry::INHERITED) {
+            tally.count(Count::Near, 1);
+        }
     }
 
     /// Frees the store's copy of a page.
@@ -282,8 +314,9 @@ impl Pager {
         }
     }
 
-    /// Brings the gauges of the store up to date.
+    /// Brings the shared counts and the gauges of the store up to date.
     pub(crate) fn publish(&self) {
+        self.deal();
         let inherited = self.inherited_store_bytes.load(Ordering::Relaxed);
         let own = (self.store.memory_bytes() as i64 - inherited).max(0);
         let before = self.slot.store_bytes.swap(own, Ordering::Relaxed);

@@ -113,6 +113,7 @@ impl Pager {
 
     /// The program is gone: takes its part out of the shared counts and ends the pager.
     fn leave(&self) -> ! {
+        self.deal();
         let counters = self.counters();
         let take = |own: &std::sync::atomic::AtomicI64, all: &std::sync::atomic::AtomicI64| {
             all.fetch_sub(own.swap(0, Ordering::AcqRel), Ordering::AcqRel);
