@@ -325,12 +325,11 @@ impl Pager {
             let seen = leaf.load(at);
             let here = seen.handle() == slot as u64;
             match seen.state() {
-                State::Pooled if here => {
-                    if leaf.exchange(at, seen, seen.to(State::Leaving)) {
+                State::Pooled | State::Filling if here => {
+                    let pooled = seen.state() == State::Pooled;
+                    if pooled && leaf.exchange(at, seen, seen.to(State::Leaving)) {
                         return Some((address, leaf, seen));
                     }
-                }
-                State::Filling if here => {
                     sched_yield();
                 }
                 _ if note.load(Ordering::SeqCst) as usize == address => return None,

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 impl Pager {
     /// The life of one handler.
     pub(crate) fn run_handler(&'static self, number: usize) -> ! {
-        let Ok(buffers) = Buffers::make(&self.tallies[number]) else { self.broken(line!()) };
+        let mut buffers = Buffers::new(&self.tallies[number]);
         let uffd = self.main();
         loop {
             let descriptor = uffd.as_fd();
@@ -28,7 +28,7 @@ impl Pager {
                 continue;
             }
             let _work = self.rest.work(number);
-            self.take_message(buffers);
+            self.take_message(&mut buffers);
         }
     }
 

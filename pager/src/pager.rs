@@ -10,9 +10,8 @@ use crate::tally::{Count, Tally};
 use crate::tree::{Counters, Eviction, Notice, Replacement, Settings, Slot, Tree};
 use rustix::io::Errno;
 use rustix::thread::futex;
-use spillway_platform::memory::map_native;
+use spillway_platform::sys;
 use spillway_platform::uffd::Uffd;
-use spillway_platform::{PAGE_SIZE, sys};
 use spillway_store::{ClientConfig, Config, DiskConfig, Store};
 use spillway_tiers::PageBuf;
 use spillway_tiers::sync::Lock;
@@ -60,9 +59,9 @@ impl std::error::Error for Error {}
 /// Buffers of one task that answers faults or evicts.
 pub struct Buffers {
     /// A page on its way from the store.
-    pub(crate) page: PageBuf,
+    pub(crate) page: Box<PageBuf>,
     /// Several pages on their way, one after the other.
-    pub(crate) run: [PageBuf; crate::streams::MOST_AHEAD],
+    pub(crate) run: Box<[PageBuf]>,
     /// Pages counted into the budget ahead of need, so that not every fault does it.
     pub(crate) credit_pages: i64,
     /// The notes of the task.
@@ -70,18 +69,13 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// Fresh buffers, in native memory, for ever, with their owner's notes.
-    ///
-    /// # Errors
-    /// When the kernel gives no memory.
-    pub(crate) fn make(tally: &'static Tally) -> Result<&'static mut Self, Error> {
-        let bytes = size_of::<Self>().next_multiple_of(PAGE_SIZE);
-        let buffers = map_native(bytes).map_err(Error::Resources)? as *mut Self;
-        // SAFETY: a fresh zeroed mapping of the right size and alignment, owned by the caller; the
-        // one field for which zeros do not do is written before the reference is made.
-        unsafe {
-            (&raw mut (*buffers).tally).write(tally);
-            Ok(&mut *buffers)
+    /// Fresh buffers for the task with these notes.
+    pub(crate) fn new(tally: &'static Tally) -> Self {
+        Self {
+            page: Box::default(),
+            run: vec![PageBuf::ZERO; crate::streams::MOST_AHEAD].into_boxed_slice(),
+            credit_pages: 0,
+            tally,
         }
     }
 }
