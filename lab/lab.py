@@ -103,6 +103,17 @@ def ends(process, seconds=60):
         fail(f"{process.args} did not end within {seconds} s")
 
 
+def paged_resident_kib(pid):
+    """Resident KiB of the mappings of a process that are registered with a userfaultfd."""
+    total = resident = 0
+    for line in pathlib.Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        if line.startswith("Rss:"):
+            resident = int(line.split()[1])
+        elif line.startswith("VmFlags:") and " um" in line:
+            total += resident
+    return total
+
+
 def memory_kib(pid, name):
     """What a process takes (VmRSS), or took at most (VmHWM), KiB."""
     for line in open(f"/proc/{pid}/status"):
