@@ -2,7 +2,7 @@
 //!
 //! A hand goes round over the addresses and takes a window of 64 pages at a time. Its resident
 //! pages are marked [`State::Leaving`] and moved to staging by one call; from there they go to the
-//! store, or wait in the victim pool first. A page whose copy is still in the store is dropped.
+//! store, or wait in the victim pool first. A page whose copy is still in the store is not sent.
 
 use crate::pager::{EVICTOR_PLACE, Pager};
 use crate::table::{Entry, Leaf, State, WINDOW_PAGES, leaf_end, place};
@@ -100,7 +100,7 @@ impl Pager {
             let oldest = turn.oldest(0);
             drop(turn);
             match oldest {
-                Some(window) => return self.retire(window, scratch) > 0,
+                Some(window) => return self.retire(window, scratch),
                 None => sched_yield(),
             }
             return true;
@@ -126,8 +126,8 @@ impl Pager {
         if let Some((victims, busy)) = shared.filter(|_| scratch.is_some()) {
             self.break_sharing(&victims, busy);
         }
-        let freed = due.map(|due| self.retire(due, scratch));
-        let progress = moved > 0 && freed != Some(0);
+        let kept = due.is_some_and(|due| !self.retire(due, scratch));
+        let progress = moved > 0 && !kept;
         if !progress {
             self.stuck_until_ns.store(crate::link::now_ns() + STUCK_NS, Ordering::Relaxed);
         }
@@ -278,14 +278,15 @@ impl Pager {
         moved
     }
 
-    /// Writes a pooled window back to the store and frees its memory. Returns how many pages left.
-    fn retire(&self, window: u16, mut scratch: Option<&mut Scratch>) -> i64 {
+    /// Writes a pooled window back to the store and frees its memory. False when
+    /// all of it had to stay, no tier taking more.
+    fn retire(&self, window: u16, mut scratch: Option<&mut Scratch>) -> bool {
         let base = usize::from(window) * WINDOW_PAGES;
         let mut present = [0u8; WINDOW_PAGES];
         if residency(self.staging.window_address(window), &mut present).is_err() {
             self.broken(line!());
         }
-        let mut freed = 0;
+        let (mut freed, mut kept) = (0, 0);
         for slot in (base..base + WINDOW_PAGES).filter(|slot| present[slot - base] & 1 != 0) {
             let Some((address, leaf, seen)) = self.take_from_pool(slot) else {
                 // Rescued since, or forgotten by the program: then it goes with the window.
@@ -299,6 +300,7 @@ impl Pager {
                     self.count_far(1);
                 }
                 State::Resident => {
+                    kept += 1;
                     leaf.resident.fetch_add(1, Ordering::Relaxed);
                 }
                 _ => freed += 1,
@@ -311,7 +313,7 @@ impl Pager {
         let _ = advise(self.staging.window_address(window), WINDOW_BYTES, Advice::LinuxDontNeed);
         self.uncharge(freed);
         self.staging.turn().give_back(window);
-        freed
+        freed > 0 || kept == 0
     }
 
     /// Marks a pooled page as leaving; None when it is not in this slot any more. A rescue or a

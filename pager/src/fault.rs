@@ -162,13 +162,17 @@ impl Pager {
         write: bool,
         buffers: &mut Buffers,
     ) -> bool {
-        let began_ns = crate::link::now_ns();
+        // One fetch in sixteen is timed; that is enough to choose a replacement by.
+        let timed = seen.handle().is_multiple_of(16);
+        let began_ns = if timed { crate::link::now_ns() } else { 0 };
         self.link.transfer(1);
         let key = Self::key(seen.handle());
         let scratch = buffers.page.0.as_ptr();
         let filled = match self.store.read_page(self.pool, key, &mut buffers.page) {
             Ok(Some(page)) => {
-                self.saw_fetch(crate::link::now_ns() - began_ns);
+                if timed {
+                    self.saw_fetch(crate::link::now_ns() - began_ns);
+                }
                 // A copy is kept where making it anew is dear: not of a page stored as it is,
                 // which one copy makes again, and which takes a whole frame meanwhile.
                 let protect = !write && page.as_ptr() == scratch && self.clean_pays();
@@ -386,6 +390,7 @@ impl Pager {
         buffers.credit_pages += more;
         let over = self.charge(more);
         if self.pre_evicts()
+            && !self.is_crowded()
             && self.excess(self.settings.local_pages - self.reserve_pages() / 2) > 0
         {
             self.want_eviction();

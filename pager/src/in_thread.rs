@@ -2,7 +2,8 @@
 //!
 //! It saves two context switches a fault. The kernel does not answer faults of system calls in
 //! this mode (they fail with EFAULT), so memory that a system call will touch is *held*: it is
-//! brought in before and does not leave until the call is done.
+//! brought in before and does not leave until the call is done. Holding is up to whoever makes
+//! the call; the preload library does it for the C library's reads and writes.
 
 use crate::fault::Fault;
 use crate::pager::{Buffers, Pager};
@@ -15,6 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering}
 
 /// Threads that can answer faults at the same time.
 pub(crate) const ANSWERERS: usize = 32;
+/// A share of 1 in [`Pager::note_crowd`].
+const CROWD_ONE: u32 = 1 << 16;
 /// Ranges that can be held at the same time.
 pub(crate) const HOLDS: usize = 64;
 
@@ -40,7 +43,7 @@ impl Lending {
     }
 
     /// Runs `work` with buffers that nobody else uses meanwhile.
-    fn with(&self, tallies: &'static [Tally], work: impl FnOnce(&mut Buffers)) {
+    fn with(&self, tallies: &'static [Tally], work: impl FnOnce(usize, &mut Buffers)) {
         let (at, desk) = loop {
             let free = |(_, desk): &(usize, &Desk)| !desk.taken.swap(true, Ordering::Acquire);
             match self.desks.iter().enumerate().find(free) {
@@ -54,7 +57,7 @@ impl Lending {
             desk.buffers.store(buffers, Ordering::Relaxed);
         }
         // SAFETY: made once, never freed, and used only by whoever holds the desk.
-        work(unsafe { &mut *buffers });
+        work(at, unsafe { &mut *buffers });
         desk.taken.store(false, Ordering::Release);
     }
 }
@@ -118,22 +121,36 @@ impl Pager {
     /// Answers a SIGBUS at this address; false when the page is none of the pager's business.
     pub fn answer_in_thread(&'static self, address: usize, write: bool) -> bool {
         let address = address & !(PAGE_SIZE - 1);
-        if self.entry(address).state() == State::Poisoned {
-            return false;
-        }
-        if self.table.find(address).is_none() && !self.is_managed(address, address + PAGE_SIZE) {
+        let state = self.entry(address).state();
+        let untouched = state == State::Untouched;
+        if state == State::Poisoned || untouched && !self.is_managed(address, address + PAGE_SIZE) {
             return false;
         }
         let began_ns = crate::link::now_ns();
         let work = self.program_work();
         self.wait_for_events();
         let tallies = &self.tallies[crate::pager::HANDLERS_MAX..];
-        self.lending.with(tallies, |buffers| {
+        self.lending.with(tallies, |desk, buffers| {
+            self.note_crowd(desk);
             self.answer_own(address, write, buffers);
             buffers.tally.count_fault(crate::link::now_ns() - began_ns);
         });
         drop(work);
         true
+    }
+
+    /// Keeps a running share of the faults at which every core was busy answering one: while it
+    /// is large no core is free to evict ahead of need, and faults do it themselves.
+    fn note_crowd(&self, desk: usize) {
+        let share = self.crowd.load(Ordering::Relaxed);
+        let full = desk + 1 >= self.cores.load(Ordering::Relaxed) as usize;
+        let more = if full { (CROWD_ONE - share) / 64 } else { 0 };
+        self.crowd.store(share - share / 64 + more, Ordering::Relaxed);
+    }
+
+    /// Whether all cores are busy with faults.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.crowd.load(Ordering::Relaxed) > CROWD_ONE / 16
     }
 
     fn answer_own(&self, address: usize, write: bool, buffers: &mut Buffers) {

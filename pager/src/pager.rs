@@ -119,6 +119,10 @@ pub struct Pager {
     pub(crate) ready: AtomicU32,
     /// Notes of the handlers, then of the desks of the in-thread mode.
     pub(crate) tallies: [Tally; TALLIES],
+    /// Cores that the program may use.
+    pub(crate) cores: AtomicU32,
+    /// See [`Pager::is_crowded`].
+    pub(crate) crowd: AtomicU32,
     pub(crate) lending: crate::in_thread::Lending,
     pub(crate) holds: crate::in_thread::Holds,
     pub(crate) mailbox: crate::registrar::Mailbox,
@@ -163,6 +167,8 @@ impl Pager {
             wanted: AtomicU32::new(0),
             ready: AtomicU32::new(0),
             tallies: [const { Tally::new() }; TALLIES],
+            cores: AtomicU32::new(1),
+            crowd: AtomicU32::new(0),
             lending: crate::in_thread::Lending::new(),
             holds: crate::in_thread::Holds::new(),
             mailbox: crate::registrar::Mailbox::new(),
@@ -285,7 +291,7 @@ impl Pager {
     /// Takes the time of a fetch into the running mean.
     pub(crate) fn saw_fetch(&self, took_ns: u64) {
         let mean = self.fetch_ns.load(Ordering::Relaxed);
-        self.fetch_ns.store(mean - mean / 64 + took_ns / 64, Ordering::Relaxed);
+        self.fetch_ns.store(mean - mean / 16 + took_ns / 16, Ordering::Relaxed);
     }
 
     /// Whether a page that is read in should be write-protected, so that it is known to be clean

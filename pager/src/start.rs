@@ -6,7 +6,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{BorrowedFd, IntoRawFd};
 use rustix::io::Errno;
 use rustix::thread::futex;
-use spillway_platform::process::{Program, pin_to_core, usable_cores};
+use spillway_platform::process::{Program, others_share_memory, pin_to_core, usable_cores};
 use spillway_platform::task::{SignalsBlocked, leave_program, spawn_guest_process, spawn_thread};
 use spillway_platform::uffd::{Uffd, feature, mode};
 use spillway_platform::{PAGE_SIZE, sys};
@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 /// How often the warden looks whether the program still is what it was, seconds / nanoseconds.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// Ticks that processes sharing the memory of a program that ended have left.
+const LAST_TICKS: usize = 10;
 const FAILED: u32 = 2;
 
 /// Descriptor of /dev/userfaultfd in the program's own table, or -1. A child that has dropped
@@ -99,9 +101,10 @@ impl Pager {
     fn spawn_tasks(&'static self) -> Result<(), Errno> {
         let mut cores = [0usize; HANDLERS_MAX];
         let in_thread = self.is_in_thread();
+        let usable = usable_cores(&mut cores).max(1);
+        self.cores.store(usable as u32, Ordering::Release);
         // In-thread mode has no faults to hand out: one reader of events will do.
-        let most = if in_thread { 1 } else { HANDLERS_MAX };
-        let count = usable_cores(&mut cores[..most]).max(1);
+        let count = if in_thread { 1 } else { usable };
         let pager = std::ptr::from_ref(self) as usize;
         for (number, &core) in cores[..count].iter().enumerate() {
             let seat = Seat { pager, number, core: if in_thread { None } else { Some(core) } };
@@ -113,6 +116,15 @@ impl Pager {
 
     /// The program is gone: takes its part out of the shared counts and ends the pager.
     fn leave(&self) -> ! {
+        // Another process may share the memory: a spawned child that has not called exec yet.
+        for _ in 0..LAST_TICKS {
+            if !others_share_memory(false) {
+                break;
+            }
+            let _ = poll(&mut [], Some(&TICK));
+        }
+        // It must not outlive the pager and read zeros.
+        others_share_memory(true);
         self.deal();
         let counters = self.counters();
         let take = |own: &std::sync::atomic::AtomicI64, all: &std::sync::atomic::AtomicI64| {

@@ -28,7 +28,7 @@ pub const MESSAGES: usize = 16;
 pub enum Replacement {
     /// Choose between the two by the measured time of a fetch.
     Auto = 0,
-    /// A pointer over the pages in the order in which they came in.
+    /// A pointer over the resident pages, in the order of their addresses.
     RoundRobin = 1,
     /// Second chance, with a victim pool in place of accessed bits.
     Clock = 2,
@@ -174,10 +174,8 @@ pub enum Notice {
     ForkRefused = 6,
     /// The pager met a state it must not go on from; the process was killed. `value` is a line number.
     Broken = 7,
-    /// The program handles SIGBUS in a way that `--faults signal` can't share.
-    SignalTaken = 8,
     /// The program tried to share guest memory that is paged with another process; it got EPERM.
-    GuestRamShared = 9,
+    GuestRamShared = 8,
 }
 
 /// The shared page.

@@ -79,12 +79,37 @@ pub fn pin_to_core(core: usize) {
 /// Whether a thread, by its number, runs in the caller's address space; true when the kernel won't
 /// say.
 fn thread_shares_memory(thread: usize) -> bool {
-    const KCMP_VM: usize = 1;
     let own = rustix::process::getpid().as_raw_pid() as usize;
+    compares_equal(own, thread).unwrap_or(true)
+}
+
+/// Whether any process but the caller runs in the caller's address space; they are killed if
+/// `kill` says so.
+pub fn others_share_memory(kill: bool) -> bool {
+    let own = rustix::process::getpid().as_raw_pid() as usize;
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
+    let folder = rustix::fs::open(c"/proc", flags, rustix::fs::Mode::empty());
+    let Ok(entries) = folder.and_then(rustix::fs::Dir::new) else { return false };
+    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str().ok()?.parse().ok());
+    let mut found = false;
+    for process in numbers.filter(|&process: &usize| process != own) {
+        if compares_equal(own, process) == Some(true) {
+            found = true;
+            if let Some(pid) = Pid::from_raw(process as i32).filter(|_| kill) {
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+    found
+}
+
+/// Whether two tasks have the same address space; None when the kernel won't say.
+fn compares_equal(one: usize, other: usize) -> Option<bool> {
+    const KCMP_VM: usize = 1;
     // SAFETY: kcmp takes no pointers for this kind of comparison.
-    match unsafe { syscall6(number::KCMP, [own, thread, KCMP_VM, 0, 0, 0]) } {
-        Ok(order) => order == 0,
-        Err(Errno::SRCH) => false,
-        Err(_) => true,
+    match unsafe { syscall6(number::KCMP, [one, other, KCMP_VM, 0, 0, 0]) } {
+        Ok(order) => Some(order == 0),
+        Err(Errno::SRCH) => Some(false),
+        Err(_) => None,
     }
 }

@@ -128,7 +128,7 @@ pub enum Replacement {
     /// Round-robin or clock, by the measured time of a fetch.
     #[default]
     Auto,
-    /// A pointer over the pages in the order in which they came in.
+    /// A pointer over the resident pages, in the order of their addresses.
     RoundRobin,
     /// Second chance, with a victim pool in place of accessed bits.
     Clock,

@@ -38,15 +38,13 @@ fn text(kind: u32, value: u64) -> String {
     } else if is(Notice::NoUserfaultfd) {
         format!("userfaultfd was refused ({}): it runs unpaged; see spillway doctor", errno())
     } else if is(Notice::MlockAll) {
-        "it called mlockall: stacks and files are locked, managed memory stays pageable".to_owned()
+        "it called mlockall: nothing is locked, its memory stays pageable; mlock single ranges instead".to_owned()
     } else if is(Notice::ForkRefused) {
         format!("its child could not be paged ({}) and was stopped before it ran", errno())
     } else if is(Notice::Broken) {
         format!(
             "the pager can't go on (at line {value}): the process was killed, nothing is lost to others"
         )
-    } else if is(Notice::SignalTaken) {
-        "it handles SIGBUS itself: run it with --faults thread".to_owned()
     } else if is(Notice::GuestRamShared) {
         "it wanted to share paged guest memory with another process, and got EPERM".to_owned()
     } else {

@@ -7,6 +7,7 @@
 mod fork;
 mod guest_ram;
 mod heap;
+mod io;
 mod locks;
 mod mappings;
 mod native;

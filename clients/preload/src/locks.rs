@@ -1,4 +1,4 @@
-//! Locked memory. A locked range is native: its pages stay, and count against the budget. Locking
+//! Locked memory. Pages of a locked range stay and count against the budget. Locking
 //! *everything* would lock what the budget is about, so that is refused for managed memory.
 
 use crate::raw;
