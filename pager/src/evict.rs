@@ -5,6 +5,7 @@
 //! store, or wait in the victim pool first. A page whose copy is still in the store is not sent.
 
 use crate::pager::{EVICTOR_PLACE, Pager};
+use crate::staging::SPARE_WINDOW;
 use crate::table::{Entry, Leaf, State, WINDOW_PAGES, leaf_end, place};
 use crate::tree::Notice;
 use rustix::io::Errno;
@@ -29,6 +30,14 @@ const STUCK_NS: u64 = 20_000_000;
 const MAKE_ROOM_PAGES: usize = 64;
 /// Pages that the evictor packs at a time when nothing is to be evicted.
 const PACK_PAGES: usize = 64;
+
+/// What the evictor's own task brings along, and a fault does not.
+struct Desk {
+    /// Room for packing pages.
+    scratch: Scratch,
+    /// Pages that could not leave because a fork shares them.
+    shared: Vec<usize>,
+}
 
 /// The resident pages of a window, one bit a page, and their entries.
 struct Victims<'a> {
@@ -59,7 +68,9 @@ impl Pager {
 
     /// The evictor's task: keeps pages free ahead of need, and packs stored pages when it has time.
     pub(crate) fn run_evictor(&self) -> ! {
-        let mut scratch = Scratch::new();
+        let starting = self.rest.work(EVICTOR_PLACE);
+        let mut desk = Desk { scratch: Scratch::new(), shared: Vec::with_capacity(WINDOW_PAGES) };
+        drop(starting);
         let mut may_pack = true;
         loop {
             if self.wanted.load(Ordering::Acquire) == 0 {
@@ -76,42 +87,41 @@ impl Pager {
             };
             self.deal();
             let mut moved = false;
-            while self.excess(limit) > 0
-                && !self.is_stuck()
-                && self.evict_window(Some(&mut scratch))
-            {
+            while self.excess(limit) > 0 && !self.is_stuck() && self.evict_window(Some(&mut desk)) {
                 moved = true;
             }
             self.publish();
             may_pack = if wanted || moved {
                 true
             } else {
-                self.store.demote(PACK_PAGES, &mut scratch) > 0
+                self.store.demote(PACK_PAGES, &mut desk.scratch) > 0
             };
             drop(work);
+            Self::break_sharing(&mut desk.shared);
         }
     }
 
-    /// Takes one window out. False when nothing could leave. The evictor's task gives its
-    /// `scratch` and packs what it stores; a fault gives none, for nothing slow may happen there.
-    fn evict_window(&self, scratch: Option<&mut Scratch>) -> bool {
+    /// Takes one window out. False when nothing could leave. The evictor's task gives its `desk`
+    /// and packs what it stores; a fault gives none, for nothing slow may happen there.
+    fn evict_window(&self, mut desk: Option<&mut Desk>) -> bool {
         let mut turn = self.staging.turn();
         let Some(window) = turn.take_free() else {
             let oldest = turn.oldest(0);
             drop(turn);
             match oldest {
-                Some(window) => return self.retire(window, scratch),
+                Some(window) => return self.retire(window, desk),
                 None => sched_yield(),
             }
             return true;
         };
         let mut moved = 0;
-        let mut shared = None;
         for _ in 0..TRIES {
             let Some(victims) = self.next_victims(turn.hand()) else { break };
             let busy;
             (moved, busy) = self.move_out(&victims, window);
-            shared = (busy != 0).then_some((victims, busy)).or(shared);
+            if let Some(desk) = desk.as_deref_mut() {
+                desk.note_shared(&victims, busy);
+            }
             if moved > 0 {
                 break;
             }
@@ -123,10 +133,7 @@ impl Pager {
         }
         let due = turn.oldest(self.pool_pages());
         drop(turn);
-        if let Some((victims, busy)) = shared.filter(|_| scratch.is_some()) {
-            self.break_sharing(&victims, busy);
-        }
-        let kept = due.is_some_and(|due| !self.retire(due, scratch));
+        let kept = due.is_some_and(|due| !self.retire(due, desk));
         let progress = moved > 0 && !kept;
         if !progress {
             self.stuck_until_ns.store(crate::link::now_ns() + STUCK_NS, Ordering::Relaxed);
@@ -206,9 +213,12 @@ impl Pager {
         let mut refused = 0u64;
         let mut busy = 0u64;
         let mut again = 0;
+        let mut single = false;
         while left != 0 {
             let from = left.trailing_zeros() as usize;
-            let to = if victims.mixed {
+            let to = if single {
+                from + 1
+            } else if victims.mixed {
                 from + (left >> from).trailing_ones() as usize
             } else {
                 WINDOW_PAGES - left.leading_zeros() as usize
@@ -222,6 +232,11 @@ impl Pager {
             if let Some(errno) = done.stopped {
                 again = if done.bytes > 0 { 0 } else { again + 1 };
                 if errno == Errno::AGAIN && again < AGAIN_MAX {
+                    continue;
+                }
+                if errno == Errno::INVAL && !single && to - from > 1 {
+                    // Part of the run may lie in a mapping of another kind.
+                    single = true;
                     continue;
                 }
                 // The claimed page at which the kernel stopped stays where it is.
@@ -257,7 +272,7 @@ impl Pager {
             let new = if refused & 1 << page != 0 {
                 self.counters().evictions_refused.fetch_add(1, Ordering::Relaxed);
                 seen.to(State::Resident).with(Entry::REFUSED)
-            } else if present[page] & 1 != 0 {
+            } else if present[page] & 1 != 0 || self.is_staged(window, page) {
                 let slot = usize::from(window) * WINDOW_PAGES + page;
                 self.staging.write_note(slot, address, handle);
                 moved += 1;
@@ -280,20 +295,20 @@ impl Pager {
 
     /// Writes a pooled window back to the store and frees its memory. False when
     /// all of it had to stay, no tier taking more.
-    fn retire(&self, window: u16, mut scratch: Option<&mut Scratch>) -> bool {
+    fn retire(&self, window: u16, mut desk: Option<&mut Desk>) -> bool {
         let base = usize::from(window) * WINDOW_PAGES;
-        let mut present = [0u8; WINDOW_PAGES];
-        if residency(self.staging.window_address(window), &mut present).is_err() {
-            self.broken(line!());
-        }
-        let (mut freed, mut kept) = (0, 0);
-        for slot in (base..base + WINDOW_PAGES).filter(|slot| present[slot - base] & 1 != 0) {
+        let (mut freed, mut kept, mut waiting) = (0, 0, 0u64);
+        for slot in base..base + WINDOW_PAGES {
+            if self.staging.note(slot).address.load(Ordering::Acquire) == 0 {
+                continue;
+            }
             let Some((address, leaf, seen)) = self.take_from_pool(slot) else {
-                // Rescued since, or forgotten by the program: then it goes with the window.
-                freed += i64::from(self.is_staged(slot));
+                // Forgotten by the program: it goes with the window. A rescue takes its note away.
+                freed += i64::from(self.staging.note(slot).address.load(Ordering::Acquire) != 0);
                 continue;
             };
-            let new = self.write_back(slot, address, scratch.as_deref_mut());
+            let scratch = desk.as_deref_mut().map(|desk| &mut desk.scratch);
+            let new = self.write_back(slot, address, scratch);
             match new.state() {
                 State::Far => {
                     freed += 1;
@@ -303,6 +318,7 @@ impl Pager {
                     kept += 1;
                     leaf.resident.fetch_add(1, Ordering::Relaxed);
                 }
+                State::Pooled => waiting |= 1 << (slot - base),
                 _ => freed += 1,
             }
             let waited = leaf.settle(place(address), new);
@@ -310,10 +326,31 @@ impl Pager {
                 self.main().wake(address, PAGE_SIZE);
             }
         }
-        let _ = advise(self.staging.window_address(window), WINDOW_BYTES, Advice::LinuxDontNeed);
         self.uncharge(freed);
-        self.staging.turn().give_back(window);
+        self.empty(window, waiting);
         freed > 0 || kept == 0
+    }
+
+    /// Drops the pages of a window that were dealt with; those that still wait stay pooled.
+    fn empty(&self, window: u16, waiting: u64) {
+        let base = usize::from(window) * WINDOW_PAGES;
+        for page in (0..WINDOW_PAGES).filter(|page| waiting & 1 << page == 0) {
+            self.staging.note(base + page).address.store(0, Ordering::Release);
+            if waiting != 0 {
+                let _ = advise(
+                    self.staging.slot_address(base + page),
+                    PAGE_SIZE,
+                    Advice::LinuxDontNeed,
+                );
+            }
+        }
+        if waiting == 0 {
+            let _ =
+                advise(self.staging.window_address(window), WINDOW_BYTES, Advice::LinuxDontNeed);
+            self.staging.turn().give_back(window);
+        } else {
+            self.staging.turn().pool(window, waiting.count_ones() as usize);
+        }
     }
 
     /// Marks a pooled page as leaving; None when it is not in this slot any more. A rescue or a
@@ -322,6 +359,9 @@ impl Pager {
         let note = &self.staging.note(slot).address;
         loop {
             let address = note.load(Ordering::SeqCst) as usize;
+            if address == 0 {
+                return None;
+            }
             let Some(leaf) = self.table.find(address) else { self.broken(line!()) };
             let at = place(address);
             let seen = leaf.load(at);
@@ -340,9 +380,19 @@ impl Pager {
         }
     }
 
-    fn is_staged(&self, slot: usize) -> bool {
-        let mut present = [0u8];
-        residency(self.staging.slot_address(slot), &mut present).is_ok() && present[0] & 1 != 0
+    /// Whether a page arrived in staging although it isn't resident there: the kernel may have
+    /// swapped it. Asked by moving it to the spare slot and back. The caller has the turn.
+    fn is_staged(&self, window: u16, page: usize) -> bool {
+        let slot = self.staging.window_address(window) + page * PAGE_SIZE;
+        let spare = self.staging.window_address(SPARE_WINDOW);
+        let uffd = self.staging_uffd();
+        if uffd.move_in(spare, slot).stopped.is_some() {
+            return false;
+        }
+        if uffd.move_in(slot, spare).stopped.is_some() {
+            self.broken(line!());
+        }
+        true
     }
 
     /// Stores a staged page, or finds that the store has it already. When every tier refuses, the
@@ -415,7 +465,7 @@ impl Pager {
             self.table.for_each(region.start, region.end, |_, leaf, at| {
                 let seen = leaf.load(at);
                 if given < most && seen.state() == State::Resident && seen.has(Entry::CLEAN) {
-                    let dirty = Entry::new(State::Resident, 0);
+                    let dirty = seen.without(Entry::CLEAN).without(u64::MAX << 16);
                     if leaf.exchange(at, seen, dirty) {
                         self.flush(seen.handle());
                         given += 1;
@@ -429,25 +479,42 @@ impl Pager {
     /// Puts a page that no tier takes back into the program.
     fn keep(&self, slot: usize, address: usize) -> Entry {
         self.counters().store_refusals.fetch_add(1, Ordering::Relaxed);
-        loop {
-            let done = self.main().move_in(address, self.staging.slot_address(slot));
+        let staged = self.staging.slot_address(slot);
+        let resident = Entry::new(State::Resident, 0).with(Entry::REFUSED);
+        for _ in 0..AGAIN_MAX {
+            let mut done = self.main().move_in(address, staged);
+            if done.stopped == Some(Errno::INVAL) {
+                // A mapping that pages can't be moved to, read-only say, takes a copy.
+                done = self.main().copy(address, staged as *const u8, PAGE_SIZE, false);
+            }
             match done.stopped {
-                None => return Entry::new(State::Resident, 0).with(Entry::REFUSED),
+                None => return resident,
                 Some(Errno::AGAIN) => sched_yield(),
                 // The mapping is gone, and with it the need for the page.
-                Some(_) => return Entry::NONE,
+                Some(Errno::NOENT | Errno::SRCH) => return Entry::NONE,
+                Some(_) => self.broken(line!()),
             }
         }
+        // An event waits to be followed, perhaps by whoever waits for this task.
+        Entry::new(State::Pooled, slot as u64)
     }
 
     /// Pages that the kernel would not move because a fork shares them get a copy of their own,
-    /// so that they can leave when the hand passes next. Pinned pages stay as they are.
-    fn break_sharing(&self, victims: &Victims<'_>, busy: u64) {
+    /// so that they can leave when the hand passes next. Pinned pages stay as they are. Not to be
+    /// called while a fork may wait for the caller: a page may have gone, then this is a fault.
+    fn break_sharing(shared: &mut Vec<usize>) {
+        for address in shared.drain(..) {
+            let _ = advise(address, PAGE_SIZE, Advice::LinuxPopulateWrite);
+        }
+    }
+}
+
+impl Desk {
+    /// Puts down which pages of a window the kernel would not move.
+    fn note_shared(&mut self, victims: &Victims<'_>, busy: u64) {
         for page in (0..WINDOW_PAGES).filter(|page| busy & 1 << page != 0) {
-            let address = victims.address + page * PAGE_SIZE;
-            let seen = victims.leaf.load(victims.first + page);
-            if seen.state() == State::Resident && !seen.has(Entry::CLEAN) {
-                let _ = advise(address, PAGE_SIZE, Advice::LinuxPopulateWrite);
+            if self.shared.len() < self.shared.capacity() {
+                self.shared.push(victims.address + page * PAGE_SIZE);
             }
         }
     }

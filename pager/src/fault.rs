@@ -349,6 +349,9 @@ impl Pager {
         let dropped = done.stopped.is_none();
         let new = if dropped { Entry::new(State::Resident, 0) } else { seen };
         self.settle(leaf, address, new);
+        if dropped && seen.has(Entry::INHERITED) {
+            self.charge(1);
+        }
         if dropped && seen.has(Entry::CLEAN) {
             self.flush(seen.handle());
         }
@@ -365,12 +368,18 @@ impl Pager {
         }
         let slot = seen.handle() as usize;
         let stale = self.staging.note(slot).handle.load(Ordering::Acquire);
-        let done = self.main().move_in(address, self.staging.slot_address(slot));
+        let staged = self.staging.slot_address(slot);
+        let mut done = self.main().move_in(address, staged);
+        if done.stopped == Some(Errno::INVAL) {
+            // A mapping that pages can't be moved to, read-only say, takes a copy.
+            done = self.main().copy(address, staged as *const u8, PAGE_SIZE, false);
+        }
         if done.stopped.is_some() {
             leaf.settle(place(address), seen);
             self.main().wake(address, PAGE_SIZE);
             return true;
         }
+        self.staging.note(slot).address.store(0, Ordering::Release);
         leaf.resident.fetch_add(1, Ordering::Relaxed);
         self.settle(leaf, address, Entry::new(State::Resident, 0));
         if stale != 0 {

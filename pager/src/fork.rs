@@ -19,23 +19,31 @@ const TRIES: usize = 1000;
 
 impl Pager {
     /// Before a fork, on the forking thread: brings everything to rest and gives the ranges to the
-    /// child. `touch` touches the memory that the C library uses in the child before
-    /// [`Pager::after_fork_in_child`] runs, calling its argument with each address: that memory is
-    /// resident when this returns.
-    pub fn before_fork(&self, touch: impl Fn(&mut dyn FnMut(usize))) {
+    /// child. `walk` goes through the memory that the C library uses in the child before
+    /// [`Pager::after_fork_in_child`] runs, asking its argument for each address before it reads
+    /// there, and ends when the answer is no. That memory is resident when this returns.
+    pub fn before_fork(&self, walk: impl Fn(&mut dyn FnMut(usize) -> bool)) {
         for _ in 0..TRIES {
-            touch(&mut |_| ());
+            walk(&mut |address| {
+                // SAFETY: memory of the C library's that it reads itself in the child.
+                let _ = unsafe { std::ptr::read_volatile(address as *const u8) };
+                true
+            });
             self.rest.stop();
             let mut all_there = true;
-            touch(&mut |address| {
+            walk(&mut |address| {
                 let state = self.entry(address).state();
-                all_there &= matches!(state, State::Resident | State::Untouched);
+                let there = matches!(state, State::Resident | State::Untouched);
+                all_there &= there;
+                there
             });
             if all_there {
                 break;
             }
             self.rest.go_on();
         }
+        self.rest.stop_if_not_stopped();
+        self.deal();
         self.store.seal_files();
         self.advise_fork(Advice::LinuxDoFork);
     }

@@ -10,16 +10,19 @@ use crate::fault::Fault;
 use crate::pager::{Buffers, Pager};
 use crate::table::{Entry, State, place};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::thread::sched_yield;
 use spillway_platform::PAGE_SIZE;
-use spillway_platform::memory::is_mapped;
+use spillway_platform::memory::{is_mapped, is_unmapped};
 use spillway_platform::uffd::Message;
 use std::sync::atomic::Ordering;
 
 impl Pager {
     /// The life of one handler.
     pub(crate) fn run_handler(&'static self, number: usize) -> ! {
+        let starting = self.rest.work(number);
         let mut buffers = Buffers::new(&self.tallies[number]);
+        drop(starting);
         let uffd = self.main();
         loop {
             let descriptor = uffd.as_fd();
@@ -114,6 +117,9 @@ impl Pager {
                     _ => Entry::NONE,
                 };
                 if leaf.exchange(at, seen, new) {
+                    if seen.state() == State::Resident && seen.has(Entry::INHERITED) {
+                        self.charge(1);
+                    }
                     self.free_copies(seen);
                     return;
                 }
@@ -126,14 +132,24 @@ impl Pager {
     fn unmapped(&self, start: usize, end: usize) {
         let parts: Vec<_> = self.regions.lock().overlaps(start, end).collect();
         for (start, end) in parts {
-            // Protecting a page does no harm, and fails where nothing is registered.
-            let again = is_mapped(start, end - start)
-                && self.main().protect(start, PAGE_SIZE) != Err(rustix::io::Errno::NOENT);
-            if !again {
-                self.regions.lock().remove(start, end);
-                self.forget(start, end);
-            }
+            self.unmapped_part(start, end);
         }
+    }
+
+    fn unmapped_part(&self, start: usize, end: usize) {
+        // Protecting a page does no harm, and fails where nothing is registered.
+        let registered = |page| self.main().protect(page, PAGE_SIZE) != Err(Errno::NOENT);
+        if is_mapped(start, end - start) && registered(start) {
+            return;
+        }
+        if end - start > PAGE_SIZE && !is_unmapped(start, end - start) {
+            let middle = start + (end - start) / PAGE_SIZE / 2 * PAGE_SIZE;
+            self.unmapped_part(start, middle);
+            self.unmapped_part(middle, end);
+            return;
+        }
+        self.regions.lock().remove(start, end);
+        self.forget(start, end);
     }
 
     /// Forgets what is known of a range that no longer is what it was, and frees its copies.
@@ -162,7 +178,7 @@ impl Pager {
     }
 
     /// Frees what the store holds of a page that was just forgotten.
-    fn free_copies(&self, seen: Entry) {
+    pub(crate) fn free_copies(&self, seen: Entry) {
         match seen.state() {
             State::Far => {
                 self.count_far(-i64::from(!seen.has(Entry::INHERITED)));

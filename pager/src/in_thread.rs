@@ -6,7 +6,7 @@
 //! the call; the preload library does it for the C library's reads and writes.
 
 use crate::fault::Fault;
-use crate::pager::{Buffers, Pager};
+use crate::pager::{Buffers, PROGRAM_PLACE, Pager};
 use crate::table::{Entry, State, place};
 use crate::tally::Tally;
 use crate::tree::Faults;
@@ -123,11 +123,12 @@ impl Pager {
         let address = address & !(PAGE_SIZE - 1);
         let state = self.entry(address).state();
         let untouched = state == State::Untouched;
-        if state == State::Poisoned || untouched && !self.is_managed(address, address + PAGE_SIZE) {
+        if state == State::Poisoned || untouched && !self.is_known(address) {
             return false;
         }
         let began_ns = crate::link::now_ns();
-        let work = self.program_work();
+        // Its signal handler blocks all signals already.
+        let work = self.rest.work(PROGRAM_PLACE);
         self.wait_for_events();
         let tallies = &self.tallies[crate::pager::HANDLERS_MAX..];
         self.lending.with(tallies, |desk, buffers| {
@@ -137,6 +138,11 @@ impl Pager {
         });
         drop(work);
         true
+    }
+
+    fn is_known(&self, address: usize) -> bool {
+        let _work = self.rest.work(PROGRAM_PLACE);
+        self.overlaps(address, address + PAGE_SIZE)
     }
 
     /// Keeps a running share of the faults at which every core was busy answering one: while it

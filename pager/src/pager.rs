@@ -3,9 +3,9 @@
 use crate::link::Link;
 use crate::regions::Regions;
 use crate::rest::Rest;
-use crate::staging::Staging;
+use crate::staging::{Staging, WINDOWS};
 use crate::streams::Streams;
-use crate::table::{Entry, Table};
+use crate::table::{Entry, Table, WINDOW_PAGES};
 use crate::tally::{Count, Tally};
 use crate::tree::{Counters, Eviction, Notice, Replacement, Settings, Slot, Tree};
 use rustix::io::Errno;
@@ -157,7 +157,9 @@ impl Pager {
             reading: AtomicU32::new(0),
             main_uffd: AtomicI32::new(-1),
             staging_uffd: AtomicI32::new(-1),
-            next_handle: AtomicU64::new(1),
+            // Handles and staging slots never have the same number, so that an entry on its way in
+            // says which of the two it comes from.
+            next_handle: AtomicU64::new((WINDOWS * WINDOW_PAGES) as u64),
             fetch_ns: AtomicU64::new(0),
             clean_reads: AtomicU64::new(0),
             clean_writes: AtomicU64::new(0),

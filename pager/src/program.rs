@@ -6,14 +6,26 @@ use crate::rest::Work;
 use crate::table::{Entry, State};
 use rustix::io::Errno;
 use rustix::mm::Advice;
+use rustix::thread::sched_yield;
 use spillway_platform::PAGE_SIZE;
 use spillway_platform::memory::{advise, residency};
+use spillway_platform::task::SignalsBlocked;
 use std::sync::atomic::Ordering;
 
+/// See [`Pager::program_work`]. Fields are dropped in order: signals come last.
+pub(crate) struct ProgramWork<'a> {
+    _work: Work<'a>,
+    _blocked: SignalsBlocked,
+}
+
 impl Pager {
-    /// A piece of work on one of the program's threads; a fork waits until it is done.
-    pub(crate) fn program_work(&self) -> Work<'_> {
-        self.rest.work(PROGRAM_PLACE)
+    /// A piece of work on one of the program's threads: a fork waits until it is done, no signal
+    /// interrupts it, and what happened to mappings before has been followed.
+    pub(crate) fn program_work(&self) -> ProgramWork<'_> {
+        let blocked = SignalsBlocked::new();
+        let work = self.rest.work(PROGRAM_PLACE);
+        self.wait_for_events();
+        ProgramWork { _work: work, _blocked: blocked }
     }
 
     /// Takes a private anonymous mapping into management. Pages that are there already count and
@@ -59,8 +71,8 @@ impl Pager {
 
     /// The program is about to unmap a range, or to map something else over it.
     pub fn release(&self, start: usize, end: usize) {
-        if self.is_managed(start, end) {
-            let _work = self.program_work();
+        let _work = self.program_work();
+        if self.overlaps(start, end) {
             self.regions.lock().remove(start, end);
             self.forget(start, end);
         }
@@ -69,6 +81,11 @@ impl Pager {
     /// Whether any part of a range is managed.
     #[must_use]
     pub fn is_managed(&self, start: usize, end: usize) -> bool {
+        let _work = self.program_work();
+        self.overlaps(start, end)
+    }
+
+    pub(crate) fn overlaps(&self, start: usize, end: usize) -> bool {
         self.regions.lock().overlaps(start, end).next().is_some()
     }
 
@@ -77,14 +94,18 @@ impl Pager {
     /// # Errors
     /// When pages can't be brought in.
     pub fn unmanage(&self, start: usize, end: usize) -> Result<(), Errno> {
+        self.lock(start, end, true);
+        // An eviction under way may have chosen a page of the range before it was locked.
+        drop(self.staging.turn());
         let parts: Vec<_> = {
             let _work = self.program_work();
-            let mut regions = self.regions.lock();
-            regions.change(start, end, |region| region.locked = true);
-            regions.overlaps(start, end).collect()
+            self.regions.lock().overlaps(start, end).collect()
         };
         for (start, end) in parts {
-            self.bring_in(start, end)?;
+            if let Err(errno) = self.bring_in(start, end) {
+                self.lock(start, end, false);
+                return Err(errno);
+            }
             let _work = self.program_work();
             self.mailbox.ask(Task::Unregister, start, end - start)?;
             self.regions.lock().remove(start, end);
@@ -96,13 +117,35 @@ impl Pager {
 
     /// Brings in what is far of a range; pages that were never touched stay absent.
     fn bring_in(&self, start: usize, end: usize) -> Result<(), Errno> {
-        let mut away = Vec::new();
-        self.table.for_each(start, end, |address, leaf, at| {
-            if !matches!(leaf.load(at).state(), State::Untouched | State::Resident) {
-                away.push(address);
+        let mut result = Ok(());
+        self.table.for_each(start, end, |page, leaf, at| {
+            let here = matches!(leaf.load(at).state(), State::Untouched | State::Resident);
+            if !here && result.is_ok() {
+                result = advise(page, PAGE_SIZE, Advice::LinuxPopulateRead);
             }
         });
-        away.into_iter().try_for_each(|page| advise(page, PAGE_SIZE, Advice::LinuxPopulateRead))
+        result
+    }
+
+    /// The program dropped the contents of a range, and the call is done: pages that left while it
+    /// was on its way are dropped too.
+    pub fn dropped_now(&self, start: usize, end: usize) {
+        let _work = self.program_work();
+        self.table.for_each(start, end, |_, leaf, at| {
+            loop {
+                let seen = leaf.load(at);
+                match seen.state() {
+                    State::Filling | State::Leaving => sched_yield(),
+                    State::Far | State::Pooled => {
+                        if leaf.exchange(at, seen, Entry::NONE) {
+                            self.free_copies(seen);
+                            return;
+                        }
+                    }
+                    _ => return,
+                }
+            }
+        });
     }
 
     /// The program locked a range: its pages stay resident, and count.

@@ -59,6 +59,13 @@ impl Rest {
         }
     }
 
+    /// [`Rest::stop`], when the caller may have done so already and nobody else can have.
+    pub fn stop_if_not_stopped(&self) {
+        if self.stopping.load(Ordering::SeqCst) == 0 {
+            self.stop();
+        }
+    }
+
     /// Lets work go on.
     pub fn go_on(&self) {
         self.stopping.store(0, Ordering::SeqCst);

@@ -14,12 +14,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Staging windows. They are address space; a window takes memory only while pages lie in it.
 pub const WINDOWS: usize = 4096;
+/// A window that is never handed out; its first slot is for trying whether a page is there.
+pub const SPARE_WINDOW: u16 = 0;
 const WINDOW_BYTES: usize = WINDOW_PAGES * PAGE_SIZE;
 
 /// A page's note while it lies in staging.
 #[derive(Default)]
 pub struct Note {
-    /// Where the page belongs in the program.
+    /// Where the page belongs in the program; 0 when none lies here.
     pub address: AtomicU64,
     /// Its store handle if it is clean, else 0.
     pub handle: AtomicU64,
@@ -56,7 +58,7 @@ impl Staging {
         let notes =
             unsafe { std::slice::from_raw_parts(notes as *const Note, WINDOWS * WINDOW_PAGES) };
         let order = Order {
-            free: (0..WINDOWS as u16).rev().collect(),
+            free: (SPARE_WINDOW + 1..WINDOWS as u16).rev().collect(),
             pooled: std::collections::VecDeque::with_capacity(WINDOWS),
             pooled_pages: 0,
             hand: 0,

@@ -195,8 +195,8 @@ extern "C" fn guest_main(pager: usize) {
 }
 
 extern "C" fn handler_main(seat: usize) {
-    // SAFETY: the seat was boxed for this task alone.
-    let seat = unsafe { Box::from_raw(seat as *mut Seat) };
+    // SAFETY: the seat was boxed for this task alone; it is never freed.
+    let seat = unsafe { &*(seat as *const Seat) };
     if let Some(core) = seat.core {
         pin_to_core(core);
     }

@@ -56,3 +56,19 @@ pub fn is_mapped(address: usize, bytes: usize) -> bool {
     }
     true
 }
+
+/// Whether no page of a range is mapped: nothing in the way of a mapping there.
+#[must_use]
+pub fn is_unmapped(address: usize, bytes: usize) -> bool {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+    // SAFETY: FIXED_NOREPLACE maps where nothing is mapped or not at all; what was made is
+    // unmapped at once.
+    unsafe {
+        let Ok(made) = mmap_anonymous(address as *mut _, bytes, ProtFlags::empty(), flags) else {
+            return false;
+        };
+        let there = made as usize == address;
+        let _ = rustix::mm::munmap(made, bytes);
+        there
+    }
+}

@@ -6,6 +6,8 @@ use libc::{c_int, c_void};
 /// Offsets of `struct _IO_FILE` in glibc for x86-64, part of its ABI.
 const FILE_CHAIN: usize = 0x68;
 const FILE_LOCK: usize = 0x88;
+/// Size of the lock that a file points to.
+const LOCK_BYTES: usize = 16;
 
 unsafe extern "C" {
     static _IO_list_all: usize;
@@ -54,20 +56,22 @@ pub extern "C" fn after_in_child() {
 
 /// In the child of a program with threads, glibc resets the locks of all open files before it runs
 /// any handler: those files must be resident. Touches each and its lock.
-fn touch_open_files(touched: &mut dyn FnMut(usize)) {
+fn touch_open_files(may_read: &mut dyn FnMut(usize) -> bool) {
     // SAFETY: the list of open files is only changed under locks that the C library holds while
     // fork handlers run or by threads that open files at this moment, whose entries are complete
     // before they are linked.
     unsafe {
         let mut file = _IO_list_all;
         while file != 0 {
-            let lock = std::ptr::read_volatile((file + FILE_LOCK) as *const usize);
-            touched(file);
-            if lock != 0 {
-                let _ = std::ptr::read_volatile(lock as *const u32);
-                touched(lock);
+            let (lock, chain) = (file + FILE_LOCK, file + FILE_CHAIN);
+            if !(may_read(file) && may_read(lock) && may_read(chain)) {
+                return;
             }
-            file = std::ptr::read_volatile((file + FILE_CHAIN) as *const usize);
+            let lock = std::ptr::read_volatile(lock as *const usize);
+            if lock != 0 && !(may_read(lock) && may_read(lock + LOCK_BYTES - 1)) {
+                return;
+            }
+            file = std::ptr::read_volatile(chain as *const usize);
         }
     }
 }

@@ -13,7 +13,7 @@ const MREMAP_FIXED: c_int = 2;
 const UFFDIO_REGISTER: c_ulong = 0xc020_aa00;
 
 fn rounded(bytes: usize) -> usize {
-    bytes.next_multiple_of(PAGE_SIZE)
+    bytes.checked_next_multiple_of(PAGE_SIZE).unwrap_or(usize::MAX / PAGE_SIZE * PAGE_SIZE)
 }
 
 /// Whether the pager takes such a mapping: private, anonymous, neither stack nor locked nor made
@@ -24,6 +24,14 @@ fn is_pageable(protection: c_int, flags: c_int) -> bool {
     flags & (kind | libc::MAP_SHARED) == kind
         && flags & native == 0
         && protection & libc::PROT_EXEC == 0
+}
+
+/// Whether a fixed mapping will be made: nothing is forgotten for one that the kernel refuses.
+fn may_replace(start: usize, bytes: usize, flags: c_int, descriptor: c_int, offset: off_t) -> bool {
+    let aligned = start.is_multiple_of(PAGE_SIZE) && offset as usize % PAGE_SIZE == 0;
+    let anonymous = flags & libc::MAP_ANONYMOUS != 0;
+    // SAFETY: asks for the flags of a descriptor that may not be open.
+    aligned && bytes > 0 && (anonymous || unsafe { libc::fcntl(descriptor, libc::F_GETFD) } >= 0)
 }
 
 /// `mmap(2)`. Large private anonymous mappings become managed.
@@ -53,7 +61,7 @@ pub unsafe extern "C" fn mmap(
     let replaces = flags & libc::MAP_FIXED != 0;
     let end = start.saturating_add(rounded(bytes));
     let mut inside = false;
-    if replaces {
+    if replaces && may_replace(start, bytes, flags, descriptor, offset) {
         forget_early(start, end);
         if let Some(pager) = pager() {
             inside = pager.is_managed(start, end);
@@ -103,6 +111,7 @@ pub unsafe extern "C" fn munmap(address: *mut c_void, bytes: size_t) -> c_int {
     let end = start.saturating_add(rounded(bytes));
     forget_early(start, end);
     if start.is_multiple_of(PAGE_SIZE)
+        && bytes > 0
         && let Some(pager) = pager()
     {
         pager.release(start, end);
@@ -126,13 +135,19 @@ pub unsafe extern "C" fn mremap(
     let start = address as usize;
     let (old, new) = (rounded(old_bytes), rounded(new_bytes));
     let managed = pager().filter(|pager| pager.is_managed(start, start.saturating_add(old.max(1))));
-    if flags & MREMAP_FIXED != 0
+    let target = new_address as usize;
+    let apart = target >= start.saturating_add(old) || start >= target.saturating_add(new);
+    let aligned = start.is_multiple_of(PAGE_SIZE) && target.is_multiple_of(PAGE_SIZE);
+    let fixed = libc::MREMAP_MAYMOVE | MREMAP_FIXED;
+    if flags & fixed == fixed
+        && aligned
+        && apart
+        && new > 0
         && let Some(pager) = pager()
     {
-        let target = new_address as usize;
         pager.release(target, target.saturating_add(new));
     }
-    if let Some(pager) = managed.filter(|_| new < old) {
+    if let Some(pager) = managed.filter(|_| 0 < new && new < old && aligned) {
         pager.release(start + new, start + old);
     }
     let args = [start, old_bytes, new_bytes, flags as usize, new_address as usize, 0];
@@ -169,7 +184,12 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, bytes: size_t, advice: c_
         }
     }
     // SAFETY: passed on.
-    unsafe { raw::call(libc::SYS_madvise, [start, bytes, advice as usize, 0, 0, 0]) as c_int }
+    let answer =
+        unsafe { raw::call(libc::SYS_madvise, [start, bytes, advice as usize, 0, 0, 0]) as c_int };
+    if let Some(pager) = managed.filter(|_| answer == 0 && advice == libc::MADV_DONTNEED) {
+        pager.dropped_now(start, end);
+    }
+    answer
 }
 
 /// `ioctl(2)`. A range that the program registers with a userfaultfd of its own becomes native.
