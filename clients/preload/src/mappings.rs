@@ -28,7 +28,7 @@ fn is_pageable(protection: c_int, flags: c_int) -> bool {
 
 /// Whether a fixed mapping will be made: nothing is forgotten for one that the kernel refuses.
 fn may_replace(start: usize, bytes: usize, flags: c_int, descriptor: c_int, offset: off_t) -> bool {
-    let aligned = start.is_multiple_of(PAGE_SIZE) && offset as usize % PAGE_SIZE == 0;
+    let aligned = start.is_multiple_of(PAGE_SIZE) && (offset as usize).is_multiple_of(PAGE_SIZE);
     let anonymous = flags & libc::MAP_ANONYMOUS != 0;
     // SAFETY: asks for the flags of a descriptor that may not be open.
     aligned && bytes > 0 && (anonymous || unsafe { libc::fcntl(descriptor, libc::F_GETFD) } >= 0)
