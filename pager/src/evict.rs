@@ -80,7 +80,7 @@ impl Pager {
             }
             let work = self.rest.work(EVICTOR_PLACE);
             let wanted = self.wanted.swap(0, Ordering::AcqRel) != 0;
-            let limit = if self.pre_evicts() {
+            let limit = if self.pre_evicts() && !self.is_crowded() {
                 self.settings.local_pages - self.reserve_pages()
             } else {
                 self.settings.local_pages

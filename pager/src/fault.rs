@@ -95,6 +95,7 @@ impl Pager {
             // The mapping may end or change inside the run: the faulting page alone will do.
             done = self.main().copy(address, ZEROS.as_ptr().cast(), PAGE_SIZE, false);
         }
+        self.must_be_open(done.stopped);
         let there = done.stopped == Some(Errno::EXIST) && done.bytes == 0;
         let filled = if there { 1 } else { done.bytes / PAGE_SIZE };
         leaf.resident.fetch_add(filled as i32, Ordering::Relaxed);
@@ -188,6 +189,14 @@ impl Pager {
         self.arrive(leaf, seen, address, protect, done.stopped, buffers)
     }
 
+    /// In the in-thread mode the program can close the userfaultfd, or open something else under its
+    /// number: then no page can come in any more.
+    fn must_be_open(&self, stopped: Option<Errno>) {
+        if matches!(stopped, Some(Errno::BADF | Errno::NOTTY)) {
+            self.broken(line!());
+        }
+    }
+
     /// Settles a page after an attempt to fill it.
     fn arrive(
         &self,
@@ -199,6 +208,7 @@ impl Pager {
         buffers: &mut Buffers,
     ) -> bool {
         let handle = seen.handle();
+        self.must_be_open(stopped);
         if let Some(errno) = stopped.filter(|&errno| errno != Errno::EXIST) {
             // An event waits to be read, or the mapping went: the thread faults again.
             buffers.credit_pages += 1;

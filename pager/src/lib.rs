@@ -1,9 +1,9 @@
 //! Page faults turned into store requests.
 //!
-//! The way of a page: a fault arrives ([`handler`](Pager), or the SIGBUS handler of the in-thread
-//! mode), [`fault`] looks the page up in the [`table`] and brings it in from the store; [`evict`]
-//! chooses victims, moves them to [`staging`] and from there to the store. [`program`] is what the
-//! program's threads tell, [`fork`] what happens when it forks, [`tree`] what all processes of a
+//! The way of a page: a fault arrives (`handler`, or the SIGBUS handler of the in-thread
+//! mode), [`fault`] looks the page up in the [`table`] and brings it in from the store; `evict`
+//! chooses victims, moves them to `staging` and from there to the store. `program` is what the
+//! program's threads tell, `fork` what happens when it forks, [`tree`] what all processes of a
 //! run share.
 //!
 //! All of this runs inside a foreign program, much of it on tasks that no C library knows: no
