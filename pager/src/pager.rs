@@ -290,9 +290,11 @@ impl Pager {
         if clock { self.settings.local_pages as i64 / POOL_SHARE } else { 0 }
     }
 
-    /// Takes the time of a fetch into the running mean.
+    /// Takes the time of a fetch into the running mean. One that took much longer was interrupted,
+    /// which says nothing of the link; a link that is slow is believed after some fetches.
     pub(crate) fn saw_fetch(&self, took_ns: u64) {
         let mean = self.fetch_ns.load(Ordering::Relaxed);
+        let took_ns = took_ns.min(mean.max(1000) * 2);
         self.fetch_ns.store(mean - mean / 16 + took_ns / 16, Ordering::Relaxed);
     }
 
