@@ -181,6 +181,15 @@ impl Pager {
         }
     }
 
+    /// Keeps the evictor off a range until the hold is dropped; what it had begun there is done when
+    /// this returns.
+    #[must_use]
+    pub fn hold_off(&self, start: usize, end: usize) -> Hold<'_> {
+        let hold = self.holds.hold(start, end);
+        drop(self.staging.turn());
+        hold
+    }
+
     /// Brings in the memory that a system call will touch, and keeps it until the hold is dropped.
     /// None when no part of it is managed.
     pub fn hold(&self, start: usize, bytes: usize) -> Option<Hold<'_>> {

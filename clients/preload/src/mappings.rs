@@ -183,6 +183,11 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, bytes: size_t, advice: c_
             _ => {}
         }
     }
+    // Moving pages out of a range whose page tables are emptied at the same time was seen to keep
+    // the kernel (6.18) trying for ever.
+    let _hold = managed
+        .filter(|_| matches!(advice, libc::MADV_DONTNEED | libc::MADV_REMOVE))
+        .map(|pager| pager.hold_off(start, end));
     // SAFETY: passed on.
     let answer =
         unsafe { raw::call(libc::SYS_madvise, [start, bytes, advice as usize, 0, 0, 0]) as c_int };
