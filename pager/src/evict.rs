@@ -24,6 +24,8 @@ const PATIENCE: usize = 10_000;
 const TRIES: usize = 64;
 /// How often the kernel may ask to try a page again.
 const AGAIN_MAX: usize = 16;
+/// A move of one window takes microseconds; after this long it is lost, ns.
+const LOST_NS: u64 = 20_000_000_000;
 /// How long nobody tries again after nothing could leave, ns.
 const STUCK_NS: u64 = 20_000_000;
 /// Pages that a full store moves on at a time.
@@ -214,6 +216,7 @@ impl Pager {
         let mut busy = 0u64;
         let mut again = 0;
         let mut single = false;
+        self.moving_since_ns.store(crate::link::now_ns(), Ordering::Relaxed);
         while left != 0 {
             let from = left.trailing_zeros() as usize;
             let to = if single {
@@ -247,9 +250,17 @@ impl Pager {
                 left &= !bit;
             }
         }
+        self.moving_since_ns.store(0, Ordering::Relaxed);
         victims.leaf.end_moving(victims.first / WINDOW_PAGES);
         let moved = self.land(victims, window, refused);
         (moved, busy)
+    }
+
+    /// Whether the kernel has been at one window for so long that it will not come back, as Linux
+    /// 6.18 was seen to do when a range is emptied while its pages are moved.
+    pub(crate) fn is_lost_in_move(&self) -> bool {
+        let since = self.moving_since_ns.load(Ordering::Relaxed);
+        since != 0 && crate::link::now_ns().saturating_sub(since) > LOST_NS
     }
 
     /// Settles the entries of a window after the move: what arrived in staging is pooled, what

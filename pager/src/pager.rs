@@ -111,6 +111,8 @@ pub struct Pager {
     inherited_store_bytes: AtomicI64,
     /// Resident pages that came with a fork and that another process counts.
     pub(crate) inherited: AtomicI64,
+    /// When the move under way began, or 0.
+    pub(crate) moving_since_ns: AtomicU64,
     /// Until when nobody tries to evict, because nothing could leave.
     pub(crate) stuck_until_ns: AtomicU64,
     /// 1 when the evictor has work; it sleeps on this.
@@ -165,6 +167,7 @@ impl Pager {
             clean_writes: AtomicU64::new(0),
             inherited_store_bytes: AtomicI64::new(0),
             inherited: AtomicI64::new(0),
+            moving_since_ns: AtomicU64::new(0),
             stuck_until_ns: AtomicU64::new(0),
             wanted: AtomicU32::new(0),
             ready: AtomicU32::new(0),
@@ -201,6 +204,7 @@ impl Pager {
         let inherited = self.store.memory_bytes() as i64;
         self.inherited_store_bytes.store(inherited, Ordering::Relaxed);
         self.lending = crate::in_thread::Lending::new();
+        self.moving_since_ns.store(0, Ordering::Relaxed);
         self.ready.store(0, Ordering::Relaxed);
         self.wanted.store(0, Ordering::Relaxed);
     }

@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 /// How often the warden looks whether the program still is what it was, seconds / nanoseconds.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// Ticks that processes sharing the memory of a program that ended have left.
+/// Ticks after which there is no more hope: for a move that does not end, and for processes that
+/// share the memory of a program that has ended.
 const LAST_TICKS: usize = 10;
 const FAILED: u32 = 2;
 
@@ -82,12 +83,18 @@ impl Pager {
         };
         self.counters().processes.fetch_add(1, Ordering::Relaxed);
         self.tell_ready(1);
+        let mut lost_ticks = 0;
         loop {
             let descriptor = program.ended();
             let mut ended = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
             let woken = poll(&mut ended, Some(&TICK));
             if woken.is_ok_and(|n| n > 0) || !program.shares_memory() {
                 self.leave();
+            }
+            // More than once, for the clock also runs while all of this is frozen.
+            lost_ticks = if self.is_lost_in_move() { lost_ticks + 1 } else { 0 };
+            if lost_ticks > LAST_TICKS {
+                self.broken(line!());
             }
             self.count_inherited();
         }
