@@ -32,10 +32,6 @@ pub unsafe fn syscall6(number: usize, args: [usize; 6]) -> Result<usize, Errno> 
 pub mod number {
     /// `mincore(2)`
     pub const MINCORE: usize = 27;
-    /// `exit(2)`: ends one thread.
-    pub const EXIT: usize = 60;
-    /// `arch_prctl(2)`
-    pub const ARCH_PRCTL: usize = 158;
     /// `exit_group(2)`: ends a process.
     pub const EXIT_GROUP: usize = 231;
     /// `kcmp(2)`
@@ -48,17 +44,6 @@ pub mod number {
     pub const WAIT4: usize = 61;
     /// `setsid(2)`
     pub const SETSID: usize = 112;
-    /// `gettid(2)`
-    pub const GETTID: usize = 186;
-    /// `tgkill(2)`
-    pub const TGKILL: usize = 234;
-}
-
-/// Ends this thread.
-pub fn exit_thread() -> ! {
-    // SAFETY: exit takes no pointers and does not come back.
-    let _ = unsafe { syscall6(number::EXIT, [0; 6]) };
-    unreachable!("exit came back")
 }
 
 /// Ends this process, all its threads, with a status.

@@ -6,7 +6,7 @@
 //! their own, big enough for errno and the stack protector and for nothing else.
 
 use crate::memory::map_native;
-use crate::sys::{exit_process, exit_thread, number, syscall6};
+use crate::sys::{exit_process, number, syscall6};
 use core::arch::asm;
 use rustix::io::Errno;
 
@@ -199,9 +199,4 @@ pub fn leave_program(keep: &[i32]) {
     // SAFETY: setsid takes no pointers.
     let _ = unsafe { syscall6(number::SETSID, [0; 6]) };
     let _ = rustix::thread::set_name(c"spillway-pager");
-}
-
-/// Ends the calling thread; see [`exit_process`] for the whole process.
-pub fn end_thread() -> ! {
-    exit_thread()
 }
