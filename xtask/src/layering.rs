@@ -11,7 +11,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 type Place = &'static str;
 
 /// Each place, and the places that it may know. A longer name is looked up first.
-const RULES: [(Place, &[Place]); 13] = [
+const RULES: [(Place, &[Place]); 14] = [
     ("bin", &["clients", "frontends", "pager", "control", "observe", "core", "platform"]),
     // The tiers lend it the lock that works on tasks without a C library.
     ("clients/preload", &["pager", "core/tiers", "platform"]),
@@ -25,6 +25,7 @@ const RULES: [(Place, &[Place]); 13] = [
     ("core/wire", &["core/types"]),
     ("core/tiers", &["core/types", "platform"]),
     ("core/store", &["core/types", "core/tiers"]),
+    ("core/block", &["core/types", "core/store"]),
     ("platform", &[]),
 ];
 /// These may know anything, and nobody may know them.

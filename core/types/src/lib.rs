@@ -6,10 +6,12 @@
 
 #![no_std]
 
+mod access;
 mod pool;
 mod request;
 mod status;
 
+pub use access::{Access, Admitted, Denied, Identity, Limits};
 pub use pool::{Lifetime, PoolSpec, PoolSpecError, Sharing};
 pub use request::{Answer, Request};
 pub use status::{Get, Put, Refusal, Statistics};

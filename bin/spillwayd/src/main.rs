@@ -1,0 +1,3 @@
+//! The daemon: arguments, configuration, parts, run.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! One interface to a page store: embedded, over the ring, over NVMe/TCP.

@@ -1,0 +1,1 @@
+//! The HTTP interface of the daemon, its types and its OpenAPI document.

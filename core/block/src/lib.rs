@@ -1,0 +1,1 @@
+//! Block devices over the page store: sparse, elastic, reserved in full.

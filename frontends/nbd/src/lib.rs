@@ -1,0 +1,1 @@
+//! Network Block Device: fixed newstyle, for kernels and tools.

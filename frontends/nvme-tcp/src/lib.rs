@@ -1,0 +1,1 @@
+//! NVMe over TCP: key-value namespaces for clients, block namespaces for kernels.

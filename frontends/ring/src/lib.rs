@@ -1,0 +1,1 @@
+//! The local ring: queue pairs in shared memory, for processes of the same host.

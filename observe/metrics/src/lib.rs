@@ -1,0 +1,1 @@
+//! The one catalogue of every metric, with unit and help.

@@ -1,0 +1,1 @@
+//! Virtual clock, network and faults for the state machines.
