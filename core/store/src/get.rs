@@ -8,6 +8,7 @@ use spillway_tiers::{CellPin, LargePin, PageBuf, Pinned, SlotRead, fill_word};
 use spillway_types::{Get, Key, PAGE_BYTES, PoolId};
 
 use crate::error::Error;
+use crate::migrate::Flushed;
 use crate::shard::{Position, Removed};
 use crate::slot::{Place, Slot};
 use crate::store::Store;
@@ -28,6 +29,46 @@ enum Held<'a> {
     Large(LargePin<'a>),
     /// A slot may be reused while it is read: the noted checksum tells.
     Disk(SlotRead<'a>),
+}
+
+impl Held<'_> {
+    /// Shows the value in parts with their offsets; one in a file is not shown.
+    #[inline]
+    fn show(
+        &self,
+        scratch: &mut PageBuf,
+        take: &mut impl FnMut(usize, &[u8]),
+    ) -> Result<Get, Error> {
+        let length = match self {
+            Self::Miss | Self::Disk(_) => return Ok(Get::Miss),
+            Self::Short(length) => return Ok(Get::Short(*length)),
+            Self::Raw(frame, length) => {
+                take(0, &frame[..*length]);
+                *length
+            }
+            Self::Small(cell) => {
+                take(0, cell);
+                cell.len()
+            }
+            Self::Packed(cell) => {
+                if !unpack(cell, &mut scratch.0) {
+                    return Err(Error::Corrupt);
+                }
+                take(0, &scratch.0);
+                PAGE_BYTES
+            }
+            Self::Uniform(word) => {
+                fill_word(&mut scratch.0, *word);
+                take(0, &scratch.0);
+                PAGE_BYTES
+            }
+            Self::Large(large) => {
+                large.show(take);
+                large.length()
+            }
+        };
+        Ok(Get::Hit(length))
+    }
 }
 
 /// A stored page, readable as long as this lives, even when it is flushed meanwhile.
@@ -125,6 +166,88 @@ impl Store {
         self.page_of(held, pool, key, scratch)
     }
 
+    /// Shows a value of at most `room` bytes to `take`, in parts with their offsets: where it lies,
+    /// or from `scratch`. For readers that hand the bytes on and must not copy them twice. Private
+    /// ephemeral pools lose the value by that.
+    ///
+    /// # Errors
+    /// As for [`Store::get`].
+    pub fn read(
+        &self,
+        pool: PoolId,
+        key: Key,
+        room: usize,
+        scratch: &mut PageBuf,
+        mut take: impl FnMut(usize, &[u8]),
+    ) -> Result<Get, Error> {
+        let held = self.hold(pool, key, room, true)?;
+        if let Held::Disk(_) = held {
+            let Some(page) = self.page_of(held, pool, key, scratch)? else { return Ok(Get::Miss) };
+            take(0, &*page);
+            return Ok(Get::Hit(PAGE_BYTES));
+        }
+        held.show(scratch, &mut take)
+    }
+
+    /// Like [`Store::read`], and the value is gone afterwards, in one step: of several that take it
+    /// one gets it, and no value is lost that nobody was shown. `take` may be shown a value more
+    /// than once; the last time counts.
+    ///
+    /// # Errors
+    /// As for [`Store::get`].
+    pub fn take(
+        &self,
+        pool: PoolId,
+        key: Key,
+        room: usize,
+        scratch: &mut PageBuf,
+        mut take: impl FnMut(usize, &[u8]),
+    ) -> Result<Get, Error> {
+        let mut tries = 0;
+        loop {
+            let (held, slot) = self.hold_slot(pool, key, room, tries == 0)?;
+            let sum = if let Held::Disk(read) = &held { Some(read.sum()) } else { None };
+            tries += 1;
+            let shown = match &held {
+                Held::Disk(read) if read.read(scratch)? => {
+                    take(0, &scratch.0);
+                    Get::Hit(PAGE_BYTES)
+                }
+                Held::Disk(_) if tries < DISK_TRIES => continue,
+                Held::Disk(_) => return Err(Error::Corrupt),
+                _ => held.show(scratch, &mut take)?,
+            };
+            // What is held can't be freed, so an equal slot still means the value that was shown.
+            if !matches!(shown, Get::Hit(_)) || self.remove_shown(pool, key, slot, sum) {
+                return Ok(shown);
+            }
+        }
+    }
+
+    /// Removes a value that was shown, if it is still the one under its key. A private ephemeral
+    /// pool has removed it already.
+    fn remove_shown(&self, pool: PoolId, key: Key, shown: Slot, sum: Option<u64>) -> bool {
+        let Some(access) = self.access(pool) else { return false };
+        if access.consumes() {
+            return true;
+        }
+        let at = Position::new(access.pool, key, self.seed);
+        let mut index = self.shards[at.shard].lock();
+        let Some((leaf, slot)) = self.find(&index, &at) else { return false };
+        let same_sum = match (slot.place(), &self.files) {
+            (Place::Disk { file, slot }, Some(files)) => Some(files.hold(file, slot).sum()) == sum,
+            _ => true,
+        };
+        if slot != shown || !same_sum || !self.pools.is_live(pool) {
+            return false;
+        }
+        let removed = self.remove(&mut index, at.shard, leaf, at.index, access.ephemeral);
+        self.log_flush(access.client, Flushed::Page(pool, key));
+        drop(index);
+        self.finish(removed);
+        true
+    }
+
     /// Makes a held value a page.
     fn page_of<'a>(
         &'a self,
@@ -174,6 +297,18 @@ impl Store {
     /// Looks a value up and keeps it from being freed; `room` is what the reader can take, bytes.
     /// The first look of a get is counted.
     fn hold(&self, pool: PoolId, key: Key, room: usize, first: bool) -> Result<Held<'_>, Error> {
+        self.hold_slot(pool, key, room, first).map(|(held, _)| held)
+    }
+
+    /// As [`Self::hold`], with the slot that the value was found in.
+    #[inline]
+    fn hold_slot(
+        &self,
+        pool: PoolId,
+        key: Key,
+        room: usize,
+        first: bool,
+    ) -> Result<(Held<'_>, Slot), Error> {
         let access = self.access(pool).ok_or(Error::NoPool)?;
         let at = Position::new(access.pool, key, self.seed);
         let mut index = self.shards[at.shard].lock();
@@ -182,23 +317,25 @@ impl Store {
         }
         let counters = self.client_shard(access.client, at.shard);
         counters.gets.add_guarded(u64::from(first));
-        let Some((leaf, slot)) = self.find(&index, &at) else { return Ok(Held::Miss) };
+        let Some((leaf, slot)) = self.find(&index, &at) else {
+            return Ok((Held::Miss, Slot::EMPTY));
+        };
         let length = self.length(slot);
         if length > room {
-            return Ok(Held::Short(length));
+            return Ok((Held::Short(length), slot));
         }
         counters.hits.add_guarded(u64::from(first));
         if access.consumes() {
             let removed = self.remove(&mut index, at.shard, leaf, at.index, true);
             drop(index);
-            return Ok(self.adopt(removed));
+            return Ok((self.adopt(removed), slot));
         }
         if access.ephemeral && slot.listed() {
             // The most recent again; the mark stays as it is.
             self.unlist(slot, at.shard, true);
             self.list(slot, at.shard, leaf, at.index, true);
         }
-        self.pin(slot).ok_or(Error::Busy)
+        Ok((self.pin(slot).ok_or(Error::Busy)?, slot))
     }
 
     /// Bytes of a slot's value.

@@ -142,23 +142,24 @@ impl<'a> Large<'a> {
         }
     }
 
-    fn read(self, cell: u32, value: &mut [u8]) {
+    /// Shows the value whose map begins at `cell` in parts with their offsets.
+    fn show(self, cell: u32, take: &mut impl FnMut(usize, &[u8])) {
         let content = self.cells.content(self.arena, cell);
-        let (pages, rest) = value.as_chunks_mut::<PAGE_BYTES>();
-        let rest_at = word(content, 1);
-        match rest.len() {
+        let (length, rest_at) = (word(content, 0) as usize, word(content, 1));
+        let (pages, rest) = (length / PAGE_BYTES, length % PAGE_BYTES);
+        match rest {
             0 => {}
             1..=CELL_BYTES_MAX => {
-                rest.copy_from_slice(&self.cells.content(self.arena, rest_at)[..rest.len()]);
+                take(length - rest, &self.cells.content(self.arena, rest_at)[..rest]);
             }
-            _ => rest.copy_from_slice(&self.arena.content(rest_at)[..rest.len()]),
+            _ => take(length - rest, &self.arena.content(rest_at)[..rest]),
         }
         let mut cell = cell;
-        for (number, group) in groups(pages.len()).enumerate() {
+        for (number, group) in groups(pages).enumerate() {
             let content = self.cells.content(self.arena, cell);
             let head = head_words(number);
-            for (at, page) in pages[group].iter_mut().enumerate() {
-                *page = *self.arena.content(word(content, head + at));
+            for (at, page) in group.enumerate() {
+                take(page * PAGE_BYTES, self.arena.content(word(content, head + at)));
             }
             cell = word(content, head - 1);
         }
@@ -184,7 +185,12 @@ impl LargePin<'_> {
     /// Unless `value` is exactly as long as it.
     pub fn read(&self, value: &mut [u8]) {
         assert_eq!(value.len(), self.length());
-        self.large.read(self.cell, value);
+        self.show(&mut |offset, part| value[offset..][..part.len()].copy_from_slice(part));
+    }
+
+    /// Shows the value in parts with their offsets, in no particular order.
+    pub fn show(&self, take: &mut impl FnMut(usize, &[u8])) {
+        self.large.show(self.cell, take);
     }
 }
 
