@@ -1,0 +1,338 @@
+//! A block device: a range of bytes over a reserved pool.
+
+use std::sync::Arc;
+
+use spillway_store::{PageBuf, Store};
+use spillway_types::{ClientId, Get, Key, PAGE_BYTES, PoolId, PoolSpec, Put};
+
+use crate::error::Error;
+use crate::stripes::Stripes;
+
+/// log2 of the pages of an object: page `n` of the device has the key of object `n >> 12` and index
+/// `n & 0xfff`. So an object is 16 MiB of the device, and deallocating a large range asks the store
+/// once for each of those instead of once for each page.
+const OBJECT_SHIFT: u32 = 12;
+/// Pages of an object.
+const OBJECT_PAGES: u64 = 1 << OBJECT_SHIFT;
+/// Pages that one [`BlockDevice::status`] looks at.
+pub const STATUS_PAGES_MAX: u64 = 1 << 16;
+
+/// Bytes of a logical block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockSize {
+    /// 512 bytes, for those who know nothing else. Writes of parts of a page cost a read each.
+    B512,
+    /// 4096 bytes, a page.
+    B4096,
+}
+
+impl BlockSize {
+    /// As a number of bytes.
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Self::B512 => 512,
+            Self::B4096 => 4096,
+        }
+    }
+}
+
+/// What a device looks like from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Length in bytes, a multiple of 4096.
+    pub bytes: u64,
+    /// The logical block that protocols with such a notion announce. The device itself takes any
+    /// range of bytes.
+    pub block_size: BlockSize,
+    /// Names this generation of the device; see [`fresh_uuid`](crate::fresh_uuid).
+    pub uuid: u128,
+}
+
+/// A stretch of a device that is all stored or all not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extent {
+    /// Its length.
+    pub bytes: u64,
+    /// Whether it takes memory. What does not reads as zeros.
+    pub stored: bool,
+}
+
+/// A block device. Requests go through `&self`, from any number of threads. A write is visible to
+/// every read that begins after it returned. Of writes that overlap in time and place, either may
+/// win, byte by byte; bytes that neither wrote are never touched.
+#[derive(Debug)]
+pub struct BlockDevice {
+    store: Arc<Store>,
+    pool: PoolId,
+    geometry: Geometry,
+    stripes: Stripes,
+}
+
+/// The part of one page that a request is about.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    page: u64,
+    /// Bytes of the page.
+    start: usize,
+    end: usize,
+}
+
+impl Part {
+    const fn is_whole(self) -> bool {
+        self.end - self.start == PAGE_BYTES
+    }
+}
+
+/// The parts of pages in a range, in order.
+fn parts(offset: u64, bytes: u64) -> impl Iterator<Item = Part> {
+    let end = offset + bytes;
+    let mut at = offset;
+    core::iter::from_fn(move || {
+        if at == end {
+            return None;
+        }
+        let page = at / PAGE_BYTES as u64;
+        let start = at % PAGE_BYTES as u64;
+        let length = (PAGE_BYTES as u64 - start).min(end - at);
+        at += length;
+        Some(Part { page, start: start as usize, end: (start + length) as usize })
+    })
+}
+
+const fn key_of(page: u64) -> Key {
+    Key::new(page >> OBJECT_SHIFT, (page & (OBJECT_PAGES - 1)) as u32)
+}
+
+impl BlockDevice {
+    /// Makes a device of zeros in a pool of its own, with all its memory set aside.
+    ///
+    /// # Errors
+    /// [`Error::Size`]; [`Error::Store`] when the store has no room for it.
+    pub fn create(store: Arc<Store>, client: ClientId, geometry: Geometry) -> Result<Self, Error> {
+        check_size(geometry.bytes)?;
+        let pool = store.create_pool(client, PoolSpec::PERSISTENT)?;
+        Self::open(store, pool, geometry)
+    }
+
+    /// Takes up a device that lies in `pool`, made by [`Self::create`] with the same geometry.
+    ///
+    /// # Errors
+    /// [`Error::Size`].
+    pub fn open(store: Arc<Store>, pool: PoolId, geometry: Geometry) -> Result<Self, Error> {
+        check_size(geometry.bytes)?;
+        Ok(Self { store, pool, geometry, stripes: Stripes::new() })
+    }
+
+    /// The pool that it lies in.
+    pub const fn pool(&self) -> PoolId {
+        self.pool
+    }
+
+    /// What it looks like from outside.
+    pub const fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Length in bytes.
+    pub const fn bytes(&self) -> u64 {
+        self.geometry.bytes
+    }
+
+    /// Checks that a range lies on the device.
+    fn check(&self, offset: u64, bytes: u64) -> Result<(), Error> {
+        let end = offset.checked_add(bytes).ok_or(Error::Range)?;
+        if end > self.geometry.bytes { Err(Error::Range) } else { Ok(()) }
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// [`Error::Range`], [`Error::NotAPage`], [`Error::Store`].
+    pub fn read(&self, offset: u64, data: &mut [u8]) -> Result<(), Error> {
+        self.check(offset, data.len() as u64)?;
+        let mut rest = data;
+        for part in parts(offset, rest.len() as u64) {
+            let (target, after) = rest.split_at_mut(part.end - part.start);
+            rest = after;
+            if part.is_whole() {
+                self.read_whole(part.page, target)?;
+            } else {
+                self.with_page(part.page, |page| {
+                    target.copy_from_slice(&page[part.start..part.end]);
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_whole(&self, page: u64, target: &mut [u8]) -> Result<(), Error> {
+        match self.store.get(self.pool, key_of(page), target)? {
+            Get::Hit(PAGE_BYTES) => {}
+            Get::Miss => target.fill(0),
+            Get::Hit(length) | Get::Short(length) => return Err(Error::NotAPage(length)),
+        }
+        Ok(())
+    }
+
+    /// Shows a page where it lies.
+    fn with_page<T>(
+        &self,
+        page: u64,
+        look: impl FnOnce(&[u8; PAGE_BYTES]) -> T,
+    ) -> Result<T, Error> {
+        let mut buffer = PageBuf::ZERO;
+        Ok(match self.store.read_page(self.pool, key_of(page), &mut buffer)? {
+            Some(page) => look(&page),
+            None => look(&[0; PAGE_BYTES]),
+        })
+    }
+
+    /// Stores bytes.
+    ///
+    /// # Errors
+    /// [`Error::Range`], before anything is written; [`Error::Refused`], [`Error::NotAPage`] and
+    /// [`Error::Store`], after which any part of the range may be written, and a page that was
+    /// refused reads as zeros.
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
+        self.check(offset, data.len() as u64)?;
+        let mut rest = data;
+        for part in parts(offset, data.len() as u64) {
+            let (source, after) = rest.split_at(part.end - part.start);
+            rest = after;
+            if part.is_whole() {
+                let _shared = self.stripes.whole(part.page);
+                self.put(part.page, source)?;
+            } else {
+                self.change(part, |bytes| bytes.copy_from_slice(source))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&self, page: u64, data: &[u8]) -> Result<(), Error> {
+        match self.store.put(self.pool, key_of(page), data) {
+            Put::Stored => Ok(()),
+            Put::Refused(reason) => Err(Error::Refused(reason)),
+        }
+    }
+
+    /// Reads a page, changes a part of it and writes it back, as one step.
+    fn change(&self, part: Part, change: impl FnOnce(&mut [u8])) -> Result<(), Error> {
+        let _alone = self.stripes.part(part.page);
+        let mut buffer = PageBuf::ZERO;
+        self.read_whole(part.page, &mut buffer.0)?;
+        change(&mut buffer.0[part.start..part.end]);
+        self.put(part.page, &buffer.0)
+    }
+
+    /// Makes a range read as zeros, and gives the memory of its whole pages back to the reservation.
+    ///
+    /// # Errors
+    /// As for [`Self::write`].
+    pub fn write_zeroes(&self, offset: u64, bytes: u64) -> Result<(), Error> {
+        self.check(offset, bytes)?;
+        let end = offset + bytes;
+        let whole = whole_pages(offset, end);
+        let inner_start = (whole.start * PAGE_BYTES as u64).min(end);
+        let inner_end = (whole.end * PAGE_BYTES as u64).min(end).max(inner_start);
+        for part in parts(offset, inner_start - offset).chain(parts(inner_end, end - inner_end)) {
+            // What is not there is zeros already.
+            if self.store.exists(self.pool, key_of(part.page)) {
+                self.change(part, |bytes| bytes.fill(0))?;
+            }
+        }
+        self.drop_pages(whole);
+        Ok(())
+    }
+
+    /// Gives the memory of the whole pages in a range back to the reservation; they read as zeros.
+    /// Parts of pages at its ends stay as they are, as NBD's trim and NVMe's deallocate allow.
+    ///
+    /// # Errors
+    /// [`Error::Range`].
+    pub fn deallocate(&self, offset: u64, bytes: u64) -> Result<(), Error> {
+        self.check(offset, bytes)?;
+        self.drop_pages(whole_pages(offset, offset + bytes));
+        Ok(())
+    }
+
+    fn drop_pages(&self, pages: core::ops::Range<u64>) {
+        let mut page = pages.start;
+        while page < pages.end {
+            if page.is_multiple_of(OBJECT_PAGES) && page + OBJECT_PAGES <= pages.end {
+                let _shared = self.stripes.all();
+                self.store.flush_object(self.pool, key_of(page).object);
+                page += OBJECT_PAGES;
+            } else {
+                let _shared = self.stripes.whole(page);
+                self.store.flush(self.pool, key_of(page));
+                page += 1;
+            }
+        }
+    }
+
+    /// Makes completed writes as lasting as they get. They last as long as the store from the
+    /// moment they return, so this only looks whether the device is still there.
+    ///
+    /// # Errors
+    /// [`Error::Store`] when its pool is gone.
+    pub fn flush(&self) -> Result<(), Error> {
+        // Nothing fits an empty buffer, so nothing is copied.
+        self.store.get(self.pool, key_of(0), &mut [])?;
+        Ok(())
+    }
+
+    /// Whether the device holds `data` at `offset`.
+    ///
+    /// # Errors
+    /// As for [`Self::read`].
+    pub fn compare(&self, offset: u64, data: &[u8]) -> Result<bool, Error> {
+        self.check(offset, data.len() as u64)?;
+        let mut rest = data;
+        for part in parts(offset, data.len() as u64) {
+            let (expected, after) = rest.split_at(part.end - part.start);
+            rest = after;
+            if !self.with_page(part.page, |page| page[part.start..part.end] == *expected)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Says what of a range is stored, page by page: fills `extents` from the front, neighbours
+    /// unlike each other, and gives how many it filled. They begin at `offset` and may end before
+    /// the range does: when `extents` is full, or after [`STATUS_PAGES_MAX`] pages.
+    ///
+    /// # Errors
+    /// [`Error::Range`].
+    pub fn status(&self, offset: u64, bytes: u64, extents: &mut [Extent]) -> Result<usize, Error> {
+        self.check(offset, bytes)?;
+        let mut filled = 0;
+        for part in parts(offset, bytes).take(STATUS_PAGES_MAX as usize) {
+            let stored = self.store.exists(self.pool, key_of(part.page));
+            let bytes = (part.end - part.start) as u64;
+            if filled != 0 && extents[filled - 1].stored == stored {
+                extents[filled - 1].bytes += bytes;
+            } else if filled < extents.len() {
+                extents[filled] = Extent { bytes, stored };
+                filled += 1;
+            } else {
+                break;
+            }
+        }
+        Ok(filled)
+    }
+}
+
+fn check_size(bytes: u64) -> Result<(), Error> {
+    if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES as u64) {
+        return Err(Error::Size(bytes));
+    }
+    Ok(())
+}
+
+/// The pages that lie in a range of bytes as a whole.
+fn whole_pages(start: u64, end: u64) -> core::ops::Range<u64> {
+    let first = start.div_ceil(PAGE_BYTES as u64);
+    first..(end / PAGE_BYTES as u64).max(first)
+}

@@ -1,0 +1,43 @@
+//! Which devices there are, as frontends see them.
+
+use std::sync::Arc;
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use spillway_types::ClientId;
+
+use crate::device::BlockDevice;
+use crate::error::Error;
+
+/// A device that a client may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportInfo {
+    /// Its name, unique among the client's exports.
+    pub name: String,
+    /// The number of its pool: unique over the store, stable while the device lives, from 1. NVMe's
+    /// namespace id.
+    pub number: u32,
+    /// Its length, bytes.
+    pub bytes: u64,
+}
+
+/// The directory of block devices. The daemon keeps it; every block frontend asks it.
+pub trait Exports: Send + Sync {
+    /// What a client may use.
+    fn list(&self, client: ClientId) -> Vec<ExportInfo>;
+
+    /// The device of a name, if the client may use it. All who open it get the same
+    /// [`BlockDevice`], whose locks keep writes to parts of one page apart.
+    fn open(&self, client: ClientId, name: &str) -> Option<Arc<BlockDevice>>;
+}
+
+/// A random UUID (RFC 9562, version 4) for a new generation of a lease: a kernel that reconnects to a
+/// device whose contents are gone must not take it for the old one.
+///
+/// # Errors
+/// [`Error::Store`] when the kernel gives no random bytes.
+pub fn fresh_uuid() -> Result<u128, Error> {
+    let mut bytes = [0; 16];
+    getrandom(&mut bytes, GetRandomFlags::empty()).map_err(spillway_store::Error::from)?;
+    let random = u128::from_be_bytes(bytes);
+    Ok(random & !(0xf << 76 | 0x3 << 62) | 0x4 << 76 | 0x2 << 62)
+}

@@ -1,0 +1,274 @@
+//! What a block device promises.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use proptest::prelude::*;
+use spillway_block::{BlockDevice, BlockSize, Error, Extent, Geometry, fresh_uuid};
+use spillway_store::{ClientConfig, Config, Store};
+use spillway_types::{ClientId, Key, PoolSpec};
+
+const MIB: u64 = 1 << 20;
+
+fn store(capacity_bytes: u64) -> (Arc<Store>, ClientId) {
+    let store = Store::open(Config::embedded(capacity_bytes)).unwrap();
+    let client = store.add_client(ClientConfig::default()).unwrap();
+    (Arc::new(store), client)
+}
+
+fn geometry(bytes: u64) -> Geometry {
+    Geometry { bytes, block_size: BlockSize::B512, uuid: fresh_uuid().unwrap() }
+}
+
+fn device(bytes: u64) -> (Arc<Store>, BlockDevice) {
+    let (store, client) = store(4 * bytes + 8 * MIB);
+    let device = BlockDevice::create(store.clone(), client, geometry(bytes)).unwrap();
+    (store, device)
+}
+
+#[test]
+fn never_written_is_zeros_and_takes_no_memory() {
+    let (store, device) = device(64 * MIB);
+    let before = store.memory_bytes();
+    let mut data = vec![0xee; MIB as usize];
+    device.read(17 * MIB - 5, &mut data).unwrap();
+    assert!(data.iter().all(|&byte| byte == 0));
+    assert_eq!(store.memory_bytes(), before);
+}
+
+#[test]
+fn deallocated_memory_is_given_back() {
+    let (store, device) = device(64 * MIB);
+    let empty = store.memory_bytes();
+    let data: Vec<u8> = (0..64 * MIB).map(|at| (at % 251) as u8).collect();
+    device.write(0, &data).unwrap();
+    let full = store.memory_bytes();
+    assert!(full - empty > 63 * MIB);
+    // Two objects as a whole, and pages at both ends.
+    device.deallocate(8 * MIB, 48 * MIB).unwrap();
+    store.trim();
+    assert!(store.memory_bytes() - empty < 20 * MIB, "{} bytes left", store.memory_bytes() - empty);
+    let mut back = vec![0; data.len()];
+    device.read(0, &mut back).unwrap();
+    assert_eq!(back[..8 << 20], data[..8 << 20]);
+    assert!(back[8 << 20..56 << 20].iter().all(|&byte| byte == 0));
+    assert_eq!(back[56 << 20..], data[56 << 20..]);
+}
+
+#[test]
+fn the_end_is_the_end() {
+    let (_, device) = device(MIB);
+    let mut page = [0; 4096];
+    for offset in [MIB - 4095, MIB, u64::MAX - 5] {
+        assert!(matches!(device.read(offset, &mut page), Err(Error::Range)));
+        assert!(matches!(device.write(offset, &page), Err(Error::Range)));
+        assert!(matches!(device.compare(offset, &page), Err(Error::Range)));
+        assert!(matches!(device.deallocate(offset, 4096), Err(Error::Range)));
+        assert!(matches!(device.write_zeroes(offset, 4096), Err(Error::Range)));
+        assert!(matches!(device.status(offset, 4096, &mut []), Err(Error::Range)));
+    }
+    device.write(MIB - 4096, &page).unwrap();
+    device.read(MIB, &mut []).unwrap();
+}
+
+#[test]
+fn sizes_are_whole_pages() {
+    let (store, client) = store(8 * MIB);
+    for bytes in [0, 512, 4097] {
+        let made = BlockDevice::create(store.clone(), client, geometry(bytes));
+        assert!(matches!(made, Err(Error::Size(size)) if size == bytes));
+    }
+}
+
+#[test]
+fn a_device_that_is_gone_says_so() {
+    let (store, device) = device(MIB);
+    device.flush().unwrap();
+    store.destroy_pool(device.pool()).unwrap();
+    assert!(device.flush().is_err());
+    assert!(device.read(0, &mut [0; 4096]).is_err());
+    assert!(device.write(0, &[1; 4096]).is_err());
+    assert!(device.write(5, &[1; 6]).is_err());
+}
+
+#[test]
+fn a_foreign_value_in_the_pool_is_an_error() {
+    let (store, client) = store(8 * MIB);
+    let pool = store.create_pool(client, PoolSpec::PERSISTENT).unwrap();
+    let device = BlockDevice::open(store.clone(), pool, geometry(MIB)).unwrap();
+    let _ = store.put(pool, Key::new(0, 0), &[7; 100]);
+    let _ = store.put(pool, Key::new(0, 1), &[7; 8192]);
+    for page in [0, 4096] {
+        assert!(device.read(page, &mut [0; 4096]).is_err());
+        assert!(device.read(page + 8, &mut [0; 16]).is_err());
+        assert!(device.write(page + 8, &[0; 16]).is_err());
+        device.write(page, &[3; 4096]).unwrap();
+        assert!(device.compare(page, &[3; 4096]).unwrap());
+    }
+}
+
+/// Writers of neighbouring parts of the same pages, and one who rewrites whole pages of his own
+/// between them, lose nothing to each other.
+#[test]
+fn parts_of_a_page_are_written_apart() {
+    const WRITERS: usize = 4;
+    const PAGES: u64 = 8;
+    let (_, device) = device(MIB);
+    let slice = 4096 / WRITERS;
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let device = &device;
+            scope.spawn(move || {
+                for round in 1..400_u64 {
+                    let page = round % PAGES;
+                    let offset = page * 4096 + (writer * slice) as u64;
+                    let mine = vec![(round % 255) as u8 + 1; slice];
+                    device.write(offset, &mine).unwrap();
+                    let mut back = vec![0; slice];
+                    device.read(offset, &mut back).unwrap();
+                    assert_eq!(back, mine, "writer {writer}, round {round}");
+                }
+            });
+        }
+    });
+}
+
+/// A whole page that is written while its first bytes are written again and again is either there
+/// or not; what was acknowledged last stays.
+#[test]
+fn a_whole_page_is_not_lost_to_a_part() {
+    let (_, device) = device(MIB);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                device.write(0, &[0xaa; 512]).unwrap();
+            }
+        });
+        for round in 0..20_000_u32 {
+            let fill = (round % 250) as u8;
+            if round % 16 == 15 {
+                device.write_zeroes(0, 4096).unwrap();
+            } else {
+                device.write(0, &[fill; 4096]).unwrap();
+            }
+            let expected = if round % 16 == 15 { 0 } else { fill };
+            let mut back = [0; 4096];
+            device.read(0, &mut back).unwrap();
+            assert_eq!(back[512..], [expected; 3584], "round {round}");
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn uuids_are_random_of_version_4() {
+    let (one, two) = (fresh_uuid().unwrap(), fresh_uuid().unwrap());
+    assert_ne!(one, two);
+    for uuid in [one, two] {
+        assert_eq!(uuid >> 76 & 0xf, 4);
+        assert_eq!(uuid >> 62 & 3, 2);
+    }
+}
+
+/// One change to a device.
+#[derive(Clone, Debug)]
+enum Change {
+    Write { offset: u64, bytes: u64, fill: u8 },
+    Zero { offset: u64, bytes: u64 },
+    Deallocate { offset: u64, bytes: u64 },
+}
+
+const MODEL_BYTES: u64 = 40 * MIB;
+
+/// Ranges near the bounds of pages and objects, and some anywhere.
+fn range() -> impl Strategy<Value = (u64, u64)> {
+    let anchor = prop_oneof![
+        Just(0),
+        Just(16 * MIB),
+        Just(32 * MIB),
+        (0..MODEL_BYTES / 4096).prop_map(|page| page * 4096),
+    ];
+    let bytes = prop_oneof![0..9000_u64, (0..4_u64).prop_map(|n| n * 4096), 0..20 * MIB];
+    (anchor, -5000..5000_i64, bytes).prop_map(|(anchor, shift, bytes)| {
+        let shift = if shift % 3 == 0 { 0 } else { shift };
+        let offset = anchor.saturating_add_signed(shift).min(MODEL_BYTES - 1);
+        (offset, bytes.min(MODEL_BYTES - offset))
+    })
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        (range(), any::<u8>()).prop_map(|((offset, bytes), fill)| Change::Write {
+            offset,
+            bytes,
+            fill
+        }),
+        range().prop_map(|(offset, bytes)| Change::Zero { offset, bytes }),
+        range().prop_map(|(offset, bytes)| Change::Deallocate { offset, bytes }),
+    ]
+}
+
+fn carry_out(device: &BlockDevice, model: &mut [u8], change: &Change) {
+    let inside = |offset: u64, bytes: u64| offset as usize..(offset + bytes) as usize;
+    match *change {
+        Change::Write { offset, bytes, fill } => {
+            let data: Vec<u8> = (0..bytes).map(|at| fill.wrapping_add(at as u8)).collect();
+            device.write(offset, &data).unwrap();
+            assert!(device.compare(offset, &data).unwrap());
+            model[inside(offset, bytes)].copy_from_slice(&data);
+        }
+        Change::Zero { offset, bytes } => {
+            device.write_zeroes(offset, bytes).unwrap();
+            model[inside(offset, bytes)].fill(0);
+        }
+        Change::Deallocate { offset, bytes } => {
+            device.deallocate(offset, bytes).unwrap();
+            let first = offset.next_multiple_of(4096);
+            let end = ((offset + bytes) / 4096 * 4096).max(first);
+            model[inside(first, end - first)].fill(0);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// The device is a plain array of bytes.
+    #[test]
+    fn behaves_as_an_array(
+        changes in prop::collection::vec(change(), 1..12),
+        (offset, bytes) in range(),
+    ) {
+        let (_, device) = device(MODEL_BYTES);
+        let mut model = vec![0; MODEL_BYTES as usize];
+        for change in &changes {
+            carry_out(&device, &mut model, change);
+        }
+        let mut back = vec![0xee; MODEL_BYTES as usize];
+        device.read(0, &mut back).unwrap();
+        prop_assert!(back == model);
+        let range = offset as usize..(offset + bytes) as usize;
+        let mut part = vec![0xee; bytes as usize];
+        device.read(offset, &mut part).unwrap();
+        prop_assert!(part == model[range.clone()]);
+        if let Some(last) = part.last_mut() {
+            *last ^= 1;
+            prop_assert!(!device.compare(offset, &part).unwrap());
+        }
+
+        // What is said to take no memory is zeros; extents alternate and cover the range.
+        let mut extents = [Extent::default(); 64];
+        let filled = device.status(offset, bytes, &mut extents).unwrap();
+        let mut at = offset;
+        for pair in extents[..filled].windows(2) {
+            prop_assert_ne!(pair[0].stored, pair[1].stored);
+        }
+        for extent in &extents[..filled] {
+            let inside = at as usize..(at + extent.bytes) as usize;
+            prop_assert!(extent.stored || model[inside].iter().all(|&byte| byte == 0));
+            at += extent.bytes;
+        }
+        prop_assert!(at == offset + bytes || filled == extents.len());
+    }
+}
