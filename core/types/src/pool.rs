@@ -98,4 +98,25 @@ impl PoolSpec {
         let sharing = if flags & SHARED == 0 { Sharing::Private } else { Sharing::Shared { uuid } };
         Ok(Self { lifetime, sharing })
     }
+
+    /// tmem's flag word, as [`Self::from_flags`] reads it.
+    pub const fn flags(&self) -> u32 {
+        let lifetime = match self.lifetime {
+            Lifetime::Persistent => PERSIST,
+            Lifetime::Ephemeral => 0,
+        };
+        let sharing = match self.sharing {
+            Sharing::Shared { .. } => SHARED,
+            Sharing::Private => 0,
+        };
+        lifetime | sharing | (Self::VERSION as u32) << VERSION_SHIFT
+    }
+
+    /// The UUID of a shared pool.
+    pub const fn uuid(&self) -> Option<u128> {
+        match self.sharing {
+            Sharing::Shared { uuid } => Some(uuid),
+            Sharing::Private => None,
+        }
+    }
 }
