@@ -1,1 +1,41 @@
 //! One interface to a page store: embedded, over the ring, over NVMe/TCP.
+//!
+//! ```
+//! use spillway_client::{Get, Key, PoolSpec, Put};
+//!
+//! # fn main() -> Result<(), spillway_client::Error> {
+//! let store = spillway_client::open("embed:?capacity=64M")?;
+//! let pool = store.open_pool(PoolSpec::PERSISTENT)?;
+//! assert_eq!(store.put(pool, Key::new(1, 0), b"a value")?, Put::Stored);
+//! let mut value = [0; 16];
+//! assert_eq!(store.get(pool, Key::new(1, 0), &mut value)?, Get::Hit(7));
+//! assert_eq!(&value[..7], b"a value");
+//! # Ok(())
+//! # }
+//! ```
+
+mod embedded;
+mod error;
+mod store;
+mod url;
+
+pub use embedded::Embedded;
+pub use error::Error;
+pub use spillway_types::{
+    Get, Key, Lifetime, PAGE_BYTES, PoolSpec, Put, Refusal, Sharing, Statistics, VALUE_BYTES_MAX,
+};
+pub use store::{Operation, Outcome, Pool, Store};
+pub use url::Url;
+
+/// Opens the store that `url` names; see [`Url`] for what there is.
+///
+/// # Errors
+/// [`Error::Url`] for text that names none, and what opening it met.
+pub fn open(url: &str) -> Result<Box<dyn Store>, Error> {
+    match url.parse()? {
+        Url::Embedded { capacity_bytes } => Ok(Box::new(Embedded::open(capacity_bytes)?)),
+        Url::Ring { .. } | Url::NvmeTcp { .. } => {
+            Err(Error::Url { text: url.to_owned(), why: "this version opens embed: alone" })
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What can go wrong beyond a refusal or a miss.
+
+use std::io;
+
+/// Why an operation could not be carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The text names no store.
+    #[error(
+        "'{text}' names no store: {why}; write embed:, embed:?capacity=64M, ring:/run/spillway/spillway.sock \
+         or nvme+tcp://host:4420"
+    )]
+    Url {
+        /// The text.
+        text: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The store can't be reached.
+    #[error("can't connect to {peer}: {source}")]
+    Connect {
+        /// Which.
+        peer: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The store can be reached, but does not let this client in.
+    #[error("{peer} refused the connection: {why}")]
+    Refused {
+        /// Which.
+        peer: String,
+        /// Why.
+        why: &'static str,
+    },
+    /// The connection has ended. Whether what was under way took effect is not known.
+    #[error("the connection to the store has ended")]
+    Lost,
+    /// No answer came in time, and the connection was given up.
+    #[error("the store did not answer in time")]
+    Timeout,
+    /// The process is the child of the one that opened the store; it must open the store itself.
+    #[error("the store was opened before a fork; open it again in the child")]
+    Forked,
+    /// There is no such pool (any more).
+    #[error("no such pool")]
+    NoPool,
+    /// This client may not join the shared pool.
+    #[error("not authorised for the shared pool")]
+    Unauthorised,
+    /// The shared pool is there, but its values live otherwise than asked for.
+    #[error("the shared pool has another lifetime")]
+    Lifetime,
+    /// No shared pool of this UUID is there to join.
+    #[error("there is no such shared pool")]
+    NoSharedPool,
+    /// The store has no room for another client or pool.
+    #[error("the store has no room for another client or pool")]
+    Full,
+    /// The value is empty, or longer than can travel.
+    #[error("a value of {bytes} bytes; 1 to {limit} are taken")]
+    Length {
+        /// Its bytes.
+        bytes: usize,
+        /// Most bytes.
+        limit: usize,
+    },
+    /// What came back from a lower tier is not what was stored.
+    #[error("stored bytes are corrupt")]
+    Corrupt,
+    /// The store failed.
+    #[error("the store failed: {0}")]
+    Failed(String),
+    /// The peer does not keep to the protocol.
+    #[error("protocol error: {0}")]
+    Protocol(&'static str),
+    /// A system call failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl From<rustix::io::Errno> for Error {
+    fn from(errno: rustix::io::Errno) -> Self {
+        Self::Io(errno.into())
+    }
+}
+
+impl From<spillway_store::Error> for Error {
+    fn from(error: spillway_store::Error) -> Self {
+        use spillway_store::Error as Store;
+        match error {
+            Store::NoPool => Self::NoPool,
+            Store::Unauthorised(_) => Self::Unauthorised,
+            Store::Lifetime(_) => Self::Lifetime,
+            Store::NoSharedPool(_) => Self::NoSharedPool,
+            Store::TableFull => Self::Full,
+            Store::Corrupt => Self::Corrupt,
+            Store::Io(error) => Self::Io(error),
+            other => Self::Failed(other.to_string()),
+        }
+    }
+}

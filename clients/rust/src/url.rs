@@ -1,0 +1,163 @@
+//! How a store is named.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::Error;
+
+/// Capacity of an embedded store that does not say one, bytes.
+const CAPACITY_BYTES: u64 = 64 << 20;
+
+/// Where a store is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Url {
+    /// `embed:` or `embed:?capacity=SIZE`: in this process. The size is in bytes, or with K, M, G or T
+    /// behind it; 64M when it is not said.
+    Embedded {
+        /// Most bytes of memory that the store may take.
+        capacity_bytes: u64,
+    },
+    /// `ring:PATH`: in a daemon of this host, that listens on the Unix socket PATH.
+    Ring {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// `nvme+tcp://HOST[:PORT][/SUBSYSTEM]`: in a daemon of another host. An IPv6 address stands in
+    /// brackets.
+    NvmeTcp {
+        /// Name or address.
+        host: String,
+        /// TCP port; 4420 when it is not said.
+        port: u16,
+        /// NVMe Qualified Name of the subsystem, when it is said.
+        subsystem: Option<String>,
+    },
+}
+
+/// The port that IANA has for NVMe over TCP.
+const NVME_TCP_PORT: u16 = 4420;
+
+impl FromStr for Url {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let read = if let Some(rest) = text.strip_prefix("embed:") {
+            embedded(rest)
+        } else if let Some(path) = text.strip_prefix("ring:") {
+            ring(path)
+        } else if let Some(rest) = text.strip_prefix("nvme+tcp://") {
+            nvme_tcp(rest)
+        } else {
+            Err("it begins with no known scheme")
+        };
+        read.map_err(|why| Error::Url { text: text.to_owned(), why })
+    }
+}
+
+fn embedded(rest: &str) -> Result<Url, &'static str> {
+    let capacity_bytes = match rest.strip_prefix("?capacity=") {
+        Some(size) => size_bytes(size).ok_or("the capacity is no size")?,
+        None if rest.is_empty() => CAPACITY_BYTES,
+        None => return Err("only ?capacity=SIZE can follow embed:"),
+    };
+    Ok(Url::Embedded { capacity_bytes })
+}
+
+/// A size: digits, and perhaps one of K, M, G, T for steps of 1024.
+fn size_bytes(text: &str) -> Option<u64> {
+    let (number, shift) = match text.char_indices().last()? {
+        (at, 'k' | 'K') => (&text[..at], 10),
+        (at, 'm' | 'M') => (&text[..at], 20),
+        (at, 'g' | 'G') => (&text[..at], 30),
+        (at, 't' | 'T') => (&text[..at], 40),
+        _ => (text, 0),
+    };
+    number.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+fn ring(path: &str) -> Result<Url, &'static str> {
+    if path.is_empty() || path.contains('\0') {
+        return Err("a path must follow ring:");
+    }
+    Ok(Url::Ring { path: path.into() })
+}
+
+fn nvme_tcp(rest: &str) -> Result<Url, &'static str> {
+    let (authority, subsystem) = match rest.split_once('/') {
+        Some((authority, "")) => (authority, None),
+        Some((authority, name)) => (authority, Some(name.to_owned())),
+        None => (rest, None),
+    };
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(inner) => {
+            let (host, behind) = inner.split_once(']').ok_or("a bracket is not closed")?;
+            match behind.strip_prefix(':') {
+                Some(port) => (host, Some(port)),
+                None if behind.is_empty() => (host, None),
+                None => return Err("only :PORT can follow the address"),
+            }
+        }
+        None => match authority.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (authority, None),
+        },
+    };
+    if host.is_empty() {
+        return Err("it has no host");
+    }
+    let port = match port {
+        Some(port) => port.parse().map_err(|_| "the port is no number from 0 to 65535")?,
+        None => NVME_TCP_PORT,
+    };
+    Ok(Url::NvmeTcp { host: host.to_owned(), port, subsystem })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_store_has_a_url() {
+        let nvme = |host: &str, port, subsystem: Option<&str>| Url::NvmeTcp {
+            host: host.into(),
+            port,
+            subsystem: subsystem.map(Into::into),
+        };
+        let names = [
+            ("embed:", Url::Embedded { capacity_bytes: 64 << 20 }),
+            ("embed:?capacity=2G", Url::Embedded { capacity_bytes: 2 << 30 }),
+            ("embed:?capacity=1048576", Url::Embedded { capacity_bytes: 1 << 20 }),
+            ("ring:/run/spillway.sock", Url::Ring { path: "/run/spillway.sock".into() }),
+            ("nvme+tcp://blade", nvme("blade", 4420, None)),
+            ("nvme+tcp://blade:99/", nvme("blade", 99, None)),
+            ("nvme+tcp://[::1]:99", nvme("::1", 99, None)),
+            ("nvme+tcp://[::1]/nqn.2026-11.io.x:y", nvme("::1", 4420, Some("nqn.2026-11.io.x:y"))),
+        ];
+        for (text, url) in names {
+            assert_eq!(text.parse::<Url>().expect(text), url);
+        }
+    }
+
+    #[test]
+    fn what_names_no_store_is_told_in_one_line() {
+        let wrong = [
+            "",
+            "embed",
+            "embed:64M",
+            "embed:?capacity=",
+            "embed:?capacity=-1",
+            "embed:?capacity=99999999999T",
+            "ring:",
+            "nvme+tcp://",
+            "nvme+tcp://:4420",
+            "nvme+tcp://host:70000",
+            "nvme+tcp://[::1",
+            "nvme+tcp://[::1]4420",
+            "http://host",
+        ];
+        for text in wrong {
+            let error = text.parse::<Url>().expect_err(text).to_string();
+            assert!(error.starts_with(&format!("'{text}'")) && !error.contains('\n'), "{error}");
+        }
+    }
+}
