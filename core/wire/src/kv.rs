@@ -3,6 +3,11 @@
 //! The Key Value Command Set 1.0 gives a key of up to 16 bytes in words 2, 3, 14 and 15. Spillway's keys
 //! have 12 bytes: the object in bytes 0 to 7, the index in bytes 8 to 11, both little-endian. So word 2
 //! is the object's low half, word 3 its high half, word 14 the index; word 15 is zero.
+//!
+//! A Connect of an admin queue to a subsystem of pools ends every earlier association of the same host
+//! name and host id before it is answered: whatever that had sent is carried out before, or never. So a
+//! host that lost its connection may send a Store again on the next one, and no late copy of it undoes
+//! what is stored afterwards. Hosts that want several associations use several host ids.
 
 use spillway_types::{Key, PoolSpec, PoolSpecError, Statistics};
 
@@ -245,13 +250,17 @@ pub struct PoolEntry {
     pub spec: PoolSpec,
     /// Pages that it holds.
     pub pages: u64,
+    /// Tells it from every other pool that there was or will be, also in a store that was restarted
+    /// empty: the store's own random number in the high half, its name of the pool in the low one. A
+    /// client that reconnects compares it, because numbers come again.
+    pub identity: u128,
 }
 
 impl PoolEntry {
     /// Bytes of it.
-    pub const BYTES: usize = 32;
+    pub const BYTES: usize = 48;
 
-    /// Reads it: number, flag word, UUID, pages.
+    /// Reads it: number, flag word, UUID, pages, identity.
     ///
     /// # Errors
     /// [`Error::Short`], [`Error::Field`] for flags that mean nothing.
@@ -263,6 +272,7 @@ impl PoolEntry {
             spec: PoolSpec::from_flags(u32_at(bytes, 4), uuid)
                 .map_err(|_| Error::Field("pool flags"))?,
             pages: u64_at(bytes, 24),
+            identity: u128::from_le_bytes(array_at(bytes, 32)),
         })
     }
 
@@ -273,6 +283,7 @@ impl PoolEntry {
         put(&mut bytes, 4, &self.spec.flags().to_le_bytes());
         put(&mut bytes, 8, &self.spec.uuid().unwrap_or(0).to_be_bytes());
         put(&mut bytes, 24, &self.pages.to_le_bytes());
+        put(&mut bytes, 32, &self.identity.to_le_bytes());
         bytes
     }
 }
@@ -389,7 +400,7 @@ mod tests {
         let bytes = CreatePool(spec).encode();
         assert_eq!(bytes[..12], [2, 0, 0, 1, 0, 0, 0, 0, 0x00, 0x11, 0x22, 0x33]);
         assert_eq!(CreatePool::decode(&bytes), Ok(CreatePool(spec)));
-        let entry = PoolEntry { number: 7, spec, pages: 9 };
+        let entry = PoolEntry { number: 7, spec, pages: 9, identity: 1 << 100 | 5 };
         assert_eq!(PoolEntry::decode(&entry.encode()), Ok(entry));
         let counters = Statistics { puts: 1, misses: 8, target_pages: 12, ..Default::default() };
         assert_eq!(decode_statistics(&encode_statistics(&counters)), Ok(counters));
