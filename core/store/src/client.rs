@@ -21,6 +21,8 @@ pub(crate) struct Client {
     pub(crate) frozen: AtomicU32,
     /// The sharing domain: equal for clients that share frames.
     domain: AtomicU32,
+    /// Set aside for its reserved pools. Changed under the lock of [`crate::pools::Control`].
+    pub(crate) reserved_pages: AtomicU64,
 }
 
 // SAFETY: atomics, for which zero is a value.
@@ -35,6 +37,7 @@ impl Client {
     pub(crate) fn open(&self, id: ClientId, target_pages: u64, domain: u16) {
         self.used_pages.store(0, Ordering::Relaxed);
         self.target_pages.store(target_pages, Ordering::Relaxed);
+        self.reserved_pages.store(0, Ordering::Relaxed);
         self.frozen.store(0, Ordering::Relaxed);
         self.domain.store(u32::from(domain), Ordering::Relaxed);
         self.id.store(id.0, Ordering::Release);

@@ -26,6 +26,12 @@ pub enum Error {
     /// All clients, or all pools, that a store can have are there.
     #[error("the store has no room for another client or pool")]
     TableFull,
+    /// Only a private persistent pool of at least one page can be reserved.
+    #[error("only a private persistent pool of at least one page can be reserved")]
+    Unreservable,
+    /// There is no room to set so many pages aside, or too many pools are reserved.
+    #[error("no room to set {0} pages aside")]
+    NoRoom(u64),
     /// A flag word names no pool that can be made.
     #[error(transparent)]
     Spec(#[from] PoolSpecError),

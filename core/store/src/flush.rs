@@ -18,7 +18,7 @@ impl Store {
             return false;
         }
         let Some((leaf, slot)) = self.find(&index, &at) else { return false };
-        let counters = self.client_shard(slot.owner(), at.shard);
+        let counters = self.client_shard(access.counted(slot.owner()), at.shard);
         counters.flushed_pages.add_guarded(self.pages_of(slot));
         let removed = self.remove(&mut index, at.shard, leaf, at.index, access.ephemeral);
         self.log_flush(access.client, Flushed::Page(pool, key));
@@ -84,7 +84,7 @@ impl Store {
             }
             let slot = index.slot(leaf, place as u32);
             if !slot.is_empty() {
-                let counters = self.client_shard(slot.owner(), at.shard);
+                let counters = self.client_shard(access.counted(slot.owner()), at.shard);
                 counters.flushed_pages.add_guarded(self.pages_of(slot));
                 let gone = self.remove(&mut index, at.shard, leaf, place as u32, access.ephemeral);
                 *removed = Some(gone);

@@ -71,6 +71,23 @@ impl Held<'_> {
     }
 }
 
+/// What a reader wants.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    /// Bytes that it has room for.
+    room: usize,
+    /// The first look of a get is counted.
+    first: bool,
+    /// A part of a longer value will do.
+    part: bool,
+}
+
+impl Look {
+    const fn new(room: usize) -> Self {
+        Self { room, first: true, part: false }
+    }
+}
+
 /// A stored page, readable as long as this lives, even when it is flushed meanwhile.
 #[derive(Debug)]
 pub struct PageRef<'a>(Source<'a>);
@@ -205,7 +222,8 @@ impl Store {
     ) -> Result<Get, Error> {
         let mut tries = 0;
         loop {
-            let (held, slot) = self.hold_slot(pool, key, room, tries == 0)?;
+            let (held, slot) =
+                self.hold_slot(pool, key, Look { first: tries == 0, ..Look::new(room) })?;
             let sum = if let Held::Disk(read) = &held { Some(read.sum()) } else { None };
             tries += 1;
             let shown = match &held {
@@ -241,11 +259,51 @@ impl Store {
         if slot != shown || !same_sum || !self.pools.is_live(pool) {
             return false;
         }
+        let counters = self.client_shard(access.counted(slot.owner()), at.shard);
+        counters.flushed_pages.add_guarded(self.pages_of(slot));
         let removed = self.remove(&mut index, at.shard, leaf, at.index, access.ephemeral);
         self.log_flush(access.client, Flushed::Page(pool, key));
         drop(index);
         self.finish(removed);
         true
+    }
+
+    /// Like [`Store::get`], but of a value that `value` has no room for, copies the first bytes and
+    /// leaves it in the pool. The length in the answer is the whole value's.
+    ///
+    /// # Errors
+    /// As for [`Store::get`].
+    pub fn get_part(&self, pool: PoolId, key: Key, value: &mut [u8]) -> Result<Get, Error> {
+        let mut scratch = PageBuf::ZERO;
+        let look = Look { part: true, ..Look::new(value.len()) };
+        let (held, _) = self.hold_slot(pool, key, look)?;
+        let mut copy = |offset: usize, part: &[u8]| {
+            let room = value.get_mut(offset..).unwrap_or(&mut []);
+            let length = part.len().min(room.len());
+            room[..length].copy_from_slice(&part[..length]);
+        };
+        if let Held::Disk(_) = held {
+            let Some(page) = self.page_of(held, pool, key, &mut scratch)? else {
+                return Ok(Get::Miss);
+            };
+            copy(0, &*page);
+            return Ok(Get::Hit(PAGE_BYTES));
+        }
+        held.show(&mut scratch, &mut copy)
+    }
+
+    /// Bytes of a value; `None` when there is none. It may be gone, or another, the next moment.
+    ///
+    /// # Errors
+    /// [`Error::NoPool`].
+    pub fn length_of(&self, pool: PoolId, key: Key) -> Result<Option<usize>, Error> {
+        let access = self.access(pool).ok_or(Error::NoPool)?;
+        let at = Position::new(access.pool, key, self.seed);
+        let index = self.shards[at.shard].lock();
+        if !self.pools.is_live(pool) {
+            return Err(Error::NoPool);
+        }
+        Ok(self.find(&index, &at).map(|(_, slot)| self.length(slot)))
     }
 
     /// Makes a held value a page.
@@ -297,18 +355,12 @@ impl Store {
     /// Looks a value up and keeps it from being freed; `room` is what the reader can take, bytes.
     /// The first look of a get is counted.
     fn hold(&self, pool: PoolId, key: Key, room: usize, first: bool) -> Result<Held<'_>, Error> {
-        self.hold_slot(pool, key, room, first).map(|(held, _)| held)
+        self.hold_slot(pool, key, Look { first, ..Look::new(room) }).map(|(held, _)| held)
     }
 
     /// As [`Self::hold`], with the slot that the value was found in.
     #[inline]
-    fn hold_slot(
-        &self,
-        pool: PoolId,
-        key: Key,
-        room: usize,
-        first: bool,
-    ) -> Result<(Held<'_>, Slot), Error> {
+    fn hold_slot(&self, pool: PoolId, key: Key, look: Look) -> Result<(Held<'_>, Slot), Error> {
         let access = self.access(pool).ok_or(Error::NoPool)?;
         let at = Position::new(access.pool, key, self.seed);
         let mut index = self.shards[at.shard].lock();
@@ -316,16 +368,17 @@ impl Store {
             return Err(Error::NoPool);
         }
         let counters = self.client_shard(access.client, at.shard);
-        counters.gets.add_guarded(u64::from(first));
+        counters.gets.add_guarded(u64::from(look.first));
         let Some((leaf, slot)) = self.find(&index, &at) else {
             return Ok((Held::Miss, Slot::EMPTY));
         };
         let length = self.length(slot);
-        if length > room {
+        let fits = length <= look.room;
+        if !fits && !look.part {
             return Ok((Held::Short(length), slot));
         }
-        counters.hits.add_guarded(u64::from(first));
-        if access.consumes() {
+        counters.hits.add_guarded(u64::from(look.first));
+        if fits && access.consumes() {
             let removed = self.remove(&mut index, at.shard, leaf, at.index, true);
             drop(index);
             return Ok((self.adopt(removed), slot));

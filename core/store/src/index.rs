@@ -40,7 +40,7 @@ struct Leaf {
     base: u8,
     /// Log2 of the slots in the run.
     order: u8,
-    /// Slots in use; `DEAD` for a leaf on the free list.
+    /// Slots in use, and one more if the leaf is kept; `DEAD` for a leaf on the free list.
     live: u8,
     unused: [u8; 3],
 }
@@ -307,6 +307,30 @@ impl Index {
         self.leaves.get(leaf as usize).live == 0
     }
 
+    /// Makes a leaf for the first `count` of its indexes. It is kept when no slot of it is in use,
+    /// until [`Self::let_go`], so that setting these slots never takes memory.
+    pub(crate) fn insert_kept(
+        &mut self,
+        key: LeafKey,
+        hash: u64,
+        count: u32,
+        budget: &Budget,
+    ) -> Option<u32> {
+        let leaf = self.insert(key, hash, 0, budget)?;
+        if count > 1 && !self.widen(leaf, count - 1, budget) {
+            self.remove(leaf);
+            return None;
+        }
+        self.leaves.get_mut(leaf as usize).live += 1;
+        Some(leaf)
+    }
+
+    /// Ends the keeping of a leaf without used slots, and removes it.
+    pub(crate) fn let_go(&mut self, leaf: u32) {
+        debug_assert_eq!(self.leaves.get(leaf as usize).live, 1);
+        self.remove(leaf);
+    }
+
     /// Removes a leaf without used slots.
     pub(crate) fn remove(&mut self, leaf: u32) {
         let entry = self.leaves.get(leaf as usize);
@@ -331,6 +355,36 @@ impl Index {
         entry.order = 0;
         entry.live = DEAD;
         self.leaf_live -= 1;
+    }
+
+    /// Adds the leaves of `pool` in the bucket that reversed hash `first` falls into to `found`, with
+    /// their numbers, names and hashes. Gives which reversed hash the next bucket begins with.
+    pub(crate) fn leaves_of_bucket(
+        &self,
+        first: u32,
+        pool: u16,
+        found: &mut Vec<(u32, LeafKey, u64)>,
+    ) -> Option<u32> {
+        if self.bucket_count == 0 {
+            return None;
+        }
+        let number = bucket(u64::from(first.reverse_bits()), self.bucket_count);
+        let mut at = *self.buckets.get(number as usize);
+        while at != 0 {
+            let leaf = at - 1;
+            if self.is_of(leaf, pool) {
+                let key = self.key(leaf);
+                found.push((leaf, key, key.hash(self.seed)));
+            }
+            at = self.leaves.get(leaf as usize).next;
+        }
+        // A bucket that was split is told from its twin by one bit more.
+        let level = self.bucket_count.ilog2();
+        let split = number | 1 << level;
+        let bits = level + u32::from(split < self.bucket_count || number >= 1 << level);
+        let step = 1_u64 << (u32::BITS - bits);
+        let next = (u64::from(first) & !(step - 1)) + step;
+        u32::try_from(next).ok()
     }
 
     /// Leaves ever made: numbers below this may be in use.

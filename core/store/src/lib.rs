@@ -15,9 +15,11 @@ mod flush;
 mod get;
 mod index;
 mod list;
+mod listing;
 mod migrate;
 mod pools;
 mod put;
+mod reserved;
 mod scratch;
 mod shard;
 mod slot;
@@ -30,7 +32,7 @@ pub use migrate::Flushed;
 pub use scratch::Scratch;
 pub use spillway_tiers::{Backing, PageBuf};
 pub use spillway_types::{
-    Answer, ClientId, Get, Key, Lifetime, PAGE_BYTES, PoolId, PoolSpec, PoolSpecError, Put,
-    Refusal, Request, Sharing, Statistics, VALUE_BYTES_MAX,
+    Answer, ClientId, Get, Key, Lifetime, PAGE_BYTES, PoolId, PoolInfo, PoolSpec, PoolSpecError,
+    Put, Refusal, Request, Sharing, Statistics, VALUE_BYTES_MAX,
 };
 pub use store::Store;

@@ -1,19 +1,24 @@
 //! Pools: making, joining, leaving, destroying.
 
 use spillway_tiers::sync::{AtomicU64, Ordering};
-use spillway_tiers::{Zeroed, zeroed_slice};
-use spillway_types::{ClientId, Lifetime, PoolId, PoolSpec, Sharing};
+use spillway_tiers::{Use, Zeroed, zeroed_slice};
+use spillway_types::{ClientId, Lifetime, PoolId, PoolInfo, PoolSpec, Sharing};
 
 use crate::client::client_number;
 use crate::error::Error;
 use crate::index::{Index, LEAF_SLOTS};
 use crate::migrate::Flushed;
+use crate::reserved::PREPAID;
 use crate::shard::{Removed, SHARDS};
 use crate::slot::CLIENTS_MAX;
 use crate::store::Store;
 
 /// Handles to pools that a store can have at the same time.
 const HANDLES_MAX: usize = 8192;
+/// Pools that a store can have at the same time; their numbers are below this.
+pub(crate) const POOLS_MAX: usize = HANDLES_MAX;
+/// Pools whose counters lie together.
+const POOL_GROUP: usize = 16;
 /// Leaves looked at while a shard is locked.
 const SCAN_LEAVES: u32 = 64;
 
@@ -26,6 +31,8 @@ pub(crate) struct Access {
     pub(crate) client: u16,
     pub(crate) ephemeral: bool,
     pub(crate) shared: bool,
+    /// The arena's reserve that its frames come from, 0 for none.
+    pub(crate) reserve: u16,
 }
 
 impl Access {
@@ -34,6 +41,7 @@ impl Access {
             | u64::from(self.client) << 16
             | u64::from(self.ephemeral) << 32
             | u64::from(self.shared) << 33
+            | u64::from(self.reserve) << 34
     }
 
     const fn from_bits(bits: u64) -> Self {
@@ -42,12 +50,28 @@ impl Access {
             client: (bits >> 16) as u16,
             ephemeral: bits >> 32 & 1 != 0,
             shared: bits >> 33 & 1 != 0,
+            reserve: (bits >> 34) as u16,
         }
     }
 
     /// Whether a get takes the value out of the pool.
     pub(crate) const fn consumes(self) -> bool {
         self.ephemeral && !self.shared
+    }
+
+    /// Whether room is set aside for the pool.
+    pub(crate) const fn is_reserved(self) -> bool {
+        self.reserve != 0
+    }
+
+    /// The number of the client that values are billed to.
+    pub(crate) const fn payer(self) -> u16 {
+        if self.is_reserved() { PREPAID } else { self.client }
+    }
+
+    /// Whom a removal of what `owner` was billed for is counted for.
+    pub(crate) const fn counted(self, owner: u16) -> u16 {
+        if owner == PREPAID { self.client } else { owner }
     }
 }
 
@@ -56,10 +80,29 @@ struct Handle {
     /// The [`PoolId`], 0 when free.
     id: AtomicU64,
     access: AtomicU64,
+    /// Pages set aside.
+    reserved_pages: AtomicU64,
 }
 
 // SAFETY: atomics, for which zero is a value.
 unsafe impl Zeroed for Handle {}
+
+/// What a shard keeps for some pools: the pages of each. Written under the shard's lock.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(crate) struct PoolShard {
+    pages: [AtomicU64; POOL_GROUP],
+}
+
+// SAFETY: atomics, for which zero is a value.
+unsafe impl Zeroed for PoolShard {}
+
+impl PoolShard {
+    /// How many of these `pools` pools have.
+    pub(crate) const fn count(pools: usize) -> usize {
+        pools.div_ceil(POOL_GROUP) * SHARDS
+    }
+}
 
 /// The handles, read without a lock. A reader that has looked one up looks again at the id under
 /// the lock of its shard.
@@ -90,6 +133,11 @@ impl Pools {
         (handle.id.load(Ordering::Relaxed) == id.0).then_some(access)
     }
 
+    /// Pages set aside for the pool of `id`.
+    pub(crate) fn reserved_pages(&self, id: PoolId) -> u64 {
+        self.handle(id).reserved_pages.load(Ordering::Relaxed)
+    }
+
     /// Whether `id` is still in use.
     #[inline]
     pub(crate) fn is_live(&self, id: PoolId) -> bool {
@@ -104,12 +152,18 @@ pub(crate) struct Pool {
     pub(crate) spec: PoolSpec,
     /// Clients that use it, in the order in which they came.
     pub(crate) members: Vec<(ClientId, PoolId)>,
+    /// The arena's reserve that is its own, 0 for none.
+    pub(crate) reserve: u16,
+    /// Pages set aside.
+    pub(crate) reserved_pages: u64,
 }
 
 /// What changes rarely, behind one lock.
 #[derive(Debug, Default)]
 pub(crate) struct Control {
     pub(crate) serial: u64,
+    /// The number of the pool that was made last.
+    last_number: u16,
     pub(crate) pools: Vec<Pool>,
     /// Who may join which shared pool.
     pub(crate) authorised: Vec<(ClientId, u128)>,
@@ -128,6 +182,15 @@ impl Control {
         }
         self.domains.push(domain);
         Ok(self.domains.len() as u16 - 1)
+    }
+
+    /// A number for a new pool: not that of a pool that is there, nor, while there are others, one
+    /// that was freed a short while ago. They begin at 1, so that zeroed memory names none.
+    fn free_number(&self) -> Result<u16, Error> {
+        let taken = |number: &u16| self.pools.iter().any(|pool| pool.number == *number);
+        let after = self.last_number + 1..POOLS_MAX as u16;
+        let mut numbers = after.chain(1..=self.last_number);
+        numbers.find(|number| !taken(number)).ok_or(Error::TableFull)
     }
 }
 
@@ -156,11 +219,33 @@ impl Store {
                 return Ok(joined);
             }
         }
-        // Numbers of pools begin at 1, so that zeroed memory names none.
-        let taken = |number: &u16| control.pools.iter().any(|pool| pool.number == *number);
-        let number = (1..u16::MAX).find(|number| !taken(number)).ok_or(Error::TableFull)?;
-        let id = self.add_member(&mut control, client, number, spec)?;
-        control.pools.push(Pool { number, spec, members: vec![(client, id)] });
+        let number = self.new_number(&control)?;
+        let pool = Pool { number, spec, members: Vec::new(), reserve: 0, reserved_pages: 0 };
+        self.add_pool(&mut control, client, pool)
+    }
+
+    /// A number for a new pool, with counters.
+    pub(crate) fn new_number(&self, control: &Control) -> Result<u16, Error> {
+        let number = control.free_number()?;
+        let counters = PoolShard::count(usize::from(number) + 1);
+        if !self.pool_shards.grow(counters, self.budget(), Use::Index) {
+            return Err(Error::TableFull);
+        }
+        Ok(number)
+    }
+
+    /// Adds a pool, with `client` as its first member.
+    pub(crate) fn add_pool(
+        &self,
+        control: &mut Control,
+        client: ClientId,
+        pool: Pool,
+    ) -> Result<PoolId, Error> {
+        let mut pool = pool;
+        let id = self.add_member(control, client, &pool)?;
+        pool.members.push((client, id));
+        control.last_number = pool.number;
+        control.pools.push(pool);
         Ok(id)
     }
 
@@ -168,8 +253,7 @@ impl Store {
         &self,
         control: &mut Control,
         client: ClientId,
-        number: u16,
-        spec: PoolSpec,
+        pool: &Pool,
     ) -> Result<PoolId, Error> {
         let free =
             (0..HANDLES_MAX).find(|&n| self.pools.handles[n].id.load(Ordering::Relaxed) == 0);
@@ -177,12 +261,14 @@ impl Store {
         control.serial += 1;
         let id = PoolId(control.serial * HANDLES_MAX as u64 + place as u64);
         let access = Access {
-            pool: number,
+            pool: pool.number,
             client: client_number(client) as u16,
-            ephemeral: spec.lifetime == Lifetime::Ephemeral,
-            shared: spec.sharing != Sharing::Private,
+            ephemeral: pool.spec.lifetime == Lifetime::Ephemeral,
+            shared: pool.spec.sharing != Sharing::Private,
+            reserve: pool.reserve,
         };
         let handle = &self.pools.handles[place];
+        handle.reserved_pages.store(pool.reserved_pages, Ordering::Relaxed);
         handle.access.store(access.to_bits(), Ordering::Release);
         handle.id.store(id.0, Ordering::Release);
         Ok(id)
@@ -204,10 +290,44 @@ impl Store {
         if let Some(member) = control.pools[at].members.iter().find(|m| m.0 == client) {
             return Ok(Some(member.1));
         }
-        let (number, spec) = (control.pools[at].number, control.pools[at].spec);
-        let id = self.add_member(control, client, number, spec)?;
-        control.pools[at].members.push((client, id));
-        Ok(Some(id))
+        let mut pool = control.pools.swap_remove(at);
+        let id = self.add_member(control, client, &pool);
+        pool.members.extend(id.iter().map(|&id| (client, id)));
+        control.pools.push(pool);
+        id.map(Some)
+    }
+
+    /// The pools that a client uses, in the order of their numbers.
+    ///
+    /// # Errors
+    /// [`Error::NoClient`].
+    pub fn pools(&self, client: ClientId) -> Result<Vec<PoolInfo>, Error> {
+        let control = self.control.lock();
+        self.client(client)?;
+        let its = |pool: &Pool| {
+            let (_, id) = *pool.members.iter().find(|member| member.0 == client)?;
+            Some(PoolInfo {
+                id,
+                number: pool.number.into(),
+                spec: pool.spec,
+                pages: self.pool_pages(pool.number),
+                reserved_pages: pool.reserved_pages,
+            })
+        };
+        let mut pools: Vec<PoolInfo> = control.pools.iter().filter_map(its).collect();
+        pools.sort_unstable_by_key(|pool| pool.number);
+        Ok(pools)
+    }
+
+    /// Pages of a pool in one shard.
+    #[inline]
+    pub(crate) fn pool_shard(&self, pool: u16, shard: usize) -> &AtomicU64 {
+        let pool = usize::from(pool);
+        &self.pool_shards.get(pool / POOL_GROUP * SHARDS + shard).pages[pool % POOL_GROUP]
+    }
+
+    fn pool_pages(&self, pool: u16) -> u64 {
+        (0..SHARDS).map(|shard| self.pool_shard(pool, shard).load(Ordering::Relaxed)).sum()
     }
 
     /// Destroys a private pool and all its values.
@@ -351,11 +471,19 @@ impl Store {
         // Whoever takes a shard's lock from here on sees that the pool is gone, so what the scan
         // has passed stays empty.
         let ephemeral = pool.spec.lifetime == Lifetime::Ephemeral;
+        let first_member = client_number(pool.members[0].0);
         self.scan(pool.number, |index, shard, leaf, at| {
-            let counters = self.client_shard(index.slot(leaf, at).owner(), shard);
+            let owner = index.slot(leaf, at).owner();
+            let counted = if owner == PREPAID { first_member as u16 } else { owner };
+            let counters = self.client_shard(counted, shard);
             counters.flushed_pages.add_guarded(self.pages_of(index.slot(leaf, at)));
             Some(self.remove(index, shard, leaf, at, ephemeral))
         });
+        if pool.reserve != 0 {
+            self.free_reserve(pool.number, pool.reserve);
+            let client = &self.clients[first_member];
+            client.reserved_pages.fetch_sub(pool.reserved_pages, Ordering::Relaxed);
+        }
     }
 
     /// Shows every used slot of a pool to `visit`, a leaf at a time with its shard locked. What

@@ -58,7 +58,8 @@ impl Store {
     fn put_with(&self, pool: PoolId, key: Key, value: &[u8], scratch: Option<&mut Scratch>) -> Put {
         let Some(access) = self.access(pool) else { return Put::Refused(Refusal::NoPool) };
         let at = Position::new(access.pool, key, self.seed);
-        if value.is_empty() || value.len() > VALUE_BYTES_MAX {
+        let most = if access.is_reserved() { PAGE_BYTES } else { VALUE_BYTES_MAX };
+        if value.is_empty() || value.len() > most {
             return self.refuse(pool, access, &at, Refusal::Length);
         }
         let client = &self.clients[usize::from(access.client)];
@@ -70,10 +71,10 @@ impl Store {
             return self.refuse(pool, access, &at, Refusal::AtTarget);
         };
         let Some(Placed { place, shared }) = self.place(access, at.shard, value, scratch) else {
-            client.refund(charged);
+            self.refund(access.payer(), charged);
             return self.refuse(pool, access, &at, Refusal::NodeFull);
         };
-        let slot = Slot::new(place, access.client).with_listed(!shared);
+        let slot = Slot::new(place, access.payer()).with_listed(!shared && !access.is_reserved());
         let mut published = self.publish(pool, access, &at, slot, pages, charged);
         for _ in 0..EVICTIONS_MAX {
             // Without room for the entry: frames make room for the index.
@@ -88,7 +89,7 @@ impl Store {
             Ok(()) => Put::Stored,
             Err(reason) => {
                 self.free_place(slot);
-                client.refund(charged);
+                self.refund(access.payer(), charged);
                 self.refuse(pool, access, &at, reason)
             }
         }
@@ -97,6 +98,9 @@ impl Store {
     /// Charges the client for a value of `pages`. At the target, pages that a value takes over from
     /// the one that it replaces are not charged again. Gives the pages charged, or `None`.
     fn charge(&self, pool: PoolId, access: Access, at: &Position, pages: u64) -> Option<u64> {
+        if access.is_reserved() {
+            return self.is_prepaid(pool, at).then_some(pages);
+        }
         let client = &self.clients[usize::from(access.client)];
         if client.charge(pages) {
             return Some(pages);
@@ -127,6 +131,9 @@ impl Store {
         value: &[u8],
         mut scratch: Option<&mut Scratch>,
     ) -> Option<Placed> {
+        if access.is_reserved() {
+            return self.place_reserved(access.reserve, value).map(Placed::from);
+        }
         for _ in 0..EVICTIONS_MAX {
             let place = self.try_place(access, lane, value, scratch.as_deref_mut());
             if place.is_some() {
@@ -201,13 +208,14 @@ impl Store {
         pages: u64,
         charged: u64,
     ) -> Result<(), Refusal> {
+        let payer = access.payer();
         let client = &self.clients[usize::from(access.client)];
         let (mut index, leaf) = self.lock_leaf(at)?;
         let old = index.slot(leaf, at.index);
         let old_pages = self.pages_of(old);
         // What was not charged yet comes from the value that is replaced, or else anew.
         let missing = pages - charged;
-        let own_pages = if old.owner() == access.client { old_pages } else { 0 };
+        let own_pages = if old.owner() == payer { old_pages } else { 0 };
         let taken_over = if missing <= own_pages { missing } else { 0 };
         let verdict = if !self.pools.is_live(pool) {
             Err(Refusal::NoPool)
@@ -241,9 +249,10 @@ impl Store {
         let counters = self.client_shard(access.client, at.shard);
         counters.puts.add_guarded(1);
         counters.puts_stored.add_guarded(1);
+        self.pool_shard(access.pool, at.shard).add_guarded(pages.wrapping_sub(old_pages));
         drop(index);
         if !old.is_empty() {
-            self.clients[usize::from(old.owner())].refund(old_pages - taken_over);
+            self.refund(old.owner(), old_pages - taken_over);
             self.free_place(old);
         }
         Ok(())
@@ -296,7 +305,7 @@ impl Store {
         }
         let found = self.find(&index, at);
         let removed = found.map(|(leaf, slot)| {
-            let owner = self.client_shard(slot.owner(), at.shard);
+            let owner = self.client_shard(access.counted(slot.owner()), at.shard);
             owner.flushed_pages.add_guarded(self.pages_of(slot));
             let key = Key::new(at.leaf_key.object, at.index);
             self.log_flush(access.client, Flushed::Page(pool, key));

@@ -6,6 +6,7 @@ use spillway_types::{Key, billed_pages};
 use crate::client::ClientShard;
 use crate::index::{Index, LEAF_SHIFT, LEAF_SLOTS, LeafKey, ROOT_CHUNK, Root};
 use crate::list::List;
+use crate::reserved::PREPAID;
 use crate::slot::{Place, Slot};
 use crate::store::Store;
 
@@ -104,6 +105,8 @@ impl Store {
     ) -> Removed {
         let slot = index.slot(leaf, at);
         self.unlist(slot, shard, ephemeral);
+        let pages = self.pool_shard(index.key(leaf).pool, shard);
+        pages.add_guarded(self.pages_of(slot).wrapping_neg());
         let cleared = index.set(leaf, at, Slot::EMPTY, self.budget());
         debug_assert!(cleared, "clearing a used slot takes no memory");
         let mut removed = Removed { slot, leaf: None };
@@ -129,8 +132,15 @@ impl Store {
             self.leave_root(leaf.pool, leaf.object);
         }
         let pages = self.pages_of(removed.slot);
-        self.clients[usize::from(removed.slot.owner())].refund(pages);
+        self.refund(removed.slot.owner(), pages);
         pages
+    }
+
+    /// Takes pages off the bill of whoever pays for a slot.
+    pub(crate) fn refund(&self, payer: u16, pages: u64) {
+        if payer != PREPAID {
+            self.clients[usize::from(payer)].refund(pages);
+        }
     }
 
     /// Pages that a slot's value is billed as.

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::index::Index;
 use crate::list::Chains;
 use crate::migrate::Flushed;
-use crate::pools::{Control, Pools};
+use crate::pools::{Control, POOLS_MAX, PoolShard, Pools};
 use crate::shard::SHARDS;
 use crate::slot::CLIENTS_MAX;
 
@@ -35,6 +35,8 @@ pub struct Store {
     clients_high: AtomicU64,
     pub(crate) client_shards: GrowArray<ClientShard>,
     pub(crate) pools: Pools,
+    /// Pages of each pool in each shard.
+    pub(crate) pool_shards: GrowArray<PoolShard>,
     pub(crate) control: Lock<Control>,
     /// Removals made while their client is frozen; by the client's number.
     pub(crate) flush_log: Lock<Vec<(usize, Flushed)>>,
@@ -85,6 +87,7 @@ impl Store {
             clients_high: AtomicU64::new(0),
             client_shards: GrowArray::reserve(CLIENTS_MAX * SHARDS)?,
             pools: Pools::new(),
+            pool_shards: GrowArray::reserve(PoolShard::count(POOLS_MAX))?,
             control: Lock::new(Control::default()),
             flush_log: Lock::new(Vec::new()),
             uniform_pages: AtomicU64::new(0),
@@ -154,6 +157,7 @@ impl Store {
         let mut sum = Statistics {
             used_pages: client.used_pages(),
             target_pages: client.target_pages(),
+            reserved_pages: client.reserved_pages.load(Ordering::Relaxed),
             ..Statistics::default()
         };
         for shard in 0..SHARDS {
@@ -164,12 +168,12 @@ impl Store {
         Ok(sum)
     }
 
-    /// Bytes of memory that frames and index take.
+    /// Bytes of memory that frames and index take, with all that is set aside for reserved pools.
     pub fn memory_bytes(&self) -> u64 {
         self.arena.budget().taken()
     }
 
-    /// Bytes of [`Self::memory_bytes`] that are free frames of chunks in use.
+    /// Bytes of [`Self::memory_bytes`] that are free frames: of chunks in use, and of reserved pools.
     pub fn free_frame_bytes(&self) -> u64 {
         self.arena.free_bytes()
     }

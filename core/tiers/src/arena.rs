@@ -4,14 +4,18 @@
 //! a lock of its own; a caller names the lane it prefers. A frame has a reference count: one
 //! reference for each index entry that names it and one for each reader that copies from it.
 
+mod reserve;
+
 use core::ops::Deref;
 use std::io;
 use std::os::fd::RawFd;
 
 use crate::dedup::Shared;
 use crate::meta::Meta;
-use crate::region::{Backing, Budget, GrowArray, Region, Use, Zeroed};
+use crate::region::{Backing, Budget, GrowArray, Region, Use, Zeroed, zeroed_slice};
 use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering};
+pub use reserve::RESERVES_MAX;
+use reserve::Reserve;
 use spillway_types::PAGE_BYTES;
 
 /// Frames of a chunk.
@@ -35,7 +39,7 @@ struct Chunk {
     free: AtomicU64,
     prev: AtomicU32,
     next: AtomicU32,
-    /// Which lane; `LANES` is the lane of spans.
+    /// Which lane; `LANES` is the lane of spans, and those above are reserves.
     lane: AtomicU32,
     unused: u32,
 }
@@ -71,6 +75,9 @@ pub struct Arena {
     frames: GrowArray<Meta>,
     chunks: GrowArray<Chunk>,
     lanes: [Apart<Lock<Lane>>; LANES + 1],
+    reserves: Box<[Reserve]>,
+    /// No reserve has had a number beyond this.
+    reserves_high: AtomicU32,
     spare: Lock<Spare>,
     /// Frames whose memory was given up for the index; a list through [`Meta::next`].
     hollow: Lock<u32>,
@@ -92,6 +99,8 @@ impl Arena {
             frames: GrowArray::reserve(frames_max)?,
             chunks: GrowArray::reserve(chunks)?,
             lanes: core::array::from_fn(|_| Apart(Lock::new(Lane { first: NONE, free: 0 }))),
+            reserves: zeroed_slice(RESERVES_MAX),
+            reserves_high: AtomicU32::new(0),
             spare: Lock::new(Spare { first: NONE, high: 0, committed_bytes: 0 }),
             hollow: Lock::new(NONE),
             budget,
@@ -131,8 +140,15 @@ impl Arena {
     /// Takes a frame and fills it: `value`, then zeros. So every byte of the frame is written before
     /// anyone can read it, and nothing of its last owner is left. `None` when memory is out.
     pub fn store(&self, lane: usize, value: &[u8]) -> Option<u32> {
-        assert!(value.len() <= PAGE_BYTES);
         let frame = self.take(lane)?;
+        self.fill(frame, value);
+        Some(frame)
+    }
+
+    /// Fills a frame that was just taken.
+    #[inline]
+    fn fill(&self, frame: u32, value: &[u8]) {
+        assert!(value.len() <= PAGE_BYTES);
         let address = self.address(frame);
         // SAFETY: the frame was just taken off the free list, so nobody else reads or writes it.
         unsafe {
@@ -140,7 +156,6 @@ impl Arena {
             core::ptr::write_bytes(address.add(value.len()), 0, PAGE_BYTES - value.len());
         }
         self.meta(frame).first_reference();
-        Some(frame)
     }
 
     /// Like [`Self::store`] for a page, but gives a reference to an equal page of the same sharing
@@ -205,11 +220,12 @@ impl Arena {
         room * u64::from(CHUNK_FRAMES) + free
     }
 
-    /// Bytes of free frames and spans in chunks that take memory.
+    /// Bytes of free frames and spans in chunks that are charged to the budget.
     pub fn free_bytes(&self) -> u64 {
         let free = |lane: &Apart<Lock<Lane>>| lane.0.lock().free * PAGE_BYTES as u64;
         let frames: u64 = self.lanes[..LANES].iter().map(free).sum();
-        frames + free(&self.lanes[LANES]) * u64::from(SPAN_FRAMES)
+        let spans = free(&self.lanes[LANES]) * u64::from(SPAN_FRAMES);
+        frames + spans + self.reserved_free_bytes()
     }
 
     /// Takes eight adjacent frames of zeros. Gives the first.
@@ -286,7 +302,10 @@ impl Arena {
     }
 
     fn take_free(&self, lane: usize) -> Option<(u32, u32)> {
-        let mut head = self.lanes[lane].0.lock();
+        self.take_free_of(&mut self.lanes[lane].0.lock())
+    }
+
+    fn take_free_of(&self, head: &mut Lane) -> Option<(u32, u32)> {
         let chunk = head.first;
         if chunk == NONE {
             return None;
@@ -297,7 +316,7 @@ impl Arena {
         entry.free.store(rest, Ordering::Relaxed);
         head.free -= 1;
         if rest == 0 {
-            self.unlink(&mut head, chunk);
+            self.unlink(head, chunk);
         }
         Some((chunk, free.trailing_zeros()))
     }
@@ -307,6 +326,9 @@ impl Arena {
         let entry = self.chunk(chunk);
         // The lane changes only while the chunk is empty, which it is not.
         let lane = entry.lane.load(Ordering::Relaxed) as usize;
+        if lane > LANES {
+            return self.give_reserved((lane - LANES - 1) as u16, chunk * CHUNK_FRAMES + bit);
+        }
         let mut head = self.lanes[lane].0.lock();
         let before = entry.free.load(Ordering::Relaxed);
         let free = before | 1 << bit;
@@ -331,6 +353,7 @@ impl Arena {
         while let Some(frame) = self.refill() {
             self.free(frame);
         }
+        self.trim_reserves();
         for (lane, apart) in self.lanes.iter().enumerate() {
             let whole =
                 if lane == LANES { (1 << (CHUNK_FRAMES / SPAN_FRAMES)) - 1 } else { u64::MAX };
@@ -422,13 +445,18 @@ impl Arena {
         Some(chunk)
     }
 
-    fn give_back(&self, chunk: u32) {
+    /// Gives the memory of a chunk that is in no lane back to the host. It reads as zeros then.
+    fn release_chunk(&self, chunk: u32) {
         let first = chunk * CHUNK_FRAMES;
         if self.region.release(chunk as usize * CHUNK_BYTES, CHUNK_BYTES).is_err() {
             // Memory that the program locked (mlockall) cannot be given back.
             // SAFETY: the chunk is in no lane and all its frames are free, so it is ours alone.
             unsafe { core::ptr::write_bytes(self.address(first), 0, CHUNK_BYTES) };
         }
+    }
+
+    fn give_back(&self, chunk: u32) {
+        self.release_chunk(chunk);
         let mut spare = self.spare.lock();
         self.chunk(chunk).next.store(spare.first, Ordering::Relaxed);
         spare.first = chunk;

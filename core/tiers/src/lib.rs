@@ -16,7 +16,7 @@ mod region;
 pub mod sync;
 mod uniform;
 
-pub use arena::{Arena, CHUNK_BYTES, NONE, Pinned};
+pub use arena::{Arena, CHUNK_BYTES, NONE, Pinned, RESERVES_MAX};
 pub use cells::{CELL_BYTES_MAX, CellPin, Cells};
 pub use file::{FILES_MAX, Files, SLOTS_MAX, SlotRead, WRITE_PAGES_MAX, Written};
 pub use large::{Large, LargePin};

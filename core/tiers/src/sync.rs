@@ -17,6 +17,15 @@ pub(crate) fn preempt() {
     }
 }
 
+/// Lets other threads run, for a while.
+pub(crate) fn give_way() {
+    #[cfg(feature = "shuttle")]
+    if exploring::on() {
+        return shuttle::thread::yield_now();
+    }
+    rustix::thread::sched_yield();
+}
+
 #[cfg(feature = "shuttle")]
 pub use exploring::explore;
 

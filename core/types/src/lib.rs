@@ -12,7 +12,7 @@ mod request;
 mod status;
 
 pub use access::{Access, Admitted, Denied, Identity, Limits};
-pub use pool::{Lifetime, PoolSpec, PoolSpecError, Sharing};
+pub use pool::{Lifetime, PoolInfo, PoolSpec, PoolSpecError, Sharing};
 pub use request::{Answer, Request};
 pub use status::{Get, Put, Refusal, Statistics};
 

@@ -1,5 +1,7 @@
 //! What a pool is, and tmem's flag word for it.
 
+use crate::PoolId;
+
 /// What a pool promises about its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifetime {
@@ -28,6 +30,22 @@ pub struct PoolSpec {
     pub lifetime: Lifetime,
     /// Who may use it.
     pub sharing: Sharing,
+}
+
+/// A pool as one client sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolInfo {
+    /// The client's id of it.
+    pub id: PoolId,
+    /// A small number, 1 or more: no two pools that are there have the same, members of a shared
+    /// pool see the same, and it stays as long as the pool. A namespace's number on the wire.
+    pub number: u32,
+    /// What kind of pool it is.
+    pub spec: PoolSpec,
+    /// Pages that all its values are billed as.
+    pub pages: u64,
+    /// Pages set aside for it; 0 for a pool that is not reserved.
+    pub reserved_pages: u64,
 }
 
 /// Why a flag word names no pool that can be made.

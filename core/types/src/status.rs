@@ -37,7 +37,7 @@ pub enum Get {
     Short(usize),
 }
 
-/// Counters of one client. They only grow (but for the last two, which are levels); a reader takes
+/// Counters of one client. They only grow (but for the last three, which are levels); a reader takes
 /// differences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
@@ -65,6 +65,9 @@ pub struct Statistics {
     pub used_pages: u64,
     /// Pages that the client may hold; `u64::MAX` is no limit.
     pub target_pages: u64,
+    /// Pages set aside for the client's reserved pools, which count neither as used nor against the
+    /// target.
+    pub reserved_pages: u64,
 }
 
 impl Statistics {

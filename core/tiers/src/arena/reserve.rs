@@ -1,0 +1,243 @@
+//! Frames that are set aside for one user, who then always gets one.
+//!
+//! A reserve owns whole chunks, charged to the budget and with all that is known about them from
+//! the start. Their memory is taken from the host at the first write and given back when a chunk
+//! empties; the chunk stays the reserve's. Nobody else gets frames of its chunks.
+
+use super::{Arena, CHUNK_BYTES, CHUNK_FRAMES, LANES, Lane, NONE};
+use crate::region::{Use, Zeroed};
+use crate::sync::{Lock, Ordering, give_way};
+use spillway_types::PAGE_BYTES;
+
+/// Reserves that there can be at the same time.
+pub const RESERVES_MAX: usize = 1024;
+/// Frames beyond those asked for: a page that replaces another is written before the other is
+/// freed, and readers keep a freed frame for as long as they copy.
+const SLACK_FRAMES: u64 = CHUNK_FRAMES as u64;
+/// How often a writer lets others finish before it is refused.
+const WAITS: usize = 10_000;
+
+/// The state of a reserve. All zero: nobody's.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(super) struct Reserve(Lock<State>);
+
+// SAFETY: a free lock around integers and false.
+unsafe impl Zeroed for Reserve {}
+
+#[derive(Debug)]
+struct State {
+    /// Chunks with free frames.
+    lane: Lane,
+    /// Chunks without memory, a list through [`Chunk::next`].
+    empty: u32,
+    /// All chunks that it has.
+    chunks: u32,
+    /// Frames can be had. A reserve that is closed waits for its last frames to be freed.
+    open: bool,
+}
+
+impl Arena {
+    /// Sets `frames` aside. Gives the reserve's number, which is not 0, or `None` when memory has no
+    /// room for them and what is known about them. Callers open one at a time.
+    pub fn open_reserve(&self, frames: u64) -> Option<u16> {
+        let frames = frames.checked_add(SLACK_FRAMES)?;
+        let chunks = u32::try_from(frames.div_ceil(CHUNK_FRAMES.into())).ok()?;
+        let bytes = u64::from(chunks) * CHUNK_BYTES as u64;
+        let number = (1..RESERVES_MAX).find(|&number| {
+            let state = self.reserves[number].0.lock();
+            !state.open && state.chunks == 0
+        })?;
+        if !self.budget.take(bytes, Use::Frames) {
+            return None;
+        }
+        let mut first = NONE;
+        for had in 0..chunks {
+            let Some(chunk) = self.spare_chunk() else {
+                self.budget.give(u64::from(chunks - had) * CHUNK_BYTES as u64);
+                self.give_back_all(first);
+                return None;
+            };
+            let entry = self.chunk(chunk);
+            entry.lane.store((LANES + 1 + number) as u32, Ordering::Relaxed);
+            entry.free.store(u64::MAX, Ordering::Relaxed);
+            entry.next.store(first, Ordering::Relaxed);
+            first = chunk;
+        }
+        let lane = Lane { first: NONE, free: 0 };
+        *self.reserves[number].0.lock() = State { lane, empty: first, chunks, open: true };
+        let high = self.reserves_high.load(Ordering::Relaxed).max(number as u32);
+        self.reserves_high.store(high, Ordering::Release);
+        Some(number as u16)
+    }
+
+    /// Gives a reserve's memory to all. Frames that are still in use follow when they are freed.
+    pub fn close_reserve(&self, number: u16) {
+        let mut state = self.reserves[usize::from(number)].0.lock();
+        state.open = false;
+        let mut empty = core::mem::replace(&mut state.empty, NONE);
+        let mut chunk = state.lane.first;
+        while chunk != NONE {
+            let next = self.chunk(chunk).next.load(Ordering::Relaxed);
+            if self.chunk(chunk).free.load(Ordering::Relaxed) == u64::MAX {
+                self.unlink(&mut state.lane, chunk);
+                state.lane.free -= u64::from(CHUNK_FRAMES);
+                self.chunk(chunk).next.store(empty, Ordering::Relaxed);
+                empty = chunk;
+            }
+            chunk = next;
+        }
+        let mut at = empty;
+        while at != NONE {
+            state.chunks -= 1;
+            at = self.chunk(at).next.load(Ordering::Relaxed);
+        }
+        drop(state);
+        self.give_back_all(empty);
+    }
+
+    fn give_back_all(&self, first: u32) {
+        let mut chunk = first;
+        while chunk != NONE {
+            let next = self.chunk(chunk).next.load(Ordering::Relaxed);
+            self.give_back(chunk);
+            chunk = next;
+        }
+    }
+
+    /// Like [`Self::store`], with a frame of a reserve. `None` when it is closed, or when more
+    /// frames are in use than were asked for.
+    pub fn store_reserved(&self, number: u16, value: &[u8]) -> Option<u32> {
+        for _ in 0..WAITS {
+            if let Some(frame) = self.take_reserved(number).ok()? {
+                self.fill(frame, value);
+                return Some(frame);
+            }
+            // Other writers and readers hold the slack, each for as long as a copy takes.
+            give_way();
+        }
+        None
+    }
+
+    /// A free frame of a reserve, if it has one now.
+    fn take_reserved(&self, number: u16) -> Result<Option<u32>, Closed> {
+        let reserve = &self.reserves[usize::from(number)].0;
+        let mut state = reserve.lock();
+        if !state.open {
+            return Err(Closed);
+        }
+        if state.lane.first == NONE {
+            let chunk = state.empty;
+            if chunk == NONE {
+                return Ok(None);
+            }
+            state.empty = self.chunk(chunk).next.load(Ordering::Relaxed);
+            drop(state);
+            // Outside of the lock: this takes tens of microseconds. Without it each frame faults
+            // when it is written.
+            let _ = self.region.populate(chunk as usize * CHUNK_BYTES, CHUNK_BYTES);
+            state = reserve.lock();
+            state.lane.free += u64::from(CHUNK_FRAMES);
+            self.link(&mut state.lane, chunk);
+            if !state.open {
+                // Closed meanwhile. The chunk is found when a frame of it is freed.
+                let frame = self.take_of(&mut state.lane);
+                drop(state);
+                frame.into_iter().for_each(|frame| self.give_reserved(number, frame));
+                return Err(Closed);
+            }
+        }
+        Ok(self.take_of(&mut state.lane))
+    }
+
+    /// A free frame of a lane whose lock is held.
+    fn take_of(&self, lane: &mut Lane) -> Option<u32> {
+        let (chunk, bit) = self.take_free_of(lane)?;
+        Some(chunk * CHUNK_FRAMES + bit)
+    }
+
+    /// Frees a frame of a reserve.
+    #[cold]
+    pub(super) fn give_reserved(&self, number: u16, frame: u32) {
+        let reserve = &self.reserves[usize::from(number)].0;
+        let mut state = reserve.lock();
+        let chunk = frame / CHUNK_FRAMES;
+        let entry = self.chunk(chunk);
+        let before = entry.free.load(Ordering::Relaxed);
+        let free = before | 1 << (frame % CHUNK_FRAMES);
+        entry.free.store(free, Ordering::Relaxed);
+        state.lane.free += 1;
+        if before == 0 {
+            self.link(&mut state.lane, chunk);
+        }
+        let alone = state.lane.first == chunk && entry.next.load(Ordering::Relaxed) == NONE;
+        if free != u64::MAX || alone && state.open {
+            return;
+        }
+        self.unlink(&mut state.lane, chunk);
+        state.lane.free -= u64::from(CHUNK_FRAMES);
+        if !state.open {
+            state.chunks -= 1;
+            drop(state);
+            self.give_back(chunk);
+            return;
+        }
+        drop(state);
+        self.release_chunk(chunk);
+        let mut state = reserve.lock();
+        if state.open {
+            entry.next.store(state.empty, Ordering::Relaxed);
+            state.empty = chunk;
+        } else {
+            state.chunks -= 1;
+            drop(state);
+            self.give_back(chunk);
+        }
+    }
+
+    /// Gives the memory of empty chunks that reserves keep at hand back to the host.
+    pub(super) fn trim_reserves(&self) {
+        for reserve in self.known_reserves() {
+            let mut state = reserve.0.lock();
+            if !state.open {
+                continue;
+            }
+            let mut chunk = state.lane.first;
+            while chunk != NONE {
+                let entry = self.chunk(chunk);
+                let next = entry.next.load(Ordering::Relaxed);
+                if entry.free.load(Ordering::Relaxed) == u64::MAX {
+                    self.unlink(&mut state.lane, chunk);
+                    state.lane.free -= u64::from(CHUNK_FRAMES);
+                    self.release_chunk(chunk);
+                    entry.next.store(state.empty, Ordering::Relaxed);
+                    state.empty = chunk;
+                }
+                chunk = next;
+            }
+        }
+    }
+
+    /// Bytes of free frames in all reserves, with and without memory.
+    pub(super) fn reserved_free_bytes(&self) -> u64 {
+        let free = |reserve: &Reserve| {
+            let state = reserve.0.lock();
+            let mut bytes = state.lane.free * PAGE_BYTES as u64;
+            let mut chunk = state.empty;
+            while state.open && chunk != NONE {
+                bytes += CHUNK_BYTES as u64;
+                chunk = self.chunk(chunk).next.load(Ordering::Relaxed);
+            }
+            bytes
+        };
+        self.known_reserves().iter().map(free).sum()
+    }
+
+    /// Those that were ever used, and number 0.
+    fn known_reserves(&self) -> &[Reserve] {
+        &self.reserves[..=self.reserves_high.load(Ordering::Acquire) as usize]
+    }
+}
+
+/// The reserve gives no frames any more.
+struct Closed;
