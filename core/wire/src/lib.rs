@@ -8,7 +8,9 @@ mod bytes;
 mod error;
 
 pub mod fabrics;
+pub mod identify;
 pub mod kv;
+pub mod log_page;
 pub mod nvme;
 pub mod nvme_tcp;
 
