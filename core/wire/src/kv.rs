@@ -289,7 +289,7 @@ impl PoolEntry {
 }
 
 /// Bytes of a client's counters.
-pub const STATISTICS_BYTES: usize = 96;
+pub const STATISTICS_BYTES: usize = 104;
 
 /// A client's counters as bytes: the fields in the order of their declaration, 8 bytes each.
 pub fn encode_statistics(statistics: &Statistics) -> [u8; STATISTICS_BYTES] {
@@ -306,6 +306,7 @@ pub fn encode_statistics(statistics: &Statistics) -> [u8; STATISTICS_BYTES] {
         statistics.evicted_pages,
         statistics.used_pages,
         statistics.target_pages,
+        statistics.reserved_pages,
     ];
     let mut bytes = [0; STATISTICS_BYTES];
     for (place, field) in bytes.chunks_exact_mut(8).zip(fields) {
@@ -334,6 +335,7 @@ pub fn decode_statistics(bytes: &[u8]) -> Result<Statistics, Error> {
         evicted_pages: field(9),
         used_pages: field(10),
         target_pages: field(11),
+        reserved_pages: field(12),
     })
 }
 
@@ -402,8 +404,8 @@ mod tests {
         assert_eq!(CreatePool::decode(&bytes), Ok(CreatePool(spec)));
         let entry = PoolEntry { number: 7, spec, pages: 9, identity: 1 << 100 | 5 };
         assert_eq!(PoolEntry::decode(&entry.encode()), Ok(entry));
-        let counters = Statistics { puts: 1, misses: 8, target_pages: 12, ..Default::default() };
+        let counters = Statistics { puts: 1, misses: 8, reserved_pages: 12, ..Default::default() };
         assert_eq!(decode_statistics(&encode_statistics(&counters)), Ok(counters));
-        assert!(decode_statistics(&[0; 95]).is_err());
+        assert!(decode_statistics(&[0; 103]).is_err());
     }
 }

@@ -7,6 +7,7 @@
 mod bytes;
 mod error;
 
+pub mod auth;
 pub mod fabrics;
 pub mod identify;
 pub mod kv;
