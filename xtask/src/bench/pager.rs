@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::rows::{Report, Row, figure, line_of, median, table};
 use super::sides::{self, Options};
-use super::spec::{Content, Handler, MISS_NS, Outcome, PAGE, Pattern, Spec};
+use super::spec::{Content, Floor, Handler, MISS_NS, Outcome, PAGE, Pattern, Spec};
 use super::zram::Zram;
 use super::{build, go_on, rounds, wanted};
 
@@ -34,7 +34,11 @@ struct Cell {
 enum Side {
     Ours(Handler),
     Floor(Handler),
-    Zram { page_cluster: u32 },
+    /// The bare handler, its pages kept to as many as ours.
+    Bound(Handler),
+    Zram {
+        page_cluster: u32,
+    },
 }
 
 /// What one side did with one cell in one round.
@@ -103,6 +107,9 @@ fn sides_of(cell: Cell) -> Vec<Side> {
     let mut sides = Vec::new();
     for handler in HANDLERS {
         sides.extend([Side::Ours(handler), Side::Floor(handler)]);
+        if cell.pattern == Pattern::Random {
+            sides.push(Side::Bound(handler));
+        }
     }
     let clusters = if cell.pattern == Pattern::Sequential { &CLUSTERS[..] } else { &CLUSTERS[..1] };
     sides.extend(clusters.iter().map(|&page_cluster| Side::Zram { page_cluster }));
@@ -131,8 +138,9 @@ fn measure(cell: Cell, side: Side) -> anyhow::Result<Sample> {
             let peaks = stats.peaks;
             (outcome, peaks.local_bytes, Some(handler_p50_ns), Some(peaks.store_bytes))
         }
-        Side::Floor(handler) => {
-            let outcome = sides::floor(&spec, handler)?;
+        Side::Floor(handler) | Side::Bound(handler) => {
+            let bound = matches!(side, Side::Bound(_)).then_some(LOCAL_BYTES as usize / PAGE);
+            let outcome = sides::floor(&spec, Floor { handler, local_pages: bound })?;
             (outcome, resident_bytes(outcome), outcome.handler_p50_ns, None)
         }
         Side::Zram { page_cluster } => {
@@ -183,6 +191,11 @@ fn rows(cell: Cell, samples: &[Sample]) -> Vec<Row> {
         }
         row("fault p50", "us", &p50_us, floor);
         row("fault p99", "us", &p99_us, floor);
+        if cell.pattern == Pattern::Random {
+            row("fault p50", "us", &p50_us, Side::Bound(handler));
+            row("fault p99", "us", &p99_us, Side::Bound(handler));
+            row("far pages", "1/s", &served_per_s, Side::Bound(handler));
+        }
         row("fault p50", "us", &p50_us, Side::Zram { page_cluster: 0 });
         row("fault p99", "us", &p99_us, Side::Zram { page_cluster: 0 });
         if cell.pattern == Pattern::Sequential {
@@ -219,7 +232,8 @@ fn remarks(cells: &[Cell], samples: &[Sample]) -> Vec<String> {
         "{} MiB of private anonymous memory without huge pages in {} MiB; zram: LZ4, a control \
          group of {} MiB, the program's own {} MiB included, page-cluster 0 unless stated. \
          Page contents: random bytes, or \"half\", which LZ4 brings to 0.52. A miss is an access \
-         above {MISS_NS} ns. Floor: a handler that copies the page in and never evicts; each page once. A sequential \
+         above {MISS_NS} ns. Floor: a handler that copies the page in and never evicts; each page once. Bound: the same, and a thread that \
+         moves the oldest pages out, so that as many stay as of ours; no table, store or choice. A sequential \
          fault brings in many pages, so its time stands for all of them.",
         (PAGES * PAGE) as u64 / MIB,
         LOCAL_BYTES / MIB,
@@ -249,6 +263,10 @@ fn overview(all: &[Cell], samples: &[Sample]) -> String {
         "signal us",
         "floor",
         "ratio",
+        "thread bound",
+        "ratio",
+        "signal bound",
+        "ratio",
     ])];
     for &cell in all {
         let rate = |side| of(samples, cell, side, served_per_s);
@@ -262,6 +280,10 @@ fn overview(all: &[Cell], samples: &[Sample]) -> String {
         for handler in HANDLERS {
             let (ours, floor) = (p50_us(Side::Ours(handler)), p50_us(Side::Floor(handler)));
             line.extend([figure(ours), figure(floor), figure(ours / floor)]);
+        }
+        for handler in HANDLERS {
+            let (ours, bound) = (p50_us(Side::Ours(handler)), p50_us(Side::Bound(handler)));
+            line.extend([figure(bound), figure(ours / bound)]);
         }
         lines.push(line);
     }
@@ -316,7 +338,10 @@ fn where_time_goes(cells: &[Cell], samples: &[Sample]) -> String {
 fn residence(all: &[Cell], samples: &[Sample]) -> String {
     let mut lines = vec![line_of(["MiB", "mapping", "local", "store peak", "in all"])];
     for &cell in all {
-        for side in sides_of(cell).into_iter().filter(|side| !matches!(side, Side::Floor(_))) {
+        for side in sides_of(cell)
+            .into_iter()
+            .filter(|side| !matches!(side, Side::Floor(_) | Side::Bound(_)))
+        {
             let mib = |bytes: f64| figure(bytes / MIB as f64);
             let mapping = |sample: &Sample| sample.outcome.resident_pages as f64 * PAGE as f64;
             let local = |sample: &Sample| sample.local_bytes as f64;
@@ -358,6 +383,7 @@ impl fmt::Display for Side {
         match self {
             Self::Ours(handler) => write!(out, "spillway {}", name(*handler)),
             Self::Floor(handler) => write!(out, "floor {}", name(*handler)),
+            Self::Bound(handler) => write!(out, "bound {}", name(*handler)),
             Self::Zram { page_cluster } => write!(out, "zram page-cluster {page_cluster}"),
         }
     }

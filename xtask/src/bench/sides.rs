@@ -7,7 +7,7 @@ use std::{env, fs, process};
 use anyhow::{Context, ensure};
 use serde::Deserialize;
 
-use super::spec::{Handler, Outcome, PAGE, Spec};
+use super::spec::{Floor, Handler, Outcome, PAGE, Spec};
 use super::zram::Zram;
 use super::{built, go_on};
 
@@ -46,8 +46,11 @@ pub fn spillway(spec: &Spec, options: &Options) -> anyhow::Result<(Outcome, Stat
 }
 
 /// Starts the workload with the bare handler that `spec` names.
-pub fn floor(spec: &Spec, handler: Handler) -> anyhow::Result<Outcome> {
-    let spec = Spec { floor: Some(handler), warm_ops: 0, ops: spec.pages as u64, ..*spec };
+pub fn floor(spec: &Spec, floor: Floor) -> anyhow::Result<Outcome> {
+    let spec = match floor.local_pages {
+        Some(_) => Spec { floor: Some(floor), ..*spec },
+        None => Spec { floor: Some(floor), warm_ops: 0, ops: spec.pages as u64, ..*spec },
+    };
     finish(Command::new(workload()?), &spec).context("the bare handler")
 }
 

@@ -37,6 +37,16 @@ pub enum Handler {
     Signal,
 }
 
+/// A bare handler with which the program pages itself: the least that a fault can cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Floor {
+    /// Who answers.
+    pub handler: Handler,
+    /// How many pages stay, the oldest leaving; when not set pages are filled and never evicted,
+    /// and the program touches each page once.
+    pub local_pages: Option<usize>,
+}
+
 /// One run of the workload program.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Spec {
@@ -56,9 +66,8 @@ pub struct Spec {
     pub warm_ops: u64,
     /// Timed accesses, all threads together.
     pub ops: u64,
-    /// When set, the program pages itself with a bare handler that only fills and never evicts,
-    /// and touches each page once: the least that a fault can cost.
-    pub floor: Option<Handler>,
+    /// When set, the program pages itself.
+    pub floor: Option<Floor>,
 }
 
 /// What one run measured.

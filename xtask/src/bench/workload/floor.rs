@@ -1,6 +1,7 @@
-//! The least a fault can cost: a userfaultfd handler that copies the page in and does no more.
+//! The least a fault can cost: a userfaultfd handler that copies the page in and does no more,
+//! but for one that keeps the pages within a bound.
 //!
-//! No index, no eviction, no accounting; pages lie in one array, raw or as LZ4 blocks. The
+//! No index, no choice, no accounting; pages lie in one array, raw or as LZ4 blocks. The
 //! kernel's interface is declared here and not taken from `spillway-platform`, so that a floor
 //! does not move with the code that is measured against it.
 
@@ -10,9 +11,10 @@ use std::{io, mem, ptr, thread};
 
 use lz4_flex::block;
 
+use crate::bound::Bound;
 use crate::clock::{Clock, SharedTimes, Times};
 use crate::pages::{self, Region};
-use crate::spec::{Content, Handler, PAGE, Spec};
+use crate::spec::{Content, Floor as Wanted, Handler, PAGE, Spec};
 
 const UFFD_API: u64 = 0xAA;
 const UFFD_FEATURE_SIGBUS: u64 = 1 << 7;
@@ -21,6 +23,8 @@ const UFFDIO_REGISTER_MODE_MISSING: u64 = 1;
 const UFFDIO_API: libc::Ioctl = read_write::<UffdioApi>(0x3F);
 const UFFDIO_REGISTER: libc::Ioctl = read_write::<UffdioRegister>(0x00);
 const UFFDIO_COPY: libc::Ioctl = read_write::<UffdioCopy>(0x03);
+/// Takes the same five words as a copy.
+const UFFDIO_MOVE: libc::Ioctl = read_write::<UffdioCopy>(0x05);
 
 /// `_IOWR(0xAA, number, T)` of the kernel's headers.
 const fn read_write<T>(number: libc::Ioctl) -> libc::Ioctl {
@@ -69,7 +73,9 @@ struct Frame([u8; PAGE]);
 pub struct Floor {
     descriptor: OwnedFd,
     first: usize,
+    pages: usize,
     stored: Stored,
+    bound: Option<Bound>,
     clock: Clock,
     times: SharedTimes,
 }
@@ -88,26 +94,28 @@ pub fn start(
     region: &Region,
     spec: &Spec,
     clock: Clock,
-    handler: Handler,
+    wanted: Wanted,
 ) -> io::Result<&'static Floor> {
+    let handler = wanted.handler;
     let stored = Stored::of(spec)?;
     warm_frames(region)?;
     let features = if handler == Handler::Signal { UFFD_FEATURE_SIGBUS } else { 0 };
     let floor = Floor {
         descriptor: open(features)?,
         first: region.address(),
+        pages: region.pages(),
         stored,
+        bound: wanted.local_pages.map(Bound::new).transpose()?,
         clock,
         times: SharedTimes::new(),
     };
-    let mut register = UffdioRegister {
-        start: region.address() as u64,
-        bytes: (region.pages() * PAGE) as u64,
-        mode: UFFDIO_REGISTER_MODE_MISSING,
-        ioctls: 0,
-    };
-    ioctl(floor.descriptor.as_raw_fd(), UFFDIO_REGISTER, &mut register)?;
+    floor.register(region)?;
     let floor = FLOOR.get_or_init(|| floor);
+    if let Some(bound) = &floor.bound {
+        floor.register(bound.window())?;
+        let content = spec.content;
+        thread::spawn(move || bound.evict(floor, content));
+    }
     match handler {
         Handler::Signal => take_sigbus()?,
         Handler::Thread => {
@@ -125,6 +133,38 @@ impl Floor {
         self.times.read()
     }
 
+    /// How many pages there are.
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
+    fn register(&self, region: &Region) -> io::Result<()> {
+        let mut register = UffdioRegister {
+            start: region.address() as u64,
+            bytes: (region.pages() * PAGE) as u64,
+            mode: UFFDIO_REGISTER_MODE_MISSING,
+            ioctls: 0,
+        };
+        ioctl(self.descriptor.as_raw_fd(), UFFDIO_REGISTER, &mut register)
+    }
+
+    /// Moves a page to `target`, which is empty.
+    pub fn move_out(&self, page: usize, target: usize) {
+        let from = (self.first + page * PAGE) as u64;
+        loop {
+            let mut move_one =
+                UffdioCopy { to: target as u64, from, bytes: PAGE as u64, mode: 0, copied: 0 };
+            match ioctl(self.descriptor.as_raw_fd(), UFFDIO_MOVE, &mut move_one) {
+                Ok(()) => return,
+                // The kernel has the page at work (it is being faulted in, or collected).
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EAGAIN)) => {
+                    thread::yield_now();
+                }
+                Err(_) => std::process::abort(),
+            }
+        }
+    }
+
     /// Brings in the page at `address`.
     fn answer(&self, address: usize) {
         let began = Clock::ticks();
@@ -139,6 +179,9 @@ impl Floor {
                 }
                 self.copy(page, frame.0.as_ptr());
             }
+        }
+        if let Some(bound) = &self.bound {
+            bound.note(page);
         }
         self.times.add(self.clock.since_ns(began));
     }

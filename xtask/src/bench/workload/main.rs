@@ -4,6 +4,7 @@
 //! Started as `bench-workload SPEC`, with a [`Spec`] as JSON.
 
 mod access;
+mod bound;
 mod clock;
 mod floor;
 mod pages;
@@ -32,7 +33,7 @@ fn run(spec: &Spec) -> anyhow::Result<Outcome> {
     let clock = Clock::calibrate();
     let region = Region::map(spec.pages)?;
     let handler = match spec.floor {
-        Some(handler) => Some(floor::start(&region, spec, clock, handler)?),
+        Some(floor) => Some(floor::start(&region, spec, clock, floor)?),
         None => {
             for page in 0..spec.pages {
                 pages::fill(region.page(page), page, spec.content);

@@ -15,6 +15,8 @@ pub struct Region {
 
 // SAFETY: the mapping lives until the process ends, and threads touch it by volatile accesses.
 unsafe impl Sync for Region {}
+// SAFETY: as above; no thread owns it.
+unsafe impl Send for Region {}
 
 impl Region {
     /// Maps `pages` pages; none is resident yet.

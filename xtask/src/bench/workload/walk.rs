@@ -18,10 +18,11 @@ pub fn of(spec: &Spec, thread: usize) -> Walk {
     let pages = spec.pages;
     let share = pages / spec.threads;
     let mut random = SmallRng::seed_from_u64(0x5B11 + thread as u64);
-    match (spec.pattern, spec.floor) {
-        (Pattern::Random, None) => Box::new(move || random.random_range(0..pages)),
+    let once = spec.floor.is_some_and(|floor| floor.local_pages.is_none());
+    match (spec.pattern, once) {
+        (Pattern::Random, false) => Box::new(move || random.random_range(0..pages)),
         // Without eviction a page faults once only: draw without putting back.
-        (Pattern::Random | Pattern::Zipf, Some(_)) => {
+        (Pattern::Random | Pattern::Zipf, true) => {
             let mut order: Vec<usize> = (thread * share..(thread + 1) * share).collect();
             order.shuffle(&mut random);
             let mut order = order.into_iter().cycle();
@@ -31,7 +32,7 @@ pub fn of(spec: &Spec, thread: usize) -> Walk {
             let mut order = (thread * share..(thread + 1) * share).cycle();
             Box::new(move || order.next().unwrap_or(0))
         }
-        (Pattern::Zipf, None) => zipf(spec, thread, random),
+        (Pattern::Zipf, false) => zipf(spec, thread, random),
     }
 }
 

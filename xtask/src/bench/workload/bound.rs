@@ -1,0 +1,106 @@
+//! Keeps the bare handler's pages within a bound: the least that eviction can cost beside the faults.
+//!
+//! A thread of its own moves the oldest pages out, a batch at a time (`UFFDIO_MOVE` into a window,
+//! a copy or the codec, the window given back). No table, no store, no choice of victims, nobody
+//! to account to. What a page held is not kept: it comes back as it was at the start.
+
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+use std::{io, ptr, slice, thread};
+
+use lz4_flex::block;
+
+use crate::floor::Floor;
+use crate::pages::Region;
+use crate::spec::{Content, PAGE};
+
+/// Pages that leave together.
+const BATCH: usize = 64;
+/// Between looks for too many pages.
+const PAUSE: Duration = Duration::from_micros(100);
+
+/// The pages that are in, in the order in which they came, and where they go.
+pub struct Bound {
+    local_pages: usize,
+    /// Places of a ring: page numbers plus one, 0 when free.
+    order: Box<[AtomicU32]>,
+    came: AtomicUsize,
+    left: AtomicUsize,
+    window: Region,
+}
+
+impl Bound {
+    pub fn new(local_pages: usize) -> io::Result<Self> {
+        let places = (2 * local_pages).next_power_of_two();
+        Ok(Self {
+            local_pages,
+            order: (0..places).map(|_| AtomicU32::new(0)).collect(),
+            came: AtomicUsize::new(0),
+            left: AtomicUsize::new(0),
+            window: Region::map(BATCH)?,
+        })
+    }
+
+    /// Where victims pass through.
+    pub fn window(&self) -> &Region {
+        &self.window
+    }
+
+    /// Notes a page that has come in; waits while too many have.
+    pub fn note(&self, page: usize) {
+        let at = self.came.fetch_add(1, Ordering::Relaxed);
+        while at >= self.left.load(Ordering::Acquire) + self.order.len() {
+            thread::yield_now();
+        }
+        self.order[at % self.order.len()].store(page as u32 + 1, Ordering::Release);
+    }
+
+    /// The oldest page.
+    fn next(&self) -> Option<usize> {
+        let left = self.left.load(Ordering::Relaxed);
+        let page = self.order[left % self.order.len()].swap(0, Ordering::Acquire);
+        if page == 0 {
+            return None;
+        }
+        self.left.store(left + 1, Ordering::Release);
+        Some(page as usize - 1)
+    }
+
+    /// Moves pages out for ever.
+    pub fn evict(&self, floor: &Floor, content: Content) {
+        // Ones, so that the memory is there before it is wanted.
+        let mut kept = vec![1; floor.pages() * PAGE];
+        let mut packed = vec![0; block::get_maximum_output_size(PAGE)];
+        loop {
+            // A whole batch at a time, and asleep in between: the cores are for the faults.
+            let came = self.came.load(Ordering::Relaxed);
+            if came - self.left.load(Ordering::Relaxed) < self.local_pages {
+                thread::sleep(PAUSE);
+                continue;
+            }
+            let victims: Vec<usize> = std::iter::from_fn(|| self.next()).take(BATCH).collect();
+            for (at, &page) in victims.iter().enumerate() {
+                let target = self.window.address() + at * PAGE;
+                floor.move_out(page, target);
+                // SAFETY: the page was just moved there, and only this thread uses the window.
+                let victim = unsafe { slice::from_raw_parts(target as *const u8, PAGE) };
+                match content {
+                    Content::Random => kept[page * PAGE..][..PAGE].copy_from_slice(victim),
+                    Content::Half => {
+                        let length = block::compress_into(victim, &mut packed).unwrap_or(0);
+                        kept[page * PAGE..][..length].copy_from_slice(&packed[..length]);
+                    }
+                }
+            }
+            // SAFETY: the window is this thread's own, and nobody needs what is in it.
+            unsafe {
+                let bytes = self.window.pages() * PAGE;
+                libc::madvise(
+                    ptr::with_exposed_provenance_mut(self.window.address()),
+                    bytes,
+                    libc::MADV_DONTNEED,
+                );
+            }
+        }
+    }
+}
