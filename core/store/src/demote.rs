@@ -41,6 +41,8 @@ enum Bytes<'a> {
     Packed(CellPin<'a>),
 }
 
+type Candidates<'a> = [Option<Candidate<'a>>; WRITE_PAGES_MAX];
+
 impl Candidate<'_> {
     /// Whether others hold the frame too, entries or readers: then moving this one frees nothing.
     fn is_shared(&self) -> bool {
@@ -59,15 +61,15 @@ impl Candidate<'_> {
 
 impl Store {
     /// Moves up to `pages_max` pages down: the oldest raw pages to the compressed tier (when the
-    /// store compresses); then, while memory is close to its capacity, the coldest to the file tier
-    /// (when there is one). Gives the pages that were moved; 0 means that nothing could be.
+    /// store compresses); then, while memory is close to its capacity, the coldest to the blade or the
+    /// file tier (when there is one). Gives the pages that were moved; 0 means that nothing could be.
     ///
     /// A page that LZ4 does not shrink by a quarter stays raw, and is looked at only once: unpacking
     /// it would cost each reader more than a microsecond for little memory.
     pub fn demote(&self, pages_max: usize, scratch: &mut Scratch) -> usize {
         self.advance();
         let mut moved = if self.config.compress { self.pack_oldest(pages_max, scratch) } else { 0 };
-        while moved < pages_max && self.files.is_some() && self.is_low() {
+        while moved < pages_max && self.has_below() && self.is_low() {
             let count = self.page_out(pages_max - moved, scratch);
             if count == 0 {
                 break;
@@ -103,6 +105,11 @@ impl Store {
         Ok(freed)
     }
 
+    /// Whether there is a tier below memory.
+    const fn has_below(&self) -> bool {
+        self.files.is_some() || self.blade.is_some()
+    }
+
     fn is_low(&self) -> bool {
         if self.budget().left(Use::Index) < INDEX_LOW_BYTES {
             return true;
@@ -128,10 +135,12 @@ impl Store {
         packed
     }
 
-    /// Writes up to `pages_max` of the coldest pages to a file, at most [`WRITE_PAGES_MAX`]. Gives
-    /// the pages written.
+    /// Moves up to `pages_max` of the coldest pages to the blade or, what that does not take, to a
+    /// file; at most [`WRITE_PAGES_MAX`]. Gives the pages moved.
     pub(crate) fn page_out(&self, pages_max: usize, scratch: &mut Scratch) -> usize {
-        let Some(files) = &self.files else { return 0 };
+        if !self.has_below() {
+            return 0;
+        }
         let lists: &[List] = if self.config.compress {
             &[List::StiffFrames, List::Packed]
         } else {
@@ -148,21 +157,68 @@ impl Store {
                 self.settle(candidate, None);
                 continue;
             }
-            if let Bytes::Packed(cell) = &candidate.bytes
-                && !unpack(cell, &mut scratch.pages[count].0)
-            {
-                // Memory is damaged. The reader gets the error, not another page.
-                self.settle(candidate, None);
-                continue;
-            }
             candidates[count] = Some(candidate);
             count += 1;
         }
         if count == 0 {
             return 0;
         }
-        let written = files.write(&pages_of(&candidates, &scratch.pages)[..count], self.budget());
-        for (candidate, number) in candidates.into_iter().flatten().zip(0..) {
+        let sent = self.move_to_blade(&mut candidates);
+        sent + self.move_to_file(candidates, scratch)
+    }
+
+    /// Sends pages to the blade as they lie, packed or not. Those that it takes are no candidates
+    /// any more. Gives how many they are.
+    fn move_to_blade<'a>(&'a self, candidates: &mut Candidates<'a>) -> usize {
+        if self.blade.is_none() {
+            return 0;
+        }
+        let mut contents: [&[u8]; WRITE_PAGES_MAX] = [&[]; WRITE_PAGES_MAX];
+        let mut count = 0;
+        for candidate in candidates.iter().flatten() {
+            contents[count] = match &candidate.bytes {
+                Bytes::Raw(page) => &page[..],
+                Bytes::Packed(cell) => cell,
+            };
+            count += 1;
+        }
+        let mut places = [None; WRITE_PAGES_MAX];
+        self.send_to_blade(&contents[..count], &mut places);
+        let mut moved = 0;
+        for (candidate, place) in candidates.iter_mut().zip(places) {
+            if let Some(place) = place
+                && let Some(candidate) = candidate.take()
+            {
+                self.settle(candidate, Some(Place::Blade(place)));
+                moved += 1;
+            }
+        }
+        moved
+    }
+
+    /// Writes pages to a file. Gives how many were written.
+    fn move_to_file(&self, candidates: Candidates<'_>, scratch: &mut Scratch) -> usize {
+        let mut left = [const { None }; WRITE_PAGES_MAX];
+        let mut count = 0;
+        for candidate in candidates.into_iter().flatten() {
+            if let Bytes::Packed(cell) = &candidate.bytes
+                && self.files.is_some()
+                && !unpack(cell, &mut scratch.pages[count].0)
+            {
+                // Memory is damaged. The reader gets the error, not another page.
+                self.settle(candidate, None);
+                continue;
+            }
+            left[count] = Some(candidate);
+            count += 1;
+        }
+        let written = match &self.files {
+            Some(files) if count > 0 => {
+                files.write(&pages_of(&left, &scratch.pages)[..count], self.budget())
+            }
+            _ => None,
+        };
+        for (candidate, number) in left.into_iter().flatten().zip(0..) {
             let place = written.map(|at| Place::Disk { file: at.file, slot: at.first + number });
             self.settle(candidate, place);
         }
@@ -278,7 +334,7 @@ fn same_memory(a: Slot, b: Slot) -> bool {
 }
 
 fn pages_of<'a>(
-    candidates: &'a [Option<Candidate<'a>>; WRITE_PAGES_MAX],
+    candidates: &'a Candidates<'a>,
     unpacked: &'a [PageBuf],
 ) -> [&'a [u8; PAGE_BYTES]; WRITE_PAGES_MAX] {
     core::array::from_fn(|number| match &candidates[number] {

@@ -44,6 +44,9 @@ pub enum Error {
     /// What came back from a lower tier is not what was stored.
     #[error("stored bytes are corrupt: checksum mismatch")]
     Corrupt,
+    /// The value went to a blade, which does not give it back: it has lost it, or does not answer.
+    #[error("the blade does not give the value back")]
+    Gone,
     /// More readers hold the value at once than can be counted (50,000).
     #[error("too many readers of one value")]
     Busy,

@@ -2,6 +2,7 @@
 
 use core::ops::Deref;
 
+use spillway_tiers::blade::BladePlace;
 use spillway_tiers::lz4::unpack;
 use spillway_tiers::sync::Ordering;
 use spillway_tiers::{CellPin, LargePin, PageBuf, Pinned, SlotRead, fill_word};
@@ -18,7 +19,7 @@ const DISK_TRIES: usize = 3;
 
 /// A value that stays where it is while it is read.
 #[derive(Debug)]
-enum Held<'a> {
+pub(crate) enum Held<'a> {
     Miss,
     /// Longer than the reader has room for; the length.
     Short(usize),
@@ -29,10 +30,11 @@ enum Held<'a> {
     Large(LargePin<'a>),
     /// A slot may be reused while it is read: the noted checksum tells.
     Disk(SlotRead<'a>),
+    Blade(BladePlace),
 }
 
 impl Held<'_> {
-    /// Shows the value in parts with their offsets; one in a file is not shown.
+    /// Shows the value in parts with their offsets; one in a lower tier is not shown.
     #[inline]
     fn show(
         &self,
@@ -40,7 +42,7 @@ impl Held<'_> {
         take: &mut impl FnMut(usize, &[u8]),
     ) -> Result<Get, Error> {
         let length = match self {
-            Self::Miss | Self::Disk(_) => return Ok(Get::Miss),
+            Self::Miss | Self::Disk(_) | Self::Blade(_) => return Ok(Get::Miss),
             Self::Short(length) => return Ok(Get::Short(*length)),
             Self::Raw(frame, length) => {
                 take(0, &frame[..*length]);
@@ -100,6 +102,12 @@ enum Source<'a> {
 
 static ZERO: PageBuf = PageBuf::ZERO;
 
+impl<'a> PageRef<'a> {
+    pub(crate) const fn buffered(page: &'a PageBuf) -> Self {
+        Self(Source::Buffer(page))
+    }
+}
+
 impl Deref for PageRef<'_> {
     type Target = [u8; PAGE_BYTES];
 
@@ -145,7 +153,9 @@ impl Store {
                 large.read(&mut value[..length]);
                 length
             }
-            held @ Held::Disk(_) => return self.get_from_file(held, pool, key, value),
+            held @ (Held::Disk(_) | Held::Blade(_)) => {
+                return self.get_from_below(held, pool, key, value);
+            }
         };
         Ok(Get::Hit(length))
     }
@@ -153,7 +163,7 @@ impl Store {
     /// Reads a page by way of an aligned buffer on the stack.
     #[cold]
     #[inline(never)]
-    fn get_from_file(
+    fn get_from_below(
         &self,
         held: Held<'_>,
         pool: PoolId,
@@ -198,7 +208,7 @@ impl Store {
         mut take: impl FnMut(usize, &[u8]),
     ) -> Result<Get, Error> {
         let held = self.hold(pool, key, room, true)?;
-        if let Held::Disk(_) = held {
+        if let Held::Disk(_) | Held::Blade(_) = held {
             let Some(page) = self.page_of(held, pool, key, scratch)? else { return Ok(Get::Miss) };
             take(0, &*page);
             return Ok(Get::Hit(PAGE_BYTES));
@@ -233,6 +243,13 @@ impl Store {
                 }
                 Held::Disk(_) if tries < DISK_TRIES => continue,
                 Held::Disk(_) => return Err(Error::Corrupt),
+                Held::Blade(place) => match self.page_from_blade(*place, pool, key, scratch)? {
+                    Some(page) => {
+                        take(0, &*page);
+                        Get::Hit(PAGE_BYTES)
+                    }
+                    None => Get::Miss,
+                },
                 _ => held.show(scratch, &mut take)?,
             };
             // What is held can't be freed, so an equal slot still means the value that was shown.
@@ -282,7 +299,7 @@ impl Store {
             let length = part.len().min(room.len());
             room[..length].copy_from_slice(&part[..length]);
         };
-        if let Held::Disk(_) = held {
+        if let Held::Disk(_) | Held::Blade(_) = held {
             let Some(page) = self.page_of(held, pool, key, &mut scratch)? else {
                 return Ok(Get::Miss);
             };
@@ -307,7 +324,7 @@ impl Store {
     }
 
     /// Makes a held value a page.
-    fn page_of<'a>(
+    pub(crate) fn page_of<'a>(
         &'a self,
         held: Held<'a>,
         pool: PoolId,
@@ -332,6 +349,7 @@ impl Store {
         }
         let source = match held {
             Held::Miss | Held::Disk(_) => return Ok(None),
+            Held::Blade(place) => return self.page_from_blade(place, pool, key, scratch),
             Held::Short(length) => return Err(Error::NotAPage(length)),
             Held::Raw(page, PAGE_BYTES) => Source::Frame(page),
             Held::Raw(_, length) => return Err(Error::NotAPage(length)),
@@ -354,7 +372,13 @@ impl Store {
 
     /// Looks a value up and keeps it from being freed; `room` is what the reader can take, bytes.
     /// The first look of a get is counted.
-    fn hold(&self, pool: PoolId, key: Key, room: usize, first: bool) -> Result<Held<'_>, Error> {
+    pub(crate) fn hold(
+        &self,
+        pool: PoolId,
+        key: Key,
+        room: usize,
+        first: bool,
+    ) -> Result<Held<'_>, Error> {
         self.hold_slot(pool, key, Look { first, ..Look::new(room) }).map(|(held, _)| held)
     }
 
@@ -396,9 +420,11 @@ impl Store {
         match slot.place() {
             Place::Small { length, .. } | Place::Raw { length, .. } => usize::from(length),
             Place::Large { cell } => self.large().length(cell),
-            Place::Empty | Place::Packed { .. } | Place::Uniform { .. } | Place::Disk { .. } => {
-                PAGE_BYTES
-            }
+            Place::Empty
+            | Place::Packed { .. }
+            | Place::Uniform { .. }
+            | Place::Disk { .. }
+            | Place::Blade(_) => PAGE_BYTES,
         }
     }
 
@@ -422,6 +448,7 @@ impl Store {
             Place::Disk { file, slot } => {
                 self.files.as_ref().map(|files| Held::Disk(files.hold(file, slot)))
             }
+            Place::Blade(place) => Some(Held::Blade(place)),
         }
     }
 
@@ -446,8 +473,8 @@ impl Store {
                 Held::Uniform(word)
             }
             Place::Large { cell } => Held::Large(self.large().adopt(cell)),
-            // Ephemeral values are dropped under pressure, never written to files.
-            Place::Disk { .. } => Held::Miss,
+            // Ephemeral values are dropped under pressure, never moved to lower tiers.
+            Place::Disk { .. } | Place::Blade(_) => Held::Miss,
         }
     }
 }

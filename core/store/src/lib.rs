@@ -6,6 +6,7 @@
 //! publishes it. So every operation on a handle takes effect at one instant under its shard's lock.
 
 mod batch;
+mod blade;
 mod client;
 mod config;
 mod demote;

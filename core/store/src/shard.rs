@@ -167,6 +167,11 @@ impl Store {
                     files.free(file, slot);
                 }
             }
+            Place::Blade(place) => {
+                if let Some(blade) = &self.blade {
+                    blade.free(place);
+                }
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! The eight bytes of an index entry: where a value lies and who pays for it.
 
 use spillway_tiers::NONE;
+use spillway_tiers::blade::{BladePlace, INDEXES_MAX, OBJECTS_MAX};
 
 /// Bits of a slot, from the lowest: place 35, owner 12, length 13, listed 1, kind 3.
 const PLACE_BITS: u32 = 35;
@@ -18,6 +19,8 @@ const STIFF_SHIFT: u32 = LENGTH_BITS - 1;
 pub(crate) const CLIENTS_MAX: usize = 1 << OWNER_BITS;
 /// Files that the file tier can have at the same time, bits.
 const FILE_BITS: u32 = 8;
+/// Objects on blades that a run can have at the same time, bits.
+const OBJECT_BITS: u32 = OBJECTS_MAX.ilog2();
 
 /// Where a value lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +39,8 @@ pub(crate) enum Place {
     Large { cell: u32 },
     /// A page in a file.
     Disk { file: u8, slot: u32 },
+    /// A page on a blade; it is packed if it is shorter than a page.
+    Blade(BladePlace),
 }
 
 /// An index entry.
@@ -57,6 +62,9 @@ impl Slot {
             Place::Uniform { word } => (4, 0, u64::from(word)),
             Place::Large { cell } => (5, 0, u64::from(cell)),
             Place::Disk { file, slot } => (6, 0, u64::from(slot) << FILE_BITS | u64::from(file)),
+            Place::Blade(BladePlace { object, index, length }) => {
+                (7, length, u64::from(index) << OBJECT_BITS | u64::from(object))
+            }
         };
         debug_assert!(at < 1 << PLACE_BITS && u64::from(length) < 1 << LENGTH_BITS);
         Self(
@@ -105,12 +113,18 @@ impl Slot {
             3 => Place::Packed { cell: low, length },
             4 => Place::Uniform { word: low },
             5 => Place::Large { cell: low },
-            _ => Place::Disk { file: at as u8, slot: (at >> FILE_BITS) as u32 },
+            6 => Place::Disk { file: at as u8, slot: (at >> FILE_BITS) as u32 },
+            _ => Place::Blade(BladePlace {
+                object: (at & ((1 << OBJECT_BITS) - 1)) as u16,
+                index: (at >> OBJECT_BITS) as u32,
+                length,
+            }),
         }
     }
 }
 
 const _: () = assert!(KIND_SHIFT + 3 == 64 && NONE == u32::MAX);
+const _: () = assert!(OBJECT_BITS + INDEXES_MAX.ilog2() == PLACE_BITS);
 
 #[cfg(test)]
 mod tests {
@@ -126,6 +140,7 @@ mod tests {
             Place::Uniform { word: u32::MAX },
             Place::Large { cell: 1 },
             Place::Disk { file: 255, slot: (1 << 27) - 1 },
+            Place::Blade(BladePlace { object: 4095, index: INDEXES_MAX - 1, length: 4096 }),
         ];
         for place in places {
             let slot = Slot::new(place, 4095).with_listed(true);

@@ -1,5 +1,6 @@
 //! The store itself: opening, and what it tells about itself.
 
+use spillway_tiers::blade::Blade;
 use spillway_tiers::sync::{AtomicU64, Lock, Ordering};
 use spillway_tiers::{Arena, Budget, Cells, Files, GrowArray, Large, Use, zeroed_slice};
 use spillway_types::{ClientId, PAGE_BYTES, Statistics};
@@ -29,6 +30,7 @@ pub struct Store {
     pub(crate) arena: Arena,
     pub(crate) cells: Cells,
     pub(crate) files: Option<Files>,
+    pub(crate) blade: Option<Blade>,
     pub(crate) shards: Box<[Lock<Index>]>,
     pub(crate) clients: Box<[Client]>,
     /// No client has a number beyond this.
@@ -82,6 +84,7 @@ impl Store {
             arena,
             cells: Cells::default(),
             files,
+            blade: None,
             shards,
             clients: zeroed_slice(CLIENTS_MAX),
             clients_high: AtomicU64::new(0),

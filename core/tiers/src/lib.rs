@@ -1,10 +1,11 @@
-//! Where bytes lie: memory, compressed memory, file.
+//! Where bytes lie: memory, compressed memory, file, blade.
 //!
 //! The crate knows nothing of clients' keys. It hands out frames and cells of a mapped region,
-//! packs pages with LZ4, and keeps pages in files. All of it runs on bare tasks inside foreign
+//! packs pages with LZ4, keeps pages in files and sends them to blades. All of it runs on bare tasks inside foreign
 //! programs: no thread-local storage, no libc calls, no allocation after opening.
 
 mod arena;
+pub mod blade;
 mod cells;
 mod dedup;
 mod file;

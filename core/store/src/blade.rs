@@ -1,0 +1,151 @@
+//! The blade tier as the store uses it: pages that went to another process or host, and come back.
+
+use spillway_tiers::blade::{Blade, BladePlace, READ_PAGES_MAX, Read, ReadError, SEALED_BYTES_MAX};
+use spillway_tiers::lz4::unpack;
+use spillway_tiers::{PageBuf, WRITE_PAGES_MAX};
+use spillway_types::{Key, PAGE_BYTES, PoolId};
+
+use crate::error::Error;
+use crate::get::{Held, PageRef};
+use crate::store::Store;
+
+impl From<ReadError> for Error {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Corrupt => Self::Corrupt,
+            ReadError::Gone => Self::Gone,
+        }
+    }
+}
+
+impl Store {
+    /// Gives the store a blade, to which the coldest pages go before they go to files.
+    #[must_use]
+    pub fn with_blade(mut self, blade: Blade) -> Self {
+        self.blade = Some(blade);
+        self
+    }
+
+    /// The blade tier, if there is one.
+    pub const fn blade(&self) -> Option<&Blade> {
+        self.blade.as_ref()
+    }
+
+    /// Reads a page that lies on the blade, unless it is found to have gone elsewhere meanwhile.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn page_from_blade<'a>(
+        &'a self,
+        place: BladePlace,
+        pool: PoolId,
+        key: Key,
+        scratch: &'a mut PageBuf,
+    ) -> Result<Option<PageRef<'a>>, Error> {
+        let blade = self.blade.as_ref().ok_or(Error::Gone)?;
+        let mut sealed = [0; SEALED_BYTES_MAX];
+        let mut read = [Read { place, room: &mut sealed, outcome: Err(ReadError::Gone) }];
+        blade.read(&mut read);
+        let [read] = read;
+        if let Err(error) = read.outcome {
+            return match self.hold(pool, key, PAGE_BYTES, false)? {
+                Held::Blade(still) if still == place => Err(error.into()),
+                held => self.page_of(held, pool, key, scratch),
+            };
+        }
+        if !open_page(place, read.room, scratch) {
+            return Err(Error::Corrupt);
+        }
+        Ok(Some(PageRef::buffered(scratch)))
+    }
+
+    /// Reads pages, those on the blade several at a time. Gives how many came before the first that
+    /// did not: [`Store::read_page`] says why.
+    ///
+    /// # Panics
+    /// When there is not a page of room for each key.
+    pub fn read_run(&self, pool: PoolId, keys: &[Key], pages: &mut [PageBuf]) -> usize {
+        let pages = &mut pages[..keys.len()];
+        for (keys, run) in keys.chunks(READ_PAGES_MAX).zip(0..) {
+            let begin = run * READ_PAGES_MAX;
+            let came = self.read_some(pool, keys, &mut pages[begin..begin + keys.len()]);
+            if came < keys.len() {
+                return begin + came;
+            }
+        }
+        keys.len()
+    }
+
+    /// [`Store::read_run`] for as many pages as the blade gives at once.
+    fn read_some(&self, pool: PoolId, keys: &[Key], pages: &mut [PageBuf]) -> usize {
+        let mut places = [None; READ_PAGES_MAX];
+        let mut come = [false; READ_PAGES_MAX];
+        for (at, (&key, page)) in keys.iter().zip(pages.iter_mut()).enumerate() {
+            match self.hold(pool, key, PAGE_BYTES, true) {
+                Ok(Held::Blade(place)) => places[at] = Some(place),
+                Ok(held) => come[at] = self.copy_page(held, pool, key, page),
+                Err(_) => {}
+            }
+        }
+        let mut sealed = [[0; SEALED_BYTES_MAX]; READ_PAGES_MAX];
+        let mut count = 0;
+        let mut placed = places.iter().flatten();
+        let mut reads = sealed.each_mut().map(|room| {
+            let place = placed.next().copied();
+            count += usize::from(place.is_some());
+            let place = place.unwrap_or(BladePlace { object: 0, index: 0, length: 0 });
+            Read { place, room, outcome: Err(ReadError::Gone) }
+        });
+        if let Some(blade) = self.blade.as_ref().filter(|_| count > 0) {
+            blade.read(&mut reads[..count]);
+        }
+        let mut reads = reads.into_iter();
+        for (at, place) in places.iter().enumerate() {
+            if place.is_some()
+                && let Some(read) = reads.next()
+            {
+                come[at] = read.outcome.is_ok() && open_page(read.place, read.room, &mut pages[at]);
+            }
+        }
+        come[..keys.len()].iter().take_while(|came| **came).count()
+    }
+
+    fn copy_page(&self, held: Held<'_>, pool: PoolId, key: Key, page: &mut PageBuf) -> bool {
+        let mut scratch = PageBuf::ZERO;
+        match self.page_of(held, pool, key, &mut scratch) {
+            Ok(Some(found)) => {
+                page.0.copy_from_slice(&*found);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Sends what is in `contents` to the blade. A place for each that is safe there.
+    pub(crate) fn send_to_blade(
+        &self,
+        contents: &[&[u8]],
+        places: &mut [Option<BladePlace>; WRITE_PAGES_MAX],
+    ) {
+        if let Some(blade) = self.blade.as_ref().filter(|blade| blade.takes()) {
+            blade.write(contents, places, self.budget());
+        }
+    }
+
+    /// Deals with the blade off the way of any page: removes up to `most` values that were freed, and
+    /// tries to come back to a blade that is down. Gives how many values there were.
+    pub fn tend_blade(&self, most: usize) -> usize {
+        let Some(blade) = &self.blade else { return 0 };
+        blade.tend();
+        blade.tidy(most)
+    }
+}
+
+/// Copies or unpacks a value that was opened.
+fn open_page(place: BladePlace, value: &[u8; SEALED_BYTES_MAX], page: &mut PageBuf) -> bool {
+    let content = &value[..usize::from(place.length)];
+    if content.len() == PAGE_BYTES {
+        page.0.copy_from_slice(content);
+        return true;
+    }
+    unpack(content, &mut page.0)
+}

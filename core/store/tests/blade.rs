@@ -1,0 +1,346 @@
+//! Pages on a blade: what goes there comes back or is told to be gone, in one process and in those
+//! that fork from it; and nothing stays behind.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use spillway_store::{
+    ClientConfig, ClientId, Config, Error, Get, Key, PAGE_BYTES, PageBuf, PoolId, PoolSpec, Put,
+    Scratch, Store,
+};
+use spillway_tiers::blade::{Blade, Carried, Carrier, KEY_BYTES, Ledger, Parcel, Seal, Wanted};
+
+const MIB: u64 = 1 << 20;
+const PAGES: u32 = 3000;
+
+/// A blade in the same process: another store.
+#[derive(Debug)]
+struct Shelf {
+    store: Store,
+    client: ClientId,
+    pool: PoolId,
+    down: AtomicBool,
+    /// One bit of each value that comes back is turned.
+    lying: AtomicBool,
+}
+
+impl Shelf {
+    fn new() -> &'static Self {
+        let store = Store::open(Config::embedded(64 * MIB)).expect("open");
+        let client = store.add_client(ClientConfig::default()).expect("client");
+        let pool = store.create_pool(client, PoolSpec::PERSISTENT).expect("pool");
+        let (down, lying) = (AtomicBool::new(false), AtomicBool::new(false));
+        Box::leak(Box::new(Self { store, client, pool, down, lying }))
+    }
+
+    fn values(&self) -> u64 {
+        let mut values = 0;
+        self.store.export(self.pool, |_, _| values += 1).expect("export");
+        values
+    }
+
+    /// What a blade that was restarted empty looks like.
+    fn empty(&self) {
+        let mut keys = Vec::new();
+        self.store.export(self.pool, |key, _| keys.push(key)).expect("export");
+        for key in keys {
+            assert!(self.store.flush(self.pool, key));
+        }
+    }
+}
+
+impl Carrier for Shelf {
+    fn put(&self, parcels: &[Parcel<'_>], outcomes: &mut [Carried]) {
+        for (parcel, outcome) in parcels.iter().zip(outcomes) {
+            *outcome = match self.down.load(Relaxed) {
+                true => Carried::Lost,
+                false => match self.store.put(self.pool, parcel.key, parcel.value) {
+                    Put::Stored => Carried::Done,
+                    Put::Refused(_) => Carried::Refused,
+                },
+            };
+        }
+    }
+
+    fn get(&self, wanted: &mut [Wanted<'_>], _patient: bool) {
+        for one in wanted {
+            one.outcome = match self.down.load(Relaxed) {
+                true => Carried::Lost,
+                false => match self.store.get(self.pool, one.key, one.room) {
+                    Ok(Get::Hit(length)) if length == one.room.len() => Carried::Done,
+                    _ => Carried::Missing,
+                },
+            };
+            if self.lying.load(Relaxed) {
+                one.room[100] ^= 1;
+            }
+        }
+    }
+
+    fn flush(&self, keys: &[Key]) -> bool {
+        keys.iter().for_each(|&key| _ = self.store.flush(self.pool, key));
+        true
+    }
+
+    fn flush_object(&self, object: u64) -> bool {
+        self.store.flush_object(self.pool, object);
+        true
+    }
+
+    fn end_run(&self) {}
+
+    fn is_down(&self) -> bool {
+        self.down.load(Relaxed)
+    }
+
+    fn tend(&self) {}
+
+    fn forget_connections(&self) {}
+
+    fn descriptors(&self) -> Vec<u64> {
+        Vec::new()
+    }
+
+    fn reopen(&self, _: &mut dyn FnMut(u64) -> io::Result<OwnedFd>) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn ledger() -> &'static Ledger {
+    // SAFETY: zeros are an empty ledger.
+    Box::leak(unsafe { Box::<Ledger>::new_zeroed().assume_init() })
+}
+
+/// A store of 2 MiB over a blade.
+struct Far {
+    store: Store,
+    pool: PoolId,
+    scratch: Scratch,
+}
+
+impl Far {
+    fn new(shelf: &'static Shelf, mirror: Option<&'static Shelf>, ledger: &'static Ledger) -> Self {
+        let seal = Seal::encrypted(&[3; KEY_BYTES]);
+        let mirror = mirror.map(|mirror| mirror as &dyn Carrier);
+        let store = Store::open(Config::embedded(2 * MIB)).expect("open");
+        let store = store.with_blade(Blade::new(seal, shelf, mirror, ledger, 0));
+        let client = store.add_client(ClientConfig::default()).expect("client");
+        let pool = store.create_pool(client, PoolSpec::PERSISTENT).expect("pool");
+        Self { store, pool, scratch: Scratch::new() }
+    }
+
+    /// Puts pages, each as often as the store asks for; gives how many it took.
+    fn fill(&mut self, pages: u32) -> u32 {
+        for number in 0..pages {
+            let page = page(number);
+            while let Put::Refused(_) =
+                self.store.put_compressed(self.pool, key(number), &page, &mut self.scratch)
+            {
+                if self.store.demote(64, &mut self.scratch) == 0 {
+                    return number;
+                }
+            }
+        }
+        pages
+    }
+
+    fn read(&self, number: u32) -> Result<bool, Error> {
+        let mut scratch = PageBuf::ZERO;
+        let read = self.store.read_page(self.pool, key(number), &mut scratch)?;
+        Ok(read.is_some_and(|read| *read == page(number)))
+    }
+
+    fn assert_all(&self, pages: u32) {
+        for number in 0..pages {
+            assert!(self.read(number).expect("read"), "page {number}");
+        }
+    }
+
+    fn tidy(&self) {
+        while self.store.tend_blade(1000) > 0 {}
+    }
+}
+
+fn key(number: u32) -> Key {
+    Key::new(5, number)
+}
+
+/// Pages that LZ4 can't shrink, can halve, and that are filled with one word.
+fn page(number: u32) -> [u8; PAGE_BYTES] {
+    let mut state = u64::from(number) << 1 | 1;
+    let mut page = [0; PAGE_BYTES];
+    if number % 7 == 6 {
+        return [number as u8; PAGE_BYTES];
+    }
+    for word in page.chunks_mut(8) {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        word.copy_from_slice(&(state ^ state >> 29).to_ne_bytes());
+    }
+    if number.is_multiple_of(2) {
+        page.chunks_mut(16).for_each(|chunk| chunk[..8].copy_from_slice(b"spillway"));
+    }
+    page
+}
+
+#[test]
+fn pages_go_to_the_blade_and_come_back_one_by_one_and_in_runs() {
+    let shelf = Shelf::new();
+    let mut far = Far::new(shelf, None, ledger());
+    assert_eq!(far.fill(PAGES), PAGES);
+    assert!(shelf.values() > u64::from(PAGES) / 2, "{} values", shelf.values());
+    far.assert_all(PAGES);
+    let mut pages = vec![PageBuf::ZERO; 40];
+    let keys: Vec<Key> = (1000..1040).map(key).collect();
+    assert_eq!(far.store.read_run(far.pool, &keys, &mut pages), 40);
+    for (number, read) in (1000..).zip(&pages) {
+        assert!(read.0 == page(number), "page {number} of the run");
+    }
+    let counts = far.store.blade().unwrap().counts();
+    assert_eq!(counts.lost, 0);
+    assert!(counts.reads > 1000 && counts.read_bytes < counts.reads * 4112, "{counts:?}");
+}
+
+#[test]
+fn what_lies_on_the_blade_is_not_readable_and_same_filled_pages_are_not_there() {
+    let shelf = Shelf::new();
+    let mut far = Far::new(shelf, None, ledger());
+    far.fill(PAGES);
+    shelf
+        .store
+        .export(shelf.pool, |_, value| {
+            assert!(!value.windows(8).any(|part| part == b"spillway"));
+        })
+        .unwrap();
+    assert!(shelf.values() <= u64::from(PAGES) * 6 / 7 + 1);
+}
+
+#[test]
+fn freed_pages_leave_the_blade() {
+    let shelf = Shelf::new();
+    let mut far = Far::new(shelf, None, ledger());
+    far.fill(PAGES);
+    let before = shelf.values();
+    for number in (0..PAGES).step_by(2) {
+        assert!(far.store.flush(far.pool, key(number)));
+    }
+    far.tidy();
+    let after = shelf.values();
+    assert!(after < before * 2 / 3, "{before} before, {after} after");
+    for number in (1..PAGES).step_by(2) {
+        assert!(far.read(number).unwrap(), "page {number}");
+    }
+    for number in (1..PAGES).step_by(2) {
+        far.store.flush(far.pool, key(number));
+    }
+    far.tidy();
+    assert_eq!((shelf.values(), far.store.blade().unwrap().bytes()), (0, 0));
+}
+
+#[test]
+fn a_blade_that_is_full_leaves_the_pages_with_the_store() {
+    let shelf = Shelf::new();
+    shelf.store.set_target(shelf.client, 500).unwrap();
+    let mut far = Far::new(shelf, None, ledger());
+    let filled = far.fill(PAGES);
+    assert!(filled > 500 && filled < PAGES, "{filled} pages");
+    far.assert_all(filled);
+    assert!(far.store.blade().unwrap().counts().refusals > 0);
+}
+
+#[test]
+fn what_was_changed_or_forgotten_by_the_blade_is_an_error_and_never_served() {
+    let shelf = Shelf::new();
+    let mut far = Far::new(shelf, None, ledger());
+    far.fill(PAGES);
+    shelf.lying.store(true, Relaxed);
+    let outcomes = |far: &Far| (0..PAGES).map(|number| far.read(number)).collect::<Vec<_>>();
+    let corrupt = outcomes(&far).iter().filter(|o| matches!(o, Err(Error::Corrupt))).count();
+    assert!(corrupt > 1000, "{corrupt} were seen to be damaged");
+    assert!(!outcomes(&far).iter().any(|outcome| matches!(outcome, Ok(false))));
+    shelf.lying.store(false, Relaxed);
+    far.assert_all(PAGES);
+    shelf.empty();
+    let gone = outcomes(&far).iter().filter(|o| matches!(o, Err(Error::Gone))).count();
+    assert_eq!(gone, corrupt);
+    assert!(!outcomes(&far).iter().any(|outcome| matches!(outcome, Ok(false))));
+}
+
+#[test]
+fn a_mirror_serves_when_the_blade_is_down_damaged_or_empty() {
+    let (shelf, mirror) = (Shelf::new(), Shelf::new());
+    let mut far = Far::new(shelf, Some(mirror), ledger());
+    assert_eq!(far.fill(PAGES), PAGES);
+    assert_eq!(shelf.values(), mirror.values());
+    shelf.down.store(true, Relaxed);
+    far.assert_all(PAGES);
+    shelf.down.store(false, Relaxed);
+    shelf.lying.store(true, Relaxed);
+    far.assert_all(PAGES);
+    shelf.lying.store(false, Relaxed);
+    shelf.empty();
+    far.assert_all(PAGES);
+    assert!(far.store.blade().unwrap().counts().mirror_reads > 3000);
+}
+
+#[test]
+fn while_one_of_the_two_is_down_pages_go_to_the_other() {
+    let (shelf, mirror) = (Shelf::new(), Shelf::new());
+    let mut far = Far::new(shelf, Some(mirror), ledger());
+    shelf.down.store(true, Relaxed);
+    assert_eq!(far.fill(PAGES), PAGES);
+    assert_eq!(shelf.values(), 0);
+    shelf.down.store(false, Relaxed);
+    far.assert_all(PAGES);
+    shelf.down.store(true, Relaxed);
+    mirror.down.store(true, Relaxed);
+    assert!(matches!(far.read(0), Err(Error::Gone)));
+}
+
+#[test]
+fn after_a_fork_both_have_their_values_and_nothing_stays_when_both_are_gone() {
+    let (shelf, ledger) = (Shelf::new(), ledger());
+    let mut parent = Far::new(shelf, None, ledger);
+    parent.fill(PAGES);
+    parent.tidy();
+    // What a fork copies, this process makes a second time: a child that holds the same objects and
+    // writes to others. The child's index is stood in for by the parent's, read before it changes.
+    let blade = parent.store.blade().unwrap();
+    blade.share(1);
+    let at_fork = shelf.values();
+    // The parent replaces everything. The child still holds what it had.
+    for number in 0..PAGES {
+        parent.store.flush(parent.pool, key(number));
+    }
+    parent.tidy();
+    assert_eq!(shelf.values(), at_fork, "the child still has these");
+    parent.fill(PAGES);
+    parent.assert_all(PAGES);
+    // The child is killed: whoever finds it dead flushes what nobody holds.
+    ledger.release(1, |name| _ = shelf.store.flush_object(shelf.pool, name));
+    assert!(shelf.values() < at_fork * 5 / 4, "{} values", shelf.values());
+    parent.assert_all(PAGES);
+    parent.store.blade().unwrap().leave();
+    assert_eq!(shelf.values(), 0);
+}
+
+#[test]
+fn objects_that_a_child_has_left_are_tidied_again() {
+    let (shelf, ledger) = (Shelf::new(), ledger());
+    let mut parent = Far::new(shelf, None, ledger);
+    parent.fill(PAGES);
+    parent.store.blade().unwrap().share(1);
+    let at_fork = shelf.values();
+    for number in (0..PAGES).step_by(2) {
+        parent.store.flush(parent.pool, key(number));
+    }
+    parent.tidy();
+    assert_eq!(shelf.values(), at_fork);
+    ledger.release(1, |_| panic!("the parent holds all of it"));
+    parent.store.flush(parent.pool, key(1));
+    parent.tidy();
+    assert!(shelf.values() < at_fork * 2 / 3);
+    for number in (3..PAGES).step_by(2) {
+        assert!(parent.read(number).unwrap(), "page {number}");
+    }
+}

@@ -1,0 +1,561 @@
+//! Pages on a blade: memory of another process or host, behind a [`Carrier`].
+//!
+//! A page goes to the next index of an object of this process's own; no index is ever used twice.
+//! After a fork neither side writes to the objects that both hold ([`Blade::share`]). What is freed
+//! is marked, and removed from the blade later, off the way of any page ([`Blade::tidy`]).
+
+mod carrier;
+mod ledger;
+mod seal;
+
+pub use carrier::{Carried, Carrier, Parcel, Wanted};
+pub use ledger::{HOLDERS_MAX, Ledger, OBJECTS_MAX};
+pub use seal::{KEY_BYTES, SEALED_BYTES_MAX, Seal};
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::file::WRITE_PAGES_MAX;
+use crate::region::{Budget, GrowArray, Use};
+use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering};
+use spillway_types::Key;
+
+/// Values of an object.
+pub const INDEXES_MAX: u32 = 1 << 23;
+/// Most values of one [`Blade::read`].
+pub const READ_PAGES_MAX: usize = 16;
+
+const WORD_BITS: u32 = u64::BITS;
+/// How long nothing is sent after the blade has refused, ns.
+const REFUSED_PAUSE_NS: u64 = 200_000_000;
+/// A call that takes longer counts as a stall, ns.
+const STALL_NS: u64 = 100_000_000;
+
+/// Where a value lies on the blade.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BladePlace {
+    /// Place of the object in the ledger.
+    pub object: u16,
+    /// Index within the object.
+    pub index: u32,
+    /// Bytes of the value before it was sealed.
+    pub length: u16,
+}
+
+/// Why a value did not come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadError {
+    /// Bytes came back, and they are not what was sent.
+    Corrupt,
+    /// No blade has it, or none answers.
+    Gone,
+}
+
+/// A value that is wanted back.
+#[derive(Debug)]
+pub struct Read<'a> {
+    /// Where it lies.
+    pub place: BladePlace,
+    /// Takes its bytes, and holds them when `outcome` is good.
+    pub room: &'a mut [u8; SEALED_BYTES_MAX],
+    /// What became of it.
+    pub outcome: Result<(), ReadError>,
+}
+
+/// What this process knows of an object that it holds.
+#[derive(Debug, Default)]
+struct Object {
+    name: u64,
+    /// A fork made others holders of it, and they may still be.
+    shared: bool,
+    /// It is the one that is written to.
+    grows: bool,
+    live: u32,
+    next: u32,
+    /// Values that were freed and are still on the blade; a bit for each. Kept from object to object.
+    dead: Option<GrowArray<u64>>,
+    dead_count: u32,
+    /// No word before this one has a bit.
+    dead_from: u32,
+}
+
+/// What happened on the way to a blade and back. All only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BladeCounts {
+    /// Pages read back.
+    pub reads: u64,
+    /// Of these, from the mirror.
+    pub mirror_reads: u64,
+    /// Bytes read back, sealed.
+    pub read_bytes: u64,
+    /// Pages sent, to each of blade and mirror that took them.
+    pub writes: u64,
+    /// Bytes sent, sealed.
+    pub written_bytes: u64,
+    /// Pages that a blade refused.
+    pub refusals: u64,
+    /// Pages that could not be had back.
+    pub lost: u64,
+    /// Reads that took longer than 100 ms.
+    pub stalls: u64,
+    /// The longest read, ns.
+    pub stall_max_ns: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    reads: AtomicU64,
+    mirror_reads: AtomicU64,
+    read_bytes: AtomicU64,
+    writes: AtomicU64,
+    written_bytes: AtomicU64,
+    refusals: AtomicU64,
+    lost: AtomicU64,
+    stalls: AtomicU64,
+    stall_max_ns: AtomicU64,
+}
+
+type Buffers = Box<[[u8; SEALED_BYTES_MAX]]>;
+
+/// The blade tier of one process.
+#[derive(Debug)]
+pub struct Blade {
+    seal: Seal,
+    first: &'static dyn Carrier,
+    mirror: Option<&'static dyn Carrier>,
+    ledger: &'static Ledger,
+    holder: AtomicU32,
+    objects: Box<[Lock<Object>]>,
+    /// Place of the object that grows. Its lock is taken before an object's.
+    current: Lock<Option<u16>>,
+    /// Values being sealed.
+    desk: Lock<Buffers>,
+    /// Sealed bytes of live values.
+    bytes: AtomicU64,
+    /// Freed values and finished objects that [`Blade::tidy`] has to look at.
+    untidy: AtomicU64,
+    refused_until_ns: AtomicU64,
+    counters: Counters,
+}
+
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+impl Blade {
+    /// A tier for process `holder` of the ledger. Every value goes to `first`, and to the mirror if
+    /// there is one.
+    pub fn new(
+        seal: Seal,
+        first: &'static dyn Carrier,
+        mirror: Option<&'static dyn Carrier>,
+        ledger: &'static Ledger,
+        holder: usize,
+    ) -> Self {
+        let buffers = vec![[0; SEALED_BYTES_MAX]; WRITE_PAGES_MAX];
+        Self {
+            seal,
+            first,
+            mirror,
+            ledger,
+            holder: AtomicU32::new(holder as u32),
+            objects: (0..OBJECTS_MAX).map(|_| Lock::default()).collect(),
+            current: Lock::new(None),
+            desk: Lock::new(buffers.into_boxed_slice()),
+            bytes: AtomicU64::new(0),
+            untidy: AtomicU64::new(0),
+            refused_until_ns: AtomicU64::new(0),
+            counters: Counters::default(),
+        }
+    }
+
+    fn holder(&self) -> usize {
+        self.holder.load(Ordering::Relaxed) as usize
+    }
+
+    /// Blade and mirror.
+    fn carriers(&self) -> impl Iterator<Item = &'static dyn Carrier> + use<> {
+        [Some(self.first), self.mirror].into_iter().flatten()
+    }
+
+    /// Sealed bytes of the values that this process has on the blade.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// What happened so far.
+    pub fn counts(&self) -> BladeCounts {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.counters;
+        BladeCounts {
+            reads: count(&counters.reads),
+            mirror_reads: count(&counters.mirror_reads),
+            read_bytes: count(&counters.read_bytes),
+            writes: count(&counters.writes),
+            written_bytes: count(&counters.written_bytes),
+            refusals: count(&counters.refusals),
+            lost: count(&counters.lost),
+            stalls: count(&counters.stalls),
+            stall_max_ns: count(&counters.stall_max_ns),
+        }
+    }
+
+    /// Whether blade and mirror are down, in this order.
+    pub fn down(&self) -> (bool, bool) {
+        (self.first.is_down(), self.mirror.is_some_and(Carrier::is_down))
+    }
+
+    /// Whether it makes sense to send something now.
+    pub fn takes(&self) -> bool {
+        self.carriers().any(|carrier| !carrier.is_down())
+            && now_ns() >= self.refused_until_ns.load(Ordering::Relaxed)
+    }
+
+    /// Sends up to [`WRITE_PAGES_MAX`] values of at most a page. A place for each that is safe: taken
+    /// by the blade and the mirror, or by one of them while the other is down.
+    pub fn write(&self, contents: &[&[u8]], places: &mut [Option<BladePlace>], budget: &Budget) {
+        let count = contents.len().min(WRITE_PAGES_MAX);
+        let mut desk = self.desk.lock();
+        let mut parcels = [Parcel { key: Key::new(0, 0), value: &[] }; WRITE_PAGES_MAX];
+        let mut taken = [None; WRITE_PAGES_MAX];
+        let mut sent = 0;
+        for (content, buffer) in contents[..count].iter().zip(desk.iter_mut()) {
+            let Some((place, key)) = self.take_index(content.len(), budget) else { break };
+            buffer[..content.len()].copy_from_slice(content);
+            let length = self.seal.seal(key, buffer, content.len());
+            parcels[sent] = Parcel { key, value: &buffer[..length] };
+            taken[sent] = Some(place);
+            sent += 1;
+        }
+        let (parcels, taken) = (&parcels[..sent], &taken[..sent]);
+        let mut safe = [true; WRITE_PAGES_MAX];
+        let mut copies = [0; WRITE_PAGES_MAX];
+        for carrier in self.carriers().filter(|carrier| !carrier.is_down()) {
+            self.send(carrier, parcels, &mut safe, &mut copies);
+        }
+        for (at, place) in taken.iter().enumerate() {
+            let Some(place) = *place else { continue };
+            if safe[at] && copies[at] > 0 {
+                places[at] = Some(place);
+            } else {
+                // What one of the two has of it is removed later.
+                self.free(place);
+            }
+        }
+    }
+
+    /// Sends values to one of the two. A value that it refuses is not safe; one that was lost on the
+    /// way is, if the other has it, for then this one is down.
+    fn send(
+        &self,
+        carrier: &dyn Carrier,
+        parcels: &[Parcel<'_>],
+        safe: &mut [bool],
+        copies: &mut [u32],
+    ) {
+        let mut outcomes = [Carried::Lost; WRITE_PAGES_MAX];
+        let outcomes = &mut outcomes[..parcels.len()];
+        carrier.put(parcels, outcomes);
+        let down = carrier.is_down();
+        let mut refused = 0;
+        for (at, outcome) in outcomes.iter().enumerate() {
+            match outcome {
+                Carried::Done => {
+                    copies[at] += 1;
+                    self.counters.writes.fetch_add(1, Ordering::Relaxed);
+                    let bytes = parcels[at].value.len() as u64;
+                    self.counters.written_bytes.fetch_add(bytes, Ordering::Relaxed);
+                }
+                Carried::Lost if down => {}
+                _ => {
+                    safe[at] = false;
+                    refused += 1;
+                }
+            }
+        }
+        if refused > 0 {
+            self.counters.refusals.fetch_add(refused, Ordering::Relaxed);
+            self.refused_until_ns.store(now_ns() + REFUSED_PAUSE_NS, Ordering::Relaxed);
+        }
+    }
+
+    /// The next index of the object that grows; a new object when there is none or it is full.
+    fn take_index(&self, length: usize, budget: &Budget) -> Option<(BladePlace, Key)> {
+        let mut current = self.current.lock();
+        if let Some(place) = *current {
+            let mut object = self.objects[usize::from(place)].lock();
+            if object.next < INDEXES_MAX {
+                return self.extend(place, &mut object, length, budget);
+            }
+            object.grows = false;
+            self.untidy.fetch_add(1, Ordering::Relaxed);
+            *current = None;
+        }
+        let (place, name) = self.ledger.make(self.holder())?;
+        let mut object = self.objects[usize::from(place)].lock();
+        let dead = match object.dead.take() {
+            Some(dead) => dead,
+            None => GrowArray::reserve((INDEXES_MAX / WORD_BITS) as usize).ok()?,
+        };
+        *object = Object { name, grows: true, dead: Some(dead), ..Object::default() };
+        *current = Some(place);
+        self.extend(place, &mut object, length, budget)
+    }
+
+    fn extend(
+        &self,
+        place: u16,
+        object: &mut Object,
+        length: usize,
+        budget: &Budget,
+    ) -> Option<(BladePlace, Key)> {
+        let index = object.next;
+        let words = (index / WORD_BITS) as usize + 1;
+        if !object.dead.as_mut()?.grow(words, budget, Use::Files) {
+            return None;
+        }
+        object.next += 1;
+        object.live += 1;
+        self.bytes.fetch_add(self.sealed_bytes(length), Ordering::Relaxed);
+        let at = BladePlace { object: place, index, length: length as u16 };
+        Some((at, Key::new(object.name, index)))
+    }
+
+    const fn sealed_bytes(&self, length: usize) -> u64 {
+        (length + self.seal.added_bytes()) as u64
+    }
+
+    /// Frees a value. It stays on the blade until [`Blade::tidy`].
+    pub fn free(&self, place: BladePlace) {
+        let mut object = self.objects[usize::from(place.object)].lock();
+        let (word, bit) = (place.index / WORD_BITS, place.index % WORD_BITS);
+        if let Some(dead) = &mut object.dead {
+            *dead.get_mut(word as usize) |= 1 << bit;
+        }
+        object.dead_count += 1;
+        object.dead_from = object.dead_from.min(word);
+        object.live -= 1;
+        drop(object);
+        let bytes = self.sealed_bytes(usize::from(place.length));
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.untidy.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The key of a value in use.
+    fn key(&self, place: BladePlace) -> Key {
+        Key::new(self.objects[usize::from(place.object)].lock().name, place.index)
+    }
+
+    /// Reads up to [`READ_PAGES_MAX`] values: from the blade, and what that does not give from the
+    /// mirror.
+    pub fn read(&self, reads: &mut [Read<'_>]) {
+        assert!(reads.len() <= READ_PAGES_MAX);
+        let began_ns = now_ns();
+        for read in reads.iter_mut() {
+            read.outcome = Err(ReadError::Gone);
+        }
+        let mut patient = self.mirror.is_none();
+        for (number, carrier) in self.carriers().enumerate() {
+            self.read_from(carrier, reads, patient);
+            if number == 1 {
+                let came = reads.iter().filter(|read| read.outcome.is_ok()).count();
+                self.counters.mirror_reads.fetch_add(came as u64, Ordering::Relaxed);
+            }
+            if reads.iter().all(|read| read.outcome.is_ok()) {
+                break;
+            }
+            patient = true;
+        }
+        self.count_read(reads, now_ns() - began_ns);
+    }
+
+    fn count_read(&self, reads: &[Read<'_>], took_ns: u64) {
+        let counters = &self.counters;
+        for read in reads {
+            if read.outcome.is_ok() {
+                counters.reads.fetch_add(1, Ordering::Relaxed);
+                let bytes = self.sealed_bytes(usize::from(read.place.length));
+                counters.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+            } else {
+                counters.lost.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        if took_ns > STALL_NS {
+            counters.stalls.fetch_add(1, Ordering::Relaxed);
+            let longer = |most: u64| (took_ns > most).then_some(took_ns);
+            let (set, load) = (Ordering::Relaxed, Ordering::Relaxed);
+            let _ = counters.stall_max_ns.fetch_update(set, load, longer);
+        }
+    }
+
+    /// Asks one of the two for what has not come yet.
+    fn read_from(&self, carrier: &dyn Carrier, reads: &mut [Read<'_>], patient: bool) {
+        let mut count = 0;
+        let mut asked = reads.iter_mut().filter(|read| read.outcome.is_err());
+        let mut wanted: [Wanted<'_>; READ_PAGES_MAX] = core::array::from_fn(|_| {
+            let Some(read) = asked.next() else {
+                return Wanted { key: Key::new(0, 0), room: &mut [], outcome: Carried::Lost };
+            };
+            count += 1;
+            let length = self.sealed_bytes(usize::from(read.place.length)) as usize;
+            let key = self.key(read.place);
+            Wanted { key, room: &mut read.room[..length], outcome: Carried::Lost }
+        });
+        carrier.get(&mut wanted[..count], patient);
+        let outcomes = wanted.map(|one| one.outcome);
+        let asked = reads.iter_mut().filter(|read| read.outcome.is_err());
+        for (read, outcome) in asked.zip(outcomes) {
+            read.outcome = match outcome {
+                Carried::Done => self.open(read),
+                // What the blade said of it before stands.
+                _ => read.outcome,
+            };
+        }
+    }
+
+    fn open(&self, read: &mut Read<'_>) -> Result<(), ReadError> {
+        let length = self.sealed_bytes(usize::from(read.place.length)) as usize;
+        let key = self.key(read.place);
+        match self.seal.open(key, &mut read.room[..length]) {
+            Some(_) => Ok(()),
+            None => Err(ReadError::Corrupt),
+        }
+    }
+
+    /// Removes freed values from the blade, up to `most`, and objects that nobody holds any more.
+    /// Gives how many values there were. Not for the way of a page: it waits for the blade.
+    pub fn tidy(&self, most: usize) -> usize {
+        let up = self.carriers().any(|carrier| !carrier.is_down());
+        if !up || self.untidy.swap(0, Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        let mut removed = 0;
+        for place in 0..OBJECTS_MAX as u16 {
+            removed += self.tidy_object(place, most - removed);
+            if removed >= most {
+                self.untidy.fetch_add(1, Ordering::Relaxed);
+                break;
+            }
+        }
+        removed
+    }
+
+    fn tidy_object(&self, place: u16, most: usize) -> usize {
+        let mut object = self.objects[usize::from(place)].lock();
+        if object.name == 0 || object.dead_count == 0 && (object.live > 0 || object.grows) {
+            return 0;
+        }
+        if object.live == 0 && !object.grows {
+            object.name = 0;
+            let gone = if let Some(dead) = &mut object.dead {
+                for word in 0..dead.len() {
+                    *dead.get_mut(word) = 0;
+                }
+                self.ledger.let_go(self.holder(), place)
+            } else {
+                None
+            };
+            drop(object);
+            if let Some(name) = gone {
+                self.carriers().for_each(|carrier| _ = carrier.flush_object(name));
+            }
+            return 1;
+        }
+        if object.shared {
+            if !self.ledger.is_sole(self.holder(), place) {
+                // Looked at again when something is freed: the others may have ended.
+                return 0;
+            }
+            object.shared = false;
+        }
+        let mut keys = [Key::new(0, 0); 2 * WORD_BITS as usize];
+        let count = object.take_dead(&mut keys, most);
+        drop(object);
+        if count > 0 {
+            self.carriers().for_each(|carrier| _ = carrier.flush(&keys[..count]));
+            self.untidy.fetch_add(1, Ordering::Relaxed);
+        }
+        count
+    }
+
+    /// Tries to come back to a blade or mirror that is down.
+    pub fn tend(&self) {
+        self.carriers().filter(|carrier| carrier.is_down()).for_each(Carrier::tend);
+    }
+
+    /// Before a fork: makes `heir` a holder of all that this process holds. Neither of them writes
+    /// to these objects any more.
+    pub fn share(&self, heir: usize) {
+        let mut current = self.current.lock();
+        *current = None;
+        for object in &self.objects {
+            let mut object = object.lock();
+            if object.name != 0 {
+                object.shared = true;
+                self.untidy.fetch_add(u64::from(object.grows), Ordering::Relaxed);
+                object.grows = false;
+            }
+        }
+        self.ledger.share(self.holder(), heir);
+    }
+
+    /// In a forked child, which is holder `holder`.
+    pub fn become_child(&self, holder: usize) {
+        self.holder.store(holder as u32, Ordering::Relaxed);
+        self.carriers().for_each(Carrier::forget_connections);
+    }
+
+    /// When the process has ended: lets go of everything.
+    pub fn leave(&self) {
+        self.ledger.release(self.holder(), |name| {
+            self.carriers()
+                .filter(|carrier| !carrier.is_down())
+                .for_each(|carrier| _ = carrier.flush_object(name));
+        });
+    }
+
+    /// Removes all that any process of the run has on the blade.
+    pub fn end_run(&self) {
+        self.carriers().filter(|carrier| !carrier.is_down()).for_each(Carrier::end_run);
+    }
+
+    /// Numbers of descriptors that a child opens anew.
+    pub fn descriptors(&self) -> impl Iterator<Item = u64> + use<> {
+        self.carriers().flat_map(Carrier::descriptors)
+    }
+
+    /// Opens them, in a child.
+    ///
+    /// # Errors
+    /// What `open` says.
+    pub fn reopen(&self, open: &mut dyn FnMut(u64) -> io::Result<OwnedFd>) -> io::Result<()> {
+        self.carriers().try_for_each(|carrier| carrier.reopen(open))
+    }
+}
+
+impl Object {
+    /// Takes keys of freed values; how many.
+    fn take_dead(&mut self, keys: &mut [Key], most: usize) -> usize {
+        let most = most.min(keys.len());
+        let mut count = 0;
+        let Some(dead) = &mut self.dead else { return 0 };
+        for word in self.dead_from..self.next.div_ceil(WORD_BITS) {
+            self.dead_from = word;
+            let bits = dead.get_mut(word as usize);
+            while *bits != 0 && count < most {
+                let index = word * WORD_BITS + bits.trailing_zeros();
+                *bits &= *bits - 1;
+                keys[count] = Key::new(self.name, index);
+                count += 1;
+            }
+            if count == most {
+                break;
+            }
+        }
+        self.dead_count -= count as u32;
+        count
+    }
+}
