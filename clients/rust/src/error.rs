@@ -1,6 +1,9 @@
 //! What can go wrong beyond a refusal or a miss.
 
 use std::io;
+use std::path::PathBuf;
+
+use crate::nvme_tcp::call::Trouble;
 
 /// Why an operation could not be carried out.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +38,22 @@ pub enum Error {
     /// The connection has ended. Whether what was under way took effect is not known.
     #[error("the connection to the store has ended")]
     Lost,
+    /// A store of another host did not answer in time, new connections included. What was to be
+    /// stored is not, and will not be found later.
+    #[error("the store can't be reached: {0}")]
+    Unreachable(Trouble),
+    /// The store was restarted without the pool, or was away for longer than failed writes can be
+    /// remembered. The pool's values are lost.
+    #[error("the store has lost the pool")]
+    PoolLost,
+    /// The file has no secret in it.
+    #[error("secret file {}: {why}", path.display())]
+    Secret {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// No answer came in time, and the connection was given up.
     #[error("the store did not answer in time")]
     Timeout,

@@ -16,11 +16,13 @@
 
 mod embedded;
 mod error;
+pub mod nvme_tcp;
 mod store;
 mod url;
 
 pub use embedded::Embedded;
 pub use error::Error;
+pub use nvme_tcp::store::NvmeTcp;
 pub use spillway_types::{
     Get, Key, Lifetime, PAGE_BYTES, PoolSpec, Put, Refusal, Sharing, Statistics, VALUE_BYTES_MAX,
 };
@@ -34,8 +36,12 @@ pub use url::Url;
 pub fn open(url: &str) -> Result<Box<dyn Store>, Error> {
     match url.parse()? {
         Url::Embedded { capacity_bytes } => Ok(Box::new(Embedded::open(capacity_bytes)?)),
-        Url::Ring { .. } | Url::NvmeTcp { .. } => {
-            Err(Error::Url { text: url.to_owned(), why: "this version opens embed: alone" })
+        Url::NvmeTcp { host, port, subsystem, options } => {
+            Ok(Box::new(NvmeTcp::open(&host, port, subsystem.as_deref(), &options)?))
         }
+        Url::Ring { .. } => Err(Error::Url {
+            text: url.to_owned(),
+            why: "this version opens embed: and nvme+tcp: alone",
+        }),
     }
 }

@@ -61,6 +61,20 @@ pub enum Operation<'a> {
     },
 }
 
+impl Operation<'_> {
+    /// The pool that it is about.
+    pub const fn pool(&self) -> Pool {
+        match self {
+            Self::Put { pool, .. }
+            | Self::Get { pool, .. }
+            | Self::Take { pool, .. }
+            | Self::Flush { pool, .. }
+            | Self::FlushObject { pool, .. }
+            | Self::Exists { pool, .. } => *pool,
+        }
+    }
+}
+
 /// What came of an [`Operation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::Error;
+use crate::nvme_tcp::settings::Options;
 
 /// Capacity of an embedded store that does not say one, bytes.
 const CAPACITY_BYTES: u64 = 64 << 20;
@@ -22,8 +23,8 @@ pub enum Url {
         /// The socket.
         path: PathBuf,
     },
-    /// `nvme+tcp://HOST[:PORT][/SUBSYSTEM]`: in a daemon of another host. An IPv6 address stands in
-    /// brackets.
+    /// `nvme+tcp://HOST[:PORT][/SUBSYSTEM][?OPTIONS]`: in a daemon of another host. An IPv6 address
+    /// stands in brackets.
     NvmeTcp {
         /// Name or address.
         host: String,
@@ -31,6 +32,8 @@ pub enum Url {
         port: u16,
         /// NVMe Qualified Name of the subsystem, when it is said.
         subsystem: Option<String>,
+        /// What stands behind the `?`.
+        options: Options,
     },
 }
 
@@ -83,6 +86,10 @@ fn ring(path: &str) -> Result<Url, &'static str> {
 }
 
 fn nvme_tcp(rest: &str) -> Result<Url, &'static str> {
+    let (rest, options) = match rest.split_once('?') {
+        Some((rest, query)) => (rest, Options::parse(query)?),
+        None => (rest, Options::default()),
+    };
     let (authority, subsystem) = match rest.split_once('/') {
         Some((authority, "")) => (authority, None),
         Some((authority, name)) => (authority, Some(name.to_owned())),
@@ -109,7 +116,7 @@ fn nvme_tcp(rest: &str) -> Result<Url, &'static str> {
         Some(port) => port.parse().map_err(|_| "the port is no number from 0 to 65535")?,
         None => NVME_TCP_PORT,
     };
-    Ok(Url::NvmeTcp { host: host.to_owned(), port, subsystem })
+    Ok(Url::NvmeTcp { host: host.to_owned(), port, subsystem, options })
 }
 
 #[cfg(test)]
@@ -122,6 +129,7 @@ mod tests {
             host: host.into(),
             port,
             subsystem: subsystem.map(Into::into),
+            options: Options::default(),
         };
         let names = [
             ("embed:", Url::Embedded { capacity_bytes: 64 << 20 }),
@@ -151,6 +159,7 @@ mod tests {
             "nvme+tcp://",
             "nvme+tcp://:4420",
             "nvme+tcp://host:70000",
+            "nvme+tcp://host?queues=0",
             "nvme+tcp://[::1",
             "nvme+tcp://[::1]4420",
             "http://host",

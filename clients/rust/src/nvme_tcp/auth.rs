@@ -1,0 +1,134 @@
+//! The host's side of DH-HMAC-CHAP (Base 2.0, section 8.13.5): proves that it knows its secret.
+//!
+//! Only the null group is offered: a secret made by `nvme gen-dhchap-key` is random and at least 256
+//! bits long, so that what a listener sees does not help him to guess it.
+
+use spillway_wire::auth::{
+    HASH_BYTES_MAX, Hash, MESSAGE_BYTES_MAX, Message, Negotiate, Proof, Reply,
+};
+use spillway_wire::fabrics::{AuthTransfer, Fabrics};
+use spillway_wire::nvme::Completion;
+
+use super::association::Association;
+use super::bringup::succeeded;
+use super::call::Trouble;
+use super::queue::Payload;
+
+/// Names the exchange; there is one at a time.
+const TRANSACTION: u16 = 1;
+/// The null group.
+const NO_GROUP: u8 = 0;
+
+/// What was sent last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// What this side offers.
+    Negotiate,
+    /// The request for the challenge.
+    WantChallenge,
+    /// The proof.
+    Reply,
+    /// The request for the verdict.
+    WantVerdict,
+}
+
+impl Association {
+    pub(super) fn begin_authentication(&mut self, lane: usize) -> Result<Stage, Trouble> {
+        if self.settings.secret.is_none() {
+            return Err(Trouble::Authentication(
+                "the target wants a secret, and none is configured",
+            ));
+        }
+        let negotiate = Negotiate {
+            hashes: &Hash::ALL.map(|hash| hash as u8),
+            groups: &[NO_GROUP],
+            secure_channel: 0,
+        };
+        let mut message = [0; 128];
+        let length = Message::Negotiate(negotiate).encode(TRANSACTION, &mut message)?;
+        self.send_message(lane, &message[..length])?;
+        Ok(Stage::Negotiate)
+    }
+
+    /// A step of the exchange was answered. The next one, or none when this host is accepted.
+    pub(super) fn authenticate(
+        &mut self,
+        lane: usize,
+        stage: Stage,
+        completion: &Completion,
+    ) -> Result<Option<Stage>, Trouble> {
+        succeeded("authentication", completion)?;
+        let next = match stage {
+            Stage::Negotiate => {
+                self.want_message(lane)?;
+                Stage::WantChallenge
+            }
+            Stage::WantChallenge => {
+                let mut reply = [0; 256];
+                let length = self.prove(&mut reply)?;
+                self.send_message(lane, &reply[..length])?;
+                Stage::Reply
+            }
+            Stage::Reply => {
+                self.want_message(lane)?;
+                Stage::WantVerdict
+            }
+            Stage::WantVerdict => match self.message()? {
+                Message::Success1(_) => return Ok(None),
+                _ => return Err(Trouble::Authentication(UNEXPECTED)),
+            },
+        };
+        Ok(Some(next))
+    }
+
+    /// The message that the target sent. Those that end the exchange are errors.
+    fn message(&self) -> Result<Message<'_>, Trouble> {
+        let bytes = &self.buffer[..self.buffered.min(MESSAGE_BYTES_MAX)];
+        match Message::decode(bytes)? {
+            (_, Message::Failure1(_)) => {
+                Err(Trouble::Authentication("the target does not accept the secret"))
+            }
+            (TRANSACTION, message) => Ok(message),
+            _ => Err(Trouble::Authentication(UNEXPECTED)),
+        }
+    }
+
+    /// Writes the reply to the challenge that the target sent.
+    fn prove(&self, reply: &mut [u8]) -> Result<usize, Trouble> {
+        let Message::Challenge(challenge) = self.message()? else {
+            return Err(Trouble::Authentication(UNEXPECTED));
+        };
+        let hash = challenge.hash;
+        if challenge.group != NO_GROUP || challenge.challenge.len() != hash.bytes() {
+            return Err(Trouble::Authentication("the target chose what was not offered"));
+        }
+        let Some(secret) = &self.settings.secret else {
+            return Err(Trouble::Authentication(UNEXPECTED));
+        };
+        let (key, key_bytes) = secret.key_of(&self.settings.host);
+        let proof = Proof {
+            hash,
+            challenge: challenge.challenge,
+            sequence: challenge.sequence,
+            transaction: TRANSACTION,
+            host: &self.settings.host,
+            subsystem: &self.settings.subsystem,
+        };
+        let response: [u8; HASH_BYTES_MAX] = proof.of_host(&key[..key_bytes]);
+        let message = Reply { response: &response[..hash.bytes()], challenge: None, exchange: &[] };
+        Ok(Message::Reply(message).encode(TRANSACTION, reply)?)
+    }
+
+    fn send_message(&mut self, lane: usize, message: &[u8]) -> Result<(), Trouble> {
+        let transfer = AuthTransfer::in_band(message.len() as u32);
+        self.ask(lane, Fabrics::AuthSend(transfer).encode(0), Payload::Out(message))
+    }
+
+    fn want_message(&mut self, lane: usize) -> Result<(), Trouble> {
+        let bytes = MESSAGE_BYTES_MAX as u32;
+        let command = Fabrics::AuthReceive(AuthTransfer::in_band(bytes)).encode(0);
+        self.ask(lane, command, Payload::In(bytes))
+    }
+}
+
+const UNEXPECTED: &str = "the target sends a message that does not belong here";

@@ -1,0 +1,94 @@
+//! The commands that a session sends, and what it reads from identify data.
+
+use spillway_wire::fabrics::{Fabrics, property};
+use spillway_wire::identify::{self, CommandSet, IDENTIFY_BYTES, structure};
+use spillway_wire::kv::{self, CreatePool};
+use spillway_wire::nvme::{Command, admin, feature};
+
+use super::call::Call;
+use super::queue::Payload;
+
+/// Most bytes that a call sends besides values.
+pub(super) const INLINE_BYTES: usize = CreatePool::BYTES;
+/// Controller Configuration (Base 2.0, figure 46): enabled, all command sets, entries of 64 and 16
+/// bytes.
+const ENABLE: u64 = 1 | 0b110 << 4 | 6 << 16 | 4 << 20;
+/// Controller Status: ready, and a fatal error.
+const READY: u64 = 1;
+const FATAL: u64 = 2;
+
+/// The command of a call on the pool of this number, and its data. What is short of it and not the
+/// caller's `value` is put into `inline`.
+pub(super) fn of_call<'a>(
+    call: &Call,
+    pool: u32,
+    value: &'a [u8],
+    inline: &'a mut [u8; INLINE_BYTES],
+) -> (Command, Payload<'a>) {
+    match *call {
+        Call::Store(_, key, bytes) => (kv::store(0, pool, key, bytes), Payload::Out(value)),
+        Call::Retrieve(_, key, bytes) => {
+            (kv::retrieve(kv::io::RETRIEVE, 0, pool, key, bytes), Payload::In(bytes))
+        }
+        Call::Take(_, key, bytes) => {
+            (kv::retrieve(kv::io::TAKE, 0, pool, key, bytes), Payload::In(bytes))
+        }
+        Call::Delete(_, key) => (kv::with_key(kv::io::DELETE, 0, pool, key), Payload::None),
+        Call::Exists(_, key) => (kv::with_key(kv::io::EXIST, 0, pool, key), Payload::None),
+        Call::List(_, start, bytes) => (kv::list(0, pool, Some(start), bytes), Payload::In(bytes)),
+        Call::FlushObject(_, object) => (kv::flush_object(0, pool, object), Payload::None),
+        Call::Create(spec) => {
+            *inline = CreatePool(spec).encode();
+            (Command::new(kv::admin::CREATE_POOL, 0, 0), Payload::Out(inline))
+        }
+        Call::Join(uuid) => {
+            inline[..16].copy_from_slice(&uuid.to_be_bytes());
+            (Command::new(kv::admin::JOIN_POOL, 0, 0), Payload::Out(&inline[..16]))
+        }
+        Call::Destroy(_) => (Command::new(kv::admin::DESTROY_POOL, 0, pool), Payload::None),
+        Call::Pools(bytes) => (Command::new(kv::admin::LIST_POOLS, 0, 0), Payload::In(bytes)),
+        Call::Statistics(bytes) => (Command::new(kv::admin::STATISTICS, 0, 0), Payload::In(bytes)),
+    }
+}
+
+pub(super) const fn keep_alive() -> Command {
+    Command::new(admin::KEEP_ALIVE, 0, 0)
+}
+
+pub(super) fn enable() -> Command {
+    Fabrics::PropertySet { offset: property::CC, wide: false, value: ENABLE }.encode(0)
+}
+
+pub(super) fn read_status() -> Command {
+    Fabrics::PropertyGet { offset: property::CSTS, wide: false }.encode(0)
+}
+
+/// Whether a controller of this status is ready; none when it will never be.
+pub(super) const fn is_ready(status: u64) -> Option<bool> {
+    if status & FATAL != 0 { None } else { Some(status & READY != 0) }
+}
+
+pub(super) fn identify_controller() -> (Command, Payload<'static>) {
+    let command = identify::identify(0, structure::CONTROLLER, 0, CommandSet::Block);
+    (command, Payload::In(IDENTIFY_BYTES as u32))
+}
+
+/// Asks for so many I/O queues.
+pub(super) fn set_queues(queues: u16) -> Command {
+    let mut command = Command::new(admin::SET_FEATURES, 0, 0);
+    let less_one = u32::from(queues - 1);
+    command.cdw10 = u32::from(feature::QUEUES);
+    command.cdw11 = less_one | less_one << 16;
+    command
+}
+
+/// Queues that a result of [`set_queues`] grants.
+pub(super) const fn queues_granted(result: u64) -> u16 {
+    let (submission, completion) = (result as u16, (result >> 16) as u16);
+    let less_one = if submission < completion { submission } else { completion };
+    less_one.saturating_add(1)
+}
+
+pub(super) fn list_pools(bytes: u32) -> (Command, Payload<'static>) {
+    (Command::new(kv::admin::LIST_POOLS, 0, 0), Payload::In(bytes))
+}

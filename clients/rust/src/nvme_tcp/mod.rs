@@ -1,0 +1,34 @@
+//! NVMe over TCP, from the side of the host: pools as key-value namespaces of a target.
+//!
+//! ```text
+//!  store       the [`Store`](crate::Store) trait over a session
+//!  session     threads, pipes and the clock around an association      socket: TCP as pipes
+//!  association the queues of a target, how they come up, calls under way, retries; no I/O
+//!    bringup, auth, commands, call, doubt, pools: its parts
+//!  queue       one connection: PDUs, commands and their data; no I/O
+//! ```
+//!
+//! The association is what the simulator and the fuzzer run. What is promised to a caller, and what
+//! makes it so:
+//!
+//! - A value that was acknowledged comes back or gives an error; another never comes: commands are
+//!   sent again only where that is safe ([`call`]), keys whose last write failed are deleted before
+//!   anything else ([`doubt`]), and pools are told apart from those of a target that was restarted
+//!   empty ([`pools`]).
+//! - A call ends within its time, whatever the target does ([`settings::Settings`]).
+//! - A hostile target can withhold or invent answers, but not write outside of the room that it was
+//!   given, nor make the session grow ([`queue`]).
+
+pub mod association;
+mod auth;
+mod bringup;
+pub mod call;
+mod commands;
+mod doubt;
+pub mod pipe;
+mod pools;
+mod queue;
+pub mod session;
+pub mod settings;
+pub mod socket;
+pub mod store;

@@ -1,0 +1,535 @@
+//! One queue of a controller over one pipe: the first PDUs, commands in capsules, data both ways,
+//! completions. Bytes in, events out.
+//!
+//! Whatever the target sends is checked against what was asked: an answer to no command, data that
+//! nobody asked for or outside of what was asked, out of order, or twice, ends the association.
+
+use spillway_wire::nvme::{Command, Completion, DataPointer};
+use spillway_wire::nvme_tcp::{
+    self, Framing, HOST_DATA_BYTES_MIN, InitRequest, InitResponse, Pdu, ReadyToTransfer, Transfer,
+};
+
+use super::call::Trouble;
+
+/// Longest PDU that is taken from a target.
+pub const PDU_BYTES_MAX: usize = 256 << 10;
+/// Room for bytes that are to be sent.
+const OUTGOING_BYTES: usize = 256 << 10;
+/// Parts of a long value are not made shorter than this to fit what room there is.
+const PART_BYTES_MIN: usize = 4096;
+/// Commands of a queue at the same time; their ids have the place in the low bits.
+const PLACES_MAX: u16 = 1 << PLACE_BITS;
+const PLACE_BITS: u32 = 8;
+
+/// Which digests a connection is to have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Digests {
+    /// Over each header.
+    pub header: bool,
+    /// Over each piece of data.
+    pub data: bool,
+}
+
+/// The data of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Payload<'a> {
+    /// None.
+    None,
+    /// These bytes go to the target: in the capsule if they fit there.
+    Out(&'a [u8]),
+    /// Up to so many come back.
+    In(u32),
+}
+
+/// What bytes from the target meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event<'b> {
+    /// The first PDUs were exchanged: commands may be sent.
+    Initialized,
+    /// Data of a command.
+    Data { tag: u16, offset: usize, bytes: &'b [u8] },
+    /// The target waits for part of the command's data: see [`Queue::supply`].
+    Wanted { tag: u16 },
+    /// A command is done; so many bytes came back.
+    Done { tag: u16, completion: Completion, bytes: u32 },
+}
+
+/// There is no place for another command, or no room for its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Full;
+
+/// Bytes on their way to the pipe. It never grows.
+#[derive(Debug)]
+pub struct Outgoing {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Outgoing {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self { bytes: vec![0; OUTGOING_BYTES].into(), start: 0, end: 0 }
+    }
+
+    /// The bytes that are still to be sent.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    /// The first `count` bytes were sent.
+    pub fn sent(&mut self, count: usize) {
+        self.start += count;
+        if self.start >= self.end {
+            self.clear();
+        }
+    }
+
+    /// Drops the bytes.
+    pub const fn clear(&mut self) {
+        self.start = 0;
+        self.end = 0;
+    }
+
+    /// Whether there is nothing to send.
+    pub const fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    fn room(&self) -> usize {
+        self.bytes.len() - self.end
+    }
+
+    fn push(&mut self, pdu: &Pdu<'_>, framing: Framing) -> Result<(), Full> {
+        let length = pdu.encode(framing, &mut self.bytes[self.end..]).map_err(|_| Full)?;
+        self.end += length;
+        Ok(())
+    }
+}
+
+impl Default for Outgoing {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A command that is under way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    used: bool,
+    /// Counts the uses, so that a late answer to an earlier command is known as such.
+    turn: u8,
+    tag: u16,
+    /// Bytes to send or most to receive in all, beyond those in the capsule.
+    out_bytes: u32,
+    in_bytes: u32,
+    moved_bytes: u32,
+    grant: Option<ReadyToTransfer>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Stopped,
+    Initializing,
+    Open,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Queue {
+    state: State,
+    asked: Digests,
+    framing: Framing,
+    capsule_data_bytes: u32,
+    host_data_bytes_max: u32,
+    places: Box<[Place]>,
+    in_flight: usize,
+    outgoing: Outgoing,
+    /// A completion that came with the last piece of data, which is told of first.
+    done: Option<(u16, Completion, u32)>,
+}
+
+impl Queue {
+    /// A queue of up to `depth` commands, stopped.
+    pub(super) fn new(depth: u16) -> Self {
+        Self {
+            state: State::Stopped,
+            asked: Digests::default(),
+            framing: Framing::default(),
+            capsule_data_bytes: 0,
+            host_data_bytes_max: HOST_DATA_BYTES_MIN,
+            places: vec![Place::default(); depth.min(PLACES_MAX).into()].into(),
+            in_flight: 0,
+            outgoing: Outgoing::new(),
+            done: None,
+        }
+    }
+
+    /// Starts over on a fresh pipe. Capsules take `capsule_data_bytes` of data.
+    pub(super) fn start(&mut self, digests: Digests, capsule_data_bytes: u32) {
+        self.stop();
+        self.state = State::Initializing;
+        self.asked = digests;
+        self.capsule_data_bytes = capsule_data_bytes;
+        let request = InitRequest {
+            header_digest: digests.header,
+            data_digest: digests.data,
+            ..Default::default()
+        };
+        self.push(&Pdu::InitRequest(request)).expect("an empty buffer has room for the first PDU");
+    }
+
+    /// Forgets the commands under way and the bytes that were not sent.
+    pub(super) fn stop(&mut self) {
+        self.state = State::Stopped;
+        self.framing = Framing::default();
+        self.outgoing.clear();
+        self.done = None;
+        self.in_flight = 0;
+        for place in &mut self.places {
+            place.used = false;
+        }
+    }
+
+    /// Commands under way.
+    pub(super) const fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Bytes that are to be sent.
+    pub(super) const fn outgoing(&mut self) -> &mut Outgoing {
+        &mut self.outgoing
+    }
+
+    fn push(&mut self, pdu: &Pdu<'_>) -> Result<(), Full> {
+        self.outgoing.push(pdu, self.framing)
+    }
+
+    /// Sends a command; its id and its data pointer are filled in here. What comes of it bears
+    /// `tag`.
+    pub(super) fn submit(
+        &mut self,
+        tag: u16,
+        mut command: Command,
+        payload: Payload<'_>,
+    ) -> Result<(), Full> {
+        let number = self.places.iter().position(|place| !place.used).ok_or(Full)?;
+        let turn = self.places[number].turn.wrapping_add(1);
+        let mut place = Place { used: true, turn, tag, ..Place::default() };
+        let mut inline: &[u8] = &[];
+        match payload {
+            Payload::None => command.data = DataPointer::transport(0),
+            Payload::Out(bytes) if bytes.len() <= self.capsule_data_bytes as usize => {
+                command.data = DataPointer::in_capsule(bytes.len() as u32);
+                inline = bytes;
+            }
+            Payload::Out(bytes) => {
+                place.out_bytes = bytes.len() as u32;
+                command.data = DataPointer::transport(place.out_bytes);
+            }
+            Payload::In(bytes) => {
+                place.in_bytes = bytes;
+                command.data = DataPointer::transport(bytes);
+            }
+        }
+        command.id = number as u16 | u16::from(turn) << PLACE_BITS;
+        self.push(&Pdu::Command(command, inline))?;
+        self.places[number] = place;
+        self.in_flight += 1;
+        Ok(())
+    }
+
+    /// Sends what the target waits for of a command's data, as far as there is room; whether that
+    /// was all. `value` is all of the command's data.
+    pub(super) fn supply(&mut self, tag: u16, value: &[u8]) -> bool {
+        let found = self.places.iter().position(|place| place.used && place.tag == tag);
+        let Some(number) = found else { return true };
+        while let Some(grant) = self.places[number].grant {
+            let overhead = self.framing.data_bytes(1);
+            let room = self.outgoing.room().saturating_sub(overhead) & !3;
+            let bytes = (grant.bytes as usize).min(self.host_data_bytes_max as usize).min(room);
+            if bytes < PART_BYTES_MIN.min(grant.bytes as usize) {
+                return false;
+            }
+            let range = grant.offset as usize..grant.offset as usize + bytes;
+            let Some(part) = value.get(range) else { return true };
+            let transfer = Transfer {
+                command: grant.command,
+                tag: grant.tag,
+                offset: grant.offset,
+                bytes: bytes as u32,
+                last: bytes == grant.bytes as usize,
+                success: false,
+            };
+            if self.push(&Pdu::HostData(transfer, part)).is_err() {
+                return false;
+            }
+            let place = &mut self.places[number];
+            place.moved_bytes += transfer.bytes;
+            place.grant = (!transfer.last).then_some(ReadyToTransfer {
+                offset: grant.offset + transfer.bytes,
+                bytes: grant.bytes - transfer.bytes,
+                ..grant
+            });
+        }
+        true
+    }
+
+    /// Reads the next PDU of `bytes` that means something, and takes it from them. `None` when
+    /// there is no whole one.
+    pub(super) fn next<'b>(&mut self, bytes: &mut &'b [u8]) -> Result<Option<Event<'b>>, Trouble> {
+        if let Some((tag, completion, bytes)) = self.done.take() {
+            return Ok(Some(Event::Done { tag, completion, bytes }));
+        }
+        let read = nvme_tcp::decode(bytes, self.framing, PDU_BYTES_MAX)?;
+        let Some((pdu, length)) = read else { return Ok(None) };
+        *bytes = &bytes[length..];
+        let event = match (self.state, pdu) {
+            (State::Initializing, Pdu::InitResponse(response)) => self.initialized(&response)?,
+            (State::Open, Pdu::Response(completion)) => self.completed(completion)?,
+            (State::Open, Pdu::ControllerData(transfer, data)) => self.data(&transfer, data)?,
+            (State::Open, Pdu::ReadyToTransfer(grant)) => self.granted(grant)?,
+            (_, Pdu::ControllerTerminate(terminate)) => {
+                return Err(Trouble::Terminated(terminate.status));
+            }
+            _ => return Err(Trouble::Protocol("a PDU that does not belong here")),
+        };
+        Ok(Some(event))
+    }
+
+    fn initialized(&mut self, response: &InitResponse) -> Result<Event<'static>, Trouble> {
+        if response.version != 0 || response.alignment > 31 {
+            return Err(Trouble::Protocol("an ICResp of a format that is not known"));
+        }
+        let granted = Digests { header: response.header_digest, data: response.data_digest };
+        if granted != self.asked {
+            return Err(Trouble::Protocol("other digests than were asked for"));
+        }
+        let most = response.host_data_bytes_max;
+        if most < HOST_DATA_BYTES_MIN || !most.is_multiple_of(4) {
+            return Err(Trouble::Protocol("a MAXH2CDATA that is not allowed"));
+        }
+        self.host_data_bytes_max = most;
+        self.framing = Framing {
+            header_digest: granted.header,
+            data_digest: granted.data,
+            alignment: response.alignment,
+        };
+        self.state = State::Open;
+        Ok(Event::Initialized)
+    }
+
+    /// The command that the target speaks of.
+    fn place(&mut self, id: u16) -> Result<&mut Place, Trouble> {
+        let turn = (id >> PLACE_BITS) as u8;
+        self.places
+            .get_mut(usize::from(id % PLACES_MAX))
+            .filter(|place| place.used && place.turn == turn)
+            .ok_or(Trouble::Protocol("an answer to a command that is not under way"))
+    }
+
+    fn completed(&mut self, completion: Completion) -> Result<Event<'static>, Trouble> {
+        let place = self.place(completion.id)?;
+        place.used = false;
+        let (tag, bytes) = (place.tag, place.moved_bytes);
+        if completion.status.is_success() && place.out_bytes != 0 && bytes != place.out_bytes {
+            return Err(Trouble::Protocol("success before all data was sent"));
+        }
+        self.in_flight -= 1;
+        Ok(Event::Done { tag, completion, bytes })
+    }
+
+    fn data<'b>(&mut self, transfer: &Transfer, bytes: &'b [u8]) -> Result<Event<'b>, Trouble> {
+        let place = self.place(transfer.command)?;
+        let end = place.moved_bytes.checked_add(transfer.bytes);
+        if transfer.offset != place.moved_bytes || end.is_none_or(|end| end > place.in_bytes) {
+            return Err(Trouble::Protocol("data that was not asked for"));
+        }
+        if transfer.success && !transfer.last {
+            return Err(Trouble::Protocol("success before the last data"));
+        }
+        place.moved_bytes += transfer.bytes;
+        let (tag, moved) = (place.tag, place.moved_bytes);
+        if transfer.success {
+            place.used = false;
+            self.in_flight -= 1;
+            let completion = Completion { id: transfer.command, ..Completion::default() };
+            self.done = Some((tag, completion, moved));
+        }
+        Ok(Event::Data { tag, offset: transfer.offset as usize, bytes })
+    }
+
+    fn granted(&mut self, grant: ReadyToTransfer) -> Result<Event<'static>, Trouble> {
+        let place = self.place(grant.command)?;
+        let end = grant.offset.checked_add(grant.bytes);
+        let in_order = place.grant.is_none() && grant.offset == place.moved_bytes;
+        if !in_order || grant.bytes == 0 || end.is_none_or(|end| end > place.out_bytes) {
+            return Err(Trouble::Protocol("a grant for data that is not there"));
+        }
+        place.grant = Some(grant);
+        Ok(Event::Wanted { tag: place.tag })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use spillway_types::Key;
+    use spillway_wire::kv;
+    use spillway_wire::nvme::{COMMAND_BYTES, Status};
+
+    use super::*;
+
+    /// A queue whose first PDUs were exchanged, capsules taking 4 KiB.
+    fn open() -> Queue {
+        let mut queue = Queue::new(4);
+        queue.start(Digests::default(), 4096);
+        queue.outgoing().clear();
+        let response = InitResponse { host_data_bytes_max: 8192, ..Default::default() };
+        assert_eq!(give(&mut queue, &[Pdu::InitResponse(response)]), Ok(vec![]));
+        queue
+    }
+
+    /// What a target's PDUs bring, besides the first.
+    fn give(queue: &mut Queue, pdus: &[Pdu<'_>]) -> Result<Vec<(u16, u32)>, Trouble> {
+        let mut bytes = vec![0; 1 << 20];
+        let mut end = 0;
+        for pdu in pdus {
+            end += pdu.encode(queue.framing, &mut bytes[end..]).unwrap();
+        }
+        let (mut rest, mut done) = (&bytes[..end], Vec::new());
+        while let Some(event) = queue.next(&mut rest)? {
+            if let Event::Done { tag, bytes, .. } = event {
+                done.push((tag, bytes));
+            }
+        }
+        Ok(done)
+    }
+
+    fn sent(queue: &mut Queue) -> Vec<u8> {
+        let bytes = queue.outgoing().bytes().to_vec();
+        queue.outgoing().clear();
+        bytes
+    }
+
+    /// Submits a retrieve of 4 KiB; its id.
+    fn retrieve(queue: &mut Queue) -> u16 {
+        let command = kv::retrieve(kv::io::RETRIEVE, 0, 1, Key::new(1, 2), 4096);
+        queue.submit(7, command, Payload::In(4096)).unwrap();
+        let bytes = sent(queue);
+        Command::decode(bytes[8..8 + COMMAND_BYTES].try_into().unwrap()).id
+    }
+
+    fn data(command: u16, offset: u32, bytes: u32, success: bool) -> Transfer {
+        Transfer { command, tag: 0, offset, bytes, last: success, success }
+    }
+
+    #[test]
+    fn data_and_completion_come_in_one_pdu_or_in_several() {
+        let mut queue = open();
+        let id = retrieve(&mut queue);
+        let page = [3; 4096];
+        let whole = Pdu::ControllerData(data(id, 0, 4096, true), &page);
+        assert_eq!(give(&mut queue, &[whole]), Ok(vec![(7, 4096)]));
+        let id = retrieve(&mut queue);
+        let parts = [
+            Pdu::ControllerData(data(id, 0, 96, false), &page[..96]),
+            Pdu::ControllerData(data(id, 96, 1000, false), &page[..1000]),
+            Pdu::Response(Completion { id, ..Default::default() }),
+        ];
+        assert_eq!(give(&mut queue, &parts), Ok(vec![(7, 1096)]));
+        assert_eq!(queue.in_flight(), 0);
+    }
+
+    #[test]
+    fn a_target_that_sends_what_was_not_asked_for_is_left() {
+        let page = [3; 8192];
+        let wrong: [fn(u16) -> (Transfer, usize); 4] = [
+            |id| (data(id, 0, 4097, false), 4097),
+            |id| (data(id, 1, 10, false), 10),
+            |id| (data(id, u32::MAX, 10, false), 10),
+            |id| (data(id.wrapping_add(1 << 8), 0, 10, false), 10),
+        ];
+        for wrong in wrong {
+            let mut queue = open();
+            let (transfer, bytes) = wrong(retrieve(&mut queue));
+            let answer = give(&mut queue, &[Pdu::ControllerData(transfer, &page[..bytes])]);
+            assert!(matches!(answer, Err(Trouble::Protocol(_))), "{transfer:?}");
+        }
+        let mut queue = open();
+        let id = retrieve(&mut queue);
+        let completion = Pdu::Response(Completion { id, ..Default::default() });
+        assert!(give(&mut queue, &[completion, completion]).is_err(), "answered twice");
+        let grant = ReadyToTransfer { command: id, tag: 1, offset: 0, bytes: 4 };
+        let mut queue = open();
+        retrieve(&mut queue);
+        assert!(give(&mut queue, &[Pdu::ReadyToTransfer(grant)]).is_err(), "nothing to send");
+    }
+
+    #[test]
+    fn a_short_value_travels_in_the_capsule() {
+        let mut queue = open();
+        let value = [5; 4096];
+        let store = kv::store(0, 1, Key::new(1, 2), 4096);
+        queue.submit(1, store, Payload::Out(&value)).unwrap();
+        let bytes = sent(&mut queue);
+        assert_eq!(bytes.len(), 72 + 4096);
+        let command = Command::decode(bytes[8..72].try_into().unwrap());
+        assert_eq!(command.data, DataPointer::in_capsule(4096));
+        assert_eq!(bytes[72..], value);
+    }
+
+    #[test]
+    fn a_long_value_is_sent_in_the_parts_that_are_granted() {
+        let mut queue = open();
+        let value: Vec<u8> = (0..20_000u32).map(|byte| byte as u8).collect();
+        queue.submit(1, kv::store(0, 1, Key::new(1, 2), 20_000), Payload::Out(&value)).unwrap();
+        let bytes = sent(&mut queue);
+        let command = Command::decode(bytes[8..72].try_into().unwrap());
+        assert_eq!((bytes.len(), command.data), (72, DataPointer::transport(20_000)));
+        let grant = |offset, bytes| ReadyToTransfer { command: command.id, tag: 9, offset, bytes };
+        let mut received = Vec::new();
+        for (offset, bytes) in [(0, 12_000), (12_000, 8_000)] {
+            give(&mut queue, &[Pdu::ReadyToTransfer(grant(offset, bytes))]).unwrap();
+            assert!(queue.supply(1, &value));
+            let sent = sent(&mut queue);
+            let mut rest = &sent[..];
+            while let Some((Pdu::HostData(transfer, part), length)) =
+                nvme_tcp::decode(rest, queue.framing, 1 << 20).unwrap()
+            {
+                assert!(part.len() <= 8192 && transfer.tag == 9);
+                assert_eq!(transfer.offset as usize, received.len());
+                received.extend_from_slice(part);
+                rest = &rest[length..];
+            }
+        }
+        assert_eq!(received, value);
+        let beyond = give(&mut queue, &[Pdu::ReadyToTransfer(grant(20_000, 1))]);
+        assert!(beyond.is_err());
+        let done = Pdu::Response(Completion { id: command.id, ..Default::default() });
+        assert_eq!(give(&mut queue, &[done]), Ok(vec![(1, 20_000)]));
+    }
+
+    #[test]
+    fn a_full_queue_takes_no_more() {
+        let mut queue = open();
+        let exists = kv::with_key(kv::io::EXIST, 0, 1, Key::new(1, 2));
+        for tag in 0..4 {
+            queue.submit(tag, exists, Payload::None).unwrap();
+        }
+        assert_eq!(queue.submit(4, exists, Payload::None), Err(Full));
+        let bytes = sent(&mut queue);
+        let id = Command::decode(bytes[8..72].try_into().unwrap()).id;
+        let missing = Completion { id, status: Status::KEY_NOT_FOUND, ..Default::default() };
+        assert_eq!(give(&mut queue, &[Pdu::Response(missing)]), Ok(vec![(0, 0)]));
+        assert_eq!(queue.submit(4, exists, Payload::None), Ok(()));
+    }
+
+    #[test]
+    fn a_target_that_grants_other_digests_is_left() {
+        let mut queue = Queue::new(4);
+        queue.start(Digests { header: true, data: true }, 4096);
+        let response =
+            InitResponse { host_data_bytes_max: 8192, header_digest: true, ..Default::default() };
+        assert!(give(&mut queue, &[Pdu::InitResponse(response)]).is_err());
+    }
+}

@@ -1,0 +1,582 @@
+//! Drives an [`Association`]: pipes, threads, the clock.
+//!
+//! A session is shared by any number of threads and has none of its own. A thread that asks for
+//! something queues its commands and writes them, with whatever else waits to be written, in one
+//! system call. Then, if nobody reads the connection, it becomes the reader: it takes in whatever
+//! comes, for everybody, until its own answers are there, and hands the reading on to a thread that
+//! still waits. So a lone thread makes one write and one read a command and wakes nobody, and many
+//! threads, or a batch, fill one connection.
+//!
+//! What arrives for the reader's own calls goes straight into its buffers; what arrives for others
+//! is staged, and they copy it. Nobody holds the lock over a system call on a connection.
+//!
+//! Nothing here needs libc or thread-local storage, and after the start nothing is allocated but room to
+//! stage values longer than a page: the pager's tasks use it too.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
+
+use rustix::thread::futex;
+use spillway_tiers::sync::{Guard, Lock};
+use spillway_types::PAGE_BYTES;
+
+use super::association::{ADMIN, Association, Delivery, Step, Ticket};
+use super::call::{Call, Outcome, Trouble};
+use super::pipe::{Dial, Pipe};
+use super::queue::{Outgoing, PDU_BYTES_MAX};
+use super::settings::Settings;
+
+/// A thread that waits looks at the clock at least this often.
+const LOOK_US: u64 = 50_000;
+/// Calls of one batch under way at the same time.
+const WINDOW: usize = 128;
+/// Words that threads sleep on.
+const PARKING: usize = 64;
+const PARKED: u32 = 1;
+
+/// The data of a call.
+#[derive(Debug)]
+pub enum Data<'a> {
+    /// None.
+    None,
+    /// What is stored.
+    Out(&'a [u8]),
+    /// Room for what comes back.
+    In(&'a mut [u8]),
+}
+
+/// A call with its data, and what came of it.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// What to ask.
+    pub call: Call,
+    /// Its data.
+    pub data: Data<'a>,
+    /// How it ended.
+    pub outcome: Option<Outcome>,
+}
+
+impl<'a> Request<'a> {
+    /// A request that was not made yet.
+    pub const fn new(call: Call, data: Data<'a>) -> Self {
+        Self { call, data, outcome: None }
+    }
+
+    const fn value(&self) -> &[u8] {
+        match &self.data {
+            Data::Out(value) => value,
+            _ => &[],
+        }
+    }
+
+    fn accept(&mut self, offset: usize, bytes: &[u8]) {
+        // The queue has checked that no more comes than was asked for.
+        if let Data::In(room) = &mut self.data
+            && let Some(place) = room.get_mut(offset..offset + bytes.len())
+        {
+            place.copy_from_slice(bytes);
+        }
+    }
+}
+
+/// Bytes from a pipe that are no whole PDU yet.
+#[derive(Debug)]
+struct Incoming {
+    bytes: Box<[u8]>,
+    filled: usize,
+}
+
+#[derive(Debug)]
+struct Lane<P> {
+    pipe: Option<Arc<P>>,
+    /// Gone while a thread reads.
+    incoming: Option<Incoming>,
+    /// Gone while a thread writes.
+    spare: Option<Outgoing>,
+}
+
+/// Whose ticket it is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Owner {
+    turn: u64,
+    place: usize,
+}
+
+/// Data that arrived for a thread that was not reading.
+#[derive(Debug)]
+struct Staged {
+    bytes: Vec<u8>,
+    /// Where in the value they begin; none when nothing was staged.
+    offset: Option<usize>,
+}
+
+#[derive(Debug)]
+struct Core<P> {
+    association: Association,
+    /// The association that the pipes are of.
+    generation: u32,
+    lanes: Box<[Lane<P>]>,
+    owners: Box<[Owner]>,
+    staged: Box<[Staged]>,
+    dialling: bool,
+    tick_at_us: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Session<D: Dial> {
+    dial: D,
+    core: Lock<Core<D::Pipe>>,
+    turns: AtomicU64,
+    parking: [AtomicU32; PARKING],
+}
+
+/// One thread's way through a set of requests.
+struct Turn<'r, 'a> {
+    id: u64,
+    requests: &'r mut [Request<'a>],
+    /// Requests that were opened.
+    opened: usize,
+    held: [Ticket; WINDOW],
+    holds: usize,
+    /// A call was not answered in time: the others of the batch do not wait for a target that is
+    /// away.
+    gave_up: bool,
+}
+
+/// The time of the monotonic clock, µs.
+pub fn now_us() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000
+}
+
+impl<D: Dial> Session<D> {
+    /// A session that is not connected yet. `seed` should differ between clients.
+    pub fn new(dial: D, settings: Settings, seed: u64) -> Self {
+        let association = Association::new(settings, seed);
+        let lane = |_| Lane {
+            pipe: None,
+            incoming: Some(Incoming { bytes: vec![0; 2 * PDU_BYTES_MAX].into(), filled: 0 }),
+            spare: Some(Outgoing::new()),
+        };
+        let staged = |_| Staged { bytes: Vec::with_capacity(PAGE_BYTES), offset: None };
+        let tickets = association.tickets();
+        Self {
+            dial,
+            turns: AtomicU64::new(0),
+            parking: [const { AtomicU32::new(0) }; PARKING],
+            core: Lock::new(Core {
+                generation: association.generation(),
+                lanes: (0..association.lanes()).map(lane).collect(),
+                owners: vec![Owner::default(); tickets].into(),
+                staged: (0..tickets).map(staged).collect(),
+                association,
+                dialling: false,
+                tick_at_us: 0,
+            }),
+        }
+    }
+
+    /// Looks at the association, with the lock held.
+    pub fn with<T>(&self, look: impl FnOnce(&mut Association) -> T) -> T {
+        look(&mut self.core.lock().association)
+    }
+
+    /// Connects, within the time that a call may take.
+    ///
+    /// # Errors
+    /// Why it could not. What a later attempt can't better is told at once.
+    pub fn connect(&self) -> Result<(), Trouble> {
+        let mut turn = Turn::new(self.turns.fetch_add(1, Ordering::Relaxed), &mut []);
+        let mut core = self.core.lock();
+        let deadline_us = now_us() + core.association.settings().call_timeout_us;
+        loop {
+            let trouble = core.association.trouble();
+            match core.association.step(now_us()) {
+                Step::Up => return Ok(()),
+                Step::Stopped => return Err(trouble),
+                _ if trouble.is_final() || deadline_us <= now_us() => return Err(trouble),
+                _ => {}
+            }
+            core = self.tick(core);
+            core = self.flush(core, &mut turn);
+            core = self.bring_up(core, &mut turn);
+            self.wake_changed(&mut core, turn.id);
+        }
+    }
+
+    /// Makes the requests and waits for their outcomes, which each then has.
+    pub fn run(&self, requests: &mut [Request<'_>]) {
+        let mut turn = Turn::new(self.turns.fetch_add(1, Ordering::Relaxed), requests);
+        let mut core = self.core.lock();
+        loop {
+            core = self.tick(core);
+            turn.move_on(&mut core, now_us());
+            self.wake_changed(&mut core, turn.id);
+            if turn.is_done() {
+                break;
+            }
+            core = self.flush(core, &mut turn);
+            core = self.wait(core, &mut turn);
+        }
+        self.hand_over(&core);
+    }
+
+    /// Keeps the association alive while nobody asks for anything, and connects again when it ended.
+    /// To be called at the time that it gives, µs, or earlier.
+    pub fn tend(&self) -> u64 {
+        let mut turn = Turn::new(self.turns.fetch_add(1, Ordering::Relaxed), &mut []);
+        let mut core = self.tick(self.core.lock());
+        core = self.flush(core, &mut turn);
+        match core.association.step(now_us()) {
+            Step::Up => core = self.read(core, ADMIN, 0, &mut turn),
+            Step::Stopped => return u64::MAX,
+            _ => core = self.bring_up(core, &mut turn),
+        }
+        self.wake_changed(&mut core, turn.id);
+        self.hand_over(&core);
+        let look_us = now_us() + core.association.settings().keep_alive_us / 6;
+        match core.association.step(now_us()) {
+            Step::Up => core.association.tick_at().min(look_us),
+            Step::Sleep(until_us) => until_us.min(look_us),
+            _ => now_us(),
+        }
+    }
+
+    /// Ends the session: what is under way fails.
+    pub fn stop(&self) {
+        let mut core = self.core.lock();
+        core.association.stop(now_us());
+        core.follow();
+        self.wake_changed(&mut core, u64::MAX);
+    }
+
+    fn tick<'s>(&'s self, mut core: Guard<'s, Core<D::Pipe>>) -> Guard<'s, Core<D::Pipe>> {
+        let now_us = now_us();
+        if core.tick_at_us <= now_us {
+            core.association.tick(now_us);
+            core.tick_at_us = now_us + LOOK_US / 4;
+        }
+        core.follow();
+        core
+    }
+
+    /// Writes what is to be sent on the lanes that nobody writes to.
+    fn flush<'s>(
+        &'s self,
+        mut core: Guard<'s, Core<D::Pipe>>,
+        turn: &mut Turn<'_, '_>,
+    ) -> Guard<'s, Core<D::Pipe>> {
+        for lane in 0..core.lanes.len() {
+            while !core.association.outgoing(lane).is_empty() {
+                let Some(pipe) = core.lanes[lane].pipe.clone() else { break };
+                let Some(mut bytes) = core.lanes[lane].spare.take() else { break };
+                core::mem::swap(&mut bytes, core.association.outgoing(lane));
+                core = self.send_all(core, lane, &pipe, &mut bytes, turn);
+                bytes.clear();
+                core.lanes[lane].spare = Some(bytes);
+                core.association.rouse();
+                turn.move_on(&mut core, now_us());
+                self.wake_changed(&mut core, turn.id);
+            }
+        }
+        core
+    }
+
+    /// Sends all of `bytes`, or as much as there is time for before the association ends.
+    fn send_all<'s>(
+        &'s self,
+        mut core: Guard<'s, Core<D::Pipe>>,
+        lane: usize,
+        pipe: &Arc<D::Pipe>,
+        bytes: &mut Outgoing,
+        turn: &mut Turn<'_, '_>,
+    ) -> Guard<'s, Core<D::Pipe>> {
+        let generation = core.generation;
+        loop {
+            drop(core);
+            let sent = pipe.send(bytes.bytes());
+            core = self.core.lock();
+            if core.generation != generation {
+                return core;
+            }
+            match sent {
+                Ok(0) => {}
+                Ok(count) => {
+                    bytes.sent(count);
+                    if bytes.is_empty() {
+                        return core;
+                    }
+                    continue;
+                }
+                Err(closed) => {
+                    core.association.closed(closed, now_us());
+                    core.follow();
+                    return core;
+                }
+            }
+            // No room: the target may have stopped to read until we read.
+            let reader = core.lanes[lane].incoming.is_some();
+            if reader {
+                core = self.read(core, lane, 0, turn);
+            }
+            drop(core);
+            pipe.wait_room(reader, LOOK_US);
+            core = self.tick(self.core.lock());
+            if core.generation != generation {
+                return core;
+            }
+        }
+    }
+
+    /// Waits until there may be something to do for this turn, and does what the connection needs.
+    fn wait<'s>(
+        &'s self,
+        mut core: Guard<'s, Core<D::Pipe>>,
+        turn: &mut Turn<'_, '_>,
+    ) -> Guard<'s, Core<D::Pipe>> {
+        if core.association.step(now_us()) != Step::Up {
+            return self.bring_up(core, turn);
+        }
+        let awaited = turn.held().iter().filter_map(|&ticket| core.association.lane(ticket));
+        let mut unread = awaited.filter(|&lane| core.lanes[lane].incoming.is_some());
+        match unread.next() {
+            Some(lane) => self.read(core, lane, LOOK_US, turn),
+            None => {
+                self.park(core, turn, LOOK_US);
+                core = self.core.lock();
+                core
+            }
+        }
+    }
+
+    /// Does the next thing that brings the association up, or waits while another thread does.
+    fn bring_up<'s>(
+        &'s self,
+        mut core: Guard<'s, Core<D::Pipe>>,
+        turn: &mut Turn<'_, '_>,
+    ) -> Guard<'s, Core<D::Pipe>> {
+        let now = now_us();
+        let wait_us = match core.association.step(now) {
+            Step::Dial(lane) if !core.dialling => return self.dial(core, lane),
+            Step::Read(lane) if core.lanes[lane].incoming.is_some() => {
+                return self.read(core, lane, LOOK_US, turn);
+            }
+            Step::Sleep(until_us) => (until_us - now).min(LOOK_US),
+            Step::Up | Step::Stopped => return core,
+            _ => LOOK_US,
+        };
+        self.park(core, turn, wait_us);
+        core = self.core.lock();
+        core
+    }
+
+    fn dial<'s>(
+        &'s self,
+        mut core: Guard<'s, Core<D::Pipe>>,
+        lane: usize,
+    ) -> Guard<'s, Core<D::Pipe>> {
+        let generation = core.generation;
+        let wait_us = core.association.settings().connect_timeout_us;
+        core.dialling = true;
+        drop(core);
+        let dialled = self.dial.dial(wait_us);
+        core = self.core.lock();
+        core.dialling = false;
+        core.follow();
+        if core.generation != generation {
+            return core;
+        }
+        match dialled {
+            Ok(pipe) => {
+                core.lanes[lane].pipe = Some(Arc::new(pipe));
+                core.association.dialled(lane, now_us());
+            }
+            Err(closed) => core.association.closed(closed, now_us()),
+        }
+        core.follow();
+        core
+    }
+
+    /// Reads a lane once, if nobody does, and takes in what came.
+    fn read<'s>(
+        &'s self,
+        mut core: Guard<'s, Core<D::Pipe>>,
+        lane: usize,
+        wait_us: u64,
+        turn: &mut Turn<'_, '_>,
+    ) -> Guard<'s, Core<D::Pipe>> {
+        let Some(pipe) = core.lanes[lane].pipe.clone() else { return core };
+        let Some(mut incoming) = core.lanes[lane].incoming.take() else { return core };
+        let generation = core.generation;
+        drop(core);
+        let received = pipe.receive(&mut incoming.bytes[incoming.filled..], wait_us);
+        core = self.core.lock();
+        if core.generation == generation {
+            match received {
+                Ok(count) => {
+                    incoming.filled += count;
+                    core.take_in(lane, &mut incoming, turn);
+                }
+                Err(closed) => core.association.closed(closed, now_us()),
+            }
+        }
+        if core.generation != generation || core.association.generation() != generation {
+            incoming.filled = 0;
+        }
+        core.lanes[lane].incoming = Some(incoming);
+        core.follow();
+        core
+    }
+
+    /// Sleeps until another thread has something for this turn, or `wait_us` have passed.
+    fn park(&self, core: Guard<'_, Core<D::Pipe>>, turn: &Turn<'_, '_>, wait_us: u64) {
+        let word = self.word(turn.id);
+        word.store(PARKED, Ordering::Relaxed);
+        drop(core);
+        let wait = rustix::thread::Timespec {
+            tv_sec: (wait_us / 1_000_000) as i64,
+            tv_nsec: (wait_us % 1_000_000 * 1_000) as i64,
+        };
+        // A wait that is interrupted or too late only means that the caller looks again.
+        let _ = futex::wait(word, futex::Flags::PRIVATE, PARKED, Some(&wait));
+    }
+
+    fn word(&self, turn: u64) -> &AtomicU32 {
+        &self.parking[(turn % PARKING as u64) as usize]
+    }
+
+    /// Wakes a turn if it sleeps. The caller holds the lock, under which turns go to sleep.
+    fn wake(&self, turn: u64) {
+        let word = self.word(turn);
+        if word.swap(0, Ordering::Relaxed) == PARKED {
+            // Turns share words when there are more than words: all look.
+            let _ = futex::wake(word, futex::Flags::PRIVATE, i32::MAX as u32);
+        }
+    }
+
+    /// Wakes the turns whose calls have changed.
+    fn wake_changed(&self, core: &mut Core<D::Pipe>, me: u64) {
+        while let Some(ticket) = core.association.next_changed() {
+            let turn = core.owners[usize::from(ticket)].turn;
+            if turn != me {
+                self.wake(turn);
+            }
+        }
+    }
+
+    /// This turn stops reading: others whose answers are awaited on lanes that nobody reads go on.
+    fn hand_over(&self, core: &Core<D::Pipe>) {
+        for (lane, state) in core.lanes.iter().enumerate() {
+            if state.incoming.is_some()
+                && let Some(ticket) = core.association.awaited_on(lane)
+            {
+                self.wake(core.owners[usize::from(ticket)].turn);
+            }
+        }
+    }
+}
+
+impl<P: Pipe> Core<P> {
+    /// Drops the pipes of an association that has ended.
+    fn follow(&mut self) {
+        if self.generation == self.association.generation() {
+            return;
+        }
+        self.generation = self.association.generation();
+        for lane in &mut self.lanes {
+            if let Some(pipe) = lane.pipe.take() {
+                pipe.shut();
+            }
+            if let Some(incoming) = &mut lane.incoming {
+                incoming.filled = 0;
+            }
+        }
+    }
+
+    /// Takes in the whole PDUs of what has come on a lane.
+    fn take_in(&mut self, lane: usize, incoming: &mut Incoming, turn: &mut Turn<'_, '_>) {
+        let now_us = now_us();
+        let mut bytes = &incoming.bytes[..incoming.filled];
+        while let Some(delivery) = self.association.receive(lane, &mut bytes, now_us) {
+            let Delivery::Data(ticket, offset, data) = delivery else { continue };
+            let owner = self.owners[usize::from(ticket)];
+            let staged = &mut self.staged[usize::from(ticket)];
+            if offset == 0 {
+                staged.offset = None;
+            }
+            if owner.turn == turn.id && staged.offset.is_none() {
+                turn.requests[owner.place].accept(offset, data);
+            } else {
+                if staged.offset.is_none() {
+                    staged.offset = Some(offset);
+                    staged.bytes.clear();
+                }
+                staged.bytes.extend_from_slice(data);
+            }
+        }
+        let left = incoming.filled - bytes.len()..incoming.filled;
+        incoming.filled = left.len();
+        incoming.bytes.copy_within(left, 0);
+    }
+}
+
+impl<'r, 'a> Turn<'r, 'a> {
+    const fn new(id: u64, requests: &'r mut [Request<'a>]) -> Self {
+        Self { id, requests, opened: 0, held: [0; WINDOW], holds: 0, gave_up: false }
+    }
+
+    fn held(&self) -> &[Ticket] {
+        &self.held[..self.holds]
+    }
+
+    const fn is_done(&self) -> bool {
+        self.holds == 0 && self.opened == self.requests.len()
+    }
+
+    /// Collects the outcomes that are there, opens further requests, and sends what can be sent.
+    fn move_on<P: Pipe>(&mut self, core: &mut Core<P>, now_us: u64) {
+        let mut kept = 0;
+        for at in 0..self.holds {
+            let ticket = self.held[at];
+            if !self.collect(core, ticket) {
+                self.held[kept] = ticket;
+                kept += 1;
+            }
+        }
+        self.holds = kept;
+        while self.opened < self.requests.len() && self.holds < WINDOW {
+            let away = self.gave_up && core.association.step(now_us) != Step::Up;
+            let timeout_us = if away { 0 } else { core.association.settings().call_timeout_us };
+            let deadline_us = now_us + timeout_us;
+            let call = self.requests[self.opened].call;
+            let Some(ticket) = core.association.open(call, deadline_us) else { break };
+            core.owners[usize::from(ticket)] = Owner { turn: self.id, place: self.opened };
+            core.staged[usize::from(ticket)].offset = None;
+            self.held[self.holds] = ticket;
+            self.holds += 1;
+            self.opened += 1;
+        }
+        for at in 0..self.holds {
+            let ticket = self.held[at];
+            let place = core.owners[usize::from(ticket)].place;
+            core.association.push(ticket, self.requests[place].value(), now_us);
+        }
+    }
+
+    /// Takes a call's outcome, if it has one.
+    fn collect<P: Pipe>(&mut self, core: &mut Core<P>, ticket: Ticket) -> bool {
+        let Some(outcome) = core.association.outcome(ticket) else { return false };
+        let request = &mut self.requests[core.owners[usize::from(ticket)].place];
+        let staged = &core.staged[usize::from(ticket)];
+        if let Some(offset) = staged.offset {
+            request.accept(offset, &staged.bytes);
+        }
+        request.outcome = Some(outcome);
+        if let Outcome::Unreachable(_) = outcome {
+            self.gave_up = true;
+        }
+        core.association.release(ticket);
+        true
+    }
+}

@@ -1,0 +1,189 @@
+//! How a session is set up.
+
+use std::path::PathBuf;
+
+use spillway_wire::auth::Secret;
+use spillway_wire::fabrics::NQN_BYTES_MAX;
+
+use super::queue::Digests;
+use crate::Error;
+
+/// The subsystem in which every client's pools are.
+pub const POOLS_NQN: &str = "nqn.2026-11.io.spillway:pools";
+
+/// What the names of hosts that have none begin with.
+const HOST_NQN: &str = "nqn.2026-11.io.spillway:host";
+
+/// Settings of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// NVMe Qualified Name of the subsystem.
+    pub subsystem: String,
+    /// NVMe Qualified Name by which the target knows this client.
+    pub host: String,
+    /// Tells this session from others of the same host name. A new association ends the old one of
+    /// the same id, so no two sessions have the same.
+    pub host_id: [u8; 16],
+    /// The secret that this host proves to know, as the target has it; none to connect without.
+    pub secret: Option<Secret>,
+    /// I/O queues, each with a connection of its own; 1 or more.
+    pub io_queues: u16,
+    /// Commands under way on each I/O queue, 2 to 256.
+    pub depth: u16,
+    /// Which digests the connections have.
+    pub digests: Digests,
+    /// How long an attempt to connect may take.
+    pub connect_timeout_us: u64,
+    /// How long one command may take before the target counts as gone.
+    pub command_timeout_us: u64,
+    /// How long a call may take in all, new connections and repetitions included.
+    pub call_timeout_us: u64,
+    /// After so long without a sign of life the target ends the association.
+    pub keep_alive_us: u64,
+}
+
+impl Settings {
+    /// What is used where a URL says nothing else. A call is answered, or fails, within 5 s.
+    pub fn new(host: String, host_id: [u8; 16]) -> Self {
+        Self {
+            subsystem: POOLS_NQN.to_owned(),
+            host,
+            host_id,
+            secret: None,
+            io_queues: 1,
+            depth: 128,
+            digests: Digests::default(),
+            connect_timeout_us: 2_000_000,
+            command_timeout_us: 2_000_000,
+            call_timeout_us: 5_000_000,
+            keep_alive_us: 5_000_000,
+        }
+    }
+}
+
+/// What a URL can say of a session, behind `?` and separated by `&`:
+///
+/// | option | meaning | default |
+/// |---|---|---|
+/// | `host-nqn=NQN` | the name by which the target knows this client | that of /etc/nvme/hostnqn, or one made of the host's name |
+/// | `secret-file=PATH` | file with this host's secret, `DHHC-1:...` | none |
+/// | `queues=N` | I/O queues, each with a connection, 1 to 16 | 1 |
+/// | `depth=N` | commands under way on a queue, 2 to 256 | 128 |
+/// | `digests=header`, `data`, `both` | which digests the connections have | none |
+/// | `timeout=SECONDS` | how long a call may take, new connections included, 1 to 3600 | 5 |
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// The client's name.
+    pub host_nqn: Option<String>,
+    /// Where its secret is.
+    pub secret_file: Option<PathBuf>,
+    /// I/O queues.
+    pub queues: Option<u16>,
+    /// Commands under way on a queue.
+    pub depth: Option<u16>,
+    /// Which digests the connections have.
+    pub digests: Digests,
+    /// How long a call may take.
+    pub timeout_s: Option<u16>,
+}
+
+impl Options {
+    /// Reads what stands behind the `?`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(query: &str) -> Result<Self, &'static str> {
+        let mut options = Self::default();
+        for option in query.split('&') {
+            let (name, value) = option.split_once('=').ok_or("an option looks like name=value")?;
+            let number = |range: core::ops::RangeInclusive<u16>| {
+                value.parse().ok().filter(|number| range.contains(number))
+            };
+            match name {
+                "host-nqn" if !value.is_empty() && value.len() <= NQN_BYTES_MAX => {
+                    options.host_nqn = Some(value.to_owned());
+                }
+                "host-nqn" => return Err("a host-nqn has 1 to 223 bytes"),
+                "secret-file" => options.secret_file = Some(value.into()),
+                "queues" => {
+                    options.queues = Some(number(1..=16).ok_or("queues is a number from 1 to 16")?);
+                }
+                "depth" => {
+                    options.depth = Some(number(2..=256).ok_or("depth is a number from 2 to 256")?);
+                }
+                "digests" => {
+                    options.digests = match value {
+                        "header" => Digests { header: true, data: false },
+                        "data" => Digests { header: false, data: true },
+                        "both" => Digests { header: true, data: true },
+                        _ => return Err("digests is header, data or both"),
+                    }
+                }
+                "timeout" => {
+                    let timeout = number(1..=3600).ok_or("timeout is 1 to 3600 seconds")?;
+                    options.timeout_s = Some(timeout);
+                }
+                _ => {
+                    return Err("the options are host-nqn, secret-file, queues, depth, digests \
+                                and timeout");
+                }
+            }
+        }
+        Ok(options)
+    }
+
+    /// The name by which the target knows this client.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when /etc/nvme/hostnqn is there and can't be read.
+    pub fn host_nqn(&self) -> Result<String, Error> {
+        if let Some(name) = &self.host_nqn {
+            return Ok(name.clone());
+        }
+        match std::fs::read_to_string("/etc/nvme/hostnqn") {
+            Ok(name) => Ok(name.trim().to_owned()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let system = rustix::system::uname();
+                Ok(format!("{HOST_NQN}:{}", system.nodename().to_string_lossy()))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Changes the settings that the options name.
+    pub fn apply(&self, settings: &mut Settings) {
+        settings.io_queues = self.queues.unwrap_or(settings.io_queues);
+        settings.depth = self.depth.unwrap_or(settings.depth);
+        settings.digests = self.digests;
+        if let Some(timeout_s) = self.timeout_s {
+            // Two attempts fit into the time of a call.
+            settings.call_timeout_us = u64::from(timeout_s) * 1_000_000;
+            settings.command_timeout_us = settings.call_timeout_us * 2 / 5;
+            settings.connect_timeout_us = settings.call_timeout_us * 2 / 5;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_set_what_they_name() {
+        let options = Options::parse("host-nqn=nqn.x&queues=4&digests=data&timeout=10").unwrap();
+        let mut settings = Settings::new(options.host_nqn().unwrap(), [1; 16]);
+        options.apply(&mut settings);
+        assert_eq!(settings.host, "nqn.x");
+        assert_eq!((settings.io_queues, settings.depth), (4, 128));
+        assert_eq!(settings.digests, Digests { header: false, data: true });
+        assert_eq!(settings.call_timeout_us, 10_000_000);
+    }
+
+    #[test]
+    fn bad_options_are_told() {
+        let wrong = ["", "queues", "queues=0", "depth=1", "digests=some", "timeout=0", "what=1"];
+        for query in wrong {
+            assert!(Options::parse(query).is_err(), "{query}");
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! The [`Store`] trait over a session.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use spillway_types::{Get, Lifetime, PoolSpec, Put, Refusal, Sharing, Statistics, VALUE_BYTES_MAX};
+use spillway_wire::auth::Secret;
+use spillway_wire::kv::{self, PoolEntry};
+use spillway_wire::nvme::Status;
+
+use super::call::{Call, Outcome as Ended, PoolRef};
+use super::session::{Data, Request, Session};
+use super::settings::{Options, Settings};
+use super::socket::TcpDial;
+use crate::{Error, Operation, Outcome, Pool, Store};
+
+/// Room for a list of pools, bytes.
+const LIST_BYTES: usize = 64 << 10;
+/// Set in the names of ephemeral pools.
+const EPHEMERAL: u64 = 1 << 63;
+
+/// A store of another host, over NVMe/TCP.
+#[derive(Debug)]
+pub struct NvmeTcp {
+    session: Arc<Session<TcpDial>>,
+    process: rustix::process::Pid,
+    stopping: Arc<AtomicBool>,
+    tender: Option<JoinHandle<()>>,
+}
+
+impl NvmeTcp {
+    /// Connects to a target. A thread of its own keeps the connection alive while nothing is asked.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`] with the reason when the target can't be reached within the time of a
+    /// call, or does not let this host in; [`Error::Connect`] for a name that stands for no host;
+    /// [`Error::Secret`] for a file that has no secret in it.
+    pub fn open(
+        host: &str,
+        port: u16,
+        subsystem: Option<&str>,
+        options: &Options,
+    ) -> Result<Self, Error> {
+        let mut id = [0; 24];
+        rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty())?;
+        let (host_id, seed) = id.split_at(16);
+        let mut settings =
+            Settings::new(options.host_nqn()?, host_id.try_into().unwrap_or([0; 16]));
+        if let Some(subsystem) = subsystem {
+            settings.subsystem = subsystem.to_owned();
+        }
+        if let Some(path) = &options.secret_file {
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| Error::Secret { path: path.clone(), why: error.to_string() })?;
+            let secret = Secret::parse(&text)
+                .map_err(|error| Error::Secret { path: path.clone(), why: error.to_string() })?;
+            settings.secret = Some(secret);
+        }
+        options.apply(&mut settings);
+        let seed = u64::from_le_bytes(seed.try_into().unwrap_or([1; 8]));
+        let session = Arc::new(Session::new(TcpDial::new(host, port)?, settings, seed));
+        session.connect().map_err(Error::Unreachable)?;
+        let stopping = Arc::new(AtomicBool::new(false));
+        let tender = thread::Builder::new().name("spillway-tend".into()).spawn({
+            let (session, stopping) = (Arc::clone(&session), Arc::clone(&stopping));
+            move || tend(&session, &stopping)
+        })?;
+        Ok(Self { session, process: rustix::process::getpid(), stopping, tender: Some(tender) })
+    }
+
+    fn check_process(&self) -> Result<(), Error> {
+        match rustix::process::getpid() == self.process {
+            true => Ok(()),
+            false => Err(Error::Forked),
+        }
+    }
+
+    /// Makes one call that is not about values.
+    fn ask(&self, call: Call, data: Data<'_>) -> Result<Answer, Error> {
+        self.check_process()?;
+        let mut requests = [Request::new(call, data)];
+        self.session.run(&mut requests);
+        Answer::of(requests[0].outcome)
+    }
+
+    /// Takes a pool up that the target has just given the number of.
+    fn adopt(&self, given: &Answer) -> Result<Pool, Error> {
+        let mut list = vec![0; LIST_BYTES];
+        let answer = self.ask(Call::Pools(LIST_BYTES as u32), Data::In(&mut list))?;
+        if !answer.status.is_success() {
+            return Err(failed(answer.status));
+        }
+        let number = given.result as u32;
+        let count = (answer.result as u32 as usize).min(list.len() / PoolEntry::BYTES);
+        let mut entries = list.chunks_exact(PoolEntry::BYTES).take(count);
+        let entry = loop {
+            let Some(bytes) = entries.next() else { return Err(Error::NoPool) };
+            let entry = PoolEntry::decode(bytes).map_err(|_| Error::Protocol("a list of pools"))?;
+            if entry.number == number {
+                break entry;
+            }
+        };
+        // The number means this pool only to the association that gave it.
+        if answer.generation != given.generation {
+            return Err(Error::Lost);
+        }
+        let private = matches!(entry.spec.sharing, Sharing::Private);
+        let adopt = |association: &mut super::association::Association| {
+            association.pools().adopt(number, entry.identity, private)
+        };
+        let pool = self.session.with(adopt).ok_or(Error::Full)?;
+        let ephemeral = if entry.spec.lifetime == Lifetime::Ephemeral { EPHEMERAL } else { 0 };
+        Ok(Pool(u64::from(pool.serial) << 16 | u64::from(pool.place) | ephemeral))
+    }
+}
+
+impl Drop for NvmeTcp {
+    fn drop(&mut self) {
+        if self.check_process().is_err() {
+            // The connection is the parent's, and so is the thread.
+            return;
+        }
+        self.stopping.store(true, Ordering::Release);
+        self.session.stop();
+        if let Some(tender) = self.tender.take() {
+            tender.thread().unpark();
+            // It ends without a panic, which would end the program.
+            let _ = tender.join();
+        }
+    }
+}
+
+/// Keeps the session alive until it is stopped.
+fn tend(session: &Session<TcpDial>, stopping: &AtomicBool) {
+    while !stopping.load(Ordering::Acquire) {
+        let at_us = session.tend();
+        let wait_us = at_us.saturating_sub(super::session::now_us());
+        thread::park_timeout(Duration::from_micros(wait_us));
+    }
+}
+
+/// What a target answered.
+#[derive(Clone, Copy, Debug)]
+struct Answer {
+    status: Status,
+    result: u64,
+    bytes: u32,
+    generation: u32,
+}
+
+impl Answer {
+    fn of(outcome: Option<Ended>) -> Result<Self, Error> {
+        match outcome {
+            Some(Ended::Answered { status, result, bytes, generation }) => {
+                Ok(Self { status: Status(status), result, bytes, generation })
+            }
+            Some(Ended::Unreachable(trouble)) => Err(Error::Unreachable(trouble)),
+            Some(Ended::Unknown(_)) => Err(Error::Lost),
+            Some(Ended::PoolLost) => Err(Error::PoolLost),
+            None => Err(Error::Protocol("a call without an outcome")),
+        }
+    }
+}
+
+const fn pool_ref(pool: Pool) -> PoolRef {
+    PoolRef { place: pool.0 as u16, serial: (pool.0 >> 16) as u32 }
+}
+
+/// Why the target made or joined no pool.
+fn pool_refused(status: Status) -> Error {
+    match status.code() {
+        Status::CONNECT_HOST => Error::Unauthorised,
+        Status::INVALID_NAMESPACE => Error::NoSharedPool,
+        Status::ID_CONFLICT => Error::Lifetime,
+        Status::CAPACITY => Error::Full,
+        _ => failed(status),
+    }
+}
+
+/// An error that the target answered with.
+fn failed(status: Status) -> Error {
+    match status.code() {
+        Status::INVALID_NAMESPACE => Error::NoPool,
+        Status::UNRECOVERED => Error::Corrupt,
+        _ => Error::Failed(status.to_string()),
+    }
+}
+
+/// The call that an operation is.
+fn call_of(operation: &Operation<'_>) -> Result<Call, Error> {
+    // A retrieve never brings more than a value can have.
+    let room = |value: &[u8]| value.len().min(VALUE_BYTES_MAX) as u32;
+    Ok(match operation {
+        Operation::Put { pool, key, value } => {
+            if value.is_empty() || value.len() > VALUE_BYTES_MAX {
+                return Err(Error::Length { bytes: value.len(), limit: VALUE_BYTES_MAX });
+            }
+            Call::Store(pool_ref(*pool), *key, value.len() as u32)
+        }
+        Operation::Get { pool, key, value } => Call::Retrieve(pool_ref(*pool), *key, room(value)),
+        Operation::Take { pool, key, value } => Call::Take(pool_ref(*pool), *key, room(value)),
+        Operation::Flush { pool, key } => Call::Delete(pool_ref(*pool), *key),
+        Operation::FlushObject { pool, object } => Call::FlushObject(pool_ref(*pool), *object),
+        Operation::Exists { pool, key } => Call::Exists(pool_ref(*pool), *key),
+    })
+}
+
+fn request_of<'o>(operation: &'o mut Operation<'_>) -> Result<Request<'o>, Error> {
+    let call = call_of(operation)?;
+    let data = match operation {
+        Operation::Put { value, .. } => Data::Out(value),
+        Operation::Get { value, .. } | Operation::Take { value, .. } => Data::In(value),
+        _ => Data::None,
+    };
+    Ok(Request::new(call, data))
+}
+
+/// What the end of a call means for the operation that it was.
+fn outcome_of(call: Call, pool: Pool, ended: Option<Ended>) -> Result<Outcome, Error> {
+    if ended == Some(Ended::PoolLost) && pool.0 & EPHEMERAL != 0 {
+        // Values of an ephemeral pool may vanish at any time, all at once too.
+        return Ok(match call {
+            Call::Store(..) => Outcome::Put(Put::Refused(Refusal::NoPool)),
+            Call::Retrieve(..) | Call::Take(..) => Outcome::Get(Get::Miss),
+            Call::Exists(..) => Outcome::Exists(false),
+            _ => Outcome::Flushed(0),
+        });
+    }
+    let answer = Answer::of(ended)?;
+    let found = match answer.status.code() {
+        Status::SUCCESS => true,
+        Status::KEY_NOT_FOUND => false,
+        Status::CAPACITY if matches!(call, Call::Store(..)) => {
+            return Ok(Outcome::Put(Put::Refused(Refusal::AtTarget)));
+        }
+        status => return Err(failed(status)),
+    };
+    Ok(match call {
+        Call::Store(..) if found => Outcome::Put(Put::Stored),
+        Call::Retrieve(_, _, room) | Call::Take(_, _, room) if found => {
+            Outcome::Get(got(&answer, room)?)
+        }
+        Call::Retrieve(..) | Call::Take(..) => Outcome::Get(Get::Miss),
+        Call::Delete(..) => Outcome::Flushed(u64::from(found)),
+        Call::FlushObject(..) if found => Outcome::Flushed(answer.result & 0xffff_ffff),
+        Call::Exists(..) => Outcome::Exists(found),
+        _ => return Err(failed(answer.status)),
+    })
+}
+
+/// What a successful retrieve brought: the result is the value's length.
+fn got(answer: &Answer, room: u32) -> Result<Get, Error> {
+    let length = answer.result as u32;
+    match length {
+        _ if length > room => Ok(Get::Short(length as usize)),
+        _ if length == answer.bytes => Ok(Get::Hit(length as usize)),
+        _ => Err(Error::Protocol("a value of another length than the target says")),
+    }
+}
+
+impl Store for NvmeTcp {
+    fn open_pool(&self, spec: PoolSpec) -> Result<Pool, Error> {
+        let given = self.ask(Call::Create(spec), Data::None)?;
+        match given.status.is_success() {
+            true => self.adopt(&given),
+            false => Err(pool_refused(given.status)),
+        }
+    }
+
+    fn join_pool(&self, uuid: u128) -> Result<Pool, Error> {
+        let given = self.ask(Call::Join(uuid), Data::None)?;
+        match given.status.is_success() {
+            true => self.adopt(&given),
+            false => Err(pool_refused(given.status)),
+        }
+    }
+
+    fn close_pool(&self, pool: Pool) -> Result<(), Error> {
+        let name = pool_ref(pool);
+        let answer = self.ask(Call::Destroy(name), Data::None);
+        self.session.with(|association| association.pools().close(name));
+        match answer {
+            Ok(answer) if !answer.status.is_success() => Err(failed(answer.status)),
+            Ok(_) | Err(Error::PoolLost) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn execute(&self, operation: &mut Operation<'_>) -> Result<Outcome, Error> {
+        self.check_process()?;
+        let pool = operation.pool();
+        let request = request_of(operation)?;
+        let call = request.call;
+        let mut requests = [request];
+        self.session.run(&mut requests);
+        outcome_of(call, pool, requests[0].outcome)
+    }
+
+    fn batch(&self, operations: &mut [Operation<'_>], outcomes: &mut Vec<Result<Outcome, Error>>) {
+        outcomes.clear();
+        if let Err(error) = self.check_process() {
+            outcomes.extend(operations.iter().map(|_| Err(Error::Forked)));
+            drop(error);
+            return;
+        }
+        let pools: Vec<Pool> = operations.iter().map(Operation::pool).collect();
+        let mut requests = Vec::with_capacity(operations.len());
+        for operation in operations {
+            match request_of(operation) {
+                Ok(request) => {
+                    requests.push(request);
+                    outcomes.push(Ok(Outcome::Exists(false)));
+                }
+                Err(error) => outcomes.push(Err(error)),
+            }
+        }
+        self.session.run(&mut requests);
+        let mut ended = requests.iter();
+        for (outcome, pool) in outcomes.iter_mut().zip(pools) {
+            if outcome.is_ok()
+                && let Some(request) = ended.next()
+            {
+                *outcome = outcome_of(request.call, pool, request.outcome);
+            }
+        }
+    }
+
+    fn statistics(&self) -> Result<Statistics, Error> {
+        let mut counters = [0; kv::STATISTICS_BYTES];
+        let call = Call::Statistics(counters.len() as u32);
+        let answer = self.ask(call, Data::In(&mut counters))?;
+        if !answer.status.is_success() {
+            return Err(failed(answer.status));
+        }
+        kv::decode_statistics(&counters).map_err(|_| Error::Protocol("statistics"))
+    }
+}
