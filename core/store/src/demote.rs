@@ -127,7 +127,8 @@ impl Store {
                 self.settle(candidate, None);
                 continue;
             }
-            let place = self.pack(page, scratch);
+            let length = scratch.pack(page);
+            let place = length.and_then(|length| self.keep_packed(&scratch.packed[..length]));
             packed += usize::from(place.is_some());
             let place = place.or_else(|| candidate.stiff());
             self.settle(candidate, place);

@@ -1,7 +1,7 @@
 //! Storing a value.
 
 use spillway_tiers::sync::{Guard, Ordering};
-use spillway_tiers::{CELL_BYTES_MAX, WRITE_PAGES_MAX, lz4, uniform_word};
+use spillway_tiers::{CELL_BYTES_MAX, WRITE_PAGES_MAX, uniform_word};
 use spillway_types::{Key, PAGE_BYTES, PoolId, Put, Refusal, VALUE_BYTES_MAX, billed_pages};
 
 use crate::config::Dedup;
@@ -171,30 +171,36 @@ impl Store {
             self.uniform_pages.fetch_add(1, Ordering::Relaxed);
             return Some(Place::Uniform { word }.into());
         }
+        let mut stiff = false;
         if let Some(scratch) = scratch
             && self.config.compress
-            && let Some(packed) = self.pack(page, scratch)
+            && scratch.expects_gain()
         {
-            return Some(packed.into());
+            match scratch.pack(page) {
+                Some(length) => {
+                    if let Some(packed) = self.keep_packed(&scratch.packed[..length]) {
+                        return Some(packed.into());
+                    }
+                }
+                None => stiff = true,
+            }
         }
         let (frame, shared) = if self.config.dedup == Dedup::Off || access.ephemeral {
             (self.arena.store(lane, page)?, false)
         } else {
             let domain = self.clients[usize::from(access.client)].domain();
+            // Whoever shares the frame has it on the same list.
+            stiff = false;
             self.arena.store_shared(lane, domain, page)?
         };
-        Some(Placed { place: Place::Raw { frame, length, stiff: false }, shared })
+        Some(Placed { place: Place::Raw { frame, length, stiff }, shared })
     }
 
-    /// Packs a page into a cell. `None` when that saves too little, or memory is out.
-    pub(crate) fn pack(&self, page: &[u8; PAGE_BYTES], scratch: &mut Scratch) -> Option<Place> {
-        let length = lz4::pack(page, &mut scratch.packed, &mut scratch.table);
-        if length > CELL_BYTES_MAX {
-            return None;
-        }
-        let cell = self.cells.store(&self.arena, &scratch.packed[..length])?;
+    /// Puts a packed page into a cell. `None` when memory is out.
+    pub(crate) fn keep_packed(&self, packed: &[u8]) -> Option<Place> {
+        let cell = self.cells.store(&self.arena, packed)?;
         self.packed_pages.fetch_add(1, Ordering::Relaxed);
-        Some(Place::Packed { cell, length: length as u16 })
+        Some(Place::Packed { cell, length: packed.len() as u16 })
     }
 
     /// Makes a filled slot the value of its handle, and lists it if it is marked so. What was there

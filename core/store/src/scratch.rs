@@ -1,7 +1,13 @@
 //! Working memory of the slow paths, owned by the caller.
 
-use spillway_tiers::lz4::{PACKED_BYTES, Table};
-use spillway_tiers::{PageBuf, WRITE_PAGES_MAX};
+use spillway_tiers::lz4::{self, PACKED_BYTES, Table};
+use spillway_tiers::{CELL_BYTES_MAX, PageBuf, WRITE_PAGES_MAX};
+use spillway_types::PAGE_BYTES;
+
+/// After so many pages in a row that did not pack, the next ones most likely will not either.
+const FUTILE_MAX: u32 = 32;
+/// Then one page in so many is tried.
+const PROBE_EVERY: u32 = 8;
 
 /// Working memory for packing pages and for writing them to files, 140 KiB. One for each task that
 /// calls [`Store::demote`](crate::Store::demote) or
@@ -12,6 +18,8 @@ pub struct Scratch {
     pub(crate) packed: Box<[u8; PACKED_BYTES]>,
     /// Pages on their way to a file.
     pub(crate) pages: Box<[PageBuf]>,
+    /// Pages in a row that did not pack or were not tried.
+    futile: u32,
 }
 
 impl Scratch {
@@ -21,12 +29,54 @@ impl Scratch {
             table: Table::default(),
             packed: Box::new([0; PACKED_BYTES]),
             pages: vec![PageBuf::ZERO; WRITE_PAGES_MAX].into_boxed_slice(),
+            futile: 0,
         }
+    }
+
+    /// Whether packing the next page is worth the microsecond that it takes. What is not tried now
+    /// may be when [`Store::demote`](crate::Store::demote) finds time.
+    pub(crate) fn expects_gain(&mut self) -> bool {
+        let probe = self.futile < FUTILE_MAX || self.futile.is_multiple_of(PROBE_EVERY);
+        self.futile = self.futile.wrapping_add(u32::from(!probe));
+        probe
+    }
+
+    /// Packs a page into `packed`; the length, unless that saves too little.
+    pub(crate) fn pack(&mut self, page: &[u8; PAGE_BYTES]) -> Option<usize> {
+        let length = lz4::pack(page, &mut self.packed, &mut self.table);
+        let gains = length <= CELL_BYTES_MAX;
+        self.futile = if gains { 0 } else { self.futile.wrapping_add(1) };
+        gains.then_some(length)
     }
 }
 
 impl Default for Scratch {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packing_is_given_up_while_it_is_futile_and_taken_up_again() {
+        let mut scratch = Scratch::new();
+        let stiff: [u8; PAGE_BYTES] = core::array::from_fn(|at| {
+            let mixed = (at as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            ((mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 56) as u8
+        });
+        let mut tried = 0;
+        for _ in 0..1000 {
+            if scratch.expects_gain() {
+                tried += 1;
+                assert_eq!(scratch.pack(&stiff), None);
+            }
+        }
+        assert!((100..200).contains(&tried), "{tried} of 1000");
+        while !scratch.expects_gain() {}
+        assert!(scratch.pack(&[7; PAGE_BYTES]).is_some());
+        assert!(scratch.expects_gain() && scratch.expects_gain(), "packs again at once");
     }
 }

@@ -152,7 +152,7 @@ proptest! {
         step in 2..70_usize,
         from in (0..5_u64, 0..300_u32),
     ) {
-        let (store, client) = open(16 * MIB);
+        let (store, client) = open(64 * MIB);
         let pools = [(); 2].map(|()| store.create_pool(client, PoolSpec::PERSISTENT).expect("pool"));
         for index in 0..other {
             prop_assert_eq!(store.put(pools[1], Key::new(1, index), b"other"), Put::Stored);
