@@ -1,9 +1,9 @@
 //! A store in the program's own process.
 
 use spillway_store::{ClientConfig, ClientId, Config, PageBuf, PoolId, VALUE_BYTES_MAX};
-use spillway_types::{PoolSpec, Sharing, Statistics};
+use spillway_types::{Key, PoolSpec, Sharing, Statistics};
 
-use crate::{Error, Operation, Outcome, Pool, Store};
+use crate::{Error, Operation, Outcome, Pool, PoolInfo, Store};
 
 /// A store of this process, gone with it. A fork's child has a copy of its own.
 #[derive(Debug)]
@@ -52,6 +52,25 @@ impl Store for Embedded {
             }
             done => Ok(done?),
         }
+    }
+
+    fn pools(&self) -> Result<Vec<PoolInfo>, Error> {
+        let info = |pool: spillway_types::PoolInfo| PoolInfo {
+            pool: Pool(pool.id.0),
+            spec: pool.spec,
+            pages: pool.pages,
+            identity: self.store.identity(pool.id),
+        };
+        Ok(self.store.pools(self.client)?.into_iter().map(info).collect())
+    }
+
+    fn list(&self, pool: Pool, from: Option<Key>, most: usize) -> Result<Vec<Key>, Error> {
+        let pages = self.store.pools(self.client)?.iter().map(|pool| pool.pages).sum::<u64>();
+        // No pool has more values than the client has pages, but for those that come meanwhile.
+        let mut keys = vec![Key::new(0, 0); most.min(pages as usize + 1)];
+        let listed = self.store.list_keys(PoolId(pool.0), from, &mut keys)?;
+        keys.truncate(listed);
+        Ok(keys)
     }
 
     fn execute(&self, operation: &mut Operation<'_>) -> Result<Outcome, Error> {

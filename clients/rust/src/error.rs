@@ -1,6 +1,8 @@
 //! What can go wrong beyond a refusal or a miss.
 
 use std::io;
+
+use spillway_wire::nvme::Status;
 use std::path::PathBuf;
 
 use crate::nvme_tcp::call::Trouble;
@@ -95,6 +97,21 @@ pub enum Error {
     /// A system call failed.
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+impl Error {
+    /// What the status of a command about pools means.
+    #[cold]
+    pub(crate) fn of_pools(status: Status) -> Self {
+        match status.code() {
+            Status::INVALID_NAMESPACE => Self::NoPool,
+            Status::ACCESS_DENIED => Self::Unauthorised,
+            Status::CAPACITY => Self::Full,
+            // This library sends no other field that could be wrong.
+            Status::INVALID_FIELD => Self::Lifetime,
+            _ => Self::Failed(status.to_string()),
+        }
+    }
 }
 
 impl From<rustix::io::Errno> for Error {

@@ -16,17 +16,20 @@
 
 mod embedded;
 mod error;
+mod lists;
 pub mod nvme_tcp;
+mod ring;
 mod store;
 mod url;
 
 pub use embedded::Embedded;
 pub use error::Error;
 pub use nvme_tcp::store::NvmeTcp;
+pub use ring::{Ring, RingOptions};
 pub use spillway_types::{
     Get, Key, Lifetime, PAGE_BYTES, PoolSpec, Put, Refusal, Sharing, Statistics, VALUE_BYTES_MAX,
 };
-pub use store::{Operation, Outcome, Pool, Store};
+pub use store::{Operation, Outcome, Pool, PoolInfo, Store};
 pub use url::Url;
 
 /// Opens the store that `url` names; see [`Url`] for what there is.
@@ -36,12 +39,9 @@ pub use url::Url;
 pub fn open(url: &str) -> Result<Box<dyn Store>, Error> {
     match url.parse()? {
         Url::Embedded { capacity_bytes } => Ok(Box::new(Embedded::open(capacity_bytes)?)),
+        Url::Ring { path } => Ok(Box::new(Ring::connect(&path)?)),
         Url::NvmeTcp { host, port, subsystem, options } => {
             Ok(Box::new(NvmeTcp::open(&host, port, subsystem.as_deref(), &options)?))
         }
-        Url::Ring { .. } => Err(Error::Url {
-            text: url.to_owned(),
-            why: "this version opens embed: and nvme+tcp: alone",
-        }),
     }
 }

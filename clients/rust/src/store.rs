@@ -8,6 +8,19 @@ use crate::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pool(pub u64);
 
+/// A pool of this client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolInfo {
+    /// The pool.
+    pub pool: Pool,
+    /// Of what kind it is.
+    pub spec: PoolSpec,
+    /// Pages that its values are billed as.
+    pub pages: u64,
+    /// Tells it from every other pool that there was or will be, in any store.
+    pub identity: u128,
+}
+
 /// One request about values.
 #[derive(Debug)]
 pub enum Operation<'a> {
@@ -111,6 +124,21 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// [`Error::NoPool`], and those of the way to the store.
     fn close_pool(&self, pool: Pool) -> Result<(), Error>;
+
+    /// The pools of this client, also those that other connections of it opened.
+    ///
+    /// # Errors
+    /// Those of the way to the store.
+    fn pools(&self) -> Result<Vec<PoolInfo>, Error>;
+
+    /// At most `most` keys of a pool, from `from` on (that key too, if it has a value); `None` begins
+    /// at the first. Fewer than `most` means that there are no more. The order is the store's own; a
+    /// key that has a value all the while is listed exactly once by a caller that goes on from the last
+    /// key it got, and passes over that one.
+    ///
+    /// # Errors
+    /// [`Error::NoPool`], and those of the way to the store.
+    fn list(&self, pool: Pool, from: Option<Key>, most: usize) -> Result<Vec<Key>, Error>;
 
     /// Carries one operation out.
     ///

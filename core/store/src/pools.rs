@@ -319,6 +319,18 @@ impl Store {
         Ok(pools)
     }
 
+    /// Whether a pool id is in use, at this moment.
+    #[inline]
+    pub fn has_pool(&self, pool: PoolId) -> bool {
+        self.pools.access(pool).is_some()
+    }
+
+    /// Tells a pool from every other that there was or will be, in any store: a random number of the
+    /// store's own in the high half, the pool's id in the low one.
+    pub fn identity(&self, pool: PoolId) -> u128 {
+        u128::from(self.instance) << 64 | u128::from(pool.0)
+    }
+
     /// Pages of a pool in one shard.
     #[inline]
     pub(crate) fn pool_shard(&self, pool: u16, shard: usize) -> &AtomicU64 {

@@ -52,6 +52,8 @@ pub struct Store {
     pub(crate) demote_turn: AtomicU64,
     /// Secret that keeps clients from choosing keys that collide.
     pub(crate) seed: u64,
+    /// Tells this store from all others.
+    pub(crate) instance: u64,
 }
 
 impl Store {
@@ -67,9 +69,7 @@ impl Store {
         if config.capacity_bytes > CAPACITY_MAX_BYTES {
             return Err(Error::Config("more than 256 GiB of capacity"));
         }
-        let mut seed = [0; 8];
-        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
-        let seed = u64::from_ne_bytes(seed);
+        let (seed, instance) = (random()?, random()?);
         let shares = config.dedup != Dedup::Off;
         let arena = Arena::open(config.capacity_bytes, config.backing, shares)?;
         let files = match &config.disk {
@@ -99,6 +99,7 @@ impl Store {
             ephemeral_values: AtomicU64::new(0),
             demote_turn: AtomicU64::new(0),
             seed,
+            instance,
             config,
         })
     }
@@ -242,4 +243,10 @@ impl Store {
     pub(crate) fn now(&self) -> u16 {
         (self.clock.load(Ordering::Relaxed) >> CLOCK_SHIFT) as u16
     }
+}
+
+fn random() -> Result<u64, Error> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(bytes))
 }

@@ -9,7 +9,7 @@
 //! host that lost its connection may send a Store again on the next one, and no late copy of it undoes
 //! what is stored afterwards. Hosts that want several associations use several host ids.
 
-use spillway_types::{Key, PoolSpec, PoolSpecError, Statistics};
+use spillway_types::{Key, PoolSpec, PoolSpecError, Refusal, Statistics};
 
 use crate::Error;
 use crate::bytes::{array_at, head, put, u32_at, u64_at};
@@ -153,6 +153,24 @@ pub const fn flush_object(id: u16, pool: u32, object: u64) -> Command {
 const LIST_HEADER_BYTES: usize = 4;
 const LIST_ENTRY_BYTES: usize = 16;
 
+/// The result of a Store that was refused with [`Status::CAPACITY`]: why.
+pub const fn refusal_result(refusal: Refusal) -> u64 {
+    match refusal {
+        Refusal::AtTarget => 1,
+        Refusal::Frozen => 3,
+        Refusal::NodeFull | Refusal::Length | Refusal::NoPool => 2,
+    }
+}
+
+/// Why a Store was refused, from its result.
+pub const fn refusal_of(result: u64) -> Refusal {
+    match result {
+        1 => Refusal::AtTarget,
+        3 => Refusal::Frozen,
+        _ => Refusal::NodeFull,
+    }
+}
+
 /// A list of keys, as List gives it: a count, then each key with its length, padded to 4 bytes.
 #[derive(Debug)]
 pub struct KeyList<'a> {
@@ -172,6 +190,11 @@ impl<'a> KeyList<'a> {
         }
         bytes.fill(0);
         Ok(Self { bytes, used: LIST_HEADER_BYTES, keys: 0 })
+    }
+
+    /// Bytes that a list of `keys` takes.
+    pub const fn bytes(keys: usize) -> usize {
+        LIST_HEADER_BYTES + keys * LIST_ENTRY_BYTES
     }
 
     /// How many keys fit in `bytes`.

@@ -14,5 +14,6 @@ pub mod kv;
 pub mod log_page;
 pub mod nvme;
 pub mod nvme_tcp;
+pub mod ring;
 
 pub use error::Error;

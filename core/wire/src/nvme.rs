@@ -381,6 +381,8 @@ statuses! {
     CONNECT_HOST = 0x184, "Connect Invalid Host";
     /// The queue has not authenticated.
     AUTHENTICATION_REQUIRED = 0x191, "Authentication Required";
+    /// The client may not join this shared pool, or there is none.
+    ACCESS_DENIED = 0x286, "Access Denied";
     /// Compare found other bytes.
     COMPARE_FAILURE = 0x285, "Compare Failure";
     /// Path: the controller has gone or is going.

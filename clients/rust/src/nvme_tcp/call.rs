@@ -41,8 +41,8 @@ pub enum Call {
     Delete(PoolRef, Key),
     /// Ask whether a value is there.
     Exists(PoolRef, Key),
-    /// List the keys from this one on into so many bytes of room.
-    List(PoolRef, Key, u32),
+    /// List the keys from this one on, or from the first, into so many bytes of room.
+    List(PoolRef, Option<Key>, u32),
     /// Remove all values of an object.
     FlushObject(PoolRef, u64),
     /// Make a pool, or join the shared one.

@@ -35,7 +35,7 @@ pub(super) fn of_call<'a>(
         }
         Call::Delete(_, key) => (kv::with_key(kv::io::DELETE, 0, pool, key), Payload::None),
         Call::Exists(_, key) => (kv::with_key(kv::io::EXIST, 0, pool, key), Payload::None),
-        Call::List(_, start, bytes) => (kv::list(0, pool, Some(start), bytes), Payload::In(bytes)),
+        Call::List(_, start, bytes) => (kv::list(0, pool, start, bytes), Payload::In(bytes)),
         Call::FlushObject(_, object) => (kv::flush_object(0, pool, object), Payload::None),
         Call::Create(spec) => {
             *inline = CreatePool(spec).encode();

@@ -1,11 +1,14 @@
 //! The [`Store`] trait over a session.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use spillway_types::{Get, Lifetime, PoolSpec, Put, Refusal, Sharing, Statistics, VALUE_BYTES_MAX};
+use spillway_types::{
+    Get, Key, Lifetime, PoolSpec, Put, Refusal, Sharing, Statistics, VALUE_BYTES_MAX,
+};
 use spillway_wire::auth::Secret;
 use spillway_wire::kv::{self, PoolEntry};
 use spillway_wire::nvme::Status;
@@ -14,10 +17,8 @@ use super::call::{Call, Outcome as Ended, PoolRef};
 use super::session::{Data, Request, Session};
 use super::settings::{Options, Settings};
 use super::socket::TcpDial;
-use crate::{Error, Operation, Outcome, Pool, Store};
+use crate::{Error, Operation, Outcome, Pool, PoolInfo, Store, lists};
 
-/// Room for a list of pools, bytes.
-const LIST_BYTES: usize = 64 << 10;
 /// Set in the names of ephemeral pools.
 const EPHEMERAL: u64 = 1 << 63;
 
@@ -85,30 +86,38 @@ impl NvmeTcp {
         Answer::of(requests[0].outcome)
     }
 
+    /// The pools that the target says this client has, and which association it said so to.
+    fn entries(&self) -> Result<(Vec<PoolEntry>, u32), Error> {
+        let generation = Cell::new(0);
+        let entries = lists::pools(|bytes| {
+            let answer = self.ask(Call::Pools(bytes.len() as u32), Data::In(bytes))?;
+            generation.set(answer.generation);
+            if answer.status.is_success() {
+                Ok(answer.result & 0xffff_ffff)
+            } else {
+                Err(Error::of_pools(answer.status))
+            }
+        })?;
+        Ok((entries, generation.get()))
+    }
+
     /// Takes a pool up that the target has just given the number of.
     fn adopt(&self, given: &Answer) -> Result<Pool, Error> {
-        let mut list = vec![0; LIST_BYTES];
-        let answer = self.ask(Call::Pools(LIST_BYTES as u32), Data::In(&mut list))?;
-        if !answer.status.is_success() {
-            return Err(failed(answer.status));
-        }
+        let (entries, generation) = self.entries()?;
         let number = given.result as u32;
-        let count = (answer.result as u32 as usize).min(list.len() / PoolEntry::BYTES);
-        let mut entries = list.chunks_exact(PoolEntry::BYTES).take(count);
-        let entry = loop {
-            let Some(bytes) = entries.next() else { return Err(Error::NoPool) };
-            let entry = PoolEntry::decode(bytes).map_err(|_| Error::Protocol("a list of pools"))?;
-            if entry.number == number {
-                break entry;
-            }
-        };
+        let entry = entries.iter().find(|entry| entry.number == number).ok_or(Error::NoPool)?;
         // The number means this pool only to the association that gave it.
-        if answer.generation != given.generation {
+        if generation != given.generation {
             return Err(Error::Lost);
         }
+        self.take_up(entry)
+    }
+
+    /// The name of a pool of the target.
+    fn take_up(&self, entry: &PoolEntry) -> Result<Pool, Error> {
         let private = matches!(entry.spec.sharing, Sharing::Private);
         let adopt = |association: &mut super::association::Association| {
-            association.pools().adopt(number, entry.identity, private)
+            association.pools().adopt(entry.number, entry.identity, private)
         };
         let pool = self.session.with(adopt).ok_or(Error::Full)?;
         let ephemeral = if entry.spec.lifetime == Lifetime::Ephemeral { EPHEMERAL } else { 0 };
@@ -166,17 +175,6 @@ impl Answer {
 
 const fn pool_ref(pool: Pool) -> PoolRef {
     PoolRef { place: pool.0 as u16, serial: (pool.0 >> 16) as u32 }
-}
-
-/// Why the target made or joined no pool.
-fn pool_refused(status: Status) -> Error {
-    match status.code() {
-        Status::CONNECT_HOST => Error::Unauthorised,
-        Status::INVALID_NAMESPACE => Error::NoSharedPool,
-        Status::ID_CONFLICT => Error::Lifetime,
-        Status::CAPACITY => Error::Full,
-        _ => failed(status),
-    }
 }
 
 /// An error that the target answered with.
@@ -265,7 +263,7 @@ impl Store for NvmeTcp {
         let given = self.ask(Call::Create(spec), Data::None)?;
         match given.status.is_success() {
             true => self.adopt(&given),
-            false => Err(pool_refused(given.status)),
+            false => Err(Error::of_pools(given.status)),
         }
     }
 
@@ -273,7 +271,7 @@ impl Store for NvmeTcp {
         let given = self.ask(Call::Join(uuid), Data::None)?;
         match given.status.is_success() {
             true => self.adopt(&given),
-            false => Err(pool_refused(given.status)),
+            false => Err(Error::of_pools(given.status)),
         }
     }
 
@@ -282,10 +280,26 @@ impl Store for NvmeTcp {
         let answer = self.ask(Call::Destroy(name), Data::None);
         self.session.with(|association| association.pools().close(name));
         match answer {
-            Ok(answer) if !answer.status.is_success() => Err(failed(answer.status)),
+            Ok(answer) if !answer.status.is_success() => Err(Error::of_pools(answer.status)),
             Ok(_) | Err(Error::PoolLost) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    fn pools(&self) -> Result<Vec<PoolInfo>, Error> {
+        let info = |entry: &PoolEntry| {
+            let (spec, pages, identity) = (entry.spec, entry.pages, entry.identity);
+            Ok(PoolInfo { pool: self.take_up(entry)?, spec, pages, identity })
+        };
+        self.entries()?.0.iter().map(info).collect()
+    }
+
+    fn list(&self, pool: Pool, from: Option<Key>, most: usize) -> Result<Vec<Key>, Error> {
+        lists::keys(from, most, |start, bytes| {
+            let call = Call::List(pool_ref(pool), start, bytes.len() as u32);
+            let answer = self.ask(call, Data::In(bytes))?;
+            if answer.status.is_success() { Ok(()) } else { Err(failed(answer.status)) }
+        })
     }
 
     fn execute(&self, operation: &mut Operation<'_>) -> Result<Outcome, Error> {

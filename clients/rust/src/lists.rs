@@ -1,0 +1,54 @@
+//! Lists of pools and keys, fetched in as many commands as they take.
+
+use spillway_types::Key;
+use spillway_wire::kv::{KeyList, PoolEntry};
+
+use crate::Error;
+
+/// Pools asked for at first.
+const POOLS: usize = 1024;
+/// Keys asked for in one command.
+const KEYS: usize = 1024;
+
+/// All pools of the client. `fetch` sends List Pools with the room that it is given; its result.
+pub fn pools(fetch: impl Fn(&mut [u8]) -> Result<u64, Error>) -> Result<Vec<PoolEntry>, Error> {
+    let mut room = POOLS;
+    loop {
+        let mut bytes = vec![0; room * PoolEntry::BYTES];
+        let count = fetch(&mut bytes)? as usize;
+        if count > room {
+            room = count.next_power_of_two();
+            continue;
+        }
+        let entries = bytes.chunks_exact(PoolEntry::BYTES).take(count);
+        let wrong = |_| Error::Protocol("an entry of the list of pools is wrong");
+        return entries.map(|entry| PoolEntry::decode(entry).map_err(wrong)).collect();
+    }
+}
+
+/// At most `most` keys of a pool. `fetch` sends List with the room that it is given, for the keys from
+/// one on.
+pub fn keys(
+    from: Option<Key>,
+    most: usize,
+    fetch: impl Fn(Option<Key>, &mut [u8]) -> Result<(), Error>,
+) -> Result<Vec<Key>, Error> {
+    let mut keys = Vec::new();
+    let mut start = from;
+    while keys.len() < most {
+        let mut bytes = vec![0; KeyList::bytes(KEYS)];
+        fetch(start, &mut bytes)?;
+        let wrong = |_| Error::Protocol("a list of keys is wrong");
+        let listed = KeyList::decode(&bytes).map_err(wrong)?;
+        let listed: Vec<Key> = listed.collect::<Result<_, _>>().map_err(wrong)?;
+        // A list begins with the key that it goes on from, when that is still there.
+        let again = !keys.is_empty() && listed.first() == start.as_ref();
+        keys.extend(&listed[usize::from(again)..]);
+        if listed.len() < KEYS {
+            break;
+        }
+        start = listed.last().copied();
+    }
+    keys.truncate(most);
+    Ok(keys)
+}

@@ -1,0 +1,72 @@
+//! Getting a region from a daemon.
+
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, recvmsg, send, socket_with,
+};
+use spillway_ring::Region;
+use spillway_wire::ring::{Hello, VERSION, Welcome};
+
+use crate::Error;
+
+/// A region and the socket that it came over.
+#[derive(Debug)]
+pub struct Connected {
+    pub socket: OwnedFd,
+    pub region: Region,
+    /// Tells one run of the daemon from another.
+    pub instance: u64,
+}
+
+/// Connects, says hello, and takes the region. `timeout` is for the welcome, and stays the socket's.
+pub fn connect(
+    path: &Path,
+    depth: u16,
+    data_bytes: u32,
+    timeout: Duration,
+) -> Result<Connected, Error> {
+    let failed =
+        |source: std::io::Error| Error::Connect { peer: path.display().to_string(), source };
+    let io = |errno: rustix::io::Errno| failed(errno.into());
+    let kind = SocketType::SEQPACKET;
+    let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).map_err(io)?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(timeout)).map_err(io)?;
+    let address = SocketAddrUnix::new(path).map_err(io)?;
+    rustix::net::connect(&socket, &address).map_err(io)?;
+    // Whoever is turned away at once finds the socket closed, and the reason in it.
+    let hello = Hello { version: VERSION, depth, data_bytes }.encode();
+    let sent = send(&socket, &hello, SendFlags::NOSIGNAL);
+    let mut bytes = [0; Welcome::BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let parts = &mut [IoSliceMut::new(&mut bytes)];
+    let received = recvmsg(&socket, parts, &mut control, RecvFlags::CMSG_CLOEXEC);
+    let length = received.map_err(io)?.bytes;
+    if length == 0 {
+        sent.map_err(io)?;
+        return Err(failed(std::io::ErrorKind::UnexpectedEof.into()));
+    }
+    let file = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+        _ => None,
+    });
+    let wrong = || failed(std::io::Error::other("what listens there is no daemon of Spillway"));
+    match (Welcome::decode(&bytes[..length]).map_err(|_| wrong())?, file) {
+        (Welcome::Granted { geometry, instance }, Some(file)) => Ok(Connected {
+            socket,
+            region: Region::map(&file, geometry).map_err(failed)?,
+            instance,
+        }),
+        (Welcome::Granted { .. }, None) => Err(wrong()),
+        (Welcome::Refused(reason), _) => {
+            Err(Error::Refused { peer: path.display().to_string(), why: reason.text() })
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! One queue pair, as the client drives it.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use spillway_ring::Region;
+use spillway_types::{Get, PAGE_BYTES, Put, VALUE_BYTES_MAX};
+use spillway_wire::kv::{self, io};
+use spillway_wire::nvme::{Command, Completion, Status};
+use spillway_wire::ring::{DATA_BYTES_MAX, WAKE, data};
+
+use super::connect::{Connected, connect};
+use super::{RingOptions, error_of};
+use crate::{Error, Operation, Outcome, Pool};
+
+/// Operations in flight at most: one bit of a word each.
+pub const SLOTS_MAX: usize = 64;
+/// Commands that are written between two turns of the doorbell, so that the server begins before the
+/// last one is there.
+const DOORBELL_EVERY: u32 = 4;
+/// Looks at the queue between two looks at the clock.
+const LOOKS: u32 = 32;
+
+/// A queue pair and a page of the data area for each operation in flight.
+#[derive(Debug)]
+pub struct Lane {
+    socket: OwnedFd,
+    region: Region,
+    instance: u64,
+    poll: Duration,
+    timeout: Duration,
+    /// Commands written, and completions read, so far.
+    submitted: u32,
+    completed: u32,
+    /// A bit for each free slot: a command id, and a page of the data area.
+    free: u64,
+    /// All slots.
+    slots: u64,
+    /// Which operation of the batch under way has a slot.
+    operation: [u32; SLOTS_MAX],
+    lost: bool,
+}
+
+/// The namespace that a pool is.
+pub fn namespace(pool: Pool) -> Result<u32, Error> {
+    u32::try_from(pool.0).map_err(|_| Error::NoPool)
+}
+
+impl Lane {
+    /// Opens a connection; the first one of a ring with a data area for values of any length.
+    pub fn open(path: &Path, options: &RingOptions, first: bool) -> Result<Self, Error> {
+        let depth = options.depth.clamp(1, SLOTS_MAX as u16);
+        let pages = u32::from(depth) * PAGE_BYTES as u32;
+        let data_bytes = if first { pages.max(VALUE_BYTES_MAX as u32) } else { pages };
+        let Connected { socket, region, instance } =
+            connect(path, depth, data_bytes.min(DATA_BYTES_MAX), options.timeout)?;
+        let granted = region.geometry();
+        let pages = granted.data_bytes() as usize / PAGE_BYTES;
+        let slots = pages.min(granted.depth().into()).min(SLOTS_MAX);
+        let slots = u64::MAX >> (SLOTS_MAX - slots);
+        Ok(Self {
+            socket,
+            region,
+            instance,
+            poll: options.poll,
+            timeout: options.timeout,
+            submitted: 0,
+            completed: 0,
+            free: slots,
+            slots,
+            operation: [0; SLOTS_MAX],
+            lost: false,
+        })
+    }
+
+    /// The daemon's number for its run.
+    pub const fn instance(&self) -> u64 {
+        self.instance
+    }
+
+    /// Whether this connection can't be used any more.
+    pub const fn is_lost(&self) -> bool {
+        self.lost
+    }
+
+    /// Carries one operation out. `None` when its value is longer than a page: it must be done by
+    /// [`Self::execute_large`].
+    #[inline]
+    pub fn execute(&mut self, operation: &mut Operation<'_>) -> Result<Option<Outcome>, Error> {
+        let Some(command) = self.prepare(0, operation, PAGE_BYTES)? else { return Ok(None) };
+        let completion = self.round_trip(command)?;
+        self.finish(0, operation, &completion, PAGE_BYTES)
+    }
+
+    /// Carries one operation out that may have the whole data area.
+    pub fn execute_large(&mut self, operation: &mut Operation<'_>) -> Result<Outcome, Error> {
+        let room = (self.region.geometry().data_bytes() as usize).min(VALUE_BYTES_MAX);
+        let Some(command) = self.prepare(0, operation, room)? else {
+            let bytes = if let Operation::Put { value, .. } = operation { value.len() } else { 0 };
+            return Err(Error::Length { bytes, limit: room });
+        };
+        let completion = self.round_trip(command)?;
+        match self.finish(0, operation, &completion, room)? {
+            Some(outcome) => Ok(outcome),
+            None => Err(Error::Length { bytes: completion.result as usize, limit: room }),
+        }
+    }
+
+    /// Sends a command with a little data, or for a little data; its result.
+    pub fn admin(
+        &mut self,
+        mut command: Command,
+        sent: &[u8],
+        answer: &mut [u8],
+    ) -> Result<u64, Error> {
+        let room = self.region.geometry().data_bytes() as usize;
+        let bytes = sent.len().max(answer.len());
+        if bytes > room {
+            return Err(Error::Length { bytes, limit: room });
+        }
+        // Zeros for an answer: what the daemon does not write must not be taken for one.
+        answer.fill(0);
+        self.region.write(0, answer);
+        self.region.write(0, sent);
+        command.data = data(0, bytes as u32);
+        let completion = self.round_trip(command)?;
+        if !completion.status.is_success() {
+            return Err(Error::of_pools(completion.status));
+        }
+        self.region.read(0, answer);
+        Ok(completion.result)
+    }
+
+    /// Sends a command and waits for its completion. No other is in flight.
+    #[inline]
+    fn round_trip(&mut self, command: Command) -> Result<Completion, Error> {
+        self.region.set_command(self.submitted, &command);
+        self.submitted = self.submitted.wrapping_add(1);
+        self.ring_doorbell();
+        self.wait()?;
+        let completion = self.next().ok_or(Error::Lost)?;
+        if completion.id != command.id {
+            return self.lose(Error::Protocol("an answer to a command that was not sent"));
+        }
+        Ok(completion)
+    }
+
+    /// Carries operations out, as many at the same time as there are slots. Those with values longer
+    /// than a page are left, and their places added to `large`.
+    pub fn batch(
+        &mut self,
+        operations: &mut [Operation<'_>],
+        outcomes: &mut [Result<Outcome, Error>],
+        large: &mut Vec<usize>,
+    ) -> Result<(), Error> {
+        let mut next = 0;
+        while next < operations.len() || self.free != self.slots {
+            let mut unannounced = 0;
+            while self.free != 0 && next < operations.len() {
+                let slot = self.free.trailing_zeros();
+                match self.prepare(slot as u16, &operations[next], PAGE_BYTES) {
+                    Ok(Some(command)) => {
+                        self.region.set_command(self.submitted, &command);
+                        self.submitted = self.submitted.wrapping_add(1);
+                        self.free &= !(1 << slot);
+                        self.operation[slot as usize] = next as u32;
+                        unannounced += 1;
+                        if unannounced == DOORBELL_EVERY {
+                            unannounced = 0;
+                            self.region.submitted().store(self.submitted, Ordering::Release);
+                        }
+                    }
+                    Ok(None) => large.push(next),
+                    Err(error) => outcomes[next] = Err(error),
+                }
+                next += 1;
+            }
+            if self.free == self.slots {
+                break;
+            }
+            self.ring_doorbell();
+            self.wait()?;
+            while let Some(completion) = self.next() {
+                self.take_answer(operations, outcomes, large, &completion)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a completion to the operation of a batch that it belongs to.
+    #[inline]
+    fn take_answer(
+        &mut self,
+        operations: &mut [Operation<'_>],
+        outcomes: &mut [Result<Outcome, Error>],
+        large: &mut Vec<usize>,
+        completion: &Completion,
+    ) -> Result<(), Error> {
+        let slot = completion.id;
+        let in_flight = usize::from(slot) < SLOTS_MAX && (self.slots & !self.free) >> slot & 1 != 0;
+        if !in_flight {
+            return self.lose(Error::Protocol("an answer to a command that was not sent"));
+        }
+        self.free |= 1 << slot;
+        let at = self.operation[usize::from(slot)] as usize;
+        match self.finish(slot, &mut operations[at], completion, PAGE_BYTES) {
+            Ok(Some(outcome)) => outcomes[at] = Ok(outcome),
+            Ok(None) => large.push(at),
+            Err(error) => outcomes[at] = Err(error),
+        }
+        Ok(())
+    }
+
+    /// Makes the command of an operation, and puts a value into its slot. `None` when the value does
+    /// not fit into `room`.
+    #[inline]
+    fn prepare(
+        &self,
+        slot: u16,
+        operation: &Operation<'_>,
+        room: usize,
+    ) -> Result<Option<Command>, Error> {
+        let offset = usize::from(slot) * PAGE_BYTES;
+        let retrieve = |opcode, pool, key, bytes: usize| {
+            let bytes = bytes.min(room) as u32;
+            let mut command = kv::retrieve(opcode, slot, namespace(pool)?, key, bytes);
+            command.data = data(offset as u32, bytes);
+            Ok(Some(command))
+        };
+        match *operation {
+            Operation::Put { pool, key, value } => {
+                if value.is_empty() || value.len() > VALUE_BYTES_MAX {
+                    return Err(Error::Length { bytes: value.len(), limit: VALUE_BYTES_MAX });
+                }
+                if value.len() > room {
+                    return Ok(None);
+                }
+                let bytes = value.len() as u32;
+                self.region.write(offset, value);
+                let mut command = kv::store(slot, namespace(pool)?, key, bytes);
+                command.data = data(offset as u32, bytes);
+                Ok(Some(command))
+            }
+            Operation::Get { pool, key, ref value } => {
+                retrieve(io::RETRIEVE, pool, key, value.len())
+            }
+            Operation::Take { pool, key, ref value } => retrieve(io::TAKE, pool, key, value.len()),
+            Operation::Flush { pool, key } => {
+                Ok(Some(kv::with_key(io::DELETE, slot, namespace(pool)?, key)))
+            }
+            Operation::FlushObject { pool, object } => {
+                Ok(Some(kv::flush_object(slot, namespace(pool)?, object)))
+            }
+            Operation::Exists { pool, key } => {
+                Ok(Some(kv::with_key(io::EXIST, slot, namespace(pool)?, key)))
+            }
+        }
+    }
+
+    /// What came of an operation. `None` when its value is longer than `room`, but not than the
+    /// caller's buffer.
+    #[inline]
+    fn finish(
+        &self,
+        slot: u16,
+        operation: &mut Operation<'_>,
+        completion: &Completion,
+        room: usize,
+    ) -> Result<Option<Outcome>, Error> {
+        let (status, result) = (completion.status, completion.result);
+        Ok(Some(match operation {
+            Operation::Put { value, .. } => match status.code() {
+                Status::SUCCESS => Outcome::Put(Put::Stored),
+                Status::CAPACITY => Outcome::Put(Put::Refused(kv::refusal_of(result))),
+                _ => return Err(error_of(status, value.len())),
+            },
+            Operation::Get { value, .. } | Operation::Take { value, .. } => match status.code() {
+                Status::SUCCESS => {
+                    let bytes = usize::try_from(result).unwrap_or(usize::MAX);
+                    if bytes > value.len() {
+                        Outcome::Get(Get::Short(bytes))
+                    } else if bytes > room {
+                        return Ok(None);
+                    } else {
+                        self.region.read(usize::from(slot) * PAGE_BYTES, &mut value[..bytes]);
+                        Outcome::Get(Get::Hit(bytes))
+                    }
+                }
+                Status::KEY_NOT_FOUND => Outcome::Get(Get::Miss),
+                _ => return Err(error_of(status, value.len())),
+            },
+            Operation::Flush { .. } | Operation::Exists { .. } => {
+                let there = match status.code() {
+                    Status::SUCCESS => true,
+                    Status::KEY_NOT_FOUND => false,
+                    _ => return Err(error_of(status, 0)),
+                };
+                if matches!(operation, Operation::Flush { .. }) {
+                    Outcome::Flushed(u64::from(there))
+                } else {
+                    Outcome::Exists(there)
+                }
+            }
+            Operation::FlushObject { .. } if status.is_success() => Outcome::Flushed(result),
+            Operation::FlushObject { .. } => return Err(error_of(status, 0)),
+        }))
+    }
+
+    /// Tells the server of all commands that were written, and wakes it if it sleeps.
+    #[inline]
+    fn ring_doorbell(&self) {
+        // In one order with the server's going to sleep: one of the two sees the other.
+        self.region.submitted().swap(self.submitted, Ordering::SeqCst);
+        let asleep = self.region.server_asleep();
+        if asleep.load(Ordering::SeqCst) != 0 && asleep.swap(0, Ordering::Relaxed) != 0 {
+            // A full socket has wake-ups that are not read yet. A closed one shows when waiting.
+            let _ = send(&self.socket, &[WAKE], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        }
+    }
+
+    /// The next completion, if it is there.
+    #[inline]
+    fn next(&mut self) -> Option<Completion> {
+        let completion = self.region.completion(self.completed)?;
+        self.completed = self.completed.wrapping_add(1);
+        Some(completion)
+    }
+
+    /// Waits until a completion is there: looks for it for a while, then sleeps.
+    #[inline]
+    fn wait(&mut self) -> Result<(), Error> {
+        let there = || self.region.completion(self.completed).is_some();
+        for _ in 0..LOOKS {
+            if there() {
+                return Ok(());
+            }
+            core::hint::spin_loop();
+        }
+        let start = Instant::now();
+        while start.elapsed() < self.poll {
+            for _ in 0..LOOKS {
+                if there() {
+                    return Ok(());
+                }
+                core::hint::spin_loop();
+            }
+        }
+        self.sleep()
+    }
+
+    /// Sleeps until a completion is there.
+    #[cold]
+    fn sleep(&mut self) -> Result<(), Error> {
+        let start = Instant::now();
+        loop {
+            let asleep = self.region.client_asleep();
+            asleep.store(1, Ordering::Relaxed);
+            // Either this sees the completion, or the server sees that there is somebody to wake.
+            fence(Ordering::SeqCst);
+            if self.region.completion(self.completed).is_some() {
+                asleep.store(0, Ordering::Relaxed);
+                return Ok(());
+            }
+            let mut byte = [0; 1];
+            match recv(&self.socket, &mut byte, RecvFlags::empty()) {
+                Ok((_, 0)) | Err(Errno::CONNRESET) => return self.lose(Error::Lost),
+                Ok(_) | Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(errno) => return self.lose(errno.into()),
+            }
+            if start.elapsed() > self.timeout && self.region.completion(self.completed).is_none() {
+                return self.lose(Error::Timeout);
+            }
+        }
+    }
+
+    /// Gives the connection up: answers may still come to what was sent.
+    #[cold]
+    fn lose<T>(&mut self, error: Error) -> Result<T, Error> {
+        self.lost = true;
+        Err(error)
+    }
+}

@@ -1,0 +1,184 @@
+//! Every call, over every way to a store that is on this host.
+
+use crate::daemon::{Daemon, LIMITS};
+use spillway_client::{
+    Error, Get, Key, Operation, Outcome, Pool, PoolSpec, Put, Store, VALUE_BYTES_MAX,
+};
+
+/// Runs a test over an embedded store and over a ring.
+fn over_each(test: impl Fn(&dyn Store)) {
+    test(&*spillway_client::open("embed:?capacity=128M").expect("an embedded store"));
+    let daemon = Daemon::for_one(LIMITS);
+    let url = format!("ring:{}", daemon.path.display());
+    test(&*spillway_client::open(&url).expect("a ring"));
+}
+
+/// A value that neither shrinks nor equals another.
+fn value(number: u32, bytes: usize) -> Vec<u8> {
+    let mut state = u64::from(number) << 1 | 1;
+    let byte = |_| {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (state >> 56) as u8
+    };
+    (0..bytes).map(byte).collect()
+}
+
+const LENGTHS: [usize; 12] =
+    [1, 7, 8, 100, 255, 256, 4095, 4096, 4097, 65_536, (1 << 20) + 3, VALUE_BYTES_MAX];
+
+#[test]
+fn values_of_all_lengths_come_back_and_go() {
+    over_each(|store| {
+        let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();
+        for (number, bytes) in LENGTHS.into_iter().enumerate() {
+            let (key, value) = (Key::new(u64::MAX - 3, number as u32), value(7, bytes));
+            let mut got = vec![0; VALUE_BYTES_MAX];
+            assert_eq!(store.get(pool, key, &mut got).unwrap(), Get::Miss);
+            assert_eq!(store.put(pool, key, &value).unwrap(), Put::Stored);
+            assert!(store.exists(pool, key).unwrap());
+            assert_eq!(store.get(pool, key, &mut got).unwrap(), Get::Hit(bytes));
+            assert!(got[..bytes] == value, "{bytes} bytes");
+            let short = &mut got[..bytes - 1];
+            assert_eq!(store.get(pool, key, short).unwrap(), Get::Short(bytes));
+            assert_eq!(store.take(pool, key, short).unwrap(), Get::Short(bytes));
+            got.fill(0);
+            assert_eq!(store.take(pool, key, &mut got).unwrap(), Get::Hit(bytes));
+            assert!(got[..bytes] == value, "{bytes} bytes taken");
+            assert!(!store.exists(pool, key).unwrap());
+            assert_eq!(store.take(pool, key, &mut got).unwrap(), Get::Miss);
+        }
+        for wrong in [0, VALUE_BYTES_MAX + 1] {
+            let put = store.put(pool, Key::new(1, 1), &vec![1; wrong]);
+            assert!(matches!(put, Err(Error::Length { bytes, .. }) if bytes == wrong), "{put:?}");
+        }
+    });
+}
+
+#[test]
+fn a_batch_gives_each_operation_its_outcome() {
+    over_each(|store| {
+        let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();
+        let values: Vec<Vec<u8>> =
+            (0..300).map(|number| value(number, LENGTHS[number as usize % 11])).collect();
+        let key = |number: usize| Key::new(1, number as u32);
+        let mut puts: Vec<Operation<'_>> = (values.iter().enumerate())
+            .map(|(at, value)| Operation::Put { pool, key: key(at), value })
+            .collect();
+        let mut outcomes = Vec::new();
+        store.batch(&mut puts, &mut outcomes);
+        assert_eq!(outcomes.len(), values.len());
+        assert!(outcomes.iter().all(|o| matches!(o, Ok(Outcome::Put(Put::Stored)))));
+
+        let mut buffers: Vec<Vec<u8>> = values.iter().map(|value| vec![0; value.len()]).collect();
+        let mut gets: Vec<Operation<'_>> = (buffers.iter_mut().enumerate())
+            .map(|(at, value)| Operation::Get { pool, key: key(at), value })
+            .collect();
+        gets.push(Operation::Exists { pool, key: key(300) });
+        gets.push(Operation::Flush { pool, key: key(301) });
+        gets.push(Operation::Put { pool, key: key(302), value: &[] });
+        gets.push(Operation::Exists { pool: Pool(u64::MAX), key: key(0) });
+        store.batch(&mut gets, &mut outcomes);
+        for (value, outcome) in values.iter().zip(&outcomes) {
+            assert!(matches!(outcome, Ok(Outcome::Get(Get::Hit(n))) if *n == value.len()));
+        }
+        assert!(matches!(outcomes[300], Ok(Outcome::Exists(false))));
+        assert!(matches!(outcomes[301], Ok(Outcome::Flushed(0))));
+        assert!(matches!(outcomes[302], Err(Error::Length { bytes: 0, .. })));
+        drop(gets);
+        assert!(buffers == values);
+        store.batch(&mut [], &mut outcomes);
+        assert!(outcomes.is_empty());
+    });
+}
+
+#[test]
+fn pools_and_keys_are_listed() {
+    over_each(|store| {
+        let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();
+        let other = store.open_pool(PoolSpec::EPHEMERAL).unwrap();
+        for number in 0..3000 {
+            let key = Key::new(number % 7, number as u32);
+            assert_eq!(store.put(pool, key, &[1; 5000]).unwrap(), Put::Stored);
+        }
+        let pools = store.pools().unwrap();
+        assert_eq!(pools.len(), 2);
+        let info = pools.iter().find(|info| info.pool == pool).unwrap();
+        assert_eq!((info.spec, info.pages), (PoolSpec::PERSISTENT, 6000));
+        assert_ne!(pools[0].identity, pools[1].identity);
+
+        let mut keys = store.list(pool, None, usize::MAX).unwrap();
+        assert_eq!(keys.len(), 3000);
+        let first = store.list(pool, None, 10).unwrap();
+        assert_eq!(first, keys[..10]);
+        assert_eq!(store.list(pool, Some(keys[9]), 5).unwrap(), keys[9..14]);
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), 3000);
+        assert_eq!(store.list(other, None, 9).unwrap(), []);
+
+        assert!(store.flush(pool, keys[0]).unwrap() && !store.flush(pool, keys[0]).unwrap());
+        assert_eq!(store.flush_object(pool, 6).unwrap(), 2 * 428);
+        let statistics = store.statistics().unwrap();
+        assert_eq!((statistics.puts_stored, statistics.used_pages), (3000, 6000 - 2 - 2 * 428));
+        store.close_pool(pool).unwrap();
+        assert_eq!(store.pools().unwrap().len(), 1);
+        assert_eq!(store.statistics().unwrap().used_pages, 0);
+    });
+}
+
+#[test]
+fn a_pool_that_is_gone_is_told_and_its_number_serves_the_next() {
+    over_each(|store| {
+        let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();
+        assert_eq!(store.put(pool, Key::new(1, 1), b"old").unwrap(), Put::Stored);
+        store.close_pool(pool).unwrap();
+        let mut value = [0; 8];
+        assert!(matches!(store.get(pool, Key::new(1, 1), &mut value), Err(Error::NoPool)));
+        assert!(matches!(store.put(pool, Key::new(1, 1), b"x"), Err(Error::NoPool)));
+        assert!(matches!(store.close_pool(pool), Err(Error::NoPool)));
+        assert!(matches!(store.list(pool, None, 1), Err(Error::NoPool)));
+        let next = store.open_pool(PoolSpec::PERSISTENT).unwrap();
+        assert_eq!(store.get(next, Key::new(1, 1), &mut value).unwrap(), Get::Miss);
+        assert_eq!(store.put(next, Key::new(1, 1), b"new").unwrap(), Put::Stored);
+        assert!(store.flush(next, Key::new(1, 1)).unwrap());
+    });
+}
+
+#[test]
+fn private_ephemeral_values_are_got_once() {
+    over_each(|store| {
+        let pool = store.open_pool(PoolSpec::EPHEMERAL).unwrap();
+        for bytes in [100, 4096, 70_000] {
+            let key = Key::new(1, bytes as u32);
+            assert_eq!(store.put(pool, key, &value(1, bytes)).unwrap(), Put::Stored);
+            let mut got = vec![0; VALUE_BYTES_MAX];
+            assert_eq!(store.get(pool, key, &mut got).unwrap(), Get::Hit(bytes));
+            assert!(got[..bytes] == value(1, bytes));
+            assert_eq!(store.get(pool, key, &mut got).unwrap(), Get::Miss);
+        }
+    });
+}
+
+#[test]
+fn many_threads_share_a_store() {
+    over_each(|store| {
+        let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..6_u32 {
+                scope.spawn(move || {
+                    let mut got = vec![0; 16 << 10];
+                    for round in 0..2000_u32 {
+                        let key = Key::new(thread.into(), round % 50);
+                        let value =
+                            value(thread * 10_000 + round, [100, 4096, 9000][round as usize % 3]);
+                        assert_eq!(store.put(pool, key, &value).unwrap(), Put::Stored);
+                        let bytes = value.len();
+                        assert_eq!(store.get(pool, key, &mut got).unwrap(), Get::Hit(bytes));
+                        assert!(got[..bytes] == value);
+                    }
+                });
+            }
+        });
+        assert_eq!(store.statistics().unwrap().puts_stored, 12_000);
+    });
+}

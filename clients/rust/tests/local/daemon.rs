@@ -1,0 +1,87 @@
+//! A ring's server in this process, for tests.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use spillway_client::{Ring, RingOptions};
+use spillway_ring::{Config, Server};
+use spillway_store::{ClientConfig, ClientId, Store};
+use spillway_types::{Access, Admitted, Denied, Identity, Limits};
+
+/// Limits that no test reaches by accident.
+pub const LIMITS: Limits =
+    Limits { connections_max: 64, operations_max: 4096, bytes_max: 512 << 20 };
+
+/// Lets everybody in: as one client, or each connection as a client of its own.
+pub struct Door {
+    store: Arc<Store>,
+    one: Option<ClientId>,
+    limits: Limits,
+    inside: AtomicU32,
+}
+
+impl Access for Door {
+    fn admit(&self, _: Identity<'_>) -> Result<Admitted, Denied> {
+        if self.inside.load(Ordering::SeqCst) >= self.limits.connections_max {
+            return Err(Denied::Connections);
+        }
+        let new = || self.store.add_client(ClientConfig::default()).map_err(|_| Denied::Unknown);
+        let client = self.one.map_or_else(new, Ok)?;
+        self.inside.fetch_add(1, Ordering::SeqCst);
+        Ok(Admitted { client, limits: self.limits })
+    }
+
+    fn leave(&self, _: ClientId) {
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn host_secret(&self, _: &str, _: &mut [u8; 64]) -> Option<usize> {
+        None
+    }
+}
+
+/// A server and its store.
+pub struct Daemon {
+    pub server: Option<Server>,
+    pub door: Arc<Door>,
+    pub path: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Daemon {
+    /// One whose connections are all of one client.
+    pub fn for_one(limits: Limits) -> Self {
+        Self::start(limits, true)
+    }
+
+    /// One whose connections are each of a client of its own.
+    pub fn for_many(limits: Limits) -> Self {
+        Self::start(limits, false)
+    }
+
+    fn start(limits: Limits, one: bool) -> Self {
+        let store = Store::open(spillway_store::Config::embedded(256 << 20)).expect("a store");
+        let store = Arc::new(store);
+        let client = || store.add_client(ClientConfig::default()).expect("a client");
+        let one = one.then(client);
+        let inside = AtomicU32::new(0);
+        let door = Arc::new(Door { store: store.clone(), one, limits, inside });
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("ring.sock");
+        let listener = Server::bind(&path).expect("a socket");
+        let server = Server::start(listener, store, door.clone(), Config::default());
+        Self { server: Some(server.expect("a server")), door, path, _folder: folder }
+    }
+
+    /// Connections that were let in and have not left.
+    pub fn inside(&self) -> u32 {
+        self.door.inside.load(Ordering::SeqCst)
+    }
+
+    /// A client with at most `connections_max` connections.
+    pub fn connect(&self, connections_max: u32) -> Ring {
+        let options = RingOptions { connections_max, ..RingOptions::default() };
+        Ring::connect_with(&self.path, options).expect("a ring")
+    }
+}

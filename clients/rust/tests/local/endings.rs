@@ -1,0 +1,134 @@
+//! Sleeping and waking, and how rings end.
+
+use std::time::{Duration, Instant};
+
+use crate::daemon::{Daemon, LIMITS};
+use spillway_client::{Error, Get, Key, PoolSpec, Put, Ring, RingOptions, Store};
+
+#[test]
+fn nobody_there_is_told_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("nobody.sock");
+    let error = Ring::connect(&path).unwrap_err();
+    assert!(matches!(error, Error::Connect { .. }));
+    assert!(error.to_string().contains("nobody.sock"), "{error}");
+    // Something else that listens there.
+    let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    assert!(matches!(Ring::connect(&path), Err(Error::Connect { .. })));
+}
+
+#[test]
+fn both_sides_sleep_and_wake() {
+    let daemon = Daemon::for_one(LIMITS);
+    // This client sleeps at once.
+    let options = RingOptions { poll: Duration::ZERO, ..RingOptions::default() };
+    let ring = Ring::connect_with(&daemon.path, options).unwrap();
+    let pool = ring.open_pool(PoolSpec::PERSISTENT).unwrap();
+    let mut value = [0; 4096];
+    for index in 0..200 {
+        if index % 10 == 0 {
+            // Longer than the server polls.
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let key = Key::new(1, index);
+        assert_eq!(ring.put(pool, key, &[index as u8; 4096]).unwrap(), Put::Stored);
+        assert_eq!(ring.get(pool, key, &mut value).unwrap(), Get::Hit(4096));
+        assert_eq!(value, [index as u8; 4096]);
+    }
+}
+
+/// CPU time that a thread of this process has used, by the name of the thread.
+fn cpu_ticks(thread: &str) -> u64 {
+    let mut ticks = 0;
+    for task in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
+        let Ok(stat) = std::fs::read_to_string(task.path().join("stat")) else { continue };
+        let (name, rest) = stat.rsplit_once(") ").unwrap();
+        if name.split_once('(').is_some_and(|(_, name)| name.starts_with(thread)) {
+            let fields: Vec<&str> = rest.split(' ').collect();
+            ticks += fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+        }
+    }
+    ticks
+}
+
+#[test]
+fn an_idle_ring_takes_no_cpu_time() {
+    let daemon = Daemon::for_one(LIMITS);
+    let ring = daemon.connect(1);
+    ring.open_pool(PoolSpec::PERSISTENT).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    // Other tests have rings too; this counts what all of the process's take while this one is idle,
+    // so it looks at the least of a few spans.
+    let spans = (0..5).map(|_| {
+        let before = cpu_ticks("ring-");
+        std::thread::sleep(Duration::from_millis(300));
+        cpu_ticks("ring-").saturating_sub(before)
+    });
+    assert!(spans.min().unwrap() <= 1);
+}
+
+#[test]
+fn a_server_that_ends_is_noticed_by_clients_that_wait_and_by_those_that_come() {
+    let mut daemon = Daemon::for_one(LIMITS);
+    let ring = daemon.connect(1);
+    let pool = ring.open_pool(PoolSpec::PERSISTENT).unwrap();
+    let server = daemon.server.take();
+    std::thread::scope(|scope| {
+        let busy = scope.spawn(|| {
+            loop {
+                if let Err(error) = ring.put(pool, Key::new(1, 1), &[1; 4096]) {
+                    return error;
+                }
+            }
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        let start = Instant::now();
+        drop(server);
+        let error = busy.join().unwrap();
+        assert!(matches!(error, Error::Lost), "{error}");
+        assert!(start.elapsed() < Duration::from_secs(5));
+    });
+    assert!(matches!(ring.statistics(), Err(Error::Lost)));
+    let mut outcomes = Vec::new();
+    let operation = spillway_client::Operation::Exists { pool, key: Key::new(1, 1) };
+    ring.batch(&mut [operation], &mut outcomes);
+    assert!(matches!(outcomes[..], [Err(Error::Lost)]));
+    assert_eq!(daemon.inside(), 0);
+}
+
+#[test]
+fn what_a_client_leaves_is_there_for_the_next_connection() {
+    let daemon = Daemon::for_one(LIMITS);
+    let first = daemon.connect(1);
+    let pool = first.open_pool(PoolSpec::PERSISTENT).unwrap();
+    assert_eq!(first.put(pool, Key::new(1, 1), b"kept").unwrap(), Put::Stored);
+    let identity = first.pools().unwrap()[0].identity;
+    drop(first);
+    let second = daemon.connect(1);
+    let pools = second.pools().unwrap();
+    assert_eq!((pools.len(), pools[0].identity), (1, identity));
+    let mut value = [0; 8];
+    assert_eq!(second.get(pools[0].pool, Key::new(1, 1), &mut value).unwrap(), Get::Hit(4));
+    assert_eq!(&value[..4], b"kept");
+}
+
+#[test]
+fn a_forks_child_is_told_and_the_parent_goes_on() {
+    let daemon = Daemon::for_one(LIMITS);
+    let ring = daemon.connect(1);
+    let pool = ring.open_pool(PoolSpec::PERSISTENT).unwrap();
+    assert_eq!(ring.put(pool, Key::new(1, 1), b"x").unwrap(), Put::Stored);
+    // SAFETY: the child only looks at memory of its own, and leaves without running anything else.
+    let status = unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            let forked = matches!(ring.exists(pool, Key::new(1, 1)), Err(Error::Forked));
+            libc::_exit(if forked { 0 } else { 1 });
+        }
+        let mut status = -1;
+        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        status
+    };
+    assert_eq!(status, 0);
+    assert!(ring.exists(pool, Key::new(1, 1)).unwrap());
+}

@@ -1,0 +1,7 @@
+//! Stores on this host: embedded, and over the ring.
+
+mod calls;
+mod daemon;
+mod endings;
+mod hostile;
+mod isolation;

@@ -1,0 +1,324 @@
+//! The local ring: what lies where in the shared region, and what is said before there is one.
+//!
+//! The region has a page of control words, the submission queue, the completion queue and the data
+//! area. The queues hold NVMe commands and completions; a command's data pointer is a data block with
+//! an offset into the data area. docs/ring.md tells the whole protocol.
+
+use crate::Error;
+use crate::bytes::{array_at, head, put, u16_at, u32_at, u64_at};
+use crate::nvme::{COMMAND_BYTES, COMPLETION_BYTES, DataPointer};
+
+/// The version of hello, welcome and region.
+pub const VERSION: u16 = 1;
+/// Most commands in flight on one ring.
+pub const DEPTH_MAX: u16 = 256;
+/// Most bytes of a data area: some pages, and a value of the greatest length.
+pub const DATA_BYTES_MAX: u32 = (16 << 20) + (DEPTH_MAX as u32) * PAGE;
+/// The byte that wakes the other side. It travels over the socket alone, in a message of its own.
+pub const WAKE: u8 = b'!';
+
+const PAGE: u32 = 4096;
+const HELLO_MAGIC: [u8; 8] = *b"spillrng";
+
+/// Offsets of the control words from the start of the region. Each is a 32-bit word on a cache line of
+/// its own.
+pub mod control {
+    /// The doorbell: how many commands the client has submitted, all told (it wraps at 2^32). The
+    /// client alone writes it.
+    pub const SUBMITTED: usize = 0x00;
+    /// 1 when the server sleeps and wants a wake-up. The server sets it, the client clears it.
+    pub const SERVER_ASLEEP: usize = 0x40;
+    /// 1 when the client sleeps and wants a wake-up. The client sets it, the server clears it.
+    pub const CLIENT_ASLEEP: usize = 0x80;
+}
+
+/// The sizes of one ring, from which all offsets follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    depth: u16,
+    data_bytes: u32,
+}
+
+impl Geometry {
+    /// The least data area: what the longest answer that is no value takes.
+    pub const DATA_BYTES_MIN: u32 = PAGE;
+
+    /// A ring of `depth` commands and a data area of `data_bytes`.
+    ///
+    /// # Errors
+    /// [`Error::Field`] unless the depth is a power of two of at most [`DEPTH_MAX`], and the data area
+    /// whole pages of 4 KiB, at least one and at most [`DATA_BYTES_MAX`].
+    pub const fn new(depth: u16, data_bytes: u32) -> Result<Self, Error> {
+        if !depth.is_power_of_two() || depth > DEPTH_MAX {
+            return Err(Error::Field("ring depth"));
+        }
+        let whole = data_bytes.is_multiple_of(PAGE);
+        if !whole || data_bytes < Self::DATA_BYTES_MIN || data_bytes > DATA_BYTES_MAX {
+            return Err(Error::Field("ring data area"));
+        }
+        Ok(Self { depth, data_bytes })
+    }
+
+    /// Commands in flight at most: entries of each queue.
+    pub const fn depth(&self) -> u16 {
+        self.depth
+    }
+
+    /// Bytes of the data area.
+    pub const fn data_bytes(&self) -> u32 {
+        self.data_bytes
+    }
+
+    /// Where command number `count` lies in the region.
+    pub const fn command_at(&self, count: u32) -> usize {
+        PAGE as usize + (count & (self.depth as u32 - 1)) as usize * COMMAND_BYTES
+    }
+
+    /// Where completion number `count` lies in the region.
+    pub const fn completion_at(&self, count: u32) -> usize {
+        let queue = self.command_at(0) + self.depth as usize * COMMAND_BYTES;
+        queue.next_multiple_of(PAGE as usize)
+            + (count & (self.depth as u32 - 1)) as usize * COMPLETION_BYTES
+    }
+
+    /// The phase of completion number `count`: true in the first round, so that zeroed memory is no
+    /// completion.
+    pub const fn phase(&self, count: u32) -> bool {
+        count & self.depth as u32 == 0
+    }
+
+    /// Where the data area begins in the region.
+    pub const fn data_at(&self) -> usize {
+        let queue = self.completion_at(0) + self.depth as usize * COMPLETION_BYTES;
+        queue.next_multiple_of(PAGE as usize)
+    }
+
+    /// Bytes of the region.
+    pub const fn region_bytes(&self) -> usize {
+        self.data_at() + self.data_bytes as usize
+    }
+
+    /// Whether `data` lies in the data area.
+    pub const fn holds(&self, data: &DataPointer) -> bool {
+        data.address <= self.data_bytes as u64
+            && data.bytes as u64 <= self.data_bytes as u64 - data.address
+    }
+}
+
+/// A data block at an offset of the data area.
+pub const fn data(offset: u32, bytes: u32) -> DataPointer {
+    DataPointer { address: offset as u64, bytes, kind: DataPointer::IN_CAPSULE }
+}
+
+/// The client's first and only message but for wake-ups: which version it speaks, and what it would
+/// like to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// [`VERSION`].
+    pub version: u16,
+    /// The wanted depth.
+    pub depth: u16,
+    /// The wanted bytes of the data area.
+    pub data_bytes: u32,
+}
+
+impl Hello {
+    /// Bytes of it.
+    pub const BYTES: usize = 16;
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// [`Error::Short`]; [`Error::Field`] for something else than a hello.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
+        let bytes: &[u8; Self::BYTES] = head(bytes)?;
+        if array_at(bytes, 0) != HELLO_MAGIC {
+            return Err(Error::Field("ring hello"));
+        }
+        Ok(Self {
+            version: u16_at(bytes, 8),
+            depth: u16_at(bytes, 10),
+            data_bytes: u32_at(bytes, 12),
+        })
+    }
+
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        put(&mut bytes, 0, &HELLO_MAGIC);
+        put(&mut bytes, 8, &self.version.to_le_bytes());
+        put(&mut bytes, 10, &self.depth.to_le_bytes());
+        put(&mut bytes, 12, &self.data_bytes.to_le_bytes());
+        bytes
+    }
+}
+
+/// How the server answers a hello.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Welcome {
+    /// Come in: the region comes as a descriptor with this message.
+    Granted {
+        /// Its sizes.
+        geometry: Geometry,
+        /// A random number of the server's own. Two rings with the same lead to the same store.
+        instance: u64,
+    },
+    /// Stay out.
+    Refused(Reason),
+}
+
+/// Why a client has to stay out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Reason {
+    /// The server speaks [`VERSION`], not what the client does.
+    Version = 1,
+    /// Nobody of these credentials may use the store.
+    Unknown = 2,
+    /// The client, or the server, has all the connections that it may have.
+    Connections = 3,
+    /// The client has all the operations or bytes in flight that it may have, by its other rings.
+    Limits = 4,
+    /// The server could not make a ring.
+    Failed = 5,
+}
+
+impl Reason {
+    /// What to tell a user.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Version => "it speaks another version of the ring",
+            Self::Unknown => "no client is configured for this user",
+            Self::Connections => "there are as many connections as there may be",
+            Self::Limits => "this client's other connections use up its limits",
+            Self::Failed => "it has no memory or no threads left; see its log",
+        }
+    }
+
+    const fn of(number: u16) -> Option<Self> {
+        Some(match number {
+            1 => Self::Version,
+            2 => Self::Unknown,
+            3 => Self::Connections,
+            4 => Self::Limits,
+            5 => Self::Failed,
+            _ => return None,
+        })
+    }
+}
+
+impl Welcome {
+    /// Bytes of it.
+    pub const BYTES: usize = 32;
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// [`Error::Short`]; [`Error::Field`] for something else than a welcome.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
+        let bytes: &[u8; Self::BYTES] = head(bytes)?;
+        if array_at(bytes, 0) != HELLO_MAGIC {
+            return Err(Error::Field("ring welcome"));
+        }
+        match u16_at(bytes, 10) {
+            0 if u16_at(bytes, 8) == VERSION => {
+                let geometry = Geometry::new(u16_at(bytes, 12), u32_at(bytes, 16))?;
+                Ok(Self::Granted { geometry, instance: u64_at(bytes, 24) })
+            }
+            0 => Err(Error::Field("ring version")),
+            number => {
+                Reason::of(number).map(Self::Refused).ok_or(Error::Field("reason of a refusal"))
+            }
+        }
+    }
+
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        put(&mut bytes, 0, &HELLO_MAGIC);
+        put(&mut bytes, 8, &VERSION.to_le_bytes());
+        match self {
+            Self::Granted { geometry, instance } => {
+                put(&mut bytes, 12, &geometry.depth.to_le_bytes());
+                put(&mut bytes, 16, &geometry.data_bytes.to_le_bytes());
+                put(&mut bytes, 24, &instance.to_le_bytes());
+            }
+            Self::Refused(reason) => put(&mut bytes, 10, &(*reason as u16).to_le_bytes()),
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_of_a_region_do_not_overlap() {
+        for depth in [1, 2, 64, DEPTH_MAX] {
+            for data_bytes in [PAGE, 64 * PAGE, DATA_BYTES_MAX] {
+                let ring = Geometry::new(depth, data_bytes).unwrap();
+                let depth = u32::from(depth);
+                assert!(control::CLIENT_ASLEEP + 4 <= ring.command_at(0));
+                assert!(ring.command_at(depth - 1) + COMMAND_BYTES <= ring.completion_at(0));
+                assert!(ring.completion_at(depth - 1) + COMPLETION_BYTES <= ring.data_at());
+                assert_eq!(ring.data_at() + data_bytes as usize, ring.region_bytes());
+                assert_eq!(ring.command_at(depth), ring.command_at(0));
+                // The counts wrap at 2^32, which is a whole number of rounds.
+                assert_eq!(ring.command_at(u32::MAX), ring.command_at(depth - 1));
+                assert_eq!(ring.phase(u32::MAX), ring.phase(2 * depth - 1));
+                assert!(ring.phase(0) && !ring.phase(depth) && ring.phase(2 * depth));
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_that_make_no_ring_are_refused() {
+        for (depth, data_bytes) in [
+            (0, PAGE),
+            (3, PAGE),
+            (2 * DEPTH_MAX, PAGE),
+            (64, 0),
+            (64, PAGE + 1),
+            (64, DATA_BYTES_MAX + PAGE),
+        ] {
+            assert!(Geometry::new(depth, data_bytes).is_err(), "{depth} {data_bytes}");
+        }
+    }
+
+    #[test]
+    fn data_stays_in_the_data_area() {
+        let ring = Geometry::new(1, 2 * PAGE).unwrap();
+        for (offset, bytes) in [(0, 0), (0, 2 * PAGE), (2 * PAGE, 0), (PAGE, PAGE)] {
+            assert!(ring.holds(&data(offset, bytes)), "{offset} {bytes}");
+        }
+        for (address, bytes) in [
+            (0, 2 * PAGE + 1),
+            (1, 2 * PAGE),
+            (u64::from(2 * PAGE) + 1, 0),
+            (u64::MAX, 1),
+            (u64::MAX, u32::MAX),
+        ] {
+            assert!(!ring.holds(&DataPointer { address, bytes, kind: 1 }), "{address} {bytes}");
+        }
+    }
+
+    #[test]
+    fn hello_and_welcome_come_back() {
+        let hello = Hello { version: VERSION, depth: 64, data_bytes: 1 << 20 };
+        assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+        assert!(Hello::decode(&hello.encode()[1..]).is_err() && Hello::decode(&[0; 16]).is_err());
+        let geometry = Geometry::new(64, 1 << 20).unwrap();
+        let granted = Welcome::Granted { geometry, instance: 7 << 40 };
+        assert_eq!(Welcome::decode(&granted.encode()), Ok(granted));
+        for reason in
+            [Reason::Version, Reason::Unknown, Reason::Connections, Reason::Limits, Reason::Failed]
+        {
+            let refused = Welcome::Refused(reason);
+            assert_eq!(Welcome::decode(&refused.encode()), Ok(refused));
+        }
+        let mut wrong = granted.encode();
+        wrong[12] = 3;
+        assert!(Welcome::decode(&wrong).is_err());
+    }
+}

@@ -1,0 +1,255 @@
+//! One ring, from the hello to the end: what its thread does.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, send, sendmsg,
+};
+use spillway_store::Store;
+use spillway_types::Admitted;
+use spillway_wire::nvme::Completion;
+use spillway_wire::ring::{Geometry, Hello, Reason, VERSION, WAKE, Welcome};
+
+use crate::account::Account;
+use crate::execute::Session;
+use crate::pollers::Pollers;
+use crate::region::Region;
+
+/// A client that says nothing for so long after it has connected is sent away.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What all connections share.
+#[derive(Debug)]
+pub struct Shared {
+    pub store: Arc<Store>,
+    pub account: Account,
+    pub pollers: Pollers,
+    /// Tells this server from all others; see [`Welcome::Granted`].
+    pub instance: u64,
+    /// Set when the server ends.
+    pub stopping: AtomicBool,
+}
+
+/// Why a connection ended, when its client did not just close it.
+#[derive(Debug)]
+pub enum Ended {
+    /// The client was not welcome.
+    Refused(Reason),
+    /// The client broke the protocol.
+    Protocol(&'static str),
+    /// A system call failed.
+    Failed(std::io::Error),
+}
+
+impl<E: Into<std::io::Error>> From<E> for Ended {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// Tells a client in one message that it has to stay out. Nobody waits for it to read that.
+pub fn refuse(socket: BorrowedFd<'_>, reason: Reason) {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let _ = send(socket, &Welcome::Refused(reason).encode(), flags);
+}
+
+/// Serves a connection until it ends.
+///
+/// # Errors
+/// Why it ended, unless its client closed it or the server stops.
+pub fn serve(shared: &Shared, socket: &OwnedFd, admitted: Admitted) -> Result<(), Ended> {
+    let Some(hello) = hear(socket)? else { return Ok(()) };
+    let refused = |reason| {
+        refuse(socket.as_fd(), reason);
+        Err(Ended::Refused(reason))
+    };
+    if hello.version != VERSION {
+        return refused(Reason::Version);
+    }
+    let Some(geometry) = shared.account.grant(admitted, hello) else {
+        return refused(Reason::Limits);
+    };
+    let _grant = Grant { shared, admitted, geometry };
+    let (region, file) = match Region::create(geometry) {
+        Ok(made) => made,
+        Err(error) => {
+            refuse(socket.as_fd(), Reason::Failed);
+            return Err(error.into());
+        }
+    };
+    welcome(socket, geometry, shared.instance, file)?;
+    let session = Session::new(shared.store.clone(), admitted.client);
+    let mut ring = Ring { shared, socket, region: &region, session, taken: 0 };
+    let ended = ring.run();
+    region.discard();
+    ended
+}
+
+/// Gives back what was granted when the connection ends.
+struct Grant<'a> {
+    shared: &'a Shared,
+    admitted: Admitted,
+    geometry: Geometry,
+}
+
+impl Drop for Grant<'_> {
+    fn drop(&mut self) {
+        self.shared.account.give_back(self.admitted.client, self.geometry);
+    }
+}
+
+/// Waits for the hello. `None` when the client has gone already.
+fn hear(socket: &OwnedFd) -> Result<Option<Hello>, Ended> {
+    set_socket_timeout(socket, Timeout::Recv, Some(HELLO_TIMEOUT))?;
+    let mut bytes = [0; Hello::BYTES + 1];
+    let length = match recv(socket, &mut bytes, RecvFlags::empty()) {
+        Ok((_, 0)) | Err(Errno::CONNRESET) => return Ok(None),
+        Ok((_, length)) => length,
+        Err(Errno::AGAIN) => return Err(Ended::Protocol("no hello came")),
+        Err(errno) => return Err(errno.into()),
+    };
+    set_socket_timeout(socket, Timeout::Recv, None)?;
+    if length != Hello::BYTES {
+        return Err(Ended::Protocol("the hello has another length"));
+    }
+    Hello::decode(&bytes).map(Some).map_err(|_| Ended::Protocol("what came is no hello"))
+}
+
+/// Hands the region over.
+fn welcome(
+    socket: &OwnedFd,
+    geometry: Geometry,
+    instance: u64,
+    file: OwnedFd,
+) -> Result<(), Ended> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let files = [file.as_fd()];
+    if !control.push(SendAncillaryMessage::ScmRights(&files)) {
+        return Err(Ended::Protocol("no room for a descriptor"));
+    }
+    let bytes = Welcome::Granted { geometry, instance }.encode();
+    sendmsg(
+        socket,
+        &[IoSlice::new(&bytes)],
+        &mut control,
+        SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+    )?;
+    Ok(())
+}
+
+/// What a wait ended with.
+enum Waited {
+    /// There may be commands.
+    Commands,
+    /// The connection is closed.
+    Closed,
+}
+
+/// The server's end of a queue pair.
+struct Ring<'a> {
+    shared: &'a Shared,
+    socket: &'a OwnedFd,
+    region: &'a Region,
+    session: Session,
+    /// Commands taken out of the queue so far.
+    taken: u32,
+}
+
+impl Ring<'_> {
+    fn run(&mut self) -> Result<(), Ended> {
+        let mut worked = true;
+        while !self.shared.stopping.load(Ordering::Relaxed) {
+            let submitted = self.region.submitted().load(Ordering::Acquire);
+            let waiting = submitted.wrapping_sub(self.taken);
+            if waiting == 0 {
+                match self.wait(worked)? {
+                    Waited::Commands => worked = false,
+                    Waited::Closed => break,
+                }
+                continue;
+            }
+            if waiting > u32::from(self.region.geometry().depth()) {
+                return Err(Ended::Protocol(
+                    "the doorbell is further ahead than the queue is long",
+                ));
+            }
+            worked = true;
+            for _ in 0..waiting {
+                self.step();
+            }
+            fence(Ordering::SeqCst);
+            self.wake_client();
+        }
+        Ok(())
+    }
+
+    /// Carries the next command out.
+    #[inline]
+    fn step(&mut self) {
+        let command = self.region.command(self.taken);
+        let (status, result) = self.session.execute(self.region, &command);
+        let count = self.taken;
+        self.taken = count.wrapping_add(1);
+        let completion = Completion {
+            result,
+            queue_head: self.taken as u16,
+            queue: 1,
+            id: command.id,
+            status,
+            phase: false,
+        };
+        self.region.complete(count, completion);
+        self.wake_client();
+    }
+
+    /// Wakes the client if it sleeps. A client whose socket is full has wake-ups to read already.
+    #[inline]
+    fn wake_client(&self) {
+        let asleep = self.region.client_asleep();
+        if asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::Relaxed) != 0 {
+            let _ = send(self.socket, &[WAKE], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        }
+    }
+
+    /// Waits for commands: looks for them for a while if there were some since the last wait, then
+    /// sleeps until the client sends a wake-up.
+    fn wait(&self, worked: bool) -> Result<Waited, Ended> {
+        let there = || {
+            self.region.submitted().load(Ordering::Relaxed) != self.taken
+                || self.shared.stopping.load(Ordering::Relaxed)
+        };
+        if worked && self.shared.pollers.poll(there) {
+            return Ok(Waited::Commands);
+        }
+        let asleep = self.region.server_asleep();
+        asleep.store(1, Ordering::Relaxed);
+        // Either this sees the doorbell, or who rings it sees that there is somebody to wake.
+        fence(Ordering::SeqCst);
+        if there() {
+            asleep.store(0, Ordering::Relaxed);
+            return Ok(Waited::Commands);
+        }
+        let mut byte = [0; 2];
+        let received = loop {
+            match recv(self.socket, &mut byte, RecvFlags::empty()) {
+                Err(Errno::INTR) => {}
+                done => break done,
+            }
+        };
+        asleep.store(0, Ordering::Relaxed);
+        match received {
+            Ok((_, 0)) | Err(Errno::CONNRESET) => Ok(Waited::Closed),
+            Ok((_, 1)) if byte[0] == WAKE => Ok(Waited::Commands),
+            Ok(_) => Err(Ended::Protocol("the socket carries something else than wake-ups")),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}

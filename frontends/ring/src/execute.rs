@@ -1,0 +1,272 @@
+//! Carrying commands out: each was copied from the region, is checked here, and names data that may
+//! change at any time.
+
+use std::sync::Arc;
+
+use spillway_store::{ClientId, Error, Get, Key, PageBuf, PoolId, Put, Refusal, Store};
+use spillway_types::{PAGE_BYTES, VALUE_BYTES_MAX};
+use spillway_wire::kv::{self, CreatePool, KeyList, PoolEntry, admin, io, store_option};
+use spillway_wire::nvme::{Command, DataPointer, Direction, Status};
+
+use crate::pools::PoolTable;
+use crate::region::Region;
+
+/// Buffers for values longer than a page are kept up to this length, bytes.
+const KEPT_BYTES: usize = 1 << 20;
+/// Keys that one List gives at most.
+const KEYS_MAX: usize = 4096;
+
+/// What is kept of a connection between its commands.
+#[derive(Debug)]
+pub struct Session {
+    store: Arc<Store>,
+    client: ClientId,
+    pools: PoolTable,
+    /// Takes values of a page or less out of the region before they are looked at, and unpacked pages
+    /// on their way into it.
+    page: Box<PageBuf>,
+    /// Takes longer ones.
+    value: Vec<u8>,
+}
+
+/// How a command went, and its result.
+type Outcome = Result<u64, Failed>;
+
+/// A status other than success, and the result with it.
+#[derive(Clone, Copy, Debug)]
+struct Failed(Status, u64);
+
+impl From<Status> for Failed {
+    fn from(status: Status) -> Self {
+        Self(status, 0)
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self::from(match error {
+            Error::NoPool | Error::NoClient => Status::INVALID_NAMESPACE.finally(),
+            Error::Busy => Status::NOT_READY,
+            Error::Corrupt | Error::NotAPage(_) => Status::UNRECOVERED.finally(),
+            Error::Unauthorised(_) | Error::NoSharedPool(_) => Status::ACCESS_DENIED.finally(),
+            Error::TableFull | Error::NoRoom(_) => Status::CAPACITY.finally(),
+            Error::Lifetime(_) | Error::WrongSharing | Error::Unreservable | Error::Spec(_) => {
+                Status::INVALID_FIELD.finally()
+            }
+            error => {
+                tracing::warn!(%error, "a command of a ring failed");
+                Status::INTERNAL
+            }
+        })
+    }
+}
+
+impl Session {
+    /// Begins for `client`.
+    pub fn new(store: Arc<Store>, client: ClientId) -> Self {
+        let (pools, page) = (PoolTable::default(), Box::new(PageBuf::ZERO));
+        Self { store, client, pools, page, value: Vec::new() }
+    }
+
+    /// Carries a command out: its status and result.
+    #[inline]
+    pub fn execute(&mut self, region: &Region, command: &Command) -> (Status, u64) {
+        match self.dispatch(region, command) {
+            Ok(result) => (Status::SUCCESS, result),
+            Err(Failed(status, result)) => (status, result),
+        }
+    }
+
+    fn dispatch(&mut self, region: &Region, command: &Command) -> Outcome {
+        if command.flags != Command::SGL {
+            return Err(Status::INVALID_FIELD.finally().into());
+        }
+        if Direction::of(command.opcode) != Some(Direction::None) {
+            check_data(region, &command.data)?;
+        }
+        match command.opcode {
+            io::RETRIEVE => self.retrieve(region, command, false),
+            io::STORE => self.put(region, command),
+            io::DELETE => {
+                let (pool, key) = self.place(command)?;
+                if self.store.flush(pool, key) { Ok(0) } else { missing() }
+            }
+            io::EXIST => {
+                let (pool, key) = self.place(command)?;
+                if self.store.exists(pool, key) { Ok(0) } else { missing() }
+            }
+            io::TAKE => self.retrieve(region, command, true),
+            io::LIST => self.list(region, command),
+            io::FLUSH_OBJECT => {
+                let pool = self.pool(command.namespace)?;
+                let pages = self.store.flush_object(pool, kv::object(command));
+                Ok(pages.min(u64::from(u32::MAX)))
+            }
+            admin::CREATE_POOL => self.create_pool(region, command),
+            admin::JOIN_POOL => {
+                let uuid = u128::from_be_bytes(self.sent(region, command)?);
+                let pool = self.store.join_pool(self.client, uuid)?;
+                self.number(pool)
+            }
+            admin::DESTROY_POOL => self.destroy_pool(command),
+            admin::STATISTICS => {
+                let statistics = self.store.statistics(self.client)?;
+                answer(region, command, &kv::encode_statistics(&statistics)).map(|()| 0)
+            }
+            admin::LIST_POOLS => self.list_pools(region, command),
+            _ => Err(Status::INVALID_OPCODE.finally().into()),
+        }
+    }
+
+    /// The pool of a number, among this client's alone.
+    #[inline]
+    fn pool(&mut self, number: u32) -> Result<PoolId, Failed> {
+        let found = self.pools.find(&self.store, self.client, number);
+        found.ok_or(Failed(Status::INVALID_NAMESPACE.finally(), 0))
+    }
+
+    #[inline]
+    fn place(&mut self, command: &Command) -> Result<(PoolId, Key), Failed> {
+        Ok((self.pool(command.namespace)?, kv::key(command)?))
+    }
+
+    fn retrieve(&mut self, region: &Region, command: &Command, remove: bool) -> Outcome {
+        let (pool, key) = self.place(command)?;
+        let (offset, room) = (command.data.address as usize, command.data.bytes);
+        if command.cdw10 != room {
+            return Err(Status::DATA_LENGTH.finally().into());
+        }
+        let (room, page) = (room as usize, &mut *self.page);
+        let take = |at: usize, part: &[u8]| region.write(offset + at, part);
+        let got = if remove {
+            self.store.take(pool, key, room, page, take)?
+        } else {
+            self.store.read(pool, key, room, page, take)?
+        };
+        match got {
+            // One that is longer than the room for it is not given at all; the length says so.
+            Get::Hit(bytes) | Get::Short(bytes) => Ok(bytes as u64),
+            Get::Miss => missing(),
+        }
+    }
+
+    fn put(&mut self, region: &Region, command: &Command) -> Outcome {
+        let (pool, key) = self.place(command)?;
+        if command.cdw11 & !0xff & !store_option::NO_COMPRESSION != 0 {
+            return Err(Status::INVALID_FIELD.finally().into());
+        }
+        let (offset, bytes) = (command.data.address as usize, command.data.bytes as usize);
+        if command.cdw10 != command.data.bytes {
+            return Err(Status::DATA_LENGTH.finally().into());
+        }
+        if !(1..=VALUE_BYTES_MAX).contains(&bytes) {
+            return Err(Status::VALUE_SIZE.finally().into());
+        }
+        let value = if bytes <= PAGE_BYTES {
+            &mut self.page.0[..bytes]
+        } else {
+            self.value.resize(bytes, 0);
+            &mut self.value[..]
+        };
+        region.read(offset, value);
+        let put = self.store.put(pool, key, value);
+        if self.value.capacity() > KEPT_BYTES {
+            self.value = Vec::new();
+        }
+        match put {
+            Put::Stored => Ok(0),
+            Put::Refused(Refusal::NoPool) => Err(Status::INVALID_NAMESPACE.finally().into()),
+            Put::Refused(Refusal::Length) => Err(Status::VALUE_SIZE.finally().into()),
+            Put::Refused(why) => Err(Failed(Status::CAPACITY.finally(), kv::refusal_result(why))),
+        }
+    }
+
+    fn list(&mut self, region: &Region, command: &Command) -> Outcome {
+        let pool = self.pool(command.namespace)?;
+        let start = kv::list_start(command)?;
+        let bytes = command.data.bytes.min(command.cdw10) as usize;
+        let mut keys = vec![Key::new(0, 0); KeyList::room(bytes).min(KEYS_MAX)];
+        let listed = self.store.list_keys(pool, start, &mut keys)?;
+        let mut buffer = vec![0; KeyList::bytes(listed)];
+        let mut list = KeyList::new(&mut buffer).map_err(|_| Status::DATA_LENGTH.finally())?;
+        for &key in &keys[..listed] {
+            list.push(key);
+        }
+        answer(region, command, &buffer).map(|()| 0)
+    }
+
+    fn create_pool(&mut self, region: &Region, command: &Command) -> Outcome {
+        let sent = self.sent::<{ CreatePool::BYTES }>(region, command)?;
+        let CreatePool(spec) = CreatePool::decode(&sent).map_err(Error::from)?;
+        let pool = self.store.create_pool(self.client, spec)?;
+        self.number(pool)
+    }
+
+    fn destroy_pool(&mut self, command: &Command) -> Outcome {
+        let pool = self.pool(command.namespace)?;
+        match self.store.destroy_pool(pool) {
+            Err(Error::WrongSharing) => self.store.leave_pool(pool)?,
+            done => done?,
+        }
+        Ok(0)
+    }
+
+    fn list_pools(&mut self, region: &Region, command: &Command) -> Outcome {
+        let pools = self.store.pools(self.client)?;
+        let room = command.data.bytes as usize / PoolEntry::BYTES;
+        let mut bytes = Vec::new();
+        for pool in pools.iter().take(room) {
+            let entry = PoolEntry {
+                number: pool.number,
+                spec: pool.spec,
+                pages: pool.pages,
+                identity: self.store.identity(pool.id),
+            };
+            bytes.extend_from_slice(&entry.encode());
+        }
+        answer(region, command, &bytes)?;
+        Ok(pools.len() as u64)
+    }
+
+    /// The number of a pool that was just made or joined.
+    fn number(&self, id: PoolId) -> Outcome {
+        let pools = self.store.pools(self.client)?;
+        let found = pools.iter().find(|pool| pool.id == id);
+        Ok(u64::from(found.ok_or(Error::NoPool)?.number))
+    }
+
+    /// What came with a command, which must be exactly `N` bytes.
+    fn sent<const N: usize>(&self, region: &Region, command: &Command) -> Result<[u8; N], Failed> {
+        if command.data.bytes as usize != N {
+            return Err(Status::DATA_LENGTH.finally().into());
+        }
+        let mut bytes = [0; N];
+        region.read(command.data.address as usize, &mut bytes);
+        Ok(bytes)
+    }
+}
+
+/// Checks that a command's data lies in the data area.
+#[inline]
+fn check_data(region: &Region, data: &DataPointer) -> Result<(), Status> {
+    if data.kind != DataPointer::IN_CAPSULE {
+        return Err(Status::DESCRIPTOR_TYPE.finally());
+    }
+    if !region.geometry().holds(data) {
+        return Err(Status::DESCRIPTOR_OFFSET.finally());
+    }
+    Ok(())
+}
+
+/// Writes an answer that is no value to where the command says.
+fn answer(region: &Region, command: &Command, bytes: &[u8]) -> Result<(), Failed> {
+    if bytes.len() > command.data.bytes as usize {
+        return Err(Status::DATA_LENGTH.finally().into());
+    }
+    region.write(command.data.address as usize, bytes);
+    Ok(())
+}
+
+fn missing() -> Outcome {
+    Err(Status::KEY_NOT_FOUND.finally().into())
+}

@@ -1,0 +1,29 @@
+//! The pools of one client, by the numbers that it names them by.
+
+use spillway_store::{ClientId, PoolId, Store};
+
+/// What was looked up so far. A number that is not the client's own is never found.
+#[derive(Debug, Default)]
+pub struct PoolTable {
+    known: Vec<(u32, PoolId)>,
+}
+
+impl PoolTable {
+    /// The pool that `client` knows as `number`, if it has one.
+    #[inline]
+    pub fn find(&mut self, store: &Store, client: ClientId, number: u32) -> Option<PoolId> {
+        match self.known.iter().find(|entry| entry.0 == number) {
+            Some(&(_, id)) if store.has_pool(id) => Some(id),
+            _ => self.look_up(store, client, number),
+        }
+    }
+
+    /// Asks the store: the pool may be new, or gone and its number another pool's by now.
+    #[cold]
+    fn look_up(&mut self, store: &Store, client: ClientId, number: u32) -> Option<PoolId> {
+        self.known.clear();
+        let pools = store.pools(client).ok()?;
+        self.known.extend(pools.iter().map(|pool| (pool.number, pool.id)));
+        self.known.iter().find(|entry| entry.0 == number).map(|entry| entry.1)
+    }
+}

@@ -1,0 +1,331 @@
+//! The memory that both sides share: the only place where it is touched.
+//!
+//! The other side can write any byte of it at any time. So queues and control words are read and
+//! written as atomics, data by copies that the compiler sees nothing of, and no reference to the
+//! memory ever leaves this module.
+
+use core::arch::asm;
+use core::ffi::c_void;
+use core::ptr;
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use spillway_wire::nvme::{COMMAND_BYTES, COMPLETION_BYTES, Command, Completion};
+use spillway_wire::ring::{Geometry, control};
+
+/// What keeps the region as long as it was made, so that no access to it can fault.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// From this length on the processor's string copy is faster than a loop of words, bytes.
+const STRING_COPY_MIN: usize = 256;
+
+/// A mapping of the region.
+#[derive(Debug)]
+pub struct Region {
+    base: *mut u8,
+    geometry: Geometry,
+}
+
+// SAFETY: the mapping belongs to no thread, and everything in it is reached by atomics or by copies
+// that tolerate other writers.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Makes a region of zeros, and the descriptor by which the other side maps it.
+    ///
+    /// # Errors
+    /// When there is no memory or no descriptor left.
+    pub fn create(geometry: Geometry) -> io::Result<(Self, OwnedFd)> {
+        let bytes = geometry.region_bytes() as u64;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        // Kernels before 6.3 do not know that a memfd can be kept from being executed.
+        let file = rustix::fs::memfd_create("spillway-ring", flags | MemfdFlags::NOEXEC_SEAL)
+            .or_else(|_| rustix::fs::memfd_create("spillway-ring", flags))?;
+        rustix::fs::ftruncate(&file, bytes)?;
+        rustix::fs::fcntl_add_seals(&file, SEALS)?;
+        let region = Self::map(&file, geometry)?;
+        Ok((region, file))
+    }
+
+    /// Maps the region that the other side made.
+    ///
+    /// # Errors
+    /// When it is not as long as `geometry` says or could shrink, and what mmap(2) says.
+    pub fn map(file: impl AsFd, geometry: Geometry) -> io::Result<Self> {
+        let bytes = geometry.region_bytes();
+        let sealed = rustix::fs::fcntl_get_seals(&file)?.contains(SealFlags::SHRINK);
+        if !sealed || rustix::fs::fstat(&file)?.st_size < bytes as i64 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the region is not sealed"));
+        }
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice, of a file that is as long and
+        // stays so.
+        let base = unsafe {
+            let base =
+                rustix::mm::mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, &file, 0)?;
+            // Advice that changes no byte.
+            rustix::mm::madvise(base, bytes, Advice::LinuxDontDump)?;
+            base
+        };
+        Ok(Self { base: base.cast(), geometry })
+    }
+
+    /// Gives the memory back, also when the other side keeps its descriptor or its mapping. The region
+    /// reads as zeros afterwards.
+    pub fn discard(&self) {
+        // SAFETY: whoever reads the region expects any bytes at any time, zeros too. Nothing is lost
+        // but the memory if this fails.
+        let _ = unsafe {
+            let bytes = self.geometry.region_bytes();
+            rustix::mm::madvise(self.base.cast::<c_void>(), bytes, Advice::LinuxRemove)
+        };
+    }
+
+    /// The sizes.
+    pub const fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    #[inline(always)]
+    fn word(&self, at: usize) -> &AtomicU32 {
+        debug_assert!(at + 4 <= self.geometry.region_bytes() && at.is_multiple_of(4));
+        // SAFETY: aligned and inside the mapping, which lives as long as `self`; all accesses of
+        // this process to control words are atomic.
+        unsafe { &*self.base.add(at).cast() }
+    }
+
+    /// The doorbell: how many commands were submitted.
+    #[inline(always)]
+    pub fn submitted(&self) -> &AtomicU32 {
+        self.word(control::SUBMITTED)
+    }
+
+    /// 1 while the server wants a wake-up.
+    #[inline(always)]
+    pub fn server_asleep(&self) -> &AtomicU32 {
+        self.word(control::SERVER_ASLEEP)
+    }
+
+    /// 1 while the client wants a wake-up.
+    #[inline(always)]
+    pub fn client_asleep(&self) -> &AtomicU32 {
+        self.word(control::CLIENT_ASLEEP)
+    }
+
+    /// `N` words of 8 bytes from `at` on.
+    #[inline(always)]
+    fn words<const N: usize>(&self, at: usize) -> &[AtomicU64; N] {
+        debug_assert!(at + 8 * N <= self.geometry.region_bytes() && at.is_multiple_of(8));
+        // SAFETY: aligned and inside the mapping, which lives as long as `self`; all accesses of
+        // this process to queue entries are atomic.
+        unsafe { &*self.base.add(at).cast() }
+    }
+
+    /// A copy of command number `count`.
+    #[inline]
+    pub fn command(&self, count: u32) -> Command {
+        const WORDS: usize = COMMAND_BYTES / 8;
+        let mut bytes = [0; COMMAND_BYTES];
+        let words = self.words::<WORDS>(self.geometry.command_at(count));
+        for (bytes, word) in bytes.chunks_exact_mut(8).zip(words) {
+            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        Command::decode(&bytes)
+    }
+
+    /// Writes command number `count`. The doorbell makes it known.
+    #[inline]
+    pub fn set_command(&self, count: u32, command: &Command) {
+        const WORDS: usize = COMMAND_BYTES / 8;
+        let bytes = command.encode();
+        let words = self.words::<WORDS>(self.geometry.command_at(count));
+        for (word, bytes) in words.iter().zip(bytes.as_chunks::<8>().0) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        }
+    }
+
+    /// Completion number `count`, if it is there: its phase says so.
+    #[inline]
+    pub fn completion(&self, count: u32) -> Option<Completion> {
+        let [low, high] = self.words(self.geometry.completion_at(count));
+        let high = high.load(Ordering::Acquire);
+        if (high >> 48 & 1 != 0) != self.geometry.phase(count) {
+            return None;
+        }
+        let mut bytes = [0; COMPLETION_BYTES];
+        bytes[..8].copy_from_slice(&low.load(Ordering::Relaxed).to_ne_bytes());
+        bytes[8..].copy_from_slice(&high.to_ne_bytes());
+        Some(Completion::decode(&bytes))
+    }
+
+    /// Writes completion number `count`, with its phase, for the other side to see. All that was
+    /// written to the data area before is seen with it.
+    #[inline]
+    pub fn complete(&self, count: u32, completion: Completion) {
+        let bytes = Completion { phase: self.geometry.phase(count), ..completion }.encode();
+        let (words, _) = bytes.as_chunks::<8>();
+        let [low, high] = self.words(self.geometry.completion_at(count));
+        low.store(u64::from_ne_bytes(words[0]), Ordering::Relaxed);
+        high.store(u64::from_ne_bytes(words[1]), Ordering::Release);
+    }
+
+    /// Where `bytes` at `offset` of the data area lie.
+    ///
+    /// # Panics
+    /// When they do not lie in it.
+    #[inline]
+    fn data(&self, offset: usize, bytes: usize) -> *mut u8 {
+        let area = self.geometry.data_bytes() as usize;
+        assert!(offset <= area && bytes <= area - offset, "data outside the data area");
+        // SAFETY: the data area lies within the mapping.
+        unsafe { self.base.add(self.geometry.data_at() + offset) }
+    }
+
+    /// Copies `bytes` to `offset` of the data area.
+    ///
+    /// # Panics
+    /// When they do not fit there.
+    #[inline]
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        let to = self.data(offset, bytes.len());
+        if bytes.len() >= STRING_COPY_MIN || !to.cast::<u64>().is_aligned() {
+            // SAFETY: both ends are valid for that many bytes and do not overlap: one is memory of
+            // this process alone.
+            unsafe { copy(to, bytes.as_ptr(), bytes.len()) };
+            return;
+        }
+        let (words, rest) = bytes.as_chunks::<8>();
+        for (at, word) in words.iter().enumerate() {
+            // SAFETY: aligned, and inside the data area as checked above.
+            let shared = unsafe { &*to.add(8 * at).cast::<AtomicU64>() };
+            shared.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+        }
+        for (at, byte) in rest.iter().enumerate() {
+            // SAFETY: inside the data area as checked above.
+            let shared = unsafe { &*to.add(8 * words.len() + at).cast::<AtomicU8>() };
+            shared.store(*byte, Ordering::Relaxed);
+        }
+    }
+
+    /// Copies from `offset` of the data area into `bytes`.
+    ///
+    /// # Panics
+    /// When the area ends before.
+    #[inline]
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) {
+        let from = self.data(offset, bytes.len());
+        if bytes.len() >= STRING_COPY_MIN || !from.cast::<u64>().is_aligned() {
+            // SAFETY: as in `write`.
+            unsafe { copy(bytes.as_mut_ptr(), from, bytes.len()) };
+            return;
+        }
+        let (words, rest) = bytes.as_chunks_mut::<8>();
+        for (at, word) in words.iter_mut().enumerate() {
+            // SAFETY: aligned, and inside the data area as checked above.
+            let shared = unsafe { &*from.add(8 * at).cast::<AtomicU64>() };
+            *word = shared.load(Ordering::Relaxed).to_ne_bytes();
+        }
+        for (at, byte) in rest.iter_mut().enumerate() {
+            // SAFETY: inside the data area as checked above.
+            let shared = unsafe { &*from.add(8 * words.len() + at).cast::<AtomicU8>() };
+            *byte = shared.load(Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: nobody has a reference into the mapping; unmapping one's own cannot fail.
+        let _ =
+            unsafe { rustix::mm::munmap(self.base.cast::<c_void>(), self.geometry.region_bytes()) };
+    }
+}
+
+/// Copies memory that others may write meanwhile: a plain copy would be a data race in Rust's eyes.
+///
+/// # Safety
+/// `to` is valid for writing and `from` for reading `bytes` bytes, and they do not overlap.
+#[inline(always)]
+unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
+    // SAFETY: the caller's promise; the direction flag is clear by the ABI.
+    unsafe {
+        asm!("rep movsb", inout("rcx") bytes => _, inout("rdi") to => _, inout("rsi") from => _,
+            options(nostack, preserves_flags));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region() -> (Region, OwnedFd) {
+        Region::create(Geometry::new(4, 16384).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn both_mappings_see_the_same() {
+        let (ours, file) = region();
+        let theirs = Region::map(&file, ours.geometry()).unwrap();
+        for bytes in [0, 1, 7, 8, 100, 255, 256, 4096, 10_001] {
+            for offset in [0, 8, 13] {
+                let value: Vec<u8> = (0..bytes).map(|at| (at * 7 + offset) as u8).collect();
+                ours.write(offset, &value);
+                let mut read = vec![0; bytes];
+                theirs.read(offset, &mut read);
+                assert_eq!(read, value);
+            }
+        }
+        let mut command = Command::new(2, 3, 4);
+        command.cdw15 = 5;
+        ours.set_command(6, &command);
+        assert_eq!(theirs.command(6), command);
+    }
+
+    #[test]
+    fn completions_are_there_in_their_round_only() {
+        let (region, _file) = region();
+        for count in 0..20 {
+            assert_eq!(region.completion(count), None);
+            region.complete(count, Completion { id: count as u16, ..Completion::default() });
+            assert_eq!(region.completion(count).unwrap().id, count as u16);
+            assert_eq!(region.completion(count + 4), None);
+        }
+    }
+
+    #[test]
+    fn a_region_can_neither_shrink_nor_grow_nor_be_sealed_further() {
+        let (region, file) = region();
+        let bytes = region.geometry().region_bytes() as u64;
+        assert!(rustix::fs::ftruncate(&file, 0).is_err());
+        assert!(rustix::fs::ftruncate(&file, bytes + 4096).is_err());
+        assert!(rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE).is_err());
+        // A hole can be punched, and reads as zeros.
+        region.write(0, &[1; 300]);
+        region.discard();
+        let mut read = [1; 300];
+        region.read(0, &mut read);
+        assert_eq!(read, [0; 300]);
+    }
+
+    #[test]
+    fn a_region_that_could_shrink_is_not_mapped() {
+        let geometry = Geometry::new(4, 4096).unwrap();
+        let file = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&file, geometry.region_bytes() as u64).unwrap();
+        assert!(Region::map(&file, geometry).is_err());
+        let (_, short) = region();
+        assert!(Region::map(&short, Geometry::new(256, 1 << 20).unwrap()).is_err());
+    }
+
+    #[test]
+    #[should_panic = "outside the data area"]
+    fn data_outside_the_area_is_not_copied() {
+        let (region, _file) = region();
+        region.write(16384 - 99, &[0; 100]);
+    }
+}

@@ -1,0 +1,268 @@
+//! Taking connections, and ending them.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen,
+    shutdown, socket_with,
+};
+use spillway_store::Store;
+use spillway_types::{Access, Admitted, ClientId, Denied, Identity};
+use spillway_wire::ring::Reason;
+
+use crate::account::Account;
+use crate::connection::{Ended, Shared, refuse, serve};
+use crate::pollers::Pollers;
+
+/// Connections that the kernel keeps until they are accepted.
+const BACKLOG: i32 = 64;
+/// A connection's thread needs little: its buffers are on the heap.
+const STACK_BYTES: usize = 256 << 10;
+/// How long the server waits when it has no descriptors or threads left.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
+
+/// Settings of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Connections, of all clients together.
+    pub connections_max: usize,
+    /// How long a ring that has become empty is looked at before its thread sleeps.
+    pub poll: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { connections_max: 256, poll: Duration::from_micros(50) }
+    }
+}
+
+/// The ring's server: a thread that accepts, and one for each connection.
+#[derive(Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+    open: Arc<Open>,
+    stop: OwnedFd,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+/// The connections that are open, and who waits for their end.
+#[derive(Debug, Default)]
+struct Open {
+    sockets: Mutex<HashMap<u64, Arc<OwnedFd>>>,
+    closed: Condvar,
+}
+
+impl Open {
+    fn sockets(&self) -> MutexGuard<'_, HashMap<u64, Arc<OwnedFd>>> {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Server {
+    /// A socket at `path`, ready for [`Server::start`]. What a server that has ended left there is
+    /// replaced. Everybody may connect; who is let in is up to [`Access`].
+    ///
+    /// # Errors
+    /// `AddrInUse` when a server listens there; what the system calls say.
+    pub fn bind(path: &Path) -> io::Result<OwnedFd> {
+        let address = SocketAddrUnix::new(path)?;
+        let socket =
+            || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let listener = socket()?;
+        match bind(&listener, &address) {
+            Err(Errno::ADDRINUSE) => {
+                if rustix::net::connect(&socket()?, &address) != Err(Errno::CONNREFUSED) {
+                    return Err(Errno::ADDRINUSE.into());
+                }
+                std::fs::remove_file(path)?;
+                bind(&listener, &address)?;
+            }
+            done => done?,
+        }
+        rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(0o666))?;
+        listen(&listener, BACKLOG)?;
+        Ok(listener)
+    }
+
+    /// Serves `store` to whoever connects to `listener`, a listening Unix socket of sequential
+    /// packets, and is admitted.
+    ///
+    /// # Errors
+    /// When there are no threads or descriptors left.
+    pub fn start(
+        listener: OwnedFd,
+        store: Arc<Store>,
+        access: Arc<dyn Access>,
+        config: Config,
+    ) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&listener, true)?;
+        let mut instance = [0; 8];
+        rustix::rand::getrandom(&mut instance, rustix::rand::GetRandomFlags::empty())?;
+        let shared = Arc::new(Shared {
+            store,
+            instance: u64::from_ne_bytes(instance),
+            account: Account::default(),
+            pollers: Pollers::new(config.poll),
+            stopping: AtomicBool::new(false),
+        });
+        let open = Arc::new(Open::default());
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let acceptor = Acceptor {
+            listener,
+            access,
+            config,
+            shared: shared.clone(),
+            open: open.clone(),
+            stop: stop.try_clone()?,
+            last: 0,
+        };
+        let acceptor =
+            thread::Builder::new().name("ring-accept".into()).spawn(move || acceptor.run())?;
+        Ok(Self { shared, open, stop, acceptor: Some(acceptor) })
+    }
+
+    /// Connections that are open now.
+    pub fn connections(&self) -> usize {
+        self.open.sockets().len()
+    }
+}
+
+impl Drop for Server {
+    /// Accepts nobody any more, closes all connections and waits for their threads.
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::Relaxed);
+        // The eventfd is this server's own, so that there is room in its counter.
+        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+        let mut sockets = self.open.sockets();
+        for socket in sockets.values() {
+            // It may be closed by the other side already.
+            let _ = shutdown(socket, Shutdown::Both);
+        }
+        while !sockets.is_empty() {
+            sockets = self.open.closed.wait(sockets).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// What the accepting thread has.
+struct Acceptor {
+    listener: OwnedFd,
+    access: Arc<dyn Access>,
+    config: Config,
+    shared: Arc<Shared>,
+    open: Arc<Open>,
+    stop: OwnedFd,
+    /// Number of the last connection.
+    last: u64,
+}
+
+impl Acceptor {
+    fn run(mut self) {
+        while !self.shared.stopping.load(Ordering::Relaxed) {
+            let mut ready = [
+                PollFd::new(&self.listener, PollFlags::IN),
+                PollFd::new(&self.stop, PollFlags::IN),
+            ];
+            let polled = poll(&mut ready, None);
+            let accepted = polled.and_then(|_| accept_with(&self.listener, SocketFlags::CLOEXEC));
+            match accepted {
+                Ok(socket) => self.take(socket),
+                Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "the ring can't accept a connection");
+                    thread::sleep(SHORTAGE_PAUSE);
+                }
+            }
+        }
+    }
+
+    /// Lets a connection in, and starts its thread.
+    fn take(&mut self, socket: OwnedFd) {
+        let Ok(peer) = socket_peercred(&socket) else { return };
+        let (uid, gid) = (peer.uid.as_raw(), peer.gid.as_raw());
+        let pid = peer.pid.as_raw_nonzero().get();
+        if self.open.sockets().len() >= self.config.connections_max {
+            tracing::warn!(uid, pid, "the ring has all the connections that it may have");
+            return refuse(socket.as_fd(), Reason::Connections);
+        }
+        let admitted = match self.access.admit(Identity::Peer { uid, gid, pid }) {
+            Ok(admitted) => admitted,
+            Err(why) => {
+                tracing::warn!(uid, pid, %why, "a client of the ring is turned away");
+                return refuse(socket.as_fd(), reason(why));
+            }
+        };
+        self.last += 1;
+        let socket = Arc::new(socket);
+        self.open.sockets().insert(self.last, socket.clone());
+        let seat = Seat {
+            number: self.last,
+            client: admitted.client,
+            open: self.open.clone(),
+            access: self.access.clone(),
+        };
+        let shared = self.shared.clone();
+        let thread = thread::Builder::new().name(format!("ring-{}", self.last));
+        let refused = socket.clone();
+        let started = thread.stack_size(STACK_BYTES).spawn(move || {
+            let _seat = seat;
+            attend(&shared, &socket, admitted, pid);
+        });
+        if let Err(error) = started {
+            tracing::warn!(%error, "there is no thread for a connection of the ring");
+            refuse(refused.as_fd(), Reason::Failed);
+        }
+    }
+}
+
+fn reason(why: Denied) -> Reason {
+    match why {
+        Denied::Unknown => Reason::Unknown,
+        Denied::Connections => Reason::Connections,
+    }
+}
+
+/// A connection's thread.
+fn attend(shared: &Shared, socket: &OwnedFd, admitted: Admitted, pid: i32) {
+    let client = admitted.client.0;
+    tracing::debug!(client, pid, "a ring is open");
+    match serve(shared, socket, admitted) {
+        Ok(()) => tracing::debug!(client, pid, "a ring is closed"),
+        Err(Ended::Refused(reason)) => {
+            tracing::warn!(client, pid, why = reason.text(), "a client gets no ring");
+        }
+        Err(Ended::Protocol(why)) => {
+            tracing::warn!(client, pid, why, "a ring is closed: its client broke the protocol");
+        }
+        Err(Ended::Failed(error)) => tracing::warn!(client, pid, %error, "a ring is closed"),
+    }
+}
+
+/// A connection's place among those that are open, given up when its thread ends or never began.
+struct Seat {
+    number: u64,
+    client: ClientId,
+    open: Arc<Open>,
+    access: Arc<dyn Access>,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.access.leave(self.client);
+        self.open.sockets().remove(&self.number);
+        self.open.closed.notify_all();
+    }
+}
