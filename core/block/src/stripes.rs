@@ -37,7 +37,7 @@ impl Stripes {
 
     /// For a change of whole pages all over the device. Whoever changes a part holds one stripe and
     /// waits for none, so taking them one by one ends.
-    pub fn all(&self) -> Vec<RwLockReadGuard<'_, ()>> {
-        (0..STRIPES as u64).map(|stripe| self.whole(stripe)).collect()
+    pub fn all(&self) -> [RwLockReadGuard<'_, ()>; STRIPES] {
+        core::array::from_fn(|stripe| self.whole(stripe as u64))
     }
 }

@@ -1,0 +1,558 @@
+//! The Network Block Device protocol, fixed newstyle, as a server sees it: what clients send is
+//! decoded, what servers send is encoded. Numbers are big-endian.
+//!
+//! Specification: `doc/proto.md` of the NBD project. Not spoken: the old style and extended headers,
+//! which clients do without.
+
+use crate::Error;
+
+/// Most bytes of the data of an option. Names and queries have at most 4096 each.
+pub const OPTION_BYTES_MAX: usize = 16 << 10;
+/// Most bytes of an export's name, or of any string.
+pub const STRING_BYTES_MAX: usize = 4096;
+/// Bytes of the client's flags, which answer the [`GREETING`].
+pub const CLIENT_FLAGS_BYTES: usize = 4;
+/// Bytes ahead of an option's data.
+pub const OPTION_HEADER_BYTES: usize = 16;
+/// Bytes of a request ahead of a write's data.
+pub const REQUEST_BYTES: usize = 28;
+/// Bytes of a simple reply ahead of a read's data.
+pub const SIMPLE_REPLY_BYTES: usize = 16;
+/// Bytes of a structured reply's chunk ahead of its payload.
+pub const CHUNK_BYTES: usize = 20;
+
+const NBD_MAGIC: u64 = 0x4e42_444d_4147_4943;
+const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
+const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
+const REQUEST_MAGIC: u32 = 0x2560_9513;
+const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
+const CHUNK_MAGIC: u32 = 0x668e_33ef;
+
+/// Handshake and client flag: fixed newstyle.
+const FIXED_NEWSTYLE: u16 = 1 << 0;
+/// Handshake and client flag: no zeros after the answer to [`option::EXPORT_NAME`].
+const NO_ZEROES: u16 = 1 << 1;
+
+/// What a server says first: its magic numbers and handshake flags.
+pub const GREETING: [u8; 18] = greeting();
+
+const fn greeting() -> [u8; 18] {
+    let magic = (NBD_MAGIC as u128) << 64 | OPTION_MAGIC as u128;
+    let (magic, flags) = (magic.to_be_bytes(), (FIXED_NEWSTYLE | NO_ZEROES).to_be_bytes());
+    let mut bytes = [0; 18];
+    let mut at = 0;
+    while at < 16 {
+        bytes[at] = magic[at];
+        at += 1;
+    }
+    bytes[16] = flags[0];
+    bytes[17] = flags[1];
+    bytes
+}
+
+/// Numbers of options.
+pub mod option {
+    /// Choose an export and begin; cannot be refused but by closing.
+    pub const EXPORT_NAME: u32 = 1;
+    /// End.
+    pub const ABORT: u32 = 2;
+    /// Name all exports.
+    pub const LIST: u32 = 3;
+    /// Go over to TLS.
+    pub const STARTTLS: u32 = 5;
+    /// Describe an export.
+    pub const INFO: u32 = 6;
+    /// Choose an export and begin.
+    pub const GO: u32 = 7;
+    /// Ask for structured replies.
+    pub const STRUCTURED_REPLY: u32 = 8;
+    /// Name metadata contexts.
+    pub const LIST_META_CONTEXT: u32 = 9;
+    /// Choose metadata contexts.
+    pub const SET_META_CONTEXT: u32 = 10;
+}
+
+/// Kinds of replies to options.
+pub mod reply {
+    /// Done.
+    pub const ACK: u32 = 1;
+    /// An export, to [`LIST`](super::option::LIST).
+    pub const SERVER: u32 = 2;
+    /// Something of an export, to [`INFO`](super::option::INFO) and [`GO`](super::option::GO).
+    pub const INFO: u32 = 3;
+    /// A metadata context.
+    pub const META_CONTEXT: u32 = 4;
+    /// The option is not known.
+    pub const ERR_UNSUPPORTED: u32 = 1 << 31 | 1;
+    /// The option is not allowed here.
+    pub const ERR_POLICY: u32 = 1 << 31 | 2;
+    /// The option's data makes no sense.
+    pub const ERR_INVALID: u32 = 1 << 31 | 3;
+    /// Not before TLS.
+    pub const ERR_TLS_REQUIRED: u32 = 1 << 31 | 5;
+    /// There is no such export.
+    pub const ERR_UNKNOWN: u32 = 1 << 31 | 6;
+    /// The option's data is too long.
+    pub const ERR_TOO_BIG: u32 = 1 << 31 | 9;
+}
+
+/// Kinds of information about an export.
+pub mod info {
+    /// Size and transmission flags.
+    pub const EXPORT: u16 = 0;
+    /// Its name.
+    pub const NAME: u16 = 1;
+    /// Sizes that requests may and should have.
+    pub const BLOCK_SIZE: u16 = 3;
+}
+
+/// Transmission flags: what an export can do.
+pub mod export_flags {
+    /// Always set.
+    pub const HAS_FLAGS: u16 = 1 << 0;
+    /// Flush.
+    pub const SEND_FLUSH: u16 = 1 << 2;
+    /// Forced unit access.
+    pub const SEND_FUA: u16 = 1 << 3;
+    /// Trim.
+    pub const SEND_TRIM: u16 = 1 << 5;
+    /// Write zeroes.
+    pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
+    /// A read that comes in one piece; with structured replies only.
+    pub const SEND_DF: u16 = 1 << 7;
+    /// Several connections see each other's writes.
+    pub const CAN_MULTI_CONN: u16 = 1 << 8;
+    /// Cache.
+    pub const SEND_CACHE: u16 = 1 << 10;
+    /// Write zeroes that is refused rather than slow.
+    pub const SEND_FAST_ZERO: u16 = 1 << 11;
+}
+
+/// Flags of requests.
+pub mod request_flags {
+    /// Forced unit access.
+    pub const FUA: u16 = 1 << 0;
+    /// Write zeroes keeps the place.
+    pub const NO_HOLE: u16 = 1 << 1;
+    /// Read in one piece.
+    pub const DF: u16 = 1 << 2;
+    /// One extent is enough.
+    pub const REQ_ONE: u16 = 1 << 3;
+    /// Refuse rather than write zeros slowly.
+    pub const FAST_ZERO: u16 = 1 << 4;
+}
+
+/// Kinds of chunks of structured replies.
+pub mod chunk {
+    /// Nothing; ends a reply.
+    pub const NONE: u16 = 0;
+    /// An offset and data read there.
+    pub const OFFSET_DATA: u16 = 1;
+    /// Extents of a metadata context.
+    pub const BLOCK_STATUS: u16 = 5;
+    /// An error.
+    pub const ERROR: u16 = 1 << 15 | 1;
+}
+
+/// Flags of extents in the context `base:allocation`.
+pub mod extent_flags {
+    /// Takes no memory.
+    pub const HOLE: u32 = 1 << 0;
+    /// Reads as zeros.
+    pub const ZERO: u32 = 1 << 1;
+}
+
+/// Why a request failed, as a number of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Failure {
+    /// It could not be carried out.
+    Io = 5,
+    /// It makes no sense.
+    Invalid = 22,
+    /// A write beyond the end.
+    NoSpace = 28,
+    /// Too long for one piece.
+    Overflow = 75,
+    /// Not known.
+    NotSupported = 95,
+}
+
+/// What the client answers to the [`GREETING`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientFlags {
+    /// It understands replies to options.
+    pub fixed_newstyle: bool,
+    /// It wants no zeros after the answer to [`option::EXPORT_NAME`].
+    pub no_zeroes: bool,
+}
+
+impl ClientFlags {
+    /// Reads the flags.
+    ///
+    /// # Errors
+    /// [`Error::Field`] when one is set that was not offered: close the connection.
+    pub fn decode(bytes: [u8; CLIENT_FLAGS_BYTES]) -> Result<Self, Error> {
+        let flags = u32::from_be_bytes(bytes);
+        let (fixed, no_zeroes) = (u32::from(FIXED_NEWSTYLE), u32::from(NO_ZEROES));
+        if flags & !(fixed | no_zeroes) != 0 {
+            return Err(Error::Field("NBD client flags"));
+        }
+        Ok(Self { fixed_newstyle: flags & fixed != 0, no_zeroes: flags & no_zeroes != 0 })
+    }
+}
+
+/// What stands ahead of an option's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OptionHeader {
+    /// One of [`option`], or a number not known here.
+    pub option: u32,
+    /// Bytes of data that follow.
+    pub bytes: u32,
+}
+
+impl OptionHeader {
+    /// Reads the header.
+    ///
+    /// # Errors
+    /// [`Error::Field`] for a wrong magic number: close the connection.
+    pub fn decode(bytes: [u8; OPTION_HEADER_BYTES]) -> Result<Self, Error> {
+        let mut fields = Fields(&bytes);
+        if fields.u64()? != OPTION_MAGIC {
+            return Err(Error::Field("NBD option magic"));
+        }
+        Ok(Self { option: fields.u32()?, bytes: fields.u32()? })
+    }
+}
+
+/// Reads fields from the front.
+#[derive(Clone, Copy, Debug)]
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, bytes: usize) -> Result<&'a [u8], Error> {
+        let (part, rest) = self
+            .0
+            .split_at_checked(bytes)
+            .ok_or(Error::Short { need: bytes, got: self.0.len() })?;
+        self.0 = rest;
+        Ok(part)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N)?);
+        Ok(array)
+    }
+
+    fn u16(&mut self) -> Result<u16, Error> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, Error> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, Error> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    /// A string with its length ahead of it.
+    fn string(&mut self) -> Result<&'a str, Error> {
+        let bytes = self.u32()? as usize;
+        string(self.take(bytes)?)
+    }
+
+    fn end(&self) -> Result<(), Error> {
+        if self.0.is_empty() { Ok(()) } else { Err(Error::Field("NBD option length")) }
+    }
+}
+
+/// Text as the protocol has it: UTF-8, no NUL, at most 4096 bytes.
+fn string(bytes: &[u8]) -> Result<&str, Error> {
+    let text = str::from_utf8(bytes).map_err(|_| Error::Field("NBD string"))?;
+    if bytes.len() > STRING_BYTES_MAX || bytes.contains(&0) {
+        return Err(Error::Field("NBD string"));
+    }
+    Ok(text)
+}
+
+/// The data of [`option::EXPORT_NAME`]: a name, empty for the default export.
+///
+/// # Errors
+/// [`Error::Field`].
+pub fn export_name(data: &[u8]) -> Result<&str, Error> {
+    string(data)
+}
+
+/// The data of [`option::INFO`] and [`option::GO`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InfoQuery<'a> {
+    /// The export; empty for the default one.
+    pub name: &'a str,
+    /// Numbers of [`info`] that are wanted, two bytes each.
+    wanted: &'a [u8],
+}
+
+impl<'a> InfoQuery<'a> {
+    /// Reads the data.
+    ///
+    /// # Errors
+    /// [`Error::Short`], [`Error::Field`].
+    pub fn decode(data: &'a [u8]) -> Result<Self, Error> {
+        let mut fields = Fields(data);
+        let name = fields.string()?;
+        let count = fields.u16()?;
+        let wanted = fields.take(2 * usize::from(count))?;
+        fields.end()?;
+        Ok(Self { name, wanted })
+    }
+
+    /// Whether a kind of information is asked for.
+    pub fn wants(&self, info: u16) -> bool {
+        self.wanted.as_chunks().0.contains(&info.to_be_bytes())
+    }
+}
+
+/// The data of [`option::LIST_META_CONTEXT`] and [`option::SET_META_CONTEXT`].
+#[derive(Clone, Copy, Debug)]
+pub struct ContextQuery<'a> {
+    /// The export; empty for the default one.
+    pub name: &'a str,
+    queries: Fields<'a>,
+}
+
+impl<'a> ContextQuery<'a> {
+    /// Reads the data.
+    ///
+    /// # Errors
+    /// [`Error::Short`], [`Error::Field`].
+    pub fn decode(data: &'a [u8]) -> Result<Self, Error> {
+        let mut fields = Fields(data);
+        let name = fields.string()?;
+        let count = fields.u32()?;
+        let queries = fields;
+        for _ in 0..count {
+            fields.string()?;
+        }
+        fields.end()?;
+        Ok(Self { name, queries })
+    }
+
+    /// The queries, such as `base:allocation`.
+    pub fn queries(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let mut fields = self.queries;
+        core::iter::from_fn(move || fields.string().ok())
+    }
+}
+
+/// Appends a reply to an option: its header, and `data` in parts.
+pub fn push_option_reply(bytes: &mut Vec<u8>, option: u32, reply: u32, data: &[&[u8]]) {
+    let length: usize = data.iter().map(|part| part.len()).sum();
+    bytes.extend(OPTION_REPLY_MAGIC.to_be_bytes());
+    bytes.extend(option.to_be_bytes());
+    bytes.extend(reply.to_be_bytes());
+    bytes.extend((length as u32).to_be_bytes());
+    bytes.extend(data.iter().copied().flatten());
+}
+
+/// What a client wants done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Send data.
+    Read,
+    /// Take data.
+    Write,
+    /// End the connection.
+    Disconnect,
+    /// Make writes lasting.
+    Flush,
+    /// Give memory back.
+    Trim,
+    /// Have data at hand.
+    Cache,
+    /// Make a range read as zeros.
+    WriteZeroes,
+    /// Say what takes memory.
+    BlockStatus,
+    /// Not known here.
+    Other(u16),
+}
+
+/// A request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What is wanted.
+    pub command: Command,
+    /// Of [`request_flags`].
+    pub flags: u16,
+    /// The client's name for the request.
+    pub cookie: u64,
+    /// Where on the export, bytes.
+    pub offset: u64,
+    /// How much of it, bytes.
+    pub bytes: u32,
+}
+
+impl Request {
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// [`Error::Field`] for a wrong magic number: close the connection.
+    pub fn decode(bytes: &[u8; REQUEST_BYTES]) -> Result<Self, Error> {
+        let mut fields = Fields(bytes);
+        if fields.u32()? != REQUEST_MAGIC {
+            return Err(Error::Field("NBD request magic"));
+        }
+        let flags = fields.u16()?;
+        let command = match fields.u16()? {
+            0 => Command::Read,
+            1 => Command::Write,
+            2 => Command::Disconnect,
+            3 => Command::Flush,
+            4 => Command::Trim,
+            5 => Command::Cache,
+            6 => Command::WriteZeroes,
+            7 => Command::BlockStatus,
+            other => Command::Other(other),
+        };
+        let (cookie, offset, bytes) = (fields.u64()?, fields.u64()?, fields.u32()?);
+        Ok(Self { command, flags, cookie, offset, bytes })
+    }
+}
+
+/// A simple reply. The data of a read that succeeded follows it.
+pub fn simple_reply(cookie: u64, failure: Option<Failure>) -> [u8; SIMPLE_REPLY_BYTES] {
+    let mut bytes = [0; SIMPLE_REPLY_BYTES];
+    bytes[..4].copy_from_slice(&SIMPLE_REPLY_MAGIC.to_be_bytes());
+    bytes[4..8].copy_from_slice(&failure.map_or(0, |failure| failure as u32).to_be_bytes());
+    bytes[8..].copy_from_slice(&cookie.to_be_bytes());
+    bytes
+}
+
+/// What stands ahead of the payload of a structured reply's chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// One of [`chunk`].
+    pub kind: u16,
+    /// Whether it is the reply's last.
+    pub done: bool,
+    /// The request that it answers.
+    pub cookie: u64,
+    /// Bytes of payload that follow.
+    pub bytes: u32,
+}
+
+impl Chunk {
+    /// As bytes.
+    pub fn encode(self) -> [u8; CHUNK_BYTES] {
+        let mut bytes = [0; CHUNK_BYTES];
+        bytes[..4].copy_from_slice(&CHUNK_MAGIC.to_be_bytes());
+        bytes[4..6].copy_from_slice(&u16::from(self.done).to_be_bytes());
+        bytes[6..8].copy_from_slice(&self.kind.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.cookie.to_be_bytes());
+        bytes[16..].copy_from_slice(&self.bytes.to_be_bytes());
+        bytes
+    }
+}
+
+/// The payload of a chunk of kind [`chunk::ERROR`], without a text.
+pub fn error_payload(failure: Failure) -> [u8; 6] {
+    let mut bytes = [0; 6];
+    bytes[..4].copy_from_slice(&(failure as u32).to_be_bytes());
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn text(text: &str) -> Vec<u8> {
+        [&(text.len() as u32).to_be_bytes(), text.as_bytes()].concat()
+    }
+
+    #[test]
+    fn the_greeting() {
+        assert_eq!(&GREETING, b"NBDMAGICIHAVEOPT\0\x03");
+    }
+
+    #[test]
+    fn flags_that_were_not_offered_are_refused() {
+        let flags = ClientFlags::decode([0, 0, 0, 3]).unwrap();
+        assert!(flags.fixed_newstyle && flags.no_zeroes);
+        assert!(ClientFlags::decode([0, 0, 0, 4]).is_err());
+        assert!(ClientFlags::decode([0x80, 0, 0, 1]).is_err());
+    }
+
+    #[test]
+    fn requests() {
+        let mut bytes = [0; REQUEST_BYTES];
+        bytes[..4].copy_from_slice(&[0x25, 0x60, 0x95, 0x13]);
+        bytes[4..8].copy_from_slice(&[0, 1, 0, 6]);
+        bytes[8..16].copy_from_slice(&7_u64.to_be_bytes());
+        bytes[16..24].copy_from_slice(&(1_u64 << 40).to_be_bytes());
+        bytes[24..].copy_from_slice(&u32::MAX.to_be_bytes());
+        let expected = Request {
+            command: Command::WriteZeroes,
+            flags: request_flags::FUA,
+            cookie: 7,
+            offset: 1 << 40,
+            bytes: u32::MAX,
+        };
+        assert_eq!(Request::decode(&bytes).unwrap(), expected);
+        bytes[0] = 0;
+        assert!(Request::decode(&bytes).is_err());
+    }
+
+    #[test]
+    fn info_queries() {
+        let data = [&text("disk")[..], &[0, 2, 0, 3, 0, 1]].concat();
+        let query = InfoQuery::decode(&data).unwrap();
+        assert_eq!(query.name, "disk");
+        assert!(query.wants(info::NAME) && query.wants(info::BLOCK_SIZE));
+        assert!(!query.wants(2));
+        for wrong in [
+            &data[..data.len() - 1],
+            &[&data[..], &[0]].concat(),
+            &[&text("a\0b")[..], &[0, 0]].concat(),
+            &[&text(&"x".repeat(4097))[..], &[0, 0]].concat(),
+            &[0xff; 40],
+        ] {
+            assert!(InfoQuery::decode(wrong).is_err());
+        }
+    }
+
+    #[test]
+    fn context_queries() {
+        let data =
+            [&text("disk")[..], &[0, 0, 0, 2], &text("base:"), &text("base:allocation")].concat();
+        let query = ContextQuery::decode(&data).unwrap();
+        assert_eq!(query.name, "disk");
+        assert_eq!(query.queries().collect::<Vec<_>>(), ["base:", "base:allocation"]);
+        // More queries are said than there are.
+        let short = [&text("disk")[..], &[0xff; 4], &text("base:")].concat();
+        assert!(ContextQuery::decode(&short).is_err());
+    }
+
+    #[test]
+    fn replies() {
+        let ok = simple_reply(5, None);
+        assert_eq!(ok, *b"\x67\x44\x66\x98\0\0\0\0\0\0\0\0\0\0\0\x05");
+        let chunk = Chunk { kind: chunk::ERROR, done: true, cookie: 1, bytes: 6 };
+        assert_eq!(chunk.encode(), *b"\x66\x8e\x33\xef\0\x01\x80\x01\0\0\0\0\0\0\0\x01\0\0\0\x06");
+        assert_eq!(error_payload(Failure::NoSpace), [0, 0, 0, 28, 0, 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(data in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = InfoQuery::decode(&data);
+            let _ = export_name(&data);
+            if let Ok(query) = ContextQuery::decode(&data) {
+                prop_assert!(query.queries().count() <= data.len() / 4);
+            }
+        }
+    }
+}
