@@ -1,1 +1,29 @@
 //! Network Block Device: fixed newstyle, for kernels and tools.
+//!
+//! [`Server`] listens and gives each connection a thread with two fixed buffers: one read takes in as
+//! many requests as have arrived, one write sends all their replies. [`Negotiation`] and
+//! [`Transmission`] are the protocol without I/O: they take bytes and leave bytes.
+//!
+//! A connection carries out its requests in the order in which they come. Data longer than a buffer
+//! streams through it. So a connection never holds more than its buffers, and a peer that is slow
+//! or stuck holds up nobody but itself.
+
+mod admission;
+mod buffer;
+mod config;
+mod connection;
+mod error;
+mod negotiation;
+mod server;
+mod socket;
+mod tls;
+mod transmission;
+
+pub use buffer::Output;
+pub use config::{Config, TlsMode};
+pub use error::Error;
+pub use negotiation::{Directory, Negotiation, Peer, Session, Step, TlsState};
+pub use server::Server;
+pub use socket::Listener;
+pub use tls::{TlsFiles, TlsSettings};
+pub use transmission::{Progress, REQUEST_BYTES_MAX, Transmission};

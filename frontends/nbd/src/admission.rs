@@ -1,0 +1,24 @@
+//! A connection that counts against its client.
+
+use std::sync::Arc;
+
+use spillway_types::{Access, Admitted, Denied, Identity};
+
+/// A place among the client's connections, given back when this goes.
+pub struct Admission {
+    access: Arc<dyn Access>,
+    pub admitted: Admitted,
+}
+
+impl Admission {
+    pub fn ask(access: &Arc<dyn Access>, who: Identity<'_>) -> Result<Self, Denied> {
+        let admitted = access.admit(who)?;
+        Ok(Self { access: access.clone(), admitted })
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.access.leave(self.admitted.client);
+    }
+}

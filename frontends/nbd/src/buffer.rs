@@ -1,0 +1,136 @@
+//! The fixed buffers of a connection.
+
+use std::io::{self, Read};
+
+use spillway_types::Limits;
+
+/// Most bytes of a buffer.
+const BYTES_MAX: usize = 260 << 10;
+/// Least bytes of a buffer: 64 KiB, which a client may ask for in one piece, and a page over.
+const BYTES_MIN: usize = 68 << 10;
+
+/// Bytes of each of the two buffers of a connection: so many that all connections of the client
+/// together stay within what it may have, but never fewer than 68 KiB.
+pub fn buffer_bytes(limits: &Limits) -> usize {
+    let share = limits.bytes_max / u64::from(limits.connections_max.max(1)) / 2;
+    usize::try_from(share).unwrap_or(BYTES_MAX).clamp(BYTES_MIN, BYTES_MAX)
+}
+
+/// Bytes that came in and are not used up.
+#[derive(Debug)]
+pub struct Input {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    pub fn new(bytes: usize) -> Self {
+        Self { bytes: vec![0; bytes].into_boxed_slice(), start: 0, end: 0 }
+    }
+
+    /// What is there.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    /// Drops bytes from the front.
+    pub fn consume(&mut self, bytes: usize) {
+        self.start = (self.start + bytes).min(self.end);
+    }
+
+    /// Reads once, as much as there is and room for. Gives the bytes read, 0 at the end of the stream.
+    pub fn fill(&mut self, stream: &mut impl Read) -> io::Result<usize> {
+        self.bytes.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        loop {
+            match stream.read(&mut self.bytes[self.end..]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+                Ok(got) => {
+                    self.end += got;
+                    return Ok(got);
+                }
+            }
+        }
+    }
+}
+
+/// Bytes that wait to be sent.
+#[derive(Debug)]
+pub struct Output {
+    bytes: Box<[u8]>,
+    filled: usize,
+}
+
+impl Output {
+    /// An empty buffer of so many bytes.
+    pub fn new(bytes: usize) -> Self {
+        Self { bytes: vec![0; bytes].into_boxed_slice(), filled: 0 }
+    }
+
+    /// What waits.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.filled]
+    }
+
+    /// Forgets what waits: it is sent.
+    pub const fn clear(&mut self) {
+        self.filled = 0;
+    }
+
+    /// Bytes that it takes in all.
+    pub const fn capacity(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Bytes that it takes yet.
+    pub const fn room(&self) -> usize {
+        self.bytes.len() - self.filled
+    }
+
+    /// Appends; the caller has seen to the room.
+    pub(crate) fn push(&mut self, part: &[u8]) {
+        self.grow(part.len()).copy_from_slice(part);
+    }
+
+    /// Appends bytes for the caller to write.
+    pub(crate) fn grow(&mut self, bytes: usize) -> &mut [u8] {
+        self.filled += bytes;
+        &mut self.bytes[self.filled - bytes..self.filled]
+    }
+
+    /// Takes the last bytes back.
+    pub(crate) const fn shrink_to(&mut self, bytes: usize) {
+        self.filled = bytes;
+    }
+
+    pub(crate) const fn filled(&self) -> usize {
+        self.filled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_keep_to_the_limits() {
+        let of = |connections_max, bytes_max| {
+            buffer_bytes(&Limits { connections_max, operations_max: 1, bytes_max })
+        };
+        assert_eq!(of(16, 16 * 200 * 1024), 100 * 1024);
+        assert_eq!(of(0, u64::MAX), BYTES_MAX);
+        assert_eq!(of(1000, 0), BYTES_MIN);
+    }
+
+    #[test]
+    fn what_is_left_moves_to_the_front() {
+        let mut input = Input::new(8);
+        assert_eq!(input.fill(&mut &b"abcdefghij"[..]).unwrap(), 8);
+        input.consume(5);
+        assert_eq!(input.fill(&mut &b"0123456789"[..]).unwrap(), 5);
+        assert_eq!(input.bytes(), b"fgh01234");
+    }
+}

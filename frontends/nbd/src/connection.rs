@@ -1,0 +1,205 @@
+//! One connection, on a thread of its own.
+
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustls::{ServerConnection, Stream};
+use spillway_block::Exports;
+use spillway_types::{Access, Identity};
+use spillway_wire::nbd::GREETING;
+
+use crate::admission::Admission;
+use crate::buffer::{Input, Output, buffer_bytes};
+use crate::config::{Config, TlsMode};
+use crate::error::Error;
+use crate::negotiation::{Negotiation, Peer, Session, Step, TlsState};
+use crate::socket::Socket;
+use crate::tls;
+use crate::transmission::{Progress, Transmission};
+
+/// Bytes of the buffer during the handshake: the longest option, and its header.
+const HANDSHAKE_BYTES: usize = 17 << 10;
+
+/// What a server's connections share.
+pub struct Shared {
+    pub access: Arc<dyn Access>,
+    pub exports: Arc<dyn Exports>,
+    pub config: Config,
+}
+
+/// A connection from its first byte on.
+struct Handshake<'a> {
+    shared: &'a Shared,
+    socket: &'a Socket,
+    negotiation: Negotiation,
+    input: Input,
+    admission: Option<Admission>,
+    deadline: Instant,
+}
+
+/// Why the handshake stopped.
+enum Agreed {
+    Session(Session),
+    Tls,
+    End,
+}
+
+/// Serves a connection to its end.
+///
+/// # Errors
+/// Why it ended, unless the peer ended it.
+pub fn serve(socket: &Socket, shared: &Shared) -> Result<(), Error> {
+    socket.prepare()?;
+    let tls = match shared.config.tls {
+        TlsMode::Off => TlsState::Off,
+        TlsMode::Offered(_) => TlsState::Offered,
+        TlsMode::Required(_) => TlsState::Required,
+    };
+    let mut handshake = Handshake {
+        shared,
+        socket,
+        negotiation: Negotiation::new(tls),
+        input: Input::new(HANDSHAKE_BYTES),
+        admission: None,
+        deadline: Instant::now() + shared.config.handshake_timeout,
+    };
+    let mut plain = socket;
+    plain.write_all(&GREETING)?;
+    match handshake.haggle(&mut plain, None)? {
+        Agreed::End => Ok(()),
+        Agreed::Session(session) => handshake.transmit(plain, session),
+        Agreed::Tls => handshake.encrypt(plain),
+    }
+}
+
+impl Handshake<'_> {
+    /// Answers options until the peer has chosen an export or ends. `name` is the peer's, from its
+    /// certificate.
+    fn haggle(
+        &mut self,
+        stream: &mut (impl Read + Write),
+        name: Option<&str>,
+    ) -> Result<Agreed, Error> {
+        let mut answer = Vec::new();
+        loop {
+            let exports = &*self.shared.exports;
+            let (used, step) =
+                self.negotiation.advance(self.input.bytes(), exports, &mut answer)?;
+            self.input.consume(used);
+            stream.write_all(&answer)?;
+            answer.clear();
+            match step {
+                Step::Begin(session) => return Ok(Agreed::Session(session)),
+                Step::StartTls => return Ok(Agreed::Tls),
+                Step::End => return Ok(Agreed::End),
+                Step::Meet => self.meet(name)?,
+                Step::More => {
+                    self.hurry()?;
+                    if self.input.fill(stream)? == 0 {
+                        return Ok(Agreed::End);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Keeps the next read from waiting beyond the end of the handshake's time.
+    fn hurry(&self) -> Result<(), Error> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+        }
+        Ok(self.socket.set_timeout(Some(left))?)
+    }
+
+    /// Finds out who the peer is, and whether it may come in.
+    fn meet(&mut self, name: Option<&str>) -> Result<(), Error> {
+        let identity = match name {
+            Some(name) => Some(Identity::Name(name)),
+            None => self.socket.identity(self.shared.config.loopback_name.as_deref())?,
+        };
+        let denied = spillway_types::Denied::Unknown;
+        let asked = identity.map_or(Err(denied), |who| Admission::ask(&self.shared.access, who));
+        let peer = match asked {
+            Ok(admission) => {
+                let client = admission.admitted.client;
+                self.admission = Some(admission);
+                Peer::Client(client)
+            }
+            Err(reason) => {
+                tracing::info!(?identity, %reason, "an NBD peer was not let in");
+                Peer::Denied(reason)
+            }
+        };
+        self.negotiation.meet(peer);
+        Ok(())
+    }
+
+    /// Goes over to TLS and on.
+    fn encrypt(mut self, mut plain: &Socket) -> Result<(), Error> {
+        if !self.input.bytes().is_empty() {
+            // Somebody in between could have sent it.
+            return Err(Error::Refused("the peer sent more before TLS began"));
+        }
+        let Some(settings) = self.shared.config.tls.settings() else { return Ok(()) };
+        let mut connection = settings.connection()?;
+        self.admission = None;
+        while connection.is_handshaking() {
+            self.hurry()?;
+            connection.complete_io(&mut plain)?;
+        }
+        let name = tls::name_of(&connection)?;
+        self.negotiation.encrypted();
+        let mut stream = Stream::new(&mut connection, &mut plain);
+        let agreed = self.haggle(&mut stream, name.as_deref());
+        let done = match agreed {
+            Ok(Agreed::Session(session)) => self.transmit(stream, session),
+            Ok(Agreed::End | Agreed::Tls) => Ok(()),
+            Err(error) => Err(error),
+        };
+        say_goodbye(&mut connection, plain);
+        done
+    }
+
+    /// Carries out requests until the peer ends.
+    fn transmit(self, mut stream: impl Read + Write, session: Session) -> Result<(), Error> {
+        let Some(admission) = &self.admission else { return Ok(()) };
+        // An idle kernel may say nothing for days.
+        self.socket.set_timeout(None)?;
+        let bytes = buffer_bytes(&admission.admitted.limits);
+        let mut input = Input::new(bytes);
+        input.fill(&mut self.input.bytes())?;
+        let mut output = Output::new(bytes);
+        let mut transmission = Transmission::new(session);
+        loop {
+            let (used, progress) = transmission.advance(input.bytes(), &mut output)?;
+            input.consume(used);
+            if !output.bytes().is_empty() {
+                stream.write_all(output.bytes())?;
+                stream.flush()?;
+                output.clear();
+            }
+            match progress {
+                Progress::NeedRoom => {}
+                Progress::NeedInput => {
+                    if input.fill(&mut stream)? == 0 {
+                        return Ok(());
+                    }
+                }
+                Progress::End => return Ok(()),
+            }
+        }
+    }
+}
+
+/// Ends TLS as it should end, so that the peer can tell it from a cut.
+fn say_goodbye(connection: &mut ServerConnection, mut plain: &Socket) {
+    connection.send_close_notify();
+    while connection.wants_write() {
+        // The peer may be gone already.
+        if connection.write_tls(&mut plain).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Listening, and a thread for each connection.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use spillway_block::Exports;
+use spillway_types::Access;
+
+use crate::config::Config;
+use crate::connection::{self, Shared};
+use crate::error::Error;
+use crate::socket::{Listener, Socket};
+
+/// Bytes of a connection's stack. It is locked in memory with the rest of the daemon.
+const STACK_BYTES: usize = 256 << 10;
+/// Wait after the kernel had no descriptor or memory for a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Time that connections have to answer what they have taken in when the server stops.
+const STOP_GRACE: Duration = Duration::from_secs(1);
+
+/// The connections there are.
+#[derive(Default)]
+struct Connections {
+    open: Mutex<HashMap<u64, Arc<Socket>>>,
+    /// Rung when one ends.
+    ended: Condvar,
+}
+
+impl Connections {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Socket>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self, number: u64) {
+        self.lock().remove(&number);
+        self.ended.notify_all();
+    }
+
+    fn shutdown_all(&self, how: Shutdown) {
+        self.lock().values().for_each(|socket| socket.shutdown(how));
+    }
+
+    /// Waits until there are none, or the time is over.
+    fn wait_for_none(&self, timeout: Duration) {
+        let deadline = Instant::now() + timeout;
+        let mut open = self.lock();
+        while !open.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            open = match self.ended.wait_timeout(open, left) {
+                Ok((open, _)) => open,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+    }
+}
+
+/// A listener and its connections. They end when this is dropped.
+pub struct Server {
+    connections: Arc<Connections>,
+    stopping: Arc<AtomicBool>,
+    wake: Arc<OwnedFd>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("connections", &self.connections()).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Starts to accept connections. The listener may be one that the service manager keeps.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the kernel has no thread or descriptor left.
+    pub fn start(
+        listener: Listener,
+        access: Arc<dyn Access>,
+        exports: Arc<dyn Exports>,
+        config: Config,
+    ) -> Result<Self, Error> {
+        listener.set_nonblocking()?;
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (connections, stopping) = (Arc::<Connections>::default(), Arc::<AtomicBool>::default());
+        let acceptor = Acceptor {
+            listener,
+            shared: Arc::new(Shared { access, exports, config }),
+            connections: connections.clone(),
+            stopping: stopping.clone(),
+            wake: wake.clone(),
+        };
+        let acceptor = thread::Builder::new()
+            .name("nbd-accept".into())
+            .stack_size(STACK_BYTES)
+            .spawn(move || acceptor.run())?;
+        Ok(Self { connections, stopping, wake, acceptor: Some(acceptor) })
+    }
+
+    /// Connections that are open now.
+    pub fn connections(&self) -> usize {
+        self.connections.lock().len()
+    }
+}
+
+impl Drop for Server {
+    /// Accepts no more, lets connections answer what they have taken in for at most a second, and
+    /// ends them.
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::Release);
+        // An eventfd that counts no further is ready as well.
+        let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+        self.connections.shutdown_all(Shutdown::Read);
+        self.connections.wait_for_none(STOP_GRACE);
+        self.connections.shutdown_all(Shutdown::Both);
+        self.connections.wait_for_none(STOP_GRACE);
+    }
+}
+
+/// The thread that takes connections in.
+struct Acceptor {
+    listener: Listener,
+    shared: Arc<Shared>,
+    connections: Arc<Connections>,
+    stopping: Arc<AtomicBool>,
+    wake: Arc<OwnedFd>,
+}
+
+impl Acceptor {
+    fn run(&self) {
+        let mut number = 0;
+        while !self.stopping.load(Ordering::Acquire) {
+            match self.listener.accept() {
+                Ok(socket) => {
+                    number += 1;
+                    if let Err(error) = self.take_in(number, socket) {
+                        tracing::warn!(%error, "an NBD connection could not be served");
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    tracing::warn!(%error, "no NBD connection could be accepted");
+                    thread::sleep(ACCEPT_PAUSE);
+                }
+            }
+        }
+    }
+
+    /// Waits for a connection, or for the end.
+    fn wait(&self) {
+        let mut ready =
+            [PollFd::new(&self.listener, PollFlags::IN), PollFd::new(&*self.wake, PollFlags::IN)];
+        // Interrupted or not, the loop looks again.
+        let _ = poll(&mut ready, None);
+    }
+
+    fn take_in(&self, number: u64, socket: Socket) -> io::Result<()> {
+        let socket = Arc::new(socket);
+        let mut open = self.connections.lock();
+        if open.len() >= self.shared.config.connections_max {
+            return Err(io::Error::other("all connections that the server may have are taken"));
+        }
+        open.insert(number, socket.clone());
+        drop(open);
+        let (shared, connections) = (self.shared.clone(), self.connections.clone());
+        let started = thread::Builder::new()
+            .name(format!("nbd-{number}"))
+            .stack_size(STACK_BYTES)
+            .spawn(move || {
+                if let Err(error) = connection::serve(&socket, &shared) {
+                    tracing::info!(%error, number, "an NBD connection ended");
+                }
+                socket.shutdown(Shutdown::Both);
+                connections.end(number);
+            });
+        started.map(drop).inspect_err(|_| self.connections.end(number))
+    }
+}

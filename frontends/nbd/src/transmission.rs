@@ -1,0 +1,315 @@
+//! Requests and replies, without I/O: bytes in, bytes out, the device in between.
+
+use spillway_block::{BlockDevice, Extent};
+use spillway_types::PAGE_BYTES;
+use spillway_wire::nbd::{
+    CHUNK_BYTES, Chunk, Command, Failure, REQUEST_BYTES, Request, SIMPLE_REPLY_BYTES, chunk,
+    error_payload, extent_flags, request_flags, simple_reply,
+};
+
+use crate::buffer::Output;
+use crate::error::Error;
+use crate::negotiation::{ALLOCATION_ID, Session};
+
+/// Most bytes that one request may read or write.
+pub const REQUEST_BYTES_MAX: u32 = 32 << 20;
+/// Most extents in one answer.
+const EXTENTS_MAX: usize = 64;
+/// Bytes of the longest reply that is not data.
+const REPLY_BYTES: usize = CHUNK_BYTES + 4 + 8 * EXTENTS_MAX;
+/// Bytes of a structured reply's chunk ahead of data that was read.
+const DATA_HEADER_BYTES: usize = CHUNK_BYTES + 8;
+
+/// Why [`Transmission::advance`] came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The next request is not all there.
+    NeedInput,
+    /// What waits must be sent first.
+    NeedRoom,
+    /// The peer has said goodbye. Send what waits and close.
+    End,
+}
+
+/// What is under way.
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// Nothing: a request comes next.
+    Idle,
+    /// The data of a write comes in.
+    Taking { cookie: u64, offset: u64, left: u32, failure: Option<Failure> },
+    /// The data of a read goes out.
+    Sending { cookie: u64, offset: u64, left: u32, begun: bool },
+    /// Nothing more comes.
+    Ended,
+}
+
+/// A connection to an export.
+#[derive(Debug)]
+pub struct Transmission {
+    session: Session,
+    state: State,
+}
+
+impl Transmission {
+    /// Begins after the handshake.
+    pub const fn new(session: Session) -> Self {
+        Self { session, state: State::Idle }
+    }
+
+    /// Carries out what is asked in `input`, as far as `output` has room for the replies. Gives the
+    /// bytes used up, and what is needed to go on. `output` must take 64 KiB and a page at least.
+    ///
+    /// # Errors
+    /// The peer breaks the protocol, or the device failed in the midst of a reply: close.
+    pub fn advance(
+        &mut self,
+        input: &[u8],
+        output: &mut Output,
+    ) -> Result<(usize, Progress), Error> {
+        let mut rest = input;
+        let progress = loop {
+            let stop = match self.state {
+                State::Idle => self.start(&mut rest, output)?,
+                State::Taking { .. } => self.take(&mut rest, output),
+                State::Sending { .. } => self.send(output)?,
+                State::Ended => Some(Progress::End),
+            };
+            if let Some(progress) = stop {
+                break progress;
+            }
+        };
+        Ok((input.len() - rest.len(), progress))
+    }
+
+    fn device(&self) -> &BlockDevice {
+        &self.session.device
+    }
+
+    /// Begins the next request.
+    fn start(&mut self, rest: &mut &[u8], output: &mut Output) -> Result<Option<Progress>, Error> {
+        let Some((header, after)) = rest.split_first_chunk::<REQUEST_BYTES>() else {
+            return Ok(Some(Progress::NeedInput));
+        };
+        if output.room() < REPLY_BYTES {
+            return Ok(Some(Progress::NeedRoom));
+        }
+        *rest = after;
+        let request = Request::decode(header)?;
+        let Request { cookie, offset, bytes, .. } = request;
+        let answer = match request.command {
+            Command::Disconnect => {
+                self.state = State::Ended;
+                return Ok(None);
+            }
+            Command::Write => {
+                if bytes > REQUEST_BYTES_MAX {
+                    return Err(Error::Refused("a write is longer than 32 MiB"));
+                }
+                let failure = self.objection(&request, 0);
+                self.state = State::Taking { cookie, offset, left: bytes, failure };
+                return Ok(None);
+            }
+            Command::Read => match self.read_objection(&request, output) {
+                None if bytes > 0 => {
+                    self.state = State::Sending { cookie, offset, left: bytes, begun: false };
+                    return Ok(None);
+                }
+                objection => objection,
+            },
+            Command::BlockStatus => return Ok(self.tell_status(&request, output)),
+            Command::Flush => self.check(&request, 0, |_| self.device().flush()),
+            Command::Trim => {
+                self.check(&request, 0, |device| device.deallocate(offset, u64::from(bytes)))
+            }
+            Command::WriteZeroes => {
+                let flags = request_flags::NO_HOLE | request_flags::FAST_ZERO;
+                self.check(&request, flags, |device| device.write_zeroes(offset, u64::from(bytes)))
+            }
+            // All data is at hand.
+            Command::Cache => self.check(&request, 0, |_| Ok(())),
+            Command::Other(_) => Some(Failure::Invalid),
+        };
+        self.push_answer(output, cookie, request.command == Command::Read, answer);
+        Ok(None)
+    }
+
+    /// What is wrong with the range and the flags of a request. FUA is fine with every one, as all
+    /// writes last as long as the store from the moment that they are answered.
+    fn objection(&self, request: &Request, flags: u16) -> Option<Failure> {
+        if request.flags & !(flags | request_flags::FUA) != 0 {
+            return Some(Failure::Invalid);
+        }
+        if request.command == Command::Flush {
+            return None;
+        }
+        let end = request.offset.checked_add(u64::from(request.bytes));
+        let inside = end.is_some_and(|end| end <= self.device().bytes());
+        let writes = matches!(request.command, Command::Write | Command::WriteZeroes);
+        let failure = if writes { Failure::NoSpace } else { Failure::Invalid };
+        (!inside).then_some(failure)
+    }
+
+    /// Carries a request out that has no data, if nothing is wrong with it.
+    fn check(
+        &self,
+        request: &Request,
+        flags: u16,
+        act: impl FnOnce(&BlockDevice) -> Result<(), spillway_block::Error>,
+    ) -> Option<Failure> {
+        self.objection(request, flags).or_else(|| act(self.device()).err().map(failure_of))
+    }
+
+    fn read_objection(&self, request: &Request, output: &Output) -> Option<Failure> {
+        let flags = if self.session.structured { request_flags::DF } else { 0 };
+        let in_one = request.flags & request_flags::DF != 0;
+        if request.bytes > REQUEST_BYTES_MAX {
+            return Some(Failure::Invalid);
+        }
+        self.objection(request, flags).or_else(|| {
+            let fits = request.bytes as usize <= piece_bytes_max(output);
+            (in_one && !fits).then_some(Failure::Overflow)
+        })
+    }
+
+    /// Answers a request that has no data to send.
+    fn push_answer(&self, output: &mut Output, cookie: u64, read: bool, failure: Option<Failure>) {
+        // Once structured replies are agreed on, reads are answered by nothing else.
+        if !(self.session.structured && read) {
+            return output.push(&simple_reply(cookie, failure));
+        }
+        match failure {
+            None => {
+                let chunk = Chunk { kind: chunk::NONE, done: true, cookie, bytes: 0 };
+                output.push(&chunk.encode());
+            }
+            Some(failure) => push_error(output, cookie, failure),
+        }
+    }
+
+    /// Writes data as it comes in. Pages are never cut: what does not fill one waits for the rest.
+    fn take(&mut self, rest: &mut &[u8], output: &mut Output) -> Option<Progress> {
+        let State::Taking { cookie, mut offset, mut left, mut failure } = self.state else {
+            return None;
+        };
+        let there = rest.len().min(left as usize);
+        let piece = if there == left as usize { there } else { cut_at_page(offset, there) };
+        let (data, after) = rest.split_at(piece);
+        if piece > 0 && failure.is_none() {
+            failure = self.device().write(offset, data).err().map(failure_of);
+        }
+        *rest = after;
+        offset += piece as u64;
+        left -= piece as u32;
+        if left > 0 {
+            self.state = State::Taking { cookie, offset, left, failure };
+            return Some(Progress::NeedInput);
+        }
+        // There was room for the reply when the write began, and nothing was appended since.
+        self.push_answer(output, cookie, false, failure);
+        self.state = State::Idle;
+        None
+    }
+
+    /// Appends the next piece of a read. A reply that fits a buffer is complete before any of it is
+    /// sent, so that an error can still take its place.
+    fn send(&mut self, output: &mut Output) -> Result<Option<Progress>, Error> {
+        let State::Sending { cookie, mut offset, mut left, mut begun } = self.state else {
+            return Ok(None);
+        };
+        let most = piece_bytes_max(output);
+        let whole = left as usize <= most;
+        let piece = if whole { left as usize } else { cut_at_page(offset, most) };
+        if output.room() < DATA_HEADER_BYTES + piece {
+            return Ok(Some(Progress::NeedRoom));
+        }
+        let before = output.filled();
+        if self.session.structured {
+            let bytes = 8 + piece as u32;
+            let chunk = Chunk { kind: chunk::OFFSET_DATA, done: whole, cookie, bytes };
+            output.push(&chunk.encode());
+            output.push(&offset.to_be_bytes());
+        } else if !begun {
+            output.push(&simple_reply(cookie, None));
+        }
+        if let Err(error) = self.device().read(offset, output.grow(piece)) {
+            if !self.session.structured && begun {
+                // The peer has been told that all is well.
+                return Err(error.into());
+            }
+            output.shrink_to(before);
+            self.push_answer(output, cookie, true, Some(failure_of(error)));
+            self.state = State::Idle;
+            return Ok(None);
+        }
+        offset += piece as u64;
+        left -= piece as u32;
+        begun = true;
+        self.state = match left {
+            0 => State::Idle,
+            left => State::Sending { cookie, offset, left, begun },
+        };
+        Ok(None)
+    }
+
+    /// Answers which parts of a range take memory.
+    fn tell_status(&self, request: &Request, output: &mut Output) -> Option<Progress> {
+        let one = request.flags & request_flags::REQ_ONE != 0;
+        let mut extents = [Extent::default(); EXTENTS_MAX];
+        let room = &mut extents[..if one { 1 } else { EXTENTS_MAX }];
+        let failure = self.objection(request, request_flags::REQ_ONE).or_else(|| {
+            let possible = self.session.allocation && request.bytes > 0;
+            (!possible).then_some(Failure::Invalid)
+        });
+        let told = match failure {
+            Some(failure) => Err(failure),
+            None => self
+                .device()
+                .status(request.offset, u64::from(request.bytes), room)
+                .map_err(failure_of),
+        };
+        match told {
+            Ok(filled) => push_extents(output, request.cookie, &extents[..filled]),
+            Err(failure) if self.session.structured => push_error(output, request.cookie, failure),
+            Err(failure) => output.push(&simple_reply(request.cookie, Some(failure))),
+        }
+        None
+    }
+}
+
+/// Most bytes of data in one piece: what an empty buffer takes, in whole pages.
+fn piece_bytes_max(output: &Output) -> usize {
+    (output.capacity() - DATA_HEADER_BYTES.max(SIMPLE_REPLY_BYTES)) / PAGE_BYTES * PAGE_BYTES
+}
+
+/// Shortens a piece that begins at `offset` so that it ends where a page does; to nothing if it ends
+/// within its first page.
+fn cut_at_page(offset: u64, bytes: usize) -> usize {
+    let over = (offset + bytes as u64) % PAGE_BYTES as u64;
+    bytes.saturating_sub(over as usize)
+}
+
+fn push_error(output: &mut Output, cookie: u64, failure: Failure) {
+    let payload = error_payload(failure);
+    let chunk = Chunk { kind: chunk::ERROR, done: true, cookie, bytes: payload.len() as u32 };
+    output.push(&chunk.encode());
+    output.push(&payload);
+}
+
+fn push_extents(output: &mut Output, cookie: u64, extents: &[Extent]) {
+    let bytes = 4 + 8 * extents.len() as u32;
+    output.push(&Chunk { kind: chunk::BLOCK_STATUS, done: true, cookie, bytes }.encode());
+    output.push(&ALLOCATION_ID.to_be_bytes());
+    for extent in extents {
+        let flags = if extent.stored { 0 } else { extent_flags::HOLE | extent_flags::ZERO };
+        // Extents lie within the request, whose length has 32 bits.
+        output.push(&(extent.bytes as u32).to_be_bytes());
+        output.push(&flags.to_be_bytes());
+    }
+}
+
+/// What the peer is told; the log is told the rest.
+fn failure_of(error: spillway_block::Error) -> Failure {
+    tracing::debug!(%error, "a request to a block device failed");
+    Failure::Io
+}

@@ -1,0 +1,322 @@
+//! The server with real sockets.
+
+mod support;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use spillway_nbd::{Config, Listener, Server, TlsFiles, TlsMode, TlsSettings};
+use support::*;
+
+const ERR_POLICY: u32 = 0x8000_0002;
+
+fn serve_unix(house: &Arc<House>, directory: &Path) -> (Server, impl Fn() -> UnixStream) {
+    let path = directory.join("nbd.sock");
+    let listener = Listener::Unix(UnixListener::bind(&path).unwrap());
+    let config = Config { handshake_timeout: Duration::from_millis(300), ..Config::default() };
+    let server = Server::start(listener, house.clone(), house.clone(), config).unwrap();
+    (server, move || {
+        let stream = UnixStream::connect(&path).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    })
+}
+
+fn serve_tcp(house: &Arc<House>, config: Config) -> (Server, impl Fn() -> TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let listener = Listener::Tcp(listener);
+    let server = Server::start(listener, house.clone(), house.clone(), config).unwrap();
+    (server, move || {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    })
+}
+
+fn expect(stream: &mut impl Read, expected: &[u8]) {
+    let mut got = vec![0; expected.len()];
+    stream.read_exact(&mut got).unwrap();
+    assert!(got == expected);
+}
+
+fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether the other end has closed.
+fn is_closed(stream: &mut impl Read) -> bool {
+    let mut rest = [0; 4096];
+    loop {
+        match stream.read(&mut rest) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) => return error.kind() == ErrorKind::ConnectionReset,
+        }
+    }
+}
+
+#[test]
+fn connections_share_a_device() {
+    let house = Arc::new(House::new());
+    let directory = tempfile::tempdir().unwrap();
+    let (server, connect) = serve_unix(&house, directory.path());
+    let (mut one, mut two) = (connect(), connect());
+    begin(&mut one, "disk");
+    begin(&mut two, "");
+    one.write_all(&[&request(WRITE, 0, 1, 512, 1024)[..], &[7; 1024]].concat()).unwrap();
+    expect(&mut one, &simple(1, 0));
+    two.write_all(&request(READ, 0, 2, 500, 1100)).unwrap();
+    expect(&mut two, &[&simple(2, 0)[..], &[0; 12], &[7; 1024], &[0; 64]].concat());
+    let uid = rustix::process::getuid().as_raw();
+    let known = house.names.lock().unwrap().iter().all(|name| {
+        name.starts_with(&format!("Peer {{ uid: {uid}"))
+            && name.contains(&std::process::id().to_string())
+    });
+    assert!(known, "the kernel says who connects: {:?}", house.names);
+    assert_eq!(house.connections.load(Ordering::SeqCst), 2);
+    one.write_all(&request(DISCONNECT, 0, 0, 0, 0)).unwrap();
+    assert!(is_closed(&mut one));
+    drop(two);
+    wait_until("places are given back", || house.connections.load(Ordering::SeqCst) == 0);
+    wait_until("nobody is left", || server.connections() == 0);
+}
+
+#[test]
+fn slow_and_stuck_peers_hold_nobody_up() {
+    let house = Arc::new(House::new());
+    let directory = tempfile::tempdir().unwrap();
+    let (server, connect) = serve_unix(&house, directory.path());
+    // One asks for more than fits every buffer and reads nothing of it; one stops amid a request,
+    // and one amid the data of a write.
+    let (mut deaf, mut silent, mut amid) = (connect(), connect(), connect());
+    begin(&mut deaf, "disk");
+    begin(&mut silent, "disk");
+    begin(&mut amid, "disk");
+    for cookie in 0..16 {
+        deaf.write_all(&request(READ, 0, cookie, 0, 32 << 20)).unwrap();
+    }
+    silent.write_all(&request(READ, 0, 0, 0, 4096)[..20]).unwrap();
+    amid.write_all(&[&request(WRITE, 0, 0, 0, 1 << 20)[..], &[1; 5000]].concat()).unwrap();
+    let mut fine = connect();
+    begin(&mut fine, "disk");
+    for cookie in 0..200 {
+        let offset = 8 * MIB + cookie * 4096;
+        let write = [&request(WRITE, 0, cookie, offset, 4096)[..], &[cookie as u8; 4096]].concat();
+        fine.write_all(&write).unwrap();
+        expect(&mut fine, &simple(cookie, 0));
+    }
+    // It ends within the grace that it gives, stuck peers or not.
+    let began = Instant::now();
+    drop(server);
+    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(is_closed(&mut deaf) && is_closed(&mut silent) && is_closed(&mut amid));
+    assert_eq!(house.connections.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn who_never_chooses_is_sent_away() {
+    let house = Arc::new(House::new());
+    let directory = tempfile::tempdir().unwrap();
+    let (server, connect) = serve_unix(&house, directory.path());
+    let mut idle = connect();
+    let mut chatty = connect();
+    let began = Instant::now();
+    chatty.write_all(&FLAGS).unwrap();
+    // The time is for the whole handshake, not for each word of it.
+    while chatty.write_all(&option(99, &[])).is_ok() {
+        assert!(began.elapsed() < Duration::from_secs(20));
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(is_closed(&mut idle));
+    wait_until("both are gone", || server.connections() == 0);
+}
+
+#[test]
+fn a_client_has_so_many_connections_and_no_more() {
+    let house = Arc::new(House { connections_max: 1, ..House::new() });
+    let directory = tempfile::tempdir().unwrap();
+    let (_server, connect) = serve_unix(&house, directory.path());
+    let mut first = connect();
+    begin(&mut first, "disk");
+    let mut second = connect();
+    second.read_exact(&mut [0; 18]).unwrap();
+    second.write_all(&[&FLAGS[..], &option(7, &info("disk"))].concat()).unwrap();
+    let (kind, text) = option_reply(&mut second);
+    assert_eq!(kind, ERR_POLICY);
+    assert!(String::from_utf8_lossy(&text).contains("connections"));
+    drop(first);
+    wait_until("the place is free", || house.connections.load(Ordering::SeqCst) == 0);
+    begin(&mut connect(), "disk");
+}
+
+#[test]
+fn malformed_bytes_end_that_connection_alone() {
+    let house = Arc::new(House::new());
+    let directory = tempfile::tempdir().unwrap();
+    let (_server, connect) = serve_unix(&house, directory.path());
+    let mut fine = connect();
+    begin(&mut fine, "disk");
+    for junk in [&[0xff; 4][..], &[&FLAGS[..], &[0; 16]].concat(), b"GET / HTTP/1.1\r\n\r\n"] {
+        let mut bad = connect();
+        bad.write_all(junk).unwrap();
+        assert!(is_closed(&mut bad));
+    }
+    let mut bad = connect();
+    begin(&mut bad, "disk");
+    bad.write_all(&[0; 28]).unwrap();
+    assert!(is_closed(&mut bad));
+    fine.write_all(&request(FLUSH, 0, 1, 0, 0)).unwrap();
+    expect(&mut fine, &simple(1, 0));
+}
+
+#[test]
+fn a_loopback_peer_needs_a_configured_name() {
+    let house = Arc::new(House::new());
+    let (_server, connect) = serve_tcp(&house, Config::default());
+    let mut peer = connect();
+    peer.read_exact(&mut [0; 18]).unwrap();
+    peer.write_all(&[&FLAGS[..], &option(3, &[])].concat()).unwrap();
+    assert_eq!(option_reply(&mut peer).0, ERR_POLICY);
+    let named = Config { loopback_name: Some("other".into()), ..Config::default() };
+    let (_server, connect) = serve_tcp(&house, named);
+    begin(&mut connect(), "secret");
+}
+
+/// An authority and what it signs.
+struct Authority {
+    certificate: rcgen::Certificate,
+    key: KeyPair,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new([]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        Self { certificate: params.self_signed(&key).unwrap(), key }
+    }
+
+    fn sign(&self, names: &[&str]) -> (rcgen::Certificate, KeyPair) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(names).unwrap();
+        (params.signed_by(&key, &self.certificate, &self.key).unwrap(), key)
+    }
+
+    /// Settings of a server that this authority vouches for, as for its clients.
+    fn server(&self, directory: &Path) -> TlsSettings {
+        let (certificate, key) = self.sign(&["blade.test"]);
+        let write = |name: &str, text: String| {
+            let path = directory.join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        TlsSettings::load(&TlsFiles {
+            certificate: write("cert.pem", certificate.pem()),
+            key: write("key.pem", key.serialize_pem()),
+            client_authority: Some(write("ca.pem", self.certificate.pem())),
+        })
+        .unwrap()
+    }
+
+    /// Goes over to TLS as the client of `signer`'s certificate for `names`.
+    fn go_over(
+        &self,
+        mut socket: TcpStream,
+        signer: &Self,
+        names: &[&str],
+    ) -> StreamOwned<ClientConnection, TcpStream> {
+        socket.read_exact(&mut [0; 18]).unwrap();
+        socket.write_all(&[&FLAGS[..], &option(5, &[])].concat()).unwrap();
+        assert_eq!(option_reply(&mut socket).0, 1);
+        let (certificate, key) = signer.sign(names);
+        let mut roots = RootCertStore::empty();
+        roots.add(self.certificate.der().clone()).unwrap();
+        let chain: Vec<CertificateDer<'static>> = vec![certificate.der().clone()];
+        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain, key)
+            .unwrap();
+        let name = ServerName::try_from("blade.test").unwrap();
+        let connection = ClientConnection::new(Arc::new(config), name).unwrap();
+        StreamOwned::new(connection, socket)
+    }
+}
+
+#[test]
+fn a_certificate_names_its_client() {
+    let house = Arc::new(House::new());
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Authority::new();
+    let tls = TlsMode::Required(authority.server(directory.path()));
+    let config = Config { tls, loopback_name: Some("local".into()), ..Config::default() };
+    let (_server, connect) = serve_tcp(&house, config);
+    let mut peer = authority.go_over(connect(), &authority, &["other", "alias"]);
+    peer.write_all(&option(7, &info("secret"))).unwrap();
+    assert_eq!(option_reply(&mut peer).0, 3);
+    assert_eq!(option_reply(&mut peer).0, 1);
+    let data: Vec<u8> = (0..100_000_u32).map(|at| (at % 239) as u8).collect();
+    peer.write_all(&[request(WRITE, 0, 1, 77, 100_000), data.clone()].concat()).unwrap();
+    expect(&mut peer, &simple(1, 0));
+    peer.write_all(&request(READ, 0, 2, 77, 100_000)).unwrap();
+    expect(&mut peer, &[simple(2, 0), data].concat());
+    peer.write_all(&request(DISCONNECT, 0, 0, 0, 0)).unwrap();
+    assert_eq!(peer.read(&mut [0; 16]).unwrap(), 0, "TLS ends with a goodbye");
+
+    // A name that nobody knows is told so, under TLS.
+    let mut peer = authority.go_over(connect(), &authority, &["stranger"]);
+    peer.write_all(&option(3, &[])).unwrap();
+    assert_eq!(option_reply(&mut peer).0, ERR_POLICY);
+
+    // A certificate of somebody else's authority, and one without a name, get nowhere.
+    for (signer, names) in [(&Authority::new(), &["other"][..]), (&authority, &[])] {
+        let mut peer = authority.go_over(connect(), signer, names);
+        let _ = peer.write_all(&option(3, &[]));
+        assert!(!matches!(peer.read(&mut [0; 16]), Ok(1..)));
+    }
+}
+
+#[test]
+fn bytes_that_run_ahead_of_tls_are_refused() {
+    let house = Arc::new(House::new());
+    let directory = tempfile::tempdir().unwrap();
+    let tls = TlsMode::Offered(Authority::new().server(directory.path()));
+    let config = Config { tls, loopback_name: Some("local".into()), ..Config::default() };
+    let (_server, connect) = serve_tcp(&house, config);
+    let mut peer = connect();
+    peer.read_exact(&mut [0; 18]).unwrap();
+    let ahead = [&FLAGS[..], &option(5, &[]), &option(7, &info("disk"))].concat();
+    peer.write_all(&ahead).unwrap();
+    assert_eq!(option_reply(&mut peer).0, 1);
+    assert!(is_closed(&mut peer));
+    // Where TLS is offered it may be left.
+    begin(&mut connect(), "disk");
+}
+
+#[test]
+fn unfit_files_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("empty.pem");
+    std::fs::write(&path, "").unwrap();
+    let files = TlsFiles { certificate: path.clone(), key: path, client_authority: None };
+    let error = TlsSettings::load(&files).unwrap_err().to_string();
+    assert!(error.contains("empty.pem"), "{error}");
+}
