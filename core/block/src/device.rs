@@ -8,12 +8,9 @@ use spillway_types::{ClientId, Get, Key, PAGE_BYTES, PoolId, PoolSpec, Put};
 use crate::error::Error;
 use crate::stripes::Stripes;
 
-/// log2 of the pages of an object: page `n` of the device has the key of object `n >> 12` and index
-/// `n & 0xfff`. So an object is 16 MiB of the device, and deallocating a large range asks the store
-/// once for each of those instead of once for each page.
-const OBJECT_SHIFT: u32 = 12;
-/// Pages of an object.
-const OBJECT_PAGES: u64 = 1 << OBJECT_SHIFT;
+/// log2 of the pages of an object: page `n` of the device has the key of object `n >> 32` and index
+/// `n & 0xffff_ffff`, for which the store has set room aside.
+const OBJECT_SHIFT: u32 = 32;
 /// Pages that one [`BlockDevice::status`] looks at.
 pub const STATUS_PAGES_MAX: u64 = 1 << 16;
 
@@ -100,7 +97,7 @@ fn parts(offset: u64, bytes: u64) -> impl Iterator<Item = Part> {
 }
 
 const fn key_of(page: u64) -> Key {
-    Key::new(page >> OBJECT_SHIFT, (page & (OBJECT_PAGES - 1)) as u32)
+    Key::new(page >> OBJECT_SHIFT, page as u32)
 }
 
 impl BlockDevice {
@@ -110,7 +107,8 @@ impl BlockDevice {
     /// [`Error::Size`]; [`Error::Store`] when the store has no room for it.
     pub fn create(store: Arc<Store>, client: ClientId, geometry: Geometry) -> Result<Self, Error> {
         check_size(geometry.bytes)?;
-        let pool = store.create_pool(client, PoolSpec::PERSISTENT)?;
+        let pages = geometry.bytes / PAGE_BYTES as u64;
+        let pool = store.create_reserved_pool(client, PoolSpec::PERSISTENT, pages)?;
         Self::open(store, pool, geometry)
     }
 
@@ -257,17 +255,17 @@ impl BlockDevice {
     }
 
     fn drop_pages(&self, pages: core::ops::Range<u64>) {
-        let mut page = pages.start;
-        while page < pages.end {
-            if page.is_multiple_of(OBJECT_PAGES) && page + OBJECT_PAGES <= pages.end {
-                let _shared = self.stripes.all();
-                self.store.flush_object(self.pool, key_of(page).object);
-                page += OBJECT_PAGES;
-            } else {
-                let _shared = self.stripes.whole(page);
-                self.store.flush(self.pool, key_of(page));
-                page += 1;
+        let all = self.geometry.bytes / PAGE_BYTES as u64;
+        if pages == (0..all) {
+            let _shared = self.stripes.all();
+            for object in 0..=(all - 1) >> OBJECT_SHIFT {
+                self.store.flush_object(self.pool, object);
             }
+            return;
+        }
+        for page in pages {
+            let _shared = self.stripes.whole(page);
+            self.store.flush(self.pool, key_of(page));
         }
     }
 
