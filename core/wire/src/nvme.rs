@@ -339,8 +339,6 @@ statuses! {
     DESCRIPTOR_TYPE = 0x011, "SGL Descriptor Type Invalid";
     /// An offset outside the capsule.
     DESCRIPTOR_OFFSET = 0x016, "SGL Offset Invalid";
-    /// A host of another id than the association has.
-    HOST_ID = 0x018, "Host Identifier Inconsistent Format";
     /// Keep alive came too late.
     KEEP_ALIVE_EXPIRED = 0x019, "Keep Alive Timer Expired";
     /// Keep alive timeout of a length that is not served.
@@ -369,8 +367,6 @@ statuses! {
     INVALID_LOG = 0x109, "Invalid Log Page";
     /// The feature can't be changed.
     FEATURE_NOT_CHANGEABLE = 0x10e, "Feature Not Changeable";
-    /// The namespaces are of another command set.
-    COMMAND_SET = 0x12b, "I/O Command Set Not Supported";
     /// Connect: a format that is not known.
     CONNECT_FORMAT = 0x180, "Connect Incompatible Format";
     /// Connect: the controller is in use.
@@ -381,6 +377,8 @@ statuses! {
     CONNECT_HOST = 0x184, "Connect Invalid Host";
     /// The queue has not authenticated.
     AUTHENTICATION_REQUIRED = 0x191, "Authentication Required";
+    /// A block can't be read any more.
+    UNRECOVERED_READ = 0x281, "Unrecovered Read Error";
     /// The client may not join this shared pool, or there is none.
     ACCESS_DENIED = 0x286, "Access Denied";
     /// Compare found other bytes.

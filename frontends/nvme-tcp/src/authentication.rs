@@ -1,0 +1,189 @@
+//! DH-HMAC-CHAP, the controller's side of it. See [`spillway_wire::auth`] for who says what when.
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use spillway_wire::auth::{
+    Challenge, Failure, HASH_BYTES_MAX, Hash, Message, Negotiate, Proof, Reply, Success1,
+};
+
+/// The number of the group that is none: proofs rest on the secret alone.
+const NO_GROUP: u8 = 0;
+
+/// Names that proofs are bound to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Names {
+    pub(crate) host: String,
+    pub(crate) subsystem: String,
+}
+
+/// The authentication of one queue.
+#[derive(Debug)]
+pub(crate) struct Authentication {
+    /// What the host proves to know.
+    host_key: Vec<u8>,
+    /// What the target proves to know to hosts that ask.
+    own_key: Option<Vec<u8>>,
+    names: Names,
+    step: Step,
+    /// The host has proven itself; it stays so while it does so again.
+    done: bool,
+    transaction: u16,
+    hash: Hash,
+    challenge: [u8; HASH_BYTES_MAX],
+    sequence: u32,
+}
+
+/// What comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// The host negotiates.
+    Negotiate,
+    /// The challenge is sent.
+    SendChallenge,
+    /// The host replies.
+    Reply,
+    /// The host is told that its proof holds, and given the controller's, if it asked.
+    SendSuccess(Option<[u8; HASH_BYTES_MAX]>),
+    /// The host says that the controller's proof holds.
+    Success2,
+    /// The host is told why it goes no further.
+    SendFailure(Failure),
+}
+
+impl Authentication {
+    pub(crate) fn new(host_key: Vec<u8>, own_key: Option<Vec<u8>>) -> Self {
+        Self {
+            host_key,
+            own_key,
+            names: Names::default(),
+            step: Step::Negotiate,
+            done: false,
+            transaction: 0,
+            hash: Hash::Sha256,
+            challenge: [0; HASH_BYTES_MAX],
+            sequence: 0,
+        }
+    }
+
+    pub(crate) fn set_names(&mut self, names: Names) {
+        self.names = names;
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// The host is not let in although it has proven who it is.
+    pub(crate) fn revoke(&mut self) {
+        self.done = false;
+        self.step = Step::SendFailure(Failure::Failed);
+    }
+
+    /// Takes a message from the host.
+    pub(crate) fn receive(&mut self, bytes: &[u8]) {
+        let next = match Message::decode(bytes) {
+            Err(_) => Err(Failure::Payload),
+            Ok((transaction, Message::Negotiate(negotiate))) => {
+                self.transaction = transaction;
+                self.negotiate(&negotiate)
+            }
+            Ok((transaction, _)) if transaction != self.transaction => Err(Failure::Payload),
+            Ok((_, Message::Reply(reply))) if self.step == Step::Reply => self.check(&reply),
+            Ok((_, Message::Success2)) if self.step == Step::Success2 => {
+                self.done = true;
+                Ok(Step::Negotiate)
+            }
+            Ok((_, Message::Failure2(_))) => Err(Failure::Failed),
+            Ok(_) => Err(Failure::Order),
+        };
+        self.step = next.unwrap_or_else(|failure| {
+            tracing::info!(host = self.names.host, ?failure, "authentication failed");
+            self.done = false;
+            Step::SendFailure(failure)
+        });
+    }
+
+    /// Chooses what both sides know.
+    fn negotiate(&mut self, offer: &Negotiate<'_>) -> Result<Step, Failure> {
+        if offer.secure_channel != 0 {
+            return Err(Failure::SecureChannel);
+        }
+        let known = offer.hashes.iter().copied().find_map(Hash::from_number);
+        self.hash = known.ok_or(Failure::Hash)?;
+        if !offer.groups.contains(&NO_GROUP) {
+            return Err(Failure::Group);
+        }
+        let mut random = [0; HASH_BYTES_MAX + 4];
+        getrandom(&mut random, GetRandomFlags::empty()).map_err(|_| Failure::Failed)?;
+        let (challenge, sequence) = random.split_at(HASH_BYTES_MAX);
+        self.challenge.copy_from_slice(challenge);
+        self.sequence = sequence.iter().fold(0, |sum, &byte| sum << 8 | u32::from(byte)) | 1;
+        Ok(Step::SendChallenge)
+    }
+
+    fn proof<'a>(&'a self, challenge: &'a [u8], sequence: u32) -> Proof<'a> {
+        Proof {
+            hash: self.hash,
+            challenge,
+            sequence,
+            transaction: self.transaction,
+            host: &self.names.host,
+            subsystem: &self.names.subsystem,
+        }
+    }
+
+    /// Checks the host's proof, and makes the controller's when it is asked for.
+    fn check(&self, reply: &Reply<'_>) -> Result<Step, Failure> {
+        let length = self.hash.bytes();
+        if reply.response.len() != length || !reply.exchange.is_empty() {
+            return Err(Failure::Payload);
+        }
+        let proof = self.proof(&self.challenge[..length], self.sequence);
+        if !proof.is_of_host(&self.host_key, reply.response) {
+            return Err(Failure::Failed);
+        }
+        let Some((challenge, sequence)) = reply.challenge else {
+            return Ok(Step::SendSuccess(None));
+        };
+        let own_key = self.own_key.as_ref().ok_or(Failure::Failed)?;
+        // A challenge that comes back would have the target answer itself.
+        if challenge == &self.challenge[..length] {
+            return Err(Failure::Failed);
+        }
+        let own = self.proof(challenge, sequence).of_controller(own_key);
+        Ok(Step::SendSuccess(Some(own)))
+    }
+
+    /// Writes the message that the host waits for; `None` when it does not fit.
+    pub(crate) fn send(&mut self, room: &mut [u8]) -> Option<usize> {
+        let length = self.hash.bytes();
+        let hash_bytes = length as u8;
+        let message = match &self.step {
+            Step::SendChallenge => Message::Challenge(Challenge {
+                hash: self.hash,
+                group: NO_GROUP,
+                sequence: self.sequence,
+                challenge: &self.challenge[..length],
+                exchange: &[],
+            }),
+            Step::SendSuccess(own) => {
+                let response = own.as_ref().map(|response| &response[..length]);
+                Message::Success1(Success1 { response, hash_bytes })
+            }
+            Step::SendFailure(failure) => Message::Failure1(*failure as u8),
+            Step::Negotiate | Step::Reply | Step::Success2 => {
+                Message::Failure1(Failure::Order as u8)
+            }
+        };
+        let bytes = message.encode(self.transaction, room).ok()?;
+        self.step = match self.step {
+            Step::SendChallenge => Step::Reply,
+            Step::SendSuccess(None) => {
+                self.done = true;
+                Step::Negotiate
+            }
+            Step::SendSuccess(Some(_)) => Step::Success2,
+            _ => Step::Negotiate,
+        };
+        Some(bytes)
+    }
+}

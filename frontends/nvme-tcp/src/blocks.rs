@@ -1,0 +1,174 @@
+//! I/O queues of block namespaces.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use spillway_block::{BlockDevice, Error};
+use spillway_types::Refusal;
+use spillway_wire::nvme::{ALL_NAMESPACES, Command, Range, Status, block};
+
+use crate::connection::Context;
+use crate::namespaces;
+use crate::reply::{Failure, Outcome, PDU_DATA_BYTES_MAX, Reply};
+
+/// An I/O queue of a kernel.
+#[derive(Debug, Default)]
+pub(crate) struct BlockQueue {
+    /// Devices that commands were for, by namespace id.
+    devices: HashMap<u32, Arc<BlockDevice>>,
+}
+
+/// A range of a device, bytes.
+struct Span {
+    offset: u64,
+    bytes: u64,
+}
+
+impl BlockQueue {
+    pub(crate) fn execute(
+        &mut self,
+        context: &Context<'_>,
+        command: &Command,
+        data: &[u8],
+        reply: &mut Reply<'_>,
+    ) {
+        let outcome = match command.opcode {
+            block::FLUSH => self.flush(context, command.namespace),
+            block::READ | block::WRITE | block::COMPARE | block::WRITE_ZEROES => {
+                match self.transfer(context, command, data, reply) {
+                    Some(outcome) => outcome,
+                    None => return,
+                }
+            }
+            block::DATASET_MANAGEMENT => self.dataset(context, command, data),
+            _ => Err(Status::INVALID_OPCODE.finally().into()),
+        };
+        if outcome.as_ref().is_err_and(|failure| failure.status.code() == Status::INVALID_NAMESPACE)
+        {
+            self.devices.remove(&command.namespace);
+        }
+        reply.complete(outcome);
+    }
+
+    /// The device of a namespace id.
+    fn device(&mut self, context: &Context<'_>, number: u32) -> Result<&BlockDevice, Failure> {
+        use std::collections::hash_map::Entry;
+        match self.devices.entry(number) {
+            Entry::Occupied(entry) => Ok(entry.into_mut()),
+            Entry::Vacant(entry) => {
+                let client = context.controller.client();
+                let device =
+                    client.and_then(|client| namespaces::device(context.target, client.id, number));
+                let device = device.ok_or(Status::INVALID_NAMESPACE.finally())?;
+                Ok(entry.insert(device))
+            }
+        }
+    }
+
+    fn flush(&mut self, context: &Context<'_>, number: u32) -> Outcome {
+        // Linux flushes one namespace; others may flush all, and then nothing is left to be done.
+        if number == ALL_NAMESPACES {
+            return Ok(0);
+        }
+        self.device(context, number)?.flush().map_err(failure)?;
+        Ok(0)
+    }
+
+    /// Commands on a range of blocks. `None` when the answer is written.
+    fn transfer(
+        &mut self,
+        context: &Context<'_>,
+        command: &Command,
+        data: &[u8],
+        reply: &mut Reply<'_>,
+    ) -> Option<Outcome> {
+        let device = match self.device(context, command.namespace) {
+            Ok(device) => device,
+            Err(failure) => return Some(Err(failure)),
+        };
+        let span = match span(device, command.first_block(), command.blocks().into()) {
+            Ok(span) => span,
+            Err(failure) => return Some(Err(failure)),
+        };
+        if command.opcode == block::WRITE_ZEROES {
+            let done = device.write_zeroes(span.offset, span.bytes).map(|()| 0);
+            return Some(done.map_err(failure));
+        }
+        if u64::from(command.data.bytes) != span.bytes {
+            return Some(Err(Status::DATA_LENGTH.finally().into()));
+        }
+        match command.opcode {
+            block::WRITE => Some(device.write(span.offset, data).map(|()| 0).map_err(failure)),
+            block::COMPARE => Some(match device.compare(span.offset, data) {
+                Ok(true) => Ok(0),
+                Ok(false) => Err(Status::COMPARE_FAILURE.finally().into()),
+                Err(error) => Err(failure(error)),
+            }),
+            _ => read(device, &span, reply).err().map(Err),
+        }
+    }
+
+    fn dataset(&mut self, context: &Context<'_>, command: &Command, data: &[u8]) -> Outcome {
+        let count = (command.cdw10 as usize & 0xff) + 1;
+        let device = self.device(context, command.namespace)?;
+        let ranges = data.get(..count * Range::BYTES).ok_or(Status::DATA_LENGTH.finally())?;
+        // Other attributes are hints that do not matter to memory.
+        if command.cdw11 & Range::DEALLOCATE == 0 {
+            return Ok(0);
+        }
+        let (ranges, _) = ranges.as_chunks();
+        for range in ranges.iter().map(Range::decode) {
+            let span = span(device, range.first_block, range.blocks.into())?;
+            device.deallocate(span.offset, span.bytes).map_err(failure)?;
+        }
+        Ok(0)
+    }
+}
+
+/// Reads a range, a PDU at a time.
+fn read(device: &BlockDevice, span: &Span, reply: &mut Reply<'_>) -> Result<(), Failure> {
+    let mut at = 0;
+    while at < span.bytes {
+        let bytes = (span.bytes - at).min(PDU_DATA_BYTES_MAX as u64) as usize;
+        let last = at + bytes as u64 == span.bytes;
+        reply.part(at as usize, bytes, |room| {
+            device.read(span.offset + at, room).map_err(failure)?;
+            Ok((bytes, 0, last))
+        })?;
+        at += bytes as u64;
+    }
+    Ok(())
+}
+
+/// Blocks as bytes of a device.
+fn span(device: &BlockDevice, first_block: u64, blocks: u64) -> Result<Span, Failure> {
+    let geometry = device.geometry();
+    let block_bytes = u64::from(geometry.block_size.bytes());
+    let end = first_block.checked_add(blocks).filter(|&end| end <= geometry.bytes / block_bytes);
+    if end.is_none() {
+        return Err(Status::OUT_OF_RANGE.finally().into());
+    }
+    Ok(Span { offset: first_block * block_bytes, bytes: blocks * block_bytes })
+}
+
+fn failure(error: Error) -> Failure {
+    let status = match error {
+        Error::Range => Status::OUT_OF_RANGE.finally(),
+        Error::Refused(Refusal::NoPool)
+        | Error::Store(spillway_store::Error::NoPool | spillway_store::Error::NoClient) => {
+            Status::INVALID_NAMESPACE.finally()
+        }
+        // The client is being moved to another store, or many read the same page: it passes.
+        Error::Refused(Refusal::Frozen) | Error::Store(spillway_store::Error::Busy) => {
+            Status::NOT_READY
+        }
+        Error::Refused(_) => Status::CAPACITY.finally(),
+        Error::NotAPage(_)
+        | Error::Store(spillway_store::Error::Corrupt | spillway_store::Error::Gone) => {
+            Status::UNRECOVERED_READ.finally()
+        }
+        Error::Size(_) | Error::Store(_) => Status::INTERNAL,
+    };
+    tracing::debug!(%status, %error, "block command failed");
+    status.into()
+}

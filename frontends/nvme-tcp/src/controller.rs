@@ -1,0 +1,146 @@
+//! Controllers: what the queues of one association share.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+
+use spillway_types::ClientId;
+
+use crate::quota::Quota;
+
+/// Tells whoever drives a connection to call [`crate::Connection::poll`] soon.
+pub type Waker = Arc<dyn Fn() + Send + Sync>;
+
+/// What a subsystem holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subsystem {
+    Discovery,
+    Blocks,
+    Pools,
+}
+
+/// Who is at the other end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Host {
+    pub(crate) nqn: String,
+    pub(crate) id: [u8; 16],
+}
+
+/// Who it is to the store, once it has proven it.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    pub(crate) id: ClientId,
+    pub(crate) quota: Arc<Quota>,
+}
+
+/// A controller, from the Connect of its admin queue to the end of that connection.
+pub(crate) struct Controller {
+    pub(crate) id: u16,
+    pub(crate) subsystem: Subsystem,
+    pub(crate) host: Host,
+    client: OnceLock<Client>,
+    /// Whether commands are carried out. They are while it is locked for reading, so that whoever ends
+    /// the controller knows that nothing of it comes later.
+    open: RwLock<bool>,
+    enabled: AtomicBool,
+    namespaces_changed: AtomicBool,
+    queues: Mutex<Queues>,
+}
+
+#[derive(Default)]
+struct Queues {
+    /// Numbers of I/O queues in use.
+    numbers: HashSet<u16>,
+    wakers: Vec<(u16, Waker)>,
+}
+
+impl fmt::Debug for Controller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Controller").field("id", &self.id).field("host", &self.host).finish()
+    }
+}
+
+impl Controller {
+    pub(crate) fn new(id: u16, subsystem: Subsystem, host: Host) -> Self {
+        Self {
+            id,
+            subsystem,
+            host,
+            client: OnceLock::new(),
+            open: RwLock::new(true),
+            enabled: AtomicBool::new(false),
+            namespaces_changed: AtomicBool::new(false),
+            queues: Mutex::default(),
+        }
+    }
+
+    /// The client, once the host may act as it.
+    pub(crate) fn client(&self) -> Option<&Client> {
+        self.client.get()
+    }
+
+    /// The host may act as this client. Said again by each queue; the first counts.
+    pub(crate) fn set_client(&self, client: Client) {
+        let _ = self.client.set(client);
+    }
+
+    /// Keeps the controller from ending while this is held; `None` when it has ended.
+    pub(crate) fn enter(&self) -> Option<RwLockReadGuard<'_, bool>> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        if *open { Some(open) } else { None }
+    }
+
+    /// Ends the controller: when this returns, nothing that its queues received is carried out any more.
+    pub(crate) fn end(&self) {
+        *self.open.write().unwrap_or_else(PoisonError::into_inner) = false;
+        self.enabled.store(false, Ordering::Release);
+        self.wake(|_| true);
+    }
+
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.enabled.load(Ordering::Acquire)
+    }
+
+    /// Takes I/O queues up, or ends those there are.
+    pub(crate) fn set_enabled(&self, enabled: bool) {
+        self.enabled.store(enabled, Ordering::Release);
+        if !enabled {
+            self.wake(|queue| queue != 0);
+        }
+    }
+
+    /// Something about the client's namespaces changed.
+    pub(crate) fn tell_namespaces_changed(&self) {
+        self.namespaces_changed.store(true, Ordering::Release);
+        self.wake(|queue| queue == 0);
+    }
+
+    /// Whether that happened since the last time this was asked.
+    pub(crate) fn take_namespaces_changed(&self) -> bool {
+        self.namespaces_changed.swap(false, Ordering::AcqRel)
+    }
+
+    /// Adds a queue; false when there is one of its number.
+    pub(crate) fn add_queue(&self, number: u16, waker: &Waker) -> bool {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let added = queues.numbers.insert(number);
+        if added {
+            queues.wakers.push((number, Arc::clone(waker)));
+        }
+        added
+    }
+
+    pub(crate) fn remove_queue(&self, number: u16) {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.numbers.remove(&number);
+        queues.wakers.retain(|(of, _)| *of != number);
+    }
+
+    fn wake(&self, which: impl Fn(u16) -> bool) {
+        let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        for (_, waker) in queues.wakers.iter().filter(|(number, _)| which(*number)) {
+            waker();
+        }
+    }
+}

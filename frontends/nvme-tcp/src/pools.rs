@@ -1,0 +1,268 @@
+//! I/O queues of pools, and the admin commands of pools.
+
+use std::collections::HashMap;
+
+use spillway_store::{Error, PageBuf, Store};
+use spillway_types::{Get, Key, PoolId, PoolSpec, Put, Refusal, Sharing, VALUE_BYTES_MAX};
+use spillway_wire::kv::{self, CreatePool, KeyList, PoolEntry, io, store_option};
+use spillway_wire::nvme::{Command, Status};
+
+use crate::connection::Context;
+use crate::controller::Client;
+use crate::namespaces;
+use crate::reply::{Failure, Outcome, PDU_DATA_BYTES_MAX, Reply};
+
+/// Keys that one List gives at most; more are asked for with another.
+const LIST_BYTES_MAX: usize = PDU_DATA_BYTES_MAX;
+
+/// An I/O queue of a client's pools.
+#[derive(Debug)]
+pub(crate) struct PoolQueue {
+    /// Pools that commands were for, by namespace id. The store never uses an id of a pool again, so one
+    /// that is gone is seen.
+    pools: HashMap<u32, PoolId>,
+    scratch: Box<PageBuf>,
+    /// A value that is longer than a PDU.
+    long: Vec<u8>,
+}
+
+impl Default for PoolQueue {
+    fn default() -> Self {
+        Self { pools: HashMap::new(), scratch: Box::new(PageBuf::ZERO), long: Vec::new() }
+    }
+}
+
+impl PoolQueue {
+    pub(crate) fn execute(
+        &mut self,
+        context: &Context<'_>,
+        command: &Command,
+        data: &[u8],
+        reply: &mut Reply<'_>,
+    ) {
+        let store = &context.target.store;
+        let pool = match self.pool(context, command.namespace) {
+            Ok(pool) => pool,
+            Err(failure) => return reply.complete(Err(failure)),
+        };
+        let outcome = match command.opcode {
+            io::STORE => put(store, pool, command, data),
+            io::RETRIEVE | io::TAKE => return self.get(store, pool, command, reply),
+            io::DELETE => on_key(command, |key| store.flush(pool, key)),
+            io::EXIST => on_key(command, |key| store.exists(pool, key)),
+            io::LIST => return list(store, pool, command, reply),
+            io::FLUSH_OBJECT => {
+                let pages = store.flush_object(pool, kv::object(command));
+                Ok(pages.min(u32::MAX.into()))
+            }
+            _ => Err(Status::INVALID_OPCODE.finally().into()),
+        };
+        reply.complete(outcome);
+    }
+
+    /// The pool of a namespace id.
+    fn pool(&mut self, context: &Context<'_>, number: u32) -> Result<PoolId, Failure> {
+        if let Some(&pool) = self.pools.get(&number)
+            && context.target.store.has_pool(pool)
+        {
+            return Ok(pool);
+        }
+        let client = context.controller.client();
+        let pool = client.and_then(|its| namespaces::pool(&context.target.store, its.id, number));
+        let Some(pool) = pool else {
+            self.pools.remove(&number);
+            return Err(Status::INVALID_NAMESPACE.finally().into());
+        };
+        self.pools.insert(number, pool.id);
+        Ok(pool.id)
+    }
+
+    fn get(&mut self, store: &Store, pool: PoolId, command: &Command, reply: &mut Reply<'_>) {
+        let key = match kv::key(command) {
+            Ok(key) => key,
+            Err(status) => return reply.complete(Err(status.into())),
+        };
+        let room = command.cdw10.min(command.data.bytes) as usize;
+        let exclusive = command.opcode == io::TAKE;
+        let scratch = &mut self.scratch;
+        if room <= PDU_DATA_BYTES_MAX {
+            reply.fill(room, |value| {
+                let length = read(store, pool, key, exclusive, value, scratch)?;
+                Ok((length, length as u64))
+            });
+            return;
+        }
+        self.long.resize(room.min(VALUE_BYTES_MAX), 0);
+        match read(store, pool, key, exclusive, &mut self.long, scratch) {
+            Ok(length) => reply.data(&self.long[..length], length as u64),
+            Err(failure) => reply.complete(Err(failure)),
+        }
+        self.long = Vec::new();
+    }
+}
+
+/// A command that finds a key, or does not.
+fn on_key(command: &Command, find: impl FnOnce(Key) -> bool) -> Outcome {
+    let key = kv::key(command)?;
+    if find(key) { Ok(0) } else { Err(Status::KEY_NOT_FOUND.finally().into()) }
+}
+
+/// Copies a value out; its length.
+fn read(
+    store: &Store,
+    pool: PoolId,
+    key: Key,
+    exclusive: bool,
+    value: &mut [u8],
+    scratch: &mut PageBuf,
+) -> Result<usize, Failure> {
+    let got = if exclusive {
+        let room = value.len();
+        store.take(pool, key, room, scratch, |at, part| {
+            value[at..at + part.len()].copy_from_slice(part);
+        })
+    } else {
+        store.get(pool, key, value)
+    };
+    match got {
+        Ok(Get::Hit(length)) => Ok(length),
+        Ok(Get::Miss) => Err(Status::KEY_NOT_FOUND.finally().into()),
+        // Nothing was consumed; the result says how much room it takes.
+        Ok(Get::Short(length)) => {
+            Err(Failure { status: Status::VALUE_SIZE.finally(), result: length as u64 })
+        }
+        Err(error) => Err(status_of(&error).into()),
+    }
+}
+
+fn put(store: &Store, pool: PoolId, command: &Command, data: &[u8]) -> Outcome {
+    let key = kv::key(command)?;
+    let options = command.cdw11 & 0xff00;
+    if options & !store_option::ALL != 0 {
+        return Err(Status::INVALID_FIELD.finally().into());
+    }
+    if command.cdw10 as usize != data.len() {
+        return Err(Status::DATA_LENGTH.finally().into());
+    }
+    match store.put(pool, key, data) {
+        Put::Stored => Ok(0),
+        Put::Refused(Refusal::AtTarget | Refusal::NodeFull) => {
+            Err(Status::CAPACITY.finally().into())
+        }
+        Put::Refused(Refusal::Frozen) => Err(Status::NOT_READY.into()),
+        Put::Refused(Refusal::Length) => Err(Status::VALUE_SIZE.finally().into()),
+        Put::Refused(Refusal::NoPool) => Err(Status::INVALID_NAMESPACE.finally().into()),
+    }
+}
+
+fn list(store: &Store, pool: PoolId, command: &Command, reply: &mut Reply<'_>) {
+    let start = match kv::list_start(command) {
+        Ok(start) => start,
+        Err(status) => return reply.complete(Err(status.into())),
+    };
+    let room = (command.cdw10.min(command.data.bytes) as usize).min(LIST_BYTES_MAX);
+    reply.fill(room, |bytes| {
+        let mut keys = vec![Key::new(0, 0); KeyList::room(bytes.len())];
+        let found = store.list_keys(pool, start, &mut keys).map_err(|error| status_of(&error))?;
+        let length = bytes.len();
+        let mut list = KeyList::new(bytes).map_err(|_| Status::DATA_LENGTH.finally())?;
+        for &key in &keys[..found] {
+            list.push(key);
+        }
+        Ok((length, 0))
+    });
+}
+
+fn status_of(error: &Error) -> Status {
+    match error {
+        Error::NoPool | Error::NoClient => Status::INVALID_NAMESPACE.finally(),
+        Error::Busy => Status::NOT_READY,
+        Error::Corrupt | Error::Gone | Error::NotAPage(_) => Status::UNRECOVERED.finally(),
+        Error::Unauthorised(_) | Error::NoSharedPool(_) => Status::ACCESS_DENIED.finally(),
+        Error::TableFull | Error::NoRoom(_) => Status::CAPACITY.finally(),
+        Error::Lifetime(_) | Error::WrongSharing | Error::Unreservable | Error::Spec(_) => {
+            Status::INVALID_FIELD.finally()
+        }
+        Error::Config(_) | Error::Io(_) => Status::INTERNAL,
+    }
+}
+
+/// An admin command of pools. `None` when the answer is written.
+pub(crate) fn admin(
+    context: &Context<'_>,
+    command: &Command,
+    data: &[u8],
+    reply: &mut Reply<'_>,
+) -> Option<Outcome> {
+    let client = context.controller.client()?;
+    let store = &context.target.store;
+    let room = command.data.bytes as usize;
+    let outcome = match command.opcode {
+        kv::admin::CREATE_POOL => create(store, client, data),
+        kv::admin::JOIN_POOL => join(store, client, data),
+        kv::admin::DESTROY_POOL => destroy(store, client, command.namespace),
+        kv::admin::STATISTICS => match store.statistics(client.id) {
+            Ok(_) if room < kv::STATISTICS_BYTES => Err(Status::DATA_LENGTH.finally().into()),
+            Ok(statistics) => {
+                reply.data(&kv::encode_statistics(&statistics), 0);
+                return None;
+            }
+            Err(error) => Err(status_of(&error).into()),
+        },
+        kv::admin::LIST_POOLS => {
+            let pools: Vec<PoolEntry> = entries(context, client).collect();
+            let bytes: Vec<u8> = pools.iter().flat_map(PoolEntry::encode).collect();
+            let fit = room / PoolEntry::BYTES * PoolEntry::BYTES;
+            reply.data(&bytes[..bytes.len().min(fit)], pools.len() as u64);
+            return None;
+        }
+        _ => return Some(Err(Status::INVALID_OPCODE.finally().into())),
+    };
+    let changes = [kv::admin::CREATE_POOL, kv::admin::JOIN_POOL, kv::admin::DESTROY_POOL];
+    if outcome.is_ok() && changes.contains(&command.opcode) {
+        context.target.namespaces_changed(client.id);
+    }
+    Some(outcome)
+}
+
+/// The client's pools, as List Pools tells of them.
+fn entries(context: &Context<'_>, client: &Client) -> impl Iterator<Item = PoolEntry> {
+    let store = &context.target.store;
+    namespaces::pools(store, client.id).map(|pool| PoolEntry {
+        number: pool.number,
+        spec: pool.spec,
+        pages: pool.pages,
+        identity: store.identity(pool.id),
+    })
+}
+
+fn create(store: &Store, client: &Client, data: &[u8]) -> Outcome {
+    let data = data.first_chunk().ok_or(Status::DATA_LENGTH.finally())?;
+    let CreatePool(spec) = CreatePool::decode(data).map_err(|_| Status::INVALID_FIELD.finally())?;
+    let pool = store.create_pool(client.id, spec).map_err(|error| status_of(&error))?;
+    number(store, client, pool)
+}
+
+fn join(store: &Store, client: &Client, data: &[u8]) -> Outcome {
+    let uuid: &[u8; 16] = data.first_chunk().ok_or(Status::DATA_LENGTH.finally())?;
+    let uuid = u128::from_be_bytes(*uuid);
+    let pool = store.join_pool(client.id, uuid).map_err(|error| status_of(&error))?;
+    number(store, client, pool)
+}
+
+/// The number of a pool that was made or joined.
+fn number(store: &Store, client: &Client, pool: PoolId) -> Outcome {
+    let made = namespaces::pools(store, client.id).find(|its| its.id == pool);
+    made.map(|its| its.number.into()).ok_or(Status::INTERNAL.into())
+}
+
+fn destroy(store: &Store, client: &Client, number: u32) -> Outcome {
+    let pool = namespaces::pool(store, client.id, number);
+    let pool = pool.ok_or(Status::INVALID_NAMESPACE.finally())?;
+    let PoolSpec { sharing, .. } = pool.spec;
+    let done = match sharing {
+        Sharing::Private => store.destroy_pool(pool.id),
+        Sharing::Shared { .. } => store.leave_pool(pool.id),
+    };
+    done.map(|()| 0).map_err(|error| status_of(&error).into())
+}

@@ -1,0 +1,348 @@
+//! The driver: sockets and threads around [`Target`] and [`Connection`].
+//!
+//! A thread accepts; each connection has a thread of its own. It reads as much as has come, carries out all
+//! of it, and sends the answers together, so that at depth many commands share two system calls.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::net::sockopt;
+
+use crate::connection::{Connection, PDU_BYTES_MAX};
+use crate::error::Error;
+use crate::output::Output;
+use crate::target::Target;
+
+/// Bytes read at once, at most.
+const INPUT_BYTES: usize = 2 * PDU_BYTES_MAX;
+/// Stack of a connection's thread.
+const STACK_BYTES: usize = 512 << 10;
+/// A host that says nothing is asked by TCP whether it is there, after so long and so often.
+const PROBE_AFTER_S: Duration = Duration::from_secs(30);
+const PROBE_EVERY_S: Duration = Duration::from_secs(10);
+const PROBES: u32 = 3;
+
+/// A target that listens.
+#[derive(Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    target: Arc<Target>,
+    started: Instant,
+    stopping: AtomicBool,
+    /// Woken when the server stops.
+    stop: OwnedFd,
+    connections: AtomicUsize,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Server {
+    /// Serves `target` to those who connect to `listener`.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when threads or descriptors are refused.
+    pub fn start(listener: TcpListener, target: Arc<Target>) -> Result<Self, Error> {
+        let address = listener.local_addr()?;
+        listener.set_nonblocking(true)?;
+        let shared = Arc::new(Shared {
+            target,
+            started: Instant::now(),
+            stopping: AtomicBool::new(false),
+            stop: event()?,
+            connections: AtomicUsize::new(0),
+            threads: Mutex::default(),
+        });
+        let acceptor = {
+            let shared = Arc::clone(&shared);
+            let accept = move || accept(&shared, &listener);
+            std::thread::Builder::new().name("nvme-tcp".into()).spawn(accept)?
+        };
+        Ok(Self { shared, address, acceptor: Some(acceptor) })
+    }
+
+    /// Where it listens.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What it serves.
+    pub fn target(&self) -> &Arc<Target> {
+        &self.shared.target
+    }
+
+    /// Connections there are.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::Relaxed)
+    }
+
+    /// Ends all connections and waits for their threads.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.shared.stopping.store(true, Ordering::Release);
+        signal(&self.shared.stop);
+        if let Some(acceptor) = self.acceptor.take() {
+            // A thread that panicked has ended the process.
+            let _ = acceptor.join();
+        }
+        let threads = self.shared.threads.lock().map(|mut threads| std::mem::take(&mut *threads));
+        for thread in threads.unwrap_or_default() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Shared {
+    fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+}
+
+/// A descriptor to sleep on.
+fn event() -> Result<OwnedFd, Error> {
+    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}
+
+/// Wakes whoever sleeps on it.
+fn signal(event: &OwnedFd) {
+    // Full means that it is awake already.
+    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+}
+
+fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
+    while !shared.is_stopping() {
+        let mut fds =
+            [PollFd::new(listener, PollFlags::IN), PollFd::new(&shared.stop, PollFlags::IN)];
+        if poll(&mut fds, None).is_err() {
+            continue;
+        }
+        match listener.accept() {
+            Ok((stream, peer)) => {
+                if let Err(error) = take(shared, stream, peer) {
+                    tracing::warn!(%peer, %error, "could not take a connection");
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => {
+                // Out of descriptors or memory: others may give some back.
+                tracing::warn!(%error, "could not accept a connection");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+    }
+}
+
+/// Starts a connection's thread.
+fn take(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) -> Result<(), Error> {
+    let mut threads = shared.threads.lock().unwrap_or_else(PoisonError::into_inner);
+    threads.retain(|thread| !thread.is_finished());
+    if shared.connections.load(Ordering::Relaxed) >= shared.target.config.connections_max {
+        return Err(Error::Config("as many connections as it may have"));
+    }
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    sockopt::set_socket_keepalive(&stream, true)?;
+    sockopt::set_tcp_keepidle(&stream, PROBE_AFTER_S)?;
+    sockopt::set_tcp_keepintvl(&stream, PROBE_EVERY_S)?;
+    sockopt::set_tcp_keepcnt(&stream, PROBES)?;
+    let wake = Arc::new(event()?);
+    shared.connections.fetch_add(1, Ordering::Relaxed);
+    let serve = {
+        let shared = Arc::clone(shared);
+        move || {
+            let driver = Driver::new(&shared, stream, wake);
+            let end = driver.and_then(|driver| driver.run());
+            match end {
+                Ok(()) => tracing::debug!(%peer, "connection closed"),
+                Err(error) => tracing::info!(%peer, %error, "connection ended"),
+            }
+            shared.connections.fetch_sub(1, Ordering::Relaxed);
+        }
+    };
+    let thread = std::thread::Builder::new()
+        .name("nvme-tcp-host".into())
+        .stack_size(STACK_BYTES)
+        .spawn(serve);
+    match thread {
+        Ok(thread) => threads.push(thread),
+        Err(error) => {
+            shared.connections.fetch_sub(1, Ordering::Relaxed);
+            return Err(error.into());
+        }
+    }
+    Ok(())
+}
+
+/// A connection and its socket.
+struct Driver<'a> {
+    shared: &'a Shared,
+    stream: TcpStream,
+    wake: Arc<OwnedFd>,
+    connection: Connection,
+    input: Box<[u8]>,
+    /// What of the input was not taken.
+    start: usize,
+    end: usize,
+    out: Output,
+}
+
+impl<'a> Driver<'a> {
+    fn new(shared: &'a Shared, stream: TcpStream, wake: Arc<OwnedFd>) -> Result<Self, Error> {
+        let waker = Arc::clone(&wake);
+        let waker = Arc::new(move || signal(&waker));
+        let connection = shared.target.accept(stream.local_addr()?, shared.now_ms(), waker);
+        Ok(Self {
+            shared,
+            stream,
+            wake,
+            connection,
+            input: vec![0; INPUT_BYTES].into(),
+            start: 0,
+            end: 0,
+            out: Output::default(),
+        })
+    }
+
+    /// Serves until the host or the server ends the connection.
+    fn run(mut self) -> Result<(), Error> {
+        let end = self.serve();
+        if end.is_err() {
+            // The host is told why, if it listens.
+            let _ = self.send();
+        }
+        let _ = self.stream.shutdown(Shutdown::Both);
+        end
+    }
+
+    fn serve(&mut self) -> Result<(), Error> {
+        while !self.shared.is_stopping() {
+            let woken = self.sleep()?;
+            if woken {
+                self.connection.poll(self.shared.now_ms(), &mut self.out)?;
+                self.send()?;
+            }
+            match self.stream.read(&mut self.input[self.end..]) {
+                Ok(0) => return Ok(()),
+                Ok(bytes) => self.end += bytes,
+                Err(error) if is_transient(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
+            self.carry_out()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the host, for others, or for the time. Whether there is something to do besides what
+    /// the host sends.
+    fn sleep(&mut self) -> Result<bool, Error> {
+        let now_ms = self.shared.now_ms();
+        let until_ms = self.connection.deadline_ms(now_ms);
+        let wait_ms = until_ms.map(|until| until.saturating_sub(now_ms));
+        let timeout = wait_ms.map(|ms| Timespec {
+            tv_sec: (ms / 1000) as i64,
+            tv_nsec: (ms % 1000 * 1_000_000) as i64,
+        });
+        let mut fds = [
+            PollFd::new(&self.stream, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN),
+            PollFd::new(&self.shared.stop, PollFlags::IN),
+        ];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(0) => Ok(true),
+            Ok(_) if !fds[1].revents().is_empty() => {
+                let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+                Ok(true)
+            }
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Carries out all that came.
+    fn carry_out(&mut self) -> Result<(), Error> {
+        loop {
+            let now_ms = self.shared.now_ms();
+            let input = &self.input[self.start..self.end];
+            let taken = self.connection.receive(now_ms, input, &mut self.out)?;
+            self.start += taken;
+            if self.start == self.end {
+                self.start = 0;
+                self.end = 0;
+            }
+            let waited = !self.out.pending().is_empty();
+            self.send()?;
+            if taken == 0 && !waited {
+                break;
+            }
+            if self.start == self.end {
+                break;
+            }
+        }
+        // The longest PDU has room behind what is left.
+        if self.start > INPUT_BYTES - PDU_BYTES_MAX {
+            self.input.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        Ok(())
+    }
+
+    /// Sends all that is to be sent.
+    fn send(&mut self) -> Result<(), Error> {
+        while !self.out.pending().is_empty() {
+            match self.stream.write(self.out.pending()) {
+                Ok(bytes) => self.out.sent(bytes),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait_for_room()?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the host receives something.
+    fn wait_for_room(&self) -> Result<(), Error> {
+        let timeout_ms = self.shared.target.config.send_timeout_ms;
+        let timeout = Timespec {
+            tv_sec: (timeout_ms / 1000) as i64,
+            tv_nsec: (timeout_ms % 1000 * 1_000_000) as i64,
+        };
+        let mut fds = [
+            PollFd::new(&self.stream, PollFlags::OUT),
+            PollFd::new(&self.shared.stop, PollFlags::IN),
+        ];
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(0) => Err(Error::Silent),
+            Ok(_) if self.shared.is_stopping() => Err(Error::ControllerGone),
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn is_transient(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
