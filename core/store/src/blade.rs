@@ -1,5 +1,6 @@
 //! The blade tier as the store uses it: pages that went to another process or host, and come back.
 
+use spillway_tiers::Backing;
 use spillway_tiers::blade::{Blade, BladePlace, READ_PAGES_MAX, Read, ReadError, SEALED_BYTES_MAX};
 use spillway_tiers::lz4::unpack;
 use spillway_tiers::{PageBuf, WRITE_PAGES_MAX};
@@ -20,8 +21,12 @@ impl From<ReadError> for Error {
 
 impl Store {
     /// Gives the store a blade, to which the coldest pages go before they go to files.
+    ///
+    /// # Panics
+    /// For a store in memfds: nobody would know what of it lies on the blade.
     #[must_use]
     pub fn with_blade(mut self, blade: Blade) -> Self {
+        assert_eq!(self.config.backing, Backing::Anonymous, "a kept store has no blade");
         self.blade = Some(blade);
         self
     }

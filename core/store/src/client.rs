@@ -4,14 +4,24 @@ use spillway_tiers::sync::{AtomicU32, AtomicU64, Ordering};
 use spillway_tiers::{NONE, Zeroed};
 use spillway_types::{ClientId, Statistics};
 
+use crate::config::ClientConfig;
 use crate::list::LISTS;
 use crate::slot::CLIENTS_MAX;
 
 const NUMBER_BITS: u32 = CLIENTS_MAX.ilog2();
 
+/// A client as whoever set it up knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientInfo {
+    /// Its id.
+    pub id: ClientId,
+    /// Its settings.
+    pub config: ClientConfig,
+}
+
 /// A client, shared by all shards.
 #[derive(Debug)]
-#[repr(align(128))]
+#[repr(C, align(128))]
 pub(crate) struct Client {
     /// The [`ClientId`], 0 when the number is free.
     pub(crate) id: AtomicU64,
@@ -23,7 +33,13 @@ pub(crate) struct Client {
     domain: AtomicU32,
     /// Set aside for its reserved pools. Changed under the lock of [`crate::pools::Control`].
     pub(crate) reserved_pages: AtomicU64,
+    /// [`ClientConfig::label`], low half first.
+    label: [AtomicU64; 2],
+    /// [`ClientConfig::domain`], plus [`NAMED`] if there is one.
+    named_domain: AtomicU64,
 }
+
+const NAMED: u64 = 1 << 32;
 
 // SAFETY: atomics, for which zero is a value.
 unsafe impl Zeroed for Client {}
@@ -34,13 +50,33 @@ pub(crate) const fn client_id(serial: u64, number: usize) -> ClientId {
 }
 
 impl Client {
-    pub(crate) fn open(&self, id: ClientId, target_pages: u64, domain: u16) {
+    pub(crate) fn open(&self, id: ClientId, config: ClientConfig, domain: u16) {
+        self.target_pages.store(config.target_pages, Ordering::Relaxed);
+        let label = [config.label as u64, (config.label >> 64) as u64];
+        self.label.iter().zip(label).for_each(|(at, half)| at.store(half, Ordering::Relaxed));
+        let named = config.domain.map_or(0, |domain| NAMED | u64::from(domain));
+        self.named_domain.store(named, Ordering::Relaxed);
+        self.start(domain);
+        self.id.store(id.0, Ordering::Release);
+    }
+
+    /// Begins to count. The other fields are a new client's, or were kept.
+    pub(crate) fn start(&self, domain: u16) {
         self.used_pages.store(0, Ordering::Relaxed);
-        self.target_pages.store(target_pages, Ordering::Relaxed);
         self.reserved_pages.store(0, Ordering::Relaxed);
         self.frozen.store(0, Ordering::Relaxed);
         self.domain.store(u32::from(domain), Ordering::Relaxed);
-        self.id.store(id.0, Ordering::Release);
+    }
+
+    /// Its settings now.
+    pub(crate) fn config(&self) -> ClientConfig {
+        let [low, high] = [0, 1].map(|half: usize| self.label[half].load(Ordering::Relaxed));
+        let named = self.named_domain.load(Ordering::Relaxed);
+        ClientConfig {
+            target_pages: self.target_pages(),
+            domain: (named & NAMED != 0).then_some(named as u32),
+            label: u128::from(low) | u128::from(high) << 64,
+        }
     }
 
     /// The number of the sharing domain.
@@ -85,6 +121,11 @@ impl Client {
     pub(crate) fn set_target(&self, target_pages: u64) {
         self.target_pages.store(target_pages, Ordering::Relaxed);
     }
+}
+
+/// The serial number in an id.
+pub(crate) const fn client_serial(id: ClientId) -> u64 {
+    id.0 >> NUMBER_BITS
 }
 
 /// Finds a client's place in the table.

@@ -9,7 +9,8 @@ use spillway_tiers::Backing;
 pub struct Config {
     /// Most bytes of memory that frames and index may take together.
     pub capacity_bytes: u64,
-    /// What frames are made of.
+    /// What frames and index are made of. A store of memfds can be had back after the process was
+    /// killed ([`Store::reopen`](crate::Store::reopen)); it has no disk.
     pub backing: Backing,
     /// Whether [`Store::demote`](crate::Store::demote) and
     /// [`Store::put_compressed`](crate::Store::put_compressed) pack pages with LZ4.
@@ -60,10 +61,12 @@ pub struct ClientConfig {
     pub target_pages: u64,
     /// Clients in the same domain share frames of equal content. `None` is a domain of its own.
     pub domain: Option<u32>,
+    /// What the store's owner knows the client by. The store only keeps it, with the client.
+    pub label: u128,
 }
 
 impl Default for ClientConfig {
     fn default() -> Self {
-        Self { target_pages: u64::MAX, domain: None }
+        Self { target_pages: u64::MAX, domain: None, label: 0 }
     }
 }

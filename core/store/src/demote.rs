@@ -1,7 +1,7 @@
 //! Moving pages to lower tiers: from frames to cells, from memory to files.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
 use spillway_tiers::lz4::unpack;
@@ -314,10 +314,11 @@ impl Store {
         self.files.as_ref().map_or(Ok(()), |files| files.reopen(open))
     }
 
-    /// Numbers of the descriptors in use: those of files, and a memfd's.
+    /// Numbers of the descriptors in use: those of files, and of kept memory.
     pub fn file_descriptors(&self) -> Vec<u64> {
         let files = self.files.iter().flat_map(|files| files.descriptors());
-        files.chain(self.arena.descriptor()).map(|number| number as u64).collect()
+        let memory = self.kept_descriptors().into_iter().flatten();
+        files.chain(memory.map(|(_, file)| file.as_raw_fd())).map(|fd| fd as u64).collect()
     }
 
     /// Why the file tier refused a page, once: the call forgets it. `NOSPC` when it is full.

@@ -38,6 +38,9 @@ pub enum Error {
     /// The configuration cannot be met.
     #[error("store configuration: {0}")]
     Config(&'static str),
+    /// The memory that another process kept is not what a store leaves behind.
+    #[error("kept memory: {0}; give it up to start with an empty store")]
+    Damaged(&'static str),
     /// The value is stored, but it is not one page long.
     #[error("the value is {0} bytes long, not a page")]
     NotAPage(usize),

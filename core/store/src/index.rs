@@ -5,11 +5,17 @@
 //! run that covers the smallest aligned range of 1, 2, 4 to 64 indexes that holds all that were
 //! used; a run of one lies in the leaf itself. So a dense object costs 8.6 bytes an entry, and an
 //! object of a single page about 40.
+//!
+//! Leaves and runs are all that must be kept to have the index back; the buckets and the lists of
+//! what is free follow from them ([`restore`]). So every change takes effect with the store of one
+//! word, see [`commit`]: a slot, or the head of a leaf.
 
-use std::io;
+pub(crate) mod restore;
+
+use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use std::sync::Arc;
 
-use spillway_tiers::{Backing, Budget, GrowArray, NONE, Region, Use, Zeroed};
+use spillway_tiers::{Budget, GrowArray, NONE, Region, Use, Zeroed};
 use spillway_types::Key;
 
 use crate::slot::Slot;
@@ -29,26 +35,85 @@ const LEAVES_MAX: usize = 1 << 26;
 #[repr(C)]
 struct Leaf {
     object: u64,
-    /// Order 0: the slot. Else the number of the first slot of the run. A root: see [`Root`].
-    slots: u64,
+    /// The slot of a leaf of order 0. A root: see [`Root`]. Of leaf 0, which is no leaf: how many
+    /// there are, see [`Index::leaf_high`].
+    slot: AtomicU64,
+    /// Its [`Head`].
+    head: AtomicU64,
     /// Index >> 6.
     chunk: u32,
     /// Next leaf of the bucket, or of the free list.
     next: u32,
-    pool: u16,
-    /// First index (low six bits) that the run covers.
-    base: u8,
-    /// Log2 of the slots in the run.
-    order: u8,
-    /// Slots in use, and one more if the leaf is kept; `DEAD` for a leaf on the free list.
-    live: u8,
-    unused: [u8; 3],
 }
 
-const DEAD: u8 = u8::MAX;
-
-// SAFETY: plain integers.
+// SAFETY: integers and atomics, for which zero is a value.
 unsafe impl Zeroed for Leaf {}
+
+const _: () = assert!(size_of::<Leaf>() == 32);
+
+/// What changes together when a leaf is made, widened or removed, from the lowest bit: the first
+/// slot of the run 32, the pool 16 (0: the leaf is free), the first index (low six bits) that the
+/// run covers 6, log2 of the slots in the run 3, the slots in use and one more if the leaf is
+/// kept 7.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Head(u64);
+
+impl Head {
+    const FREE: Self = Self(0);
+
+    const fn new(pool: u16, base: u32, order: u32, run: u32, live: u32) -> Self {
+        Self(
+            run as u64
+                | (pool as u64) << 32
+                | (base as u64) << 48
+                | (order as u64) << 54
+                | (live as u64) << 57,
+        )
+    }
+
+    const fn run(self) -> u32 {
+        self.0 as u32
+    }
+
+    const fn pool(self) -> u16 {
+        (self.0 >> 32) as u16
+    }
+
+    const fn base(self) -> u32 {
+        (self.0 >> 48 & 0x3f) as u32
+    }
+
+    const fn order(self) -> u32 {
+        (self.0 >> 54 & 7) as u32
+    }
+
+    const fn live(self) -> u32 {
+        (self.0 >> 57) as u32
+    }
+
+    const fn with_live(self, live: u32) -> Self {
+        Self(self.0 & !(0x7f << 57) | (live as u64) << 57)
+    }
+}
+
+impl Leaf {
+    #[inline(always)]
+    fn head(&self) -> Head {
+        Head(self.head.load(Ordering::Relaxed))
+    }
+}
+
+/// Changes a word that means something to whoever takes the memory over when this process is
+/// killed. All that the thread wrote before is written by then, and nothing of what it writes later.
+/// Only the compiler must be told: a killed process has done what its instructions so far say, and
+/// its memory is coherent. (The index is behind a lock, so these are core's atomics, whose order
+/// nobody needs to explore.)
+#[inline(always)]
+fn commit(word: &AtomicU64, value: u64) {
+    compiler_fence(Ordering::SeqCst);
+    word.store(value, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+}
 
 /// What names a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,10 +171,11 @@ impl Root {
 pub(crate) struct Index {
     leaves: GrowArray<Leaf>,
     buckets: GrowArray<u32>,
-    runs: GrowArray<u64>,
+    runs: GrowArray<AtomicU64>,
     /// Buckets in use.
     bucket_count: u32,
     leaf_free: u32,
+    /// Leaves ever made, with number 0. Also noted in leaf 0.
     leaf_high: u32,
     leaf_live: u32,
     run_free: [u32; LEAF_SHIFT as usize + 1],
@@ -118,17 +184,32 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// `count` empty indexes, each with room for `bytes_max` of leaves and as much of slots.
-    pub(crate) fn open(count: usize, bytes_max: usize, seed: u64) -> io::Result<Vec<Self>> {
+    /// Bytes of address space of `count` indexes, each with room for `bytes_max` of leaves and as
+    /// much of slots.
+    pub(crate) fn bytes_for(count: usize, bytes_max: usize) -> usize {
+        let (leaves, slots) = Self::room(bytes_max);
+        let leaf_bytes = GrowArray::<Leaf>::bytes_for(leaves);
+        let bucket_bytes = GrowArray::<u32>::bytes_for(leaves);
+        count * (leaf_bytes + bucket_bytes + GrowArray::<AtomicU64>::bytes_for(slots))
+    }
+
+    /// Leaves and slots that an index has room for.
+    fn room(bytes_max: usize) -> (usize, usize) {
         let leaves = (bytes_max / size_of::<Leaf>()).clamp(LEAF_SLOTS, LEAVES_MAX);
-        let slots = (bytes_max / size_of::<u64>()).min(NONE as usize);
-        let bytes = GrowArray::<Leaf>::bytes_for(leaves)
-            + GrowArray::<u32>::bytes_for(leaves)
-            + GrowArray::<u64>::bytes_for(slots);
-        let region = Arc::new(Region::reserve(count * bytes, Backing::Anonymous)?);
+        (leaves, (bytes_max / size_of::<u64>()).min(NONE as usize))
+    }
+
+    /// `count` empty indexes in a region of [`Self::bytes_for`] bytes.
+    pub(crate) fn open(
+        region: &Arc<Region>,
+        count: usize,
+        bytes_max: usize,
+        seed: u64,
+    ) -> Vec<Self> {
+        let (leaves, slots) = Self::room(bytes_max);
         let mut next = 0;
-        let part = |_| Self::within(&region, &mut next, leaves, slots, seed);
-        Ok((0..count).map(part).collect())
+        let part = |_| Self::within(region, &mut next, leaves, slots, seed);
+        (0..count).map(part).collect()
     }
 
     fn within(
@@ -144,7 +225,7 @@ impl Index {
             runs: GrowArray::within(region, next, slots),
             bucket_count: 0,
             leaf_free: NONE,
-            leaf_high: 0,
+            leaf_high: 1,
             leaf_live: 0,
             run_free: [NONE; LEAF_SHIFT as usize + 1],
             run_high: 0,
@@ -162,7 +243,10 @@ impl Index {
         // Buckets hold the leaf's number plus one, so that zeroed memory is an empty bucket.
         while at != 0 {
             let leaf = self.leaves.get(at as usize - 1);
-            if leaf.object == key.object && leaf.chunk == key.chunk && leaf.pool == key.pool {
+            if leaf.object == key.object
+                && leaf.chunk == key.chunk
+                && leaf.head().pool() == key.pool
+            {
                 return Some(at - 1);
             }
             at = leaf.next;
@@ -174,13 +258,21 @@ impl Index {
     #[inline]
     pub(crate) fn slot(&self, leaf: u32, index: u32) -> Slot {
         let leaf = self.leaves.get(leaf as usize);
-        let offset = (index % SLOTS).wrapping_sub(u32::from(leaf.base));
-        if offset >> leaf.order != 0 {
-            Slot::EMPTY
-        } else if leaf.order == 0 {
-            Slot(leaf.slots)
+        let head = leaf.head();
+        let offset = (index % SLOTS).wrapping_sub(head.base());
+        if offset >> head.order() != 0 {
+            return Slot::EMPTY;
+        }
+        Slot(self.word(leaf, head, offset).load(Ordering::Relaxed))
+    }
+
+    /// The word of a slot that a leaf's run covers.
+    #[inline(always)]
+    fn word<'a>(&'a self, leaf: &'a Leaf, head: Head, offset: u32) -> &'a AtomicU64 {
+        if head.order() == 0 {
+            &leaf.slot
         } else {
-            Slot(*self.runs.get(leaf.slots as usize + offset as usize))
+            self.runs.get(head.run() as usize + offset as usize)
         }
     }
 
@@ -189,50 +281,48 @@ impl Index {
     #[must_use]
     pub(crate) fn set(&mut self, leaf: u32, index: u32, slot: Slot, budget: &Budget) -> bool {
         let place = index % SLOTS;
-        let entry = self.leaves.get(leaf as usize);
-        if place.wrapping_sub(u32::from(entry.base)) >> entry.order != 0
-            && !self.widen(leaf, place, budget)
-        {
-            return false;
+        let mut head = self.leaves.get(leaf as usize).head();
+        if place.wrapping_sub(head.base()) >> head.order() != 0 {
+            if !self.widen(leaf, place, budget) {
+                return false;
+            }
+            head = self.leaves.get(leaf as usize).head();
         }
-        let entry = self.leaves.get_mut(leaf as usize);
-        let word = if entry.order == 0 {
-            &mut entry.slots
-        } else {
-            let offset = place - u32::from(entry.base);
-            self.runs.get_mut(entry.slots as usize + offset as usize)
-        };
-        let before = Slot(core::mem::replace(word, slot.0));
-        entry.live += u8::from(before.is_empty() && !slot.is_empty());
-        entry.live -= u8::from(!before.is_empty() && slot.is_empty());
+        let entry = self.leaves.get(leaf as usize);
+        let word = self.word(entry, head, place - head.base());
+        let before = Slot(word.load(Ordering::Relaxed));
+        commit(word, slot.0);
+        if before.is_empty() != slot.is_empty() {
+            let live = if slot.is_empty() { head.live() - 1 } else { head.live() + 1 };
+            entry.head.store(head.with_live(live).0, Ordering::Relaxed);
+        }
         true
     }
 
     /// Makes the run of a leaf cover `place` too.
     fn widen(&mut self, leaf: u32, place: u32, budget: &Budget) -> bool {
-        let entry = self.leaves.get(leaf as usize);
-        let (base, order, slots) = (u32::from(entry.base), entry.order, entry.slots);
+        let head = self.leaves.get(leaf as usize).head();
+        let (base, order) = (head.base(), head.order());
         // The smallest aligned range around both.
-        let wide = (u32::BITS - (base ^ place).leading_zeros()).max(u32::from(order) + 1);
+        let wide = (u32::BITS - (base ^ place).leading_zeros()).max(order + 1);
         let wide_base = base >> wide << wide;
         let Some(run) = self.take_run(wide, budget) else { return false };
+        let entry = self.leaves.get(leaf as usize);
         for offset in 0..1 << wide {
-            *self.runs.get_mut((run + offset) as usize) = 0;
+            // Before the old base this wraps, and is beyond its end too.
+            let old = (wide_base + offset).wrapping_sub(base);
+            let slot = if old >> order == 0 {
+                self.word(entry, head, old).load(Ordering::Relaxed)
+            } else {
+                0
+            };
+            self.runs.get((run + offset) as usize).store(slot, Ordering::Relaxed);
         }
-        let shift = base - wide_base;
-        if order == 0 {
-            *self.runs.get_mut((run + shift) as usize) = slots;
-        } else {
-            for offset in 0..1 << order {
-                let slot = *self.runs.get(slots as usize + offset as usize);
-                *self.runs.get_mut((run + shift + offset) as usize) = slot;
-            }
-            self.free_run(slots as u32, u32::from(order));
+        let wider = Head::new(head.pool(), wide_base, wide, run, head.live());
+        commit(&entry.head, wider.0);
+        if order != 0 {
+            self.free_run(head.run(), order);
         }
-        let entry = self.leaves.get_mut(leaf as usize);
-        entry.base = wide_base as u8;
-        entry.order = wide as u8;
-        entry.slots = u64::from(run);
         true
     }
 
@@ -244,37 +334,33 @@ impl Index {
         index: u32,
         budget: &Budget,
     ) -> Option<u32> {
+        if self.bucket_count == 0 {
+            if !self.buckets.grow(1, budget, Use::Index) {
+                return None;
+            }
+            self.bucket_count = 1;
+        }
         let at = if self.leaf_free == NONE {
             let at = self.leaf_high;
             if at as usize >= LEAVES_MAX || !self.leaves.grow(at as usize + 1, budget, Use::Index) {
                 return None;
             }
-            if self.bucket_count == 0 {
-                if !self.buckets.grow(1, budget, Use::Index) {
-                    return None;
-                }
-                self.bucket_count = 1;
-            }
             self.leaf_high += 1;
+            self.leaves.get(0).slot.store(self.leaf_high.into(), Ordering::Relaxed);
             at
         } else {
             let at = self.leaf_free;
             self.leaf_free = self.leaves.get(at as usize).next;
             at
         };
-        let head = self.buckets.get_mut(bucket(hash, self.bucket_count) as usize);
-        let next = core::mem::replace(head, at + 1);
-        *self.leaves.get_mut(at as usize) = Leaf {
-            object: key.object,
-            slots: 0,
-            chunk: key.chunk,
-            next,
-            pool: key.pool,
-            base: (index % SLOTS) as u8,
-            order: 0,
-            live: 0,
-            unused: [0; 3],
-        };
+        let bucket = self.buckets.get_mut(bucket(hash, self.bucket_count) as usize);
+        let next = core::mem::replace(bucket, at + 1);
+        let entry = self.leaves.get_mut(at as usize);
+        entry.object = key.object;
+        entry.slot.store(0, Ordering::Relaxed);
+        entry.chunk = key.chunk;
+        entry.next = next;
+        commit(&entry.head, Head::new(key.pool, index % SLOTS, 0, 0, 0).0);
         self.leaf_live += 1;
         // Without memory for more buckets the chains get longer, no more.
         if self.leaf_live > self.bucket_count
@@ -292,9 +378,8 @@ impl Index {
         self.bucket_count += 1;
         let mut at = core::mem::take(self.buckets.get_mut(old as usize));
         while at != 0 {
-            let leaf = self.leaves.get(at as usize - 1);
-            let key = LeafKey { object: leaf.object, chunk: leaf.chunk, pool: leaf.pool };
-            let next = leaf.next;
+            let key = self.key(at - 1);
+            let next = self.leaves.get(at as usize - 1).next;
             let target = bucket(key.hash(self.seed), self.bucket_count);
             let head = core::mem::replace(self.buckets.get_mut(target as usize), at);
             self.leaves.get_mut(at as usize - 1).next = head;
@@ -304,7 +389,7 @@ impl Index {
 
     /// Whether no slot of the leaf is in use.
     pub(crate) fn is_unused(&self, leaf: u32) -> bool {
-        self.leaves.get(leaf as usize).live == 0
+        self.leaves.get(leaf as usize).head().live() == 0
     }
 
     /// Makes a leaf for the first `count` of its indexes. It is kept when no slot of it is in use,
@@ -321,21 +406,23 @@ impl Index {
             self.remove(leaf);
             return None;
         }
-        self.leaves.get_mut(leaf as usize).live += 1;
+        let head = &self.leaves.get(leaf as usize).head;
+        head.fetch_add(Head::new(0, 0, 0, 0, 1).0, Ordering::Relaxed);
         Some(leaf)
     }
 
     /// Ends the keeping of a leaf without used slots, and removes it.
     pub(crate) fn let_go(&mut self, leaf: u32) {
-        debug_assert_eq!(self.leaves.get(leaf as usize).live, 1);
+        debug_assert_eq!(self.leaves.get(leaf as usize).head().live(), 1);
         self.remove(leaf);
     }
 
     /// Removes a leaf without used slots.
     pub(crate) fn remove(&mut self, leaf: u32) {
         let entry = self.leaves.get(leaf as usize);
-        let (next, order, slots) = (entry.next, entry.order, entry.slots);
+        let (next, removed) = (entry.next, entry.head());
         let hash = self.key(leaf).hash(self.seed);
+        commit(&entry.head, Head::FREE.0);
         let head = bucket(hash, self.bucket_count) as usize;
         let mut at = *self.buckets.get(head);
         if at == leaf + 1 {
@@ -346,14 +433,10 @@ impl Index {
             }
             self.leaves.get_mut(at as usize - 1).next = next;
         }
-        if order != 0 {
-            self.free_run(slots as u32, u32::from(order));
+        if removed.order() != 0 {
+            self.free_run(removed.run(), removed.order());
         }
-        let free = core::mem::replace(&mut self.leaf_free, leaf);
-        let entry = self.leaves.get_mut(leaf as usize);
-        entry.next = free;
-        entry.order = 0;
-        entry.live = DEAD;
+        self.free_leaf(leaf);
         self.leaf_live -= 1;
     }
 
@@ -387,6 +470,12 @@ impl Index {
         u32::try_from(next).ok()
     }
 
+    /// Puts a leaf on the free list.
+    fn free_leaf(&mut self, leaf: u32) {
+        let next = core::mem::replace(&mut self.leaf_free, leaf);
+        self.leaves.get_mut(leaf as usize).next = next;
+    }
+
     /// Leaves ever made: numbers below this may be in use.
     pub(crate) const fn leaf_high(&self) -> u32 {
         self.leaf_high
@@ -399,36 +488,40 @@ impl Index {
 
     /// Whether the leaf of this number is in use.
     pub(crate) fn is_live(&self, leaf: u32) -> bool {
-        self.leaves.get(leaf as usize).live != DEAD
+        leaf != 0 && self.leaves.get(leaf as usize).head() != Head::FREE
     }
 
     /// Whether the leaf of this number is in use for values of `pool`.
     pub(crate) fn is_of(&self, leaf: u32, pool: u16) -> bool {
+        if leaf == 0 {
+            return false;
+        }
         let leaf = self.leaves.get(leaf as usize);
-        leaf.live != DEAD && leaf.pool == pool && leaf.chunk != ROOT_CHUNK
+        leaf.head().pool() == pool && leaf.chunk != ROOT_CHUNK
     }
 
     /// The name of a leaf.
     pub(crate) fn key(&self, leaf: u32) -> LeafKey {
         let leaf = self.leaves.get(leaf as usize);
-        LeafKey { object: leaf.object, chunk: leaf.chunk, pool: leaf.pool }
+        LeafKey { object: leaf.object, chunk: leaf.chunk, pool: leaf.head().pool() }
     }
 
     /// What a root leaf says.
     pub(crate) fn root(&self, leaf: u32) -> Root {
-        Root::from_bits(self.leaves.get(leaf as usize).slots)
+        Root::from_bits(self.leaves.get(leaf as usize).slot.load(Ordering::Relaxed))
     }
 
     /// Changes a root leaf.
     pub(crate) fn set_root(&mut self, leaf: u32, root: Root) {
-        self.leaves.get_mut(leaf as usize).slots = root.bits();
+        self.leaves.get(leaf as usize).slot.store(root.bits(), Ordering::Relaxed);
     }
 
     fn take_run(&mut self, order: u32, budget: &Budget) -> Option<u32> {
         let found = (order..=LEAF_SHIFT).find(|&o| self.run_free[o as usize] != NONE);
         let (run, mut have) = if let Some(have) = found {
             let run = self.run_free[have as usize];
-            self.run_free[have as usize] = *self.runs.get(run as usize) as u32;
+            self.run_free[have as usize] =
+                self.runs.get(run as usize).load(Ordering::Relaxed) as u32;
             (run, have)
         } else {
             let run = self.run_high;
@@ -447,7 +540,7 @@ impl Index {
 
     fn free_run(&mut self, run: u32, order: u32) {
         let next = core::mem::replace(&mut self.run_free[order as usize], run);
-        *self.runs.get_mut(run as usize) = u64::from(next);
+        self.runs.get(run as usize).store(next.into(), Ordering::Relaxed);
     }
 }
 

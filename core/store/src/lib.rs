@@ -20,12 +20,15 @@ mod listing;
 mod migrate;
 mod pools;
 mod put;
+mod reopen;
 mod reserved;
 mod scratch;
 mod shard;
 mod slot;
 mod store;
+mod tables;
 
+pub use client::ClientInfo;
 pub use config::{ClientConfig, Config, Dedup, DiskConfig};
 pub use error::Error;
 pub use get::PageRef;

@@ -1,10 +1,11 @@
 //! Pools: making, joining, leaving, destroying.
 
 use spillway_tiers::sync::{AtomicU64, Ordering};
-use spillway_tiers::{Use, Zeroed, zeroed_slice};
+use spillway_tiers::{Table, Use, Zeroed};
 use spillway_types::{ClientId, Lifetime, PoolId, PoolInfo, PoolSpec, Sharing};
 
 use crate::client::client_number;
+use crate::config::ClientConfig;
 use crate::error::Error;
 use crate::index::{Index, LEAF_SLOTS};
 use crate::migrate::Flushed;
@@ -14,7 +15,7 @@ use crate::slot::CLIENTS_MAX;
 use crate::store::Store;
 
 /// Handles to pools that a store can have at the same time.
-const HANDLES_MAX: usize = 8192;
+pub(crate) const HANDLES_MAX: usize = 8192;
 /// Pools that a store can have at the same time; their numbers are below this.
 pub(crate) const POOLS_MAX: usize = HANDLES_MAX;
 /// Pools whose counters lie together.
@@ -76,12 +77,37 @@ impl Access {
 }
 
 #[derive(Debug)]
-struct Handle {
+#[repr(C)]
+pub(crate) struct Handle {
     /// The [`PoolId`], 0 when free.
     id: AtomicU64,
     access: AtomicU64,
     /// Pages set aside.
     reserved_pages: AtomicU64,
+    /// The UUID of a shared pool, low half first. Only kept, not looked at.
+    uuid: [AtomicU64; 2],
+}
+
+impl Handle {
+    /// The pool's id and what it stands for, if it is in use.
+    pub(crate) fn record(&self) -> Option<(PoolId, Access)> {
+        let id = self.id.load(Ordering::Acquire);
+        (id != 0).then(|| (PoolId(id), Access::from_bits(self.access.load(Ordering::Relaxed))))
+    }
+
+    /// What kind of pool it is of, and the pages set aside for it.
+    pub(crate) fn spec(&self, access: Access) -> (PoolSpec, u64) {
+        let lifetime = if access.ephemeral { Lifetime::Ephemeral } else { Lifetime::Persistent };
+        let [low, high] = [0, 1].map(|half: usize| self.uuid[half].load(Ordering::Relaxed));
+        let uuid = u128::from(low) | u128::from(high) << 64;
+        let sharing = if access.shared { Sharing::Shared { uuid } } else { Sharing::Private };
+        (PoolSpec { lifetime, sharing }, self.reserved_pages.load(Ordering::Relaxed))
+    }
+}
+
+/// Tells whether a pool's id can be that of handle number `place`, and its serial number.
+pub(crate) const fn serial_at(id: PoolId, place: usize) -> Option<u64> {
+    if id.0 as usize % HANDLES_MAX == place { Some(id.0 / HANDLES_MAX as u64) } else { None }
 }
 
 // SAFETY: atomics, for which zero is a value.
@@ -108,14 +134,10 @@ impl PoolShard {
 /// the lock of its shard.
 #[derive(Debug)]
 pub(crate) struct Pools {
-    handles: Box<[Handle]>,
+    pub(crate) handles: Table<Handle>,
 }
 
 impl Pools {
-    pub(crate) fn new() -> Self {
-        Self { handles: zeroed_slice(HANDLES_MAX) }
-    }
-
     #[inline]
     fn handle(&self, id: PoolId) -> &Handle {
         &self.handles[id.0 as usize % HANDLES_MAX]
@@ -161,9 +183,8 @@ pub(crate) struct Pool {
 /// What changes rarely, behind one lock.
 #[derive(Debug, Default)]
 pub(crate) struct Control {
-    pub(crate) serial: u64,
     /// The number of the pool that was made last.
-    last_number: u16,
+    pub(crate) last_number: u16,
     pub(crate) pools: Vec<Pool>,
     /// Who may join which shared pool.
     pub(crate) authorised: Vec<(ClientId, u128)>,
@@ -172,8 +193,17 @@ pub(crate) struct Control {
 }
 
 impl Control {
+    /// The number of a client's sharing domain.
+    pub(crate) fn domain_of(&mut self, client: usize, config: ClientConfig) -> Result<u16, Error> {
+        match config.domain {
+            // A client alone is a domain of its own.
+            None => Ok(client as u16),
+            Some(domain) => Ok(CLIENTS_MAX as u16 + self.domain_place(domain)?),
+        }
+    }
+
     /// The place of a sharing domain, which it keeps for good.
-    pub(crate) fn domain_place(&mut self, domain: u32) -> Result<u16, Error> {
+    fn domain_place(&mut self, domain: u32) -> Result<u16, Error> {
         if let Some(place) = self.domains.iter().position(|&known| known == domain) {
             return Ok(place as u16);
         }
@@ -242,24 +272,19 @@ impl Store {
         pool: Pool,
     ) -> Result<PoolId, Error> {
         let mut pool = pool;
-        let id = self.add_member(control, client, &pool)?;
+        let id = self.add_member(client, &pool)?;
         pool.members.push((client, id));
         control.last_number = pool.number;
         control.pools.push(pool);
         Ok(id)
     }
 
-    fn add_member(
-        &self,
-        control: &mut Control,
-        client: ClientId,
-        pool: &Pool,
-    ) -> Result<PoolId, Error> {
+    /// Gives a client a handle to a pool. Callers hold the lock of the control plane.
+    fn add_member(&self, client: ClientId, pool: &Pool) -> Result<PoolId, Error> {
         let free =
             (0..HANDLES_MAX).find(|&n| self.pools.handles[n].id.load(Ordering::Relaxed) == 0);
         let place = free.ok_or(Error::TableFull)?;
-        control.serial += 1;
-        let id = PoolId(control.serial * HANDLES_MAX as u64 + place as u64);
+        let id = PoolId(self.tables.next_serial() * HANDLES_MAX as u64 + place as u64);
         let access = Access {
             pool: pool.number,
             client: client_number(client) as u16,
@@ -269,6 +294,10 @@ impl Store {
         };
         let handle = &self.pools.handles[place];
         handle.reserved_pages.store(pool.reserved_pages, Ordering::Relaxed);
+        if let Sharing::Shared { uuid } = pool.spec.sharing {
+            let halves = [uuid as u64, (uuid >> 64) as u64];
+            handle.uuid.iter().zip(halves).for_each(|(at, half)| at.store(half, Ordering::Relaxed));
+        }
         handle.access.store(access.to_bits(), Ordering::Release);
         handle.id.store(id.0, Ordering::Release);
         Ok(id)
@@ -291,7 +320,7 @@ impl Store {
             return Ok(Some(member.1));
         }
         let mut pool = control.pools.swap_remove(at);
-        let id = self.add_member(control, client, &pool);
+        let id = self.add_member(client, &pool);
         pool.members.extend(id.iter().map(|&id| (client, id)));
         control.pools.push(pool);
         id.map(Some)

@@ -2,10 +2,10 @@
 
 use spillway_tiers::blade::Blade;
 use spillway_tiers::sync::{AtomicU64, Lock, Ordering};
-use spillway_tiers::{Arena, Budget, Cells, Files, GrowArray, Large, Use, zeroed_slice};
+use spillway_tiers::{Arena, Backing, Budget, Cells, Files, GrowArray, Large, Table, Use};
 use spillway_types::{ClientId, PAGE_BYTES, Statistics};
 
-use crate::client::{Client, ClientShard, client_id, client_number};
+use crate::client::{Client, ClientInfo, ClientShard, client_id, client_number};
 use crate::config::{ClientConfig, Config, Dedup};
 use crate::error::Error;
 use crate::index::Index;
@@ -14,6 +14,7 @@ use crate::migrate::Flushed;
 use crate::pools::{Control, POOLS_MAX, PoolShard, Pools};
 use crate::shard::SHARDS;
 use crate::slot::CLIENTS_MAX;
+use crate::tables::{Opened, Tables};
 
 /// Least capacity: a chunk of frames for each lane, and an index.
 const CAPACITY_MIN_BYTES: u64 = 1 << 20;
@@ -32,9 +33,10 @@ pub struct Store {
     pub(crate) files: Option<Files>,
     pub(crate) blade: Option<Blade>,
     pub(crate) shards: Box<[Lock<Index>]>,
-    pub(crate) clients: Box<[Client]>,
+    pub(crate) tables: Tables,
+    pub(crate) clients: Table<Client>,
     /// No client has a number beyond this.
-    clients_high: AtomicU64,
+    pub(crate) clients_high: AtomicU64,
     pub(crate) client_shards: GrowArray<ClientShard>,
     pub(crate) pools: Pools,
     /// Pages of each pool in each shard.
@@ -56,6 +58,20 @@ pub struct Store {
     pub(crate) instance: u64,
 }
 
+/// Tells whether a store can be so.
+pub(crate) fn check(config: &Config) -> Result<(), Error> {
+    if config.capacity_bytes < CAPACITY_MIN_BYTES {
+        return Err(Error::Config("less than 1 MiB of capacity"));
+    }
+    if config.capacity_bytes > CAPACITY_MAX_BYTES {
+        return Err(Error::Config("more than 256 GiB of capacity"));
+    }
+    if config.backing == Backing::Memfd && config.disk.is_some() {
+        return Err(Error::Config("a store in memfds has no disk: its files would not be kept"));
+    }
+    Ok(())
+}
+
 impl Store {
     /// Opens an empty store.
     ///
@@ -63,33 +79,33 @@ impl Store {
     /// [`Error::Config`] for a capacity that cannot be served, [`Error::Io`] when address space or
     /// the disk directory are refused.
     pub fn open(config: Config) -> Result<Self, Error> {
-        if config.capacity_bytes < CAPACITY_MIN_BYTES {
-            return Err(Error::Config("less than 1 MiB of capacity"));
-        }
-        if config.capacity_bytes > CAPACITY_MAX_BYTES {
-            return Err(Error::Config("more than 256 GiB of capacity"));
-        }
-        let (seed, instance) = (random()?, random()?);
+        check(&config)?;
         let shares = config.dedup != Dedup::Off;
         let arena = Arena::open(config.capacity_bytes, config.backing, shares)?;
+        let opened = Tables::open(&config, random()?, random()?)?;
+        Self::with(config, arena, opened)
+    }
+
+    /// A store without clients in some memory.
+    pub(crate) fn with(config: Config, arena: Arena, opened: Opened) -> Result<Self, Error> {
+        let Opened { tables, clients, pools } = opened;
         let files = match &config.disk {
             Some(disk) => Some(Files::open(&disk.dir, disk.capacity_bytes)?),
             None => None,
         };
-        // A fair share of address space for each shard, of both leaves and slots, which together
-        // are more than its part of memory; only what is used takes memory.
-        let shard_bytes = (config.capacity_bytes as usize / SHARDS).max(1 << 20);
-        let shards = Index::open(SHARDS, shard_bytes, seed)?.into_iter().map(Lock::new).collect();
         Ok(Self {
             arena,
             cells: Cells::default(),
             files,
             blade: None,
-            shards,
-            clients: zeroed_slice(CLIENTS_MAX),
+            shards: tables.index(&config).into_iter().map(Lock::new).collect(),
+            seed: tables.seed(),
+            instance: tables.instance(),
+            tables,
+            clients,
             clients_high: AtomicU64::new(0),
             client_shards: GrowArray::reserve(CLIENTS_MAX * SHARDS)?,
-            pools: Pools::new(),
+            pools,
             pool_shards: GrowArray::reserve(PoolShard::count(POOLS_MAX))?,
             control: Lock::new(Control::default()),
             flush_log: Lock::new(Vec::new()),
@@ -98,8 +114,6 @@ impl Store {
             clock: AtomicU64::new(0),
             ephemeral_values: AtomicU64::new(0),
             demote_turn: AtomicU64::new(0),
-            seed,
-            instance,
             config,
         })
     }
@@ -121,15 +135,20 @@ impl Store {
         }
         let high = self.clients_high.load(Ordering::Relaxed).max(number as u64);
         self.clients_high.store(high, Ordering::Release);
-        control.serial += 1;
-        let id = client_id(control.serial, number);
-        let domain = match config.domain {
-            // A client alone is a domain of its own.
-            None => number as u16,
-            Some(domain) => CLIENTS_MAX as u16 + control.domain_place(domain)?,
-        };
-        self.clients[number].open(id, config.target_pages, domain);
+        let id = client_id(self.tables.next_serial(), number);
+        let domain = control.domain_of(number, config)?;
+        self.clients[number].open(id, config, domain);
         Ok(id)
+    }
+
+    /// The clients there are, with the settings that they have now.
+    pub fn clients(&self) -> Vec<ClientInfo> {
+        let _control = self.control.lock();
+        let info = |client: &Client| {
+            let id = ClientId(client.id.load(Ordering::Relaxed));
+            (id.0 != 0).then(|| ClientInfo { id, config: client.config() })
+        };
+        self.clients.iter().filter_map(info).collect()
     }
 
     /// The place of a client in the table.

@@ -4,11 +4,12 @@
 //! a lock of its own; a caller names the lane it prefers. A frame has a reference count: one
 //! reference for each index entry that names it and one for each reader that copies from it.
 
+mod rebuild;
 mod reserve;
 
 use core::ops::Deref;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use crate::dedup::Shared;
 use crate::meta::Meta;
@@ -41,10 +42,11 @@ struct Chunk {
     next: AtomicU32,
     /// Which lane; `LANES` is the lane of spans, and those above are reserves.
     lane: AtomicU32,
-    unused: u32,
+    /// 1 for a chunk that was found in use while the arena is rebuilt.
+    claimed: AtomicU32,
 }
 
-// SAFETY: atomics and an integer, for which zero is a value.
+// SAFETY: atomics, for which zero is a value.
 unsafe impl Zeroed for Chunk {}
 
 /// Chunks of a lane that have something free, most recently freed first.
@@ -89,13 +91,39 @@ impl Arena {
     /// An arena whose chunks, together with all else that takes from [`Self::budget`], stay within
     /// `capacity_bytes`. `shares` makes [`Self::store_shared`] find equal pages.
     pub fn open(capacity_bytes: u64, backing: Backing, shares: bool) -> io::Result<Self> {
-        let chunks = (capacity_bytes / CHUNK_BYTES as u64) as usize;
+        Self::over(
+            Region::reserve(Self::region_bytes(capacity_bytes), backing)?,
+            capacity_bytes,
+            shares,
+        )
+    }
+
+    /// An arena in memory that another process kept: all of it is unknown at first. The index says
+    /// what is in use ([`Self::claim`], [`Cells::claim`](crate::Cells::claim)), and then
+    /// [`Self::settle`] makes the rest free.
+    ///
+    /// # Errors
+    /// As for [`Region::adopt`].
+    pub fn take_over(capacity_bytes: u64, file: OwnedFd, shares: bool) -> io::Result<Self> {
+        let region = Region::adopt(file, Self::region_bytes(capacity_bytes))?;
+        let committed_bytes = region.bytes();
+        let arena = Self::over(region, capacity_bytes, shares)?;
+        arena.spare.lock().committed_bytes = committed_bytes;
+        Ok(arena)
+    }
+
+    const fn region_bytes(capacity_bytes: u64) -> usize {
+        (capacity_bytes / CHUNK_BYTES as u64) as usize * CHUNK_BYTES
+    }
+
+    fn over(region: Region, capacity_bytes: u64, shares: bool) -> io::Result<Self> {
+        let chunks = region.bytes() / CHUNK_BYTES;
         let budget = Budget::new(capacity_bytes);
         let frames_max = chunks * CHUNK_FRAMES as usize;
         let shared = if shares { Some(Shared::open(frames_max, &budget)?) } else { None };
         Ok(Self {
             shared,
-            region: Region::reserve(chunks * CHUNK_BYTES, backing)?,
+            region,
             frames: GrowArray::reserve(frames_max)?,
             chunks: GrowArray::reserve(chunks)?,
             lanes: core::array::from_fn(|_| Apart(Lock::new(Lane { first: NONE, free: 0 }))),
@@ -113,7 +141,7 @@ impl Arena {
     }
 
     /// The descriptor of a memfd's arena.
-    pub fn descriptor(&self) -> Option<RawFd> {
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.region.descriptor()
     }
 

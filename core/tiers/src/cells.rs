@@ -3,7 +3,11 @@
 //! A span of eight frames is cut into cells of one size; sizes are multiples of 128 bytes. A cell
 //! begins with the same [`Meta`] that a frame has. Cells are zeroed when they are freed.
 
+mod rebuild;
+
 use core::ops::Deref;
+
+pub use rebuild::Claims;
 
 use crate::arena::{Arena, NONE, SPAN_FRAMES};
 use crate::meta::Meta;

@@ -6,8 +6,8 @@
 use core::ops::Range;
 
 use crate::arena::{Arena, NONE};
-use crate::cells::{CELL_BYTES_MAX, Cells};
-use spillway_types::PAGE_BYTES;
+use crate::cells::{CELL_BYTES_MAX, Cells, Claims};
+use spillway_types::{PAGE_BYTES, VALUE_BYTES_MAX};
 
 const WORD: usize = size_of::<u32>();
 const FIRST_HEAD_WORDS: usize = 3;
@@ -90,6 +90,38 @@ impl<'a> Large<'a> {
             self.arena.release(frame);
         }
         None
+    }
+
+    /// Claims all memory of a value that another process stored: see
+    /// [`Arena::take_over`](crate::Arena::take_over). Gives its length in bytes, or `None` when this cannot
+    /// be a value.
+    pub fn claim(self, claims: &mut Claims, cell: u32) -> Option<usize> {
+        let length = claims.peek(self.arena, cell)? as usize;
+        if !(PAGE_BYTES + 1..=VALUE_BYTES_MAX).contains(&length) {
+            return None;
+        }
+        let claim_cell = |claims: &mut Claims, cell, bytes| {
+            self.cells.claim(self.arena, claims, cell, bytes).then_some(())
+        };
+        let claim_frame = |frame| (self.arena.claim(frame, 0) == Some(1)).then_some(());
+        let frames = length / PAGE_BYTES;
+        let mut cell = cell;
+        for (number, group) in groups(frames).enumerate() {
+            let words = head_words(number) + group.len();
+            claim_cell(claims, cell, words * WORD)?;
+            let content = self.cells.content(self.arena, cell);
+            (words - group.len()..words).try_for_each(|at| claim_frame(word(content, at)))?;
+            if number == 0 {
+                let rest_at = word(content, 1);
+                match length % PAGE_BYTES {
+                    0 => {}
+                    rest @ 1..=CELL_BYTES_MAX => claim_cell(claims, rest_at, rest)?,
+                    _ => claim_frame(rest_at)?,
+                }
+            }
+            cell = word(content, head_words(number) - 1);
+        }
+        Some(length)
     }
 
     /// Bytes of the value whose map begins at `cell`.

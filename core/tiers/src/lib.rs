@@ -18,11 +18,11 @@ pub mod sync;
 mod uniform;
 
 pub use arena::{Arena, CHUNK_BYTES, NONE, Pinned, RESERVES_MAX};
-pub use cells::{CELL_BYTES_MAX, CellPin, Cells};
+pub use cells::{CELL_BYTES_MAX, CellPin, Cells, Claims};
 pub use file::{FILES_MAX, Files, SLOTS_MAX, SlotRead, WRITE_PAGES_MAX, Written};
 pub use large::{Large, LargePin};
 pub use meta::Meta;
-pub use region::{Backing, Budget, GrowArray, Region, Use, Zeroed, zeroed_slice};
+pub use region::{Backing, Budget, GrowArray, Region, Table, Use, Zeroed, zeroed_slice};
 pub use uniform::{fill_word, uniform_word};
 
 use spillway_types::PAGE_BYTES;

@@ -32,6 +32,15 @@ impl Meta {
         self.references.store(1, Ordering::Relaxed);
     }
 
+    /// Starts anew, with `references`, whatever a process before this one left here.
+    pub(crate) fn reset(&self, references: u16) {
+        for link in [&self.prev, &self.next, &self.back] {
+            link.store(0, Ordering::Relaxed);
+        }
+        self.stamp.store(0, Ordering::Relaxed);
+        self.references.store(references, Ordering::Relaxed);
+    }
+
     /// Adds a reference to an object that is known to have one. False when there are too many.
     #[inline]
     #[must_use]

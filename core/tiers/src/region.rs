@@ -4,10 +4,10 @@ use core::ffi::c_void;
 use core::marker::PhantomData;
 use core::ptr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, MemfdFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
 use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use spillway_types::PAGE_BYTES;
 pub enum Backing {
     /// Private anonymous memory: a fork inherits a consistent copy.
     Anonymous,
-    /// A memfd, which other processes can map.
+    /// A memfd of fixed length, which lives on while any process has its descriptor.
     Memfd,
 }
 
@@ -58,6 +58,11 @@ impl Budget {
             .is_ok()
     }
 
+    /// Takes `bytes` whether or not they fit: they are in use already.
+    pub(crate) fn charge(&self, bytes: u64) {
+        self.taken.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// Bytes that are kept for others.
     fn kept_from(&self, to: Use) -> u64 {
         let kept = match to {
@@ -89,6 +94,9 @@ impl Budget {
     }
 }
 
+/// A memfd that cannot change its length: no access to its mapping ends in SIGBUS.
+const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
 /// A reserved range of addresses. Parts are committed before use and released when empty.
 #[derive(Debug)]
 pub struct Region {
@@ -107,45 +115,60 @@ impl Region {
     /// Reserves `bytes` (whole pages) of address space; no memory is taken yet.
     pub fn reserve(bytes: usize, backing: Backing) -> io::Result<Self> {
         let bytes = bytes.max(PAGE_BYTES).next_multiple_of(PAGE_BYTES);
-        let flags = MapFlags::NORESERVE;
-        let (base, file) = match backing {
+        let region = match backing {
             Backing::Anonymous => {
+                let flags = MapFlags::NORESERVE | MapFlags::PRIVATE;
                 // SAFETY: a new mapping at an address of the kernel's choice.
                 let base = unsafe {
-                    rustix::mm::mmap_anonymous(
-                        ptr::null_mut(),
-                        bytes,
-                        ProtFlags::empty(),
-                        flags | MapFlags::PRIVATE,
-                    )?
+                    rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::empty(), flags)?
                 };
-                (base, None)
+                Self { base: base.cast(), bytes, file: None }
             }
             Backing::Memfd => {
-                let file = rustix::fs::memfd_create("spillway-store", MemfdFlags::CLOEXEC)?;
+                let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+                let file = rustix::fs::memfd_create("spillway-store", flags)?;
                 rustix::fs::ftruncate(&file, bytes as u64)?;
-                // SAFETY: a new mapping at an address of the kernel's choice.
-                let base = unsafe {
-                    rustix::mm::mmap(
-                        ptr::null_mut(),
-                        bytes,
-                        ProtFlags::empty(),
-                        flags | MapFlags::SHARED,
-                        file.as_fd(),
-                        0,
-                    )?
-                };
-                (base, Some(file))
+                rustix::fs::fcntl_add_seals(&file, FIXED | SealFlags::SEAL)?;
+                Self::map(file, bytes, ProtFlags::empty())?
             }
         };
-        let region = Self { base: base.cast(), bytes, file };
-        // SAFETY: the advice concerns the mapping just made and changes no byte of it.
+        region.advise()?;
+        Ok(region)
+    }
+
+    /// Takes the memory over that another process kept in a memfd: all of it is committed.
+    ///
+    /// # Errors
+    /// `InvalidData` when the file has another length, or can be cut.
+    pub fn adopt(file: OwnedFd, bytes: usize) -> io::Result<Self> {
+        let bytes = bytes.max(PAGE_BYTES).next_multiple_of(PAGE_BYTES);
+        let length = rustix::fs::fstat(&file)?.st_size;
+        let sealed = rustix::fs::fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(FIXED));
+        if length != bytes as i64 || !sealed {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let region = Self::map(file, bytes, ProtFlags::READ | ProtFlags::WRITE)?;
+        region.advise()?;
+        Ok(region)
+    }
+
+    fn map(file: OwnedFd, bytes: usize, rights: ProtFlags) -> io::Result<Self> {
+        let flags = MapFlags::NORESERVE | MapFlags::SHARED;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base =
+            unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, rights, flags, file.as_fd(), 0)? };
+        Ok(Self { base: base.cast(), bytes, file: Some(file) })
+    }
+
+    fn advise(&self) -> io::Result<()> {
+        let (base, bytes) = (self.base.cast(), self.bytes);
+        // SAFETY: the advice concerns a mapping just made and changes no byte of it.
         unsafe {
             rustix::mm::madvise(base, bytes, Advice::LinuxDontDump)?;
             // A kernel without huge pages does not know this advice; then there is no need of it.
             let _ = rustix::mm::madvise(base, bytes, Advice::LinuxNoHugepage);
         }
-        Ok(region)
+        Ok(())
     }
 
     /// Start of the range.
@@ -160,8 +183,8 @@ impl Region {
     }
 
     /// The descriptor of a memfd's region.
-    pub fn descriptor(&self) -> Option<RawFd> {
-        self.file.as_ref().map(AsRawFd::as_raw_fd)
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
     }
 
     fn address(&self, offset: usize, bytes: usize) -> *mut c_void {
@@ -227,6 +250,8 @@ pub unsafe trait Zeroed {}
 unsafe impl Zeroed for u32 {}
 // SAFETY: plain integers.
 unsafe impl Zeroed for u64 {}
+// SAFETY: transparent over a plain integer.
+unsafe impl Zeroed for core::sync::atomic::AtomicU64 {}
 // SAFETY: transparent over a plain integer.
 unsafe impl Zeroed for AtomicU8 {}
 // SAFETY: transparent over a plain integer.
@@ -308,6 +333,37 @@ impl<T: Zeroed> GrowArray<T> {
         true
     }
 
+    /// Makes at least `len` elements usable that a process before this one has used, with what they
+    /// hold. False when there is no room for so many. Their memory is in use, so it is charged
+    /// whether or not it fits.
+    #[must_use]
+    pub fn restore(&self, len: usize, budget: &Budget) -> bool {
+        let Some(needed) = len.checked_mul(size_of::<T>()) else { return false };
+        let needed = needed.next_multiple_of(PAGE_BYTES);
+        let committed = self.committed_bytes.load(Ordering::Relaxed) as usize;
+        if needed <= committed {
+            return true;
+        }
+        let step = needed - committed;
+        if needed > self.bytes || self.region.commit(self.start + committed, step).is_err() {
+            return false;
+        }
+        budget.charge(step as u64);
+        self.committed_bytes.store(needed as u64, Ordering::Release);
+        true
+    }
+
+    /// Makes an array of which no element can be used yet zeros, whatever was there.
+    pub fn forget(&self) -> io::Result<()> {
+        assert!(self.is_empty());
+        self.region.release(self.start, self.bytes)
+    }
+
+    /// Elements that there is room for.
+    pub const fn room(&self) -> usize {
+        self.bytes / size_of::<T>()
+    }
+
     #[inline(always)]
     fn base(&self) -> *mut T {
         // SAFETY: the part lies within the region, as was checked when it was made.
@@ -345,5 +401,53 @@ impl<T: Zeroed> GrowArray<T> {
         assert!(at < self.len());
         // SAFETY: as in `get`; the array is borrowed mutably.
         unsafe { &mut *self.base().add(at) }
+    }
+}
+
+/// A table of fixed length in a part of a region, which begins with zeros.
+#[derive(Debug)]
+pub struct Table<T> {
+    start: *const T,
+    len: usize,
+    /// Keeps the mapping.
+    _region: Arc<Region>,
+}
+
+// SAFETY: the elements are reached by shared reference only.
+unsafe impl<T: Sync> Send for Table<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Table<T> {}
+
+impl<T: Zeroed> Table<T> {
+    /// Bytes that [`Self::within`] takes for `len` elements.
+    pub const fn bytes_for(len: usize) -> usize {
+        (len * size_of::<T>()).next_multiple_of(PAGE_BYTES)
+    }
+
+    /// A table of `len` elements at `next`, which moves behind it, and commits it.
+    ///
+    /// # Errors
+    /// Of committing.
+    ///
+    /// # Panics
+    /// When the region ends before.
+    pub fn within(region: &Arc<Region>, next: &mut usize, len: usize) -> io::Result<Self> {
+        let (at, bytes) = (*next, Self::bytes_for(len));
+        *next += bytes;
+        region.commit(at, bytes)?;
+        // SAFETY: committing checked that the part lies within the region.
+        let start = unsafe { region.base().add(at).cast() };
+        Ok(Self { start, len, _region: region.clone() })
+    }
+}
+
+impl<T> core::ops::Deref for Table<T> {
+    type Target = [T];
+
+    #[inline(always)]
+    fn deref(&self) -> &[T] {
+        // SAFETY: committed memory, aligned to pages, zeroed or written as T, which `Zeroed` says
+        // is a value; the region lives as long as this.
+        unsafe { core::slice::from_raw_parts(self.start, self.len) }
     }
 }

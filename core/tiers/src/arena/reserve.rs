@@ -37,12 +37,64 @@ struct State {
     open: bool,
 }
 
+impl State {
+    const EMPTY: Self =
+        Self { lane: Lane { first: NONE, free: 0 }, empty: NONE, chunks: 0, open: false };
+}
+
+impl Reserve {
+    /// Chunks that it takes to set `frames` aside.
+    pub(super) fn chunks_for(frames: u64) -> Option<u32> {
+        let frames = frames.checked_add(SLACK_FRAMES)?;
+        u32::try_from(frames.div_ceil(CHUNK_FRAMES.into())).ok()
+    }
+
+    /// Takes a chunk that has frames in use, and `free` others, from a process before this one.
+    pub(super) fn settle(&self, arena: &Arena, chunk: u32, free: u64) {
+        let mut state = self.0.lock();
+        if state.chunks == 0 {
+            *state = State::EMPTY;
+        }
+        state.chunks += 1;
+        state.lane.free += free;
+        if free != 0 {
+            arena.link(&mut state.lane, chunk);
+        }
+    }
+
+    /// Opens it with at least `chunks`. False when there are not so many, or it is open.
+    pub(super) fn open_again(&self, arena: &Arena, number: u16, chunks: u32) -> bool {
+        let mut state = self.0.lock();
+        if state.open {
+            return false;
+        }
+        if state.chunks == 0 {
+            *state = State::EMPTY;
+        }
+        while state.chunks < chunks {
+            let Some(chunk) = arena.chunk_in_any_case() else { return false };
+            arena.join_reserve(chunk, number.into(), &mut state.empty);
+            state.chunks += 1;
+        }
+        state.open = true;
+        true
+    }
+}
+
 impl Arena {
+    /// Makes a chunk without memory one of a reserve.
+    fn join_reserve(&self, chunk: u32, number: usize, empty: &mut u32) {
+        let entry = self.chunk(chunk);
+        entry.lane.store((LANES + 1 + number) as u32, Ordering::Relaxed);
+        entry.free.store(u64::MAX, Ordering::Relaxed);
+        entry.next.store(*empty, Ordering::Relaxed);
+        *empty = chunk;
+    }
+
     /// Sets `frames` aside. Gives the reserve's number, which is not 0, or `None` when memory has no
     /// room for them and what is known about them. Callers open one at a time.
     pub fn open_reserve(&self, frames: u64) -> Option<u16> {
-        let frames = frames.checked_add(SLACK_FRAMES)?;
-        let chunks = u32::try_from(frames.div_ceil(CHUNK_FRAMES.into())).ok()?;
+        let chunks = Reserve::chunks_for(frames)?;
         let bytes = u64::from(chunks) * CHUNK_BYTES as u64;
         let number = (1..RESERVES_MAX).find(|&number| {
             let state = self.reserves[number].0.lock();
@@ -58,14 +110,10 @@ impl Arena {
                 self.give_back_all(first);
                 return None;
             };
-            let entry = self.chunk(chunk);
-            entry.lane.store((LANES + 1 + number) as u32, Ordering::Relaxed);
-            entry.free.store(u64::MAX, Ordering::Relaxed);
-            entry.next.store(first, Ordering::Relaxed);
-            first = chunk;
+            self.join_reserve(chunk, number, &mut first);
         }
-        let lane = Lane { first: NONE, free: 0 };
-        *self.reserves[number].0.lock() = State { lane, empty: first, chunks, open: true };
+        let state = State { empty: first, chunks, open: true, ..State::EMPTY };
+        *self.reserves[number].0.lock() = state;
         let high = self.reserves_high.load(Ordering::Relaxed).max(number as u32);
         self.reserves_high.store(high, Ordering::Release);
         Some(number as u16)
