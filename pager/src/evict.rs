@@ -1,35 +1,31 @@
 //! Choosing victims and taking them out.
 //!
 //! A hand goes round over the addresses and takes a window of 64 pages at a time. Its resident
-//! pages are marked [`State::Leaving`] and moved to staging by one call; from there they go to the
-//! store, or wait in the victim pool first. A page whose copy is still in the store is not sent.
+//! pages are marked [`State::Leaving`] and moved to staging by one call; from there `retire` brings
+//! them to the store, at once or after a wait in the victim pool.
 
 use crate::pager::{EVICTOR_PLACE, Pager};
 use crate::staging::SPARE_WINDOW;
 use crate::table::{Entry, Leaf, State, WINDOW_PAGES, leaf_end, place};
-use crate::tree::Notice;
 use rustix::io::Errno;
 use rustix::mm::Advice;
 use rustix::thread::{futex, sched_yield};
 use spillway_platform::PAGE_SIZE;
 use spillway_platform::memory::{advise, residency};
 use spillway_store::Scratch;
-use spillway_types::Put;
 use std::sync::atomic::Ordering;
 
-const WINDOW_BYTES: usize = WINDOW_PAGES * PAGE_SIZE;
+pub(crate) const WINDOW_BYTES: usize = WINDOW_PAGES * PAGE_SIZE;
 /// How often a fault waits for another task's eviction before it goes over the budget.
 const PATIENCE: usize = 10_000;
 /// Windows tried in one turn when the kernel refuses all their pages.
 const TRIES: usize = 64;
 /// How often the kernel may ask to try a page again.
-const AGAIN_MAX: usize = 16;
+pub(crate) const AGAIN_MAX: usize = 16;
 /// A move of one window takes microseconds; after this long it is lost, ns.
 const LOST_NS: u64 = 20_000_000_000;
 /// How long nobody tries again after nothing could leave, ns.
 const STUCK_NS: u64 = 20_000_000;
-/// Pages that a full store moves on at a time.
-const MAKE_ROOM_PAGES: usize = 64;
 /// Pages that the evictor packs at a time when nothing is to be evicted.
 const PACK_PAGES: usize = 64;
 
@@ -111,7 +107,7 @@ impl Pager {
             let oldest = turn.oldest(0);
             drop(turn);
             match oldest {
-                Some(window) => return self.retire(window, desk),
+                Some(window) => return self.retire(window, desk.map(|desk| &mut desk.scratch)),
                 None => sched_yield(),
             }
             return true;
@@ -135,7 +131,7 @@ impl Pager {
         }
         let due = turn.oldest(self.pool_pages());
         drop(turn);
-        let kept = due.is_some_and(|due| !self.retire(due, desk));
+        let kept = due.is_some_and(|due| !self.retire(due, desk.map(|desk| &mut desk.scratch)));
         let progress = moved > 0 && !kept;
         if !progress {
             self.stuck_until_ns.store(crate::link::now_ns() + STUCK_NS, Ordering::Relaxed);
@@ -304,93 +300,6 @@ impl Pager {
         moved
     }
 
-    /// Writes a pooled window back to the store and frees its memory. False when
-    /// all of it had to stay, no tier taking more.
-    fn retire(&self, window: u16, mut desk: Option<&mut Desk>) -> bool {
-        let base = usize::from(window) * WINDOW_PAGES;
-        let (mut freed, mut kept, mut waiting) = (0, 0, 0u64);
-        for slot in base..base + WINDOW_PAGES {
-            if self.staging.note(slot).address.load(Ordering::Acquire) == 0 {
-                continue;
-            }
-            let Some((address, leaf, seen)) = self.take_from_pool(slot) else {
-                // Forgotten by the program: it goes with the window. A rescue takes its note away.
-                freed += i64::from(self.staging.note(slot).address.load(Ordering::Acquire) != 0);
-                continue;
-            };
-            let scratch = desk.as_deref_mut().map(|desk| &mut desk.scratch);
-            let new = self.write_back(slot, address, scratch);
-            match new.state() {
-                State::Far => {
-                    freed += 1;
-                    self.count_far(1);
-                }
-                State::Resident => {
-                    kept += 1;
-                    leaf.resident.fetch_add(1, Ordering::Relaxed);
-                }
-                State::Pooled => waiting |= 1 << (slot - base),
-                _ => freed += 1,
-            }
-            let waited = leaf.settle(place(address), new);
-            if waited || seen.has(Entry::WAITED) {
-                self.main().wake(address, PAGE_SIZE);
-            }
-        }
-        self.uncharge(freed);
-        self.empty(window, waiting);
-        freed > 0 || kept == 0
-    }
-
-    /// Drops the pages of a window that were dealt with; those that still wait stay pooled.
-    fn empty(&self, window: u16, waiting: u64) {
-        let base = usize::from(window) * WINDOW_PAGES;
-        for page in (0..WINDOW_PAGES).filter(|page| waiting & 1 << page == 0) {
-            self.staging.note(base + page).address.store(0, Ordering::Release);
-            if waiting != 0 {
-                let _ = advise(
-                    self.staging.slot_address(base + page),
-                    PAGE_SIZE,
-                    Advice::LinuxDontNeed,
-                );
-            }
-        }
-        if waiting == 0 {
-            let _ =
-                advise(self.staging.window_address(window), WINDOW_BYTES, Advice::LinuxDontNeed);
-            self.staging.turn().give_back(window);
-        } else {
-            self.staging.turn().pool(window, waiting.count_ones() as usize);
-        }
-    }
-
-    /// Marks a pooled page as leaving; None when it is not in this slot any more. A rescue or a
-    /// remapping that is under way is waited for.
-    fn take_from_pool(&self, slot: usize) -> Option<(usize, &Leaf, Entry)> {
-        let note = &self.staging.note(slot).address;
-        loop {
-            let address = note.load(Ordering::SeqCst) as usize;
-            if address == 0 {
-                return None;
-            }
-            let Some(leaf) = self.table.find(address) else { self.broken(line!()) };
-            let at = place(address);
-            let seen = leaf.load(at);
-            let here = seen.handle() == slot as u64;
-            match seen.state() {
-                State::Pooled | State::Filling if here => {
-                    let pooled = seen.state() == State::Pooled;
-                    if pooled && leaf.exchange(at, seen, seen.to(State::Leaving)) {
-                        return Some((address, leaf, seen));
-                    }
-                    sched_yield();
-                }
-                _ if note.load(Ordering::SeqCst) as usize == address => return None,
-                _ => {}
-            }
-        }
-    }
-
     /// Whether a page arrived in staging although it isn't resident there: the kernel may have
     /// swapped it. Asked by moving it to the spare slot and back. The caller has the turn.
     fn is_staged(&self, window: u16, page: usize) -> bool {
@@ -404,110 +313,6 @@ impl Pager {
             self.broken(line!());
         }
         true
-    }
-
-    /// Stores a staged page, or finds that the store has it already. When every tier refuses, the
-    /// page goes back to the program, above its budget.
-    fn write_back(&self, slot: usize, address: usize, scratch: Option<&mut Scratch>) -> Entry {
-        let counters = self.counters();
-        let clean = self.staging.note(slot).handle.load(Ordering::Acquire);
-        if clean != 0 {
-            counters.evictions.fetch_add(1, Ordering::Relaxed);
-            counters.evictions_clean.fetch_add(1, Ordering::Relaxed);
-            return Entry::new(State::Far, clean);
-        }
-        self.link.transfer(1);
-        let handle = self.fresh_handle();
-        // SAFETY: the staged page is mapped, only this task works on its slot (the entry is
-        // marked), and no thread of the program can reach it.
-        let page = unsafe { &*(self.staging.slot_address(slot) as *const [u8; PAGE_SIZE]) };
-        let stored = match scratch {
-            Some(scratch) => self.store_packed(handle, page, scratch),
-            None => matches!(self.store.put(self.pool, Self::key(handle), page), Put::Stored),
-        };
-        if stored {
-            counters.evictions.fetch_add(1, Ordering::Relaxed);
-            Entry::new(State::Far, handle)
-        } else {
-            self.keep(slot, address)
-        }
-    }
-
-    /// Stores a page off the fault path. A store that is full first makes room: by moving its
-    /// coldest pages to the next tier, by giving up copies of pages that are resident.
-    fn store_packed(&self, handle: u64, page: &[u8], scratch: &mut Scratch) -> bool {
-        let key = Self::key(handle);
-        for attempt in 0..3 {
-            if let Put::Stored = self.store.put_compressed(self.pool, key, page, scratch) {
-                return true;
-            }
-            let made_room = match attempt {
-                0 => self.store.demote(MAKE_ROOM_PAGES, scratch) > 0,
-                1 => self.give_up_clean(MAKE_ROOM_PAGES) > 0,
-                _ => false,
-            };
-            if !made_room && attempt == 1 {
-                break;
-            }
-        }
-        self.say_full();
-        false
-    }
-
-    /// Tells the user, once, that no tier takes more.
-    fn say_full(&self) {
-        if self.told_full.swap(1, Ordering::Relaxed) != 0 {
-            return;
-        }
-        let pid = self.slot.pid.load(Ordering::Relaxed);
-        match self.store.take_disk_error() {
-            Some(errno) => {
-                self.tree.notify(Notice::DiskFailed, pid, errno.raw_os_error() as u64);
-            }
-            None => self.tree.notify(Notice::StoreFull, pid, self.excess(0).max(0) as u64),
-        }
-    }
-
-    /// Frees the store's copies of resident pages; they are dirty from now on.
-    fn give_up_clean(&self, most: usize) -> usize {
-        let mut given = 0;
-        let all = self.regions.lock().all().to_vec();
-        for region in all {
-            self.table.for_each(region.start, region.end, |_, leaf, at| {
-                let seen = leaf.load(at);
-                if given < most && seen.state() == State::Resident && seen.has(Entry::CLEAN) {
-                    let dirty = seen.without(Entry::CLEAN).without(u64::MAX << 16);
-                    if leaf.exchange(at, seen, dirty) {
-                        self.flush(seen.handle());
-                        given += 1;
-                    }
-                }
-            });
-        }
-        given
-    }
-
-    /// Puts a page that no tier takes back into the program.
-    fn keep(&self, slot: usize, address: usize) -> Entry {
-        self.counters().store_refusals.fetch_add(1, Ordering::Relaxed);
-        let staged = self.staging.slot_address(slot);
-        let resident = Entry::new(State::Resident, 0).with(Entry::REFUSED);
-        for _ in 0..AGAIN_MAX {
-            let mut done = self.main().move_in(address, staged);
-            if done.stopped == Some(Errno::INVAL) {
-                // A mapping that pages can't be moved to, read-only say, takes a copy.
-                done = self.main().copy(address, staged as *const u8, PAGE_SIZE, false);
-            }
-            match done.stopped {
-                None => return resident,
-                Some(Errno::AGAIN) => sched_yield(),
-                // The mapping is gone, and with it the need for the page.
-                Some(Errno::NOENT | Errno::SRCH) => return Entry::NONE,
-                Some(_) => self.broken(line!()),
-            }
-        }
-        // An event waits to be followed, perhaps by whoever waits for this task.
-        Entry::new(State::Pooled, slot as u64)
     }
 
     /// Pages that the kernel would not move because a fork shares them get a copy of their own,

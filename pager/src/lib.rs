@@ -2,9 +2,9 @@
 //!
 //! The way of a page: a fault arrives (`handler`, or the SIGBUS handler of the in-thread
 //! mode), [`fault`] looks the page up in the [`table`] and brings it in from the store; `evict`
-//! chooses victims, moves them to `staging` and from there to the store. `program` is what the
-//! program's threads tell, `fork` what happens when it forks, [`tree`] what all processes of a
-//! run share.
+//! chooses victims and moves them to `staging`, `retire` from there to the store. `program` is
+//! what the program's threads tell, `fork` what happens when it forks, [`tree`] what all processes
+//! of a run share.
 //!
 //! All of this runs inside a foreign program, much of it on tasks that no C library knows: no
 //! thread-local storage, no locks of the standard library, system calls by rustix.
@@ -20,6 +20,7 @@ mod program;
 pub mod regions;
 mod registrar;
 mod rest;
+mod retire;
 mod staging;
 mod start;
 pub mod streams;

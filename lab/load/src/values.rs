@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use rand::rngs::SmallRng;
-use rand::{RngCore, SeedableRng};
+use rand::{Rng, SeedableRng};
 
 /// Where the text is from: what every Debian has, licences, copyright notices, and Perl's library.
 const TEXT_SOURCES: [&str; 3] =
