@@ -1,11 +1,12 @@
 # make demo    installs what is missing, builds, and runs memcached in an eighth of its memory
 # make test    installs what is missing, and runs everything that CI runs
 # make build   builds the command and the library that it preloads
+# make install-lib PREFIX=/usr/local   builds and installs the C library, its header and pkg-config file
 
 SHELL := /bin/bash
 export PATH := $(HOME)/.cargo/bin:$(CURDIR)/target/tools:$(PATH)
 
-.PHONY: demo test build tools
+.PHONY: demo test build install-lib tools
 
 demo: tools
 	@lab/setup demo
@@ -19,6 +20,20 @@ test: tools
 
 build: tools
 	@cargo build --release --locked --package spillway --package spillway-preload
+
+PREFIX ?= /usr/local
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+
+install-lib: tools
+	@cargo build --release --locked --package libspillway
+	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
+	install -m 755 target/release/libspillway.so $(DESTDIR)$(PREFIX)/lib/libspillway.so.$(VERSION)
+	ln -sf libspillway.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libspillway.so.0
+	ln -sf libspillway.so.0 $(DESTDIR)$(PREFIX)/lib/libspillway.so
+	install -m 644 target/release/libspillway.a $(DESTDIR)$(PREFIX)/lib/
+	install -m 644 clients/c/include/spillway.h $(DESTDIR)$(PREFIX)/include/
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' clients/c/spillway.pc.in \
+	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/spillway.pc
 
 # A C compiler and linker, and Rust as rust-toolchain.toml names it.
 tools:

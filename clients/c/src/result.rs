@@ -1,0 +1,101 @@
+//! The numbers that functions give, and the text of the last error.
+
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_int};
+
+use spillway_client::{Error, Get, Put, Refusal};
+
+/// `SPILLWAY_OK`.
+pub const OK: c_int = 0;
+const MISS: c_int = 1;
+const SHORT: c_int = 2;
+const REFUSED_AT_TARGET: c_int = 3;
+const REFUSED_FULL: c_int = 4;
+const REFUSED_FROZEN: c_int = 5;
+/// `SPILLWAY_ERROR_ARGUMENT`.
+pub const ARGUMENT: c_int = -1;
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// The text of the thread's last error.
+pub fn last() -> *const c_char {
+    LAST.with_borrow(|text| text.as_ptr())
+}
+
+fn remember(text: String) {
+    let text = CString::new(text).unwrap_or_default();
+    // A thread that is about to end may have lost it; then there is nobody to read it either.
+    let _ = LAST.try_with(|last| last.replace(text));
+}
+
+/// An argument that can't be.
+#[cold]
+pub fn argument(what: &str) -> c_int {
+    remember(format!("wrong argument: {what}"));
+    ARGUMENT
+}
+
+/// The number of an error, whose text is kept.
+#[cold]
+pub fn error(error: &Error) -> c_int {
+    remember(error.to_string());
+    match error {
+        Error::Url { .. } | Error::Secret { .. } => -2,
+        Error::Connect { .. } | Error::Unreachable(_) => -3,
+        Error::Refused { .. } => -4,
+        Error::Lost => -5,
+        Error::Timeout => -6,
+        Error::Forked => -7,
+        Error::NoPool | Error::PoolLost => -8,
+        Error::Unauthorised | Error::NoSharedPool => -9,
+        Error::Lifetime => -10,
+        Error::Full => -11,
+        Error::Length { .. } => -12,
+        Error::Corrupt => -13,
+        Error::Protocol(_) => -14,
+        Error::Io(_) => -15,
+        Error::Failed(_) => -16,
+    }
+}
+
+/// What `good` makes of an outcome, or the number of its error.
+pub fn answer<T>(outcome: Result<T, Error>, good: impl FnOnce(T) -> c_int) -> c_int {
+    match outcome {
+        Ok(value) => good(value),
+        Err(problem) => error(&problem),
+    }
+}
+
+/// The number of a put's answer.
+pub fn put(put: Put) -> c_int {
+    match put {
+        Put::Stored => OK,
+        Put::Refused(Refusal::AtTarget) => REFUSED_AT_TARGET,
+        Put::Refused(Refusal::Frozen) => REFUSED_FROZEN,
+        Put::Refused(Refusal::NodeFull) => REFUSED_FULL,
+        Put::Refused(Refusal::NoPool) => error(&Error::NoPool),
+        Put::Refused(Refusal::Length) => argument("the length of a value"),
+    }
+}
+
+/// The number of a get's answer; `length` gets the value's bytes.
+pub fn get(got: Get, length: impl FnOnce(usize)) -> c_int {
+    match got {
+        Get::Hit(bytes) => {
+            length(bytes);
+            OK
+        }
+        Get::Short(bytes) => {
+            length(bytes);
+            SHORT
+        }
+        Get::Miss => MISS,
+    }
+}
+
+/// The number for a value that is there or not.
+pub const fn there(there: bool) -> c_int {
+    if there { OK } else { MISS }
+}

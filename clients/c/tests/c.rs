@@ -1,0 +1,109 @@
+//! A C program that makes every call, linked both ways, over the stores of this host.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use spillway_ring::Server;
+use spillway_store::{ClientConfig, ClientId, Store};
+use spillway_types::{Access, Admitted, Denied, Identity, Limits};
+
+const HEADER: &str = include_str!("../include/spillway.h");
+
+/// Everybody is the same client.
+struct Open(ClientId);
+
+impl Access for Open {
+    fn admit(&self, _: Identity<'_>) -> Result<Admitted, Denied> {
+        let limits = Limits { connections_max: 9, operations_max: 999, bytes_max: 1 << 30 };
+        Ok(Admitted { client: self.0, limits })
+    }
+
+    fn leave(&self, _: ClientId) {}
+
+    fn host_secret(&self, _: &str, _: &mut [u8; 64]) -> Option<usize> {
+        None
+    }
+}
+
+/// A file that cargo has built beside this test.
+fn built(name: &str) -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    let folders = [own.parent().unwrap(), own.parent().unwrap().parent().unwrap()];
+    let found = folders.iter().map(|folder| folder.join(name)).find(|path| path.exists());
+    found.unwrap_or_else(|| panic!("{name} is not beside {}", own.display()))
+}
+
+fn run(program: &str, arguments: &[&OsStr]) -> String {
+    let output = Command::new(program).args(arguments).output().expect(program);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {}: {said}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Compiles the program against a library in `folder`; gives the program.
+fn compile(folder: &Path, name: &str, link: &[&OsStr]) -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = folder.join(name);
+    let mut arguments: Vec<&OsStr> =
+        ["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1"].map(OsStr::new).to_vec();
+    let (source, include) = (here.join("tests/program.c"), here.join("include"));
+    arguments.extend([source.as_os_str(), "-I".as_ref(), include.as_os_str()]);
+    arguments.extend(["-o".as_ref(), program.as_os_str()]);
+    arguments.extend(link);
+    run("cc", &arguments);
+    program
+}
+
+#[test]
+fn a_c_program_makes_every_call_of_both_libraries() {
+    let folder = tempfile::tempdir().unwrap();
+    // As installed: the name that the linker looks for, and the one that the loader does.
+    let library = built("libspillway.so");
+    for name in ["libspillway.so", "libspillway.so.0"] {
+        std::os::unix::fs::symlink(&library, folder.path().join(name)).unwrap();
+    }
+    let rpath = format!("-Wl,-rpath,{}", folder.path().display());
+    let search = format!("-L{}", folder.path().display());
+    let link = [OsStr::new(&search), "-lspillway".as_ref(), rpath.as_ref()];
+    let dynamic = compile(folder.path(), "dynamic", &link);
+    let archive = built("libspillway.a");
+    let needed = ["-lpthread", "-ldl", "-lm", "-lgcc_s", "-lc"].map(OsStr::new);
+    let link = [&[archive.as_os_str()][..], &needed].concat();
+    let whole = compile(folder.path(), "static", &link);
+    let needs = run("readelf", &["-d".as_ref(), dynamic.as_os_str()]);
+    assert!(needs.contains("[libspillway.so.0]"), "{needs}");
+
+    let store = Arc::new(Store::open(spillway_store::Config::embedded(256 << 20)).unwrap());
+    for program in [dynamic, whole] {
+        let client = store.add_client(ClientConfig::default()).unwrap();
+        store.authorise(client, 0xab01 << 112).unwrap();
+        let socket = folder.path().join("ring.sock");
+        let listener = Server::bind(&socket).unwrap();
+        let open = Arc::new(Open(client));
+        let _server =
+            Server::start(listener, store.clone(), open, spillway_ring::Config::default()).unwrap();
+        for url in ["embed:?capacity=128M".to_owned(), format!("ring:{}", socket.display())] {
+            let said = run(program.to_str().unwrap(), &[OsStr::new(&url)]);
+            assert_eq!(said, "all calls are right\n");
+        }
+        store.remove_client(client).unwrap();
+    }
+}
+
+#[test]
+fn the_header_has_what_the_library_exports() {
+    let symbols =
+        run("nm", &["-D".as_ref(), "--defined-only".as_ref(), built("libspillway.so").as_os_str()]);
+    let exported: BTreeSet<&str> =
+        symbols.lines().filter_map(|line| line.split(" T ").nth(1)).collect();
+    let words = HEADER.split(|c: char| !(c.is_ascii_alphanumeric() || "_(".contains(c)));
+    let declared: BTreeSet<&str> = words
+        .filter_map(|word| word.split_once('('))
+        .map(|(name, _)| name)
+        .filter(|name| name.starts_with("spillway_"))
+        .collect();
+    assert_eq!(exported, declared);
+}
