@@ -4,9 +4,7 @@
 //! within some ten. So a few threads may poll for a short while, and the clients that poll for their
 //! answers find a core free.
 
-use std::num::NonZero;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// Looks at the condition between two looks at the clock.
@@ -20,10 +18,10 @@ pub struct Pollers {
 }
 
 impl Pollers {
-    /// Threads poll for `time`; half as many at the same time as there are cores.
-    pub fn new(time: Duration) -> Self {
-        let cores = thread::available_parallelism().map_or(1, NonZero::get) as u32;
-        Self { free: AtomicU32::new(cores / 2), time }
+    /// At most `most` threads at the same time poll for `time`.
+    pub fn new(most: u32, time: Duration) -> Self {
+        let most = if time.is_zero() { 0 } else { most };
+        Self { free: AtomicU32::new(most), time }
     }
 
     /// Looks at `there` until it is true, for as long as threads poll; whether it became true.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::num::NonZero;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,11 +39,16 @@ pub struct Config {
     pub connections_max: usize,
     /// How long a ring that has become empty is looked at before its thread sleeps.
     pub poll: Duration,
+    /// Threads that may do so at the same time. Each keeps a core busy while its client has something
+    /// to do.
+    pub pollers_max: u32,
 }
 
 impl Default for Config {
+    /// Half as many pollers as there are cores, so that the clients that poll find cores free.
     fn default() -> Self {
-        Self { connections_max: 256, poll: Duration::from_micros(50) }
+        let cores = thread::available_parallelism().map_or(1, NonZero::get) as u32;
+        Self { connections_max: 256, poll: Duration::from_micros(50), pollers_max: cores / 2 }
     }
 }
 
@@ -112,7 +118,7 @@ impl Server {
             store,
             instance: u64::from_ne_bytes(instance),
             account: Account::default(),
-            pollers: Pollers::new(config.poll),
+            pollers: Pollers::new(config.pollers_max, config.poll),
             stopping: AtomicBool::new(false),
         });
         let open = Arc::new(Open::default());

@@ -7,6 +7,7 @@
 mod metadata;
 mod pager;
 mod replacement;
+mod ring;
 mod rows;
 mod sides;
 mod spec;
@@ -36,7 +37,8 @@ pub fn run(name: &str, json: bool) -> anyhow::Result<()> {
         "store" => store::run()?,
         "pager" => pager::run()?,
         "replacement" => replacement::run()?,
-        _ => anyhow::bail!("no benchmark is called {name}: store, pager, replacement"),
+        "ring" => ring::run()?,
+        _ => anyhow::bail!("no benchmark is called {name}: store, pager, replacement, ring"),
     };
     report.print(json)?;
     ensure!(report.failures.is_empty(), "{} runs failed, see above", report.failures.len());
