@@ -100,6 +100,47 @@ enum Source<'a> {
     Buffer(&'a PageBuf),
 }
 
+/// A value that was looked up: it stays as it was at that moment, and where it is, as long as this
+/// lives, even when it is flushed meanwhile.
+#[derive(Debug)]
+pub struct Value<'a> {
+    store: &'a Store,
+    pool: PoolId,
+    key: Key,
+    held: Held<'a>,
+}
+
+impl<'a> Value<'a> {
+    /// Shows the value to `take`, in parts with their offsets: where it lies, or from `scratch`. Gives
+    /// what the value is still held by, so that several can be let go together.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] and [`Error::Io`] when it cannot be had back from a lower tier.
+    #[inline]
+    pub fn show(
+        self,
+        scratch: &mut PageBuf,
+        mut take: impl FnMut(usize, &[u8]),
+    ) -> Result<(Get, Shown<'a>), Error> {
+        let Self { store, pool, key, held } = self;
+        if let Held::Disk(_) | Held::Blade(_) = held {
+            let Some(page) = store.page_of(held, pool, key, scratch)? else {
+                return Ok((Get::Miss, Shown(Held::Miss)));
+            };
+            take(0, &*page);
+            return Ok((Get::Hit(PAGE_BYTES), Shown(Held::Miss)));
+        }
+        let got = held.show(scratch, &mut take)?;
+        Ok((got, Shown(held)))
+    }
+}
+
+/// Keeps a value that was shown until it is dropped, which takes a locked instruction: between copies it
+/// would wait for all that was written.
+#[derive(Debug)]
+#[must_use]
+pub struct Shown<'a>(#[expect(dead_code, reason = "held to be dropped")] Held<'a>);
+
 static ZERO: PageBuf = PageBuf::ZERO;
 
 impl<'a> PageRef<'a> {
@@ -193,32 +234,19 @@ impl Store {
         self.page_of(held, pool, key, scratch)
     }
 
-    /// Shows a value of at most `room` bytes to `take`, in parts with their offsets: where it lies,
-    /// or from `scratch`. For readers that hand the bytes on and must not copy them twice. Private
-    /// ephemeral pools lose the value by that.
+    /// Looks a value of at most `room` bytes up, for [`Value::show`]. For readers that hand the bytes
+    /// on and must not copy them twice. Private ephemeral pools lose the value by that.
     ///
     /// # Errors
     /// As for [`Store::get`].
-    pub fn read(
-        &self,
-        pool: PoolId,
-        key: Key,
-        room: usize,
-        scratch: &mut PageBuf,
-        mut take: impl FnMut(usize, &[u8]),
-    ) -> Result<Get, Error> {
+    pub fn look_up(&self, pool: PoolId, key: Key, room: usize) -> Result<Value<'_>, Error> {
         let held = self.hold(pool, key, room, true)?;
-        if let Held::Disk(_) | Held::Blade(_) = held {
-            let Some(page) = self.page_of(held, pool, key, scratch)? else { return Ok(Get::Miss) };
-            take(0, &*page);
-            return Ok(Get::Hit(PAGE_BYTES));
-        }
-        held.show(scratch, &mut take)
+        Ok(Value { store: self, pool, key, held })
     }
 
-    /// Like [`Store::read`], and the value is gone afterwards, in one step: of several that take it
-    /// one gets it, and no value is lost that nobody was shown. `take` may be shown a value more
-    /// than once; the last time counts.
+    /// Shows a value of at most `room` bytes to `take`, as [`Value::show`] does, and removes it in the
+    /// same step: of several that take it one gets it, and no value is lost that nobody was shown.
+    /// `take` may be shown a value more than once; the last time counts.
     ///
     /// # Errors
     /// As for [`Store::get`].

@@ -31,7 +31,7 @@ mod tables;
 pub use client::ClientInfo;
 pub use config::{ClientConfig, Config, Dedup, DiskConfig};
 pub use error::Error;
-pub use get::PageRef;
+pub use get::{PageRef, Shown, Value};
 pub use migrate::Flushed;
 pub use scratch::Scratch;
 pub use spillway_tiers::{Backing, PageBuf};

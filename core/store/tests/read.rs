@@ -29,11 +29,10 @@ fn value(number: u32, bytes: usize) -> Vec<u8> {
 
 fn read(store: &Store, pool: PoolId, key: Key, room: usize) -> (Get, Vec<u8>) {
     let (mut shown, mut scratch) = (vec![0; room], PageBuf::ZERO);
-    let got = store
-        .read(pool, key, room, &mut scratch, |at, part| {
-            shown[at..][..part.len()].copy_from_slice(part);
-        })
-        .expect("read");
+    let value = store.look_up(pool, key, room).expect("look up");
+    let (got, _held) = value
+        .show(&mut scratch, |at, part| shown[at..][..part.len()].copy_from_slice(part))
+        .expect("show");
     (got, shown)
 }
 

@@ -25,6 +25,9 @@ use crate::region::Region;
 /// A client that says nothing for so long after it has connected is sent away.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Commands that are begun before the first of them is finished.
+const STEP: u32 = 16;
+
 /// What all connections share.
 #[derive(Debug)]
 pub struct Shared {
@@ -85,7 +88,7 @@ pub fn serve(shared: &Shared, socket: &OwnedFd, admitted: Admitted) -> Result<()
         }
     };
     welcome(socket, geometry, shared.instance, file)?;
-    let session = Session::new(shared.store.clone(), admitted.client);
+    let session = Session::new(&shared.store, admitted.client);
     let mut ring = Ring { shared, socket, region: &region, session, taken: 0 };
     let ended = ring.run();
     region.discard();
@@ -158,7 +161,7 @@ struct Ring<'a> {
     shared: &'a Shared,
     socket: &'a OwnedFd,
     region: &'a Region,
-    session: Session,
+    session: Session<'a>,
     /// Commands taken out of the queue so far.
     taken: u32,
 }
@@ -182,32 +185,31 @@ impl Ring<'_> {
                 ));
             }
             worked = true;
-            for _ in 0..waiting {
-                self.step();
-            }
-            fence(Ordering::SeqCst);
-            self.wake_client();
+            self.step(waiting.min(STEP));
         }
         Ok(())
     }
 
-    /// Carries the next command out.
+    /// Carries the next `count` commands out, at most [`STEP`].
     #[inline]
-    fn step(&mut self) {
-        let command = self.region.command(self.taken);
-        let (status, result) = self.session.execute(self.region, &command);
-        let count = self.taken;
-        self.taken = count.wrapping_add(1);
-        let completion = Completion {
-            result,
-            queue_head: self.taken as u16,
-            queue: 1,
-            id: command.id,
-            status,
-            phase: false,
-        };
-        self.region.complete(count, completion);
-        self.wake_client();
+    fn step(&mut self, count: u32) {
+        let mut begun = [const { None }; STEP as usize];
+        for (at, place) in (0..count).zip(&mut begun) {
+            let command = self.region.command(self.taken.wrapping_add(at));
+            *place = Some((command.id, self.session.begin(self.region, &command)));
+        }
+        let mut shown = [const { None }; STEP as usize];
+        for (begun, shown) in begun.into_iter().flatten().zip(&mut shown) {
+            let (id, begun) = begun;
+            let (status, result, held) = self.session.finish(self.region, begun);
+            *shown = held;
+            let number = self.taken;
+            self.taken = number.wrapping_add(1);
+            let queue_head = self.taken as u16;
+            let completion = Completion { result, queue_head, queue: 1, id, status, phase: false };
+            self.region.complete(number, completion);
+            self.wake_client();
+        }
     }
 
     /// Wakes the client if it sleeps. A client whose socket is full has wake-ups to read already.
@@ -223,6 +225,8 @@ impl Ring<'_> {
     /// sleeps until the client sends a wake-up.
     fn wait(&self, worked: bool) -> Result<Waited, Ended> {
         let there = || {
+            // What was completed last is seen by a client that fell asleep meanwhile.
+            self.wake_client();
             self.region.submitted().load(Ordering::Relaxed) != self.taken
                 || self.shared.stopping.load(Ordering::Relaxed)
         };
@@ -231,7 +235,8 @@ impl Ring<'_> {
         }
         let asleep = self.region.server_asleep();
         asleep.store(1, Ordering::Relaxed);
-        // Either this sees the doorbell, or who rings it sees that there is somebody to wake.
+        // Either this sees the doorbell, or who rings it sees that there is somebody to wake; and the
+        // same for completions.
         fence(Ordering::SeqCst);
         if there() {
             asleep.store(0, Ordering::Relaxed);

@@ -1,9 +1,9 @@
 //! Carrying commands out: each was copied from the region, is checked here, and names data that may
 //! change at any time.
 
-use std::sync::Arc;
-
-use spillway_store::{ClientId, Error, Get, Key, PageBuf, PoolId, Put, Refusal, Store};
+use spillway_store::{
+    ClientId, Error, Get, Key, PageBuf, PoolId, Put, Refusal, Shown, Store, Value,
+};
 use spillway_types::{PAGE_BYTES, VALUE_BYTES_MAX};
 use spillway_wire::kv::{self, CreatePool, KeyList, PoolEntry, admin, io, store_option};
 use spillway_wire::nvme::{Command, DataPointer, Direction, Status};
@@ -18,8 +18,8 @@ const KEYS_MAX: usize = 4096;
 
 /// What is kept of a connection between its commands.
 #[derive(Debug)]
-pub struct Session {
-    store: Arc<Store>,
+pub struct Session<'a> {
+    store: &'a Store,
     client: ClientId,
     pools: PoolTable,
     /// Takes values of a page or less out of the region before they are looked at, and unpacked pages
@@ -31,6 +31,15 @@ pub struct Session {
 
 /// How a command went, and its result.
 type Outcome = Result<u64, Failed>;
+
+/// A command that was begun.
+#[derive(Debug)]
+pub enum Begun<'a> {
+    /// It is carried out: its status and result.
+    Done(Status, u64),
+    /// A value was found, and is to be copied to this offset of the data area.
+    Found(Value<'a>, usize),
+}
 
 /// A status other than success, and the result with it.
 #[derive(Clone, Copy, Debug)]
@@ -61,31 +70,80 @@ impl From<Error> for Failed {
     }
 }
 
-impl Session {
+impl<'a> Session<'a> {
     /// Begins for `client`.
-    pub fn new(store: Arc<Store>, client: ClientId) -> Self {
+    pub fn new(store: &'a Store, client: ClientId) -> Self {
         let (pools, page) = (PoolTable::default(), Box::new(PageBuf::ZERO));
         Self { store, client, pools, page, value: Vec::new() }
     }
 
-    /// Carries a command out: its status and result.
+    /// Carries a command out, but for copying a value to the data area. What takes locked instructions
+    /// comes before the copies of several commands: each would wait for the copy before it.
     #[inline]
-    pub fn execute(&mut self, region: &Region, command: &Command) -> (Status, u64) {
-        match self.dispatch(region, command) {
-            Ok(result) => (Status::SUCCESS, result),
-            Err(Failed(status, result)) => (status, result),
+    pub fn begin(&mut self, region: &Region, command: &Command) -> Begun<'a> {
+        let outcome = match command.opcode {
+            io::RETRIEVE => match self.look_up(region, command) {
+                Ok(value) => return Begun::Found(value, command.data.address as usize),
+                Err(failed) => Err(failed),
+            },
+            _ => self.dispatch(region, command),
+        };
+        match outcome {
+            Ok(result) => Begun::Done(Status::SUCCESS, result),
+            Err(Failed(status, result)) => Begun::Done(status, result),
         }
     }
 
-    fn dispatch(&mut self, region: &Region, command: &Command) -> Outcome {
+    /// Copies a value that was found; the status and result of its command, and what still holds it.
+    #[inline]
+    pub fn finish(
+        &mut self,
+        region: &Region,
+        begun: Begun<'a>,
+    ) -> (Status, u64, Option<Shown<'a>>) {
+        let (value, offset) = match begun {
+            Begun::Done(status, result) => return (status, result, None),
+            Begun::Found(value, offset) => (value, offset),
+        };
+        match value.show(&mut self.page, |at, part| region.write(offset + at, part)) {
+            // One that is longer than the room for it is not given at all; the length says so.
+            Ok((Get::Hit(bytes) | Get::Short(bytes), shown)) => {
+                (Status::SUCCESS, bytes as u64, Some(shown))
+            }
+            Ok((Get::Miss, shown)) => (Status::KEY_NOT_FOUND.finally(), 0, Some(shown)),
+            Err(error) => {
+                let Failed(status, result) = error.into();
+                (status, result, None)
+            }
+        }
+    }
+
+    /// Checks what every command must have right.
+    #[inline]
+    fn check(region: &Region, command: &Command) -> Result<(), Status> {
         if command.flags != Command::SGL {
-            return Err(Status::INVALID_FIELD.finally().into());
+            return Err(Status::INVALID_FIELD.finally());
         }
-        if Direction::of(command.opcode) != Some(Direction::None) {
-            check_data(region, &command.data)?;
+        match Direction::of(command.opcode) {
+            Some(Direction::None) => Ok(()),
+            _ => check_data(region, &command.data),
         }
+    }
+
+    /// The value that a command asks for.
+    #[inline]
+    fn look_up(&mut self, region: &Region, command: &Command) -> Result<Value<'a>, Failed> {
+        Self::check(region, command)?;
+        let (pool, key) = self.place(command)?;
+        if command.cdw10 != command.data.bytes {
+            return Err(Status::DATA_LENGTH.finally().into());
+        }
+        Ok(self.store.look_up(pool, key, command.data.bytes as usize)?)
+    }
+
+    fn dispatch(&mut self, region: &Region, command: &Command) -> Outcome {
+        Self::check(region, command)?;
         match command.opcode {
-            io::RETRIEVE => self.retrieve(region, command, false),
             io::STORE => self.put(region, command),
             io::DELETE => {
                 let (pool, key) = self.place(command)?;
@@ -95,7 +153,7 @@ impl Session {
                 let (pool, key) = self.place(command)?;
                 if self.store.exists(pool, key) { Ok(0) } else { missing() }
             }
-            io::TAKE => self.retrieve(region, command, true),
+            io::TAKE => self.take(region, command),
             io::LIST => self.list(region, command),
             io::FLUSH_OBJECT => {
                 let pool = self.pool(command.namespace)?;
@@ -121,7 +179,7 @@ impl Session {
     /// The pool of a number, among this client's alone.
     #[inline]
     fn pool(&mut self, number: u32) -> Result<PoolId, Failed> {
-        let found = self.pools.find(&self.store, self.client, number);
+        let found = self.pools.find(self.store, self.client, number);
         found.ok_or(Failed(Status::INVALID_NAMESPACE.finally(), 0))
     }
 
@@ -130,21 +188,14 @@ impl Session {
         Ok((self.pool(command.namespace)?, kv::key(command)?))
     }
 
-    fn retrieve(&mut self, region: &Region, command: &Command, remove: bool) -> Outcome {
+    fn take(&mut self, region: &Region, command: &Command) -> Outcome {
         let (pool, key) = self.place(command)?;
         let (offset, room) = (command.data.address as usize, command.data.bytes);
         if command.cdw10 != room {
             return Err(Status::DATA_LENGTH.finally().into());
         }
-        let (room, page) = (room as usize, &mut *self.page);
         let take = |at: usize, part: &[u8]| region.write(offset + at, part);
-        let got = if remove {
-            self.store.take(pool, key, room, page, take)?
-        } else {
-            self.store.read(pool, key, room, page, take)?
-        };
-        match got {
-            // One that is longer than the room for it is not given at all; the length says so.
+        match self.store.take(pool, key, room as usize, &mut self.page, take)? {
             Get::Hit(bytes) | Get::Short(bytes) => Ok(bytes as u64),
             Get::Miss => missing(),
         }

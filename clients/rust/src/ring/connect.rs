@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
@@ -34,7 +35,7 @@ pub fn connect(
 ) -> Result<Connected, Error> {
     let failed =
         |source: std::io::Error| Error::Connect { peer: path.display().to_string(), source };
-    let io = |errno: rustix::io::Errno| failed(errno.into());
+    let io = |errno: Errno| failed(errno.into());
     let kind = SocketType::SEQPACKET;
     let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).map_err(io)?;
     set_socket_timeout(&socket, Timeout::Recv, Some(timeout)).map_err(io)?;
@@ -47,7 +48,13 @@ pub fn connect(
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let parts = &mut [IoSliceMut::new(&mut bytes)];
-    let received = recvmsg(&socket, parts, &mut control, RecvFlags::CMSG_CLOEXEC);
+    let mut receive = || recvmsg(&socket, parts, &mut control, RecvFlags::CMSG_CLOEXEC);
+    // A daemon that closes without having read the hello resets the connection: that is told once,
+    // before the reason that it sent.
+    let received = match receive() {
+        Err(Errno::CONNRESET) => receive(),
+        done => done,
+    };
     let length = received.map_err(io)?.bytes;
     if length == 0 {
         sent.map_err(io)?;

@@ -310,13 +310,18 @@ impl Lane {
         }))
     }
 
-    /// Tells the server of all commands that were written, and wakes it if it sleeps.
+    /// Tells the server of all commands that were written. Whoever waits for the answers wakes it if it
+    /// sleeps.
     #[inline]
     fn ring_doorbell(&self) {
-        // In one order with the server's going to sleep: one of the two sees the other.
-        self.region.submitted().swap(self.submitted, Ordering::SeqCst);
+        self.region.submitted().store(self.submitted, Ordering::Release);
+    }
+
+    /// Wakes the server if it sleeps.
+    #[inline]
+    fn wake_server(&self) {
         let asleep = self.region.server_asleep();
-        if asleep.load(Ordering::SeqCst) != 0 && asleep.swap(0, Ordering::Relaxed) != 0 {
+        if asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::Relaxed) != 0 {
             // A full socket has wake-ups that are not read yet. A closed one shows when waiting.
             let _ = send(&self.socket, &[WAKE], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         }
@@ -333,20 +338,21 @@ impl Lane {
     /// Waits until a completion is there: looks for it for a while, then sleeps.
     #[inline]
     fn wait(&mut self) -> Result<(), Error> {
-        let there = || self.region.completion(self.completed).is_some();
-        for _ in 0..LOOKS {
-            if there() {
-                return Ok(());
-            }
+        let there = || {
             core::hint::spin_loop();
+            self.region.completion(self.completed).is_some()
+        };
+        // The server may fall asleep just before it would see the doorbell, and this may see that a
+        // little later: so it is looked at time and again.
+        self.wake_server();
+        if (0..LOOKS).any(|_| there()) {
+            return Ok(());
         }
         let start = Instant::now();
         while start.elapsed() < self.poll {
-            for _ in 0..LOOKS {
-                if there() {
-                    return Ok(());
-                }
-                core::hint::spin_loop();
+            self.wake_server();
+            if (0..LOOKS).any(|_| there()) {
+                return Ok(());
             }
         }
         self.sleep()
@@ -359,8 +365,10 @@ impl Lane {
         loop {
             let asleep = self.region.client_asleep();
             asleep.store(1, Ordering::Relaxed);
-            // Either this sees the completion, or the server sees that there is somebody to wake.
+            // Either this sees the completion, or the server sees that there is somebody to wake; and
+            // the same for the doorbell.
             fence(Ordering::SeqCst);
+            self.wake_server();
             if self.region.completion(self.completed).is_some() {
                 asleep.store(0, Ordering::Relaxed);
                 return Ok(());
