@@ -55,16 +55,10 @@ pub mod admin {
     pub const LIST_POOLS: u8 = 0xce;
 }
 
-/// Bits of word 11 of Store.
+/// Bits of word 11 of Store. Those that make it depend on whether the key exists are not served.
 pub mod store_option {
-    /// Store only if the key exists.
-    pub const MUST_EXIST: u32 = 1 << 8;
-    /// Store only if the key does not exist.
-    pub const MUST_NOT_EXIST: u32 = 1 << 9;
     /// Do not compress. It is a wish; the store decides.
     pub const NO_COMPRESSION: u32 = 1 << 10;
-    /// All the options there are.
-    pub const ALL: u32 = MUST_EXIST | MUST_NOT_EXIST | NO_COMPRESSION;
 }
 
 /// Writes `key` into a command.

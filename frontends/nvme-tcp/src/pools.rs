@@ -138,7 +138,7 @@ fn read(
 fn put(store: &Store, pool: PoolId, command: &Command, data: &[u8]) -> Outcome {
     let key = kv::key(command)?;
     let options = command.cdw11 & 0xff00;
-    if options & !store_option::ALL != 0 {
+    if options & !store_option::NO_COMPRESSION != 0 {
         return Err(Status::INVALID_FIELD.finally().into());
     }
     if command.cdw10 as usize != data.len() {
@@ -183,7 +183,10 @@ fn status_of(error: &Error) -> Status {
         Error::Lifetime(_) | Error::WrongSharing | Error::Unreservable | Error::Spec(_) => {
             Status::INVALID_FIELD.finally()
         }
-        Error::Config(_) | Error::Io(_) => Status::INTERNAL,
+        error => {
+            tracing::warn!(%error, "a command of a pool failed");
+            Status::INTERNAL
+        }
     }
 }
 

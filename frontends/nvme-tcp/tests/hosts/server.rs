@@ -1,0 +1,174 @@
+//! The threads around the state machine, over loopback.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use spillway_nvme_tcp::{Config, Server};
+use spillway_types::{Key, PoolSpec};
+use spillway_wire::fabrics::{
+    ANY_CONTROLLER, Connect, ConnectData, ConnectResult, Fabrics, property,
+};
+use spillway_wire::kv;
+use spillway_wire::nvme::{Command, Completion, DataPointer, Status};
+use spillway_wire::nvme_tcp::{Framing, InitRequest, Pdu, decode};
+
+use crate::support::{ALICE, BOB, POOLS, World};
+
+fn started(world: &World) -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    Server::start(listener, Arc::clone(&world.target)).unwrap()
+}
+
+/// A host over a socket, one command at a time.
+struct Socket {
+    stream: TcpStream,
+    input: Vec<u8>,
+}
+
+impl Socket {
+    fn open(server: &Server) -> Self {
+        let stream = TcpStream::connect(server.address()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let mut socket = Self { stream, input: Vec::new() };
+        socket.send(&Pdu::InitRequest(InitRequest::default()));
+        socket.read(|pdu| matches!(pdu, Pdu::InitResponse(_)).then_some(()));
+        socket
+    }
+
+    fn queue(server: &Server, host: &str, number: u16, controller: u16) -> (Self, u16) {
+        let mut socket = Self::open(server);
+        let connect = Connect {
+            format: 0,
+            queue: number,
+            queue_entries: 127,
+            attributes: Connect::NO_FLOW_CONTROL,
+            keep_alive_ms: 0,
+        };
+        let data = ConnectData { host_id: [3; 16], controller, subsystem: POOLS, host };
+        let command = Fabrics::Connect(connect).encode(1);
+        let completion = socket.ask(command, &data.encode().unwrap());
+        assert_eq!(completion.status, Status::SUCCESS);
+        (socket, ConnectResult::decode(completion.result).controller)
+    }
+
+    /// An admin queue and an I/O queue.
+    fn association(server: &Server, host: &str) -> (Self, Self) {
+        let (mut admin, controller) = Self::queue(server, host, 0, ANY_CONTROLLER);
+        let set = Fabrics::PropertySet { offset: property::CC, wide: false, value: 0x0046_0001 };
+        assert!(admin.ask(set.encode(2), &[]).status.is_success());
+        (admin, Self::queue(server, host, 1, controller).0)
+    }
+
+    fn send(&mut self, pdu: &Pdu<'_>) {
+        let mut bytes = vec![0; 1 << 16];
+        let length = pdu.encode(Framing::default(), &mut bytes).unwrap();
+        self.stream.write_all(&bytes[..length]).unwrap();
+    }
+
+    /// Reads PDUs until one answers.
+    fn read<T>(&mut self, mut answer: impl FnMut(Pdu<'_>) -> Option<T>) -> T {
+        loop {
+            while let Some((pdu, taken)) = decode(&self.input, Framing::default(), 1 << 20).unwrap()
+            {
+                let answered = answer(pdu);
+                self.input.drain(..taken);
+                if let Some(answered) = answered {
+                    return answered;
+                }
+            }
+            let mut bytes = [0; 1 << 16];
+            let length = self.stream.read(&mut bytes).unwrap();
+            assert_ne!(length, 0, "the target closed the connection");
+            self.input.extend_from_slice(&bytes[..length]);
+        }
+    }
+
+    fn ask(&mut self, mut command: Command, data: &[u8]) -> Completion {
+        if !data.is_empty() {
+            command.data = DataPointer::in_capsule(data.len() as u32);
+        }
+        self.send(&Pdu::Command(command, data));
+        self.read(|pdu| if let Pdu::Response(completion) = pdu { Some(completion) } else { None })
+    }
+}
+
+fn pool(admin: &mut Socket) -> u32 {
+    let create = Command::new(kv::admin::CREATE_POOL, 5, 0);
+    let made = admin.ask(create, &kv::CreatePool(PoolSpec::PERSISTENT).encode());
+    assert!(made.status.is_success());
+    made.result as u32
+}
+
+#[test]
+fn values_pass_and_a_stop_ends_all_connections() {
+    let world = World::new();
+    let server = started(&world);
+    let (mut admin, mut io) = Socket::association(&server, ALICE);
+    let pool = pool(&mut admin);
+    // Many at once, as one batch.
+    for id in 0..100 {
+        let mut command = kv::store(id, pool, Key::new(1, id.into()), 4096);
+        command.data = DataPointer::in_capsule(4096);
+        io.send(&Pdu::Command(command, &[id as u8; 4096]));
+    }
+    for id in 0..100 {
+        let completion = io.read(|pdu| if let Pdu::Response(c) = pdu { Some(c) } else { None });
+        assert_eq!((completion.id, completion.status), (id, Status::SUCCESS));
+    }
+    assert_eq!(world.store.statistics(world.alice).unwrap().puts_stored, 100);
+    assert_eq!(server.connections(), 2);
+    let start = Instant::now();
+    server.stop();
+    assert!(start.elapsed() < Duration::from_secs(2));
+    assert_eq!(io.stream.read(&mut [0; 1]).unwrap(), 0);
+}
+
+#[test]
+fn an_admin_queue_that_goes_takes_its_io_queues_along() {
+    let world = World::new();
+    let server = started(&world);
+    let (admin, mut io) = Socket::association(&server, ALICE);
+    drop(admin);
+    assert_eq!(io.stream.read(&mut [0; 1]).unwrap(), 0);
+}
+
+#[test]
+fn a_host_that_receives_nothing_costs_itself_only() {
+    let world = World::with(Config { send_timeout_ms: 300, ..Config::default() });
+    let server = started(&world);
+    let (mut stuck_admin, mut stuck) = Socket::association(&server, ALICE);
+    let stuck_pool = pool(&mut stuck_admin);
+    let key = Key::new(1, 1);
+    let stored = stuck.ask(kv::store(1, stuck_pool, key, 4096), &[1; 4096]);
+    assert!(stored.status.is_success());
+    // It asks and asks, and receives no answer.
+    let retrieve = kv::retrieve(kv::io::RETRIEVE, 2, stuck_pool, key, 4096);
+    let mut bytes = [0; 128];
+    let length = Pdu::Command(retrieve, &[]).encode(Framing::default(), &mut bytes).unwrap();
+    let flood = bytes[..length].repeat(1000);
+    let flooder = std::thread::spawn(move || while stuck.stream.write_all(&flood).is_ok() {});
+    let (mut admin, mut io) = Socket::association(&server, BOB);
+    let bobs = pool(&mut admin);
+    for id in 0..200 {
+        let stored = io.ask(kv::store(id, bobs, Key::new(2, id.into()), 4096), &[2; 4096]);
+        assert!(stored.status.is_success());
+    }
+    flooder.join().unwrap();
+    let start = Instant::now();
+    while server.connections() != 3 {
+        assert!(start.elapsed() < Duration::from_secs(10), "the stuck connection stays");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn no_more_connections_than_there_may_be() {
+    let world = World::with(Config { connections_max: 2, ..Config::default() });
+    let server = started(&world);
+    let _held = Socket::association(&server, ALICE);
+    let mut third = TcpStream::connect(server.address()).unwrap();
+    third.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    assert_eq!(third.read(&mut [0; 1]).unwrap_or(0), 0);
+}
