@@ -26,6 +26,8 @@ pub(crate) const AGAIN_MAX: usize = 16;
 const LOST_NS: u64 = 20_000_000_000;
 /// How long nobody tries again after nothing could leave, ns.
 const STUCK_NS: u64 = 20_000_000;
+/// Freed values that are removed from the blade at a time.
+const TIDY_PAGES: usize = 128;
 /// Pages that the evictor packs at a time when nothing is to be evicted.
 const PACK_PAGES: usize = 64;
 
@@ -88,8 +90,9 @@ impl Pager {
             while self.excess(limit) > 0 && !self.is_stuck() && self.evict_window(Some(&mut desk)) {
                 moved = true;
             }
+            let tidied = self.store.blade().map_or(0, |blade| blade.tidy(TIDY_PAGES));
             self.publish();
-            may_pack = if wanted || moved {
+            may_pack = if wanted || moved || tidied > 0 {
                 true
             } else {
                 self.store.demote(PACK_PAGES, &mut desk.scratch) > 0

@@ -135,6 +135,8 @@ fn check(options: &Run, limits: &Limits) -> Result<Settings, Refusal> {
         compress: u32::from(options.compress == Switch::On),
         disk_path_len: 0,
         disk_path: [0; PATH_MAX],
+        supervisor_pid: std::process::id(),
+        blade: tree::BladeSettings::NONE,
     };
     if let Some(dir) = &options.disk {
         let dir = writable_dir(dir)?;

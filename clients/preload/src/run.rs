@@ -59,7 +59,7 @@ pub extern "C" fn begin(_: c_int, _: *const *const c_char, environment: *const *
     };
     let pid = std::process::id();
     spillway_pager::keep_device();
-    match Pager::new(tree, pid) {
+    match Pager::new(tree, pid, None) {
         Ok(pager) => {
             let pager: &'static Pager = Box::leak(Box::new(pager));
             match pager.start() {

@@ -135,14 +135,6 @@ impl Store {
             blade.write(contents, places, self.budget());
         }
     }
-
-    /// Deals with the blade off the way of any page: removes up to `most` values that were freed, and
-    /// tries to come back to a blade that is down. Gives how many values there were.
-    pub fn tend_blade(&self, most: usize) -> usize {
-        let Some(blade) = &self.blade else { return 0 };
-        blade.tend();
-        blade.tidy(most)
-    }
 }
 
 /// Copies or unpacks a value that was opened.

@@ -298,27 +298,35 @@ impl Store {
     }
 
     /// Makes the files of the disk tier read-only, before a fork: neither this process nor the
-    /// child frees or reuses anything in them; later page-outs go to new files.
+    /// child frees or reuses anything in them; later page-outs go to new files. ([`Blade::share`]
+    /// does the same for the blade.)
+    ///
+    /// [`Blade::share`]: spillway_tiers::blade::Blade::share
     pub fn seal_files(&self) {
         if let Some(files) = &self.files {
             files.seal();
         }
     }
 
-    /// Replaces the descriptors of all files, for a task with another descriptor table. `open` is
+    /// Replaces the descriptors of all files, of the disk tier and of a mirror, for a task with another descriptor table. `open` is
     /// given the number in the old table, whose descriptors are not closed.
     ///
     /// # Errors
     /// What `open` says.
     pub fn reopen_files(&self, open: impl FnMut(u64) -> io::Result<OwnedFd>) -> io::Result<()> {
-        self.files.as_ref().map_or(Ok(()), |files| files.reopen(open))
+        let mut open = open;
+        if let Some(files) = &self.files {
+            files.reopen(&mut open)?;
+        }
+        self.blade.as_ref().map_or(Ok(()), |blade| blade.reopen(&mut open))
     }
 
     /// Numbers of the descriptors in use: those of files, and of kept memory.
     pub fn file_descriptors(&self) -> Vec<u64> {
         let files = self.files.iter().flat_map(|files| files.descriptors());
         let memory = self.kept_descriptors().into_iter().flatten();
-        files.chain(memory.map(|(_, file)| file.as_raw_fd())).map(|fd| fd as u64).collect()
+        let own = files.chain(memory.map(|(_, file)| file.as_raw_fd())).map(|fd| fd as u64);
+        own.chain(self.blade.iter().flat_map(|blade| blade.descriptors())).collect()
     }
 
     /// Why the file tier refused a page, once: the call forgets it. `NOSPC` when it is full.

@@ -158,7 +158,7 @@ impl Far {
     }
 
     fn tidy(&self) {
-        while self.store.tend_blade(1000) > 0 {}
+        while self.store.blade().unwrap().tidy(1000) > 0 {}
     }
 }
 
