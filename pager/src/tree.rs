@@ -59,32 +59,55 @@ pub enum Faults {
 }
 
 /// Longest address of a blade, bytes.
-pub const ADDRESS_MAX: usize = 512;
+pub const ADDRESS_MAX: usize = 1024;
+/// Longest secret of a host, bytes.
+pub const SECRET_MAX: usize = 256;
+
+/// Text in the shared page.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Text<const MAX: usize> {
+    len: u32,
+    bytes: [u8; MAX],
+}
+
+impl<const MAX: usize> Text<MAX> {
+    /// No text.
+    pub const NONE: Self = Self { len: 0, bytes: [0; MAX] };
+
+    /// `None` when it is too long.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        let mut made = Self::NONE;
+        made.bytes.get_mut(..text.len())?.copy_from_slice(text.as_bytes());
+        made.len = text.len() as u32;
+        Some(made)
+    }
+
+    /// The text, unless there is none.
+    #[must_use]
+    pub fn get(&self) -> Option<&str> {
+        let bytes = self.bytes.get(..self.len as usize)?;
+        std::str::from_utf8(bytes).ok().filter(|text| !text.is_empty())
+    }
+}
 
 /// How a blade is reached, and the run's pool on it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 #[repr(C)]
 pub struct BladeAddress {
-    /// The number by which the blade knows the pool.
-    pub pool: u32,
-    /// Length of `address`; 0 is no blade.
-    pub address_len: u32,
-    /// What tells the pool from others that had its number.
+    /// What tells the pool from all others.
     pub pool_identity: [u8; 16],
-    /// URL of a blade, or directory of a mirror.
-    pub address: [u8; ADDRESS_MAX],
+    /// URL of a blade, or directory of a mirror; none is no blade.
+    pub address: Text<ADDRESS_MAX>,
+    /// What this host proves to know.
+    pub secret: Text<SECRET_MAX>,
 }
 
 impl BladeAddress {
     /// No blade.
     pub const NONE: Self =
-        Self { pool: 0, address_len: 0, pool_identity: [0; 16], address: [0; ADDRESS_MAX] };
-
-    /// The URL or directory; `None` for no blade.
-    #[must_use]
-    pub fn address(&self) -> Option<&[u8]> {
-        self.address.get(..self.address_len as usize).filter(|address| !address.is_empty())
-    }
+        Self { pool_identity: [0; 16], address: Text::NONE, secret: Text::NONE };
 }
 
 /// Where pages go that leave the host.

@@ -1,5 +1,6 @@
 //! The spillway command.
 
+mod blade;
 mod cli;
 mod doctor;
 mod limits;

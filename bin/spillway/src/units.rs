@@ -1,5 +1,6 @@
 //! Sizes and durations as people write them.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Bytes in a page, the unit in which memory is managed.
@@ -9,6 +10,9 @@ pub const PAGE_BYTES: u64 = 4096;
 const STEPS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
 /// Longest emulated link delay. Beyond it a run looks hung.
 const LONGEST_DELAY: Duration = Duration::from_secs(1);
+
+/// How long an answer can be waited for.
+const TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
 
 /// Reads a size in bytes: `4096`, `64M`, `64MB`, `64MiB`, `2g`. All steps are of 1024.
 ///
@@ -35,6 +39,26 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 /// # Errors
 /// A line that says what is not understood.
 pub fn parse_delay(text: &str) -> Result<Duration, String> {
+    let delay = parse_duration(text)?;
+    if delay > LONGEST_DELAY {
+        return Err(format!("'{text}' is longer than a link may take here, 1s"));
+    }
+    Ok(delay)
+}
+
+/// Reads how long something is waited for: `500ms`, `3s`.
+///
+/// # Errors
+/// A line that says what is not understood.
+pub fn parse_timeout(text: &str) -> Result<Duration, String> {
+    let timeout = parse_duration(text)?;
+    if !TIMEOUTS.contains(&timeout) {
+        return Err(format!("'{text}' is no time to wait for an answer; take 100ms to 60s"));
+    }
+    Ok(timeout)
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
     let number: u64 =
         number.parse().map_err(|_| format!("'{text}' is no duration; write one such as 4us"))?;
@@ -44,13 +68,9 @@ pub fn parse_delay(text: &str) -> Result<Duration, String> {
         "ms" => 1_000_000,
         "s" => 1_000_000_000,
         "" if number == 0 => 0,
-        _ => return Err(format!("'{text}' needs a unit: ns, us or ms")),
+        _ => return Err(format!("'{text}' needs a unit: ns, us, ms or s")),
     };
-    let delay = Duration::from_nanos(number.saturating_mul(unit_ns));
-    if delay > LONGEST_DELAY {
-        return Err(format!("'{text}' is longer than a link may take here, 1s"));
-    }
-    Ok(delay)
+    Ok(Duration::from_nanos(number.saturating_mul(unit_ns)))
 }
 
 /// Writes a size with the largest step that leaves at least one whole unit: `64.0 MiB`, `17 B`.

@@ -88,7 +88,9 @@ impl Carrier for Shelf {
         true
     }
 
-    fn end_run(&self) {}
+    fn end_run(&self) -> bool {
+        true
+    }
 
     fn is_down(&self) -> bool {
         self.down.load(Relaxed)

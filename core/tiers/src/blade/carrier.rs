@@ -57,8 +57,8 @@ pub trait Carrier: Debug + Send + Sync {
     /// Removes all values of an object; false when that can't be known to have happened.
     fn flush_object(&self, object: u64) -> bool;
 
-    /// Removes all there is of the run.
-    fn end_run(&self);
+    /// Removes all there is of the run; false when that can't be known to have happened.
+    fn end_run(&self) -> bool;
 
     /// Whether the last that was heard of the blade is that it does not answer.
     fn is_down(&self) -> bool;

@@ -530,15 +530,13 @@ impl Blade {
     /// When the process has ended: lets go of everything.
     pub fn leave(&self) {
         self.ledger.release(self.holder(), |name| {
-            self.carriers()
-                .filter(|carrier| !carrier.is_down())
-                .for_each(|carrier| _ = carrier.flush_object(name));
+            self.carriers().for_each(|carrier| _ = carrier.flush_object(name));
         });
     }
 
     /// Removes all that any process of the run has on the blade.
     pub fn end_run(&self) {
-        self.carriers().filter(|carrier| !carrier.is_down()).for_each(Carrier::end_run);
+        self.carriers().for_each(|carrier| _ = carrier.end_run());
     }
 
     /// Numbers of descriptors that a child opens anew.
