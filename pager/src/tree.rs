@@ -106,8 +106,7 @@ pub struct BladeAddress {
 
 impl BladeAddress {
     /// No blade.
-    pub const NONE: Self =
-        Self { pool_identity: [0; 16], address: Text::NONE, secret: Text::NONE };
+    pub const NONE: Self = Self { pool_identity: [0; 16], address: Text::NONE, secret: Text::NONE };
 }
 
 /// Where pages go that leave the host.

@@ -32,10 +32,8 @@ impl Blades {
             encrypt: u32::from(!options.no_encrypt),
             ..BladeSettings::NONE
         };
-        let random = rustix::rand::getrandom(
-            &mut settings.key,
-            rustix::rand::GetRandomFlags::empty(),
-        );
+        let random =
+            rustix::rand::getrandom(&mut settings.key, rustix::rand::GetRandomFlags::empty());
         random.map_err(|error| refuse("--blade", format!("no random key: {error}")))?;
         let mut blades = Self { claims: Vec::new() };
         let ways = [

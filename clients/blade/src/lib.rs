@@ -10,6 +10,7 @@ mod line;
 mod nvme_tcp;
 mod ring;
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -77,7 +78,7 @@ pub fn carrier(
             Ok(Box::new(Line::new(RingWay::new(path, timeout, identity), timeout)))
         }
         Url::NvmeTcp { host, port, subsystem, options } => {
-            let ip = host.parse().map_err(|_| wrong())?;
+            let ip: IpAddr = host.parse().map_err(|_| wrong())?;
             let mut settings = Settings::new(options.host_nqn.clone().ok_or_else(wrong)?, [0; 16]);
             options.apply(&mut settings);
             settings.subsystem = subsystem.unwrap_or(settings.subsystem);
