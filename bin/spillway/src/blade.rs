@@ -3,6 +3,7 @@
 
 use std::io::Write;
 
+use nix::sys::signal::SigSet;
 use spillway_blade::{Claim, claim};
 use spillway_pager::tree::{BladeAddress, BladeSettings, Text, Tree};
 
@@ -35,6 +36,7 @@ impl Blades {
         let random =
             rustix::rand::getrandom(&mut settings.key, rustix::rand::GetRandomFlags::empty());
         random.map_err(|error| refuse("--blade", format!("no random key: {error}")))?;
+        let _held = SignalsHeld::new();
         let mut blades = Self { claims: Vec::new() };
         let ways = [
             ("--blade", Some(url), &mut settings.blade),
@@ -65,6 +67,29 @@ impl Blades {
         };
         if tree.slots.iter().any(in_use) {
             std::mem::forget(self);
+        }
+    }
+}
+
+/// All signals of this thread, held until it is dropped: a thread that is started meanwhile leaves
+/// them to the supervisor for good.
+struct SignalsHeld {
+    before: Option<SigSet>,
+}
+
+impl SignalsHeld {
+    fn new() -> Self {
+        let before = SigSet::thread_get_mask().ok();
+        let held = before.filter(|_| SigSet::all().thread_block().is_ok());
+        Self { before: held }
+    }
+}
+
+impl Drop for SignalsHeld {
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            // Setting a mask that was read fails for no reason that there is.
+            let _ = before.thread_set_mask();
         }
     }
 }

@@ -22,9 +22,21 @@ pub struct Claim {
     pub identity: u128,
     /// A way of this process's own.
     pub carrier: Box<dyn Carrier>,
+    /// A connection that is there as long as the claim, so that the daemon doesn't take the run for
+    /// gone while no page of it has left yet.
+    _presence: Option<Presence>,
 }
 
-/// Connects to the blade that `text` names, a URL or a directory, and makes a pool there.
+struct Presence(#[expect(dead_code, reason = "it is only held")] Box<dyn Store>);
+
+impl std::fmt::Debug for Presence {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Presence")
+    }
+}
+
+/// Connects to the blade that `text` names, a URL or a directory, and makes a pool there. A thread may
+/// be started that keeps the connection alive; it takes the caller's signal mask.
 ///
 /// # Errors
 /// One line for the user: what is wrong with the text, or why the blade can't be used.
@@ -34,7 +46,7 @@ pub fn claim(text: &str, timeout: Duration) -> Result<Claim, Error> {
             .map_err(|source| Error::Directory { path: text.to_owned(), source })?;
         let address = path.display().to_string();
         let carrier = carrier(&address, None, 0, timeout)?;
-        return Ok(Claim { address, secret: None, identity: 0, carrier });
+        return Ok(Claim { address, secret: None, identity: 0, carrier, _presence: None });
     }
     let url: Url = text.parse()?;
     let (address, secret) = match &url {
@@ -51,7 +63,7 @@ pub fn claim(text: &str, timeout: Duration) -> Result<Claim, Error> {
     let store = spillway_client::open(text)?;
     let identity = make_pool(&*store, text)?;
     let carrier = carrier(&address, secret.as_deref(), identity, timeout)?;
-    Ok(Claim { address, secret, identity, carrier })
+    Ok(Claim { address, secret, identity, carrier, _presence: Some(Presence(store)) })
 }
 
 /// Makes a pool; its identity.

@@ -131,7 +131,7 @@ impl Store {
         contents: &[&[u8]],
         places: &mut [Option<BladePlace>; WRITE_PAGES_MAX],
     ) {
-        if let Some(blade) = self.blade.as_ref().filter(|blade| blade.takes()) {
+        if let Some(blade) = &self.blade {
             blade.write(contents, places, self.budget());
         }
     }

@@ -4,7 +4,8 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
-use spillway_tiers::lz4::unpack;
+use spillway_tiers::blade::TAG_BYTES;
+use spillway_tiers::lz4::{pack, unpack};
 use spillway_tiers::sync::Ordering;
 use spillway_tiers::{CellPin, PageBuf, Pinned, Use, WRITE_PAGES_MAX};
 use spillway_types::PAGE_BYTES;
@@ -164,22 +165,32 @@ impl Store {
         if count == 0 {
             return 0;
         }
-        let sent = self.move_to_blade(&mut candidates);
+        let sent = self.move_to_blade(&mut candidates, scratch);
         sent + self.move_to_file(candidates, scratch)
     }
 
-    /// Sends pages to the blade as they lie, packed or not. Those that it takes are no candidates
-    /// any more. Gives how many they are.
-    fn move_to_blade<'a>(&'a self, candidates: &mut Candidates<'a>) -> usize {
-        if self.blade.is_none() {
+    /// Sends pages to the blade: packed ones as they lie, the others packed if that makes them any
+    /// shorter, for a sealed page that is longer than a page takes two there. Those that it takes are no
+    /// candidates any more. Gives how many they are.
+    fn move_to_blade(&self, candidates: &mut Candidates<'_>, scratch: &mut Scratch) -> usize {
+        if self.blade.as_ref().is_none_or(|blade| !blade.takes()) {
             return 0;
         }
         let mut contents: [&[u8]; WRITE_PAGES_MAX] = [&[]; WRITE_PAGES_MAX];
         let mut count = 0;
-        for candidate in candidates.iter().flatten() {
+        for (candidate, room) in candidates.iter().flatten().zip(&mut scratch.pages) {
             contents[count] = match &candidate.bytes {
-                Bytes::Raw(page) => &page[..],
                 Bytes::Packed(cell) => cell,
+                Bytes::Raw(page) if self.config.compress => {
+                    let length = pack(page, &mut scratch.packed, &mut scratch.table);
+                    if length > PAGE_BYTES - TAG_BYTES {
+                        &page[..]
+                    } else {
+                        room.0[..length].copy_from_slice(&scratch.packed[..length]);
+                        &room.0[..length]
+                    }
+                }
+                Bytes::Raw(page) => &page[..],
             };
             count += 1;
         }

@@ -10,7 +10,7 @@ mod seal;
 
 pub use carrier::{Carried, Carrier, Parcel, Wanted};
 pub use ledger::{HOLDERS_MAX, Ledger, OBJECTS_MAX};
-pub use seal::{KEY_BYTES, SEALED_BYTES_MAX, Seal};
+pub use seal::{KEY_BYTES, SEALED_BYTES_MAX, Seal, TAG_BYTES};
 
 use std::io;
 use std::os::fd::OwnedFd;
