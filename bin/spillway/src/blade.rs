@@ -45,7 +45,7 @@ impl Blades {
         for (name, text, address) in ways {
             let Some(text) = text else { continue };
             let claim = claim(text, options.blade_timeout)
-                .map_err(|error| refuse(name, error.to_string()))?;
+                .map_err(|error| refuse(name, without_number(&error.to_string())))?;
             let written = address_of(&claim);
             blades.claims.push(claim);
             *address = written.ok_or_else(|| refuse(name, format!("'{text}' is too long")))?;
@@ -108,6 +108,17 @@ impl Drop for Blades {
                 );
             }
         }
+    }
+}
+
+/// A line without the number that the standard library puts behind the kernel's reasons.
+fn without_number(line: &str) -> String {
+    match line.split_once(" (os error ") {
+        Some((before, after)) => {
+            let after = after.split_once(')').map_or("", |(_, after)| after);
+            format!("{before}{after}")
+        }
+        None => line.to_owned(),
     }
 }
 
