@@ -19,6 +19,8 @@ use crate::store::Store;
 
 /// Frames that paging out keeps free: this part of all, between the bounds.
 const LOW_PART: u64 = 64;
+/// The same where memory is only a place to wait in on the way to a blade: room for a burst.
+const LOW_PART_STAGING: u64 = 4;
 const LOW_MIN_FRAMES: u64 = 64;
 const LOW_MAX_FRAMES: u64 = 16 * 1024;
 
@@ -115,7 +117,8 @@ impl Store {
         if self.budget().left(Use::Index) < INDEX_LOW_BYTES {
             return true;
         }
-        let low = self.arena.frames_max() as u64 / LOW_PART;
+        let part = if self.blade.is_some() { LOW_PART_STAGING } else { LOW_PART };
+        let low = self.arena.frames_max() as u64 / part;
         self.arena.frames_left() < low.clamp(LOW_MIN_FRAMES, LOW_MAX_FRAMES)
     }
 
