@@ -451,6 +451,7 @@ impl Blade {
         if !up || self.untidy.swap(0, Ordering::Relaxed) == 0 {
             return 0;
         }
+        let (began_ns, down) = (now_ns(), self.down());
         let mut removed = 0;
         for place in 0..OBJECTS_MAX as u16 {
             removed += self.tidy_object(place, most - removed);
@@ -458,6 +459,9 @@ impl Blade {
                 self.untidy.fetch_add(1, Ordering::Relaxed);
                 break;
             }
+        }
+        if self.down() != down {
+            self.note_stall(now_ns() - began_ns, down);
         }
         removed
     }
