@@ -3,11 +3,11 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use spillway_types::Size;
+
 /// Bytes in a page, the unit in which memory is managed.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Steps of 1024 above a byte.
-const STEPS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
 /// Longest emulated link delay. Beyond it a run looks hung.
 const LONGEST_DELAY: Duration = Duration::from_secs(1);
 
@@ -19,19 +19,7 @@ const TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration
 /// # Errors
 /// A line that says what is not understood.
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    let (number, unit) = split(text);
-    let number: u64 =
-        number.parse().map_err(|_| format!("'{text}' is no size; write one such as 64M or 2G"))?;
-    let unit = unit.to_ascii_lowercase();
-    let step = match unit.trim_end_matches('b').trim_end_matches('i') {
-        "" if unit != "i" && unit != "ib" => 0,
-        "k" => 1,
-        "m" => 2,
-        "g" => 3,
-        "t" => 4,
-        _ => return Err(format!("'{unit}' is no unit of size; use K, M, G or T (steps of 1024)")),
-    };
-    number.checked_mul(1 << (10 * step)).ok_or_else(|| format!("'{text}' is too large"))
+    spillway_types::parse_size(text).map_err(|error| format!("'{text}': {error}"))
 }
 
 /// Reads a short duration: `0`, `500ns`, `4us`, `1ms`.
@@ -75,13 +63,7 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
 
 /// Writes a size with the largest step that leaves at least one whole unit: `64.0 MiB`, `17 B`.
 pub fn show_size(bytes: u64) -> String {
-    let mut step = 0;
-    let mut value = bytes as f64;
-    while value >= 1024.0 && step + 1 < STEPS.len() {
-        value /= 1024.0;
-        step += 1;
-    }
-    if step == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", STEPS[step]) }
+    Size(bytes).to_string()
 }
 
 /// Bytes of a count of pages; a gauge that is briefly negative counts as none.
