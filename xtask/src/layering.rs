@@ -20,7 +20,7 @@ const RULES: [(Place, &[Place]); 16] = [
     ("clients", &["frontends", "core"]),
     ("frontends", &["core", "platform"]),
     ("pager", &["core", "platform"]),
-    ("control", &["core", "platform"]),
+    ("control", &["control", "core", "platform"]),
     ("observe", &["core"]),
     ("core/types", &[]),
     ("core/policy", &["core/types"]),

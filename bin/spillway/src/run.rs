@@ -16,7 +16,6 @@ use spillway_pager::tree::{self, ENV, PATH_MAX, Settings};
 use crate::blade::Blades;
 use crate::cli::{Faults, Run, Switch};
 use crate::doctor::userfaultfd;
-use crate::limits::Limits;
 use crate::program::{self, plain};
 use crate::progress::Progress;
 use crate::refusal::Refusal;
@@ -25,6 +24,7 @@ use crate::shared_tree::SharedTree;
 use crate::stats::{Report, Watch};
 use crate::supervise::{Observer, Supervisor};
 use crate::units::{PAGE_BYTES, show_size};
+use spillway_host::Limits;
 
 /// Below this the pages that one instruction and its system call touch might not fit.
 const LEAST_LOCAL: u64 = 1 << 20;
