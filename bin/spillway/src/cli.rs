@@ -9,6 +9,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use spillway_pager::tree;
 
+use crate::daemon::{self, Client, Pool, Serve, Stat, Target, Top};
 use crate::refusal::Refusal;
 use crate::units::{parse_delay, parse_size, parse_timeout};
 use crate::{doctor, manual, run};
@@ -24,6 +25,12 @@ pub struct CommandLine {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(Run),
+    Serve(Serve),
+    Stat(Stat),
+    Top(Top),
+    Client(Client),
+    Pool(Pool),
+    Target(Target),
     Doctor(Doctor),
     /// Prints a completion script for a shell.
     Completions {
@@ -231,6 +238,12 @@ pub fn dispatch() -> anyhow::Result<ExitCode> {
     };
     match line.command {
         Command::Run(options) => run::run(&options),
+        Command::Serve(options) => daemon::serve(&options),
+        Command::Stat(options) => daemon::stat(&options),
+        Command::Top(options) => daemon::top(&options),
+        Command::Client(options) => daemon::client(&options),
+        Command::Pool(options) => daemon::pool(&options),
+        Command::Target(options) => daemon::target(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Completions { shell } => manual::completions(CommandLine::command(), shell),
         Command::Man { dir } => manual::pages(CommandLine::command(), &dir),

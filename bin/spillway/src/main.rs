@@ -2,8 +2,8 @@
 
 mod blade;
 mod cli;
+mod daemon;
 mod doctor;
-mod limits;
 mod manual;
 mod notices;
 mod program;
