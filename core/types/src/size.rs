@@ -71,10 +71,6 @@ impl core::fmt::Display for Size {
             value /= 1024.0;
             step += 1;
         }
-        if step == 0 {
-            write!(f, "{} B", self.0)
-        } else {
-            write!(f, "{value:.1} {}", STEPS[step])
-        }
+        if step == 0 { write!(f, "{} B", self.0) } else { write!(f, "{value:.1} {}", STEPS[step]) }
     }
 }
