@@ -18,6 +18,10 @@
 //!   pool's bytes.
 //! - Every operation ends within its time.
 //!
+//! Each of these is needed, and without it some of the first 300 seeds fail: the target ends a host's old
+//! association before it answers the Connect of the new one; the client deletes keys whose last write
+//! failed; it compares the identities of pools when it comes back; an exclusive get is not sent again.
+//!
 //! The same seed does the same. To see one: `SPILLWAY_SIM_SEED=N cargo test -p spillway-sim`; for more
 //! of them: `SPILLWAY_SIM_SEEDS=100000 cargo test --release -p spillway-sim`.
 
