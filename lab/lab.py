@@ -328,7 +328,7 @@ class Blade:
         return [pool["pages"] for pool in listed]
 
     def must_be_empty(self, when):
-        until(lambda: not self.pools(), f"the blade to be empty {when}", 5)
+        until(lambda: not self.pools(), f"the blade to be empty {when}", 30)
 
 
 def redis_server(name, *options):

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const BLADE: u32 = 1;
 const MIRROR: u32 = 2;
+/// A stall of this length is told also when blade and mirror stay up, ms.
+const TOLD_STALL_MS: u64 = 1000;
 
 /// The ways out of the host that a process has.
 #[derive(Clone, Copy, Debug)]
@@ -119,12 +121,12 @@ impl Pager {
         let more = own - std::mem::replace(&mut published.bytes, own);
         self.count_blade_bytes(more);
         let stall_ms = blade.take_stall_ns().div_ceil(1_000_000);
-        if stall_ms > 0 {
-            self.tell(Notice::Stall, stall_ms);
-        }
         let (blade_down, mirror_down) = blade.down();
         let down = if blade_down { BLADE } else { 0 } | if mirror_down { MIRROR } else { 0 };
         let before = std::mem::replace(&mut published.down, down);
+        if stall_ms >= TOLD_STALL_MS || stall_ms > 0 && down & !before != 0 {
+            self.tell(Notice::Stall, stall_ms);
+        }
         for (bit, fell, rose) in [
             (BLADE, Notice::BladeDown, Notice::BladeBack),
             (MIRROR, Notice::MirrorDown, Notice::MirrorBack),
