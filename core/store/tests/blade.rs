@@ -88,9 +88,7 @@ impl Carrier for Shelf {
         true
     }
 
-    fn end_run(&self) -> bool {
-        true
-    }
+    fn end_run(&self) {}
 
     fn is_down(&self) -> bool {
         self.down.load(Relaxed)
@@ -160,7 +158,7 @@ impl Far {
     }
 
     fn tidy(&self) {
-        while self.store.blade().unwrap().tidy(1000) > 0 {}
+        while self.store.tend_blade(1000) > 0 {}
     }
 }
 

@@ -1,5 +1,0 @@
-//! Messages of userfaultfd.
-
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| spillway_sim::inputs::read("faults", bytes));

@@ -1,5 +1,0 @@
-//! PDUs of NVMe/TCP, both directions.
-
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| spillway_sim::inputs::read("pdus", bytes));

@@ -1,5 +1,0 @@
-//! Commands, completions and their data.
-
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| spillway_sim::inputs::read("structures", bytes));

@@ -1,5 +1,0 @@
-//! Names of stores.
-
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| spillway_sim::inputs::read("urls", bytes));
