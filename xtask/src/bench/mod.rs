@@ -4,6 +4,7 @@
 //! median of its rounds: what slows the machine down slows both sides. `BENCH_ROUNDS` sets how
 //! many rounds (default 5); `BENCH_ONLY` keeps the cells whose name contains it.
 
+mod blocks;
 mod metadata;
 mod pager;
 mod replacement;
@@ -38,7 +39,10 @@ pub fn run(name: &str, json: bool) -> anyhow::Result<()> {
         "pager" => pager::run()?,
         "replacement" => replacement::run()?,
         "ring" => ring::run()?,
-        _ => anyhow::bail!("no benchmark is called {name}: store, pager, replacement, ring"),
+        "blocks" => blocks::run()?,
+        _ => {
+            anyhow::bail!("no benchmark is called {name}: store, pager, replacement, ring, blocks")
+        }
     };
     report.print(json)?;
     ensure!(report.failures.is_empty(), "{} runs failed, see above", report.failures.len());
