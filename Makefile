@@ -10,7 +10,7 @@ export PATH := $(HOME)/.cargo/bin:$(CURDIR)/target/tools:$(PATH)
 
 demo: tools
 	@lab/setup demo
-	@cargo build --release --locked --package spillway --package spillway-preload
+	@cargo build --release --locked --package spillway --package spillway-preload --package spillwayd
 	@lab/demo
 
 test: tools
@@ -19,7 +19,7 @@ test: tools
 	@cargo xtask ci
 
 build: tools
-	@cargo build --release --locked --package spillway --package spillway-preload
+	@cargo build --release --locked --package spillway --package spillway-preload --package spillwayd
 
 PREFIX ?= /usr/local
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)

@@ -19,6 +19,7 @@ import zlib
 
 LAB = pathlib.Path(__file__).resolve().parent
 SPILLWAY = os.environ.get("SPILLWAY", str(LAB.parent / "target/release/spillway"))
+SPILLWAYD = str(pathlib.Path(SPILLWAY).with_name("spillwayd"))
 PLAIN = SPILLWAY == "plain"
 CI = os.environ.get("LAB_SIZE") == "ci"
 BUILT = LAB / "cache/bin"
@@ -277,6 +278,57 @@ def connect(kind, path, seconds=30):
             return None
 
     return until(attempt, f"a server at {path}", seconds)
+
+
+class Blade:
+    """A daemon of this test's own, that serves a ring and NVMe/TCP."""
+
+    def __init__(self, name="blade", capacity="512M"):
+        self.folder = WORK / name
+        self.folder.mkdir()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.capacity = capacity
+        self.start()
+
+    def start(self):
+        settings = {
+            "listen.dir": f'"{self.folder}"',
+            "listen.nvme_tcp": f'"127.0.0.1:{self.port}"',
+            "store.capacity": f'"{self.capacity}"',
+            "process.keeper": "false",
+            "unnamed.hosts": "true",
+        }
+        line = [SPILLWAYD]
+        for name, value in settings.items():
+            line += ["--set", f"{name}={value}"]
+        self.process = start(line, stdout=open(self.folder / "log", "a"), stderr=subprocess.STDOUT)
+        connect(lambda path: socket.socket(socket.AF_UNIX).connect(str(path)) or True, self.folder / "api.sock")
+        until(self._listens, f"a daemon at port {self.port}")
+
+    def _listens(self):
+        try:
+            socket.create_connection(("127.0.0.1", self.port)).close()
+            return True
+        except ConnectionRefusedError:
+            return False
+
+    def url(self, kind):
+        return f"ring:{self.folder}/spillway.sock" if kind == "ring" else f"nvme+tcp://127.0.0.1:{self.port}"
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def pools(self):
+        """Pages in each pool."""
+        line = [SPILLWAY, "pool", "list", "-o", "json", "--api", self.folder / "api.sock"]
+        listed = json.loads(subprocess.run(list(map(str, line)), check=True, capture_output=True).stdout)
+        return [pool["pages"] for pool in listed]
+
+    def must_be_empty(self, when):
+        until(lambda: not self.pools(), f"the blade to be empty {when}", 30)
 
 
 def redis_server(name, *options):

@@ -26,6 +26,10 @@ pub(crate) const AGAIN_MAX: usize = 16;
 const LOST_NS: u64 = 20_000_000_000;
 /// How long nobody tries again after nothing could leave, ns.
 const STUCK_NS: u64 = 20_000_000;
+/// How long a fault waits at most for a full store that is being drained, ns.
+const DRAIN_NS: u64 = 50_000_000;
+/// Freed values that are removed from the blade at a time.
+const TIDY_PAGES: usize = 128;
 /// Pages that the evictor packs at a time when nothing is to be evicted.
 const PACK_PAGES: usize = 64;
 
@@ -52,9 +56,27 @@ impl Pager {
     pub(crate) fn make_room(&self) {
         for _ in 0..PATIENCE {
             let over = self.excess(self.settings.local_pages) > 0;
-            if !over || self.is_stuck() || !self.evict_window(None) {
+            if !over || self.is_stuck() || self.store.is_draining() || !self.evict_window(None) {
                 break;
             }
+        }
+        if self.store.is_draining() {
+            self.wait_for_drain();
+        }
+    }
+
+    /// The store is full and the evictor is sending pages to the blade: a fault that would need their
+    /// room waits a little, so that a program that fills memory goes at the blade's pace.
+    #[cold]
+    fn wait_for_drain(&self) {
+        let until_ns = crate::link::now_ns() + DRAIN_NS;
+        while self.excess(self.settings.local_pages) > 0
+            && self.store.is_draining()
+            && crate::link::now_ns() < until_ns
+        {
+            self.want_eviction();
+            let pause = futex::Timespec { tv_sec: 0, tv_nsec: 100_000 };
+            let _ = rustix::thread::nanosleep(&pause);
         }
     }
 
@@ -88,8 +110,9 @@ impl Pager {
             while self.excess(limit) > 0 && !self.is_stuck() && self.evict_window(Some(&mut desk)) {
                 moved = true;
             }
+            let tidied = self.store.blade().map_or(0, |blade| blade.tidy(TIDY_PAGES));
             self.publish();
-            may_pack = if wanted || moved {
+            may_pack = if wanted || moved || tidied > 0 {
                 true
             } else {
                 self.store.demote(PACK_PAGES, &mut desk.scratch) > 0

@@ -10,6 +10,7 @@ use crate::tree::Notice;
 use rustix::io::Errno;
 use rustix::thread::sched_yield;
 use spillway_platform::PAGE_SIZE;
+use spillway_store::Error as StoreError;
 use spillway_tiers::PageBuf;
 use std::sync::atomic::Ordering;
 
@@ -144,7 +145,7 @@ impl Pager {
             }
             _ => {
                 self.admit(1, buffers);
-                self.fill_from_store(leaf, seen, fault.address, fault.write, buffers);
+                self.fill_from_store(leaf, seen, fault, buffers);
             }
         }
         if let Some(ahead) = ahead.filter(|a| a.count > 1 && a.stride != 1) {
@@ -154,39 +155,55 @@ impl Pager {
         true
     }
 
-    /// Reads one marked page and fills it. True when the page is there now.
+    /// Reads one marked page and fills it. True when the page is there now; otherwise a thread that
+    /// touches it gets SIGBUS.
     fn fill_from_store(
         &self,
         leaf: &Leaf,
         seen: Entry,
-        address: usize,
-        write: bool,
+        fault: Fault,
         buffers: &mut Buffers,
     ) -> bool {
+        self.try_to_fill(leaf, seen, fault, buffers).unwrap_or_else(|error| {
+            self.lose(leaf, seen, fault.address, &error, buffers);
+            false
+        })
+    }
+
+    /// Reads one marked page and fills it; whether it is there now. After an error it stays marked.
+    fn try_to_fill(
+        &self,
+        leaf: &Leaf,
+        seen: Entry,
+        fault: Fault,
+        buffers: &mut Buffers,
+    ) -> Result<bool, StoreError> {
+        let Fault { address, write, .. } = fault;
         // One fetch in sixteen is timed; that is enough to choose a replacement by.
         let timed = seen.handle().is_multiple_of(16);
         let began_ns = if timed { crate::link::now_ns() } else { 0 };
         self.link.transfer(1);
         let key = Self::key(seen.handle());
         let scratch = buffers.page.0.as_ptr();
-        let filled = match self.store.read_page(self.pool, key, &mut buffers.page) {
-            Ok(Some(page)) => {
-                if timed {
-                    self.saw_fetch(crate::link::now_ns() - began_ns);
-                }
-                // A copy is kept where making it anew is dear: not of a page stored as it is,
-                // which one copy makes again, and which takes a whole frame meanwhile.
-                let protect = !write && page.as_ptr() == scratch && self.clean_pays();
-                Some((protect, self.main().copy(address, page.as_ptr(), PAGE_SIZE, protect)))
-            }
-            Ok(None) => self.broken(line!()),
-            Err(_) => None,
+        let Some(page) = self.store.read_page(self.pool, key, &mut buffers.page)? else {
+            self.broken(line!())
         };
-        let Some((protect, done)) = filled else {
-            self.lose(leaf, seen, address, buffers);
-            return false;
-        };
-        self.arrive(leaf, seen, address, protect, done.stopped, buffers)
+        if timed {
+            self.saw_fetch(crate::link::now_ns() - began_ns);
+        }
+        // A copy is kept where making it anew is dear: not of a page stored as it is, which one copy
+        // makes again, and which takes a whole frame meanwhile.
+        let protect = !write && page.as_ptr() == scratch && self.clean_pays();
+        let done = self.main().copy(address, page.as_ptr(), PAGE_SIZE, protect);
+        drop(page);
+        Ok(self.arrive(leaf, seen, address, protect, done.stopped, buffers))
+    }
+
+    /// A page that was to come ahead of need did not: it stays far.
+    fn stay_far(&self, leaf: &Leaf, seen: Entry, address: usize, buffers: &mut Buffers) {
+        buffers.credit_pages += 1;
+        self.settle(leaf, address, seen.to(State::Far));
+        self.main().wake(address, PAGE_SIZE);
     }
 
     /// In the in-thread mode the program can close the userfaultfd, or open something else under its
@@ -257,45 +274,56 @@ impl Pager {
         self.admit(count as i64, buffers);
         let began_ns = crate::link::now_ns();
         self.link.transfer(count);
-        let mut packed = 0;
-        let scratch = buffers.page.0.as_ptr();
-        let read = (0..count).take_while(|&k| {
-            let key = Self::key(entries[k].handle());
-            match self.store.read_page(self.pool, key, &mut buffers.page) {
-                Ok(Some(page)) => {
-                    packed += usize::from(page.as_ptr() == scratch);
-                    buffers.run[k].0.copy_from_slice(&*page);
-                    true
-                }
-                Ok(None) => self.broken(line!()),
-                Err(_) => false,
-            }
-        });
-        let read = read.count();
+        let (read, packed) = self.read_run(&entries[..count], buffers);
         self.saw_fetch((crate::link::now_ns() - began_ns) / count as u64);
+        if read == 0 {
+            for (k, &entry) in entries[..count].iter().enumerate().skip(1) {
+                self.stay_far(leaf, entry, fault.address + k * PAGE_SIZE, buffers);
+            }
+            self.fill_from_store(leaf, seen, fault, buffers);
+            return;
+        }
         let protect = !fault.write && packed * 2 > read && self.clean_pays();
         let source = buffers.run.as_ptr().cast();
-        let done = if read == 0 {
-            spillway_platform::uffd::Done { bytes: 0, stopped: Some(Errno::IO) }
-        } else {
-            self.main().copy(fault.address, source, read * PAGE_SIZE, protect)
-        };
+        let done = self.main().copy(fault.address, source, read * PAGE_SIZE, protect);
         let filled = done.bytes / PAGE_SIZE;
         for (k, &entry) in entries[..count].iter().enumerate() {
             let address = fault.address + k * PAGE_SIZE;
             if k < filled {
                 self.arrive(leaf, entry, address, protect, None, buffers);
-            } else if k == 0 && read == 0 {
-                self.lose(leaf, entry, address, buffers);
             } else if k == filled && done.stopped == Some(Errno::EXIST) {
                 self.arrive(leaf, entry, address, protect, done.stopped, buffers);
             } else {
-                buffers.credit_pages += 1;
-                self.settle(leaf, address, entry.to(State::Far));
-                self.main().wake(address, PAGE_SIZE);
+                self.stay_far(leaf, entry, address, buffers);
             }
         }
         buffers.tally.count(Count::Prefetches, filled.saturating_sub(1) as u64);
+    }
+
+    /// Reads a run of pages into the task's buffers, up to the first that does not come. Gives how
+    /// many came, and how many of them had to be unpacked or fetched.
+    fn read_run(&self, entries: &[Entry], buffers: &mut Buffers) -> (usize, usize) {
+        if self.store.blade().is_some() {
+            let mut keys = [Self::key(0); crate::streams::MOST_AHEAD];
+            for (key, entry) in keys.iter_mut().zip(entries) {
+                *key = Self::key(entry.handle());
+            }
+            let read = self.store.read_run(self.pool, &keys[..entries.len()], &mut buffers.run);
+            return (read, read);
+        }
+        let mut packed = 0;
+        let scratch = buffers.page.0.as_ptr();
+        for (read, (entry, room)) in entries.iter().zip(&mut buffers.run).enumerate() {
+            match self.store.read_page(self.pool, Self::key(entry.handle()), &mut buffers.page) {
+                Ok(Some(page)) => {
+                    packed += usize::from(page.as_ptr() == scratch);
+                    room.0.copy_from_slice(&*page);
+                }
+                Ok(None) => self.broken(line!()),
+                Err(_) => return (read, packed),
+            }
+        }
+        (entries.len(), packed)
     }
 
     /// Brings in the pages that a strided walk will touch next.
@@ -307,21 +335,36 @@ impl Pager {
             let entry = leaf.load(place(address));
             if entry.state() == State::Far && Self::begin_filling(leaf, place(address), entry) {
                 self.admit(1, buffers);
-                if self.fill_from_store(leaf, entry, address, false, buffers) {
-                    buffers.tally.count(Count::Prefetches, 1);
+                let ahead = Fault { address, write: false, protected: false };
+                match self.try_to_fill(leaf, entry, ahead, buffers) {
+                    Ok(filled) => buffers.tally.count(Count::Prefetches, u64::from(filled)),
+                    Err(_) => return self.stay_far(leaf, entry, address, buffers),
                 }
             }
         }
     }
 
-    /// The page's bytes failed their checksum: whoever touches it gets SIGBUS, never wrong bytes.
-    fn lose(&self, leaf: &Leaf, seen: Entry, address: usize, buffers: &mut Buffers) {
+    /// The page's bytes failed their checksum or can't be had: whoever touches it gets SIGBUS, never
+    /// wrong bytes.
+    fn lose(
+        &self,
+        leaf: &Leaf,
+        seen: Entry,
+        address: usize,
+        error: &StoreError,
+        buffers: &mut Buffers,
+    ) {
         buffers.credit_pages += 1;
         self.note_near(seen, buffers.tally);
         self.flush(seen.handle());
-        self.counters().corrupt_reads.fetch_add(1, Ordering::Relaxed);
-        let pid = self.slot.pid.load(Ordering::Relaxed);
-        self.tree.notify(Notice::Corrupt, pid, address as u64);
+        let (counter, notice) = match error {
+            StoreError::Gone => (&self.counters().lost_pages, Notice::Gone),
+            _ => (&self.counters().corrupt_reads, Notice::Corrupt),
+        };
+        let first = counter.fetch_add(1, Ordering::Relaxed) == 0;
+        if notice == Notice::Corrupt || first {
+            self.tree.notify(notice, self.slot.pid.load(Ordering::Relaxed), address as u64);
+        }
         self.poison(address);
         self.settle(leaf, address, Entry::new(State::Poisoned, 0));
     }

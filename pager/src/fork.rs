@@ -45,6 +45,7 @@ impl Pager {
         self.rest.stop_if_not_stopped();
         self.deal();
         self.store.seal_files();
+        self.prepare_heir();
         self.advise_fork(Advice::LinuxDoFork);
     }
 
@@ -61,7 +62,7 @@ impl Pager {
     pub fn after_fork_in_child(&'static self, pid: u32) -> Result<(), Error> {
         let parent_pager = self.slot.pager_pid.load(Ordering::Acquire);
         // SAFETY: the child has one thread, this one, and no task works on the pager yet.
-        unsafe { (*std::ptr::from_ref(self).cast_mut()).become_child(pid) };
+        unsafe { (*std::ptr::from_ref(self).cast_mut()).become_child(pid)? };
         self.mark_inherited();
         let kept: Vec<_> = {
             let regions = self.regions.lock();

@@ -4,12 +4,13 @@
 //! mode), [`fault`] looks the page up in the [`table`] and brings it in from the store; `evict`
 //! chooses victims and moves them to `staging`, `retire` from there to the store. `program` is
 //! what the program's threads tell, `fork` what happens when it forks, [`tree`] what all processes
-//! of a run share.
+//! of a run share, `far` what concerns the blade.
 //!
 //! All of this runs inside a foreign program, much of it on tasks that no C library knows: no
 //! thread-local storage, no locks of the standard library, system calls by rustix.
 
 mod evict;
+mod far;
 pub mod fault;
 mod fork;
 mod handler;
@@ -28,6 +29,7 @@ pub mod table;
 mod tally;
 pub mod tree;
 
+pub use far::Ways;
 pub use in_thread::Hold;
 pub use pager::{Buffers, Error, Pager};
 pub use start::keep_device;

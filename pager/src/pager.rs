@@ -1,5 +1,6 @@
 //! The pager of one process: its parts, its budget and its handles.
 
+use crate::far::Ways;
 use crate::link::Link;
 use crate::regions::Regions;
 use crate::rest::Rest;
@@ -27,6 +28,8 @@ pub(crate) const TALLIES: usize = HANDLERS_MAX + crate::in_thread::ANSWERERS;
 pub(crate) const EVICTOR_PLACE: usize = HANDLERS_MAX;
 /// Place of the program's own threads in [`Rest`], shared by all of them.
 pub(crate) const PROGRAM_PLACE: usize = HANDLERS_MAX + 1;
+/// Place of the warden in [`Rest`].
+pub(crate) const WARDEN_PLACE: usize = HANDLERS_MAX + 2;
 /// A fetch that takes longer than this makes the victim pool pay, ns (measured: a rescue costs 6
 /// to 8 µs, so it pays when a fetch costs two to three times that).
 const POOL_PAYS_NS: u64 = 15_000;
@@ -130,22 +133,32 @@ pub struct Pager {
     pub(crate) mailbox: crate::registrar::Mailbox,
     /// Set once a tier refused a page, so that the user is told once.
     pub(crate) told_full: AtomicU32,
+    /// What of the blade the shared page knows already.
+    pub(crate) published: Lock<crate::far::Published>,
+    /// What a fork under way has set aside for its child.
+    pub(crate) heir: Lock<Option<crate::far::Heir>>,
 }
 
 impl Pager {
-    /// A pager for this process with its store, not yet running.
+    /// A pager for this process with its store, not yet running. `ways` lead to the blade that the
+    /// settings name.
     ///
     /// # Errors
     /// When there is no memory, or the disk tier's directory can't be used.
-    pub fn new(tree: &'static Tree, pid: u32) -> Result<Self, Error> {
+    pub fn new(tree: &'static Tree, pid: u32, ways: Option<Ways>) -> Result<Self, Error> {
         let settings = tree.settings;
         let store = open_store(&settings)?;
+        let slot = take_slot(tree, pid);
+        let store = match ways {
+            Some(ways) => store.with_blade(ways.into_tier(tree, slot)),
+            None => store,
+        };
         let client = store.add_client(ClientConfig::default()).map_err(|_| Error::Store)?;
         let spec = PoolSpec { lifetime: Lifetime::Persistent, sharing: Sharing::Private };
         let pool = store.create_pool(client, spec).map_err(|_| Error::Store)?;
         Ok(Self {
             tree,
-            slot: take_slot(tree, pid),
+            slot,
             settings,
             table: Table::new().map_err(Error::Resources)?,
             regions: Lock::new(Regions::new()),
@@ -178,6 +191,8 @@ impl Pager {
             holds: crate::in_thread::Holds::new(),
             mailbox: crate::registrar::Mailbox::new(),
             told_full: AtomicU32::new(0),
+            published: Lock::new(crate::far::Published::default()),
+            heir: Lock::new(None),
         })
     }
 
@@ -199,14 +214,18 @@ impl Pager {
     }
 
     /// Moves this pager to a forked child's slot: what the child has, its parent counts.
-    pub(crate) fn become_child(&mut self, pid: u32) {
-        self.slot = take_slot(self.tree, pid);
+    ///
+    /// # Errors
+    /// When the slot that the parent set aside is not there any more.
+    pub(crate) fn become_child(&mut self, pid: u32) -> Result<(), Error> {
+        self.slot = self.inherit_slot(pid)?;
         let inherited = self.store.memory_bytes() as i64;
         self.inherited_store_bytes.store(inherited, Ordering::Relaxed);
         self.lending = crate::in_thread::Lending::new();
         self.moving_since_ns.store(0, Ordering::Relaxed);
         self.ready.store(0, Ordering::Relaxed);
         self.wanted.store(0, Ordering::Relaxed);
+        Ok(())
     }
 
     /// The page under a store key: a million pages to an object.
@@ -334,6 +353,7 @@ impl Pager {
         counters.disk_bytes.store(self.store.disk_bytes() as i64, Ordering::Relaxed);
         counters.same_filled_pages.store(self.store.same_filled_pages() as i64, Ordering::Relaxed);
         counters.compressed_pages.store(self.store.compressed_pages() as i64, Ordering::Relaxed);
+        self.publish_tiers();
     }
 
     /// The pager met something it can't explain: it kills the program rather than serve bytes it
@@ -367,7 +387,7 @@ fn open_store(settings: &Settings) -> Result<Store, Error> {
 }
 
 /// A free slot of the shared page; the last one, shared, when all are taken.
-fn take_slot(tree: &'static Tree, pid: u32) -> &'static Slot {
+pub(crate) fn take_slot(tree: &'static Tree, pid: u32) -> &'static Slot {
     let free = |slot: &&Slot| {
         slot.pid.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     };

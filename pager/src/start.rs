@@ -97,6 +97,10 @@ impl Pager {
                 self.broken(line!());
             }
             self.count_inherited();
+            if let Some(blade) = self.store.blade() {
+                let _work = self.rest.work(crate::pager::WARDEN_PLACE);
+                blade.tend();
+            }
         }
     }
 
@@ -133,6 +137,7 @@ impl Pager {
         // It must not outlive the pager and read zeros.
         others_share_memory(true);
         self.deal();
+        self.leave_blade();
         let counters = self.counters();
         let take = |own: &std::sync::atomic::AtomicI64, all: &std::sync::atomic::AtomicI64| {
             all.fetch_sub(own.swap(0, Ordering::AcqRel), Ordering::AcqRel);

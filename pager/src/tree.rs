@@ -5,6 +5,7 @@
 //! Settings are written once, before the program starts; everything else is an atomic that any
 //! process adds to and the supervisor reads.
 
+use spillway_tiers::blade::{HOLDERS_MAX, Ledger};
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// Environment variable that holds the path of the shared page.
@@ -12,9 +13,12 @@ pub const ENV: &str = "SPILLWAY_TREE";
 /// First eight bytes of a shared page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"spillway");
 /// Layout version; supervisor and preload library must agree.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// How many processes of a tree have a slot of their own at the same time.
-pub const SLOTS: usize = 1024;
+pub const SLOTS: usize = HOLDERS_MAX;
+/// A slot that a fork has set aside for its child has this bit and a number of the fork in place of a
+/// process.
+pub const SET_ASIDE: u32 = 1 << 31;
 /// Longest path of the disk tier, bytes.
 pub const PATH_MAX: usize = 512;
 /// Buckets of the fault-time histogram; see [`bucket_of_ns`].
@@ -54,6 +58,93 @@ pub enum Faults {
     Signal = 1,
 }
 
+/// Longest address of a blade, bytes.
+pub const ADDRESS_MAX: usize = 1024;
+/// Longest secret of a host, bytes.
+pub const SECRET_MAX: usize = 256;
+
+/// Text in the shared page.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Text<const MAX: usize> {
+    len: u32,
+    bytes: [u8; MAX],
+}
+
+impl<const MAX: usize> Text<MAX> {
+    /// No text.
+    pub const NONE: Self = Self { len: 0, bytes: [0; MAX] };
+
+    /// `None` when it is too long.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        let mut made = Self::NONE;
+        made.bytes.get_mut(..text.len())?.copy_from_slice(text.as_bytes());
+        made.len = text.len() as u32;
+        Some(made)
+    }
+
+    /// The text, unless there is none.
+    #[must_use]
+    pub fn get(&self) -> Option<&str> {
+        let bytes = self.bytes.get(..self.len as usize)?;
+        std::str::from_utf8(bytes).ok().filter(|text| !text.is_empty())
+    }
+}
+
+/// How a blade is reached, and the run's pool on it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct BladeAddress {
+    /// What tells the pool from all others.
+    pub pool_identity: [u8; 16],
+    /// URL of a blade, or directory of a mirror; none is no blade.
+    pub address: Text<ADDRESS_MAX>,
+    /// What this host proves to know.
+    pub secret: Text<SECRET_MAX>,
+}
+
+impl BladeAddress {
+    /// No blade.
+    pub const NONE: Self = Self { pool_identity: [0; 16], address: Text::NONE, secret: Text::NONE };
+}
+
+/// Where pages go that leave the host.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct BladeSettings {
+    /// The blade.
+    pub blade: BladeAddress,
+    /// Where all that goes to the blade goes too.
+    pub mirror: BladeAddress,
+    /// How long a page waits for the blade, and then for the mirror, ns.
+    pub timeout_ns: u64,
+    /// 1 when pages are encrypted before they leave.
+    pub encrypt: u32,
+    /// The key of this run.
+    pub key: [u8; spillway_tiers::blade::KEY_BYTES],
+}
+
+impl BladeSettings {
+    /// No blade.
+    pub const NONE: Self = Self {
+        blade: BladeAddress::NONE,
+        mirror: BladeAddress::NONE,
+        timeout_ns: 0,
+        encrypt: 1,
+        key: [0; spillway_tiers::blade::KEY_BYTES],
+    };
+}
+
+impl std::fmt::Debug for BladeSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The key stays out of logs.
+        f.debug_struct("BladeSettings")
+            .field("timeout_ns", &self.timeout_ns)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The settings of a run. Plain data; written before the program starts.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -78,6 +169,10 @@ pub struct Settings {
     pub disk_path_len: u32,
     /// Directory of the disk tier, bytes as the kernel takes them.
     pub disk_path: [u8; PATH_MAX],
+    /// The process that watches over the run.
+    pub supervisor_pid: u32,
+    /// The blade.
+    pub blade: BladeSettings,
 }
 
 /// What is counted, for the whole tree. All only grow, but for those marked *gauge*.
@@ -106,6 +201,30 @@ pub struct Counters {
     pub store_refusals: AtomicU64,
     /// Reads whose bytes failed their checksum; each became a SIGBUS.
     pub corrupt_reads: AtomicU64,
+    /// Pages that neither blade nor mirror gave back; each became a SIGBUS.
+    pub lost_pages: AtomicU64,
+    /// Pages read from the disk tier.
+    pub disk_reads: AtomicU64,
+    /// Pages read from the blade or its mirror.
+    pub blade_reads: AtomicU64,
+    /// Of these, from the mirror.
+    pub mirror_reads: AtomicU64,
+    /// Bytes of these as they travelled.
+    pub blade_read_bytes: AtomicU64,
+    /// Pages sent to the blade, and those sent to the mirror.
+    pub blade_writes: AtomicU64,
+    /// Bytes of these as they travelled.
+    pub blade_written_bytes: AtomicU64,
+    /// Pages that the blade or the mirror refused.
+    pub blade_refusals: AtomicU64,
+    /// Calls to the blade or the mirror that took longer than 100 ms, or in which it went down.
+    pub blade_stalls: AtomicU64,
+    /// The longest of them, ns.
+    pub blade_stall_max_ns: AtomicU64,
+    /// Bytes on the blade (gauge).
+    pub blade_bytes: AtomicI64,
+    /// Which of blade (1) and mirror (2) is known not to answer.
+    pub blade_down: AtomicU32,
     /// Pages in the store, far from the program (gauge).
     pub far_pages: AtomicI64,
     /// Managed pages that are resident (gauge).
@@ -142,6 +261,8 @@ pub struct Slot {
     pub far_pages: AtomicI64,
     /// Its part of [`Counters::store_bytes`].
     pub store_bytes: AtomicI64,
+    /// Its part of [`Counters::blade_bytes`].
+    pub blade_bytes: AtomicI64,
 }
 
 /// A line for the user. The supervisor prints it and sets `kind` back to 0.
@@ -176,6 +297,18 @@ pub enum Notice {
     Broken = 7,
     /// The program tried to share guest memory that is paged with another process; it got EPERM.
     GuestRamShared = 8,
+    /// The blade does not answer any more.
+    BladeDown = 9,
+    /// The mirror does not answer any more.
+    MirrorDown = 10,
+    /// The blade answers again.
+    BladeBack = 11,
+    /// The mirror answers again.
+    MirrorBack = 12,
+    /// A call to the blade or its mirror took `value` ms.
+    Stall = 13,
+    /// The page at address `value` is gone with the blade; the program gets SIGBUS there.
+    Gone = 14,
 }
 
 /// The shared page.
@@ -188,6 +321,8 @@ pub struct Tree {
     pub version: u32,
     /// Next message to be written.
     pub message_next: AtomicU32,
+    /// Forks that set a slot aside.
+    pub forks: AtomicU32,
     /// Settings; constant while the program runs.
     pub settings: Settings,
     /// Sums over all processes.
@@ -198,6 +333,8 @@ pub struct Tree {
     pub messages: [Message; MESSAGES],
     /// The processes.
     pub slots: [Slot; SLOTS],
+    /// Who holds what on the blade; holders are numbered as `slots` are.
+    pub ledger: Ledger,
 }
 
 /// Size of the memfd, bytes: a whole number of pages.

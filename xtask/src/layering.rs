@@ -11,15 +11,16 @@ use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 type Place = &'static str;
 
 /// Each place, and the places that it may know. A longer name is looked up first.
-const RULES: [(Place, &[Place]); 15] = [
+const RULES: [(Place, &[Place]); 16] = [
     ("bin", &["clients", "frontends", "pager", "control", "observe", "core", "platform"]),
     // The tiers lend it the lock that works on tasks without a C library.
-    ("clients/preload", &["pager", "core/tiers", "platform"]),
+    ("clients/preload", &["clients/blade", "pager", "core/tiers", "platform"]),
+    ("clients/blade", &["clients/rust", "core"]),
     ("clients/c", &["clients/rust"]),
     ("clients", &["frontends", "core"]),
     ("frontends", &["core", "platform"]),
     ("pager", &["core", "platform"]),
-    ("control", &["core", "platform"]),
+    ("control", &["control", "core", "platform"]),
     ("observe", &["core"]),
     ("core/types", &[]),
     ("core/policy", &["core/types"]),

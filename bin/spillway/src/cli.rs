@@ -9,8 +9,9 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use spillway_pager::tree;
 
+use crate::daemon::{self, Client, Pool, Serve, Stat, Target, Top};
 use crate::refusal::Refusal;
-use crate::units::{parse_delay, parse_size};
+use crate::units::{parse_delay, parse_size, parse_timeout};
 use crate::{doctor, manual, run};
 
 /// Gives a program more memory than it has: what does not fit spills into a page store.
@@ -24,6 +25,12 @@ pub struct CommandLine {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(Run),
+    Serve(Serve),
+    Stat(Stat),
+    Top(Top),
+    Client(Client),
+    Pool(Pool),
+    Target(Target),
     Doctor(Doctor),
     /// Prints a completion script for a shell.
     Completions {
@@ -56,10 +63,29 @@ pub struct Run {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub store: Option<u64>,
 
-    /// Directory for the pages that the store does not take. Without it they stay in the program's
-    /// memory, above its budget.
+    /// Directory for the pages that store and blade do not take. Without it they stay in the
+    /// program's memory, above its budget.
     #[arg(long, value_name = "DIR")]
     pub disk: Option<PathBuf>,
+
+    /// Memory of another process or host for the pages that the store does not take: ring:PATH or
+    /// nvme+tcp://HOST[:PORT]. The store is then a quarter of --local, at least 8M, if --store does
+    /// not say otherwise. See docs/blades.md.
+    #[arg(long, value_name = "URL")]
+    pub blade: Option<String>,
+
+    /// A second blade, or a directory, that gets all that the blade gets, and serves when the blade
+    /// does not. Without it the pages on a blade that dies are gone: touching them is a SIGBUS.
+    #[arg(long, value_name = "URL|DIR", requires = "blade")]
+    pub mirror: Option<String>,
+
+    /// How long a page waits for an answer of the blade, and then of the mirror (3s).
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_timeout, requires = "blade")]
+    pub blade_timeout: Duration,
+
+    /// Send pages in the clear. They are encrypted with a key of this run otherwise.
+    #[arg(long, requires = "blade")]
+    pub no_encrypt: bool,
 
     /// Which page leaves when memory is needed.
     #[arg(long, value_enum, default_value_t)]
@@ -212,6 +238,12 @@ pub fn dispatch() -> anyhow::Result<ExitCode> {
     };
     match line.command {
         Command::Run(options) => run::run(&options),
+        Command::Serve(options) => daemon::serve(&options),
+        Command::Stat(options) => daemon::stat(&options),
+        Command::Top(options) => daemon::top(&options),
+        Command::Client(options) => daemon::client(&options),
+        Command::Pool(options) => daemon::pool(&options),
+        Command::Target(options) => daemon::target(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Completions { shell } => manual::completions(CommandLine::command(), shell),
         Command::Man { dir } => manual::pages(CommandLine::command(), &dir),

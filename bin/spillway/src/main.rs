@@ -1,8 +1,9 @@
 //! The spillway command.
 
+mod blade;
 mod cli;
+mod daemon;
 mod doctor;
-mod limits;
 mod manual;
 mod notices;
 mod program;

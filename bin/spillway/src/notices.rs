@@ -47,6 +47,21 @@ fn text(kind: u32, value: u64) -> String {
         )
     } else if is(Notice::GuestRamShared) {
         "it wanted to share paged guest memory with another process, and got EPERM".to_owned()
+    } else if is(Notice::BladeDown) {
+        "the blade does not answer".to_owned()
+    } else if is(Notice::MirrorDown) {
+        "the mirror does not answer".to_owned()
+    } else if is(Notice::BladeBack) {
+        "the blade answers again".to_owned()
+    } else if is(Notice::MirrorBack) {
+        "the mirror answers again".to_owned()
+    } else if is(Notice::Stall) {
+        format!("pages waited {value} ms for the blade")
+    } else if is(Notice::Gone) {
+        format!(
+            "the page at {value:#x} is gone with the blade, and perhaps others: SIGBUS; --mirror \
+             keeps a second copy"
+        )
     } else {
         format!("notice {kind} with value {value}, from a newer library")
     }

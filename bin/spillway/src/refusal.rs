@@ -17,6 +17,11 @@ impl Refusal {
         Self { line: line.into(), code: 2 }
     }
 
+    /// A daemon that does not answer: exit code 3.
+    pub fn unreachable(line: impl Into<String>) -> Self {
+        Self { line: line.into(), code: 3 }
+    }
+
     /// A program that is there and can't be executed: exit code 126, as with env(1).
     pub fn not_executable(line: impl Into<String>) -> Self {
         Self { line: line.into(), code: 126 }

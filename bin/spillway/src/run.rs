@@ -13,9 +13,9 @@ use std::time::Instant;
 use anyhow::Context;
 use spillway_pager::tree::{self, ENV, PATH_MAX, Settings};
 
+use crate::blade::Blades;
 use crate::cli::{Faults, Run, Switch};
 use crate::doctor::userfaultfd;
-use crate::limits::Limits;
 use crate::program::{self, plain};
 use crate::progress::Progress;
 use crate::refusal::Refusal;
@@ -24,9 +24,14 @@ use crate::shared_tree::SharedTree;
 use crate::stats::{Report, Watch};
 use crate::supervise::{Observer, Supervisor};
 use crate::units::{PAGE_BYTES, show_size};
+use spillway_host::Limits;
 
 /// Below this the pages that one instruction and its system call touch might not fit.
 const LEAST_LOCAL: u64 = 1 << 20;
+/// The store that stages pages on their way to a blade: this part of the local memory, and at least
+/// so much.
+const STAGING_PART: u64 = 4;
+const LEAST_STAGING: u64 = 8 << 20;
 /// The library that the program loads first.
 const LIBRARY: &str = "libspillway_preload.so";
 const PRELOAD: &str = "LD_PRELOAD";
@@ -36,11 +41,12 @@ const PRELOAD: &str = "LD_PRELOAD";
 /// # Errors
 /// A [`Refusal`], with nothing started; or the statistics could not be written.
 pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
-    let settings = check(options, &Limits::read())?;
+    let mut settings = check(options, &Limits::read())?;
     let path = program::find(&options.program[0])?;
     let library = library()?;
     userfaultfd::check(options.faults == Faults::Signal)?;
     let sink = options.stats.as_deref().map(Sink::open).transpose()?;
+    let blades = Blades::claim(options, &mut settings.blade)?;
 
     let tree = SharedTree::new(&settings).context("can't make the shared page of the run")?;
     let mut command = Command::new(&path);
@@ -58,6 +64,7 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
         watch: Watch::default(),
         sampler: sink.is_some().then(Sampler::new),
         progress: options.progress.then(|| Progress::new(&tree)),
+        blades: blades.as_ref(),
     };
     let ending = supervisor.run(&tree, &mut eyes)?;
     let took = start.elapsed();
@@ -66,6 +73,9 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
     }
     if let Some(sink) = sink {
         sink.write(&Report::new(options, &tree, &eyes.watch, ending.parts(), took))?;
+    }
+    if let Some(blades) = blades {
+        blades.end(&tree);
     }
     Ok(ending.follow())
 }
@@ -76,6 +86,7 @@ struct Eyes<'a> {
     watch: Watch,
     sampler: Option<Sampler>,
     progress: Option<Progress>,
+    blades: Option<&'a Blades>,
 }
 
 impl Observer for Eyes<'_> {
@@ -84,6 +95,12 @@ impl Observer for Eyes<'_> {
         self.watch.update(self.tree, usage);
         if let Some(progress) = &mut self.progress {
             progress.update(self.tree);
+        }
+    }
+
+    fn unheld(&mut self, object: u64) {
+        if let Some(blades) = self.blades {
+            blades.flush_object(object);
         }
     }
 
@@ -113,7 +130,11 @@ fn check(options: &Run, limits: &Limits) -> Result<Settings, Refusal> {
             show_size(most)
         )));
     }
-    let store_bytes = options.store.unwrap_or_else(|| limits.default_store(options.local));
+    let store_bytes = options.store.unwrap_or_else(|| {
+        let most = limits.default_store(options.local);
+        let staging = (options.local / STAGING_PART).max(LEAST_STAGING);
+        if options.blade.is_some() { most.min(staging) } else { most }
+    });
     if store_bytes < PAGE_BYTES && options.disk.is_none() {
         return Err(Refusal::usage(
             "no memory is left for a store: give a smaller --local, a --store, or a --disk",
@@ -122,6 +143,11 @@ fn check(options: &Run, limits: &Limits) -> Result<Settings, Refusal> {
     if options.faults == Faults::Signal && options.disk.is_some() {
         return Err(Refusal::usage(
             "--faults signal can't use --disk: take --faults thread, or leave --disk out",
+        ));
+    }
+    if options.faults == Faults::Signal && options.blade.is_some() {
+        return Err(Refusal::usage(
+            "--faults signal can't use --blade: take --faults thread, or leave --blade out",
         ));
     }
     let mut settings = Settings {
@@ -135,6 +161,8 @@ fn check(options: &Run, limits: &Limits) -> Result<Settings, Refusal> {
         compress: u32::from(options.compress == Switch::On),
         disk_path_len: 0,
         disk_path: [0; PATH_MAX],
+        supervisor_pid: std::process::id(),
+        blade: tree::BladeSettings::NONE,
     };
     if let Some(dir) = &options.disk {
         let dir = writable_dir(dir)?;
@@ -285,12 +313,21 @@ pub mod tests {
             ("--local 1G --disk /proc", "--disk"),
             ("--local 1G --disk /dev/null", "Not a directory"),
             ("--local 1G --disk /tmp --faults signal", "--faults thread"),
+            ("--local 1G --blade ring:/x --faults signal", "--faults thread"),
         ] {
             let refusal = checked(options).unwrap_err();
             assert_eq!(refusal.code(), 2, "{options}");
             let line = refusal.to_string();
             assert!(line.contains(word) && !line.contains('\n'), "{options}: {line}");
         }
+    }
+
+    #[test]
+    fn with_a_blade_the_store_is_a_small_staging_place_unless_it_is_said() {
+        let store = |options: &str| checked(options).unwrap().store_bytes;
+        assert_eq!(store("--local 1G --blade ring:/x"), 256 << 20);
+        assert_eq!(store("--local 4M --blade ring:/x"), 8 << 20);
+        assert_eq!(store("--local 1G --blade ring:/x --store 100M"), 100 << 20);
     }
 
     #[test]

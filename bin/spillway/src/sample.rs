@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 use spillway_pager::tree::Tree;
 
-use crate::limits::field_kib;
+use spillway_host::field_kib;
 
 /// Least time between two samples.
 const INTERVAL: Duration = Duration::from_millis(200);

@@ -5,18 +5,24 @@
 use std::collections::HashMap;
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open,
 };
-use spillway_pager::tree::{Slot, Tree};
+use spillway_pager::tree::{SET_ASIDE, SLOTS, Slot, Tree};
 
 use crate::sample::descendants_of;
 
 /// What /proc/PID/fd says of a userfaultfd.
 const USERFAULTFD: &str = "anon_inode:[userfaultfd]";
+
+/// How long a slot may have a process that does not live, or be set aside for one.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// What a slot has in place of a process while it is being freed.
+const NOBODY: u32 = u32::MAX;
 
 /// A pager that is watched.
 struct Watched {
@@ -31,6 +37,10 @@ struct Watched {
 #[derive(Default)]
 pub struct Pagers {
     by_pid: HashMap<u32, Watched>,
+    /// Slots without a pager, by what they have in place of a process, and since when.
+    waiting: HashMap<u32, Instant>,
+    /// Objects on the blade that nobody holds since their holders were killed.
+    unheld: Vec<u64>,
 }
 
 impl Pagers {
@@ -47,10 +57,19 @@ impl Pagers {
         let mut ended = Vec::new();
         for slot in &tree.slots {
             let (pid, pager) = (slot.pid.load(Relaxed), slot.pager_pid.load(Relaxed));
-            // A slot without a pager is still being filled.
-            if pid == 0 || pager == 0 {
+            if pid == 0 {
                 continue;
             }
+            if pager == 0 {
+                // It is still being filled, or never will be.
+                let since = *self.waiting.entry(pid).or_insert_with(Instant::now);
+                if since.elapsed() > LONGEST_WAIT && !is_alive(pid) {
+                    self.waiting.remove(&pid);
+                    self.take_back(tree, slot, pid);
+                }
+                continue;
+            }
+            self.waiting.remove(&pid);
             let known = self.by_pid.remove(&pager);
             let alive = known.as_ref().map_or_else(|| is_alive(pager), |known| !known.has_ended());
             if alive {
@@ -69,11 +88,23 @@ impl Pagers {
             if is_alive(pid) && !has_other_pager(tree, slot, pid) && kill(pid) {
                 killed.push(pid);
             }
-            release(tree, slot);
+            release(tree, slot, &mut self.unheld);
         }
         self.by_pid = live;
         drop(ended);
         killed
+    }
+
+    /// Frees a slot whose process or child never came. One that comes now finds it gone.
+    fn take_back(&mut self, tree: &Tree, slot: &Slot, pid: u32) {
+        if slot.pid.compare_exchange(pid, NOBODY, AcqRel, Relaxed).is_ok() {
+            release(tree, slot, &mut self.unheld);
+        }
+    }
+
+    /// Objects on the blade that nobody holds any more, since the last call.
+    pub fn take_unheld(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.unheld)
     }
 }
 
@@ -87,15 +118,18 @@ fn unsettled(tree: &Tree) -> impl Iterator<Item = &Slot> {
 
 /// Whether a pager of a process that has ended is still counting up.
 pub fn any_unsettled(tree: &Tree) -> bool {
-    unsettled(tree).next().is_some()
+    unsettled(tree).any(|slot| slot.pid.load(Relaxed) & SET_ASIDE == 0)
 }
 
-/// Ends the pagers that should have ended with their process, and frees their slots.
-pub fn end_stragglers(tree: &Tree) {
+/// Ends the pagers that should have ended with their process, and frees their slots. Gives the objects
+/// on the blade that nobody holds any more.
+pub fn end_stragglers(tree: &Tree) -> Vec<u64> {
+    let mut unheld = Vec::new();
     for slot in unsettled(tree) {
         kill(slot.pager_pid.load(Relaxed));
-        release(tree, slot);
+        release(tree, slot, &mut unheld);
     }
+    unheld
 }
 
 /// The process still has a pager in another slot: it ran exec, and this is what it was before.
@@ -107,13 +141,16 @@ fn has_other_pager(tree: &Tree, slot: &Slot, pid: u32) -> bool {
     })
 }
 
-/// Takes what the slot held off the sums and frees it.
-fn release(tree: &Tree, slot: &Slot) {
+/// Takes what the slot held off the sums, lets go of what it held on the blade, and frees it.
+fn release(tree: &Tree, slot: &Slot, unheld: &mut Vec<u64>) {
+    let number = tree.slots.iter().position(|other| std::ptr::eq(other, slot));
+    tree.ledger.release(number.unwrap_or(SLOTS - 1), |object| unheld.push(object));
     let counters = &tree.counters;
     for (sum, part) in [
         (&counters.resident_pages, &slot.resident_pages),
         (&counters.far_pages, &slot.far_pages),
         (&counters.store_bytes, &slot.store_bytes),
+        (&counters.blade_bytes, &slot.blade_bytes),
     ] {
         sum.fetch_sub(part.swap(0, Relaxed), Relaxed);
     }

@@ -21,7 +21,9 @@ pub struct Memory {
     pub total_bytes: u64,
     /// What lies in the disk tier.
     pub disk_bytes: u64,
-    /// Pages in the store or on disk, at their full size.
+    /// What lies on the blade, packed and sealed. What a mirror has comes on top.
+    pub blade_bytes: u64,
+    /// Pages in the store, on disk or on the blade, at their full size.
     pub far_bytes: u64,
     /// Local and far: what the same run holds without Spillway.
     pub all_local_bytes: u64,
@@ -39,6 +41,7 @@ impl Memory {
             store_bytes,
             total_bytes: local_bytes + store_bytes,
             disk_bytes: gauge(&counters.disk_bytes),
+            blade_bytes: gauge(&counters.blade_bytes),
             far_bytes,
             all_local_bytes: local_bytes + far_bytes,
         }
@@ -52,6 +55,7 @@ pub struct Peaks {
     store_bytes: u64,
     total_bytes: u64,
     disk_bytes: u64,
+    blade_bytes: u64,
     far_bytes: u64,
     all_local_bytes: u64,
     native_bytes: u64,
@@ -80,6 +84,7 @@ impl Watch {
         raise(&mut peaks.store_bytes, now.store_bytes);
         raise(&mut peaks.total_bytes, now.total_bytes);
         raise(&mut peaks.disk_bytes, now.disk_bytes);
+        raise(&mut peaks.blade_bytes, now.blade_bytes);
         raise(&mut peaks.far_bytes, now.far_bytes);
         raise(&mut peaks.all_local_bytes, now.all_local_bytes);
         if let Some(usage) = usage {
@@ -106,6 +111,10 @@ struct Settings {
     local_bytes: u64,
     store_bytes: u64,
     disk: Option<String>,
+    blade: Option<String>,
+    mirror: Option<String>,
+    blade_timeout_ns: u64,
+    encrypt: bool,
     replacement: String,
     eviction: String,
     faults: String,
@@ -127,6 +136,16 @@ struct Counters {
     evictions_refused: u64,
     store_refusals: u64,
     corrupt_reads: u64,
+    lost_pages: u64,
+    disk_reads: u64,
+    blade_reads: u64,
+    mirror_reads: u64,
+    blade_read_bytes: u64,
+    blade_writes: u64,
+    blade_written_bytes: u64,
+    blade_refusals: u64,
+    blade_stalls: u64,
+    blade_stall_max_ns: u64,
     processes: u64,
     fault_ns: u64,
 }
@@ -184,6 +203,10 @@ impl Report {
                 local_bytes: options.local,
                 store_bytes: set.store_bytes,
                 disk: options.disk.as_ref().map(|dir| dir.display().to_string()),
+                blade: options.blade.clone(),
+                mirror: options.mirror.clone(),
+                blade_timeout_ns: set.blade.timeout_ns,
+                encrypt: !options.no_encrypt,
                 replacement: name_of(options.replacement),
                 eviction: name_of(options.eviction),
                 faults: name_of(options.faults),
@@ -203,6 +226,16 @@ impl Report {
                 evictions_refused: count(&sums.evictions_refused),
                 store_refusals: count(&sums.store_refusals),
                 corrupt_reads: count(&sums.corrupt_reads),
+                lost_pages: count(&sums.lost_pages),
+                disk_reads: count(&sums.disk_reads),
+                blade_reads: count(&sums.blade_reads),
+                mirror_reads: count(&sums.mirror_reads),
+                blade_read_bytes: count(&sums.blade_read_bytes),
+                blade_writes: count(&sums.blade_writes),
+                blade_written_bytes: count(&sums.blade_written_bytes),
+                blade_refusals: count(&sums.blade_refusals),
+                blade_stalls: count(&sums.blade_stalls),
+                blade_stall_max_ns: count(&sums.blade_stall_max_ns),
                 processes: count(&sums.processes),
                 fault_ns: count(&sums.fault_ns),
             },

@@ -81,6 +81,8 @@ pub trait Observer {
     fn look(&mut self);
     /// A line to print.
     fn say(&mut self, line: &str);
+    /// Nobody holds this object on the blade any more.
+    fn unheld(&mut self, object: u64);
 }
 
 /// The supervisor of one program.
@@ -138,7 +140,10 @@ impl Supervisor {
             self.reap();
             self.watch(tree, observer);
         }
-        end_stragglers(tree);
+        end_stragglers(tree).into_iter().for_each(|object| observer.unheld(object));
+        for line in crate::notices::take(tree) {
+            observer.say(&line);
+        }
         Ok(ending)
     }
 
@@ -151,6 +156,7 @@ impl Supervisor {
                 "process {pid}: its pager ended, so it was killed before it could read wrong bytes"
             ));
         }
+        self.pagers.take_unheld().into_iter().for_each(|object| observer.unheld(object));
     }
 
     /// Waits for a signal or the end of a pager.

@@ -1,33 +1,25 @@
 //! Sizes and durations as people write them.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
+
+use spillway_types::Size;
 
 /// Bytes in a page, the unit in which memory is managed.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Steps of 1024 above a byte.
-const STEPS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
 /// Longest emulated link delay. Beyond it a run looks hung.
 const LONGEST_DELAY: Duration = Duration::from_secs(1);
+
+/// How long an answer can be waited for.
+const TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
 
 /// Reads a size in bytes: `4096`, `64M`, `64MB`, `64MiB`, `2g`. All steps are of 1024.
 ///
 /// # Errors
 /// A line that says what is not understood.
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    let (number, unit) = split(text);
-    let number: u64 =
-        number.parse().map_err(|_| format!("'{text}' is no size; write one such as 64M or 2G"))?;
-    let unit = unit.to_ascii_lowercase();
-    let step = match unit.trim_end_matches('b').trim_end_matches('i') {
-        "" if unit != "i" && unit != "ib" => 0,
-        "k" => 1,
-        "m" => 2,
-        "g" => 3,
-        "t" => 4,
-        _ => return Err(format!("'{unit}' is no unit of size; use K, M, G or T (steps of 1024)")),
-    };
-    number.checked_mul(1 << (10 * step)).ok_or_else(|| format!("'{text}' is too large"))
+    spillway_types::parse_size(text).map_err(|error| format!("'{text}': {error}"))
 }
 
 /// Reads a short duration: `0`, `500ns`, `4us`, `1ms`.
@@ -35,6 +27,26 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 /// # Errors
 /// A line that says what is not understood.
 pub fn parse_delay(text: &str) -> Result<Duration, String> {
+    let delay = parse_duration(text)?;
+    if delay > LONGEST_DELAY {
+        return Err(format!("'{text}' is longer than a link may take here, 1s"));
+    }
+    Ok(delay)
+}
+
+/// Reads how long something is waited for: `500ms`, `3s`.
+///
+/// # Errors
+/// A line that says what is not understood.
+pub fn parse_timeout(text: &str) -> Result<Duration, String> {
+    let timeout = parse_duration(text)?;
+    if !TIMEOUTS.contains(&timeout) {
+        return Err(format!("'{text}' is no time to wait for an answer; take 100ms to 60s"));
+    }
+    Ok(timeout)
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
     let number: u64 =
         number.parse().map_err(|_| format!("'{text}' is no duration; write one such as 4us"))?;
@@ -44,24 +56,14 @@ pub fn parse_delay(text: &str) -> Result<Duration, String> {
         "ms" => 1_000_000,
         "s" => 1_000_000_000,
         "" if number == 0 => 0,
-        _ => return Err(format!("'{text}' needs a unit: ns, us or ms")),
+        _ => return Err(format!("'{text}' needs a unit: ns, us, ms or s")),
     };
-    let delay = Duration::from_nanos(number.saturating_mul(unit_ns));
-    if delay > LONGEST_DELAY {
-        return Err(format!("'{text}' is longer than a link may take here, 1s"));
-    }
-    Ok(delay)
+    Ok(Duration::from_nanos(number.saturating_mul(unit_ns)))
 }
 
 /// Writes a size with the largest step that leaves at least one whole unit: `64.0 MiB`, `17 B`.
 pub fn show_size(bytes: u64) -> String {
-    let mut step = 0;
-    let mut value = bytes as f64;
-    while value >= 1024.0 && step + 1 < STEPS.len() {
-        value /= 1024.0;
-        step += 1;
-    }
-    if step == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", STEPS[step]) }
+    Size(bytes).to_string()
 }
 
 /// Bytes of a count of pages; a gauge that is briefly negative counts as none.

@@ -1,10 +1,12 @@
 //! Joining the run: finding the shared page, starting the pager, holding it for the other calls.
 
-use spillway_pager::Pager;
-use spillway_pager::tree::{ENV, MAGIC, Notice, TREE_BYTES, Tree, VERSION};
+use spillway_pager::tree::{BladeAddress, ENV, MAGIC, Notice, TREE_BYTES, Tree, VERSION};
+use spillway_pager::{Error, Pager, Ways};
+use spillway_tiers::blade::Carrier;
 use spillway_tiers::sync::Lock;
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::time::Duration;
 
 /// Mappings made before the constructor ran, at most this many, are managed by it.
 const EARLY_MAX: usize = 64;
@@ -59,7 +61,7 @@ pub extern "C" fn begin(_: c_int, _: *const *const c_char, environment: *const *
     };
     let pid = std::process::id();
     spillway_pager::keep_device();
-    match Pager::new(tree, pid) {
+    match ways(tree).and_then(|ways| Pager::new(tree, pid, ways)) {
         Ok(pager) => {
             let pager: &'static Pager = Box::leak(Box::new(pager));
             match pager.start() {
@@ -70,6 +72,20 @@ pub extern "C" fn begin(_: c_int, _: *const *const c_char, environment: *const *
         Err(error) => refuse(tree, pid, error),
     }
     BEGUN.store(true, Ordering::Release);
+}
+
+/// The ways to the blade of the run, if it has one. Nothing is connected yet.
+fn ways(tree: &Tree) -> Result<Option<Ways>, Error> {
+    let settings = &tree.settings.blade;
+    let timeout = Duration::from_nanos(settings.timeout_ns);
+    let carrier = |to: &BladeAddress| -> Result<Option<&'static dyn Carrier>, Error> {
+        let Some(address) = to.address.get() else { return Ok(None) };
+        let identity = u128::from_ne_bytes(to.pool_identity);
+        let carrier = spillway_blade::carrier(address, to.secret.get(), identity, timeout);
+        carrier.map(|carrier| Some(&*Box::leak(carrier))).map_err(|_| Error::Store)
+    };
+    let Some(blade) = carrier(&settings.blade)? else { return Ok(None) };
+    Ok(Some(Ways { blade, mirror: carrier(&settings.mirror)? }))
 }
 
 fn publish(pager: &'static Pager) {

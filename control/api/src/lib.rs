@@ -1,1 +1,22 @@
 //! The HTTP interface of the daemon, its types and its OpenAPI document.
+//!
+//! [`types`] is what goes over the wire; with the feature `server` there is also the service that
+//! answers. docs/openapi.json is made from the same definitions.
+
+pub mod types;
+
+#[cfg(feature = "server")]
+mod clients;
+#[cfg(feature = "server")]
+mod daemon;
+#[cfg(feature = "server")]
+mod problem;
+#[cfg(feature = "server")]
+mod service;
+#[cfg(feature = "server")]
+mod store;
+#[cfg(feature = "server")]
+mod transfer;
+
+#[cfg(feature = "server")]
+pub use service::{Daemon, document, router};

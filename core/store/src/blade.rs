@@ -10,6 +10,9 @@ use crate::error::Error;
 use crate::get::{Held, PageRef};
 use crate::store::Store;
 
+/// Frames that puts which make no room themselves need at a time: two windows of a pager.
+const DRAINING_FRAMES: u64 = 128;
+
 impl From<ReadError> for Error {
     fn from(error: ReadError) -> Self {
         match error {
@@ -34,6 +37,13 @@ impl Store {
     /// The blade tier, if there is one.
     pub const fn blade(&self) -> Option<&Blade> {
         self.blade.as_ref()
+    }
+
+    /// Whether memory is nearly full while the blade takes what is moved there: then a put that does
+    /// not make room itself had better wait for a task that calls [`Store::demote`].
+    pub fn is_draining(&self) -> bool {
+        let Some(blade) = &self.blade else { return false };
+        self.arena.frames_left() < DRAINING_FRAMES && blade.takes()
     }
 
     /// Reads a page that lies on the blade, unless it is found to have gone elsewhere meanwhile.
@@ -131,17 +141,9 @@ impl Store {
         contents: &[&[u8]],
         places: &mut [Option<BladePlace>; WRITE_PAGES_MAX],
     ) {
-        if let Some(blade) = self.blade.as_ref().filter(|blade| blade.takes()) {
+        if let Some(blade) = &self.blade {
             blade.write(contents, places, self.budget());
         }
-    }
-
-    /// Deals with the blade off the way of any page: removes up to `most` values that were freed, and
-    /// tries to come back to a blade that is down. Gives how many values there were.
-    pub fn tend_blade(&self, most: usize) -> usize {
-        let Some(blade) = &self.blade else { return 0 };
-        blade.tend();
-        blade.tidy(most)
     }
 }
 

@@ -4,7 +4,8 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
-use spillway_tiers::lz4::unpack;
+use spillway_tiers::blade::TAG_BYTES;
+use spillway_tiers::lz4::{pack, unpack};
 use spillway_tiers::sync::Ordering;
 use spillway_tiers::{CellPin, PageBuf, Pinned, Use, WRITE_PAGES_MAX};
 use spillway_types::PAGE_BYTES;
@@ -18,6 +19,8 @@ use crate::store::Store;
 
 /// Frames that paging out keeps free: this part of all, between the bounds.
 const LOW_PART: u64 = 64;
+/// The same where memory is only a place to wait in on the way to a blade: room for a burst.
+const LOW_PART_STAGING: u64 = 4;
 const LOW_MIN_FRAMES: u64 = 64;
 const LOW_MAX_FRAMES: u64 = 16 * 1024;
 
@@ -114,7 +117,8 @@ impl Store {
         if self.budget().left(Use::Index) < INDEX_LOW_BYTES {
             return true;
         }
-        let low = self.arena.frames_max() as u64 / LOW_PART;
+        let part = if self.blade.is_some() { LOW_PART_STAGING } else { LOW_PART };
+        let low = self.arena.frames_max() as u64 / part;
         self.arena.frames_left() < low.clamp(LOW_MIN_FRAMES, LOW_MAX_FRAMES)
     }
 
@@ -164,22 +168,32 @@ impl Store {
         if count == 0 {
             return 0;
         }
-        let sent = self.move_to_blade(&mut candidates);
+        let sent = self.move_to_blade(&mut candidates, scratch);
         sent + self.move_to_file(candidates, scratch)
     }
 
-    /// Sends pages to the blade as they lie, packed or not. Those that it takes are no candidates
-    /// any more. Gives how many they are.
-    fn move_to_blade<'a>(&'a self, candidates: &mut Candidates<'a>) -> usize {
-        if self.blade.is_none() {
+    /// Sends pages to the blade: packed ones as they lie, the others packed if that makes them any
+    /// shorter, for a sealed page that is longer than a page takes two there. Those that it takes are no
+    /// candidates any more. Gives how many they are.
+    fn move_to_blade(&self, candidates: &mut Candidates<'_>, scratch: &mut Scratch) -> usize {
+        if self.blade.as_ref().is_none_or(|blade| !blade.takes()) {
             return 0;
         }
         let mut contents: [&[u8]; WRITE_PAGES_MAX] = [&[]; WRITE_PAGES_MAX];
         let mut count = 0;
-        for candidate in candidates.iter().flatten() {
+        for (candidate, room) in candidates.iter().flatten().zip(&mut scratch.pages) {
             contents[count] = match &candidate.bytes {
-                Bytes::Raw(page) => &page[..],
                 Bytes::Packed(cell) => cell,
+                Bytes::Raw(page) if self.config.compress => {
+                    let length = pack(page, &mut scratch.packed, &mut scratch.table);
+                    if length > PAGE_BYTES - TAG_BYTES {
+                        &page[..]
+                    } else {
+                        room.0[..length].copy_from_slice(&scratch.packed[..length]);
+                        &room.0[..length]
+                    }
+                }
+                Bytes::Raw(page) => &page[..],
             };
             count += 1;
         }
@@ -298,27 +312,35 @@ impl Store {
     }
 
     /// Makes the files of the disk tier read-only, before a fork: neither this process nor the
-    /// child frees or reuses anything in them; later page-outs go to new files.
+    /// child frees or reuses anything in them; later page-outs go to new files. ([`Blade::share`]
+    /// does the same for the blade.)
+    ///
+    /// [`Blade::share`]: spillway_tiers::blade::Blade::share
     pub fn seal_files(&self) {
         if let Some(files) = &self.files {
             files.seal();
         }
     }
 
-    /// Replaces the descriptors of all files, for a task with another descriptor table. `open` is
+    /// Replaces the descriptors of all files, of the disk tier and of a mirror, for a task with another descriptor table. `open` is
     /// given the number in the old table, whose descriptors are not closed.
     ///
     /// # Errors
     /// What `open` says.
     pub fn reopen_files(&self, open: impl FnMut(u64) -> io::Result<OwnedFd>) -> io::Result<()> {
-        self.files.as_ref().map_or(Ok(()), |files| files.reopen(open))
+        let mut open = open;
+        if let Some(files) = &self.files {
+            files.reopen(&mut open)?;
+        }
+        self.blade.as_ref().map_or(Ok(()), |blade| blade.reopen(&mut open))
     }
 
     /// Numbers of the descriptors in use: those of files, and of kept memory.
     pub fn file_descriptors(&self) -> Vec<u64> {
         let files = self.files.iter().flat_map(|files| files.descriptors());
         let memory = self.kept_descriptors().into_iter().flatten();
-        files.chain(memory.map(|(_, file)| file.as_raw_fd())).map(|fd| fd as u64).collect()
+        let own = files.chain(memory.map(|(_, file)| file.as_raw_fd())).map(|fd| fd as u64);
+        own.chain(self.blade.iter().flat_map(|blade| blade.descriptors())).collect()
     }
 
     /// Why the file tier refused a page, once: the call forgets it. `NOSPC` when it is full.

@@ -206,6 +206,11 @@ impl Store {
         self.files.as_ref().map_or(0, |files| files.pages() * PAGE_BYTES as u64)
     }
 
+    /// Pages read back from files.
+    pub fn disk_reads(&self) -> u64 {
+        self.files.as_ref().map_or(0, Files::reads)
+    }
+
     /// Stored pages that are filled with one word and take no frame.
     pub fn same_filled_pages(&self) -> u64 {
         self.uniform_pages.load(Ordering::Relaxed)

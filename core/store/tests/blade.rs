@@ -88,7 +88,9 @@ impl Carrier for Shelf {
         true
     }
 
-    fn end_run(&self) {}
+    fn end_run(&self) -> bool {
+        true
+    }
 
     fn is_down(&self) -> bool {
         self.down.load(Relaxed)
@@ -158,7 +160,7 @@ impl Far {
     }
 
     fn tidy(&self) {
-        while self.store.tend_blade(1000) > 0 {}
+        while self.store.blade().unwrap().tidy(1000) > 0 {}
     }
 }
 

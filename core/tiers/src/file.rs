@@ -59,6 +59,7 @@ pub struct Files {
     directory: CString,
     pages_max: u64,
     pages: AtomicU64,
+    reads: AtomicU64,
     files: [Lock<File>; FILES_MAX],
     /// The file that grows; `None` before the first write and after sealing.
     current: Lock<Option<u8>>,
@@ -80,6 +81,7 @@ impl Files {
             directory,
             pages_max: capacity_bytes / PAGE_BYTES as u64,
             pages: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
             files: core::array::from_fn(|_| Lock::default()),
             current: Lock::new(None),
             errno: AtomicI32::new(0),
@@ -89,6 +91,11 @@ impl Files {
     /// Pages in files.
     pub fn pages(&self) -> u64 {
         self.pages.load(Ordering::Relaxed)
+    }
+
+    /// Pages that were read back.
+    pub fn reads(&self) -> u64 {
+        self.reads.load(Ordering::Relaxed)
     }
 
     /// Why pages were refused last, once.
@@ -348,6 +355,7 @@ impl SlotRead<'_> {
                 Err(errno) => return Err(errno.into()),
             }
         }
+        self.files.reads.fetch_add(1, Ordering::Relaxed);
         Ok(checksum(&page.0, self.slot) == self.sum)
     }
 }

@@ -9,11 +9,13 @@
 mod access;
 mod pool;
 mod request;
+mod size;
 mod status;
 
 pub use access::{Access, Admitted, Denied, Identity, Limits};
 pub use pool::{Lifetime, PoolInfo, PoolSpec, PoolSpecError, Sharing};
 pub use request::{Answer, Request};
+pub use size::{Size, SizeError, parse_size};
 pub use status::{Get, Put, Refusal, Statistics};
 
 /// Bytes of a page, the size of the fast path.

@@ -199,7 +199,7 @@ impl Transmission {
             failure = self.device().write(offset, data).err().map(failure_of);
         }
         *rest = after;
-        offset += piece as u64;
+        offset = offset.wrapping_add(piece as u64);
         left -= piece as u32;
         if left > 0 {
             self.state = State::Taking { cookie, offset, left, failure };
@@ -285,7 +285,7 @@ fn piece_bytes_max(output: &Output) -> usize {
 /// Shortens a piece that begins at `offset` so that it ends where a page does; to nothing if it ends
 /// within its first page.
 fn cut_at_page(offset: u64, bytes: usize) -> usize {
-    let over = (offset + bytes as u64) % PAGE_BYTES as u64;
+    let over = offset.wrapping_add(bytes as u64) % PAGE_BYTES as u64;
     bytes.saturating_sub(over as usize)
 }
 

@@ -125,7 +125,7 @@ impl Admin {
                 Ok(0)
             }
             feature::KEEP_ALIVE => {
-                self.keep_alive_ms = command.cdw11;
+                self.keep_alive_ms = context.controller.subsystem.keep_alive_ms(command.cdw11);
                 Ok(0)
             }
             _ => Err(Status::INVALID_FIELD.finally().into()),

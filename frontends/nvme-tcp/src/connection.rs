@@ -29,6 +29,8 @@ use crate::transfer::{Next, Transfers};
 
 /// Longest PDU that a host may send.
 pub const PDU_BYTES_MAX: usize = PDU_DATA_BYTES_MAX + HEADER_BYTES_MAX + DIGEST_BYTES;
+/// The keep-alive time of the discovery subsystem where the host asks for none, as in Linux's target.
+const DISCOVERY_KEEP_ALIVE_MS: u32 = 120_000;
 /// How often a connection looks whether there is room for a command that waits for it.
 const ROOM_POLL_MS: u64 = 2;
 
@@ -364,6 +366,15 @@ impl Subsystem {
         match self {
             Self::Pools => 12,
             Self::Blocks | Self::Discovery => 8,
+        }
+    }
+
+    /// The keep-alive time that is granted, 0 for none. Anybody may ask the discovery subsystem, so there
+    /// it has an end.
+    pub(crate) const fn keep_alive_ms(self, asked_ms: u32) -> u32 {
+        match (self, asked_ms) {
+            (Self::Discovery, 0) => DISCOVERY_KEEP_ALIVE_MS,
+            _ => asked_ms,
         }
     }
 }

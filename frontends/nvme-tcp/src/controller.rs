@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
@@ -39,6 +40,8 @@ pub(crate) struct Controller {
     pub(crate) id: u16,
     pub(crate) subsystem: Subsystem,
     pub(crate) host: Host,
+    /// The target's address by which the host came.
+    pub(crate) local: SocketAddr,
     client: OnceLock<Client>,
     /// Whether commands are carried out. They are while it is locked for reading, so that whoever ends
     /// the controller knows that nothing of it comes later.
@@ -62,11 +65,12 @@ impl fmt::Debug for Controller {
 }
 
 impl Controller {
-    pub(crate) fn new(id: u16, subsystem: Subsystem, host: Host) -> Self {
+    pub(crate) fn new(id: u16, subsystem: Subsystem, host: Host, local: SocketAddr) -> Self {
         Self {
             id,
             subsystem,
             host,
+            local,
             client: OnceLock::new(),
             open: RwLock::new(true),
             enabled: AtomicBool::new(false),

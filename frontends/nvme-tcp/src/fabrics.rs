@@ -102,7 +102,7 @@ impl Connection {
             ConnectResult { controller: controller.id, authenticate: authentication.is_some() };
         let role = match (connect.queue, subsystem) {
             (0, _) | (_, Subsystem::Discovery) => {
-                Role::Admin(Admin::new(now_ms, connect.keep_alive_ms))
+                Role::Admin(Admin::new(now_ms, subsystem.keep_alive_ms(connect.keep_alive_ms)))
             }
             (_, Subsystem::Blocks) => Role::Blocks(BlockQueue::default()),
             (_, Subsystem::Pools) => Role::Pools(PoolQueue::default()),
@@ -161,7 +161,7 @@ impl Connection {
         if asked != ANY_CONTROLLER {
             return Err(bad_data(ConnectData::CONTROLLER_AT));
         }
-        let controller = self.target.add_controller(subsystem, host);
+        let controller = self.target.add_controller(subsystem, host, self.local);
         let controller = controller.ok_or(Status::CONNECT_BUSY)?;
         controller.add_queue(0, &self.waker);
         Ok(controller)

@@ -59,13 +59,17 @@ fn controller(context: &Context<'_>) -> [u8; IDENTIFY_BYTES] {
     let subsystem = context.controller.subsystem;
     let discovery = subsystem == Subsystem::Discovery;
     let blocks = subsystem == Subsystem::Blocks;
+    // No transfer is allowed that the client's quota has no room for; a shift of 0 would be no limit.
+    let room_pages =
+        context.controller.client().map(|client| client.quota.bytes_max() / PAGE_BYTES as u64);
+    let room_shift = room_pages.map_or(u8::MAX, |pages| pages.max(2).ilog2() as u8);
     Controller {
         id: context.controller.id,
         kind: if discovery { ControllerKind::Discovery } else { ControllerKind::Io },
         serial: &context.target.serial(),
         version: env!("CARGO_PKG_VERSION"),
         subsystem: context.target.nqn(subsystem),
-        transfer_shift: subsystem.transfer_shift(),
+        transfer_shift: subsystem.transfer_shift().min(room_shift),
         events: if discovery { 0 } else { Event::NAMESPACES_CHANGED_BIT },
         event_requests: EVENT_REQUESTS_MAX as u8 - 1,
         commands_max: config.queue_entries_max,

@@ -46,7 +46,7 @@ impl Output {
     /// Room for `bytes` at the end.
     pub(crate) fn room(&mut self, bytes: usize) -> &mut [u8] {
         if self.bytes.len() < self.end + bytes {
-            self.bytes.resize((self.end + bytes).max(KEPT_BYTES), 0);
+            self.bytes.resize((self.end + bytes).next_power_of_two(), 0);
         }
         &mut self.bytes[self.end..self.end + bytes]
     }

@@ -276,7 +276,11 @@ impl<'a> Driver<'a> {
                 let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
                 Ok(true)
             }
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(false),
+            // A host that never stops sending does not put the time off.
+            Ok(_) | Err(rustix::io::Errno::INTR) => {
+                let now_ms = self.shared.now_ms();
+                Ok(until_ms.is_some_and(|until| now_ms >= until))
+            }
             Err(error) => Err(error.into()),
         }
     }

@@ -119,30 +119,31 @@ impl Target {
         &self,
         subsystem: Subsystem,
         host: Host,
+        local: SocketAddr,
     ) -> Option<Arc<Controller>> {
         let mut controllers = self.controllers.lock().unwrap_or_else(PoisonError::into_inner);
         let id = controllers.free_id()?;
-        let controller = Arc::new(Controller::new(id, subsystem, host));
+        let controller = Arc::new(Controller::new(id, subsystem, host, local));
         controllers.by_id.insert(id, Arc::clone(&controller));
         Some(controller)
     }
 
-    /// The host of a controller may act as `client`. Its earlier associations with its pools have ended
-    /// when this returns, so that nothing which they received is carried out after what the new one asks.
+    /// The host of a controller may act as `client`. Its earlier associations have ended when this
+    /// returns, so that nothing which they received is carried out after what the new one asks. A
+    /// kernel may reach its devices over several of the target's addresses, but only once over each.
     pub(crate) fn establish(&self, controller: &Arc<Controller>, client: Client) {
         let mut old = Vec::new();
         let mut controllers = self.controllers.lock().unwrap_or_else(PoisonError::into_inner);
-        if controller.subsystem == Subsystem::Pools {
-            controllers.by_id.retain(|_, other| {
-                let same = other.subsystem == controller.subsystem
-                    && other.host == controller.host
-                    && other.client().is_some();
-                if same {
-                    old.push(Arc::clone(other));
-                }
-                !same
-            });
-        }
+        controllers.by_id.retain(|_, other| {
+            let same = other.subsystem == controller.subsystem
+                && other.host == controller.host
+                && (controller.subsystem == Subsystem::Pools || other.local == controller.local)
+                && other.client().is_some();
+            if same {
+                old.push(Arc::clone(other));
+            }
+            !same
+        });
         // Under the lock, so that of two that come at once one sees the other.
         controller.set_client(client);
         drop(controllers);

@@ -211,6 +211,8 @@ impl<'a> Session<'a> {
             return Err(Status::DATA_LENGTH.finally().into());
         }
         if !(1..=VALUE_BYTES_MAX).contains(&bytes) {
+            // A refused put leaves nothing under its key.
+            self.store.flush(pool, key);
             return Err(Status::VALUE_SIZE.finally().into());
         }
         let value = if bytes <= PAGE_BYTES {
@@ -263,7 +265,8 @@ impl<'a> Session<'a> {
     }
 
     fn list_pools(&mut self, region: &Region, command: &Command) -> Outcome {
-        let pools = self.store.pools(self.client)?;
+        let mut pools = self.store.pools(self.client)?;
+        pools.retain(|pool| pool.reserved_pages == 0);
         let room = command.data.bytes as usize / PoolEntry::BYTES;
         let mut bytes = Vec::new();
         for pool in pools.iter().take(room) {

@@ -78,12 +78,16 @@ impl Region {
     /// Gives the memory back, also when the other side keeps its descriptor or its mapping. The region
     /// reads as zeros afterwards.
     pub fn discard(&self) {
-        // SAFETY: whoever reads the region expects any bytes at any time, zeros too. Nothing is lost
-        // but the memory if this fails.
-        let _ = unsafe {
-            let bytes = self.geometry.region_bytes();
-            rustix::mm::madvise(self.base.cast::<c_void>(), bytes, Advice::LinuxRemove)
+        let (base, bytes) = (self.base.cast::<c_void>(), self.geometry.region_bytes());
+        // SAFETY: whoever reads the region expects any bytes at any time, zeros too. A daemon that
+        // locks its memory locked this too, and of locked memory nothing can be removed.
+        let removed = unsafe {
+            rustix::mm::munlock(base, bytes)
+                .and_then(|()| rustix::mm::madvise(base, bytes, Advice::LinuxRemove))
         };
+        if let Err(error) = removed {
+            tracing::error!(%error, bytes, "a ring's memory stays until its client lets go");
+        }
     }
 
     /// The sizes.
@@ -310,6 +314,18 @@ mod tests {
         let mut read = [1; 300];
         region.read(0, &mut read);
         assert_eq!(read, [0; 300]);
+    }
+
+    #[test]
+    fn a_locked_region_can_be_given_back() {
+        let (region, file) = region();
+        region.write(0, &[1; 4096]);
+        // SAFETY: the mapping is this test's; locking changes no byte.
+        unsafe {
+            rustix::mm::mlock(region.base.cast(), region.geometry().region_bytes()).unwrap();
+        }
+        region.discard();
+        assert_eq!(rustix::fs::fstat(&file).unwrap().st_blocks, 0);
     }
 
     #[test]

@@ -1,1 +1,12 @@
 //! The one catalogue of every metric, with unit and help.
+//!
+//! A metric is a row of a table: its name, what kind it is, what it means, and how its value is
+//! found in a sample. [`render`] writes a sample in the text format that Prometheus reads (version
+//! 0.0.4), [`document`] the catalogue for people. Names end in their base unit, and in `_total` when
+//! they only grow.
+
+mod catalogue;
+mod render;
+
+pub use catalogue::{ClientSample, Kind, Metric, Sample, StoreSample};
+pub use render::{CONTENT_TYPE, document, render};

@@ -12,10 +12,10 @@ use super::userfaultfd::{DEVICE, FEATURES, reason};
 use super::{Check, State};
 use spillway_platform::uffd::{Uffd, feature};
 
-use crate::limits::Limits;
 use crate::program::plain;
 use crate::run::{library, writable_dir};
 use crate::units::show_size;
+use spillway_host::Limits;
 
 /// Regions of managed memory that a large program may have, and as many protections within them.
 const MAPS_WANTED: u64 = 65_530;

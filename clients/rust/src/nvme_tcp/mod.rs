@@ -27,7 +27,7 @@ mod commands;
 mod doubt;
 pub mod pipe;
 mod pools;
-mod queue;
+pub mod queue;
 pub mod session;
 pub mod settings;
 pub mod socket;

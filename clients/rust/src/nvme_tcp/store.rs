@@ -227,35 +227,32 @@ fn outcome_of(call: Call, pool: Pool, ended: Option<Ended>) -> Result<Outcome, E
         });
     }
     let answer = Answer::of(ended)?;
-    let found = match answer.status.code() {
-        Status::SUCCESS => true,
-        Status::KEY_NOT_FOUND => false,
-        Status::CAPACITY if matches!(call, Call::Store(..)) => {
-            return Ok(Outcome::Put(Put::Refused(Refusal::AtTarget)));
-        }
-        status => return Err(failed(status)),
-    };
+    let status = answer.status.code();
+    let found = status == Status::SUCCESS;
+    let missed = status == Status::KEY_NOT_FOUND;
     Ok(match call {
-        Call::Store(..) if found => Outcome::Put(Put::Stored),
-        Call::Retrieve(_, _, room) | Call::Take(_, _, room) if found => {
-            Outcome::Get(got(&answer, room)?)
+        Call::Store(..) => Outcome::Put(match status {
+            Status::SUCCESS => Put::Stored,
+            // The protocol does not say which of the two reasons it was.
+            Status::CAPACITY => Put::Refused(Refusal::AtTarget),
+            Status::NOT_READY => Put::Refused(Refusal::Frozen),
+            _ => return Err(failed(status)),
+        }),
+        Call::Retrieve(..) | Call::Take(..) if missed => Outcome::Get(Get::Miss),
+        Call::Retrieve(..) | Call::Take(..) if status == Status::VALUE_SIZE => {
+            Outcome::Get(Get::Short(answer.result as u32 as usize))
         }
-        Call::Retrieve(..) | Call::Take(..) => Outcome::Get(Get::Miss),
-        Call::Delete(..) => Outcome::Flushed(u64::from(found)),
+        Call::Retrieve(..) | Call::Take(..) if found => {
+            if answer.result != u64::from(answer.bytes) {
+                return Err(Error::Protocol("a value of another length than the target says"));
+            }
+            Outcome::Get(Get::Hit(answer.bytes as usize))
+        }
+        Call::Delete(..) if found || missed => Outcome::Flushed(u64::from(found)),
         Call::FlushObject(..) if found => Outcome::Flushed(answer.result & 0xffff_ffff),
-        Call::Exists(..) => Outcome::Exists(found),
-        _ => return Err(failed(answer.status)),
+        Call::Exists(..) if found || missed => Outcome::Exists(found),
+        _ => return Err(failed(status)),
     })
-}
-
-/// What a successful retrieve brought: the result is the value's length.
-fn got(answer: &Answer, room: u32) -> Result<Get, Error> {
-    let length = answer.result as u32;
-    match length {
-        _ if length > room => Ok(Get::Short(length as usize)),
-        _ if length == answer.bytes => Ok(Get::Hit(length as usize)),
-        _ => Err(Error::Protocol("a value of another length than the target says")),
-    }
 }
 
 impl Store for NvmeTcp {

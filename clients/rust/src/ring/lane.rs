@@ -385,10 +385,13 @@ impl Lane {
         }
     }
 
-    /// Gives the connection up: answers may still come to what was sent.
+    /// Gives the connection up. The doorbell is set out of reach, so that the server ends it before it
+    /// takes up more of what was submitted: an old put must not come after what is put elsewhere now.
     #[cold]
     fn lose<T>(&mut self, error: Error) -> Result<T, Error> {
         self.lost = true;
+        let out_of_reach = self.submitted.wrapping_add(1 << 31);
+        self.region.submitted().store(out_of_reach, Ordering::SeqCst);
         Err(error)
     }
 }

@@ -57,16 +57,18 @@ pub trait Carrier: Debug + Send + Sync {
     /// Removes all values of an object; false when that can't be known to have happened.
     fn flush_object(&self, object: u64) -> bool;
 
-    /// Removes all there is of the run.
-    fn end_run(&self);
+    /// Removes all there is of the run; false when that can't be known to have happened.
+    fn end_run(&self) -> bool;
 
     /// Whether the last that was heard of the blade is that it does not answer.
     fn is_down(&self) -> bool;
 
-    /// Off the way of any page: tries to come back from being down.
+    /// Keeps the connection alive, and tries to come back from being down. To be called often, off
+    /// the way of any page: connecting may take as long as the time-out.
     fn tend(&self);
 
-    /// In a forked child: the connections are its parent's.
+    /// In a forked child: the connections are its parent's. It runs on a thread of the program, whose
+    /// descriptors it leaves alone.
     fn forget_connections(&self);
 
     /// Numbers of descriptors of files in this process's pager that a child opens anew.

@@ -53,10 +53,11 @@ impl Ledger {
         Some((place as u16, name))
     }
 
-    /// Makes `heir`, which holds nothing, a holder of all that `holder` holds.
+    /// Makes `heir` a holder of all that `holder` holds.
     pub fn share(&self, holder: usize, heir: usize) {
         for (from, to) in self.held[holder].iter().zip(&self.held[heir]) {
-            to.store(from.load(Ordering::Acquire), Ordering::Release);
+            let bits = from.load(Ordering::Acquire);
+            let _ = to.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |held| Some(held | bits));
         }
     }
 

@@ -10,7 +10,7 @@ mod seal;
 
 pub use carrier::{Carried, Carrier, Parcel, Wanted};
 pub use ledger::{HOLDERS_MAX, Ledger, OBJECTS_MAX};
-pub use seal::{KEY_BYTES, SEALED_BYTES_MAX, Seal};
+pub use seal::{KEY_BYTES, SEALED_BYTES_MAX, Seal, TAG_BYTES};
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -98,9 +98,9 @@ pub struct BladeCounts {
     pub refusals: u64,
     /// Pages that could not be had back.
     pub lost: u64,
-    /// Reads that took longer than 100 ms.
+    /// Calls that took longer than 100 ms, or in which blade or mirror went down.
     pub stalls: u64,
-    /// The longest read, ns.
+    /// The longest of them, ns.
     pub stall_max_ns: u64,
 }
 
@@ -137,6 +137,8 @@ pub struct Blade {
     /// Freed values and finished objects that [`Blade::tidy`] has to look at.
     untidy: AtomicU64,
     refused_until_ns: AtomicU64,
+    /// The longest stall that [`Blade::take_stall_ns`] has not told yet.
+    new_stall_ns: AtomicU64,
     counters: Counters,
 }
 
@@ -168,6 +170,7 @@ impl Blade {
             bytes: AtomicU64::new(0),
             untidy: AtomicU64::new(0),
             refused_until_ns: AtomicU64::new(0),
+            new_stall_ns: AtomicU64::new(0),
             counters: Counters::default(),
         }
     }
@@ -233,9 +236,11 @@ impl Blade {
         let (parcels, taken) = (&parcels[..sent], &taken[..sent]);
         let mut safe = [true; WRITE_PAGES_MAX];
         let mut copies = [0; WRITE_PAGES_MAX];
+        let (began_ns, down) = (now_ns(), self.down());
         for carrier in self.carriers().filter(|carrier| !carrier.is_down()) {
             self.send(carrier, parcels, &mut safe, &mut copies);
         }
+        self.note_stall(now_ns() - began_ns, down);
         for (at, place) in taken.iter().enumerate() {
             let Some(place) = *place else { continue };
             if safe[at] && copies[at] > 0 {
@@ -353,7 +358,7 @@ impl Blade {
     /// mirror.
     pub fn read(&self, reads: &mut [Read<'_>]) {
         assert!(reads.len() <= READ_PAGES_MAX);
-        let began_ns = now_ns();
+        let (began_ns, down) = (now_ns(), self.down());
         for read in reads.iter_mut() {
             read.outcome = Err(ReadError::Gone);
         }
@@ -369,10 +374,11 @@ impl Blade {
             }
             patient = true;
         }
-        self.count_read(reads, now_ns() - began_ns);
+        self.count_reads(reads);
+        self.note_stall(now_ns() - began_ns, down);
     }
 
-    fn count_read(&self, reads: &[Read<'_>], took_ns: u64) {
+    fn count_reads(&self, reads: &[Read<'_>]) {
         let counters = &self.counters;
         for read in reads {
             if read.outcome.is_ok() {
@@ -383,12 +389,25 @@ impl Blade {
                 counters.lost.fetch_add(1, Ordering::Relaxed);
             }
         }
-        if took_ns > STALL_NS {
-            counters.stalls.fetch_add(1, Ordering::Relaxed);
-            let longer = |most: u64| (took_ns > most).then_some(took_ns);
-            let (set, load) = (Ordering::Relaxed, Ordering::Relaxed);
-            let _ = counters.stall_max_ns.fetch_update(set, load, longer);
+    }
+
+    /// Counts a call that stalled: it took long, or what was up before it (`down` says) no longer is.
+    fn note_stall(&self, took_ns: u64, down: (bool, bool)) {
+        let now = self.down();
+        let fell = now.0 && !down.0 || now.1 && !down.1;
+        if took_ns <= STALL_NS && !fell {
+            return;
         }
+        self.counters.stalls.fetch_add(1, Ordering::Relaxed);
+        let longer = |most: u64| (took_ns > most).then_some(took_ns);
+        for most in [&self.counters.stall_max_ns, &self.new_stall_ns] {
+            let _ = most.fetch_update(Ordering::Relaxed, Ordering::Relaxed, longer);
+        }
+    }
+
+    /// The longest stall since the last call; 0 when there was none.
+    pub fn take_stall_ns(&self) -> u64 {
+        self.new_stall_ns.swap(0, Ordering::Relaxed)
     }
 
     /// Asks one of the two for what has not come yet.
@@ -432,6 +451,7 @@ impl Blade {
         if !up || self.untidy.swap(0, Ordering::Relaxed) == 0 {
             return 0;
         }
+        let (began_ns, down) = (now_ns(), self.down());
         let mut removed = 0;
         for place in 0..OBJECTS_MAX as u16 {
             removed += self.tidy_object(place, most - removed);
@@ -439,6 +459,9 @@ impl Blade {
                 self.untidy.fetch_add(1, Ordering::Relaxed);
                 break;
             }
+        }
+        if self.down() != down {
+            self.note_stall(now_ns() - began_ns, down);
         }
         removed
     }
@@ -481,9 +504,9 @@ impl Blade {
         count
     }
 
-    /// Tries to come back to a blade or mirror that is down.
+    /// Keeps connections alive, and tries to come back to a blade or mirror that is down.
     pub fn tend(&self) {
-        self.carriers().filter(|carrier| carrier.is_down()).for_each(Carrier::tend);
+        self.carriers().for_each(Carrier::tend);
     }
 
     /// Before a fork: makes `heir` a holder of all that this process holds. Neither of them writes
@@ -511,15 +534,13 @@ impl Blade {
     /// When the process has ended: lets go of everything.
     pub fn leave(&self) {
         self.ledger.release(self.holder(), |name| {
-            self.carriers()
-                .filter(|carrier| !carrier.is_down())
-                .for_each(|carrier| _ = carrier.flush_object(name));
+            self.carriers().for_each(|carrier| _ = carrier.flush_object(name));
         });
     }
 
     /// Removes all that any process of the run has on the blade.
     pub fn end_run(&self) {
-        self.carriers().filter(|carrier| !carrier.is_down()).for_each(Carrier::end_run);
+        self.carriers().for_each(|carrier| _ = carrier.end_run());
     }
 
     /// Numbers of descriptors that a child opens anew.

@@ -1,0 +1,212 @@
+//! Asks the daemon's HTTP interface.
+
+use std::fs;
+use std::io::{self, Read, Write};
+
+use anyhow::Context;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1;
+use hyper::{Method, Request, Response, header};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use spillway_api::types::{Problem, STREAM_TYPE};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::runtime::Runtime;
+
+use crate::daemon::body::RequestBody;
+use crate::daemon::options::Daemon;
+use crate::refusal::Refusal;
+
+/// Most bytes of an answer but an export.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// A daemon's HTTP interface.
+pub struct Api {
+    runtime: Runtime,
+    address: String,
+    token: Option<String>,
+}
+
+/// A stream to the daemon.
+trait Wire: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Wire for T {}
+
+impl Api {
+    /// Gets ready to ask.
+    ///
+    /// # Errors
+    /// The file with the token can't be read.
+    pub fn new(options: &Daemon) -> anyhow::Result<Self> {
+        let token = options.token_file.as_ref().map(|path| {
+            fs::read_to_string(path)
+                .map_err(|e| Refusal::usage(format!("can't read {}: {e}", path.display())))
+        });
+        Ok(Self {
+            runtime: tokio::runtime::Builder::new_current_thread().enable_io().build()?,
+            address: options.address(),
+            token: token.transpose()?.map(|token| token.trim().to_owned()),
+        })
+    }
+
+    /// GETs `path`.
+    ///
+    /// # Errors
+    /// The daemon can't be reached, or says no.
+    pub fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        self.ask(Method::GET, path, RequestBody::Text(None), None)
+    }
+
+    /// Sends `body` to `path`.
+    ///
+    /// # Errors
+    /// The daemon can't be reached, or says no.
+    pub fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: &impl Serialize,
+    ) -> anyhow::Result<T> {
+        let text = serde_json::to_vec(body)?;
+        let body = RequestBody::Text(Some(text.into()));
+        self.ask(method, path, body, Some("application/json"))
+    }
+
+    /// Asks for something that is answered without a body.
+    ///
+    /// # Errors
+    /// The daemon can't be reached, or says no.
+    pub fn order(&self, method: Method, path: &str) -> anyhow::Result<()> {
+        self.runtime.block_on(async {
+            self.answer(method, path, RequestBody::Text(None), None).await.map(|_| ())
+        })
+    }
+
+    /// Writes what `path` gives to `sink`; its length.
+    ///
+    /// # Errors
+    /// The daemon can't be reached, says no, or breaks off; or the sink takes no more.
+    pub fn download(&self, path: &str, sink: &mut dyn Write) -> anyhow::Result<u64> {
+        self.runtime.block_on(async {
+            let body = RequestBody::Text(None);
+            let mut answer = self.answer(Method::POST, path, body, None).await?;
+            let mut written = 0;
+            while let Some(frame) = answer.frame().await {
+                let frame = frame.context("the daemon broke the stream off; nothing has moved")?;
+                let Ok(data) = frame.into_data() else { continue };
+                sink.write_all(&data).context("can't write the stream")?;
+                written += data.len() as u64;
+            }
+            sink.flush().context("can't write the stream")?;
+            Ok(written)
+        })
+    }
+
+    /// Sends what `source` gives to `path`.
+    ///
+    /// # Errors
+    /// The daemon can't be reached, or says no; or the source can't be read.
+    pub fn upload<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        source: Box<dyn Read + Send>,
+    ) -> anyhow::Result<T> {
+        self.ask(Method::POST, path, RequestBody::Reader(source), Some(STREAM_TYPE))
+    }
+
+    fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: RequestBody,
+        content_type: Option<&str>,
+    ) -> anyhow::Result<T> {
+        self.runtime.block_on(async {
+            let answer = self.answer(method, path, body, content_type).await?;
+            let text = collect(answer).await?;
+            serde_json::from_slice(&text).context("the daemon's answer is not understood")
+        })
+    }
+
+    /// Sends a request and drives the connection until the answer begins.
+    async fn answer(
+        &self,
+        method: Method,
+        path: &str,
+        body: RequestBody,
+        content_type: Option<&str>,
+    ) -> anyhow::Result<Response<Incoming>> {
+        let (wire, host) = self.connect().await?;
+        let lost = || format!("the daemon at {} hung up", self.address);
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(wire)).await.with_context(lost)?;
+        // It ends with the answer; what goes wrong is seen there.
+        tokio::spawn(connection);
+        let mut request = Request::builder().method(method).uri(path).header(header::HOST, host);
+        if let Some(token) = &self.token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        if let Some(content_type) = content_type {
+            request = request.header(header::CONTENT_TYPE, content_type);
+        }
+        let request = request.body(body).context("the token has characters that no token has")?;
+        let answer = sender.send_request(request).await.with_context(lost)?;
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        let status = answer.status();
+        let problem: Option<Problem> = serde_json::from_slice(&collect(answer).await?).ok();
+        let line = problem.map_or_else(|| format!("the daemon says {status}"), |it| it.detail);
+        Err(Refusal::usage(line).into())
+    }
+
+    async fn connect(&self) -> anyhow::Result<(Box<dyn Wire>, String)> {
+        let refuse = |error: io::Error| {
+            Refusal::unreachable(format!(
+                "can't reach a daemon at {}: {error}; start one with spillway serve, or name it with --api",
+                self.address
+            ))
+        };
+        if let Some(host) = self.address.strip_prefix("http://") {
+            let host = host.trim_end_matches('/');
+            let stream = TcpStream::connect(host).await.map_err(refuse)?;
+            return Ok((Box::new(stream), host.to_owned()));
+        }
+        let stream = UnixStream::connect(&self.address).await.map_err(refuse)?;
+        Ok((Box::new(stream), "localhost".to_owned()))
+    }
+}
+
+/// The whole body of an answer.
+async fn collect(answer: Response<Incoming>) -> anyhow::Result<Bytes> {
+    let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX);
+    let body = body.collect().await.map_err(anyhow::Error::from_boxed);
+    Ok(body.context("the daemon's answer broke off")?.to_bytes())
+}
+
+/// A part of a path that came from outside.
+pub fn segment(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    text.bytes().fold(String::new(), |mut path, byte| {
+        if plain(byte) {
+            path.push(char::from(byte));
+        } else {
+            path.push_str(&format!("%{byte:02X}"));
+        }
+        path
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::segment;
+
+    #[test]
+    fn a_name_can_not_leave_its_place_in_a_path() {
+        assert_eq!(segment("nqn.2014-08.org:a_b"), "nqn.2014-08.org%3Aa%5Fb");
+        assert_eq!(segment("../x?y#z"), "..%2Fx%3Fy%23z");
+    }
+}

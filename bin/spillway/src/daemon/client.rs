@@ -1,0 +1,217 @@
+//! `spillway client`: who may use the store, and moving a client elsewhere.
+
+use std::fs;
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use hyper::Method;
+use spillway_api::types::{self, Identity, Moved, NewClient};
+
+use crate::daemon::api::{Api, segment};
+use crate::daemon::options::Daemon;
+use crate::daemon::show;
+use crate::daemon::target::{Limit, parse_limit};
+use crate::refusal::Refusal;
+use crate::units::parse_size;
+
+/// Lists, adds, removes and moves clients.
+#[derive(Debug, Args)]
+pub struct Client {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Lists all clients.
+    List {
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+    Add(Add),
+    /// Removes a client with its pools and block devices.
+    Remove(Named),
+    /// Writes a client's persistent pools to standard output, and refuses its puts from then on.
+    ///
+    /// The stream is for `spillway client import`. Gets and flushes go on; --rest writes the flushes that
+    /// came since. Then remove the client here, or thaw it.
+    Export(Move),
+    /// Reads a client's pools from standard input into a client that has none.
+    Import(Move),
+    /// Takes the puts of an exported client again.
+    Thaw(Named),
+}
+
+#[derive(Debug, Args)]
+struct Named {
+    /// The client.
+    name: String,
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+#[derive(Debug, Args)]
+struct Move {
+    /// The client.
+    name: String,
+
+    /// Only the flushes since the export.
+    #[arg(long)]
+    rest: bool,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// Adds a client. It stays until it is removed, or the daemon stops; name it in the configuration
+/// file to have it always.
+#[derive(Debug, Args)]
+#[group(id = "who", required = true, multiple = false, args = ["uid", "gid", "nqn", "certificate"])]
+struct Add {
+    /// Its name.
+    name: String,
+
+    /// It is the processes of this user.
+    #[arg(long)]
+    uid: Option<u32>,
+
+    /// It is the processes of this group whose user is no client.
+    #[arg(long)]
+    gid: Option<u32>,
+
+    /// It is the host of this NVMe Qualified Name (/etc/nvme/hostnqn there).
+    #[arg(long)]
+    nqn: Option<String>,
+
+    /// It is whoever shows a certificate for this DNS name over TLS.
+    #[arg(long, value_name = "NAME")]
+    certificate: Option<String>,
+
+    /// File with the secret that the host must prove to know, as nvme gen-dhchap-key prints it.
+    #[arg(long, value_name = "FILE", requires = "nqn")]
+    secret_file: Option<PathBuf>,
+
+    /// Most that it may hold: a size, or none.
+    #[arg(long, value_name = "SIZE|none", value_parser = parse_limit)]
+    target: Option<Limit>,
+
+    /// Most connections.
+    #[arg(long, value_name = "COUNT")]
+    connections_max: Option<u32>,
+
+    /// Most operations under way.
+    #[arg(long, value_name = "COUNT")]
+    operations_max: Option<u32>,
+
+    /// Most bytes of values of operations under way.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    bytes_max: Option<u64>,
+
+    /// Sharing domain: clients of one domain share memory of equal pages.
+    #[arg(long, value_name = "NUMBER")]
+    domain: Option<u32>,
+
+    /// A shared pool that it may join; may be given again.
+    #[arg(long, value_name = "UUID")]
+    shared: Vec<String>,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The daemon can't be reached, or says no.
+pub fn run(options: &Client) -> anyhow::Result<ExitCode> {
+    match &options.action {
+        Action::List { daemon } => {
+            let clients: Vec<types::Client> = Api::new(daemon)?.get("/v1/clients")?;
+            show::answer(daemon.output, &clients, HEADS, clients.iter().map(row))?;
+        }
+        Action::Add(options) => add(options)?,
+        Action::Remove(Named { name, daemon }) => {
+            Api::new(daemon)?.order(Method::DELETE, &format!("/v1/clients/{}", segment(name)))?;
+        }
+        Action::Thaw(Named { name, daemon }) => {
+            Api::new(daemon)?
+                .order(Method::POST, &format!("/v1/clients/{}/thaw", segment(name)))?;
+        }
+        Action::Export(options) => export(options)?,
+        Action::Import(options) => {
+            let path = path_of(options, "import");
+            let moved: Moved = Api::new(&options.daemon)?.upload(&path, Box::new(io::stdin()))?;
+            let row = [moved.pools, moved.values, moved.flushes].map(|count| count.to_string());
+            show::answer(options.daemon.output, &moved, ["pools", "values", "flushes"], [row])?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+const HEADS: [&str; 7] = ["client", "known by", "origin", "used", "target", "conns", "state"];
+
+fn row(client: &types::Client) -> [String; 7] {
+    [
+        client.name.clone(),
+        show::identity(&client.identity),
+        client.origin.clone(),
+        show::pages(client.statistics.used_pages),
+        show::limit(client.statistics.target_pages),
+        client.connections.to_string(),
+        if client.frozen { "exported" } else { "serving" }.to_owned(),
+    ]
+}
+
+fn add(options: &Add) -> anyhow::Result<()> {
+    let identity = match (options.uid, options.gid, &options.nqn, &options.certificate) {
+        (Some(uid), ..) => Identity::Uid(uid),
+        (_, Some(gid), ..) => Identity::Gid(gid),
+        (.., Some(nqn), _) => Identity::Nqn(nqn.clone()),
+        (.., Some(name)) => Identity::Name(name.clone()),
+        (None, None, None, None) => {
+            return Err(Refusal::usage("give one of --uid, --gid, --nqn and --certificate").into());
+        }
+    };
+    let secret = options.secret_file.as_ref().map(|path| {
+        fs::read_to_string(path)
+            .map_err(|e| Refusal::usage(format!("can't read {}: {e}", path.display())))
+    });
+    let client = NewClient {
+        name: options.name.clone(),
+        identity,
+        secret: secret.transpose()?,
+        target_pages: options.target.and_then(Limit::pages),
+        connections_max: options.connections_max,
+        operations_max: options.operations_max,
+        bytes_max: options.bytes_max,
+        domain: options.domain,
+        shared: options.shared.clone(),
+    };
+    let added: types::Client =
+        Api::new(&options.daemon)?.send(Method::POST, "/v1/clients", &client)?;
+    show::answer(options.daemon.output, &added, HEADS, [row(&added)])
+}
+
+fn export(options: &Move) -> anyhow::Result<()> {
+    if io::stdout().is_terminal() {
+        return Err(Refusal::usage(
+            "the stream is not for a terminal: write it to a file or a pipe",
+        )
+        .into());
+    }
+    let api = Api::new(&options.daemon)?;
+    let written = api.download(&path_of(options, "export"), &mut io::stdout().lock())?;
+    let name = &options.name;
+    eprintln!(
+        "spillway: {written} bytes; the puts of '{name}' are refused here until \
+         `spillway client remove {name}` or `spillway client thaw {name}`"
+    );
+    Ok(())
+}
+
+fn path_of(options: &Move, action: &str) -> String {
+    let rest = if options.rest { "?rest=true" } else { "" };
+    format!("/v1/clients/{}/{action}{rest}", segment(&options.name))
+}

@@ -1,0 +1,20 @@
+//! The commands that talk to a daemon.
+
+mod api;
+mod body;
+mod client;
+mod options;
+mod pool;
+mod serve;
+mod show;
+mod stat;
+mod target;
+mod terminal;
+mod top;
+
+pub use client::{Client, run as client};
+pub use pool::{Pool, run as pool};
+pub use serve::{Serve, run as serve};
+pub use stat::{Stat, run as stat};
+pub use target::{Target, run as target};
+pub use top::{Top, run as top};

@@ -1,0 +1,152 @@
+//! `spillway pool`: pools and block devices.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use hyper::Method;
+use spillway_api::types::{self, Lifetime, NewBlock, NewPool};
+use spillway_types::Size;
+
+use crate::cli::Output;
+use crate::daemon::api::{Api, segment};
+use crate::daemon::options::Daemon;
+use crate::daemon::show;
+use crate::refusal::Refusal;
+use crate::units::parse_size;
+
+/// Lists, makes and destroys pools and block devices.
+#[derive(Debug, Args)]
+pub struct Pool {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Lists all pools, and the block devices in them.
+    List {
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+    Create(Create),
+    Destroy(Destroy),
+}
+
+/// Makes a pool, or a block device in a pool of its own.
+#[derive(Debug, Args)]
+struct Create {
+    /// The client whose it is.
+    #[arg(long, value_name = "NAME")]
+    client: String,
+
+    /// Values may vanish under pressure.
+    #[arg(long, conflicts_with = "block")]
+    ephemeral: bool,
+
+    /// Makes a shared pool of this UUID, or joins it if it is there.
+    #[arg(long, value_name = "UUID", conflicts_with = "block")]
+    shared: Option<String>,
+
+    /// Makes a block device of this size; so much memory is set aside.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "name")]
+    block: Option<u64>,
+
+    /// Name of the block device.
+    #[arg(long, requires = "block")]
+    name: Option<String>,
+
+    /// Bytes of the device's block: 512 or 4096.
+    #[arg(long, value_name = "BYTES", requires = "block")]
+    block_bytes: Option<u32>,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// Destroys a pool with its values, or a block device.
+#[derive(Debug, Args)]
+#[group(id = "which", required = true, multiple = false, args = ["number", "name"])]
+struct Destroy {
+    /// The pool's number, as `spillway pool list` shows it.
+    number: Option<u32>,
+
+    /// The block device's name.
+    #[arg(long)]
+    name: Option<String>,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The daemon can't be reached, or says no.
+pub fn run(options: &Pool) -> anyhow::Result<ExitCode> {
+    match &options.action {
+        Action::List { daemon } => {
+            let pools: Vec<types::Pool> = Api::new(daemon)?.get("/v1/pools")?;
+            show_pools(daemon.output, &pools, &pools)?;
+        }
+        Action::Create(options) => create(options)?,
+        Action::Destroy(options) => {
+            let path = match (&options.number, &options.name) {
+                (Some(number), _) => format!("/v1/pools/{number}"),
+                (None, Some(name)) => format!("/v1/blocks/{}", segment(name)),
+                (None, None) => return Err(Refusal::usage("give a number or --name").into()),
+            };
+            Api::new(&options.daemon)?.order(Method::DELETE, &path)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn create(options: &Create) -> anyhow::Result<()> {
+    let api = Api::new(&options.daemon)?;
+    let client = options.client.clone();
+    if let (Some(bytes), Some(name)) = (options.block, &options.name) {
+        let block =
+            NewBlock { name: name.clone(), client, bytes, block_bytes: options.block_bytes };
+        let made: types::Block = api.send(Method::POST, "/v1/blocks", &block)?;
+        let row = [
+            made.name.clone(),
+            made.client.clone(),
+            made.number.to_string(),
+            Size(made.bytes).to_string(),
+            made.uuid.clone(),
+        ];
+        let heads = ["block device", "client", "pool", "size", "uuid"];
+        return show::answer(options.daemon.output, &made, heads, [row]);
+    }
+    let lifetime = if options.ephemeral { Lifetime::Ephemeral } else { Lifetime::Persistent };
+    let pool = NewPool { client, lifetime, uuid: options.shared.clone() };
+    let made: types::Pool = api.send(Method::POST, "/v1/pools", &pool)?;
+    show_pools(options.daemon.output, &made, std::slice::from_ref(&made))
+}
+
+fn show_pools(
+    output: Output,
+    answer: &impl serde::Serialize,
+    pools: &[types::Pool],
+) -> anyhow::Result<()> {
+    let heads = ["pool", "client", "kind", "pages", "reserved", "block device"];
+    let rows = pools.iter().map(|pool| {
+        let lifetime = match pool.lifetime {
+            Lifetime::Persistent => "persistent",
+            Lifetime::Ephemeral => "ephemeral",
+        };
+        let kind = match &pool.uuid {
+            None => lifetime.to_owned(),
+            Some(uuid) => format!("{lifetime} {uuid}"),
+        };
+        [
+            pool.number.to_string(),
+            pool.client.clone(),
+            kind,
+            pool.pages.to_string(),
+            show::pages(pool.reserved_pages),
+            pool.block.clone().unwrap_or_default(),
+        ]
+    });
+    show::answer(output, answer, heads, rows)
+}

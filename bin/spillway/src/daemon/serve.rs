@@ -1,0 +1,97 @@
+//! `spillway serve`: the daemon in the foreground.
+
+use std::env;
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use clap::Args;
+
+use crate::daemon::options::default_dir;
+use crate::program::plain;
+use crate::refusal::Refusal;
+use crate::units::parse_size;
+
+/// The daemon's program.
+const PROGRAM: &str = "spillwayd";
+
+/// Runs the daemon in the foreground: one page store for this host's programs, guests and
+/// neighbours.
+///
+/// Ctrl-C ends it, and its memory with it. Settings beyond these are in the configuration file; `spillwayd --help`
+/// tells of it.
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// Most memory that the store may take. Default: a quarter of what the machine or cgroup has.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    capacity: Option<u64>,
+
+    /// Directory of its sockets. Default: /run/spillway for root, else $XDG_RUNTIME_DIR/spillway.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+
+    /// Also serves NVMe over TCP at this address, such as 127.0.0.1:4420.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    nvme_tcp: Option<SocketAddr>,
+
+    /// Also serves NBD over TCP at this address, such as 127.0.0.1:10809.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    nbd_tcp: Option<SocketAddr>,
+
+    /// Configuration file.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Overrides one setting of the file; may be given again.
+    #[arg(long = "set", value_name = "SECTION.NAME=VALUE")]
+    overrides: Vec<String>,
+}
+
+/// Becomes the daemon.
+///
+/// # Errors
+/// The daemon's program is not there.
+pub fn run(options: &Serve) -> anyhow::Result<ExitCode> {
+    let program = find();
+    let mut command = Command::new(&program);
+    let mut set = |name: &str, value: String| {
+        command.arg("--set").arg(format!("{name}={value}"));
+    };
+    let dir = match (&options.dir, &options.config) {
+        (Some(dir), _) => Some(std::path::absolute(dir)?),
+        (None, Some(_)) => None,
+        (None, None) => Some(default_dir()),
+    };
+    if let Some(dir) = dir {
+        set("listen.dir", dir.display().to_string());
+    }
+    if let Some(capacity) = options.capacity {
+        set("store.capacity", capacity.to_string());
+    }
+    if let Some(address) = options.nvme_tcp {
+        set("listen.nvme_tcp", address.to_string());
+        // Every program on this host may come, as over the ring its own user's may.
+        if address.ip().is_loopback() && options.config.is_none() {
+            set("unnamed.hosts", "true".to_owned());
+        }
+    }
+    if let Some(address) = options.nbd_tcp {
+        set("listen.nbd_tcp", address.to_string());
+    }
+    for setting in &options.overrides {
+        command.arg("--set").arg(setting);
+    }
+    if let Some(config) = &options.config {
+        command.arg("--config").arg(config);
+    }
+    let error = command.exec();
+    let line = format!("can't run {}: {}", program.display(), plain(&error));
+    Err(Refusal::not_found(line).into())
+}
+
+/// The daemon beside this program, else the one on the search path.
+fn find() -> PathBuf {
+    let beside = env::current_exe().ok().map(|own| own.with_file_name(PROGRAM));
+    beside.filter(|path| path.exists()).unwrap_or_else(|| PROGRAM.into())
+}

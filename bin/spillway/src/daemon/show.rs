@@ -1,0 +1,111 @@
+//! Answers as tables for people and as JSON for programs.
+
+use std::io::{self, Write};
+
+use anyhow::Context;
+use serde::Serialize;
+use spillway_api::types::Identity;
+use spillway_types::{PAGE_BYTES, Size};
+
+use crate::cli::Output;
+
+/// Prints `answer` as JSON, or `rows` under `heads`.
+///
+/// # Errors
+/// Standard output can't be written.
+pub fn answer<const N: usize>(
+    output: Output,
+    answer: &impl Serialize,
+    heads: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> anyhow::Result<()> {
+    match output {
+        Output::Json => json(answer),
+        Output::Table => {
+            let rows: Vec<_> = rows.into_iter().collect();
+            print(&table(heads, &rows))
+        }
+    }
+}
+
+/// Prints one JSON value.
+///
+/// # Errors
+/// Standard output can't be written.
+pub fn json(answer: &impl Serialize) -> anyhow::Result<()> {
+    let mut text = serde_json::to_string_pretty(answer)?;
+    text.push('\n');
+    print(&text)
+}
+
+/// Prints text.
+///
+/// # Errors
+/// Standard output can't be written.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    match io::stdout().write_all(text.as_bytes()) {
+        // A pipe that is closed early is the reader's choice.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("can't print"),
+    }
+}
+
+/// Rows under heads; the first column to the left, the others to the right.
+pub fn table<const N: usize>(heads: [&str; N], rows: &[[String; N]]) -> String {
+    let mut widths = heads.map(|head| head.chars().count());
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = line(heads, widths);
+    for row in rows {
+        text.push_str(&line(row.each_ref().map(String::as_str), widths));
+    }
+    text
+}
+
+fn line<const N: usize>(cells: [&str; N], widths: [usize; N]) -> String {
+    let mut text = String::new();
+    for (at, (cell, width)) in cells.into_iter().zip(widths).enumerate() {
+        let cell = if at == 0 { format!("{cell:<width$}") } else { format!("  {cell:>width$}") };
+        text.push_str(&cell);
+    }
+    text.truncate(text.trim_end().len());
+    text.push('\n');
+    text
+}
+
+/// Pages as a size.
+pub fn pages(count: u64) -> String {
+    Size(count.saturating_mul(PAGE_BYTES as u64)).to_string()
+}
+
+/// A limit in pages as a size.
+pub fn limit(pages_max: Option<u64>) -> String {
+    pages_max.map_or_else(|| "none".to_owned(), pages)
+}
+
+/// By what a client is known.
+pub fn identity(identity: &Identity) -> String {
+    match identity {
+        Identity::Uid(uid) => format!("uid {uid}"),
+        Identity::Gid(gid) => format!("gid {gid}"),
+        Identity::Nqn(nqn) => nqn.clone(),
+        Identity::Name(name) => name.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [["long name".to_owned(), "1".to_owned()], ["a".to_owned(), "1234".to_owned()]];
+        assert_eq!(
+            table(["name", "n"], &rows),
+            "name          n\nlong name     1\na          1234\n"
+        );
+    }
+}

@@ -1,0 +1,110 @@
+//! `spillway stat`: how full the store is, and who fills it.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+use spillway_api::types::{Client, Health, StoreStatus, Version};
+use spillway_types::Size;
+
+use crate::cli::Output;
+use crate::daemon::api::Api;
+use crate::daemon::options::Daemon;
+use crate::daemon::show;
+
+/// Shows how full a daemon's store is, and who fills it.
+#[derive(Debug, Args)]
+pub struct Stat {
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// All of a daemon at one moment.
+#[derive(Clone, Serialize)]
+pub struct Moment {
+    pub version: Version,
+    pub health: Health,
+    pub store: StoreStatus,
+    pub clients: Vec<Client>,
+}
+
+impl Moment {
+    /// Asks the daemon.
+    ///
+    /// # Errors
+    /// The daemon can't be reached.
+    pub fn ask(api: &Api) -> anyhow::Result<Self> {
+        Ok(Self {
+            version: api.get("/v1/version")?,
+            health: api.get("/v1/health")?,
+            store: api.get("/v1/store")?,
+            clients: api.get("/v1/clients")?,
+        })
+    }
+
+    /// A few lines about the daemon and its store.
+    pub fn head(&self) -> String {
+        let Self { version, health, store, .. } = self;
+        let share = store.memory_bytes as f64 / store.capacity_bytes.max(1) as f64 * 100.0;
+        let locked = if health.memory_locked { "locked" } else { "not locked" };
+        format!(
+            "spillwayd {} (process {}), up {}, memory {locked}, kept by {}, restarts {}\n\
+             store {} of {} ({share:.0}%), free in it {}, packed {}, same-filled {}, on disk {}\n",
+            version.version,
+            version.pid,
+            duration(health.uptime_seconds),
+            health.kept_by,
+            health.restarts,
+            Size(store.memory_bytes),
+            Size(store.capacity_bytes),
+            Size(store.free_frame_bytes),
+            show::pages(store.compressed_pages),
+            show::pages(store.same_filled_pages),
+            Size(store.disk_bytes),
+        )
+    }
+}
+
+fn duration(seconds: u64) -> String {
+    match (seconds / 86400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60) {
+        (0, 0, 0, s) => format!("{s} s"),
+        (0, 0, m, s) => format!("{m} min {s} s"),
+        (0, h, m, _) => format!("{h} h {m} min"),
+        (d, h, ..) => format!("{d} d {h} h"),
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The daemon can't be reached.
+pub fn run(options: &Stat) -> anyhow::Result<ExitCode> {
+    let moment = Moment::ask(&Api::new(&options.daemon)?)?;
+    match options.daemon.output {
+        Output::Json => show::json(&moment)?,
+        Output::Table => {
+            let heads = [
+                "client", "used", "target", "reserved", "puts", "refused", "gets", "hits", "conns",
+            ];
+            let rows: Vec<_> = moment.clients.iter().map(row).collect();
+            show::print(&format!("{}\n{}", moment.head(), show::table(heads, &rows)))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn row(client: &Client) -> [String; 9] {
+    let s = &client.statistics;
+    let refused = s.puts_refused_at_target + s.puts_refused_node_full + s.puts_refused_other;
+    [
+        client.name.clone(),
+        show::pages(s.used_pages),
+        show::limit(s.target_pages),
+        show::pages(s.reserved_pages),
+        s.puts.to_string(),
+        refused.to_string(),
+        s.gets.to_string(),
+        s.hits.to_string(),
+        client.connections.to_string(),
+    ]
+}

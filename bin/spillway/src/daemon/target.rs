@@ -1,0 +1,81 @@
+//! `spillway target`: what a client may hold.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use hyper::Method;
+use spillway_api::types;
+use spillway_types::PAGE_BYTES;
+
+use crate::daemon::api::{Api, segment};
+use crate::daemon::options::Daemon;
+use crate::daemon::show;
+use crate::units::parse_size;
+
+/// Shows and sets what a client may hold.
+#[derive(Debug, Args)]
+pub struct Target {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Shows what a client may hold.
+    Get {
+        /// The client.
+        client: String,
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+    /// Sets what a client may hold. Above it puts are refused; nothing that is stored goes.
+    Set {
+        /// The client.
+        client: String,
+        /// A size such as 2G, or none for no limit.
+        #[arg(value_name = "SIZE|none", value_parser = parse_limit)]
+        size: Limit,
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+}
+
+/// A limit in bytes; none is no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit(pub Option<u64>);
+
+impl Limit {
+    /// In whole pages.
+    pub fn pages(self) -> Option<u64> {
+        self.0.map(|bytes| bytes / PAGE_BYTES as u64)
+    }
+}
+
+/// Reads a size or `none`.
+///
+/// # Errors
+/// A line that says what is not understood.
+pub fn parse_limit(text: &str) -> Result<Limit, String> {
+    if text == "none" { Ok(Limit(None)) } else { parse_size(text).map(|bytes| Limit(Some(bytes))) }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The daemon can't be reached, or says no.
+pub fn run(options: &Target) -> anyhow::Result<ExitCode> {
+    let (client, daemon, target) = match &options.action {
+        Action::Get { client, daemon } => {
+            let path = format!("/v1/clients/{}/target", segment(client));
+            (client, daemon, Api::new(daemon)?.get::<types::Target>(&path)?)
+        }
+        Action::Set { client, size, daemon } => {
+            let path = format!("/v1/clients/{}/target", segment(client));
+            let target = types::Target { target_pages: size.pages() };
+            (client, daemon, Api::new(daemon)?.send(Method::PUT, &path, &target)?)
+        }
+    };
+    let row = [client.clone(), show::limit(target.target_pages)];
+    show::answer(daemon.output, &target, ["client", "target"], [row])?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,126 @@
+//! A terminal that is drawn on as a whole, and put back as it was.
+
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+
+use crate::refusal::Refusal;
+
+/// To the other screen, without a cursor.
+const ENTER: &str = "\x1b[?1049h\x1b[?25l";
+/// Back.
+const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
+const HOME: &str = "\x1b[H";
+const CLEAR_LINE: &str = "\x1b[K";
+const CLEAR_BELOW: &str = "\x1b[J";
+
+/// What ended a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The time is over, or the window has another size.
+    Draw,
+    /// The user or a signal wants an end.
+    Quit,
+}
+
+/// The terminal on standard output, while it is ours.
+pub struct Screen {
+    before: Termios,
+    signals: SignalFd,
+}
+
+impl Screen {
+    /// Takes the terminal.
+    ///
+    /// # Errors
+    /// Standard input or output is none.
+    pub fn enter() -> anyhow::Result<Self> {
+        if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+            return Err(Refusal::usage("top needs a terminal; spillway stat prints once").into());
+        }
+        let mut set = SigSet::empty();
+        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGWINCH] {
+            set.add(signal);
+        }
+        set.thread_block()?;
+        let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        let before = tcgetattr(io::stdin())?;
+        let mut keys = before.clone();
+        keys.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
+        tcsetattr(io::stdin(), OptionalActions::Now, &keys)?;
+        let screen = Self { before, signals };
+        write(ENTER)?;
+        Ok(screen)
+    }
+
+    /// Rows and columns.
+    pub fn size(&self) -> (usize, usize) {
+        let size = tcgetwinsize(io::stdout());
+        // A terminal that does not know its size has the usual one.
+        let (rows, columns) = size.map_or((0, 0), |size| (size.ws_row, size.ws_col));
+        let or = |count: u16, usual| if count == 0 { usual } else { usize::from(count) };
+        (or(rows, 24), or(columns, 80))
+    }
+
+    /// Draws `text`, cut to the size of the screen.
+    ///
+    /// # Errors
+    /// The terminal is gone.
+    pub fn draw(&self, text: &str) -> io::Result<()> {
+        let (rows, columns) = self.size();
+        let mut out = HOME.to_owned();
+        for (at, line) in text.lines().take(rows).enumerate() {
+            if at > 0 {
+                out.push_str("\r\n");
+            }
+            out.extend(line.chars().filter(|c| !c.is_control()).take(columns));
+            out.push_str(CLEAR_LINE);
+        }
+        out.push_str(CLEAR_BELOW);
+        write(&out)
+    }
+
+    /// Waits for a key, a signal, or the time.
+    ///
+    /// # Errors
+    /// The terminal is gone.
+    pub fn wait(&self, time: Duration) -> anyhow::Result<Event> {
+        let time = Timespec::try_from(time)?;
+        let stdin = io::stdin();
+        let mut fds = [
+            PollFd::new(&stdin, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN),
+        ];
+        poll(&mut fds, Some(&time))?;
+        let keyed = !fds[0].revents().is_empty();
+        let mut quit = false;
+        while let Some(info) = self.signals.read_signal()? {
+            quit |= info.ssi_signo != Signal::SIGWINCH as u32;
+        }
+        if keyed {
+            let mut key = [0];
+            let read = rustix::io::read(&stdin, &mut key)?;
+            quit |= read == 0 || matches!(key, [b'q' | b'Q' | 0x03]);
+        }
+        Ok(if quit { Event::Quit } else { Event::Draw })
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // A terminal that is gone needs nothing put back.
+        let _ = write(LEAVE);
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
+    }
+}
+
+fn write(text: &str) -> io::Result<()> {
+    let mut out = io::stdout();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}

@@ -1,0 +1,38 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+use crate::config::{self, Config};
+
+/// The daemon: one page store for a host's processes, guests and neighbours.
+#[derive(Debug, Parser)]
+#[command(name = "spillwayd", version)]
+pub struct Arguments {
+    /// Configuration file; docs/config.md tells what can be set.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Overrides one setting of the file.
+    #[arg(long = "set", value_name = "SECTION.NAME=VALUE")]
+    pub overrides: Vec<String>,
+
+    /// Checks the configuration and ends.
+    #[arg(long)]
+    pub check: bool,
+
+    /// Prints the page about all settings and ends.
+    #[arg(long)]
+    pub document: bool,
+}
+
+impl Arguments {
+    /// Reads the configuration that they name.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(&self) -> Result<Config, config::Error> {
+        config::read(self.config.as_deref(), &self.overrides)
+    }
+}

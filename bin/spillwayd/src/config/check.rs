@@ -1,0 +1,141 @@
+//! What settings mean together: clients, devices and policy as the directory takes them.
+
+use std::fs;
+use std::net::SocketAddr;
+
+use spillway_directory::{BlockSettings, ClientSettings, Policy, Secret, Who};
+use spillway_types::{Limits, PAGE_BYTES};
+
+use super::file::Error;
+use super::values::{Client, Config};
+
+/// What the directory is told.
+#[derive(Debug)]
+pub struct Clients {
+    pub clients: Vec<ClientSettings>,
+    pub blocks: Vec<BlockSettings>,
+    pub policy: Policy,
+}
+
+impl Clients {
+    /// Checks what settings mean together, and reads secrets.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn new(config: &Config) -> Result<Self, Error> {
+        check_listeners(config)?;
+        let usual = Limits {
+            connections_max: config.unnamed.connections_max as u32,
+            operations_max: config.unnamed.operations_max as u32,
+            bytes_max: config.unnamed.bytes_max,
+        };
+        let clients = config.clients.iter().map(|client| settings(client, usual));
+        let clients = clients.collect::<Result<Vec<_>, _>>()?;
+        let reached = config.listen.nvme_tcp.filter(|address| !address.ip().is_loopback());
+        let open = clients
+            .iter()
+            .find(|client| matches!(client.who, Who::Host(_)) && client.secret.is_none());
+        if let (Some(address), Some(client)) = (reached, open) {
+            return Err(Error::new(format!(
+                "client '{}' needs a secret_file, because other hosts reach listen.nvme_tcp {address}; \
+                 make one with nvme gen-dhchap-key",
+                client.name
+            )));
+        }
+        let blocks = config.blocks.iter().map(|block| {
+            if block.size_bytes == 0 || block.size_bytes % PAGE_BYTES as u64 != 0 {
+                let line = "size must be a multiple of 4096 bytes and not 0";
+                return Err(Error::new(format!("block '{}': {line}", block.name)));
+            }
+            if ![512, 4096].contains(&block.block_bytes) {
+                let line = "block_bytes must be 512 or 4096";
+                return Err(Error::new(format!("block '{}': {line}", block.name)));
+            }
+            Ok(BlockSettings {
+                name: block.name.clone(),
+                client: block.client.clone(),
+                bytes: block.size_bytes,
+                block_bytes: block.block_bytes as u32,
+            })
+        });
+        let policy = Policy {
+            users: config.unnamed.users,
+            hosts: config.unnamed.hosts,
+            target_pages: pages(config.unnamed.target_bytes),
+            limits: usual,
+            grace_s: config.unnamed.grace_s,
+        };
+        Ok(Self { blocks: blocks.collect::<Result<_, _>>()?, clients, policy })
+    }
+}
+
+/// Nothing listens to other hosts without a way to know who asks.
+fn check_listeners(config: &Config) -> Result<(), Error> {
+    let listen = &config.listen;
+    let reached = |address: Option<SocketAddr>| address.filter(|it| !it.ip().is_loopback());
+    if listen.api_tcp.is_some() && listen.api_token_file.is_none() {
+        return Err(Error::new("listen.api_tcp needs listen.api_token_file"));
+    }
+    if let Some(address) = reached(listen.nvme_tcp)
+        && config.unnamed.hosts
+    {
+        return Err(Error::new(format!(
+            "unnamed.hosts lets anyone in who reaches listen.nvme_tcp {address}: name the hosts as clients"
+        )));
+    }
+    if let Some(address) = reached(listen.nbd_tcp)
+        && (listen.tls_certificate.is_none() || listen.tls_clients.is_none())
+    {
+        return Err(Error::new(format!(
+            "listen.nbd_tcp {address} is reached by other hosts: it needs tls_certificate, tls_key and tls_clients"
+        )));
+    }
+    Ok(())
+}
+
+/// A target in whole pages; none is no limit.
+fn pages(bytes: Option<u64>) -> u64 {
+    bytes.map_or(u64::MAX, |bytes| bytes / PAGE_BYTES as u64)
+}
+
+fn settings(client: &Client, usual: Limits) -> Result<ClientSettings, Error> {
+    let name = &client.name;
+    let error = |line: &str| Error::new(format!("client '{name}': {line}"));
+    let mut known = Vec::new();
+    known.extend(client.uid.map(|uid| Who::User(uid as u32)));
+    known.extend(client.gid.map(|gid| Who::Group(gid as u32)));
+    known.extend((!client.nqn.is_empty()).then(|| Who::Host(client.nqn.clone())));
+    known.extend((!client.certificate.is_empty()).then(|| Who::Name(client.certificate.clone())));
+    let [who] = known.as_slice() else {
+        return Err(error("give one of uid, gid, nqn and certificate"));
+    };
+    let secret = match (&client.secret_file, who) {
+        (None, _) => None,
+        (Some(path), Who::Host(nqn)) => {
+            let file = path.display();
+            let text = fs::read_to_string(path)
+                .map_err(|e| error(&format!("can't read secret_file {file}: {e}")))?;
+            let secret = Secret::parse(&text, nqn);
+            Some(secret.map_err(|e| error(&format!("secret_file {file}: {e}")))?)
+        }
+        (Some(_), _) => return Err(error("secret_file is for hosts: give nqn")),
+    };
+    let shared = client.shared.iter().map(|text| {
+        let digits: String = text.chars().filter(|&c| c != '-').collect();
+        let uuid = u128::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 32);
+        uuid.ok_or_else(|| error(&format!("'{text}' in shared is no UUID; make one with uuidgen")))
+    });
+    Ok(ClientSettings {
+        name: name.clone(),
+        who: who.clone(),
+        secret,
+        target_pages: pages(client.target_bytes),
+        limits: Limits {
+            connections_max: client.connections_max.map_or(usual.connections_max, |it| it as u32),
+            operations_max: client.operations_max.map_or(usual.operations_max, |it| it as u32),
+            bytes_max: client.bytes_max.unwrap_or(usual.bytes_max),
+        },
+        domain: client.domain.map(|domain| domain as u32),
+        shared: shared.collect::<Result<_, _>>()?,
+    })
+}

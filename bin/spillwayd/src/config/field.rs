@@ -1,0 +1,160 @@
+//! What kinds of settings there are: how each is read and shown.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use spillway_directory::Users;
+use spillway_types::parse_size;
+use toml::de::DeValue;
+
+use super::values::{Capacity, Lock};
+
+/// Finds the place of a setting.
+pub type At<T, V> = fn(&mut T) -> &mut V;
+
+/// One setting of a section `T`.
+pub struct Setting<T: 'static> {
+    /// Its name within its section.
+    pub name: &'static str,
+    /// What it is where the file says nothing, as the file would say it; empty for nothing.
+    pub default: &'static str,
+    /// Whether a reload changes it.
+    pub live: bool,
+    /// What it is and where it goes.
+    pub field: Field<T>,
+    /// What it means.
+    pub help: &'static str,
+}
+
+/// What a setting is, its bounds, and where it goes.
+pub enum Field<T: 'static> {
+    Capacity(At<T, Capacity>),
+    Size(At<T, u64>, u64, u64),
+    OptionalSize(At<T, Option<u64>>),
+    Count(At<T, u64>, u64, u64),
+    OptionalCount(At<T, Option<u64>>, u64, u64),
+    Switch(At<T, bool>),
+    Path(At<T, Option<PathBuf>>),
+    Address(At<T, Option<SocketAddr>>),
+    Text(At<T, String>),
+    Texts(At<T, Vec<String>>),
+    Lock(At<T, Lock>),
+    Users(At<T, Users>),
+}
+
+const LOCKS: [(&str, Lock); 3] = [("auto", Lock::Auto), ("on", Lock::On), ("off", Lock::Off)];
+const USERS: [(&str, Users); 3] =
+    [("same", Users::Same), ("all", Users::All), ("none", Users::None)];
+
+/// Settings that are switched off are empty texts in the file.
+const NOTHING: &str = "";
+
+impl<T> Field<T> {
+    /// Reads a value into its place, or says what is expected.
+    pub fn read(&self, section: &mut T, value: &DeValue<'_>) -> Result<(), String> {
+        let text = value.as_str();
+        let read = match self {
+            Self::Capacity(at) => capacity(value).map(|it| *at(section) = it),
+            Self::Size(at, min, max) => {
+                size(value).filter(|it| (*min..=*max).contains(it)).map(|it| *at(section) = it)
+            }
+            Self::OptionalSize(at) => match text {
+                Some("none") => Some(*at(section) = None),
+                _ => size(value).map(|it| *at(section) = Some(it)),
+            },
+            Self::Count(at, min, max) => count(value, *min, *max).map(|it| *at(section) = it),
+            Self::OptionalCount(at, min, max) => {
+                count(value, *min, *max).map(|it| *at(section) = Some(it))
+            }
+            Self::Switch(at) => value.as_bool().map(|it| *at(section) = it),
+            Self::Path(at) => text.map(|it| {
+                *at(section) = (it != NOTHING).then(|| PathBuf::from(it));
+            }),
+            Self::Address(at) => match text {
+                Some(NOTHING) => Some(*at(section) = None),
+                text => text.and_then(|it| it.parse().ok()).map(|it| *at(section) = Some(it)),
+            },
+            Self::Text(at) => text.map(|it| it.clone_into(at(section))),
+            Self::Texts(at) => texts(value).map(|it| *at(section) = it),
+            Self::Lock(at) => text.and_then(|it| word(&LOCKS, it)).map(|it| *at(section) = it),
+            Self::Users(at) => text.and_then(|it| word(&USERS, it)).map(|it| *at(section) = it),
+        };
+        read.ok_or_else(|| self.expected())
+    }
+
+    /// What may be written, in words.
+    pub fn expected(&self) -> String {
+        let shown = |bytes: u64| spillway_types::Size(bytes).to_string();
+        match self {
+            Self::Capacity(_) => {
+                r#"a size such as "4G", or a share such as "25%" (1% to 90%)"#.into()
+            }
+            Self::Size(_, min, max) => {
+                format!(r#"a size such as "64M", {} to {}"#, shown(*min), shown(*max))
+            }
+            Self::OptionalSize(_) => r#"a size such as "64M", or "none""#.into(),
+            Self::Count(_, min, max) | Self::OptionalCount(_, min, max) => {
+                format!("a number from {min} to {max}")
+            }
+            Self::Switch(_) => "true or false".into(),
+            Self::Path(_) => r#"a path, or "" for none"#.into(),
+            Self::Address(_) => {
+                r#"an address and port such as "127.0.0.1:4420", or "" for none"#.into()
+            }
+            Self::Text(_) => "a text".into(),
+            Self::Texts(_) => "an array of texts".into(),
+            Self::Lock(_) => words(&LOCKS),
+            Self::Users(_) => words(&USERS),
+        }
+    }
+
+    /// The value in words that differ when the values do.
+    pub fn show(&self, section: &mut T) -> String {
+        match self {
+            Self::Capacity(at) => format!("{:?}", at(section)),
+            Self::Size(at, ..) | Self::Count(at, ..) => at(section).to_string(),
+            Self::OptionalSize(at) | Self::OptionalCount(at, ..) => format!("{:?}", at(section)),
+            Self::Switch(at) => at(section).to_string(),
+            Self::Path(at) => format!("{:?}", at(section)),
+            Self::Address(at) => format!("{:?}", at(section)),
+            Self::Text(at) => at(section).clone(),
+            Self::Texts(at) => at(section).join(","),
+            Self::Lock(at) => format!("{:?}", at(section)),
+            Self::Users(at) => format!("{:?}", at(section)),
+        }
+    }
+}
+
+fn capacity(value: &DeValue<'_>) -> Option<Capacity> {
+    let Some(percent) = value.as_str().and_then(|text| text.strip_suffix('%')) else {
+        return size(value).map(Capacity::Bytes);
+    };
+    percent.parse().ok().filter(|share| (1..=90).contains(share)).map(Capacity::Percent)
+}
+
+fn size(value: &DeValue<'_>) -> Option<u64> {
+    match value {
+        DeValue::String(text) => parse_size(text).ok(),
+        value => count(value, 0, u64::MAX),
+    }
+}
+
+fn count(value: &DeValue<'_>, min: u64, max: u64) -> Option<u64> {
+    let DeValue::Integer(number) = value else { return None };
+    let number = u64::from_str_radix(number.as_str(), number.radix()).ok()?;
+    (min..=max).contains(&number).then_some(number)
+}
+
+fn texts(value: &DeValue<'_>) -> Option<Vec<String>> {
+    let array = value.as_array()?;
+    array.iter().map(|entry| entry.get_ref().as_str().map(str::to_owned)).collect()
+}
+
+fn word<V: Copy>(words: &[(&str, V)], text: &str) -> Option<V> {
+    words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value)
+}
+
+fn words<V>(words: &[(&str, V)]) -> String {
+    let quoted: Vec<_> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
+    quoted.join(" or ")
+}

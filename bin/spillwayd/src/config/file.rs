@@ -1,0 +1,260 @@
+//! Reads the file and the command line's settings into a [`Config`].
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::field::Setting;
+use super::table::{BLOCK, CLIENT, LISTEN, PROCESS, STORE, UNNAMED};
+use super::values::{Config, Listen, Process, Unnamed};
+
+/// Most bytes of a configuration file.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+
+/// What is wrong, and where: one line.
+#[derive(Debug)]
+pub struct Error(String);
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl Error {
+    pub fn new(line: impl Into<String>) -> Self {
+        Self(line.into())
+    }
+}
+
+/// Reads `path` and then `overrides`, each `SECTION.NAME=VALUE`.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn read(path: Option<&Path>, overrides: &[String]) -> Result<Config, Error> {
+    let mut config = defaults();
+    if let Some(path) = path {
+        let name = path.display();
+        let text = read_bounded(path).map_err(|e| Error(format!("can't read {name}: {e}")))?;
+        let text =
+            String::from_utf8(text).map_err(|_| Error(format!("{name}: not a text in UTF-8")))?;
+        Text { name: name.to_string(), text: &text }.read(&mut config)?;
+    }
+    for setting in overrides {
+        override_one(&mut config, setting)?;
+    }
+    Ok(config)
+}
+
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    if fs::metadata(path)?.len() > FILE_BYTES_MAX {
+        return Err(io::Error::other("larger than 4 MiB"));
+    }
+    fs::read(path)
+}
+
+fn override_one(config: &mut Config, setting: &str) -> Result<(), Error> {
+    let name = format!("--set {setting}");
+    let Some(((section, key), value)) =
+        setting.split_once('=').and_then(|(left, value)| Some((left.split_once('.')?, value)))
+    else {
+        return Err(Error(format!("{name}: write it as SECTION.NAME=VALUE")));
+    };
+    // A value that is no TOML is a text, so that quotes need not be quoted from the shell.
+    let quoted = format!("[{section}]\n{key} = {value:?}");
+    let plain = format!("[{section}]\n{key} = {value}");
+    let text = if DeTable::parse(&plain).is_ok() { &plain } else { &quoted };
+    if ["client", "block"].contains(&section) {
+        return Err(Error(format!("{name}: clients and block devices are named in the file")));
+    }
+    Text { name, text }.read(config)
+}
+
+/// The values where no file says otherwise.
+fn defaults() -> Config {
+    Config {
+        store: section_defaults(&STORE),
+        listen: section_defaults::<Listen>(&LISTEN),
+        process: section_defaults::<Process>(&PROCESS),
+        unnamed: section_defaults::<Unnamed>(&UNNAMED),
+        clients: Vec::new(),
+        blocks: Vec::new(),
+    }
+}
+
+fn section_defaults<T: Default>(settings: &[Setting<T>]) -> T {
+    let mut section = T::default();
+    for setting in settings.iter().filter(|setting| !setting.default.is_empty()) {
+        let read = DeValue::parse(setting.default).map_err(|error| error.to_string());
+        let read = read.and_then(|value| setting.field.read(&mut section, value.get_ref()));
+        debug_assert_eq!(read, Ok(()), "{}", setting.name);
+    }
+    section
+}
+
+/// A text with a name, for lines that say where something is wrong.
+struct Text<'a> {
+    name: String,
+    text: &'a str,
+}
+
+impl Text<'_> {
+    fn error(&self, at: Range<usize>, line: impl fmt::Display) -> Error {
+        let number = 1 + self.text.as_bytes()[..at.start].iter().filter(|&&b| b == b'\n').count();
+        Error(if self.name.starts_with("--set") {
+            format!("{}: {line}", self.name)
+        } else {
+            format!("{} line {number}: {line}", self.name)
+        })
+    }
+
+    fn read(&self, config: &mut Config) -> Result<(), Error> {
+        let document = DeTable::parse(self.text).map_err(|error| {
+            let message = error.message().lines().collect::<Vec<_>>().join(" ");
+            self.error(error.span().unwrap_or(0..0), message)
+        })?;
+        for (key, value) in document.get_ref() {
+            match key.get_ref().as_ref() {
+                "store" => self.section(&STORE, "store", value, &mut config.store)?,
+                "listen" => self.section(&LISTEN, "listen", value, &mut config.listen)?,
+                "process" => self.section(&PROCESS, "process", value, &mut config.process)?,
+                "unnamed" => self.section(&UNNAMED, "unnamed", value, &mut config.unnamed)?,
+                "client" => self.array(&CLIENT, "client", value, &mut config.clients)?,
+                "block" => self.array(&BLOCK, "block", value, &mut config.blocks)?,
+                other => {
+                    let line = format!(
+                        "there is no section '{other}'; there are [store], [listen], [process], \
+                         [unnamed], [[client]] and [[block]]"
+                    );
+                    return Err(self.error(key.span(), line));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn section<T>(
+        &self,
+        settings: &[Setting<T>],
+        name: &str,
+        value: &Spanned<DeValue<'_>>,
+        section: &mut T,
+    ) -> Result<(), Error> {
+        let DeValue::Table(table) = value.get_ref() else {
+            return Err(self.error(value.span(), format!("{name} is a section: write [{name}]")));
+        };
+        for (key, value) in table {
+            let known = settings.iter().find(|setting| setting.name == key.get_ref().as_ref());
+            let Some(setting) = known else {
+                let names: Vec<_> = settings.iter().map(|setting| setting.name).collect();
+                let line = format!(
+                    "there is no setting '{}' in {name}; there are {}",
+                    key.get_ref(),
+                    names.join(", ")
+                );
+                return Err(self.error(key.span(), line));
+            };
+            setting.field.read(section, value.get_ref()).map_err(|expected| {
+                self.error(value.span(), format!("{name}.{} must be {expected}", setting.name))
+            })?;
+        }
+        Ok(())
+    }
+
+    fn array<T: Default>(
+        &self,
+        settings: &[Setting<T>],
+        name: &str,
+        value: &Spanned<DeValue<'_>>,
+        sections: &mut Vec<T>,
+    ) -> Result<(), Error> {
+        let DeValue::Array(array) = value.get_ref() else {
+            let line = format!("there can be more than one {name}: write [[{name}]]");
+            return Err(self.error(value.span(), line));
+        };
+        for value in array {
+            let mut section = section_defaults(settings);
+            self.section(settings, name, value, &mut section)?;
+            sections.push(section);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Capacity, Lock};
+
+    fn parsed(text: &str) -> Result<Config, Error> {
+        let mut config = defaults();
+        Text { name: "file".into(), text }.read(&mut config).map(|()| config)
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_table() {
+        let config = defaults();
+        assert_eq!(config.store.capacity, Capacity::Percent(25));
+        assert!(config.store.compress && !config.store.dedup && config.store.disk.is_none());
+        assert_eq!(config.unnamed.bytes_max, 256 << 20);
+        assert_eq!(config.listen.path(Path::new("a")), Path::new("/run/spillway/a"));
+        assert_eq!(config.listen.path(Path::new("/a")), Path::new("/a"));
+    }
+
+    #[test]
+    fn a_file_sets_what_it_names() {
+        let config = parsed(
+            "[store]\ncapacity = \"2G\"\n[process]\nlock_memory = \"off\"\n[[client]]\nname = \"a\"\n\
+             uid = 7\n[[client]]\nname = \"b\"\ntarget = \"1M\"\n",
+        )
+        .unwrap();
+        assert_eq!(config.store.capacity, Capacity::Bytes(2 << 30));
+        assert_eq!(config.process.lock_memory, Lock::Off);
+        assert_eq!(config.clients[0].uid, Some(7));
+        assert_eq!(config.clients[1].target_bytes, Some(1 << 20));
+    }
+
+    #[test]
+    fn what_is_wrong_is_one_line_with_the_place() {
+        for (text, expected) in [
+            (
+                "[store]\n\ncapcity = \"1G\"\n",
+                "file line 3: there is no setting 'capcity' in store",
+            ),
+            ("[stoer]\n", "file line 1: there is no section 'stoer'"),
+            ("[store]\ncapacity = true\n", "file line 2: store.capacity must be a size"),
+            ("[store]\ncapacity = \"91%\"\n", "must be a size such as"),
+            ("[unnamed]\ngrace_s = -1\n", "must be a number from 0"),
+            ("[unnamed]\nusers = \"some\"\n", "\"same\" or \"all\" or \"none\""),
+            ("[listen]\nnvme_tcp = \"localhost\"\n", "an address and port"),
+            ("[client]\nname = \"a\"\n", "write [[client]]"),
+            ("[store\n", "file line 1: "),
+            ("store = 1\n", "write [store]"),
+        ] {
+            let line = parsed(text).unwrap_err().to_string();
+            assert!(line.contains(expected) && !line.contains('\n'), "{text:?}: {line}");
+        }
+    }
+
+    #[test]
+    fn the_command_line_overrides() {
+        let set = |setting: &str| {
+            let mut config = defaults();
+            override_one(&mut config, setting).map(|()| config)
+        };
+        assert_eq!(set("store.capacity=1G").unwrap().store.capacity, Capacity::Bytes(1 << 30));
+        assert!(!set("process.sandbox=false").unwrap().process.sandbox);
+        assert!(set("listen.nbd=").unwrap().listen.nbd.is_none());
+        for bad in ["store", "store.capacity", "store.capacity=x", "client.name=a"] {
+            let line = set(bad).unwrap_err().to_string();
+            assert!(line.starts_with("--set ") && !line.contains('\n'), "{line}");
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! What the operator's file says.
+//!
+//! Every setting is a row of a table: what it is called, what it is without being set, its bounds,
+//! whether it can change while the daemon runs, and where it goes. Reading the file, `--set`,
+//! reloading and docs/config.md all come from there.
+
+mod check;
+mod document;
+mod field;
+mod file;
+mod reload;
+mod table;
+mod values;
+
+pub use check::Clients;
+pub use document::document;
+pub use file::{Error, read};
+pub use reload::needs_restart;
+pub use values::{Capacity, Config, Listen, Lock, Store};

@@ -1,0 +1,44 @@
+//! What a changed file changes while the daemon runs.
+
+use super::field::Setting;
+use super::table::{LISTEN, PROCESS, STORE, UNNAMED};
+use super::values::Config;
+
+/// Names of settings that differ and that a reload does not change.
+pub fn needs_restart(old: &Config, new: &Config) -> Vec<String> {
+    let (mut old, mut new) = (old.clone(), new.clone());
+    let mut names = Vec::new();
+    differing(&STORE, "store", &mut old.store, &mut new.store, &mut names);
+    differing(&LISTEN, "listen", &mut old.listen, &mut new.listen, &mut names);
+    differing(&PROCESS, "process", &mut old.process, &mut new.process, &mut names);
+    differing(&UNNAMED, "unnamed", &mut old.unnamed, &mut new.unnamed, &mut names);
+    names
+}
+
+fn differing<T>(
+    settings: &[Setting<T>],
+    section: &str,
+    old: &mut T,
+    new: &mut T,
+    names: &mut Vec<String>,
+) {
+    let fixed = settings.iter().filter(|setting| !setting.live);
+    let changed = fixed.filter(|setting| setting.field.show(old) != setting.field.show(new));
+    names.extend(changed.map(|setting| format!("{section}.{}", setting.name)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::read;
+
+    #[test]
+    fn only_what_can_not_change_is_named() {
+        let old = read(None, &[]).unwrap();
+        let set = |text: &str| read(None, &[text.to_owned()]).unwrap();
+        assert_eq!(needs_restart(&old, &set("store.capacity=1G")), ["store.capacity"]);
+        assert_eq!(needs_restart(&old, &set("listen.nbd=x")), ["listen.nbd"]);
+        assert!(needs_restart(&old, &set("unnamed.grace_s=1")).is_empty());
+        assert!(needs_restart(&old, &old).is_empty());
+    }
+}

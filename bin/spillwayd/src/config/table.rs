@@ -1,0 +1,286 @@
+//! The table of all settings.
+
+use super::field::Field::{
+    Address, Capacity, Count, Lock, OptionalCount, OptionalSize, Path, Size, Switch, Text, Texts,
+    Users,
+};
+use super::field::{Field, Setting};
+use super::values::{Block, Client, Listen, Process, Store, Unnamed};
+
+/// Most connections, of a client or of all unnamed ones each.
+const CONNECTIONS_MAX: u64 = 4096;
+/// Most operations under way.
+const OPERATIONS_MAX: u64 = 1 << 20;
+/// Most bytes of operations under way.
+const BYTES_MAX: u64 = 1 << 40;
+/// Largest block device.
+const BLOCK_BYTES_MAX: u64 = 256 << 30;
+/// Largest user and group id; the one above stands for nobody.
+const ID_MAX: u64 = u32::MAX as u64 - 1;
+
+/// A setting that a reload changes.
+const fn live<T>(
+    name: &'static str,
+    default: &'static str,
+    field: Field<T>,
+    help: &'static str,
+) -> Setting<T> {
+    Setting { name, default, live: true, field, help }
+}
+
+/// A setting that needs a restart.
+const fn fixed<T>(
+    name: &'static str,
+    default: &'static str,
+    field: Field<T>,
+    help: &'static str,
+) -> Setting<T> {
+    Setting { name, default, live: false, field, help }
+}
+
+/// `[store]`
+pub static STORE: [Setting<Store>; 5] = [
+    fixed(
+        "capacity",
+        r#""25%""#,
+        Capacity(|s| &mut s.capacity),
+        "Most memory that the store may take, index included: a size, or a share of the memory that the machine or the cgroup has.",
+    ),
+    fixed(
+        "compress",
+        "true",
+        Switch(|s| &mut s.compress),
+        "Pack pages with LZ4 where that saves a quarter of them.",
+    ),
+    fixed(
+        "dedup",
+        "false",
+        Switch(|s| &mut s.dedup),
+        "Let equal pages share memory: those of one client, and those of clients in one sharing domain.",
+    ),
+    fixed(
+        "disk",
+        r#""""#,
+        Path(|s| &mut s.disk),
+        "Directory for pages that memory has no room for.",
+    ),
+    fixed(
+        "disk_capacity",
+        r#""16G""#,
+        Size(|s| &mut s.disk_capacity_bytes, 1 << 20, 64 << 40),
+        "Most bytes of pages in `disk`.",
+    ),
+];
+
+/// `[listen]`
+pub static LISTEN: [Setting<Listen>; 12] = [
+    fixed(
+        "dir",
+        r#""/run/spillway""#,
+        Path(|l| &mut l.dir),
+        "Directory of the sockets below whose paths are relative. It is made if it is not there.",
+    ),
+    fixed(
+        "ring",
+        r#""spillway.sock""#,
+        Path(|l| &mut l.ring),
+        "Unix socket of the shared-memory ring, for local programs and guests.",
+    ),
+    fixed("nbd", r#""nbd.sock""#, Path(|l| &mut l.nbd), "Unix socket for NBD."),
+    fixed(
+        "nbd_tcp",
+        r#""""#,
+        Address(|l| &mut l.nbd_tcp),
+        "Address for NBD over TCP, 127.0.0.1:10809 by custom. One that other hosts reach needs `tls_certificate`, `tls_key` and `tls_clients`.",
+    ),
+    fixed(
+        "nbd_tcp_name",
+        r#""""#,
+        Text(|l| &mut l.nbd_tcp_name),
+        "Whoever connects to `nbd_tcp` from this host without a certificate is the client of this `certificate`. Empty: nobody is.",
+    ),
+    fixed(
+        "tls_certificate",
+        r#""""#,
+        Path(|l| &mut l.tls_certificate),
+        "The daemon's certificate for NBD over TCP, in PEM.",
+    ),
+    fixed("tls_key", r#""""#, Path(|l| &mut l.tls_key), "The key of `tls_certificate`, in PEM."),
+    fixed(
+        "tls_clients",
+        r#""""#,
+        Path(|l| &mut l.tls_clients),
+        "Certificates of those who vouch for clients, in PEM. With it, clients that speak TLS must show a certificate.",
+    ),
+    fixed(
+        "nvme_tcp",
+        r#""""#,
+        Address(|l| &mut l.nvme_tcp),
+        "Address for NVMe over TCP, 127.0.0.1:4420 by custom. One that other hosts reach needs a secret for every host (`client.secret_file`).",
+    ),
+    fixed(
+        "api",
+        r#""api.sock""#,
+        Path(|l| &mut l.api),
+        "Unix socket of the HTTP interface, for the daemon's user and root only (mode 0600).",
+    ),
+    fixed(
+        "api_tcp",
+        r#""""#,
+        Address(|l| &mut l.api_tcp),
+        "Address of the HTTP interface over TCP; needs `api_token_file`.",
+    ),
+    fixed(
+        "api_token_file",
+        r#""""#,
+        Path(|l| &mut l.api_token_file),
+        "File with the token that requests over TCP must bear: at least 16 characters on one line.",
+    ),
+];
+
+/// `[process]`
+pub static PROCESS: [Setting<Process>; 3] = [
+    fixed(
+        "lock_memory",
+        r#""auto""#,
+        Lock(|p| &mut p.lock_memory),
+        "Lock memory against paging (mlockall): \"auto\" does so when the limit on locked memory allows it, \"on\" does not start without.",
+    ),
+    fixed(
+        "sandbox",
+        "true",
+        Switch(|p| &mut p.sandbox),
+        "Give up system calls (seccomp) and files (Landlock) that the daemon does not need once it runs.",
+    ),
+    fixed(
+        "keeper",
+        "true",
+        Switch(|p| &mut p.keeper),
+        "Keep the store's memory in a small process of its own, which starts the daemon again when it is killed. Under systemd its descriptor store does that instead.",
+    ),
+];
+
+/// `[unnamed]`
+pub static UNNAMED: [Setting<Unnamed>; 7] = [
+    live(
+        "users",
+        r#""same""#,
+        Users(|u| &mut u.users),
+        "Which local users that no client names are let in: \"same\", root and the daemon's own user; \"all\", each a client of its own; \"none\".",
+    ),
+    live(
+        "hosts",
+        "false",
+        Switch(|u| &mut u.hosts),
+        "Let hosts in by whatever name they give, without a secret. Only where `nvme_tcp` is a loopback address.",
+    ),
+    live(
+        "target",
+        r#""none""#,
+        OptionalSize(|u| &mut u.target_bytes),
+        "Most that an unnamed client may hold.",
+    ),
+    live(
+        "connections_max",
+        "64",
+        Count(|u| &mut u.connections_max, 1, CONNECTIONS_MAX),
+        "Most connections of a client, where the client does not say.",
+    ),
+    live(
+        "operations_max",
+        "4096",
+        Count(|u| &mut u.operations_max, 1, OPERATIONS_MAX),
+        "Most operations under way of a client, where the client does not say.",
+    ),
+    live(
+        "bytes_max",
+        r#""256M""#,
+        Size(|u| &mut u.bytes_max, 1 << 20, BYTES_MAX),
+        "Most bytes of values of operations under way of a client, where the client does not say.",
+    ),
+    live(
+        "grace_s",
+        "60",
+        Count(|u| &mut u.grace_s, 0, 7 * 24 * 3600),
+        "Seconds for which the pools of an unnamed client stay when its last connection has ended, also over a restart of the daemon.",
+    ),
+];
+
+/// `[[client]]`
+pub static CLIENT: [Setting<Client>; 12] = [
+    live("name", "", Text(|c| &mut c.name), "Its name. Needed."),
+    live(
+        "uid",
+        "",
+        OptionalCount(|c| &mut c.uid, 0, ID_MAX),
+        "It is the processes of this user. One of `uid`, `gid`, `nqn` and `certificate` is needed.",
+    ),
+    live(
+        "gid",
+        "",
+        OptionalCount(|c| &mut c.gid, 0, ID_MAX),
+        "It is the processes of this group whose user is no client.",
+    ),
+    live(
+        "nqn",
+        "",
+        Text(|c| &mut c.nqn),
+        "It is the host of this NVMe Qualified Name (`/etc/nvme/hostnqn` there).",
+    ),
+    live(
+        "certificate",
+        "",
+        Text(|c| &mut c.certificate),
+        "It is whoever shows a certificate for this DNS name over TLS.",
+    ),
+    live(
+        "secret_file",
+        "",
+        Path(|c| &mut c.secret_file),
+        "File with the secret that the host must prove to know, as `nvme gen-dhchap-key` prints it.",
+    ),
+    live("target", r#""none""#, OptionalSize(|c| &mut c.target_bytes), "Most that it may hold."),
+    live(
+        "connections_max",
+        "",
+        OptionalCount(|c| &mut c.connections_max, 1, CONNECTIONS_MAX),
+        "Most connections; else as `[unnamed]` says.",
+    ),
+    live(
+        "operations_max",
+        "",
+        OptionalCount(|c| &mut c.operations_max, 1, OPERATIONS_MAX),
+        "Most operations under way; else as `[unnamed]` says.",
+    ),
+    live(
+        "bytes_max",
+        "",
+        OptionalSize(|c| &mut c.bytes_max),
+        "Most bytes of values of operations under way; else as `[unnamed]` says.",
+    ),
+    live(
+        "domain",
+        "",
+        OptionalCount(|c| &mut c.domain, 0, u32::MAX as u64),
+        "Sharing domain: clients of one domain share memory of equal pages, where `store.dedup` is on. It stays as long as the client.",
+    ),
+    live("shared", "[]", Texts(|c| &mut c.shared), "UUIDs of the shared pools that it may join."),
+];
+
+/// `[[block]]`
+pub static BLOCK: [Setting<Block>; 4] = [
+    live("name", "", Text(|b| &mut b.name), "Its name. Needed."),
+    live("client", "", Text(|b| &mut b.client), "The client that may use it. Needed."),
+    live(
+        "size",
+        r#""0""#,
+        Size(|b| &mut b.size_bytes, 0, BLOCK_BYTES_MAX),
+        "Its length, a multiple of 4096 bytes; so much memory is set aside. Needed.",
+    ),
+    live(
+        "block_bytes",
+        "4096",
+        Count(|b| &mut b.block_bytes, 512, 4096),
+        "The length of a block: 512 or 4096.",
+    ),
+];

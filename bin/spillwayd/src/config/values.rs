@@ -1,0 +1,138 @@
+//! The settings as the daemon uses them.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use spillway_directory::Users;
+
+/// The whole configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub store: Store,
+    pub listen: Listen,
+    pub process: Process,
+    pub unnamed: Unnamed,
+    pub clients: Vec<Client>,
+    pub blocks: Vec<Block>,
+}
+
+/// The store.
+#[derive(Clone, Debug, Default)]
+pub struct Store {
+    pub capacity: Capacity,
+    pub compress: bool,
+    pub dedup: bool,
+    pub disk: Option<PathBuf>,
+    pub disk_capacity_bytes: u64,
+}
+
+/// How much memory the store may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Capacity {
+    /// So many bytes.
+    Bytes(u64),
+    /// Per cent of the memory that the machine or the cgroup has.
+    Percent(u8),
+}
+
+impl Default for Capacity {
+    fn default() -> Self {
+        Self::Percent(25)
+    }
+}
+
+/// Where the daemon listens. None is nowhere.
+#[derive(Clone, Debug, Default)]
+pub struct Listen {
+    pub dir: Option<PathBuf>,
+    pub ring: Option<PathBuf>,
+    pub nbd: Option<PathBuf>,
+    pub nbd_tcp: Option<SocketAddr>,
+    pub nbd_tcp_name: String,
+    pub tls_certificate: Option<PathBuf>,
+    pub tls_key: Option<PathBuf>,
+    pub tls_clients: Option<PathBuf>,
+    pub nvme_tcp: Option<SocketAddr>,
+    pub api: Option<PathBuf>,
+    pub api_tcp: Option<SocketAddr>,
+    pub api_token_file: Option<PathBuf>,
+}
+
+impl Listen {
+    /// A socket's path: one that is relative lies in [`Self::dir`].
+    pub fn path(&self, path: &Path) -> PathBuf {
+        self.dir.as_deref().unwrap_or(Path::new("/")).join(path)
+    }
+}
+
+/// What the process does about itself.
+#[derive(Clone, Debug, Default)]
+pub struct Process {
+    pub lock_memory: Lock,
+    pub sandbox: bool,
+    pub keeper: bool,
+}
+
+/// Whether memory is locked against paging.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lock {
+    /// When the limits allow it.
+    #[default]
+    Auto,
+    /// Always: the daemon does not start without.
+    On,
+    /// Never.
+    Off,
+}
+
+/// Clients that nobody named, and what named ones get where nothing is said.
+#[derive(Clone, Debug)]
+pub struct Unnamed {
+    pub users: Users,
+    pub hosts: bool,
+    pub target_bytes: Option<u64>,
+    pub connections_max: u64,
+    pub operations_max: u64,
+    pub bytes_max: u64,
+    pub grace_s: u64,
+}
+
+impl Default for Unnamed {
+    fn default() -> Self {
+        Self {
+            users: Users::Same,
+            hosts: false,
+            target_bytes: None,
+            connections_max: 0,
+            operations_max: 0,
+            bytes_max: 0,
+            grace_s: 0,
+        }
+    }
+}
+
+/// A client by name.
+#[derive(Clone, Debug, Default)]
+pub struct Client {
+    pub name: String,
+    pub uid: Option<u64>,
+    pub gid: Option<u64>,
+    pub nqn: String,
+    pub certificate: String,
+    pub secret_file: Option<PathBuf>,
+    pub target_bytes: Option<u64>,
+    pub connections_max: Option<u64>,
+    pub operations_max: Option<u64>,
+    pub bytes_max: Option<u64>,
+    pub domain: Option<u64>,
+    pub shared: Vec<String>,
+}
+
+/// A block device by name.
+#[derive(Clone, Debug, Default)]
+pub struct Block {
+    pub name: String,
+    pub client: String,
+    pub size_bytes: u64,
+    pub block_bytes: u64,
+}

@@ -1,0 +1,97 @@
+//! The data planes: threads that serve those who connect.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use anyhow::Context;
+use spillway_directory::Directory;
+use spillway_nbd::{Listener, TlsFiles, TlsMode, TlsSettings};
+use spillway_nvme_tcp::Target;
+use spillway_types::Access;
+
+use crate::config::{Error, Listen};
+use crate::listeners::Listeners;
+
+/// The servers that run. They end when this is dropped.
+#[derive(Debug, Default)]
+pub struct Frontends {
+    ring: Option<spillway_ring::Server>,
+    nbd: Vec<spillway_nbd::Server>,
+    nvme_tcp: Option<spillway_nvme_tcp::Server>,
+}
+
+/// What servers are told beyond their sockets, read before files are out of reach.
+#[derive(Clone, Debug)]
+pub struct Secrets {
+    nbd_tcp: spillway_nbd::Config,
+}
+
+impl Secrets {
+    /// Reads keys and certificates.
+    ///
+    /// # Errors
+    /// A file is not what it should be.
+    pub fn read(listen: &Listen) -> Result<Self, Error> {
+        let loopback = listen.nbd_tcp.is_none_or(|address| address.ip().is_loopback());
+        let tls = match (&listen.tls_certificate, &listen.tls_key) {
+            (Some(certificate), Some(key)) => {
+                let files = TlsFiles {
+                    certificate: certificate.clone(),
+                    key: key.clone(),
+                    client_authority: listen.tls_clients.clone(),
+                };
+                let settings = TlsSettings::load(&files)
+                    .map_err(|error| Error::new(format!("listen.tls_*: {error}")))?;
+                if loopback { TlsMode::Offered(settings) } else { TlsMode::Required(settings) }
+            }
+            (None, None) => TlsMode::Off,
+            _ => return Err(Error::new("listen.tls_certificate and listen.tls_key go together")),
+        };
+        let name = Some(listen.nbd_tcp_name.clone()).filter(|name| !name.is_empty());
+        let nbd_tcp = spillway_nbd::Config { tls, loopback_name: name, ..Default::default() };
+        Ok(Self { nbd_tcp })
+    }
+}
+
+impl Frontends {
+    /// Starts a server for each socket.
+    ///
+    /// # Errors
+    /// There are no threads or descriptors left.
+    pub fn start(
+        listeners: &mut Listeners,
+        directory: &Arc<Directory>,
+        secrets: Secrets,
+    ) -> anyhow::Result<Self> {
+        let mut frontends = Self::default();
+        let access: Arc<dyn Access> = directory.clone();
+        if let Some(listener) = listeners.ring.take() {
+            let store = Arc::clone(directory.store());
+            let config = spillway_ring::Config::default();
+            let server = spillway_ring::Server::start(listener, store, access.clone(), config);
+            frontends.ring = Some(server.context("can't serve the ring")?);
+        }
+        let local = listeners.nbd.take().map(|it| (Listener::Unix(it), Default::default()));
+        let tcp =
+            listeners.nbd_tcp.take().map(|it: TcpListener| (Listener::Tcp(it), secrets.nbd_tcp));
+        for (listener, config) in local.into_iter().chain(tcp) {
+            let exports = directory.clone();
+            let server = spillway_nbd::Server::start(listener, access.clone(), exports, config);
+            frontends.nbd.push(server.context("can't serve NBD")?);
+        }
+        if let Some(listener) = listeners.nvme_tcp.take() {
+            let store = Arc::clone(directory.store());
+            let config = spillway_nvme_tcp::Config::default();
+            let target = Target::new(store, access, directory.clone(), config)?;
+            let told = Arc::downgrade(&target);
+            directory.watch(move |client| {
+                if let Some(target) = told.upgrade() {
+                    target.namespaces_changed(client);
+                }
+            });
+            let server = spillway_nvme_tcp::Server::start(listener, target);
+            frontends.nvme_tcp = Some(server.context("can't serve NVMe/TCP")?);
+        }
+        Ok(frontends)
+    }
+}

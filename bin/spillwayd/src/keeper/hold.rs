@@ -1,0 +1,47 @@
+//! Keeps pages of memory files from being paged out while no daemon is there to lock them.
+
+use std::os::fd::OwnedFd;
+use std::ptr;
+
+use rustix::fs::{SeekFrom, fstat, seek};
+use rustix::mm::{MapFlags, ProtFlags, mlock, mmap, munmap};
+
+/// A file's mapping with all its pages locked.
+#[derive(Debug)]
+pub struct Held {
+    start: *mut core::ffi::c_void,
+    bytes: usize,
+}
+
+impl Held {
+    /// Locks all pages that the file has now, as far as the limit on locked memory allows. Holes
+    /// stay holes. None when the file can't be mapped.
+    pub fn new(file: &OwnedFd) -> Option<Self> {
+        let bytes = usize::try_from(fstat(file).ok()?.st_size).ok().filter(|&bytes| bytes > 0)?;
+        // SAFETY: a new mapping at an address of the kernel's choice; nobody reads through it.
+        let start =
+            unsafe { mmap(ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file, 0) };
+        let held = Self { start: start.ok()?, bytes };
+        let mut at = 0;
+        while let Ok(data) = seek(file, SeekFrom::Data(at)) {
+            let Ok(hole) = seek(file, SeekFrom::Hole(data)) else { break };
+            let (from, length) = (data as usize, (hole - data) as usize);
+            // SAFETY: the range lies in the mapping, which is as long as the file.
+            let locked = unsafe { mlock(held.start.byte_add(from), length) };
+            // Beyond the limit the rest stays as it is: the daemon has said so when it started.
+            if locked.is_err() {
+                break;
+            }
+            at = hole;
+        }
+        Some(held)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // SAFETY: it is ours alone, and nobody reads through it.
+        let unmapped = unsafe { munmap(self.start, self.bytes) };
+        debug_assert!(unmapped.is_ok());
+    }
+}

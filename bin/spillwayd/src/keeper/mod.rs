@@ -1,0 +1,250 @@
+//! The keeper: holds the store's memory when the daemon is killed, and starts it again.
+//!
+//! Where no service manager does, `spillwayd` begins as this small process. It opens nothing but a
+//! socket, on which it takes descriptors as systemd does (FDSTORE=1, FDNAME=), starts the daemon,
+//! hands them to the next one as systemd does (LISTEN_FDS), and ends as the daemon ends.
+
+mod hold;
+
+use std::env;
+use std::fs;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix,
+    SocketFlags, SocketType, bind, getsockname, recvmsg, socket_with, sockopt,
+};
+
+use crate::config::Lock;
+use crate::keeper::hold::Held;
+
+/// Environment variable by which a daemon knows that a keeper started it.
+pub const MARK: &str = "SPILLWAY_KEEPER";
+/// Most descriptors that are kept.
+const KEPT_MAX: usize = 512;
+/// Descriptors of one message.
+const MESSAGE_FDS_MAX: usize = 16;
+/// Longest message.
+const MESSAGE_BYTES_MAX: usize = 4096;
+/// The first descriptor that is handed over, as systemd has it.
+const LISTEN_FDS_START: i32 = 3;
+/// A daemon that ends so often within [`SPELL`] is not started again.
+const DEATHS_MAX: usize = 10;
+const SPELL: Duration = Duration::from_secs(10);
+
+/// Whether no service manager keeps what the daemon hands over, nor has handed over sockets itself.
+pub fn is_needed() -> bool {
+    env::var_os("NOTIFY_SOCKET").is_none() && env::var_os("LISTEN_FDS").is_none()
+}
+
+/// Runs the daemon until it ends by itself.
+///
+/// # Errors
+/// The daemon can't be started, or dies again and again.
+pub fn run(lock: Lock) -> anyhow::Result<ExitCode> {
+    // Before the daemon is started, so that none of its signals is missed.
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD] {
+        signals.add(signal);
+    }
+    signals.thread_block()?;
+    let signals_fd =
+        SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    rustix::thread::set_name(c"spillway-keeper")?;
+    let mut keeper = Keeper::new(signals)?;
+    let mut deaths = Vec::new();
+    loop {
+        let status = keeper.watch(&signals_fd)?;
+        if let Some(code) = status.code() {
+            return Ok(ExitCode::from(code.to_le_bytes()[0]));
+        }
+        if keeper.stopping {
+            return Ok(ExitCode::SUCCESS);
+        }
+        deaths.push(Instant::now());
+        deaths.retain(|death: &Instant| death.elapsed() < SPELL);
+        ensure!(
+            deaths.len() < DEATHS_MAX,
+            "the daemon ended {DEATHS_MAX} times in a row ({status})"
+        );
+        eprintln!("spillwayd: the daemon ended ({status}); it is started again with its store");
+        keeper.child = keeper.start()?;
+        if lock != Lock::Off {
+            // Beside the daemon's start, which it does not hold up.
+            keeper.held = keeper.kept.iter().filter_map(|(_, file)| Held::new(file)).collect();
+        }
+    }
+}
+
+struct Keeper {
+    program: PathBuf,
+    socket: OwnedFd,
+    address: String,
+    signals: SigSet,
+    kept: Vec<(String, OwnedFd)>,
+    /// What is locked until the daemon does that itself.
+    held: Vec<Held>,
+    child: Child,
+    stopping: bool,
+}
+
+impl Keeper {
+    fn new(signals: SigSet) -> anyhow::Result<Self> {
+        let program = fs::read_link("/proc/self/exe").context("can't find this program")?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+        // The kernel gives it an abstract name that nobody else has.
+        bind(&socket, &SocketAddrUnix::new_unnamed())?;
+        sockopt::set_socket_passcred(&socket, true)?;
+        let name = SocketAddrUnix::try_from(getsockname(&socket)?)?;
+        let name = name.abstract_name().context("the kernel gave no abstract name")?;
+        let address = format!("@{}", String::from_utf8_lossy(name));
+        let child = spawn(&program, &address, &signals, &[])?;
+        Ok(Self {
+            program,
+            socket,
+            address,
+            signals,
+            kept: Vec::new(),
+            held: Vec::new(),
+            child,
+            stopping: false,
+        })
+    }
+
+    fn start(&self) -> anyhow::Result<Child> {
+        spawn(&self.program, &self.address, &self.signals, &self.kept)
+    }
+
+    /// Serves the daemon until it ends.
+    fn watch(&mut self, signals: &SignalFd) -> anyhow::Result<ExitStatus> {
+        loop {
+            let mut fds = [
+                PollFd::new(&self.socket, PollFlags::IN),
+                PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
+            ];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            while let Some(info) = signals.read_signal()? {
+                self.pass_on(info.ssi_signo);
+            }
+            // What the daemon sent before it ended is still taken.
+            let ended = self.child.try_wait()?;
+            while self.take_message()? {}
+            if let Some(status) = ended {
+                return Ok(status);
+            }
+        }
+    }
+
+    /// The daemon gets the signals that this process gets.
+    fn pass_on(&mut self, number: u32) {
+        let Ok(signal) = Signal::try_from(number.cast_signed()) else { return };
+        if signal == Signal::SIGCHLD {
+            return;
+        }
+        self.stopping |= signal != Signal::SIGHUP;
+        let pid = nix::unistd::Pid::from_raw(self.child.id().cast_signed());
+        // One that has ended needs none; its end is seen next.
+        let _ = nix::sys::signal::kill(pid, signal);
+    }
+
+    /// Takes one message off the socket; false when there is none.
+    fn take_message(&mut self) -> anyhow::Result<bool> {
+        let mut text = [0; MESSAGE_BYTES_MAX];
+        let mut space = [MaybeUninit::uninit();
+            rustix::cmsg_space!(ScmRights(MESSAGE_FDS_MAX), ScmCredentials(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let received = recvmsg(
+            &self.socket,
+            &mut [IoSliceMut::new(&mut text)],
+            &mut ancillary,
+            RecvFlags::CMSG_CLOEXEC,
+        );
+        let length = match received {
+            Ok(message) => message.bytes,
+            Err(rustix::io::Errno::AGAIN) => return Ok(false),
+            Err(rustix::io::Errno::INTR) => return Ok(true),
+            Err(error) => return Err(io::Error::from(error).into()),
+        };
+        let mut fds = Vec::new();
+        let mut from_child = false;
+        for message in ancillary.drain() {
+            match message {
+                RecvAncillaryMessage::ScmRights(rights) => fds.extend(rights),
+                RecvAncillaryMessage::ScmCredentials(sender) => {
+                    from_child = sender.pid.as_raw_nonzero().get() == self.child.id().cast_signed();
+                }
+                _ => {}
+            }
+        }
+        if from_child {
+            self.follow(&String::from_utf8_lossy(&text[..length]), fds);
+        }
+        Ok(true)
+    }
+
+    /// Does what a message says, as systemd would; what is unknown is passed over.
+    fn follow(&mut self, text: &str, fds: Vec<OwnedFd>) {
+        if text.lines().any(|line| line == "READY=1") {
+            self.held.clear();
+        }
+        let name = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).unwrap_or("stored");
+        if text.lines().any(|line| line == "FDSTOREREMOVE=1") {
+            self.kept.retain(|(known, _)| known != name);
+        }
+        if text.lines().any(|line| line == "FDSTORE=1") {
+            let room = KEPT_MAX.saturating_sub(self.kept.len());
+            self.kept.extend(fds.into_iter().take(room).map(|fd| (name.to_owned(), fd)));
+        }
+    }
+}
+
+/// Starts the daemon with this process's arguments and what is kept.
+fn spawn(
+    program: &Path,
+    address: &str,
+    signals: &SigSet,
+    kept: &[(String, OwnedFd)],
+) -> anyhow::Result<Child> {
+    let mut command = Command::new(program);
+    command.args(env::args_os().skip(1)).env("NOTIFY_SOCKET", address).env(MARK, "1");
+    if !kept.is_empty() {
+        let names: Vec<_> = kept.iter().map(|(name, _)| name.as_str()).collect();
+        command.env("LISTEN_FDS", kept.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
+    }
+    // Copies above the numbers that the daemon finds them under, made before the fork.
+    let above = LISTEN_FDS_START + kept.len() as i32;
+    let copies: Vec<OwnedFd> = kept
+        .iter()
+        .map(|(_, fd)| rustix::io::fcntl_dupfd_cloexec(fd, above))
+        .collect::<Result<_, _>>()?;
+    let sources: Vec<i32> = copies.iter().map(AsRawFd::as_raw_fd).collect();
+    let signals = *signals;
+    let hand_over = move || {
+        for (place, &source) in (LISTEN_FDS_START..).zip(&sources) {
+            // SAFETY: both are numbers; the copy lives until the program is executed, and is not
+            // closed by that.
+            if unsafe { libc::dup2(source, place) } < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        signals.thread_unblock().map_err(io::Error::from)
+    };
+    // SAFETY: the closure makes system calls only, and does not allocate.
+    unsafe { command.pre_exec(hand_over) };
+    let child = command.spawn().context("can't start the daemon")?;
+    Ok(child)
+}

@@ -1,0 +1,39 @@
+//! One sample of all metrics.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use spillway_directory::Directory;
+use spillway_metrics::{ClientSample, Sample, StoreSample};
+
+/// What does not change while the daemon runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    pub capacity_bytes: u64,
+    pub memory_locked: bool,
+    pub started: Instant,
+}
+
+/// The metrics of now, as text.
+pub fn text(directory: &Arc<Directory>, facts: Facts) -> String {
+    let store = directory.store();
+    let store = StoreSample {
+        capacity_bytes: facts.capacity_bytes,
+        memory_bytes: store.memory_bytes(),
+        free_frame_bytes: store.free_frame_bytes(),
+        disk_bytes: store.disk_bytes(),
+        same_filled_pages: store.same_filled_pages(),
+        compressed_pages: store.compressed_pages(),
+        pools: directory.pools().map_or(0, |pools| pools.len() as u64),
+        blocks: directory.blocks().len() as u64,
+        memory_locked: facts.memory_locked,
+        restarts: directory.restarts(),
+        uptime_seconds: facts.started.elapsed().as_secs(),
+    };
+    let clients = directory.clients().unwrap_or_default().into_iter().map(|client| ClientSample {
+        name: client.name,
+        statistics: client.statistics,
+        connections: client.connections,
+    });
+    spillway_metrics::render(&Sample { store, clients: clients.collect() })
+}

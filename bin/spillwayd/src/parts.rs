@@ -1,0 +1,84 @@
+//! The daemon's parts, put together.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use spillway_api::Daemon;
+use spillway_directory::Directory;
+use spillway_host::Limits;
+
+use crate::config::{Clients, Config, Error};
+use crate::frontends::Secrets;
+use crate::kept::{self, Inherited};
+use crate::listeners::Listeners;
+use crate::memory::Memory;
+use crate::metrics::{self, Facts};
+use crate::{capacity, hardening};
+
+/// Shortest token of the HTTP interface.
+const TOKEN_BYTES_MIN: usize = 16;
+
+/// All that runs.
+pub struct Parts {
+    pub config: Config,
+    pub directory: Arc<Directory>,
+    pub listeners: Listeners,
+    pub daemon: Arc<Daemon>,
+    pub secrets: Secrets,
+    /// What requests over TCP must bear.
+    pub token: Option<Arc<str>>,
+}
+
+impl Parts {
+    /// Opens everything. What an earlier daemon left is taken up.
+    ///
+    /// # Errors
+    /// A part can't be had.
+    pub fn open(config: Config, inherited: Inherited) -> anyhow::Result<Self> {
+        let started = Instant::now();
+        let clients = Clients::new(&config)?;
+        let token = config.listen.api_token_file.as_deref().map(read_token).transpose()?;
+        let secrets = Secrets::read(&config.listen)?;
+        let capacity_bytes = capacity::bytes(config.store.capacity, &Limits::read())?;
+        let listeners = Listeners::bind(&config.listen, inherited.sockets)?;
+        let memory = Memory::take_up(&config.store, capacity_bytes, inherited.kept)?;
+        let capacity_bytes = memory.journal.capacity_bytes();
+        let directory = Directory::open(Arc::new(memory.store), memory.journal, clients.policy)?;
+        directory.configure(&clients.clients, &clients.blocks, clients.policy)?;
+        let directory = Arc::new(directory);
+        let memory_locked = hardening::lock_memory(config.process.lock_memory)?;
+        let facts = Facts { capacity_bytes, memory_locked, started };
+        let measured = Arc::clone(&directory);
+        let daemon = Arc::new(Daemon {
+            directory: Arc::clone(&directory),
+            capacity_bytes,
+            limits: clients.policy.limits,
+            started,
+            memory_locked,
+            kept_by: kept::keeper_name(),
+            metrics: (
+                Box::new(move || metrics::text(&measured, facts)),
+                spillway_metrics::CONTENT_TYPE,
+            ),
+        });
+        Ok(Self { config, directory, listeners, daemon, secrets, token })
+    }
+}
+
+/// Reads the token of the HTTP interface.
+fn read_token(path: &Path) -> Result<Arc<str>, Error> {
+    let shown = path.display();
+    let text = fs::read_to_string(path).map_err(|error| {
+        Error::new(format!("can't read listen.api_token_file {shown}: {error}"))
+    })?;
+    let token = text.trim();
+    if token.len() < TOKEN_BYTES_MIN || token.contains(char::is_whitespace) {
+        return Err(Error::new(format!(
+            "listen.api_token_file {shown}: one line of at least {TOKEN_BYTES_MIN} characters without spaces; \
+             make one with openssl rand -hex 32"
+        )));
+    }
+    Ok(token.into())
+}

@@ -1,0 +1,131 @@
+//! Runs the parts until a signal ends them.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use axum::Router;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::MissedTickBehavior;
+
+use crate::arguments::Arguments;
+use crate::config::{Clients, Config, needs_restart};
+use crate::frontends::Frontends;
+use crate::manager;
+use crate::parts::Parts;
+use crate::sandbox;
+
+/// How often what is due is looked for.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Serves until SIGTERM or SIGINT.
+///
+/// # Errors
+/// A part can't run.
+pub fn run(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
+    if parts.config.process.sandbox {
+        sandbox::enter(&parts.config, arguments.config.as_deref())?;
+    }
+    // After the sandbox: their threads are in it too.
+    let frontends =
+        Frontends::start(&mut parts.listeners, &parts.directory, parts.secrets.clone())?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build()
+        .context("can't start the control plane")?;
+    let served = runtime.block_on(control(parts, arguments));
+    // Whoever is in the middle of an export is cut off.
+    runtime.shutdown_background();
+    drop(frontends);
+    served
+}
+
+/// The control plane: the HTTP interface, signals, and what is due now and then.
+async fn control(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
+    let mut stop = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut reload = signal(SignalKind::hangup())?;
+    serve_api(&mut parts)?;
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    manager::state("READY=1");
+    tracing::info!(
+        capacity = %spillway_types::Size(parts.daemon.capacity_bytes),
+        memory_locked = parts.daemon.memory_locked,
+        kept_by = parts.daemon.kept_by,
+        restarts = parts.directory.restarts(),
+        "ready"
+    );
+    loop {
+        tokio::select! {
+            () = received(&mut stop) => break,
+            () = received(&mut interrupt) => break,
+            () = received(&mut reload) => reload_config(&mut parts, arguments),
+            _ = tick.tick() => {
+                parts.directory.note_all_flushes();
+                parts.directory.expire();
+            }
+        }
+    }
+    tracing::info!("stopping");
+    manager::state("STOPPING=1");
+    parts.listeners.bound.remove();
+    Ok(())
+}
+
+async fn received(signal: &mut Signal) {
+    // None comes only when the runtime goes.
+    signal.recv().await;
+}
+
+fn serve_api(parts: &mut Parts) -> anyhow::Result<()> {
+    if let Some(listener) = parts.listeners.api.take() {
+        listener.set_nonblocking(true)?;
+        let router = spillway_api::router(parts.daemon.clone(), None);
+        serve(axum::serve(UnixListener::from_std(listener)?, router));
+    }
+    if let (Some(listener), Some(token)) = (parts.listeners.api_tcp.take(), &parts.token) {
+        listener.set_nonblocking(true)?;
+        let router = spillway_api::router(parts.daemon.clone(), Some(token.clone()));
+        serve(axum::serve(TcpListener::from_std(listener)?, router));
+    }
+    Ok(())
+}
+
+fn serve<L: axum::serve::Listener>(server: axum::serve::Serve<L, Router, Router>)
+where
+    L::Addr: std::fmt::Debug,
+{
+    tokio::spawn(async move {
+        if let Err(error) = server.await {
+            tracing::error!("the HTTP interface ended: {error}");
+        }
+    });
+}
+
+/// Reads the file again. A mistake in it changes nothing.
+fn reload_config(parts: &mut Parts, arguments: &Arguments) {
+    manager::reloading();
+    let applied = arguments.read().map_err(anyhow::Error::from).and_then(|config| {
+        let clients = Clients::new(&config)?;
+        parts.directory.configure(&clients.clients, &clients.blocks, clients.policy)?;
+        Ok(config)
+    });
+    match applied {
+        Ok(config) => {
+            for name in needs_restart(&parts.config, &config) {
+                tracing::warn!("{name} has changed, which needs a restart");
+            }
+            parts.config = Config {
+                clients: config.clients,
+                blocks: config.blocks,
+                unnamed: config.unnamed,
+                ..parts.config.clone()
+            };
+            tracing::info!("configuration reloaded");
+        }
+        Err(error) => tracing::error!("configuration not reloaded, the old one holds: {error:#}"),
+    }
+    manager::state("READY=1");
+}

@@ -1,0 +1,115 @@
+//! Gives up what the daemon does not need once it runs: most system calls, and most files.
+//!
+//! A daemon that a peer has taken over can then neither start a program, nor open a file of others,
+//! nor connect anywhere.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetStatus, path_beneath_rules,
+};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
+};
+
+use crate::config::Config;
+
+/// The newest Landlock that is known here; older kernels do what they can.
+const LANDLOCK: ABI = ABI::V5;
+
+/// System calls that the daemon makes once it runs. Others fail with EPERM.
+#[rustfmt::skip]
+const CALLS: [i64; 107] = [
+    libc::SYS_accept, libc::SYS_accept4, libc::SYS_arch_prctl, libc::SYS_bind, libc::SYS_brk,
+    libc::SYS_clock_getres, libc::SYS_clock_gettime, libc::SYS_clock_nanosleep, libc::SYS_clone,
+    libc::SYS_clone3, libc::SYS_close, libc::SYS_close_range, libc::SYS_connect, libc::SYS_dup,
+    libc::SYS_dup3, libc::SYS_epoll_create1, libc::SYS_epoll_ctl, libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2, libc::SYS_epoll_wait, libc::SYS_eventfd2, libc::SYS_exit,
+    libc::SYS_exit_group, libc::SYS_fadvise64, libc::SYS_fallocate, libc::SYS_fcntl,
+    libc::SYS_fdatasync, libc::SYS_fstat, libc::SYS_fsync, libc::SYS_ftruncate, libc::SYS_futex,
+    libc::SYS_futex_waitv, libc::SYS_getcpu, libc::SYS_getdents64,
+    libc::SYS_getegid, libc::SYS_geteuid, libc::SYS_getgid, libc::SYS_getpeername,
+    libc::SYS_getpid, libc::SYS_getppid, libc::SYS_getrandom, libc::SYS_getrlimit,
+    libc::SYS_getsockname, libc::SYS_getsockopt, libc::SYS_gettid, libc::SYS_gettimeofday,
+    libc::SYS_getuid, libc::SYS_ioctl, libc::SYS_kill, libc::SYS_listen, libc::SYS_lseek,
+    libc::SYS_madvise, libc::SYS_memfd_create, libc::SYS_membarrier, libc::SYS_mlock,
+    libc::SYS_mlock2, libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_mremap, libc::SYS_munlock,
+    libc::SYS_munmap, libc::SYS_nanosleep, libc::SYS_newfstatat, libc::SYS_openat,
+    libc::SYS_pipe2, libc::SYS_poll, libc::SYS_ppoll, libc::SYS_prctl, libc::SYS_pread64,
+    libc::SYS_preadv, libc::SYS_preadv2, libc::SYS_prlimit64, libc::SYS_pwrite64,
+    libc::SYS_pwritev, libc::SYS_pwritev2, libc::SYS_read, libc::SYS_readlink, libc::SYS_readv,
+    libc::SYS_recvfrom, libc::SYS_recvmmsg, libc::SYS_recvmsg, libc::SYS_restart_syscall,
+    libc::SYS_rseq, libc::SYS_rt_sigaction, libc::SYS_rt_sigprocmask, libc::SYS_rt_sigreturn,
+    libc::SYS_sched_getaffinity, libc::SYS_sched_setaffinity, libc::SYS_sched_yield,
+    libc::SYS_sendmmsg, libc::SYS_sendmsg, libc::SYS_sendto, libc::SYS_set_robust_list,
+    libc::SYS_setsockopt, libc::SYS_shutdown, libc::SYS_sigaltstack, libc::SYS_socketpair,
+    libc::SYS_statx, libc::SYS_sysinfo, libc::SYS_tgkill, libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime, libc::SYS_uname, libc::SYS_unlink, libc::SYS_unlinkat,
+    libc::SYS_write, libc::SYS_writev,
+];
+
+/// Enters it. All threads that are started later are in it too.
+///
+/// # Errors
+/// The kernel refused a filter.
+pub fn enter(config: &Config, file: Option<&Path>) -> anyhow::Result<()> {
+    // Landlock restricts the calling thread and those it starts: there are no others yet.
+    restrict_files(config, file).context("can't restrict files (process.sandbox)")?;
+    seccompiler::apply_filter(&filter()?).context("can't restrict system calls (process.sandbox)")
+}
+
+fn filter() -> anyhow::Result<BpfProgram> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+        CALLS.iter().map(|&call| (call, Vec::new())).collect();
+    // Sockets are bound before. The service manager is told over a new Unix socket each time.
+    let local = SeccompCondition::new(
+        0,
+        SeccompCmpArgLen::Dword,
+        SeccompCmpOp::Eq,
+        libc::AF_UNIX.unsigned_abs().into(),
+    )?;
+    rules.insert(libc::SYS_socket, vec![SeccompRule::new(vec![local])?]);
+    let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    let filter = SeccompFilter::new(rules, refuse, SeccompAction::Allow, TargetArch::x86_64)?;
+    Ok(BpfProgram::try_from(filter)?)
+}
+
+fn restrict_files(config: &Config, file: Option<&Path>) -> anyhow::Result<()> {
+    let files = AccessFs::from_all(LANDLOCK);
+    let reads = AccessFs::ReadFile | AccessFs::ReadDir;
+    let changes = AccessFs::from_all(LANDLOCK) & !AccessFs::Execute;
+    let status = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(files)?
+        .handle_access(AccessNet::BindTcp | AccessNet::ConnectTcp)?
+        .create()?
+        .add_rules(path_beneath_rules(read_again(config, file), reads))?
+        .add_rules(path_beneath_rules(changed(config), changes))?
+        .restrict_self()?;
+    if status.ruleset == RulesetStatus::NotEnforced {
+        tracing::warn!("this kernel has no Landlock: the daemon can open any file of its user");
+    }
+    Ok(())
+}
+
+/// Directories of what a reload reads: editors put a new file in the place of the old one.
+fn read_again(config: &Config, file: Option<&Path>) -> Vec<PathBuf> {
+    let secrets = config.clients.iter().filter_map(|client| client.secret_file.as_deref());
+    let dirs = secrets.chain(file).map(|path| match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
+        _ => PathBuf::from("."),
+    });
+    dirs.collect()
+}
+
+/// Directories in which the daemon makes or removes files.
+fn changed(config: &Config) -> Vec<PathBuf> {
+    let sockets = [&config.listen.ring, &config.listen.nbd, &config.listen.api];
+    let sockets = sockets.into_iter().flatten().map(|path| config.listen.path(path));
+    let sockets = sockets.filter_map(|path| path.parent().map(Path::to_owned));
+    sockets.chain(config.store.disk.clone()).collect()
+}

@@ -1,0 +1,110 @@
+//! Binds sockets, or takes those that a service manager bound.
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
+    getsockname, listen, socket_with,
+};
+use rustix::process::umask;
+
+use crate::config::Error;
+
+/// Connections that the kernel keeps until they are accepted.
+const BACKLOG: i32 = 128;
+
+/// Sockets that were handed over, until somebody wants them.
+#[derive(Debug, Default)]
+pub struct Handed(pub Vec<OwnedFd>);
+
+/// Paths of sockets that this process bound, to be removed when it ends by itself.
+#[derive(Debug, Default)]
+pub struct Bound(Vec<PathBuf>);
+
+impl Bound {
+    /// Removes them.
+    pub fn remove(&self) {
+        for path in &self.0 {
+            // One that is gone already is as good.
+            let _ = fs::remove_file(path);
+        }
+    }
+
+    /// Listens on a Unix socket of `mode`, which it has from its first moment.
+    ///
+    /// # Errors
+    /// The path is taken or can't be made.
+    pub fn unix(
+        &mut self,
+        handed: &mut Handed,
+        path: &Path,
+        kind: SocketType,
+        mode: u32,
+    ) -> Result<OwnedFd, Error> {
+        if let Some(listener) = handed.take(|address| unix_path(address).as_deref() == Some(path)) {
+            return Ok(listener);
+        }
+        let refuse =
+            |error: io::Error| Error::new(format!("can't listen on {}: {error}", path.display()));
+        if let Some(dir) = path.parent() {
+            DirBuilder::new().recursive(true).mode(0o755).create(dir).map_err(refuse)?;
+        }
+        let address = SocketAddrUnix::new(path).map_err(|error| refuse(error.into()))?;
+        let socket = || socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
+        let listener = socket().map_err(|error| refuse(error.into()))?;
+        if fs::symlink_metadata(path).is_ok() {
+            let asked = socket().and_then(|asking| connect(&asking, &address));
+            if asked != Err(Errno::CONNREFUSED) {
+                return Err(Error::new(format!(
+                    "{} is taken, by another daemon it seems: stop it, or set listen.dir",
+                    path.display()
+                )));
+            }
+            // Left behind by one that was killed.
+            fs::remove_file(path).map_err(refuse)?;
+        }
+        let before = umask(Mode::from_raw_mode(!mode & 0o777));
+        let bound = bind(&listener, &address);
+        umask(before);
+        bound.and_then(|()| listen(&listener, BACKLOG)).map_err(|error| refuse(error.into()))?;
+        self.0.push(path.to_owned());
+        Ok(listener)
+    }
+}
+
+/// Listens on a TCP address.
+///
+/// # Errors
+/// The address is taken or not this host's.
+pub fn tcp(handed: &mut Handed, address: SocketAddr) -> Result<TcpListener, Error> {
+    if let Some(listener) = handed.take(|bound| SocketAddr::try_from(bound).ok() == Some(address)) {
+        return Ok(listener.into());
+    }
+    TcpListener::bind(address)
+        .map_err(|error| Error::new(format!("can't listen on {address}: {error}")))
+}
+
+impl Handed {
+    fn take(&mut self, is_it: impl Fn(SocketAddrAny) -> bool) -> Option<OwnedFd> {
+        let at = self.0.iter().position(|fd| getsockname(fd).is_ok_and(&is_it))?;
+        Some(self.0.swap_remove(at))
+    }
+}
+
+fn unix_path(address: SocketAddrAny) -> Option<PathBuf> {
+    if address.address_family() != AddressFamily::UNIX {
+        return None;
+    }
+    let address = SocketAddrUnix::try_from(address).ok()?;
+    let path = address.path()?.into_owned();
+    Some(PathBuf::from(OsString::from_vec(path.into_bytes())))
+}

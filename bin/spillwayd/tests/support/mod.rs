@@ -1,0 +1,86 @@
+//! A daemon of the test's own.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use spillway_client::Store;
+use tempfile::TempDir;
+
+const TICK: Duration = Duration::from_millis(2);
+
+/// A keeper with its daemon, and a directory for their sockets. Ends with the test.
+pub struct Daemon {
+    keeper: Child,
+    dir: TempDir,
+    /// The process that was killed last.
+    killed: std::cell::Cell<u32>,
+}
+
+impl Daemon {
+    /// Starts one with settings of its own.
+    pub fn start(settings: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_spillwayd"));
+        command.arg("--set").arg(format!("listen.dir={}", dir.path().display()));
+        for setting in settings {
+            command.args(["--set", setting]);
+        }
+        // Its lines are for whoever looks at a test that failed.
+        let keeper = command.stdin(Stdio::null()).spawn().unwrap();
+        let daemon = Self { keeper, dir, killed: 0.into() };
+        daemon.wait_for_restart(Duration::from_secs(10));
+        daemon
+    }
+
+    /// The daemon's process id; none while it does not answer.
+    pub fn pid(&self) -> Option<u32> {
+        let mut stream = UnixStream::connect(self.dir.path().join("api.sock")).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+        stream.write_all(b"GET /v1/version HTTP/1.0\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let (_, rest) = answer.split_once("\"pid\":")?;
+        rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    }
+
+    /// Kills the daemon, not its keeper.
+    pub fn kill(&self) {
+        let pid = self.pid().expect("a daemon that answers");
+        self.killed.set(pid);
+        let raw = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+        rustix::process::kill_process(raw, rustix::process::Signal::KILL).unwrap();
+    }
+
+    /// Waits until another daemon than the one that was killed answers.
+    pub fn wait_for_restart(&self, time: Duration) {
+        let end = Instant::now() + time;
+        while self.pid().is_none_or(|pid| pid == self.killed.get()) {
+            assert!(Instant::now() < end, "no daemon within {time:?}");
+            sleep(TICK);
+        }
+    }
+
+    /// Connects over the ring.
+    pub fn connect(&self, time: Duration) -> Box<dyn Store> {
+        let url = format!("ring:{}", self.dir.path().join("spillway.sock").display());
+        let end = Instant::now() + time;
+        loop {
+            match spillway_client::open(&url) {
+                Ok(store) => return store,
+                Err(error) => assert!(Instant::now() < end, "{error}"),
+            }
+            sleep(TICK);
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let raw = rustix::process::Pid::from_raw(self.keeper.id().cast_signed()).unwrap();
+        let _ = rustix::process::kill_process(raw, rustix::process::Signal::TERM);
+        let _ = self.keeper.wait();
+    }
+}

@@ -1,0 +1,232 @@
+//! A directory as mirror: values in nameless files, which go with the last process that has them.
+//!
+//! An object is a file. The first 4 KiB of value `i` lie at page `i` of it; what is longer than a page
+//! by a seal's tag has its end in a table behind all pages.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
+use rustix::io::Errno;
+use spillway_tiers::blade::{Carried, Carrier, INDEXES_MAX, Parcel, SEALED_BYTES_MAX, Wanted};
+use spillway_tiers::sync::Lock;
+use spillway_types::{Key, PAGE_BYTES};
+
+const TAIL_BYTES: usize = SEALED_BYTES_MAX - PAGE_BYTES;
+/// Where the ends of long values begin.
+const TAILS_AT: u64 = INDEXES_MAX as u64 * PAGE_BYTES as u64;
+
+#[derive(Debug)]
+struct Object {
+    name: u64,
+    file: Arc<OwnedFd>,
+}
+
+/// The mirror of one process.
+#[derive(Debug)]
+pub struct Directory {
+    path: CString,
+    objects: Lock<Vec<Object>>,
+}
+
+impl Directory {
+    /// A mirror in `path`.
+    ///
+    /// # Errors
+    /// When no nameless file can be made there.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let this = Self {
+            path: CString::new(path.as_os_str().as_bytes())?,
+            objects: Lock::new(Vec::with_capacity(64)),
+        };
+        drop(this.nameless()?);
+        Ok(this)
+    }
+
+    fn nameless(&self) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
+        rustix::fs::open(&self.path, flags, Mode::RUSR | Mode::WUSR)
+    }
+
+    fn file(&self, object: u64) -> Option<Arc<OwnedFd>> {
+        let objects = self.objects.lock();
+        objects.iter().find(|known| known.name == object).map(|known| known.file.clone())
+    }
+
+    fn file_or_new(&self, object: u64) -> Result<Arc<OwnedFd>, Errno> {
+        if let Some(file) = self.file(object) {
+            return Ok(file);
+        }
+        let file = Arc::new(self.nameless()?);
+        self.objects.lock().push(Object { name: object, file: file.clone() });
+        Ok(file)
+    }
+
+    fn write(&self, parcel: &Parcel<'_>) -> Result<(), Errno> {
+        let file = self.file_or_new(parcel.key.object)?;
+        let (page, tail) = parcel.value.split_at(parcel.value.len().min(PAGE_BYTES));
+        write_all(&file, page, page_at(parcel.key))?;
+        write_all(&file, tail, tail_at(parcel.key))
+    }
+
+    fn read(&self, wanted: &mut Wanted<'_>) -> Result<bool, Errno> {
+        let Some(file) = self.file(wanted.key.object) else { return Ok(false) };
+        let (page, tail) = wanted.room.split_at_mut(wanted.room.len().min(PAGE_BYTES));
+        Ok(read_all(&file, page, page_at(wanted.key))?
+            && read_all(&file, tail, tail_at(wanted.key))?)
+    }
+}
+
+const fn page_at(key: Key) -> u64 {
+    key.index as u64 * PAGE_BYTES as u64
+}
+
+const fn tail_at(key: Key) -> u64 {
+    TAILS_AT + key.index as u64 * TAIL_BYTES as u64
+}
+
+fn write_all(file: &OwnedFd, bytes: &[u8], offset: u64) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match rustix::io::pwrite(file, &bytes[done..], offset + done as u64) {
+            Ok(0) => return Err(Errno::NOSPC),
+            Ok(written) => done += written,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+fn read_all(file: &OwnedFd, bytes: &mut [u8], offset: u64) -> Result<bool, Errno> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match rustix::io::pread(file, &mut bytes[done..], offset + done as u64) {
+            Ok(0) => return Ok(false),
+            Ok(read) => done += read,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(true)
+}
+
+impl Carrier for Directory {
+    fn put(&self, parcels: &[Parcel<'_>], outcomes: &mut [Carried]) {
+        for (parcel, outcome) in parcels.iter().zip(outcomes) {
+            // A full disk, or one that fails, takes no more.
+            *outcome = self.write(parcel).map_or(Carried::Refused, |()| Carried::Done);
+        }
+    }
+
+    fn get(&self, wanted: &mut [Wanted<'_>], _patient: bool) {
+        for one in wanted {
+            one.outcome = match self.read(one) {
+                Ok(true) => Carried::Done,
+                Ok(false) => Carried::Missing,
+                Err(_) => Carried::Lost,
+            };
+        }
+    }
+
+    fn flush(&self, keys: &[Key]) -> bool {
+        for &key in keys {
+            if let Some(file) = self.file(key.object) {
+                let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                // Where holes can't be punched the room is given back with the file.
+                let _ = fallocate(&*file, mode, page_at(key), PAGE_BYTES as u64);
+            }
+        }
+        true
+    }
+
+    fn flush_object(&self, object: u64) -> bool {
+        // A file of which another process has a descriptor goes with that.
+        self.objects.lock().retain(|known| known.name != object);
+        true
+    }
+
+    fn end_run(&self) -> bool {
+        true
+    }
+
+    fn is_down(&self) -> bool {
+        false
+    }
+
+    fn tend(&self) {}
+
+    fn forget_connections(&self) {}
+
+    fn descriptors(&self) -> Vec<u64> {
+        self.objects.lock().iter().map(|object| object.file.as_raw_fd() as u64).collect()
+    }
+
+    fn reopen(&self, open: &mut dyn FnMut(u64) -> io::Result<OwnedFd>) -> io::Result<()> {
+        for object in self.objects.lock().iter_mut() {
+            let file = open(object.file.as_raw_fd() as u64)?;
+            // It may have been opened for direct I/O, which asks for aligned buffers.
+            rustix::fs::fcntl_setfl(&file, OFlags::empty())?;
+            // The old number is one of another table.
+            std::mem::forget(std::mem::replace(&mut object.file, Arc::new(file)));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn get(mirror: &Directory, key: Key, bytes: usize) -> (Carried, Vec<u8>) {
+        let mut room = vec![0; bytes];
+        let mut wanted = [Wanted { key, room: &mut room, outcome: Carried::Lost }];
+        mirror.get(&mut wanted, true);
+        (wanted[0].outcome, room)
+    }
+
+    #[test]
+    fn values_of_any_length_come_back_and_nothing_has_a_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let mirror = Directory::open(dir.path()).unwrap();
+        let value = |length: usize| vec![length as u8; length];
+        let lengths = [1, 700, PAGE_BYTES, SEALED_BYTES_MAX];
+        for (index, length) in (0..).zip(lengths) {
+            let value = value(length);
+            let mut outcome = [Carried::Lost];
+            mirror.put(&[Parcel { key: Key::new(9, index), value: &value }], &mut outcome);
+            assert_eq!(outcome, [Carried::Done]);
+        }
+        for (index, length) in (0..).zip(lengths) {
+            assert_eq!(get(&mirror, Key::new(9, index), length), (Carried::Done, value(length)));
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        assert_eq!(get(&mirror, Key::new(8, 0), 10).0, Carried::Missing);
+        assert!(mirror.flush_object(9));
+        assert_eq!(get(&mirror, Key::new(9, 1), 700).0, Carried::Missing);
+    }
+
+    #[test]
+    fn what_is_flushed_gives_its_room_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let mirror = Directory::open(dir.path()).unwrap();
+        let page = vec![7; PAGE_BYTES];
+        let keys: Vec<Key> = (0..256).map(|index| Key::new(1, index)).collect();
+        for &key in &keys {
+            mirror.put(&[Parcel { key, value: &page }], &mut [Carried::Lost]);
+        }
+        let blocks = || {
+            let file = mirror.file(1).unwrap();
+            rustix::fs::fsync(&*file).unwrap();
+            rustix::fs::fstat(&*file).unwrap().st_blocks
+        };
+        let full = blocks();
+        mirror.flush(&keys[..200]);
+        assert!(blocks() < full / 2, "{} of {full} blocks", blocks());
+        assert_eq!(get(&mirror, keys[200], PAGE_BYTES), (Carried::Done, page));
+    }
+}

@@ -1,0 +1,91 @@
+//! The ways of a run's pages to a blade and back.
+//!
+//! `spillway run` [claims](claim) a pool on the blade before the program starts. Each paged process
+//! then has a [`carrier`] of its own, which connects when the first page leaves. Carriers run on tasks
+//! without a C library's thread, as the pager does.
+
+mod claim;
+mod directory;
+mod line;
+mod nvme_tcp;
+mod ring;
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use spillway_client::Url;
+use spillway_client::nvme_tcp::settings::Settings;
+use spillway_tiers::blade::Carrier;
+use spillway_wire::auth::Secret;
+
+pub use claim::{Claim, claim};
+
+use crate::directory::Directory;
+use crate::line::Line;
+use crate::nvme_tcp::NvmeTcp;
+use crate::ring::RingWay;
+
+/// Why there is no way to a blade.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The client library's reason.
+    #[error(transparent)]
+    Client(#[from] spillway_client::Error),
+    /// No files can be made in the directory.
+    #[error("{path}: {source}; name a directory that you can write to")]
+    Directory {
+        /// Which.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// An embedded store is no other place than this process.
+    #[error("'{0}' is a store in this process, and no blade: write ring:PATH or nvme+tcp://HOST")]
+    Embedded(String),
+    /// The pool that was made is not among the client's pools.
+    #[error("{0} does not list the pool that it has just made")]
+    Unlisted(String),
+    /// An address as [`Claim`] writes it has other parts than this.
+    #[error("'{0}' is no address of a blade as this version writes it")]
+    Address(String),
+}
+
+/// Whether `text` is the path of a directory and not a URL.
+pub fn is_directory(text: &str) -> bool {
+    !["embed:", "ring:", "nvme+tcp:"].iter().any(|scheme| text.starts_with(scheme))
+}
+
+/// A way to the blade at an address that [`Claim`] gave, with the secret and the identity of the pool
+/// that it gave too. It is not connected yet, and needs no looking up of names.
+///
+/// # Errors
+/// [`Error::Address`] for another text; [`Error::Directory`].
+pub fn carrier(
+    address: &str,
+    secret: Option<&str>,
+    identity: u128,
+    timeout: Duration,
+) -> Result<Box<dyn Carrier>, Error> {
+    if is_directory(address) {
+        let opened = Directory::open(Path::new(address));
+        let path = address.to_owned();
+        return Ok(Box::new(opened.map_err(|source| Error::Directory { path, source })?));
+    }
+    let wrong = || Error::Address(address.to_owned());
+    match address.parse()? {
+        Url::Ring { path } => {
+            Ok(Box::new(Line::new(RingWay::new(path, timeout, identity), timeout)))
+        }
+        Url::NvmeTcp { host, port, subsystem, options } => {
+            let ip: IpAddr = host.parse().map_err(|_| wrong())?;
+            let mut settings = Settings::new(options.host_nqn.clone().ok_or_else(wrong)?, [0; 16]);
+            options.apply(&mut settings);
+            settings.subsystem = subsystem.unwrap_or(settings.subsystem);
+            settings.secret = secret.map(Secret::parse).transpose().map_err(|_| wrong())?;
+            let way = NvmeTcp::new((ip, port).into(), settings, timeout, identity)?;
+            Ok(Box::new(Line::new(way, timeout)))
+        }
+        Url::Embedded { .. } => Err(Error::Embedded(address.to_owned())),
+    }
+}

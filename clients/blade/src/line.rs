@@ -1,0 +1,186 @@
+//! A connection to a blade that is made when it is needed, given up when it fails, and made again.
+//!
+//! Whoever calls waits no longer than the time-out. When that has passed without an answer the line is
+//! *down*: calls fail at once, until [`Carrier::tend`], off the way of any page, has found the blade,
+//! and the run's pool on it, again.
+
+use core::fmt::Debug;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::thread::{Timespec, nanosleep};
+use rustix::time::{ClockId, clock_gettime};
+use spillway_tiers::blade::{Carried, Carrier, Parcel, Wanted};
+use spillway_tiers::sync::Lock;
+use spillway_types::Key;
+
+/// Between two attempts to come back while somebody waits.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+/// Between two attempts to come back while nobody does.
+const TEND_INTERVAL_NS: u64 = 500_000_000;
+
+/// A blade and the run's pool on it.
+pub trait Way: Debug + Send + Sync {
+    /// What connecting gives.
+    type Connection: Connection;
+
+    /// Whether something listens there. Quick: for attempts that nobody waits for.
+    fn answers(&self) -> bool;
+
+    /// Connects, within the time-out. `None` when that can't be done, or the pool is not there.
+    fn connect(&self) -> Option<Self::Connection>;
+}
+
+/// A connection through which a pool is used. An outcome of [`Carried::Lost`], or false, means that it
+/// has failed, and that the time-out has passed or waiting longer is of no use.
+pub trait Connection: Debug + Send + Sync {
+    /// Stores values.
+    fn put(&self, parcels: &[Parcel<'_>], outcomes: &mut [Carried]);
+    /// Brings those values that are not there yet.
+    fn get(&self, wanted: &mut [Wanted<'_>]);
+    /// Removes values.
+    fn flush(&self, keys: &[Key]) -> bool;
+    /// Removes an object's values.
+    fn flush_object(&self, object: u64) -> bool;
+    /// Destroys the pool.
+    fn destroy_pool(&self) -> bool;
+    /// Keeps the connection alive.
+    fn tend(&self);
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Line<W: Way> {
+    way: W,
+    timeout: Duration,
+    connection: Lock<Option<Arc<W::Connection>>>,
+    down: AtomicBool,
+    tend_at_ns: AtomicU64,
+}
+
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+impl<W: Way> Line<W> {
+    /// A line that is not connected yet.
+    pub const fn new(way: W, timeout: Duration) -> Self {
+        Self {
+            way,
+            timeout,
+            connection: Lock::new(None),
+            down: AtomicBool::new(false),
+            tend_at_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// The connection, made if there is none.
+    fn connection(&self) -> Option<Arc<W::Connection>> {
+        let mut connection = self.connection.lock();
+        if connection.is_none() {
+            *connection = self.way.connect().map(Arc::new);
+        }
+        connection.clone()
+    }
+
+    /// Gives a connection up that has failed.
+    fn give_up(&self, failed: &Arc<W::Connection>) {
+        let mut connection = self.connection.lock();
+        if connection.as_ref().is_some_and(|current| Arc::ptr_eq(current, failed)) {
+            *connection = None;
+        }
+    }
+
+    /// Makes a call, which says whether it was answered, on one connection after the other until the
+    /// time-out; an impatient one on one connection only.
+    fn call(&self, patient: bool, mut make: impl FnMut(&W::Connection) -> bool) -> bool {
+        if self.is_down() {
+            return false;
+        }
+        let until_ns = now_ns() + self.timeout.as_nanos() as u64;
+        loop {
+            let connection = self.connection();
+            if let Some(connection) = &connection {
+                if make(connection) {
+                    return true;
+                }
+                self.give_up(connection);
+            }
+            if !patient || now_ns() >= until_ns {
+                self.down.store(true, Ordering::Release);
+                return false;
+            }
+            let _ = nanosleep(&PAUSE);
+        }
+    }
+}
+
+impl<W: Way> Carrier for Line<W> {
+    fn put(&self, parcels: &[Parcel<'_>], outcomes: &mut [Carried]) {
+        outcomes.fill(Carried::Lost);
+        // Nobody waits for it, so it is worth some patience. To put the same value under the same key
+        // once more does no harm.
+        self.call(true, |connection| {
+            connection.put(parcels, outcomes);
+            !outcomes.contains(&Carried::Lost)
+        });
+    }
+
+    fn get(&self, wanted: &mut [Wanted<'_>], patient: bool) {
+        self.call(patient, |connection| {
+            connection.get(wanted);
+            !wanted.iter().any(|one| one.outcome == Carried::Lost)
+        });
+    }
+
+    fn flush(&self, keys: &[Key]) -> bool {
+        self.call(false, |connection| connection.flush(keys))
+    }
+
+    fn flush_object(&self, object: u64) -> bool {
+        self.call(false, |connection| connection.flush_object(object))
+    }
+
+    fn end_run(&self) -> bool {
+        self.call(false, Connection::destroy_pool)
+    }
+
+    fn is_down(&self) -> bool {
+        self.down.load(Ordering::Acquire)
+    }
+
+    fn tend(&self) {
+        if !self.is_down() {
+            let connection = self.connection.lock().clone();
+            if let Some(connection) = connection {
+                connection.tend();
+            }
+            return;
+        }
+        let now_ns = now_ns();
+        if now_ns < self.tend_at_ns.load(Ordering::Relaxed) {
+            return;
+        }
+        self.tend_at_ns.store(now_ns + TEND_INTERVAL_NS, Ordering::Relaxed);
+        if self.way.answers() && self.connection().is_some() {
+            self.down.store(false, Ordering::Release);
+        }
+    }
+
+    fn forget_connections(&self) {
+        // Its descriptors are numbers of the parent pager's table.
+        std::mem::forget(self.connection.lock().take());
+    }
+
+    fn descriptors(&self) -> Vec<u64> {
+        Vec::new()
+    }
+
+    fn reopen(&self, _: &mut dyn FnMut(u64) -> io::Result<OwnedFd>) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,158 @@
+//! A blade in a daemon of the same host, over shared memory.
+
+use core::array;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use spillway_client::{Error, Operation, Outcome, Pool, Ring, RingOptions, Store};
+use spillway_tiers::blade::{Carried, Parcel, Wanted};
+use spillway_tiers::sync::Lock;
+use spillway_types::{Get, Key, Put};
+
+use crate::line::{Connection, Way};
+
+/// Operations of one batch.
+const BATCH: usize = 32;
+
+/// The way to a daemon.
+#[derive(Debug)]
+pub struct RingWay {
+    path: PathBuf,
+    options: RingOptions,
+    identity: u128,
+}
+
+impl RingWay {
+    /// The way to the daemon that listens at `path`, and to the pool with this identity.
+    pub fn new(path: PathBuf, timeout: Duration, identity: u128) -> Self {
+        let options = RingOptions { timeout, ..RingOptions::default() };
+        Self { path, options, identity }
+    }
+}
+
+impl Way for RingWay {
+    type Connection = Connected;
+
+    fn answers(&self) -> bool {
+        // A daemon that is gone is noticed at once.
+        true
+    }
+
+    fn connect(&self) -> Option<Connected> {
+        let ring = Ring::connect_with(&self.path, self.options).ok()?;
+        let pools = ring.pools().ok()?;
+        let pool = pools.iter().find(|pool| pool.identity == self.identity)?.pool;
+        Some(Connected { ring, pool, outcomes: Lock::new(Vec::with_capacity(BATCH)) })
+    }
+}
+
+/// A ring and the run's pool.
+#[derive(Debug)]
+pub struct Connected {
+    ring: Ring,
+    pool: Pool,
+    /// Room for the outcomes of a batch.
+    outcomes: Lock<Vec<Result<Outcome, Error>>>,
+}
+
+impl Connected {
+    /// Carries out up to [`BATCH`] operations, and shows the outcome of each.
+    fn batch(
+        &self,
+        operations: &mut [Operation<'_>],
+        mut show: impl FnMut(usize, &Result<Outcome, Error>),
+    ) {
+        if let [operation] = operations {
+            show(0, &self.ring.execute(operation));
+            return;
+        }
+        let mut outcomes = self.outcomes.lock();
+        self.ring.batch(operations, &mut outcomes);
+        for (at, outcome) in outcomes.iter().enumerate() {
+            show(at, outcome);
+        }
+    }
+
+    /// What stands in the unused places of a batch.
+    const fn nothing(&self) -> Operation<'static> {
+        Operation::Exists { pool: self.pool, key: Key::new(0, 0) }
+    }
+}
+
+/// Whether the daemon has answered.
+const fn is_answered(outcome: &Result<Outcome, Error>) -> bool {
+    !matches!(outcome, Err(Error::Lost | Error::Timeout | Error::Protocol(_) | Error::Io(_)))
+}
+
+impl Connection for Connected {
+    fn put(&self, parcels: &[Parcel<'_>], outcomes: &mut [Carried]) {
+        for (parcels, outcomes) in parcels.chunks(BATCH).zip(outcomes.chunks_mut(BATCH)) {
+            let mut operations: [Operation<'_>; BATCH] =
+                array::from_fn(|at| match parcels.get(at) {
+                    Some(&Parcel { key, value }) => Operation::Put { pool: self.pool, key, value },
+                    None => self.nothing(),
+                });
+            self.batch(&mut operations[..parcels.len()], |at, outcome| {
+                outcomes[at] = match outcome {
+                    Ok(Outcome::Put(Put::Stored)) => Carried::Done,
+                    outcome if is_answered(outcome) => Carried::Refused,
+                    _ => Carried::Lost,
+                };
+            });
+        }
+    }
+
+    fn get(&self, wanted: &mut [Wanted<'_>]) {
+        for wanted in wanted.chunks_mut(BATCH) {
+            let mut outcomes = [Carried::Lost; BATCH];
+            {
+                let mut rooms = wanted.iter_mut().filter(|one| one.outcome == Carried::Lost);
+                let mut count = 0;
+                let mut lengths = [0; BATCH];
+                let mut operations: [Operation<'_>; BATCH] = array::from_fn(|at| {
+                    let Some(one) = rooms.next() else { return self.nothing() };
+                    count += 1;
+                    lengths[at] = one.room.len();
+                    Operation::Get { pool: self.pool, key: one.key, value: one.room }
+                });
+                self.batch(&mut operations[..count], |at, outcome| {
+                    outcomes[at] = match outcome {
+                        Ok(Outcome::Get(Get::Hit(length))) if *length == lengths[at] => {
+                            Carried::Done
+                        }
+                        outcome if is_answered(outcome) => Carried::Missing,
+                        _ => Carried::Lost,
+                    };
+                });
+            }
+            let asked = wanted.iter_mut().filter(|one| one.outcome == Carried::Lost);
+            for (one, outcome) in asked.zip(outcomes) {
+                one.outcome = outcome;
+            }
+        }
+    }
+
+    fn flush(&self, keys: &[Key]) -> bool {
+        keys.chunks(BATCH).all(|keys| {
+            let mut operations: [Operation<'_>; BATCH] = array::from_fn(|at| match keys.get(at) {
+                Some(&key) => Operation::Flush { pool: self.pool, key },
+                None => self.nothing(),
+            });
+            let mut answered = true;
+            self.batch(&mut operations[..keys.len()], |_, outcome| {
+                answered &= is_answered(outcome);
+            });
+            answered
+        })
+    }
+
+    fn flush_object(&self, object: u64) -> bool {
+        is_answered(&self.ring.execute(&mut Operation::FlushObject { pool: self.pool, object }))
+    }
+
+    fn destroy_pool(&self) -> bool {
+        !matches!(self.ring.close_pool(self.pool), Err(Error::Lost | Error::Timeout))
+    }
+
+    fn tend(&self) {}
+}

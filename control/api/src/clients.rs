@@ -1,0 +1,199 @@
+//! Clients and their targets.
+
+use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use spillway_directory::{ClientSettings, ClientView, Origin, Secret, Who};
+use spillway_types::Limits;
+
+use crate::problem::Error;
+use crate::service::{Shared, aside};
+use crate::store::{parse_uuid, show_uuid};
+use crate::types::{Client, Identity, NewClient, Problem, Statistics, Target};
+
+/// All clients, by name.
+#[utoipa::path(get, path = "/v1/clients", tag = "clients", responses((status = 200, body = [Client])))]
+pub(crate) async fn list(State(daemon): Shared) -> Result<Json<Vec<Client>>, Error> {
+    Ok(Json(daemon.directory.clients()?.into_iter().map(Client::from).collect()))
+}
+
+/// Adds a client. It stays until it is removed, or the daemon ends by itself.
+#[utoipa::path(
+    post,
+    path = "/v1/clients",
+    tag = "clients",
+    request_body = NewClient,
+    responses((status = 201, body = Client), (status = "4XX", body = Problem))
+)]
+pub(crate) async fn add(
+    State(daemon): Shared,
+    client: Result<Json<NewClient>, JsonRejection>,
+) -> Result<(StatusCode, Json<Client>), Error> {
+    let Json(client) = client?;
+    let settings = settings(client, daemon.limits)?;
+    daemon.directory.add_client(&settings)?;
+    Ok((StatusCode::CREATED, Json(daemon.directory.client(&settings.name)?.into())))
+}
+
+/// One client.
+#[utoipa::path(
+    get,
+    path = "/v1/clients/{name}",
+    tag = "clients",
+    params(("name" = String, Path)),
+    responses((status = 200, body = Client), (status = 404, body = Problem))
+)]
+pub(crate) async fn show(
+    State(daemon): Shared,
+    Path(name): Path<String>,
+) -> Result<Json<Client>, Error> {
+    Ok(Json(daemon.directory.client(&name)?.into()))
+}
+
+/// Removes a client with its pools.
+#[utoipa::path(
+    delete,
+    path = "/v1/clients/{name}",
+    tag = "clients",
+    params(("name" = String, Path)),
+    responses((status = 204), (status = "4XX", body = Problem))
+)]
+pub(crate) async fn remove(
+    State(daemon): Shared,
+    Path(name): Path<String>,
+) -> Result<StatusCode, Error> {
+    let directory = daemon.directory.clone();
+    aside(move || directory.remove_client(&name)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// What a client may hold.
+#[utoipa::path(
+    get,
+    path = "/v1/clients/{name}/target",
+    tag = "clients",
+    params(("name" = String, Path)),
+    responses((status = 200, body = Target), (status = 404, body = Problem))
+)]
+pub(crate) async fn target(
+    State(daemon): Shared,
+    Path(name): Path<String>,
+) -> Result<Json<Target>, Error> {
+    let target_pages = limited(daemon.directory.client(&name)?.statistics.target_pages);
+    Ok(Json(Target { target_pages }))
+}
+
+/// Sets what a client may hold. Above the target puts are refused; nothing that is stored goes.
+#[utoipa::path(
+    put,
+    path = "/v1/clients/{name}/target",
+    tag = "clients",
+    params(("name" = String, Path)),
+    request_body = Target,
+    responses((status = 200, body = Target), (status = "4XX", body = Problem))
+)]
+pub(crate) async fn set_target(
+    State(daemon): Shared,
+    Path(name): Path<String>,
+    target: Result<Json<Target>, JsonRejection>,
+) -> Result<Json<Target>, Error> {
+    let Json(target) = target?;
+    daemon.directory.set_target(&name, target.target_pages.unwrap_or(u64::MAX))?;
+    Ok(Json(target))
+}
+
+/// Takes the puts of an exported client again.
+#[utoipa::path(
+    post,
+    path = "/v1/clients/{name}/thaw",
+    tag = "moving",
+    params(("name" = String, Path)),
+    responses((status = 204), (status = 404, body = Problem))
+)]
+pub(crate) async fn thaw(
+    State(daemon): Shared,
+    Path(name): Path<String>,
+) -> Result<StatusCode, Error> {
+    daemon.directory.thaw(&name)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+const fn limited(target_pages: u64) -> Option<u64> {
+    match target_pages {
+        u64::MAX => None,
+        pages => Some(pages),
+    }
+}
+
+fn settings(client: NewClient, usual: Limits) -> Result<ClientSettings, Error> {
+    let who = match client.identity {
+        Identity::Uid(uid) => Who::User(uid),
+        Identity::Gid(gid) => Who::Group(gid),
+        Identity::Nqn(nqn) => Who::Host(nqn),
+        Identity::Name(name) => Who::Name(name),
+    };
+    let secret = match (&client.secret, &who) {
+        (None, _) => None,
+        (Some(text), Who::Host(nqn)) => {
+            Some(Secret::parse(text, nqn).map_err(|error| Error::Input(error.to_string()))?)
+        }
+        (Some(_), _) => return Err(Error::Input("a secret is for hosts: give an nqn".into())),
+    };
+    let shared = client.shared.iter().map(|uuid| parse_uuid(uuid));
+    Ok(ClientSettings {
+        name: client.name,
+        who,
+        secret,
+        target_pages: client.target_pages.unwrap_or(u64::MAX),
+        limits: Limits {
+            connections_max: client.connections_max.unwrap_or(usual.connections_max),
+            operations_max: client.operations_max.unwrap_or(usual.operations_max),
+            bytes_max: client.bytes_max.unwrap_or(usual.bytes_max),
+        },
+        domain: client.domain,
+        shared: shared.collect::<Result<_, _>>()?,
+    })
+}
+
+impl From<ClientView> for Client {
+    fn from(view: ClientView) -> Self {
+        Self {
+            name: view.name,
+            identity: match view.who {
+                Who::User(uid) => Identity::Uid(uid),
+                Who::Group(gid) => Identity::Gid(gid),
+                Who::Host(nqn) => Identity::Nqn(nqn),
+                Who::Name(name) => Identity::Name(name),
+            },
+            origin: match view.origin {
+                Origin::Configured => "configured",
+                Origin::Added => "added",
+                Origin::Unnamed => "unnamed",
+            }
+            .to_owned(),
+            connections: view.connections,
+            connections_max: view.limits.connections_max,
+            operations_max: view.limits.operations_max,
+            bytes_max: view.limits.bytes_max,
+            domain: view.domain,
+            shared: view.shared.into_iter().map(show_uuid).collect(),
+            frozen: view.frozen,
+            statistics: Statistics {
+                puts: view.statistics.puts,
+                puts_stored: view.statistics.puts_stored,
+                puts_refused_at_target: view.statistics.puts_refused_at_target,
+                puts_refused_node_full: view.statistics.puts_refused_node_full,
+                puts_refused_other: view.statistics.puts_refused_other,
+                gets: view.statistics.gets,
+                hits: view.statistics.hits,
+                misses: view.statistics.misses,
+                flushed_pages: view.statistics.flushed_pages,
+                evicted_pages: view.statistics.evicted_pages,
+                used_pages: view.statistics.used_pages,
+                target_pages: limited(view.statistics.target_pages),
+                reserved_pages: view.statistics.reserved_pages,
+            },
+        }
+    }
+}

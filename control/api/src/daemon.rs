@@ -1,0 +1,46 @@
+//! What the daemon tells of itself.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
+
+use crate::service::Shared;
+use crate::types::{Health, Version};
+
+/// Version of this interface: raised when something that was there changes its meaning.
+const API_VERSION: u32 = 1;
+
+/// What the daemon is.
+#[utoipa::path(get, path = "/v1/version", tag = "daemon", responses((status = 200, body = Version)))]
+pub(crate) async fn version() -> Json<Version> {
+    Json(Version {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        api: API_VERSION,
+        pid: std::process::id(),
+    })
+}
+
+/// Whether it serves, and how.
+#[utoipa::path(get, path = "/v1/health", tag = "daemon", responses((status = 200, body = Health)))]
+pub(crate) async fn health(State(daemon): Shared) -> Json<Health> {
+    Json(Health {
+        serving: true,
+        uptime_seconds: daemon.started.elapsed().as_secs(),
+        restarts: daemon.directory.restarts(),
+        memory_locked: daemon.memory_locked,
+        kept_by: daemon.kept_by.to_owned(),
+    })
+}
+
+/// All metrics, in Prometheus' text format.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    tag = "daemon",
+    responses((status = 200, content_type = "text/plain", body = String))
+)]
+pub(crate) async fn metrics(State(daemon): Shared) -> impl IntoResponse {
+    let (render, content_type) = &daemon.metrics;
+    ([(header::CONTENT_TYPE, *content_type)], render())
+}

@@ -1,0 +1,105 @@
+//! What went wrong, as problem+json.
+
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use spillway_directory::Error as DirectoryError;
+use spillway_store::Error as StoreError;
+
+use crate::types::{PROBLEM_TYPE, Problem};
+
+/// Why a request was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The directory refused.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// The body or the query is not what is asked for.
+    #[error("{0}")]
+    Input(String),
+    /// A path that there is not.
+    #[error("there is nothing at {0}; GET /openapi.json tells what there is")]
+    NoPath(String),
+    /// A listener on TCP was asked without its token.
+    #[error("this needs the header 'Authorization: Bearer TOKEN' with the token of api_token_file")]
+    Token,
+    /// A task of the daemon ended before its time.
+    #[error("the daemon is stopping")]
+    Stopping,
+}
+
+impl From<JsonRejection> for Error {
+    fn from(rejection: JsonRejection) -> Self {
+        Self::Input(rejection.body_text())
+    }
+}
+
+impl From<QueryRejection> for Error {
+    fn from(rejection: QueryRejection) -> Self {
+        Self::Input(rejection.body_text())
+    }
+}
+
+impl Error {
+    fn kind(&self) -> (StatusCode, &'static str) {
+        use StatusCode as S;
+        match self {
+            Self::Input(_) => (S::BAD_REQUEST, "input"),
+            Self::NoPath(_) => (S::NOT_FOUND, "no-path"),
+            Self::Token => (S::UNAUTHORIZED, "token"),
+            Self::Stopping => (S::SERVICE_UNAVAILABLE, "stopping"),
+            Self::Directory(error) => match error {
+                DirectoryError::NoClient(_) => (S::NOT_FOUND, "no-client"),
+                DirectoryError::NoPool(_) => (S::NOT_FOUND, "no-pool"),
+                DirectoryError::NoBlock(_) => (S::NOT_FOUND, "no-block"),
+                DirectoryError::ClientExists(_) => (S::CONFLICT, "client-exists"),
+                DirectoryError::IdentityTaken(_) => (S::CONFLICT, "identity-taken"),
+                DirectoryError::Configured(_) => (S::CONFLICT, "configured"),
+                DirectoryError::BlockExists(_) => (S::CONFLICT, "block-exists"),
+                DirectoryError::InUse(_) => (S::CONFLICT, "in-use"),
+                DirectoryError::NotEmpty(_) => (S::CONFLICT, "not-empty"),
+                DirectoryError::NotFrozen(_) => (S::CONFLICT, "not-frozen"),
+                DirectoryError::TooManyFlushes(_) => (S::CONFLICT, "too-many-flushes"),
+                DirectoryError::Name(_) => (S::BAD_REQUEST, "name"),
+                DirectoryError::Stream(_) => (S::BAD_REQUEST, "stream"),
+                DirectoryError::NoRoom(_) | DirectoryError::JournalFull(_) => {
+                    (S::INSUFFICIENT_STORAGE, "no-room")
+                }
+                DirectoryError::Store(error) => of_store(error),
+                DirectoryError::Block(spillway_block::Error::Size(_)) => (S::BAD_REQUEST, "size"),
+                DirectoryError::Block(spillway_block::Error::Store(error)) => of_store(error),
+                DirectoryError::Block(_) | DirectoryError::Journal(_) | DirectoryError::Io(_) => {
+                    (S::INTERNAL_SERVER_ERROR, "internal")
+                }
+            },
+        }
+    }
+}
+
+fn of_store(error: &StoreError) -> (StatusCode, &'static str) {
+    use StatusCode as S;
+    match error {
+        StoreError::TableFull | StoreError::NoRoom(_) => (S::INSUFFICIENT_STORAGE, "no-room"),
+        StoreError::Lifetime(_) => (S::CONFLICT, "lifetime"),
+        StoreError::NoClient | StoreError::NoPool => (S::NOT_FOUND, "gone"),
+        StoreError::Unreservable => (S::BAD_REQUEST, "size"),
+        _ => (S::INTERNAL_SERVER_ERROR, "internal"),
+    }
+}
+
+impl IntoResponse for Error {
+    fn into_response(self) -> Response {
+        let (status, kind) = self.kind();
+        if status.is_server_error() {
+            tracing::warn!("{self}");
+        }
+        let problem = Problem {
+            kind: format!("urn:spillway:{kind}"),
+            title: status.canonical_reason().unwrap_or_default().to_owned(),
+            status: status.as_u16(),
+            detail: self.to_string(),
+        };
+        let body = serde_json::to_string(&problem).unwrap_or_default();
+        (status, [(header::CONTENT_TYPE, PROBLEM_TYPE)], body).into_response()
+    }
+}

@@ -1,0 +1,152 @@
+//! The service: its parts, its routes, and who may ask.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{Uri, header};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use spillway_directory::Directory;
+use spillway_types::Limits;
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::problem::Error;
+use crate::{clients, daemon, store, transfer};
+
+/// Most bytes of a request's body, but for an import.
+const BODY_BYTES_MAX: usize = 64 << 10;
+
+/// What the service shows and changes.
+pub struct Daemon {
+    /// Clients, pools and devices.
+    pub directory: Arc<Directory>,
+    /// Most bytes of the store.
+    pub capacity_bytes: u64,
+    /// What a client that is added may have, where nothing is said.
+    pub limits: Limits,
+    /// When the daemon started.
+    pub started: Instant,
+    /// Whether its memory is locked.
+    pub memory_locked: bool,
+    /// Who keeps the store's memory.
+    pub kept_by: &'static str,
+    /// All metrics as text, and the media type of that.
+    pub metrics: (Box<dyn Fn() -> String + Send + Sync>, &'static str),
+}
+
+pub(crate) type Shared = State<Arc<Daemon>>;
+
+#[derive(OpenApi)]
+#[openapi(info(
+    title = "Spillway",
+    version = "1",
+    description = "What an operator asks of spillwayd. Errors are problem+json (RFC 9457).",
+    license(name = "Apache-2.0", identifier = "Apache-2.0"),
+    contact()
+))]
+struct Document;
+
+fn routes() -> OpenApiRouter<Arc<Daemon>> {
+    OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(daemon::version))
+        .routes(routes!(daemon::health))
+        .routes(routes!(daemon::metrics))
+        .routes(routes!(store::status))
+        .routes(routes!(clients::list, clients::add))
+        .routes(routes!(clients::show, clients::remove))
+        .routes(routes!(clients::target, clients::set_target))
+        .routes(routes!(clients::thaw))
+        .routes(routes!(store::pools, store::create_pool))
+        .routes(routes!(store::destroy_pool))
+        .routes(routes!(store::blocks, store::create_block))
+        .routes(routes!(store::destroy_block))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .routes(routes!(transfer::export))
+        .merge(
+            OpenApiRouter::new()
+                .routes(routes!(transfer::import))
+                .layer(DefaultBodyLimit::disable()),
+        )
+}
+
+/// The OpenAPI document, as docs/openapi.json holds it.
+pub fn document() -> String {
+    let (_, document) = routes().split_for_parts();
+    let mut text = document.to_pretty_json().unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+/// The service. With a `token`, every request must bear it.
+pub fn router(daemon: Arc<Daemon>, token: Option<Arc<str>>) -> Router {
+    let (router, _) = routes().split_for_parts();
+    let router = router
+        .route("/openapi.json", axum::routing::get(openapi))
+        .fallback(|uri: Uri| async move { Error::NoPath(uri.path().to_owned()) })
+        .with_state(daemon);
+    match token {
+        None => router,
+        Some(token) => router.layer(middleware::from_fn_with_state(token, check_token)),
+    }
+}
+
+async fn openapi() -> impl axum::response::IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], document())
+}
+
+async fn check_token(
+    State(token): State<Arc<str>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Error> {
+    let given = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
+    let given = given.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
+    if !same(given, token.as_bytes()) {
+        return Err(Error::Token);
+    }
+    Ok(next.run(request).await)
+}
+
+/// Compares in a time that tells nothing but the length.
+fn same(given: &[u8], token: &[u8]) -> bool {
+    let differences = given.iter().zip(token).fold(0, |sum, (a, b)| sum | (a ^ b));
+    given.len() == token.len() && differences == 0
+}
+
+/// Does what may take a while aside, so that others are answered meanwhile.
+pub(crate) async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, spillway_directory::Error> + Send + 'static,
+) -> Result<T, Error> {
+    let done = tokio::task::spawn_blocking(work).await.map_err(|_| Error::Stopping)?;
+    Ok(done?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_in_docs_is_what_the_code_says() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
+        if std::env::var_os("SPILLWAY_WRITE_DOCS").is_some() {
+            std::fs::write(path, document()).unwrap();
+        }
+        let written = std::fs::read_to_string(path).unwrap();
+        assert!(
+            written == document(),
+            "docs/openapi.json differs: SPILLWAY_WRITE_DOCS=1 writes it"
+        );
+    }
+
+    #[test]
+    fn tokens_are_compared_whole() {
+        assert!(same(b"token", b"token"));
+        for other in [&b""[..], b"toke", b"tokens", b"tokem"] {
+            assert!(!same(other, b"token"));
+        }
+    }
+}

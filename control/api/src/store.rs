@@ -1,0 +1,187 @@
+//! The store, its pools and block devices.
+
+use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use spillway_directory::{BlockSettings, BlockView, PoolView};
+use spillway_types::{Lifetime as StoreLifetime, PoolSpec, Sharing};
+
+use crate::problem::Error;
+use crate::service::{Shared, aside};
+use crate::types::{Block, Lifetime, NewBlock, NewPool, Pool, Problem, StoreStatus};
+
+/// How full the store is.
+#[utoipa::path(get, path = "/v1/store", tag = "store", responses((status = 200, body = StoreStatus)))]
+pub(crate) async fn status(State(daemon): Shared) -> Json<StoreStatus> {
+    let store = daemon.directory.store();
+    Json(StoreStatus {
+        capacity_bytes: daemon.capacity_bytes,
+        memory_bytes: store.memory_bytes(),
+        free_frame_bytes: store.free_frame_bytes(),
+        disk_bytes: store.disk_bytes(),
+        same_filled_pages: store.same_filled_pages(),
+        compressed_pages: store.compressed_pages(),
+    })
+}
+
+/// All pools, by number; a shared one once for each member.
+#[utoipa::path(get, path = "/v1/pools", tag = "pools", responses((status = 200, body = [Pool])))]
+pub(crate) async fn pools(State(daemon): Shared) -> Result<Json<Vec<Pool>>, Error> {
+    let pools = daemon.directory.pools()?;
+    Ok(Json(pools.into_iter().map(Pool::from).collect()))
+}
+
+/// Makes a pool; a shared one that is there is joined.
+#[utoipa::path(
+    post,
+    path = "/v1/pools",
+    tag = "pools",
+    request_body = NewPool,
+    responses((status = 201, body = Pool), (status = "4XX", body = Problem), (status = 507, body = Problem))
+)]
+pub(crate) async fn create_pool(
+    State(daemon): Shared,
+    pool: Result<Json<NewPool>, JsonRejection>,
+) -> Result<(StatusCode, Json<Pool>), Error> {
+    let Json(pool) = pool?;
+    let lifetime = match pool.lifetime {
+        Lifetime::Persistent => StoreLifetime::Persistent,
+        Lifetime::Ephemeral => StoreLifetime::Ephemeral,
+    };
+    let sharing = match &pool.uuid {
+        None => Sharing::Private,
+        Some(text) => Sharing::Shared { uuid: parse_uuid(text)? },
+    };
+    let directory = daemon.directory.clone();
+    let spec = PoolSpec { lifetime, sharing };
+    let made = aside(move || directory.create_pool(&pool.client, spec)).await?;
+    Ok((StatusCode::CREATED, Json(made.into())))
+}
+
+/// Destroys a pool with its values, and the block device in it.
+#[utoipa::path(
+    delete,
+    path = "/v1/pools/{number}",
+    tag = "pools",
+    params(("number" = u32, Path)),
+    responses((status = 204), (status = "4XX", body = Problem))
+)]
+pub(crate) async fn destroy_pool(
+    State(daemon): Shared,
+    Path(number): Path<String>,
+) -> Result<StatusCode, Error> {
+    let number = number.parse();
+    let number = number.map_err(|_| Error::Input("a pool is named by its number".into()))?;
+    let directory = daemon.directory.clone();
+    aside(move || directory.destroy_pool(number)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// All block devices.
+#[utoipa::path(get, path = "/v1/blocks", tag = "blocks", responses((status = 200, body = [Block])))]
+pub(crate) async fn blocks(State(daemon): Shared) -> Json<Vec<Block>> {
+    Json(daemon.directory.blocks().into_iter().map(Block::from).collect())
+}
+
+/// Makes a block device with all its memory set aside.
+#[utoipa::path(
+    post,
+    path = "/v1/blocks",
+    tag = "blocks",
+    request_body = NewBlock,
+    responses((status = 201, body = Block), (status = "4XX", body = Problem), (status = 507, body = Problem))
+)]
+pub(crate) async fn create_block(
+    State(daemon): Shared,
+    block: Result<Json<NewBlock>, JsonRejection>,
+) -> Result<(StatusCode, Json<Block>), Error> {
+    let Json(block) = block?;
+    let block_bytes = block.block_bytes.unwrap_or(4096);
+    if ![512, 4096].contains(&block_bytes) {
+        return Err(Error::Input("block_bytes is 512 or 4096".into()));
+    }
+    let settings =
+        BlockSettings { name: block.name, client: block.client, bytes: block.bytes, block_bytes };
+    let directory = daemon.directory.clone();
+    let made = aside(move || directory.create_block(&settings)).await?;
+    Ok((StatusCode::CREATED, Json(made.into())))
+}
+
+/// Destroys a block device.
+#[utoipa::path(
+    delete,
+    path = "/v1/blocks/{name}",
+    tag = "blocks",
+    params(("name" = String, Path)),
+    responses((status = 204), (status = "4XX", body = Problem))
+)]
+pub(crate) async fn destroy_block(
+    State(daemon): Shared,
+    Path(name): Path<String>,
+) -> Result<StatusCode, Error> {
+    let directory = daemon.directory.clone();
+    aside(move || directory.destroy_block(&name)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+impl From<PoolView> for Pool {
+    fn from(view: PoolView) -> Self {
+        Self {
+            number: view.number,
+            client: view.client,
+            lifetime: match view.spec.lifetime {
+                StoreLifetime::Persistent => Lifetime::Persistent,
+                StoreLifetime::Ephemeral => Lifetime::Ephemeral,
+            },
+            uuid: match view.spec.sharing {
+                Sharing::Private => None,
+                Sharing::Shared { uuid } => Some(show_uuid(uuid)),
+            },
+            pages: view.pages,
+            reserved_pages: view.reserved_pages,
+            block: view.block,
+        }
+    }
+}
+
+impl From<BlockView> for Block {
+    fn from(view: BlockView) -> Self {
+        Self {
+            name: view.name,
+            client: view.client,
+            number: view.number,
+            bytes: view.bytes,
+            block_bytes: view.block_bytes,
+            uuid: show_uuid(view.uuid),
+            opened: view.opened as u64,
+        }
+    }
+}
+
+/// Reads a UUID: 32 hexadecimal digits, with or without hyphens.
+pub(crate) fn parse_uuid(text: &str) -> Result<u128, Error> {
+    let digits: String = text.chars().filter(|&c| c != '-').collect();
+    let number = u128::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 32);
+    number.ok_or_else(|| Error::Input(format!("'{text}' is no UUID; make one with uuidgen")))
+}
+
+/// Writes a UUID as RFC 9562 does.
+pub(crate) fn show_uuid(uuid: u128) -> String {
+    let hex = format!("{uuid:032x}");
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_is_read_as_it_is_written() {
+        let text = "0123abcd-0000-4fff-8000-00000000000e";
+        assert_eq!(show_uuid(parse_uuid(text).unwrap()), text);
+        for bad in ["", "0123", "0123abcd-0000-4fff-8000-00000000000g", &text.repeat(2)] {
+            assert!(parse_uuid(bad).is_err(), "{bad}");
+        }
+    }
+}

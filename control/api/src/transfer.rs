@@ -1,0 +1,133 @@
+//! Moving a client: its pools as a stream.
+
+use std::io::{self, Write};
+
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::header;
+use axum::response::IntoResponse;
+use serde::Deserialize;
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::io::{StreamReader, SyncIoBridge};
+
+use crate::problem::Error;
+use crate::service::{Shared, aside};
+use crate::types::{Moved, Problem, STREAM_TYPE};
+
+/// Chunks of a body that wait for the peer. So much memory an export takes at most, times
+/// [`CHUNK_BYTES`].
+const CHUNKS_WAITING: usize = 8;
+const CHUNK_BYTES: usize = 256 << 10;
+
+/// Which part of a move.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Part {
+    /// Only the flushes since the export.
+    #[serde(default)]
+    rest: bool,
+}
+
+/// Freezes a client and streams its persistent private pools. When the stream is not taken to its
+/// end, the client is thawed. With `rest`, only the flushes since the last export.
+#[utoipa::path(
+    post,
+    path = "/v1/clients/{name}/export",
+    tag = "moving",
+    params(("name" = String, Path), ("rest" = Option<bool>, Query)),
+    responses(
+        (status = 200, content_type = "application/vnd.spillway.client", body = Vec<u8>),
+        (status = "4XX", body = Problem)
+    )
+)]
+pub(crate) async fn export(
+    State(daemon): Shared,
+    Path(name): Path<String>,
+    part: Result<Query<Part>, QueryRejection>,
+) -> Result<impl IntoResponse, Error> {
+    let Query(part) = part?;
+    let (sender, mut receiver) = mpsc::channel(CHUNKS_WAITING);
+    let directory = daemon.directory.clone();
+    let streamed = tokio::task::spawn_blocking(move || {
+        let mut sink = Chunks { sender, chunk: Vec::new() };
+        let moved = if part.rest {
+            directory.export_rest(&name, &mut sink)
+        } else {
+            directory.export(&name, &mut sink)
+        };
+        if let Err(error) = moved {
+            // An error in the middle cuts the body short, which the peer sees.
+            let cut = io::Error::other(error.to_string());
+            let _ = sink.sender.blocking_send(Err(cut));
+            return Err(error);
+        }
+        Ok(())
+    });
+    // An error before the first byte is an answer of its own.
+    let Some(first) = receiver.recv().await else { return Err(Error::Stopping) };
+    if first.is_err() {
+        streamed.await.map_err(|_| Error::Stopping)??;
+    }
+    let body = tokio_stream::once(first).chain(ReceiverStream::new(receiver));
+    Ok(([(header::CONTENT_TYPE, STREAM_TYPE)], Body::from_stream(body)))
+}
+
+/// Collects what is written into chunks and hands them to the body.
+struct Chunks {
+    sender: mpsc::Sender<io::Result<Bytes>>,
+    chunk: Vec<u8>,
+}
+
+impl Write for Chunks {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.chunk.extend_from_slice(bytes);
+        if self.chunk.len() >= CHUNK_BYTES {
+            self.flush()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.chunk.is_empty() {
+            return Ok(());
+        }
+        let chunk = std::mem::take(&mut self.chunk);
+        let sent = self.sender.blocking_send(Ok(chunk.into()));
+        sent.map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "the peer has gone"))
+    }
+}
+
+/// Reads a client's exported pools into a client that has none. With `rest`, the flushes that came
+/// after.
+#[utoipa::path(
+    post,
+    path = "/v1/clients/{name}/import",
+    tag = "moving",
+    params(("name" = String, Path), ("rest" = Option<bool>, Query)),
+    request_body(content = Vec<u8>, content_type = "application/vnd.spillway.client"),
+    responses((status = 200, body = Moved), (status = "4XX", body = Problem), (status = 507, body = Problem))
+)]
+pub(crate) async fn import(
+    State(daemon): Shared,
+    Path(name): Path<String>,
+    part: Result<Query<Part>, QueryRejection>,
+    body: Body,
+) -> Result<Json<Moved>, Error> {
+    let Query(part) = part?;
+    let stream = body.into_data_stream().map(|chunk| chunk.map_err(io::Error::other));
+    let mut source = SyncIoBridge::new(StreamReader::new(stream));
+    let directory = daemon.directory.clone();
+    let moved = aside(move || {
+        if part.rest {
+            directory.import_rest(&name, &mut source)
+        } else {
+            directory.import(&name, &mut source)
+        }
+    });
+    let moved = moved.await?;
+    Ok(Json(Moved { pools: moved.pools, values: moved.values, flushes: moved.flushes }))
+}

@@ -1,0 +1,271 @@
+//! What goes over the wire, as JSON.
+
+use serde::{Deserialize, Serialize};
+
+/// The media type of an exported client.
+pub const STREAM_TYPE: &str = "application/vnd.spillway.client";
+/// The media type of a [`Problem`] (RFC 9457).
+pub const PROBLEM_TYPE: &str = "application/problem+json";
+
+/// What the daemon is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct Version {
+    /// Version of the daemon.
+    pub version: String,
+    /// Version of this interface.
+    pub api: u32,
+    /// Process id of the daemon.
+    pub pid: u32,
+}
+
+/// Whether the daemon can serve.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct Health {
+    /// Always true in an answer: a daemon that can't serve does not answer.
+    pub serving: bool,
+    /// Seconds since it started.
+    pub uptime_seconds: u64,
+    /// How often it was started again with its store kept.
+    pub restarts: u64,
+    /// Whether its memory is locked against paging.
+    pub memory_locked: bool,
+    /// Who keeps the store's memory when the daemon is killed: `systemd`, `keeper` or `nobody`.
+    pub kept_by: String,
+}
+
+/// The store.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct StoreStatus {
+    /// Most bytes of memory that it may take.
+    pub capacity_bytes: u64,
+    /// Bytes that it takes, index and what is set aside for block devices included.
+    pub memory_bytes: u64,
+    /// Of these, bytes that are free or only set aside.
+    pub free_frame_bytes: u64,
+    /// Bytes of pages in the disk tier.
+    pub disk_bytes: u64,
+    /// Pages that are one word all over and take no memory.
+    pub same_filled_pages: u64,
+    /// Pages that are packed.
+    pub compressed_pages: u64,
+}
+
+/// Counters of a client. They only grow, but for the last three.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct Statistics {
+    /// Puts asked for.
+    pub puts: u64,
+    /// Puts that stored their value.
+    pub puts_stored: u64,
+    /// Puts refused at the target.
+    pub puts_refused_at_target: u64,
+    /// Puts refused because the store was full.
+    pub puts_refused_node_full: u64,
+    /// Puts refused for another reason.
+    pub puts_refused_other: u64,
+    /// Gets asked for.
+    pub gets: u64,
+    /// Gets that found a value.
+    pub hits: u64,
+    /// Gets that found none.
+    pub misses: u64,
+    /// Pages freed by flushes, pool destruction and failed overwrites.
+    pub flushed_pages: u64,
+    /// Ephemeral pages dropped under pressure.
+    pub evicted_pages: u64,
+    /// Pages held now.
+    pub used_pages: u64,
+    /// Pages that may be held; null is no limit.
+    pub target_pages: Option<u64>,
+    /// Pages set aside for block devices.
+    pub reserved_pages: u64,
+}
+
+/// By what a client is known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub enum Identity {
+    /// A local user, by number.
+    Uid(u32),
+    /// A local group, by number.
+    Gid(u32),
+    /// A host, by its NVMe Qualified Name.
+    Nqn(String),
+    /// A name that a certificate or the like vouches for.
+    Name(String),
+}
+
+/// A client.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct Client {
+    /// Its name.
+    pub name: String,
+    /// By what it is known.
+    pub identity: Identity,
+    /// `configured`: the file names it; `added`: by this interface; `unnamed`: by nobody, it goes
+    /// when it has been away for a while.
+    pub origin: String,
+    /// Connections that it has.
+    pub connections: u32,
+    /// Most connections.
+    pub connections_max: u32,
+    /// Most operations under way.
+    pub operations_max: u32,
+    /// Most bytes of values of operations under way.
+    pub bytes_max: u64,
+    /// Its sharing domain.
+    pub domain: Option<u32>,
+    /// UUIDs of the shared pools that it may join.
+    pub shared: Vec<String>,
+    /// Whether its puts are refused because it was exported.
+    pub frozen: bool,
+    /// Its counters.
+    pub statistics: Statistics,
+}
+
+/// A client to be added.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct NewClient {
+    /// Its name.
+    pub name: String,
+    /// By what it is known.
+    pub identity: Identity,
+    /// The secret that a host must prove to know, as `nvme gen-dhchap-key` prints it.
+    pub secret: Option<String>,
+    /// Pages that it may hold; no limit without it.
+    pub target_pages: Option<u64>,
+    /// Most connections.
+    pub connections_max: Option<u32>,
+    /// Most operations under way.
+    pub operations_max: Option<u32>,
+    /// Most bytes of values of operations under way.
+    pub bytes_max: Option<u64>,
+    /// Its sharing domain.
+    pub domain: Option<u32>,
+    /// UUIDs of the shared pools that it may join.
+    #[serde(default)]
+    pub shared: Vec<String>,
+}
+
+/// What a client may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct Target {
+    /// Pages; null is no limit.
+    pub target_pages: Option<u64>,
+}
+
+/// How long a pool's values stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub enum Lifetime {
+    /// Until they are flushed.
+    Persistent,
+    /// They may vanish at any time.
+    Ephemeral,
+}
+
+/// A pool, as one client sees it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct Pool {
+    /// Its number: unique over the store.
+    pub number: u32,
+    /// The client's name.
+    pub client: String,
+    /// How long its values stay.
+    pub lifetime: Lifetime,
+    /// The UUID of a shared pool.
+    pub uuid: Option<String>,
+    /// Pages in it.
+    pub pages: u64,
+    /// Pages set aside for it.
+    pub reserved_pages: u64,
+    /// The name of the block device in it.
+    pub block: Option<String>,
+}
+
+/// A pool to be made.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct NewPool {
+    /// For whom.
+    pub client: String,
+    /// How long its values stay.
+    pub lifetime: Lifetime,
+    /// The UUID of a shared pool; the client is authorised for it.
+    pub uuid: Option<String>,
+}
+
+/// A block device.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct Block {
+    /// Its name.
+    pub name: String,
+    /// The client that may use it.
+    pub client: String,
+    /// The number of its pool: NVMe's namespace id.
+    pub number: u32,
+    /// Its length.
+    pub bytes: u64,
+    /// The length of a block.
+    pub block_bytes: u32,
+    /// Its UUID, new with each device.
+    pub uuid: String,
+    /// Connections that have it open.
+    pub opened: u64,
+}
+
+/// A block device to be made.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct NewBlock {
+    /// Its name, unique over the daemon.
+    pub name: String,
+    /// The client that may use it.
+    pub client: String,
+    /// Its length, a multiple of 4096.
+    pub bytes: u64,
+    /// The length of a block: 512 or 4096 (default).
+    pub block_bytes: Option<u32>,
+}
+
+/// How much an import brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct Moved {
+    /// Pools.
+    pub pools: u64,
+    /// Values.
+    pub values: u64,
+    /// Flushes.
+    pub flushes: u64,
+}
+
+/// Why a request was not carried out (RFC 9457).
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct Problem {
+    /// What kind of problem, such as `urn:spillway:no-client`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The HTTP status in words.
+    pub title: String,
+    /// The HTTP status.
+    pub status: u16,
+    /// One line that says what is wrong and what to do.
+    pub detail: String,
+}

@@ -1,0 +1,108 @@
+//! What frontends ask about who connects.
+
+use std::time::Instant;
+
+use spillway_types::{Access, Admitted, ClientId, Denied, Identity};
+
+use crate::directory::{Directory, State};
+use crate::entry::check_name;
+use crate::settings::{ClientSettings, NAME_BYTES_MAX, SECRET_BYTES_MAX, Users, Who};
+use crate::views::Origin;
+
+impl Access for Directory {
+    fn admit(&self, who: Identity<'_>) -> Result<Admitted, Denied> {
+        let mut state = self.lock();
+        let at = match state.known(who) {
+            Some(at) => at,
+            None => self.welcome(&mut state, who)?,
+        };
+        let entry = &mut state.clients[at];
+        if entry.connections >= entry.limits.connections_max {
+            return Err(Denied::Connections);
+        }
+        entry.connections += 1;
+        Ok(Admitted { client: entry.id, limits: entry.limits })
+    }
+
+    fn leave(&self, client: ClientId) {
+        if let Some(entry) = self.lock().of(client) {
+            entry.connections = entry.connections.saturating_sub(1);
+            entry.idle_since = Instant::now();
+        }
+    }
+
+    fn host_secret(&self, nqn: &str, secret: &mut [u8; SECRET_BYTES_MAX]) -> Option<usize> {
+        let state = self.lock();
+        let at = state.known(Identity::Host { nqn })?;
+        state.clients[at].secret.as_ref().map(|known| known.write_to(secret))
+    }
+}
+
+impl State {
+    /// The client of an identity: a user counts before its group, one that was named before one that
+    /// was not.
+    fn known(&self, who: Identity<'_>) -> Option<usize> {
+        let find = |wanted: &dyn Fn(&Who) -> bool| {
+            let places = self.clients.iter().enumerate().filter(|(_, entry)| wanted(&entry.who));
+            places.min_by_key(|(_, entry)| entry.origin == Origin::Unnamed).map(|(at, _)| at)
+        };
+        match who {
+            Identity::Peer { uid, gid, .. } => {
+                let user = find(&|who| *who == Who::User(uid));
+                let group = || find(&|who| *who == Who::Group(gid));
+                match user {
+                    Some(at) if self.clients[at].origin != Origin::Unnamed => Some(at),
+                    user => group().or_else(|| user.filter(|_| self.takes_user(uid))),
+                }
+            }
+            Identity::Host { nqn } => {
+                let host = find(&|who| matches!(who, Who::Host(known) if known == nqn));
+                host.filter(|&at| self.clients[at].origin != Origin::Unnamed || self.policy.hosts)
+            }
+            Identity::Name(name) => find(&|who| matches!(who, Who::Name(known) if known == name)),
+        }
+    }
+
+    /// Whether a user that nobody named is let in.
+    fn takes_user(&self, uid: u32) -> bool {
+        match self.policy.users {
+            Users::Same => uid == 0 || uid == rustix::process::geteuid().as_raw(),
+            Users::All => true,
+            Users::None => false,
+        }
+    }
+}
+
+impl Directory {
+    /// Makes a client of someone whom nobody named, if the policy lets it in.
+    fn welcome(&self, state: &mut State, who: Identity<'_>) -> Result<usize, Denied> {
+        let (name, who) = match who {
+            Identity::Peer { uid, .. } if state.takes_user(uid) => {
+                (format!("uid-{uid}"), Who::User(uid))
+            }
+            Identity::Host { nqn } if state.policy.hosts && nqn.len() <= NAME_BYTES_MAX => {
+                (nqn.to_owned(), Who::Host(nqn.to_owned()))
+            }
+            _ => return Err(Denied::Unknown),
+        };
+        if check_name(&name).is_err() || state.find(&name).is_ok() {
+            return Err(Denied::Unknown);
+        }
+        let settings = ClientSettings {
+            name,
+            who,
+            secret: None,
+            target_pages: state.policy.target_pages,
+            limits: state.policy.limits,
+            domain: None,
+            shared: Vec::new(),
+        };
+        let admitted =
+            self.insert(state, &settings, Origin::Unnamed).and_then(|_| state.remember());
+        if let Err(error) = admitted {
+            tracing::warn!(client = settings.name, "not let in: {error}");
+            return Err(Denied::Unknown);
+        }
+        Ok(state.clients.len() - 1)
+    }
+}

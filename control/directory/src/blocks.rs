@@ -1,0 +1,189 @@
+//! Block devices by name.
+
+use std::sync::Arc;
+
+use spillway_block::{BlockDevice, BlockSize, ExportInfo, Exports, Geometry, fresh_uuid};
+use spillway_store::Store;
+use spillway_types::{ClientId, PoolId};
+
+use crate::directory::{Directory, State};
+use crate::entry::check_name;
+use crate::error::Error;
+use crate::journal::BlockRecord;
+use crate::settings::BlockSettings;
+use crate::views::BlockView;
+
+/// A device that clients can open.
+#[derive(Debug)]
+pub(crate) struct Block {
+    pub(crate) record: BlockRecord,
+    device: Arc<BlockDevice>,
+}
+
+impl Block {
+    /// Takes up a device that was there before the daemon was killed; none when its pool is gone.
+    pub(crate) fn reopen(
+        store: &Arc<Store>,
+        client: ClientId,
+        record: BlockRecord,
+    ) -> Result<Option<Self>, Error> {
+        let pool = PoolId(record.pool);
+        if !store.pools(client)?.iter().any(|known| known.id == pool) {
+            return Ok(None);
+        }
+        let geometry = geometry(record.bytes, record.block_bytes, record.uuid);
+        let device = Arc::new(BlockDevice::open(Arc::clone(store), pool, geometry)?);
+        Ok(Some(Self { record, device }))
+    }
+
+    /// Connections that have it open.
+    pub(crate) fn opened(&self) -> usize {
+        Arc::strong_count(&self.device) - 1
+    }
+}
+
+fn geometry(bytes: u64, block_bytes: u32, uuid: u128) -> Geometry {
+    let block_size = if block_bytes == 512 { BlockSize::B512 } else { BlockSize::B4096 };
+    Geometry { bytes, block_size, uuid }
+}
+
+impl Exports for Directory {
+    fn list(&self, client: ClientId) -> Vec<ExportInfo> {
+        let state = self.lock();
+        let name = state.name_of(client);
+        let its = state.blocks.iter().filter(|block| block.record.client == name);
+        let info = |block: &Block| ExportInfo {
+            name: block.record.name.clone(),
+            number: block.record.number,
+            bytes: block.record.bytes,
+        };
+        its.map(info).collect()
+    }
+
+    fn open(&self, client: ClientId, name: &str) -> Option<Arc<BlockDevice>> {
+        let state = self.lock();
+        let owner = state.name_of(client);
+        let is_it = |block: &&Block| block.record.name == name && block.record.client == owner;
+        state.blocks.iter().find(is_it).map(|block| Arc::clone(&block.device))
+    }
+}
+
+impl Directory {
+    /// Makes a block device with all its memory set aside.
+    ///
+    /// # Errors
+    /// [`Error::Name`], [`Error::BlockExists`], [`Error::NoClient`], [`Error::Block`] when the size
+    /// is none or the store has no room for it.
+    pub fn create_block(&self, settings: &BlockSettings) -> Result<BlockView, Error> {
+        self.create_block_as(settings, fresh_uuid()?)?;
+        let state = self.lock();
+        let made = state.blocks.iter().find(|block| block.record.name == settings.name);
+        made.map(view).ok_or_else(|| Error::NoBlock(settings.name.clone()))
+    }
+
+    /// Makes a block device of a given UUID; its pool.
+    pub(crate) fn create_block_as(
+        &self,
+        settings: &BlockSettings,
+        uuid: u128,
+    ) -> Result<PoolId, Error> {
+        check_name(&settings.name)?;
+        let mut state = self.lock();
+        if state.blocks.iter().any(|block| block.record.name == settings.name) {
+            return Err(Error::BlockExists(settings.name.clone()));
+        }
+        let pool = self.insert_block(&mut state, settings, uuid)?;
+        state.remember()?;
+        let client = state.find(&settings.client).map(|at| state.clients[at].id);
+        drop(state);
+        client.into_iter().for_each(|client| self.changed(client));
+        Ok(pool)
+    }
+
+    /// Makes a device that the operator's file names, if it is not there.
+    pub(crate) fn configure_block(
+        &self,
+        state: &mut State,
+        settings: &BlockSettings,
+    ) -> Result<(), Error> {
+        let known = state.blocks.iter().find(|block| block.record.name == settings.name);
+        let Some(known) = known else {
+            return self.insert_block(state, settings, fresh_uuid()?).map(|_| ());
+        };
+        let record = &known.record;
+        if (&record.client, record.bytes, record.block_bytes)
+            != (&settings.client, settings.bytes, settings.block_bytes)
+        {
+            tracing::warn!(
+                block = record.name,
+                "a device that is there keeps its client and size: destroy it first"
+            );
+        }
+        Ok(())
+    }
+
+    fn insert_block(
+        &self,
+        state: &mut State,
+        settings: &BlockSettings,
+        uuid: u128,
+    ) -> Result<PoolId, Error> {
+        let client = state.clients[state.find(&settings.client)?].id;
+        let geometry = geometry(settings.bytes, settings.block_bytes, uuid);
+        let device = BlockDevice::create(Arc::clone(&self.store), client, geometry)?;
+        let pool = device.pool();
+        let pools = self.store.pools(client)?;
+        let number = pools.iter().find(|known| known.id == pool).map_or(0, |known| known.number);
+        let record = BlockRecord {
+            name: settings.name.clone(),
+            client: settings.client.clone(),
+            pool: pool.0,
+            number,
+            bytes: settings.bytes,
+            block_bytes: settings.block_bytes,
+            uuid,
+        };
+        state.blocks.push(Block { record, device: Arc::new(device) });
+        Ok(pool)
+    }
+
+    /// Destroys a block device with its pool.
+    ///
+    /// # Errors
+    /// [`Error::NoBlock`], [`Error::InUse`].
+    pub fn destroy_block(&self, name: &str) -> Result<(), Error> {
+        let mut state = self.lock();
+        let at = state.blocks.iter().position(|block| block.record.name == name);
+        let at = at.ok_or_else(|| Error::NoBlock(name.to_owned()))?;
+        if state.blocks[at].opened() > 0 {
+            return Err(Error::InUse(name.to_owned()));
+        }
+        let block = state.blocks.remove(at);
+        self.store.destroy_pool(PoolId(block.record.pool))?;
+        state.remember()?;
+        let client = state.find(&block.record.client).map(|at| state.clients[at].id);
+        drop(state);
+        client.into_iter().for_each(|client| self.changed(client));
+        Ok(())
+    }
+
+    /// All block devices, by name.
+    pub fn blocks(&self) -> Vec<BlockView> {
+        let mut views: Vec<_> = self.lock().blocks.iter().map(view).collect();
+        views.sort_by(|a, b| a.name.cmp(&b.name));
+        views
+    }
+}
+
+fn view(block: &Block) -> BlockView {
+    let record = &block.record;
+    BlockView {
+        name: record.name.clone(),
+        client: record.client.clone(),
+        number: record.number,
+        bytes: record.bytes,
+        block_bytes: record.block_bytes,
+        uuid: record.uuid,
+        opened: block.opened(),
+    }
+}

@@ -1,0 +1,372 @@
+//! The directory itself: opening, configuring, adding and removing clients.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use spillway_store::{ClientConfig, Store};
+use spillway_types::ClientId;
+
+use crate::blocks::Block;
+use crate::entry::{Entry, check_name};
+use crate::error::Error;
+use crate::journal::Journal;
+use crate::settings::{BlockSettings, ClientSettings, Policy};
+use crate::views::{ClientView, Origin};
+
+/// The daemon's clients by name.
+#[derive(Debug)]
+pub struct Directory {
+    pub(crate) store: Arc<Store>,
+    state: Mutex<State>,
+    /// Who is told when a client's pools or devices have changed.
+    watcher: OnceLock<Watcher>,
+}
+
+/// Told of a client whose pools or devices have changed.
+struct Watcher(Box<dyn Fn(ClientId) + Send + Sync>);
+
+impl fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watcher")
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) clients: Vec<Entry>,
+    pub(crate) blocks: Vec<Block>,
+    pub(crate) policy: Policy,
+    journal: Journal,
+}
+
+impl State {
+    pub(crate) fn find(&self, name: &str) -> Result<usize, Error> {
+        let found = self.clients.iter().position(|entry| entry.name == name);
+        found.ok_or_else(|| Error::NoClient(name.to_owned()))
+    }
+
+    pub(crate) fn of(&mut self, id: ClientId) -> Option<&mut Entry> {
+        self.clients.iter_mut().find(|entry| entry.id == id)
+    }
+
+    pub(crate) fn name_of(&self, id: ClientId) -> String {
+        let entry = self.clients.iter().find(|entry| entry.id == id);
+        entry.map_or_else(|| format!("#{}", id.0), |entry| entry.name.clone())
+    }
+
+    /// Writes down what has changed.
+    pub(crate) fn remember(&mut self) -> Result<(), Error> {
+        self.journal.write(
+            self.clients.iter().map(Entry::record).collect(),
+            self.blocks.iter().map(|block| block.record.clone()).collect(),
+        )
+    }
+}
+
+impl Directory {
+    /// Opens the directory of `store`. What `journal` remembers and the store still has is there
+    /// again.
+    ///
+    /// # Errors
+    /// What was remembered can't be taken up.
+    pub fn open(store: Arc<Store>, journal: Journal, policy: Policy) -> Result<Self, Error> {
+        let record = journal.record();
+        let mut clients = Vec::new();
+        for client in record.clients {
+            if store.statistics(client.client()).is_ok() {
+                // A move that the kill cut short is over.
+                store.thaw(client.client())?;
+                for &uuid in &client.shared {
+                    store.authorise(client.client(), uuid)?;
+                }
+                clients.push(Entry::from_record(client));
+            }
+        }
+        let mut blocks = Vec::new();
+        for block in record.blocks {
+            let client = clients.iter().find(|entry| entry.name == block.client);
+            let Some(client) = client.map(|entry| entry.id) else { continue };
+            blocks.extend(Block::reopen(&store, client, block)?);
+        }
+        remove_unrecorded(&store, &clients, &blocks)?;
+        let mut state = State { clients, blocks, policy, journal };
+        state.remember()?;
+        Ok(Self { store, state: Mutex::new(state), watcher: OnceLock::new() })
+    }
+
+    /// The store whose clients these are.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// Has `told` called, once for all, whenever the operator has changed a client's pools or devices.
+    pub fn watch(&self, told: impl Fn(ClientId) + Send + Sync + 'static) {
+        // A second one would be a mistake of the daemon's, which the first does not suffer from.
+        let _ = self.watcher.set(Watcher(Box::new(told)));
+    }
+
+    pub(crate) fn changed(&self, client: ClientId) {
+        if let Some(Watcher(told)) = self.watcher.get() {
+            told(client);
+        }
+    }
+
+    /// How often a daemon took up what one before it had kept.
+    pub fn restarts(&self) -> u64 {
+        self.lock().journal.restarts()
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the operator's file for what there should be. A client or device that it no longer
+    /// names stays as it is: the client as one that nobody named, the device until it is destroyed.
+    ///
+    /// # Errors
+    /// [`Error::Name`], [`Error::ClientExists`], [`Error::IdentityTaken`], [`Error::NoClient`],
+    /// [`Error::BlockExists`] before anything has changed. What the store refuses later ends it on
+    /// the way.
+    pub fn configure(
+        &self,
+        clients: &[ClientSettings],
+        blocks: &[BlockSettings],
+        policy: Policy,
+    ) -> Result<(), Error> {
+        check(clients, blocks)?;
+        let mut state = self.lock();
+        state.policy = policy;
+        for entry in &mut state.clients {
+            let named = clients.iter().any(|client| client.name == entry.name);
+            if entry.origin == Origin::Configured && !named {
+                tracing::info!(client = entry.name, "no longer in the configuration file");
+                entry.origin = Origin::Unnamed;
+                entry.idle_since = Instant::now();
+            }
+        }
+        for client in clients {
+            self.configure_client(&mut state, client)?;
+        }
+        for block in blocks {
+            self.configure_block(&mut state, block)?;
+        }
+        state.remember()
+    }
+
+    fn configure_client(&self, state: &mut State, settings: &ClientSettings) -> Result<(), Error> {
+        let Ok(at) = state.find(&settings.name) else {
+            return self.insert(state, settings, Origin::Configured).map(|_| ());
+        };
+        let entry = &mut state.clients[at];
+        if entry.domain != settings.domain {
+            tracing::warn!(
+                client = entry.name,
+                "a sharing domain can't change while its client is there: remove the client first"
+            );
+        }
+        // A target that was set by hand meanwhile stays, unless the file's has changed.
+        if entry.asked_target_pages != settings.target_pages {
+            self.store.set_target(entry.id, settings.target_pages)?;
+        }
+        for &uuid in entry.shared.iter().filter(|uuid| !settings.shared.contains(uuid)) {
+            self.store.revoke(entry.id, uuid);
+        }
+        *entry = Entry {
+            domain: entry.domain,
+            connections: entry.connections,
+            idle_since: entry.idle_since,
+            frozen: entry.frozen,
+            moving: std::mem::take(&mut entry.moving),
+            ..Entry::new(entry.id, Origin::Configured, settings)
+        };
+        for &uuid in &entry.shared {
+            self.store.authorise(entry.id, uuid)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a client while the daemon runs. It stays until it is removed.
+    ///
+    /// # Errors
+    /// [`Error::Name`], [`Error::ClientExists`], [`Error::IdentityTaken`],
+    /// [`Error::JournalFull`], and what the store refuses.
+    pub fn add_client(&self, settings: &ClientSettings) -> Result<(), Error> {
+        check_name(&settings.name)?;
+        let mut state = self.lock();
+        if state.find(&settings.name).is_ok() {
+            return Err(Error::ClientExists(settings.name.clone()));
+        }
+        let same = |entry: &&Entry| entry.who == settings.who && entry.origin != Origin::Unnamed;
+        if let Some(other) = state.clients.iter().find(same) {
+            return Err(Error::IdentityTaken(other.name.clone()));
+        }
+        self.insert(&mut state, settings, Origin::Added)?;
+        state.remember()
+    }
+
+    /// Makes a client in the store.
+    pub(crate) fn insert(
+        &self,
+        state: &mut State,
+        settings: &ClientSettings,
+        origin: Origin,
+    ) -> Result<ClientId, Error> {
+        let config = ClientConfig {
+            target_pages: settings.target_pages,
+            domain: settings.domain,
+            ..ClientConfig::default()
+        };
+        let id = self.store.add_client(config)?;
+        for &uuid in &settings.shared {
+            self.store.authorise(id, uuid)?;
+        }
+        state.clients.push(Entry::new(id, origin, settings));
+        Ok(id)
+    }
+
+    /// Removes a client with its pools and devices. Its connections find nothing from then on.
+    ///
+    /// # Errors
+    /// [`Error::NoClient`], [`Error::Configured`], [`Error::InUse`].
+    pub fn remove_client(&self, name: &str) -> Result<(), Error> {
+        let mut state = self.lock();
+        let at = state.find(name)?;
+        if state.clients[at].origin == Origin::Configured {
+            return Err(Error::Configured(name.to_owned()));
+        }
+        self.remove(&mut state, at)?;
+        state.remember()
+    }
+
+    fn remove(&self, state: &mut State, at: usize) -> Result<(), Error> {
+        let (name, id) = (state.clients[at].name.clone(), state.clients[at].id);
+        let its = |block: &&Block| block.record.client == name;
+        if let Some(block) = state.blocks.iter().filter(its).find(|block| block.opened() > 0) {
+            return Err(Error::InUse(block.record.name.clone()));
+        }
+        state.blocks.retain(|block| block.record.client != name);
+        state.clients.swap_remove(at);
+        self.store.remove_client(id)?;
+        Ok(())
+    }
+
+    /// Removes clients that nobody named and that have had no connection for the grace period.
+    pub fn expire(&self) {
+        let mut state = self.lock();
+        let grace = Duration::from_secs(state.policy.grace_s);
+        let over = |entry: &Entry| {
+            entry.origin == Origin::Unnamed
+                && entry.connections == 0
+                && entry.idle_since.elapsed() >= grace
+        };
+        let mut at = 0;
+        while at < state.clients.len() {
+            if !over(&state.clients[at]) {
+                at += 1;
+                continue;
+            }
+            let name = state.clients[at].name.clone();
+            match self.remove(&mut state, at) {
+                Ok(()) => tracing::info!(client = name, "gone: its connections ended a while ago"),
+                Err(error) => {
+                    tracing::warn!(client = name, "can't be removed: {error}");
+                    at += 1;
+                }
+            }
+        }
+        if let Err(error) = state.remember() {
+            tracing::error!("{error}");
+        }
+    }
+
+    /// Sets the pages that a client may hold.
+    ///
+    /// # Errors
+    /// [`Error::NoClient`].
+    pub fn set_target(&self, name: &str, target_pages: u64) -> Result<(), Error> {
+        let state = self.lock();
+        let at = state.find(name)?;
+        Ok(self.store.set_target(state.clients[at].id, target_pages)?)
+    }
+
+    /// All clients, by name.
+    ///
+    /// # Errors
+    /// None but the store's own.
+    pub fn clients(&self) -> Result<Vec<ClientView>, Error> {
+        let state = self.lock();
+        let views = state.clients.iter().map(|entry| self.view(entry));
+        let mut views = views.collect::<Result<Vec<_>, _>>()?;
+        views.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(views)
+    }
+
+    /// One client.
+    ///
+    /// # Errors
+    /// [`Error::NoClient`].
+    pub fn client(&self, name: &str) -> Result<ClientView, Error> {
+        let state = self.lock();
+        let at = state.find(name)?;
+        self.view(&state.clients[at])
+    }
+
+    fn view(&self, entry: &Entry) -> Result<ClientView, Error> {
+        Ok(ClientView {
+            name: entry.name.clone(),
+            id: entry.id,
+            who: entry.who.clone(),
+            origin: entry.origin,
+            connections: entry.connections,
+            limits: entry.limits,
+            domain: entry.domain,
+            shared: entry.shared.clone(),
+            frozen: entry.frozen,
+            statistics: self.store.statistics(entry.id)?,
+        })
+    }
+}
+
+/// Removes what a kill left between the store and the record: clients without a name, which nobody has
+/// used yet, and pools that were set aside for a device that was never announced.
+fn remove_unrecorded(store: &Store, clients: &[Entry], blocks: &[Block]) -> Result<(), Error> {
+    for known in store.clients() {
+        if !clients.iter().any(|entry| entry.id == known.id) {
+            store.remove_client(known.id)?;
+            continue;
+        }
+        for pool in store.pools(known.id)? {
+            let announced = blocks.iter().any(|block| block.record.pool == pool.id.0);
+            if pool.reserved_pages > 0 && !announced {
+                store.destroy_pool(pool.id)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What can be seen to be wrong without looking at what is there.
+fn check(clients: &[ClientSettings], blocks: &[BlockSettings]) -> Result<(), Error> {
+    for (at, client) in clients.iter().enumerate() {
+        check_name(&client.name)?;
+        for other in &clients[..at] {
+            if other.name == client.name {
+                return Err(Error::ClientExists(client.name.clone()));
+            }
+            if other.who == client.who {
+                return Err(Error::IdentityTaken(other.name.clone()));
+            }
+        }
+    }
+    for (at, block) in blocks.iter().enumerate() {
+        check_name(&block.name)?;
+        if !clients.iter().any(|client| client.name == block.client) {
+            return Err(Error::NoClient(block.client.clone()));
+        }
+        if blocks[..at].iter().any(|other| other.name == block.name) {
+            return Err(Error::BlockExists(block.name.clone()));
+        }
+    }
+    Ok(())
+}

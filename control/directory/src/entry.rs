@@ -1,0 +1,96 @@
+//! What the directory knows of one client.
+
+use std::time::Instant;
+
+use spillway_types::{ClientId, Limits};
+
+use crate::error::Error;
+use crate::journal::ClientRecord;
+use crate::settings::{ClientSettings, NAME_BYTES_MAX, Secret, Who};
+use crate::transfer::Move;
+use crate::views::Origin;
+
+/// A client of the store that has a name.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    pub(crate) id: ClientId,
+    pub(crate) who: Who,
+    pub(crate) origin: Origin,
+    pub(crate) secret: Option<Secret>,
+    /// The target that whoever named the client asked for last.
+    pub(crate) asked_target_pages: u64,
+    pub(crate) limits: Limits,
+    pub(crate) domain: Option<u32>,
+    pub(crate) shared: Vec<u128>,
+    pub(crate) connections: u32,
+    /// When its last connection ended, or the directory was opened.
+    pub(crate) idle_since: Instant,
+    /// Whether it was frozen to be exported.
+    pub(crate) frozen: bool,
+    /// What is noted while it moves.
+    pub(crate) moving: Move,
+}
+
+impl Entry {
+    pub(crate) fn new(id: ClientId, origin: Origin, settings: &ClientSettings) -> Self {
+        Self {
+            name: settings.name.clone(),
+            id,
+            who: settings.who.clone(),
+            origin,
+            secret: settings.secret.clone(),
+            asked_target_pages: settings.target_pages,
+            limits: settings.limits,
+            domain: settings.domain,
+            shared: settings.shared.clone(),
+            connections: 0,
+            idle_since: Instant::now(),
+            frozen: false,
+            moving: Move::default(),
+        }
+    }
+
+    pub(crate) fn from_record(record: ClientRecord) -> Self {
+        Self {
+            id: record.client(),
+            limits: record.limits(),
+            name: record.name,
+            who: record.who,
+            origin: record.origin,
+            secret: record.secret,
+            asked_target_pages: record.target_pages,
+            domain: record.domain,
+            shared: record.shared,
+            connections: 0,
+            idle_since: Instant::now(),
+            frozen: false,
+            moving: Move::default(),
+        }
+    }
+
+    pub(crate) fn record(&self) -> ClientRecord {
+        ClientRecord {
+            name: self.name.clone(),
+            id: self.id.0,
+            who: self.who.clone(),
+            origin: self.origin,
+            secret: self.secret.clone(),
+            target_pages: self.asked_target_pages,
+            connections_max: self.limits.connections_max,
+            operations_max: self.limits.operations_max,
+            bytes_max: self.limits.bytes_max,
+            domain: self.domain,
+            shared: self.shared.clone(),
+        }
+    }
+}
+
+/// Checks a name that came from outside.
+pub(crate) fn check_name(name: &str) -> Result<(), Error> {
+    let good = |c: char| c.is_ascii_alphanumeric() || "._:@+-".contains(c);
+    if (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(good) {
+        return Ok(());
+    }
+    Err(Error::Name(name.chars().take(NAME_BYTES_MAX).collect()))
+}

@@ -1,0 +1,63 @@
+//! What can go wrong in the directory.
+
+/// Why the directory did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no client of this name.
+    #[error("there is no client '{0}'; `spillway client list` shows those there are")]
+    NoClient(String),
+    /// A client of this name is there.
+    #[error("a client '{0}' is there already")]
+    ClientExists(String),
+    /// Another client, which is named, is known by the same identity.
+    #[error("client '{0}' is known by the same identity")]
+    IdentityTaken(String),
+    /// The configuration file names this client.
+    #[error("client '{0}' is named in the configuration file; change it there and reload")]
+    Configured(String),
+    /// There is no pool of this number.
+    #[error("there is no pool {0}; `spillway pool list` shows those there are")]
+    NoPool(u32),
+    /// There is no block device of this name.
+    #[error("there is no block device '{0}'; `spillway pool list` shows those there are")]
+    NoBlock(String),
+    /// A block device of this name is there.
+    #[error("a block device '{0}' is there already")]
+    BlockExists(String),
+    /// The block device is open.
+    #[error("block device '{0}' is in use; disconnect it first")]
+    InUse(String),
+    /// A name is empty, too long, or has characters that names do not have.
+    #[error("'{0}' is not a name; use 1 to 223 of a-z, A-Z, 0-9, and . _ : @ + -")]
+    Name(String),
+    /// The client was not exported.
+    #[error("client '{0}' is not frozen by an export")]
+    NotFrozen(String),
+    /// More was flushed since the export than is noted.
+    #[error("client '{0}' flushed too much since its export; export it anew")]
+    TooManyFlushes(String),
+    /// An imported stream is not one, is damaged, or ends early.
+    #[error("the stream {0}")]
+    Stream(&'static str),
+    /// The client that is to be imported holds pools.
+    #[error("client '{0}' has pools here; import into a client without any")]
+    NotEmpty(String),
+    /// A value of an imported stream found no room.
+    #[error("no room: {0}; nothing is kept. Raise the client's target or the store's capacity")]
+    NoRoom(&'static str),
+    /// The record that outlives the daemon is full.
+    #[error("no room to remember more clients and devices ({0} bytes of record)")]
+    JournalFull(usize),
+    /// The record that outlives the daemon is not one that this version reads.
+    #[error("the kept record of clients is not readable: {0}")]
+    Journal(&'static str),
+    /// The store refused.
+    #[error(transparent)]
+    Store(#[from] spillway_store::Error),
+    /// The block device could not be made.
+    #[error(transparent)]
+    Block(#[from] spillway_block::Error),
+    /// A file or stream could not be read or written.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}

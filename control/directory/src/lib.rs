@@ -1,0 +1,27 @@
+//! Who the daemon's clients are, what they may have, and which pools and block devices are theirs.
+//!
+//! The store knows clients by number. The [`Directory`] gives them names: it is what frontends ask
+//! who connects ([`spillway_types::Access`]) and which devices there are
+//! ([`spillway_block::Exports`]), and what the operator changes. What it must not forget when the
+//! daemon is killed, it writes into a memory file that outlives the process ([`Journal`]).
+
+mod access;
+mod blocks;
+mod directory;
+mod entry;
+mod error;
+mod journal;
+mod pools;
+mod settings;
+mod stream;
+mod transfer;
+mod views;
+
+pub use directory::Directory;
+pub use error::Error;
+pub use journal::Journal;
+pub use settings::{BlockSettings, ClientSettings, NAME_BYTES_MAX, Policy, Secret, Users, Who};
+pub use spillway_wire::auth::SecretError;
+pub use stream::STREAM_VERSION;
+pub use transfer::Moved;
+pub use views::{BlockView, ClientView, Origin, PoolView};

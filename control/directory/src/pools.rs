@@ -1,0 +1,96 @@
+//! Pools, as an operator sees them.
+
+use spillway_store::PoolInfo;
+use spillway_types::{ClientId, PoolSpec, Sharing};
+
+use crate::directory::{Directory, State};
+use crate::error::Error;
+use crate::views::PoolView;
+
+impl Directory {
+    /// All pools, by number; a shared one once for each member.
+    ///
+    /// # Errors
+    /// None but the store's own.
+    pub fn pools(&self) -> Result<Vec<PoolView>, Error> {
+        let state = self.lock();
+        let mut views = Vec::new();
+        for entry in &state.clients {
+            for pool in self.store.pools(entry.id)? {
+                views.push(view(&state, entry.id, &pool));
+            }
+        }
+        views.sort_by(|a, b| (a.number, &a.client).cmp(&(b.number, &b.client)));
+        Ok(views)
+    }
+
+    /// Makes a pool for a client. For a shared one, the client is authorised and joins it if it is
+    /// there.
+    ///
+    /// # Errors
+    /// [`Error::NoClient`], and what the store refuses.
+    pub fn create_pool(&self, client: &str, spec: PoolSpec) -> Result<PoolView, Error> {
+        let mut state = self.lock();
+        let at = state.find(client)?;
+        let id = state.clients[at].id;
+        if let Sharing::Shared { uuid } = spec.sharing {
+            self.store.authorise(id, uuid)?;
+            if !state.clients[at].shared.contains(&uuid) {
+                state.clients[at].shared.push(uuid);
+            }
+        }
+        let pool = self.store.create_pool(id, spec)?;
+        state.remember()?;
+        drop(state);
+        self.changed(id);
+        let state = self.lock();
+        let pools = self.store.pools(id)?;
+        let made = pools.iter().find(|known| known.id == pool);
+        made.map(|made| view(&state, id, made)).ok_or(Error::Store(spillway_store::Error::NoPool))
+    }
+
+    /// Destroys a pool; the members of a shared one all leave it.
+    ///
+    /// # Errors
+    /// [`Error::NoPool`]; [`Error::InUse`] when a block device in it is open.
+    pub fn destroy_pool(&self, number: u32) -> Result<(), Error> {
+        let block =
+            self.lock().blocks.iter().find_map(|block| {
+                (block.record.number == number).then(|| block.record.name.clone())
+            });
+        if let Some(name) = block {
+            return self.destroy_block(&name);
+        }
+        let state = self.lock();
+        let mut members = Vec::new();
+        for entry in &state.clients {
+            for pool in self.store.pools(entry.id)? {
+                if pool.number == number {
+                    members.push(entry.id);
+                    match pool.spec.sharing {
+                        Sharing::Private => self.store.destroy_pool(pool.id)?,
+                        Sharing::Shared { .. } => self.store.leave_pool(pool.id)?,
+                    }
+                }
+            }
+        }
+        drop(state);
+        if members.is_empty() {
+            return Err(Error::NoPool(number));
+        }
+        members.into_iter().for_each(|client| self.changed(client));
+        Ok(())
+    }
+}
+
+fn view(state: &State, client: ClientId, pool: &PoolInfo) -> PoolView {
+    let block = state.blocks.iter().find(|block| block.record.pool == pool.id.0);
+    PoolView {
+        number: pool.number,
+        client: state.name_of(client),
+        spec: pool.spec,
+        pages: pool.pages,
+        reserved_pages: pool.reserved_pages,
+        block: block.map(|block| block.record.name.clone()),
+    }
+}

@@ -1,0 +1,121 @@
+//! What an operator says about clients.
+
+use serde::{Deserialize, Serialize};
+use spillway_types::Limits;
+use spillway_wire::auth::SecretError;
+
+/// Most bytes of a client's or device's name.
+pub const NAME_BYTES_MAX: usize = 223;
+/// Most bytes of a secret's key: the longest that DH-HMAC-CHAP knows.
+pub(crate) const SECRET_BYTES_MAX: usize = 64;
+
+/// By what a client is known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Who {
+    /// A local user's processes, by user id.
+    User(u32),
+    /// A local group's processes, by group id.
+    Group(u32),
+    /// A host of the network, by its NVMe Qualified Name.
+    Host(String),
+    /// A name that a frontend's own authentication vouches for, such as a certificate's subject.
+    Name(String),
+}
+
+impl core::fmt::Display for Who {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::User(uid) => write!(f, "uid {uid}"),
+            Self::Group(gid) => write!(f, "gid {gid}"),
+            Self::Host(nqn) => write!(f, "host {nqn}"),
+            Self::Name(name) => write!(f, "name {name}"),
+        }
+    }
+}
+
+/// What a host must prove to know. It is not printed.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(Vec<u8>);
+
+impl Secret {
+    /// Reads a secret of the host `nqn` as `nvme gen-dhchap-key` prints it.
+    ///
+    /// # Errors
+    /// What is wrong with it; nothing of it is repeated.
+    pub fn parse(text: &str, nqn: &str) -> Result<Self, SecretError> {
+        let (key, bytes) = spillway_wire::auth::Secret::parse(text)?.key_of(nqn);
+        Ok(Self(key[..bytes].to_vec()))
+    }
+
+    /// Copies it out; its length.
+    pub(crate) fn write_to(&self, secret: &mut [u8; SECRET_BYTES_MAX]) -> usize {
+        secret[..self.0.len()].copy_from_slice(&self.0);
+        self.0.len()
+    }
+}
+
+impl core::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Secret(not shown)")
+    }
+}
+
+/// One client, as the operator names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientSettings {
+    /// Its name.
+    pub name: String,
+    /// By what it is known.
+    pub who: Who,
+    /// What a host must prove to know; none when it need not.
+    pub secret: Option<Secret>,
+    /// Most pages that it may hold; `u64::MAX` is no limit.
+    pub target_pages: u64,
+    /// What it may have at the same time.
+    pub limits: Limits,
+    /// Its sharing domain: clients of one domain share frames of equal content.
+    pub domain: Option<u32>,
+    /// Shared pools that it may join.
+    pub shared: Vec<u128>,
+}
+
+/// One block device, as the operator names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockSettings {
+    /// Its name, unique over the daemon.
+    pub name: String,
+    /// The name of the client that may use it.
+    pub client: String,
+    /// Its length, bytes; a multiple of 4096.
+    pub bytes: u64,
+    /// The length of a block, bytes: 512 or 4096.
+    pub block_bytes: u32,
+}
+
+/// Which local users that nobody named may be clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Users {
+    /// The user that the daemon runs as, and root.
+    Same,
+    /// Everyone, each user a client of its own.
+    All,
+    /// Nobody.
+    None,
+}
+
+/// What holds for clients that nobody named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Which local users are let in.
+    pub users: Users,
+    /// Whether hosts are let in by whatever name they give.
+    pub hosts: bool,
+    /// Most pages that such a client may hold; `u64::MAX` is no limit.
+    pub target_pages: u64,
+    /// What such a client may have at the same time.
+    pub limits: Limits,
+    /// How long such a client's pools are kept when its last connection has ended, seconds.
+    pub grace_s: u64,
+}

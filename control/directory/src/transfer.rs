@@ -1,0 +1,347 @@
+//! Moving a client to another daemon (rule P10 of transcendent memory).
+//!
+//! [`Directory::export`] freezes the client: its puts are refused, gets and flushes go on. It
+//! streams the persistent private pools, and the flushes made meanwhile. The client stays frozen;
+//! flushes that come later are noted, and [`Directory::export_rest`] streams those. Then the
+//! operator removes the client here, or thaws it. Shared pools stay with their other members.
+
+use std::io::{Read, Write};
+
+use spillway_store::{Flushed, PoolInfo};
+use spillway_types::{ClientId, PoolId, PoolSpec, Put, Refusal};
+
+use crate::directory::{Directory, State};
+use crate::error::Error;
+use crate::settings::BlockSettings;
+use crate::stream::{BlockHead, Frame, PoolHead, StreamReader, StreamWriter};
+
+/// Most flushes of a frozen client that are noted for [`Directory::export_rest`].
+const REST_MAX: usize = 1 << 20;
+
+/// How much a move carried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Pools.
+    pub pools: u64,
+    /// Values.
+    pub values: u64,
+    /// Flushes.
+    pub flushes: u64,
+}
+
+/// What is remembered of a client while it moves.
+#[derive(Debug, Default)]
+pub(crate) struct Move {
+    /// Flushes since the export, in order.
+    rest: Vec<Flushed>,
+    /// Whether there were more than can be noted.
+    overflown: bool,
+    /// Pools that were exported or imported, by their number in the stream.
+    numbers: Vec<(u32, PoolId)>,
+}
+
+impl Directory {
+    /// Freezes a client and writes its persistent private pools to `sink`. When that fails, the
+    /// client is thawed and nothing has changed.
+    ///
+    /// # Errors
+    /// [`Error::NoClient`]; [`Error::InUse`] when one of its block devices is open, as a kernel
+    /// does not take a refused write well; [`Error::Io`] of the sink; a value that is corrupt.
+    pub fn export(&self, name: &str, sink: &mut dyn Write) -> Result<Moved, Error> {
+        let (client, pools) = self.freeze(name)?;
+        let exported = self.export_pools(client, &pools, sink);
+        if exported.is_err() {
+            self.thaw(name)?;
+        }
+        exported
+    }
+
+    fn freeze(&self, name: &str) -> Result<(ClientId, Vec<(PoolInfo, PoolHead)>), Error> {
+        let mut state = self.lock();
+        let at = state.find(name)?;
+        let id = state.clients[at].id;
+        let open =
+            state.blocks.iter().find(|block| block.record.client == name && block.opened() > 0);
+        if let Some(block) = open {
+            return Err(Error::InUse(block.record.name.clone()));
+        }
+        self.store.freeze(id)?;
+        // What an earlier export noted is in this one.
+        self.store.take_flush_log(id)?;
+        let entry = &mut state.clients[at];
+        entry.frozen = true;
+        let pools: Vec<_> = self.store.pools(id)?.into_iter().filter(moves).collect();
+        let numbers = pools.iter().map(|pool| (pool.number, pool.id)).collect();
+        state.clients[at].moving = Move { numbers, ..Move::default() };
+        let heads = pools.iter().map(|pool| head(&state, pool)).collect::<Vec<_>>();
+        Ok((id, pools.into_iter().zip(heads).collect()))
+    }
+
+    fn export_pools(
+        &self,
+        client: ClientId,
+        pools: &[(PoolInfo, PoolHead)],
+        sink: &mut dyn Write,
+    ) -> Result<Moved, Error> {
+        let mut moved = Moved { pools: pools.len() as u64, ..Moved::default() };
+        let mut stream = StreamWriter::new(sink)?;
+        for (pool, head) in pools {
+            stream.write(&Frame::Pool(head.clone()))?;
+            let mut failed = None;
+            let shown = self.store.export(pool.id, |key, value| {
+                if failed.is_none() {
+                    failed = stream.write(&Frame::Value(pool.number, key, value)).err();
+                }
+            });
+            failed.map_or(Ok(()), Err)?;
+            moved.values += match shown {
+                // It was destroyed meanwhile, which the log tells.
+                Err(spillway_store::Error::NoPool) => 0,
+                shown => shown?,
+            };
+            moved.flushes += self.write_flushes(client, pools, &mut stream)?;
+        }
+        moved.flushes += self.write_flushes(client, pools, &mut stream)?;
+        stream.write(&Frame::End)?;
+        Ok(moved)
+    }
+
+    fn write_flushes(
+        &self,
+        client: ClientId,
+        pools: &[(PoolInfo, PoolHead)],
+        stream: &mut StreamWriter<'_>,
+    ) -> Result<u64, Error> {
+        let number_of =
+            |id: PoolId| pools.iter().find(|(pool, _)| pool.id == id).map(|(pool, _)| pool.number);
+        write_flushes(self.store.take_flush_log(client)?, number_of, stream)
+    }
+
+    /// Writes the flushes since [`Self::export`], or since the last call, to `sink`.
+    ///
+    /// # Errors
+    /// [`Error::NotFrozen`] when the client was not exported; [`Error::TooManyFlushes`] when there
+    /// were more than are noted: export anew.
+    pub fn export_rest(&self, name: &str, sink: &mut dyn Write) -> Result<Moved, Error> {
+        let mut state = self.lock();
+        let at = state.find(name)?;
+        self.note_flushes(&mut state, at)?;
+        let entry = &mut state.clients[at];
+        if !entry.frozen {
+            return Err(Error::NotFrozen(name.to_owned()));
+        }
+        if entry.moving.overflown {
+            return Err(Error::TooManyFlushes(name.to_owned()));
+        }
+        let flushed = entry.moving.rest.clone();
+        let known = entry.moving.numbers.clone();
+        drop(state);
+        let mut stream = StreamWriter::new(sink)?;
+        let number_of = |id: PoolId| known.iter().find(|known| known.1 == id).map(|known| known.0);
+        let count = flushed.len();
+        let flushes = write_flushes(flushed, number_of, &mut stream)?;
+        stream.write(&Frame::End)?;
+        // Only now, so that a sink that failed can be tried again.
+        let mut state = self.lock();
+        let at = state.find(name)?;
+        state.clients[at].moving.rest.drain(..count);
+        Ok(Moved { flushes, ..Moved::default() })
+    }
+
+    /// Takes the flushes of frozen clients out of the store, where nothing bounds them.
+    pub fn note_all_flushes(&self) {
+        let mut state = self.lock();
+        for at in 0..state.clients.len() {
+            if state.clients[at].frozen
+                && let Err(error) = self.note_flushes(&mut state, at)
+            {
+                tracing::error!("{error}");
+            }
+        }
+    }
+
+    fn note_flushes(&self, state: &mut State, at: usize) -> Result<(), Error> {
+        let entry = &mut state.clients[at];
+        let flushed = self.store.take_flush_log(entry.id)?;
+        entry.moving.overflown |= entry.moving.rest.len() + flushed.len() > REST_MAX;
+        if !entry.moving.overflown {
+            entry.moving.rest.extend(flushed);
+        }
+        Ok(())
+    }
+
+    /// Takes the puts of an exported client again.
+    ///
+    /// # Errors
+    /// [`Error::NoClient`].
+    pub fn thaw(&self, name: &str) -> Result<(), Error> {
+        let mut state = self.lock();
+        let at = state.find(name)?;
+        self.store.thaw(state.clients[at].id)?;
+        state.clients[at].frozen = false;
+        state.clients[at].moving = Move::default();
+        Ok(())
+    }
+}
+
+fn moves(pool: &PoolInfo) -> bool {
+    pool.spec == PoolSpec::PERSISTENT
+}
+
+fn head(state: &State, pool: &PoolInfo) -> PoolHead {
+    let block = state.blocks.iter().find(|block| block.record.pool == pool.id.0);
+    let block = block.map(|block| BlockHead {
+        name: block.record.name.clone(),
+        bytes: block.record.bytes,
+        block_bytes: block.record.block_bytes,
+        uuid: block.record.uuid,
+    });
+    PoolHead { number: pool.number, block }
+}
+
+fn write_flushes(
+    flushed: Vec<Flushed>,
+    number_of: impl Fn(PoolId) -> Option<u32>,
+    stream: &mut StreamWriter<'_>,
+) -> Result<u64, Error> {
+    let mut written = 0;
+    for flush in flushed {
+        let (Flushed::Page(pool, _) | Flushed::Object(pool, _) | Flushed::Pool(pool)) = flush;
+        // Other pools do not move.
+        let Some(number) = number_of(pool) else { continue };
+        stream.write(&match flush {
+            Flushed::Page(_, key) => Frame::FlushPage(number, key),
+            Flushed::Object(_, object) => Frame::FlushObject(number, object),
+            Flushed::Pool(_) => Frame::FlushPool(number),
+        })?;
+        written += 1;
+    }
+    Ok(written)
+}
+
+impl Directory {
+    /// Reads a stream of [`Self::export`] into a client that has no pools. When that fails, what
+    /// had arrived is destroyed again.
+    ///
+    /// # Errors
+    /// [`Error::NoClient`], [`Error::NotEmpty`]; [`Error::Stream`] for a stream that is damaged,
+    /// ends early or is of another version; [`Error::NoRoom`]; [`Error::BlockExists`].
+    pub fn import(&self, name: &str, source: &mut dyn Read) -> Result<Moved, Error> {
+        let client = self.client(name)?.id;
+        if !self.store.pools(client)?.is_empty() {
+            return Err(Error::NotEmpty(name.to_owned()));
+        }
+        let mut numbers = Vec::new();
+        let imported = self.import_frames(name, source, &mut numbers);
+        if imported.is_err() {
+            self.undo(&numbers)?;
+        }
+        let mut state = self.lock();
+        let at = state.find(name)?;
+        if imported.is_ok() {
+            state.clients[at].moving = Move { numbers, ..Move::default() };
+        }
+        imported
+    }
+
+    /// Reads a stream of [`Self::export_rest`] into a client that was imported.
+    ///
+    /// # Errors
+    /// [`Error::NoClient`], [`Error::Stream`]. Flushes before the error are made.
+    pub fn import_rest(&self, name: &str, source: &mut dyn Read) -> Result<Moved, Error> {
+        let mut state = self.lock();
+        let at = state.find(name)?;
+        let mut numbers = std::mem::take(&mut state.clients[at].moving.numbers);
+        drop(state);
+        let imported = self.import_frames(name, source, &mut numbers);
+        let mut state = self.lock();
+        let at = state.find(name)?;
+        state.clients[at].moving.numbers = numbers;
+        imported
+    }
+
+    fn import_frames(
+        &self,
+        name: &str,
+        source: &mut dyn Read,
+        numbers: &mut Vec<(u32, PoolId)>,
+    ) -> Result<Moved, Error> {
+        let mut moved = Moved::default();
+        let mut stream = StreamReader::new(source)?;
+        loop {
+            let frame = stream.read()?;
+            let pool_of = |number: u32| {
+                let found = numbers.iter().find(|known| known.0 == number).map(|known| known.1);
+                found.ok_or(Error::Stream("names a pool that it did not bring"))
+            };
+            match frame {
+                Frame::End => return Ok(moved),
+                Frame::Pool(head) => {
+                    if pool_of(head.number).is_ok() {
+                        return Err(Error::Stream("brings a pool twice"));
+                    }
+                    numbers.push((head.number, self.import_pool(name, &head)?));
+                    moved.pools += 1;
+                }
+                Frame::Value(number, key, value) => {
+                    match self.store.put(pool_of(number)?, key, value) {
+                        Put::Stored => moved.values += 1,
+                        Put::Refused(refusal) => return Err(refused(refusal)),
+                    }
+                }
+                Frame::FlushPage(number, key) => {
+                    self.store.flush(pool_of(number)?, key);
+                    moved.flushes += 1;
+                }
+                Frame::FlushObject(number, object) => {
+                    self.store.flush_object(pool_of(number)?, object);
+                    moved.flushes += 1;
+                }
+                Frame::FlushPool(number) => {
+                    let pool = pool_of(number)?;
+                    numbers.retain(|known| known.0 != number);
+                    self.undo(&[(number, pool)])?;
+                    moved.flushes += 1;
+                }
+            }
+        }
+    }
+
+    fn import_pool(&self, name: &str, head: &PoolHead) -> Result<PoolId, Error> {
+        let Some(block) = &head.block else {
+            let client = self.client(name)?.id;
+            return Ok(self.store.create_pool(client, PoolSpec::PERSISTENT)?);
+        };
+        let settings = BlockSettings {
+            name: block.name.clone(),
+            client: name.to_owned(),
+            bytes: block.bytes,
+            block_bytes: block.block_bytes,
+        };
+        // The contents come along, so to a kernel it is the same device.
+        self.create_block_as(&settings, block.uuid)
+    }
+
+    /// Destroys what had arrived.
+    fn undo(&self, numbers: &[(u32, PoolId)]) -> Result<(), Error> {
+        let mut state = self.lock();
+        for &(_, pool) in numbers {
+            state.blocks.retain(|block| block.record.pool != pool.0);
+            match self.store.destroy_pool(pool) {
+                Ok(()) | Err(spillway_store::Error::NoPool) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        state.remember()
+    }
+}
+
+const fn refused(refusal: Refusal) -> Error {
+    Error::NoRoom(match refusal {
+        Refusal::AtTarget => "the client is at its target",
+        Refusal::NodeFull => "the store is full",
+        Refusal::Frozen => "the client is frozen",
+        Refusal::Length => "a value has a length that is not stored",
+        Refusal::NoPool => "the pool was destroyed meanwhile",
+    })
+}

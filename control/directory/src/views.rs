@@ -1,0 +1,79 @@
+//! What the directory shows of itself.
+
+use serde::{Deserialize, Serialize};
+use spillway_types::{ClientId, Limits, PoolSpec, Statistics};
+
+use crate::settings::Who;
+
+/// Where a client comes from, which says how long it stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// The configuration file names it: it stays.
+    Configured,
+    /// The operator added it while the daemon ran: it stays until it is removed.
+    Added,
+    /// Nobody named it: it stays while it is connected, and the grace period longer.
+    Unnamed,
+}
+
+/// A client.
+#[derive(Clone, Debug)]
+pub struct ClientView {
+    /// Its name.
+    pub name: String,
+    /// Its id in the store.
+    pub id: ClientId,
+    /// By what it is known.
+    pub who: Who,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// Connections that it has.
+    pub connections: u32,
+    /// What it may have at the same time.
+    pub limits: Limits,
+    /// Its sharing domain.
+    pub domain: Option<u32>,
+    /// Shared pools that it may join.
+    pub shared: Vec<u128>,
+    /// Whether its puts are refused while it is exported.
+    pub frozen: bool,
+    /// Its counters.
+    pub statistics: Statistics,
+}
+
+/// A pool, as one client sees it.
+#[derive(Clone, Debug)]
+pub struct PoolView {
+    /// Its number: unique over the store, from 1.
+    pub number: u32,
+    /// The client's name.
+    pub client: String,
+    /// What kind it is.
+    pub spec: PoolSpec,
+    /// Pages in it, of all its members.
+    pub pages: u64,
+    /// Pages that are set aside for it.
+    pub reserved_pages: u64,
+    /// The name of the block device in it.
+    pub block: Option<String>,
+}
+
+/// A block device.
+#[derive(Clone, Debug)]
+pub struct BlockView {
+    /// Its name.
+    pub name: String,
+    /// The name of the client that may use it.
+    pub client: String,
+    /// The number of its pool.
+    pub number: u32,
+    /// Its length, bytes.
+    pub bytes: u64,
+    /// The length of a block, bytes.
+    pub block_bytes: u32,
+    /// Its UUID, new with each device.
+    pub uuid: u128,
+    /// Connections that have it open.
+    pub opened: usize,
+}

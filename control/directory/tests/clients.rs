@@ -1,0 +1,157 @@
+//! Who is let in, as whom, and for how long.
+
+use std::sync::Arc;
+
+use spillway_block::Exports;
+use spillway_directory::{
+    BlockSettings, ClientSettings, Directory, Error, Journal, Origin, Policy, Users, Who,
+};
+use spillway_store::{Config, PoolSpec, Store};
+use spillway_types::{Access, Denied, Identity, Limits};
+
+const LIMITS: Limits = Limits { connections_max: 2, operations_max: 8, bytes_max: 1 << 20 };
+
+const POLICY: Policy =
+    Policy { users: Users::All, hosts: false, target_pages: 100, limits: LIMITS, grace_s: 0 };
+
+fn directory(policy: Policy) -> Directory {
+    let store = Arc::new(Store::open(Config::embedded(16 << 20)).unwrap());
+    Directory::open(store, Journal::create(16 << 20).unwrap(), policy).unwrap()
+}
+
+fn settings(name: &str, who: Who) -> ClientSettings {
+    ClientSettings {
+        name: name.into(),
+        who,
+        secret: None,
+        target_pages: 50,
+        limits: LIMITS,
+        domain: None,
+        shared: Vec::new(),
+    }
+}
+
+const fn peer(uid: u32, gid: u32) -> Identity<'static> {
+    Identity::Peer { uid, gid, pid: 1 }
+}
+
+#[test]
+fn a_user_counts_before_its_group_and_both_before_the_policy() {
+    let directory = directory(POLICY);
+    let named = [settings("alice", Who::User(7)), settings("staff", Who::Group(50))];
+    directory.configure(&named, &[], POLICY).unwrap();
+    let id = |name: &str| directory.client(name).unwrap().id;
+    assert_eq!(directory.admit(peer(7, 50)).unwrap().client, id("alice"));
+    assert_eq!(directory.admit(peer(8, 50)).unwrap().client, id("staff"));
+    let unnamed = directory.admit(peer(9, 9)).unwrap();
+    assert_eq!(unnamed.client, id("uid-9"));
+    assert_eq!(unnamed.limits, LIMITS);
+    assert_eq!(directory.admit(peer(9, 9)).unwrap().client, unnamed.client, "the same user again");
+}
+
+#[test]
+fn a_policy_keeps_strangers_out() {
+    let directory = directory(Policy { users: Users::None, ..POLICY });
+    assert_eq!(directory.admit(peer(9, 9)), Err(Denied::Unknown));
+    assert_eq!(directory.admit(Identity::Host { nqn: "nqn.x" }), Err(Denied::Unknown));
+    assert_eq!(directory.admit(Identity::Name("CN=x")), Err(Denied::Unknown));
+    directory.add_client(&settings("host", Who::Host("nqn.x".into()))).unwrap();
+    assert!(directory.admit(Identity::Host { nqn: "nqn.x" }).is_ok());
+    assert_eq!(directory.admit(Identity::Host { nqn: "nqn.xy" }), Err(Denied::Unknown));
+}
+
+#[test]
+fn connections_are_counted() {
+    let directory = directory(POLICY);
+    let client = directory.admit(peer(9, 9)).unwrap().client;
+    directory.admit(peer(9, 9)).unwrap();
+    assert_eq!(directory.admit(peer(9, 9)), Err(Denied::Connections));
+    directory.leave(client);
+    assert!(directory.admit(peer(9, 9)).is_ok());
+}
+
+#[test]
+fn only_who_nobody_named_goes_when_it_is_away() {
+    let directory = directory(POLICY);
+    directory.configure(&[settings("alice", Who::User(7))], &[], POLICY).unwrap();
+    directory.add_client(&settings("bob", Who::User(8))).unwrap();
+    let connected = directory.admit(peer(9, 9)).unwrap().client;
+    let left = directory.admit(peer(10, 10)).unwrap().client;
+    directory.leave(left);
+    directory.expire();
+    let names: Vec<_> = directory.clients().unwrap().into_iter().map(|it| it.name).collect();
+    assert_eq!(names, ["alice", "bob", "uid-9"]);
+    assert!(directory.store().statistics(left).is_err(), "its pools are gone with it");
+    assert!(directory.store().statistics(connected).is_ok());
+}
+
+#[test]
+fn a_changed_file_changes_what_it_names_and_nothing_else() {
+    let directory = directory(POLICY);
+    let alice = settings("alice", Who::User(7));
+    directory.configure(std::slice::from_ref(&alice), &[], POLICY).unwrap();
+    directory.set_target("alice", 10).unwrap();
+    let target = || directory.client("alice").unwrap().statistics.target_pages;
+    directory.configure(std::slice::from_ref(&alice), &[], POLICY).unwrap();
+    assert_eq!(target(), 10, "what was set by hand stays");
+    let more = ClientSettings { target_pages: 60, ..alice.clone() };
+    directory.configure(&[more], &[], POLICY).unwrap();
+    assert_eq!(target(), 60);
+    assert!(matches!(directory.remove_client("alice"), Err(Error::Configured(_))));
+    directory.configure(&[], &[], Policy { grace_s: 60, ..POLICY }).unwrap();
+    assert_eq!(directory.client("alice").unwrap().origin, Origin::Unnamed);
+    directory.remove_client("alice").unwrap();
+}
+
+#[test]
+fn a_file_that_contradicts_itself_changes_nothing() {
+    let directory = directory(POLICY);
+    let twice = [settings("a", Who::User(7)), settings("b", Who::User(7))];
+    assert!(matches!(directory.configure(&twice, &[], POLICY), Err(Error::IdentityTaken(_))));
+    let block =
+        BlockSettings { name: "d".into(), client: "c".into(), bytes: 4096, block_bytes: 512 };
+    assert!(matches!(directory.configure(&[], &[block], POLICY), Err(Error::NoClient(_))));
+    let bad = [settings("no spaces", Who::User(7))];
+    assert!(matches!(directory.configure(&bad, &[], POLICY), Err(Error::Name(_))));
+    assert!(directory.clients().unwrap().is_empty());
+}
+
+#[test]
+fn block_devices_are_their_clients_alone() {
+    let directory = directory(POLICY);
+    let named = [settings("alice", Who::User(7)), settings("bob", Who::User(8))];
+    let block = BlockSettings {
+        name: "d".into(),
+        client: "alice".into(),
+        bytes: 1 << 20,
+        block_bytes: 4096,
+    };
+    directory.configure(&named, std::slice::from_ref(&block), POLICY).unwrap();
+    let id = |name: &str| directory.client(name).unwrap().id;
+    assert_eq!(directory.list(id("alice")).len(), 1);
+    assert!(directory.list(id("bob")).is_empty());
+    assert!(directory.open(id("bob"), "d").is_none());
+    let device = directory.open(id("alice"), "d").unwrap();
+    assert!(matches!(directory.destroy_block("d"), Err(Error::InUse(_))));
+    assert!(matches!(directory.create_block(&block), Err(Error::BlockExists(_))));
+    let number = directory.blocks()[0].number;
+    drop(device);
+    directory.destroy_pool(number).unwrap();
+    assert!(directory.blocks().is_empty() && directory.pools().unwrap().is_empty());
+}
+
+#[test]
+fn pools_are_made_and_destroyed_by_number() {
+    let directory = directory(POLICY);
+    let named = [settings("alice", Who::User(7)), settings("bob", Who::User(8))];
+    directory.configure(&named, &[], POLICY).unwrap();
+    let private = directory.create_pool("alice", PoolSpec::PERSISTENT).unwrap();
+    let shared = directory.create_pool("alice", PoolSpec::shared_ephemeral(5)).unwrap();
+    let joined = directory.create_pool("bob", PoolSpec::shared_ephemeral(5)).unwrap();
+    assert_eq!(shared.number, joined.number);
+    assert_eq!(directory.pools().unwrap().len(), 3);
+    directory.destroy_pool(shared.number).unwrap();
+    assert!(matches!(directory.destroy_pool(shared.number), Err(Error::NoPool(_))));
+    let left = directory.pools().unwrap();
+    assert_eq!((left.len(), left[0].number), (1, private.number));
+}

@@ -1,0 +1,192 @@
+//! A client moves to another daemon, and what arrives equals what was there (rule P10).
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use spillway_block::Exports;
+use spillway_directory::{
+    BlockSettings, ClientSettings, Directory, Error, Journal, Policy, Users, Who,
+};
+use spillway_store::{Config, Get, Key, PoolId, PoolSpec, Put, Refusal, Store};
+use spillway_types::{ClientId, Limits};
+
+const POLICY: Policy = Policy {
+    users: Users::None,
+    hosts: false,
+    target_pages: u64::MAX,
+    limits: Limits { connections_max: 2, operations_max: 8, bytes_max: 1 << 20 },
+    grace_s: 0,
+};
+
+fn directory(target_pages: u64) -> Directory {
+    let store = Arc::new(Store::open(Config::embedded(64 << 20)).unwrap());
+    let directory = Directory::open(store, Journal::create(64 << 20).unwrap(), POLICY).unwrap();
+    let client = ClientSettings {
+        name: "c".into(),
+        who: Who::User(7),
+        secret: None,
+        target_pages,
+        limits: POLICY.limits,
+        domain: None,
+        shared: Vec::new(),
+    };
+    directory.add_client(&client).unwrap();
+    directory
+}
+
+fn client(directory: &Directory) -> ClientId {
+    directory.client("c").unwrap().id
+}
+
+/// The persistent pools of the client in the order of their numbers, with all values.
+fn contents(directory: &Directory) -> Vec<BTreeMap<(u64, u32), Vec<u8>>> {
+    let store = directory.store();
+    let pools = store.pools(client(directory)).unwrap();
+    let persistent = pools.iter().filter(|pool| pool.spec == PoolSpec::PERSISTENT);
+    persistent
+        .map(|pool| {
+            let mut values = BTreeMap::new();
+            store
+                .export(pool.id, |key, value| {
+                    values.insert((key.object, key.index), value.to_vec());
+                })
+                .unwrap();
+            values
+        })
+        .collect()
+}
+
+fn fill(directory: &Directory, values: u32) -> PoolId {
+    let store = directory.store();
+    let pool = store.create_pool(client(directory), PoolSpec::PERSISTENT).unwrap();
+    for index in 0..values {
+        let key = Key::new(u64::from(index % 7), index);
+        // Pages, small values, values of many pages, pages of one word.
+        let length = [4096, 100, 20_000, 4096][index as usize % 4];
+        let byte = (index * 31) as u8;
+        let value: Vec<u8> =
+            (0..length).map(|at| if index % 4 == 3 { byte } else { byte ^ at as u8 }).collect();
+        assert_eq!(store.put(pool, key, &value), Put::Stored);
+    }
+    pool
+}
+
+#[test]
+fn what_arrives_is_what_was_there_while_the_client_goes_on() {
+    let (from, to) = (directory(u64::MAX), directory(u64::MAX));
+    let pool = fill(&from, 2000);
+    let second = fill(&from, 10);
+    let ephemeral = from.store().create_pool(client(&from), PoolSpec::EPHEMERAL).unwrap();
+    assert_eq!(from.store().put(ephemeral, Key::new(0, 0), &[1]), Put::Stored);
+    let stop = AtomicBool::new(false);
+    let mut stream = Vec::new();
+    thread::scope(|scope| {
+        // The client goes on meanwhile: puts are refused once it is frozen, which drops the old
+        // value; flushes work.
+        scope.spawn(|| {
+            let mut at = 0u32;
+            while !stop.load(Ordering::Relaxed) {
+                let key = Key::new(u64::from(at % 7), at % 2000);
+                match at % 3 {
+                    0 => {
+                        from.store().flush(pool, key);
+                    }
+                    _ => {
+                        let _ = from.store().put(pool, key, &at.to_le_bytes());
+                    }
+                }
+                at = at.wrapping_add(13);
+            }
+        });
+        from.export("c", &mut stream).unwrap();
+        stop.store(true, Ordering::Relaxed);
+    });
+    to.import("c", &mut stream.as_slice()).unwrap();
+    let mut rest = Vec::new();
+    from.export_rest("c", &mut rest).unwrap();
+    to.import_rest("c", &mut rest.as_slice()).unwrap();
+    assert_eq!(contents(&to), contents(&from));
+    assert_eq!(contents(&to).len(), 2, "the ephemeral pool stayed");
+    assert!(from.store().exists(second, Key::new(0, 0)));
+    let put = from.store().put(second, Key::new(9, 9), &[1]);
+    assert_eq!(put, Put::Refused(Refusal::Frozen), "it stays frozen until it is removed or thawed");
+    from.thaw("c").unwrap();
+    assert_eq!(from.store().put(second, Key::new(9, 9), &[1]), Put::Stored);
+}
+
+#[test]
+fn block_devices_come_along() {
+    let (from, to) = (directory(u64::MAX), directory(u64::MAX));
+    let settings =
+        BlockSettings { name: "d".into(), client: "c".into(), bytes: 1 << 20, block_bytes: 512 };
+    let made = from.create_block(&settings).unwrap();
+    let device = from.open(client(&from), "d").unwrap();
+    device.write(12_345, b"written").unwrap();
+    let mut stream = Vec::new();
+    assert!(matches!(from.export("c", &mut stream), Err(Error::InUse(_))));
+    drop(device);
+    stream.clear();
+    from.export("c", &mut stream).unwrap();
+    to.import("c", &mut stream.as_slice()).unwrap();
+    let arrived = to.blocks();
+    assert_eq!((arrived[0].uuid, arrived[0].bytes), (made.uuid, 1 << 20));
+    let mut read = [0; 7];
+    to.open(client(&to), "d").unwrap().read(12_345, &mut read).unwrap();
+    assert_eq!(&read, b"written");
+}
+
+#[test]
+fn a_stream_that_is_damaged_or_ends_early_leaves_nothing() {
+    let from = directory(u64::MAX);
+    fill(&from, 50);
+    let mut stream = Vec::new();
+    from.export("c", &mut stream).unwrap();
+    for at in (0..stream.len()).step_by(997).chain([stream.len() - 1]) {
+        let to = directory(u64::MAX);
+        let mut damaged = stream.clone();
+        damaged[at] ^= 1;
+        assert!(matches!(to.import("c", &mut damaged.as_slice()), Err(Error::Stream(_))), "{at}");
+        assert!(to.import("c", &mut &stream[..at]).is_err(), "ends at {at}");
+        assert!(to.pools().unwrap().is_empty());
+        assert_eq!(to.client("c").unwrap().statistics.used_pages, 0);
+        to.import("c", &mut stream.as_slice()).unwrap();
+        assert_eq!(contents(&to), contents(&from), "a second try works");
+    }
+}
+
+#[test]
+fn an_import_without_room_leaves_nothing() {
+    let (from, to) = (directory(u64::MAX), directory(20));
+    fill(&from, 50);
+    let mut stream = Vec::new();
+    from.export("c", &mut stream).unwrap();
+    assert!(matches!(to.import("c", &mut stream.as_slice()), Err(Error::NoRoom(_))));
+    assert!(to.pools().unwrap().is_empty());
+    to.set_target("c", u64::MAX).unwrap();
+    to.import("c", &mut stream.as_slice()).unwrap();
+    assert!(matches!(to.import("c", &mut stream.as_slice()), Err(Error::NotEmpty(_))));
+}
+
+#[test]
+fn a_sink_that_fails_changes_nothing() {
+    struct Full(usize);
+    impl Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::StorageFull)?;
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let from = directory(u64::MAX);
+    let pool = fill(&from, 50);
+    assert!(matches!(from.export("c", &mut Full(5000)), Err(Error::Io(_))));
+    assert_eq!(from.store().put(pool, Key::new(0, 0), &[7]), Put::Stored, "it goes on");
+    let mut value = [0; 1];
+    assert_eq!(from.store().get(pool, Key::new(0, 0), &mut value).unwrap(), Get::Hit(1));
+    assert!(matches!(from.export_rest("c", &mut Vec::new()), Err(Error::NotFrozen(_))));
+}

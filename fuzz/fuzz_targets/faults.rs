@@ -1,0 +1,5 @@
+//! Messages of userfaultfd.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| spillway_sim::inputs::read("faults", bytes));

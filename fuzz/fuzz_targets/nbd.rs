@@ -1,0 +1,5 @@
+//! NBD's options and requests.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| spillway_sim::inputs::read("nbd", bytes));

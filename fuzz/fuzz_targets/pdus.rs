@@ -1,0 +1,5 @@
+//! PDUs of NVMe/TCP, both directions.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| spillway_sim::inputs::read("pdus", bytes));

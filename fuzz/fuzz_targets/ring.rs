@@ -1,0 +1,5 @@
+//! The ring's handshake.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| spillway_sim::inputs::read("ring", bytes));

@@ -1,0 +1,5 @@
+//! Commands, completions and their data.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| spillway_sim::inputs::read("structures", bytes));

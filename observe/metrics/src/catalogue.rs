@@ -1,0 +1,185 @@
+//! What is measured.
+
+use spillway_types::{PAGE_BYTES, Statistics};
+
+/// How a metric's value moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It only grows, from the start of the daemon or of its store.
+    Counter,
+    /// It rises and falls.
+    Gauge,
+}
+
+/// One metric over samples of `T`.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric<T> {
+    /// Its name, base unit last.
+    pub name: &'static str,
+    /// How it moves.
+    pub kind: Kind,
+    /// What it means.
+    pub help: &'static str,
+    /// Its value; none when there is no such thing, as a target without a limit.
+    pub value: fn(&T) -> Option<u64>,
+}
+
+/// The whole daemon at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    /// The store.
+    pub store: StoreSample,
+    /// Each client.
+    pub clients: Vec<ClientSample>,
+}
+
+/// The store at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StoreSample {
+    /// Most bytes that it may take.
+    pub capacity_bytes: u64,
+    /// Bytes that it takes, index included.
+    pub memory_bytes: u64,
+    /// Of these, bytes of free frames.
+    pub free_frame_bytes: u64,
+    /// Bytes of pages in files.
+    pub disk_bytes: u64,
+    /// Pages that are one word all over and take no frame.
+    pub same_filled_pages: u64,
+    /// Pages that are packed.
+    pub compressed_pages: u64,
+    /// Pools.
+    pub pools: u64,
+    /// Block devices.
+    pub blocks: u64,
+    /// Whether memory is locked against paging.
+    pub memory_locked: bool,
+    /// How often the daemon was started again with its store kept.
+    pub restarts: u64,
+    /// Since the daemon started, seconds.
+    pub uptime_seconds: u64,
+}
+
+/// A client at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct ClientSample {
+    /// Its name.
+    pub name: String,
+    /// Its counters.
+    pub statistics: Statistics,
+    /// Connections that it has.
+    pub connections: u32,
+}
+
+const fn pages(count: u64) -> Option<u64> {
+    Some(count.saturating_mul(PAGE_BYTES as u64))
+}
+
+const fn gauge<T>(
+    name: &'static str,
+    help: &'static str,
+    value: fn(&T) -> Option<u64>,
+) -> Metric<T> {
+    Metric { name, kind: Kind::Gauge, help, value }
+}
+
+const fn counter<T>(
+    name: &'static str,
+    help: &'static str,
+    value: fn(&T) -> Option<u64>,
+) -> Metric<T> {
+    Metric { name, kind: Kind::Counter, help, value }
+}
+
+/// Metrics of the daemon and its store.
+pub(crate) const STORE: [Metric<StoreSample>; 11] = [
+    gauge("spillway_store_capacity_bytes", "Most memory that the store may take.", |s| {
+        Some(s.capacity_bytes)
+    }),
+    gauge(
+        "spillway_store_memory_bytes",
+        "Memory that the store takes: frames, index and what is set aside for block devices.",
+        |s| Some(s.memory_bytes),
+    ),
+    gauge(
+        "spillway_store_free_frame_bytes",
+        "Of the memory that the store takes, what is free for the next put or set aside.",
+        |s| Some(s.free_frame_bytes),
+    ),
+    gauge("spillway_store_disk_bytes", "Pages in the disk tier.", |s| Some(s.disk_bytes)),
+    gauge(
+        "spillway_store_same_filled_bytes",
+        "Pages that are one word all over and take no memory, at full size.",
+        |s| pages(s.same_filled_pages),
+    ),
+    gauge("spillway_store_compressed_bytes", "Pages that are packed, at full size.", |s| {
+        pages(s.compressed_pages)
+    }),
+    gauge("spillway_store_pools", "Pools.", |s| Some(s.pools)),
+    gauge("spillway_store_block_devices", "Block devices.", |s| Some(s.blocks)),
+    gauge("spillway_memory_locked", "1 when memory is locked against paging, else 0.", |s| {
+        Some(s.memory_locked as u64)
+    }),
+    counter(
+        "spillway_restarts_total",
+        "Starts of the daemon that took up the store of one before.",
+        |s| Some(s.restarts),
+    ),
+    gauge("spillway_uptime_seconds", "Since the daemon started.", |s| Some(s.uptime_seconds)),
+];
+
+/// Metrics of each client.
+pub(crate) const CLIENT: [Metric<ClientSample>; 15] = [
+    gauge("spillway_client_connections", "Connections of the client.", |c| {
+        Some(c.connections as u64)
+    }),
+    gauge("spillway_client_used_bytes", "What the client holds, in whole pages.", |c| {
+        pages(c.statistics.used_pages)
+    }),
+    gauge(
+        "spillway_client_target_bytes",
+        "What the client may hold; missing when there is no limit.",
+        |c| match c.statistics.target_pages {
+            u64::MAX => None,
+            target => pages(target),
+        },
+    ),
+    gauge("spillway_client_debt_bytes", "What the client holds beyond its target.", |c| {
+        pages(c.statistics.debt_pages())
+    }),
+    gauge("spillway_client_reserved_bytes", "Set aside for the client's block devices.", |c| {
+        pages(c.statistics.reserved_pages)
+    }),
+    counter("spillway_client_puts_total", "Puts asked for.", |c| Some(c.statistics.puts)),
+    counter("spillway_client_puts_stored_total", "Puts that stored their value.", |c| {
+        Some(c.statistics.puts_stored)
+    }),
+    counter(
+        "spillway_client_puts_refused_at_target_total",
+        "Puts refused because the client was at its target.",
+        |c| Some(c.statistics.puts_refused_at_target),
+    ),
+    counter(
+        "spillway_client_puts_refused_node_full_total",
+        "Puts refused because the store had no memory left.",
+        |c| Some(c.statistics.puts_refused_node_full),
+    ),
+    counter(
+        "spillway_client_puts_refused_other_total",
+        "Puts refused because the client was frozen or the value's length is not stored.",
+        |c| Some(c.statistics.puts_refused_other),
+    ),
+    counter("spillway_client_gets_total", "Gets asked for.", |c| Some(c.statistics.gets)),
+    counter("spillway_client_hits_total", "Gets that found a value.", |c| Some(c.statistics.hits)),
+    counter("spillway_client_misses_total", "Gets that found none.", |c| Some(c.statistics.misses)),
+    counter(
+        "spillway_client_flushed_bytes_total",
+        "Freed by flushes, pool destruction and failed overwrites, in whole pages.",
+        |c| pages(c.statistics.flushed_pages),
+    ),
+    counter(
+        "spillway_client_evicted_bytes_total",
+        "Ephemeral values dropped under pressure, in whole pages.",
+        |c| pages(c.statistics.evicted_pages),
+    ),
+];

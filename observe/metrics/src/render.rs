@@ -1,0 +1,121 @@
+//! The catalogue as text: for Prometheus, and for people.
+
+use std::fmt::Write;
+
+use crate::catalogue::{CLIENT, Kind, Metric, STORE, Sample};
+
+/// What kind of text [`render`] writes.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+impl Kind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+        }
+    }
+}
+
+/// Writes a sample in Prometheus' text format.
+pub fn render(sample: &Sample) -> String {
+    let mut out = String::new();
+    for metric in &STORE {
+        head(&mut out, metric);
+        line(&mut out, metric.name, "", (metric.value)(&sample.store));
+    }
+    for metric in &CLIENT {
+        head(&mut out, metric);
+        for client in &sample.clients {
+            let label = format!("{{client=\"{}\"}}", escaped(&client.name));
+            line(&mut out, metric.name, &label, (metric.value)(client));
+        }
+    }
+    out
+}
+
+fn head<T>(out: &mut String, metric: &Metric<T>) {
+    let Metric { name, kind, help, .. } = metric;
+    // Writing to a string does not fail.
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {}", kind.name());
+}
+
+fn line(out: &mut String, name: &str, label: &str, value: Option<u64>) {
+    if let Some(value) = value {
+        let _ = writeln!(out, "{name}{label} {value}");
+    }
+}
+
+/// A label's value with what the format gives a meaning put behind a backslash.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// Writes the catalogue in Markdown.
+pub fn document() -> String {
+    let mut out = String::from(
+        "# Metrics\n\n\
+         `GET /metrics` of the daemon's API gives these in Prometheus' text format. This page is made\n\
+         from the catalogue in observe/metrics (a test compares them).\n\n\
+         ## The daemon and its store\n\n",
+    );
+    table(&mut out, &STORE);
+    out.push_str("\n## Each client\n\nLabel `client`: its name.\n\n");
+    table(&mut out, &CLIENT);
+    out
+}
+
+fn table<T>(out: &mut String, metrics: &[Metric<T>]) {
+    out.push_str("| name | kind | meaning |\n|---|---|---|\n");
+    for Metric { name, kind, help, .. } in metrics {
+        let _ = writeln!(out, "| `{name}` | {} | {help} |", kind.name());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::catalogue::ClientSample;
+
+    #[test]
+    fn names_are_unique_and_end_in_their_unit() {
+        let rows = STORE.iter().map(|m| (m.name, m.kind));
+        let rows: Vec<_> = rows.chain(CLIENT.iter().map(|m| (m.name, m.kind))).collect();
+        let unique: HashSet<_> = rows.iter().map(|row| row.0).collect();
+        assert_eq!(unique.len(), rows.len());
+        for (name, kind) in rows {
+            assert!(name.starts_with("spillway_"), "{name}");
+            assert_eq!(kind == Kind::Counter, name.ends_with("_total"), "{name}");
+            assert!(!name.contains("pages"), "{name}: bytes are the base unit");
+        }
+    }
+
+    #[test]
+    fn a_sample_is_written_as_prometheus_reads_it() {
+        let mut client = ClientSample { name: "a\"b\\".into(), ..ClientSample::default() };
+        client.statistics.used_pages = 2;
+        client.statistics.target_pages = u64::MAX;
+        let text = render(&Sample { clients: vec![client], ..Sample::default() });
+        assert!(
+            text.contains("\nspillway_client_used_bytes{client=\"a\\\"b\\\\\"} 8192\n"),
+            "{text}"
+        );
+        assert!(!text.contains("spillway_client_target_bytes{"), "no limit is no value");
+        assert!(text.contains("# TYPE spillway_client_puts_total counter\n"));
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let (_, value) = line.rsplit_once(' ').unwrap();
+            value.parse::<u64>().unwrap();
+        }
+    }
+
+    #[test]
+    fn the_page_in_docs_is_the_catalogue() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
+        if std::env::var_os("SPILLWAY_WRITE_DOCS").is_some() {
+            std::fs::write(path, document()).unwrap();
+        }
+        let page = std::fs::read_to_string(path).unwrap();
+        assert!(page == document(), "docs/metrics.md differs: SPILLWAY_WRITE_DOCS=1 writes it");
+    }
+}

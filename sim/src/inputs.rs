@@ -1,0 +1,71 @@
+//! Bytes from outside, fed to whatever reads them: what the fuzzer runs (fuzz/), and the tests on the
+//! corpus that it left.
+//!
+//! Each of [`READERS`] takes any bytes and must come back: no panic, no endless loop, no memory beyond
+//! its bounds. Where something can be written again, it is, and must read as before.
+
+mod client;
+mod decoders;
+mod target;
+
+/// Takes any bytes.
+pub type Reader = fn(&[u8]);
+
+/// The readers, by the name of their fuzz target and of their folder of the corpus.
+pub const READERS: [(&str, Reader); 9] = [
+    ("pdus", decoders::pdus),
+    ("structures", decoders::structures),
+    ("authentication", decoders::authentication),
+    ("urls", decoders::urls),
+    ("faults", decoders::faults),
+    ("ring", decoders::ring),
+    ("nbd", decoders::nbd),
+    ("target", target::read),
+    ("client", client::read),
+];
+
+/// Lets the reader of this name take `bytes`.
+///
+/// # Panics
+/// When there is no such reader, and when what is read breaks a promise.
+pub fn read(name: &str, bytes: &[u8]) {
+    let reader = READERS.iter().find(|(its, _)| *its == name);
+    let (_, read) = reader.expect("a reader that is listed");
+    read(bytes);
+}
+
+/// Bytes that decide something, one after the other; zeros when they are used up.
+#[derive(Debug)]
+struct Source<'a>(&'a [u8]);
+
+impl<'a> Source<'a> {
+    fn take(&mut self, bytes: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(bytes.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+
+    fn byte(&mut self) -> u8 {
+        self.take(1).first().copied().unwrap_or(0)
+    }
+
+    fn word(&mut self) -> u32 {
+        let mut word = [0; 4];
+        let taken = self.take(4);
+        word[..taken.len()].copy_from_slice(taken);
+        u32::from_le_bytes(word)
+    }
+
+    /// A number that is small more often than not.
+    fn number(&mut self) -> u32 {
+        match self.byte() {
+            255 => self.word(),
+            254 => self.word() & 0xffff,
+            small => u32::from(small),
+        }
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
