@@ -1,0 +1,142 @@
+//! PDUs come back, and those that lie do not.
+
+use super::*;
+use crate::nvme::{Status, block};
+
+const LIMIT: usize = 1 << 16;
+
+/// ICReq of Linux 6.12's host, digests of both kinds asked for.
+#[test]
+fn reads_the_kernels_first_pdu() {
+    let mut bytes = [0; 128];
+    bytes[..8].copy_from_slice(&[0, 0, 128, 0, 128, 0, 0, 0]);
+    bytes[11] = 3;
+    let request = InitRequest { header_digest: true, data_digest: true, ..Default::default() };
+    let read = decode(&bytes, Framing::default(), LIMIT).unwrap();
+    assert_eq!(read, Some((Pdu::InitRequest(request), 128)));
+    let mut written = [0xff; 128];
+    assert_eq!(Pdu::InitRequest(request).encode(Framing::default(), &mut written), Ok(128));
+    assert_eq!(written, bytes);
+}
+
+fn samples(data: &[u8]) -> Vec<Pdu<'_>> {
+    let transfer = Transfer {
+        command: 1,
+        tag: 2,
+        offset: 3,
+        bytes: data.len() as u32,
+        last: true,
+        success: false,
+    };
+    vec![
+        Pdu::InitResponse(InitResponse { host_data_bytes_max: 131_072, ..Default::default() }),
+        Pdu::HostTerminate(Terminate { status: 1, detail: 4 }),
+        Pdu::ControllerTerminate(Terminate { status: 5, detail: 0 }),
+        Pdu::Command(Command::new(block::WRITE, 7, 1), data),
+        Pdu::Command(Command::new(block::FLUSH, 8, 1), &[]),
+        Pdu::Response(Completion { id: 7, status: Status::CAPACITY, ..Default::default() }),
+        Pdu::HostData(transfer, data),
+        Pdu::ControllerData(Transfer { success: true, ..transfer }, data),
+        Pdu::ReadyToTransfer(ReadyToTransfer { command: 1, tag: 2, offset: 3, bytes: 4 }),
+    ]
+}
+
+#[test]
+fn every_pdu_comes_back_under_every_framing() {
+    let data: Vec<u8> = (0..500u32).map(|byte| byte as u8).collect();
+    for framing in framings() {
+        for pdu in samples(&data) {
+            let mut out = [0xee; 1024];
+            let length = pdu.encode(framing, &mut out).unwrap();
+            let read = decode(&out, framing, LIMIT).unwrap();
+            assert_eq!(read, Some((pdu, length)), "{framing:?}");
+            assert_eq!(decode(&out[..length - 1], framing, LIMIT), Ok(None));
+            assert!(pdu.encode(framing, &mut out[..length - 1]).is_err());
+        }
+    }
+}
+
+fn framings() -> Vec<Framing> {
+    let mut all = Vec::new();
+    for (header_digest, data_digest) in [(false, false), (true, false), (false, true), (true, true)]
+    {
+        for alignment in [0, 1, 7, 31] {
+            all.push(Framing { header_digest, data_digest, alignment });
+        }
+    }
+    all
+}
+
+#[test]
+fn a_changed_byte_is_seen_by_the_digests() {
+    let framing = Framing { header_digest: true, data_digest: true, alignment: 0 };
+    let mut out = [0; 1024];
+    let data = [5; 64];
+    let length = samples(&data)[3].encode(framing, &mut out).unwrap();
+    for (at, error) in [(20, Error::HeaderDigest), (length - 10, Error::DataDigest)] {
+        out[at] ^= 1;
+        assert_eq!(decode(&out, framing, LIMIT), Err(error));
+        out[at] ^= 1;
+    }
+    assert!(decode(&out, framing, LIMIT).is_ok());
+}
+
+#[test]
+fn lengths_that_lie_are_refused() {
+    let mut out = [0; 1024];
+    let data = [5; 64];
+    let length = samples(&data)[6].encode(Framing::default(), &mut out).unwrap();
+    let broken = |at: usize, value: u8| {
+        let mut bytes = out;
+        bytes[at] = value;
+        decode(&bytes, Framing::default(), LIMIT).map(|_| ())
+    };
+    assert_eq!(broken(0, 0x0a), Err(Error::PduType(0x0a)));
+    assert_eq!(broken(2, 23), Err(Error::PduField(2)));
+    assert_eq!(broken(3, 8), Err(Error::PduField(3)), "data inside the header");
+    assert_eq!(broken(3, 200), Err(Error::PduField(3)), "data beyond the PDU");
+    assert_eq!(broken(4, 10), Err(Error::PduField(4)), "shorter than its header");
+    assert_eq!(broken(16, 63), Err(Error::PduField(16)), "another length of the data");
+    assert!(matches!(broken(6, 2), Err(Error::PduLength { .. })));
+    assert_eq!(pdu_bytes(&out, LIMIT), Ok(Some(length)));
+    assert_eq!(pdu_bytes(&out[..7], LIMIT), Ok(None));
+}
+
+#[test]
+fn data_is_written_in_place() {
+    let framing = Framing { header_digest: true, data_digest: true, alignment: 3 };
+    let transfer =
+        Transfer { command: 4, tag: 0, offset: 0, bytes: 100, last: true, success: true };
+    let mut out = [0xaa; 256];
+    let at = transfer.begin_controller_data(framing, &mut out).unwrap();
+    assert_eq!(at, 32);
+    out[at..at + 100].fill(0x77);
+    let end = finish_data(&mut out, at..at + 100, framing).unwrap();
+    assert_eq!(end, framing.data_bytes(100));
+    let read = decode(&out, framing, LIMIT).unwrap();
+    assert_eq!(read, Some((Pdu::ControllerData(transfer, &[0x77; 100]), end)));
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_bytes_make_a_reader_panic(
+        mut bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300),
+        kind in 0u8..10,
+        length in 0u32..300,
+        digests in 0u8..4,
+    ) {
+        if bytes.len() >= 8 {
+            bytes[0] = kind;
+            bytes[2] = [128, 128, 24, 24, 72, 24, 24, 24, 0, 24][usize::from(kind)];
+            bytes[4..8].copy_from_slice(&length.to_le_bytes());
+        }
+        let framing = Framing {
+            header_digest: digests & 1 != 0,
+            data_digest: digests & 2 != 0,
+            alignment: 0,
+        };
+        if let Ok(Some((_, taken))) = decode(&bytes, framing, LIMIT) {
+            assert!(taken <= bytes.len());
+        }
+    }
+}
