@@ -84,6 +84,12 @@ impl Client {
         self.domain.load(Ordering::Relaxed) as u16
     }
 
+    /// Whether `pages` more stay within the target, at this moment.
+    #[inline]
+    pub(crate) fn has_room(&self, pages: u64) -> bool {
+        self.used_pages().saturating_add(pages) <= self.target_pages()
+    }
+
     /// Charges `pages` if they stay within the target. Test and charge are one step, so that no
     /// race takes `used` past the target.
     #[inline]

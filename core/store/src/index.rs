@@ -168,12 +168,13 @@ impl Root {
 
 /// The index of a shard, and the memory of its slots. Guarded by the shard's lock.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Index {
-    leaves: GrowArray<Leaf>,
-    buckets: GrowArray<u32>,
-    runs: GrowArray<AtomicU64>,
-    /// Buckets in use.
+    /// Buckets in use. What a lookup reads comes first, in the lines of the lock.
     bucket_count: u32,
+    buckets: GrowArray<u32>,
+    leaves: GrowArray<Leaf>,
+    runs: GrowArray<AtomicU64>,
     leaf_free: u32,
     /// Leaves ever made, with number 0. Also noted in leaf 0.
     leaf_high: u32,

@@ -8,6 +8,7 @@ use crate::config::Dedup;
 use crate::index::Index;
 use crate::migrate::Flushed;
 use crate::pools::Access;
+use crate::reserved::PREPAID;
 use crate::scratch::Scratch;
 use crate::shard::Position;
 use crate::slot::{Place, Slot};
@@ -19,6 +20,12 @@ const EVICTIONS_MAX: usize = 256;
 /// Free frames that are given up when the index cannot grow: each of its three arrays may want a
 /// page, and the root's shard too.
 const INDEX_ROOM_FRAMES: usize = 8;
+
+/// The lane that a task on this core takes frames from. What it frees again is mostly its own, so
+/// that cores seldom meet at a lane.
+fn lane() -> usize {
+    rustix::thread::sched_getcpu()
+}
 
 /// Where a value was copied to.
 #[derive(Clone, Copy, Debug)]
@@ -67,15 +74,14 @@ impl Store {
             return self.refuse(pool, access, &at, Refusal::Frozen);
         }
         let pages = billed_pages(value.len());
-        let Some(charged) = self.charge(pool, access, &at, pages) else {
+        if !self.has_room(pool, access, &at, pages) {
             return self.refuse(pool, access, &at, Refusal::AtTarget);
-        };
-        let Some(Placed { place, shared }) = self.place(access, at.shard, value, scratch) else {
-            self.refund(access.payer(), charged);
+        }
+        let Some(Placed { place, shared }) = self.place(access, lane(), value, scratch) else {
             return self.refuse(pool, access, &at, Refusal::NodeFull);
         };
         let slot = Slot::new(place, access.payer()).with_listed(!shared && !access.is_reserved());
-        let mut published = self.publish(pool, access, &at, slot, pages, charged);
+        let mut published = self.publish(pool, access, &at, slot, pages);
         for _ in 0..EVICTIONS_MAX {
             // Without room for the entry: frames make room for the index.
             let full = published == Err(Refusal::NodeFull);
@@ -83,31 +89,30 @@ impl Store {
             {
                 break;
             }
-            published = self.publish(pool, access, &at, slot, pages, charged);
+            published = self.publish(pool, access, &at, slot, pages);
         }
         match published {
             Ok(()) => Put::Stored,
             Err(reason) => {
                 self.free_place(slot);
-                self.refund(access.payer(), charged);
                 self.refuse(pool, access, &at, reason)
             }
         }
     }
 
-    /// Charges the client for a value of `pages`. At the target, pages that a value takes over from
-    /// the one that it replaces are not charged again. Gives the pages charged, or `None`.
-    fn charge(&self, pool: PoolId, access: Access, at: &Position, pages: u64) -> Option<u64> {
+    /// Whether a value of `pages` fits, before it is copied. Nothing is charged yet: what is known
+    /// only when the value is published, that it replaces another, saves two writes to a word that
+    /// all of the client's threads share. [`Self::publish`] has the last word.
+    fn has_room(&self, pool: PoolId, access: Access, at: &Position, pages: u64) -> bool {
         if access.is_reserved() {
-            return self.is_prepaid(pool, at).then_some(pages);
+            return self.is_prepaid(pool, at);
         }
         let client = &self.clients[usize::from(access.client)];
-        if client.charge(pages) {
-            return Some(pages);
+        if client.has_room(pages) {
+            return true;
         }
         let held = self.held_pages(pool, access, at);
-        let more = pages.saturating_sub(held);
-        (held != 0 && (more == 0 || client.charge(more))).then_some(more)
+        held != 0 && (held >= pages || client.has_room(pages - held))
     }
 
     /// Pages that the client is billed for under a handle now.
@@ -212,25 +217,23 @@ impl Store {
         at: &Position,
         slot: Slot,
         pages: u64,
-        charged: u64,
     ) -> Result<(), Refusal> {
         let payer = access.payer();
         let client = &self.clients[usize::from(access.client)];
         let (mut index, leaf) = self.lock_leaf(at)?;
         let old = index.slot(leaf, at.index);
         let old_pages = self.pages_of(old);
-        // What was not charged yet comes from the value that is replaced, or else anew.
-        let missing = pages - charged;
-        let own_pages = if old.owner() == payer { old_pages } else { 0 };
-        let taken_over = if missing <= own_pages { missing } else { 0 };
+        // Pages are taken over from the value that is replaced, if the same client paid for it.
+        let taken_over = if old.owner() == payer { old_pages.min(pages) } else { 0 };
+        let more = if payer == PREPAID { 0 } else { pages - taken_over };
         let verdict = if !self.pools.is_live(pool) {
             Err(Refusal::NoPool)
         } else if client.frozen.load(Ordering::Acquire) != 0 {
             Err(Refusal::Frozen)
-        } else if taken_over < missing && !client.charge(missing) {
+        } else if more != 0 && !client.charge(more) {
             Err(Refusal::AtTarget)
         } else if !index.set(leaf, at.index, slot, self.budget()) {
-            client.refund(missing - taken_over);
+            client.refund(more);
             Err(Refusal::NodeFull)
         } else {
             Ok(())

@@ -2,7 +2,7 @@
 
 use spillway_tiers::blade::Blade;
 use spillway_tiers::sync::{AtomicU64, Lock, Ordering};
-use spillway_tiers::{Arena, Backing, Budget, Cells, Files, GrowArray, Large, Table, Use};
+use spillway_tiers::{Apart, Arena, Backing, Budget, Cells, Files, GrowArray, Large, Table, Use};
 use spillway_types::{ClientId, PAGE_BYTES, Statistics};
 
 use crate::client::{Client, ClientInfo, ClientShard, client_id, client_number};
@@ -32,7 +32,7 @@ pub struct Store {
     pub(crate) cells: Cells,
     pub(crate) files: Option<Files>,
     pub(crate) blade: Option<Blade>,
-    pub(crate) shards: Box<[Lock<Index>]>,
+    pub(crate) shards: Box<[Apart<Lock<Index>>]>,
     pub(crate) tables: Tables,
     pub(crate) clients: Table<Client>,
     /// No client has a number beyond this.
@@ -98,7 +98,11 @@ impl Store {
             cells: Cells::default(),
             files,
             blade: None,
-            shards: tables.index(&config).into_iter().map(Lock::new).collect(),
+            shards: tables
+                .index(&config)
+                .into_iter()
+                .map(|index| Apart(Lock::new(index)))
+                .collect(),
             seed: tables.seed(),
             instance: tables.instance(),
             tables,

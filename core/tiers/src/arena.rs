@@ -11,6 +11,7 @@ use core::ops::Deref;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use crate::apart::Apart;
 use crate::dedup::Shared;
 use crate::meta::Meta;
 use crate::region::{Backing, Budget, GrowArray, Region, Use, Zeroed, zeroed_slice};
@@ -64,11 +65,6 @@ struct Spare {
     high: u32,
     committed_bytes: usize,
 }
-
-/// A cache line, so that neighbours in an array do not share one.
-#[derive(Debug)]
-#[repr(align(128))]
-struct Apart<T>(T);
 
 /// The memory that values lie in.
 #[derive(Debug)]

@@ -4,6 +4,7 @@
 //! packs pages with LZ4, keeps pages in files and sends them to blades. All of it runs on bare tasks inside foreign
 //! programs: no thread-local storage, no libc calls, no allocation after opening.
 
+mod apart;
 mod arena;
 pub mod blade;
 mod cells;
@@ -17,6 +18,7 @@ mod region;
 pub mod sync;
 mod uniform;
 
+pub use apart::Apart;
 pub use arena::{Arena, CHUNK_BYTES, NONE, Pinned, RESERVES_MAX};
 pub use cells::{CELL_BYTES_MAX, CellPin, Cells, Claims};
 pub use file::{FILES_MAX, Files, SLOTS_MAX, SlotRead, WRITE_PAGES_MAX, Written};

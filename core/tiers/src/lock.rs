@@ -20,6 +20,7 @@ const SPINS: u32 = 100;
 
 /// Guards a value. No poisoning: the program aborts on panic.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub struct Lock<T> {
     state: AtomicU32,
     value: UnsafeCell<T>,

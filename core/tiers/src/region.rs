@@ -1,7 +1,6 @@
 //! Mapped address ranges that grow on demand, and the budget that bounds them.
 
 use core::ffi::c_void;
-use core::marker::PhantomData;
 use core::ptr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -268,14 +267,21 @@ pub fn zeroed_slice<T: Zeroed>(len: usize) -> Box<[T]> {
 
 /// An array of zeroed elements in a mapping of its own, which grows without moving.
 #[derive(Debug)]
+#[repr(C)]
 pub struct GrowArray<T> {
+    /// What every access reads comes first.
+    base: *mut T,
+    committed_bytes: AtomicU64,
     region: Arc<Region>,
     /// Which part of the region is the array's, bytes.
     start: usize,
     bytes: usize,
-    committed_bytes: AtomicU64,
-    element: PhantomData<T>,
 }
+
+// SAFETY: the array owns its part of the region, as a boxed slice would.
+unsafe impl<T: Send> Send for GrowArray<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for GrowArray<T> {}
 
 impl<T: Zeroed> GrowArray<T> {
     /// Room for `most` elements in a region of its own; none is there yet.
@@ -294,7 +300,9 @@ impl<T: Zeroed> GrowArray<T> {
         *next += bytes;
         assert!(*next <= region.bytes());
         let committed_bytes = AtomicU64::new(0);
-        Self { region: region.clone(), start, bytes, committed_bytes, element: PhantomData }
+        // SAFETY: just checked to lie within the region.
+        let base = unsafe { region.base().add(start).cast() };
+        Self { base, committed_bytes, region: region.clone(), start, bytes }
     }
 
     /// Bytes that [`Self::within`] takes for `most` elements.
@@ -364,12 +372,6 @@ impl<T: Zeroed> GrowArray<T> {
         self.bytes / size_of::<T>()
     }
 
-    #[inline(always)]
-    fn base(&self) -> *mut T {
-        // SAFETY: the part lies within the region, as was checked when it was made.
-        unsafe { self.region.base().add(self.start).cast() }
-    }
-
     /// Elements that can be used.
     #[inline(always)]
     pub fn len(&self) -> usize {
@@ -389,7 +391,7 @@ impl<T: Zeroed> GrowArray<T> {
     pub fn get(&self, at: usize) -> &T {
         assert!(at < self.len());
         // SAFETY: committed memory, zeroed or written as T, aligned as mappings are.
-        unsafe { &*self.base().add(at) }
+        unsafe { &*self.base.add(at) }
     }
 
     /// The element at `at`, to change.
@@ -400,7 +402,7 @@ impl<T: Zeroed> GrowArray<T> {
     pub fn get_mut(&mut self, at: usize) -> &mut T {
         assert!(at < self.len());
         // SAFETY: as in `get`; the array is borrowed mutably.
-        unsafe { &mut *self.base().add(at) }
+        unsafe { &mut *self.base.add(at) }
     }
 }
 
