@@ -118,7 +118,7 @@ pub(crate) const STORE: [Metric<StoreSample>; 11] = [
     gauge("spillway_store_pools", "Pools.", |s| Some(s.pools)),
     gauge("spillway_store_block_devices", "Block devices.", |s| Some(s.blocks)),
     gauge("spillway_memory_locked", "1 when memory is locked against paging, else 0.", |s| {
-        Some(s.memory_locked as u64)
+        Some(u64::from(s.memory_locked))
     }),
     counter(
         "spillway_restarts_total",
@@ -131,7 +131,7 @@ pub(crate) const STORE: [Metric<StoreSample>; 11] = [
 /// Metrics of each client.
 pub(crate) const CLIENT: [Metric<ClientSample>; 15] = [
     gauge("spillway_client_connections", "Connections of the client.", |c| {
-        Some(c.connections as u64)
+        Some(u64::from(c.connections))
     }),
     gauge("spillway_client_used_bytes", "What the client holds, in whole pages.", |c| {
         pages(c.statistics.used_pages)
