@@ -130,7 +130,7 @@ fn what_was_acknowledged_survives_kills_at_random_points() {
     println!("seed {seed}");
     let mut rng = StdRng::seed_from_u64(seed);
     let daemon = Daemon::start(&["store.capacity=64M", "unnamed.users=same"]);
-    let mut number = 0;
+    let mut identity = None;
     let mut workers: Vec<_> = (0..THREADS)
         .map(|thread| Worker {
             thread,
@@ -142,15 +142,13 @@ fn what_was_acknowledged_survives_kills_at_random_points() {
     let mut slowest = Duration::ZERO;
     for kill in 0..kills {
         let store = daemon.connect(BACK);
-        let pool = if kill == 0 {
-            store.open_pool(PoolSpec::PERSISTENT).unwrap()
-        } else {
-            let pools = store.pools().unwrap();
-            assert_eq!(pools.len(), 1, "kill {kill}: the pool is there again");
-            assert_eq!(pools[0].pool.number(), number);
-            pools[0].pool
-        };
-        number = pool.number();
+        if kill == 0 {
+            store.open_pool(PoolSpec::PERSISTENT).unwrap();
+        }
+        let pools = store.pools().unwrap();
+        assert_eq!(pools.len(), 1, "kill {kill}: the pool is there, and no other");
+        assert_eq!(*identity.get_or_insert(pools[0].identity), pools[0].identity);
+        let pool = pools[0].pool;
         if kill % 10 == 0 {
             workers.iter_mut().for_each(|worker| worker.verify(&*store, pool));
         }

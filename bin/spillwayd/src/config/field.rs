@@ -59,9 +59,10 @@ impl<T> Field<T> {
                 size(value).filter(|it| (*min..=*max).contains(it)).map(|it| *at(section) = it)
             }
             Self::OptionalSize(at) => match text {
-                Some("none") => Some(*at(section) = None),
-                _ => size(value).map(|it| *at(section) = Some(it)),
-            },
+                Some("none") => Some(None),
+                _ => size(value).map(Some),
+            }
+            .map(|it| *at(section) = it),
             Self::Count(at, min, max) => count(value, *min, *max).map(|it| *at(section) = it),
             Self::OptionalCount(at, min, max) => {
                 count(value, *min, *max).map(|it| *at(section) = Some(it))
@@ -71,9 +72,10 @@ impl<T> Field<T> {
                 *at(section) = (it != NOTHING).then(|| PathBuf::from(it));
             }),
             Self::Address(at) => match text {
-                Some(NOTHING) => Some(*at(section) = None),
-                text => text.and_then(|it| it.parse().ok()).map(|it| *at(section) = Some(it)),
-            },
+                Some(NOTHING) => Some(None),
+                text => text.and_then(|it| it.parse().ok()).map(Some),
+            }
+            .map(|it| *at(section) = it),
             Self::Text(at) => text.map(|it| it.clone_into(at(section))),
             Self::Texts(at) => texts(value).map(|it| *at(section) = it),
             Self::Lock(at) => text.and_then(|it| word(&LOCKS, it)).map(|it| *at(section) = it),
