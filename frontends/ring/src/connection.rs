@@ -199,8 +199,8 @@ impl Ring<'_> {
             *place = Some((command.id, self.session.begin(self.region, &command)));
         }
         let mut shown = [const { None }; STEP as usize];
-        for (begun, shown) in begun.into_iter().flatten().zip(&mut shown) {
-            let (id, begun) = begun;
+        for (place, shown) in begun[..count as usize].iter_mut().zip(&mut shown) {
+            let Some((id, begun)) = place.take() else { break };
             let (status, result, held) = self.session.finish(self.region, begun);
             *shown = held;
             let number = self.taken;

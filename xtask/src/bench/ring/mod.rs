@@ -30,8 +30,10 @@ const HELD_BYTES: usize = 128 << 20;
 const SHORT_VALUES: usize = 100_000;
 /// Operations between two looks at the clock.
 const STRIDE: usize = 256;
-/// How long a side is measured in one round.
-const SPAN: Duration = Duration::from_millis(150);
+/// How long a side is measured at a time, and how often in one round: many short times, so that what
+/// disturbs the machine now and then does not reach the median.
+const SPAN: Duration = Duration::from_millis(30);
+const SPANS: usize = 5;
 /// Operations in flight of the deep cells.
 pub const DEEP: usize = 16;
 /// How long idle processes are watched.
@@ -119,9 +121,11 @@ fn rates(report: &mut Report, cells: &[&Cell]) -> anyhow::Result<()> {
     for round in 1..=rounds {
         eprintln!("round {round} of {rounds}: values of {bytes} bytes");
         for (cell, samples) in cells.iter().zip(&mut samples) {
-            for ((name, side), samples) in sides.iter_mut().zip(samples) {
-                go_on()?;
-                samples.push(rate(&mut **side, cell, &order).context(*name)?);
+            for _ in 0..SPANS {
+                for ((name, side), samples) in sides.iter_mut().zip(&mut *samples) {
+                    go_on()?;
+                    samples.push(rate(&mut **side, cell, &order).context(*name)?);
+                }
             }
         }
     }
