@@ -154,7 +154,9 @@ fn bad_commands_are_answered_as_the_standard_says() {
     ] {
         assert_eq!(raw.run(&store(offset, bytes)), Status::DESCRIPTOR_OFFSET, "{offset} {bytes}");
     }
+    // A refused put leaves nothing under its key.
     assert_eq!(raw.run(&store(0, 0)), Status::VALUE_SIZE);
+    assert_eq!(raw.run(&kv::with_key(kv::io::EXIST, 1, 1, key)), Status::KEY_NOT_FOUND);
     let wrong = |change: &dyn Fn(&mut Command)| {
         let mut command = store(0, 4096);
         change(&mut command);
@@ -170,6 +172,7 @@ fn bad_commands_are_answered_as_the_standard_says() {
     assert_eq!(raw.run(&wrong(&|c| c.namespace = 2)), Status::INVALID_NAMESPACE);
     assert_eq!(raw.run(&wrong(&|c| c.namespace = u32::MAX)), Status::INVALID_NAMESPACE);
     // A value of a page does not fit where half a page is asked for.
+    assert_eq!(raw.run(&store(0, 4096)), Status::SUCCESS);
     let mut get = kv::retrieve(kv::io::RETRIEVE, 1, 1, key, 2048);
     get.data = data(0, 2048);
     raw.region.write(0, &[9; 4096]);
