@@ -40,7 +40,7 @@ fn value_of(thread: u64, index: u32, version: u64) -> Vec<u8> {
         _ => 4096,
     };
     let mut value = vec![0; length];
-    if version % 3 == 0 {
+    if version.is_multiple_of(3) {
         value.fill(version as u8);
     } else {
         rng.fill(&mut value[..]);
