@@ -14,7 +14,6 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use nix::sys::signal::{SigSet, Signal};
@@ -38,9 +37,8 @@ const MESSAGE_FDS_MAX: usize = 16;
 const MESSAGE_BYTES_MAX: usize = 4096;
 /// The first descriptor that is handed over, as systemd has it.
 const LISTEN_FDS_START: i32 = 3;
-/// A daemon that ends so often within [`SPELL`] is not started again.
-const DEATHS_MAX: usize = 10;
-const SPELL: Duration = Duration::from_secs(10);
+/// A daemon that dies so often in a row before it is ready is not started again.
+const DEATHS_MAX: u32 = 5;
 
 /// Whether no service manager keeps what the daemon hands over, nor has handed over sockets itself.
 pub fn is_needed() -> bool {
@@ -62,7 +60,7 @@ pub fn run(lock: Lock) -> anyhow::Result<ExitCode> {
         SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     rustix::thread::set_name(c"spillway-keeper")?;
     let mut keeper = Keeper::new(signals)?;
-    let mut deaths = Vec::new();
+    let mut deaths = 0;
     loop {
         let status = keeper.watch(&signals_fd)?;
         if let Some(code) = status.code() {
@@ -71,11 +69,10 @@ pub fn run(lock: Lock) -> anyhow::Result<ExitCode> {
         if keeper.stopping {
             return Ok(ExitCode::SUCCESS);
         }
-        deaths.push(Instant::now());
-        deaths.retain(|death: &Instant| death.elapsed() < SPELL);
+        deaths = if std::mem::take(&mut keeper.ready) { 0 } else { deaths + 1 };
         ensure!(
-            deaths.len() < DEATHS_MAX,
-            "the daemon ended {DEATHS_MAX} times in a row ({status})"
+            deaths < DEATHS_MAX,
+            "the daemon died {DEATHS_MAX} times before it was ready ({status})"
         );
         eprintln!("spillwayd: the daemon ended ({status}); it is started again with its store");
         keeper.child = keeper.start()?;
@@ -95,6 +92,8 @@ struct Keeper {
     /// What is locked until the daemon does that itself.
     held: Vec<Held>,
     child: Child,
+    /// Whether it has said that it serves.
+    ready: bool,
     stopping: bool,
 }
 
@@ -118,6 +117,7 @@ impl Keeper {
             kept: Vec::new(),
             held: Vec::new(),
             child,
+            ready: false,
             stopping: false,
         })
     }
@@ -199,6 +199,7 @@ impl Keeper {
     /// Does what a message says, as systemd would; what is unknown is passed over.
     fn follow(&mut self, text: &str, fds: Vec<OwnedFd>) {
         if text.lines().any(|line| line == "READY=1") {
+            self.ready = true;
             self.held.clear();
         }
         let name = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).unwrap_or("stored");
