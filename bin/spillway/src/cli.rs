@@ -69,7 +69,7 @@ pub struct Run {
     pub disk: Option<PathBuf>,
 
     /// Memory of another process or host for the pages that the store does not take: ring:PATH or
-    /// nvme+tcp://HOST[:PORT]. The store is then a quarter of --local, at least 8M, if --store does
+    /// nvme+tcp://HOST:PORT. The store is then a quarter of --local, at least 8M, if --store does
     /// not say otherwise. See docs/blades.md.
     #[arg(long, value_name = "URL")]
     pub blade: Option<String>,

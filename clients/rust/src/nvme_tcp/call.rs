@@ -13,7 +13,7 @@
 //! | destroy or leave a pool | yes | gone is gone: the second time may answer that there is no such pool |
 //!
 //! A write that fails for good leaves its key in doubt: the target may hold the new value, the old
-//! one or none, and no later get may find the old one (rule P2 of tmem). See [`super::doubt`].
+//! one or none, and no later get may find the old one (rule P2 of tmem). See `doubt`.
 
 use spillway_types::{Key, PoolSpec};
 

@@ -13,8 +13,8 @@
 //!
 //! - A value that was acknowledged comes back or gives an error; another never comes: commands are
 //!   sent again only where that is safe ([`call`]), keys whose last write failed are deleted before
-//!   anything else ([`doubt`]), and pools are told apart from those of a target that was restarted
-//!   empty ([`pools`]).
+//!   anything else (`doubt`), and pools are told apart from those of a target that was restarted
+//!   empty (`pools`).
 //! - A call ends within its time, whatever the target does ([`settings::Settings`]).
 //! - A hostile target can withhold or invent answers, but not write outside of the room that it was
 //!   given, nor make the session grow ([`queue`]).
