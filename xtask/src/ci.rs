@@ -36,6 +36,9 @@ pub fn run() -> anyhow::Result<()> {
     })?;
     step("end-to-end tests", || {
         cargo(&["build", "--workspace", "--release", "--locked"])?;
+        // Servers that some of the tests start.
+        let servers = ["build", "--release", "--locked", "--examples"];
+        cargo(&[&servers[..], &["-p", "spillway-nbd", "-p", "spillway-nvme-tcp"]].concat())?;
         let target = MetadataCommand::new().no_deps().exec()?.target_directory;
         let mut command = Command::new("lab/run-all");
         command.env("SPILLWAY", target.join("release/spillway"));
