@@ -10,7 +10,7 @@ export PATH := $(HOME)/.cargo/bin:$(CURDIR)/target/tools:$(PATH)
 
 demo: tools
 	@lab/setup demo
-	@cargo build --release --locked --package spillway --package spillway-preload --package spillwayd
+	@cargo build --release --locked --package spillway --package spillway-preload
 	@lab/demo
 
 test: tools
