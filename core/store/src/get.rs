@@ -80,14 +80,6 @@ struct Look {
     room: usize,
     /// The first look of a get is counted.
     first: bool,
-    /// A part of a longer value will do.
-    part: bool,
-}
-
-impl Look {
-    const fn new(room: usize) -> Self {
-        Self { room, first: true, part: false }
-    }
 }
 
 /// A stored page, readable as long as this lives, even when it is flushed meanwhile.
@@ -107,6 +99,7 @@ pub struct Value<'a> {
     store: &'a Store,
     pool: PoolId,
     key: Key,
+    room: usize,
     held: Held<'a>,
 }
 
@@ -122,13 +115,18 @@ impl<'a> Value<'a> {
         scratch: &mut PageBuf,
         mut take: impl FnMut(usize, &[u8]),
     ) -> Result<(Get, Shown<'a>), Error> {
-        let Self { store, pool, key, held } = self;
-        if let Held::Disk(_) | Held::Blade(_) = held {
-            let Some(page) = store.page_of(held, pool, key, scratch)? else {
-                return Ok((Get::Miss, Shown(Held::Miss)));
-            };
-            take(0, &*page);
-            return Ok((Get::Hit(PAGE_BYTES), Shown(Held::Miss)));
+        let Self { store, pool, key, room, mut held } = self;
+        while let Held::Disk(_) | Held::Blade(_) = held {
+            match store.page_of(held, pool, key, scratch) {
+                Ok(Some(page)) => {
+                    take(0, &*page);
+                    return Ok((Get::Hit(PAGE_BYTES), Shown(Held::Miss)));
+                }
+                Ok(None) => return Ok((Get::Miss, Shown(Held::Miss))),
+                // A value of another length took the page's place meanwhile.
+                Err(Error::NotAPage(_)) => held = store.hold(pool, key, room, false)?,
+                Err(error) => return Err(error),
+            }
         }
         let got = held.show(scratch, &mut take)?;
         Ok((got, Shown(held)))
@@ -212,11 +210,16 @@ impl Store {
         value: &mut [u8],
     ) -> Result<Get, Error> {
         let mut buffer = PageBuf::ZERO;
-        let Some(page) = self.page_of(held, pool, key, &mut buffer)? else {
-            return Ok(Get::Miss);
-        };
-        value[..PAGE_BYTES].copy_from_slice(&*page);
-        Ok(Get::Hit(PAGE_BYTES))
+        match self.page_of(held, pool, key, &mut buffer) {
+            Ok(Some(page)) => {
+                value[..PAGE_BYTES].copy_from_slice(&*page);
+                Ok(Get::Hit(PAGE_BYTES))
+            }
+            Ok(None) => Ok(Get::Miss),
+            // A value of another length took the page's place meanwhile.
+            Err(Error::NotAPage(_)) => self.get(pool, key, value),
+            Err(error) => Err(error),
+        }
     }
 
     /// A page where it lies: in its frame, or unpacked or read into `scratch`, or a page of zeros.
@@ -241,7 +244,7 @@ impl Store {
     /// As for [`Store::get`].
     pub fn look_up(&self, pool: PoolId, key: Key, room: usize) -> Result<Value<'_>, Error> {
         let held = self.hold(pool, key, room, true)?;
-        Ok(Value { store: self, pool, key, held })
+        Ok(Value { store: self, pool, key, room, held })
     }
 
     /// Shows a value of at most `room` bytes to `take`, as [`Value::show`] does, and removes it in the
@@ -261,7 +264,7 @@ impl Store {
         let mut tries = 0;
         loop {
             let (held, slot) =
-                self.hold_slot(pool, key, Look { first: tries == 0, ..Look::new(room) })?;
+                self.hold_slot(pool, key, Look { room, first: tries == 0 })?;
             let sum = if let Held::Disk(read) = &held { Some(read.sum()) } else { None };
             tries += 1;
             let shown = match &held {
@@ -311,44 +314,6 @@ impl Store {
         drop(index);
         self.finish(removed);
         true
-    }
-
-    /// Like [`Store::get`], but of a value that `value` has no room for, copies the first bytes and
-    /// leaves it in the pool. The length in the answer is the whole value's.
-    ///
-    /// # Errors
-    /// As for [`Store::get`].
-    pub fn get_part(&self, pool: PoolId, key: Key, value: &mut [u8]) -> Result<Get, Error> {
-        let mut scratch = PageBuf::ZERO;
-        let look = Look { part: true, ..Look::new(value.len()) };
-        let (held, _) = self.hold_slot(pool, key, look)?;
-        let mut copy = |offset: usize, part: &[u8]| {
-            let room = value.get_mut(offset..).unwrap_or(&mut []);
-            let length = part.len().min(room.len());
-            room[..length].copy_from_slice(&part[..length]);
-        };
-        if let Held::Disk(_) | Held::Blade(_) = held {
-            let Some(page) = self.page_of(held, pool, key, &mut scratch)? else {
-                return Ok(Get::Miss);
-            };
-            copy(0, &*page);
-            return Ok(Get::Hit(PAGE_BYTES));
-        }
-        held.show(&mut scratch, &mut copy)
-    }
-
-    /// Bytes of a value; `None` when there is none. It may be gone, or another, the next moment.
-    ///
-    /// # Errors
-    /// [`Error::NoPool`].
-    pub fn length_of(&self, pool: PoolId, key: Key) -> Result<Option<usize>, Error> {
-        let access = self.access(pool).ok_or(Error::NoPool)?;
-        let at = Position::new(access.pool, key, self.seed);
-        let index = self.shards[at.shard].lock();
-        if !self.pools.is_live(pool) {
-            return Err(Error::NoPool);
-        }
-        Ok(self.find(&index, &at).map(|(_, slot)| self.length(slot)))
     }
 
     /// Makes a held value a page.
@@ -407,7 +372,7 @@ impl Store {
         room: usize,
         first: bool,
     ) -> Result<Held<'_>, Error> {
-        self.hold_slot(pool, key, Look { first, ..Look::new(room) }).map(|(held, _)| held)
+        self.hold_slot(pool, key, Look { room, first }).map(|(held, _)| held)
     }
 
     /// As [`Self::hold`], with the slot that the value was found in.
@@ -425,12 +390,11 @@ impl Store {
             return Ok((Held::Miss, Slot::EMPTY));
         };
         let length = self.length(slot);
-        let fits = length <= look.room;
-        if !fits && !look.part {
+        if length > look.room {
             return Ok((Held::Short(length), slot));
         }
         counters.hits.add_guarded(u64::from(look.first));
-        if fits && access.consumes() {
+        if access.consumes() {
             let removed = self.remove(&mut index, at.shard, leaf, at.index, true);
             drop(index);
             return Ok((self.adopt(removed), slot));

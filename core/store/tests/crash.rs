@@ -219,7 +219,10 @@ fn check_levels(store: &Store) {
             let mut pages = 0;
             let mut scratch = PageBuf::ZERO;
             for key in &keys[..count] {
-                let length = store.length_of(pool.id, *key).expect("length").expect("a value");
+                let length = match store.get(pool.id, *key, &mut []).expect("length") {
+                    Get::Short(length) | Get::Hit(length) => length,
+                    Get::Miss => panic!("no value of {key:?}"),
+                };
                 pages += length.div_ceil(PAGE_BYTES) as u64;
                 if length == PAGE_BYTES {
                     let page = store.read_page(pool.id, *key, &mut scratch).expect("page");

@@ -14,7 +14,7 @@ pub const RESERVES_MAX: usize = 1024;
 /// Frames beyond those asked for: a page that replaces another is written before the other is
 /// freed, and readers keep a freed frame for as long as they copy.
 const SLACK_FRAMES: u64 = CHUNK_FRAMES as u64;
-/// How often a writer lets others finish before it is refused.
+/// How often a writer lets others finish before it is refused. Chunks that change hands don't count.
 const WAITS: usize = 10_000;
 
 /// The state of a reserve. All zero: nobody's.
@@ -33,13 +33,20 @@ struct State {
     empty: u32,
     /// All chunks that it has.
     chunks: u32,
+    /// Chunks of those that get or lose their memory just now, and are in no list meanwhile.
+    in_motion: u32,
     /// Frames can be had. A reserve that is closed waits for its last frames to be freed.
     open: bool,
 }
 
 impl State {
-    const EMPTY: Self =
-        Self { lane: Lane { first: NONE, free: 0 }, empty: NONE, chunks: 0, open: false };
+    const EMPTY: Self = Self {
+        lane: Lane { first: NONE, free: 0 },
+        empty: NONE,
+        chunks: 0,
+        in_motion: 0,
+        open: false,
+    };
 }
 
 impl Reserve {
@@ -156,35 +163,44 @@ impl Arena {
     /// Like [`Self::store`], with a frame of a reserve. `None` when it is closed, or when more
     /// frames are in use than were asked for.
     pub fn store_reserved(&self, number: u16, value: &[u8]) -> Option<u32> {
-        for _ in 0..WAITS {
-            if let Some(frame) = self.take_reserved(number).ok()? {
-                self.fill(frame, value);
-                return Some(frame);
+        let mut waits = 0;
+        while waits < WAITS {
+            match self.take_reserved(number) {
+                Taken::Frame(frame) => {
+                    self.fill(frame, value);
+                    return Some(frame);
+                }
+                Taken::Closed => return None,
+                // Other writers and readers hold the slack, each for as long as a copy takes.
+                Taken::NoneFree => waits += 1,
+                // The host may take milliseconds over a chunk's memory.
+                Taken::InMotion => (),
             }
-            // Other writers and readers hold the slack, each for as long as a copy takes.
             give_way();
         }
         None
     }
 
     /// A free frame of a reserve, if it has one now.
-    fn take_reserved(&self, number: u16) -> Result<Option<u32>, Closed> {
+    fn take_reserved(&self, number: u16) -> Taken {
         let reserve = &self.reserves[usize::from(number)].0;
         let mut state = reserve.lock();
         if !state.open {
-            return Err(Closed);
+            return Taken::Closed;
         }
         if state.lane.first == NONE {
             let chunk = state.empty;
             if chunk == NONE {
-                return Ok(None);
+                return if state.in_motion == 0 { Taken::NoneFree } else { Taken::InMotion };
             }
             state.empty = self.chunk(chunk).next.load(Ordering::Relaxed);
+            state.in_motion += 1;
             drop(state);
             // Outside of the lock: this takes tens of microseconds. Without it each frame faults
             // when it is written.
             let _ = self.region.populate(chunk as usize * CHUNK_BYTES, CHUNK_BYTES);
             state = reserve.lock();
+            state.in_motion -= 1;
             state.lane.free += u64::from(CHUNK_FRAMES);
             self.link(&mut state.lane, chunk);
             if !state.open {
@@ -192,10 +208,10 @@ impl Arena {
                 let frame = self.take_of(&mut state.lane);
                 drop(state);
                 frame.into_iter().for_each(|frame| self.give_reserved(number, frame));
-                return Err(Closed);
+                return Taken::Closed;
             }
         }
-        Ok(self.take_of(&mut state.lane))
+        self.take_of(&mut state.lane).map_or(Taken::NoneFree, Taken::Frame)
     }
 
     /// A free frame of a lane whose lock is held.
@@ -230,9 +246,11 @@ impl Arena {
             self.give_back(chunk);
             return;
         }
+        state.in_motion += 1;
         drop(state);
         self.release_chunk(chunk);
         let mut state = reserve.lock();
+        state.in_motion -= 1;
         if state.open {
             entry.next.store(state.empty, Ordering::Relaxed);
             state.empty = chunk;
@@ -287,5 +305,13 @@ impl Arena {
     }
 }
 
-/// The reserve gives no frames any more.
-struct Closed;
+/// What came of asking a reserve for a frame.
+enum Taken {
+    Frame(u32),
+    /// All frames are in use.
+    NoneFree,
+    /// So are all that have memory, and a chunk gets or loses it just now.
+    InMotion,
+    /// The reserve gives no frames any more.
+    Closed,
+}
