@@ -263,8 +263,7 @@ impl Store {
     ) -> Result<Get, Error> {
         let mut tries = 0;
         loop {
-            let (held, slot) =
-                self.hold_slot(pool, key, Look { room, first: tries == 0 })?;
+            let (held, slot) = self.hold_slot(pool, key, Look { room, first: tries == 0 })?;
             let sum = if let Held::Disk(read) = &held { Some(read.sum()) } else { None };
             tries += 1;
             let shown = match &held {

@@ -4,6 +4,7 @@
 //! a lock of its own; a caller names the lane it prefers. A frame has a reference count: one
 //! reference for each index entry that names it and one for each reader that copies from it.
 
+mod lanes;
 mod rebuild;
 mod reserve;
 
@@ -41,7 +42,8 @@ struct Chunk {
     free: AtomicU64,
     prev: AtomicU32,
     next: AtomicU32,
-    /// Which lane; `LANES` is the lane of spans, and those above are reserves.
+    /// Which lane; `LANES` is the lane of spans, and those above are reserves. Changed under the
+    /// lock of the lane that it is in.
     lane: AtomicU32,
     /// 1 for a chunk that was found in use while the arena is rebuilt.
     claimed: AtomicU32,
@@ -264,21 +266,6 @@ impl Arena {
         self.give(first / CHUNK_FRAMES, first % CHUNK_FRAMES / SPAN_FRAMES, all);
     }
 
-    fn take(&self, lane: usize) -> Option<u32> {
-        let own = lane % LANES;
-        if let Some((chunk, bit)) = self.take_from(own) {
-            return Some(chunk * CHUNK_FRAMES + bit);
-        }
-        // Memory is out; another lane may still have frames.
-        self.take_any().or_else(|| self.refill())
-    }
-
-    /// A free frame of any lane.
-    fn take_any(&self) -> Option<u32> {
-        let (chunk, bit) = (0..LANES).find_map(|lane| self.take_free(lane))?;
-        Some(chunk * CHUNK_FRAMES + bit)
-    }
-
     /// Gives the memory of up to `count` free frames up, for the index to grow into. The frames are
     /// hollow until there is memory for them again. Gives how many there were.
     pub fn hollow_out(&self, count: usize) -> usize {
@@ -308,70 +295,6 @@ impl Arena {
         Some(frame)
     }
 
-    fn take_from(&self, lane: usize) -> Option<(u32, u32)> {
-        loop {
-            if let Some(taken) = self.take_free(lane) {
-                return Some(taken);
-            }
-            let chunk = self.grow()?;
-            let whole =
-                if lane == LANES { (1 << (CHUNK_FRAMES / SPAN_FRAMES)) - 1 } else { u64::MAX };
-            let mut head = self.lanes[lane].0.lock();
-            let entry = self.chunk(chunk);
-            entry.lane.store(lane as u32, Ordering::Relaxed);
-            entry.free.store(whole, Ordering::Relaxed);
-            head.free += u64::from(whole.count_ones());
-            self.link(&mut head, chunk);
-        }
-    }
-
-    fn take_free(&self, lane: usize) -> Option<(u32, u32)> {
-        self.take_free_of(&mut self.lanes[lane].0.lock())
-    }
-
-    fn take_free_of(&self, head: &mut Lane) -> Option<(u32, u32)> {
-        let chunk = head.first;
-        if chunk == NONE {
-            return None;
-        }
-        let entry = self.chunk(chunk);
-        let free = entry.free.load(Ordering::Relaxed);
-        let rest = free & (free - 1);
-        entry.free.store(rest, Ordering::Relaxed);
-        head.free -= 1;
-        if rest == 0 {
-            self.unlink(head, chunk);
-        }
-        Some((chunk, free.trailing_zeros()))
-    }
-
-    /// Frees one bit of a chunk; `whole` is the word of an empty chunk.
-    fn give(&self, chunk: u32, bit: u32, whole: u64) {
-        let entry = self.chunk(chunk);
-        // The lane changes only while the chunk is empty, which it is not.
-        let lane = entry.lane.load(Ordering::Relaxed) as usize;
-        if lane > LANES {
-            return self.give_reserved((lane - LANES - 1) as u16, chunk * CHUNK_FRAMES + bit);
-        }
-        let mut head = self.lanes[lane].0.lock();
-        let before = entry.free.load(Ordering::Relaxed);
-        let free = before | 1 << bit;
-        entry.free.store(free, Ordering::Relaxed);
-        head.free += 1;
-        if before == 0 {
-            self.link(&mut head, chunk);
-        }
-        // A lane keeps one empty chunk when it has no other, so that a frame that comes and goes
-        // does not cost a system call each time.
-        let alone = head.first == chunk && entry.next.load(Ordering::Relaxed) == NONE;
-        if free == whole && !alone {
-            self.unlink(&mut head, chunk);
-            head.free -= u64::from(whole.count_ones());
-            drop(head);
-            self.give_back(chunk);
-        }
-    }
-
     /// Gives empty chunks that lanes keep for themselves back to the host.
     pub fn trim(&self) {
         while let Some(frame) = self.refill() {
@@ -398,30 +321,6 @@ impl Arena {
     #[inline(always)]
     fn chunk(&self, chunk: u32) -> &Chunk {
         self.chunks.get(chunk as usize)
-    }
-
-    fn link(&self, head: &mut Lane, chunk: u32) {
-        let entry = self.chunk(chunk);
-        entry.prev.store(NONE, Ordering::Relaxed);
-        entry.next.store(head.first, Ordering::Relaxed);
-        if head.first != NONE {
-            self.chunk(head.first).prev.store(chunk, Ordering::Relaxed);
-        }
-        head.first = chunk;
-    }
-
-    fn unlink(&self, head: &mut Lane, chunk: u32) {
-        let entry = self.chunk(chunk);
-        let prev = entry.prev.load(Ordering::Relaxed);
-        let next = entry.next.load(Ordering::Relaxed);
-        if prev == NONE {
-            head.first = next;
-        } else {
-            self.chunk(prev).next.store(next, Ordering::Relaxed);
-        }
-        if next != NONE {
-            self.chunk(next).prev.store(prev, Ordering::Relaxed);
-        }
     }
 
     /// A chunk of zeroed memory that is in no lane.

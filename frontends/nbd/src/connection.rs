@@ -1,6 +1,8 @@
 //! One connection, on a thread of its own.
 
+use std::cell::Cell;
 use std::io::{self, Read, Write};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -35,7 +37,48 @@ struct Handshake<'a> {
     negotiation: Negotiation,
     input: Input,
     admission: Option<Admission>,
-    deadline: Instant,
+    deadline: Deadline,
+}
+
+/// When the handshake must be over; none once it is.
+type Deadline = Rc<Cell<Option<Instant>>>;
+
+/// A socket of which no read or write waits beyond the deadline, however many it takes to fill a
+/// record of TLS.
+struct Timed<'a> {
+    socket: &'a Socket,
+    deadline: Deadline,
+}
+
+impl Timed<'_> {
+    fn hurry(&self) -> io::Result<()> {
+        let Some(deadline) = self.deadline.get() else { return Ok(()) };
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.socket.set_timeout(Some(left))
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.hurry()?;
+        let mut socket = self.socket;
+        socket.read(buffer)
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.hurry()?;
+        let mut socket = self.socket;
+        socket.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Why the handshake stopped.
@@ -62,9 +105,9 @@ pub fn serve(socket: &Socket, shared: &Shared) -> Result<(), Error> {
         negotiation: Negotiation::new(tls),
         input: Input::new(HANDSHAKE_BYTES),
         admission: None,
-        deadline: Instant::now() + shared.config.handshake_timeout,
+        deadline: Rc::new(Cell::new(Some(Instant::now() + shared.config.handshake_timeout))),
     };
-    let mut plain = socket;
+    let mut plain = Timed { socket, deadline: Rc::clone(&handshake.deadline) };
     plain.write_all(&GREETING)?;
     match handshake.haggle(&mut plain, None)? {
         Agreed::End => Ok(()),
@@ -95,22 +138,12 @@ impl Handshake<'_> {
                 Step::End => return Ok(Agreed::End),
                 Step::Meet => self.meet(name)?,
                 Step::More => {
-                    self.hurry()?;
                     if self.input.fill(stream)? == 0 {
                         return Ok(Agreed::End);
                     }
                 }
             }
         }
-    }
-
-    /// Keeps the next read from waiting beyond the end of the handshake's time.
-    fn hurry(&self) -> Result<(), Error> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::Error::from(io::ErrorKind::TimedOut).into());
-        }
-        Ok(self.socket.set_timeout(Some(left))?)
     }
 
     /// Finds out who the peer is, and whether it may come in.
@@ -137,7 +170,7 @@ impl Handshake<'_> {
     }
 
     /// Goes over to TLS and on.
-    fn encrypt(mut self, mut plain: &Socket) -> Result<(), Error> {
+    fn encrypt(mut self, mut plain: Timed<'_>) -> Result<(), Error> {
         if !self.input.bytes().is_empty() {
             // Somebody in between could have sent it.
             return Err(Error::Refused("the peer sent more before TLS began"));
@@ -146,7 +179,6 @@ impl Handshake<'_> {
         let mut connection = settings.connection()?;
         self.admission = None;
         while connection.is_handshaking() {
-            self.hurry()?;
             connection.complete_io(&mut plain)?;
         }
         let name = tls::name_of(&connection)?;
@@ -158,7 +190,7 @@ impl Handshake<'_> {
             Ok(Agreed::End | Agreed::Tls) => Ok(()),
             Err(error) => Err(error),
         };
-        say_goodbye(&mut connection, plain);
+        say_goodbye(&mut connection, &mut plain);
         done
     }
 
@@ -166,6 +198,7 @@ impl Handshake<'_> {
     fn transmit(self, mut stream: impl Read + Write, session: Session) -> Result<(), Error> {
         let Some(admission) = &self.admission else { return Ok(()) };
         // An idle kernel may say nothing for days.
+        self.deadline.set(None);
         self.socket.set_timeout(None)?;
         let bytes = buffer_bytes(&admission.admitted.limits);
         let mut input = Input::new(bytes);
@@ -194,11 +227,11 @@ impl Handshake<'_> {
 }
 
 /// Ends TLS as it should end, so that the peer can tell it from a cut.
-fn say_goodbye(connection: &mut ServerConnection, mut plain: &Socket) {
+fn say_goodbye(connection: &mut ServerConnection, plain: &mut Timed<'_>) {
     connection.send_close_notify();
     while connection.wants_write() {
         // The peer may be gone already.
-        if connection.write_tls(&mut plain).is_err() {
+        if connection.write_tls(plain).is_err() {
             return;
         }
     }

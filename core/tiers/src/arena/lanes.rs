@@ -1,0 +1,145 @@
+//! The lists of chunks: which have something free, by lane.
+
+use super::{Arena, CHUNK_FRAMES, LANES, Lane, NONE, SPAN_FRAMES};
+use crate::sync::Ordering;
+
+impl Arena {
+    pub(super) fn take(&self, lane: usize) -> Option<u32> {
+        let own = lane % LANES;
+        let taken = self.take_free(own).or_else(|| self.take_from_others(own));
+        match taken.or_else(|| self.take_from(own)) {
+            Some((chunk, bit)) => Some(chunk * CHUNK_FRAMES + bit),
+            // Memory is out; another lane may have frames again.
+            None => self.take_any().or_else(|| self.refill()),
+        }
+    }
+
+    /// Makes another lane's chunk one of lane `own`, with a free frame that the caller gets. A
+    /// program that moved to another core finds the frames there that it frees, and memory does not
+    /// grow while there are some.
+    fn take_from_others(&self, own: usize) -> Option<(u32, u32)> {
+        (1..LANES).find_map(|step| {
+            let mut head = self.lanes[(own + step) % LANES].0.lock();
+            let chunk = head.first;
+            if chunk == NONE {
+                return None;
+            }
+            let entry = self.chunk(chunk);
+            // Full, until its frames come back below: who frees one meanwhile lists it.
+            let free = entry.free.load(Ordering::Relaxed);
+            entry.free.store(0, Ordering::Relaxed);
+            self.unlink(&mut head, chunk);
+            head.free -= u64::from(free.count_ones());
+            entry.lane.store(own as u32, Ordering::Release);
+            drop(head);
+            let rest = free & (free - 1);
+            let mut head = self.lanes[own].0.lock();
+            let before = entry.free.load(Ordering::Relaxed);
+            entry.free.store(before | rest, Ordering::Relaxed);
+            head.free += u64::from(rest.count_ones());
+            if before == 0 && rest != 0 {
+                self.link(&mut head, chunk);
+            }
+            Some((chunk, free.trailing_zeros()))
+        })
+    }
+
+    /// A free frame of any lane.
+    pub(super) fn take_any(&self) -> Option<u32> {
+        let (chunk, bit) = (0..LANES).find_map(|lane| self.take_free(lane))?;
+        Some(chunk * CHUNK_FRAMES + bit)
+    }
+
+    pub(super) fn take_from(&self, lane: usize) -> Option<(u32, u32)> {
+        loop {
+            if let Some(taken) = self.take_free(lane) {
+                return Some(taken);
+            }
+            let chunk = self.grow()?;
+            let whole =
+                if lane == LANES { (1 << (CHUNK_FRAMES / SPAN_FRAMES)) - 1 } else { u64::MAX };
+            let mut head = self.lanes[lane].0.lock();
+            let entry = self.chunk(chunk);
+            entry.lane.store(lane as u32, Ordering::Relaxed);
+            entry.free.store(whole, Ordering::Relaxed);
+            head.free += u64::from(whole.count_ones());
+            self.link(&mut head, chunk);
+        }
+    }
+
+    fn take_free(&self, lane: usize) -> Option<(u32, u32)> {
+        self.take_free_of(&mut self.lanes[lane].0.lock())
+    }
+
+    pub(super) fn take_free_of(&self, head: &mut Lane) -> Option<(u32, u32)> {
+        let chunk = head.first;
+        if chunk == NONE {
+            return None;
+        }
+        let entry = self.chunk(chunk);
+        let free = entry.free.load(Ordering::Relaxed);
+        let rest = free & (free - 1);
+        entry.free.store(rest, Ordering::Relaxed);
+        head.free -= 1;
+        if rest == 0 {
+            self.unlink(head, chunk);
+        }
+        Some((chunk, free.trailing_zeros()))
+    }
+
+    /// Frees one bit of a chunk; `whole` is the word of an empty chunk.
+    pub(super) fn give(&self, chunk: u32, bit: u32, whole: u64) {
+        let entry = self.chunk(chunk);
+        let mut head = loop {
+            let lane = entry.lane.load(Ordering::Acquire) as usize;
+            if lane > LANES {
+                return self.give_reserved((lane - LANES - 1) as u16, chunk * CHUNK_FRAMES + bit);
+            }
+            let head = self.lanes[lane].0.lock();
+            // Another lane may have taken the chunk over meanwhile.
+            if entry.lane.load(Ordering::Relaxed) as usize == lane {
+                break head;
+            }
+        };
+        let before = entry.free.load(Ordering::Relaxed);
+        let free = before | 1 << bit;
+        entry.free.store(free, Ordering::Relaxed);
+        head.free += 1;
+        if before == 0 {
+            self.link(&mut head, chunk);
+        }
+        // A lane keeps one empty chunk when it has no other, so that a frame that comes and goes
+        // does not cost a system call each time.
+        let alone = head.first == chunk && entry.next.load(Ordering::Relaxed) == NONE;
+        if free == whole && !alone {
+            self.unlink(&mut head, chunk);
+            head.free -= u64::from(whole.count_ones());
+            drop(head);
+            self.give_back(chunk);
+        }
+    }
+
+    pub(super) fn link(&self, head: &mut Lane, chunk: u32) {
+        let entry = self.chunk(chunk);
+        entry.prev.store(NONE, Ordering::Relaxed);
+        entry.next.store(head.first, Ordering::Relaxed);
+        if head.first != NONE {
+            self.chunk(head.first).prev.store(chunk, Ordering::Relaxed);
+        }
+        head.first = chunk;
+    }
+
+    pub(super) fn unlink(&self, head: &mut Lane, chunk: u32) {
+        let entry = self.chunk(chunk);
+        let prev = entry.prev.load(Ordering::Relaxed);
+        let next = entry.next.load(Ordering::Relaxed);
+        if prev == NONE {
+            head.first = next;
+        } else {
+            self.chunk(prev).next.store(next, Ordering::Relaxed);
+        }
+        if next != NONE {
+            self.chunk(next).prev.store(prev, Ordering::Relaxed);
+        }
+    }
+}
