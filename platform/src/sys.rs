@@ -1,6 +1,7 @@
 //! System calls that rustix has no wrapper for.
 
 use core::arch::asm;
+use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 
 /// A raw system call with up to six arguments. The kernel's answer, or its error.
@@ -30,6 +31,8 @@ pub unsafe fn syscall6(number: usize, args: [usize; 6]) -> Result<usize, Errno> 
 
 /// Numbers of the system calls made here (x86-64).
 pub mod number {
+    /// `getsockopt(2)`
+    pub const GETSOCKOPT: usize = 55;
     /// `mincore(2)`
     pub const MINCORE: usize = 27;
     /// `exit_group(2)`: ends a process.
@@ -44,6 +47,35 @@ pub mod number {
     pub const WAIT4: usize = 61;
     /// `setsid(2)`
     pub const SETSID: usize = 112;
+}
+
+/// Who is at the other end of a Unix socket: `struct ucred` of unix(7).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct PeerCredentials {
+    /// Process; 0 for one that this one's process namespace does not know. (rustix takes no such.)
+    pub pid: i32,
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// The credentials of the peer of a Unix socket, as they were when it connected.
+///
+/// # Errors
+/// Those of getsockopt(2) for `SO_PEERCRED`.
+pub fn peer_credentials(socket: impl AsFd) -> Result<PeerCredentials, Errno> {
+    const SOL_SOCKET: usize = 1;
+    const SO_PEERCRED: usize = 17;
+    let mut peer = PeerCredentials::default();
+    let mut length = size_of::<PeerCredentials>() as u32;
+    let socket = socket.as_fd().as_raw_fd() as usize;
+    let args =
+        [socket, SOL_SOCKET, SO_PEERCRED, &raw mut peer as usize, &raw mut length as usize, 0];
+    // SAFETY: the kernel writes at most `length` bytes to `peer`, for which any bytes are a value.
+    unsafe { syscall6(number::GETSOCKOPT, args)? };
+    Ok(peer)
 }
 
 /// Ends this process, all its threads, with a status.

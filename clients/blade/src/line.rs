@@ -51,12 +51,27 @@ pub trait Connection: Debug + Send + Sync {
     fn tend(&self);
 }
 
+#[derive(Debug)]
+struct State<C> {
+    connection: Option<Arc<C>>,
+    /// Somebody makes one. The others wait for it without the lock, and no longer than they may.
+    connecting: bool,
+}
+
+/// What there is to call.
+enum Found<C> {
+    Connection(Arc<C>),
+    /// Somebody else is about to connect.
+    Soon,
+    Nothing,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Line<W: Way> {
     way: W,
     timeout: Duration,
-    connection: Lock<Option<Arc<W::Connection>>>,
+    state: Lock<State<W::Connection>>,
     down: AtomicBool,
     tend_at_ns: AtomicU64,
 }
@@ -72,26 +87,35 @@ impl<W: Way> Line<W> {
         Self {
             way,
             timeout,
-            connection: Lock::new(None),
+            state: Lock::new(State { connection: None, connecting: false }),
             down: AtomicBool::new(false),
             tend_at_ns: AtomicU64::new(0),
         }
     }
 
     /// The connection, made if there is none.
-    fn connection(&self) -> Option<Arc<W::Connection>> {
-        let mut connection = self.connection.lock();
-        if connection.is_none() {
-            *connection = self.way.connect().map(Arc::new);
+    fn connection(&self) -> Found<W::Connection> {
+        let mut state = self.state.lock();
+        if let Some(connection) = &state.connection {
+            return Found::Connection(connection.clone());
         }
-        connection.clone()
+        if state.connecting {
+            return Found::Soon;
+        }
+        state.connecting = true;
+        drop(state);
+        let connection = self.way.connect().map(Arc::new);
+        let mut state = self.state.lock();
+        state.connecting = false;
+        state.connection.clone_from(&connection);
+        connection.map_or(Found::Nothing, Found::Connection)
     }
 
     /// Gives a connection up that has failed.
     fn give_up(&self, failed: &Arc<W::Connection>) {
-        let mut connection = self.connection.lock();
-        if connection.as_ref().is_some_and(|current| Arc::ptr_eq(current, failed)) {
-            *connection = None;
+        let mut state = self.state.lock();
+        if state.connection.as_ref().is_some_and(|current| Arc::ptr_eq(current, failed)) {
+            state.connection = None;
         }
     }
 
@@ -103,14 +127,15 @@ impl<W: Way> Line<W> {
         }
         let until_ns = now_ns() + self.timeout.as_nanos() as u64;
         loop {
-            let connection = self.connection();
-            if let Some(connection) = &connection {
+            let found = self.connection();
+            if let Found::Connection(connection) = &found {
                 if make(connection) {
                     return true;
                 }
                 self.give_up(connection);
             }
-            if !patient || now_ns() >= until_ns {
+            let waits = patient || matches!(found, Found::Soon);
+            if !waits || now_ns() >= until_ns {
                 self.down.store(true, Ordering::Release);
                 return false;
             }
@@ -155,7 +180,7 @@ impl<W: Way> Carrier for Line<W> {
 
     fn tend(&self) {
         if !self.is_down() {
-            let connection = self.connection.lock().clone();
+            let connection = self.state.lock().connection.clone();
             if let Some(connection) = connection {
                 connection.tend();
             }
@@ -166,14 +191,14 @@ impl<W: Way> Carrier for Line<W> {
             return;
         }
         self.tend_at_ns.store(now_ns + TEND_INTERVAL_NS, Ordering::Relaxed);
-        if self.way.answers() && self.connection().is_some() {
+        if self.way.answers() && matches!(self.connection(), Found::Connection(_)) {
             self.down.store(false, Ordering::Release);
         }
     }
 
     fn forget_connections(&self) {
         // Its descriptors are numbers of the parent pager's table.
-        std::mem::forget(self.connection.lock().take());
+        std::mem::forget(self.state.lock().connection.take());
     }
 
     fn descriptors(&self) -> Vec<u64> {

@@ -7,6 +7,8 @@ use crate::Error;
 
 /// Pools asked for at first.
 const POOLS: usize = 1024;
+/// More pools than any client can have.
+const POOLS_MAX: usize = 1 << 16;
 /// Keys asked for in one command.
 const KEYS: usize = 1024;
 
@@ -16,6 +18,9 @@ pub fn pools(fetch: impl Fn(&mut [u8]) -> Result<u64, Error>) -> Result<Vec<Pool
     loop {
         let mut bytes = vec![0; room * PoolEntry::BYTES];
         let count = fetch(&mut bytes)? as usize;
+        if count > POOLS_MAX {
+            return Err(Error::Protocol("more pools are listed than there can be"));
+        }
         if count > room {
             room = count.next_power_of_two();
             continue;

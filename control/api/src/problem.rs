@@ -53,6 +53,7 @@ impl Error {
                 DirectoryError::NoPool(_) => (S::NOT_FOUND, "no-pool"),
                 DirectoryError::NoBlock(_) => (S::NOT_FOUND, "no-block"),
                 DirectoryError::ClientExists(_) => (S::CONFLICT, "client-exists"),
+                DirectoryError::NeedsSecret(_) => (S::BAD_REQUEST, "needs-secret"),
                 DirectoryError::IdentityTaken(_) => (S::CONFLICT, "identity-taken"),
                 DirectoryError::Configured(_) => (S::CONFLICT, "configured"),
                 DirectoryError::BlockExists(_) => (S::CONFLICT, "block-exists"),

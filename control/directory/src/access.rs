@@ -57,7 +57,11 @@ impl State {
             }
             Identity::Host { nqn } => {
                 let host = find(&|who| matches!(who, Who::Host(known) if known == nqn));
-                host.filter(|&at| self.clients[at].origin != Origin::Unnamed || self.policy.hosts)
+                host.filter(|&at| {
+                    let client = &self.clients[at];
+                    (client.origin != Origin::Unnamed || self.policy.hosts)
+                        && (client.secret.is_some() || !self.policy.exposed)
+                })
             }
             Identity::Name(name) => find(&|who| matches!(who, Who::Name(known) if known == name)),
         }

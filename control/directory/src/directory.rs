@@ -11,7 +11,7 @@ use crate::blocks::Block;
 use crate::entry::{Entry, check_name};
 use crate::error::Error;
 use crate::journal::Journal;
-use crate::settings::{BlockSettings, ClientSettings, Policy};
+use crate::settings::{BlockSettings, ClientSettings, Policy, Who};
 use crate::views::{ClientView, Origin};
 
 /// The daemon's clients by name.
@@ -189,11 +189,15 @@ impl Directory {
     /// Adds a client while the daemon runs. It stays until it is removed.
     ///
     /// # Errors
-    /// [`Error::Name`], [`Error::ClientExists`], [`Error::IdentityTaken`],
+    /// [`Error::Name`], [`Error::NeedsSecret`], [`Error::ClientExists`], [`Error::IdentityTaken`],
     /// [`Error::JournalFull`], and what the store refuses.
     pub fn add_client(&self, settings: &ClientSettings) -> Result<(), Error> {
         check_name(&settings.name)?;
         let mut state = self.lock();
+        let host = matches!(settings.who, Who::Host(_));
+        if host && settings.secret.is_none() && state.policy.exposed {
+            return Err(Error::NeedsSecret(settings.name.clone()));
+        }
         if state.find(&settings.name).is_ok() {
             return Err(Error::ClientExists(settings.name.clone()));
         }

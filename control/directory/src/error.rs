@@ -9,6 +9,11 @@ pub enum Error {
     /// A client of this name is there.
     #[error("a client '{0}' is there already")]
     ClientExists(String),
+    /// A host without a secret, where other hosts reach the target.
+    #[error(
+        "client '{0}' needs a secret, because other hosts reach the target; make one with nvme gen-dhchap-key"
+    )]
+    NeedsSecret(String),
     /// Another client, which is named, is known by the same identity.
     #[error("client '{0}' is known by the same identity")]
     IdentityTaken(String),

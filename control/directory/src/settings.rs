@@ -112,6 +112,8 @@ pub struct Policy {
     pub users: Users,
     /// Whether hosts are let in by whatever name they give.
     pub hosts: bool,
+    /// Whether other machines reach the target, so that a host needs a secret.
+    pub exposed: bool,
     /// Most pages that such a client may hold; `u64::MAX` is no limit.
     pub target_pages: u64,
     /// What such a client may have at the same time.

@@ -11,8 +11,14 @@ use spillway_types::{Access, Denied, Identity, Limits};
 
 const LIMITS: Limits = Limits { connections_max: 2, operations_max: 8, bytes_max: 1 << 20 };
 
-const POLICY: Policy =
-    Policy { users: Users::All, hosts: false, target_pages: 100, limits: LIMITS, grace_s: 0 };
+const POLICY: Policy = Policy {
+    users: Users::All,
+    hosts: false,
+    exposed: false,
+    target_pages: 100,
+    limits: LIMITS,
+    grace_s: 0,
+};
 
 fn directory(policy: Policy) -> Directory {
     let store = Arc::new(Store::open(Config::embedded(16 << 20)).unwrap());
@@ -58,6 +64,18 @@ fn a_policy_keeps_strangers_out() {
     directory.add_client(&settings("host", Who::Host("nqn.x".into()))).unwrap();
     assert!(directory.admit(Identity::Host { nqn: "nqn.x" }).is_ok());
     assert_eq!(directory.admit(Identity::Host { nqn: "nqn.xy" }), Err(Denied::Unknown));
+}
+
+#[test]
+fn a_host_that_others_could_pretend_to_be_needs_a_secret() {
+    let exposed = Policy { exposed: true, ..POLICY };
+    let directory = directory(exposed);
+    let open = settings("open", Who::Host("nqn.open".into()));
+    assert!(matches!(directory.add_client(&open), Err(Error::NeedsSecret(_))));
+    directory.configure(std::slice::from_ref(&open), &[], POLICY).unwrap();
+    assert!(directory.admit(Identity::Host { nqn: "nqn.open" }).is_ok());
+    directory.configure(&[open], &[], exposed).unwrap();
+    assert_eq!(directory.admit(Identity::Host { nqn: "nqn.open" }), Err(Denied::Unknown));
 }
 
 #[test]

@@ -16,6 +16,7 @@ use spillway_types::{ClientId, Limits};
 const POLICY: Policy = Policy {
     users: Users::None,
     hosts: false,
+    exposed: false,
     target_pages: u64::MAX,
     limits: Limits { connections_max: 2, operations_max: 8, bytes_max: 1 << 20 },
     grace_s: 0,

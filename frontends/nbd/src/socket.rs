@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv, sockopt};
+use spillway_platform::sys::{PeerCredentials, peer_credentials};
 use spillway_types::Identity;
 
 /// Time without a sign of life after which a TCP peer is asked for one.
@@ -115,9 +116,7 @@ impl Socket {
     pub fn identity<'a>(&self, loopback_name: Option<&'a str>) -> io::Result<Option<Identity<'a>>> {
         match &self.kind {
             Kind::Unix(stream) => {
-                let peer = sockopt::socket_peercred(stream)?;
-                let pid = peer.pid.as_raw_nonzero().get();
-                let (uid, gid) = (peer.uid.as_raw(), peer.gid.as_raw());
+                let PeerCredentials { pid, uid, gid } = peer_credentials(stream)?;
                 Ok(Some(Identity::Peer { uid, gid, pid }))
             }
             Kind::Tcp(stream) => {

@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen,
     shutdown, socket_with,
 };
+use spillway_platform::sys::{PeerCredentials, peer_credentials};
 use spillway_store::Store;
 use spillway_types::{Access, Admitted, ClientId, Denied, Identity};
 use spillway_wire::ring::Reason;
@@ -197,9 +197,7 @@ impl Acceptor {
 
     /// Lets a connection in, and starts its thread.
     fn take(&mut self, socket: OwnedFd) {
-        let Ok(peer) = socket_peercred(&socket) else { return };
-        let (uid, gid) = (peer.uid.as_raw(), peer.gid.as_raw());
-        let pid = peer.pid.as_raw_nonzero().get();
+        let Ok(PeerCredentials { pid, uid, gid }) = peer_credentials(&socket) else { return };
         if self.open.sockets().len() >= self.config.connections_max {
             tracing::warn!(uid, pid, "the ring has all the connections that it may have");
             return refuse(socket.as_fd(), Reason::Connections);

@@ -61,6 +61,7 @@ impl Clients {
         let policy = Policy {
             users: config.unnamed.users,
             hosts: config.unnamed.hosts,
+            exposed: reached.is_some(),
             target_pages: pages(config.unnamed.target_bytes),
             limits: usual,
             grace_s: config.unnamed.grace_s,

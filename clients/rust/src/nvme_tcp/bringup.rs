@@ -13,6 +13,9 @@ use super::call::Trouble;
 use super::commands;
 use super::queue::Payload;
 
+/// More pools than a target can have for one client.
+const LISTED_MAX: usize = 1 << 16;
+
 impl Association {
     /// The pipe that [`Step::Dial`](super::association::Step::Dial) asked for is there.
     pub fn dialled(&mut self, lane: usize, now_us: u64) {
@@ -88,7 +91,16 @@ impl Association {
             Stage::Queues => self.queues_granted(completion)?,
             Stage::Pools => {
                 succeeded("List Pools", completion)?;
-                self.compare_pools(completion.result as u32)?;
+                let count = completion.result as u32 as usize;
+                if count > LISTED_MAX {
+                    return Err(Trouble::Protocol("more pools are listed than there can be"));
+                }
+                if count * PoolEntry::BYTES > self.buffer.len() {
+                    self.buffer = vec![0; count.next_power_of_two() * PoolEntry::BYTES].into();
+                    self.list_pools()?;
+                    return Ok(());
+                }
+                self.compare_pools(count)?;
                 self.phase = Phase::Starting { lane: ADMIN + 1, stage: Stage::Dial, until_us };
                 return Ok(());
             }
@@ -164,15 +176,18 @@ impl Association {
         if commands::queues_granted(completion.result) < self.settings.io_queues {
             return Err(Trouble::Refused("so many I/O queues", Status::INVALID_FIELD.0));
         }
-        let (command, payload) = commands::list_pools(self.buffer.len() as u32);
-        self.ask(ADMIN, command, payload)?;
+        self.list_pools()?;
         Ok(Stage::Pools)
     }
 
+    fn list_pools(&mut self) -> Result<(), Trouble> {
+        let (command, payload) = commands::list_pools(self.buffer.len() as u32);
+        self.ask(ADMIN, command, payload)
+    }
+
     /// Loses the pools that are not the target's `count` pools in the buffer.
-    fn compare_pools(&mut self, count: u32) -> Result<(), Trouble> {
-        let bytes = (count as usize).saturating_mul(PoolEntry::BYTES);
-        let listed = self.buffer.get(..bytes).ok_or(Trouble::Protocol("too many pools to list"))?;
+    fn compare_pools(&mut self, count: usize) -> Result<(), Trouble> {
+        let listed = &self.buffer[..count * PoolEntry::BYTES];
         let mut missing = Vec::new();
         for pool in self.pools.open() {
             let (reference, number, identity) = pool;

@@ -169,7 +169,7 @@ impl Floor {
     fn answer(&self, address: usize) {
         let began = Clock::ticks();
         let page = (address - self.first) / PAGE;
-        match &self.stored {
+        let came = match &self.stored {
             Stored::Raw(bytes) => self.copy(page, bytes[page * PAGE..].as_ptr()),
             Stored::Lz4 { blocks, ends } => {
                 let begin = if page == 0 { 0 } else { ends[page - 1] };
@@ -177,16 +177,17 @@ impl Floor {
                 if block::decompress_into(&blocks[begin..ends[page]], &mut frame.0).is_err() {
                     std::process::abort();
                 }
-                self.copy(page, frame.0.as_ptr());
+                self.copy(page, frame.0.as_ptr())
             }
-        }
-        if let Some(bound) = &self.bound {
+        };
+        if let Some(bound) = self.bound.as_ref().filter(|_| came) {
             bound.note(page);
         }
         self.times.add(self.clock.since_ns(began));
     }
 
-    fn copy(&self, page: usize, from: *const u8) {
+    /// Whether it was this call that brought the page: two threads may miss the same one.
+    fn copy(&self, page: usize, from: *const u8) -> bool {
         let mut copy = UffdioCopy {
             to: (self.first + page * PAGE) as u64,
             from: from as u64,
@@ -194,9 +195,11 @@ impl Floor {
             mode: 0,
             copied: 0,
         };
-        if ioctl(self.descriptor.as_raw_fd(), UFFDIO_COPY, &mut copy).is_err() {
+        match ioctl(self.descriptor.as_raw_fd(), UFFDIO_COPY, &mut copy) {
+            Ok(()) => true,
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => false,
             // In a signal handler there is nobody to hand an error to, and going on would hang.
-            std::process::abort();
+            Err(_) => std::process::abort(),
         }
     }
 }
