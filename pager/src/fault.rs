@@ -423,8 +423,9 @@ impl Pager {
         let stale = self.staging.note(slot).handle.load(Ordering::Acquire);
         let staged = self.staging.slot_address(slot);
         let mut done = self.main().move_in(address, staged);
-        if done.stopped == Some(Errno::INVAL) {
-            // A mapping that pages can't be moved to, read-only say, takes a copy.
+        if let Some(Errno::INVAL | Errno::BUSY) = done.stopped {
+            // A mapping that pages can't be moved to, read-only say, takes a copy; and so does a page
+            // that was in the pool at a fork, for the kernel moves none that was ever shared.
             done = self.main().copy(address, staged as *const u8, PAGE_SIZE, false);
         }
         if done.stopped.is_some() {
