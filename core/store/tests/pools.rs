@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use spillway_store::{
-    ClientConfig, ClientId, Config, DiskConfig, Error, Get, Key, PAGE_BYTES, PoolId, PoolSpec, Put,
-    Refusal, Scratch, Store,
+    ClientConfig, ClientId, Config, Error, Get, Key, PAGE_BYTES, PoolId, PoolSpec, Put, Refusal,
+    Scratch, Store,
 };
 
 const MIB: u64 = 1 << 20;
