@@ -258,7 +258,9 @@ impl Store {
         let counters = self.client_shard(access.client, at.shard);
         counters.puts.add_guarded(1);
         counters.puts_stored.add_guarded(1);
-        self.pool_shard(access.pool, at.shard).add_guarded(pages.wrapping_sub(old_pages));
+        if pages != old_pages {
+            self.pool_shard(access.pool, at.shard).add_guarded(pages.wrapping_sub(old_pages));
+        }
         drop(index);
         if !old.is_empty() {
             self.refund(old.owner(), old_pages - taken_over);

@@ -34,11 +34,20 @@ enum Way {
     Get,
 }
 
+/// Where the values lie.
+#[derive(Clone, Copy, PartialEq)]
+enum Place {
+    Store,
+    /// A store for each thread: what two threads reach that share memory and nothing else.
+    Stores,
+    Copies,
+}
+
 /// The rate of one side in one round, bytes/s.
 struct Sample {
     way: Way,
     threads: usize,
-    ours: bool,
+    place: Place,
     bytes_per_s: f64,
 }
 
@@ -68,7 +77,8 @@ pub fn run() -> anyhow::Result<Report> {
     report.remarks.push(format!(
         "put: in place of a value of the same size, incompressible and stored raw. {} MiB of \
          values on each side, in random order; every first word got is checked. Two threads work \
-         on keys of their own in one store. Metadata: the process's resident memory, less 4 KiB \
+         on keys of their own in one store; \
+         \"two stores\": each in a store of its own; Metadata: the process's resident memory, less 4 KiB \
          for each page that has a frame, by page; and the store's own count of the same.",
         HELD_BYTES >> 20
     ));
@@ -81,7 +91,10 @@ fn measure(bytes: usize) -> anyhow::Result<Vec<Sample>> {
     let copies = Copies::new(count, bytes);
     let mut order: Vec<usize> = (0..count).collect();
     order.shuffle(&mut SmallRng::seed_from_u64(bytes as u64));
-    for side in [&store as &dyn Held, &copies] {
+    let stores = Stores::open(&order)?;
+    let sides =
+        [(Place::Store, &store as &dyn Held), (Place::Stores, &stores), (Place::Copies, &copies)];
+    for (_, side) in sides {
         pass(side, Way::Put, &order, 1, bytes)?;
     }
     let mut samples = Vec::new();
@@ -90,14 +103,17 @@ fn measure(bytes: usize) -> anyhow::Result<Vec<Sample>> {
         eprintln!("round {round} of {rounds}: {}", size_name(bytes));
         for threads in THREADS {
             for way in [Way::Put, Way::Get] {
-                for (ours, side) in [(true, &store as &dyn Held), (false, &copies)] {
+                for (place, side) in sides {
+                    if place == Place::Stores && threads == 1 {
+                        continue;
+                    }
                     go_on()?;
                     let mut seconds = 0.0;
                     for _ in 0..PASSES {
                         seconds += pass(side, way, &order, threads, bytes)?;
                     }
                     let bytes_per_s = (PASSES * count * bytes) as f64 / seconds;
-                    samples.push(Sample { way, threads, ours, bytes_per_s });
+                    samples.push(Sample { way, threads, place, bytes_per_s });
                 }
             }
         }
@@ -193,6 +209,33 @@ impl Held for Embedded {
     }
 }
 
+/// A store for each of two threads.
+struct Stores {
+    stores: [Embedded; 2],
+    /// Which thread each value is of.
+    thread: Vec<u8>,
+}
+
+impl Stores {
+    fn open(order: &[usize]) -> anyhow::Result<Self> {
+        let mut thread = vec![0; order.len()];
+        for &number in &order[order.len().div_ceil(2)..] {
+            thread[number] = 1;
+        }
+        Ok(Self { stores: [Embedded::open()?, Embedded::open()?], thread })
+    }
+}
+
+impl Held for Stores {
+    fn put(&self, number: usize, value: &[u8]) {
+        self.stores[usize::from(self.thread[number])].put(number, value);
+    }
+
+    fn get(&self, number: usize, value: &mut [u8]) {
+        self.stores[usize::from(self.thread[number])].get(number, value);
+    }
+}
+
 /// Frames of one size in one array.
 struct Copies {
     start: *mut u8,
@@ -227,20 +270,23 @@ impl Held for Copies {
 fn rows(name: &str, samples: &[Sample]) -> Vec<Row> {
     let mut rows = Vec::new();
     for (way, verb) in [(Way::Put, "put"), (Way::Get, "get")] {
-        let rate = |threads: usize, ours: bool| {
-            let mine = samples
-                .iter()
-                .filter(|sample| (sample.way, sample.threads, sample.ours) == (way, threads, ours));
+        let rate = |threads: usize, place: Place| {
+            let wanted = (way, threads, place);
+            let mine = samples.iter().filter(|it| (it.way, it.threads, it.place) == wanted);
             median(mine.map(|sample| sample.bytes_per_s / 1e6))
         };
         for threads in THREADS {
             let metric = format!("{verb} {name} {threads}t");
-            let other = ("memcpy", rate(threads, false));
-            rows.push(Row::new(BENCH, metric, "MB/s", rate(threads, true), other));
+            let other = ("memcpy", rate(threads, Place::Copies));
+            rows.push(Row::new(BENCH, metric, "MB/s", rate(threads, Place::Store), other));
         }
-        let scaling = |ours| rate(2, ours) / rate(1, ours);
-        let other = ("memcpy", scaling(false));
-        rows.push(Row::new(BENCH, format!("{verb} {name} 2t over 1t"), "x", scaling(true), other));
+        let shared = rate(2, Place::Store);
+        let other = ("two stores", rate(2, Place::Stores));
+        rows.push(Row::new(BENCH, format!("{verb} {name} 2t"), "MB/s", shared, other));
+        let scaling = |place| rate(2, place) / rate(1, place);
+        let other = ("memcpy", scaling(Place::Copies));
+        let metric = format!("{verb} {name} 2t over 1t");
+        rows.push(Row::new(BENCH, metric, "x", scaling(Place::Store), other));
     }
     rows
 }
