@@ -78,7 +78,7 @@ pub fn run() -> anyhow::Result<Report> {
         "put: in place of a value of the same size, incompressible and stored raw. {} MiB of \
          values on each side, in random order; every first word got is checked. Two threads work \
          on keys of their own in one store; \
-         \"two stores\": each in a store of its own; Metadata: the process's resident memory, less 4 KiB \
+         \"two stores\": each in a store of its own. Metadata: the process's resident memory, less 4 KiB \
          for each page that has a frame, by page; and the store's own count of the same.",
         HELD_BYTES >> 20
     ));
