@@ -120,3 +120,53 @@ fn of_many_takers_one_gets_each_value() {
     });
     assert_eq!(taken.load(Ordering::Relaxed), puts * (puts + 1) / 2);
 }
+
+/// A page of which every word tells its number and place.
+fn marked(number: u64) -> Vec<u8> {
+    (0..PAGE_BYTES as u64 / 8).flat_map(|at| (number << 16 | at).to_ne_bytes()).collect()
+}
+
+#[test]
+fn a_page_that_is_held_stays_as_it_was_when_another_takes_its_place() {
+    let store = Store::open(Config::embedded(4 << 20)).expect("open");
+    let client = store.add_client(ClientConfig::default()).expect("client");
+    let pool = store.create_pool(client, PoolSpec::PERSISTENT).expect("pool");
+    let key = Key::new(1, 1);
+    assert_eq!(store.put(pool, key, &marked(0)), Put::Stored);
+    let mut scratch = PageBuf::ZERO;
+    let held = store.read_page(pool, key, &mut scratch).expect("read").expect("page");
+    for number in 1..4 {
+        assert_eq!(store.put(pool, key, &marked(number)), Put::Stored);
+        assert_eq!(read(&store, pool, key, PAGE_BYTES).1, marked(number));
+        assert!(*held == marked(0)[..]);
+    }
+    drop(held);
+    let statistics = store.statistics(client).expect("statistics");
+    assert_eq!((statistics.used_pages, statistics.puts, statistics.puts_stored), (1, 4, 4));
+}
+
+#[test]
+fn nobody_reads_half_of_a_page() {
+    let store = Store::open(Config::embedded(4 << 20)).expect("open");
+    let client = store.add_client(ClientConfig::default()).expect("client");
+    let pool = store.create_pool(client, PoolSpec::PERSISTENT).expect("pool");
+    let key = Key::new(1, 1);
+    assert_eq!(store.put(pool, key, &marked(0)), Put::Stored);
+    std::thread::scope(|scope| {
+        let writers = [0, 1].map(|writer| {
+            let store = &store;
+            scope.spawn(move || {
+                for round in 0..20_000 {
+                    let put = store.put(pool, key, &marked(round << 1 | writer));
+                    assert_eq!(put, Put::Stored);
+                }
+            })
+        });
+        let mut page = vec![0; PAGE_BYTES];
+        while !writers.iter().all(|writer| writer.is_finished()) {
+            assert_eq!(store.get(pool, key, &mut page).expect("get"), Get::Hit(PAGE_BYTES));
+            let first = u64::from_ne_bytes(page[..8].try_into().expect("a word"));
+            assert!(page == marked(first >> 16), "part of page {}", first >> 16);
+        }
+    });
+}
