@@ -8,8 +8,11 @@ use crate::table::{Entry, Leaf, State, WINDOW_PAGES, place};
 use crate::tally::Count;
 use crate::tree::Notice;
 use rustix::io::Errno;
+use rustix::mm::Advice;
 use rustix::thread::sched_yield;
 use spillway_platform::PAGE_SIZE;
+use spillway_platform::memory::advise;
+use spillway_platform::uffd::Done;
 use spillway_store::Error as StoreError;
 use spillway_tiers::PageBuf;
 use std::sync::atomic::Ordering;
@@ -414,6 +417,19 @@ impl Pager {
         true
     }
 
+    /// Moves a page from staging back to its place. A mapping that pages can't be moved to, read-only
+    /// say, takes a copy; and so does a page that was in the pool at a fork, for the kernel moves none
+    /// that was ever shared.
+    pub(crate) fn move_back(&self, address: usize, staged: usize) -> Done {
+        let done = self.main().move_in(address, staged);
+        let Some(Errno::INVAL | Errno::BUSY) = done.stopped else { return done };
+        let done = self.main().copy(address, staged as *const u8, PAGE_SIZE, false);
+        if done.stopped.is_none() {
+            let _ = advise(staged, PAGE_SIZE, Advice::LinuxDontNeed);
+        }
+        done
+    }
+
     /// Moves a page back from the victim pool, without a transfer.
     fn rescue(&self, leaf: &Leaf, seen: Entry, address: usize, buffers: &mut Buffers) -> bool {
         if !Self::begin_filling(leaf, place(address), seen) {
@@ -422,13 +438,7 @@ impl Pager {
         let slot = seen.handle() as usize;
         let stale = self.staging.note(slot).handle.load(Ordering::Acquire);
         let staged = self.staging.slot_address(slot);
-        let mut done = self.main().move_in(address, staged);
-        if let Some(Errno::INVAL | Errno::BUSY) = done.stopped {
-            // A mapping that pages can't be moved to, read-only say, takes a copy; and so does a page
-            // that was in the pool at a fork, for the kernel moves none that was ever shared.
-            done = self.main().copy(address, staged as *const u8, PAGE_SIZE, false);
-        }
-        if done.stopped.is_some() {
+        if self.move_back(address, staged).stopped.is_some() {
             leaf.settle(place(address), seen);
             self.main().wake(address, PAGE_SIZE);
             return true;

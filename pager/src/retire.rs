@@ -193,12 +193,7 @@ impl Pager {
         let staged = self.staging.slot_address(slot);
         let resident = Entry::new(State::Resident, 0).with(Entry::REFUSED);
         for _ in 0..AGAIN_MAX {
-            let mut done = self.main().move_in(address, staged);
-            if done.stopped == Some(Errno::INVAL) {
-                // A mapping that pages can't be moved to, read-only say, takes a copy.
-                done = self.main().copy(address, staged as *const u8, PAGE_SIZE, false);
-            }
-            match done.stopped {
+            match self.move_back(address, staged).stopped {
                 None => return resident,
                 Some(Errno::AGAIN) => sched_yield(),
                 // The mapping is gone, and with it the need for the page.

@@ -140,6 +140,9 @@ impl<W: Way> Line<W> {
                 return false;
             }
             let _ = nanosleep(&PAUSE);
+            if self.is_down() {
+                return false;
+            }
         }
     }
 }

@@ -162,9 +162,8 @@ impl Connection for Connected {
                     {
                         Carried::Done
                     }
-                    // The blade has the page and can't give it now.
-                    Some((Status::NOT_READY | Status::INTERNAL, ..)) | None => Carried::Lost,
                     Some(_) => Carried::Missing,
+                    None => Carried::Lost,
                 };
             }
         }

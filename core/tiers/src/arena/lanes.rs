@@ -19,28 +19,24 @@ impl Arena {
     /// grow while there are some.
     fn take_from_others(&self, own: usize) -> Option<(u32, u32)> {
         (1..LANES).find_map(|step| {
-            let mut head = self.lanes[(own + step) % LANES].0.lock();
-            let chunk = head.first;
+            let other = (own + step) % LANES;
+            // Both at once, so that the chunk is never in between. Nobody else holds two.
+            let mut low = self.lanes[own.min(other)].0.lock();
+            let mut high = self.lanes[own.max(other)].0.lock();
+            let (to, from) =
+                if own < other { (&mut *low, &mut *high) } else { (&mut *high, &mut *low) };
+            let chunk = from.first;
             if chunk == NONE {
                 return None;
             }
             let entry = self.chunk(chunk);
-            // Full, until its frames come back below: who frees one meanwhile lists it.
-            let free = entry.free.load(Ordering::Relaxed);
-            entry.free.store(0, Ordering::Relaxed);
-            self.unlink(&mut head, chunk);
-            head.free -= u64::from(free.count_ones());
+            let count = u64::from(entry.free.load(Ordering::Relaxed).count_ones());
+            self.unlink(from, chunk);
+            from.free -= count;
             entry.lane.store(own as u32, Ordering::Release);
-            drop(head);
-            let rest = free & (free - 1);
-            let mut head = self.lanes[own].0.lock();
-            let before = entry.free.load(Ordering::Relaxed);
-            entry.free.store(before | rest, Ordering::Relaxed);
-            head.free += u64::from(rest.count_ones());
-            if before == 0 && rest != 0 {
-                self.link(&mut head, chunk);
-            }
-            Some((chunk, free.trailing_zeros()))
+            self.link(to, chunk);
+            to.free += count;
+            self.take_free_of(to)
         })
     }
 
