@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::thread::sched_yield;
 use spillway_platform::PAGE_SIZE;
-use spillway_platform::memory::{is_mapped, is_unmapped};
+use spillway_platform::memory::is_mapped;
 use spillway_platform::uffd::Message;
 use std::sync::atomic::Ordering;
 
@@ -131,25 +131,23 @@ impl Pager {
     /// whoever mapped it has already forgotten what was known of it.
     fn unmapped(&self, start: usize, end: usize) {
         let parts: Vec<_> = self.regions.lock().overlaps(start, end).collect();
-        for (start, end) in parts {
-            self.unmapped_part(start, end);
-        }
-    }
-
-    fn unmapped_part(&self, start: usize, end: usize) {
         // Protecting a page does no harm, and fails where nothing is registered.
         let registered = |page| self.main().protect(page, PAGE_SIZE) != Err(Errno::NOENT);
-        if is_mapped(start, end - start) && registered(start) {
-            return;
+        for (start, end) in parts {
+            if is_mapped(start, end - start) && registered(start) {
+                continue;
+            }
+            let gone = |&page: &usize| !is_mapped(page, PAGE_SIZE) || !registered(page);
+            let mut left = (start..end).step_by(PAGE_SIZE).peekable();
+            while let Some(from) = left.find(gone) {
+                let mut to = from + PAGE_SIZE;
+                while left.next_if(gone).is_some() {
+                    to += PAGE_SIZE;
+                }
+                self.regions.lock().remove(from, to);
+                self.forget(from, to);
+            }
         }
-        if end - start > PAGE_SIZE && !is_unmapped(start, end - start) {
-            let middle = start + (end - start) / PAGE_SIZE / 2 * PAGE_SIZE;
-            self.unmapped_part(start, middle);
-            self.unmapped_part(middle, end);
-            return;
-        }
-        self.regions.lock().remove(start, end);
-        self.forget(start, end);
     }
 
     /// Forgets what is known of a range that no longer is what it was, and frees its copies.

@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering}
 pub(crate) const ANSWERERS: usize = 32;
 /// A share of 1 in [`Pager::note_crowd`].
 const CROWD_ONE: u32 = 1 << 16;
-/// Ranges that can be held at the same time.
-pub(crate) const HOLDS: usize = 64;
+/// Ranges that can be held at the same time; a thread that finds none free waits for one.
+pub(crate) const HOLDS: usize = 1024;
 
 /// Buffers for the threads that answer their own faults.
 pub(crate) struct Lending {

@@ -222,6 +222,7 @@ impl Pager {
         let inherited = self.store.memory_bytes() as i64;
         self.inherited_store_bytes.store(inherited, Ordering::Relaxed);
         self.lending = crate::in_thread::Lending::new();
+        self.holds = crate::in_thread::Holds::new();
         self.moving_since_ns.store(0, Ordering::Relaxed);
         self.ready.store(0, Ordering::Relaxed);
         self.wanted.store(0, Ordering::Relaxed);

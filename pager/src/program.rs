@@ -160,10 +160,13 @@ impl Pager {
         self.regions.lock().change(start, end, |region| region.dont_fork = keep);
     }
 
-    /// A managed range grew in place or moved and grew: what was added is managed too.
-    pub fn grown(&self, start: usize, end: usize) {
+    /// A managed range was remapped. When this returns the pager has followed it, and what was added
+    /// from `start` to `end`, if anything was, is managed too.
+    pub fn remapped(&self, start: usize, end: usize) {
         let _work = self.program_work();
-        self.regions.lock().insert(start, end);
+        if start < end {
+            self.regions.lock().insert(start, end);
+        }
     }
 
     /// The program locked all its memory: managed memory stays pageable, which is said.

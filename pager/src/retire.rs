@@ -196,8 +196,9 @@ impl Pager {
             match self.move_back(address, staged).stopped {
                 None => return resident,
                 Some(Errno::AGAIN) => sched_yield(),
-                // The mapping is gone, and with it the need for the page.
-                Some(Errno::NOENT | Errno::SRCH) => return Entry::NONE,
+                // The mapping is gone or has moved: the page is forgotten, or its new place is put
+                // down, as soon as that has been followed.
+                Some(Errno::NOENT | Errno::SRCH) => break,
                 Some(_) => self.broken(line!()),
             }
         }

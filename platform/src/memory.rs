@@ -2,23 +2,58 @@
 
 use crate::PAGE_SIZE;
 use crate::sys::{number, syscall6};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+
+/// Where native memory begins, far below what the kernel chooses by itself, which goes down from
+/// 2^47, and far above a program's image and heap.
+const NATIVE_START: usize = 0x2000_0000_0000;
+/// How far that differs between processes, so that addresses can't be guessed.
+const NATIVE_SPREAD: usize = 1 << 40;
+/// How far to go on when something is in the way, and how often.
+const NATIVE_STEP: usize = 1 << 36;
+const NATIVE_TRIES: usize = 64;
+
+/// The next address of native memory; 0 before the first.
+static NEXT_NATIVE: AtomicUsize = AtomicUsize::new(0);
 
 /// Maps zeroed private memory that Spillway itself uses: small pages, no core dump, no reserve.
 /// Returns its address.
 ///
+/// It lies in a part of the address space that is used for nothing else, and not where the kernel
+/// finds room first: a program that unmaps a range to map another over it at once, by MAP_FIXED,
+/// must find nothing there.
+///
 /// # Errors
 /// When the address space or the kernel's mappings are used up.
 pub fn map_native(bytes: usize) -> Result<usize, Errno> {
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    let address = unsafe {
-        mmap_anonymous(core::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags)?
-    } as usize;
-    advise(address, bytes, Advice::LinuxNoHugepage)?;
-    advise(address, bytes, Advice::LinuxDontDump)?;
-    Ok(address)
+    let room = bytes.next_multiple_of(PAGE_SIZE);
+    if NEXT_NATIVE.load(Ordering::Relaxed) == 0 {
+        // Addresses of stacks are random.
+        let start =
+            NATIVE_START + (&raw const room as usize % NATIVE_SPREAD) / PAGE_SIZE * PAGE_SIZE;
+        let _ = NEXT_NATIVE.compare_exchange(0, start, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    for _ in 0..NATIVE_TRIES {
+        let place = NEXT_NATIVE.fetch_add(room, Ordering::Relaxed);
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+        // SAFETY: a new mapping where nothing is mapped, or none.
+        let made = unsafe {
+            mmap_anonymous(place as *mut _, bytes, ProtFlags::READ | ProtFlags::WRITE, flags)
+        };
+        match made {
+            Ok(made) => {
+                let address = made as usize;
+                advise(address, bytes, Advice::LinuxNoHugepage)?;
+                advise(address, bytes, Advice::LinuxDontDump)?;
+                return Ok(address);
+            }
+            Err(Errno::EXIST) => NEXT_NATIVE.fetch_add(NATIVE_STEP, Ordering::Relaxed),
+            Err(errno) => return Err(errno),
+        };
+    }
+    Err(Errno::NOMEM)
 }
 
 /// `madvise` on a range of this address space.
@@ -55,20 +90,4 @@ pub fn is_mapped(address: usize, bytes: usize) -> bool {
         at += count * PAGE_SIZE;
     }
     true
-}
-
-/// Whether no page of a range is mapped: nothing in the way of a mapping there.
-#[must_use]
-pub fn is_unmapped(address: usize, bytes: usize) -> bool {
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
-    // SAFETY: FIXED_NOREPLACE maps where nothing is mapped or not at all; what was made is
-    // unmapped at once.
-    unsafe {
-        let Ok(made) = mmap_anonymous(address as *mut _, bytes, ProtFlags::empty(), flags) else {
-            return false;
-        };
-        let there = made as usize == address;
-        let _ = rustix::mm::munmap(made, bytes);
-        there
-    }
 }
