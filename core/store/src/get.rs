@@ -5,7 +5,7 @@ use core::ops::Deref;
 use spillway_tiers::blade::BladePlace;
 use spillway_tiers::lz4::unpack;
 use spillway_tiers::sync::Ordering;
-use spillway_tiers::{CellPin, LargePin, PageBuf, Pinned, SlotRead, fill_word};
+use spillway_tiers::{CellPin, LargePin, PageBuf, Pinned, SlotRead, expect_write, fill_word};
 use spillway_types::{Get, Key, PAGE_BYTES, PoolId};
 
 use crate::error::Error;
@@ -379,11 +379,13 @@ impl Store {
     fn hold_slot(&self, pool: PoolId, key: Key, look: Look) -> Result<(Held<'_>, Slot), Error> {
         let access = self.access(pool).ok_or(Error::NoPool)?;
         let at = Position::new(access.pool, key, self.seed);
+        let counters = self.client_shard(access.client, at.shard);
+        // On its way while the lock is.
+        expect_write(counters);
         let mut index = self.shards[at.shard].lock();
         if !self.pools.is_live(pool) {
             return Err(Error::NoPool);
         }
-        let counters = self.client_shard(access.client, at.shard);
         counters.gets.add_guarded(u64::from(look.first));
         let Some((leaf, slot)) = self.find(&index, &at) else {
             return Ok((Held::Miss, Slot::EMPTY));

@@ -525,6 +525,7 @@ impl Store {
             let client = &self.clients[first_member];
             client.reserved_pages.fetch_sub(pool.reserved_pages, Ordering::Relaxed);
         }
+        self.arena.empty_hands();
     }
 
     /// Shows every used slot of a pool to `visit`, a leaf at a time with its shard locked. What

@@ -1,7 +1,7 @@
 //! Storing a value.
 
 use spillway_tiers::sync::{Guard, Ordering};
-use spillway_tiers::{CELL_BYTES_MAX, WRITE_PAGES_MAX, uniform_word};
+use spillway_tiers::{CELL_BYTES_MAX, WRITE_PAGES_MAX, expect_write, uniform_word};
 use spillway_types::{Key, PAGE_BYTES, PoolId, Put, Refusal, VALUE_BYTES_MAX, billed_pages};
 
 use crate::config::Dedup;
@@ -77,11 +77,18 @@ impl Store {
         if !self.has_room(pool, access, &at, pages) {
             return self.refuse(pool, access, &at, Refusal::AtTarget);
         }
-        let Some(Placed { place, shared }) = self.place(access, lane(), value, scratch) else {
+        // Other cores have written to these; they come while the value is copied.
+        expect_write(&self.shards[at.shard]);
+        let counters = self.client_shard(access.client, at.shard);
+        expect_write(counters);
+        expect_write(&counters.lists);
+        let lane = lane();
+        let Some(Placed { place, shared }) = self.place(access, lane, value, scratch) else {
             return self.refuse(pool, access, &at, Refusal::NodeFull);
         };
         let slot = Slot::new(place, access.payer()).with_listed(!shared && !access.is_reserved());
-        let mut published = self.publish(pool, access, &at, slot, pages);
+        self.expect_youngest(counters, slot, access.ephemeral);
+        let mut published = self.publish(pool, access, &at, slot, lane);
         for _ in 0..EVICTIONS_MAX {
             // Without room for the entry: frames make room for the index.
             let full = published == Err(Refusal::NodeFull);
@@ -89,7 +96,7 @@ impl Store {
             {
                 break;
             }
-            published = self.publish(pool, access, &at, slot, pages);
+            published = self.publish(pool, access, &at, slot, lane);
         }
         match published {
             Ok(()) => Put::Stored,
@@ -216,8 +223,9 @@ impl Store {
         access: Access,
         at: &Position,
         slot: Slot,
-        pages: u64,
+        lane: usize,
     ) -> Result<(), Refusal> {
+        let pages = self.pages_of(slot);
         let payer = access.payer();
         let client = &self.clients[usize::from(access.client)];
         let (mut index, leaf) = self.lock_leaf(at)?;
@@ -264,7 +272,10 @@ impl Store {
         drop(index);
         if !old.is_empty() {
             self.refund(old.owner(), old_pages - taken_over);
-            self.free_place(old);
+            match old.place() {
+                Place::Raw { frame, .. } => self.arena.release_at_hand(lane, frame),
+                _ => self.free_place(old),
+            }
         }
         Ok(())
     }

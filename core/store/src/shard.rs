@@ -1,6 +1,7 @@
 //! One part of the index, and the changes made to it under its lock.
 
 use spillway_tiers::sync::{Guard, Ordering};
+use spillway_tiers::{NONE, expect_write};
 use spillway_types::{Key, billed_pages};
 
 use crate::client::ClientShard;
@@ -58,6 +59,16 @@ impl Store {
         let leaf = index.find(at.leaf_key, at.hash)?;
         let slot = index.slot(leaf, at.index);
         (!slot.is_empty()).then_some((leaf, slot))
+    }
+
+    /// Fetches what [`Self::list`] will write to besides the shard's own, from whichever core has it.
+    pub(crate) fn expect_youngest(&self, shard: &ClientShard, slot: Slot, ephemeral: bool) {
+        if let Some((list, _)) = List::of(slot.place(), ephemeral) {
+            let youngest = shard.lists[list as usize].youngest.load(Ordering::Relaxed);
+            if youngest != NONE && list.is_frames() {
+                expect_write(self.arena.meta(youngest));
+            }
+        }
     }
 
     /// Puts the value of a slot on its list, as the youngest. Gives the slot with its mark.

@@ -16,3 +16,26 @@ impl<T> Deref for Apart<T> {
         &self.0
     }
 }
+
+/// Asks for the cache line that something begins in, to write to it: it is on its way while the caller
+/// does something else. A hint, which changes nothing.
+#[inline(always)]
+pub fn expect_write<T>(at: &T) {
+    // SAFETY: a prefetch reads and writes no memory, whatever the address; a processor that doesn't
+    // know it takes it for no operation.
+    unsafe {
+        core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+    }
+}
+
+/// Asks for the first cache lines of a page, to read them. A hint, which changes nothing.
+#[inline(always)]
+pub fn expect_read(at: *const u8) {
+    // SAFETY: as above.
+    unsafe {
+        core::arch::asm!(
+            "prefetcht0 [{0}]", "prefetcht0 [{0} + 64]", "prefetcht0 [{0} + 128]", "prefetcht0 [{0} + 192]",
+            in(reg) at, options(nostack, preserves_flags, readonly)
+        );
+    }
+}

@@ -4,6 +4,7 @@
 //! a lock of its own; a caller names the lane it prefers. A frame has a reference count: one
 //! reference for each index entry that names it and one for each reader that copies from it.
 
+mod hands;
 mod lanes;
 mod rebuild;
 mod reserve;
@@ -12,11 +13,12 @@ use core::ops::Deref;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use crate::apart::Apart;
+use crate::apart::{Apart, expect_read};
 use crate::dedup::Shared;
 use crate::meta::Meta;
 use crate::region::{Backing, Budget, GrowArray, Region, Use, Zeroed, zeroed_slice};
 use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering};
+use hands::{HANDS, Hand};
 pub use reserve::RESERVES_MAX;
 use reserve::Reserve;
 use spillway_types::PAGE_BYTES;
@@ -75,6 +77,7 @@ pub struct Arena {
     frames: GrowArray<Meta>,
     chunks: GrowArray<Chunk>,
     lanes: [Apart<Lock<Lane>>; LANES + 1],
+    hands: Box<[Apart<Hand>]>,
     reserves: Box<[Reserve]>,
     /// No reserve has had a number beyond this.
     reserves_high: AtomicU32,
@@ -125,6 +128,7 @@ impl Arena {
             frames: GrowArray::reserve(frames_max)?,
             chunks: GrowArray::reserve(chunks)?,
             lanes: core::array::from_fn(|_| Apart(Lock::new(Lane { first: NONE, free: 0 }))),
+            hands: (0..HANDS).map(|_| Apart(Hand::new(0))).collect(),
             reserves: zeroed_slice(RESERVES_MAX),
             reserves_high: AtomicU32::new(0),
             spare: Lock::new(Spare { first: NONE, high: 0, committed_bytes: 0 }),
@@ -214,15 +218,27 @@ impl Arena {
 
     /// Frees a frame whose last reference the caller dropped.
     fn free(&self, frame: u32) {
+        self.forget_shared(frame);
+        self.give_frame(frame);
+    }
+
+    /// Lets nobody find a frame any more that is about to be free.
+    #[inline]
+    fn forget_shared(&self, frame: u32) {
         if let Some(shared) = &self.shared {
             shared.remove(frame, self.content(frame));
         }
+    }
+
+    fn give_frame(&self, frame: u32) {
         self.give(frame / CHUNK_FRAMES, frame % CHUNK_FRAMES, u64::MAX);
     }
 
     /// Adds a reference to a frame that has one, for reading. `None` when there are too many.
     #[inline]
     pub fn pin(&self, frame: u32) -> Option<Pinned<'_>> {
+        // On its way while the count is.
+        expect_read(self.address(frame));
         self.meta(frame).add_reference().then_some(Pinned { arena: self, frame })
     }
 
@@ -243,7 +259,7 @@ impl Arena {
     pub fn frames_left(&self) -> u64 {
         let room = self.budget.left(Use::Frames) / CHUNK_BYTES as u64;
         let free: u64 = self.lanes[..LANES].iter().map(|lane| lane.0.lock().free).sum();
-        room * u64::from(CHUNK_FRAMES) + free
+        room * u64::from(CHUNK_FRAMES) + free + self.frames_at_hand()
     }
 
     /// Bytes of free frames and spans in chunks that are charged to the budget.
@@ -251,7 +267,8 @@ impl Arena {
         let free = |lane: &Apart<Lock<Lane>>| lane.0.lock().free * PAGE_BYTES as u64;
         let frames: u64 = self.lanes[..LANES].iter().map(free).sum();
         let spans = free(&self.lanes[LANES]) * u64::from(SPAN_FRAMES);
-        frames + spans + self.reserved_free_bytes()
+        let at_hand = self.frames_at_hand() * PAGE_BYTES as u64;
+        frames + spans + at_hand + self.reserved_free_bytes()
     }
 
     /// Takes eight adjacent frames of zeros. Gives the first.
@@ -300,6 +317,7 @@ impl Arena {
         while let Some(frame) = self.refill() {
             self.free(frame);
         }
+        self.empty_hands();
         self.trim_reserves();
         for (lane, apart) in self.lanes.iter().enumerate() {
             let whole =

@@ -18,7 +18,7 @@ mod region;
 pub mod sync;
 mod uniform;
 
-pub use apart::Apart;
+pub use apart::{Apart, expect_write};
 pub use arena::{Arena, CHUNK_BYTES, NONE, Pinned, RESERVES_MAX};
 pub use cells::{CELL_BYTES_MAX, CellPin, Cells, Claims};
 pub use file::{FILES_MAX, Files, SLOTS_MAX, SlotRead, WRITE_PAGES_MAX, Written};

@@ -25,6 +25,27 @@ fn nothing_of_a_frame_s_last_owner_is_left() {
 }
 
 #[test]
+fn a_frame_at_hand_is_its_core_s_until_memory_is_out() {
+    let arena = arena(Backing::Anonymous);
+    let [first, second] = [0, 1].map(|byte| arena.store(0, &[byte; PAGE_BYTES]).expect("frame"));
+    let before = (arena.frames_left(), arena.free_bytes());
+    arena.release_at_hand(3, first);
+    arena.release_at_hand(3, second);
+    assert_eq!(arena.frames_left(), before.0 + 2, "one at hand, one in the lane");
+    assert_eq!(arena.free_bytes(), before.1 + 2 * PAGE_BYTES as u64);
+    assert_eq!(arena.store(3, b"x"), Some(first));
+    arena.release_at_hand(3, first);
+    let rest: Vec<u32> = std::iter::from_fn(|| arena.store(0, b"y")).collect();
+    assert!(rest.contains(&first), "nobody is refused for what another core has at hand");
+    assert_eq!(arena.frames_left(), 0);
+    let pin = arena.pin(first).expect("pin");
+    arena.release_at_hand(3, first);
+    assert_eq!(arena.store(3, b"z"), None, "a pinned frame is not free");
+    drop(pin);
+    assert_eq!(arena.store(3, b"z"), Some(first));
+}
+
+#[test]
 fn a_cell_is_zeroed_when_it_is_freed() {
     let arena = arena(Backing::Anonymous);
     let cells = Cells::default();

@@ -5,6 +5,9 @@ use crate::sync::Ordering;
 
 impl Arena {
     pub(super) fn take(&self, lane: usize) -> Option<u32> {
+        if let Some(frame) = self.take_at_hand(lane) {
+            return Some(frame);
+        }
         let own = lane % LANES;
         let taken = self.take_free(own).or_else(|| self.take_from_others(own));
         match taken.or_else(|| self.take_from(own)) {
@@ -42,8 +45,8 @@ impl Arena {
 
     /// A free frame of any lane.
     pub(super) fn take_any(&self) -> Option<u32> {
-        let (chunk, bit) = (0..LANES).find_map(|lane| self.take_free(lane))?;
-        Some(chunk * CHUNK_FRAMES + bit)
+        let free = (0..LANES).find_map(|lane| self.take_free(lane));
+        free.map(|(chunk, bit)| chunk * CHUNK_FRAMES + bit).or_else(|| self.take_at_any_hand())
     }
 
     pub(super) fn take_from(&self, lane: usize) -> Option<(u32, u32)> {
