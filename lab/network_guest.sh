@@ -78,6 +78,33 @@ make_tools_disk() {
     rm -r "$root"
 }
 
+# serve CAPACITY: a spillwayd on $WORK/config, in $WORK/daemon; $PORT is a free port for the file to name.
+PORT=$(/usr/bin/python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+serve() {
+    "$SPILLWAY" serve --dir "$WORK/daemon" --capacity "$1" --config "$WORK/config" >"$WORK/served" 2>&1 &
+    SERVED=$!
+    trap 'kill "$SERVED" 2>/dev/null; wait "$SERVED"; finish' EXIT
+    until_true 10 daemon stat || fail "the daemon did not start: $(cat "$WORK/served")"
+}
+
+# daemon COMMAND...: asks the daemon.
+daemon() {
+    "$SPILLWAY" "$@" --api "$WORK/daemon/api.sock"
+}
+
+# watch_daemon: writes down the daemon's resident memory in KiB at each thing that the guest says, which waits a
+# little around them.
+watch_daemon() {
+    local pid stage
+    pid=$(daemon stat -o json | /usr/bin/python3 -c 'import json, sys; print(json.load(sys.stdin)["version"]["pid"])')
+    while sleep 0.5; do
+        stage=$(tr -d '\r' 2>/dev/null <"$WORK/console" | grep -o 'GUEST [a-z]*' | tail -n 1 | cut -d ' ' -f 2)
+        echo "$stage $(sed -n 's/^VmRSS:[^0-9]*\([0-9]*\).*/\1/p' "/proc/$pid/status")"
+    done >"$WORK/stages"
+}
+least() { awk -v stage="$1" '$1 == stage && (least == "" || $2 < least) { least = $2 } END { print least + 0 }' "$WORK/stages"; }
+most() { awk -v stage="$1" '$1 == stage && $2 > most { most = $2 } END { print most + 0 }' "$WORK/stages"; }
+
 # network_guest MIB SCRIPT: boots a guest with so much memory that runs SCRIPT; what it says with `say` goes to
 # $WORK/said. Fails unless the script came to its end.
 network_guest() {

@@ -1,9 +1,10 @@
-/* Ranges that move while pages leave, and small native mappings that take the places they left:
- * nobody's pages may leave with the range's. */
+/* Ranges that move while pages leave, and mappings of other threads that take the places they left:
+ * nobody's pages may leave with the range's, and the range keeps its own. */
 #include "far.h"
 #include <pthread.h>
 
-enum { MOVING = 12 * MIB_PAGES, ROUNDS = 150, SMALL = 8, SMALLS = 64 };
+/* Every other is native, below 64 KiB. */
+enum { MOVING = 12 * MIB_PAGES, ROUNDS = 150, SMALL = 8, LARGE = 40, TAKEN = 64 };
 
 static volatile int done;
 
@@ -19,18 +20,20 @@ static void *crowd(void *unused) {
     return NULL;
 }
 
-/* Native memory, which nobody may touch; it lies where the kernel finds room first. */
+/* Mappings of others, which lie where the kernel finds room first. */
 static void *take_places(void *unused) {
     (void)unused;
-    char *small[SMALLS];
+    char *taken[TAKEN];
     for (uint64_t generation = 1; !done; generation++) {
-        for (int i = 0; i < SMALLS; i++) {
-            small[i] = far_map(SMALL);
-            far_write(small[i], SMALL, generation);
+        for (int i = 0; i < TAKEN; i++) {
+            size_t pages = i % 2 ? LARGE : SMALL;
+            taken[i] = far_map(pages);
+            far_write(taken[i], pages, generation);
         }
-        for (int i = 0; i < SMALLS; i++) {
-            far_check(small[i], SMALL, generation, "a native mapping");
-            far_must(munmap(small[i], SMALL * PAGE));
+        for (int i = 0; i < TAKEN; i++) {
+            size_t pages = i % 2 ? LARGE : SMALL;
+            far_check(taken[i], pages, generation, i % 2 ? "a managed mapping" : "a native mapping");
+            far_must(munmap(taken[i], pages * PAGE));
         }
     }
     return NULL;

@@ -9,6 +9,7 @@ use crate::pager::{Error, Pager};
 use crate::table::{Entry, State, WINDOW_PAGES};
 use crate::tree::Notice;
 use rustix::mm::Advice;
+use rustix::thread::sched_yield;
 use spillway_platform::PAGE_SIZE;
 use spillway_platform::memory::advise;
 use spillway_platform::uffd::Uffd;
@@ -29,7 +30,7 @@ impl Pager {
                 let _ = unsafe { std::ptr::read_volatile(address as *const u8) };
                 true
             });
-            self.rest.stop();
+            self.rest_between_moves();
             let mut all_there = true;
             walk(&mut |address| {
                 let state = self.entry(address).state();
@@ -42,11 +43,26 @@ impl Pager {
             }
             self.rest.go_on();
         }
-        self.rest.stop_if_not_stopped();
+        if !self.rest.is_stopped() {
+            self.rest_between_moves();
+        }
         self.deal();
         self.store.seal_files();
         self.prepare_heir();
         self.advise_fork(Advice::LinuxDoFork);
+    }
+
+    /// Brings everything to rest at a moment at which no range is being remapped: the kernel would
+    /// have moved it, and nobody would have followed.
+    fn rest_between_moves(&self) {
+        loop {
+            self.rest.stop();
+            if self.moves.is_empty() {
+                return;
+            }
+            self.rest.go_on();
+            sched_yield();
+        }
     }
 
     /// After a fork, in the parent: everything goes on.

@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering}
 pub(crate) const ANSWERERS: usize = 32;
 /// A share of 1 in [`Pager::note_crowd`].
 const CROWD_ONE: u32 = 1 << 16;
-/// Ranges that can be held at the same time; a thread that finds none free waits for one.
+/// Ranges that can be held at the same time; a thread that finds none free waits for one. Calls that
+/// wait for other programs, for a socket say, hold theirs meanwhile.
 pub(crate) const HOLDS: usize = 1024;
 
 /// Buffers for the threads that answer their own faults.
@@ -64,6 +65,8 @@ impl Lending {
 
 /// Ranges that system calls are at work on.
 pub(crate) struct Holds {
+    /// Counts the forks that led here: a child's holds are its own.
+    generation: AtomicU32,
     count: AtomicU32,
     ranges: [(AtomicUsize, AtomicUsize); HOLDS],
 }
@@ -72,10 +75,14 @@ pub(crate) struct Holds {
 pub struct Hold<'a> {
     holds: &'a Holds,
     at: usize,
+    generation: u32,
 }
 
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
+        if self.holds.generation.load(Ordering::Relaxed) != self.generation {
+            return;
+        }
         self.holds.ranges[self.at].1.store(0, Ordering::Release);
         self.holds.ranges[self.at].0.store(0, Ordering::Release);
         self.holds.count.fetch_sub(1, Ordering::Release);
@@ -85,17 +92,32 @@ impl Drop for Hold<'_> {
 impl Holds {
     pub(crate) const fn new() -> Self {
         let ranges = [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; HOLDS];
-        Self { count: AtomicU32::new(0), ranges }
+        Self { generation: AtomicU32::new(0), count: AtomicU32::new(0), ranges }
     }
 
-    fn hold(&self, start: usize, end: usize) -> Hold<'_> {
+    /// In a forked child: what its parent's threads held, nobody holds here.
+    pub(crate) fn let_go_after_fork(&mut self) {
+        *self.generation.get_mut() += 1;
+        *self.count.get_mut() = 0;
+        for range in &mut self.ranges {
+            (*range.0.get_mut(), *range.1.get_mut()) = (0, 0);
+        }
+    }
+
+    /// Whether nothing is held.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count.load(Ordering::SeqCst) == 0
+    }
+
+    pub(crate) fn hold(&self, start: usize, end: usize) -> Hold<'_> {
         self.count.fetch_add(1, Ordering::SeqCst);
         loop {
             for (at, range) in self.ranges.iter().enumerate() {
                 let free = range.0.compare_exchange(0, start, Ordering::SeqCst, Ordering::Relaxed);
                 if free.is_ok() {
                     range.1.store(end, Ordering::SeqCst);
-                    return Hold { holds: self, at };
+                    let generation = self.generation.load(Ordering::Relaxed);
+                    return Hold { holds: self, at, generation };
                 }
             }
             sched_yield();
@@ -186,6 +208,8 @@ impl Pager {
     #[must_use]
     pub fn hold_off(&self, start: usize, end: usize) -> Hold<'_> {
         let hold = self.holds.hold(start, end);
+        // As work, so that no fork copies the turn while it is taken.
+        let _work = self.program_work();
         drop(self.staging.turn());
         hold
     }

@@ -130,6 +130,8 @@ pub struct Pager {
     pub(crate) crowd: AtomicU32,
     pub(crate) lending: crate::in_thread::Lending,
     pub(crate) holds: crate::in_thread::Holds,
+    /// Ranges that are being remapped; see [`Pager::begin_move`].
+    pub(crate) moves: crate::in_thread::Holds,
     pub(crate) mailbox: crate::registrar::Mailbox,
     /// Set once a tier refused a page, so that the user is told once.
     pub(crate) told_full: AtomicU32,
@@ -189,6 +191,7 @@ impl Pager {
             crowd: AtomicU32::new(0),
             lending: crate::in_thread::Lending::new(),
             holds: crate::in_thread::Holds::new(),
+            moves: crate::in_thread::Holds::new(),
             mailbox: crate::registrar::Mailbox::new(),
             told_full: AtomicU32::new(0),
             published: Lock::new(crate::far::Published::default()),
@@ -222,7 +225,8 @@ impl Pager {
         let inherited = self.store.memory_bytes() as i64;
         self.inherited_store_bytes.store(inherited, Ordering::Relaxed);
         self.lending = crate::in_thread::Lending::new();
-        self.holds = crate::in_thread::Holds::new();
+        self.holds.let_go_after_fork();
+        self.moves.let_go_after_fork();
         self.moving_since_ns.store(0, Ordering::Relaxed);
         self.ready.store(0, Ordering::Relaxed);
         self.wanted.store(0, Ordering::Relaxed);

@@ -1,5 +1,6 @@
 //! What the program's own threads tell the pager: which memory to manage, and what they do to it.
 
+use crate::in_thread::Hold;
 use crate::pager::{PROGRAM_PLACE, Pager};
 use crate::registrar::Task;
 use crate::rest::Work;
@@ -15,6 +16,13 @@ use std::sync::atomic::Ordering;
 /// See [`Pager::program_work`]. Fields are dropped in order: signals come last.
 pub(crate) struct ProgramWork<'a> {
     _work: Work<'a>,
+    _blocked: SignalsBlocked,
+}
+
+/// A remapping under way; see [`Pager::begin_move`]. Fields are dropped in order.
+pub struct Move<'a> {
+    _moving: Hold<'a>,
+    _hold: Hold<'a>,
     _blocked: SignalsBlocked,
 }
 
@@ -35,7 +43,7 @@ impl Pager {
     /// What the kernel says when it can't be registered; then it stays native.
     pub fn manage(&self, start: usize, bytes: usize) -> Result<(), Errno> {
         let end = start + bytes;
-        let _work = self.program_work();
+        let _work = self.work_beside_moves(start, end);
         self.regions.lock().remove(start, end);
         self.forget(start, end);
         let _ = advise(start, bytes, Advice::LinuxNoHugepage);
@@ -71,7 +79,7 @@ impl Pager {
 
     /// The program is about to unmap a range, or to map something else over it.
     pub fn release(&self, start: usize, end: usize) {
-        let _work = self.program_work();
+        let _work = self.work_beside_moves(start, end);
         if self.overlaps(start, end) {
             self.regions.lock().remove(start, end);
             self.forget(start, end);
@@ -158,6 +166,31 @@ impl Pager {
     pub fn keep_from_children(&self, start: usize, end: usize, keep: bool) {
         let _work = self.program_work();
         self.regions.lock().change(start, end, |region| region.dont_fork = keep);
+    }
+
+    /// The program is about to remap a managed range. Until what this gives is dropped the evictor
+    /// stays off the range, no fork begins, and no other thread's mapping that takes its place is
+    /// managed: until the move has been followed, what is known at these addresses is the range's.
+    #[must_use]
+    pub fn begin_move(&self, start: usize, end: usize) -> Move<'_> {
+        let blocked = SignalsBlocked::new();
+        let work = self.program_work();
+        let moving = self.moves.hold(start, end);
+        drop(work);
+        Move { _moving: moving, _hold: self.hold_off(start, end), _blocked: blocked }
+    }
+
+    /// Work on a range that no thread is moving away. It is not waited for at work, for a fork waits
+    /// for work, and a move for messages that are not read meanwhile.
+    fn work_beside_moves(&self, start: usize, end: usize) -> ProgramWork<'_> {
+        loop {
+            let work = self.program_work();
+            if !self.moves.overlap(start, end) {
+                return work;
+            }
+            drop(work);
+            sched_yield();
+        }
     }
 
     /// A managed range was remapped. When this returns the pager has followed it, and what was added

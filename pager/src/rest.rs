@@ -59,11 +59,9 @@ impl Rest {
         }
     }
 
-    /// [`Rest::stop`], when the caller may have done so already and nobody else can have.
-    pub fn stop_if_not_stopped(&self) {
-        if self.stopping.load(Ordering::SeqCst) == 0 {
-            self.stop();
-        }
+    /// Whether work has been stopped.
+    pub fn is_stopped(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst) != 0
     }
 
     /// Lets work go on.

@@ -6,8 +6,8 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
-/// Where native memory begins, far below what the kernel chooses by itself, which goes down from
-/// 2^47, and far above a program's image and heap.
+/// Where native memory begins: far from where the kernel puts images, heaps, stacks and mappings
+/// that name no place, which it does at the ends of the address space.
 const NATIVE_START: usize = 0x2000_0000_0000;
 /// How far that differs between processes, so that addresses can't be guessed.
 const NATIVE_SPREAD: usize = 1 << 40;
@@ -30,9 +30,10 @@ static NEXT_NATIVE: AtomicUsize = AtomicUsize::new(0);
 pub fn map_native(bytes: usize) -> Result<usize, Errno> {
     let room = bytes.next_multiple_of(PAGE_SIZE);
     if NEXT_NATIVE.load(Ordering::Relaxed) == 0 {
-        // Addresses of stacks are random.
-        let start =
-            NATIVE_START + (&raw const room as usize % NATIVE_SPREAD) / PAGE_SIZE * PAGE_SIZE;
+        let mut random = [0; 8];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+        let spread = usize::from_ne_bytes(random) % NATIVE_SPREAD / PAGE_SIZE * PAGE_SIZE;
+        let start = NATIVE_START + spread;
         let _ = NEXT_NATIVE.compare_exchange(0, start, Ordering::Relaxed, Ordering::Relaxed);
     }
     for _ in 0..NATIVE_TRIES {

@@ -24,6 +24,7 @@ pub struct Frontends {
 #[derive(Clone, Debug)]
 pub struct Secrets {
     nbd_tcp: spillway_nbd::Config,
+    nvme_tcp: spillway_nvme_tcp::Config,
 }
 
 impl Secrets {
@@ -49,8 +50,26 @@ impl Secrets {
         };
         let name = Some(listen.nbd_tcp_name.clone()).filter(|name| !name.is_empty());
         let nbd_tcp = spillway_nbd::Config { tls, loopback_name: name, ..Default::default() };
-        Ok(Self { nbd_tcp })
+        Ok(Self { nbd_tcp, nvme_tcp: nvme_tcp(listen)? })
     }
+}
+
+fn nvme_tcp(listen: &Listen) -> Result<spillway_nvme_tcp::Config, Error> {
+    let secret = listen.nvme_tcp_secret_file.as_deref().map(|path| {
+        let error = |why: &dyn std::fmt::Display| {
+            Error::new(format!("listen.nvme_tcp_secret_file {}: {why}", path.display()))
+        };
+        let text = std::fs::read_to_string(path).map_err(|why| error(&why))?;
+        spillway_nvme_tcp::Secret::parse(&text).map_err(|why| error(&why))
+    });
+    let config = spillway_nvme_tcp::Config {
+        nqn_base: listen.nvme_tcp_name.clone(),
+        controller_secret: secret.transpose()?,
+        ..Default::default()
+    };
+    let wrong = |why| Error::new(format!("listen.nvme_tcp_name '{}': {why}", config.nqn_base));
+    config.check().map_err(wrong)?;
+    Ok(config)
 }
 
 impl Frontends {
@@ -81,8 +100,7 @@ impl Frontends {
         }
         if let Some(listener) = listeners.nvme_tcp.take() {
             let store = Arc::clone(directory.store());
-            let config = spillway_nvme_tcp::Config::default();
-            let target = Target::new(store, access, directory.clone(), config)?;
+            let target = Target::new(store, access, directory.clone(), secrets.nvme_tcp)?;
             let told = Arc::downgrade(&target);
             directory.watch(move |client| {
                 if let Some(target) = told.upgrade() {

@@ -150,9 +150,7 @@ pub unsafe extern "C" fn mremap(
     if let Some(pager) = managed.filter(|_| 0 < new && new < old && aligned) {
         pager.release(start + new, start + old);
     }
-    // Other mappings may take the place that the range leaves before the pager has followed it: the
-    // evictor must not move pages out of them.
-    let _hold = managed.map(|pager| pager.hold_off(start, start.saturating_add(old)));
+    let _move = managed.map(|pager| pager.begin_move(start, start.saturating_add(old)));
     let args = [start, old_bytes, new_bytes, flags as usize, new_address as usize, 0];
     // SAFETY: passed on.
     let moved = unsafe { raw::call(libc::SYS_mremap, args) } as *mut c_void;

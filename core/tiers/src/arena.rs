@@ -273,7 +273,11 @@ impl Arena {
 
     /// Takes eight adjacent frames of zeros. Gives the first.
     pub(crate) fn take_span(&self) -> Option<u32> {
-        let (chunk, bit) = self.take_from(LANES)?;
+        let (chunk, bit) = self.take_from(LANES).or_else(|| {
+            // A chunk may lack no more than what a core has at hand.
+            self.empty_hands();
+            self.take_from(LANES)
+        })?;
         Some(chunk * CHUNK_FRAMES + bit * SPAN_FRAMES)
     }
 

@@ -50,7 +50,11 @@ impl Config {
         format!("{}:blocks", self.nqn_base)
     }
 
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    /// Whether a target can be made with it.
+    ///
+    /// # Errors
+    /// [`Error::Config`] says what is wrong.
+    pub fn check(&self) -> Result<(), Error> {
         if !self.nqn_base.starts_with("nqn.") || self.blocks_nqn().len() > NQN_BYTES_MAX {
             return Err(Error::Config("the base of its names must begin with nqn. and be short"));
         }

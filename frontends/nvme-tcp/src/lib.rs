@@ -36,4 +36,5 @@ pub use controller::Waker;
 pub use error::Error;
 pub use output::Output;
 pub use server::Server;
+pub use spillway_wire::auth::Secret;
 pub use target::Target;

@@ -73,7 +73,7 @@ pub static STORE: [Setting<Store>; 5] = [
 ];
 
 /// `[listen]`
-pub static LISTEN: [Setting<Listen>; 12] = [
+pub static LISTEN: [Setting<Listen>; 14] = [
     fixed(
         "dir",
         r#""/run/spillway""#,
@@ -117,6 +117,18 @@ pub static LISTEN: [Setting<Listen>; 12] = [
         r#""""#,
         Address(|l| &mut l.nvme_tcp),
         "Address for NVMe over TCP, 127.0.0.1:4420 by custom. One that other hosts reach needs a secret for every host (`client.secret_file`).",
+    ),
+    fixed(
+        "nvme_tcp_name",
+        r#""nqn.2026-11.io.spillway""#,
+        Text(|l| &mut l.nvme_tcp_name),
+        "What the names of the NVMe subsystems begin with. Linux tells subsystems apart by their names, so two daemons that one host uses need different ones.",
+    ),
+    fixed(
+        "nvme_tcp_secret_file",
+        r#""""#,
+        Path(|l| &mut l.nvme_tcp_secret_file),
+        "File with the secret that the daemon proves to know to hosts that ask for it, as `nvme gen-dhchap-key` prints it.",
     ),
     fixed(
         "api",

@@ -53,6 +53,8 @@ pub struct Listen {
     pub tls_key: Option<PathBuf>,
     pub tls_clients: Option<PathBuf>,
     pub nvme_tcp: Option<SocketAddr>,
+    pub nvme_tcp_name: String,
+    pub nvme_tcp_secret_file: Option<PathBuf>,
     pub api: Option<PathBuf>,
     pub api_tcp: Option<SocketAddr>,
     pub api_token_file: Option<PathBuf>,

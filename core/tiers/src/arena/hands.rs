@@ -1,4 +1,4 @@
-//! The frame that each core freed last, at hand for what it stores next.
+//! A frame that each core has freed, at hand for what it stores next.
 //!
 //! A page that replaces another takes a frame and frees one. Frames lie where they may among the
 //! chunks, so without this cores that overwrite pages meet at each other's lanes and chunks at every
@@ -45,7 +45,7 @@ impl Arena {
 
     /// Gives back what cores have at hand, so that the chunks can be given back too.
     pub fn empty_hands(&self) {
-        while let Some(frame) = self.take_at_any_hand() {
+        for frame in (0..HANDS).filter_map(|lane| self.take_at_hand(lane)) {
             self.give_frame(frame);
         }
     }

@@ -108,7 +108,11 @@ impl Arena {
             !state.open && state.chunks == 0
         })?;
         if !self.budget.take(bytes, Use::Frames) {
-            return None;
+            // A chunk may lack no more than what a core has at hand.
+            self.empty_hands();
+            if !self.budget.take(bytes, Use::Frames) {
+                return None;
+            }
         }
         let mut first = NONE;
         for had in 0..chunks {
