@@ -1,7 +1,7 @@
 //! Storing a value.
 
 use spillway_tiers::sync::{Guard, Ordering};
-use spillway_tiers::{CELL_BYTES_MAX, WRITE_PAGES_MAX, expect_write, uniform_word};
+use spillway_tiers::{CELL_BYTES_MAX, PageBuf, WRITE_PAGES_MAX, expect_write, uniform_word};
 use spillway_types::{Key, PAGE_BYTES, PoolId, Put, Refusal, VALUE_BYTES_MAX, billed_pages};
 
 use crate::config::Dedup;
@@ -47,7 +47,39 @@ impl Store {
     ///
     /// The value is stored as it is, by one copy; a page filled with one word takes no memory.
     pub fn put(&self, pool: PoolId, key: Key, value: &[u8]) -> Put {
-        self.put_with(pool, key, value, None)
+        self.put_with(pool, key, value.len(), None, |access, lane, _| {
+            self.try_place(access, lane, value, None)
+        })
+    }
+
+    /// Like [`Store::put`] of a page that `fill` writes, where it will lie if that is possible: into a
+    /// frame, or else into `buffer`. For pages that lie where nobody may look at them, because others
+    /// change them. `fill` may be asked more than once; the last time counts.
+    pub fn put_page(
+        &self,
+        pool: PoolId,
+        key: Key,
+        buffer: &mut PageBuf,
+        mut fill: impl FnMut(&mut [u8; PAGE_BYTES]),
+    ) -> Put {
+        self.put_with(pool, key, PAGE_BYTES, None, |access, lane, _| {
+            if access.is_reserved() || self.finds_equals(access) {
+                fill(&mut buffer.0);
+                return self.try_place(access, lane, &buffer.0, None);
+            }
+            let frame = self.arena.store_page(lane, &mut fill)?;
+            if let Some(word) = uniform_word(self.arena.content(frame)) {
+                self.arena.release_at_hand(lane, frame);
+                self.uniform_pages.fetch_add(1, Ordering::Relaxed);
+                return Some(Place::Uniform { word }.into());
+            }
+            Some(Place::Raw { frame, length: PAGE_BYTES as u16, stiff: false }.into())
+        })
+    }
+
+    /// Whether pages of this kind share frames with equal ones.
+    fn finds_equals(&self, access: Access) -> bool {
+        self.config.dedup != Dedup::Off && !access.ephemeral
     }
 
     /// Like [`Store::put`], but packs a page with LZ4 if that saves at least a quarter of it, which
@@ -59,21 +91,32 @@ impl Store {
         value: &[u8],
         scratch: &mut Scratch,
     ) -> Put {
-        self.put_with(pool, key, value, Some(scratch))
+        self.put_with(pool, key, value.len(), Some(scratch), |access, lane, scratch| {
+            self.try_place(access, lane, value, scratch)
+        })
     }
 
-    fn put_with(&self, pool: PoolId, key: Key, value: &[u8], scratch: Option<&mut Scratch>) -> Put {
+    /// Stores a value of `length` bytes that `copy` copies to its place. It gives none when memory is
+    /// out, and is then asked again when there is some.
+    fn put_with(
+        &self,
+        pool: PoolId,
+        key: Key,
+        length: usize,
+        scratch: Option<&mut Scratch>,
+        copy: impl FnMut(Access, usize, Option<&mut Scratch>) -> Option<Placed>,
+    ) -> Put {
         let Some(access) = self.access(pool) else { return Put::Refused(Refusal::NoPool) };
         let at = Position::new(access.pool, key, self.seed);
         let most = if access.is_reserved() { PAGE_BYTES } else { VALUE_BYTES_MAX };
-        if value.is_empty() || value.len() > most {
+        if length == 0 || length > most {
             return self.refuse(pool, access, &at, Refusal::Length);
         }
         let client = &self.clients[usize::from(access.client)];
         if client.frozen.load(Ordering::Acquire) != 0 {
             return self.refuse(pool, access, &at, Refusal::Frozen);
         }
-        let pages = billed_pages(value.len());
+        let pages = billed_pages(length);
         if !self.has_room(pool, access, &at, pages) {
             return self.refuse(pool, access, &at, Refusal::AtTarget);
         }
@@ -83,7 +126,7 @@ impl Store {
         expect_write(counters);
         expect_write(&counters.lists);
         let lane = lane();
-        let Some(Placed { place, shared }) = self.place(access, lane, value, scratch) else {
+        let Some(Placed { place, shared }) = self.place(access, lane, scratch, copy) else {
             return self.refuse(pool, access, &at, Refusal::NodeFull);
         };
         let slot = Slot::new(place, access.payer()).with_listed(!shared && !access.is_reserved());
@@ -140,15 +183,12 @@ impl Store {
         &self,
         access: Access,
         lane: usize,
-        value: &[u8],
         mut scratch: Option<&mut Scratch>,
+        mut copy: impl FnMut(Access, usize, Option<&mut Scratch>) -> Option<Placed>,
     ) -> Option<Placed> {
-        if access.is_reserved() {
-            return self.place_reserved(access.reserve, value).map(Placed::from);
-        }
         for _ in 0..EVICTIONS_MAX {
-            let place = self.try_place(access, lane, value, scratch.as_deref_mut());
-            if place.is_some() {
+            let place = copy(access, lane, scratch.as_deref_mut());
+            if place.is_some() || access.is_reserved() {
                 return place;
             }
             let paged_out = |scratch: &mut Scratch| self.page_out(WRITE_PAGES_MAX, scratch) != 0;
@@ -166,6 +206,9 @@ impl Store {
         value: &[u8],
         scratch: Option<&mut Scratch>,
     ) -> Option<Placed> {
+        if access.is_reserved() {
+            return self.place_reserved(access.reserve, value).map(Placed::from);
+        }
         if value.len() > PAGE_BYTES {
             let cell = self.large().store(lane, value)?;
             return Some(Place::Large { cell }.into());
@@ -197,7 +240,7 @@ impl Store {
                 None => stiff = true,
             }
         }
-        let (frame, shared) = if self.config.dedup == Dedup::Off || access.ephemeral {
+        let (frame, shared) = if !self.finds_equals(access) {
             (self.arena.store(lane, page)?, false)
         } else {
             let domain = self.clients[usize::from(access.client)].domain();

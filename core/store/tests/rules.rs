@@ -148,6 +148,10 @@ impl Pair {
         let expected = self.model.takes((at, key), &value);
         let put = if compressed {
             self.store.put_compressed(self.pools[at], key, &value, &mut self.scratch)
+        } else if value.len() == PAGE_BYTES && key.index % 2 == 1 {
+            let fill = |page: &mut [u8; PAGE_BYTES]| page.copy_from_slice(&value);
+            let mut buffer = PageBuf::ZERO;
+            self.store.put_page(self.pools[at], key, &mut buffer, fill)
         } else {
             self.store.put(self.pools[at], key, &value)
         };

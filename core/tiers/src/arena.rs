@@ -175,6 +175,15 @@ impl Arena {
         Some(frame)
     }
 
+    /// Like [`Self::store`], with a page that `fill` writes to the frame itself. It must write all of it.
+    pub fn store_page(&self, lane: usize, fill: impl FnOnce(&mut [u8; PAGE_BYTES])) -> Option<u32> {
+        let frame = self.take(lane)?;
+        // SAFETY: the frame was just taken off the free list, so nobody else reads or writes it.
+        fill(unsafe { &mut *self.address(frame).cast() });
+        self.meta(frame).first_reference();
+        Some(frame)
+    }
+
     /// Fills a frame that was just taken.
     #[inline]
     fn fill(&self, frame: u32, value: &[u8]) {

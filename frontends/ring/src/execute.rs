@@ -215,14 +215,18 @@ impl<'a> Session<'a> {
             self.store.flush(pool, key);
             return Err(Status::VALUE_SIZE.finally().into());
         }
-        let value = if bytes <= PAGE_BYTES {
-            &mut self.page.0[..bytes]
+        let put = if bytes == PAGE_BYTES {
+            self.store.put_page(pool, key, &mut self.page, |page| region.read(offset, page))
         } else {
-            self.value.resize(bytes, 0);
-            &mut self.value[..]
+            let value = if bytes < PAGE_BYTES {
+                &mut self.page.0[..bytes]
+            } else {
+                self.value.resize(bytes, 0);
+                &mut self.value[..]
+            };
+            region.read(offset, value);
+            self.store.put(pool, key, value)
         };
-        region.read(offset, value);
-        let put = self.store.put(pool, key, value);
         if self.value.capacity() > KEPT_BYTES {
             self.value = Vec::new();
         }
