@@ -124,6 +124,17 @@ impl Holds {
         }
     }
 
+    /// Holds a range if nothing is held.
+    pub(crate) fn hold_alone(&self, start: usize, end: usize) -> Option<Hold<'_>> {
+        self.count.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).ok()?;
+        // Ranges are let go before the count, so they are all free.
+        let (from, to) = &self.ranges[0];
+        from.store(start, Ordering::SeqCst);
+        to.store(end, Ordering::SeqCst);
+        let generation = self.generation.load(Ordering::Relaxed);
+        Some(Hold { holds: self, at: 0, generation })
+    }
+
     /// Whether a system call is at work on part of a range.
     pub(crate) fn overlap(&self, start: usize, end: usize) -> bool {
         self.count.load(Ordering::SeqCst) != 0

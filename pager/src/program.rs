@@ -171,12 +171,18 @@ impl Pager {
     /// The program is about to remap a managed range. Until what this gives is dropped the evictor
     /// stays off the range, no fork begins, and no other thread's mapping that takes its place is
     /// managed: until the move has been followed, what is known at these addresses is the range's.
+    /// Ranges move one after the other, for one may move to where another was.
     #[must_use]
     pub fn begin_move(&self, start: usize, end: usize) -> Move<'_> {
         let blocked = SignalsBlocked::new();
-        let work = self.program_work();
-        let moving = self.moves.hold(start, end);
-        drop(work);
+        let moving = loop {
+            let work = self.program_work();
+            if let Some(moving) = self.moves.hold_alone(start, end) {
+                break moving;
+            }
+            drop(work);
+            sched_yield();
+        };
         Move { _moving: moving, _hold: self.hold_off(start, end), _blocked: blocked }
     }
 

@@ -67,7 +67,13 @@ impl Store {
                 fill(&mut buffer.0);
                 return self.try_place(access, lane, &buffer.0, None);
             }
-            let frame = self.arena.store_page(lane, &mut fill)?;
+            let Some(frame) = self.arena.store_page(lane, &mut fill) else {
+                // A page filled with one word needs none.
+                fill(&mut buffer.0);
+                let word = uniform_word(&buffer.0)?;
+                self.uniform_pages.fetch_add(1, Ordering::Relaxed);
+                return Some(Place::Uniform { word }.into());
+            };
             if let Some(word) = uniform_word(self.arena.content(frame)) {
                 self.arena.release_at_hand(lane, frame);
                 self.uniform_pages.fetch_add(1, Ordering::Relaxed);
