@@ -1,6 +1,8 @@
-//! A daemon of the test's own.
+//! A daemon of the test's own, and load on it.
 
-use std::io::{Read, Write};
+pub mod worker;
+
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -10,6 +12,11 @@ use spillway_client::Store;
 use tempfile::TempDir;
 
 const TICK: Duration = Duration::from_millis(2);
+
+/// A number of the environment.
+pub fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
 
 /// A keeper with its daemon, and a directory for their sockets. Ends with the test.
 pub struct Daemon {
@@ -35,13 +42,27 @@ impl Daemon {
         daemon
     }
 
+    /// The body of an answer over HTTP.
+    pub fn ask(&self, method: &str, path: &str, body: &[u8]) -> io::Result<Vec<u8>> {
+        let mut stream = UnixStream::connect(self.dir.path().join("api.sock"))?;
+        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        let length = body.len();
+        write!(stream, "{method} {path} HTTP/1.0\r\nContent-Length: {length}\r\n")?;
+        write!(stream, "Content-Type: application/json\r\n\r\n")?;
+        stream.write_all(body)?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
+        let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let text = || String::from_utf8_lossy(&answer);
+        assert!(answer.starts_with(b"HTTP/1.0 20"), "{method} {path}: {}", text());
+        Ok(answer.split_off(end + 4))
+    }
+
     /// The daemon's process id; none while it does not answer.
     pub fn pid(&self) -> Option<u32> {
-        let mut stream = UnixStream::connect(self.dir.path().join("api.sock")).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
-        stream.write_all(b"GET /v1/version HTTP/1.0\r\n\r\n").ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
+        let answer = self.ask("GET", "/v1/version", b"").ok()?;
+        let answer = std::str::from_utf8(&answer).ok()?;
         let (_, rest) = answer.split_once("\"pid\":")?;
         rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
     }
