@@ -57,6 +57,17 @@ pub fn map_native(bytes: usize) -> Result<usize, Errno> {
     Err(Errno::NOMEM)
 }
 
+/// Has the kernel put a range, of which some page is there, into huge pages: what is there keeps its
+/// content, the rest becomes zeros. It does so whatever the settings of transparent huge pages are.
+///
+/// # Errors
+/// As madvise(2) for `MADV_COLLAPSE` (Linux 6.1): no huge page is to be had, or not for this range.
+pub fn collapse(address: usize, bytes: usize) -> Result<(), Errno> {
+    const MADV_COLLAPSE: usize = 25;
+    // SAFETY: no byte that was written changes.
+    unsafe { syscall6(number::MADVISE, [address, bytes, MADV_COLLAPSE, 0, 0, 0]).map(|_| ()) }
+}
+
 /// `madvise` on a range of this address space.
 ///
 /// # Errors

@@ -33,6 +33,8 @@ pub unsafe fn syscall6(number: usize, args: [usize; 6]) -> Result<usize, Errno> 
 pub mod number {
     /// `getsockopt(2)`
     pub const GETSOCKOPT: usize = 55;
+    /// `madvise(2)`
+    pub const MADVISE: usize = 28;
     /// `mincore(2)`
     pub const MINCORE: usize = 27;
     /// `exit_group(2)`: ends a process.

@@ -33,6 +33,7 @@ pub use config::{ClientConfig, Config, Dedup, DiskConfig};
 pub use error::Error;
 pub use get::{PageRef, Shown, Value};
 pub use migrate::Flushed;
+pub use put::Filled;
 pub use scratch::Scratch;
 pub use spillway_tiers::{Backing, PageBuf};
 pub use spillway_types::{

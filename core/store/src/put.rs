@@ -35,6 +35,34 @@ struct Placed {
     shared: bool,
 }
 
+/// A page in its frame, which nobody finds yet. It goes if it is dropped.
+#[derive(Debug)]
+pub struct Filled<'a> {
+    store: &'a Store,
+    pool: PoolId,
+    access: Access,
+    at: Position,
+    frame: u32,
+    lane: usize,
+}
+
+impl Filled<'_> {
+    /// The second half of [`Store::put_page`]: from now on the page is the value under its key.
+    #[inline]
+    pub fn publish(self) -> Put {
+        let Self { store, pool, access, at, frame, lane } = *core::mem::ManuallyDrop::new(self);
+        let place = store.keep_filled(lane, frame);
+        let slot = Slot::new(place, access.payer()).with_listed(true);
+        store.publish_or_refuse(pool, access, &at, slot, lane)
+    }
+}
+
+impl Drop for Filled<'_> {
+    fn drop(&mut self) {
+        self.store.arena.release(self.frame);
+    }
+}
+
 impl From<Place> for Placed {
     fn from(place: Place) -> Self {
         Self { place, shared: false }
@@ -47,9 +75,20 @@ impl Store {
     ///
     /// The value is stored as it is, by one copy; a page filled with one word takes no memory.
     pub fn put(&self, pool: PoolId, key: Key, value: &[u8]) -> Put {
-        self.put_with(pool, key, value.len(), None, |access, lane, _| {
+        let put = self.put_with(pool, key, value.len(), None, |access, lane, _| {
             self.try_place(access, lane, value, None)
-        })
+        });
+        if value.len() == PAGE_BYTES {
+            self.expect_put();
+        }
+        put
+    }
+
+    /// Tells that this core may put a page next: what that will write to is fetched while the caller
+    /// does something else.
+    #[inline]
+    pub fn expect_put(&self) {
+        self.arena.expect_at_hand(lane());
     }
 
     /// Like [`Store::put`] of a page that `fill` writes, where it will lie if that is possible: into a
@@ -74,13 +113,19 @@ impl Store {
                 self.uniform_pages.fetch_add(1, Ordering::Relaxed);
                 return Some(Place::Uniform { word }.into());
             };
-            if let Some(word) = uniform_word(self.arena.content(frame)) {
-                self.arena.release_at_hand(lane, frame);
-                self.uniform_pages.fetch_add(1, Ordering::Relaxed);
-                return Some(Place::Uniform { word }.into());
-            }
-            Some(Place::Raw { frame, length: PAGE_BYTES as u16, stiff: false }.into())
+            Some(self.keep_filled(lane, frame).into())
         })
+    }
+
+    /// The place of a page that was written to a frame: no frame, if it is filled with one word.
+    #[inline]
+    fn keep_filled(&self, lane: usize, frame: u32) -> Place {
+        let Some(word) = uniform_word(self.arena.content(frame)) else {
+            return Place::Raw { frame, length: PAGE_BYTES as u16, stiff: false };
+        };
+        self.arena.release_at_hand(lane, frame);
+        self.uniform_pages.fetch_add(1, Ordering::Relaxed);
+        Place::Uniform { word }
     }
 
     /// Whether pages of this kind share frames with equal ones.
@@ -126,18 +171,27 @@ impl Store {
         if !self.has_room(pool, access, &at, pages) {
             return self.refuse(pool, access, &at, Refusal::AtTarget);
         }
-        // Other cores have written to these; they come while the value is copied.
-        expect_write(&self.shards[at.shard]);
-        let counters = self.client_shard(access.client, at.shard);
-        expect_write(counters);
-        expect_write(&counters.lists);
+        self.expect_change(access, &at);
         let lane = lane();
         let Some(Placed { place, shared }) = self.place(access, lane, scratch, copy) else {
             return self.refuse(pool, access, &at, Refusal::NodeFull);
         };
         let slot = Slot::new(place, access.payer()).with_listed(!shared && !access.is_reserved());
+        let counters = self.client_shard(access.client, at.shard);
         self.expect_youngest(counters, slot, access.ephemeral);
-        let mut published = self.publish(pool, access, &at, slot, lane);
+        self.publish_or_refuse(pool, access, &at, slot, lane)
+    }
+
+    /// Makes a filled slot the value of its handle, or frees it.
+    fn publish_or_refuse(
+        &self,
+        pool: PoolId,
+        access: Access,
+        at: &Position,
+        slot: Slot,
+        lane: usize,
+    ) -> Put {
+        let mut published = self.publish(pool, access, at, slot, lane);
         for _ in 0..EVICTIONS_MAX {
             // Without room for the entry: frames make room for the index.
             let full = published == Err(Refusal::NodeFull);
@@ -145,15 +199,46 @@ impl Store {
             {
                 break;
             }
-            published = self.publish(pool, access, &at, slot, lane);
+            published = self.publish(pool, access, at, slot, lane);
         }
         match published {
             Ok(()) => Put::Stored,
             Err(reason) => {
                 self.free_place(slot);
-                self.refuse(pool, access, &at, reason)
+                self.refuse(pool, access, at, reason)
             }
         }
+    }
+
+    /// The first half of [`Store::put_page`]: `fill` writes a page to its frame, where nobody finds it
+    /// before [`Filled::publish`]. For those who put several pages: publishing takes locked
+    /// instructions, each of which waits for the copies before it. `None` when a page can't be put in
+    /// two steps, and none was filled.
+    #[inline]
+    pub fn fill_page(
+        &self,
+        pool: PoolId,
+        key: Key,
+        fill: impl FnOnce(&mut [u8; PAGE_BYTES]),
+    ) -> Option<Filled<'_>> {
+        let access = self.access(pool)?;
+        let client = &self.clients[usize::from(access.client)];
+        if access.is_reserved() || self.finds_equals(access) || !client.has_room(1) {
+            return None;
+        }
+        let at = Position::new(access.pool, key, self.seed);
+        self.expect_change(access, &at);
+        let lane = lane();
+        let frame = self.arena.store_page(lane, fill)?;
+        Some(Filled { store: self, pool, access, at, frame, lane })
+    }
+
+    /// Fetches what a put writes to and other cores have written: it comes while the value is copied.
+    fn expect_change(&self, access: Access, at: &Position) {
+        expect_write(&self.shards[at.shard]);
+        let counters = self.client_shard(access.client, at.shard);
+        expect_write(counters);
+        expect_write(&counters.lists);
     }
 
     /// Whether a value of `pages` fits, before it is copied. Nothing is charged yet: what is known

@@ -684,3 +684,40 @@ fn a_removed_client_leaves_nothing_and_its_ids_are_dead() {
     assert_eq!(get(&store, kept, Key::new(1, 1)), Some(b"shared".to_vec()));
     assert_eq!(store.statistics(next).expect("statistics").used_pages, 0);
 }
+
+#[test]
+fn a_page_put_in_two_steps_is_there_after_the_second() {
+    let store = embedded(8 * MIB);
+    let client = client(&store);
+    let pool = pool(&store, client, PoolSpec::PERSISTENT);
+    let (key, page) = (Key::new(1, 1), noise(1));
+    let fill = |key, page: &[u8]| {
+        let page: [u8; PAGE_BYTES] = page.try_into().expect("a page");
+        store.fill_page(pool, key, |frame| *frame = page)
+    };
+    assert_eq!(store.put(pool, key, &noise(0)), Put::Stored);
+    let free = store.free_frame_bytes();
+    let filled = fill(key, &page).expect("room");
+    assert_eq!(get(&store, pool, key), Some(noise(0)), "it is not there yet");
+    drop(filled);
+    assert_eq!(store.free_frame_bytes(), free, "its frame went with it");
+    assert_eq!(fill(key, &page).expect("room").publish(), Put::Stored);
+    assert_eq!(get(&store, pool, key), Some(page.clone()));
+    assert_eq!(store.free_frame_bytes(), free, "the old page went");
+    assert_eq!(fill(key, &[7; PAGE_BYTES]).expect("room").publish(), Put::Stored);
+    assert_eq!(get(&store, pool, key), Some(vec![7; PAGE_BYTES]));
+    assert_eq!(
+        store.free_frame_bytes(),
+        free + PAGE_BYTES as u64,
+        "a page of one word takes no frame"
+    );
+
+    // The target is checked when a page is published.
+    store.set_target(client, 2).expect("a target");
+    let two = [2, 3].map(|index| fill(Key::new(1, index), &noise(9)).expect("room"));
+    assert_eq!(two.map(|filled| filled.publish()), [Put::Stored, Put::Refused(Refusal::AtTarget)]);
+    assert_eq!(store.statistics(client).expect("statistics").used_pages, 2);
+    assert!(fill(Key::new(1, 4), &page).is_none(), "at its target");
+    store.destroy_pool(pool).expect("a pool");
+    assert!(fill(key, &page).is_none(), "no pool");
+}

@@ -2,6 +2,11 @@
 
 use core::ops::Deref;
 
+use spillway_types::PAGE_BYTES;
+
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
+
 /// Two cache lines, which the hardware fetches together, so that neighbours in an array do not share
 /// one.
 #[derive(Debug)]
@@ -25,6 +30,20 @@ pub fn expect_write<T>(at: &T) {
     // know it takes it for no operation.
     unsafe {
         core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+    }
+}
+
+/// Asks for all cache lines of a page, to write to them. A hint, which changes nothing.
+#[inline(always)]
+pub(crate) fn expect_page(at: *const u8) {
+    for line in (0..PAGE_BYTES).step_by(LINE_BYTES) {
+        // SAFETY: as above.
+        unsafe {
+            core::arch::asm!(
+                "prefetchw [{}]", in(reg) at.wrapping_add(line),
+                options(nostack, preserves_flags, readonly)
+            );
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use crate::apart::{Apart, expect_read};
 use crate::dedup::Shared;
 use crate::meta::Meta;
-use crate::region::{Backing, Budget, GrowArray, Region, Use, Zeroed, zeroed_slice};
+use crate::region::{Backing, Budget, GrowArray, HUGE_BYTES, Region, Use, Zeroed, zeroed_slice};
 use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering};
 use hands::{HANDS, Hand};
 pub use reserve::RESERVES_MAX;
@@ -33,6 +33,8 @@ pub const NONE: u32 = u32::MAX;
 const LANES: usize = 4;
 /// Frames of a span, the unit from which cells are cut.
 pub(crate) const SPAN_FRAMES: u32 = 8;
+/// Chunks that a huge page has room for.
+const HUGE_CHUNKS: usize = HUGE_BYTES / CHUNK_BYTES;
 /// Address space is made usable in steps of this many bytes, to keep mappings few.
 const COMMIT_BYTES: usize = 32 << 20;
 
@@ -78,6 +80,8 @@ pub struct Arena {
     chunks: GrowArray<Chunk>,
     lanes: [Apart<Lock<Lane>>; LANES + 1],
     hands: Box<[Apart<Hand>]>,
+    /// Whether the kernel is asked for huge pages; until it has none.
+    huge: AtomicU32,
     reserves: Box<[Reserve]>,
     /// No reserve has had a number beyond this.
     reserves_high: AtomicU32,
@@ -122,13 +126,15 @@ impl Arena {
         let budget = Budget::new(capacity_bytes);
         let frames_max = chunks * CHUNK_FRAMES as usize;
         let shared = if shares { Some(Shared::open(frames_max, &budget)?) } else { None };
+        let huge = region.allow_huge_pages();
         Ok(Self {
             shared,
+            huge: AtomicU32::new(huge.into()),
             region,
             frames: GrowArray::reserve(frames_max)?,
             chunks: GrowArray::reserve(chunks)?,
             lanes: core::array::from_fn(|_| Apart(Lock::new(Lane { first: NONE, free: 0 }))),
-            hands: (0..HANDS).map(|_| Apart(Hand::new(0))).collect(),
+            hands: (0..HANDS).map(|_| Apart(Hand::default())).collect(),
             reserves: zeroed_slice(RESERVES_MAX),
             reserves_high: AtomicU32::new(0),
             spare: Lock::new(Spare { first: NONE, high: 0, committed_bytes: 0 }),
@@ -359,11 +365,14 @@ impl Arena {
         if !self.budget.take(CHUNK_BYTES as u64, Use::Frames) {
             return None;
         }
-        let chunk = self.spare_chunk().or_else(|| {
+        let (chunk, fresh) = self.spare_chunk().or_else(|| {
             self.budget.give(CHUNK_BYTES as u64);
             None
         })?;
         // Outside of all locks: this takes tens of microseconds.
+        if fresh && self.populate_huge(chunk) {
+            return Some(chunk);
+        }
         if self.region.populate(chunk as usize * CHUNK_BYTES, CHUNK_BYTES).is_err() {
             self.give_back(chunk);
             return None;
@@ -371,12 +380,29 @@ impl Arena {
         Some(chunk)
     }
 
-    fn spare_chunk(&self) -> Option<u32> {
+    /// Has a huge page allotted, if this chunk and the next ones that are handed out fill one: copies to
+    /// and from it look up fewer addresses. Gives whether the chunk has its memory now.
+    fn populate_huge(&self, chunk: u32) -> bool {
+        let at = chunk as usize;
+        if !at.is_multiple_of(HUGE_CHUNKS)
+            || (at + HUGE_CHUNKS) * CHUNK_BYTES > self.region.bytes()
+            || self.huge.load(Ordering::Relaxed) == 0
+        {
+            return false;
+        }
+        let done = self.region.populate_huge(at * CHUNK_BYTES, HUGE_BYTES);
+        // Where memory is in pieces, every try would take long.
+        self.huge.store(done.into(), Ordering::Relaxed);
+        done
+    }
+
+    /// A chunk that is in no lane and has no memory, and whether it was never used before.
+    fn spare_chunk(&self) -> Option<(u32, bool)> {
         let mut spare = self.spare.lock();
         if spare.first != NONE {
             let chunk = spare.first;
             spare.first = self.chunk(chunk).next.load(Ordering::Relaxed);
-            return Some(chunk);
+            return Some((chunk, false));
         }
         let chunk = spare.high;
         let end = (chunk as usize + 1) * CHUNK_BYTES;
@@ -396,7 +422,7 @@ impl Arena {
             spare.committed_bytes += step;
         }
         spare.high += 1;
-        Some(chunk)
+        Some((chunk, true))
     }
 
     /// Gives the memory of a chunk that is in no lane back to the host. It reads as zeros then.

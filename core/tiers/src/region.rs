@@ -9,6 +9,8 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
+use spillway_platform::memory::collapse;
+
 use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use spillway_types::PAGE_BYTES;
 
@@ -93,6 +95,9 @@ impl Budget {
     }
 }
 
+/// Bytes of a huge page.
+pub(crate) const HUGE_BYTES: usize = 2 << 20;
+
 /// A memfd that cannot change its length: no access to its mapping ends in SIGBUS.
 const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
@@ -151,12 +156,46 @@ impl Region {
         Ok(region)
     }
 
+    /// Maps a file where its huge pages are the mapping's.
     fn map(file: OwnedFd, bytes: usize, rights: ProtFlags) -> io::Result<Self> {
-        let flags = MapFlags::NORESERVE | MapFlags::SHARED;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let base =
-            unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, rights, flags, file.as_fd(), 0)? };
-        Ok(Self { base: base.cast(), bytes, file: Some(file) })
+        let (nothing, flags) = (ProtFlags::empty(), MapFlags::NORESERVE | MapFlags::SHARED);
+        let room = bytes.checked_add(HUGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
+        let around = MapFlags::NORESERVE | MapFlags::PRIVATE;
+        // SAFETY: a new mapping at an address of the kernel's choice, of which one part is mapped
+        // anew, and the rest goes before anybody knows of it.
+        unsafe {
+            let start = rustix::mm::mmap_anonymous(ptr::null_mut(), room, nothing, around)?;
+            let before = start.align_offset(HUGE_BYTES);
+            let base = start.byte_add(before);
+            let mapped =
+                rustix::mm::mmap(base, bytes, rights, flags | MapFlags::FIXED, file.as_fd(), 0);
+            if mapped.is_err() {
+                rustix::mm::munmap(start, room)?;
+            }
+            let base = mapped?;
+            let region = Self { base: base.cast(), bytes, file: Some(file) };
+            if before != 0 {
+                rustix::mm::munmap(start, before)?;
+            }
+            rustix::mm::munmap(base.byte_add(bytes), HUGE_BYTES - before)?;
+            Ok(region)
+        }
+    }
+
+    /// Lets the memory lie in huge pages, if it is a memfd's: a part of one can be given back at any
+    /// time, which can't be said of anonymous memory. Gives whether that is so.
+    pub(crate) fn allow_huge_pages(&self) -> bool {
+        let (base, bytes) = (self.base.cast(), self.bytes);
+        // SAFETY: the advice changes no byte.
+        self.file.is_some()
+            && unsafe { rustix::mm::madvise(base, bytes, Advice::LinuxHugepage) }.is_ok()
+    }
+
+    /// Has the kernel allot a committed part in huge pages, of which it should be some. Parts that are
+    /// in use stay as they are. Gives whether the kernel had any.
+    pub(crate) fn populate_huge(&self, offset: usize, bytes: usize) -> bool {
+        self.populate(offset, PAGE_BYTES).is_ok()
+            && collapse(self.address(offset, bytes) as usize, bytes).is_ok()
     }
 
     fn advise(&self) -> io::Result<()> {

@@ -31,7 +31,7 @@ fn a_frame_at_hand_is_its_core_s_until_memory_is_out() {
     let before = (arena.frames_left(), arena.free_bytes());
     arena.release_at_hand(3, first);
     arena.release_at_hand(3, second);
-    assert_eq!(arena.frames_left(), before.0 + 2, "one at hand, one in the lane");
+    assert_eq!(arena.frames_left(), before.0 + 2, "both at hand");
     assert_eq!(arena.free_bytes(), before.1 + 2 * PAGE_BYTES as u64);
     assert_eq!(arena.store(3, b"x"), Some(first));
     arena.release_at_hand(3, first);

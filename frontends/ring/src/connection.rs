@@ -194,10 +194,19 @@ impl Ring<'_> {
     #[inline]
     fn step(&mut self, count: u32) {
         let mut begun = [const { None }; STEP as usize];
-        for (at, place) in (0..count).zip(&mut begun) {
-            let command = self.region.command(self.taken.wrapping_add(at));
-            *place = Some((command.id, self.session.begin(self.region, &command)));
+        // Pages of the commands before this one are published.
+        let mut settled = 0;
+        for at in 0..count as usize {
+            let command = self.region.command(self.taken.wrapping_add(at as u32));
+            let filled = self.session.fill(self.region, &command);
+            let carried_out = filled.unwrap_or_else(|| {
+                Session::publish(&mut begun[settled..at]);
+                settled = at + 1;
+                self.session.begin(self.region, &command)
+            });
+            begun[at] = Some((command.id, carried_out));
         }
+        Session::publish(&mut begun[settled..count as usize]);
         let mut shown = [const { None }; STEP as usize];
         for (place, shown) in begun[..count as usize].iter_mut().zip(&mut shown) {
             let Some((id, begun)) = place.take() else { break };
@@ -230,6 +239,9 @@ impl Ring<'_> {
             self.region.submitted().load(Ordering::Relaxed) != self.taken
                 || self.shared.stopping.load(Ordering::Relaxed)
         };
+        if worked {
+            self.session.rest();
+        }
         if worked && self.shared.pollers.poll(there) {
             return Ok(Waited::Commands);
         }

@@ -2,7 +2,7 @@
 //! change at any time.
 
 use spillway_store::{
-    ClientId, Error, Get, Key, PageBuf, PoolId, Put, Refusal, Shown, Store, Value,
+    ClientId, Error, Filled, Get, Key, PageBuf, PoolId, Put, Refusal, Shown, Store, Value,
 };
 use spillway_types::{PAGE_BYTES, VALUE_BYTES_MAX};
 use spillway_wire::kv::{self, CreatePool, KeyList, PoolEntry, admin, io, store_option};
@@ -37,6 +37,8 @@ type Outcome = Result<u64, Failed>;
 pub enum Begun<'a> {
     /// It is carried out: its status and result.
     Done(Status, u64),
+    /// A page was copied to its frame, and is to be published.
+    Filled(Filled<'a>),
     /// A value was found, and is to be copied to this offset of the data area.
     Found(Value<'a>, usize),
 }
@@ -77,6 +79,35 @@ impl<'a> Session<'a> {
         Self { store, client, pools, page, value: Vec::new() }
     }
 
+    /// Copies the page of a command that stores one, if that can be published later.
+    #[inline]
+    pub fn fill(&mut self, region: &Region, command: &Command) -> Option<Begun<'a>> {
+        let is_page = command.cdw10 as usize == PAGE_BYTES && command.cdw11 & !0xff == 0;
+        if command.opcode != io::STORE || !is_page || command.data.bytes != command.cdw10 {
+            return None;
+        }
+        Self::check(region, command).ok()?;
+        let (pool, key) = self.place(command).ok()?;
+        let offset = command.data.address as usize;
+        let filled = self.store.fill_page(pool, key, |page| region.read(offset, page))?;
+        Some(Begun::Filled(filled))
+    }
+
+    /// Publishes pages that were copied, in their order.
+    #[inline]
+    pub fn publish(begun: &mut [Option<(u16, Begun<'a>)>]) {
+        for (_, begun) in begun.iter_mut().flatten() {
+            let place = core::mem::replace(begun, Begun::Done(Status::SUCCESS, 0));
+            *begun = match place {
+                Begun::Filled(filled) => {
+                    let (status, result) = ended(stored(filled.publish()));
+                    Begun::Done(status, result)
+                }
+                other => other,
+            };
+        }
+    }
+
     /// Carries a command out, but for copying a value to the data area. What takes locked instructions
     /// comes before the copies of several commands: each would wait for the copy before it.
     #[inline]
@@ -88,10 +119,8 @@ impl<'a> Session<'a> {
             },
             _ => self.dispatch(region, command),
         };
-        match outcome {
-            Ok(result) => Begun::Done(Status::SUCCESS, result),
-            Err(Failed(status, result)) => Begun::Done(status, result),
-        }
+        let (status, result) = ended(outcome);
+        Begun::Done(status, result)
     }
 
     /// Copies a value that was found; the status and result of its command, and what still holds it.
@@ -103,6 +132,10 @@ impl<'a> Session<'a> {
     ) -> (Status, u64, Option<Shown<'a>>) {
         let (value, offset) = match begun {
             Begun::Done(status, result) => return (status, result, None),
+            Begun::Filled(filled) => {
+                let (status, result) = ended(stored(filled.publish()));
+                return (status, result, None);
+            }
             Begun::Found(value, offset) => (value, offset),
         };
         match value.show(&mut self.page, |at, part| region.write(offset + at, part)) {
@@ -116,6 +149,12 @@ impl<'a> Session<'a> {
                 (status, result, None)
             }
         }
+    }
+
+    /// There is no command just now: time to get ready for the next.
+    #[inline]
+    pub fn rest(&self) {
+        self.store.expect_put();
     }
 
     /// Checks what every command must have right.
@@ -230,12 +269,7 @@ impl<'a> Session<'a> {
         if self.value.capacity() > KEPT_BYTES {
             self.value = Vec::new();
         }
-        match put {
-            Put::Stored => Ok(0),
-            Put::Refused(Refusal::NoPool) => Err(Status::INVALID_NAMESPACE.finally().into()),
-            Put::Refused(Refusal::Length) => Err(Status::VALUE_SIZE.finally().into()),
-            Put::Refused(why) => Err(Failed(Status::CAPACITY.finally(), kv::refusal_result(why))),
-        }
+        stored(put)
     }
 
     fn list(&mut self, region: &Region, command: &Command) -> Outcome {
@@ -323,6 +357,23 @@ fn answer(region: &Region, command: &Command, bytes: &[u8]) -> Result<(), Failed
     }
     region.write(command.data.address as usize, bytes);
     Ok(())
+}
+
+/// How a command went that stores a value.
+fn stored(put: Put) -> Outcome {
+    match put {
+        Put::Stored => Ok(0),
+        Put::Refused(Refusal::NoPool) => Err(Status::INVALID_NAMESPACE.finally().into()),
+        Put::Refused(Refusal::Length) => Err(Status::VALUE_SIZE.finally().into()),
+        Put::Refused(why) => Err(Failed(Status::CAPACITY.finally(), kv::refusal_result(why))),
+    }
+}
+
+const fn ended(outcome: Outcome) -> (Status, u64) {
+    match outcome {
+        Ok(result) => (Status::SUCCESS, result),
+        Err(Failed(status, result)) => (status, result),
+    }
 }
 
 fn missing() -> Outcome {

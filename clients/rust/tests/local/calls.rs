@@ -92,6 +92,37 @@ fn a_batch_gives_each_operation_its_outcome() {
 }
 
 #[test]
+fn operations_of_a_batch_on_one_key_take_effect_in_their_order() {
+    over_each(|store| {
+        let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();
+        let (key, other) = (Key::new(1, 1), Key::new(1, 2));
+        let pages: Vec<_> = (0..5).map(|number| value(number, 4096)).collect();
+        let put = |key, at: usize| Operation::Put { pool, key, value: &pages[at] };
+        let mut got = [[0; 4096]; 3];
+        let [second, none, last] = &mut got;
+        let mut outcomes = Vec::new();
+        let operations = &mut [
+            put(key, 0),
+            put(key, 1),
+            Operation::Get { pool, key, value: second },
+            put(key, 2),
+            Operation::Flush { pool, key },
+            Operation::Get { pool, key, value: none },
+            put(other, 4),
+            put(key, 3),
+            Operation::Get { pool, key, value: last },
+        ];
+        store.batch(operations, &mut outcomes);
+        let outcomes: Vec<_> = outcomes.into_iter().map(Result::unwrap).collect();
+        let (stored, hit) = (Outcome::Put(Put::Stored), Outcome::Get(Get::Hit(4096)));
+        let (flushed, miss) = (Outcome::Flushed(1), Outcome::Get(Get::Miss));
+        assert_eq!(outcomes, [stored, stored, hit, stored, flushed, miss, stored, stored, hit]);
+        assert!(got[0] == *pages[1] && got[2] == *pages[3]);
+        assert_eq!(store.statistics().unwrap().used_pages, 2);
+    });
+}
+
+#[test]
 fn pools_and_keys_are_listed() {
     over_each(|store| {
         let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();

@@ -156,7 +156,7 @@ impl Arena {
             && self
                 .frames
                 .restore((high * CHUNK_FRAMES as usize).min(self.frames.room()), &self.budget);
-        let chunk = if known { self.spare_chunk()? } else { return None };
+        let (chunk, _) = if known { self.spare_chunk()? } else { return None };
         self.budget.charge(CHUNK_BYTES as u64);
         Some(chunk)
     }

@@ -116,7 +116,7 @@ impl Arena {
         }
         let mut first = NONE;
         for had in 0..chunks {
-            let Some(chunk) = self.spare_chunk() else {
+            let Some((chunk, _)) = self.spare_chunk() else {
                 self.budget.give(u64::from(chunks - had) * CHUNK_BYTES as u64);
                 self.give_back_all(first);
                 return None;

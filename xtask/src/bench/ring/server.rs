@@ -9,7 +9,7 @@ use std::{env, thread};
 
 use anyhow::Context;
 use spillway_ring::{Config, Server};
-use spillway_store::{ClientConfig, ClientId, Store};
+use spillway_store::{Backing, ClientConfig, ClientId, Config as StoreConfig, Store};
 use spillway_types::{Access, Admitted, Denied, Identity, Limits};
 
 /// Everybody is the same client.
@@ -34,7 +34,9 @@ fn main() -> anyhow::Result<()> {
         arguments.next().context("usage: bench-ring-server SOCKET POLL_US")?.into();
     let poll_us = arguments.next().and_then(|text| text.to_str()?.parse().ok());
     let poll = Duration::from_micros(poll_us.context("POLL_US is no number")?);
-    let store = Arc::new(Store::open(spillway_store::Config::embedded(1 << 30))?);
+    // As the daemon has it.
+    let config = StoreConfig { backing: Backing::Memfd, ..StoreConfig::embedded(1 << 30) };
+    let store = Arc::new(Store::open(config)?);
     let client = store.add_client(ClientConfig::default())?;
     let config = Config { poll, pollers_max: 1, ..Config::default() };
     let _server = Server::start(Server::bind(&socket)?, store, Arc::new(Open(client)), config)?;
