@@ -1,0 +1,75 @@
+//! Policies: what clients did in an interval goes in, the pages that each may hold come out.
+//!
+//! All are pure functions, without a clock, threads or I/O. The four here are those of SmarTmem
+//! (L. A. Garrido, R. Nishtala and P. Carpenter, "SmarTmem: Intelligent Management of Transcendent Memory in a
+//! Virtualized Server", RADR/IPDPS workshops 2019, section III-E); where its text and its algorithms differ or are
+//! silent, the documentation of each says what is done.
+
+mod percent;
+mod smart;
+mod split;
+
+pub use percent::{Percent, PercentError};
+pub use smart::SmartAlloc;
+
+/// A target without a limit.
+pub const UNLIMITED: u64 = u64::MAX;
+
+/// What a policy is told of one client at the end of an interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// Puts asked for in the interval.
+    pub puts: u64,
+    /// Puts refused in the interval, at the target or because the node was full.
+    pub puts_refused: u64,
+    /// Puts asked for since the client is known.
+    pub puts_ever: u64,
+    /// Pages that it holds.
+    pub used_pages: u64,
+    /// Its target as the policy set it last; `None` for a client that has none yet.
+    pub target_pages: Option<u64>,
+}
+
+/// How targets are found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// First come, first served: no client has a target.
+    #[default]
+    Greedy,
+    /// Equal shares of the node for all clients (Algorithm 2).
+    StaticAlloc,
+    /// Equal shares for the clients that have ever put a page, and nothing for the others (Algorithm 3).
+    ReconfStatic,
+    /// A target grows while its client is refused pages and shrinks while it has pages to spare
+    /// (Algorithm 4).
+    SmartAlloc(SmartAlloc),
+}
+
+impl Policy {
+    /// Names of all policies, in the paper's order.
+    pub const NAMES: [&'static str; 4] = ["greedy", "static-alloc", "reconf-static", "smart-alloc"];
+
+    /// The policy's name.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Greedy => Self::NAMES[0],
+            Self::StaticAlloc => Self::NAMES[1],
+            Self::ReconfStatic => Self::NAMES[2],
+            Self::SmartAlloc(_) => Self::NAMES[3],
+        }
+    }
+
+    /// The targets of all clients, in their order, for a node of `total_pages`. Their sum is at most
+    /// `total_pages`, but for [`Self::Greedy`], whose targets are [`UNLIMITED`].
+    pub fn targets(&self, total_pages: u64, clients: &[Sample]) -> Vec<u64> {
+        match self {
+            Self::Greedy => vec![UNLIMITED; clients.len()],
+            Self::StaticAlloc => split::equally(total_pages, clients, |_| true),
+            // The text says "at least one put", the algorithm "failed puts": the text.
+            Self::ReconfStatic => {
+                split::equally(total_pages, clients, |client| client.puts_ever > 0)
+            }
+            Self::SmartAlloc(smart) => smart.targets(total_pages, clients),
+        }
+    }
+}
