@@ -124,7 +124,7 @@ impl Holds {
         }
     }
 
-    /// Holds a range if nothing is held.
+    /// Holds a range if nothing is held. What is held so must not be held by [`Self::hold`] too.
     pub(crate) fn hold_alone(&self, start: usize, end: usize) -> Option<Hold<'_>> {
         self.count.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).ok()?;
         // Ranges are let go before the count, so they are all free.

@@ -126,7 +126,7 @@ impl Arena {
         let budget = Budget::new(capacity_bytes);
         let frames_max = chunks * CHUNK_FRAMES as usize;
         let shared = if shares { Some(Shared::open(frames_max, &budget)?) } else { None };
-        let huge = region.allow_huge_pages();
+        let huge = region.descriptor().is_some();
         Ok(Self {
             shared,
             huge: AtomicU32::new(huge.into()),
@@ -391,8 +391,10 @@ impl Arena {
             return false;
         }
         let done = self.region.populate_huge(at * CHUNK_BYTES, HUGE_BYTES);
-        // Where memory is in pieces, every try would take long.
-        self.huge.store(done.into(), Ordering::Relaxed);
+        if !done {
+            // Where memory is in pieces, every try would take long.
+            self.huge.store(0, Ordering::Relaxed);
+        }
         done
     }
 

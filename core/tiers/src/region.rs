@@ -182,20 +182,21 @@ impl Region {
         }
     }
 
-    /// Lets the memory lie in huge pages, if it is a memfd's: a part of one can be given back at any
-    /// time, which can't be said of anonymous memory. Gives whether that is so.
-    pub(crate) fn allow_huge_pages(&self) -> bool {
-        let (base, bytes) = (self.base.cast(), self.bytes);
-        // SAFETY: the advice changes no byte.
-        self.file.is_some()
-            && unsafe { rustix::mm::madvise(base, bytes, Advice::LinuxHugepage) }.is_ok()
-    }
-
-    /// Has the kernel allot a committed part in huge pages, of which it should be some. Parts that are
-    /// in use stay as they are. Gives whether the kernel had any.
+    /// Has the kernel allot a committed part in huge pages. What of it is in use stays as it is. Gives
+    /// whether the kernel had any. Only for memfds: a part of one can be given back at any time.
     pub(crate) fn populate_huge(&self, offset: usize, bytes: usize) -> bool {
-        self.populate(offset, PAGE_BYTES).is_ok()
-            && collapse(self.address(offset, bytes) as usize, bytes).is_ok()
+        let address = self.address(offset, bytes);
+        let advise = |advice| {
+            // SAFETY: the advice changes no byte.
+            unsafe { rustix::mm::madvise(address, bytes, advice) }
+        };
+        // Some page must be there. Later the kernel must not fill what is given back with huge pages
+        // again, as it would by itself where all files may have them.
+        let allotted = self.populate(offset, PAGE_BYTES).is_ok()
+            && advise(Advice::LinuxHugepage).is_ok()
+            && collapse(address as usize, bytes).is_ok();
+        let _ = advise(Advice::LinuxNoHugepage);
+        allotted
     }
 
     fn advise(&self) -> io::Result<()> {
