@@ -280,15 +280,20 @@ def connect(kind, path, seconds=30):
     return until(attempt, f"a server at {path}", seconds)
 
 
+def free_port():
+    """A TCP port of the loopback that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 class Blade:
     """A daemon of this test's own, that serves a ring and NVMe/TCP."""
 
     def __init__(self, name="blade", capacity="512M"):
         self.folder = WORK / name
         self.folder.mkdir()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.capacity = capacity
         self.start()
 

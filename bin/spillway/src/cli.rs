@@ -9,7 +9,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use spillway_pager::tree;
 
-use crate::daemon::{self, Client, Pool, Serve, Stat, Target, Top};
+use crate::daemon::{self, Client, Policy, Pool, Serve, Stat, Target, Top};
 use crate::refusal::Refusal;
 use crate::units::{parse_delay, parse_size, parse_timeout};
 use crate::{doctor, manual, run};
@@ -31,6 +31,7 @@ enum Command {
     Client(Client),
     Pool(Pool),
     Target(Target),
+    Policy(Policy),
     Doctor(Doctor),
     /// Prints a completion script for a shell.
     Completions {
@@ -244,6 +245,7 @@ pub fn dispatch() -> anyhow::Result<ExitCode> {
         Command::Client(options) => daemon::client(&options),
         Command::Pool(options) => daemon::pool(&options),
         Command::Target(options) => daemon::target(&options),
+        Command::Policy(options) => daemon::policy(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Completions { shell } => manual::completions(CommandLine::command(), shell),
         Command::Man { dir } => manual::pages(CommandLine::command(), &dir),

@@ -16,6 +16,7 @@ mod parts;
 mod run;
 mod sandbox;
 mod sockets;
+mod targets;
 
 use std::process::ExitCode;
 

@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use spillway_api::Daemon;
 use spillway_directory::Directory;
 use spillway_host::Limits;
+use spillway_manager::Manager;
 
 use crate::config::{Clients, Config, Error};
 use crate::frontends::Secrets;
@@ -53,6 +54,7 @@ impl Parts {
         let measured = Arc::clone(&directory);
         let daemon = Arc::new(Daemon {
             directory: Arc::clone(&directory),
+            manager: Arc::new(Mutex::new(Manager::new(config.memory.policy()))),
             capacity_bytes,
             limits: clients.policy.limits,
             started,

@@ -1,19 +1,20 @@
 //! Runs the parts until a signal ends them.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use anyhow::Context;
 use axum::Router;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::arguments::Arguments;
 use crate::config::{Clients, Config, needs_restart};
 use crate::frontends::Frontends;
 use crate::manager;
 use crate::parts::Parts;
-use crate::sandbox;
+use crate::{sandbox, targets};
 
 /// How often what is due is looked for.
 const TICK: Duration = Duration::from_secs(1);
@@ -47,8 +48,8 @@ async fn control(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> 
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut reload = signal(SignalKind::hangup())?;
     serve_api(&mut parts)?;
-    let mut tick = tokio::time::interval(TICK);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut tick = every(TICK);
+    let mut interval = every(Duration::from_secs(parts.config.memory.interval_s));
     manager::state("READY=1");
     tracing::info!(
         capacity = %spillway_types::Size(parts.daemon.capacity_bytes),
@@ -61,7 +62,15 @@ async fn control(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> 
         tokio::select! {
             () = received(&mut stop) => break,
             () = received(&mut interrupt) => break,
-            () = received(&mut reload) => reload_config(&mut parts, arguments),
+            () = received(&mut reload) => {
+                reload_config(&mut parts, arguments);
+                interval = every(Duration::from_secs(parts.config.memory.interval_s));
+            }
+            _ = interval.tick() => {
+                if let Err(error) = targets::interval(&parts.daemon) {
+                    tracing::error!("can't set targets: {error}");
+                }
+            }
             _ = tick.tick() => {
                 parts.directory.note_all_flushes();
                 parts.directory.expire();
@@ -72,6 +81,13 @@ async fn control(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> 
     manager::state("STOPPING=1");
     parts.listeners.bound.remove();
     Ok(())
+}
+
+/// Comes at once and then each `time`, however long one took.
+fn every(time: Duration) -> Interval {
+    let mut interval = tokio::time::interval(time);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    interval
 }
 
 async fn received(signal: &mut Signal) {
@@ -117,7 +133,15 @@ fn reload_config(parts: &mut Parts, arguments: &Arguments) {
             for name in needs_restart(&parts.config, &config) {
                 tracing::warn!("{name} has changed, which needs a restart");
             }
+            let manager = &parts.daemon.manager;
+            let was = parts.config.memory.policy();
+            // A policy that was set by hand meanwhile stays, unless the file's has changed.
+            if config.memory.policy() != was {
+                let policy = config.memory.policy();
+                manager.lock().unwrap_or_else(PoisonError::into_inner).set_policy(policy);
+            }
             parts.config = Config {
+                memory: config.memory,
                 clients: config.clients,
                 blocks: config.blocks,
                 unnamed: config.unnamed,

@@ -84,7 +84,8 @@ pub(crate) async fn target(
     Ok(Json(Target { target_pages }))
 }
 
-/// Sets what a client may hold. Above the target puts are refused; nothing that is stored goes.
+/// Sets the most that a client may hold, its cap. Above the target, which is at most that, puts are
+/// refused; nothing that is stored goes. The answer is the target.
 #[utoipa::path(
     put,
     path = "/v1/clients/{name}/target",
@@ -99,8 +100,9 @@ pub(crate) async fn set_target(
     target: Result<Json<Target>, JsonRejection>,
 ) -> Result<Json<Target>, Error> {
     let Json(target) = target?;
-    daemon.directory.set_target(&name, target.target_pages.unwrap_or(u64::MAX))?;
-    Ok(Json(target))
+    daemon.directory.set_cap(&name, target.target_pages.unwrap_or(u64::MAX))?;
+    let target_pages = limited(daemon.directory.client(&name)?.statistics.target_pages);
+    Ok(Json(Target { target_pages }))
 }
 
 /// Takes the puts of an exported client again.
@@ -176,6 +178,7 @@ impl From<ClientView> for Client {
             connections_max: view.limits.connections_max,
             operations_max: view.limits.operations_max,
             bytes_max: view.limits.bytes_max,
+            cap_pages: limited(view.cap_pages),
             domain: view.domain,
             shared: view.shared.into_iter().map(show_uuid).collect(),
             frozen: view.frozen,

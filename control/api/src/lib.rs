@@ -10,6 +10,8 @@ mod clients;
 #[cfg(feature = "server")]
 mod daemon;
 #[cfg(feature = "server")]
+mod policy;
+#[cfg(feature = "server")]
 mod problem;
 #[cfg(feature = "server")]
 mod service;

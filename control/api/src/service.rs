@@ -1,6 +1,6 @@
 //! The service: its parts, its routes, and who may ask.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use axum::Router;
@@ -9,13 +9,14 @@ use axum::http::{Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use spillway_directory::Directory;
+use spillway_manager::Manager;
 use spillway_types::Limits;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::problem::Error;
-use crate::{clients, daemon, store, transfer};
+use crate::{clients, daemon, policy, store, transfer};
 
 /// Most bytes of a request's body, but for an import.
 const BODY_BYTES_MAX: usize = 64 << 10;
@@ -24,6 +25,8 @@ const BODY_BYTES_MAX: usize = 64 << 10;
 pub struct Daemon {
     /// Clients, pools and devices.
     pub directory: Arc<Directory>,
+    /// Who sets the clients' targets.
+    pub manager: Arc<Mutex<Manager>>,
     /// Most bytes of the store.
     pub capacity_bytes: u64,
     /// What a client that is added may have, where nothing is said.
@@ -60,6 +63,7 @@ fn routes() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(clients::show, clients::remove))
         .routes(routes!(clients::target, clients::set_target))
         .routes(routes!(clients::thaw))
+        .routes(routes!(policy::show, policy::set))
         .routes(routes!(store::pools, store::create_pool))
         .routes(routes!(store::destroy_pool))
         .routes(routes!(store::blocks, store::create_block))

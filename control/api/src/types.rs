@@ -119,6 +119,8 @@ pub struct Client {
     pub operations_max: u32,
     /// Most bytes of values of operations under way.
     pub bytes_max: u64,
+    /// The most that the operator lets it hold, pages; null is no limit. Its target is at most that.
+    pub cap_pages: Option<u64>,
     /// Its sharing domain.
     pub domain: Option<u32>,
     /// UUIDs of the shared pools that it may join.
@@ -153,6 +155,23 @@ pub struct NewClient {
     /// UUIDs of the shared pools that it may join.
     #[serde(default)]
     pub shared: Vec<String>,
+}
+
+/// How targets are found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct Policy {
+    /// `greedy`, `static-alloc`, `reconf-static` or `smart-alloc`.
+    pub policy: String,
+    /// smart-alloc: how much a target grows, of the store, and shrinks, of itself, in an interval, per
+    /// cent; above 0, up to 100, with at most four decimals. Absent: 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p: Option<f64>,
+    /// smart-alloc: pages that a client may leave unused before its target shrinks. Absent: `p` of the
+    /// store, and at least 64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threshold_pages: Option<u64>,
 }
 
 /// What a client may hold.

@@ -1,6 +1,7 @@
 //! The directory itself: opening, configuring, adding and removing clients.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,8 @@ use crate::views::{ClientView, Origin};
 pub struct Directory {
     pub(crate) store: Arc<Store>,
     state: Mutex<State>,
+    /// What a client may hold that is added now, pages, until a policy gives it a target.
+    first_target_pages: AtomicU64,
     /// Who is told when a client's pools or devices have changed.
     watcher: OnceLock<Watcher>,
 }
@@ -92,7 +95,12 @@ impl Directory {
         remove_unrecorded(&store, &clients, &blocks)?;
         let mut state = State { clients, blocks, policy, journal };
         state.remember()?;
-        Ok(Self { store, state: Mutex::new(state), watcher: OnceLock::new() })
+        Ok(Self {
+            store,
+            state: Mutex::new(state),
+            first_target_pages: AtomicU64::new(u64::MAX),
+            watcher: OnceLock::new(),
+        })
     }
 
     /// The store whose clients these are.
@@ -165,14 +173,17 @@ impl Directory {
                 "a sharing domain can't change while its client is there: remove the client first"
             );
         }
-        // A target that was set by hand meanwhile stays, unless the file's has changed.
+        // A cap that was set by hand meanwhile stays, unless the file's has changed.
+        let mut cap_pages = entry.cap_pages;
         if entry.asked_target_pages != settings.target_pages {
-            self.store.set_target(entry.id, settings.target_pages)?;
+            cap_pages = settings.target_pages;
+            self.cap(entry.id, cap_pages)?;
         }
         for &uuid in entry.shared.iter().filter(|uuid| !settings.shared.contains(uuid)) {
             self.store.revoke(entry.id, uuid);
         }
         *entry = Entry {
+            cap_pages,
             domain: entry.domain,
             connections: entry.connections,
             idle_since: entry.idle_since,
@@ -217,7 +228,7 @@ impl Directory {
         origin: Origin,
     ) -> Result<ClientId, Error> {
         let config = ClientConfig {
-            target_pages: settings.target_pages,
+            target_pages: self.first_target_pages().min(settings.target_pages),
             domain: settings.domain,
             ..ClientConfig::default()
         };
@@ -284,14 +295,37 @@ impl Directory {
         }
     }
 
-    /// Sets the pages that a client may hold.
+    /// Sets the most that a client may hold, pages. Without a policy that gives targets it is the
+    /// client's target from now on.
     ///
     /// # Errors
     /// [`Error::NoClient`].
-    pub fn set_target(&self, name: &str, target_pages: u64) -> Result<(), Error> {
-        let state = self.lock();
+    pub fn set_cap(&self, name: &str, cap_pages: u64) -> Result<(), Error> {
+        let mut state = self.lock();
         let at = state.find(name)?;
-        Ok(self.store.set_target(state.clients[at].id, target_pages)?)
+        self.cap(state.clients[at].id, cap_pages)?;
+        state.clients[at].cap_pages = cap_pages;
+        state.remember()
+    }
+
+    /// Brings a client's target below its cap. Where policies give targets, it rises again when they do.
+    fn cap(&self, client: ClientId, cap_pages: u64) -> Result<(), Error> {
+        let policies_give = self.first_target_pages() != u64::MAX;
+        let target_pages = match self.store.statistics(client)?.target_pages {
+            current if policies_give => current.min(cap_pages),
+            _ => cap_pages,
+        };
+        Ok(self.store.set_target(client, target_pages)?)
+    }
+
+    /// Sets what clients that are added from now on may hold until a policy gives them a target, pages;
+    /// `u64::MAX`, as at first, where none does.
+    pub fn set_first_target(&self, pages: u64) {
+        self.first_target_pages.store(pages, Ordering::Relaxed);
+    }
+
+    fn first_target_pages(&self) -> u64 {
+        self.first_target_pages.load(Ordering::Relaxed)
     }
 
     /// All clients, by name.
@@ -324,6 +358,7 @@ impl Directory {
             origin: entry.origin,
             connections: entry.connections,
             limits: entry.limits,
+            cap_pages: entry.cap_pages,
             domain: entry.domain,
             shared: entry.shared.clone(),
             frozen: entry.frozen,

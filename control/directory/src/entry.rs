@@ -20,6 +20,8 @@ pub(crate) struct Entry {
     pub(crate) secret: Option<Secret>,
     /// The target that whoever named the client asked for last.
     pub(crate) asked_target_pages: u64,
+    /// The most that the operator lets it hold; its target is at most that.
+    pub(crate) cap_pages: u64,
     pub(crate) limits: Limits,
     pub(crate) domain: Option<u32>,
     pub(crate) shared: Vec<u128>,
@@ -41,6 +43,7 @@ impl Entry {
             origin,
             secret: settings.secret.clone(),
             asked_target_pages: settings.target_pages,
+            cap_pages: settings.target_pages,
             limits: settings.limits,
             domain: settings.domain,
             shared: settings.shared.clone(),
@@ -60,6 +63,7 @@ impl Entry {
             origin: record.origin,
             secret: record.secret,
             asked_target_pages: record.target_pages,
+            cap_pages: record.cap_pages.unwrap_or(record.target_pages),
             domain: record.domain,
             shared: record.shared,
             connections: 0,
@@ -77,6 +81,7 @@ impl Entry {
             origin: self.origin,
             secret: self.secret.clone(),
             target_pages: self.asked_target_pages,
+            cap_pages: Some(self.cap_pages),
             connections_max: self.limits.connections_max,
             operations_max: self.limits.operations_max,
             bytes_max: self.limits.bytes_max,

@@ -54,6 +54,8 @@ pub(crate) struct ClientRecord {
     pub(crate) secret: Option<Secret>,
     /// What was asked for last by whoever named it; the store knows the target of now.
     pub(crate) target_pages: u64,
+    /// The most that the operator lets it hold.
+    pub(crate) cap_pages: Option<u64>,
     pub(crate) connections_max: u32,
     pub(crate) operations_max: u32,
     pub(crate) bytes_max: u64,
@@ -230,6 +232,7 @@ mod tests {
             origin: Origin::Added,
             secret: None,
             target_pages: 7,
+            cap_pages: Some(8),
             connections_max: 1,
             operations_max: 2,
             bytes_max: 3,

@@ -32,6 +32,8 @@ pub struct ClientView {
     pub connections: u32,
     /// What it may have at the same time.
     pub limits: Limits,
+    /// The most that the operator lets it hold, pages; its target is at most that.
+    pub cap_pages: u64,
     /// Its sharing domain.
     pub domain: Option<u32>,
     /// Shared pools that it may join.

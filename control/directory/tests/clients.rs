@@ -108,7 +108,7 @@ fn a_changed_file_changes_what_it_names_and_nothing_else() {
     let directory = directory(POLICY);
     let alice = settings("alice", Who::User(7));
     directory.configure(std::slice::from_ref(&alice), &[], POLICY).unwrap();
-    directory.set_target("alice", 10).unwrap();
+    directory.set_cap("alice", 10).unwrap();
     let target = || directory.client("alice").unwrap().statistics.target_pages;
     directory.configure(std::slice::from_ref(&alice), &[], POLICY).unwrap();
     assert_eq!(target(), 10, "what was set by hand stays");

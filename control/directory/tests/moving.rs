@@ -166,7 +166,7 @@ fn an_import_without_room_leaves_nothing() {
     from.export("c", &mut stream).unwrap();
     assert!(matches!(to.import("c", &mut stream.as_slice()), Err(Error::NoRoom(_))));
     assert!(to.pools().unwrap().is_empty());
-    to.set_target("c", u64::MAX).unwrap();
+    to.set_cap("c", u64::MAX).unwrap();
     to.import("c", &mut stream.as_slice()).unwrap();
     assert!(matches!(to.import("c", &mut stream.as_slice()), Err(Error::NotEmpty(_))));
 }

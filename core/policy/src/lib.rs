@@ -59,6 +59,16 @@ impl Policy {
         }
     }
 
+    /// The target of a client that joins `count` others, until the end of its first interval. The paper says
+    /// nothing of it but for reconf-static, whose clients begin with nothing.
+    pub fn first_target_pages(&self, total_pages: u64, count: usize) -> u64 {
+        match self {
+            Self::Greedy => UNLIMITED,
+            Self::ReconfStatic => 0,
+            Self::StaticAlloc | Self::SmartAlloc(_) => total_pages / (count as u64 + 1),
+        }
+    }
+
     /// The targets of all clients, in their order, for a node of `total_pages`. Their sum is at most
     /// `total_pages`, but for [`Self::Greedy`], whose targets are [`UNLIMITED`].
     pub fn targets(&self, total_pages: u64, clients: &[Sample]) -> Vec<u64> {

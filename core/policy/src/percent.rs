@@ -21,6 +21,11 @@ impl Percent {
         Self(hundredths * (PER_CENT / 100))
     }
 
+    /// The percentage as a number.
+    pub fn get(self) -> f64 {
+        f64::from(self.0) / f64::from(PER_CENT)
+    }
+
     /// So many per cent of `pages`, rounded down.
     pub const fn of(self, pages: u64) -> u64 {
         let whole = 100 * PER_CENT as u128;

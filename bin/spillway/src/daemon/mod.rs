@@ -4,6 +4,7 @@ mod api;
 mod body;
 mod client;
 mod options;
+mod policy;
 mod pool;
 mod serve;
 mod show;
@@ -13,6 +14,7 @@ mod terminal;
 mod top;
 
 pub use client::{Client, run as client};
+pub use policy::{Policy, run as policy};
 pub use pool::{Pool, run as pool};
 pub use serve::{Serve, run as serve};
 pub use stat::{Stat, run as stat};

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::field::Setting;
-use super::table::{BLOCK, CLIENT, LISTEN, PROCESS, STORE, UNNAMED};
+use super::table::{BLOCK, CLIENT, LISTEN, MEMORY, PROCESS, STORE, UNNAMED};
 
 /// The page about all settings, in Markdown.
 pub fn document() -> String {
@@ -18,6 +18,7 @@ pub fn document() -> String {
     section(&mut out, "[store]", &STORE);
     section(&mut out, "[listen]", &LISTEN);
     section(&mut out, "[process]", &PROCESS);
+    section(&mut out, "[memory]", &MEMORY);
     section(&mut out, "[unnamed]", &UNNAMED);
     section(&mut out, "[[client]]", &CLIENT);
     section(&mut out, "[[block]]", &BLOCK);

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use spillway_directory::Users;
+use spillway_manager::{Percent, Policy};
 use spillway_types::parse_size;
 use toml::de::DeValue;
 
@@ -40,6 +41,8 @@ pub enum Field<T: 'static> {
     Texts(At<T, Vec<String>>),
     Lock(At<T, Lock>),
     Users(At<T, Users>),
+    Policy(At<T, String>),
+    Percent(At<T, Percent>),
 }
 
 const LOCKS: [(&str, Lock); 3] = [("auto", Lock::Auto), ("on", Lock::On), ("off", Lock::Off)];
@@ -80,6 +83,11 @@ impl<T> Field<T> {
             Self::Texts(at) => texts(value).map(|it| *at(section) = it),
             Self::Lock(at) => text.and_then(|it| word(&LOCKS, it)).map(|it| *at(section) = it),
             Self::Users(at) => text.and_then(|it| word(&USERS, it)).map(|it| *at(section) = it),
+            Self::Policy(at) => {
+                let known = text.filter(|text| Policy::NAMES.contains(text));
+                known.map(|it| it.clone_into(at(section)))
+            }
+            Self::Percent(at) => percent(value).map(|it| *at(section) = it),
         };
         read.ok_or_else(|| self.expected())
     }
@@ -107,6 +115,8 @@ impl<T> Field<T> {
             Self::Texts(_) => "an array of texts".into(),
             Self::Lock(_) => words(&LOCKS),
             Self::Users(_) => words(&USERS),
+            Self::Policy(_) => words(&Policy::NAMES.map(|name| (name, ()))),
+            Self::Percent(_) => "a percentage above 0 and up to 100, such as 0.75".into(),
         }
     }
 
@@ -123,6 +133,8 @@ impl<T> Field<T> {
             Self::Texts(at) => at(section).join(","),
             Self::Lock(at) => format!("{:?}", at(section)),
             Self::Users(at) => format!("{:?}", at(section)),
+            Self::Policy(at) => at(section).clone(),
+            Self::Percent(at) => at(section).to_string(),
         }
     }
 }
@@ -138,6 +150,15 @@ fn size(value: &DeValue<'_>) -> Option<u64> {
     match value {
         DeValue::String(text) => parse_size(text).ok(),
         value => count(value, 0, u64::MAX),
+    }
+}
+
+fn percent(value: &DeValue<'_>) -> Option<Percent> {
+    match value {
+        DeValue::String(text) => text.parse().ok(),
+        DeValue::Integer(number) => number.as_str().parse().ok(),
+        DeValue::Float(number) => number.as_str().parse().ok(),
+        _ => None,
     }
 }
 

@@ -10,8 +10,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::field::Setting;
-use super::table::{BLOCK, CLIENT, LISTEN, PROCESS, STORE, UNNAMED};
-use super::values::{Config, Listen, Process, Unnamed};
+use super::table::{BLOCK, CLIENT, LISTEN, MEMORY, PROCESS, STORE, UNNAMED};
+use super::values::{Config, Listen, Memory, Process, Unnamed};
 
 /// Most bytes of a configuration file.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -83,6 +83,7 @@ fn defaults() -> Config {
         store: section_defaults(&STORE),
         listen: section_defaults::<Listen>(&LISTEN),
         process: section_defaults::<Process>(&PROCESS),
+        memory: section_defaults::<Memory>(&MEMORY),
         unnamed: section_defaults::<Unnamed>(&UNNAMED),
         clients: Vec::new(),
         blocks: Vec::new(),
@@ -125,13 +126,14 @@ impl Text<'_> {
                 "store" => self.section(&STORE, "store", value, &mut config.store)?,
                 "listen" => self.section(&LISTEN, "listen", value, &mut config.listen)?,
                 "process" => self.section(&PROCESS, "process", value, &mut config.process)?,
+                "memory" => self.section(&MEMORY, "memory", value, &mut config.memory)?,
                 "unnamed" => self.section(&UNNAMED, "unnamed", value, &mut config.unnamed)?,
                 "client" => self.array(&CLIENT, "client", value, &mut config.clients)?,
                 "block" => self.array(&BLOCK, "block", value, &mut config.blocks)?,
                 other => {
                     let line = format!(
                         "there is no section '{other}'; there are [store], [listen], [process], \
-                         [unnamed], [[client]] and [[block]]"
+                         [memory], [unnamed], [[client]] and [[block]]"
                     );
                     return Err(self.error(key.span(), line));
                 }
@@ -192,6 +194,7 @@ impl Text<'_> {
 mod tests {
     use super::*;
     use crate::config::{Capacity, Lock};
+    use spillway_manager::{Percent, Policy, SmartAlloc};
 
     fn parsed(text: &str) -> Result<Config, Error> {
         let mut config = defaults();
@@ -212,12 +215,15 @@ mod tests {
     fn a_file_sets_what_it_names() {
         let config = parsed(
             "[store]\ncapacity = \"2G\"\n[process]\nlock_memory = \"off\"\n[[client]]\nname = \"a\"\n\
-             uid = 7\n[[client]]\nname = \"b\"\ntarget = \"1M\"\n",
+             uid = 7\n[[client]]\nname = \"b\"\ntarget = \"1M\"\n\
+             [memory]\npolicy = \"smart-alloc\"\np = 0.75\nthreshold = \"1M\"\n",
         )
         .unwrap();
         assert_eq!(config.store.capacity, Capacity::Bytes(2 << 30));
         assert_eq!(config.process.lock_memory, Lock::Off);
         assert_eq!(config.clients[0].uid, Some(7));
+        let smart = SmartAlloc { p: Percent::hundredths(75), threshold_pages: Some(256) };
+        assert_eq!(config.memory.policy(), Policy::SmartAlloc(smart));
         assert_eq!(config.clients[1].target_bytes, Some(1 << 20));
     }
 
@@ -231,6 +237,8 @@ mod tests {
             ("[stoer]\n", "file line 1: there is no section 'stoer'"),
             ("[store]\ncapacity = true\n", "file line 2: store.capacity must be a size"),
             ("[store]\ncapacity = \"91%\"\n", "must be a size such as"),
+            ("[memory]\npolicy = \"fair\"\n", "\"greedy\" or \"static-alloc\""),
+            ("[memory]\np = 0\n", "memory.p must be a percentage above 0"),
             ("[unnamed]\ngrace_s = -1\n", "must be a number from 0"),
             ("[unnamed]\nusers = \"some\"\n", "\"same\" or \"all\" or \"none\""),
             ("[listen]\nnvme_tcp = \"localhost\"\n", "an address and port"),

@@ -1,7 +1,7 @@
 //! What a changed file changes while the daemon runs.
 
 use super::field::Setting;
-use super::table::{LISTEN, PROCESS, STORE, UNNAMED};
+use super::table::{LISTEN, MEMORY, PROCESS, STORE, UNNAMED};
 use super::values::Config;
 
 /// Names of settings that differ and that a reload does not change.
@@ -11,6 +11,7 @@ pub fn needs_restart(old: &Config, new: &Config) -> Vec<String> {
     differing(&STORE, "store", &mut old.store, &mut new.store, &mut names);
     differing(&LISTEN, "listen", &mut old.listen, &mut new.listen, &mut names);
     differing(&PROCESS, "process", &mut old.process, &mut new.process, &mut names);
+    differing(&MEMORY, "memory", &mut old.memory, &mut new.memory, &mut names);
     differing(&UNNAMED, "unnamed", &mut old.unnamed, &mut new.unnamed, &mut names);
     names
 }

@@ -1,11 +1,11 @@
 //! The table of all settings.
 
 use super::field::Field::{
-    Address, Capacity, Count, Lock, OptionalCount, OptionalSize, Path, Size, Switch, Text, Texts,
-    Users,
+    Address, Capacity, Count, Lock, OptionalCount, OptionalSize, Path, Percent, Policy, Size,
+    Switch, Text, Texts, Users,
 };
 use super::field::{Field, Setting};
-use super::values::{Block, Client, Listen, Process, Store, Unnamed};
+use super::values::{Block, Client, Listen, Memory, Process, Store, Unnamed};
 
 /// Most connections, of a client or of all unnamed ones each.
 const CONNECTIONS_MAX: u64 = 4096;
@@ -169,6 +169,34 @@ pub static PROCESS: [Setting<Process>; 3] = [
         "true",
         Switch(|p| &mut p.keeper),
         "Keep the store's memory in a small process of its own, which starts the daemon again when it is killed. Under systemd its descriptor store does that instead.",
+    ),
+];
+
+/// `[memory]`
+pub static MEMORY: [Setting<Memory>; 4] = [
+    live(
+        "policy",
+        r#""greedy""#,
+        Policy(|m| &mut m.policy),
+        "Who gets the memory: \"greedy\", first come, first served; \"static-alloc\", equal shares; \"reconf-static\", equal shares for those who have put something; \"smart-alloc\", more for those who are refused and less for those who have pages to spare.",
+    ),
+    live(
+        "p",
+        "2",
+        Percent(|m| &mut m.p),
+        "smart-alloc: how much a target grows, of the store, and shrinks, of itself, in an interval.",
+    ),
+    live(
+        "threshold",
+        r#""none""#,
+        OptionalSize(|m| &mut m.threshold_bytes),
+        "smart-alloc: what a client may leave unused before its target shrinks. Without it `p` of the store, and at least 256K.",
+    ),
+    live(
+        "interval_s",
+        "1",
+        Count(|m| &mut m.interval_s, 1, 3600),
+        "Seconds between two looks at the clients.",
     ),
 ];
 

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use spillway_directory::Users;
+use spillway_manager::{Percent, Policy, SmartAlloc};
+use spillway_types::PAGE_BYTES;
 
 /// The whole configuration.
 #[derive(Clone, Debug)]
@@ -11,6 +13,7 @@ pub struct Config {
     pub store: Store,
     pub listen: Listen,
     pub process: Process,
+    pub memory: Memory,
     pub unnamed: Unnamed,
     pub clients: Vec<Client>,
     pub blocks: Vec<Block>,
@@ -85,6 +88,38 @@ pub enum Lock {
     On,
     /// Never.
     Off,
+}
+
+/// The memory manager.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    pub policy: String,
+    pub p: Percent,
+    pub threshold_bytes: Option<u64>,
+    pub interval_s: u64,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self {
+            policy: String::new(),
+            p: SmartAlloc::default().p,
+            threshold_bytes: None,
+            interval_s: 1,
+        }
+    }
+}
+
+impl Memory {
+    /// The policy that these settings name.
+    pub fn policy(&self) -> Policy {
+        let threshold_pages = self.threshold_bytes.map(|bytes| bytes / PAGE_BYTES as u64);
+        let smart = Policy::SmartAlloc(SmartAlloc { p: self.p, threshold_pages });
+        [Policy::Greedy, Policy::StaticAlloc, Policy::ReconfStatic, smart]
+            .into_iter()
+            .find(|policy| policy.name() == self.policy)
+            .unwrap_or_default()
+    }
 }
 
 /// Clients that nobody named, and what named ones get where nothing is said.

@@ -1,6 +1,4 @@
-//! A daemon of the test's own, and load on it.
-
-pub mod worker;
+//! A daemon of the test's own.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

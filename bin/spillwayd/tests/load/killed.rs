@@ -2,8 +2,6 @@
 //!
 //! `SPILLWAY_KILLS` says how often (default 20); `SPILLWAY_SEED` repeats a run.
 
-mod support;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,8 +9,9 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use spillway_client::PoolSpec;
-use support::Daemon;
-use support::worker::Worker;
+
+use crate::daemon::{Daemon, number};
+use crate::worker::Worker;
 
 const THREADS: u64 = 2;
 /// Longest time between the restart and the death of a daemon.
@@ -22,8 +21,8 @@ const BACK: Duration = Duration::from_secs(10);
 
 #[test]
 fn what_was_acknowledged_survives_kills_at_random_points() {
-    let kills = support::number("SPILLWAY_KILLS", 20);
-    let seed = support::number("SPILLWAY_SEED", rand::random());
+    let kills = number("SPILLWAY_KILLS", 20);
+    let seed = number("SPILLWAY_SEED", rand::random());
     println!("seed {seed}");
     let mut rng = StdRng::seed_from_u64(seed);
     let daemon = Daemon::start(&["store.capacity=64M", "unnamed.users=same"]);

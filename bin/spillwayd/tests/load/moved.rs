@@ -2,15 +2,14 @@
 //!
 //! `SPILLWAY_SEED` repeats a run.
 
-mod support;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use spillway_client::PoolSpec;
-use support::Daemon;
-use support::worker::Worker;
+
+use crate::daemon::{Daemon, number};
+use crate::worker::Worker;
 
 const THREADS: u64 = 2;
 const TIME: Duration = Duration::from_secs(10);
@@ -19,7 +18,7 @@ const WORK: Duration = Duration::from_millis(500);
 
 #[test]
 fn a_client_moves_while_it_works() {
-    let seed = support::number("SPILLWAY_SEED", rand::random());
+    let seed = number("SPILLWAY_SEED", rand::random());
     println!("seed {seed}");
     let settings = ["store.capacity=128M", "unnamed.users=none"];
     let (from, to) = (Daemon::start(&settings), Daemon::start(&settings));

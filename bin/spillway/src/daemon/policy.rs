@@ -1,0 +1,88 @@
+//! `spillway policy`: who gets the memory.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand, ValueEnum};
+use hyper::Method;
+use spillway_api::types;
+use spillway_types::PAGE_BYTES;
+
+use crate::daemon::api::Api;
+use crate::daemon::options::Daemon;
+use crate::daemon::show;
+use crate::units::parse_size;
+
+const PATH: &str = "/v1/policy";
+
+/// Shows and sets the policy that finds the clients' targets.
+#[derive(Debug, Args)]
+pub struct Policy {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Shows the policy.
+    Show {
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+    Set(Set),
+}
+
+/// Takes another policy, until the daemon is started anew. memory.policy in its configuration is for good.
+#[derive(Debug, Args)]
+struct Set {
+    /// The policy.
+    #[arg(value_enum)]
+    policy: Name,
+
+    /// smart-alloc: how much a target grows, of the store, and shrinks, of itself, in a second, per cent (2).
+    #[arg(long, value_name = "PERCENT")]
+    p: Option<f64>,
+
+    /// smart-alloc: what a client may leave unused before its target shrinks. Without it as much as --p of the
+    /// store.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    threshold: Option<u64>,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Name {
+    /// First come, first served.
+    Greedy,
+    /// Equal shares for all clients.
+    StaticAlloc,
+    /// Equal shares for the clients that have ever put a page.
+    ReconfStatic,
+    /// More for clients that are refused pages, less for clients with pages to spare.
+    SmartAlloc,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The daemon can't be reached, or says no.
+pub fn run(options: &Policy) -> anyhow::Result<ExitCode> {
+    let (daemon, policy) = match &options.action {
+        Action::Show { daemon } => (daemon, Api::new(daemon)?.get(PATH)?),
+        Action::Set(Set { policy, p, threshold, daemon }) => {
+            let policy = policy.to_possible_value().map(|value| value.get_name().to_owned());
+            let policy = types::Policy {
+                policy: policy.unwrap_or_default(),
+                p: *p,
+                threshold_pages: threshold.map(|bytes| bytes / PAGE_BYTES as u64),
+            };
+            (daemon, Api::new(daemon)?.send::<types::Policy>(Method::PUT, PATH, &policy)?)
+        }
+    };
+    let p = policy.p.map_or_else(String::new, |p| format!("{p} %"));
+    let threshold = policy.threshold_pages.map_or_else(String::new, show::pages);
+    let row = [policy.policy.clone(), p, threshold];
+    show::answer(daemon.output, &policy, ["policy", "p", "threshold"], [row])?;
+    Ok(ExitCode::SUCCESS)
+}

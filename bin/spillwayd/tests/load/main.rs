@@ -1,0 +1,6 @@
+//! A daemon under load that checks every answer.
+
+mod daemon;
+mod killed;
+mod moved;
+mod worker;

@@ -1,0 +1,149 @@
+//! What the manager makes of samples.
+
+use spillway_manager::{Change, Client, Manager, Policy, SmartAlloc, UNLIMITED};
+use spillway_types::{ClientId, Statistics};
+
+const TOTAL: u64 = 10_000;
+
+/// A store as the manager sees it.
+struct Node {
+    manager: Manager,
+    clients: Vec<Client>,
+}
+
+impl Node {
+    fn new(policy: Policy) -> Self {
+        Self { manager: Manager::new(policy), clients: Vec::new() }
+    }
+
+    fn add(&mut self, id: u64) -> &mut Statistics {
+        let target_pages = self.manager.first_target_pages(TOTAL);
+        let statistics = Statistics { target_pages, ..Statistics::default() };
+        self.clients.push(Client { id: ClientId(id), cap_pages: UNLIMITED, statistics });
+        self.of(id)
+    }
+
+    fn of(&mut self, id: u64) -> &mut Statistics {
+        &mut self.clients.iter_mut().find(|client| client.id.0 == id).expect("a client").statistics
+    }
+
+    fn puts(&mut self, id: u64, stored: u64, refused: u64) {
+        let statistics = self.of(id);
+        statistics.puts += stored + refused;
+        statistics.used_pages += stored;
+        statistics.puts_refused_at_target += refused;
+    }
+
+    /// The targets after an interval, and how many were sent.
+    fn interval(&mut self) -> (Vec<u64>, usize) {
+        let changes = self.manager.interval(TOTAL, &self.clients);
+        for Change { id, target_pages } in &changes {
+            self.of(id.0).target_pages = *target_pages;
+        }
+        (self.clients.iter().map(|client| client.statistics.target_pages).collect(), changes.len())
+    }
+}
+
+fn smart() -> Policy {
+    Policy::SmartAlloc(SmartAlloc::default())
+}
+
+#[test]
+fn greedy_leaves_everybody_what_the_operator_says() {
+    let mut node = Node::new(Policy::Greedy);
+    assert_eq!(node.interval(), (vec![], 0));
+    node.add(1);
+    node.add(2);
+    node.clients[1].cap_pages = 70;
+    assert_eq!(node.interval(), (vec![UNLIMITED, 70], 1));
+    assert_eq!(node.interval(), (vec![UNLIMITED, 70], 0));
+    node.clients[1].cap_pages = UNLIMITED;
+    assert_eq!(node.interval(), (vec![UNLIMITED, UNLIMITED], 1));
+}
+
+#[test]
+fn targets_are_sent_when_they_change() {
+    let mut node = Node::new(Policy::StaticAlloc);
+    node.add(1);
+    assert_eq!(node.of(1).target_pages, TOTAL, "the first may have all until others come");
+    assert_eq!(node.interval(), (vec![TOTAL], 0));
+    node.add(2);
+    assert_eq!(node.of(2).target_pages, TOTAL / 2);
+    assert_eq!(node.interval(), (vec![TOTAL / 2, TOTAL / 2], 1));
+    node.puts(1, 100, 100);
+    assert_eq!(node.interval(), (vec![TOTAL / 2, TOTAL / 2], 0));
+    node.clients.remove(0);
+    assert_eq!(node.interval(), (vec![TOTAL], 1));
+}
+
+#[test]
+fn reconf_static_waits_for_a_put() {
+    let mut node = Node::new(Policy::ReconfStatic);
+    node.add(1);
+    node.add(2);
+    assert_eq!(node.interval(), (vec![0, 0], 0));
+    node.puts(2, 0, 1);
+    assert_eq!(node.interval(), (vec![0, TOTAL], 1));
+    node.puts(1, 0, 1);
+    assert_eq!(node.interval(), (vec![TOTAL / 2, TOTAL / 2], 2));
+    assert_eq!(node.interval().0, [TOTAL / 2, TOTAL / 2], "also while they do nothing");
+}
+
+#[test]
+fn smart_alloc_counts_refusals_of_this_interval_alone() {
+    let mut node = Node::new(smart());
+    // It was refused before anybody looked: nobody knows when.
+    node.add(1).puts_refused_at_target = 7;
+    node.add(2);
+    node.of(1).used_pages = 4900;
+    node.of(2).used_pages = 4900;
+    assert_eq!(node.interval().0, [5000, 5000]);
+    node.puts(1, 0, 3);
+    // 5200 and 5000 of 10,200.
+    assert_eq!(node.interval().0, [5098, 4901]);
+    assert_eq!(node.interval(), (vec![5098, 4901], 0), "there were no more");
+    node.of(2).used_pages = 0;
+    assert_eq!(node.interval().0, [5098, 4802]);
+    // A counter that went back is no refusal.
+    node.of(1).puts_refused_at_target = 0;
+    assert_eq!(node.interval().0[0], 5098);
+}
+
+#[test]
+fn a_cap_holds_and_does_not_let_a_target_run_away() {
+    let mut node = Node::new(smart());
+    node.add(1).used_pages = 300;
+    node.clients[0].cap_pages = 300;
+    for _ in 0..50 {
+        node.puts(1, 0, 1);
+        assert_eq!(node.interval().0, [300]);
+    }
+    node.clients[0].cap_pages = UNLIMITED;
+    node.puts(1, 0, 1);
+    assert_eq!(node.interval().0, [500], "2 % of the node more than the cap");
+}
+
+#[test]
+fn a_policy_begins_anew() {
+    let mut node = Node::new(Policy::Greedy);
+    node.add(1).used_pages = 9000;
+    node.add(2).used_pages = 1000;
+    assert_eq!(node.interval().0, [UNLIMITED, UNLIMITED]);
+    node.manager.set_policy(smart());
+    assert_eq!(node.interval().0, [5000, 4900], "equal shares, less what is not used");
+    node.manager.set_policy(smart());
+    assert_eq!(node.interval().0, [5000, 4802], "the same policy goes on");
+    node.manager.set_policy(Policy::Greedy);
+    assert_eq!(node.interval().0, [UNLIMITED, UNLIMITED]);
+    assert_eq!(node.manager.policy(), Policy::Greedy);
+}
+
+#[test]
+fn a_node_without_room_gives_nothing() {
+    for policy in [Policy::StaticAlloc, Policy::ReconfStatic, smart()] {
+        let mut manager = Manager::new(policy);
+        let statistics = Statistics { puts: 5, puts_refused_node_full: 5, ..Statistics::default() };
+        let client = Client { id: ClientId(1), cap_pages: UNLIMITED, statistics };
+        assert_eq!(manager.interval(0, &[client]), []);
+    }
+}
