@@ -7,7 +7,7 @@ use anyhow::Context;
 use axum::Router;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::{Interval, MissedTickBehavior};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::arguments::Arguments;
 use crate::config::{Clients, Config, needs_restart};
@@ -64,7 +64,10 @@ async fn control(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> 
             () = received(&mut interrupt) => break,
             () = received(&mut reload) => {
                 reload_config(&mut parts, arguments);
-                interval = every(Duration::from_secs(parts.config.memory.interval_s));
+                let time = Duration::from_secs(parts.config.memory.interval_s);
+                if interval.period() != time {
+                    interval = every(time);
+                }
             }
             _ = interval.tick() => {
                 if let Err(error) = targets::interval(&parts.daemon) {
@@ -83,9 +86,9 @@ async fn control(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Comes at once and then each `time`, however long one took.
+/// Comes each `time`, however long one took.
 fn every(time: Duration) -> Interval {
-    let mut interval = tokio::time::interval(time);
+    let mut interval = tokio::time::interval_at(Instant::now() + time, time);
     interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
     interval
 }

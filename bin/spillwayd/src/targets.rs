@@ -4,8 +4,8 @@ use std::sync::PoisonError;
 
 use spillway_api::Daemon;
 use spillway_directory::Error;
-use spillway_manager::{Change, Client};
-use spillway_types::{PAGE_BYTES, Statistics};
+use spillway_manager::{Change, Client, Room};
+use spillway_types::Statistics;
 
 /// Ends an interval.
 ///
@@ -14,13 +14,15 @@ use spillway_types::{PAGE_BYTES, Statistics};
 pub fn interval(daemon: &Daemon) -> Result<(), Error> {
     let directory = &daemon.directory;
     let views = directory.clients()?;
-    let clients = views.iter().map(|view| Client {
+    // One that is being imported has what it needs until that is done.
+    let managed = views.iter().filter(|view| !view.importing);
+    let clients = managed.map(|view| Client {
         id: view.id,
         cap_pages: view.cap_pages,
         statistics: view.statistics,
     });
     let clients: Vec<_> = clients.collect();
-    let total_pages = total_pages(daemon, &clients);
+    let total_pages = room(daemon, &clients)?.pages();
     let mut manager = daemon.manager.lock().unwrap_or_else(PoisonError::into_inner);
     let changes = manager.interval(total_pages, &clients);
     directory.set_first_target(manager.first_target_pages(total_pages));
@@ -32,23 +34,24 @@ pub fn interval(daemon: &Daemon) -> Result<(), Error> {
     Ok(())
 }
 
-/// How many pages the store can hold, as they are packed now. In steps of a sixteenth of its capacity, so
-/// that targets don't change at every page.
-fn total_pages(daemon: &Daemon, clients: &[Client]) -> u64 {
+/// What is known about the store's memory.
+fn room(daemon: &Daemon, clients: &[Client]) -> Result<Room, Error> {
+    let store = daemon.directory.store();
     let of_all = |count: fn(&Statistics) -> u64| -> u64 {
         clients.iter().map(|client| count(&client.statistics)).sum()
     };
-    // What block devices have is not to be had.
-    let reserved_bytes = of_all(|its| its.reserved_pages) * PAGE_BYTES as u64;
-    let capacity_bytes = daemon.capacity_bytes.saturating_sub(reserved_bytes);
-    let store = daemon.directory.store();
-    let taken_bytes = store.memory_bytes().saturating_sub(store.free_frame_bytes());
-    // A store that is nearly empty tells nothing.
-    let sixteenths = if taken_bytes < capacity_bytes / 8 {
-        16
+    let reserved_pages = of_all(|its| its.reserved_pages);
+    let written_pages = if reserved_pages == 0 {
+        0
     } else {
-        let held_bytes = u128::from(of_all(|its| its.used_pages)) * PAGE_BYTES as u128;
-        (held_bytes * 16 / u128::from(taken_bytes.max(1))).clamp(8, 16 * 64) as u64
+        let pools = daemon.directory.pools()?;
+        pools.iter().filter(|pool| pool.reserved_pages != 0).map(|pool| pool.pages).sum()
     };
-    capacity_bytes / 16 * sixteenths / PAGE_BYTES as u64
+    Ok(Room {
+        capacity_bytes: daemon.capacity_bytes,
+        taken_bytes: store.memory_bytes().saturating_sub(store.free_frame_bytes()),
+        used_pages: of_all(|its| its.used_pages),
+        reserved_pages,
+        written_pages,
+    })
 }

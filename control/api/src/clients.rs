@@ -10,7 +10,7 @@ use spillway_types::Limits;
 use crate::problem::Error;
 use crate::service::{Shared, aside};
 use crate::store::{parse_uuid, show_uuid};
-use crate::types::{Client, Identity, NewClient, Problem, Statistics, Target};
+use crate::types::{Client, ClientTarget, Identity, NewClient, Problem, Statistics, Target};
 
 /// All clients, by name.
 #[utoipa::path(get, path = "/v1/clients", tag = "clients", responses((status = 200, body = [Client])))]
@@ -74,14 +74,13 @@ pub(crate) async fn remove(
     path = "/v1/clients/{name}/target",
     tag = "clients",
     params(("name" = String, Path)),
-    responses((status = 200, body = Target), (status = 404, body = Problem))
+    responses((status = 200, body = ClientTarget), (status = 404, body = Problem))
 )]
 pub(crate) async fn target(
     State(daemon): Shared,
     Path(name): Path<String>,
-) -> Result<Json<Target>, Error> {
-    let target_pages = limited(daemon.directory.client(&name)?.statistics.target_pages);
-    Ok(Json(Target { target_pages }))
+) -> Result<Json<ClientTarget>, Error> {
+    Ok(Json(daemon.directory.client(&name)?.into()))
 }
 
 /// Sets the most that a client may hold, its cap. Above the target, which is at most that, puts are
@@ -92,17 +91,16 @@ pub(crate) async fn target(
     tag = "clients",
     params(("name" = String, Path)),
     request_body = Target,
-    responses((status = 200, body = Target), (status = "4XX", body = Problem))
+    responses((status = 200, body = ClientTarget), (status = "4XX", body = Problem))
 )]
 pub(crate) async fn set_target(
     State(daemon): Shared,
     Path(name): Path<String>,
     target: Result<Json<Target>, JsonRejection>,
-) -> Result<Json<Target>, Error> {
+) -> Result<Json<ClientTarget>, Error> {
     let Json(target) = target?;
     daemon.directory.set_cap(&name, target.target_pages.unwrap_or(u64::MAX))?;
-    let target_pages = limited(daemon.directory.client(&name)?.statistics.target_pages);
-    Ok(Json(Target { target_pages }))
+    Ok(Json(daemon.directory.client(&name)?.into()))
 }
 
 /// Takes the puts of an exported client again.
@@ -156,6 +154,13 @@ fn settings(client: NewClient, usual: Limits) -> Result<ClientSettings, Error> {
         domain: client.domain,
         shared: shared.collect::<Result<_, _>>()?,
     })
+}
+
+impl From<ClientView> for ClientTarget {
+    fn from(view: ClientView) -> Self {
+        let (target, cap) = (view.statistics.target_pages, view.cap_pages);
+        Self { target_pages: limited(target), cap_pages: limited(cap) }
+    }
 }
 
 impl From<ClientView> for Client {

@@ -174,7 +174,17 @@ pub struct Policy {
     pub threshold_pages: Option<u64>,
 }
 
-/// What a client may hold.
+/// What a client may hold now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct ClientTarget {
+    /// Pages; null is no limit.
+    pub target_pages: Option<u64>,
+    /// The most that the operator lets it hold, pages; null is no limit.
+    pub cap_pages: Option<u64>,
+}
+
+/// The most that a client is to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]

@@ -77,13 +77,13 @@ impl Directory {
         let record = journal.record();
         let mut clients = Vec::new();
         for client in record.clients {
-            if store.statistics(client.client()).is_ok() {
+            if let Ok(known) = store.statistics(client.client()) {
                 // A move that the kill cut short is over.
                 store.thaw(client.client())?;
                 for &uuid in &client.shared {
                     store.authorise(client.client(), uuid)?;
                 }
-                clients.push(Entry::from_record(client));
+                clients.push(Entry::from_record(client, known.target_pages));
             }
         }
         let mut blocks = Vec::new();
@@ -187,6 +187,7 @@ impl Directory {
             domain: entry.domain,
             connections: entry.connections,
             idle_since: entry.idle_since,
+            importing: entry.importing,
             frozen: entry.frozen,
             moving: std::mem::take(&mut entry.moving),
             ..Entry::new(entry.id, Origin::Configured, settings)
@@ -361,6 +362,7 @@ impl Directory {
             cap_pages: entry.cap_pages,
             domain: entry.domain,
             shared: entry.shared.clone(),
+            importing: entry.importing,
             frozen: entry.frozen,
             statistics: self.store.statistics(entry.id)?,
         })

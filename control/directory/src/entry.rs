@@ -28,6 +28,8 @@ pub(crate) struct Entry {
     pub(crate) connections: u32,
     /// When its last connection ended, or the directory was opened.
     pub(crate) idle_since: Instant,
+    /// Whether its pools are arriving.
+    pub(crate) importing: bool,
     /// Whether it was frozen to be exported.
     pub(crate) frozen: bool,
     /// What is noted while it moves.
@@ -49,12 +51,15 @@ impl Entry {
             shared: settings.shared.clone(),
             connections: 0,
             idle_since: Instant::now(),
+            importing: false,
             frozen: false,
             moving: Move::default(),
         }
     }
 
-    pub(crate) fn from_record(record: ClientRecord) -> Self {
+    /// A client of a record; `target_pages` is its target now, which a record from before there were
+    /// caps leaves for its cap.
+    pub(crate) fn from_record(record: ClientRecord, target_pages: u64) -> Self {
         Self {
             id: record.client(),
             limits: record.limits(),
@@ -63,11 +68,12 @@ impl Entry {
             origin: record.origin,
             secret: record.secret,
             asked_target_pages: record.target_pages,
-            cap_pages: record.cap_pages.unwrap_or(record.target_pages),
+            cap_pages: record.cap_pages.unwrap_or(target_pages),
             domain: record.domain,
             shared: record.shared,
             connections: 0,
             idle_since: Instant::now(),
+            importing: false,
             frozen: false,
             moving: Move::default(),
         }

@@ -231,6 +231,7 @@ impl Directory {
         if !self.store.pools(client)?.is_empty() {
             return Err(Error::NotEmpty(name.to_owned()));
         }
+        self.begin_import(name)?;
         let mut numbers = Vec::new();
         let imported = self.import_frames(name, source, &mut numbers);
         if imported.is_err() {
@@ -238,10 +239,20 @@ impl Directory {
         }
         let mut state = self.lock();
         let at = state.find(name)?;
+        state.clients[at].importing = false;
         if imported.is_ok() {
             state.clients[at].moving = Move { numbers, ..Move::default() };
         }
         imported
+    }
+
+    /// What arrives must fit under the client's cap, whatever policies give it just now.
+    fn begin_import(&self, name: &str) -> Result<(), Error> {
+        let mut state = self.lock();
+        let at = state.find(name)?;
+        let entry = &mut state.clients[at];
+        entry.importing = true;
+        Ok(self.store.set_target(entry.id, entry.cap_pages)?)
     }
 
     /// Reads a stream of [`Self::export_rest`] into a client that was imported.

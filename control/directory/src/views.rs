@@ -38,6 +38,8 @@ pub struct ClientView {
     pub domain: Option<u32>,
     /// Shared pools that it may join.
     pub shared: Vec<u128>,
+    /// Whether its pools are arriving from another daemon: until then its target is its cap.
+    pub importing: bool,
     /// Whether its puts are refused while it is exported.
     pub frozen: bool,
     /// Its counters.

@@ -172,6 +172,18 @@ fn an_import_without_room_leaves_nothing() {
 }
 
 #[test]
+fn what_arrives_fits_whatever_a_policy_gives() {
+    let (from, to) = (directory(u64::MAX), directory(u64::MAX));
+    fill(&from, 50);
+    to.store().set_target(client(&to), 0).unwrap();
+    let mut stream = Vec::new();
+    from.export("c", &mut stream).unwrap();
+    to.import("c", &mut stream.as_slice()).unwrap();
+    assert_eq!(contents(&to), contents(&from));
+    assert!(!to.client("c").unwrap().importing);
+}
+
+#[test]
 fn a_sink_that_fails_changes_nothing() {
     struct Full(usize);
     impl Write for Full {

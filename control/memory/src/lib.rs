@@ -4,7 +4,11 @@
 //! It reads no clock and does no I/O. Whoever drives it samples the store, calls [`Manager::interval`], and sets
 //! the targets that it gives.
 
+mod room;
+
 use std::collections::HashMap;
+
+pub use room::Room;
 
 use spillway_policy::Sample;
 pub use spillway_policy::{Percent, PercentError, Policy, SmartAlloc, UNLIMITED};
@@ -77,8 +81,6 @@ impl Manager {
         self.seen.clear();
         let mut changes = Vec::new();
         for (client, target_pages) in clients.iter().zip(targets) {
-            // A policy must not go on from what it can't give.
-            let target_pages = target_pages.min(client.cap_pages);
             let Statistics { puts, target_pages: current, .. } = client.statistics;
             let refused = refused(&client.statistics);
             self.seen.insert(client.id, Seen { puts, refused, target_pages });
@@ -101,6 +103,7 @@ impl Manager {
             puts_refused: since(|seen| seen.refused, refused(&client.statistics)),
             puts_ever: puts,
             used_pages,
+            cap_pages: client.cap_pages,
             target_pages: seen.map(|seen| seen.target_pages),
         }
     }

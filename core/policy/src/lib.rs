@@ -16,7 +16,7 @@ pub use smart::SmartAlloc;
 pub const UNLIMITED: u64 = u64::MAX;
 
 /// What a policy is told of one client at the end of an interval.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// Puts asked for in the interval.
     pub puts: u64,
@@ -26,8 +26,24 @@ pub struct Sample {
     pub puts_ever: u64,
     /// Pages that it holds.
     pub used_pages: u64,
+    /// The most that it may be given; [`UNLIMITED`] is no cap. What it can't take is for the others.
+    pub cap_pages: u64,
     /// Its target as the policy set it last; `None` for a client that has none yet.
     pub target_pages: Option<u64>,
+}
+
+impl Default for Sample {
+    /// A client without a cap that has done nothing.
+    fn default() -> Self {
+        Self {
+            puts: 0,
+            puts_refused: 0,
+            puts_ever: 0,
+            used_pages: 0,
+            cap_pages: UNLIMITED,
+            target_pages: None,
+        }
+    }
 }
 
 /// How targets are found.
@@ -70,10 +86,10 @@ impl Policy {
     }
 
     /// The targets of all clients, in their order, for a node of `total_pages`. Their sum is at most
-    /// `total_pages`, but for [`Self::Greedy`], whose targets are [`UNLIMITED`].
+    /// `total_pages`, but for [`Self::Greedy`], whose targets are the caps.
     pub fn targets(&self, total_pages: u64, clients: &[Sample]) -> Vec<u64> {
         match self {
-            Self::Greedy => vec![UNLIMITED; clients.len()],
+            Self::Greedy => clients.iter().map(|client| client.cap_pages).collect(),
             Self::StaticAlloc => split::equally(total_pages, clients, |_| true),
             // The text says "at least one put", the algorithm "failed puts": the text.
             Self::ReconfStatic => {

@@ -30,8 +30,10 @@ impl SmartAlloc {
     /// proportion; the algorithm's factor (line 28) would be an integer, 0.
     pub(crate) fn targets(&self, total_pages: u64, clients: &[Sample]) -> Vec<u64> {
         let first = total_pages.checked_div(clients.len() as u64).unwrap_or_default();
-        let mut targets: Vec<u64> =
-            clients.iter().map(|client| self.target(total_pages, first, client)).collect();
+        // A target beyond the cap would take pages from the others for nothing.
+        let target =
+            |client: &Sample| self.target(total_pages, first, client).min(client.cap_pages);
+        let mut targets: Vec<u64> = clients.iter().map(target).collect();
         let sum: u128 = targets.iter().map(|&target| u128::from(target)).sum();
         if sum > u128::from(total_pages) {
             for target in &mut targets {
@@ -44,7 +46,8 @@ impl SmartAlloc {
     fn target(&self, total_pages: u64, first: u64, client: &Sample) -> u64 {
         let current = client.target_pages.unwrap_or(first);
         if client.puts_refused > 0 {
-            return current.saturating_add(self.p.of(total_pages));
+            // However small the node is: what shrinks must be able to grow.
+            return current.saturating_add(self.p.of(total_pages).max(1));
         }
         // A client that uses more than its target has nothing to spare: the difference is signed.
         let unused = current.saturating_sub(client.used_pages);

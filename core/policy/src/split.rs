@@ -2,21 +2,32 @@
 
 use crate::Sample;
 
-/// An equal share for each client that has one coming, and nothing for the others. What does not divide goes to the
-/// first of them, a page each.
+/// An equal share for each client that has one coming, and nothing for the others. A client whose cap is less
+/// takes that, and the rest is for the others. What does not divide goes to the first of them, a page each.
 pub(crate) fn equally(
     total_pages: u64,
     clients: &[Sample],
     shares: impl Fn(&Sample) -> bool,
 ) -> Vec<u64> {
-    let count = clients.iter().filter(|client| shares(client)).count() as u64;
-    let mut before = 0;
-    let share = |client: &Sample| {
-        if !shares(client) {
-            return 0;
+    let mut targets = vec![0; clients.len()];
+    let mut left = total_pages;
+    let mut open: Vec<_> = (0..clients.len()).filter(|&at| shares(&clients[at])).collect();
+    // Each round settles at least one client.
+    while let Some(share) = left.checked_div(open.len() as u64) {
+        let (capped, rest) =
+            open.iter().copied().partition::<Vec<_>, _>(|&at| clients[at].cap_pages <= share);
+        for &at in &capped {
+            targets[at] = clients[at].cap_pages;
+            left -= targets[at];
         }
-        before += 1;
-        total_pages / count + u64::from(before <= total_pages % count)
-    };
-    clients.iter().map(share).collect()
+        if capped.is_empty() {
+            let more = (left % open.len() as u64) as usize;
+            for (before, &at) in open.iter().enumerate() {
+                targets[at] = share + u64::from(before < more);
+            }
+            break;
+        }
+        open = rest;
+    }
+    targets
 }

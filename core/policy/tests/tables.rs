@@ -6,7 +6,7 @@ use spillway_policy::{Percent, Policy, Sample, SmartAlloc, UNLIMITED};
 type Row = (u64, u64, u64, Option<u64>);
 
 fn sample((puts, puts_refused, used_pages, target_pages): Row) -> Sample {
-    Sample { puts, puts_refused, puts_ever: puts, used_pages, target_pages }
+    Sample { puts, puts_refused, puts_ever: puts, used_pages, target_pages, ..Sample::default() }
 }
 
 fn check(policy: Policy, cases: &[(u64, &[Row], &[u64])]) {
@@ -139,6 +139,34 @@ fn smart_alloc_takes_fractions_and_thresholds() {
 }
 
 #[test]
+fn a_small_percentage_of_a_small_node_grows_too() {
+    // 0.001 % of 10,000 pages are 0.1.
+    check(smart("0.001", Some(0)), &[(10_000, &[(1, 1, 5, Some(5))], &[6])]);
+    // A node without pages gives none all the same.
+    check(smart("0.001", Some(0)), &[(0, &[(1, 1, 5, Some(5))], &[0])]);
+}
+
+#[test]
+fn what_a_cap_keeps_from_one_is_for_the_others() {
+    let capped = |row, cap_pages| Sample { cap_pages, ..sample(row) };
+    let clients =
+        [capped(BUSY, 100), capped(BUSY, UNLIMITED), capped(REFUSED, 350), capped(BUSY, 0)];
+    assert_eq!(Policy::Greedy.targets(1000, &clients), [100, UNLIMITED, 350, 0]);
+    // 1000 among four: 250, so 100 and 0 are settled; 900 among two: 450, so 350 is; 550 are left.
+    assert_eq!(Policy::StaticAlloc.targets(1000, &clients), [100, 550, 350, 0]);
+    assert_eq!(Policy::ReconfStatic.targets(1000, &clients), [100, 550, 350, 0]);
+    let all_capped = [capped(BUSY, 10), capped(BUSY, 20)];
+    assert_eq!(Policy::StaticAlloc.targets(1000, &all_capped), [10, 20]);
+    // A cap of exactly the share, and a remainder.
+    let exactly = [capped(BUSY, 33), capped(BUSY, UNLIMITED), capped(BUSY, 34)];
+    assert_eq!(Policy::StaticAlloc.targets(100, &exactly), [33, 34, 33]);
+    // Of two that are refused, one is at its cap: 300 and 5200 are not beyond the node.
+    let refused =
+        [capped((9, 9, 300, Some(300)), 300), capped((9, 9, 5000, Some(5000)), UNLIMITED)];
+    assert_eq!(smart("2", None).targets(10_000, &refused), [300, 5200]);
+}
+
+#[test]
 fn no_targets_are_beyond_the_node() {
     let mut state = 1u64;
     let mut next = |below: u64| {
@@ -150,13 +178,15 @@ fn no_targets_are_beyond_the_node() {
         let count = next(20) as usize;
         let mut client = || {
             let row = (next(3), next(2), next(1 << 21), (next(2) == 1).then(|| next(1 << 21)));
-            sample(row)
+            Sample { cap_pages: [next(1 << 20), UNLIMITED][next(2) as usize], ..sample(row) }
         };
         let clients: Vec<_> = (0..count).map(|_| client()).collect();
         for policy in [Policy::StaticAlloc, Policy::ReconfStatic, smart("4", None)] {
             let targets = policy.targets(total_pages, &clients);
             assert_eq!(targets.len(), count);
             assert!(targets.iter().sum::<u64>() <= total_pages, "{policy:?} {clients:?}");
+            let capped = targets.iter().zip(&clients).all(|(&target, its)| target <= its.cap_pages);
+            assert!(capped, "{policy:?} {clients:?}");
         }
     }
 }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand, ValueEnum};
 use hyper::Method;
 use spillway_api::types;
+use spillway_policy::{Percent, PercentError};
 use spillway_types::PAGE_BYTES;
 
 use crate::daemon::api::Api;
@@ -38,9 +39,9 @@ struct Set {
     #[arg(value_enum)]
     policy: Name,
 
-    /// smart-alloc: how much a target grows, of the store, and shrinks, of itself, in a second, per cent (2).
-    #[arg(long, value_name = "PERCENT")]
-    p: Option<f64>,
+    /// smart-alloc: how much a target grows, of the store, and shrinks, of itself, in an interval, per cent (2).
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
+    p: Option<Percent>,
 
     /// smart-alloc: what a client may leave unused before its target shrinks. Without it as much as --p of the
     /// store.
@@ -63,6 +64,10 @@ enum Name {
     SmartAlloc,
 }
 
+fn parse_percent(text: &str) -> Result<Percent, String> {
+    text.parse().map_err(|error: PercentError| error.to_string())
+}
+
 /// Runs the command.
 ///
 /// # Errors
@@ -74,7 +79,7 @@ pub fn run(options: &Policy) -> anyhow::Result<ExitCode> {
             let policy = policy.to_possible_value().map(|value| value.get_name().to_owned());
             let policy = types::Policy {
                 policy: policy.unwrap_or_default(),
-                p: *p,
+                p: p.map(Percent::get),
                 threshold_pages: threshold.map(|bytes| bytes / PAGE_BYTES as u64),
             };
             (daemon, Api::new(daemon)?.send::<types::Policy>(Method::PUT, PATH, &policy)?)

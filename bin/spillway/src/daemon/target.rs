@@ -1,4 +1,4 @@
-//! `spillway target`: what a client may hold.
+//! `spillway target`: what a client may hold, and the cap on that.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use crate::daemon::options::Daemon;
 use crate::daemon::show;
 use crate::units::parse_size;
 
-/// Shows and sets what a client may hold.
+/// Shows what a client may hold, and sets the cap on that.
 #[derive(Debug, Args)]
 pub struct Target {
     #[command(subcommand)]
@@ -21,14 +21,15 @@ pub struct Target {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Shows what a client may hold.
+    /// Shows what a client may hold now, and the cap on that.
     Get {
         /// The client.
         client: String,
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Sets what a client may hold. Above it puts are refused; nothing that is stored goes.
+    /// Sets the most that a client may hold, its cap. The policy may give less. Above it puts are
+    /// refused; nothing that is stored goes.
     Set {
         /// The client.
         client: String,
@@ -67,7 +68,7 @@ pub fn run(options: &Target) -> anyhow::Result<ExitCode> {
     let (client, daemon, target) = match &options.action {
         Action::Get { client, daemon } => {
             let path = format!("/v1/clients/{}/target", segment(client));
-            (client, daemon, Api::new(daemon)?.get::<types::Target>(&path)?)
+            (client, daemon, Api::new(daemon)?.get::<types::ClientTarget>(&path)?)
         }
         Action::Set { client, size, daemon } => {
             let path = format!("/v1/clients/{}/target", segment(client));
@@ -75,7 +76,7 @@ pub fn run(options: &Target) -> anyhow::Result<ExitCode> {
             (client, daemon, Api::new(daemon)?.send(Method::PUT, &path, &target)?)
         }
     };
-    let row = [client.clone(), show::limit(target.target_pages)];
-    show::answer(daemon.output, &target, ["client", "target"], [row])?;
+    let row = [client.clone(), show::limit(target.target_pages), show::limit(target.cap_pages)];
+    show::answer(daemon.output, &target, ["client", "target", "cap"], [row])?;
     Ok(ExitCode::SUCCESS)
 }

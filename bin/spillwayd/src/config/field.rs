@@ -156,7 +156,7 @@ fn size(value: &DeValue<'_>) -> Option<u64> {
 fn percent(value: &DeValue<'_>) -> Option<Percent> {
     match value {
         DeValue::String(text) => text.parse().ok(),
-        DeValue::Integer(number) => number.as_str().parse().ok(),
+        DeValue::Integer(number) if number.radix() == 10 => number.as_str().parse().ok(),
         DeValue::Float(number) => number.as_str().parse().ok(),
         _ => None,
     }

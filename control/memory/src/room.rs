@@ -1,0 +1,85 @@
+//! How many pages a store can hold.
+
+use spillway_types::PAGE_BYTES;
+
+/// Steps in which the packing of pages counts, so that targets don't change at every page.
+const STEPS: u64 = 16;
+/// Pages count as packed at most so often into their own length.
+const PACKED_MAX: u64 = 64;
+
+/// What is known about a store's memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Room {
+    /// Most bytes that it may take.
+    pub capacity_bytes: u64,
+    /// Bytes in use, index and what block devices have written included.
+    pub taken_bytes: u64,
+    /// Pages that clients hold.
+    pub used_pages: u64,
+    /// Pages set aside for block devices.
+    pub reserved_pages: u64,
+    /// Of these, pages that are written.
+    pub written_pages: u64,
+}
+
+impl Room {
+    /// The pages that there are for clients, those that they hold included: what block devices leave of the
+    /// capacity, as pages are packed now. A store that is nearly empty tells nothing, and counts as not packing.
+    pub fn pages(&self) -> u64 {
+        let page_bytes = PAGE_BYTES as u64;
+        let capacity_bytes = self.capacity_bytes.saturating_sub(self.reserved_pages * page_bytes);
+        let taken_bytes = self.taken_bytes.saturating_sub(self.written_pages * page_bytes);
+        let packing = if taken_bytes < capacity_bytes / 8 {
+            STEPS
+        } else {
+            let held_bytes = u128::from(self.used_pages) * u128::from(page_bytes);
+            let packing = held_bytes * u128::from(STEPS) / u128::from(taken_bytes.max(1));
+            packing.clamp((STEPS / 2).into(), (STEPS * PACKED_MAX).into()) as u64
+        };
+        (u128::from(capacity_bytes) * u128::from(packing) / u128::from(STEPS * page_bytes)) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const MIB_PAGES: u64 = 256;
+
+    #[test]
+    fn packed_pages_make_room() {
+        let empty = Room { capacity_bytes: 1024 * MIB, ..Room::default() };
+        assert_eq!(empty.pages(), 1024 * MIB_PAGES);
+        let little = Room { taken_bytes: 127 * MIB, used_pages: 1000 * MIB_PAGES, ..empty };
+        assert_eq!(little.pages(), 1024 * MIB_PAGES, "too little to tell");
+        // Three to one.
+        let packed = Room { taken_bytes: 200 * MIB, used_pages: 600 * MIB_PAGES, ..empty };
+        assert_eq!(packed.pages(), 3 * 1024 * MIB_PAGES);
+        // 260 in 200 are 20.8 sixteenths.
+        let some = Room { used_pages: 260 * MIB_PAGES, ..packed };
+        assert_eq!(some.pages(), 20 * 64 * MIB_PAGES);
+        // Short values take more than their pages; it goes down to a half.
+        let short = Room { used_pages: MIB_PAGES, ..packed };
+        assert_eq!(short.pages(), 512 * MIB_PAGES);
+        let of_one_word = Room { used_pages: u64::MAX / 4096, ..packed };
+        assert_eq!(of_one_word.pages(), 64 * 1024 * MIB_PAGES);
+    }
+
+    #[test]
+    fn what_block_devices_have_is_not_to_be_had() {
+        let half = Room {
+            capacity_bytes: 1024 * MIB,
+            taken_bytes: 512 * MIB,
+            reserved_pages: 512 * MIB_PAGES,
+            written_pages: 512 * MIB_PAGES,
+            used_pages: 0,
+        };
+        assert_eq!(half.pages(), 512 * MIB_PAGES);
+        // 100 MiB in use beside the device, three to one.
+        let beside = Room { taken_bytes: 612 * MIB, used_pages: 300 * MIB_PAGES, ..half };
+        assert_eq!(beside.pages(), 3 * 512 * MIB_PAGES);
+        let all = Room { reserved_pages: 2048 * MIB_PAGES, ..half };
+        assert_eq!(all.pages(), 0);
+    }
+}
