@@ -22,7 +22,8 @@ pub fn interval(daemon: &Daemon) -> Result<(), Error> {
         statistics: view.statistics,
     });
     let clients: Vec<_> = clients.collect();
-    let total_pages = room(daemon, &clients)?.pages();
+    let statistics: Vec<_> = views.iter().map(|view| view.statistics).collect();
+    let total_pages = room(daemon, &statistics)?.pages();
     let mut manager = daemon.manager.lock().unwrap_or_else(PoisonError::into_inner);
     let changes = manager.interval(total_pages, &clients);
     directory.set_first_target(manager.first_target_pages(total_pages));
@@ -35,12 +36,9 @@ pub fn interval(daemon: &Daemon) -> Result<(), Error> {
 }
 
 /// What is known about the store's memory.
-fn room(daemon: &Daemon, clients: &[Client]) -> Result<Room, Error> {
+fn room(daemon: &Daemon, clients: &[Statistics]) -> Result<Room, Error> {
     let store = daemon.directory.store();
-    let of_all = |count: fn(&Statistics) -> u64| -> u64 {
-        clients.iter().map(|client| count(&client.statistics)).sum()
-    };
-    let reserved_pages = of_all(|its| its.reserved_pages);
+    let reserved_pages = clients.iter().map(|its| its.reserved_pages).sum();
     let written_pages = if reserved_pages == 0 {
         0
     } else {
@@ -50,7 +48,7 @@ fn room(daemon: &Daemon, clients: &[Client]) -> Result<Room, Error> {
     Ok(Room {
         capacity_bytes: daemon.capacity_bytes,
         taken_bytes: store.memory_bytes().saturating_sub(store.free_frame_bytes()),
-        used_pages: of_all(|its| its.used_pages),
+        used_pages: clients.iter().map(|its| its.used_pages).sum(),
         reserved_pages,
         written_pages,
     })

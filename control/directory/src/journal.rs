@@ -258,6 +258,14 @@ mod tests {
     }
 
     #[test]
+    fn a_record_from_before_there_were_caps_is_read() {
+        let record = serde_json::to_string(&clients("a")[0]).unwrap();
+        let read: ClientRecord =
+            serde_json::from_str(&record.replace("\"cap_pages\":8,", "")).unwrap();
+        assert_eq!((read.target_pages, read.cap_pages), (7, None));
+    }
+
+    #[test]
     fn a_write_cut_short_leaves_the_record_before() {
         let mut journal = Journal::create(7).unwrap();
         journal.write(clients("kept"), Vec::new()).unwrap();

@@ -234,16 +234,14 @@ impl Directory {
         self.begin_import(name)?;
         let mut numbers = Vec::new();
         let imported = self.import_frames(name, source, &mut numbers);
-        if imported.is_err() {
-            self.undo(&numbers)?;
-        }
+        let undone = if imported.is_err() { self.undo(&numbers) } else { Ok(()) };
         let mut state = self.lock();
         let at = state.find(name)?;
         state.clients[at].importing = false;
         if imported.is_ok() {
             state.clients[at].moving = Move { numbers, ..Move::default() };
         }
-        imported
+        undone.and(imported)
     }
 
     /// What arrives must fit under the client's cap, whatever policies give it just now.
