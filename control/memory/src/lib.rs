@@ -37,7 +37,6 @@ pub struct Change {
 /// What is kept of a client from one interval to the next.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    puts: u64,
     refused: u64,
     target_pages: u64,
 }
@@ -81,10 +80,9 @@ impl Manager {
         self.seen.clear();
         let mut changes = Vec::new();
         for (client, target_pages) in clients.iter().zip(targets) {
-            let Statistics { puts, target_pages: current, .. } = client.statistics;
             let refused = refused(&client.statistics);
-            self.seen.insert(client.id, Seen { puts, refused, target_pages });
-            if target_pages != current {
+            self.seen.insert(client.id, Seen { refused, target_pages });
+            if target_pages != client.statistics.target_pages {
                 changes.push(Change { id: client.id, target_pages });
             }
         }
@@ -94,13 +92,10 @@ impl Manager {
     fn sample(&self, client: &Client) -> Sample {
         let Statistics { puts, used_pages, .. } = client.statistics;
         let seen = self.seen.get(&client.id);
-        let since = |before: fn(&Seen) -> u64, now: u64| {
-            // Of a client that is new here nobody knows when it did what it did.
-            seen.map_or(0, |seen| now.saturating_sub(before(seen)))
-        };
+        let refused = refused(&client.statistics);
         Sample {
-            puts: since(|seen| seen.puts, puts),
-            puts_refused: since(|seen| seen.refused, refused(&client.statistics)),
+            // Of a client that is new here nobody knows when it was refused.
+            puts_refused: seen.map_or(0, |seen| refused.saturating_sub(seen.refused)),
             puts_ever: puts,
             used_pages,
             cap_pages: client.cap_pages,

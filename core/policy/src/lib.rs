@@ -18,8 +18,6 @@ pub const UNLIMITED: u64 = u64::MAX;
 /// What a policy is told of one client at the end of an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// Puts asked for in the interval.
-    pub puts: u64,
     /// Puts refused in the interval, at the target or because the node was full.
     pub puts_refused: u64,
     /// Puts asked for since the client is known.
@@ -36,7 +34,6 @@ impl Default for Sample {
     /// A client without a cap that has done nothing.
     fn default() -> Self {
         Self {
-            puts: 0,
             puts_refused: 0,
             puts_ever: 0,
             used_pages: 0,
