@@ -82,8 +82,13 @@ impl Pager {
 
     /// Whether eviction got nowhere a moment ago: then faults go over the budget instead of trying
     /// again each time.
-    fn is_stuck(&self) -> bool {
+    pub(crate) fn is_stuck(&self) -> bool {
         crate::link::now_ns() < self.stuck_until_ns.load(Ordering::Relaxed)
+    }
+
+    /// Nothing could leave: for a while nobody tries.
+    pub(crate) fn set_stuck(&self) {
+        self.stuck_until_ns.store(crate::link::now_ns() + STUCK_NS, Ordering::Relaxed);
     }
 
     /// The evictor's task: keeps pages free ahead of need, and packs stored pages when it has time.
@@ -157,7 +162,7 @@ impl Pager {
         let kept = due.is_some_and(|due| !self.retire(due, desk.map(|desk| &mut desk.scratch)));
         let progress = moved > 0 && !kept;
         if !progress {
-            self.stuck_until_ns.store(crate::link::now_ns() + STUCK_NS, Ordering::Relaxed);
+            self.set_stuck();
         }
         progress
     }

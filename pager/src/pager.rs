@@ -8,12 +8,12 @@ use crate::staging::{Staging, WINDOWS};
 use crate::streams::Streams;
 use crate::table::{Entry, Table, WINDOW_PAGES};
 use crate::tally::{Count, Tally};
-use crate::tree::{Counters, Eviction, Notice, Replacement, Settings, Slot, Tree};
+use crate::tree::{Counters, Eviction, Faults, Notice, Replacement, Settings, Slot, Tree};
 use rustix::io::Errno;
 use rustix::thread::futex;
 use spillway_platform::sys;
 use spillway_platform::uffd::Uffd;
-use spillway_store::{ClientConfig, Config, DiskConfig, Store};
+use spillway_store::{ClientConfig, Config, DiskConfig, Scratch, Store};
 use spillway_tiers::PageBuf;
 use spillway_tiers::sync::Lock;
 use spillway_types::{Key, Lifetime, PoolId, PoolSpec, Sharing};
@@ -135,6 +135,8 @@ pub struct Pager {
     pub(crate) mailbox: crate::registrar::Mailbox,
     /// Set once a tier refused a page, so that the user is told once.
     pub(crate) told_full: AtomicU32,
+    /// Working memory for faults that find memory full: they pack, and write to the disk tier, one at a time.
+    pub(crate) spare: Lock<Option<Scratch>>,
     /// What of the blade the shared page knows already.
     pub(crate) published: Lock<crate::far::Published>,
     /// What a fork under way has set aside for its child.
@@ -155,6 +157,8 @@ impl Pager {
             Some(ways) => store.with_blade(ways.into_tier(tree, slot)),
             None => store,
         };
+        // What goes to a blade goes at the pace of `make_room`.
+        let has_spare = settings.faults == Faults::Thread as u32 && store.blade().is_none();
         let client = store.add_client(ClientConfig::default()).map_err(|_| Error::Store)?;
         let spec = PoolSpec { lifetime: Lifetime::Persistent, sharing: Sharing::Private };
         let pool = store.create_pool(client, spec).map_err(|_| Error::Store)?;
@@ -194,6 +198,7 @@ impl Pager {
             moves: crate::in_thread::Holds::new(),
             mailbox: crate::registrar::Mailbox::new(),
             told_full: AtomicU32::new(0),
+            spare: Lock::new(has_spare.then(Scratch::new)),
             published: Lock::new(crate::far::Published::default()),
             heir: Lock::new(None),
         })

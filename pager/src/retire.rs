@@ -20,8 +20,9 @@ use std::sync::atomic::Ordering;
 const MAKE_ROOM_PAGES: usize = 64;
 
 impl Pager {
-    /// Writes a pooled window back to the store and frees its memory. False when
-    /// all of it had to stay, no tier taking more.
+    /// Writes a pooled window back to the store and frees its memory. A fault gives no scratch memory, for
+    /// nothing slow may happen there while memory takes pages; when it does not, the spare one is taken.
+    /// False when all of it had to stay, no tier taking more.
     pub(crate) fn retire(&self, window: u16, mut scratch: Option<&mut Scratch>) -> bool {
         let base = usize::from(window) * WINDOW_PAGES;
         let (mut freed, mut kept, mut waiting) = (0, 0, 0u64);
@@ -123,7 +124,10 @@ impl Pager {
         let page = unsafe { &*(self.staging.slot_address(slot) as *const [u8; PAGE_SIZE]) };
         let stored = match scratch {
             Some(scratch) => self.store_packed(handle, page, scratch),
-            None => matches!(self.store.put(self.pool, Self::key(handle), page), Put::Stored),
+            None => {
+                matches!(self.store.put(self.pool, Self::key(handle), page), Put::Stored)
+                    || self.store_with_spare(handle, page)
+            }
         };
         if stored {
             counters.evictions.fetch_add(1, Ordering::Relaxed);
@@ -133,8 +137,21 @@ impl Pager {
         }
     }
 
-    /// Stores a page off the fault path. A store that is full first makes room: by moving its
-    /// coldest pages to the next tier, by giving up copies of pages that are resident.
+    /// Stores a page inside a fault whose plain put found memory full. So whoever writes faster than the
+    /// evictor packs goes at the pace of packing and of the disk tier.
+    #[cold]
+    fn store_with_spare(&self, handle: u64, page: &[u8]) -> bool {
+        let mut spare = self.spare.lock();
+        let Some(scratch) = spare.as_mut().filter(|_| !self.is_stuck()) else { return false };
+        let stored = self.store_packed(handle, page, scratch);
+        if !stored {
+            self.set_stuck();
+        }
+        stored
+    }
+
+    /// Stores a page, packed if that makes it smaller. A store that is full first makes room: by moving
+    /// its coldest pages to the next tier, by giving up copies of pages that are resident.
     fn store_packed(&self, handle: u64, page: &[u8], scratch: &mut Scratch) -> bool {
         let key = Self::key(handle);
         for attempt in 0..3 {

@@ -78,9 +78,6 @@ impl Store {
                 break;
             }
             moved += count;
-            if self.budget().left(Use::Index) < INDEX_LOW_BYTES {
-                self.arena.hollow_out(count / 2);
-            }
         }
         moved
     }
@@ -169,7 +166,12 @@ impl Store {
             return 0;
         }
         let sent = self.move_to_blade(&mut candidates, scratch);
-        sent + self.move_to_file(candidates, scratch)
+        let moved = sent + self.move_to_file(candidates, scratch);
+        // What knows of the pages grows with each one that leaves.
+        if self.budget().left(Use::Index) < INDEX_LOW_BYTES {
+            self.arena.hollow_out(moved / 2);
+        }
+        moved
     }
 
     /// Sends pages to the blade: packed ones as they lie, the others packed if that makes them any
