@@ -17,7 +17,7 @@ const RULES: [(Place, &[Place]); 16] = [
     ("clients/preload", &["clients/blade", "pager", "core/tiers", "platform"]),
     ("clients/blade", &["clients/rust", "core"]),
     ("clients/c", &["clients/rust"]),
-    ("clients", &["frontends", "core"]),
+    ("clients", &["frontends", "core", "platform/tls"]),
     ("frontends", &["core", "platform"]),
     ("pager", &["core", "platform"]),
     ("control", &["control", "core", "platform"]),

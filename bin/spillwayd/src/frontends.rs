@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use spillway_directory::Directory;
-use spillway_nbd::{Listener, TlsFiles, TlsMode, TlsSettings};
+use spillway_nbd::{Listener, TlsMode};
 use spillway_nvme_tcp::Target;
+use spillway_tls::{Files, ServerSettings, Versions};
 use spillway_types::Access;
 
 use crate::config::{Error, Listen};
@@ -17,7 +18,7 @@ use crate::listeners::Listeners;
 pub struct Frontends {
     ring: Option<spillway_ring::Server>,
     nbd: Vec<spillway_nbd::Server>,
-    nvme_tcp: Option<spillway_nvme_tcp::Server>,
+    nvme: Vec<spillway_nvme_tcp::Server>,
 }
 
 /// What servers are told beyond their sockets, read before files are out of reach.
@@ -25,6 +26,7 @@ pub struct Frontends {
 pub struct Secrets {
     nbd_tcp: spillway_nbd::Config,
     nvme_tcp: spillway_nvme_tcp::Config,
+    nvme_tls: Option<ServerSettings>,
 }
 
 impl Secrets {
@@ -34,23 +36,27 @@ impl Secrets {
     /// A file is not what it should be.
     pub fn read(listen: &Listen) -> Result<Self, Error> {
         let loopback = listen.nbd_tcp.is_none_or(|address| address.ip().is_loopback());
-        let tls = match (&listen.tls_certificate, &listen.tls_key) {
-            (Some(certificate), Some(key)) => {
-                let files = TlsFiles {
-                    certificate: certificate.clone(),
-                    key: key.clone(),
-                    client_authority: listen.tls_clients.clone(),
-                };
-                let settings = TlsSettings::load(&files)
-                    .map_err(|error| Error::new(format!("listen.tls_*: {error}")))?;
-                if loopback { TlsMode::Offered(settings) } else { TlsMode::Required(settings) }
-            }
-            (None, None) => TlsMode::Off,
+        let files = match (&listen.tls_certificate, &listen.tls_key) {
+            (Some(certificate), Some(key)) => Some(Files {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                authority: listen.tls_clients.clone(),
+            }),
+            (None, None) => None,
             _ => return Err(Error::new("listen.tls_certificate and listen.tls_key go together")),
+        };
+        let load = |versions| {
+            let settings = files.as_ref().map(|files| ServerSettings::load(files, versions));
+            settings.transpose().map_err(|error| Error::new(format!("listen.tls_*: {error}")))
+        };
+        let tls = match load(Versions::Tls12And13)? {
+            Some(settings) if loopback => TlsMode::Offered(settings),
+            Some(settings) => TlsMode::Required(settings),
+            None => TlsMode::Off,
         };
         let name = Some(listen.nbd_tcp_name.clone()).filter(|name| !name.is_empty());
         let nbd_tcp = spillway_nbd::Config { tls, loopback_name: name, ..Default::default() };
-        Ok(Self { nbd_tcp, nvme_tcp: nvme_tcp(listen)? })
+        Ok(Self { nbd_tcp, nvme_tcp: nvme_tcp(listen)?, nvme_tls: load(Versions::Tls13)? })
     }
 }
 
@@ -98,7 +104,10 @@ impl Frontends {
             let server = spillway_nbd::Server::start(listener, access.clone(), exports, config);
             frontends.nbd.push(server.context("can't serve NBD")?);
         }
-        if let Some(listener) = listeners.nvme_tcp.take() {
+        let plain = listeners.nvme_tcp.take().map(|listener| (listener, None));
+        let inside_tls = listeners.nvme_tls.take().map(|it| (it, secrets.nvme_tls));
+        let nvme: Vec<_> = plain.into_iter().chain(inside_tls).collect();
+        if !nvme.is_empty() {
             let store = Arc::clone(directory.store());
             let target = Target::new(store, access, directory.clone(), secrets.nvme_tcp)?;
             let told = Arc::downgrade(&target);
@@ -107,8 +116,10 @@ impl Frontends {
                     target.namespaces_changed(client);
                 }
             });
-            let server = spillway_nvme_tcp::Server::start(listener, target);
-            frontends.nvme_tcp = Some(server.context("can't serve NVMe/TCP")?);
+            for (listener, tls) in nvme {
+                let server = spillway_nvme_tcp::Server::start(listener, Arc::clone(&target), tls);
+                frontends.nvme.push(server.context("can't serve NVMe/TCP")?);
+            }
         }
         Ok(frontends)
     }

@@ -22,6 +22,7 @@ pub struct Listeners {
     pub nbd: Option<UnixListener>,
     pub nbd_tcp: Option<TcpListener>,
     pub nvme_tcp: Option<TcpListener>,
+    pub nvme_tls: Option<TcpListener>,
     pub api: Option<UnixListener>,
     pub api_tcp: Option<TcpListener>,
     pub bound: Bound,
@@ -44,6 +45,7 @@ impl Listeners {
         let mut on_tcp = |at: Option<SocketAddr>| at.map(|at| tcp(&mut handed, at)).transpose();
         let nbd_tcp = on_tcp(listen.nbd_tcp)?;
         let nvme_tcp = on_tcp(listen.nvme_tcp)?;
+        let nvme_tls = on_tcp(listen.nvme_tls)?;
         let api_tcp = on_tcp(listen.api_tcp)?;
         if !handed.0.is_empty() {
             tracing::warn!(
@@ -51,6 +53,6 @@ impl Listeners {
                 handed.0.len()
             );
         }
-        Ok(Self { ring, nbd, nbd_tcp, nvme_tcp, api, api_tcp, bound })
+        Ok(Self { ring, nbd, nbd_tcp, nvme_tcp, nvme_tls, api, api_tcp, bound })
     }
 }

@@ -55,7 +55,8 @@ pub fn claim(text: &str, timeout: Duration) -> Result<Claim, Error> {
             let path = fs::canonicalize(path).map_err(|source| unreachable(text, source))?;
             (format!("ring:{}", path.display()), None)
         }
-        Url::NvmeTcp { host, port, subsystem, options } => {
+        Url::NvmeTcp { tls: true, .. } => return Err(Error::Tls(text.to_owned())),
+        Url::NvmeTcp { host, port, subsystem, options, .. } => {
             let address = reachable(text, host, *port, timeout)?;
             (complete(address, subsystem.as_deref(), options)?, secret(options)?)
         }
@@ -135,6 +136,7 @@ mod tests {
             let url = complete(socket, Some("nqn.s"), &options).unwrap();
             let parsed: Url = url.parse().unwrap();
             let expected = Url::NvmeTcp {
+                tls: false,
                 host: socket.ip().to_string(),
                 port: socket.port(),
                 subsystem: Some("nqn.s".into()),

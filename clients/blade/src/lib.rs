@@ -43,6 +43,9 @@ pub enum Error {
     /// An embedded store is no other place than this process.
     #[error("'{0}' is a store in this process, and no blade: write ring:PATH or nvme+tcp://HOST")]
     Embedded(String),
+    /// The pager's tasks can't run TLS.
+    #[error("'{0}' can't be a blade: pages leave sealed, so write nvme+tcp")]
+    Tls(String),
     /// The pool that was made is not among the client's pools.
     #[error("{0} does not list the pool that it has just made")]
     Unlisted(String),
@@ -53,7 +56,7 @@ pub enum Error {
 
 /// Whether `text` is the path of a directory and not a URL.
 pub fn is_directory(text: &str) -> bool {
-    !["embed:", "ring:", "nvme+tcp:"].iter().any(|scheme| text.starts_with(scheme))
+    !["embed:", "ring:", "nvme+tcp:", "nvme+tls:"].iter().any(|scheme| text.starts_with(scheme))
 }
 
 /// A way to the blade at an address that [`Claim`] gave, with the secret and the identity of the pool
@@ -77,7 +80,8 @@ pub fn carrier(
         Url::Ring { path } => {
             Ok(Box::new(Line::new(RingWay::new(path, timeout, identity), timeout)))
         }
-        Url::NvmeTcp { host, port, subsystem, options } => {
+        Url::NvmeTcp { tls: true, .. } => Err(Error::Tls(address.to_owned())),
+        Url::NvmeTcp { host, port, subsystem, options, .. } => {
             let ip: IpAddr = host.parse().map_err(|_| wrong())?;
             let mut settings = Settings::new(options.host_nqn.clone().ok_or_else(wrong)?, [0; 16]);
             options.apply(&mut settings);

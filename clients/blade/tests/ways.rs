@@ -89,7 +89,7 @@ impl Daemon {
         self.address = listener.local_addr().expect("address");
         let store = self.store.clone();
         let target = Target::new(store, door, Arc::new(NoExports), TcpConfig::default());
-        let tcp = TcpServer::start(listener, target.expect("target"));
+        let tcp = TcpServer::start(listener, target.expect("target"), None);
         self.servers = Some((ring.expect("ring"), tcp.expect("tcp")));
     }
 

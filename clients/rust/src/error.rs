@@ -12,8 +12,8 @@ use crate::nvme_tcp::call::Trouble;
 pub enum Error {
     /// The text names no store.
     #[error(
-        "'{text}' names no store: {why}; write embed:, embed:?capacity=64M, ring:/run/spillway/spillway.sock \
-         or nvme+tcp://host:4420"
+        "'{text}' names no store: {why}; write embed:, embed:?capacity=64M, ring:/run/spillway/spillway.sock, \
+         nvme+tcp://host:4420 or nvme+tls://host:4421?certificate=..."
     )]
     Url {
         /// The text.
@@ -56,6 +56,12 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// A `nvme+tls` URL leaves a file out.
+    #[error("nvme+tls needs certificate=PATH, key=PATH and authority=PATH behind the ?")]
+    TlsFiles,
+    /// Keys or certificates can't be used.
+    #[error(transparent)]
+    Tls(#[from] spillway_tls::Error),
     /// No answer came in time, and the connection was given up.
     #[error("the store did not answer in time")]
     Timeout,

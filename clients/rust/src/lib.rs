@@ -40,8 +40,8 @@ pub fn open(url: &str) -> Result<Box<dyn Store>, Error> {
     match url.parse()? {
         Url::Embedded { capacity_bytes } => Ok(Box::new(Embedded::open(capacity_bytes)?)),
         Url::Ring { path } => Ok(Box::new(Ring::connect(&path)?)),
-        Url::NvmeTcp { host, port, subsystem, options } => {
-            Ok(Box::new(NvmeTcp::open(&host, port, subsystem.as_deref(), &options)?))
+        Url::NvmeTcp { tls, host, port, subsystem, options } => {
+            Ok(Box::new(NvmeTcp::open(tls, &host, port, subsystem.as_deref(), &options)?))
         }
     }
 }

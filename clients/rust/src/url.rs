@@ -24,11 +24,14 @@ pub enum Url {
         path: PathBuf,
     },
     /// `nvme+tcp://HOST[:PORT][/SUBSYSTEM][?OPTIONS]`: in a daemon of another host. An IPv6 address
-    /// stands in brackets.
+    /// stands in brackets. With `nvme+tls` inside TLS 1.3; then HOST is also the name that the target's
+    /// certificate must bear.
     NvmeTcp {
+        /// Whether inside TLS.
+        tls: bool,
         /// Name or address.
         host: String,
-        /// TCP port; 4420 when it is not said.
+        /// TCP port; when it is not said 4420, or 4421 inside TLS.
         port: u16,
         /// NVMe Qualified Name of the subsystem, when it is said.
         subsystem: Option<String>,
@@ -39,6 +42,8 @@ pub enum Url {
 
 /// The port that IANA has for NVMe over TCP.
 const NVME_TCP_PORT: u16 = 4420;
+/// The daemon's custom.
+const NVME_TLS_PORT: u16 = 4421;
 
 impl FromStr for Url {
     type Err = Error;
@@ -49,7 +54,9 @@ impl FromStr for Url {
         } else if let Some(path) = text.strip_prefix("ring:") {
             ring(path)
         } else if let Some(rest) = text.strip_prefix("nvme+tcp://") {
-            nvme_tcp(rest)
+            nvme_tcp(false, rest)
+        } else if let Some(rest) = text.strip_prefix("nvme+tls://") {
+            nvme_tcp(true, rest)
         } else {
             Err("it begins with no known scheme")
         };
@@ -85,7 +92,7 @@ fn ring(path: &str) -> Result<Url, &'static str> {
     Ok(Url::Ring { path: path.into() })
 }
 
-fn nvme_tcp(rest: &str) -> Result<Url, &'static str> {
+fn nvme_tcp(tls: bool, rest: &str) -> Result<Url, &'static str> {
     let (rest, options) = match rest.split_once('?') {
         Some((rest, query)) => (rest, Options::parse(query)?),
         None => (rest, Options::default()),
@@ -114,9 +121,17 @@ fn nvme_tcp(rest: &str) -> Result<Url, &'static str> {
     }
     let port = match port {
         Some(port) => port.parse().map_err(|_| "the port is no number from 0 to 65535")?,
+        None if tls => NVME_TLS_PORT,
         None => NVME_TCP_PORT,
     };
-    Ok(Url::NvmeTcp { host: host.to_owned(), port, subsystem, options })
+    let files = [&options.certificate, &options.key, &options.authority];
+    if tls && files.iter().any(|file| file.is_none()) {
+        return Err("nvme+tls needs certificate=PATH, key=PATH and authority=PATH behind the ?");
+    }
+    if !tls && files.iter().any(|file| file.is_some()) {
+        return Err("certificate, key and authority are for nvme+tls");
+    }
+    Ok(Url::NvmeTcp { tls, host: host.to_owned(), port, subsystem, options })
 }
 
 #[cfg(test)]
@@ -126,6 +141,7 @@ mod tests {
     #[test]
     fn every_kind_of_store_has_a_url() {
         let nvme = |host: &str, port, subsystem: Option<&str>| Url::NvmeTcp {
+            tls: false,
             host: host.into(),
             port,
             subsystem: subsystem.map(Into::into),
@@ -141,6 +157,16 @@ mod tests {
             ("nvme+tcp://[::1]:99", nvme("::1", 99, None)),
             ("nvme+tcp://[::1]/nqn.2026-11.io.x:y", nvme("::1", 4420, Some("nqn.2026-11.io.x:y"))),
         ];
+        let options = Options {
+            certificate: Some("c.pem".into()),
+            key: Some("k.pem".into()),
+            authority: Some("/etc/a.pem".into()),
+            ..Options::default()
+        };
+        let inside_tls =
+            Url::NvmeTcp { tls: true, host: "blade".into(), port: 4421, subsystem: None, options };
+        let text = "nvme+tls://blade?certificate=c.pem&key=k.pem&authority=/etc/a.pem";
+        assert_eq!(text.parse::<Url>().expect(text), inside_tls);
         for (text, url) in names {
             assert_eq!(text.parse::<Url>().expect(text), url);
         }
@@ -159,6 +185,9 @@ mod tests {
             "nvme+tcp://",
             "nvme+tcp://:4420",
             "nvme+tcp://host:70000",
+            "nvme+tcp://host?key=k.pem",
+            "nvme+tls://host",
+            "nvme+tls://host?certificate=c.pem&key=k.pem",
             "nvme+tcp://host?queues=0",
             "nvme+tcp://[::1",
             "nvme+tcp://[::1]4420",

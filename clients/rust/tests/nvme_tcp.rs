@@ -83,7 +83,7 @@ impl Blade {
         let until = Instant::now() + Duration::from_secs(5);
         loop {
             match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
-                Ok(listener) => return Server::start(listener, target).unwrap(),
+                Ok(listener) => return Server::start(listener, target, None).unwrap(),
                 Err(error) if Instant::now() > until => panic!("port {port}: {error}"),
                 Err(_) => thread::sleep(Duration::from_millis(20)),
             }

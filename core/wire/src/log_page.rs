@@ -117,6 +117,8 @@ pub struct DiscoveryEntry {
     pub subsystem: String,
     /// Where it is.
     pub address: SocketAddr,
+    /// Whether it is reached by TLS 1.3 only.
+    pub secure: bool,
 }
 
 /// The discovery log.
@@ -126,7 +128,10 @@ pub fn discovery(generation: u64, entries: &[DiscoveryEntry]) -> Vec<u8> {
     put(&mut bytes, 8, &(entries.len() as u64).to_le_bytes());
     for (place, entry) in bytes.chunks_exact_mut(DISCOVERY_ENTRY_BYTES).skip(1).zip(entries) {
         let family = if entry.address.is_ipv4() { FAMILY_IPV4 } else { FAMILY_IPV6 };
-        place[..4].copy_from_slice(&[TRANSPORT_TCP, family, SUBTYPE_NVM, NO_SECURE_CHANNEL]);
+        let (channel, security) =
+            if entry.secure { (SECURE_CHANNEL, TLS_13) } else { (NO_SECURE_CHANNEL, 0) };
+        place[..4].copy_from_slice(&[TRANSPORT_TCP, family, SUBTYPE_NVM, channel]);
+        place[SECURITY_AT] = security;
         put(place, 4, &1u16.to_le_bytes()); // port id
         put(place, 6, &ANY_CONTROLLER.to_le_bytes());
         put(place, 8, &ADMIN_QUEUE_ENTRIES.to_le_bytes());
@@ -141,7 +146,11 @@ const TRANSPORT_TCP: u8 = 3;
 const FAMILY_IPV4: u8 = 1;
 const FAMILY_IPV6: u8 = 2;
 const SUBTYPE_NVM: u8 = 2;
+const SECURE_CHANNEL: u8 = 1;
 const NO_SECURE_CHANNEL: u8 = 2;
+/// Which security, in the part of an entry that is TCP's own.
+const SECURITY_AT: usize = 768;
+const TLS_13: u8 = 2;
 /// Least entries of an admin queue.
 const ADMIN_QUEUE_ENTRIES: u16 = 32;
 
@@ -175,6 +184,7 @@ impl DiscoveryEntry {
         Ok(Some(Self {
             subsystem: decode_nqn(&bytes[256..512]).ok_or(Error::Field("subsystem NQN"))?.into(),
             address: address.ok_or(Error::Field("transport address"))?,
+            secure: bytes[3] & 3 == SECURE_CHANNEL,
         }))
     }
 }
@@ -239,10 +249,12 @@ mod tests {
             DiscoveryEntry {
                 subsystem: "nqn.2026-11.io.spillway:pools".into(),
                 address: "127.0.0.1:4420".parse().unwrap(),
+                secure: false,
             },
             DiscoveryEntry {
                 subsystem: "nqn.2026-11.io.spillway:blocks".into(),
                 address: "[::1]:4421".parse().unwrap(),
+                secure: true,
             },
         ];
         let bytes = discovery(5, &entries);

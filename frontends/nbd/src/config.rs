@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::tls::TlsSettings;
+use spillway_tls::ServerSettings;
 
 /// Settings of a [`Server`](crate::Server).
 #[derive(Clone, Debug)]
@@ -35,13 +35,13 @@ pub enum TlsMode {
     /// None is.
     Off,
     /// Those are whose peer asks for it.
-    Offered(TlsSettings),
+    Offered(ServerSettings),
     /// All are; a peer gets nothing, not even the names of exports, before it asks for it.
-    Required(TlsSettings),
+    Required(ServerSettings),
 }
 
 impl TlsMode {
-    pub(crate) const fn settings(&self) -> Option<&TlsSettings> {
+    pub(crate) const fn settings(&self) -> Option<&ServerSettings> {
         match self {
             Self::Off => None,
             Self::Offered(settings) | Self::Required(settings) => Some(settings),

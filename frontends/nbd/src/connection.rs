@@ -17,7 +17,6 @@ use crate::config::{Config, TlsMode};
 use crate::error::Error;
 use crate::negotiation::{Negotiation, Peer, Session, Step, TlsState};
 use crate::socket::Socket;
-use crate::tls;
 use crate::transmission::{Progress, Transmission};
 
 /// Bytes of the buffer during the handshake: the longest option, and its header.
@@ -181,7 +180,7 @@ impl Handshake<'_> {
         while connection.is_handshaking() {
             connection.complete_io(&mut plain)?;
         }
-        let name = tls::name_of(&connection)?;
+        let name = spillway_tls::name_of(&connection)?;
         self.negotiation.encrypted();
         let mut stream = Stream::new(&mut connection, &mut plain);
         let agreed = self.haggle(&mut stream, name.as_deref());

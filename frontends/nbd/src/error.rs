@@ -1,7 +1,5 @@
 //! Why a connection or a server ends.
 
-use std::path::PathBuf;
-
 /// What went wrong with a connection, or with starting the server.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -14,20 +12,9 @@ pub enum Error {
     /// The device failed in the middle of a reply that had begun.
     #[error(transparent)]
     Device(#[from] spillway_block::Error),
-    /// TLS failed, or its settings make no sense.
-    #[error("TLS: {0}")]
-    Tls(#[from] rustls::Error),
-    /// A file with keys or certificates cannot be used.
-    #[error("{path}: {reason}", path = path.display())]
-    TlsFile {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// The peer's certificate names no DNS name.
-    #[error("the peer's certificate has no DNS name in its subjectAltName")]
-    Nameless,
+    /// There is no TLS with this peer.
+    #[error(transparent)]
+    Tls(#[from] spillway_tls::Error),
     /// A system call failed.
     #[error(transparent)]
     Io(#[from] std::io::Error),

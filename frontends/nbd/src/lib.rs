@@ -16,7 +16,6 @@ mod error;
 mod negotiation;
 mod server;
 mod socket;
-mod tls;
 mod transmission;
 
 pub use buffer::Output;
@@ -25,5 +24,4 @@ pub use error::Error;
 pub use negotiation::{Directory, Negotiation, Peer, Session, Step, TlsState};
 pub use server::Server;
 pub use socket::Listener;
-pub use tls::{TlsFiles, TlsSettings};
 pub use transmission::{Progress, REQUEST_BYTES_MAX, Transmission};

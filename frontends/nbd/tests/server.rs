@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use spillway_nbd::{Config, Listener, Server, TlsFiles, TlsMode, TlsSettings};
+use spillway_nbd::{Config, Listener, Server, TlsMode};
+use spillway_tls::{Files, ServerSettings, Versions};
 use support::*;
 
 const ERR_POLICY: u32 = 0x8000_0002;
@@ -218,19 +219,19 @@ impl Authority {
     }
 
     /// Settings of a server that this authority vouches for, as for its clients.
-    fn server(&self, directory: &Path) -> TlsSettings {
+    fn server(&self, directory: &Path) -> ServerSettings {
         let (certificate, key) = self.sign(&["blade.test"]);
         let write = |name: &str, text: String| {
             let path = directory.join(name);
             std::fs::write(&path, text).unwrap();
             path
         };
-        TlsSettings::load(&TlsFiles {
+        let files = Files {
             certificate: write("cert.pem", certificate.pem()),
             key: write("key.pem", key.serialize_pem()),
-            client_authority: Some(write("ca.pem", self.certificate.pem())),
-        })
-        .unwrap()
+            authority: Some(write("ca.pem", self.certificate.pem())),
+        };
+        ServerSettings::load(&files, Versions::Tls12And13).unwrap()
     }
 
     /// Goes over to TLS as the client of `signer`'s certificate for `names`.
@@ -316,7 +317,7 @@ fn unfit_files_are_named() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("empty.pem");
     std::fs::write(&path, "").unwrap();
-    let files = TlsFiles { certificate: path.clone(), key: path, client_authority: None };
-    let error = TlsSettings::load(&files).unwrap_err().to_string();
+    let files = Files { certificate: path.clone(), key: path, authority: None };
+    let error = ServerSettings::load(&files, Versions::Tls13).unwrap_err().to_string();
     assert!(error.contains("empty.pem"), "{error}");
 }

@@ -69,7 +69,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let one = Arc::new(One { client, device, number, secret });
     let config = Config { controller_secret, ..Config::default() };
     let target = Target::new(Arc::clone(&store), one.clone(), one, config)?;
-    let server = Server::start(TcpListener::bind(address)?, target)?;
+    let server = Server::start(TcpListener::bind(address)?, target, None)?;
     println!("listening on {}", server.address());
     std::thread::spawn({
         let store = Arc::clone(&store);

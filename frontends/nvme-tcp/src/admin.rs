@@ -250,6 +250,7 @@ fn discovery(context: &Context<'_>, local: SocketAddr) -> Vec<u8> {
     let entries = [Subsystem::Blocks, Subsystem::Pools].map(|subsystem| DiscoveryEntry {
         subsystem: context.target.nqn(subsystem).to_owned(),
         address: local,
+        secure: context.controller.host.name.is_some(),
     });
     log_page::discovery(1, &entries)
 }

@@ -38,6 +38,8 @@ const ROOM_POLL_MS: u64 = 2;
 pub struct Connection {
     pub(crate) target: Arc<Target>,
     pub(crate) local: SocketAddr,
+    /// What the host's certificate calls it, over TLS.
+    pub(crate) name: Option<String>,
     pub(crate) waker: Waker,
     /// Until when its queue must be ready.
     handshake_until_ms: u64,
@@ -88,9 +90,15 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(target: Arc<Target>, local: SocketAddr, now_ms: u64, waker: Waker) -> Self {
+    pub(crate) fn new(
+        target: Arc<Target>,
+        local: SocketAddr,
+        name: Option<String>,
+        now_ms: u64,
+        waker: Waker,
+    ) -> Self {
         let handshake_until_ms = now_ms + target.config.handshake_timeout_ms;
-        Self { target, local, waker, handshake_until_ms, framing: None, queue: None }
+        Self { target, local, name, waker, handshake_until_ms, framing: None, queue: None }
     }
 
     /// Takes bytes from the host and carries out what they ask; how many bytes were taken. What is not

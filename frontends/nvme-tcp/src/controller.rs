@@ -26,6 +26,8 @@ pub(crate) enum Subsystem {
 pub(crate) struct Host {
     pub(crate) nqn: String,
     pub(crate) id: [u8; 16],
+    /// What its certificate calls it, over TLS.
+    pub(crate) name: Option<String>,
 }
 
 /// Who it is to the store, once it has proven it.

@@ -30,6 +30,9 @@ pub enum Error {
     /// The controller that the queue belonged to is gone.
     #[error("the controller is gone")]
     ControllerGone,
+    /// There is no TLS with this host.
+    #[error(transparent)]
+    Tls(#[from] spillway_tls::Error),
     /// A system call failed.
     #[error(transparent)]
     Io(#[from] std::io::Error),

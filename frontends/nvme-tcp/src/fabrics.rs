@@ -76,7 +76,7 @@ impl Connection {
         let entries = entries.ok_or(bad_parameter(QUEUE_ENTRIES_AT))?;
         let subsystem = self.target.subsystem(asked.subsystem);
         let subsystem = subsystem.ok_or(bad_data(ConnectData::SUBSYSTEM_AT))?;
-        let host = Host { nqn: asked.host.to_owned(), id: asked.host_id };
+        let host = Host { nqn: asked.host.to_owned(), id: asked.host_id, name: self.name.clone() };
         let (mut authentication, admitted) = self.admit(subsystem, &host)?;
         let made = if connect.queue == 0 {
             self.new_controller(asked.controller, subsystem, host)
@@ -132,14 +132,16 @@ impl Connection {
             return Ok((None, None));
         }
         let mut key = [0; HASH_BYTES_MAX];
-        if let Some(bytes) = self.target.access.host_secret(&host.nqn, &mut key) {
+        let secret = || self.target.access.host_secret(&host.nqn, &mut key);
+        // Its certificate has proven who it is.
+        if let Some(bytes) = host.name.is_none().then(secret).flatten() {
             let key = key[..bytes.min(HASH_BYTES_MAX)].to_vec();
             let controller_secret = self.target.config.controller_secret.as_ref();
             let own = controller_secret.map(|its| its.key_of(self.target.nqn(subsystem)));
             let own = own.map(|(key, bytes)| key[..bytes].to_vec());
             return Ok((Some(Authentication::new(key, own)), None));
         }
-        match self.target.admit(&host.nqn) {
+        match self.target.admit(host) {
             Ok(client) => Ok((None, Some(client))),
             Err(Error::Denied(Denied::Connections)) => Err(Status::CONNECT_BUSY.into()),
             Err(_) => Err(Status::CONNECT_HOST.finally().into()),
@@ -267,7 +269,7 @@ impl Connection {
         if !authentication.is_done() || queue.admitted.is_some() {
             return;
         }
-        match self.target.admit(&queue.controller.host.nqn) {
+        match self.target.admit(&queue.controller.host) {
             Ok(client) => {
                 queue.admitted = Some(client.clone());
                 if queue.controller.client().is_none() {

@@ -29,6 +29,7 @@ mod reply;
 mod server;
 mod target;
 mod transfer;
+mod transport;
 
 pub use config::Config;
 pub use connection::{Connection, PDU_BYTES_MAX};

@@ -3,8 +3,8 @@
 //! A thread accepts; each connection has a thread of its own. It reads as much as has come, carries out all
 //! of it, and sends the answers together, so that at depth many commands share two system calls.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,11 +13,13 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt;
+use spillway_tls::ServerSettings;
 
 use crate::connection::{Connection, PDU_BYTES_MAX};
 use crate::error::Error;
 use crate::output::Output;
 use crate::target::Target;
+use crate::transport::Transport;
 
 /// Bytes read at once, at most.
 const INPUT_BYTES: usize = 2 * PDU_BYTES_MAX;
@@ -39,6 +41,7 @@ pub struct Server {
 #[derive(Debug)]
 struct Shared {
     target: Arc<Target>,
+    tls: Option<ServerSettings>,
     started: Instant,
     stopping: AtomicBool,
     /// Woken when the server stops.
@@ -48,15 +51,21 @@ struct Shared {
 }
 
 impl Server {
-    /// Serves `target` to those who connect to `listener`.
+    /// Serves `target` to those who connect to `listener`: inside TLS, if there are settings for it. Then
+    /// hosts are the clients that their certificates name, whatever NVMe Qualified Name they give.
     ///
     /// # Errors
     /// [`Error::Io`] when threads or descriptors are refused.
-    pub fn start(listener: TcpListener, target: Arc<Target>) -> Result<Self, Error> {
+    pub fn start(
+        listener: TcpListener,
+        target: Arc<Target>,
+        tls: Option<ServerSettings>,
+    ) -> Result<Self, Error> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         let shared = Arc::new(Shared {
             target,
+            tls,
             started: Instant::now(),
             stopping: AtomicBool::new(false),
             stop: event()?,
@@ -119,6 +128,17 @@ impl Shared {
     fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
+
+    /// Waits until the socket is ready for what `events` say.
+    fn wait(&self, transport: &Transport, events: PollFlags, wait_ms: u64) -> Result<(), Error> {
+        let mut fds = [PollFd::new(transport, events), PollFd::new(&self.stop, PollFlags::IN)];
+        match poll(&mut fds, Some(&timespec(wait_ms))) {
+            Ok(0) => Err(Error::Silent),
+            Ok(_) if self.is_stopping() => Err(Error::ControllerGone),
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
 }
 
 /// A descriptor to sleep on.
@@ -173,8 +193,9 @@ fn take(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) -> Result<(),
     let serve = {
         let shared = Arc::clone(shared);
         move || {
-            let driver = Driver::new(&shared, stream, wake);
-            let end = driver.and_then(|driver| driver.run());
+            let end = greet(&shared, stream)
+                .and_then(|transport| Driver::new(&shared, transport, wake))
+                .and_then(Driver::run);
             match end {
                 Ok(()) => tracing::debug!(%peer, "connection closed"),
                 Err(error) => tracing::info!(%peer, %error, "connection ended"),
@@ -196,10 +217,23 @@ fn take(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) -> Result<(),
     Ok(())
 }
 
+/// Makes TLS's handshake, where there is TLS.
+fn greet(shared: &Shared, stream: TcpStream) -> Result<Transport, Error> {
+    let Some(settings) = &shared.tls else { return Ok(Transport::plain(stream)) };
+    let mut transport = Transport::encrypted(stream, settings)?;
+    let until_ms = shared.now_ms() + shared.target.config.handshake_timeout_ms;
+    while !transport.handshake()? {
+        let left_ms = until_ms.saturating_sub(shared.now_ms());
+        let ready = if transport.wants_write() { PollFlags::OUT } else { PollFlags::IN };
+        shared.wait(&transport, ready, left_ms)?;
+    }
+    Ok(transport)
+}
+
 /// A connection and its socket.
 struct Driver<'a> {
     shared: &'a Shared,
-    stream: TcpStream,
+    transport: Transport,
     wake: Arc<OwnedFd>,
     connection: Connection,
     input: Box<[u8]>,
@@ -210,13 +244,14 @@ struct Driver<'a> {
 }
 
 impl<'a> Driver<'a> {
-    fn new(shared: &'a Shared, stream: TcpStream, wake: Arc<OwnedFd>) -> Result<Self, Error> {
+    fn new(shared: &'a Shared, transport: Transport, wake: Arc<OwnedFd>) -> Result<Self, Error> {
         let waker = Arc::clone(&wake);
         let waker = Arc::new(move || signal(&waker));
-        let connection = shared.target.accept(stream.local_addr()?, shared.now_ms(), waker);
+        let (local, name) = (transport.local()?, transport.name()?);
+        let connection = shared.target.accept(local, name, shared.now_ms(), waker);
         Ok(Self {
             shared,
-            stream,
+            transport,
             wake,
             connection,
             input: vec![0; INPUT_BYTES].into(),
@@ -233,7 +268,7 @@ impl<'a> Driver<'a> {
             // The host is told why, if it listens.
             let _ = self.send();
         }
-        let _ = self.stream.shutdown(Shutdown::Both);
+        self.transport.shut();
         end
     }
 
@@ -244,7 +279,7 @@ impl<'a> Driver<'a> {
                 self.connection.poll(self.shared.now_ms(), &mut self.out)?;
                 self.send()?;
             }
-            match self.stream.read(&mut self.input[self.end..]) {
+            match self.transport.read(&mut self.input[self.end..]) {
                 Ok(0) => return Ok(()),
                 Ok(bytes) => self.end += bytes,
                 Err(error) if is_transient(&error) => {}
@@ -261,12 +296,10 @@ impl<'a> Driver<'a> {
         let now_ms = self.shared.now_ms();
         let until_ms = self.connection.deadline_ms(now_ms);
         let wait_ms = until_ms.map(|until| until.saturating_sub(now_ms));
-        let timeout = wait_ms.map(|ms| Timespec {
-            tv_sec: (ms / 1000) as i64,
-            tv_nsec: (ms % 1000 * 1_000_000) as i64,
-        });
+        let wait_ms = if self.transport.may_hold_more() { Some(0) } else { wait_ms };
+        let timeout = wait_ms.map(timespec);
         let mut fds = [
-            PollFd::new(&self.stream, PollFlags::IN),
+            PollFd::new(&self.transport, PollFlags::IN),
             PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN),
             PollFd::new(&self.shared.stop, PollFlags::IN),
         ];
@@ -317,34 +350,31 @@ impl<'a> Driver<'a> {
     /// Sends all that is to be sent.
     fn send(&mut self) -> Result<(), Error> {
         while !self.out.pending().is_empty() {
-            match self.stream.write(self.out.pending()) {
+            match self.transport.write(self.out.pending()) {
                 Ok(bytes) => self.out.sent(bytes),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait_for_room()?,
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(())
+        loop {
+            match self.transport.flush() {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait_for_room()?,
+                flushed => return Ok(flushed?),
+            }
+        }
     }
 
     /// Waits until the host receives something.
     fn wait_for_room(&self) -> Result<(), Error> {
         let timeout_ms = self.shared.target.config.send_timeout_ms;
-        let timeout = Timespec {
-            tv_sec: (timeout_ms / 1000) as i64,
-            tv_nsec: (timeout_ms % 1000 * 1_000_000) as i64,
-        };
-        let mut fds = [
-            PollFd::new(&self.stream, PollFlags::OUT),
-            PollFd::new(&self.shared.stop, PollFlags::IN),
-        ];
-        match poll(&mut fds, Some(&timeout)) {
-            Ok(0) => Err(Error::Silent),
-            Ok(_) if self.shared.is_stopping() => Err(Error::ControllerGone),
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        self.shared.wait(&self.transport, PollFlags::OUT, timeout_ms)
     }
+}
+
+fn timespec(ms: u64) -> Timespec {
+    Timespec { tv_sec: (ms / 1000) as i64, tv_nsec: (ms % 1000 * 1_000_000) as i64 }
 }
 
 fn is_transient(error: &std::io::Error) -> bool {

@@ -72,10 +72,17 @@ impl Target {
         }))
     }
 
-    /// A new connection that a host made to `local`. `waker` is called, on any thread, when
+    /// A new connection that a host made to `local`. `name` is what its certificate calls it, over TLS: it is
+    /// that client, whatever name it gives, and has nothing more to prove. `waker` is called, on any thread, when
     /// [`Connection::poll`] has something to do.
-    pub fn accept(self: &Arc<Self>, local: SocketAddr, now_ms: u64, waker: Waker) -> Connection {
-        Connection::new(Arc::clone(self), local, now_ms, waker)
+    pub fn accept(
+        self: &Arc<Self>,
+        local: SocketAddr,
+        name: Option<String>,
+        now_ms: u64,
+        waker: Waker,
+    ) -> Connection {
+        Connection::new(Arc::clone(self), local, name, now_ms, waker)
     }
 
     /// Tells a client's hosts that pools or block exports came, went or changed.
@@ -168,8 +175,12 @@ impl Target {
     }
 
     /// Lets a host in as a client; who calls this calls `leave` of [`Access`] once.
-    pub(crate) fn admit(&self, nqn: &str) -> Result<Client, Error> {
-        let Admitted { client: id, limits } = self.access.admit(Identity::Host { nqn })?;
+    pub(crate) fn admit(&self, host: &Host) -> Result<Client, Error> {
+        let who = match &host.name {
+            Some(name) => Identity::Name(name),
+            None => Identity::Host { nqn: &host.nqn },
+        };
+        let Admitted { client: id, limits } = self.access.admit(who)?;
         let mut quotas = self.quotas.lock().unwrap_or_else(PoisonError::into_inner);
         let known = quotas.get(&id).and_then(Weak::upgrade);
         let quota = known.unwrap_or_else(|| {

@@ -84,8 +84,16 @@ fn check_listeners(config: &Config) -> Result<(), Error> {
             "unnamed.hosts lets anyone in who reaches listen.nvme_tcp {address}: name the hosts as clients"
         )));
     }
+    let has_tls = listen.tls_certificate.is_some() && listen.tls_clients.is_some();
+    if let Some(address) = listen.nvme_tls
+        && !has_tls
+    {
+        return Err(Error::new(format!(
+            "listen.nvme_tls {address} needs tls_certificate, tls_key and tls_clients"
+        )));
+    }
     if let Some(address) = reached(listen.nbd_tcp)
-        && (listen.tls_certificate.is_none() || listen.tls_clients.is_none())
+        && !has_tls
     {
         return Err(Error::new(format!(
             "listen.nbd_tcp {address} is reached by other hosts: it needs tls_certificate, tls_key and tls_clients"

@@ -73,7 +73,7 @@ pub static STORE: [Setting<Store>; 5] = [
 ];
 
 /// `[listen]`
-pub static LISTEN: [Setting<Listen>; 14] = [
+pub static LISTEN: [Setting<Listen>; 15] = [
     fixed(
         "dir",
         r#""/run/spillway""#,
@@ -103,7 +103,7 @@ pub static LISTEN: [Setting<Listen>; 14] = [
         "tls_certificate",
         r#""""#,
         Path(|l| &mut l.tls_certificate),
-        "The daemon's certificate for NBD over TCP, in PEM.",
+        "The daemon's certificate for `nbd_tcp` and `nvme_tls`, in PEM.",
     ),
     fixed("tls_key", r#""""#, Path(|l| &mut l.tls_key), "The key of `tls_certificate`, in PEM."),
     fixed(
@@ -129,6 +129,12 @@ pub static LISTEN: [Setting<Listen>; 14] = [
         r#""""#,
         Path(|l| &mut l.nvme_tcp_secret_file),
         "File with the secret that the daemon proves to know to hosts that ask for it, as `nvme gen-dhchap-key` prints it.",
+    ),
+    fixed(
+        "nvme_tls",
+        r#""""#,
+        Address(|l| &mut l.nvme_tls),
+        "Address for NVMe over TCP inside TLS 1.3, for clients of other Spillway hosts, 127.0.0.1:4421 by custom. Needs `tls_certificate`, `tls_key` and `tls_clients`; who connects is the client of this `certificate`. Linux's own NVMe speaks TLS with shared keys only, so kernels use `nvme_tcp`.",
     ),
     fixed(
         "api",

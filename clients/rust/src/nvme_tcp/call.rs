@@ -17,6 +17,8 @@
 
 use spillway_types::{Key, PoolSpec};
 
+use spillway_wire::nvme::Status;
+
 use super::pipe::Closed;
 
 /// Names a pool of an association: its place in the association's table, and which of the pools
@@ -219,6 +221,9 @@ impl core::fmt::Display for Trouble {
             Self::Malformed(error) => write!(f, "the target breaks the protocol: {error}"),
             Self::Terminated(status) => {
                 write!(f, "the target ended the connection with fatal error status {status}")
+            }
+            Self::Refused(_, status) if *status == Status::CONNECT_HOST.0 => {
+                f.write_str("the target has no client of this host's name, or certificate over TLS")
             }
             Self::Refused(what, status) => {
                 write!(f, "the target refuses {what} with status {status:#06x}")

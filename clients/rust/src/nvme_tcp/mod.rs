@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  store       the [`Store`](crate::Store) trait over a session
-//!  session     threads, pipes and the clock around an association      socket: TCP as pipes
+//!  session     threads, pipes and the clock around an association      socket: TCP as pipes; tls: TLS
 //!  association the queues of a target, how they come up, calls under way, retries; no I/O
 //!    bringup, auth, commands, call, doubt, pools: its parts
 //!  queue       one connection: PDUs, commands and their data; no I/O
@@ -24,6 +24,7 @@ mod auth;
 mod bringup;
 pub mod call;
 mod commands;
+pub mod dial;
 mod doubt;
 pub mod pipe;
 mod pools;
@@ -32,3 +33,4 @@ pub mod session;
 pub mod settings;
 pub mod socket;
 pub mod store;
+pub mod tls;

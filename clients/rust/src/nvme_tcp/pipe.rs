@@ -1,7 +1,7 @@
 //! The byte pipes that a session talks through.
 //!
 //! A session knows no sockets: it asks a [`Dial`] for one [`Pipe`] a queue. Production hands in TCP
-//! sockets ([`TcpDial`](super::socket::TcpDial)), Spillway hosts that talk TLS a pipe that encrypts.
+//! sockets ([`TcpDial`](super::socket::TcpDial)), plain or inside TLS ([`TlsDial`](super::tls::TlsDial)).
 
 use core::fmt;
 
@@ -33,7 +33,8 @@ impl fmt::Display for Closed {
 
 /// Two directions of bytes, in order. One thread sends while another receives.
 pub trait Pipe: Send + Sync {
-    /// Takes as many bytes as there is room for, without waiting; 0 when there is none.
+    /// Takes as many bytes as there is room for, without waiting; 0 when there is none. The next call begins
+    /// with what was not taken.
     ///
     /// # Errors
     /// [`Closed`]: nothing will be taken any more.

@@ -70,6 +70,9 @@ impl Settings {
 /// | `queues=N` | I/O queues, each with a connection, 1 to 16 | 1 |
 /// | `depth=N` | commands under way on a queue, 2 to 256 | 128 |
 /// | `digests=header`, `data`, `both` | which digests the connections have | none |
+/// | `certificate=PATH` | with `nvme+tls`: file with this client's certificate, PEM | |
+/// | `key=PATH` | with `nvme+tls`: file with its key | |
+/// | `authority=PATH` | with `nvme+tls`: file with the certificates of those who vouch for the target | |
 /// | `timeout=SECONDS` | how long a call may take, new connections included, 1 to 3600 | 5 |
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -83,6 +86,12 @@ pub struct Options {
     pub depth: Option<u16>,
     /// Which digests the connections have.
     pub digests: Digests,
+    /// Where this client's certificate is.
+    pub certificate: Option<PathBuf>,
+    /// Where its key is.
+    pub key: Option<PathBuf>,
+    /// Where the certificates are of those who vouch for the target.
+    pub authority: Option<PathBuf>,
     /// How long a call may take.
     pub timeout_s: Option<u16>,
 }
@@ -105,6 +114,9 @@ impl Options {
                 }
                 "host-nqn" => return Err("a host-nqn has 1 to 223 bytes"),
                 "secret-file" => options.secret_file = Some(value.into()),
+                "certificate" => options.certificate = Some(value.into()),
+                "key" => options.key = Some(value.into()),
+                "authority" => options.authority = Some(value.into()),
                 "queues" => {
                     options.queues = Some(number(1..=16).ok_or("queues is a number from 1 to 16")?);
                 }
@@ -124,8 +136,10 @@ impl Options {
                     options.timeout_s = Some(timeout);
                 }
                 _ => {
-                    return Err("the options are host-nqn, secret-file, queues, depth, digests \
-                                and timeout");
+                    return Err(
+                        "the options are host-nqn, secret-file, certificate, key, authority, queues, \
+                                depth, digests and timeout",
+                    );
                 }
             }
         }

@@ -101,6 +101,13 @@ pub struct TcpPipe {
     receive_timeout_us: AtomicU64,
 }
 
+impl TcpPipe {
+    /// Waits up to `wait_us` until there may be bytes to receive.
+    pub(super) fn wait_bytes(&self, wait_us: u64) {
+        poll_socket(&self.socket, PollFlags::IN, wait_us);
+    }
+}
+
 impl Pipe for TcpPipe {
     fn send(&self, bytes: &[u8]) -> Result<usize, Closed> {
         match send(&self.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {

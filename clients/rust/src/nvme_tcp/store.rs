@@ -14,9 +14,9 @@ use spillway_wire::kv::{self, PoolEntry};
 use spillway_wire::nvme::Status;
 
 use super::call::{Call, Outcome as Ended, PoolRef};
+use super::dial::HostDial;
 use super::session::{Data, Request, Session};
 use super::settings::{Options, Settings};
-use super::socket::TcpDial;
 use crate::{Error, Operation, Outcome, Pool, PoolInfo, Store, lists};
 
 /// Set in the names of ephemeral pools.
@@ -25,20 +25,21 @@ const EPHEMERAL: u64 = 1 << 63;
 /// A store of another host, over NVMe/TCP.
 #[derive(Debug)]
 pub struct NvmeTcp {
-    session: Arc<Session<TcpDial>>,
+    session: Arc<Session<HostDial>>,
     process: rustix::process::Pid,
     stopping: Arc<AtomicBool>,
     tender: Option<JoinHandle<()>>,
 }
 
 impl NvmeTcp {
-    /// Connects to a target. A thread of its own keeps the connection alive while nothing is asked.
+    /// Connects to a target, inside TLS or not. A thread of its own keeps the connection alive while nothing is asked.
     ///
     /// # Errors
     /// [`Error::Unreachable`] with the reason when the target can't be reached within the time of a
     /// call, or does not let this host in; [`Error::Connect`] for a name that stands for no host;
-    /// [`Error::Secret`] for a file that has no secret in it.
+    /// [`Error::Secret`] for a file that has no secret in it; [`Error::Tls`], [`Error::TlsFiles`].
     pub fn open(
+        tls: bool,
         host: &str,
         port: u16,
         subsystem: Option<&str>,
@@ -60,8 +61,9 @@ impl NvmeTcp {
             settings.secret = Some(secret);
         }
         options.apply(&mut settings);
+        let dial = HostDial::new(tls, host, port, options)?;
         let seed = u64::from_le_bytes(seed.try_into().unwrap_or([1; 8]));
-        let session = Arc::new(Session::new(TcpDial::new(host, port)?, settings, seed));
+        let session = Arc::new(Session::new(dial, settings, seed));
         session.connect().map_err(Error::Unreachable)?;
         let stopping = Arc::new(AtomicBool::new(false));
         let tender = thread::Builder::new().name("spillway-tend".into()).spawn({
@@ -142,7 +144,7 @@ impl Drop for NvmeTcp {
 }
 
 /// Keeps the session alive until it is stopped.
-fn tend(session: &Session<TcpDial>, stopping: &AtomicBool) {
+fn tend(session: &Session<HostDial>, stopping: &AtomicBool) {
     while !stopping.load(Ordering::Acquire) {
         let at_us = session.tend();
         let wait_us = at_us.saturating_sub(super::session::now_us());

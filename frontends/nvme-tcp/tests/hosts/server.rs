@@ -18,7 +18,7 @@ use crate::support::{ALICE, BOB, POOLS, World};
 
 fn started(world: &World) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    Server::start(listener, Arc::clone(&world.target)).unwrap()
+    Server::start(listener, Arc::clone(&world.target), None).unwrap()
 }
 
 /// A host over a socket, one command at a time.

@@ -47,7 +47,7 @@ fn measure() -> anyhow::Result<Vec<Sample>> {
     let client = store.add_client(ClientConfig::default())?;
     let house = Arc::new(House { client, device: None });
     let target = Target::new(store, house.clone(), house, Config::default())?;
-    let server = Server::start(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?, target)?;
+    let server = Server::start(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?, target, None)?;
     let mut samples = Vec::new();
     let rounds = rounds()?;
     for round in 1..=rounds {

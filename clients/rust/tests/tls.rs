@@ -1,0 +1,280 @@
+//! NVMe/TCP inside TLS, against the real target over loopback.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rcgen::{BasicConstraints, Certificate, CertificateParams, IsCa, KeyPair};
+use spillway_block::{BlockDevice, ExportInfo, Exports};
+use spillway_client::{Error, Get, Key, Operation, Outcome, PoolSpec, Put, Store, VALUE_BYTES_MAX};
+use spillway_nvme_tcp::{Config, Server, Target};
+use spillway_store::ClientConfig;
+use spillway_tls::{Files, ServerSettings, Versions};
+use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits};
+use tempfile::TempDir;
+
+/// The name of the one client, in its certificate.
+const CLIENT: &str = "borrower.test";
+
+struct OneName(ClientId);
+
+impl Access for OneName {
+    fn admit(&self, who: Identity<'_>) -> Result<Admitted, Denied> {
+        match who {
+            Identity::Name(CLIENT) => Ok(Admitted {
+                client: self.0,
+                limits: Limits { connections_max: 64, operations_max: 1024, bytes_max: 64 << 20 },
+            }),
+            _ => Err(Denied::Unknown),
+        }
+    }
+
+    fn leave(&self, _client: ClientId) {}
+
+    /// A host of this name would have to prove itself, were it not for its certificate.
+    fn host_secret(&self, _nqn: &str, secret: &mut [u8; 64]) -> Option<usize> {
+        *secret = [7; 64];
+        Some(32)
+    }
+}
+
+struct NoExports;
+
+impl Exports for NoExports {
+    fn list(&self, _client: ClientId) -> Vec<ExportInfo> {
+        Vec::new()
+    }
+
+    fn open(&self, _client: ClientId, _name: &str) -> Option<Arc<BlockDevice>> {
+        None
+    }
+}
+
+/// An authority, and a directory for what it signs.
+struct Authority {
+    certificate: Certificate,
+    key: KeyPair,
+    directory: TempDir,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new([]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("authority.pem"), certificate.pem()).unwrap();
+        Self { certificate, key, directory }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Files of a certificate for `name`.
+    fn sign(&self, name: &str) -> Files {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new([name.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.certificate, &self.key).unwrap();
+        let write = |kind: &str, text: String| {
+            let path = self.path(&format!("{name}.{kind}.pem"));
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        Files {
+            certificate: write("certificate", certificate.pem()),
+            key: write("key", key.serialize_pem()),
+            authority: Some(self.path("authority.pem")),
+        }
+    }
+}
+
+/// A target that this authority vouches for, as for its clients.
+fn serve(authority: &Authority) -> Server {
+    let config = spillway_store::Config::embedded(256 << 20);
+    let store = Arc::new(spillway_store::Store::open(config).unwrap());
+    let client = store.add_client(ClientConfig::default()).unwrap();
+    let config = Config { handshake_timeout_ms: 500, ..Config::default() };
+    let target =
+        Target::new(store, Arc::new(OneName(client)), Arc::new(NoExports), config).unwrap();
+    let settings = ServerSettings::load(&authority.sign("127.0.0.1"), Versions::Tls13).unwrap();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    Server::start(listener, target, Some(settings)).unwrap()
+}
+
+fn open(
+    address: SocketAddr,
+    own: &Files,
+    authority: &Path,
+    options: &str,
+) -> Result<Box<dyn Store>, Error> {
+    spillway_client::open(&format!(
+        "nvme+tls://{address}?certificate={}&key={}&authority={}{options}",
+        own.certificate.display(),
+        own.key.display(),
+        authority.display()
+    ))
+}
+
+fn value(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut word = seed;
+    let mut next = || {
+        word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (word >> 56) as u8
+    };
+    (0..bytes).map(|_| next()).collect()
+}
+
+#[test]
+fn values_of_every_length_come_back() {
+    let authority = Authority::new();
+    let server = serve(&authority);
+    let own = authority.sign(CLIENT);
+    for options in ["", "&queues=3&digests=both", "&depth=2"] {
+        let path = authority.path("authority.pem");
+        let store = open(server.address(), &own, &path, options).unwrap();
+        let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();
+        for bytes in [1, 100, 4096, 16_384, 100_000, 1 << 20, VALUE_BYTES_MAX] {
+            let key = Key::new(bytes as u64, 7);
+            let stored = value(bytes as u64, bytes);
+            assert_eq!(store.put(pool, key, &stored).unwrap(), Put::Stored, "{bytes} {options}");
+            let mut read = vec![0; bytes];
+            assert_eq!(store.get(pool, key, &mut read).unwrap(), Get::Hit(bytes));
+            assert!(read == stored, "{bytes} bytes came back otherwise {options}");
+        }
+    }
+}
+
+#[test]
+fn many_threads_share_a_session() {
+    let authority = Authority::new();
+    let server = serve(&authority);
+    let own = authority.sign(CLIENT);
+    let store =
+        open(server.address(), &own, &authority.path("authority.pem"), "&queues=2").unwrap();
+    let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();
+    let store = &*store;
+    let work = move |thread: u64| {
+        for round in 0..20 {
+            let values: Vec<_> =
+                (0..32).map(|index| value(thread << 32 | round << 16 | index, 9000)).collect();
+            let mut puts: Vec<_> = (0..32)
+                .zip(&values)
+                .map(|(index, value)| Operation::Put { pool, key: Key::new(thread, index), value })
+                .collect();
+            let mut outcomes = Vec::new();
+            store.batch(&mut puts, &mut outcomes);
+            for outcome in outcomes {
+                assert!(matches!(outcome, Ok(Outcome::Put(Put::Stored))), "{outcome:?}");
+            }
+            for (index, value) in (0..32).zip(&values) {
+                let mut read = vec![0; 9000];
+                let got = store.get(pool, Key::new(thread, index), &mut read).unwrap();
+                assert!(got == Get::Hit(9000) && &read == value, "{thread} {round} {index}");
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for number in 0..4 {
+            scope.spawn(move || work(number));
+        }
+    });
+}
+
+#[test]
+fn only_those_with_the_right_certificates_meet() {
+    let authority = Authority::new();
+    let server = serve(&authority);
+    let path = authority.path("authority.pem");
+    let own = authority.sign(CLIENT);
+    let other = Authority::new();
+    let strange = other.sign(CLIENT);
+    let told = |result: Result<Box<dyn Store>, Error>| match result {
+        Ok(_) => panic!("let in"),
+        Err(error) => error.to_string(),
+    };
+    // Nobody that the target knows vouches for the client.
+    let line = told(open(server.address(), &strange, &path, "&timeout=1"));
+    assert!(line.contains("does not accept this client's certificate"), "{line}");
+    // Nobody that the client knows vouches for the target.
+    let line = told(open(server.address(), &own, &other.path("authority.pem"), "&timeout=1"));
+    assert!(line.contains("vouches for it"), "{line}");
+    // The certificate is good, its name no client's.
+    let nobody = authority.sign("nobody.test");
+    let line = told(open(server.address(), &nobody, &path, "&timeout=1"));
+    assert!(line.contains("has no client of this host's name"), "{line}");
+    // The target's certificate is for another name than that of the URL.
+    let url = format!(
+        "nvme+tls://localhost:{}?certificate={}&key={}&authority={}&timeout=1",
+        server.address().port(),
+        own.certificate.display(),
+        own.key.display(),
+        path.display()
+    );
+    let line = told(spillway_client::open(&url));
+    assert!(line.contains("not for this name"), "{line}");
+    // Without TLS.
+    let line = told(spillway_client::open(&format!("nvme+tcp://{}?timeout=1", server.address())));
+    assert!(line.starts_with("the store can't be reached"), "{line}");
+    // A file that holds no certificate.
+    let wrong = Files { certificate: own.key.clone(), ..own.clone() };
+    let line = told(open(server.address(), &wrong, &path, ""));
+    assert!(line.contains("no certificate in it"), "{line}");
+    open(server.address(), &own, &path, "").unwrap();
+}
+
+#[test]
+fn a_peer_that_does_not_shake_hands_is_let_go() {
+    let authority = Authority::new();
+    let server = serve(&authority);
+    let began = Instant::now();
+    for words in [&b""[..], b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n\r\n", &[0; 300]] {
+        let mut socket = TcpStream::connect(server.address()).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        socket.write_all(words).unwrap();
+        let mut told = Vec::new();
+        // An alert perhaps, then the end: by a reset where bytes were left unread.
+        match socket.read_to_end(&mut told) {
+            Ok(_) => {}
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
+        }
+        assert!(told.len() < 100, "{told:?}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(20));
+    while server.connections() != 0 && began.elapsed() < Duration::from_secs(20) {
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(server.connections(), 0);
+}
+
+#[test]
+fn a_target_that_comes_back_is_found_again() {
+    let authority = Authority::new();
+    let server = serve(&authority);
+    let address = server.address();
+    let own = authority.sign(CLIENT);
+    let store = open(address, &own, &authority.path("authority.pem"), "&timeout=10").unwrap();
+    let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();
+    let key = Key::new(1, 1);
+    assert_eq!(store.put(pool, key, &[3; 4096]).unwrap(), Put::Stored);
+    // The same store behind new connections: the old ones end as a cut does.
+    let target = Arc::clone(server.target());
+    server.stop();
+    let settings = ServerSettings::load(&authority.sign("127.0.0.1"), Versions::Tls13).unwrap();
+    let until = Instant::now() + Duration::from_secs(5);
+    let listener = loop {
+        match TcpListener::bind(address) {
+            Ok(listener) => break listener,
+            Err(error) if Instant::now() > until => panic!("{error}"),
+            Err(_) => thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    let _server = Server::start(listener, target, Some(settings)).unwrap();
+    let mut read = [0; 4096];
+    assert_eq!(store.get(pool, key, &mut read).unwrap(), Get::Hit(4096));
+    assert_eq!(read, [3; 4096]);
+}
