@@ -128,7 +128,7 @@ impl Pager {
     }
 
     /// Takes one window out. False when nothing could leave. The evictor's task gives its `desk`
-    /// and packs what it stores; a fault gives none, for nothing slow may happen there.
+    /// and packs what it stores; a fault gives none, for nothing slow may happen there while memory takes pages.
     fn evict_window(&self, mut desk: Option<&mut Desk>) -> bool {
         let mut turn = self.staging.turn();
         let Some(window) = turn.take_free() else {

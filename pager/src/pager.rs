@@ -391,7 +391,8 @@ fn open_store(settings: &Settings) -> Result<Store, Error> {
     if settings.disk_path_len > 0 {
         let path = settings.disk_path.get(..settings.disk_path_len as usize);
         let path = std::ffi::OsStr::from_bytes(path.ok_or(Error::Store)?);
-        config.disk = Some(DiskConfig { dir: path.into(), capacity_bytes: u64::MAX });
+        let delay_ns = settings.disk_delay_ns;
+        config.disk = Some(DiskConfig { delay_ns, ..DiskConfig::new(path.into(), u64::MAX) });
     }
     Store::open(config).map_err(|_| Error::Store)
 }

@@ -155,6 +155,8 @@ pub struct Settings {
     pub store_bytes: u64,
     /// Delay that the emulated link adds to each transfer, ns; 0 is no link.
     pub link_delay_ns: u64,
+    /// Shortest time that a read or write of the disk tier takes, ns; 0 is none but its own.
+    pub disk_delay_ns: u64,
     /// [`Replacement`] as a number.
     pub replacement: u32,
     /// [`Eviction`] as a number.

@@ -69,6 +69,10 @@ pub struct Run {
     #[arg(long, value_name = "DIR")]
     pub disk: Option<PathBuf>,
 
+    /// Emulates a slower disk: each read and write of --disk takes this much longer (150us).
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_delay, requires = "disk")]
+    pub disk_delay: Duration,
+
     /// Memory of another process or host for the pages that the store does not take: ring:PATH or
     /// nvme+tcp://HOST:PORT. The store is then a quarter of --local, at least 8M, if --store does
     /// not say otherwise. See docs/blades.md.

@@ -154,6 +154,7 @@ fn check(options: &Run, limits: &Limits) -> Result<Settings, Refusal> {
         local_pages: options.local / PAGE_BYTES,
         store_bytes,
         link_delay_ns: u64::try_from(options.link_delay.as_nanos()).unwrap_or(u64::MAX),
+        disk_delay_ns: u64::try_from(options.disk_delay.as_nanos()).unwrap_or(u64::MAX),
         replacement: tree::Replacement::from(options.replacement) as u32,
         eviction: tree::Eviction::from(options.eviction) as u32,
         faults: tree::Faults::from(options.faults) as u32,

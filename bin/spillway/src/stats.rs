@@ -119,6 +119,7 @@ struct Settings {
     eviction: String,
     faults: String,
     link_delay_ns: u64,
+    disk_delay_ns: u64,
     prefetch: bool,
     compress: bool,
 }
@@ -211,6 +212,7 @@ impl Report {
                 eviction: name_of(options.eviction),
                 faults: name_of(options.faults),
                 link_delay_ns: set.link_delay_ns,
+                disk_delay_ns: set.disk_delay_ns,
                 prefetch: options.prefetch == Switch::On,
                 compress: options.compress == Switch::On,
             },

@@ -29,7 +29,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 pub fn parse_delay(text: &str) -> Result<Duration, String> {
     let delay = parse_duration(text)?;
     if delay > LONGEST_DELAY {
-        return Err(format!("'{text}' is longer than a link may take here, 1s"));
+        return Err(format!("'{text}' is longer than a link or a disk may take here, 1s"));
     }
     Ok(delay)
 }

@@ -81,7 +81,7 @@ fn store_config(settings: &config::Store, capacity_bytes: u64) -> spillway_store
     let disk = settings
         .disk
         .clone()
-        .map(|dir| DiskConfig { dir, capacity_bytes: settings.disk_capacity_bytes });
+        .map(|dir| DiskConfig::new(dir, settings.disk_capacity_bytes));
     let dedup = if settings.dedup { Dedup::PerClient } else { Dedup::Off };
     spillway_store::Config {
         capacity_bytes,

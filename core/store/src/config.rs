@@ -52,6 +52,15 @@ pub struct DiskConfig {
     pub dir: PathBuf,
     /// Most bytes that pages in files may take.
     pub capacity_bytes: u64,
+    /// Time that a read or write waits besides its own, to emulate a slower disk, ns.
+    pub delay_ns: u64,
+}
+
+impl DiskConfig {
+    /// A tier of at most `capacity_bytes` in `dir`, as fast as it is.
+    pub const fn new(dir: PathBuf, capacity_bytes: u64) -> Self {
+        Self { dir, capacity_bytes, delay_ns: 0 }
+    }
 }
 
 /// Settings of a client.

@@ -90,7 +90,7 @@ impl Store {
     pub(crate) fn with(config: Config, arena: Arena, opened: Opened) -> Result<Self, Error> {
         let Opened { tables, clients, pools } = opened;
         let files = match &config.disk {
-            Some(disk) => Some(Files::open(&disk.dir, disk.capacity_bytes)?),
+            Some(disk) => Some(Files::open(&disk.dir, disk.capacity_bytes, disk.delay_ns)?),
             None => None,
         };
         Ok(Self {

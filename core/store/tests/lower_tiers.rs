@@ -19,7 +19,7 @@ fn store(config: Config) -> (Store, PoolId) {
 }
 
 fn with_disk(memory_bytes: u64, disk_bytes: u64, compress: bool) -> Config {
-    let disk = DiskConfig { dir: std::env::temp_dir(), capacity_bytes: disk_bytes };
+    let disk = DiskConfig::new(std::env::temp_dir(), disk_bytes);
     Config { disk: Some(disk), compress, ..Config::embedded(memory_bytes) }
 }
 
@@ -245,7 +245,7 @@ fn another_descriptor_table_reads_on() {
 #[test]
 fn a_directory_that_cannot_be_used_is_told_at_once() {
     let dir = std::env::temp_dir().join("spillway-no-such-directory");
-    let disk = DiskConfig { dir, capacity_bytes: MIB };
+    let disk = DiskConfig::new(dir, MIB);
     let config = Config { disk: Some(disk), ..Config::embedded(2 * MIB) };
     assert!(matches!(Store::open(config), Err(Error::Io(_))));
 }
@@ -254,7 +254,7 @@ fn a_directory_that_cannot_be_used_is_told_at_once() {
 fn no_file_is_left_behind() {
     let dir = std::env::temp_dir().join(format!("spillway-store-{}", std::process::id()));
     std::fs::create_dir(&dir).expect("directory");
-    let disk = DiskConfig { dir: dir.clone(), capacity_bytes: 64 * MIB };
+    let disk = DiskConfig::new(dir.clone(), 64 * MIB);
     let (store, pool) = store(Config { disk: Some(disk), ..Config::embedded(2 * MIB) });
     assert_eq!(fill(&store, pool, &mut Scratch::new(), 1000), 1000);
     assert!(store.disk_bytes() > 0);

@@ -9,7 +9,7 @@ use spillway_store::{
 
 /// One persistent pool in a store with files, and little memory.
 fn store() -> (Store, PoolId) {
-    let disk = DiskConfig { dir: std::env::temp_dir(), capacity_bytes: 64 << 20 };
+    let disk = DiskConfig::new(std::env::temp_dir(), 64 << 20);
     let config = Config { disk: Some(disk), ..Config::embedded(4 << 20) };
     let store = Store::open(config).expect("open");
     let client = store.add_client(ClientConfig::default()).expect("client");

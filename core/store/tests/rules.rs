@@ -274,7 +274,7 @@ proptest! {
 
     #[test]
     fn p05_p14_over_all_tiers_in_little_memory(steps in prop::collection::vec(any_step(), 1..300)) {
-        let disk = DiskConfig { dir: std::env::temp_dir(), capacity_bytes: 16 * MIB };
+        let disk = DiskConfig::new(std::env::temp_dir(), 16 * MIB);
         run(Config { disk: Some(disk), ..Config::embedded(MIB) }, steps);
     }
 

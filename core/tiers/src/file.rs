@@ -12,6 +12,7 @@ use std::path::Path;
 
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::thread::Timespec;
 use twox_hash::XxHash3_64;
 
 use crate::PageBuf;
@@ -64,6 +65,7 @@ pub struct Files {
     /// The file that grows; `None` before the first write and after sealing.
     current: Lock<Option<u8>>,
     errno: AtomicI32,
+    delay_ns: u64,
 }
 
 /// A checksum that also knows the place, so that a page from another slot is not taken for this.
@@ -73,8 +75,8 @@ fn checksum(page: &[u8; PAGE_BYTES], slot: u32) -> u64 {
 
 impl Files {
     /// A tier of at most `capacity_bytes` in `directory`. Makes a file there and closes it, to see
-    /// that it can be done.
-    pub fn open(directory: &Path, capacity_bytes: u64) -> io::Result<Self> {
+    /// that it can be done. Each read and write waits `delay_ns` besides its own time.
+    pub fn open(directory: &Path, capacity_bytes: u64, delay_ns: u64) -> io::Result<Self> {
         let directory = CString::new(directory.as_os_str().as_bytes())?;
         drop(nameless(&directory)?);
         Ok(Self {
@@ -85,7 +87,21 @@ impl Files {
             files: core::array::from_fn(|_| Lock::default()),
             current: Lock::new(None),
             errno: AtomicI32::new(0),
+            delay_ns,
         })
+    }
+
+    /// Emulates a slower disk.
+    fn take_time(&self) {
+        if self.delay_ns == 0 {
+            return;
+        }
+        let time = Timespec {
+            tv_sec: (self.delay_ns / 1_000_000_000) as i64,
+            tv_nsec: (self.delay_ns % 1_000_000_000) as i64,
+        };
+        // A signal may shorten it.
+        let _ = rustix::thread::nanosleep(&time);
     }
 
     /// Pages in files.
@@ -121,6 +137,7 @@ impl Files {
             self.fail(Errno::NOSPC);
             return None;
         }
+        self.take_time();
         let written = self.take_slots(count, budget).and_then(|(at, descriptor)| {
             let mut parts = [IoSlice::new(&[]); WRITE_PAGES_MAX];
             for (part, page) in parts.iter_mut().zip(pages) {
@@ -253,11 +270,12 @@ impl Files {
         }
     }
 
-    /// Replaces all descriptors, without closing the old ones, which belong to another table.
+    /// Replaces the descriptors of sealed files, without closing the old ones, which belong to another table.
+    /// A file that is not sealed was begun since, in the new one.
     pub fn reopen(&self, mut open: impl FnMut(u64) -> io::Result<OwnedFd>) -> io::Result<()> {
         for file in &self.files {
             let mut file = file.lock();
-            if let Some(descriptor) = file.descriptor {
+            if let Some(descriptor) = file.descriptor.filter(|_| file.sealed) {
                 file.descriptor = Some(open(descriptor as u64)?.into_raw_fd());
             }
         }
@@ -344,6 +362,7 @@ impl SlotRead<'_> {
         let Some(descriptor) = descriptor else { return Ok(false) };
         // SAFETY: the descriptor stays open while this holds a reference to the file.
         let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
+        self.files.take_time();
         let offset = u64::from(self.slot) * PAGE_BYTES as u64;
         let mut filled = 0;
         while filled < PAGE_BYTES {

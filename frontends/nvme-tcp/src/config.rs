@@ -15,7 +15,7 @@ pub struct Config {
     pub io_queues_max: u16,
     /// Entries of a queue at most.
     pub queue_entries_max: u16,
-    /// Connections at the same time, whoever makes them.
+    /// Connections of a server at the same time, whoever makes them.
     pub connections_max: usize,
     /// How long a new connection may take until its queue is connected and authenticated.
     pub handshake_timeout_ms: u64,

@@ -247,7 +247,9 @@ impl<'a> Driver<'a> {
     fn new(shared: &'a Shared, transport: Transport, wake: Arc<OwnedFd>) -> Result<Self, Error> {
         let waker = Arc::clone(&wake);
         let waker = Arc::new(move || signal(&waker));
-        let (local, name) = (transport.local()?, transport.name()?);
+        let mut transport = transport;
+        let name = transport.name().inspect_err(|_| transport.shut())?;
+        let local = transport.local()?;
         let connection = shared.target.accept(local, name, shared.now_ms(), waker);
         Ok(Self {
             shared,

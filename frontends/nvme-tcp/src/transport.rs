@@ -36,11 +36,13 @@ impl Transport {
     /// socket is to be waited for, see [`Self::wants_write`].
     pub(crate) fn handshake(&mut self) -> Result<bool, Error> {
         let Some(tls) = &mut self.tls else { return Ok(true) };
-        match tls.take_in(&mut self.stream) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Ok(0) => return Err(IoError::from(ErrorKind::UnexpectedEof).into()),
-            taken => {
-                taken?;
+        if tls.connection.is_handshaking() {
+            match tls.take_in(&mut self.stream) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Ok(0) => return Err(IoError::from(ErrorKind::UnexpectedEof).into()),
+                taken => {
+                    taken?;
+                }
             }
         }
         match tls.push(&mut self.stream) {

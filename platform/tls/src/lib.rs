@@ -6,11 +6,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::client::WebPkiServerVerifier;
+use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{
     ALL_VERSIONS, ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection,
@@ -98,7 +98,11 @@ impl ServerSettings {
             }
         };
         let (chain, key) = own(files)?;
-        Ok(Self { config: Arc::new(builder.with_single_cert(chain, key)?) })
+        let mut config = builder.with_single_cert(chain, key)?;
+        // A session that is taken up again is not asked for its certificate, however old that is by then.
+        config.send_tls13_tickets = 0;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        Ok(Self { config: Arc::new(config) })
     }
 
     /// One more connection.
@@ -130,10 +134,11 @@ impl ClientSettings {
             .build()
             .map_err(|error| unfit(authority, &error))?;
         let (chain, key) = own(files)?;
-        let config = ClientConfig::builder_with_provider(provider())
+        let mut config = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(Versions::Tls13.all())?
             .with_webpki_verifier(verifier)
             .with_client_auth_cert(chain, key)?;
+        config.resumption = Resumption::disabled();
         Ok(Self { config: Arc::new(config), server })
     }
 

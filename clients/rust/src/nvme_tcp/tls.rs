@@ -7,7 +7,7 @@ use core::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustls::ClientConnection;
+use rustls::{AlertDescription, CertificateError, ClientConnection, Error as TlsError};
 use spillway_tls::{ClientSettings, Files};
 
 use super::pipe::{Closed, Dial, Pipe};
@@ -138,13 +138,34 @@ impl State {
 }
 
 /// What failed, for those who can mend it.
-const fn why(error: &rustls::Error) -> &'static str {
+const fn why(error: &TlsError) -> &'static str {
+    use AlertDescription as Alert;
+    use CertificateError as Certificate;
     match error {
-        rustls::Error::InvalidCertificate(_) => {
-            "the target's certificate is not for this name, or nobody in the authority file vouches for it"
+        TlsError::InvalidCertificate(
+            Certificate::Expired
+            | Certificate::ExpiredContext { .. }
+            | Certificate::NotValidYet
+            | Certificate::NotValidYetContext { .. },
+        ) => "the target's certificate has expired or is not valid yet: renew it, or set the clocks",
+        TlsError::InvalidCertificate(
+            Certificate::NotValidForName | Certificate::NotValidForNameContext { .. },
+        ) => "the target's certificate is not for the name in the URL",
+        TlsError::InvalidCertificate(_) => {
+            "nobody in the authority file vouches for the target's certificate"
         }
-        rustls::Error::AlertReceived(_) => "the target does not accept this client's certificate",
-        _ => "the target does not speak TLS 1.3 as it should",
+        TlsError::AlertReceived(
+            Alert::BadCertificate
+            | Alert::UnsupportedCertificate
+            | Alert::CertificateRevoked
+            | Alert::CertificateExpired
+            | Alert::CertificateUnknown
+            | Alert::UnknownCA
+            | Alert::AccessDenied
+            | Alert::DecryptError
+            | Alert::CertificateRequired,
+        ) => "the target does not accept this client's certificate",
+        _ => "the target does not speak TLS 1.3 as a Spillway host does",
     }
 }
 
