@@ -27,7 +27,7 @@ class Browser:
                   stdout=open(lab.WORK / "browser.log", "w"), stderr=-2)
         os.close(out)
         os.close(into)
-        self._buffer, self._number, self._session = b"", 0, None
+        self._buffer, self._number, self._session, self._answers = b"", 0, None, {}
         self.errors, self.requests, self.on_event = [], [], None
         tab = next(it for it in self.send("Target.getTargets")["targetInfos"] if it["type"] == "page")
         self._session = self.send("Target.attachToTarget", targetId=tab["targetId"], flatten=True)["sessionId"]
@@ -52,14 +52,17 @@ class Browser:
         if self._session:
             message["sessionId"] = self._session
         os.write(self._write, json.dumps(message).encode() + b"\0")
-        while True:
+        # A watcher of events may ask, too, before this is answered.
+        while number not in self._answers:
             message = self._message()
-            if message.get("id") == number:
-                if "error" in message:
-                    lab.fail(f"{method}: {message['error']}")
-                return message["result"]
-            if "method" in message:
+            if "id" in message:
+                self._answers[message["id"]] = message
+            else:
                 self._note(message["method"], message["params"])
+        answer = self._answers.pop(number)
+        if "error" in answer:
+            lab.fail(f"{method}: {answer['error']}")
+        return answer["result"]
 
     def _note(self, method, parameters):
         if method == "Network.requestWillBeSent":

@@ -8,6 +8,8 @@ import { Series } from "./series.js";
 
 /** Between two looks at what changes rarely: caps, pools, devices, the policy. */
 const DETAILS_MS = 5000;
+/** The same when there is a client of which only samples are known. */
+const LEAST_MS = 900;
 /** Samples are asked for at least so often, so that a daemon that has gone is seen. */
 const LOOK_MS = 5000;
 const RETRY_MS = [1000, 2000, 4000, 8000, 15_000, 30_000];
@@ -47,7 +49,8 @@ async function follow() {
   clearTimeout(timer);
   try {
     await sample();
-    if (performance.now() - detailed_ms >= DETAILS_MS) await details();
+    const age_ms = performance.now() - detailed_ms;
+    if (age_ms >= DETAILS_MS || (age_ms >= LEAST_MS && board.hasStrangers())) await details();
     connected();
     later(Math.min(series.interval_s * 1000, LOOK_MS));
   } catch (error) {
@@ -127,7 +130,7 @@ function askForToken(wrong) {
 
 function theme(choice) {
   document.documentElement.dataset.theme = choice;
-  at("theme").textContent = `Theme: ${choice}`;
+  at("theme").lastElementChild.textContent = choice;
   localStorage.setItem("spillway-theme", choice);
 }
 

@@ -53,6 +53,13 @@ export class Board {
     this.#known = known;
   }
 
+  /** Whether there are clients now of which no details are known. */
+  hasStrangers() {
+    const known = new Set(this.#known.clients.map((client) => client.name));
+    const there = ([name, client]) => client.used_pages.at(-1) !== null && !known.has(name);
+    return [...this.series.clients].some(there);
+  }
+
   /** Holds what is shown, or goes on with what is there by now. */
   pause(paused) {
     this.paused = paused;
@@ -228,7 +235,7 @@ export class Board {
     const rows = names.sort().slice(0, ROWS_MAX).map((name) => this.#client(name, known.get(name), last));
     const heads = ["Name", "Used", "Target", "Cap", "Debt", "Puts", "Refused", `Hits, ${this.#rangeName()}`];
     this.tables.clients.show(heads, rows);
-    write(at("clients").querySelector("p"), names.length > rows.length ? `${names.length - rows.length} more are not shown.` : "");
+    write(at("clients").querySelector("p"), names.length > rows.length ? `${names.length - rows.length} more are not shown.` : rows.length ? "" : "None yet.");
   }
 
   #client(name, known, last) {

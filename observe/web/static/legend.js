@@ -52,11 +52,12 @@ export class Legend {
     const make = (tag, className) => Object.assign(document.createElement(tag), { className });
     const [item, button, name] = [make("li", ""), make("button", ""), make("span", "name")];
     button.type = "button";
-    button.append(swatch(group.look), name);
+    const all = make("span", "values");
+    button.append(swatch(group.look), name, " ", all);
     const values = group.values.map(() => {
       const [value, label, text] = [make("span", "value"), make("span", "what"), make("span", "number")];
       value.append(label, " ", text);
-      button.append(" ", value);
+      all.append(value, " ");
       return { label, text };
     });
     button.addEventListener("click", () => {

@@ -3,12 +3,13 @@
 import { write } from "./legend.js";
 
 export class Table {
+  #table;
   #head;
   #body;
   #rows = new Map();
 
-  /** `columns` are heads; the first one's cells are the rows' own heads. */
   constructor(table, caption) {
+    this.#table = table;
     this.#head = table.createTHead().insertRow();
     this.#body = table.createTBody();
     const said = table.createCaption();
@@ -16,8 +17,12 @@ export class Table {
     said.textContent = caption;
   }
 
-  /** `rows` have an `id`, `cells` of text, and maybe a `mark`, which stands before the first. */
+  /**
+   * `rows` have an `id`, `cells` of text, of which the first is the row's head, maybe a `title`, and maybe a `mark`,
+   * which stands before the head. Without rows there is no table.
+   */
   show(heads, rows) {
+    this.#table.hidden = rows.length === 0;
     this.#cells(this.#head, heads, (at) => Object.assign(document.createElement("th"), { scope: "col", className: at ? "" : "first" }));
     const ids = new Set(rows.map((row) => row.id));
     for (const [id, row] of this.#rows) {
