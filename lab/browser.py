@@ -97,6 +97,10 @@ class Browser:
         self.send("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", text=text, **pressed)
         self.send("Input.dispatchKeyEvent", type="keyUp", **pressed)
 
+    def point(self, x, y):
+        """Moves the mouse."""
+        self.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
     def type(self, text):
         self.send("Input.insertText", text=text)
 
@@ -109,5 +113,7 @@ class Browser:
         self.send("Emulation.setEmulatedMedia", features=listed)
 
     def picture(self, path, whole=True):
+        if whole:
+            self.value("scrollTo(0, 0)")
         shot = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(shot["data"]))

@@ -102,3 +102,44 @@ impl Series {
         series.misses.push(sample.misses);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_has_its_samples_in_a_row() {
+        let sample = |id, used_pages, target_pages| ClientSample {
+            id: ClientId(id),
+            used_pages,
+            target_pages,
+            puts: 1,
+            refused_at_target: 2,
+            refused_node_full: 3,
+            hits: 4,
+            misses: 5,
+        };
+        let mut series = Series::default();
+        for (at, sample) in [
+            (0, sample(1, 10, 7)),
+            (1, sample(1, 11, u64::MAX)),
+            (1, sample(2, 20, 0)),
+            // It was away: what was not there takes no place.
+            (3, sample(1, 12, 8)),
+        ] {
+            series.add(at, &sample, |id| format!("client-{}", id.0));
+        }
+        let rows = series.clients.iter();
+        let rows: Vec<_> = rows
+            .map(|it| (&*it.name, it.first, &*it.used_pages, &*it.target_pages, it.misses.len()))
+            .collect();
+        assert_eq!(
+            rows,
+            [
+                ("client-1", 0, &[10, 11][..], &[Some(7), None][..], 2),
+                ("client-2", 1, &[20], &[Some(0)], 1),
+                ("client-1", 3, &[12], &[Some(8)], 1),
+            ]
+        );
+    }
+}

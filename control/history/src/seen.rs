@@ -36,9 +36,8 @@ impl Seen {
         let last = self.0.entry(client.id).or_insert_with(new);
         let before = std::mem::replace(&mut last.statistics, now);
         last.number = number;
-        let grown = |now: u64, before: u64| {
-            u32::try_from(now.saturating_sub(before)).unwrap_or(u32::MAX)
-        };
+        let grown =
+            |now: u64, before: u64| u32::try_from(now.saturating_sub(before)).unwrap_or(u32::MAX);
         ClientSample {
             id: client.id,
             used_pages: now.used_pages,

@@ -61,9 +61,8 @@ fn the_oldest_goes_when_there_are_too_many() {
         record(&mut history, &[(1, 1)]);
     }
     assert_eq!((history.newest(), history.oldest()), (11, 4));
-    let numbers = |since| -> Vec<u64> {
-        all(&history, since).0.iter().map(|sample| sample.number).collect()
-    };
+    let numbers =
+        |since| -> Vec<u64> { all(&history, since).0.iter().map(|sample| sample.number).collect() };
     assert_eq!(numbers(0), [4, 5, 6, 7, 8, 9, 10, 11]);
     assert_eq!(numbers(9), [10, 11]);
     assert!(numbers(11).is_empty() && numbers(12).is_empty());
