@@ -97,7 +97,7 @@ export class Board {
       for (const name of waiting.slice(0, free.length)) this.#looks.set(name, free.shift());
     }
     const others = this.series.clients.size - this.#looks.size;
-    write(at("more"), others > 0 ? `${others} more in the table below.` : "");
+    write(at("more"), others > 0 ? `${others} more without a line.` : "");
     this.short = shortNames([...this.series.clients.keys()]);
   }
 
@@ -232,10 +232,14 @@ export class Board {
   #clients(last) {
     const known = new Map(this.#known.clients.map((client) => [client.name, client]));
     const names = [...this.series.clients.keys()].filter((name) => this.series.clients.get(name).used_pages[last] !== null);
-    const rows = names.sort().slice(0, ROWS_MAX).map((name) => this.#client(name, known.get(name), last));
+    const used = (name) => this.series.clients.get(name).used_pages[last];
+    if (names.length > ROWS_MAX) names.sort((a, b) => used(b) - used(a));
+    const rows = names.slice(0, ROWS_MAX).sort().map((name) => this.#client(name, known.get(name), last));
     const heads = ["Name", "Used", "Target", "Cap", "Debt", "Puts", "Refused", `Hits, ${this.#rangeName()}`];
     this.tables.clients.show(heads, rows);
-    write(at("clients").querySelector("p"), names.length > rows.length ? `${names.length - rows.length} more are not shown.` : rows.length ? "" : "None yet.");
+    const left = names.length - rows.length;
+    const note = left ? `${left} more, which hold no more than these; spillway stat has them all.` : rows.length ? "" : "None yet.";
+    write(at("clients").querySelector("p"), note);
   }
 
   #client(name, known, last) {
