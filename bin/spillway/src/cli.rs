@@ -9,7 +9,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use spillway_pager::tree;
 
-use crate::daemon::{self, Client, Policy, Pool, Serve, Stat, Target, Top};
+use crate::daemon::{self, Client, Dashboard, Policy, Pool, Serve, Stat, Target, Top};
 use crate::refusal::Refusal;
 use crate::units::{parse_delay, parse_size, parse_timeout};
 use crate::{doctor, manual, run};
@@ -28,6 +28,7 @@ enum Command {
     Serve(Serve),
     Stat(Stat),
     Top(Top),
+    Dashboard(Dashboard),
     Client(Client),
     Pool(Pool),
     Target(Target),
@@ -246,6 +247,7 @@ pub fn dispatch() -> anyhow::Result<ExitCode> {
         Command::Serve(options) => daemon::serve(&options),
         Command::Stat(options) => daemon::stat(&options),
         Command::Top(options) => daemon::top(&options),
+        Command::Dashboard(options) => daemon::dashboard(&options),
         Command::Client(options) => daemon::client(&options),
         Command::Pool(options) => daemon::pool(&options),
         Command::Target(options) => daemon::target(&options),

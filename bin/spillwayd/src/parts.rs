@@ -1,16 +1,20 @@
 //! The daemon's parts, put together.
 
 use std::fs;
-use std::path::Path;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use spillway_api::Daemon;
+use spillway_api::types::Dashboard;
 use spillway_directory::Directory;
+use spillway_history::{Bounds, History};
 use spillway_host::Limits;
 use spillway_manager::Manager;
+use tokio::sync::watch;
 
-use crate::config::{Clients, Config, Error};
+use crate::config::{Clients, Config, Error, Listen};
 use crate::frontends::Secrets;
 use crate::kept::{self, Inherited};
 use crate::listeners::Listeners;
@@ -38,7 +42,7 @@ impl Parts {
     /// # Errors
     /// A part can't be had.
     pub fn open(config: Config, inherited: Inherited) -> anyhow::Result<Self> {
-        let started = Instant::now();
+        let (started, started_ms) = (Instant::now(), unix_ms());
         let clients = Clients::new(&config)?;
         let token = config.listen.api_token_file.as_deref().map(read_token).transpose()?;
         let secrets = Secrets::read(&config.listen)?;
@@ -55,11 +59,15 @@ impl Parts {
         let daemon = Arc::new(Daemon {
             directory: Arc::clone(&directory),
             manager: Arc::new(Mutex::new(Manager::new(config.memory.policy()))),
+            interval_s: watch::Sender::new(config.memory.interval_s),
+            history: Mutex::new(History::new(Bounds::default())),
             capacity_bytes,
             limits: clients.policy.limits,
             started,
+            started_ms,
             memory_locked,
             kept_by: kept::keeper_name(),
+            dashboard: dashboard(&config.listen),
             metrics: (
                 Box::new(move || metrics::text(&measured, facts)),
                 spillway_metrics::CONTENT_TYPE,
@@ -67,6 +75,28 @@ impl Parts {
         });
         Ok(Self { config, directory, listeners, daemon, secrets, token })
     }
+}
+
+/// Where the page is, for those who are on this host.
+fn dashboard(listen: &Listen) -> Dashboard {
+    let path = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+    Dashboard {
+        address: listen.api_tcp.map(|mut address| {
+            if address.ip().is_unspecified() {
+                address.set_ip(match address.ip() {
+                    IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+                    IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+                });
+            }
+            address.to_string()
+        }),
+        token_file: listen.api_token_file.as_ref().map(|file| path(file).display().to_string()),
+    }
+}
+
+/// The system's clock, milliseconds since 1970.
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
 }
 
 /// Reads the token of the HTTP interface.

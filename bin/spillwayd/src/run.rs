@@ -49,6 +49,7 @@ async fn control(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> 
     let mut reload = signal(SignalKind::hangup())?;
     serve_api(&mut parts)?;
     let mut tick = every(TICK);
+    let mut interval_s = parts.daemon.interval_s.subscribe();
     let mut interval = every(Duration::from_secs(parts.config.memory.interval_s));
     manager::state("READY=1");
     tracing::info!(
@@ -64,7 +65,10 @@ async fn control(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> 
             () = received(&mut interrupt) => break,
             () = received(&mut reload) => {
                 reload_config(&mut parts, arguments);
-                let time = Duration::from_secs(parts.config.memory.interval_s);
+            }
+            // The sender is a part, too.
+            Ok(()) = interval_s.changed() => {
+                let time = Duration::from_secs(*interval_s.borrow_and_update());
                 if interval.period() != time {
                     interval = every(time);
                 }
@@ -106,7 +110,9 @@ fn serve_api(parts: &mut Parts) -> anyhow::Result<()> {
     }
     if let (Some(listener), Some(token)) = (parts.listeners.api_tcp.take(), &parts.token) {
         listener.set_nonblocking(true)?;
-        let router = spillway_api::router(parts.daemon.clone(), Some(token.clone()));
+        let data = spillway_api::router(parts.daemon.clone(), Some(token.clone()));
+        // The page is for anybody: it has no data.
+        let router = spillway_web::router().merge(data);
         serve(axum::serve(TcpListener::from_std(listener)?, router));
     }
     Ok(())
@@ -138,10 +144,13 @@ fn reload_config(parts: &mut Parts, arguments: &Arguments) {
             }
             let manager = &parts.daemon.manager;
             let was = parts.config.memory.policy();
-            // A policy that was set by hand meanwhile stays, unless the file's has changed.
+            // A policy or an interval that was set by hand meanwhile stays, unless the file's has changed.
             if config.memory.policy() != was {
                 let policy = config.memory.policy();
                 manager.lock().unwrap_or_else(PoisonError::into_inner).set_policy(policy);
+            }
+            if config.memory.interval_s != parts.config.memory.interval_s {
+                parts.daemon.interval_s.send_replace(config.memory.interval_s);
             }
             parts.config = Config {
                 memory: config.memory,

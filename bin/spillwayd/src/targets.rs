@@ -1,9 +1,10 @@
-//! Drives the memory manager: samples the clients, and sets the targets that have changed.
+//! Drives the memory manager: samples the clients, keeps the sample, and sets the targets that have changed.
 
 use std::sync::PoisonError;
 
 use spillway_api::Daemon;
-use spillway_directory::Error;
+use spillway_directory::{ClientView, Error};
+use spillway_history::StoreLevels;
 use spillway_manager::{Change, Client, Room};
 use spillway_types::Statistics;
 
@@ -28,11 +29,34 @@ pub fn interval(daemon: &Daemon) -> Result<(), Error> {
     let changes = manager.interval(total_pages, &clients);
     directory.set_first_target(manager.first_target_pages(total_pages));
     drop(manager);
+    record(daemon, &views, total_pages);
     for Change { id, target_pages } in changes {
         // A client that has gone since it was sampled needs none.
         let _ = directory.store().set_target(id, target_pages);
     }
     Ok(())
+}
+
+/// Keeps what was sampled.
+fn record(daemon: &Daemon, views: &[ClientView], total_pages: u64) {
+    let store = daemon.directory.store();
+    let levels = StoreLevels {
+        total_pages,
+        memory_bytes: store.memory_bytes(),
+        free_frame_bytes: store.free_frame_bytes(),
+        disk_bytes: store.disk_bytes(),
+        same_filled_pages: store.same_filled_pages(),
+        compressed_pages: store.compressed_pages(),
+    };
+    let clients = views.iter().map(|view| spillway_history::Client {
+        id: view.id,
+        name: &view.name,
+        statistics: view.statistics,
+    });
+    // The system's clock may be set meanwhile: it counts only at the start.
+    let at_ms = daemon.started_ms + daemon.started.elapsed().as_millis() as u64;
+    let mut history = daemon.history.lock().unwrap_or_else(PoisonError::into_inner);
+    history.record(at_ms, levels, clients);
 }
 
 /// What is known about the store's memory.

@@ -119,7 +119,8 @@ pub(crate) async fn thaw(
     Ok(StatusCode::NO_CONTENT)
 }
 
-const fn limited(target_pages: u64) -> Option<u64> {
+/// A target as the interface shows it.
+pub(crate) const fn limited(target_pages: u64) -> Option<u64> {
     match target_pages {
         u64::MAX => None,
         pages => Some(pages),

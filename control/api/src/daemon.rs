@@ -6,7 +6,7 @@ use axum::http::header;
 use axum::response::IntoResponse;
 
 use crate::service::Shared;
-use crate::types::{Health, Version};
+use crate::types::{Dashboard, Health, Version};
 
 /// Version of this interface: raised when something that was there changes its meaning.
 const API_VERSION: u32 = 1;
@@ -43,4 +43,10 @@ pub(crate) async fn health(State(daemon): Shared) -> Json<Health> {
 pub(crate) async fn metrics(State(daemon): Shared) -> impl IntoResponse {
     let (render, content_type) = &daemon.metrics;
     ([(header::CONTENT_TYPE, *content_type)], render())
+}
+
+/// Where the dashboard is: a page that shows the store in a browser.
+#[utoipa::path(get, path = "/v1/dashboard", tag = "daemon", responses((status = 200, body = Dashboard)))]
+pub(crate) async fn dashboard(State(daemon): Shared) -> Json<Dashboard> {
+    Json(daemon.dashboard.clone())
 }

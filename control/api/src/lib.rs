@@ -10,6 +10,8 @@ mod clients;
 #[cfg(feature = "server")]
 mod daemon;
 #[cfg(feature = "server")]
+mod history;
+#[cfg(feature = "server")]
 mod policy;
 #[cfg(feature = "server")]
 mod problem;
@@ -20,5 +22,7 @@ mod store;
 #[cfg(feature = "server")]
 mod transfer;
 
+#[cfg(feature = "server")]
+pub use policy::INTERVALS_S;
 #[cfg(feature = "server")]
 pub use service::{Daemon, document, router};

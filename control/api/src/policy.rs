@@ -8,13 +8,36 @@ use axum::extract::rejection::JsonRejection;
 use spillway_manager::{Percent, Policy, SmartAlloc};
 
 use crate::problem::Error;
-use crate::service::Shared;
+use crate::service::{Daemon, Shared};
 use crate::types::{self, Problem};
+
+/// What an interval may be, seconds.
+pub const INTERVALS_S: std::ops::RangeInclusive<u64> = 1..=3600;
+
+/// Who gets the memory, a line for each of [`Policy::NAMES`].
+const SUMMARIES: [&str; Policy::NAMES.len()] = [
+    "First come, first served",
+    "Equal shares for all clients",
+    "Equal shares for the clients that have ever put a page",
+    "More for clients that are refused pages, less for clients with pages to spare",
+];
 
 /// The policy of now.
 #[utoipa::path(get, path = "/v1/policy", tag = "policy", responses((status = 200, body = types::Policy)))]
 pub(crate) async fn show(State(daemon): Shared) -> Json<types::Policy> {
-    Json(daemon.manager.lock().unwrap_or_else(PoisonError::into_inner).policy().into())
+    let policy = daemon.manager.lock().unwrap_or_else(PoisonError::into_inner).policy();
+    Json(answer(&daemon, policy))
+}
+
+/// The policies that there are.
+#[utoipa::path(get, path = "/v1/policies", tag = "policy", responses((status = 200, body = [types::PolicyKind])))]
+pub(crate) async fn kinds() -> Json<Vec<types::PolicyKind>> {
+    let kind = |(policy, summary): (&str, &str)| types::PolicyKind {
+        policy: policy.to_owned(),
+        summary: summary.to_owned(),
+        parameters: parameters(policy).iter().map(|&name| name.to_owned()).collect(),
+    };
+    Json(Policy::NAMES.into_iter().zip(SUMMARIES).map(kind).collect())
 }
 
 /// Takes another policy, until the daemon ends. Targets follow at the end of the interval.
@@ -30,15 +53,37 @@ pub(crate) async fn set(
     policy: Result<Json<types::Policy>, JsonRejection>,
 ) -> Result<Json<types::Policy>, Error> {
     let Json(policy) = policy?;
+    let interval_s = policy.interval_s;
+    if let Some(bad) = interval_s.filter(|time| !INTERVALS_S.contains(time)) {
+        let (least, most) = (INTERVALS_S.start(), INTERVALS_S.end());
+        return Err(Error::Input(format!("interval_s is {least} to {most} seconds, not {bad}")));
+    }
     let policy = parse(&policy)?;
+    if let Some(time) = interval_s {
+        daemon.interval_s.send_replace(time);
+    }
     daemon.manager.lock().unwrap_or_else(PoisonError::into_inner).set_policy(policy);
     tracing::info!(policy = policy.name(), "another policy");
-    Ok(Json(policy.into()))
+    Ok(Json(answer(&daemon, policy)))
+}
+
+fn answer(daemon: &Daemon, policy: Policy) -> types::Policy {
+    let (p, threshold_pages) = match policy {
+        Policy::SmartAlloc(smart) => (Some(smart.p.get()), smart.threshold_pages),
+        Policy::Greedy | Policy::StaticAlloc | Policy::ReconfStatic => (None, None),
+    };
+    let interval_s = Some(*daemon.interval_s.borrow());
+    types::Policy { policy: policy.name().to_owned(), p, threshold_pages, interval_s }
+}
+
+/// Members of a policy that mean something to the one of this name.
+fn parameters(policy: &str) -> &'static [&'static str] {
+    if policy == Policy::NAMES[3] { &["p", "threshold_pages"] } else { &[] }
 }
 
 fn parse(asked: &types::Policy) -> Result<Policy, Error> {
     let name = asked.policy.as_str();
-    if name != Policy::NAMES[3] && (asked.p.is_some() || asked.threshold_pages.is_some()) {
+    if parameters(name).is_empty() && (asked.p.is_some() || asked.threshold_pages.is_some()) {
         return Err(Error::Input("p and threshold_pages are for the policy smart-alloc".into()));
     }
     Ok(match Policy::NAMES.iter().position(|&known| known == name) {
@@ -58,14 +103,4 @@ fn parse(asked: &types::Policy) -> Result<Policy, Error> {
             return Err(Error::Input(format!("there is no policy '{name}'; there are {names}")));
         }
     })
-}
-
-impl From<Policy> for types::Policy {
-    fn from(policy: Policy) -> Self {
-        let (p, threshold_pages) = match policy {
-            Policy::SmartAlloc(smart) => (Some(smart.p.get()), smart.threshold_pages),
-            Policy::Greedy | Policy::StaticAlloc | Policy::ReconfStatic => (None, None),
-        };
-        Self { policy: policy.name().to_owned(), p, threshold_pages }
-    }
 }

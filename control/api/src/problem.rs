@@ -1,12 +1,15 @@
 //! What went wrong, as problem+json.
 
 use axum::extract::rejection::{JsonRejection, QueryRejection};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use spillway_directory::Error as DirectoryError;
 use spillway_store::Error as StoreError;
 
 use crate::types::{PROBLEM_TYPE, Problem};
+
+/// How whoever gave no token could have.
+const BEARER: HeaderValue = HeaderValue::from_static("Bearer");
 
 /// Why a request was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -101,6 +104,11 @@ impl IntoResponse for Error {
             detail: self.to_string(),
         };
         let body = serde_json::to_string(&problem).unwrap_or_default();
-        (status, [(header::CONTENT_TYPE, PROBLEM_TYPE)], body).into_response()
+        let mut answer = (status, [(header::CONTENT_TYPE, PROBLEM_TYPE)], body).into_response();
+        if status == StatusCode::UNAUTHORIZED {
+            // RFC 6750, section 3.
+            answer.headers_mut().insert(header::WWW_AUTHENTICATE, BEARER);
+        }
+        answer
     }
 }

@@ -5,18 +5,21 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{Uri, header};
+use axum::http::{HeaderValue, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use spillway_directory::Directory;
+use spillway_history::History;
 use spillway_manager::Manager;
 use spillway_types::Limits;
+use tokio::sync::watch;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::problem::Error;
-use crate::{clients, daemon, policy, store, transfer};
+use crate::types::Dashboard;
+use crate::{clients, daemon, history, policy, store, transfer};
 
 /// Most bytes of a request's body, but for an import.
 const BODY_BYTES_MAX: usize = 64 << 10;
@@ -27,16 +30,24 @@ pub struct Daemon {
     pub directory: Arc<Directory>,
     /// Who sets the clients' targets.
     pub manager: Arc<Mutex<Manager>>,
+    /// Seconds between two looks at the clients.
+    pub interval_s: watch::Sender<u64>,
+    /// What happened lately.
+    pub history: Mutex<History>,
     /// Most bytes of the store.
     pub capacity_bytes: u64,
     /// What a client that is added may have, where nothing is said.
     pub limits: Limits,
     /// When the daemon started.
     pub started: Instant,
+    /// The same by the system's clock, milliseconds since 1970.
+    pub started_ms: u64,
     /// Whether its memory is locked.
     pub memory_locked: bool,
     /// Who keeps the store's memory.
     pub kept_by: &'static str,
+    /// Where the dashboard is.
+    pub dashboard: Dashboard,
     /// All metrics as text, and the media type of that.
     pub metrics: (Box<dyn Fn() -> String + Send + Sync>, &'static str),
 }
@@ -58,12 +69,15 @@ fn routes() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(daemon::version))
         .routes(routes!(daemon::health))
         .routes(routes!(daemon::metrics))
+        .routes(routes!(daemon::dashboard))
         .routes(routes!(store::status))
         .routes(routes!(clients::list, clients::add))
         .routes(routes!(clients::show, clients::remove))
         .routes(routes!(clients::target, clients::set_target))
         .routes(routes!(clients::thaw))
         .routes(routes!(policy::show, policy::set))
+        .routes(routes!(policy::kinds))
+        .routes(routes!(history::show))
         .routes(routes!(store::pools, store::create_pool))
         .routes(routes!(store::destroy_pool))
         .routes(routes!(store::blocks, store::create_block))
@@ -92,10 +106,25 @@ pub fn router(daemon: Arc<Daemon>, token: Option<Arc<str>>) -> Router {
         .route("/openapi.json", axum::routing::get(openapi))
         .fallback(|uri: Uri| async move { Error::NoPath(uri.path().to_owned()) })
         .with_state(daemon);
-    match token {
+    let router = match token {
         None => router,
         Some(token) => router.layer(middleware::from_fn_with_state(token, check_token)),
+    };
+    router.layer(middleware::map_response(guard))
+}
+
+/// Answers are data: no browser may keep them, take them for a page, or show them inside another's.
+async fn guard(mut answer: Response) -> Response {
+    let headers = answer.headers_mut();
+    for (name, value) in [
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
+        (header::REFERRER_POLICY, "no-referrer"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
     }
+    answer
 }
 
 async fn openapi() -> impl axum::response::IntoResponse {

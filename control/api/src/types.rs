@@ -85,6 +85,72 @@ pub struct Statistics {
     pub reserved_pages: u64,
 }
 
+/// What happened, sample by sample, oldest first: each array has a value for each sample.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct History {
+    /// When the daemon started, milliseconds since 1970. Samples are numbered anew by another run.
+    pub run_ms: u64,
+    /// Seconds between two samples, from now on.
+    pub interval_s: u64,
+    /// Most bytes of memory that the store may take.
+    pub capacity_bytes: u64,
+    /// Number of the last sample here; what was asked for when there is none.
+    pub last: u64,
+    /// Number of the newest sample that there is; 0 when there is none.
+    pub newest: u64,
+    /// When each was taken, milliseconds since 1970 by the clock as it was when the daemon started.
+    pub at_ms: Vec<u64>,
+    /// Milliseconds since the sample before; 0 for the first of a run.
+    pub elapsed_ms: Vec<u64>,
+    /// The store.
+    pub store: StoreHistory,
+    /// Clients. A name comes twice when a client was removed and another one of that name came.
+    pub clients: Vec<ClientHistory>,
+}
+
+/// The store, sample by sample.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct StoreHistory {
+    /// Pages that there are for clients as pages are packed then, those that they hold included.
+    pub total_pages: Vec<u64>,
+    /// Bytes that the store takes, index and what is set aside for block devices included.
+    pub memory_bytes: Vec<u64>,
+    /// Of these, bytes that are free or only set aside.
+    pub free_frame_bytes: Vec<u64>,
+    /// Bytes of pages in the disk tier.
+    pub disk_bytes: Vec<u64>,
+    /// Pages that are one word all over and take no memory.
+    pub same_filled_pages: Vec<u64>,
+    /// Pages that are packed.
+    pub compressed_pages: Vec<u64>,
+}
+
+/// A client, sample by sample, from the first that it is in to the last.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct ClientHistory {
+    /// Its name.
+    pub name: String,
+    /// The place of its first sample among those of the answer, from 0.
+    pub first: usize,
+    /// Pages held.
+    pub used_pages: Vec<u64>,
+    /// Pages that might be held; null is no limit.
+    pub target_pages: Vec<Option<u64>>,
+    /// Puts asked for since the sample before.
+    pub puts: Vec<u32>,
+    /// Of these, refused at the target.
+    pub refused_at_target: Vec<u32>,
+    /// Of these, refused because the store was full.
+    pub refused_node_full: Vec<u32>,
+    /// Gets since the sample before that found a value.
+    pub hits: Vec<u32>,
+    /// Gets since the sample before that found none.
+    pub misses: Vec<u32>,
+}
+
 /// By what a client is known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -172,6 +238,31 @@ pub struct Policy {
     /// store, and at least 64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threshold_pages: Option<u64>,
+    /// Seconds between two looks at the clients, 1 to 3600. Absent when it is set: it stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval_s: Option<u64>,
+}
+
+/// A policy that there is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct PolicyKind {
+    /// Its name.
+    pub policy: String,
+    /// Who gets the memory, in a few words.
+    pub summary: String,
+    /// What can be set of it beside the interval: members of a policy.
+    pub parameters: Vec<String>,
+}
+
+/// Where the dashboard is.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct Dashboard {
+    /// Address and port; null where the interface is not served over TCP.
+    pub address: Option<String>,
+    /// The file with the token that it asks for.
+    pub token_file: Option<String>,
 }
 
 /// What a client may hold now.

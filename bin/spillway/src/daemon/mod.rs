@@ -3,6 +3,7 @@
 mod api;
 mod body;
 mod client;
+mod dashboard;
 mod options;
 mod policy;
 mod pool;
@@ -14,6 +15,7 @@ mod terminal;
 mod top;
 
 pub use client::{Client, run as client};
+pub use dashboard::{Dashboard, run as dashboard};
 pub use policy::{Policy, run as policy};
 pub use pool::{Pool, run as pool};
 pub use serve::{Serve, run as serve};

@@ -48,6 +48,10 @@ struct Set {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     threshold: Option<u64>,
 
+    /// Seconds between two looks at the clients, 1 to 3600. Without it they stay as they are.
+    #[arg(long, value_name = "SECONDS")]
+    interval: Option<u64>,
+
     #[command(flatten)]
     daemon: Daemon,
 }
@@ -75,19 +79,21 @@ fn parse_percent(text: &str) -> Result<Percent, String> {
 pub fn run(options: &Policy) -> anyhow::Result<ExitCode> {
     let (daemon, policy) = match &options.action {
         Action::Show { daemon } => (daemon, Api::new(daemon)?.get(PATH)?),
-        Action::Set(Set { policy, p, threshold, daemon }) => {
+        Action::Set(Set { policy, p, threshold, interval, daemon }) => {
             let policy = policy.to_possible_value().map(|value| value.get_name().to_owned());
             let policy = types::Policy {
                 policy: policy.unwrap_or_default(),
                 p: p.map(Percent::get),
                 threshold_pages: threshold.map(|bytes| bytes / PAGE_BYTES as u64),
+                interval_s: *interval,
             };
             (daemon, Api::new(daemon)?.send::<types::Policy>(Method::PUT, PATH, &policy)?)
         }
     };
     let p = policy.p.map_or_else(String::new, |p| format!("{p} %"));
     let threshold = policy.threshold_pages.map_or_else(String::new, show::pages);
-    let row = [policy.policy.clone(), p, threshold];
-    show::answer(daemon.output, &policy, ["policy", "p", "threshold"], [row])?;
+    let interval = policy.interval_s.map_or_else(String::new, |time| format!("{time} s"));
+    let row = [policy.policy.clone(), p, threshold, interval];
+    show::answer(daemon.output, &policy, ["policy", "p", "threshold", "interval"], [row])?;
     Ok(ExitCode::SUCCESS)
 }

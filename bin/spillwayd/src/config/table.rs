@@ -1,5 +1,7 @@
 //! The table of all settings.
 
+use spillway_api::INTERVALS_S;
+
 use super::field::Field::{
     Address, Capacity, Count, Lock, OptionalCount, OptionalSize, Path, Percent, Policy, Size,
     Switch, Text, Texts, Users,
@@ -146,7 +148,7 @@ pub static LISTEN: [Setting<Listen>; 15] = [
         "api_tcp",
         r#""""#,
         Address(|l| &mut l.api_tcp),
-        "Address of the HTTP interface over TCP; needs `api_token_file`.",
+        "Address of the HTTP interface over TCP, and of the dashboard (dashboard.md); needs `api_token_file`.",
     ),
     fixed(
         "api_token_file",
@@ -201,7 +203,7 @@ pub static MEMORY: [Setting<Memory>; 4] = [
     live(
         "interval_s",
         "1",
-        Count(|m| &mut m.interval_s, 1, 3600),
+        Count(|m| &mut m.interval_s, *INTERVALS_S.start(), *INTERVALS_S.end()),
         "Seconds between two looks at the clients.",
     ),
 ];

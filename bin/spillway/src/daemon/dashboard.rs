@@ -1,0 +1,53 @@
+//! `spillway dashboard`: where to look.
+
+use std::fs;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+use spillway_api::types;
+
+use crate::cli::Output;
+use crate::daemon::api::{Api, segment};
+use crate::daemon::options::Daemon;
+use crate::daemon::show;
+use crate::refusal::Refusal;
+
+/// Prints the address of a daemon's dashboard, a page for a browser.
+///
+/// The token is part of it when you may read the daemon's file: whoever has the whole address has the daemon.
+/// Otherwise the page asks for it.
+#[derive(Debug, Args)]
+pub struct Dashboard {
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// What is printed as JSON.
+#[derive(Serialize)]
+struct Answer {
+    url: String,
+    with_token: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The daemon can't be reached, or has no page.
+pub fn run(options: &Dashboard) -> anyhow::Result<ExitCode> {
+    let found: types::Dashboard = Api::new(&options.daemon)?.get("/v1/dashboard")?;
+    let Some(address) = found.address else {
+        let line = "the daemon serves no dashboard: set listen.api_tcp = \"127.0.0.1:8430\" and \
+                    listen.api_token_file, a file with the output of openssl rand -hex 32";
+        return Err(Refusal::usage(line).into());
+    };
+    let token = found.token_file.and_then(|file| fs::read_to_string(file).ok());
+    let with_token = token.is_some();
+    let fragment = token.map_or_else(String::new, |it| format!("#token={}", segment(it.trim())));
+    let url = format!("http://{address}/{fragment}");
+    match options.daemon.output {
+        Output::Json => show::json(&Answer { url, with_token })?,
+        Output::Table => show::print(&format!("{url}\n"))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

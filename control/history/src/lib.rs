@@ -1,0 +1,197 @@
+//! What the store and its clients did lately: a sample at the end of each interval, the oldest given up for the
+//! newest.
+//!
+//! It reads no clock and does no I/O. A sample is numbered, from 1, so that whoever has seen some asks for those
+//! [after](History::after). Memory is bounded by [`Bounds`] whoever comes and goes: a client's past goes with the
+//! last sample that it is in.
+
+mod seen;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use seen::Seen;
+use spillway_types::{ClientId, Statistics};
+
+/// How much is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Most samples.
+    pub samples: usize,
+    /// Most samples times the clients in each.
+    pub client_samples: usize,
+}
+
+impl Default for Bounds {
+    /// An hour of 100 clients at an interval of a second, in some 17 MiB; with more clients less time.
+    fn default() -> Self {
+        Self { samples: 3600, client_samples: 3600 * 100 }
+    }
+}
+
+/// The store at the end of an interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreLevels {
+    /// Pages that there are for clients, those that they hold included.
+    pub total_pages: u64,
+    /// Bytes that the store takes.
+    pub memory_bytes: u64,
+    /// Of these, bytes that are free or only set aside.
+    pub free_frame_bytes: u64,
+    /// Bytes of pages in the disk tier.
+    pub disk_bytes: u64,
+    /// Pages that are one word all over.
+    pub same_filled_pages: u64,
+    /// Pages that are packed.
+    pub compressed_pages: u64,
+}
+
+/// A client as it is at the end of an interval.
+#[derive(Clone, Copy, Debug)]
+pub struct Client<'a> {
+    /// Its id in the store.
+    pub id: ClientId,
+    /// Its name.
+    pub name: &'a str,
+    /// Its counters.
+    pub statistics: Statistics,
+}
+
+/// A client at the end of an interval, and what it did in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientSample {
+    /// Its id in the store.
+    pub id: ClientId,
+    /// Pages that it held.
+    pub used_pages: u64,
+    /// Pages that it might hold; `u64::MAX` is no limit.
+    pub target_pages: u64,
+    /// Puts asked for.
+    pub puts: u32,
+    /// Puts refused at the target.
+    pub refused_at_target: u32,
+    /// Puts refused because the store was full.
+    pub refused_node_full: u32,
+    /// Gets that found a value.
+    pub hits: u32,
+    /// Gets that found none.
+    pub misses: u32,
+}
+
+/// One sample.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    at_ms: u64,
+    elapsed_ms: u64,
+    store: StoreLevels,
+    clients: usize,
+}
+
+/// A sample as it is read back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// Its number.
+    pub number: u64,
+    /// When it was taken, milliseconds since 1970.
+    pub at_ms: u64,
+    /// Milliseconds since the sample before; 0 for the first of all.
+    pub elapsed_ms: u64,
+    /// The store.
+    pub store: StoreLevels,
+    /// How many of the clients' samples are its own.
+    pub clients: usize,
+}
+
+/// The samples of the last while.
+#[derive(Debug)]
+pub struct History {
+    bounds: Bounds,
+    newest: u64,
+    entries: VecDeque<Entry>,
+    /// The clients of the oldest entry, then those of the next.
+    clients: VecDeque<ClientSample>,
+    seen: Seen,
+}
+
+impl History {
+    /// An empty one. Its memory is set aside now, and taken as it fills.
+    pub fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            newest: 0,
+            entries: VecDeque::with_capacity(bounds.samples),
+            clients: VecDeque::with_capacity(bounds.client_samples),
+            seen: Seen::default(),
+        }
+    }
+
+    /// The number of the newest sample; 0 when there is none.
+    pub const fn newest(&self) -> u64 {
+        self.newest
+    }
+
+    /// The number of the oldest sample that is kept; one above the newest when there is none.
+    pub fn oldest(&self) -> u64 {
+        self.newest + 1 - self.entries.len() as u64
+    }
+
+    /// The name of a client that is in a sample.
+    pub fn name(&self, id: ClientId) -> Option<&Arc<str>> {
+        self.seen.name(id)
+    }
+
+    /// Takes a sample at `at_ms`, milliseconds since 1970, and gives up as many of the oldest as that needs. Clients
+    /// beyond what is kept in all are left out.
+    pub fn record<'a>(
+        &mut self,
+        at_ms: u64,
+        store: StoreLevels,
+        clients: impl ExactSizeIterator<Item = Client<'a>>,
+    ) {
+        let count = clients.len().min(self.bounds.client_samples);
+        let elapsed_ms = self.entries.back().map_or(0, |last| at_ms.saturating_sub(last.at_ms));
+        while self.entries.len() >= self.bounds.samples.max(1)
+            || self.clients.len() + count > self.bounds.client_samples
+        {
+            self.forget_oldest();
+        }
+        let first = self.newest == 0;
+        self.newest += 1;
+        self.entries.push_back(Entry { at_ms, elapsed_ms, store, clients: count });
+        for client in clients.take(count) {
+            self.clients.push_back(self.seen.sample(&client, self.newest, first));
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        let number = self.oldest();
+        let Some(entry) = self.entries.pop_front() else { return };
+        for sample in self.clients.drain(..entry.clients) {
+            self.seen.forget(sample.id, number);
+        }
+    }
+
+    /// The samples after number `since`, oldest first, and the clients of all of these one after the other. At
+    /// least one sample if there is one, and no further one once there are `client_samples_max` of clients.
+    pub fn after(
+        &self,
+        since: u64,
+        client_samples_max: usize,
+    ) -> (Vec<Sample>, impl Iterator<Item = &ClientSample>) {
+        let oldest = self.oldest();
+        let skipped = since.saturating_add(1).saturating_sub(oldest);
+        let skipped = skipped.min(self.entries.len() as u64) as usize;
+        let begin: usize = self.entries.range(..skipped).map(|entry| entry.clients).sum();
+        let mut end = begin;
+        let mut samples = Vec::new();
+        for (number, entry) in (oldest + skipped as u64..).zip(self.entries.range(skipped..)) {
+            if !samples.is_empty() && end - begin + entry.clients > client_samples_max {
+                break;
+            }
+            end += entry.clients;
+            let Entry { at_ms, elapsed_ms, store, clients } = *entry;
+            samples.push(Sample { number, at_ms, elapsed_ms, store, clients });
+        }
+        (samples, self.clients.range(begin..end))
+    }
+}

@@ -1,0 +1,163 @@
+// The page: follows the daemon's samples and shows them.
+
+import { Lost, NoToken, get, takeTokenFromAddress, token } from "./api.js";
+import { clock } from "./format.js";
+import { Board } from "./board.js";
+import { PolicyForm } from "./policy.js";
+import { Series } from "./series.js";
+
+/** Between two looks at what changes rarely: caps, pools, devices, the policy. */
+const DETAILS_MS = 5000;
+/** The same when there is a client of which only samples are known. */
+const LEAST_MS = 900;
+/** Samples are asked for at least so often, so that a daemon that has gone is seen. */
+const LOOK_MS = 5000;
+const RETRY_MS = [1000, 2000, 4000, 8000, 15_000, 30_000];
+const THEMES = ["auto", "light", "dark"];
+
+const at = (id) => document.getElementById(id);
+const series = new Series();
+const board = new Board(series);
+const policy = new PolicyForm((error) => failed(error));
+let timer = 0;
+let failures = 0;
+let detailed_ms = -Infinity;
+let busy = false;
+
+function state(kind, text) {
+  const shown = at("state");
+  if (shown.dataset.kind === kind && shown.lastElementChild.textContent === text) return;
+  shown.dataset.kind = kind;
+  shown.lastElementChild.textContent = text;
+}
+
+function showState() {
+  if (failures) state("lost", "Connection lost");
+  else if (board.paused) state("paused", `Paused at ${clock(board.to_ms)}`);
+  else state("live", `Live, every ${series.interval_s} s`);
+}
+
+function later(time_ms) {
+  clearTimeout(timer);
+  timer = setTimeout(follow, time_ms);
+}
+
+/** Asks for what is new, shows it, and comes again. */
+async function follow() {
+  if (busy) return;
+  busy = true;
+  clearTimeout(timer);
+  try {
+    await sample();
+    const age_ms = performance.now() - detailed_ms;
+    if (age_ms >= DETAILS_MS || (age_ms >= LEAST_MS && board.hasStrangers())) await details();
+    connected();
+    later(Math.min(series.interval_s * 1000, LOOK_MS));
+  } catch (error) {
+    failed(error);
+  } finally {
+    busy = false;
+  }
+}
+
+async function sample() {
+  let more = true;
+  while (more) {
+    const since = series.last;
+    const answer = await get(`/v1/history?since=${since}`);
+    // Another run of the daemon numbers anew: all of it is asked for once more.
+    more = !series.add(answer) || (answer.last < answer.newest && answer.last > since);
+    if (series.last === 0) detailed_ms = -Infinity;
+  }
+}
+
+async function details() {
+  const [clients, pools, blocks] = await Promise.all(["/v1/clients", "/v1/pools", "/v1/blocks"].map(get));
+  board.details({ clients, pools, blocks });
+  await policy.refresh();
+  detailed_ms = performance.now();
+}
+
+function connected() {
+  failures = 0;
+  at("lost").hidden = true;
+  document.body.classList.remove("stale");
+  at("enter").hidden = true;
+  at("board").hidden = false;
+  at("controls").hidden = false;
+  showState();
+  board.draw();
+}
+
+function failed(error) {
+  if (error instanceof NoToken) return askForToken(token.get() !== null);
+  if (!(error instanceof Lost)) console.error(error);
+  lost();
+}
+
+/** Says that the daemon is away, and when it is tried again. */
+function lost() {
+  const wait_ms = RETRY_MS[Math.min(failures, RETRY_MS.length - 1)];
+  failures += 1;
+  document.body.classList.add("stale");
+  const data = series.newest_ms ? ` This is as of ${clock(series.newest_ms)}.` : "";
+  const line = `Connection lost.${data}`;
+  if (at("lost-line").textContent !== line || at("lost").hidden) at("lost-line").textContent = line;
+  at("lost").hidden = false;
+  showState();
+  countDown(performance.now() + wait_ms);
+}
+
+function countDown(end) {
+  const left_s = Math.ceil((end - performance.now()) / 1000);
+  at("lost-next").textContent = left_s > 0 ? `Next try in ${left_s} s.` : "Trying …";
+  clearTimeout(timer);
+  timer = left_s > 0 ? setTimeout(() => countDown(end), 250) : setTimeout(follow, 0);
+}
+
+function askForToken(wrong) {
+  clearTimeout(timer);
+  token.forget();
+  at("lost").hidden = true;
+  at("board").hidden = true;
+  at("controls").hidden = true;
+  at("enter").hidden = false;
+  at("token-error").textContent = wrong ? "That is not the daemon's token." : "";
+  state("waiting", "Waiting for a token");
+  at("token").value = "";
+  at("token").focus();
+}
+
+function theme(choice) {
+  document.documentElement.dataset.theme = choice;
+  at("theme").lastElementChild.textContent = choice;
+  localStorage.setItem("spillway-theme", choice);
+}
+
+at("enter").addEventListener("submit", (event) => {
+  event.preventDefault();
+  token.set(at("token").value.trim());
+  follow();
+});
+at("again").addEventListener("click", () => follow());
+at("range").addEventListener("change", (event) => {
+  board.range_ms = 1000 * Number(event.target.value);
+  board.draw();
+});
+at("pause").addEventListener("click", () => {
+  board.pause(!board.paused);
+  at("pause").setAttribute("aria-pressed", String(board.paused));
+  showState();
+});
+at("theme").addEventListener("click", () => {
+  theme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length]);
+});
+addEventListener("hashchange", () => takeTokenFromAddress() && follow());
+// A tab that nobody saw may have slept.
+document.addEventListener("visibilitychange", () => !document.hidden && token.get() && follow());
+
+const chosen = localStorage.getItem("spillway-theme");
+theme(THEMES.includes(chosen) ? chosen : "auto");
+takeTokenFromAddress();
+if (token.get()) follow();
+else askForToken(false);

@@ -1,0 +1,285 @@
+// What is on the page once the daemon answers: figures, charts, tables.
+
+import { Chart } from "./chart.js";
+import { byteTicks, bytes, clock, count, countTicks, limit, pages, percent, rate, shortNames, PAGE_BYTES } from "./format.js";
+import { Legend, swatch, write } from "./legend.js";
+import { firstAfter } from "./series.js";
+import { Table } from "./tables.js";
+
+/** Clients that have a line: as many as there are looks. */
+const LINES_MAX = 8;
+/** Rows of a table beside a chart, and of a table of clients, pools or devices. */
+const TIMES_MAX = 12;
+const ROWS_MAX = 200;
+
+const at = (id) => document.getElementById(id);
+const scaled = (values) => values.map((value) => (value === null ? null : value * PAGE_BYTES));
+
+export class Board {
+  range_ms = 60_000;
+  paused = false;
+  to_ms = 0;
+  #cursor_ms = null;
+  #looks = new Map();
+  #known = { clients: [], pools: [], blocks: [] };
+  #charts = [];
+
+  constructor(series) {
+    this.series = series;
+    this.#charts = [
+      this.#chart("memory", "Memory of each client", bytes, byteTicks, () => this.#memory()),
+      this.#chart("refusals", "Refused puts", rate, countTicks, () => this.#refusals()),
+      this.#chart("gets", "Gets", rate, countTicks, () => this.#gets()),
+    ];
+    const table = (id, caption) => new Table(at(id).querySelector("table"), caption);
+    this.tables = { clients: table("clients", "Clients"), pools: table("pools", "Pools"), blocks: table("blocks", "Block devices") };
+  }
+
+  #chart(id, title, format, ticks, groups) {
+    const figure = at(id);
+    const legend = new Legend(figure.querySelector(".legend"), () => this.draw());
+    const point = (time) => {
+      if (this.#cursor_ms === time) return;
+      this.#cursor_ms = time;
+      this.draw();
+    };
+    const part = { legend, groups, format, table: new Table(figure.querySelector("table"), title), details: figure.querySelector("details") };
+    part.chart = new Chart(figure, { format, ticks, point, read: (place) => this.#read(part, place) });
+    part.details.addEventListener("toggle", () => this.draw());
+    return part;
+  }
+
+  details(known) {
+    this.#known = known;
+  }
+
+  /** Whether there are clients now of which no details are known. */
+  hasStrangers() {
+    const known = new Set(this.#known.clients.map((client) => client.name));
+    const there = ([name, client]) => client.used_pages.at(-1) !== null && !known.has(name);
+    return [...this.series.clients].some(there);
+  }
+
+  /** Holds what is shown, or goes on with what is there by now. */
+  pause(paused) {
+    this.paused = paused;
+    this.draw();
+  }
+
+  draw() {
+    const { series } = this;
+    if (!this.paused || !this.to_ms) this.to_ms = series.newest_ms;
+    const from_ms = this.to_ms - this.range_ms;
+    const [begin, end] = series.within(from_ms, this.to_ms);
+    if (this.#cursor_ms !== null && this.#cursor_ms < from_ms) this.#cursor_ms = null;
+    const found = this.#cursor_ms === null ? -1 : firstAfter(series.at_ms, this.#cursor_ms) - 1;
+    this.view = { times: series.at_ms, from_ms, to_ms: this.to_ms, begin, end, at: found < begin ? -1 : found };
+    this.now = this.view.at < 0 ? end - 1 : this.view.at;
+    this.#giveLooks();
+    for (const part of this.#charts) this.#drawChart(part);
+    at("empty").hidden = series.clients.size > 0 || this.#known.clients.length > 0 || series.newest_ms === 0;
+    this.#figures(end - 1);
+    this.#clients(end - 1);
+    this.#pools();
+  }
+
+  /** Clients with a line keep its look; the others get one by what they hold, when it is free. */
+  #giveLooks() {
+    const { begin, end } = this.view;
+    const there = (name) => this.series.clients.get(name)?.used_pages.slice(begin, end).some((used) => used !== null);
+    for (const name of this.#looks.keys()) if (!there(name)) this.#looks.delete(name);
+    const free = [...Array(LINES_MAX).keys()].filter((look) => ![...this.#looks.values()].includes(look));
+    if (free.length) {
+      const most = (name) => Math.max(0, ...this.series.clients.get(name).used_pages.slice(begin, end));
+      const waiting = [...this.series.clients.keys()].filter((name) => !this.#looks.has(name) && there(name));
+      const sizes = new Map(waiting.map((name) => [name, most(name)]));
+      waiting.sort((a, b) => (waiting.length > free.length && sizes.get(b) - sizes.get(a)) || (a < b ? -1 : 1));
+      for (const name of waiting.slice(0, free.length)) this.#looks.set(name, free.shift());
+    }
+    const others = this.series.clients.size - this.#looks.size;
+    write(at("more"), others > 0 ? `${others} more without a line.` : "");
+    this.short = shortNames([...this.series.clients.keys()]);
+  }
+
+  #memory() {
+    const { now } = this;
+    const names = [...this.#looks.keys()].sort();
+    const groups = names.map((name) => {
+      const client = this.series.clients.get(name);
+      const [look, label] = [this.#looks.get(name), this.short.get(name)];
+      const [used, target] = [client.used_pages[now] ?? null, client.target_pages[now] ?? null];
+      return {
+        id: name,
+        label,
+        title: name,
+        look: { look },
+        values: [
+          { label: "used", text: used === null ? "–" : pages(used) },
+          { label: "target", text: target === null ? "–" : target === Infinity ? "none" : pages(target) },
+        ],
+        lines: [
+          { look, label, values: scaled(client.used_pages), name: `${label} used` },
+          { look, dashed: true, values: scaled(client.target_pages), name: `${label} target` },
+        ],
+      };
+    });
+    const total = scaled(this.series.store.total_pages);
+    const room = { id: "", label: "Room for all", title: "What there is for clients, as pages are packed now", look: { limit: true } };
+    room.values = [{ label: "", text: total[now] === undefined ? "–" : bytes(total[now]) }];
+    room.lines = [{ limit: true, label: "room", values: total, name: "Room for all" }];
+    return [...groups, room];
+  }
+
+  #lines(kinds) {
+    return kinds.map(({ id, label, look, dashed }) => {
+      const values = this.series.rates(this.series.totals, id);
+      const line = { look, dashed, marked: true, label, values, name: label };
+      const text = values[this.now] === undefined ? "–" : rate(values[this.now]);
+      return { id, label, look: line, values: [{ label: "", text }], lines: [line] };
+    });
+  }
+
+  #refusals() {
+    return this.#lines([
+      { id: "refused_at_target", label: "At target", look: 1 },
+      { id: "refused_node_full", label: "Store full", look: 5, dashed: true },
+    ]);
+  }
+
+  #gets() {
+    return this.#lines([
+      { id: "hits", label: "Hits", look: 2 },
+      { id: "misses", label: "Misses", look: 3, dashed: true },
+    ]);
+  }
+
+  #drawChart(part) {
+    const groups = part.groups();
+    part.shown = groups.filter((group) => !part.legend.hidden.has(group.id)).flatMap((group) => group.lines);
+    part.legend.show(groups);
+    part.chart.draw({ ...this.view, lines: part.shown, labels: part.shown.length > 0 });
+    if (part.details.open) this.#times(part);
+  }
+
+  #read(part, place) {
+    const time = this.view.times[place];
+    if (time === undefined) return "no samples yet";
+    const values = part.shown.filter(({ values }) => Number.isFinite(values[place]));
+    return [clock(time), ...values.map(({ name, values: all }) => `${name} ${part.format(all[place])}`)].join(", ");
+  }
+
+  /** The chart's values as a table, the newest first. */
+  #times(part) {
+    const { times, begin, end } = this.view;
+    const step = Math.max(1, Math.ceil((end - begin) / TIMES_MAX));
+    const rows = [];
+    for (let place = end - 1; place >= begin; place -= step) {
+      const cells = part.shown.map(({ values }) => (Number.isFinite(values[place]) ? part.format(values[place]) : "–"));
+      rows.push({ id: (end - 1 - place) / step, cells: [clock(times[place]), ...cells] });
+    }
+    part.table.show(["Time", ...part.shown.map(({ name }) => name)], rows);
+  }
+
+  #figures(last) {
+    const { series } = this;
+    const { store, totals, capacity_bytes } = series;
+    if (last < 0) return;
+    const [memory, spare] = [store.memory_bytes[last], store.free_frame_bytes[last]];
+    const taken = Math.max(0, memory - spare);
+    write(at("taken"), bytes(taken));
+    write(at("taken-of"), `of ${bytes(capacity_bytes)}, ${percent(taken, capacity_bytes)}`);
+    const names = [...series.clients.values()].filter((client) => client.used_pages[last] !== null).length;
+    write(at("held"), pages(totals.used_pages[last]));
+    write(at("held-by"), `in ${names} ${names === 1 ? "client" : "clients"}, room for ${pages(store.total_pages[last])}`);
+    const [at_target, full] = ["refused_at_target", "refused_node_full"].map((name) => series.rate(totals, name, last));
+    write(at("refused"), rate(at_target + full));
+    write(at("refused-of"), `of ${rate(series.rate(totals, "puts", last))} puts`);
+    const [hits, misses] = ["hits", "misses"].map((name) => this.#sum(totals[name]));
+    write(at("hit"), percent(hits, hits + misses));
+    write(at("hit-of"), `of ${count(hits + misses)} in ${this.#rangeName()}`);
+    this.#tiers(last, taken, spare);
+  }
+
+  #sum(values) {
+    return values.slice(this.view.begin, this.view.end).reduce((sum, value) => sum + value, 0);
+  }
+
+  #rangeName() {
+    return this.range_ms >= 3_600_000 ? "1 h" : `${this.range_ms / 60_000} min`;
+  }
+
+  #tiers(last, taken, spare) {
+    const { store, capacity_bytes } = this.series;
+    const share = (part) => `${capacity_bytes ? Math.min(100, (100 * part) / capacity_bytes) : 0}%`;
+    const [first, second] = at("tiers").querySelectorAll(".bar span");
+    first.style.width = share(taken);
+    second.style.width = share(spare);
+    const [packed, same] = [store.compressed_pages[last], store.same_filled_pages[last]];
+    const rows = [
+      ["Memory in use", bytes(taken), `of ${bytes(capacity_bytes)}`],
+      ["Free or set aside", bytes(spare), "ready for the next put"],
+      ["Compressed", pages(packed), `${count(packed)} pages, at full size`],
+      ["Same-filled", pages(same), `${count(same)} pages that take nothing`],
+      ["Disk", bytes(store.disk_bytes[last]), `${count(store.disk_bytes[last] / PAGE_BYTES)} pages`],
+    ];
+    const list = at("tiers").querySelector("dl");
+    if (!list.childElementCount) {
+      list.append(...rows.flatMap(() => ["dt", "dd", "dd"].map((tag) => document.createElement(tag))));
+    }
+    rows.flat().forEach((text, place) => write(list.children[place], text));
+  }
+
+  #clients(last) {
+    const known = new Map(this.#known.clients.map((client) => [client.name, client]));
+    const names = [...this.series.clients.keys()].filter((name) => this.series.clients.get(name).used_pages[last] !== null);
+    const used = (name) => this.series.clients.get(name).used_pages[last];
+    if (names.length > ROWS_MAX) names.sort((a, b) => used(b) - used(a));
+    const rows = names.slice(0, ROWS_MAX).sort().map((name) => this.#client(name, known.get(name), last));
+    const heads = ["Name", "Used", "Target", "Cap", "Debt", "Puts", "Refused", `Hits, ${this.#rangeName()}`];
+    this.tables.clients.show(heads, rows);
+    const left = names.length - rows.length;
+    const note = left ? `${left} more, which hold no more than these; spillway stat has them all.` : rows.length ? "" : "None yet.";
+    write(at("clients").querySelector("p"), note);
+  }
+
+  #client(name, known, last) {
+    const { series } = this;
+    const client = series.clients.get(name);
+    const [used, target] = [client.used_pages[last], client.target_pages[last]];
+    const look = this.#looks.get(name);
+    const refused = series.rate(client, "refused_at_target", last) + series.rate(client, "refused_node_full", last);
+    const [hits, misses] = [this.#sum(client.hits), this.#sum(client.misses)];
+    return {
+      id: name,
+      title: name,
+      mark: look === undefined ? undefined : { key: String(look), make: () => swatch({ look }) },
+      cells: [
+        name,
+        pages(used),
+        target === Infinity ? "no limit" : pages(target),
+        known ? limit(known.cap_pages) : "–",
+        pages(Math.max(0, used - target)),
+        rate(series.rate(client, "puts", last)),
+        rate(refused),
+        percent(hits, hits + misses),
+      ],
+    };
+  }
+
+  #pools() {
+    const { pools, blocks } = this.#known;
+    const kind = (pool) => (pool.block ? `block device ${pool.block}` : `${pool.lifetime}${pool.uuid ? ", shared" : ""}`);
+    const poolRows = pools.slice(0, ROWS_MAX).map((pool) => ({
+      id: `${pool.number} ${pool.client}`,
+      cells: [String(pool.number), pool.client, kind(pool), pages(pool.pages), pages(pool.reserved_pages)],
+    }));
+    this.tables.pools.show(["Pool", "Client", "Kind", "Holds", "Set aside"], poolRows);
+    write(at("pools").querySelector("p"), pools.length ? "" : "None yet.");
+    const blockRows = blocks.slice(0, ROWS_MAX).map((block) => ({
+      id: block.name,
+      cells: [block.name, block.client, bytes(block.bytes), `${block.block_bytes} B`, String(block.opened)],
+    }));
+    this.tables.blocks.show(["Device", "Client", "Size", "Block", "Open"], blockRows);
+    write(at("blocks").querySelector("p"), blocks.length ? "" : "None. spillway pool create --client NAME --block 1G --name DEVICE makes one.");
+  }
+}

@@ -1,0 +1,72 @@
+// Numbers as people read them, with their units, and where an axis has its lines.
+
+export const PAGE_BYTES = 4096;
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+/** Three digits that count. */
+function short(number) {
+  if (number === 0) return "0";
+  const digits = number >= 100 ? 0 : number >= 10 ? 1 : 2;
+  return number.toFixed(digits).replace(/\.0+$|(\.\d*[1-9])0+$/, "$1");
+}
+
+/** Bytes in the unit that leaves a number below 1024; 0 in MiB, what most are. */
+export function bytes(count) {
+  if (!count) return "0 MiB";
+  let unit = 0;
+  let number = count;
+  while (Number(short(number)) >= 1024 && unit < UNITS.length - 1) {
+    number /= 1024;
+    unit += 1;
+  }
+  return `${short(number)} ${UNITS[unit]}`;
+}
+
+export const pages = (count) => bytes(count * PAGE_BYTES);
+
+/** A limit of pages; null is none. */
+export const limit = (count) => (count === null ? "no limit" : pages(count));
+
+/** A count, with k, M or G where it is long. */
+export function count(number) {
+  for (const [size, letter] of [[1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
+    if (number >= size) return `${short(number / (letter === "k" ? 1e3 : size))} ${letter}`;
+  }
+  return number >= 1000 ? Math.round(number).toString() : short(number);
+}
+
+export const rate = (number) => `${count(number)}/s`;
+
+export const percent = (part, whole) => (whole > 0 ? `${short((100 * part) / whole)} %` : "–");
+
+const two = (number) => String(number).padStart(2, "0");
+
+/** The time of day, with seconds unless `coarse`. */
+export function clock(at_ms, coarse = false) {
+  const time = new Date(at_ms);
+  const text = `${two(time.getHours())}:${two(time.getMinutes())}`;
+  return coarse ? text : `${text}:${two(time.getSeconds())}`;
+}
+
+/** Lines of an axis from 0 to at least `most`: some four, at a multiple of `steps` of a power of `base`. */
+function ticks(most, base, steps) {
+  const rough = Math.max(most, 1) / 4;
+  let power = 1;
+  while (power * base <= rough) power *= base;
+  const step = steps.map((factor) => factor * power).find((size) => size >= rough) ?? power * base;
+  const lines = [];
+  for (let at = 0; lines.length < 2 || lines.at(-1) < most; at += step) lines.push(at);
+  return lines;
+}
+
+export const byteTicks = (most) => ticks(Math.max(most, 1 << 20), 1024, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]);
+export const countTicks = (most) => ticks(most, 10, [1, 2, 5]);
+
+/** Names that are told apart by what stands after their last colon are as short as that. */
+export function shortNames(names) {
+  const tails = names.map((name) => name.slice(name.lastIndexOf(":") + 1));
+  const times = new Map();
+  for (const tail of tails) times.set(tail, (times.get(tail) ?? 0) + 1);
+  const shorter = (name, tail) => (tail && times.get(tail) === 1 ? tail : name);
+  return new Map(names.map((name, at) => [name, shorter(name, tails[at])]));
+}

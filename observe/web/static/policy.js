@@ -1,0 +1,100 @@
+// The form that chooses who gets the memory. What is wrong is said in the daemon's own words.
+
+import { Refused, get, put } from "./api.js";
+import { PAGE_BYTES, pages } from "./format.js";
+import { write } from "./legend.js";
+
+const MIB_PAGES = (1 << 20) / PAGE_BYTES;
+const FIELDS = { p: "policy-p", threshold_pages: "policy-threshold", interval_s: "policy-interval" };
+
+const at = (id) => document.getElementById(id);
+
+/** A number if it is one; else the text, of which the daemon says what it thinks. */
+function number(text, scale = 1) {
+  const value = Number(text.replace(",", "."));
+  return Number.isFinite(value) ? value * scale : text;
+}
+
+/** A policy in words. */
+export function inWords({ policy, p, threshold_pages, interval_s }) {
+  const parts = [policy];
+  if (p !== undefined) parts.push(`P ${p} %`);
+  if (threshold_pages !== undefined) parts.push(`threshold ${pages(threshold_pages)}`);
+  parts.push(`every ${interval_s} s`);
+  return parts.join(", ");
+}
+
+export class PolicyForm {
+  #kinds = [];
+  #form = at("policy");
+  /** Whether the user has changed something that the daemon does not know yet. */
+  #touched = false;
+
+  /** `failed` is told what was not the daemon's no. */
+  constructor(failed) {
+    this.failed = failed;
+    this.#form.addEventListener("input", () => {
+      this.#touched = true;
+      this.#fit();
+    });
+    this.#form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#send();
+    });
+  }
+
+  /** Shows the daemon's policy. What the user is about to set stays. */
+  async refresh() {
+    if (this.#kinds.length === 0) this.#offer(await get("/v1/policies"));
+    this.#show(await get("/v1/policy"));
+  }
+
+  #offer(kinds) {
+    this.#kinds = kinds;
+    const options = kinds.map(({ policy }) => Object.assign(document.createElement("option"), { value: policy, textContent: policy }));
+    at("policy-name").replaceChildren(...options);
+  }
+
+  #show(policy) {
+    write(at("policy-now"), `Now: ${inWords(policy)}`);
+    if (this.#touched) return;
+    at("policy-name").value = policy.policy;
+    at("policy-p").value = policy.p ?? "";
+    at("policy-threshold").value = policy.threshold_pages === undefined ? "" : policy.threshold_pages / MIB_PAGES;
+    at("policy-interval").value = policy.interval_s;
+    this.#fit();
+  }
+
+  /** Only what means something to the policy can be filled in. */
+  #fit() {
+    const kind = this.#kinds.find(({ policy }) => policy === at("policy-name").value);
+    write(at("policy-summary"), kind?.summary ?? "");
+    for (const name of ["p", "threshold_pages"]) at(FIELDS[name]).disabled = !kind?.parameters.includes(name);
+  }
+
+  #asked() {
+    const given = (id) => (at(id).disabled ? "" : at(id).value.trim());
+    const asked = { policy: at("policy-name").value };
+    if (given(FIELDS.p)) asked.p = number(given(FIELDS.p));
+    if (given(FIELDS.threshold_pages)) {
+      const scaled = number(given(FIELDS.threshold_pages), MIB_PAGES);
+      asked.threshold_pages = typeof scaled === "number" ? Math.round(scaled) : scaled;
+    }
+    if (given(FIELDS.interval_s)) asked.interval_s = number(given(FIELDS.interval_s));
+    return asked;
+  }
+
+  async #send() {
+    at("policy-said").textContent = "";
+    at("policy-error").textContent = "";
+    try {
+      const policy = await put("/v1/policy", this.#asked());
+      this.#touched = false;
+      this.#show(policy);
+      at("policy-said").textContent = `Set: ${inWords(policy)}`;
+    } catch (error) {
+      if (error instanceof Refused) at("policy-error").textContent = error.message;
+      else this.failed(error);
+    }
+  }
+}

@@ -1,0 +1,146 @@
+// What the daemon said of each sample, put together: one array a figure, all as long as the times.
+
+/** Most samples that are kept. */
+const SAMPLES_MAX = 3600;
+const STORE = ["total_pages", "memory_bytes", "free_frame_bytes", "disk_bytes", "same_filled_pages", "compressed_pages"];
+const COUNTS = ["puts", "refused_at_target", "refused_node_full", "hits", "misses"];
+const CLIENT = ["used_pages", "target_pages", ...COUNTS];
+
+const TOTALS = ["used_pages", ...COUNTS];
+
+const columns = (names, length) => Object.fromEntries(names.map((name) => [name, Array(length).fill(null)]));
+
+export class Series {
+  constructor() {
+    this.clear(null);
+  }
+
+  clear(run_ms) {
+    this.run_ms = run_ms;
+    this.last = 0;
+    this.at_ms = [];
+    this.elapsed_ms = [];
+    this.store = columns(STORE, 0);
+    /** By name; null where a client was not there. A target without a limit is Infinity. */
+    this.clients = new Map();
+    this.totals = columns(TOTALS, 0);
+    this.capacity_bytes = 0;
+    this.interval_s = 1;
+  }
+
+  /** Takes an answer of /v1/history. False when it is another run's: it is to be asked for from the start. */
+  add(answer) {
+    if (this.run_ms !== answer.run_ms) {
+      const fresh = this.run_ms === null;
+      this.clear(answer.run_ms);
+      if (!fresh) return false;
+    }
+    this.capacity_bytes = answer.capacity_bytes;
+    this.interval_s = answer.interval_s;
+    this.last = answer.last;
+    const before = this.at_ms.length;
+    this.at_ms.push(...answer.at_ms);
+    this.elapsed_ms.push(...answer.elapsed_ms);
+    for (const name of STORE) this.store[name].push(...answer.store[name]);
+    for (const name of TOTALS) this.totals[name].push(...answer.at_ms.map(() => 0));
+    for (const client of answer.clients) this.#addClient(client, before);
+    this.#level();
+    return true;
+  }
+
+  #addClient(client, before) {
+    if (!this.clients.has(client.name)) this.clients.set(client.name, columns(CLIENT, before));
+    const known = this.clients.get(client.name);
+    for (const name of CLIENT) {
+      const column = known[name];
+      while (column.length < before + client.first) column.push(null);
+      const values = name === "target_pages" ? client[name].map((it) => it ?? Infinity) : client[name];
+      column.push(...values);
+      const total = this.totals[name];
+      if (total) values.forEach((value, at) => (total[before + client.first + at] += value));
+    }
+  }
+
+  /** Makes all columns as long as the times, and gives up what is too old, with the clients that were only there. */
+  #level() {
+    const length = this.at_ms.length;
+    const old = Math.max(0, length - SAMPLES_MAX);
+    for (const column of [this.at_ms, this.elapsed_ms, ...Object.values(this.store), ...Object.values(this.totals)]) {
+      column.splice(0, old);
+    }
+    for (const [name, client] of this.clients) {
+      for (const column of Object.values(client)) {
+        while (column.length < length) column.push(null);
+        column.splice(0, old);
+      }
+      if (old && client.used_pages.every((used) => used === null)) this.clients.delete(name);
+    }
+  }
+
+  get newest_ms() {
+    return this.at_ms.at(-1) ?? 0;
+  }
+
+  /** The places of samples from one time to another, end excluded. */
+  within(from_ms, to_ms) {
+    return [firstAfter(this.at_ms, from_ms - 1), firstAfter(this.at_ms, to_ms)];
+  }
+
+  /** Counts of a client, or of all, per second; null where it was not there. */
+  rates(of, name) {
+    return of[name].map((value, at) => (value === null ? null : this.#perSecond(value, at)));
+  }
+
+  /** A count at one place, per second. */
+  rate(of, name, at) {
+    return this.#perSecond(of[name][at] ?? 0, at);
+  }
+
+  #perSecond(value, at) {
+    return this.elapsed_ms[at] > 0 ? (value * 1000) / this.elapsed_ms[at] : 0;
+  }
+}
+
+/** The first place whose time is later. */
+export function firstAfter(times, time) {
+  let [low, high] = [0, times.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (times[middle] <= time) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/** The place whose time is nearest, of those from `begin` to `end`; -1 when there are none. */
+export function nearest(times, time, begin, end) {
+  if (begin >= end) return -1;
+  const after = Math.min(Math.max(firstAfter(times, time), begin), end - 1);
+  const before = Math.max(after - 1, begin);
+  return time - times[before] <= times[after] - time ? before : after;
+}
+
+/** Places to draw: all, or the lowest and highest of each of `buckets` stretches when there are too many. */
+export function thin(values, begin, end, buckets) {
+  const size = Math.ceil((end - begin) / buckets);
+  const places = [];
+  for (let start = begin; start < end; start += size) {
+    const stop = Math.min(start + size, end);
+    if (size <= 2) {
+      for (let at = start; at < stop; at += 1) places.push(at);
+      continue;
+    }
+    let [low, high, gap] = [-1, -1, -1];
+    for (let at = start; at < stop; at += 1) {
+      if (!Number.isFinite(values[at])) {
+        gap = at;
+        continue;
+      }
+      if (low < 0 || values[at] < values[low]) low = at;
+      if (high < 0 || values[at] > values[high]) high = at;
+    }
+    const found = [...new Set([low, high, gap])].filter((at) => at >= 0);
+    places.push(...found.sort((a, b) => a - b));
+  }
+  return places;
+}

@@ -1,0 +1,60 @@
+// Tables whose rows stay the same elements while their values change. Text is only ever set as text.
+
+import { write } from "./legend.js";
+
+export class Table {
+  #table;
+  #head;
+  #body;
+  #rows = new Map();
+
+  constructor(table, caption) {
+    this.#table = table;
+    this.#head = table.createTHead().insertRow();
+    this.#body = table.createTBody();
+    const said = table.createCaption();
+    said.className = "unseen";
+    said.textContent = caption;
+  }
+
+  /**
+   * `rows` have an `id`, `cells` of text, of which the first is the row's head, maybe a `title`, and maybe a `mark`,
+   * which stands before the head. Without rows there is no table.
+   */
+  show(heads, rows) {
+    this.#table.hidden = rows.length === 0;
+    this.#cells(this.#head, heads, (at) => Object.assign(document.createElement("th"), { scope: "col", className: at ? "" : "first" }));
+    const ids = new Set(rows.map((row) => row.id));
+    for (const [id, row] of this.#rows) {
+      if (ids.has(id)) continue;
+      row.remove();
+      this.#rows.delete(id);
+    }
+    rows.forEach(({ id, cells, mark, title }, at) => {
+      if (!this.#rows.has(id)) this.#rows.set(id, document.createElement("tr"));
+      const row = this.#rows.get(id);
+      if (this.#body.rows[at] !== row) this.#body.insertBefore(row, this.#body.rows[at] ?? null);
+      const make = (place) =>
+        place ? document.createElement("td") : Object.assign(document.createElement("th"), { scope: "row" });
+      this.#cells(row, cells, make);
+      this.#mark(row, mark, title);
+    });
+  }
+
+  #cells(row, texts, make) {
+    while (row.cells.length > texts.length) row.lastElementChild.remove();
+    texts.forEach((text, at) => {
+      if (!row.cells[at]) row.append(make(at)), row.cells[at].append(document.createElement("span"));
+      write(row.cells[at].lastElementChild, text);
+    });
+  }
+
+  #mark(row, mark, title) {
+    const first = row.cells[0];
+    if (title) first.title = title;
+    if (row.dataset.mark === (mark?.key ?? "")) return;
+    row.dataset.mark = mark?.key ?? "";
+    if (first.children.length > 1) first.firstElementChild.remove();
+    if (mark) first.prepend(mark.make());
+  }
+}
