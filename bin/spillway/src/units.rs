@@ -14,6 +14,9 @@ const LONGEST_DELAY: Duration = Duration::from_secs(1);
 /// How long an answer can be waited for.
 const TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
 
+/// Times between two looks at a daemon's clients.
+const INTERVALS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
+
 /// Reads a size in bytes: `4096`, `64M`, `64MB`, `64MiB`, `2g`. All steps are of 1024.
 ///
 /// # Errors
@@ -44,6 +47,18 @@ pub fn parse_timeout(text: &str) -> Result<Duration, String> {
         return Err(format!("'{text}' is no time to wait for an answer; take 100ms to 60s"));
     }
     Ok(timeout)
+}
+
+/// Reads the time between two looks: `100ms`, `1s`.
+///
+/// # Errors
+/// A line that says what is not understood.
+pub fn parse_interval(text: &str) -> Result<Duration, String> {
+    let interval = parse_duration(text)?;
+    if !INTERVALS.contains(&interval) {
+        return Err(format!("'{text}' is no time between two looks; take 100ms to 3600s"));
+    }
+    Ok(interval)
 }
 
 fn parse_duration(text: &str) -> Result<Duration, String> {

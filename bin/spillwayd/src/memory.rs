@@ -78,10 +78,7 @@ impl Memory {
 }
 
 fn store_config(settings: &config::Store, capacity_bytes: u64) -> spillway_store::Config {
-    let disk = settings
-        .disk
-        .clone()
-        .map(|dir| DiskConfig::new(dir, settings.disk_capacity_bytes));
+    let disk = settings.disk.clone().map(|dir| DiskConfig::new(dir, settings.disk_capacity_bytes));
     let dedup = if settings.dedup { Dedup::PerClient } else { Dedup::Off };
     spillway_store::Config {
         capacity_bytes,

@@ -59,7 +59,7 @@ impl Parts {
         let daemon = Arc::new(Daemon {
             directory: Arc::clone(&directory),
             manager: Arc::new(Mutex::new(Manager::new(config.memory.policy()))),
-            interval_s: watch::Sender::new(config.memory.interval_s),
+            interval_ms: watch::Sender::new(config.memory.interval_ms),
             history: Mutex::new(History::new(Bounds::default())),
             capacity_bytes,
             limits: clients.policy.limits,

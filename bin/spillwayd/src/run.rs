@@ -49,8 +49,8 @@ async fn control(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> 
     let mut reload = signal(SignalKind::hangup())?;
     serve_api(&mut parts)?;
     let mut tick = every(TICK);
-    let mut interval_s = parts.daemon.interval_s.subscribe();
-    let mut interval = every(Duration::from_secs(parts.config.memory.interval_s));
+    let mut interval_ms = parts.daemon.interval_ms.subscribe();
+    let mut interval = every(Duration::from_millis(parts.config.memory.interval_ms));
     manager::state("READY=1");
     tracing::info!(
         capacity = %spillway_types::Size(parts.daemon.capacity_bytes),
@@ -67,8 +67,8 @@ async fn control(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> 
                 reload_config(&mut parts, arguments);
             }
             // The sender is a part, too.
-            Ok(()) = interval_s.changed() => {
-                let time = Duration::from_secs(*interval_s.borrow_and_update());
+            Ok(()) = interval_ms.changed() => {
+                let time = Duration::from_millis(*interval_ms.borrow_and_update());
                 if interval.period() != time {
                     interval = every(time);
                 }
@@ -149,8 +149,8 @@ fn reload_config(parts: &mut Parts, arguments: &Arguments) {
                 let policy = config.memory.policy();
                 manager.lock().unwrap_or_else(PoisonError::into_inner).set_policy(policy);
             }
-            if config.memory.interval_s != parts.config.memory.interval_s {
-                parts.daemon.interval_s.send_replace(config.memory.interval_s);
+            if config.memory.interval_ms != parts.config.memory.interval_ms {
+                parts.daemon.interval_ms.send_replace(config.memory.interval_ms);
             }
             parts.config = Config {
                 memory: config.memory,

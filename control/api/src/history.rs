@@ -50,7 +50,7 @@ pub(crate) async fn show(
     let last = samples.last().map_or(since, |sample| sample.number);
     Ok(Json(History {
         run_ms: daemon.started_ms,
-        interval_s: *daemon.interval_s.borrow(),
+        interval_ms: *daemon.interval_ms.borrow(),
         capacity_bytes: daemon.capacity_bytes,
         last,
         newest: history.newest(),

@@ -23,6 +23,6 @@ mod store;
 mod transfer;
 
 #[cfg(feature = "server")]
-pub use policy::INTERVALS_S;
+pub use policy::INTERVALS_MS;
 #[cfg(feature = "server")]
 pub use service::{Daemon, document, router};

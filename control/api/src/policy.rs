@@ -11,8 +11,8 @@ use crate::problem::Error;
 use crate::service::{Daemon, Shared};
 use crate::types::{self, Problem};
 
-/// What an interval may be, seconds.
-pub const INTERVALS_S: std::ops::RangeInclusive<u64> = 1..=3600;
+/// What an interval may be, milliseconds.
+pub const INTERVALS_MS: std::ops::RangeInclusive<u64> = 100..=3_600_000;
 
 /// Who gets the memory, a line for each of [`Policy::NAMES`].
 const SUMMARIES: [&str; Policy::NAMES.len()] = [
@@ -53,14 +53,14 @@ pub(crate) async fn set(
     policy: Result<Json<types::Policy>, JsonRejection>,
 ) -> Result<Json<types::Policy>, Error> {
     let Json(policy) = policy?;
-    let interval_s = policy.interval_s;
-    if let Some(bad) = interval_s.filter(|time| !INTERVALS_S.contains(time)) {
-        let (least, most) = (INTERVALS_S.start(), INTERVALS_S.end());
-        return Err(Error::Input(format!("interval_s is {least} to {most} seconds, not {bad}")));
+    let interval_ms = policy.interval_ms;
+    if let Some(bad) = interval_ms.filter(|time| !INTERVALS_MS.contains(time)) {
+        let (least, most) = (INTERVALS_MS.start(), INTERVALS_MS.end());
+        return Err(Error::Input(format!("interval_ms is {least} to {most}, not {bad}")));
     }
     let policy = parse(&policy)?;
-    if let Some(time) = interval_s {
-        daemon.interval_s.send_replace(time);
+    if let Some(time) = interval_ms {
+        daemon.interval_ms.send_replace(time);
     }
     daemon.manager.lock().unwrap_or_else(PoisonError::into_inner).set_policy(policy);
     tracing::info!(policy = policy.name(), "another policy");
@@ -72,8 +72,8 @@ fn answer(daemon: &Daemon, policy: Policy) -> types::Policy {
         Policy::SmartAlloc(smart) => (Some(smart.p.get()), smart.threshold_pages),
         Policy::Greedy | Policy::StaticAlloc | Policy::ReconfStatic => (None, None),
     };
-    let interval_s = Some(*daemon.interval_s.borrow());
-    types::Policy { policy: policy.name().to_owned(), p, threshold_pages, interval_s }
+    let interval_ms = Some(*daemon.interval_ms.borrow());
+    types::Policy { policy: policy.name().to_owned(), p, threshold_pages, interval_ms }
 }
 
 /// Members of a policy that mean something to the one of this name.

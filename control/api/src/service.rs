@@ -31,7 +31,7 @@ pub struct Daemon {
     /// Who sets the clients' targets.
     pub manager: Arc<Mutex<Manager>>,
     /// Seconds between two looks at the clients.
-    pub interval_s: watch::Sender<u64>,
+    pub interval_ms: watch::Sender<u64>,
     /// What happened lately.
     pub history: Mutex<History>,
     /// Most bytes of the store.

@@ -91,8 +91,8 @@ pub struct Statistics {
 pub struct History {
     /// When the daemon started, milliseconds since 1970. Samples are numbered anew by another run.
     pub run_ms: u64,
-    /// Seconds between two samples, from now on.
-    pub interval_s: u64,
+    /// Milliseconds between two samples, from now on.
+    pub interval_ms: u64,
     /// Most bytes of memory that the store may take.
     pub capacity_bytes: u64,
     /// Number of the last sample here; what was asked for when there is none.
@@ -238,9 +238,9 @@ pub struct Policy {
     /// store, and at least 64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threshold_pages: Option<u64>,
-    /// Seconds between two looks at the clients, 1 to 3600. Absent when it is set: it stays.
+    /// Milliseconds between two looks at the clients, 100 to 3600000. Absent when it is set: it stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub interval_s: Option<u64>,
+    pub interval_ms: Option<u64>,
 }
 
 /// A policy that there is.

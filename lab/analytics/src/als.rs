@@ -73,8 +73,11 @@ impl Ratings {
             starts[at + 1] += starts[at];
         }
         let mut next = starts.clone();
-        let mut turned =
-            Self { starts, others: vec![0; self.others.len()], values: vec![0.0; self.values.len()] };
+        let mut turned = Self {
+            starts,
+            others: vec![0; self.others.len()],
+            values: vec![0.0; self.values.len()],
+        };
         for (one, range) in self.starts.windows(2).enumerate() {
             for at in range[0] as usize..range[1] as usize {
                 let to = &mut next[self.others[at] as usize];
@@ -128,7 +131,8 @@ fn cholesky_solve(mut matrix: [[f32; FACTORS]; FACTORS], mut right: Factors) -> 
             for at in 0..column {
                 sum -= matrix[row][at] * matrix[column][at];
             }
-            matrix[row][column] = if row == column { sum.sqrt() } else { sum / matrix[column][column] };
+            matrix[row][column] =
+                if row == column { sum.sqrt() } else { sum / matrix[column][column] };
         }
         for at in 0..row {
             right[row] -= matrix[row][at] * right[at];

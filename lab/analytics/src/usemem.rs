@@ -17,7 +17,10 @@ const PAGE_WORDS: usize = PAGE_BYTES / 8;
 /// # Errors
 /// A page was not as written, or nobody reads what it says.
 pub fn run(step_bytes: usize, most_bytes: usize) -> anyhow::Result<()> {
-    ensure!(step_bytes >= PAGE_BYTES && step_bytes <= most_bytes, "a step is at least a page and at most all");
+    ensure!(
+        step_bytes >= PAGE_BYTES && step_bytes <= most_bytes,
+        "a step is at least a page and at most all"
+    );
     let mut blocks: Vec<Vec<u64>> = Vec::new();
     let mut round = 0;
     loop {

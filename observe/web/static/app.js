@@ -12,6 +12,8 @@ const DETAILS_MS = 5000;
 const LEAST_MS = 900;
 /** Samples are asked for at least so often, so that a daemon that has gone is seen. */
 const LOOK_MS = 5000;
+/** Nobody sees what changes faster. */
+const SOONEST_MS = 250;
 const RETRY_MS = [1000, 2000, 4000, 8000, 15_000, 30_000];
 const THEMES = ["auto", "light", "dark"];
 
@@ -34,7 +36,7 @@ function state(kind, text) {
 function showState() {
   if (failures) state("lost", "Connection lost");
   else if (board.paused) state("paused", `Paused at ${clock(board.to_ms)}`);
-  else state("live", `Live, every ${series.interval_s} s`);
+  else state("live", `Live, every ${series.interval_ms / 1000} s`);
 }
 
 function later(time_ms) {
@@ -52,7 +54,7 @@ async function follow() {
     const age_ms = performance.now() - detailed_ms;
     if (age_ms >= DETAILS_MS || (age_ms >= LEAST_MS && board.hasStrangers())) await details();
     connected();
-    later(Math.min(series.interval_s * 1000, LOOK_MS));
+    later(Math.min(Math.max(series.interval_ms, SOONEST_MS), LOOK_MS));
   } catch (error) {
     failed(error);
   } finally {

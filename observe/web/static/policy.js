@@ -5,7 +5,7 @@ import { PAGE_BYTES, pages } from "./format.js";
 import { write } from "./legend.js";
 
 const MIB_PAGES = (1 << 20) / PAGE_BYTES;
-const FIELDS = { p: "policy-p", threshold_pages: "policy-threshold", interval_s: "policy-interval" };
+const FIELDS = { p: "policy-p", threshold_pages: "policy-threshold", interval_ms: "policy-interval" };
 
 const at = (id) => document.getElementById(id);
 
@@ -16,11 +16,11 @@ function number(text, scale = 1) {
 }
 
 /** A policy in words. */
-export function inWords({ policy, p, threshold_pages, interval_s }) {
+export function inWords({ policy, p, threshold_pages, interval_ms }) {
   const parts = [policy];
   if (p !== undefined) parts.push(`P ${p} %`);
   if (threshold_pages !== undefined) parts.push(`threshold ${pages(threshold_pages)}`);
-  parts.push(`every ${interval_s} s`);
+  parts.push(`every ${interval_ms / 1000} s`);
   return parts.join(", ");
 }
 
@@ -61,7 +61,7 @@ export class PolicyForm {
     at("policy-name").value = policy.policy;
     at("policy-p").value = policy.p ?? "";
     at("policy-threshold").value = policy.threshold_pages === undefined ? "" : policy.threshold_pages / MIB_PAGES;
-    at("policy-interval").value = policy.interval_s;
+    at("policy-interval").value = policy.interval_ms / 1000;
     this.#fit();
   }
 
@@ -80,7 +80,7 @@ export class PolicyForm {
       const scaled = number(given(FIELDS.threshold_pages), MIB_PAGES);
       asked.threshold_pages = typeof scaled === "number" ? Math.round(scaled) : scaled;
     }
-    if (given(FIELDS.interval_s)) asked.interval_s = number(given(FIELDS.interval_s));
+    if (given(FIELDS.interval_ms)) asked.interval_ms = number(given(FIELDS.interval_ms), 1000);
     return asked;
   }
 

@@ -25,7 +25,7 @@ export class Series {
     this.clients = new Map();
     this.totals = columns(TOTALS, 0);
     this.capacity_bytes = 0;
-    this.interval_s = 1;
+    this.interval_ms = 1000;
   }
 
   /** Takes an answer of /v1/history. False when it is another run's: it is to be asked for from the start. */
@@ -36,7 +36,7 @@ export class Series {
       if (!fresh) return false;
     }
     this.capacity_bytes = answer.capacity_bytes;
-    this.interval_s = answer.interval_s;
+    this.interval_ms = answer.interval_ms;
     this.last = answer.last;
     const before = this.at_ms.length;
     this.at_ms.push(...answer.at_ms);

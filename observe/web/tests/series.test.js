@@ -11,7 +11,7 @@ function answer(since, length, clients, run_ms = 7) {
   const numbers = Array.from({ length }, (_, at) => since + at + 1);
   return {
     run_ms,
-    interval_s: 1,
+    interval_ms: 1000,
     capacity_bytes: 100,
     last: since + length,
     newest: since + length,

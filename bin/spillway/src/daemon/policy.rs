@@ -1,6 +1,7 @@
 //! `spillway policy`: who gets the memory.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use hyper::Method;
@@ -11,7 +12,7 @@ use spillway_types::PAGE_BYTES;
 use crate::daemon::api::Api;
 use crate::daemon::options::Daemon;
 use crate::daemon::show;
-use crate::units::parse_size;
+use crate::units::{parse_interval, parse_size};
 
 const PATH: &str = "/v1/policy";
 
@@ -48,9 +49,9 @@ struct Set {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     threshold: Option<u64>,
 
-    /// Seconds between two looks at the clients, 1 to 3600. Without it they stay as they are.
-    #[arg(long, value_name = "SECONDS")]
-    interval: Option<u64>,
+    /// Time between two looks at the clients, 100ms to 3600s. Without it that stays as it is.
+    #[arg(long, value_name = "TIME", value_parser = parse_interval)]
+    interval: Option<Duration>,
 
     #[command(flatten)]
     daemon: Daemon,
@@ -85,14 +86,15 @@ pub fn run(options: &Policy) -> anyhow::Result<ExitCode> {
                 policy: policy.unwrap_or_default(),
                 p: p.map(Percent::get),
                 threshold_pages: threshold.map(|bytes| bytes / PAGE_BYTES as u64),
-                interval_s: *interval,
+                interval_ms: interval.map(|time| time.as_millis() as u64),
             };
             (daemon, Api::new(daemon)?.send::<types::Policy>(Method::PUT, PATH, &policy)?)
         }
     };
     let p = policy.p.map_or_else(String::new, |p| format!("{p} %"));
     let threshold = policy.threshold_pages.map_or_else(String::new, show::pages);
-    let interval = policy.interval_s.map_or_else(String::new, |time| format!("{time} s"));
+    let interval =
+        policy.interval_ms.map_or_else(String::new, |time| format!("{} s", time as f64 / 1000.0));
     let row = [policy.policy.clone(), p, threshold, interval];
     show::answer(daemon.output, &policy, ["policy", "p", "threshold", "interval"], [row])?;
     Ok(ExitCode::SUCCESS)

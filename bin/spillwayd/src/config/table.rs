@@ -1,6 +1,6 @@
 //! The table of all settings.
 
-use spillway_api::INTERVALS_S;
+use spillway_api::INTERVALS_MS;
 
 use super::field::Field::{
     Address, Capacity, Count, Lock, OptionalCount, OptionalSize, Path, Percent, Policy, Size,
@@ -201,10 +201,10 @@ pub static MEMORY: [Setting<Memory>; 4] = [
         "smart-alloc: what a client may leave unused before its target shrinks. Without it `p` of the store, and at least 256K.",
     ),
     live(
-        "interval_s",
-        "1",
-        Count(|m| &mut m.interval_s, *INTERVALS_S.start(), *INTERVALS_S.end()),
-        "Seconds between two looks at the clients.",
+        "interval_ms",
+        "1000",
+        Count(|m| &mut m.interval_ms, *INTERVALS_MS.start(), *INTERVALS_MS.end()),
+        "Milliseconds between two looks at the clients.",
     ),
 ];
 

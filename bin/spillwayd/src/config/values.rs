@@ -97,7 +97,7 @@ pub struct Memory {
     pub policy: String,
     pub p: Percent,
     pub threshold_bytes: Option<u64>,
-    pub interval_s: u64,
+    pub interval_ms: u64,
 }
 
 impl Default for Memory {
@@ -106,7 +106,7 @@ impl Default for Memory {
             policy: String::new(),
             p: SmartAlloc::default().p,
             threshold_bytes: None,
-            interval_s: 1,
+            interval_ms: 1000,
         }
     }
 }

@@ -147,7 +147,9 @@ const fn why(error: &TlsError) -> &'static str {
             | Certificate::ExpiredContext { .. }
             | Certificate::NotValidYet
             | Certificate::NotValidYetContext { .. },
-        ) => "the target's certificate has expired or is not valid yet: renew it, or set the clocks",
+        ) => {
+            "the target's certificate has expired or is not valid yet: renew it, or set the clocks"
+        }
         TlsError::InvalidCertificate(
             Certificate::NotValidForName | Certificate::NotValidForNameContext { .. },
         ) => "the target's certificate is not for the name in the URL",
