@@ -8,8 +8,9 @@ use spillway_directory::Directory;
 use spillway_nbd::{Listener, TlsFiles, TlsMode, TlsSettings};
 use spillway_nvme_tcp::Target;
 use spillway_types::Access;
+use spillway_vhost_user_blk::Disk;
 
-use crate::config::{Error, Listen};
+use crate::config::{Config, Error, Listen};
 use crate::listeners::Listeners;
 
 /// The servers that run. They end when this is dropped.
@@ -18,6 +19,7 @@ pub struct Frontends {
     ring: Option<spillway_ring::Server>,
     nbd: Vec<spillway_nbd::Server>,
     nvme_tcp: Option<spillway_nvme_tcp::Server>,
+    disks: Vec<spillway_vhost_user_blk::Server>,
 }
 
 /// What servers are told beyond their sockets, read before files are out of reach.
@@ -81,6 +83,8 @@ impl Frontends {
         listeners: &mut Listeners,
         directory: &Arc<Directory>,
         secrets: Secrets,
+        config: &Config,
+        disks: &[Arc<Disk>],
     ) -> anyhow::Result<Self> {
         let mut frontends = Self::default();
         let access: Arc<dyn Access> = directory.clone();
@@ -109,6 +113,12 @@ impl Frontends {
             });
             let server = spillway_nvme_tcp::Server::start(listener, target);
             frontends.nvme_tcp = Some(server.context("can't serve NVMe/TCP")?);
+        }
+        let listening = listeners.disks.drain(..).zip(disks).zip(&config.disks);
+        for ((listener, disk), settings) in listening {
+            let queues = settings.queues as u16;
+            let server = spillway_vhost_user_blk::Server::start(listener, disk.clone(), queues);
+            frontends.disks.push(server.context("can't serve disks")?);
         }
         Ok(frontends)
     }
