@@ -22,10 +22,12 @@ mod server;
 mod service;
 mod stripes;
 
+pub use chain::DescriptorTable;
 pub use counters::DiskStatistics;
 pub use disk::{Disk, DiskConfig, Kind};
 pub use error::Error;
 pub use server::Server;
+pub use service::Service;
 
 /// Longest disk: its map takes a byte a block, its ages four.
 pub const BYTES_MAX: u64 = 1 << 40;

@@ -56,6 +56,7 @@ struct Mover {
 }
 
 impl Service {
+    /// What carries requests to `disk` out.
     pub fn new(disk: Arc<Disk>) -> Self {
         let pages = vec![PageBuf::ZERO; GROUP_BLOCKS].into();
         Self { chain: Chain::new(), mover: Mover { disk, pages } }
