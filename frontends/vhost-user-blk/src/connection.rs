@@ -20,7 +20,7 @@ use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRE
 use crate::config_space;
 use crate::disk::Disk;
 use crate::inflight::{Inflight, QueueInflight};
-use crate::memory::{Memory, MemoryError};
+use crate::memory::Memory;
 use crate::queue::{Call, RunningQueue, Setup, notify};
 
 /// Longest queue.
@@ -133,7 +133,7 @@ impl Connection {
     }
 
     /// The reason of a refusal is for the operator; the peer sees an error.
-    fn refused(&self, error: &MemoryError) -> Error {
+    fn refused(&self, error: &crate::Error) -> Error {
         tracing::error!(disk = self.disk.name(), "the guest is not served: {error}");
         Error::InvalidParam
     }

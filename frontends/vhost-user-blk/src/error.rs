@@ -61,6 +61,18 @@ pub enum Error {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// A guest's memory lies in a file that could be made shorter under us.
+    #[error("its memory is no sealed memfd: give QEMU -object memory-backend-memfd,share=on")]
+    NotSealed,
+    /// A guest's memory is made of huge pages.
+    #[error("its memory is made of huge pages (hugetlb), which can run out: leave hugetlb off")]
+    HugePages,
+    /// A part of a guest's memory reaches beyond its file.
+    #[error("its memory is shorter than it says")]
+    ShortMemory,
+    /// Parts of a guest's memory overlap, or can't be mapped.
+    #[error("its memory can't be mapped: {0}")]
+    MapMemory(String),
     /// The value of a block was in a store that is gone.
     #[error("block {0} is lost with the store that held it")]
     Lost(u64),

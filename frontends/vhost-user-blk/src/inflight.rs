@@ -21,7 +21,8 @@ use std::sync::atomic::Ordering;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use vm_memory::{AtomicAccess, MmapRegion};
 
-use crate::memory::{MemoryError, map_file, slice};
+use crate::error::Error;
+use crate::memory::{map_file, slice};
 
 const VERSION: u16 = 1;
 const HEADER_BYTES: usize = 16;
@@ -64,9 +65,9 @@ impl Inflight {
         bytes: u64,
         queues: u16,
         queue_size: u16,
-    ) -> Result<Self, MemoryError> {
+    ) -> Result<Self, Error> {
         if bytes < region_bytes(queues, queue_size) {
-            return Err(MemoryError::Short);
+            return Err(Error::ShortMemory);
         }
         Ok(Self { mapping: map_file(file, offset, bytes)?, queues, queue_size })
     }

@@ -13,25 +13,10 @@ use vm_memory::{
     FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion, VolatileSlice,
 };
 
+use crate::error::Error;
+
 /// `statfs` type of files of huge pages: a hole in one that finds no huge page faults.
 const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
-
-/// Why a guest's memory is not taken. One line for the log.
-#[derive(Debug, thiserror::Error)]
-pub enum MemoryError {
-    /// The file could be made shorter under us.
-    #[error("its memory is no sealed memfd: give QEMU -object memory-backend-memfd,share=on")]
-    NotSealed,
-    /// The file is made of huge pages.
-    #[error("its memory is made of huge pages (hugetlb), which can run out: leave hugetlb off")]
-    HugePages,
-    /// A region reaches beyond its file.
-    #[error("its memory is shorter than it says")]
-    Short,
-    /// Regions overlap, or can't be mapped.
-    #[error("its memory can't be mapped: {0}")]
-    Map(String),
-}
 
 /// A guest's memory.
 #[derive(Debug)]
@@ -50,7 +35,7 @@ struct Region {
 
 impl Memory {
     /// Maps regions of files.
-    pub fn map(wanted: &[VhostUserMemoryRegion], files: Vec<File>) -> Result<Self, MemoryError> {
+    pub fn map(wanted: &[VhostUserMemoryRegion], files: Vec<File>) -> Result<Self, Error> {
         let mut regions = Vec::new();
         let mut mapped = Vec::new();
         for (region, file) in wanted.iter().zip(files) {
@@ -58,13 +43,13 @@ impl Memory {
                 *region;
             let mapping = map_file(file, mmap_offset, memory_size)?;
             let region = GuestRegionMmap::new(mapping, GuestAddress(guest_phys_addr))
-                .ok_or(MemoryError::Short)?;
+                .ok_or(Error::ShortMemory)?;
             mapped.push(region);
             regions.push(Region { user: user_addr, guest: guest_phys_addr, bytes: memory_size });
         }
         mapped.sort_by_key(|region| vm_memory::GuestMemoryRegion::start_addr(region).0);
         let guest = GuestMemoryMmap::from_regions(mapped)
-            .map_err(|error| MemoryError::Map(error.to_string()))?;
+            .map_err(|error| Error::MapMemory(error.to_string()))?;
         Ok(Self { guest, regions })
     }
 
@@ -82,28 +67,28 @@ impl Memory {
 }
 
 /// Maps a part of a file that can't become shorter.
-pub fn map_file(file: File, offset: u64, bytes: u64) -> Result<MmapRegion, MemoryError> {
+pub fn map_file(file: File, offset: u64, bytes: u64) -> Result<MmapRegion, Error> {
     // Other files than memfds and those of huge pages know of no seals.
     let sealed = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
     if !sealed {
-        return Err(MemoryError::NotSealed);
+        return Err(Error::NotSealed);
     }
     let huge = fstatfs(&file).map_or(true, |found| found.f_type == HUGETLBFS_MAGIC);
     if huge {
-        return Err(MemoryError::HugePages);
+        return Err(Error::HugePages);
     }
     let end = offset.checked_add(bytes).and_then(|end| i64::try_from(end).ok());
     let file_bytes = fstat(&file).map_or(0, |found| found.st_size);
     if bytes == 0 || end.is_none_or(|end| end > file_bytes) {
-        return Err(MemoryError::Short);
+        return Err(Error::ShortMemory);
     }
     let place = FileOffset::from_arc(Arc::new(file), offset);
     let mapping = MmapRegion::from_file(place, bytes as usize)
-        .map_err(|error| MemoryError::Map(error.to_string()))?;
+        .map_err(|error| Error::MapMemory(error.to_string()))?;
     // A daemon that locks its memory has locked this too, and the guest's is not ours to lock.
     // SAFETY: the range is the mapping just made; unlocking changes no byte.
     let unlocked = unsafe { rustix::mm::munlock(mapping.as_ptr().cast(), mapping.size()) };
-    unlocked.map_err(|error| MemoryError::Map(error.to_string()))?;
+    unlocked.map_err(|error| Error::MapMemory(error.to_string()))?;
     Ok(mapping)
 }
 

@@ -311,6 +311,49 @@ fn pools_are_of_the_kind_that_the_disk_needs() {
     }
 }
 
+/// Writers of blocks of their own, in groups that they share, while pages are demoted and the target
+/// moves: each reads what it wrote last.
+#[test]
+fn threads_do_not_disturb_each_other() {
+    const THREADS: u64 = 4;
+    const ROUNDS: u64 = 400;
+    let world = World::new(Kind::Swap);
+    let (disk, store) = (world.disk(), &world.store);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || {
+                let mut last = vec![None; BLOCKS as usize];
+                let mut random = thread;
+                for round in 0..ROUNDS {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let block = (random >> 33) % (BLOCKS / THREADS) * THREADS + thread;
+                    let seed = round as u8;
+                    if random >> 60 == 0 {
+                        disk.zero(block, 1).unwrap();
+                        last[block as usize] = Some(PageBuf::ZERO);
+                    } else {
+                        disk.write(block, &[page(block, seed)]).unwrap();
+                        last[block as usize] = Some(page(block, seed));
+                    }
+                    let other = (random >> 17) % (BLOCKS / THREADS) * THREADS + thread;
+                    let mut found = [PageBuf::ZERO];
+                    disk.read(other, &mut found).unwrap();
+                    if let Some(known) = &last[other as usize] {
+                        assert!(found[0].0 == known.0, "block {other} is wrong");
+                    }
+                }
+            });
+        }
+        scope.spawn(move || {
+            for round in 0..ROUNDS / 4 {
+                disk.demote(8, None).unwrap();
+                disk.next_turn();
+                store.set_target(disk.client(), round % 5 * 30).unwrap();
+            }
+        });
+    });
+}
+
 #[test]
 fn bad_files_are_refused_with_a_line() {
     let dir = TempDir::new().unwrap();
