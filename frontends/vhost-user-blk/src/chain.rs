@@ -104,12 +104,12 @@ impl Chain {
     }
 
     /// What the device reads.
-    pub fn out(&self) -> Cursor<'_> {
+    pub fn device_reads(&self) -> Cursor<'_> {
         Cursor { segments: &self.segments[..self.out], at: 0 }
     }
 
     /// What the device writes.
-    pub fn into_guest(&self) -> Cursor<'_> {
+    pub fn device_writes(&self) -> Cursor<'_> {
         Cursor { segments: &self.segments[self.out..self.count], at: 0 }
     }
 }

@@ -68,7 +68,7 @@ impl Service {
         if self.chain.collect(memory, table, head).is_err() {
             return 0;
         }
-        let mut status_at = self.chain.into_guest();
+        let mut status_at = self.chain.device_writes();
         // The last byte is the status's.
         let Some(in_bytes) = status_at.left().checked_sub(1) else { return 0 };
         status_at.leave(1);
@@ -101,14 +101,14 @@ impl Mover {
         chain: &Chain,
         in_bytes: u64,
     ) -> Result<u64, Failure> {
-        let mut out = chain.out();
+        let mut out = chain.device_reads();
         let mut header = [0; HEADER_BYTES];
         out.read(memory, &mut header)?;
         let disk_bytes = self.disk.blocks() * PAGE_BYTES as u64;
         let request = Request::parse(&header, out.left(), in_bytes, disk_bytes)?;
         match request {
             Request::Read(span) => {
-                self.read(memory, span, chain.into_guest())?;
+                self.read(memory, span, chain.device_writes())?;
                 return Ok(span.bytes);
             }
             Request::Write(span) => self.write(memory, span, out)?,
@@ -119,7 +119,7 @@ impl Mover {
                 let shown = name.len().min(ID_BYTES);
                 id[..shown].copy_from_slice(&name[..shown]);
                 let length = (ID_BYTES as u64).min(in_bytes) as usize;
-                chain.into_guest().write(memory, &id[..length])?;
+                chain.device_writes().write(memory, &id[..length])?;
                 return Ok(length as u64);
             }
             Request::Zero { ranges, parts } => {

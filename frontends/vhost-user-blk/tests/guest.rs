@@ -245,7 +245,7 @@ fn a_guest_reads_what_it_wrote() {
     let mut frontend = host.connect();
     let mut guest = Guest::new();
     guest.attach(&mut frontend);
-    let data: Vec<u8> = (0..8192_u32).map(|at| (at * 7 >> 3) as u8).collect();
+    let data: Vec<u8> = (0..8192_u32).map(|at| ((at * 7) >> 3) as u8).collect();
     assert_eq!(guest.ask(OUT, 8, &data, 0), 0);
     assert_eq!(guest.read(8, 8192), data);
     assert_eq!(host.disk.statistics().store_writes, 2);
