@@ -4,9 +4,10 @@
 PROGRAMS=(/usr/sbin/nvme /usr/sbin/nbd-client /usr/bin/fio /usr/sbin/mkfs.ext4)
 MODULES=(virtio_pci virtio_net virtio_blk ext4 crc32c_generic nvme-tcp nbd hmac sha256_generic sha512_generic dh_generic)
 
-# The kernel's modules, uncompressed, as far as the guest needs them: guest_modules ROOT.
+# The kernel's modules, uncompressed, as far as the guest needs them: guest_modules ROOT. KERNEL is the kernel's
+# folder.
 guest_modules() {
-    local root=$1 kernel=$LAB/cache/kernel version module
+    local root=$1 kernel=${KERNEL:-$LAB/cache/kernel} version module
     version=$(basename "$(ls -d "$kernel"/lib/modules/*)")
     local from=$kernel/lib/modules/$version to=$root/lib/modules/$version
     local all=$WORK/modules

@@ -9,8 +9,9 @@ use spillway_nbd::{Listener, TlsMode};
 use spillway_nvme_tcp::Target;
 use spillway_tls::{Files, ServerSettings, Versions};
 use spillway_types::Access;
+use spillway_vhost_user_blk::Disk;
 
-use crate::config::{Error, Listen};
+use crate::config::{Config, Error, Listen};
 use crate::listeners::Listeners;
 
 /// The servers that run. They end when this is dropped.
@@ -19,6 +20,7 @@ pub struct Frontends {
     ring: Option<spillway_ring::Server>,
     nbd: Vec<spillway_nbd::Server>,
     nvme: Vec<spillway_nvme_tcp::Server>,
+    disks: Vec<spillway_vhost_user_blk::Server>,
 }
 
 /// What servers are told beyond their sockets, read before files are out of reach.
@@ -87,6 +89,8 @@ impl Frontends {
         listeners: &mut Listeners,
         directory: &Arc<Directory>,
         secrets: Secrets,
+        config: &Config,
+        disks: &[Arc<Disk>],
     ) -> anyhow::Result<Self> {
         let mut frontends = Self::default();
         let access: Arc<dyn Access> = directory.clone();
@@ -120,6 +124,12 @@ impl Frontends {
                 let server = spillway_nvme_tcp::Server::start(listener, Arc::clone(&target), tls);
                 frontends.nvme.push(server.context("can't serve NVMe/TCP")?);
             }
+        }
+        let listening = listeners.disks.drain(..).zip(disks).zip(&config.disks);
+        for ((listener, disk), settings) in listening {
+            let queues = settings.queues as u16;
+            let server = spillway_vhost_user_blk::Server::start(listener, disk.clone(), queues);
+            frontends.disks.push(server.context("can't serve disks")?);
         }
         Ok(frontends)
     }

@@ -1,19 +1,24 @@
 //! Everything that the daemon listens on.
 
+use std::fs::{self, Permissions};
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::net::SocketType;
 
-use crate::config::{Error, Listen};
+use crate::config::{Config, Disk, Error};
 use crate::sockets::{Bound, Handed, tcp};
 
 /// Anyone may connect: who it is, is asked then.
 const EVERYONE: u32 = 0o666;
 /// The daemon's user and root only.
 const OWNER: u32 = 0o600;
+/// A group beside them.
+const OWNER_AND_GROUP: u32 = 0o660;
 
 /// Listening sockets, where they are configured.
 #[derive(Debug, Default)]
@@ -25,6 +30,8 @@ pub struct Listeners {
     pub nvme_tls: Option<TcpListener>,
     pub api: Option<UnixListener>,
     pub api_tcp: Option<TcpListener>,
+    /// Those of disks, in their order.
+    pub disks: Vec<UnixListener>,
     pub bound: Bound,
 }
 
@@ -33,7 +40,8 @@ impl Listeners {
     ///
     /// # Errors
     /// A path or address is taken or can't be had.
-    pub fn bind(listen: &Listen, mut handed: Handed) -> Result<Self, Error> {
+    pub fn bind(config: &Config, mut handed: Handed) -> Result<Self, Error> {
+        let listen = &config.listen;
         let mut bound = Bound::default();
         let mut unix = |path: &Option<PathBuf>, kind, mode| {
             let path = path.as_ref().map(|path| listen.path(path));
@@ -47,12 +55,35 @@ impl Listeners {
         let nvme_tcp = on_tcp(listen.nvme_tcp)?;
         let nvme_tls = on_tcp(listen.nvme_tls)?;
         let api_tcp = on_tcp(listen.api_tcp)?;
+        let disks = config.disks.iter().map(|disk| {
+            let path = disk.socket(listen);
+            let listener = bound.unix(&mut handed, &path, SocketType::STREAM, OWNER)?;
+            open_to_group(disk, &path)?;
+            Ok(UnixListener::from(listener))
+        });
+        let disks = disks.collect::<Result<_, Error>>()?;
         if !handed.0.is_empty() {
             tracing::warn!(
                 "{} sockets of the service manager are in no setting of [listen]",
                 handed.0.len()
             );
         }
-        Ok(Self { ring, nbd, nbd_tcp, nvme_tcp, nvme_tls, api, api_tcp, bound })
+        Ok(Self { ring, nbd, nbd_tcp, nvme_tcp, nvme_tls, api, api_tcp, disks, bound })
     }
+}
+
+/// Lets a disk's group connect, if it has one.
+fn open_to_group(disk: &Disk, path: &Path) -> Result<(), Error> {
+    let Some(gid) = disk.gid else { return Ok(()) };
+    let open = || -> io::Result<()> {
+        chown(path, None, Some(gid as u32))?;
+        fs::set_permissions(path, Permissions::from_mode(OWNER_AND_GROUP))
+    };
+    open().map_err(|error| {
+        Error::new(format!(
+            "disk '{}': can't give {} to group {gid}: {error}; the daemon's user must be in it",
+            disk.name,
+            path.display()
+        ))
+    })
 }

@@ -3,6 +3,7 @@
 mod arguments;
 mod capacity;
 mod config;
+mod disks;
 mod frontends;
 mod hardening;
 mod keeper;
@@ -13,6 +14,7 @@ mod manager;
 mod memory;
 mod metrics;
 mod parts;
+mod reclaim;
 mod run;
 mod sandbox;
 mod sockets;

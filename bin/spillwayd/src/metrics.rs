@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use spillway_directory::Directory;
-use spillway_metrics::{ClientSample, Sample, StoreSample};
+use spillway_metrics::{ClientSample, DiskSample, Sample, StoreSample};
+use spillway_vhost_user_blk::Disk;
 
 /// What does not change while the daemon runs.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +16,7 @@ pub struct Facts {
 }
 
 /// The metrics of now, as text.
-pub fn text(directory: &Arc<Directory>, facts: Facts) -> String {
+pub fn text(directory: &Arc<Directory>, disks: &[Arc<Disk>], facts: Facts) -> String {
     let store = directory.store();
     let store = StoreSample {
         capacity_bytes: facts.capacity_bytes,
@@ -35,5 +36,20 @@ pub fn text(directory: &Arc<Directory>, facts: Facts) -> String {
         statistics: client.statistics,
         connections: client.connections,
     });
-    spillway_metrics::render(&Sample { store, clients: clients.collect() })
+    let disks = disks.iter().map(|disk| {
+        let its = disk.statistics();
+        DiskSample {
+            name: disk.name().to_owned(),
+            store_reads: its.store_reads,
+            file_reads: its.file_reads,
+            zero_reads: its.zero_reads,
+            store_writes: its.store_writes,
+            file_writes: its.file_writes,
+            refused: its.refused,
+            discarded: its.discarded,
+            demoted: its.demoted,
+            errors: its.errors,
+        }
+    });
+    spillway_metrics::render(&Sample { store, clients: clients.collect(), disks: disks.collect() })
 }

@@ -12,6 +12,7 @@ use spillway_directory::Directory;
 use spillway_history::{Bounds, History};
 use spillway_host::Limits;
 use spillway_manager::Manager;
+use spillway_vhost_user_blk::Disk;
 use tokio::sync::watch;
 
 use crate::config::{Clients, Config, Error, Listen};
@@ -20,7 +21,7 @@ use crate::kept::{self, Inherited};
 use crate::listeners::Listeners;
 use crate::memory::Memory;
 use crate::metrics::{self, Facts};
-use crate::{capacity, hardening};
+use crate::{capacity, disks, hardening};
 
 /// Shortest token of the HTTP interface.
 const TOKEN_BYTES_MIN: usize = 16;
@@ -32,6 +33,8 @@ pub struct Parts {
     pub listeners: Listeners,
     pub daemon: Arc<Daemon>,
     pub secrets: Secrets,
+    /// In the order of the configuration.
+    pub disks: Vec<Arc<Disk>>,
     /// What requests over TCP must bear.
     pub token: Option<Arc<str>>,
 }
@@ -47,15 +50,16 @@ impl Parts {
         let token = config.listen.api_token_file.as_deref().map(read_token).transpose()?;
         let secrets = Secrets::read(&config.listen)?;
         let capacity_bytes = capacity::bytes(config.store.capacity, &Limits::read())?;
-        let listeners = Listeners::bind(&config.listen, inherited.sockets)?;
+        let listeners = Listeners::bind(&config, inherited.sockets)?;
         let memory = Memory::take_up(&config.store, capacity_bytes, inherited.kept)?;
         let capacity_bytes = memory.journal.capacity_bytes();
         let directory = Directory::open(Arc::new(memory.store), memory.journal, clients.policy)?;
         directory.configure(&clients.clients, &clients.blocks, clients.policy)?;
         let directory = Arc::new(directory);
+        let disks = disks::open(&config, &directory)?;
         let memory_locked = hardening::lock_memory(config.process.lock_memory)?;
         let facts = Facts { capacity_bytes, memory_locked, started };
-        let measured = Arc::clone(&directory);
+        let measured = (Arc::clone(&directory), disks.clone());
         let daemon = Arc::new(Daemon {
             directory: Arc::clone(&directory),
             manager: Arc::new(Mutex::new(Manager::new(config.memory.policy()))),
@@ -69,11 +73,11 @@ impl Parts {
             kept_by: kept::keeper_name(),
             dashboard: dashboard(&config.listen),
             metrics: (
-                Box::new(move || metrics::text(&measured, facts)),
+                Box::new(move || metrics::text(&measured.0, &measured.1, facts)),
                 spillway_metrics::CONTENT_TYPE,
             ),
         });
-        Ok(Self { config, directory, listeners, daemon, secrets, token })
+        Ok(Self { config, directory, listeners, daemon, secrets, disks, token })
     }
 }
 

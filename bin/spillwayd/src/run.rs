@@ -14,7 +14,8 @@ use crate::config::{Clients, Config, needs_restart};
 use crate::frontends::Frontends;
 use crate::manager;
 use crate::parts::Parts;
-use crate::{sandbox, targets};
+use crate::reclaim::Reclaim;
+use crate::{disks, sandbox, targets};
 
 /// How often what is due is looked for.
 const TICK: Duration = Duration::from_secs(1);
@@ -28,22 +29,31 @@ pub fn run(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
         sandbox::enter(&parts.config, arguments.config.as_deref())?;
     }
     // After the sandbox: their threads are in it too.
-    let frontends =
-        Frontends::start(&mut parts.listeners, &parts.directory, parts.secrets.clone())?;
+    let frontends = Frontends::start(
+        &mut parts.listeners,
+        &parts.directory,
+        parts.secrets.clone(),
+        &parts.config,
+        &parts.disks,
+    )?;
+    let disks = parts.disks.clone();
+    let reclaim = Reclaim::start(parts.directory.clone(), disks.clone())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
         .build()
         .context("can't start the control plane")?;
-    let served = runtime.block_on(control(parts, arguments));
+    let served = runtime.block_on(control(parts, arguments, &reclaim));
     // Whoever is in the middle of an export is cut off.
     runtime.shutdown_background();
     drop(frontends);
+    drop(reclaim);
+    disks::drain(&disks);
     served
 }
 
 /// The control plane: the HTTP interface, signals, and what is due now and then.
-async fn control(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
+async fn control(mut parts: Parts, arguments: &Arguments, reclaim: &Reclaim) -> anyhow::Result<()> {
     let mut stop = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut reload = signal(SignalKind::hangup())?;
@@ -77,6 +87,7 @@ async fn control(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> 
                 if let Err(error) = targets::interval(&parts.daemon) {
                     tracing::error!("can't set targets: {error}");
                 }
+                reclaim.interval();
             }
             _ = tick.tick() => {
                 parts.directory.note_all_flushes();

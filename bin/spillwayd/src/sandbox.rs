@@ -23,14 +23,14 @@ const LANDLOCK: ABI = ABI::V5;
 
 /// System calls that the daemon makes once it runs. Others fail with EPERM.
 #[rustfmt::skip]
-const CALLS: [i64; 107] = [
+const CALLS: [i64; 108] = [
     libc::SYS_accept, libc::SYS_accept4, libc::SYS_arch_prctl, libc::SYS_bind, libc::SYS_brk,
     libc::SYS_clock_getres, libc::SYS_clock_gettime, libc::SYS_clock_nanosleep, libc::SYS_clone,
     libc::SYS_clone3, libc::SYS_close, libc::SYS_close_range, libc::SYS_connect, libc::SYS_dup,
     libc::SYS_dup3, libc::SYS_epoll_create1, libc::SYS_epoll_ctl, libc::SYS_epoll_pwait,
     libc::SYS_epoll_pwait2, libc::SYS_epoll_wait, libc::SYS_eventfd2, libc::SYS_exit,
     libc::SYS_exit_group, libc::SYS_fadvise64, libc::SYS_fallocate, libc::SYS_fcntl,
-    libc::SYS_fdatasync, libc::SYS_fstat, libc::SYS_fsync, libc::SYS_ftruncate, libc::SYS_futex,
+    libc::SYS_fdatasync, libc::SYS_fstat, libc::SYS_fstatfs, libc::SYS_fsync, libc::SYS_ftruncate, libc::SYS_futex,
     libc::SYS_futex_waitv, libc::SYS_getcpu, libc::SYS_getdents64,
     libc::SYS_getegid, libc::SYS_geteuid, libc::SYS_getgid, libc::SYS_getpeername,
     libc::SYS_getpid, libc::SYS_getppid, libc::SYS_getrandom, libc::SYS_getrlimit,
@@ -111,5 +111,7 @@ fn changed(config: &Config) -> Vec<PathBuf> {
     let sockets = [&config.listen.ring, &config.listen.nbd, &config.listen.api];
     let sockets = sockets.into_iter().flatten().map(|path| config.listen.path(path));
     let sockets = sockets.filter_map(|path| path.parent().map(Path::to_owned));
-    sockets.chain(config.store.disk.clone()).collect()
+    let disks = config.disks.iter().map(|disk| disk.socket(&config.listen));
+    let disks = disks.filter_map(|path| path.parent().map(Path::to_owned));
+    sockets.chain(disks).chain(config.store.disk.clone()).collect()
 }

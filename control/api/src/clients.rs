@@ -133,6 +133,10 @@ fn settings(client: NewClient, usual: Limits) -> Result<ClientSettings, Error> {
         Identity::Gid(gid) => Who::Group(gid),
         Identity::Nqn(nqn) => Who::Host(nqn),
         Identity::Name(name) => Who::Name(name),
+        Identity::Disk(_) => {
+            let line = "a client of disks is named in the configuration file, with its [[disk]]";
+            return Err(Error::Input(line.into()));
+        }
     };
     let secret = match (&client.secret, &who) {
         (None, _) => None,
@@ -173,6 +177,7 @@ impl From<ClientView> for Client {
                 Who::Group(gid) => Identity::Gid(gid),
                 Who::Host(nqn) => Identity::Nqn(nqn),
                 Who::Name(name) => Identity::Name(name),
+                Who::Disk(name) => Identity::Disk(name),
             },
             origin: match view.origin {
                 Origin::Configured => "configured",

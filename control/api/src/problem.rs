@@ -60,7 +60,7 @@ impl Error {
                 DirectoryError::IdentityTaken(_) => (S::CONFLICT, "identity-taken"),
                 DirectoryError::Configured(_) => (S::CONFLICT, "configured"),
                 DirectoryError::BlockExists(_) => (S::CONFLICT, "block-exists"),
-                DirectoryError::InUse(_) => (S::CONFLICT, "in-use"),
+                DirectoryError::InUse(_) | DirectoryError::HasDisk(_) => (S::CONFLICT, "in-use"),
                 DirectoryError::NotEmpty(_) => (S::CONFLICT, "not-empty"),
                 DirectoryError::NotFrozen(_) => (S::CONFLICT, "not-frozen"),
                 DirectoryError::TooManyFlushes(_) => (S::CONFLICT, "too-many-flushes"),

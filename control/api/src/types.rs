@@ -164,6 +164,8 @@ pub enum Identity {
     Nqn(String),
     /// A name that a certificate or the like vouches for.
     Name(String),
+    /// Nobody connects as it: it is known by its disks, under its own name.
+    Disk(String),
 }
 
 /// A client.

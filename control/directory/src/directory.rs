@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use spillway_store::{ClientConfig, Store};
-use spillway_types::ClientId;
+use spillway_types::{ClientId, PoolId};
 
 use crate::blocks::Block;
 use crate::entry::{Entry, check_name};
@@ -40,7 +40,17 @@ pub(crate) struct State {
     pub(crate) clients: Vec<Entry>,
     pub(crate) blocks: Vec<Block>,
     pub(crate) policy: Policy,
+    /// Disks of guests, while the daemon runs.
+    pub(crate) disks: Vec<Attached>,
     journal: Journal,
+}
+
+/// A guest's disk: its client and its pool stay.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    pub(crate) name: String,
+    client: ClientId,
+    pub(crate) pool: PoolId,
 }
 
 impl State {
@@ -56,6 +66,12 @@ impl State {
     pub(crate) fn name_of(&self, id: ClientId) -> String {
         let entry = self.clients.iter().find(|entry| entry.id == id);
         entry.map_or_else(|| format!("#{}", id.0), |entry| entry.name.clone())
+    }
+
+    /// Sees to it that no disk has a client's pages.
+    pub(crate) fn without_disk(&self, client: ClientId) -> Result<(), Error> {
+        let disk = self.disks.iter().find(|disk| disk.client == client);
+        disk.map_or(Ok(()), |disk| Err(Error::HasDisk(disk.name.clone())))
     }
 
     /// Writes down what has changed.
@@ -93,7 +109,7 @@ impl Directory {
             blocks.extend(Block::reopen(&store, client, block)?);
         }
         remove_unrecorded(&store, &clients, &blocks)?;
-        let mut state = State { clients, blocks, policy, journal };
+        let mut state = State { clients, blocks, policy, disks: Vec::new(), journal };
         state.remember()?;
         Ok(Self {
             store,
@@ -241,10 +257,15 @@ impl Directory {
         Ok(id)
     }
 
+    /// Has a client and a pool of it stay as long as the daemon runs: a guest's disk lies there.
+    pub fn attach_disk(&self, name: &str, client: ClientId, pool: PoolId) {
+        self.lock().disks.push(Attached { name: name.to_owned(), client, pool });
+    }
+
     /// Removes a client with its pools and devices. Its connections find nothing from then on.
     ///
     /// # Errors
-    /// [`Error::NoClient`], [`Error::Configured`], [`Error::InUse`].
+    /// [`Error::NoClient`], [`Error::Configured`], [`Error::InUse`], [`Error::HasDisk`].
     pub fn remove_client(&self, name: &str) -> Result<(), Error> {
         let mut state = self.lock();
         let at = state.find(name)?;
@@ -257,6 +278,7 @@ impl Directory {
 
     fn remove(&self, state: &mut State, at: usize) -> Result<(), Error> {
         let (name, id) = (state.clients[at].name.clone(), state.clients[at].id);
+        state.without_disk(id)?;
         let its = |block: &&Block| block.record.client == name;
         if let Some(block) = state.blocks.iter().filter(its).find(|block| block.opened() > 0) {
             return Err(Error::InUse(block.record.name.clone()));
@@ -271,9 +293,11 @@ impl Directory {
     pub fn expire(&self) {
         let mut state = self.lock();
         let grace = Duration::from_secs(state.policy.grace_s);
+        let with_disk: Vec<_> = state.disks.iter().map(|disk| disk.client).collect();
         let over = |entry: &Entry| {
             entry.origin == Origin::Unnamed
                 && entry.connections == 0
+                && !with_disk.contains(&entry.id)
                 && entry.idle_since.elapsed() >= grace
         };
         let mut at = 0;

@@ -32,6 +32,11 @@ pub enum Error {
     /// The block device is open.
     #[error("block device '{0}' is in use; disconnect it first")]
     InUse(String),
+    /// A disk of the configuration file has the client's pages.
+    #[error(
+        "disk '{0}' has its pages: take it out of the configuration file and restart the daemon"
+    )]
+    HasDisk(String),
     /// A name is empty, too long, or has characters that names do not have.
     #[error("'{0}' is not a name; use 1 to 223 of a-z, A-Z, 0-9, and . _ : @ + -")]
     Name(String),

@@ -52,7 +52,7 @@ impl Directory {
     /// Destroys a pool; the members of a shared one all leave it.
     ///
     /// # Errors
-    /// [`Error::NoPool`]; [`Error::InUse`] when a block device in it is open.
+    /// [`Error::NoPool`]; [`Error::InUse`] when a block device in it is open; [`Error::HasDisk`].
     pub fn destroy_pool(&self, number: u32) -> Result<(), Error> {
         let block =
             self.lock().blocks.iter().find_map(|block| {
@@ -66,6 +66,8 @@ impl Directory {
         for entry in &state.clients {
             for pool in self.store.pools(entry.id)? {
                 if pool.number == number {
+                    let disk = state.disks.iter().find(|disk| disk.pool == pool.id);
+                    disk.map_or(Ok(()), |disk| Err(Error::HasDisk(disk.name.clone())))?;
                     members.push(entry.id);
                     match pool.spec.sharing {
                         Sharing::Private => self.store.destroy_pool(pool.id)?,

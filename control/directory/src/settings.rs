@@ -21,6 +21,8 @@ pub enum Who {
     Host(String),
     /// A name that a frontend's own authentication vouches for, such as a certificate's subject.
     Name(String),
+    /// Nobody connects as it: it is a guest known by its disks, under the client's own name.
+    Disk(String),
 }
 
 impl core::fmt::Display for Who {
@@ -30,6 +32,7 @@ impl core::fmt::Display for Who {
             Self::Group(gid) => write!(f, "gid {gid}"),
             Self::Host(nqn) => write!(f, "host {nqn}"),
             Self::Name(name) => write!(f, "name {name}"),
+            Self::Disk(_) => f.write_str("its disks"),
         }
     }
 }

@@ -46,7 +46,7 @@ impl Directory {
     ///
     /// # Errors
     /// [`Error::NoClient`]; [`Error::InUse`] when one of its block devices is open, as a kernel
-    /// does not take a refused write well; [`Error::Io`] of the sink; a value that is corrupt.
+    /// does not take a refused write well; [`Error::HasDisk`]; [`Error::Io`] of the sink; a value that is corrupt.
     pub fn export(&self, name: &str, sink: &mut dyn Write) -> Result<Moved, Error> {
         let (client, pools) = self.freeze(name)?;
         let exported = self.export_pools(client, &pools, sink);
@@ -60,6 +60,7 @@ impl Directory {
         let mut state = self.lock();
         let at = state.find(name)?;
         let id = state.clients[at].id;
+        state.without_disk(id)?;
         let open =
             state.blocks.iter().find(|block| block.record.client == name && block.opened() > 0);
         if let Some(block) = open {

@@ -93,16 +93,34 @@ impl Store {
         pages_max: usize,
         scratch: &mut Scratch,
     ) -> Result<usize, crate::Error> {
+        let dropped = self.evict_beyond_target(client, pages_max)?;
+        let (_, entry) = self.client(client)?;
+        if dropped == pages_max || entry.used_pages() <= entry.target_pages() {
+            return Ok(dropped);
+        }
+        Ok(dropped + self.demote(pages_max - dropped, scratch))
+    }
+
+    /// Drops up to `pages_max` ephemeral values of a client while it holds more than its target, the
+    /// coldest first. Gives how many were dropped.
+    ///
+    /// # Errors
+    /// [`Error::NoClient`](crate::Error::NoClient).
+    pub fn evict_beyond_target(
+        &self,
+        client: spillway_types::ClientId,
+        pages_max: usize,
+    ) -> Result<usize, crate::Error> {
         let (number, entry) = self.client(client)?;
         let number = number as u16;
-        let mut freed = 0;
-        while freed < pages_max && entry.used_pages() > entry.target_pages() {
-            if !self.evict_of(number..number + 1) {
-                return Ok(freed + self.demote(pages_max - freed, scratch));
-            }
-            freed += 1;
+        let mut dropped = 0;
+        while dropped < pages_max
+            && entry.used_pages() > entry.target_pages()
+            && self.evict_of(number..number + 1)
+        {
+            dropped += 1;
         }
-        Ok(freed)
+        Ok(dropped)
     }
 
     /// Whether there is a tier below memory.

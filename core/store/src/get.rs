@@ -237,6 +237,21 @@ impl Store {
         self.page_of(held, pool, key, scratch)
     }
 
+    /// Copies a page out for whoever keeps the pool rather than for its client: nothing is counted.
+    /// Whether there is one. Private ephemeral pools lose it by that, as by a get.
+    ///
+    /// # Errors
+    /// As for [`Store::read_page`].
+    pub fn peek(&self, pool: PoolId, key: Key, page: &mut PageBuf) -> Result<bool, Error> {
+        let mut scratch = PageBuf::ZERO;
+        let held = self.hold(pool, key, PAGE_BYTES, false)?;
+        let found = self.page_of(held, pool, key, &mut scratch)?;
+        if let Some(found) = &found {
+            page.0.copy_from_slice(&**found);
+        }
+        Ok(found.is_some())
+    }
+
     /// Looks a value of at most `room` bytes up, for [`Value::show`]. For readers that hand the bytes
     /// on and must not copy them twice. Private ephemeral pools lose the value by that.
     ///

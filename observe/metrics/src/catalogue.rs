@@ -31,6 +31,8 @@ pub struct Sample {
     pub store: StoreSample,
     /// Each client.
     pub clients: Vec<ClientSample>,
+    /// Each tmem disk.
+    pub disks: Vec<DiskSample>,
 }
 
 /// The store at one moment.
@@ -69,6 +71,31 @@ pub struct ClientSample {
     pub statistics: Statistics,
     /// Connections that it has.
     pub connections: u32,
+}
+
+/// A tmem disk at one moment, in blocks of a page but for the errors.
+#[derive(Clone, Debug, Default)]
+pub struct DiskSample {
+    /// Its name.
+    pub name: String,
+    /// Read from the store.
+    pub store_reads: u64,
+    /// Read from the backing file.
+    pub file_reads: u64,
+    /// Read where nothing was written.
+    pub zero_reads: u64,
+    /// Written to the store.
+    pub store_writes: u64,
+    /// Written to the backing file.
+    pub file_writes: u64,
+    /// Puts that the store refused.
+    pub refused: u64,
+    /// Given back by the guest.
+    pub discarded: u64,
+    /// Moved from the store to the backing file.
+    pub demoted: u64,
+    /// Requests that failed.
+    pub errors: u64,
 }
 
 const fn pages(count: u64) -> Option<u64> {
@@ -182,4 +209,35 @@ pub(crate) const CLIENT: [Metric<ClientSample>; 15] = [
         "Ephemeral values dropped under pressure, in whole pages.",
         |c| pages(c.statistics.evicted_pages),
     ),
+];
+
+/// Metrics of each tmem disk.
+pub(crate) const DISK: [Metric<DiskSample>; 9] = [
+    counter("spillway_disk_store_read_bytes_total", "Read from the store.", |d| {
+        pages(d.store_reads)
+    }),
+    counter("spillway_disk_file_read_bytes_total", "Read from the backing file.", |d| {
+        pages(d.file_reads)
+    }),
+    counter("spillway_disk_zero_read_bytes_total", "Read where nothing was written.", |d| {
+        pages(d.zero_reads)
+    }),
+    counter("spillway_disk_store_written_bytes_total", "Written to the store.", |d| {
+        pages(d.store_writes)
+    }),
+    counter("spillway_disk_file_written_bytes_total", "Written to the backing file.", |d| {
+        pages(d.file_writes)
+    }),
+    counter("spillway_disk_refused_bytes_total", "Puts that the store refused.", |d| {
+        pages(d.refused)
+    }),
+    counter("spillway_disk_discarded_bytes_total", "Given back by the guest.", |d| {
+        pages(d.discarded)
+    }),
+    counter(
+        "spillway_disk_demoted_bytes_total",
+        "Moved from the store to the backing file, because the client was above its target.",
+        |d| pages(d.demoted),
+    ),
+    counter("spillway_disk_errors_total", "Requests that failed.", |d| Some(d.errors)),
 ];

@@ -8,5 +8,5 @@
 mod catalogue;
 mod render;
 
-pub use catalogue::{ClientSample, Kind, Metric, Sample, StoreSample};
+pub use catalogue::{ClientSample, DiskSample, Kind, Metric, Sample, StoreSample};
 pub use render::{CONTENT_TYPE, document, render};

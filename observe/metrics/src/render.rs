@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::catalogue::{CLIENT, Kind, Metric, STORE, Sample};
+use crate::catalogue::{CLIENT, DISK, Kind, Metric, STORE, Sample};
 
 /// What kind of text [`render`] writes.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -28,6 +28,13 @@ pub fn render(sample: &Sample) -> String {
         for client in &sample.clients {
             let label = format!("{{client=\"{}\"}}", escaped(&client.name));
             line(&mut out, metric.name, &label, (metric.value)(client));
+        }
+    }
+    for metric in &DISK {
+        head(&mut out, metric);
+        for disk in &sample.disks {
+            let label = format!("{{disk=\"{}\"}}", escaped(&disk.name));
+            line(&mut out, metric.name, &label, (metric.value)(disk));
         }
     }
     out
@@ -61,6 +68,8 @@ pub fn document() -> String {
     table(&mut out, &STORE);
     out.push_str("\n## Each client\n\nLabel `client`: its name.\n\n");
     table(&mut out, &CLIENT);
+    out.push_str("\n## Each tmem disk\n\nLabel `disk`: its name.\n\n");
+    table(&mut out, &DISK);
     out
 }
 
@@ -81,7 +90,10 @@ mod tests {
     #[test]
     fn names_are_unique_and_end_in_their_unit() {
         let rows = STORE.iter().map(|m| (m.name, m.kind));
-        let rows: Vec<_> = rows.chain(CLIENT.iter().map(|m| (m.name, m.kind))).collect();
+        let rows: Vec<_> = rows
+            .chain(CLIENT.iter().map(|m| (m.name, m.kind)))
+            .chain(DISK.iter().map(|m| (m.name, m.kind)))
+            .collect();
         let unique: HashSet<_> = rows.iter().map(|row| row.0).collect();
         assert_eq!(unique.len(), rows.len());
         for (name, kind) in rows {

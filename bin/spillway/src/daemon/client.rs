@@ -150,15 +150,18 @@ pub fn run(options: &Client) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-const HEADS: [&str; 7] = ["client", "known by", "origin", "used", "target", "conns", "state"];
+const HEADS: [&str; 8] =
+    ["client", "known by", "origin", "used", "target", "debt", "conns", "state"];
 
-fn row(client: &types::Client) -> [String; 7] {
+fn row(client: &types::Client) -> [String; 8] {
+    let target_pages = client.statistics.target_pages.unwrap_or(u64::MAX);
     [
         client.name.clone(),
         show::identity(&client.identity),
         client.origin.clone(),
         show::pages(client.statistics.used_pages),
         show::limit(client.statistics.target_pages),
+        show::pages(client.statistics.used_pages.saturating_sub(target_pages)),
         client.connections.to_string(),
         if client.frozen { "exported" } else { "serving" }.to_owned(),
     ]

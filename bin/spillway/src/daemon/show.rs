@@ -93,6 +93,7 @@ pub fn identity(identity: &Identity) -> String {
         Identity::Gid(gid) => format!("gid {gid}"),
         Identity::Nqn(nqn) => nqn.clone(),
         Identity::Name(name) => name.clone(),
+        Identity::Disk(_) => "its disks".to_owned(),
     }
 }
 

@@ -24,12 +24,14 @@ impl Clients {
     /// The first thing that is wrong.
     pub fn new(config: &Config) -> Result<Self, Error> {
         check_listeners(config)?;
+        check_disks(config)?;
         let usual = Limits {
             connections_max: config.unnamed.connections_max as u32,
             operations_max: config.unnamed.operations_max as u32,
             bytes_max: config.unnamed.bytes_max,
         };
-        let clients = config.clients.iter().map(|client| settings(client, usual));
+        let has_disk = |client: &Client| config.disks.iter().any(|disk| disk.client == client.name);
+        let clients = config.clients.iter().map(|client| settings(client, usual, has_disk(client)));
         let clients = clients.collect::<Result<Vec<_>, _>>()?;
         let reached = config.listen.nvme_tcp.filter(|address| !address.ip().is_loopback());
         let open = clients
@@ -102,12 +104,44 @@ fn check_listeners(config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
+/// Disks have names of their own, which become those of their sockets, clients and files.
+fn check_disks(config: &Config) -> Result<(), Error> {
+    for (at, disk) in config.disks.iter().enumerate() {
+        let error = |line: &str| Err(Error::new(format!("disk '{}': {line}", disk.name)));
+        let good = |c: char| c.is_ascii_alphanumeric() || "._@+-".contains(c);
+        if !(1..=64).contains(&disk.name.len()) || !disk.name.chars().all(good) {
+            return error("a name is 1 to 64 of a-z, A-Z, 0-9, and . _ @ + -");
+        }
+        if !config.clients.iter().any(|client| client.name == disk.client) {
+            return error(&format!("there is no client '{}': add a [[client]] of it", disk.client));
+        }
+        if disk.backing.is_none() {
+            return error("it needs a backing file");
+        }
+        if disk.size_bytes % PAGE_BYTES as u64 != 0 {
+            return error("size must be a multiple of 4096 bytes");
+        }
+        for other in &config.disks[..at] {
+            if other.name == disk.name {
+                return error("there are two of this name");
+            }
+            if other.backing == disk.backing {
+                return error(&format!("disk '{}' has the same backing file", other.name));
+            }
+            if other.socket(&config.listen) == disk.socket(&config.listen) {
+                return error(&format!("disk '{}' has the same socket", other.name));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A target in whole pages; none is no limit.
 fn pages(bytes: Option<u64>) -> u64 {
     bytes.map_or(u64::MAX, |bytes| bytes / PAGE_BYTES as u64)
 }
 
-fn settings(client: &Client, usual: Limits) -> Result<ClientSettings, Error> {
+fn settings(client: &Client, usual: Limits, has_disk: bool) -> Result<ClientSettings, Error> {
     let name = &client.name;
     let error = |line: &str| Error::new(format!("client '{name}': {line}"));
     let mut known = Vec::new();
@@ -115,8 +149,11 @@ fn settings(client: &Client, usual: Limits) -> Result<ClientSettings, Error> {
     known.extend(client.gid.map(|gid| Who::Group(gid as u32)));
     known.extend((!client.nqn.is_empty()).then(|| Who::Host(client.nqn.clone())));
     known.extend((!client.certificate.is_empty()).then(|| Who::Name(client.certificate.clone())));
+    if known.is_empty() && has_disk {
+        known.push(Who::Disk(name.clone()));
+    }
     let [who] = known.as_slice() else {
-        return Err(error("give one of uid, gid, nqn and certificate"));
+        return Err(error("give one of uid, gid, nqn and certificate, or a [[disk]]"));
     };
     let secret = match (&client.secret_file, who) {
         (None, _) => None,

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::field::Setting;
-use super::table::{BLOCK, CLIENT, LISTEN, MEMORY, PROCESS, STORE, UNNAMED};
+use super::table::{BLOCK, CLIENT, DISK, LISTEN, MEMORY, PROCESS, STORE, UNNAMED};
 
 /// The page about all settings, in Markdown.
 pub fn document() -> String {
@@ -22,6 +22,7 @@ pub fn document() -> String {
     section(&mut out, "[unnamed]", &UNNAMED);
     section(&mut out, "[[client]]", &CLIENT);
     section(&mut out, "[[block]]", &BLOCK);
+    section(&mut out, "[[disk]]", &DISK);
     out
 }
 

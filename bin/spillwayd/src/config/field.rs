@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use spillway_directory::Users;
 use spillway_manager::{Percent, Policy};
 use spillway_types::parse_size;
+use spillway_vhost_user_blk::Kind;
 use toml::de::DeValue;
 
 use super::values::{Capacity, Lock};
@@ -43,9 +44,11 @@ pub enum Field<T: 'static> {
     Users(At<T, Users>),
     Policy(At<T, String>),
     Percent(At<T, Percent>),
+    Kind(At<T, Kind>),
 }
 
 const LOCKS: [(&str, Lock); 3] = [("auto", Lock::Auto), ("on", Lock::On), ("off", Lock::Off)];
+const KINDS: [(&str, Kind); 2] = [("swap", Kind::Swap), ("cache", Kind::Cache)];
 const USERS: [(&str, Users); 3] =
     [("same", Users::Same), ("all", Users::All), ("none", Users::None)];
 
@@ -83,6 +86,7 @@ impl<T> Field<T> {
             Self::Texts(at) => texts(value).map(|it| *at(section) = it),
             Self::Lock(at) => text.and_then(|it| word(&LOCKS, it)).map(|it| *at(section) = it),
             Self::Users(at) => text.and_then(|it| word(&USERS, it)).map(|it| *at(section) = it),
+            Self::Kind(at) => text.and_then(|it| word(&KINDS, it)).map(|it| *at(section) = it),
             Self::Policy(at) => {
                 let known = text.filter(|text| Policy::NAMES.contains(text));
                 known.map(|it| it.clone_into(at(section)))
@@ -115,6 +119,7 @@ impl<T> Field<T> {
             Self::Texts(_) => "an array of texts".into(),
             Self::Lock(_) => words(&LOCKS),
             Self::Users(_) => words(&USERS),
+            Self::Kind(_) => words(&KINDS),
             Self::Policy(_) => words(&Policy::NAMES.map(|name| (name, ()))),
             Self::Percent(_) => "a percentage above 0 and up to 100, such as 0.75".into(),
         }
@@ -133,6 +138,7 @@ impl<T> Field<T> {
             Self::Texts(at) => at(section).join(","),
             Self::Lock(at) => format!("{:?}", at(section)),
             Self::Users(at) => format!("{:?}", at(section)),
+            Self::Kind(at) => format!("{:?}", at(section)),
             Self::Policy(at) => at(section).clone(),
             Self::Percent(at) => at(section).to_string(),
         }

@@ -10,7 +10,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::field::Setting;
-use super::table::{BLOCK, CLIENT, LISTEN, MEMORY, PROCESS, STORE, UNNAMED};
+use super::table::{BLOCK, CLIENT, DISK, LISTEN, MEMORY, PROCESS, STORE, UNNAMED};
 use super::values::{Config, Listen, Memory, Process, Unnamed};
 
 /// Most bytes of a configuration file.
@@ -71,8 +71,10 @@ fn override_one(config: &mut Config, setting: &str) -> Result<(), Error> {
     let quoted = format!("[{section}]\n{key} = {value:?}");
     let plain = format!("[{section}]\n{key} = {value}");
     let text = if DeTable::parse(&plain).is_ok() { &plain } else { &quoted };
-    if ["client", "block"].contains(&section) {
-        return Err(Error(format!("{name}: clients and block devices are named in the file")));
+    if ["client", "block", "disk"].contains(&section) {
+        return Err(Error(format!(
+            "{name}: clients, block devices and disks are named in the file"
+        )));
     }
     Text { name, text }.read(config)
 }
@@ -87,6 +89,7 @@ fn defaults() -> Config {
         unnamed: section_defaults::<Unnamed>(&UNNAMED),
         clients: Vec::new(),
         blocks: Vec::new(),
+        disks: Vec::new(),
     }
 }
 
@@ -130,10 +133,11 @@ impl Text<'_> {
                 "unnamed" => self.section(&UNNAMED, "unnamed", value, &mut config.unnamed)?,
                 "client" => self.array(&CLIENT, "client", value, &mut config.clients)?,
                 "block" => self.array(&BLOCK, "block", value, &mut config.blocks)?,
+                "disk" => self.array(&DISK, "disk", value, &mut config.disks)?,
                 other => {
                     let line = format!(
                         "there is no section '{other}'; there are [store], [listen], [process], \
-                         [memory], [unnamed], [[client]] and [[block]]"
+                         [memory], [unnamed], [[client]], [[block]] and [[disk]]"
                     );
                     return Err(self.error(key.span(), line));
                 }
@@ -245,6 +249,8 @@ mod tests {
             ("[client]\nname = \"a\"\n", "write [[client]]"),
             ("[store\n", "file line 1: "),
             ("store = 1\n", "write [store]"),
+            ("[[disk]]\nkind = \"tape\"\n", "disk.kind must be \"swap\" or \"cache\""),
+            ("[[disk]]\nqueues = 0\n", "must be a number from 1"),
         ] {
             let line = parsed(text).unwrap_err().to_string();
             assert!(line.contains(expected) && !line.contains('\n'), "{text:?}: {line}");

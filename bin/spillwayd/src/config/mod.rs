@@ -16,4 +16,4 @@ pub use check::Clients;
 pub use document::document;
 pub use file::{Error, read};
 pub use reload::needs_restart;
-pub use values::{Capacity, Config, Listen, Lock, Store};
+pub use values::{Capacity, Config, Disk, Listen, Lock, Store};

@@ -13,6 +13,9 @@ pub fn needs_restart(old: &Config, new: &Config) -> Vec<String> {
     differing(&PROCESS, "process", &mut old.process, &mut new.process, &mut names);
     differing(&MEMORY, "memory", &mut old.memory, &mut new.memory, &mut names);
     differing(&UNNAMED, "unnamed", &mut old.unnamed, &mut new.unnamed, &mut names);
+    if old.disks != new.disks {
+        names.push("disk".to_owned());
+    }
     names
 }
 

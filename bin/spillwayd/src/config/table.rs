@@ -3,11 +3,11 @@
 use spillway_api::INTERVALS_MS;
 
 use super::field::Field::{
-    Address, Capacity, Count, Lock, OptionalCount, OptionalSize, Path, Percent, Policy, Size,
+    Address, Capacity, Count, Kind, Lock, OptionalCount, OptionalSize, Path, Percent, Policy, Size,
     Switch, Text, Texts, Users,
 };
 use super::field::{Field, Setting};
-use super::values::{Block, Client, Listen, Memory, Process, Store, Unnamed};
+use super::values::{Block, Client, Disk, Listen, Memory, Process, Store, Unnamed};
 
 /// Most connections, of a client or of all unnamed ones each.
 const CONNECTIONS_MAX: u64 = 4096;
@@ -261,7 +261,7 @@ pub static CLIENT: [Setting<Client>; 12] = [
         "uid",
         "",
         OptionalCount(|c| &mut c.uid, 0, ID_MAX),
-        "It is the processes of this user. One of `uid`, `gid`, `nqn` and `certificate` is needed.",
+        "It is the processes of this user. One of `uid`, `gid`, `nqn` and `certificate` is needed, but for a client that only has disks.",
     ),
     live(
         "gid",
@@ -330,5 +330,58 @@ pub static BLOCK: [Setting<Block>; 4] = [
         "4096",
         Count(|b| &mut b.block_bytes, 512, 4096),
         "The length of a block: 512 or 4096.",
+    ),
+];
+
+/// `[[disk]]`
+pub static DISK: [Setting<Disk>; 9] = [
+    fixed("name", "", Text(|d| &mut d.name), "Its name. Needed."),
+    fixed(
+        "client",
+        "",
+        Text(|d| &mut d.client),
+        "The client whose pages its blocks are: a `[[client]]` of the guest's own, which needs no `uid` or the like. Needed.",
+    ),
+    fixed(
+        "kind",
+        r#""swap""#,
+        Kind(|d| &mut d.kind),
+        "\"swap\": swap space, whose blocks lie in the store or in `backing`; \"cache\": a file system's disk, all of which is in `backing`, with clean copies in the store.",
+    ),
+    fixed(
+        "size",
+        r#""0""#,
+        Size(|d| &mut d.size_bytes, 0, spillway_vhost_user_blk::BYTES_MAX),
+        "Its length, a multiple of 4096 bytes; without one that of `backing`.",
+    ),
+    fixed(
+        "backing",
+        "",
+        Path(|d| &mut d.backing),
+        "The file for blocks that the store does not take. It is made if it is not there, and allocated in full. Beside it lies the map of the blocks, with `.map` after its name. Needed.",
+    ),
+    fixed(
+        "socket",
+        "",
+        Path(|d| &mut d.socket),
+        "Unix socket for the guest's QEMU, for the daemon's user and root only; `NAME.vhost.sock` without one.",
+    ),
+    fixed(
+        "gid",
+        "",
+        OptionalCount(|d| &mut d.gid, 0, ID_MAX),
+        "Group that may connect too, such as QEMU's.",
+    ),
+    fixed(
+        "queues",
+        "16",
+        Count(|d| &mut d.queues, 1, 64),
+        "Most virtqueues. QEMU takes one for each processor of the guest; each is served on a thread of its own.",
+    ),
+    fixed(
+        "disk_latency_us",
+        "0",
+        Count(|d| &mut d.disk_latency_us, 0, 10_000_000),
+        "For experiments: microseconds that each request to `backing` waits, to stand for a slower disk.",
     ),
 ];

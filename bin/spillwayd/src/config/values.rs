@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use spillway_directory::Users;
 use spillway_manager::{Percent, Policy, SmartAlloc};
 use spillway_types::PAGE_BYTES;
+use spillway_vhost_user_blk::Kind;
 
 /// The whole configuration.
 #[derive(Clone, Debug)]
@@ -17,6 +18,7 @@ pub struct Config {
     pub unnamed: Unnamed,
     pub clients: Vec<Client>,
     pub blocks: Vec<Block>,
+    pub disks: Vec<Disk>,
 }
 
 /// The store.
@@ -173,4 +175,42 @@ pub struct Block {
     pub client: String,
     pub size_bytes: u64,
     pub block_bytes: u64,
+}
+
+/// A tmem disk by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disk {
+    pub name: String,
+    pub client: String,
+    pub kind: Kind,
+    pub size_bytes: u64,
+    pub backing: Option<PathBuf>,
+    pub socket: Option<PathBuf>,
+    pub gid: Option<u64>,
+    pub queues: u64,
+    pub disk_latency_us: u64,
+}
+
+impl Default for Disk {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            client: String::new(),
+            kind: Kind::Swap,
+            size_bytes: 0,
+            backing: None,
+            socket: None,
+            gid: None,
+            queues: 0,
+            disk_latency_us: 0,
+        }
+    }
+}
+
+impl Disk {
+    /// The path of its socket.
+    pub fn socket(&self, listen: &Listen) -> PathBuf {
+        let usual = || PathBuf::from(format!("{}.vhost.sock", self.name));
+        listen.path(&self.socket.clone().unwrap_or_else(usual))
+    }
 }

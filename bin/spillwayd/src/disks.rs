@@ -1,0 +1,60 @@
+//! The disks of guests: opened at the start, emptied into their files at the end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use spillway_directory::Directory;
+use spillway_vhost_user_blk::{Disk, DiskConfig};
+
+use crate::config::{Config, Error};
+
+/// Blocks that are moved between two looks at whether any are left.
+const DRAIN_BLOCKS: usize = 16 << 10;
+
+/// Opens the disks that the configuration names, and has the directory know of them.
+///
+/// # Errors
+/// A client is not there, or a file can't be used.
+pub fn open(config: &Config, directory: &Directory) -> anyhow::Result<Vec<Arc<Disk>>> {
+    let mut disks = Vec::new();
+    for settings in &config.disks {
+        let name = &settings.name;
+        let client = directory.client(&settings.client)?.id;
+        let disk = Disk::open(
+            Arc::clone(directory.store()),
+            DiskConfig {
+                name: name.clone(),
+                kind: settings.kind,
+                client,
+                bytes: settings.size_bytes,
+                backing: settings.backing.clone().unwrap_or_default(),
+                latency: Duration::from_micros(settings.disk_latency_us),
+            },
+        )
+        .map_err(|error| Error::new(format!("disk '{name}': {error}")))?;
+        directory.attach_disk(name, client, disk.pool());
+        disks.push(Arc::new(disk));
+    }
+    Ok(disks)
+}
+
+/// Moves what swap disks have in the store to their files: the store ends with the daemon, and guests
+/// that run on want their pages of the next one.
+pub fn drain(disks: &[Arc<Disk>]) {
+    for disk in disks {
+        let mut moved = 0;
+        loop {
+            match disk.demote(DRAIN_BLOCKS, None) {
+                Ok(0) => break,
+                Ok(blocks) => moved += blocks,
+                Err(error) => {
+                    tracing::error!(disk = disk.name(), "pages are lost with the store: {error}");
+                    break;
+                }
+            }
+        }
+        if moved > 0 {
+            tracing::info!(disk = disk.name(), blocks = moved, "moved to the backing file");
+        }
+    }
+}

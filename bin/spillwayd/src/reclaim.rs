@@ -1,0 +1,120 @@
+//! Takes back, slowly, what clients hold beyond their targets (SmarTmem leaves open how).
+//!
+//! A target that falls makes the store refuse puts, and no more. At each interval a client above its
+//! target loses a sixteenth of the excess, at most 4 MiB: its ephemeral pages first; then pages of
+//! its disks go to their files, and where it has no disk, pages go to the store's lower tiers.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use spillway_directory::{ClientView, Directory};
+use spillway_store::Scratch;
+use spillway_vhost_user_blk::Disk;
+
+/// The part of the excess that goes in an interval.
+const PART: u64 = 16;
+/// So much goes in any case, pages.
+const PAGES_MIN: u64 = 64;
+/// More does not, pages: 4 MiB.
+const PAGES_MAX: u64 = 1024;
+/// How long one client's disks may take of an interval.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The thread that takes back. A slow disk holds up neither targets nor the HTTP interface.
+#[derive(Debug)]
+pub struct Reclaim {
+    /// None once it ends.
+    due: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reclaim {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// There are no threads left.
+    pub fn start(directory: Arc<Directory>, disks: Vec<Arc<Disk>>) -> anyhow::Result<Self> {
+        let (due, waits) = sync_channel(1);
+        let thread = thread::Builder::new()
+            .name("reclaim".into())
+            .spawn(move || run(&waits, &directory, &disks))
+            .context("can't start to reclaim")?;
+        Ok(Self { due: Some(due), thread: Some(thread) })
+    }
+
+    /// An interval has ended. One that the thread has no time for is left out.
+    pub fn interval(&self) {
+        if let Some(due) = &self.due {
+            let _ = due.try_send(());
+        }
+    }
+}
+
+impl Drop for Reclaim {
+    fn drop(&mut self) {
+        self.due = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic ends the daemon before.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(due: &Receiver<()>, directory: &Directory, disks: &[Arc<Disk>]) {
+    let mut scratch = Scratch::new();
+    while due.recv().is_ok() {
+        disks.iter().for_each(|disk| disk.next_turn());
+        // The store's own errors alone: the next interval says more.
+        let clients = directory.clients().unwrap_or_default();
+        for client in clients.iter().filter(|client| !client.importing && !client.frozen) {
+            if let Err(error) = reclaim(directory, client, disks, &mut scratch) {
+                tracing::error!(client = client.name, "can't take pages back: {error:#}");
+            }
+        }
+    }
+}
+
+/// Takes back a part of what a client holds beyond its target.
+fn reclaim(
+    directory: &Directory,
+    client: &ClientView,
+    disks: &[Arc<Disk>],
+    scratch: &mut Scratch,
+) -> anyhow::Result<()> {
+    let store = directory.store();
+    let share = share(client.statistics.debt_pages()) as usize;
+    if share == 0 {
+        return Ok(());
+    }
+    let mut its = disks.iter().filter(|disk| disk.client() == client.id).peekable();
+    if its.peek().is_none() {
+        store.reclaim(client.id, share, scratch)?;
+        return Ok(());
+    }
+    let mut left = share - store.evict_beyond_target(client.id, share)?;
+    let deadline = Some(Instant::now() + PATIENCE);
+    for disk in its {
+        left -= disk.demote(left, deadline)?;
+    }
+    Ok(())
+}
+
+/// Pages that go in an interval.
+fn share(debt_pages: u64) -> u64 {
+    (debt_pages / PART).clamp(PAGES_MIN, PAGES_MAX).min(debt_pages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_is_bounded() {
+        for (debt, expected) in [(0, 0), (10, 10), (64, 64), (1600, 100), (1 << 30, 1024)] {
+            assert_eq!(share(debt), expected, "{debt}");
+        }
+    }
+}

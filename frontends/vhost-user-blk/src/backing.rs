@@ -1,0 +1,154 @@
+//! The backing file: fully allocated, read and written past the page cache.
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fdatasync, flock, open};
+use rustix::io::{Errno, preadv, pwritev};
+use spillway_store::PageBuf;
+use spillway_types::PAGE_BYTES;
+
+use crate::disk::GROUP_BLOCKS;
+use crate::error::Error;
+use crate::{BYTES_MAX, DiskConfig};
+
+/// A disk's backing file.
+#[derive(Debug)]
+pub struct Backing {
+    file: File,
+    blocks: u64,
+    /// What each request to it waits, to stand for a slower disk.
+    latency: Duration,
+}
+
+impl Backing {
+    /// Opens the file, or makes it, with all its blocks allocated.
+    pub fn open(config: &DiskConfig) -> Result<Self, Error> {
+        let path = &config.backing;
+        let wrong = |error: Errno| Error::Open { path: path.clone(), error: error.into() };
+        let made = !path.exists();
+        if made && config.bytes == 0 {
+            return Err(Error::NoSize(path.clone()));
+        }
+        let file = open_direct(path).map_err(wrong)?;
+        let allocated = Self::allocate(config, &file);
+        if made && allocated.is_err() {
+            // Nothing is left of what did not fit. That it can't be removed is no news beside that.
+            let _ = std::fs::remove_file(path);
+        }
+        Ok(Self { file, blocks: allocated? / PAGE_BYTES as u64, latency: config.latency })
+    }
+
+    /// Sees to it that the file has all its blocks; the disk's length.
+    fn allocate(config: &DiskConfig, file: &File) -> Result<u64, Error> {
+        let path = &config.backing;
+        let found = file.metadata().map_err(|error| Error::Open { path: path.clone(), error })?;
+        if !found.is_file() {
+            return Err(Error::NotAFile(path.clone()));
+        }
+        flock(file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| Error::InUse(path.clone()))?;
+        let bytes = if config.bytes == 0 { found.len() } else { config.bytes };
+        if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES as u64) || bytes > BYTES_MAX {
+            return Err(Error::Size { bytes });
+        }
+        // One that was just made has no length yet.
+        if found.len() != 0 && found.len() < bytes {
+            return Err(Error::TooSmall { path: path.clone(), file_bytes: found.len(), bytes });
+        }
+        fallocate(file, FallocateFlags::empty(), 0, bytes).map_err(|error| Error::Allocate {
+            path: path.clone(),
+            bytes,
+            error: error.into(),
+        })?;
+        Ok(bytes)
+    }
+
+    /// Its length.
+    pub const fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Reads blocks from `first` on.
+    pub fn read(&self, first: u64, pages: &mut [PageBuf]) -> io::Result<()> {
+        self.wait();
+        let count = pages.len();
+        let mut done = 0;
+        while done < count {
+            let mut parts: [IoSliceMut<'_>; GROUP_BLOCKS] =
+                core::array::from_fn(|_| IoSliceMut::new(&mut []));
+            for (part, page) in parts.iter_mut().zip(&mut pages[done..]) {
+                *part = IoSliceMut::new(&mut page.0);
+            }
+            let at = (first + done as u64) * PAGE_BYTES as u64;
+            done += whole(preadv(&self.file, &mut parts[..count - done], at))?;
+        }
+        Ok(())
+    }
+
+    /// Writes blocks from `first` on.
+    pub fn write(&self, first: u64, pages: &[PageBuf]) -> io::Result<()> {
+        self.wait();
+        let mut done = 0;
+        while done < pages.len() {
+            let rest = &pages[done..];
+            let parts: [IoSlice<'_>; GROUP_BLOCKS] =
+                core::array::from_fn(|at| IoSlice::new(rest.get(at).map_or(&[], |page| &page.0)));
+            let at = (first + done as u64) * PAGE_BYTES as u64;
+            done += whole(pwritev(&self.file, &parts[..rest.len()], at))?;
+        }
+        Ok(())
+    }
+
+    /// Makes blocks zeros, and keeps them allocated.
+    pub fn zero(&self, first: u64, count: usize) -> io::Result<()> {
+        let (at, bytes) = (first * PAGE_BYTES as u64, (count * PAGE_BYTES) as u64);
+        match fallocate(&self.file, FallocateFlags::ZERO_RANGE, at, bytes) {
+            Err(Errno::OPNOTSUPP) => {
+                let zeros = vec![PageBuf::ZERO; count];
+                self.write(first, &zeros)
+            }
+            done => Ok(done?),
+        }
+    }
+
+    /// Makes what was written last.
+    pub fn sync(&self) -> io::Result<()> {
+        Ok(fdatasync(&self.file)?)
+    }
+
+    fn wait(&self) {
+        if !self.latency.is_zero() {
+            std::thread::sleep(self.latency);
+        }
+    }
+}
+
+/// Opens past the page cache, where that can be done.
+fn open_direct(path: &Path) -> Result<File, Errno> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(0o600);
+    match open(path, flags | OFlags::DIRECT, mode) {
+        Err(Errno::INVAL) => {
+            let file = open(path, flags, mode)?;
+            tracing::warn!(
+                "{}: its file system has no direct I/O, so the page cache holds blocks a second time",
+                path.display()
+            );
+            Ok(file.into())
+        }
+        opened => Ok(opened?.into()),
+    }
+}
+
+/// Whole blocks of what was read or written; at least one, else it failed.
+fn whole(done: Result<usize, Errno>) -> io::Result<usize> {
+    match done {
+        Err(Errno::INTR) => Ok(0),
+        Err(error) => Err(error.into()),
+        Ok(bytes) if bytes < PAGE_BYTES => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(bytes) => Ok(bytes / PAGE_BYTES),
+    }
+}

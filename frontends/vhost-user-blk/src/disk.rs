@@ -1,0 +1,446 @@
+//! A disk whose blocks lie in the store or in a file.
+//!
+//! A block is 4096 bytes. What a *swap* disk does to one:
+//!
+//! | request | what is done, in this order |
+//! |---|---|
+//! | write | put; the map says *store*. Refused: to the file; the map says *file* |
+//! | read | get; the map says whose bytes count |
+//! | discard, zeros | the map says *nowhere*; flush |
+//! | demotion | get; to the file; the map says *file*; flush |
+//!
+//! The map decides and nothing else. So whatever instant a daemon is killed at, what was acknowledged
+//! is read: before the map is changed the old value is still where the map says, but for a write, whose
+//! guest has not been answered and asks again (`inflight`). What a kill left in the store that the map
+//! does not name is flushed when the disk is opened; what the map names and the store has not is
+//! *lost*, and reading it is an error until it is written or discarded.
+//!
+//! Block 0 of a swap disk always lies in the file: it holds the signature by which a guest knows its
+//! swap space again when host and store were restarted.
+//!
+//! A *cache* disk has all blocks in the file and clean copies of some in an ephemeral pool. A write
+//! drops the copy, then goes to the file; a read that the pool misses puts what the file has.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use spillway_store::{PageBuf, Store};
+use spillway_types::{ClientId, Get, Key, PAGE_BYTES, PoolId, PoolSpec, Put};
+
+use crate::backing::Backing;
+use crate::counters::{Counters, DiskStatistics};
+use crate::error::Error;
+use crate::map::{Map, Place};
+use crate::stripes::Stripes;
+
+/// Blocks of a group, which one lock covers: what one request to the file moves at most.
+pub const GROUP_BLOCKS: usize = 64;
+
+/// The age of a block that was read back: older than all others.
+pub(crate) const READ_BACK: u32 = 0;
+
+/// What a disk is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Swap space: a block lies in the store or in the file.
+    Swap,
+    /// A file system's disk: all blocks lie in the file, clean copies in the store.
+    Cache,
+}
+
+/// How a disk is set up.
+#[derive(Clone, Debug)]
+pub struct DiskConfig {
+    /// Its name, for the log.
+    pub name: String,
+    /// What it is for.
+    pub kind: Kind,
+    /// Whose pages its blocks are.
+    pub client: ClientId,
+    /// Its length; 0 for the backing file's.
+    pub bytes: u64,
+    /// The backing file. The map lies beside it, with `.map` after its name.
+    pub backing: PathBuf,
+    /// What each request to the backing file waits, to stand for a slower disk.
+    pub latency: Duration,
+}
+
+/// A tmem disk. Requests go through `&self`, from any number of threads.
+#[derive(Debug)]
+pub struct Disk {
+    pub(crate) store: Arc<Store>,
+    pub(crate) config: DiskConfig,
+    pub(crate) pool: PoolId,
+    pub(crate) file: Backing,
+    pub(crate) map: Map,
+    pub(crate) stripes: Stripes,
+    /// When a block was put, in turns of [`Disk::next_turn`].
+    pub(crate) ages: Box<[AtomicU32]>,
+    pub(crate) turn: AtomicU32,
+    pub(crate) counters: Counters,
+    opened: Instant,
+    /// In which second since then a failure was last said.
+    said: AtomicU64,
+}
+
+/// Blocks of one group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Group {
+    pub(crate) number: u64,
+    pub(crate) first: u64,
+}
+
+impl Group {
+    pub(crate) const fn of(block: u64) -> Self {
+        let number = block / GROUP_BLOCKS as u64;
+        Self { number, first: number * GROUP_BLOCKS as u64 }
+    }
+}
+
+/// The runs of ones in a mask: where each begins and how long it is.
+pub(crate) fn runs(mask: u64) -> impl Iterator<Item = (usize, usize)> {
+    let mut rest = mask;
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        if rest == 0 {
+            return None;
+        }
+        let skip = rest.trailing_zeros();
+        let start = at + skip;
+        let length = (rest >> skip).trailing_ones();
+        at = start + length;
+        rest = mask.checked_shr(at).unwrap_or(0);
+        Some((start as usize, length as usize))
+    })
+}
+
+fn random() -> io::Result<u128> {
+    let mut bytes = [0; 16];
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(u128::from_ne_bytes(bytes))
+}
+
+pub(crate) const fn key_of(block: u64) -> Key {
+    Key::new(block >> 32, block as u32)
+}
+
+impl Disk {
+    /// Opens a disk: its backing file, its map and its pool, which are those of before if there are.
+    ///
+    /// # Errors
+    /// A file can't be used, or the store has no pool left.
+    pub fn open(store: Arc<Store>, config: DiskConfig) -> Result<Self, Error> {
+        let file = Backing::open(&config)?;
+        let mut path = config.backing.clone().into_os_string();
+        path.push(".map");
+        let map = Map::open(path.as_ref(), file.blocks(), config.kind)?;
+        let listed = if config.kind == Kind::Swap { file.blocks() } else { 0 };
+        let mut disk = Self {
+            store,
+            pool: PoolId(0),
+            file,
+            map,
+            stripes: Stripes::new(),
+            ages: (0..listed).map(|_| AtomicU32::new(1)).collect(),
+            turn: AtomicU32::new(1),
+            counters: Counters::default(),
+            opened: Instant::now(),
+            said: AtomicU64::new(0),
+            config,
+        };
+        disk.take_up_pool()?;
+        Ok(disk)
+    }
+
+    /// Finds the pool of before, or makes one.
+    fn take_up_pool(&mut self) -> Result<(), Error> {
+        let client = self.config.client;
+        let pools = self.store.pools(client)?;
+        let is_it = |pool: &PoolId| self.store.identity(*pool) == self.map.pool();
+        let known = pools.iter().map(|pool| pool.id).find(is_it);
+        if self.config.kind == Kind::Cache {
+            // Somebody may have changed the file while no daemon had it.
+            known.map_or(Ok(()), |pool| self.store.leave_pool(pool))?;
+            // Of a shared pool a get leaves the value where it is.
+            let uuid = random()?;
+            self.store.authorise(client, uuid)?;
+            self.pool = self.store.create_pool(client, PoolSpec::shared_ephemeral(uuid))?;
+        } else if let Some(pool) = known {
+            self.pool = pool;
+        } else {
+            self.pool = self.store.create_pool(client, PoolSpec::PERSISTENT)?;
+        }
+        self.map.set_pool(self.store.identity(self.pool))?;
+        if self.config.kind == Kind::Swap { self.settle() } else { Ok(()) }
+    }
+
+    /// Makes map and store agree after a kill or a restart.
+    fn settle(&self) -> Result<(), Error> {
+        let mut lost = 0;
+        for block in self.map.at(Place::Store, 0..self.blocks()) {
+            if !self.store.exists(self.pool, key_of(block)) {
+                let group = Group::of(block);
+                self.map.set(group.first, 1 << (block - group.first), Place::Lost)?;
+                lost += 1;
+            }
+        }
+        if lost > 0 {
+            tracing::warn!(
+                disk = self.config.name,
+                "{lost} blocks were in a store that is gone: reading them is an error"
+            );
+        }
+        let mut keys = [Key::new(0, 0); 256];
+        let mut from = None;
+        loop {
+            let listed = self.store.list_keys(self.pool, from, &mut keys)?;
+            for &key in &keys[..listed] {
+                let block = key.object << 32 | u64::from(key.index);
+                if block >= self.blocks() || self.map.place(block) != Place::Store {
+                    self.store.flush(self.pool, key);
+                }
+            }
+            if listed < keys.len() {
+                return Ok(());
+            }
+            from = keys.last().copied();
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// Whose pages its blocks are.
+    pub const fn client(&self) -> ClientId {
+        self.config.client
+    }
+
+    /// What it is for.
+    pub const fn kind(&self) -> Kind {
+        self.config.kind
+    }
+
+    /// The pool that its blocks are put into.
+    pub const fn pool(&self) -> PoolId {
+        self.pool
+    }
+
+    /// Its length in blocks of 4096 bytes.
+    pub const fn blocks(&self) -> u64 {
+        self.file.blocks()
+    }
+
+    /// Its counters.
+    pub fn statistics(&self) -> DiskStatistics {
+        self.counters.sample()
+    }
+
+    /// Begins a new turn of the ages by which blocks are chosen for demotion.
+    pub fn next_turn(&self) {
+        // 2^32 turns of a second are 136 years.
+        self.turn.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Reads blocks of one group.
+    ///
+    /// # Errors
+    /// [`Error::Lost`], [`Error::File`], [`Error::Store`].
+    pub fn read(&self, first: u64, pages: &mut [PageBuf]) -> Result<(), Error> {
+        let _shared = self.stripes.shared(Group::of(first).number);
+        let mut from_file = 0_u64;
+        for (at, page) in pages.iter_mut().enumerate() {
+            let block = first + at as u64;
+            let stored = self.ask_store(block, page)?;
+            match self.place(block) {
+                Place::Store if stored => {
+                    self.counters.store_reads.add(1);
+                    if let Some(age) = self.ages.get(block as usize) {
+                        age.store(READ_BACK, Ordering::Relaxed);
+                    }
+                }
+                Place::File if stored && self.config.kind == Kind::Cache => {
+                    self.counters.store_reads.add(1);
+                }
+                Place::File => from_file |= 1 << at,
+                Place::Nowhere => {
+                    page.0.fill(0);
+                    self.counters.zero_reads.add(1);
+                }
+                Place::Store | Place::Lost => return Err(Error::Lost(block)),
+            }
+        }
+        for (start, length) in runs(from_file) {
+            let found = &mut pages[start..start + length];
+            self.file.read(first + start as u64, found)?;
+            self.counters.file_reads.add(length as u64);
+            if self.config.kind == Kind::Cache {
+                for (at, page) in (first + start as u64..).zip(found) {
+                    self.offer(at, page);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the store for every block that is read, also for those that the map has in the file: the
+    /// store's statistics see what a client puts and gets wherever it lies.
+    fn ask_store(&self, block: u64, page: &mut PageBuf) -> Result<bool, Error> {
+        Ok(self.store.get(self.pool, key_of(block), &mut page.0)? == Get::Hit(PAGE_BYTES))
+    }
+
+    /// Puts a block; whether the store took it.
+    fn offer(&self, block: u64, page: &PageBuf) -> bool {
+        let taken = self.store.put(self.pool, key_of(block), &page.0) == Put::Stored;
+        if !taken {
+            self.counters.refused.add(1);
+        }
+        taken
+    }
+
+    /// Has the store drop blocks.
+    pub(crate) fn forget(&self, first: u64, count: usize) {
+        for block in first..first + count as u64 {
+            self.store.flush(self.pool, key_of(block));
+        }
+    }
+
+    /// Where a block's value lies.
+    fn place(&self, block: u64) -> Place {
+        match self.config.kind {
+            Kind::Swap => self.map.place(block),
+            Kind::Cache => Place::File,
+        }
+    }
+
+    /// Writes blocks of one group.
+    ///
+    /// # Errors
+    /// [`Error::File`]; blocks that were not written are lost.
+    pub fn write(&self, first: u64, pages: &[PageBuf]) -> Result<(), Error> {
+        let _alone = self.stripes.alone(Group::of(first).number);
+        self.change(first, pages)
+    }
+
+    /// As [`Self::write`], for a caller that has the group.
+    fn change(&self, first: u64, pages: &[PageBuf]) -> Result<(), Error> {
+        match self.config.kind {
+            Kind::Swap => self.change_swap(first, pages),
+            Kind::Cache => {
+                self.forget(first, pages.len());
+                self.file.write(first, pages)?;
+                self.counters.file_writes.add(pages.len() as u64);
+                Ok(())
+            }
+        }
+    }
+
+    fn change_swap(&self, first: u64, pages: &[PageBuf]) -> Result<(), Error> {
+        let group = Group::of(first);
+        let shift = first - group.first;
+        let turn = self.turn.load(Ordering::Relaxed);
+        let mut stored = 0_u64;
+        for (at, page) in pages.iter().enumerate() {
+            let block = first + at as u64;
+            // The signature: see above.
+            if block != 0 && self.offer(block, page) {
+                stored |= 1 << at;
+                self.ages[block as usize].store(turn, Ordering::Relaxed);
+            }
+        }
+        let all = u64::MAX >> (u64::BITS - pages.len() as u32);
+        if let Err(error) = self.map.set(group.first, stored << shift, Place::Store) {
+            runs(stored).for_each(|(start, length)| self.forget(first + start as u64, length));
+            return Err(error.into());
+        }
+        self.counters.store_writes.add(u64::from(stored.count_ones()));
+        for (start, length) in runs(all & !stored) {
+            let run = (u64::MAX >> (u64::BITS - length as u32)) << (start as u64 + shift);
+            let written = self.file.write(first + start as u64, &pages[start..start + length]);
+            let place = if written.is_ok() { Place::File } else { Place::Lost };
+            // What the refused put dropped is nowhere else.
+            self.map.set(group.first, run, place)?;
+            written?;
+            self.counters.file_writes.add(length as u64);
+        }
+        Ok(())
+    }
+
+    /// Changes a part of one block.
+    ///
+    /// # Errors
+    /// As for [`Self::read`] and [`Self::write`].
+    pub fn write_part(&self, block: u64, start: usize, bytes: &[u8]) -> Result<(), Error> {
+        let _alone = self.stripes.alone(Group::of(block).number);
+        let mut page = PageBuf::ZERO;
+        self.peek(block, &mut page)?;
+        page.0[start..start + bytes.len()].copy_from_slice(bytes);
+        self.change(block, std::slice::from_ref(&page))
+    }
+
+    /// Reads a block for ourselves: the store's statistics see nothing of it.
+    fn peek(&self, block: u64, page: &mut PageBuf) -> Result<(), Error> {
+        match self.place(block) {
+            Place::Nowhere => page.0.fill(0),
+            Place::File => self.file.read(block, std::slice::from_mut(page))?,
+            Place::Lost => return Err(Error::Lost(block)),
+            Place::Store => {
+                if !self.store.peek(self.pool, key_of(block), page)? {
+                    return Err(Error::Lost(block));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes blocks of one group zeros, and gives their memory back.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn zero(&self, first: u64, count: usize) -> Result<(), Error> {
+        let group = Group::of(first);
+        let _alone = self.stripes.alone(group.number);
+        if self.config.kind == Kind::Cache {
+            self.forget(first, count);
+            self.file.zero(first, count)?;
+        } else {
+            let stored = self.map.at(Place::Store, first..first + count as u64);
+            let stored = stored.fold(0_u64, |sum, block| sum | 1 << (block - group.first));
+            let all = (u64::MAX >> (u64::BITS - count as u32)) << (first - group.first);
+            self.map.set(group.first, all, Place::Nowhere)?;
+            runs(stored)
+                .for_each(|(start, length)| self.forget(group.first + start as u64, length));
+        }
+        self.counters.discarded.add(count as u64);
+        Ok(())
+    }
+
+    /// Makes what was written last, as far as that is promised: a cache disk's file. What is swapped
+    /// out is void when the host goes down.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn sync(&self) -> Result<(), Error> {
+        match self.config.kind {
+            Kind::Swap => Ok(()),
+            Kind::Cache => Ok(self.file.sync()?),
+        }
+    }
+}
+
+impl Disk {
+    /// Counts a request that failed, and says why, not more than once a second.
+    pub(crate) fn count_error(&self, error: &Error) {
+        self.counters.errors.add(1);
+        let now = self.opened.elapsed().as_secs() + 1;
+        if self.said.swap(now, Ordering::Relaxed) != now {
+            let errors = self.counters.errors.get();
+            tracing::error!(disk = self.config.name, errors, "a request failed: {error}");
+        }
+    }
+}

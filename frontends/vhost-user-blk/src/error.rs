@@ -1,0 +1,85 @@
+//! What can go wrong with a tmem disk.
+
+use std::io;
+use std::path::PathBuf;
+
+use spillway_types::{PAGE_BYTES, Size};
+
+/// Why a disk can't be had, or a request to it was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The backing file or the map beside it can't be opened or made.
+    #[error("can't use {path}: {error}")]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel says.
+        error: io::Error,
+    },
+    /// The backing file is something else, such as a directory or a device.
+    #[error("{0} is no regular file")]
+    NotAFile(PathBuf),
+    /// There is neither a size nor a file that has one.
+    #[error("{0} is not there: give the disk a size, and it is made")]
+    NoSize(PathBuf),
+    /// The size is none, no multiple of a page, or too large.
+    #[error("a disk is a multiple of {PAGE_BYTES} bytes long and at most {max}, not {bytes} bytes", max = Size(crate::BYTES_MAX))]
+    Size {
+        /// The length asked for.
+        bytes: u64,
+    },
+    /// The backing file is shorter than the disk.
+    #[error(
+        "{path} has {file_bytes} bytes and the disk {bytes}: enlarge the file, remove it, or give the disk another size"
+    )]
+    TooSmall {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        file_bytes: u64,
+        /// The disk's.
+        bytes: u64,
+    },
+    /// Not all of the backing file can be allocated.
+    #[error("can't allocate all {bytes} bytes of {path}: {error}; make room there, or give the disk another file or size", bytes = Size(*.bytes))]
+    Allocate {
+        /// The file.
+        path: PathBuf,
+        /// The disk's length.
+        bytes: u64,
+        /// What the kernel says.
+        error: io::Error,
+    },
+    /// Another disk or another daemon has the backing file.
+    #[error("{0} is in use by another disk or daemon")]
+    InUse(PathBuf),
+    /// The map is of another disk.
+    #[error("{path} {why}: remove it to begin anew, which loses what the disk holds")]
+    Map {
+        /// The map.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A guest's memory lies in a file that could be made shorter under us.
+    #[error("its memory is no sealed memfd: give QEMU -object memory-backend-memfd,share=on")]
+    NotSealed,
+    /// A guest's memory is made of huge pages.
+    #[error("its memory is made of huge pages (hugetlb), which can run out: leave hugetlb off")]
+    HugePages,
+    /// A part of a guest's memory reaches beyond its file.
+    #[error("its memory is shorter than it says")]
+    ShortMemory,
+    /// Parts of a guest's memory overlap, or can't be mapped.
+    #[error("its memory can't be mapped: {0}")]
+    MapMemory(String),
+    /// The value of a block was in a store that is gone.
+    #[error("block {0} is lost with the store that held it")]
+    Lost(u64),
+    /// The backing file failed.
+    #[error("the backing file: {0}")]
+    File(#[from] io::Error),
+    /// The store failed.
+    #[error("the store: {0}")]
+    Store(#[from] spillway_store::Error),
+}

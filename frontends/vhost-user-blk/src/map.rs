@@ -1,0 +1,187 @@
+//! Where each block's value lies, in a file that outlives the daemon.
+//!
+//! A byte a block, in memory and in the file. It is written by pwrite: the page cache keeps it when
+//! the daemon is killed. Layout, little-endian:
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 0-7 | `SPILLDSK` |
+//! | 8-15 | version, 1 |
+//! | 16-23 | blocks |
+//! | 24-31 | kind: 0 swap, 1 cache |
+//! | 32-47 | identity of the pool; 0 for none |
+//! | from 4096 | the places: 0 nowhere, 1 store, 2 file, 3 lost |
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use rustix::fs::{FallocateFlags, fallocate};
+
+use crate::Kind;
+use crate::disk::GROUP_BLOCKS;
+use crate::error::Error;
+
+const MAGIC: [u8; 8] = *b"SPILLDSK";
+const VERSION: u64 = 1;
+const HEADER_BYTES: usize = 48;
+const PLACES_START: u64 = 4096;
+
+/// Where a block's value lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Place {
+    /// Nowhere: it reads as zeros.
+    Nowhere,
+    /// In the store.
+    Store,
+    /// In the backing file.
+    File,
+    /// It was in a store that is gone: reading it is an error.
+    Lost,
+}
+
+impl Place {
+    const fn of(byte: u8) -> Self {
+        match byte {
+            0 => Self::Nowhere,
+            1 => Self::Store,
+            2 => Self::File,
+            _ => Self::Lost,
+        }
+    }
+}
+
+/// The places of a disk's blocks.
+#[derive(Debug)]
+pub struct Map {
+    file: File,
+    places: Box<[AtomicU8]>,
+    header: Header,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Header {
+    blocks: u64,
+    kind: u64,
+    pool: u128,
+}
+
+impl Header {
+    fn encode(self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..16].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.blocks.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.kind.to_le_bytes());
+        bytes[32..].copy_from_slice(&self.pool.to_le_bytes());
+        bytes
+    }
+
+    /// Why these bytes are no header of a disk of this kind and length; else the pool.
+    fn decode(self, bytes: &[u8; HEADER_BYTES]) -> Result<u128, &'static str> {
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        if bytes[..8] != MAGIC {
+            return Err("is no map of a disk");
+        }
+        if word(8) != VERSION {
+            return Err("is a map of another version");
+        }
+        if word(16) != self.blocks {
+            return Err("is the map of a disk of another size");
+        }
+        if word(24) != self.kind {
+            return Err("is the map of a disk of another kind");
+        }
+        Ok(u128::from(word(32)) | u128::from(word(40)) << 64)
+    }
+}
+
+impl Map {
+    /// Opens the map at `path`, or makes one whose blocks are nowhere.
+    pub fn open(path: &Path, blocks: u64, kind: Kind) -> Result<Self, Error> {
+        let wrong = |error: io::Error| Error::Open { path: path.to_owned(), error };
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(path).map_err(wrong)?;
+        let header = Header { blocks, kind: u64::from(kind == Kind::Cache), pool: 0 };
+        let listed = if kind == Kind::Swap { blocks as usize } else { 0 };
+        let bytes = PLACES_START + listed as u64;
+        let found = file.metadata().map_err(wrong)?.len();
+        let mut map = Self { file, places: Box::default(), header };
+        // A daemon that was killed while it made the file left nothing or zeros.
+        let mut start = [0; HEADER_BYTES];
+        let known = map.file.read_at(&mut start, 0).map_err(wrong)?;
+        let fresh = start == [0; HEADER_BYTES] && (known == HEADER_BYTES || found == 0);
+        if !fresh {
+            let pool = header.decode(&start);
+            map.header.pool = pool.map_err(|why| Error::Map { path: path.to_owned(), why })?;
+        }
+        // Allocated, so that no change of it can fail for want of room.
+        fallocate(&map.file, FallocateFlags::empty(), 0, bytes).map_err(|error| {
+            Error::Allocate { path: path.to_owned(), bytes, error: error.into() }
+        })?;
+        let mut places = vec![0; listed];
+        if fresh {
+            map.file.write_all_at(&header.encode(), 0).map_err(wrong)?;
+        } else {
+            map.file.read_exact_at(&mut places, PLACES_START).map_err(wrong)?;
+        }
+        map.places = places.into_iter().map(AtomicU8::new).collect();
+        Ok(map)
+    }
+
+    /// The identity of the pool that [`Place::Store`] means.
+    pub const fn pool(&self) -> u128 {
+        self.header.pool
+    }
+
+    /// Names another pool.
+    pub fn set_pool(&mut self, pool: u128) -> io::Result<()> {
+        self.header.pool = pool;
+        self.file.write_all_at(&self.header.encode(), 0)
+    }
+
+    /// Where a block's value lies.
+    pub fn place(&self, block: u64) -> Place {
+        Place::of(self.places[block as usize].load(Ordering::Acquire))
+    }
+
+    /// Blocks that lie at `place` of those in a range.
+    pub fn at(&self, place: Place, blocks: Range<u64>) -> impl Iterator<Item = u64> {
+        let places = &self.places[blocks.start as usize..blocks.end as usize];
+        let here = move |known: &AtomicU8| known.load(Ordering::Relaxed) == place as u8;
+        blocks.zip(places).filter(move |(_, known)| here(known)).map(|(block, _)| block)
+    }
+
+    /// Says where blocks of a group lie from now on: bit `n` of `chosen` is block `first + n`. Those
+    /// that lie there already are not written again. The caller has the group for itself.
+    pub fn set(&self, first: u64, chosen: u64, place: Place) -> io::Result<()> {
+        let bits = (0..u64::BITS).filter(|bit| chosen >> bit & 1 != 0);
+        let changed = |bit: &u32| self.place(first + u64::from(*bit)) != place;
+        let changed = bits.filter(changed).fold(0_u64, |sum, bit| sum | 1 << bit);
+        if changed == 0 {
+            return Ok(());
+        }
+        let (low, high) = (changed.trailing_zeros(), u64::BITS - changed.leading_zeros());
+        let mut bytes = [0; GROUP_BLOCKS];
+        for bit in low..high {
+            let chosen = changed >> bit & 1 != 0;
+            let known = self.places[first as usize + bit as usize].load(Ordering::Relaxed);
+            bytes[bit as usize] = if chosen { place as u8 } else { known };
+        }
+        let at = PLACES_START + first + u64::from(low);
+        self.file.write_all_at(&bytes[low as usize..high as usize], at)?;
+        for bit in (low..high).filter(|bit| changed >> bit & 1 != 0) {
+            self.places[first as usize + bit as usize].store(place as u8, Ordering::Release);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,253 @@
+//! Carries requests out: between the guest's memory and the disk.
+
+use std::sync::Arc;
+
+use spillway_store::PageBuf;
+use spillway_types::PAGE_BYTES;
+use vm_memory::GuestMemoryMmap;
+
+use crate::chain::{Chain, Cursor, DescriptorTable, Malformed};
+use crate::disk::{Disk, GROUP_BLOCKS};
+use crate::error::Error;
+use crate::request::{HEADER_BYTES, ID_BYTES, RANGE_BYTES, RANGES_MAX, Request, Span, Status};
+
+/// Bytes of a group of blocks.
+const GROUP_BYTES: u64 = (GROUP_BLOCKS * PAGE_BYTES) as u64;
+
+/// Why a request failed.
+#[derive(Debug)]
+enum Failure {
+    Disk(Error),
+    /// What the guest gave is not there.
+    Guest,
+    Status(Status),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Disk(error)
+    }
+}
+
+impl From<Malformed> for Failure {
+    fn from(_: Malformed) -> Self {
+        Self::Guest
+    }
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Self::Status(status)
+    }
+}
+
+/// What one queue's requests are carried out with: buffers that are used again and again.
+#[derive(Debug)]
+pub struct Service {
+    chain: Chain,
+    mover: Mover,
+}
+
+/// Moves blocks between the disk and the guest's memory.
+#[derive(Debug)]
+struct Mover {
+    disk: Arc<Disk>,
+    pages: Box<[PageBuf]>,
+}
+
+impl Service {
+    /// What carries requests to `disk` out.
+    pub fn new(disk: Arc<Disk>) -> Self {
+        let pages = vec![PageBuf::ZERO; GROUP_BLOCKS].into();
+        Self { chain: Chain::new(), mover: Mover { disk, pages } }
+    }
+
+    /// Carries out the request that begins at `head`. Gives the bytes written to the guest's memory;
+    /// 0 for a chain that has no place for a status.
+    pub fn serve(&mut self, memory: &GuestMemoryMmap, table: DescriptorTable, head: u16) -> u32 {
+        if self.chain.collect(memory, table, head).is_err() {
+            return 0;
+        }
+        let mut status_at = self.chain.device_writes();
+        // The last byte is the status's.
+        let Some(in_bytes) = status_at.left().checked_sub(1) else { return 0 };
+        status_at.leave(1);
+        let (status, written) = match self.mover.carry_out(memory, &self.chain, in_bytes) {
+            Ok(written) => (Status::Ok, written),
+            Err(failure) => (self.mover.report(failure), 0),
+        };
+        match status_at.write(memory, &[status as u8]) {
+            Ok(()) => written as u32 + 1,
+            Err(Malformed) => 0,
+        }
+    }
+}
+
+impl Mover {
+    fn report(&self, failure: Failure) -> Status {
+        match failure {
+            Failure::Status(status) => status,
+            Failure::Guest => Status::Error,
+            Failure::Disk(error) => {
+                self.disk.count_error(&error);
+                Status::Error
+            }
+        }
+    }
+
+    fn carry_out(
+        &mut self,
+        memory: &GuestMemoryMmap,
+        chain: &Chain,
+        in_bytes: u64,
+    ) -> Result<u64, Failure> {
+        let mut out = chain.device_reads();
+        let mut header = [0; HEADER_BYTES];
+        out.read(memory, &mut header)?;
+        let disk_bytes = self.disk.blocks() * PAGE_BYTES as u64;
+        let request = Request::parse(&header, out.left(), in_bytes, disk_bytes)?;
+        match request {
+            Request::Read(span) => {
+                self.read(memory, span, chain.device_writes())?;
+                return Ok(span.bytes);
+            }
+            Request::Write(span) => self.write(memory, span, out)?,
+            Request::Flush => self.disk.sync()?,
+            Request::Id => {
+                let mut id = [0; ID_BYTES];
+                let name = self.disk.name().as_bytes();
+                let shown = name.len().min(ID_BYTES);
+                id[..shown].copy_from_slice(&name[..shown]);
+                let length = (ID_BYTES as u64).min(in_bytes) as usize;
+                chain.device_writes().write(memory, &id[..length])?;
+                return Ok(length as u64);
+            }
+            Request::Zero { ranges, parts } => {
+                let mut spans = [Span::default(); RANGES_MAX];
+                // All are looked at before the first is touched.
+                for span in &mut spans[..ranges] {
+                    let mut range = [0; RANGE_BYTES];
+                    out.read(memory, &mut range)?;
+                    *span = Request::range(&range, parts, disk_bytes)?;
+                }
+                for span in &spans[..ranges] {
+                    self.zero(*span, parts)?;
+                }
+            }
+        }
+        Ok(0)
+    }
+
+    fn read(
+        &mut self,
+        memory: &GuestMemoryMmap,
+        span: Span,
+        into: Cursor<'_>,
+    ) -> Result<(), Failure> {
+        let mut into = into;
+        for piece in pieces(span) {
+            let (first, count) = piece.blocks();
+            let pages = &mut self.pages[..count];
+            self.disk.read(first, pages)?;
+            for (page, part) in pages.iter().zip(piece.parts()) {
+                into.write(memory, &page.0[part])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        memory: &GuestMemoryMmap,
+        span: Span,
+        from: Cursor<'_>,
+    ) -> Result<(), Failure> {
+        let mut from = from;
+        for piece in pieces(span) {
+            let (first, count) = piece.blocks();
+            for (page, part) in self.pages[..count].iter_mut().zip(piece.parts()) {
+                from.read(memory, &mut page.0[part])?;
+            }
+            self.write_piece(piece, first, count)?;
+        }
+        Ok(())
+    }
+
+    /// Writes what the buffer has of a piece: whole blocks together, parts each alone.
+    fn write_piece(&self, piece: Span, first: u64, count: usize) -> Result<(), Error> {
+        let is_whole = |part: &std::ops::Range<usize>| part.len() == PAGE_BYTES;
+        let (mut whole_start, mut whole_end) = (0, count);
+        for (at, part) in piece.parts().enumerate().filter(|(_, part)| !is_whole(part)) {
+            self.disk.write_part(first + at as u64, part.start, &self.pages[at].0[part.clone()])?;
+            // Parts are at the ends alone.
+            if at == 0 {
+                whole_start = 1;
+            } else {
+                whole_end = at;
+            }
+        }
+        if whole_start < whole_end {
+            self.disk.write(first + whole_start as u64, &self.pages[whole_start..whole_end])?;
+        }
+        Ok(())
+    }
+
+    /// Gives blocks back; with `parts`, the parts of blocks at the ends become zeros too.
+    fn zero(&self, span: Span, parts: bool) -> Result<(), Error> {
+        const ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
+        for piece in pieces(span) {
+            let (first, count) = piece.blocks();
+            let (mut whole_start, mut whole_end) = (0, count);
+            for (at, part) in piece.parts().enumerate().filter(|(_, part)| part.len() != PAGE_BYTES)
+            {
+                if parts {
+                    self.disk.write_part(first + at as u64, part.start, &ZEROS[part.clone()])?;
+                }
+                if at == 0 {
+                    whole_start = 1;
+                } else {
+                    whole_end = at;
+                }
+            }
+            if whole_start < whole_end {
+                self.disk.zero(first + whole_start as u64, whole_end - whole_start)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Cuts a range where groups of blocks end.
+fn pieces(span: Span) -> impl Iterator<Item = Span> {
+    let end = span.start + span.bytes;
+    let mut start = span.start;
+    std::iter::from_fn(move || {
+        if start == end {
+            return None;
+        }
+        let bytes = (GROUP_BYTES - start % GROUP_BYTES).min(end - start);
+        let piece = Span { start, bytes };
+        start += bytes;
+        Some(piece)
+    })
+}
+
+impl Span {
+    /// The first block that it touches, and how many it does.
+    const fn blocks(self) -> (u64, usize) {
+        let page = PAGE_BYTES as u64;
+        let (first, end) = (self.start / page, (self.start + self.bytes).div_ceil(page));
+        (first, (end - first) as usize)
+    }
+
+    /// The part of each block.
+    fn parts(self) -> impl Iterator<Item = std::ops::Range<usize>> {
+        let (first, count) = self.blocks();
+        let end = self.start + self.bytes;
+        (first..first + count as u64).map(move |block| {
+            let at = block * PAGE_BYTES as u64;
+            let part_end = (end - at).min(PAGE_BYTES as u64);
+            self.start.saturating_sub(at) as usize..part_end as usize
+        })
+    }
+}
