@@ -117,7 +117,7 @@ def write(out, scenarios, policies):
     runs = load(out)
     parts = ["<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
              f"<title>SmarTmem's scenarios</title><style>{STYLE}</style><h1>SmarTmem's scenarios</h1>"
-             "<p>At an eighth of the paper's memory, as paged processes over one store and a disk. Thick lines are "
+             "<p>At a sixteenth of the paper's memory and a tenth of its time, as paged processes over one store and a disk. Thick lines are "
              "what each client holds, thin ones its target; colour and dashes tell the clients apart."]
     for name, scenario in scenarios.items():
         if name not in runs:

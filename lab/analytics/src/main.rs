@@ -51,6 +51,9 @@ enum Program {
         /// What it takes in all, MiB.
         #[arg(long)]
         most_mib: usize,
+        /// Walks over each amount.
+        #[arg(long, default_value_t = 1)]
+        rounds: u64,
     },
 }
 
@@ -60,7 +63,9 @@ fn main() -> anyhow::Result<()> {
         Program::Als { mib, iterations, runs, pause_ms } => {
             als::run(mib << 20, iterations, runs, pause_ms)
         }
-        Program::Usemem { step_mib, most_mib } => usemem::run(step_mib << 20, most_mib << 20),
+        Program::Usemem { step_mib, most_mib, rounds } => {
+            usemem::run(step_mib << 20, most_mib << 20, rounds)
+        }
     }
 }
 

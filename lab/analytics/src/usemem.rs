@@ -11,12 +11,12 @@ use crate::say;
 const PAGE_BYTES: usize = 4096;
 const PAGE_WORDS: usize = PAGE_BYTES / 8;
 
-/// Takes `step_bytes` at a time up to `most_bytes`. Pages can't be packed, so that what a store holds of them is
+/// Takes `step_bytes` at a time up to `most_bytes`, and walks over what it has `rounds` times in between. Pages can't be packed, so that what a store holds of them is
 /// what it has room for.
 ///
 /// # Errors
 /// A page was not as written, or nobody reads what it says.
-pub fn run(step_bytes: usize, most_bytes: usize) -> anyhow::Result<()> {
+pub fn run(step_bytes: usize, most_bytes: usize, rounds: u64) -> anyhow::Result<()> {
     ensure!(
         step_bytes >= PAGE_BYTES && step_bytes <= most_bytes,
         "a step is at least a page and at most all"
@@ -29,13 +29,14 @@ pub fn run(step_bytes: usize, most_bytes: usize) -> anyhow::Result<()> {
             blocks.push(vec![0; step_bytes / 8]);
         }
         let began = Instant::now();
-        let last = blocks.len() - 1;
-        for (number, block) in blocks.iter_mut().enumerate() {
-            // The newest block has not been written yet, unless there is no newer one.
-            let before = if number == last && block[0] == 0 { None } else { Some(round) };
-            walk(block, number as u64, before, round + 1)?;
+        for _ in 0..rounds {
+            for (number, block) in blocks.iter_mut().enumerate() {
+                // The newest block has not been written yet.
+                let before = (block[0] != 0).then_some(round);
+                walk(block, number as u64, before, round + 1)?;
+            }
+            round += 1;
         }
-        round += 1;
         say("walk", began.elapsed().as_secs_f64(), json!(blocks.len() * step_bytes >> 20))?;
     }
 }
