@@ -1,9 +1,11 @@
 """A stock Debian kernel under QEMU (TCG) with a tmem disk, for tests of the daemon's vhost-user-blk."""
 
+import functools
 import pathlib
 import re
 import shutil
 import subprocess
+import tempfile
 import threading
 
 import lab
@@ -38,6 +40,7 @@ def kernel_folder(name):
     return folder
 
 
+@functools.cache
 def _initramfs(kernel, script, programs):
     root = lab.WORK / "root"
     shutil.rmtree(root, ignore_errors=True)
@@ -53,7 +56,7 @@ def _initramfs(kernel, script, programs):
     (root / "script").write_text(script)
     (root / "init").write_text(INIT)
     (root / "init").chmod(0o755)
-    packed = lab.WORK / "initramfs"
+    packed = pathlib.Path(tempfile.mkstemp(prefix="initramfs.", dir=lab.WORK)[1])
     pack = "cd $1 && find . | cpio -o -H newc --quiet | gzip -1 >$2"
     subprocess.run(["bash", "-c", pack, "pack", root, packed], check=True)
     return packed
@@ -62,12 +65,13 @@ def _initramfs(kernel, script, programs):
 class Guest:
     """Runs `script`; `expect` waits for what it says, `go` answers what it asks."""
 
-    def __init__(self, kernel, mib, socket, script, programs=("hog",)):
+    def __init__(self, kernel, mib, socket, script, programs=("hog",), shows=True):
         kernel = kernel_folder(kernel)
         initramfs = _initramfs(kernel, script, programs)
         image = sorted(kernel.glob("boot/vmlinuz-*"))[-1]
         self.said = []
         self.console = []
+        self.shows = shows
         self._news = threading.Condition()
         self.process = lab.start([
             "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "1", "-m", f"{mib}M",
@@ -87,7 +91,8 @@ class Guest:
                 self.console.append(line)
                 if match := re.search(r"GUEST (.*)", line):
                     self.said.append(match[1])
-                    print(line, flush=True)
+                    if self.shows:
+                        print(line, flush=True)
                 self._news.notify_all()
         with self._news:
             self.said.append("failed: QEMU ended")

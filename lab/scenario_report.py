@@ -33,7 +33,7 @@ def times(run):
     """What is compared of a run: seconds by a name such as 'a 1'."""
     found = {}
     for program, said in sorted(run["programs"].items()):
-        if run["scenario"] == "usemem":
+        if run["scenario"] in ("usemem", "guests"):
             for event in said["events"]:
                 # The first walk over each amount; the paper shows those that the third can be compared by.
                 if event["event"] == "walk":

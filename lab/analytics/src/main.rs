@@ -1,13 +1,11 @@
 //! The programs of SmarTmem's scenarios, with data that they make themselves.
 //!
-//! The paper ran CloudSuite's graph analytics and in-memory analytics, and usemem. Here they are PageRank
-//! over a power-law graph, alternating least squares over ratings as MovieLens has them, and usemem as the paper
-//! describes it. Each says as lines of JSON what it has done and when; what it computed is a checksum, which is
+//! The paper ran CloudSuite's graph analytics and in-memory analytics. Here they are PageRank over a power-law
+//! graph, and alternating least squares over ratings as MovieLens has them. (usemem is lab/tools/usemem.c.) Each says as lines of JSON what it has done and when; what it computed is a checksum, which is
 //! the same however the program's memory is kept.
 
 mod als;
 mod pagerank;
-mod usemem;
 
 use std::io::Write;
 
@@ -43,18 +41,6 @@ enum Program {
         #[arg(long, default_value_t = 0)]
         pause_ms: u64,
     },
-    /// Takes more and more memory and walks over all of it each time; then goes on walking until killed.
-    Usemem {
-        /// What it takes at a time, MiB.
-        #[arg(long)]
-        step_mib: usize,
-        /// What it takes in all, MiB.
-        #[arg(long)]
-        most_mib: usize,
-        /// Walks over each amount.
-        #[arg(long, default_value_t = 1)]
-        rounds: u64,
-    },
 }
 
 fn main() -> anyhow::Result<()> {
@@ -62,9 +48,6 @@ fn main() -> anyhow::Result<()> {
         Program::Pagerank { mib, iterations } => pagerank::run(mib << 20, iterations),
         Program::Als { mib, iterations, runs, pause_ms } => {
             als::run(mib << 20, iterations, runs, pause_ms)
-        }
-        Program::Usemem { step_mib, most_mib, rounds } => {
-            usemem::run(step_mib << 20, most_mib << 20, rounds)
         }
     }
 }
