@@ -10,8 +10,9 @@ use std::collections::HashMap;
 
 pub use room::Room;
 
-use spillway_policy::Sample;
-pub use spillway_policy::{Percent, PercentError, Policy, SmartAlloc, UNLIMITED};
+use spillway_policy::{Outcome, Sample, Standing};
+pub use spillway_policy::{Percent, PercentError, Policy, SmartAlloc, UNLIMITED, Utility, hull};
+pub use spillway_reuse::Curve;
 use spillway_types::{ClientId, Statistics};
 
 /// A client, as it is at the end of an interval.
@@ -21,8 +22,28 @@ pub struct Client {
     pub id: ClientId,
     /// The most that the operator lets it hold, pages; [`UNLIMITED`] is no cap.
     pub cap_pages: u64,
+    /// What the operator lets it hold at any time, pages.
+    pub floor_pages: u64,
+    /// What its stalls count, beside 1 for others.
+    pub weight: u32,
     /// Its counters.
     pub statistics: Statistics,
+    /// How soon its pages are wanted back, where the policy wants to know ([`Policy::wants_curves`]).
+    pub curve: Option<Curve>,
+}
+
+impl Client {
+    /// A client for which the operator has said nothing.
+    pub const fn new(id: ClientId, statistics: Statistics) -> Self {
+        Self {
+            id,
+            cap_pages: UNLIMITED,
+            floor_pages: 0,
+            weight: 1,
+            statistics,
+            curve: None,
+        }
+    }
 }
 
 /// A target that has changed.
@@ -37,8 +58,9 @@ pub struct Change {
 /// What is kept of a client from one interval to the next.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    refused: u64,
+    statistics: Statistics,
     target_pages: u64,
+    standing: Standing,
 }
 
 /// The memory manager.
@@ -76,30 +98,37 @@ impl Manager {
     /// before counts from now on; one that has gone is forgotten.
     pub fn interval(&mut self, total_pages: u64, clients: &[Client]) -> Vec<Change> {
         let samples: Vec<_> = clients.iter().map(|client| self.sample(client)).collect();
-        let targets = self.policy.targets(total_pages, &samples);
+        let outcomes = self.policy.outcomes(total_pages, &samples);
         self.seen.clear();
         let mut changes = Vec::new();
-        for (client, target_pages) in clients.iter().zip(targets) {
-            let refused = refused(&client.statistics);
-            self.seen.insert(client.id, Seen { refused, target_pages });
-            if target_pages != client.statistics.target_pages {
-                changes.push(Change { id: client.id, target_pages });
+        for (client, Outcome { target_pages, standing }) in clients.iter().zip(outcomes) {
+            let Client { id, statistics, .. } = *client;
+            self.seen.insert(id, Seen { statistics, target_pages, standing });
+            if target_pages != statistics.target_pages {
+                changes.push(Change { id, target_pages });
             }
         }
         changes
     }
 
-    fn sample(&self, client: &Client) -> Sample {
-        let Statistics { puts, used_pages, .. } = client.statistics;
+    fn sample<'a>(&self, client: &'a Client) -> Sample<'a> {
+        let now = &client.statistics;
         let seen = self.seen.get(&client.id);
-        let refused = refused(&client.statistics);
+        // Of a client that is new here nobody knows when it did what it has done. A counter that went back is no news.
+        let was = seen.map_or(*now, |seen| seen.statistics);
         Sample {
-            // Of a client that is new here nobody knows when it was refused.
-            puts_refused: seen.map_or(0, |seen| refused.saturating_sub(seen.refused)),
-            puts_ever: puts,
-            used_pages,
+            puts_refused: refused(now).saturating_sub(refused(&was)),
+            puts_ever: now.puts,
+            puts: now.puts.saturating_sub(was.puts),
+            hits: now.hits.saturating_sub(was.hits),
+            misses: now.misses.saturating_sub(was.misses),
+            used_pages: now.used_pages,
             cap_pages: client.cap_pages,
+            floor_pages: client.floor_pages,
+            weight: client.weight,
             target_pages: seen.map(|seen| seen.target_pages),
+            curve: client.curve.as_ref(),
+            standing: seen.map_or_else(Standing::default, |seen| seen.standing),
         }
     }
 }
