@@ -12,8 +12,9 @@ fn main() {
         let acc: u64 = p.traces.iter().map(|t| t.accesses).sum();
         let ev: usize = p.traces.iter().map(|t| t.events.len()).sum();
         println!("== {} : {} accesses {} events prepared in {:?}", scenario.name, acc, ev, t.elapsed());
-        let mut whos = vec![Who::Oracle, Who::Policy(Policy::Utility(Utility::default())), Who::Policy(Policy::Greedy), Who::Policy(Policy::StaticAlloc), Who::Policy(Policy::ReconfStatic)];
+        let mut whos = vec![Who::Oracle, Who::Policy(Policy::Utility(Utility { miss_us: std::env::var("MISS").ok().and_then(|v| v.parse().ok()).unwrap_or((scenario.costs.disk_read_ns / 1000) as u32), ..Utility::default() })), Who::Policy(Policy::Greedy), Who::Policy(Policy::StaticAlloc), Who::Policy(Policy::ReconfStatic)];
         for h in [25, 75, 200, 400, 600] { whos.push(Who::Policy(Policy::SmartAlloc(SmartAlloc { p: Percent::hundredths(h), threshold_pages: None }))); }
+        if std::env::var("FEW").is_ok() { whos.truncate(2); }
         for who in whos {
             let t = Instant::now();
             let r = run(who, scenario.total_pages, scenario.costs, &p.traces, &p.futures, &p.terms);

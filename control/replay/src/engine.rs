@@ -254,12 +254,13 @@ impl Run<'_> {
     /// What the clients will ask soon.
     fn shares(&self) -> Shares {
         let clients = self.clients.iter();
-        Shares::new(self.total_pages, clients.map(|it| it.future.soon(it.at)).collect())
+        Shares::new(self.total_pages, &self.costs, clients.map(|it| it.future.soon(it.at)).collect())
     }
 
     /// The oracle's interval.
     fn foresee(&mut self, terms: &[Terms]) {
-        let best = self.shares().best(terms);
+        let used = (0..terms.len()).map(|at| self.node.statistics(at).used_pages);
+        let best = self.shares().best(terms, &used.collect::<Vec<_>>());
         for (client, target_pages) in best.into_iter().enumerate() {
             let was = self.node.statistics(client).target_pages;
             if was != target_pages {

@@ -14,6 +14,9 @@ const CLUSTER: u32 = 512;
 pub enum Keys {
     /// Its pages. One that is read back is taken out of the store, and put again when it leaves.
     Pages,
+    /// Slots of a swap disk of which the store hears when one is free, as Linux's frontswap told it. One that is read
+    /// back stays valid until its page is written.
+    Frontswap,
     /// Slots of a swap disk. One that is read back stays valid until its page is written; then the slot is free
     /// without a word to the store, which hears of it when the slot is written again or its whole cluster is
     /// discarded.
@@ -84,7 +87,7 @@ impl Local {
         self.emit(Step::Exit);
         let keys = match self.keys {
             Keys::Pages => self.pages.len(),
-            Keys::Slots => self.swap.slots.len(),
+            Keys::Frontswap | Keys::Slots => self.swap.slots.len(),
         };
         self.trace.keys = self.trace.keys.max(keys as u32);
         self.pages.fill(UNTOUCHED);
@@ -121,7 +124,7 @@ impl Local {
         if far {
             match self.keys {
                 Keys::Pages => self.emit(Step::Take(page)),
-                Keys::Slots => self.emit(Step::Get(slot)),
+                Keys::Frontswap | Keys::Slots => self.emit(Step::Get(slot)),
             }
         }
         let its = &mut self.pages[page as usize];
@@ -138,20 +141,23 @@ impl Local {
         (its.resident, its.far) = (false, true);
         match self.keys {
             Keys::Pages => self.emit(Step::Put(page)),
-            Keys::Slots if its.slot == NONE => {
+            Keys::Frontswap | Keys::Slots if its.slot == NONE => {
                 let slot = self.swap.allocate();
                 its.slot = slot;
                 self.emit(Step::Put(slot));
             }
             // A clean page: its slot has it.
-            Keys::Slots => {}
+            Keys::Frontswap | Keys::Slots => {}
         }
     }
 
     /// Gives back the slot of a page that was written.
     fn free_slot(&mut self, page: u32) {
         let slot = core::mem::replace(&mut self.pages[page as usize].slot, NONE);
-        if let Some(cluster) = self.swap.free(slot) {
+        let cluster = self.swap.free(slot);
+        if self.keys == Keys::Frontswap {
+            self.emit(Step::Flush(slot));
+        } else if let Some(cluster) = cluster {
             for slot in cluster..cluster + CLUSTER {
                 self.emit(Step::Flush(slot));
             }

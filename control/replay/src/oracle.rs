@@ -1,12 +1,12 @@
 //! One that knows what each client will ask.
 //!
 //! It has the exact distances of a trace's gets, with the knowledge of which pages will be wanted again at all, and
-//! shares the node so that the clients' slowdowns of the next seconds are least in sum.
+//! shares the node so that most gets done in the next seconds.
 
-use spillway_manager::hull::{Segment, hull, share, worth};
+use spillway_manager::hull::{Segment, hull, share};
 use spillway_reuse::{BUCKETS, bucket, bucket_pages};
 
-use crate::engine::Terms;
+use crate::engine::{Costs, Terms};
 use crate::trace::{Step, Trace};
 
 /// Time of a client's own, computing or sleeping, between two marks, ns.
@@ -173,28 +173,36 @@ impl Order {
     }
 }
 
-/// What pages are worth to each client in the next seconds: gets served by a second of its own time.
+/// What clients get done in the next seconds, by the pages that they have.
 #[derive(Debug)]
 pub(crate) struct Shares {
     total_pages: u64,
-    hulls: Vec<Vec<Segment>>,
+    /// For each client its rate, 1 in memory enough, at some counts of pages.
+    rates: Vec<Vec<(u64, f64)>>,
 }
 
 impl Shares {
-    pub(crate) fn new(total_pages: u64, soon: Vec<[u32; BUCKETS]>) -> Self {
-        let hulls = soon.into_iter().map(|gets| {
-            let mut sum = 0.0;
-            hull(gets.into_iter().enumerate().filter(|&(_, gets)| gets > 0).map(|(at, gets)| {
-                sum += f64::from(gets) / AHEAD_S;
-                (bucket_pages(at), sum)
-            }))
-        });
-        Self { total_pages, hulls: hulls.collect() }
+    pub(crate) fn new(total_pages: u64, costs: &Costs, soon: Vec<[u32; BUCKETS]>) -> Self {
+        Self { total_pages, rates: soon.iter().map(|gets| rates(costs, gets)).collect() }
     }
 
-    /// The shares that are worth most. What nobody has a use for is free for all.
-    pub(crate) fn best(&self, terms: &[Terms]) -> Vec<u64> {
-        let mut best = share(self.total_pages, &self.hulls);
+    /// The shares with which most gets done, for clients that hold `used_pages`: what they would have to read again
+    /// counts against a change. What nobody has a use for is free for all.
+    pub(crate) fn best(&self, terms: &[Terms], used_pages: &[u64]) -> Vec<u64> {
+        let hulls: Vec<_> = (self.rates.iter().zip(used_pages))
+            .map(|(rates, &used)| {
+                let start = rates[0].1;
+                let mut at = 0;
+                let price = |Segment { pages, slope }: Segment| {
+                    let held = used.saturating_sub(at).min(pages) as f64 / pages as f64;
+                    at += pages;
+                    Segment { pages, slope: slope * (1.0 + held) }
+                };
+                let points = rates.iter().map(|&(pages, rate)| (pages, rate - start));
+                hull(points).into_iter().map(price).collect()
+            })
+            .collect();
+        let mut best = share(self.total_pages, &hulls);
         let left = self.total_pages - best.iter().sum::<u64>();
         let each = left / best.len().max(1) as u64;
         for (share, its) in best.iter_mut().zip(terms) {
@@ -203,13 +211,53 @@ impl Shares {
         best
     }
 
-    /// How much of what the best shares are worth these are worth, 0 to 1.
+    /// How much gets done with these shares, of what could be: of the difference that memory makes.
     pub(crate) fn part_of_best(&self, shares: &[u64]) -> f64 {
+        let start: f64 = self.rates.iter().map(|rates| rates[0].1).sum();
         let sum = |shares: &[u64]| -> f64 {
-            self.hulls.iter().zip(shares).map(|(hull, &pages)| worth(hull, pages)).sum()
+            self.rates.iter().zip(shares).map(|(rates, &pages)| at(rates, pages)).sum()
         };
-        let best = sum(&share(self.total_pages, &self.hulls));
-        if best > 0.0 { sum(shares) / best } else { 1.0 }
+        let none = vec![0; shares.len()];
+        let best = self.best(&vec![Terms::default(); shares.len()], &none);
+        let most = sum(&best).max(sum(shares));
+        if most - start > 1e-9 { (sum(shares) - start) / (most - start) } else { 1.0 }
+    }
+}
+
+/// The rates of a client that asks so: at the corners of its curve's hull, and between them.
+fn rates(costs: &Costs, gets: &[u32; BUCKETS]) -> Vec<(u64, f64)> {
+    let all = gets.iter().sum::<u32>();
+    let rate = |served: f64| {
+        let missed = f64::from(all) - served;
+        let wait_ns = served * costs.hit_ns as f64 + missed * costs.disk_read_ns as f64;
+        1.0 / (1.0 + wait_ns / (AHEAD_S * 1e9))
+    };
+    let mut sum = 0.0;
+    let known = (0..BUCKETS).filter(|&at| gets[at] > 0).map(|at| {
+        sum += f64::from(gets[at]);
+        (bucket_pages(at), sum)
+    });
+    let mut points = vec![(0, rate(0.0))];
+    let (mut pages, mut served) = (0, 0.0);
+    for segment in hull(known) {
+        for part in 1..=4 {
+            let more = segment.pages * part / 4;
+            points.push((pages + more, rate(served + segment.slope * more as f64)));
+        }
+        pages += segment.pages;
+        served += segment.slope * segment.pages as f64;
+    }
+    points
+}
+
+fn at(rates: &[(u64, f64)], pages: u64) -> f64 {
+    let next = rates.partition_point(|it| it.0 < pages);
+    match (next.checked_sub(1).map(|at| rates[at]), rates.get(next)) {
+        (Some((from, low)), Some(&(to, high))) => {
+            low + (high - low) * (pages - from) as f64 / (to - from).max(1) as f64
+        }
+        (Some((_, rate)), None) | (None, Some(&(_, rate))) => rate,
+        (None, None) => 1.0,
     }
 }
 
@@ -244,16 +292,16 @@ mod tests {
 
     #[test]
     fn the_best_shares_are_the_measure() {
-        let mut a = [0; BUCKETS];
-        a[bucket(100)] = 1000;
-        let mut b = [0; BUCKETS];
-        b[bucket(100)] = 3000;
-        let shares = Shares::new(150, vec![a, b]);
+        let costs = Costs::with_disk(1000);
+        let mut gets = [0; BUCKETS];
+        gets[bucket(100)] = 40_000;
+        let shares = Shares::new(150, &costs, vec![gets; 2]);
         let terms = [Terms::default(); 2];
-        let best = shares.best(&terms);
+        // With half of it both wait for nearly all of their time: one has all that it needs, and the rest is left.
+        let best = shares.best(&terms, &[0, 60]);
         assert_eq!(best, [39, 111], "a bucket reaches to 111");
-        assert!((shares.part_of_best(&best) - 1.0).abs() < 1e-9);
-        assert!(shares.part_of_best(&[75, 75]) < 0.85);
-        assert_eq!(Shares::new(10, vec![[0; BUCKETS]]).part_of_best(&[0]), 1.0);
+        assert!(shares.part_of_best(&[111, 39]) > 0.99);
+        assert!(shares.part_of_best(&[75, 75]) < 0.3);
+        assert_eq!(Shares::new(10, &costs, vec![[0; BUCKETS]]).part_of_best(&[0]), 1.0);
     }
 }

@@ -53,6 +53,10 @@ fn work(name: impl Into<String>, local_pages: u32, think_us: u32, phases: Vec<Ph
     Work { name, local_pages, keys: Keys::Slots, think_ns: think_us * 1000, phases }
 }
 
+fn with_keys(keys: Keys, work: Work) -> Work {
+    Work { keys, ..work }
+}
+
 fn zipf(start: u32, pages: u32, skew: f64, touches: u32) -> Phase {
     Phase::Zipf { start, pages, skew, touches, writes: 30 }
 }
@@ -95,7 +99,7 @@ pub fn scenarios() -> Vec<Scenario> {
                     let mut phases = run.clone();
                     phases.extend([Phase::Restart, Phase::Idle { ms: 5000 }, Phase::Shift]);
                     phases.extend(run);
-                    work(format!("vm{n}"), 1024 * MIB, 20, phases)
+                    with_keys(Keys::Frontswap, work(format!("vm{n}"), 1024 * MIB, 20, phases))
                 })
                 .collect(),
         },
@@ -108,7 +112,7 @@ pub fn scenarios() -> Vec<Scenario> {
                 .map(|n| {
                     let run = graph(700 * MIB, 300 * MIB, 50);
                     let phases = if n == 3 { after(30_000, run) } else { run };
-                    work(format!("vm{n}"), 512 * MIB, 20, phases)
+                    with_keys(Keys::Frontswap, work(format!("vm{n}"), 512 * MIB, 20, phases))
                 })
                 .collect(),
         },
@@ -130,7 +134,7 @@ pub fn scenarios() -> Vec<Scenario> {
                     if n == 3 {
                         phases = after(20_000, phases);
                     }
-                    work(format!("vm{n}"), 512 * MIB, 20, phases)
+                    with_keys(Keys::Frontswap, work(format!("vm{n}"), 512 * MIB, 20, phases))
                 })
                 .collect(),
         },
@@ -140,9 +144,9 @@ pub fn scenarios() -> Vec<Scenario> {
             total_pages: gib,
             costs: Costs::with_disk(1000),
             works: vec![
-                work("graph1", 512 * MIB, 20, graph(700 * MIB, 300 * MIB, 50)),
-                work("graph2", 512 * MIB, 20, graph(700 * MIB, 300 * MIB, 50)),
-                work("analytics", 1024 * MIB, 20, after(30_000, analytics(1300 * MIB, 25))),
+                with_keys(Keys::Frontswap, work("graph1", 512 * MIB, 20, graph(700 * MIB, 300 * MIB, 50))),
+                with_keys(Keys::Frontswap, work("graph2", 512 * MIB, 20, graph(700 * MIB, 300 * MIB, 50))),
+                with_keys(Keys::Frontswap, work("analytics", 1024 * MIB, 20, after(30_000, analytics(1300 * MIB, 25)))),
             ],
         },
         Scenario {
@@ -156,7 +160,7 @@ pub fn scenarios() -> Vec<Scenario> {
                         Phase::Fill { start: 0, pages: 768 * MIB },
                         zipf(0, 768 * MIB, 0.8, 3_000_000),
                     ];
-                    work(format!("kv{n}"), 256 * MIB, 20, phases)
+                    with_keys(Keys::Pages, work(format!("kv{n}"), 256 * MIB, 20, phases))
                 })
                 .collect(),
         },
@@ -242,18 +246,20 @@ pub fn scenarios() -> Vec<Scenario> {
         },
         Scenario {
             name: "hoarder",
-            about: "one fills the node and idles; two start later and need it",
+            about: "a service fills the node and goes to sleep; two start later and need it; it wakes up again",
             total_pages: u64::from(768 * MIB),
             costs: Costs::with_disk(500),
             works: vec![
                 work(
                     "hoarder",
-                    128 * MIB,
+                    192 * MIB,
                     20,
                     vec![
                         Phase::Fill { start: 0, pages: 1024 * MIB },
-                        Phase::Idle { ms: 200_000 },
-                        Phase::Scan { start: 0, pages: 1024 * MIB, passes: 1, writes: 0 },
+                        zipf(0, 1024 * MIB, 0.7, 1_000_000),
+                        Phase::Idle { ms: 100_000 },
+                        Phase::Shift,
+                        zipf(0, 1024 * MIB, 0.7, 1_000_000),
                     ],
                 ),
                 work(
@@ -356,7 +362,7 @@ pub fn scenarios() -> Vec<Scenario> {
                         Phase::Scan { start: 0, pages: 960 * MIB, passes: 80, writes: 50 },
                         Phase::Restart,
                     ]);
-                    work(format!("job{}", n + 1), 256 * MIB, 20, phases)
+                    with_keys(Keys::Pages, work(format!("job{}", n + 1), 256 * MIB, 20, phases))
                 })
                 .collect(),
         },
@@ -387,7 +393,7 @@ pub fn scenarios() -> Vec<Scenario> {
                             zipf(0, pages, 0.6, 800_000),
                         ],
                     };
-                    work(format!("c{}", n + 1), 64 * MIB, 20, phases)
+                    with_keys(Keys::Pages, work(format!("c{}", n + 1), 64 * MIB, 20, phases))
                 })
                 .collect(),
         },

@@ -36,17 +36,6 @@ pub fn hull(points: impl IntoIterator<Item = (u64, f64)>) -> Vec<Segment> {
     segments
 }
 
-/// What so many pages are worth on a hull.
-pub fn worth(hull: &[Segment], mut pages: u64) -> f64 {
-    let mut sum = 0.0;
-    for segment in hull {
-        let taken = segment.pages.min(pages);
-        sum += segment.slope * taken as f64;
-        pages -= taken;
-    }
-    sum
-}
-
 /// Shares `total_pages` among hulls, each page where it is worth most, and none beyond a hull's end. Where pages are
 /// worth the same in several places, each gets a part in proportion.
 pub fn share(total_pages: u64, hulls: &[Vec<Segment>]) -> Vec<u64> {
@@ -86,8 +75,6 @@ mod tests {
         );
         assert_eq!(hull([]), []);
         assert_eq!(hull([(0, 5.0), (7, 0.0)]), []);
-        assert_eq!(worth(&hull(points), 30), 12.5);
-        assert_eq!(worth(&hull(points), 1000), 15.0);
     }
 
     #[test]
