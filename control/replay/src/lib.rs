@@ -10,6 +10,7 @@
 
 pub mod engine;
 pub mod local;
+pub mod mixes;
 pub mod node;
 pub mod oracle;
 pub mod report;

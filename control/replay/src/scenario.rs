@@ -15,9 +15,9 @@ const MIB: u32 = 16;
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// Its name.
-    pub name: &'static str,
+    pub name: String,
     /// What it is about, in a line.
-    pub about: &'static str,
+    pub about: String,
     /// Pages of the node.
     pub total_pages: u64,
     /// What requests take.
@@ -89,8 +89,8 @@ pub fn scenarios() -> Vec<Scenario> {
     let gib = u64::from(1024 * MIB);
     vec![
         Scenario {
-            name: "analytics",
-            about: "the paper's scenario 1: three run in-memory analytics, sleep 5 s, and run it again",
+            name: "analytics".into(),
+            about: "the paper's scenario 1: three run in-memory analytics, sleep 5 s, and run it again".into(),
             total_pages: gib,
             costs: Costs::with_disk(1000),
             works: (1..=3)
@@ -104,8 +104,8 @@ pub fn scenarios() -> Vec<Scenario> {
                 .collect(),
         },
         Scenario {
-            name: "graphs",
-            about: "the paper's scenario 2: three graph analytics, the third 30 s later",
+            name: "graphs".into(),
+            about: "the paper's scenario 2: three graph analytics, the third 30 s later".into(),
             total_pages: gib,
             costs: Costs::with_disk(1000),
             works: (1..=3)
@@ -117,8 +117,8 @@ pub fn scenarios() -> Vec<Scenario> {
                 .collect(),
         },
         Scenario {
-            name: "usemem",
-            about: "the paper's: 128 MiB steps to 1 GiB, the third starts late",
+            name: "usemem".into(),
+            about: "the paper's: 128 MiB steps to 1 GiB, the third starts late".into(),
             total_pages: u64::from(384 * MIB),
             costs: Costs::with_disk(1000),
             works: (1..=3)
@@ -139,8 +139,8 @@ pub fn scenarios() -> Vec<Scenario> {
                 .collect(),
         },
         Scenario {
-            name: "mixed-graphs",
-            about: "the paper's scenario 3: two graphs, and analytics in a larger VM 30 s later",
+            name: "mixed-graphs".into(),
+            about: "the paper's scenario 3: two graphs, and analytics in a larger VM 30 s later".into(),
             total_pages: gib,
             costs: Costs::with_disk(1000),
             works: vec![
@@ -150,8 +150,8 @@ pub fn scenarios() -> Vec<Scenario> {
             ],
         },
         Scenario {
-            name: "equals",
-            about: "four of the same key-value service, evenly loaded: shares should be even",
+            name: "equals".into(),
+            about: "four of the same key-value service, evenly loaded: shares should be even".into(),
             total_pages: gib,
             costs: Costs::with_disk(150),
             works: (1..=4)
@@ -165,8 +165,8 @@ pub fn scenarios() -> Vec<Scenario> {
                 .collect(),
         },
         Scenario {
-            name: "sizes",
-            about: "four services with working sets of 1, 2, 4 and 8 parts",
+            name: "sizes".into(),
+            about: "four services with working sets of 1, 2, 4 and 8 parts".into(),
             total_pages: gib,
             costs: Costs::with_disk(150),
             works: (0..4_u32)
@@ -181,8 +181,8 @@ pub fn scenarios() -> Vec<Scenario> {
                 .collect(),
         },
         Scenario {
-            name: "scan",
-            about: "one goes through far more than there is, over and over; two look up what they use again",
+            name: "scan".into(),
+            about: "one goes through far more than there is, over and over; two look up what they use again".into(),
             total_pages: u64::from(768 * MIB),
             costs: Costs::with_disk(500),
             works: vec![
@@ -213,8 +213,8 @@ pub fn scenarios() -> Vec<Scenario> {
             ],
         },
         Scenario {
-            name: "stream",
-            about: "one writes a log in memory that nobody reads, beside two services",
+            name: "stream".into(),
+            about: "one writes a log in memory that nobody reads, beside two services".into(),
             total_pages: u64::from(768 * MIB),
             costs: Costs::with_disk(500),
             works: vec![
@@ -245,8 +245,8 @@ pub fn scenarios() -> Vec<Scenario> {
             ],
         },
         Scenario {
-            name: "hoarder",
-            about: "a service fills the node and goes to sleep; two start later and need it; it wakes up again",
+            name: "hoarder".into(),
+            about: "a service fills the node and goes to sleep; two start later and need it; it wakes up again".into(),
             total_pages: u64::from(768 * MIB),
             costs: Costs::with_disk(500),
             works: vec![
@@ -289,8 +289,8 @@ pub fn scenarios() -> Vec<Scenario> {
             ],
         },
         Scenario {
-            name: "trickle",
-            about: "a hoarder that touches a page now and then, beside two services",
+            name: "trickle".into(),
+            about: "a hoarder that touches a page now and then, beside two services".into(),
             total_pages: u64::from(768 * MIB),
             costs: Costs::with_disk(500),
             works: vec![
@@ -333,8 +333,8 @@ pub fn scenarios() -> Vec<Scenario> {
             ],
         },
         Scenario {
-            name: "shift",
-            about: "two swap a large and a small working set every 40 s",
+            name: "shift".into(),
+            about: "two swap a large and a small working set every 40 s".into(),
             total_pages: u64::from(512 * MIB),
             costs: Costs::with_disk(500),
             works: (0..2)
@@ -350,8 +350,8 @@ pub fn scenarios() -> Vec<Scenario> {
                 .collect(),
         },
         Scenario {
-            name: "relay",
-            about: "batch jobs one after the other, each of which can use all there is: greedy should do well",
+            name: "relay".into(),
+            about: "batch jobs one after the other, each of which can use all there is: greedy should do well".into(),
             total_pages: u64::from(768 * MIB),
             costs: Costs::with_disk(500),
             works: (0..3_u32)
@@ -367,8 +367,8 @@ pub fn scenarios() -> Vec<Scenario> {
                 .collect(),
         },
         Scenario {
-            name: "many",
-            about: "sixteen clients: services, scans, jobs and sleepers",
+            name: "many".into(),
+            about: "sixteen clients: services, scans, jobs and sleepers".into(),
             total_pages: gib,
             costs: Costs::with_disk(500),
             works: (0..16_u32)
@@ -398,8 +398,8 @@ pub fn scenarios() -> Vec<Scenario> {
                 .collect(),
         },
         Scenario {
-            name: "slow-disk",
-            about: "three services of different sizes beside disks of 5 ms",
+            name: "slow-disk".into(),
+            about: "three services of different sizes beside disks of 5 ms".into(),
             total_pages: u64::from(768 * MIB),
             costs: Costs::with_disk(5000),
             works: [384, 512, 896]
