@@ -7,12 +7,13 @@
 mod client;
 mod decoders;
 mod target;
+mod traces;
 
 /// Takes any bytes.
 pub type Reader = fn(&[u8]);
 
 /// The readers, by the name of their fuzz target and of their folder of the corpus.
-pub const READERS: [(&str, Reader); 9] = [
+pub const READERS: [(&str, Reader); 10] = [
     ("pdus", decoders::pdus),
     ("structures", decoders::structures),
     ("authentication", decoders::authentication),
@@ -22,6 +23,7 @@ pub const READERS: [(&str, Reader); 9] = [
     ("nbd", decoders::nbd),
     ("target", target::read),
     ("client", client::read),
+    ("traces", traces::traces),
 ];
 
 /// Lets the reader of this name take `bytes`.

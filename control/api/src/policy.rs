@@ -5,11 +5,15 @@ use std::sync::PoisonError;
 use axum::Json;
 use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
-use spillway_manager::{Percent, Policy, SmartAlloc};
+use spillway_manager::{Percent, Policy, SmartAlloc, Utility};
 
 use crate::problem::Error;
 use crate::service::Shared;
 use crate::types::{self, Problem};
+
+/// Least and most of what a miss may cost, µs.
+const MISS_US_MIN: u32 = 10;
+const MISS_US_MAX: u32 = 1_000_000;
 
 /// The policy of now.
 #[utoipa::path(get, path = "/v1/policy", tag = "policy", responses((status = 200, body = types::Policy)))]
@@ -38,6 +42,9 @@ pub(crate) async fn set(
 
 fn parse(asked: &types::Policy) -> Result<Policy, Error> {
     let name = asked.policy.as_str();
+    if name != Policy::NAMES[4] && asked.miss_us.is_some() {
+        return Err(Error::Input("miss_us is for the policy utility".into()));
+    }
     if name != Policy::NAMES[3] && (asked.p.is_some() || asked.threshold_pages.is_some()) {
         return Err(Error::Input("p and threshold_pages are for the policy smart-alloc".into()));
     }
@@ -45,12 +52,21 @@ fn parse(asked: &types::Policy) -> Result<Policy, Error> {
         Some(0) => Policy::Greedy,
         Some(1) => Policy::StaticAlloc,
         Some(2) => Policy::ReconfStatic,
-        Some(_) => {
+        Some(3) => {
             let p = asked.p.map(|p| p.to_string().parse::<Percent>()).transpose();
             let p = p.map_err(|error| Error::Input(error.to_string()))?;
             let threshold_pages = asked.threshold_pages;
             let p = p.unwrap_or(SmartAlloc::default().p);
             Policy::SmartAlloc(SmartAlloc { p, threshold_pages })
+        }
+        Some(_) => {
+            let usual = Utility::default();
+            let miss_us = asked.miss_us.unwrap_or(usual.miss_us);
+            if !(MISS_US_MIN..=MISS_US_MAX).contains(&miss_us) {
+                let bounds = format!("{MISS_US_MIN} to {MISS_US_MAX}");
+                return Err(Error::Input(format!("miss_us {miss_us} is not within {bounds}")));
+            }
+            Policy::Utility(Utility { miss_us, ..usual })
         }
         None => {
             let names = Policy::NAMES.join(", ");
@@ -62,10 +78,15 @@ fn parse(asked: &types::Policy) -> Result<Policy, Error> {
 
 impl From<Policy> for types::Policy {
     fn from(policy: Policy) -> Self {
-        let (p, threshold_pages) = match policy {
-            Policy::SmartAlloc(smart) => (Some(smart.p.get()), smart.threshold_pages),
-            Policy::Greedy | Policy::StaticAlloc | Policy::ReconfStatic => (None, None),
-        };
-        Self { policy: policy.name().to_owned(), p, threshold_pages }
+        let name = policy.name().to_owned();
+        let mut shown = Self { policy: name, p: None, threshold_pages: None, miss_us: None };
+        match policy {
+            Policy::SmartAlloc(smart) => {
+                (shown.p, shown.threshold_pages) = (Some(smart.p.get()), smart.threshold_pages);
+            }
+            Policy::Utility(utility) => shown.miss_us = Some(utility.miss_us),
+            Policy::Greedy | Policy::StaticAlloc | Policy::ReconfStatic => {}
+        }
+        shown
     }
 }

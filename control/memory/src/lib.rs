@@ -67,13 +67,15 @@ struct Seen {
 #[derive(Debug, Default)]
 pub struct Manager {
     policy: Policy,
+    /// Length of an interval; none is as the policy says.
+    interval_us: Option<u64>,
     seen: HashMap<ClientId, Seen>,
 }
 
 impl Manager {
     /// A manager that has seen no client.
     pub fn new(policy: Policy) -> Self {
-        Self { policy, seen: HashMap::new() }
+        Self { policy, interval_us: None, seen: HashMap::new() }
     }
 
     /// The policy of now.
@@ -85,8 +87,14 @@ impl Manager {
     /// of it.
     pub fn set_policy(&mut self, policy: Policy) {
         if self.policy != policy {
-            *self = Self::new(policy);
+            self.policy = policy;
+            self.seen.clear();
         }
+    }
+
+    /// Says how long the intervals are that are ended from now on.
+    pub const fn set_interval_us(&mut self, interval_us: u64) {
+        self.interval_us = Some(interval_us);
     }
 
     /// What a client may hold that comes before the next interval ends, pages; for a node of `total_pages`.
@@ -98,7 +106,13 @@ impl Manager {
     /// before counts from now on; one that has gone is forgotten.
     pub fn interval(&mut self, total_pages: u64, clients: &[Client]) -> Vec<Change> {
         let samples: Vec<_> = clients.iter().map(|client| self.sample(client)).collect();
-        let outcomes = self.policy.outcomes(total_pages, &samples);
+        let policy = match (self.policy, self.interval_us) {
+            (Policy::Utility(utility), Some(interval_us)) => {
+                Policy::Utility(Utility { interval_us, ..utility })
+            }
+            (policy, _) => policy,
+        };
+        let outcomes = policy.outcomes(total_pages, &samples);
         self.seen.clear();
         let mut changes = Vec::new();
         for (client, Outcome { target_pages, standing }) in clients.iter().zip(outcomes) {

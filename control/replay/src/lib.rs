@@ -8,6 +8,7 @@
 //!
 //! Manager, policies and sampler are those of production. The store is counted to the page ([`node`]).
 
+pub mod blocks;
 pub mod engine;
 pub mod local;
 pub mod mixes;

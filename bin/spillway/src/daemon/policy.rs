@@ -1,6 +1,7 @@
 //! `spillway policy`: who gets the memory.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use hyper::Method;
@@ -11,7 +12,7 @@ use spillway_types::PAGE_BYTES;
 use crate::daemon::api::Api;
 use crate::daemon::options::Daemon;
 use crate::daemon::show;
-use crate::units::parse_size;
+use crate::units::{parse_delay, parse_size};
 
 const PATH: &str = "/v1/policy";
 
@@ -48,6 +49,10 @@ struct Set {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     threshold: Option<u64>,
 
+    /// utility: what a page costs a client that the store does not have: a read from its disk (1ms).
+    #[arg(long, value_name = "TIME", value_parser = parse_delay)]
+    miss: Option<Duration>,
+
     #[command(flatten)]
     daemon: Daemon,
 }
@@ -62,6 +67,8 @@ enum Name {
     ReconfStatic,
     /// More for clients that are refused pages, less for clients with pages to spare.
     SmartAlloc,
+    /// To whom it saves most waiting, within bounds of fairness.
+    Utility,
 }
 
 fn parse_percent(text: &str) -> Result<Percent, String> {
@@ -75,19 +82,21 @@ fn parse_percent(text: &str) -> Result<Percent, String> {
 pub fn run(options: &Policy) -> anyhow::Result<ExitCode> {
     let (daemon, policy) = match &options.action {
         Action::Show { daemon } => (daemon, Api::new(daemon)?.get(PATH)?),
-        Action::Set(Set { policy, p, threshold, daemon }) => {
+        Action::Set(Set { policy, p, threshold, miss, daemon }) => {
             let policy = policy.to_possible_value().map(|value| value.get_name().to_owned());
             let policy = types::Policy {
                 policy: policy.unwrap_or_default(),
                 p: p.map(Percent::get),
                 threshold_pages: threshold.map(|bytes| bytes / PAGE_BYTES as u64),
+                miss_us: miss.map(|time| time.as_micros() as u32),
             };
             (daemon, Api::new(daemon)?.send::<types::Policy>(Method::PUT, PATH, &policy)?)
         }
     };
     let p = policy.p.map_or_else(String::new, |p| format!("{p} %"));
     let threshold = policy.threshold_pages.map_or_else(String::new, show::pages);
-    let row = [policy.policy.clone(), p, threshold];
-    show::answer(daemon.output, &policy, ["policy", "p", "threshold"], [row])?;
+    let miss = policy.miss_us.map_or_else(String::new, |us| format!("{us} us"));
+    let row = [policy.policy.clone(), p, threshold, miss];
+    show::answer(daemon.output, &policy, ["policy", "p", "threshold", "miss"], [row])?;
     Ok(ExitCode::SUCCESS)
 }
