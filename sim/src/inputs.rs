@@ -7,13 +7,14 @@
 mod client;
 mod decoders;
 mod target;
+mod traces;
 mod virtqueue;
 
 /// Takes any bytes.
 pub type Reader = fn(&[u8]);
 
 /// The readers, by the name of their fuzz target and of their folder of the corpus.
-pub const READERS: [(&str, Reader); 10] = [
+pub const READERS: [(&str, Reader); 11] = [
     ("pdus", decoders::pdus),
     ("structures", decoders::structures),
     ("authentication", decoders::authentication),
@@ -24,6 +25,7 @@ pub const READERS: [(&str, Reader); 10] = [
     ("target", target::read),
     ("client", client::read),
     ("virtqueue", virtqueue::read),
+    ("traces", traces::traces),
 ];
 
 /// Lets the reader of this name take `bytes`.

@@ -11,6 +11,7 @@ use spillway_pager::tree;
 
 use crate::daemon::{self, Client, Dashboard, Policy, Pool, Serve, Stat, Target, Top};
 use crate::refusal::Refusal;
+use crate::sim::{self, Sim};
 use crate::units::{parse_delay, parse_size, parse_timeout};
 use crate::{doctor, manual, run};
 
@@ -33,6 +34,7 @@ enum Command {
     Pool(Pool),
     Target(Target),
     Policy(Policy),
+    Sim(Sim),
     Doctor(Doctor),
     /// Prints a completion script for a shell.
     Completions {
@@ -252,6 +254,7 @@ pub fn dispatch() -> anyhow::Result<ExitCode> {
         Command::Pool(options) => daemon::pool(&options),
         Command::Target(options) => daemon::target(&options),
         Command::Policy(options) => daemon::policy(&options),
+        Command::Sim(options) => sim::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Completions { shell } => manual::completions(CommandLine::command(), shell),
         Command::Man { dir } => manual::pages(CommandLine::command(), &dir),

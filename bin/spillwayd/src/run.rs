@@ -84,7 +84,7 @@ async fn control(mut parts: Parts, arguments: &Arguments, reclaim: &Reclaim) -> 
                 }
             }
             _ = interval.tick() => {
-                if let Err(error) = targets::interval(&parts.daemon) {
+                if let Err(error) = targets::interval(&parts.daemon, interval.period()) {
                     tracing::error!("can't set targets: {error}");
                 }
                 reclaim.interval();

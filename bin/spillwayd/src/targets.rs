@@ -1,6 +1,7 @@
 //! Drives the memory manager: samples the clients, keeps the sample, and sets the targets that have changed.
 
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use spillway_api::Daemon;
 use spillway_directory::{ClientView, Error};
@@ -8,24 +9,26 @@ use spillway_history::StoreLevels;
 use spillway_manager::{Change, Client, Room};
 use spillway_types::Statistics;
 
-/// Ends an interval.
+/// Ends an interval of this length.
 ///
 /// # Errors
 /// A client can't be sampled.
-pub fn interval(daemon: &Daemon) -> Result<(), Error> {
+pub fn interval(daemon: &Daemon, interval: Duration) -> Result<(), Error> {
     let directory = &daemon.directory;
     let views = directory.clients()?;
     // One that is being imported has what it needs until that is done.
     let managed = views.iter().filter(|view| !view.importing);
-    let clients = managed.map(|view| Client {
-        id: view.id,
-        cap_pages: view.cap_pages,
-        statistics: view.statistics,
-    });
-    let clients: Vec<_> = clients.collect();
+    let mut clients: Vec<_> = managed.map(client).collect();
     let statistics: Vec<_> = views.iter().map(|view| view.statistics).collect();
     let total_pages = room(daemon, &statistics)?.pages();
     let mut manager = daemon.manager.lock().unwrap_or_else(PoisonError::into_inner);
+    manager.set_interval_us(interval.as_micros() as u64);
+    let samples = manager.policy().wants_curves();
+    for client in &mut clients {
+        // A client that has gone since it was sampled needs none.
+        let _ = directory.store().set_sampling(client.id, samples);
+        client.curve = directory.store().reuse(client.id).unwrap_or_default();
+    }
     let changes = manager.interval(total_pages, &clients);
     directory.set_first_target(manager.first_target_pages(total_pages));
     drop(manager);
@@ -57,6 +60,16 @@ fn record(daemon: &Daemon, views: &[ClientView], total_pages: u64) {
     let at_ms = daemon.started_ms + daemon.started.elapsed().as_millis() as u64;
     let mut history = daemon.history.lock().unwrap_or_else(PoisonError::into_inner);
     history.record(at_ms, levels, clients);
+}
+
+/// A client as the manager wants it.
+fn client(view: &ClientView) -> Client {
+    Client {
+        cap_pages: view.cap_pages,
+        floor_pages: view.floor_pages,
+        weight: view.weight,
+        ..Client::new(view.id, view.statistics)
+    }
 }
 
 /// What is known about the store's memory.

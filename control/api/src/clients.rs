@@ -151,6 +151,8 @@ fn settings(client: NewClient, usual: Limits) -> Result<ClientSettings, Error> {
         who,
         secret,
         target_pages: client.target_pages.unwrap_or(u64::MAX),
+        floor_pages: 0,
+        weight: 1,
         limits: Limits {
             connections_max: client.connections_max.unwrap_or(usual.connections_max),
             operations_max: client.operations_max.unwrap_or(usual.operations_max),

@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use axum::Json;
 use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
-use spillway_manager::{Percent, Policy, SmartAlloc};
+use spillway_manager::{Percent, Policy, SmartAlloc, Utility};
 
 use crate::problem::Error;
 use crate::service::{Daemon, Shared};
@@ -20,7 +20,12 @@ const SUMMARIES: [&str; Policy::NAMES.len()] = [
     "Equal shares for all clients",
     "Equal shares for the clients that have ever put a page",
     "More for clients that are refused pages, less for clients with pages to spare",
+    "Each page where it gets most work done",
 ];
+
+/// Least and most of what a miss may cost, µs.
+const MISS_US_MIN: u32 = 10;
+const MISS_US_MAX: u32 = 1_000_000;
 
 /// The policy of now.
 #[utoipa::path(get, path = "/v1/policy", tag = "policy", responses((status = 200, body = types::Policy)))]
@@ -68,34 +73,64 @@ pub(crate) async fn set(
 }
 
 fn answer(daemon: &Daemon, policy: Policy) -> types::Policy {
-    let (p, threshold_pages) = match policy {
-        Policy::SmartAlloc(smart) => (Some(smart.p.get()), smart.threshold_pages),
-        Policy::Greedy | Policy::StaticAlloc | Policy::ReconfStatic => (None, None),
+    let mut shown = types::Policy {
+        policy: policy.name().to_owned(),
+        p: None,
+        threshold_pages: None,
+        miss_us: None,
+        interval_ms: Some(*daemon.interval_ms.borrow()),
     };
-    let interval_ms = Some(*daemon.interval_ms.borrow());
-    types::Policy { policy: policy.name().to_owned(), p, threshold_pages, interval_ms }
+    match policy {
+        Policy::SmartAlloc(smart) => {
+            (shown.p, shown.threshold_pages) = (Some(smart.p.get()), smart.threshold_pages);
+        }
+        Policy::Utility(utility) => shown.miss_us = Some(utility.miss_us),
+        Policy::Greedy | Policy::StaticAlloc | Policy::ReconfStatic => {}
+    }
+    shown
 }
 
 /// Members of a policy that mean something to the one of this name.
 fn parameters(policy: &str) -> &'static [&'static str] {
-    if policy == Policy::NAMES[3] { &["p", "threshold_pages"] } else { &[] }
+    match Policy::NAMES.iter().position(|&known| known == policy) {
+        Some(3) => &["p", "threshold_pages"],
+        Some(4) => &["miss_us"],
+        _ => &[],
+    }
 }
 
 fn parse(asked: &types::Policy) -> Result<Policy, Error> {
     let name = asked.policy.as_str();
-    if parameters(name).is_empty() && (asked.p.is_some() || asked.threshold_pages.is_some()) {
-        return Err(Error::Input("p and threshold_pages are for the policy smart-alloc".into()));
+    let given = [
+        ("p", asked.p.is_some()),
+        ("threshold_pages", asked.threshold_pages.is_some()),
+        ("miss_us", asked.miss_us.is_some()),
+    ];
+    let known = parameters(name);
+    if let Some((stray, _)) = given.iter().find(|(it, is_given)| *is_given && !known.contains(it)) {
+        let owner = Policy::NAMES.iter().find(|other| parameters(other).contains(stray));
+        let owner = owner.copied().unwrap_or_default();
+        return Err(Error::Input(format!("{stray} is for the policy {owner}")));
     }
     Ok(match Policy::NAMES.iter().position(|&known| known == name) {
         Some(0) => Policy::Greedy,
         Some(1) => Policy::StaticAlloc,
         Some(2) => Policy::ReconfStatic,
-        Some(_) => {
+        Some(3) => {
             let p = asked.p.map(|p| p.to_string().parse::<Percent>()).transpose();
             let p = p.map_err(|error| Error::Input(error.to_string()))?;
             let threshold_pages = asked.threshold_pages;
             let p = p.unwrap_or(SmartAlloc::default().p);
             Policy::SmartAlloc(SmartAlloc { p, threshold_pages })
+        }
+        Some(_) => {
+            let usual = Utility::default();
+            let miss_us = asked.miss_us.unwrap_or(usual.miss_us);
+            if !(MISS_US_MIN..=MISS_US_MAX).contains(&miss_us) {
+                let bounds = format!("{MISS_US_MIN} to {MISS_US_MAX}");
+                return Err(Error::Input(format!("miss_us {miss_us} is not within {bounds}")));
+            }
+            Policy::Utility(Utility { miss_us, ..usual })
         }
         None => {
             let names = Policy::NAMES.join(", ");

@@ -230,7 +230,7 @@ pub struct NewClient {
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Policy {
-    /// `greedy`, `static-alloc`, `reconf-static` or `smart-alloc`.
+    /// `greedy`, `static-alloc`, `reconf-static`, `smart-alloc` or `utility`.
     pub policy: String,
     /// smart-alloc: how much a target grows, of the store, and shrinks, of itself, in an interval, per
     /// cent; above 0, up to 100, with at most four decimals. Absent: 2.
@@ -240,6 +240,9 @@ pub struct Policy {
     /// store, and at least 64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threshold_pages: Option<u64>,
+    /// utility: what a page costs a client that the store does not have, µs; from 10 to 1,000,000. Absent: 1000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub miss_us: Option<u32>,
     /// Milliseconds between two looks at the clients, 100 to 3600000. Absent when it is set: it stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval_ms: Option<u64>,

@@ -97,6 +97,8 @@ impl Directory {
             who,
             secret: None,
             target_pages: state.policy.target_pages,
+            floor_pages: 0,
+            weight: 1,
             limits: state.policy.limits,
             domain: None,
             shared: Vec::new(),

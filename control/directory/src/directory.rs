@@ -384,6 +384,8 @@ impl Directory {
             connections: entry.connections,
             limits: entry.limits,
             cap_pages: entry.cap_pages,
+            floor_pages: entry.floor_pages,
+            weight: entry.weight,
             domain: entry.domain,
             shared: entry.shared.clone(),
             importing: entry.importing,

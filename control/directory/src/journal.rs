@@ -56,6 +56,9 @@ pub(crate) struct ClientRecord {
     pub(crate) target_pages: u64,
     /// The most that the operator lets it hold.
     pub(crate) cap_pages: Option<u64>,
+    /// What the policy leaves it at any time.
+    pub(crate) floor_pages: Option<u64>,
+    pub(crate) weight: Option<u32>,
     pub(crate) connections_max: u32,
     pub(crate) operations_max: u32,
     pub(crate) bytes_max: u64,
@@ -233,6 +236,8 @@ mod tests {
             secret: None,
             target_pages: 7,
             cap_pages: Some(8),
+            floor_pages: None,
+            weight: Some(3),
             connections_max: 1,
             operations_max: 2,
             bytes_max: 3,

@@ -76,6 +76,10 @@ pub struct ClientSettings {
     pub secret: Option<Secret>,
     /// Most pages that it may hold; `u64::MAX` is no limit.
     pub target_pages: u64,
+    /// Pages that the policy leaves it at any time; utility alone minds it.
+    pub floor_pages: u64,
+    /// What its waiting counts beside 1 for others, and its share; utility alone minds it.
+    pub weight: u32,
     /// What it may have at the same time.
     pub limits: Limits,
     /// Its sharing domain: clients of one domain share frames of equal content.

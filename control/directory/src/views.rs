@@ -34,6 +34,10 @@ pub struct ClientView {
     pub limits: Limits,
     /// The most that the operator lets it hold, pages; its target is at most that.
     pub cap_pages: u64,
+    /// Pages that the policy leaves it at any time.
+    pub floor_pages: u64,
+    /// What its waiting counts beside 1 for others.
+    pub weight: u32,
     /// Its sharing domain.
     pub domain: Option<u32>,
     /// Shared pools that it may join.

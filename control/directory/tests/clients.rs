@@ -16,6 +16,8 @@ const POLICY: Policy = Policy {
     hosts: false,
     exposed: false,
     target_pages: 100,
+    floor_pages: 0,
+    weight: 1,
     limits: LIMITS,
     grace_s: 0,
 };
@@ -31,6 +33,8 @@ fn settings(name: &str, who: Who) -> ClientSettings {
         who,
         secret: None,
         target_pages: 50,
+        floor_pages: 0,
+        weight: 1,
         limits: LIMITS,
         domain: None,
         shared: Vec::new(),

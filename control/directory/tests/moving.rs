@@ -18,6 +18,8 @@ const POLICY: Policy = Policy {
     hosts: false,
     exposed: false,
     target_pages: u64::MAX,
+    floor_pages: 0,
+    weight: 1,
     limits: Limits { connections_max: 2, operations_max: 8, bytes_max: 1 << 20 },
     grace_s: 0,
 };

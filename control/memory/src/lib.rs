@@ -10,8 +10,9 @@ use std::collections::HashMap;
 
 pub use room::Room;
 
-use spillway_policy::Sample;
-pub use spillway_policy::{Percent, PercentError, Policy, SmartAlloc, UNLIMITED};
+use spillway_policy::{Outcome, Sample, Standing};
+pub use spillway_policy::{Percent, PercentError, Policy, SmartAlloc, UNLIMITED, Utility, hull};
+pub use spillway_reuse::Curve;
 use spillway_types::{ClientId, Statistics};
 
 /// A client, as it is at the end of an interval.
@@ -21,8 +22,21 @@ pub struct Client {
     pub id: ClientId,
     /// The most that the operator lets it hold, pages; [`UNLIMITED`] is no cap.
     pub cap_pages: u64,
+    /// What the operator lets it hold at any time, pages.
+    pub floor_pages: u64,
+    /// What its stalls count, beside 1 for others.
+    pub weight: u32,
     /// Its counters.
     pub statistics: Statistics,
+    /// How soon its pages are wanted back, where the policy wants to know ([`Policy::wants_curves`]).
+    pub curve: Option<Curve>,
+}
+
+impl Client {
+    /// A client for which the operator has said nothing.
+    pub const fn new(id: ClientId, statistics: Statistics) -> Self {
+        Self { id, cap_pages: UNLIMITED, floor_pages: 0, weight: 1, statistics, curve: None }
+    }
 }
 
 /// A target that has changed.
@@ -37,21 +51,24 @@ pub struct Change {
 /// What is kept of a client from one interval to the next.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    refused: u64,
+    statistics: Statistics,
     target_pages: u64,
+    standing: Standing,
 }
 
 /// The memory manager.
 #[derive(Debug, Default)]
 pub struct Manager {
     policy: Policy,
+    /// Length of an interval; none is as the policy says.
+    interval_us: Option<u64>,
     seen: HashMap<ClientId, Seen>,
 }
 
 impl Manager {
     /// A manager that has seen no client.
     pub fn new(policy: Policy) -> Self {
-        Self { policy, seen: HashMap::new() }
+        Self { policy, interval_us: None, seen: HashMap::new() }
     }
 
     /// The policy of now.
@@ -63,8 +80,14 @@ impl Manager {
     /// of it.
     pub fn set_policy(&mut self, policy: Policy) {
         if self.policy != policy {
-            *self = Self::new(policy);
+            self.policy = policy;
+            self.seen.clear();
         }
+    }
+
+    /// Says how long the intervals are that are ended from now on.
+    pub const fn set_interval_us(&mut self, interval_us: u64) {
+        self.interval_us = Some(interval_us);
     }
 
     /// What a client may hold that comes before the next interval ends, pages; for a node of `total_pages`.
@@ -76,30 +99,43 @@ impl Manager {
     /// before counts from now on; one that has gone is forgotten.
     pub fn interval(&mut self, total_pages: u64, clients: &[Client]) -> Vec<Change> {
         let samples: Vec<_> = clients.iter().map(|client| self.sample(client)).collect();
-        let targets = self.policy.targets(total_pages, &samples);
+        let policy = match (self.policy, self.interval_us) {
+            (Policy::Utility(utility), Some(interval_us)) => {
+                Policy::Utility(Utility { interval_us, ..utility })
+            }
+            (policy, _) => policy,
+        };
+        let outcomes = policy.outcomes(total_pages, &samples);
         self.seen.clear();
         let mut changes = Vec::new();
-        for (client, target_pages) in clients.iter().zip(targets) {
-            let refused = refused(&client.statistics);
-            self.seen.insert(client.id, Seen { refused, target_pages });
-            if target_pages != client.statistics.target_pages {
-                changes.push(Change { id: client.id, target_pages });
+        for (client, Outcome { target_pages, standing }) in clients.iter().zip(outcomes) {
+            let Client { id, statistics, .. } = *client;
+            self.seen.insert(id, Seen { statistics, target_pages, standing });
+            if target_pages != statistics.target_pages {
+                changes.push(Change { id, target_pages });
             }
         }
         changes
     }
 
-    fn sample(&self, client: &Client) -> Sample {
-        let Statistics { puts, used_pages, .. } = client.statistics;
+    fn sample<'a>(&self, client: &'a Client) -> Sample<'a> {
+        let now = &client.statistics;
         let seen = self.seen.get(&client.id);
-        let refused = refused(&client.statistics);
+        // Of a client that is new here nobody knows when it did what it has done. A counter that went back is no news.
+        let was = seen.map_or(*now, |seen| seen.statistics);
         Sample {
-            // Of a client that is new here nobody knows when it was refused.
-            puts_refused: seen.map_or(0, |seen| refused.saturating_sub(seen.refused)),
-            puts_ever: puts,
-            used_pages,
+            puts_refused: refused(now).saturating_sub(refused(&was)),
+            puts_ever: now.puts,
+            puts: now.puts.saturating_sub(was.puts),
+            hits: now.hits.saturating_sub(was.hits),
+            misses: now.misses.saturating_sub(was.misses),
+            used_pages: now.used_pages,
             cap_pages: client.cap_pages,
+            floor_pages: client.floor_pages,
+            weight: client.weight,
             target_pages: seen.map(|seen| seen.target_pages),
+            curve: client.curve.as_ref(),
+            standing: seen.map_or_else(Standing::default, |seen| seen.standing),
         }
     }
 }

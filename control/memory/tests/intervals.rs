@@ -19,7 +19,7 @@ impl Node {
     fn add(&mut self, id: u64) -> &mut Statistics {
         let target_pages = self.manager.first_target_pages(TOTAL);
         let statistics = Statistics { target_pages, ..Statistics::default() };
-        self.clients.push(Client { id: ClientId(id), cap_pages: UNLIMITED, statistics });
+        self.clients.push(Client::new(ClientId(id), statistics));
         self.of(id)
     }
 
@@ -143,7 +143,7 @@ fn a_node_without_room_gives_nothing() {
     for policy in [Policy::StaticAlloc, Policy::ReconfStatic, smart()] {
         let mut manager = Manager::new(policy);
         let statistics = Statistics { puts: 5, puts_refused_node_full: 5, ..Statistics::default() };
-        let client = Client { id: ClientId(1), cap_pages: UNLIMITED, statistics };
+        let client = Client::new(ClientId(1), statistics);
         assert_eq!(manager.interval(0, &[client]), []);
     }
 }

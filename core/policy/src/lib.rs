@@ -1,46 +1,82 @@
 //! Policies: what clients did in an interval goes in, the pages that each may hold come out.
 //!
-//! All are pure functions, without a clock, threads or I/O. The four here are those of SmarTmem
+//! All are pure functions, without a clock, threads or I/O. Four are those of SmarTmem
 //! (L. A. Garrido, R. Nishtala and P. Carpenter, "SmarTmem: Intelligent Management of Transcendent Memory in a
 //! Virtualized Server", RADR/IPDPS workshops 2019, section III-E); where its text and its algorithms differ or are
-//! silent, the documentation of each says what is done.
+//! silent, the documentation of each says what is done. The fifth, [`Utility`], asks what pages are worth.
 
+pub mod hull;
 mod percent;
 mod smart;
 mod split;
+pub mod utility;
+
+use core::fmt;
 
 pub use percent::{Percent, PercentError};
 pub use smart::SmartAlloc;
+use spillway_reuse::Curve;
+pub use utility::{Standing, Utility};
 
 /// A target without a limit.
 pub const UNLIMITED: u64 = u64::MAX;
 
 /// What a policy is told of one client at the end of an interval.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
+#[derive(Clone, Copy, Debug)]
+pub struct Sample<'a> {
     /// Puts refused in the interval, at the target or because the node was full.
     pub puts_refused: u64,
     /// Puts asked for since the client is known.
     pub puts_ever: u64,
+    /// Puts asked for in the interval.
+    pub puts: u64,
+    /// Gets in the interval that found a page.
+    pub hits: u64,
+    /// Gets in the interval that found none.
+    pub misses: u64,
     /// Pages that it holds.
     pub used_pages: u64,
     /// The most that it may be given; [`UNLIMITED`] is no cap. What it can't take is for the others.
     pub cap_pages: u64,
+    /// What it may hold at any time, whatever pages are worth to others. Utility alone minds it, and [`Self::weight`].
+    pub floor_pages: u64,
+    /// What its stalls count, beside 1 for others, and its share.
+    pub weight: u32,
     /// Its target as the policy set it last; `None` for a client that has none yet.
     pub target_pages: Option<u64>,
+    /// How soon its pages are wanted back; for policies that want it ([`Policy::wants_curves`]).
+    pub curve: Option<&'a Curve>,
+    /// What the policy keeps of it from one interval to the next.
+    pub standing: Standing,
 }
 
-impl Default for Sample {
+impl Default for Sample<'_> {
     /// A client without a cap that has done nothing.
     fn default() -> Self {
         Self {
             puts_refused: 0,
             puts_ever: 0,
+            puts: 0,
+            hits: 0,
+            misses: 0,
             used_pages: 0,
             cap_pages: UNLIMITED,
+            floor_pages: 0,
+            weight: 1,
             target_pages: None,
+            curve: None,
+            standing: Standing::default(),
         }
     }
+}
+
+/// What a policy makes of one client.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outcome {
+    /// What it may hold, pages.
+    pub target_pages: u64,
+    /// What is to be kept of it for the next interval.
+    pub standing: Standing,
 }
 
 /// How targets are found.
@@ -56,11 +92,14 @@ pub enum Policy {
     /// A target grows while its client is refused pages and shrinks while it has pages to spare
     /// (Algorithm 4).
     SmartAlloc(SmartAlloc),
+    /// Each page goes where it saves most waiting, within bounds of fairness.
+    Utility(Utility),
 }
 
 impl Policy {
-    /// Names of all policies, in the paper's order.
-    pub const NAMES: [&'static str; 4] = ["greedy", "static-alloc", "reconf-static", "smart-alloc"];
+    /// Names of all policies, the paper's in its order.
+    pub const NAMES: [&'static str; 5] =
+        ["greedy", "static-alloc", "reconf-static", "smart-alloc", "utility"];
 
     /// The policy's name.
     pub const fn name(&self) -> &'static str {
@@ -69,7 +108,13 @@ impl Policy {
             Self::StaticAlloc => Self::NAMES[1],
             Self::ReconfStatic => Self::NAMES[2],
             Self::SmartAlloc(_) => Self::NAMES[3],
+            Self::Utility(_) => Self::NAMES[4],
         }
+    }
+
+    /// Whether samples need curves.
+    pub const fn wants_curves(&self) -> bool {
+        matches!(self, Self::Utility(_))
     }
 
     /// The target of a client that joins `count` others, until the end of its first interval. The paper says
@@ -78,14 +123,19 @@ impl Policy {
         match self {
             Self::Greedy => UNLIMITED,
             Self::ReconfStatic => 0,
-            Self::StaticAlloc | Self::SmartAlloc(_) => total_pages / (count as u64 + 1),
+            Self::StaticAlloc | Self::SmartAlloc(_) | Self::Utility(_) => {
+                total_pages / (count as u64 + 1)
+            }
         }
     }
 
     /// The targets of all clients, in their order, for a node of `total_pages`. Their sum is at most
     /// `total_pages`, but for [`Self::Greedy`], whose targets are the caps.
-    pub fn targets(&self, total_pages: u64, clients: &[Sample]) -> Vec<u64> {
+    pub fn targets(&self, total_pages: u64, clients: &[Sample<'_>]) -> Vec<u64> {
         match self {
+            Self::Utility(utility) => {
+                utility.outcomes(total_pages, clients).iter().map(|it| it.target_pages).collect()
+            }
             Self::Greedy => clients.iter().map(|client| client.cap_pages).collect(),
             Self::StaticAlloc => split::equally(total_pages, clients, |_| true),
             // The text says "at least one put", the algorithm "failed puts": the text.
@@ -93,6 +143,26 @@ impl Policy {
                 split::equally(total_pages, clients, |client| client.puts_ever > 0)
             }
             Self::SmartAlloc(smart) => smart.targets(total_pages, clients),
+        }
+    }
+
+    /// As [`Self::targets`], with what is to be kept of each client.
+    pub fn outcomes(&self, total_pages: u64, clients: &[Sample<'_>]) -> Vec<Outcome> {
+        if let Self::Utility(utility) = self {
+            return utility.outcomes(total_pages, clients);
+        }
+        let targets = self.targets(total_pages, clients).into_iter();
+        targets
+            .map(|target_pages| Outcome { target_pages, standing: Standing::default() })
+            .collect()
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SmartAlloc(smart) => f.pad(&format!("{} {} %", self.name(), smart.p)),
+            _ => f.pad(self.name()),
         }
     }
 }

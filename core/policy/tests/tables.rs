@@ -5,7 +5,7 @@ use spillway_policy::{Percent, Policy, Sample, SmartAlloc, UNLIMITED};
 /// A client as the tables write it: (puts ever, refused in the interval, used, target).
 type Row = (u64, u64, u64, Option<u64>);
 
-fn sample((puts, puts_refused, used_pages, target_pages): Row) -> Sample {
+fn sample((puts, puts_refused, used_pages, target_pages): Row) -> Sample<'static> {
     Sample { puts_refused, puts_ever: puts, used_pages, target_pages, ..Sample::default() }
 }
 

@@ -5,6 +5,7 @@ use spillway_types::{Key, PoolId};
 use crate::index::{LEAF_SLOTS, LeafKey, ROOT_CHUNK};
 use crate::migrate::Flushed;
 use crate::pools::Access;
+use crate::reuse::Use;
 use crate::shard::{Position, SHARDS};
 use crate::store::Store;
 
@@ -13,6 +14,7 @@ impl Store {
     pub fn flush(&self, pool: PoolId, key: Key) -> bool {
         let Some(access) = self.access(pool) else { return false };
         let at = Position::new(access.pool, key, self.seed);
+        self.tell(access, &at, Use::Flush);
         let mut index = self.shards[at.shard].lock();
         if !self.pools.is_live(pool) {
             return false;
@@ -83,6 +85,7 @@ impl Store {
                 break;
             }
             let slot = index.slot(leaf, place as u32);
+            self.tell(access, &Position { index: place as u32, ..at }, Use::Flush);
             if !slot.is_empty() {
                 let counters = self.client_shard(access.counted(slot.owner()), at.shard);
                 counters.flushed_pages.add_guarded(self.pages_of(slot));

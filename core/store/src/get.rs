@@ -10,6 +10,7 @@ use spillway_types::{Get, Key, PAGE_BYTES, PoolId};
 
 use crate::error::Error;
 use crate::migrate::Flushed;
+use crate::reuse::Use;
 use crate::shard::{Position, Removed};
 use crate::slot::{Place, Slot};
 use crate::store::Store;
@@ -312,6 +313,7 @@ impl Store {
             return true;
         }
         let at = Position::new(access.pool, key, self.seed);
+        self.tell(access, &at, Use::Flush);
         let mut index = self.shards[at.shard].lock();
         let Some((leaf, slot)) = self.find(&index, &at) else { return false };
         let same_sum = match (slot.place(), &self.files) {
@@ -394,6 +396,9 @@ impl Store {
     fn hold_slot(&self, pool: PoolId, key: Key, look: Look) -> Result<(Held<'_>, Slot), Error> {
         let access = self.access(pool).ok_or(Error::NoPool)?;
         let at = Position::new(access.pool, key, self.seed);
+        if look.first {
+            self.tell(access, &at, if access.consumes() { Use::Take } else { Use::Get });
+        }
         let counters = self.client_shard(access.client, at.shard);
         // On its way while the lock is.
         expect_write(counters);

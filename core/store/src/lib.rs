@@ -22,6 +22,7 @@ mod pools;
 mod put;
 mod reopen;
 mod reserved;
+mod reuse;
 mod scratch;
 mod shard;
 mod slot;
@@ -35,6 +36,7 @@ pub use get::{PageRef, Shown, Value};
 pub use migrate::Flushed;
 pub use put::Filled;
 pub use scratch::Scratch;
+pub use spillway_reuse::Curve;
 pub use spillway_tiers::{Backing, PageBuf};
 pub use spillway_types::{
     Answer, ClientId, Get, Key, Lifetime, PAGE_BYTES, PoolId, PoolInfo, PoolSpec, PoolSpecError,

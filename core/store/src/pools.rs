@@ -508,6 +508,7 @@ impl Store {
         }
         for (client, id) in &pool.members {
             self.log_flush(client_number(*client) as u16, Flushed::Pool(*id));
+            self.tell_gone(*client);
         }
         // Whoever takes a shard's lock from here on sees that the pool is gone, so what the scan
         // has passed stays empty.

@@ -9,6 +9,7 @@ use crate::index::Index;
 use crate::migrate::Flushed;
 use crate::pools::Access;
 use crate::reserved::PREPAID;
+use crate::reuse::Use;
 use crate::scratch::Scratch;
 use crate::shard::Position;
 use crate::slot::{Place, Slot};
@@ -52,6 +53,7 @@ impl Filled<'_> {
     pub fn publish(self) -> Put {
         let Self { store, pool, access, at, frame, lane } = *core::mem::ManuallyDrop::new(self);
         let place = store.keep_filled(lane, frame);
+        store.tell(access, &at, Use::Put);
         let slot = Slot::new(place, access.payer()).with_listed(true);
         store.publish_or_refuse(pool, access, &at, slot, lane)
     }
@@ -159,6 +161,7 @@ impl Store {
     ) -> Put {
         let Some(access) = self.access(pool) else { return Put::Refused(Refusal::NoPool) };
         let at = Position::new(access.pool, key, self.seed);
+        self.tell(access, &at, Use::Put);
         let most = if access.is_reserved() { PAGE_BYTES } else { VALUE_BYTES_MAX };
         if length == 0 || length > most {
             return self.refuse(pool, access, &at, Refusal::Length);

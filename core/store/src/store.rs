@@ -12,6 +12,7 @@ use crate::index::Index;
 use crate::list::Chains;
 use crate::migrate::Flushed;
 use crate::pools::{Control, POOLS_MAX, PoolShard, Pools};
+use crate::reuse::Samplers;
 use crate::shard::SHARDS;
 use crate::slot::CLIENTS_MAX;
 use crate::tables::{Opened, Tables};
@@ -44,6 +45,8 @@ pub struct Store {
     pub(crate) control: Lock<Control>,
     /// Removals made while their client is frozen; by the client's number.
     pub(crate) flush_log: Lock<Vec<(usize, Flushed)>>,
+    /// Of clients that are watched for how soon they want their pages back.
+    pub(crate) samplers: Samplers,
     pub(crate) uniform_pages: AtomicU64,
     pub(crate) packed_pages: AtomicU64,
     /// A coarse clock for the order of use; see [`Store::tick`].
@@ -113,6 +116,7 @@ impl Store {
             pool_shards: GrowArray::reserve(PoolShard::count(POOLS_MAX))?,
             control: Lock::new(Control::default()),
             flush_log: Lock::new(Vec::new()),
+            samplers: Samplers::new(),
             uniform_pages: AtomicU64::new(0),
             packed_pages: AtomicU64::new(0),
             clock: AtomicU64::new(0),

@@ -5,7 +5,7 @@ import { PAGE_BYTES, pages } from "./format.js";
 import { write } from "./legend.js";
 
 const MIB_PAGES = (1 << 20) / PAGE_BYTES;
-const FIELDS = { p: "policy-p", threshold_pages: "policy-threshold", interval_ms: "policy-interval" };
+const FIELDS = { p: "policy-p", threshold_pages: "policy-threshold", miss_us: "policy-miss", interval_ms: "policy-interval" };
 
 const at = (id) => document.getElementById(id);
 
@@ -16,10 +16,11 @@ function number(text, scale = 1) {
 }
 
 /** A policy in words. */
-export function inWords({ policy, p, threshold_pages, interval_ms }) {
+export function inWords({ policy, p, threshold_pages, miss_us, interval_ms }) {
   const parts = [policy];
   if (p !== undefined) parts.push(`P ${p} %`);
   if (threshold_pages !== undefined) parts.push(`threshold ${pages(threshold_pages)}`);
+  if (miss_us !== undefined) parts.push(`a miss ${miss_us} µs`);
   parts.push(`every ${interval_ms / 1000} s`);
   return parts.join(", ");
 }
@@ -61,6 +62,7 @@ export class PolicyForm {
     at("policy-name").value = policy.policy;
     at("policy-p").value = policy.p ?? "";
     at("policy-threshold").value = policy.threshold_pages === undefined ? "" : policy.threshold_pages / MIB_PAGES;
+    at("policy-miss").value = policy.miss_us ?? "";
     at("policy-interval").value = policy.interval_ms / 1000;
     this.#fit();
   }
@@ -69,7 +71,7 @@ export class PolicyForm {
   #fit() {
     const kind = this.#kinds.find(({ policy }) => policy === at("policy-name").value);
     write(at("policy-summary"), kind?.summary ?? "");
-    for (const name of ["p", "threshold_pages"]) at(FIELDS[name]).disabled = !kind?.parameters.includes(name);
+    for (const name of ["p", "threshold_pages", "miss_us"]) at(FIELDS[name]).disabled = !kind?.parameters.includes(name);
   }
 
   #asked() {
@@ -80,6 +82,7 @@ export class PolicyForm {
       const scaled = number(given(FIELDS.threshold_pages), MIB_PAGES);
       asked.threshold_pages = typeof scaled === "number" ? Math.round(scaled) : scaled;
     }
+    if (given(FIELDS.miss_us)) asked.miss_us = number(given(FIELDS.miss_us));
     if (given(FIELDS.interval_ms)) asked.interval_ms = number(given(FIELDS.interval_ms), 1000);
     return asked;
   }

@@ -7,6 +7,7 @@
 mod blocks;
 mod metadata;
 mod pager;
+mod policy;
 mod replacement;
 mod ring;
 mod rows;
@@ -40,8 +41,11 @@ pub fn run(name: &str, json: bool) -> anyhow::Result<()> {
         "replacement" => replacement::run()?,
         "ring" => ring::run()?,
         "blocks" => blocks::run()?,
+        "policy" => policy::run()?,
         _ => {
-            anyhow::bail!("no benchmark is called {name}: store, pager, replacement, ring, blocks")
+            anyhow::bail!(
+                "no benchmark is called {name}: store, pager, replacement, ring, blocks, policy"
+            )
         }
     };
     report.print(json)?;

@@ -11,7 +11,7 @@ use anyhow::ensure;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
-use spillway_store::{ClientConfig, Config, Get, Key, PoolId, PoolSpec, Put, Store};
+use spillway_store::{ClientConfig, ClientId, Config, Get, Key, PoolId, PoolSpec, Put, Store};
 
 use super::rows::{Report, Row, median};
 use super::{go_on, metadata, rounds, wanted};
@@ -71,6 +71,11 @@ pub fn run() -> anyhow::Result<Report> {
             go_on()?;
         }
     }
+    if wanted("sampling") {
+        let samples = report.keep("sampling", sampling());
+        report.rows.extend(samples.into_iter().flatten());
+        go_on()?;
+    }
     if wanted("metadata") {
         metadata::rows(&mut report)?;
     }
@@ -119,6 +124,39 @@ fn measure(bytes: usize) -> anyhow::Result<Vec<Sample>> {
         }
     }
     Ok(samples)
+}
+
+/// Pages put and got in a store that watches how soon they are wanted back, beside one that does not.
+fn sampling() -> anyhow::Result<Vec<Row>> {
+    const BYTES: usize = 4 << 10;
+    let stores = [Embedded::open()?, Embedded::open()?];
+    let mut order: Vec<usize> = (0..HELD_BYTES / BYTES).collect();
+    order.shuffle(&mut SmallRng::seed_from_u64(3));
+    let mut rates = [const { Vec::new() }; 4];
+    let rounds = 2 * rounds()?;
+    for round in 1..=rounds {
+        eprintln!("round {round} of {rounds}: sampling");
+        // Memory lies better in one of them: they take turns.
+        let watched = round % 2;
+        for (at, store) in stores.iter().enumerate() {
+            store.sample(at == watched)?;
+            pass(store, Way::Put, &order, 1, BYTES)?;
+        }
+        for (way_at, way) in [Way::Put, Way::Get].into_iter().enumerate() {
+            let mut seconds = [0.0; 2];
+            for turn in 0..2 * PASSES {
+                go_on()?;
+                let at = (turn + turn / 2) % 2;
+                seconds[usize::from(at != watched)] += pass(&stores[at], way, &order, 1, BYTES)?;
+            }
+            for side in 0..2 {
+                rates[2 * way_at + side].push((PASSES * order.len()) as f64 / seconds[side] / 1e6);
+            }
+        }
+    }
+    let [put, put_off, get, get_off] = rates.map(median);
+    let row = |metric, ours, other| Row::new(BENCH, metric, "M/s", ours, ("no sampling", other));
+    Ok(vec![row("put 4 KiB, sampling", put, put_off), row("get 4 KiB, sampling", get, get_off)])
 }
 
 /// Puts or gets every value once; gives the seconds that it took.
@@ -175,6 +213,7 @@ pub struct Embedded {
     pub store: Store,
     /// Its pool.
     pub pool: PoolId,
+    client: ClientId,
 }
 
 impl Embedded {
@@ -187,7 +226,12 @@ impl Embedded {
         let store = Store::open(Config::embedded(capacity_bytes))?;
         let client = store.add_client(ClientConfig::default())?;
         let pool = store.create_pool(client, PoolSpec::PERSISTENT)?;
-        Ok(Self { store, pool })
+        Ok(Self { store, pool, client })
+    }
+
+    /// Has it watch from now on how soon pages are wanted back, or no more.
+    fn sample(&self, on: bool) -> anyhow::Result<()> {
+        Ok(self.store.set_sampling(self.client, on)?)
     }
 }
 

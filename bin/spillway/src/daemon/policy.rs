@@ -12,7 +12,7 @@ use spillway_types::PAGE_BYTES;
 use crate::daemon::api::Api;
 use crate::daemon::options::Daemon;
 use crate::daemon::show;
-use crate::units::{parse_interval, parse_size};
+use crate::units::{parse_delay, parse_interval, parse_size};
 
 const PATH: &str = "/v1/policy";
 
@@ -53,6 +53,10 @@ struct Set {
     #[arg(long, value_name = "TIME", value_parser = parse_interval)]
     interval: Option<Duration>,
 
+    /// utility: what a page costs a client that the store does not have: a read from its disk (1ms).
+    #[arg(long, value_name = "TIME", value_parser = parse_delay)]
+    miss: Option<Duration>,
+
     #[command(flatten)]
     daemon: Daemon,
 }
@@ -67,6 +71,8 @@ enum Name {
     ReconfStatic,
     /// More for clients that are refused pages, less for clients with pages to spare.
     SmartAlloc,
+    /// To whom it saves most waiting, within bounds of fairness.
+    Utility,
 }
 
 fn parse_percent(text: &str) -> Result<Percent, String> {
@@ -80,13 +86,14 @@ fn parse_percent(text: &str) -> Result<Percent, String> {
 pub fn run(options: &Policy) -> anyhow::Result<ExitCode> {
     let (daemon, policy) = match &options.action {
         Action::Show { daemon } => (daemon, Api::new(daemon)?.get(PATH)?),
-        Action::Set(Set { policy, p, threshold, interval, daemon }) => {
+        Action::Set(Set { policy, p, threshold, interval, miss, daemon }) => {
             let policy = policy.to_possible_value().map(|value| value.get_name().to_owned());
             let policy = types::Policy {
                 policy: policy.unwrap_or_default(),
                 p: p.map(Percent::get),
                 threshold_pages: threshold.map(|bytes| bytes / PAGE_BYTES as u64),
                 interval_ms: interval.map(|time| time.as_millis() as u64),
+                miss_us: miss.map(|time| time.as_micros() as u32),
             };
             (daemon, Api::new(daemon)?.send::<types::Policy>(Method::PUT, PATH, &policy)?)
         }
@@ -95,7 +102,9 @@ pub fn run(options: &Policy) -> anyhow::Result<ExitCode> {
     let threshold = policy.threshold_pages.map_or_else(String::new, show::pages);
     let interval =
         policy.interval_ms.map_or_else(String::new, |time| format!("{} s", time as f64 / 1000.0));
-    let row = [policy.policy.clone(), p, threshold, interval];
-    show::answer(daemon.output, &policy, ["policy", "p", "threshold", "interval"], [row])?;
+    let miss = policy.miss_us.map_or_else(String::new, |us| format!("{us} us"));
+    let row = [policy.policy.clone(), p, threshold, miss, interval];
+    let heads = ["policy", "p", "threshold", "miss", "interval"];
+    show::answer(daemon.output, &policy, heads, [row])?;
     Ok(ExitCode::SUCCESS)
 }

@@ -176,6 +176,8 @@ fn settings(client: &Client, usual: Limits, has_disk: bool) -> Result<ClientSett
         who: who.clone(),
         secret,
         target_pages: pages(client.target_bytes),
+        floor_pages: client.floor_bytes / PAGE_BYTES as u64,
+        weight: client.weight as u32,
         limits: Limits {
             connections_max: client.connections_max.map_or(usual.connections_max, |it| it as u32),
             operations_max: client.operations_max.map_or(usual.operations_max, |it| it as u32),

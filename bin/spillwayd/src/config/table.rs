@@ -181,12 +181,12 @@ pub static PROCESS: [Setting<Process>; 3] = [
 ];
 
 /// `[memory]`
-pub static MEMORY: [Setting<Memory>; 4] = [
+pub static MEMORY: [Setting<Memory>; 5] = [
     live(
         "policy",
         r#""greedy""#,
         Policy(|m| &mut m.policy),
-        "Who gets the memory: \"greedy\", first come, first served; \"static-alloc\", equal shares; \"reconf-static\", equal shares for those who have put something; \"smart-alloc\", more for those who are refused and less for those who have pages to spare.",
+        "Who gets the memory: \"greedy\", first come, first served; \"static-alloc\", equal shares; \"reconf-static\", equal shares for those who have put something; \"smart-alloc\", more for those who are refused and less for those who have pages to spare; \"utility\", to whom it saves most waiting, within bounds of fairness. See docs/policies.md.",
     ),
     live(
         "p",
@@ -199,6 +199,12 @@ pub static MEMORY: [Setting<Memory>; 4] = [
         r#""none""#,
         OptionalSize(|m| &mut m.threshold_bytes),
         "smart-alloc: what a client may leave unused before its target shrinks. Without it `p` of the store, and at least 256K.",
+    ),
+    live(
+        "miss_us",
+        "1000",
+        Count(|m| &mut m.miss_us, 10, 1_000_000),
+        "utility: what a page costs a client that the store does not have, microseconds: a read from its disk.",
     ),
     live(
         "interval_ms",
@@ -255,7 +261,7 @@ pub static UNNAMED: [Setting<Unnamed>; 7] = [
 ];
 
 /// `[[client]]`
-pub static CLIENT: [Setting<Client>; 12] = [
+pub static CLIENT: [Setting<Client>; 14] = [
     live("name", "", Text(|c| &mut c.name), "Its name. Needed."),
     live(
         "uid",
@@ -288,6 +294,18 @@ pub static CLIENT: [Setting<Client>; 12] = [
         "File with the secret that the host must prove to know, as `nvme gen-dhchap-key` prints it.",
     ),
     live("target", r#""none""#, OptionalSize(|c| &mut c.target_bytes), "Most that it may hold."),
+    live(
+        "floor",
+        r#""0""#,
+        Size(|c| &mut c.floor_bytes, 0, 1 << 50),
+        "What the policy \"utility\" leaves it at any time.",
+    ),
+    live(
+        "weight",
+        "1",
+        Count(|c| &mut c.weight, 1, 1000),
+        "What its waiting counts beside that of others, and its share, for the policy \"utility\".",
+    ),
     live(
         "connections_max",
         "",

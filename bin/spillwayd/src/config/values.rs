@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use spillway_directory::Users;
-use spillway_manager::{Percent, Policy, SmartAlloc};
+use spillway_manager::{Percent, Policy, SmartAlloc, Utility};
 use spillway_types::PAGE_BYTES;
 use spillway_vhost_user_blk::Kind;
 
@@ -99,6 +99,7 @@ pub struct Memory {
     pub policy: String,
     pub p: Percent,
     pub threshold_bytes: Option<u64>,
+    pub miss_us: u64,
     pub interval_ms: u64,
 }
 
@@ -108,6 +109,7 @@ impl Default for Memory {
             policy: String::new(),
             p: SmartAlloc::default().p,
             threshold_bytes: None,
+            miss_us: Utility::default().miss_us.into(),
             interval_ms: 1000,
         }
     }
@@ -118,7 +120,9 @@ impl Memory {
     pub fn policy(&self) -> Policy {
         let threshold_pages = self.threshold_bytes.map(|bytes| bytes / PAGE_BYTES as u64);
         let smart = Policy::SmartAlloc(SmartAlloc { p: self.p, threshold_pages });
-        [Policy::Greedy, Policy::StaticAlloc, Policy::ReconfStatic, smart]
+        let miss_us = self.miss_us as u32;
+        let utility = Policy::Utility(Utility { miss_us, ..Utility::default() });
+        [Policy::Greedy, Policy::StaticAlloc, Policy::ReconfStatic, smart, utility]
             .into_iter()
             .find(|policy| policy.name() == self.policy)
             .unwrap_or_default()
@@ -161,6 +165,8 @@ pub struct Client {
     pub certificate: String,
     pub secret_file: Option<PathBuf>,
     pub target_bytes: Option<u64>,
+    pub floor_bytes: u64,
+    pub weight: u64,
     pub connections_max: Option<u64>,
     pub operations_max: Option<u64>,
     pub bytes_max: Option<u64>,

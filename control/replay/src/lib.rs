@@ -1,0 +1,20 @@
+//! Traces of clients, replayed through the memory manager in virtual time: what a policy would do.
+//!
+//! ```text
+//! Work (phases of a program)  --Local (its own memory, LRU)-->  Trace (puts and gets, time between)
+//! block trace, recording      ------------------------------->  Trace
+//! Traces + Policy + Costs     --engine (Node, Manager, Sampler, virtual clocks)-->  Report
+//! ```
+//!
+//! Manager, policies and sampler are those of production. The store is counted to the page ([`node`]).
+
+pub mod blocks;
+pub mod engine;
+pub mod local;
+pub mod mixes;
+pub mod node;
+pub mod oracle;
+pub mod report;
+pub mod scenario;
+pub mod trace;
+pub mod work;

@@ -1,0 +1,109 @@
+//! What a client asks of a store, in order: the requests of its far memory, with the time it computes between.
+
+/// Bits of [`Event`] that say what is asked.
+const VERB_SHIFT: u32 = 29;
+
+/// Keys of a trace are below this: 2 TiB of pages.
+pub const KEYS_MAX: u32 = 1 << VERB_SHIFT;
+
+/// What a client does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Puts the page of a key.
+    Put(u32),
+    /// Gets the page of a key, which stays where it is.
+    Get(u32),
+    /// Gets the page of a key and flushes it: the client keeps no copy below.
+    Take(u32),
+    /// Flushes a key.
+    Flush(u32),
+    /// Does nothing for so many milliseconds.
+    Sleep(u32),
+    /// Begins to do something else: the demand of the node has shifted.
+    Shift,
+    /// Ends its program: all its keys are flushed.
+    Exit,
+}
+
+/// A step after some computing, packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Time that the client computes before the step, ns.
+    pub think_ns: u32,
+    code: u32,
+}
+
+impl Event {
+    /// A step after `think_ns` of computing. Its key is below [`KEYS_MAX`].
+    pub const fn new(think_ns: u32, step: Step) -> Self {
+        let (verb, operand) = match step {
+            Step::Put(key) => (0, key),
+            Step::Get(key) => (1, key),
+            Step::Take(key) => (2, key),
+            Step::Flush(key) => (3, key),
+            Step::Sleep(ms) => (4, ms),
+            Step::Shift => (5, 0),
+            Step::Exit => (6, 0),
+        };
+        Self { think_ns, code: verb << VERB_SHIFT | operand & (KEYS_MAX - 1) }
+    }
+
+    /// What is done.
+    #[inline]
+    pub const fn step(self) -> Step {
+        let operand = self.code & (KEYS_MAX - 1);
+        match self.code >> VERB_SHIFT {
+            0 => Step::Put(operand),
+            1 => Step::Get(operand),
+            2 => Step::Take(operand),
+            3 => Step::Flush(operand),
+            4 => Step::Sleep(operand),
+            5 => Step::Shift,
+            _ => Step::Exit,
+        }
+    }
+}
+
+/// A client's requests from its beginning to its end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    /// Its name.
+    pub name: String,
+    /// What it does, in order.
+    pub events: Vec<Event>,
+    /// Keys are below this.
+    pub keys: u32,
+    /// Accesses to pages that the events stem from, those to local memory included.
+    pub accesses: u64,
+}
+
+impl Trace {
+    /// Time that the client computes in all, ns: its running time in memory enough.
+    pub fn compute_ns(&self) -> u64 {
+        self.events.iter().map(|event| u64::from(event.think_ns)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_packed_without_loss() {
+        let steps = [
+            Step::Put(0),
+            Step::Put(KEYS_MAX - 1),
+            Step::Get(7),
+            Step::Take(8),
+            Step::Flush(9),
+            Step::Sleep(5000),
+            Step::Shift,
+            Step::Exit,
+        ];
+        for step in steps {
+            let event = Event::new(u32::MAX, step);
+            assert_eq!((event.step(), event.think_ns), (step, u32::MAX));
+        }
+        assert_eq!(size_of::<Event>(), 8);
+    }
+}

@@ -1,0 +1,97 @@
+//! A distribution of distances.
+
+/// Buckets of distances: four to an octave.
+pub const BUCKETS: usize = 128;
+const STEPS: u64 = 4;
+
+/// The bucket of a distance, pages. Up to 8 pages a bucket is one distance; later ones are up to a fifth wide.
+#[inline]
+pub const fn bucket(distance_pages: u64) -> usize {
+    if distance_pages < 2 * STEPS {
+        return distance_pages as usize;
+    }
+    let octave = distance_pages.ilog2();
+    let step = (distance_pages >> (octave - 2)) & (STEPS - 1);
+    let at = ((octave as u64 - 1) * STEPS + step) as usize;
+    if at < BUCKETS { at } else { BUCKETS - 1 }
+}
+
+/// The largest distance of a bucket, pages.
+pub const fn bucket_pages(bucket: usize) -> u64 {
+    let bucket = bucket as u64;
+    if bucket < 2 * STEPS {
+        return bucket;
+    }
+    let (octave, step) = (bucket / STEPS + 1, bucket % STEPS);
+    ((STEPS + step + 1) << (octave - 2)) - 1
+}
+
+/// What a client's gets of late tell: how many of them a number of pages would have served.
+#[derive(Clone, Copy, Debug)]
+pub struct Curve {
+    /// Gets by the bucket of their distance, weighted: older ones count less.
+    pub gets: [f32; BUCKETS],
+    /// Gets of keys that were not known.
+    pub cold: f32,
+    /// Pages that the client has put and may want back.
+    pub live_pages: u64,
+}
+
+impl Curve {
+    /// The curve of a client that has got nothing.
+    pub const EMPTY: Self = Self { gets: [0.0; BUCKETS], cold: 0.0, live_pages: 0 };
+
+    /// The weight of all gets, those of unknown keys included.
+    pub fn weight(&self) -> f32 {
+        self.gets.iter().sum::<f32>() + self.cold
+    }
+
+    /// The share of gets, 0 to 1, that `pages` would have served.
+    pub fn share(&self, pages: u64) -> f64 {
+        let weight = f64::from(self.weight());
+        if weight <= 0.0 {
+            return 0.0;
+        }
+        let at = bucket(pages);
+        let below: f32 = self.gets[..at].iter().sum();
+        let start = if at == 0 { 0 } else { bucket_pages(at - 1) };
+        let width = (bucket_pages(at) - start).max(1);
+        let part = (pages - start).min(width) as f64 / width as f64;
+        (f64::from(below) + part * f64::from(self.gets[at])) / weight
+    }
+}
+
+impl Default for Curve {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_distance_has_a_bucket_that_reaches_it() {
+        for distance in (0..5000).chain((5..31).map(|bit| 1 << bit)) {
+            let at = bucket(distance);
+            assert!(bucket_pages(at) >= distance, "{distance} in {at}");
+            assert!(at == 0 || bucket_pages(at - 1) < distance, "{distance} in {at}");
+        }
+        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn a_share_grows_with_the_pages() {
+        let mut curve = Curve::EMPTY;
+        curve.gets[bucket(4)] = 1.0;
+        curve.gets[bucket(100)] = 2.0;
+        curve.cold = 1.0;
+        assert_eq!(curve.share(3), 0.0);
+        assert_eq!(curve.share(4), 0.25);
+        assert_eq!(curve.share(80), 0.25);
+        assert_eq!(curve.share(1000), 0.75);
+        // Bucket of 100: 96 to 111.
+        assert!((curve.share(103) - 0.5).abs() < 1e-9, "{}", curve.share(103));
+    }
+}

@@ -1,0 +1,355 @@
+//! The sampler of one client.
+
+use crate::curve::{BUCKETS, Curve, bucket};
+
+/// Keys of a client that are watched at most.
+pub const SAMPLES: usize = 2048;
+/// Places in the order of use, taken one after the other and renumbered when they are used up.
+const PLACES: usize = 2 * SAMPLES;
+/// Places in the hash table.
+const TABLE: usize = 2 * SAMPLES;
+/// Fewer keys than this, and the threshold rises again.
+const SAMPLES_FEW: u32 = SAMPLES as u32 / 8;
+/// What counts of an interval when the next is over.
+const KEPT: f32 = 0.8;
+
+/// What is known of a sampled key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum State {
+    /// Put, and not read since.
+    Unread = 0,
+    /// Read back since it was put.
+    Read = 1,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    hash: u64,
+    place: u16,
+    state: State,
+}
+
+/// Watches the keys of a client whose hash lies below a threshold. All bytes zero is a sampler that is off.
+#[derive(Clone, Debug)]
+#[repr(C)]
+pub struct Sampler {
+    /// Hashes below it are watched; 0 when it is off.
+    below: u64,
+    /// One key in `1 << shift` is watched.
+    shift: u32,
+    count: u32,
+    next_place: u32,
+    /// Gets of keys that were read before, and keys that were read and then put again or flushed.
+    wanted_again: f32,
+    dead: f32,
+    cold: f32,
+    gets: [f32; BUCKETS],
+    /// Number of an entry plus one, by hash; open addressing.
+    table: [u16; TABLE],
+    entries: [Entry; SAMPLES],
+    /// Number of the entry plus one at each place in the order of use.
+    order: [u16; PLACES],
+    /// Entries in each state at places up to here (P. M. Fenwick, "A new data structure for cumulative frequency
+    /// tables", 1994).
+    counts: [[u16; PLACES + 1]; 2],
+}
+
+impl Default for Sampler {
+    /// A sampler that is on and has seen nothing.
+    fn default() -> Self {
+        let mut sampler = Self {
+            below: 0,
+            shift: 0,
+            count: 0,
+            next_place: 0,
+            wanted_again: 0.0,
+            dead: 0.0,
+            cold: 0.0,
+            gets: [0.0; BUCKETS],
+            table: [0; TABLE],
+            entries: [Entry { hash: 0, place: 0, state: State::Unread }; SAMPLES],
+            order: [0; PLACES],
+            counts: [[0; PLACES + 1]; 2],
+        };
+        sampler.start();
+        sampler
+    }
+}
+
+impl Sampler {
+    /// Starts anew, with all keys watched until there are too many.
+    pub fn start(&mut self) {
+        (self.below, self.shift) = (u64::MAX, 0);
+        (self.wanted_again, self.dead, self.cold) = (0.0, 0.0, 0.0);
+        self.gets = [0.0; BUCKETS];
+        self.forget();
+    }
+
+    /// Watches nothing any more.
+    pub const fn stop(&mut self) {
+        self.below = 0;
+    }
+
+    /// Hashes below this are to be told; of others the sampler need not know. It may change with each call.
+    pub const fn below(&self) -> u64 {
+        self.below
+    }
+
+    /// Forgets the keys, as when all is flushed. What was learned stays.
+    pub fn forget(&mut self) {
+        self.table = [0; TABLE];
+        self.order = [0; PLACES];
+        self.counts = [[0; PLACES + 1]; 2];
+        (self.count, self.next_place) = (0, 0);
+    }
+
+    /// A page is put under a key, stored or refused.
+    pub fn put(&mut self, hash: u64) {
+        if hash >= self.below {
+            return;
+        }
+        match self.find(hash) {
+            Some(at) => {
+                self.dead += f32::from(u8::from(self.entries[at].state == State::Read));
+                self.touch(at, State::Unread);
+            }
+            None => self.insert(hash),
+        }
+    }
+
+    /// A page is got, wherever it is.
+    pub fn get(&mut self, hash: u64) {
+        if hash >= self.below {
+            return;
+        }
+        let weight = (1_u64 << self.shift) as f32;
+        let Some(at) = self.find(hash) else {
+            self.cold += weight;
+            return;
+        };
+        let Entry { place, state, .. } = self.entries[at];
+        let [unread, read] = [0, 1].map(|state| self.later(state, place));
+        let distance = 1.0 + unread as f32 + read as f32 * self.read_share();
+        let distance_pages = f64::from(distance * weight) as u64;
+        self.gets[bucket(distance_pages)] += weight;
+        self.wanted_again += f32::from(u8::from(state == State::Read));
+        self.touch(at, State::Read);
+    }
+
+    /// A page is got and its key flushed.
+    pub fn take(&mut self, hash: u64) {
+        self.get(hash);
+        if hash < self.below
+            && let Some(at) = self.find(hash)
+        {
+            self.remove(at);
+        }
+    }
+
+    /// A key is flushed.
+    pub fn flush(&mut self, hash: u64) {
+        if hash >= self.below {
+            return;
+        }
+        if let Some(at) = self.find(hash) {
+            self.dead += f32::from(u8::from(self.entries[at].state == State::Read));
+            self.remove(at);
+        }
+    }
+
+    /// Ends an interval: what the client's gets of late tell. They count less from now on.
+    pub fn interval(&mut self) -> Curve {
+        let [unread, read] = [0, 1].map(|state| f64::from(self.total(state)));
+        let live = unread + read * f64::from(self.read_share());
+        let curve = Curve {
+            gets: self.gets,
+            cold: self.cold,
+            live_pages: (live * (1_u64 << self.shift) as f64) as u64,
+        };
+        for weight in &mut self.gets {
+            *weight *= KEPT;
+        }
+        self.cold *= KEPT;
+        self.wanted_again *= KEPT;
+        self.dead *= KEPT;
+        if self.count < SAMPLES_FEW && self.shift > 0 {
+            self.set_shift(self.shift - 1);
+        }
+        curve
+    }
+
+    /// The share of pages that were read which are wanted again; one of two as long as nobody knows.
+    fn read_share(&self) -> f32 {
+        (self.wanted_again + 1.0) / (self.wanted_again + self.dead + 2.0)
+    }
+
+    fn set_shift(&mut self, shift: u32) {
+        self.shift = shift;
+        self.below = u64::MAX >> shift;
+    }
+
+    fn insert(&mut self, hash: u64) {
+        while self.count as usize == SAMPLES {
+            self.halve();
+            if hash >= self.below {
+                return;
+            }
+        }
+        let at = self.count as usize;
+        self.count += 1;
+        self.entries[at] = Entry { hash, place: 0, state: State::Unread };
+        self.enter(hash, at);
+        self.place(at, State::Unread);
+    }
+
+    /// Watches half of the keys from now on.
+    #[cold]
+    fn halve(&mut self) {
+        self.set_shift(self.shift + 1);
+        for at in (0..self.count as usize).rev() {
+            if self.entries[at].hash >= self.below {
+                self.remove(at);
+            }
+        }
+    }
+
+    fn remove(&mut self, at: usize) {
+        self.unplace(at);
+        self.leave(self.entries[at].hash);
+        // The last entry takes the number that is free.
+        let last = self.count as usize - 1;
+        self.count -= 1;
+        if at != last {
+            let entry = self.entries[last];
+            self.leave(entry.hash);
+            self.entries[at] = entry;
+            self.enter(entry.hash, at);
+            self.order[usize::from(entry.place)] = at as u16 + 1;
+        }
+    }
+
+    fn touch(&mut self, at: usize, state: State) {
+        self.unplace(at);
+        self.place(at, state);
+    }
+
+    /// Makes an entry the most recent.
+    fn place(&mut self, at: usize, state: State) {
+        if self.next_place as usize == PLACES {
+            self.renumber();
+        }
+        let place = self.next_place as usize;
+        self.next_place += 1;
+        self.order[place] = at as u16 + 1;
+        self.entries[at].place = place as u16;
+        self.entries[at].state = state;
+        self.add(state as usize, place, 1);
+    }
+
+    fn unplace(&mut self, at: usize) {
+        let Entry { place, state, .. } = self.entries[at];
+        self.order[usize::from(place)] = 0;
+        self.add(state as usize, usize::from(place), u16::MAX);
+    }
+
+    /// Closes the gaps between the places in use, of which at least half are free.
+    #[cold]
+    fn renumber(&mut self) {
+        self.counts = [[0; PLACES + 1]; 2];
+        let mut next = 0;
+        for place in 0..PLACES {
+            let number = core::mem::take(&mut self.order[place]);
+            if number != 0 {
+                let entry = &mut self.entries[usize::from(number) - 1];
+                entry.place = next;
+                let state = entry.state as usize;
+                self.order[usize::from(next)] = number;
+                self.add(state, usize::from(next), 1);
+                next += 1;
+            }
+        }
+        self.next_place = u32::from(next);
+    }
+
+    fn add(&mut self, state: usize, place: usize, count: u16) {
+        let mut at = place + 1;
+        while at <= PLACES {
+            let cell = &mut self.counts[state][at];
+            *cell = cell.wrapping_add(count);
+            at += at & at.wrapping_neg();
+        }
+    }
+
+    /// Entries in a state at places before `end`.
+    fn before(&self, state: usize, end: usize) -> u32 {
+        let (mut at, mut sum) = (end, 0);
+        while at > 0 {
+            sum += u32::from(self.counts[state][at]);
+            at &= at - 1;
+        }
+        sum
+    }
+
+    fn total(&self, state: usize) -> u32 {
+        self.before(state, PLACES)
+    }
+
+    /// Entries in a state that were used after the one at `place`.
+    fn later(&self, state: usize, place: u16) -> u32 {
+        self.total(state) - self.before(state, usize::from(place) + 1)
+    }
+
+    /// Hashes below the threshold differ in their low bits alone.
+    fn home(hash: u64) -> usize {
+        (hash as u32).wrapping_mul(0x9e37_79b1) as usize >> (u32::BITS - TABLE.ilog2())
+    }
+
+    fn find(&self, hash: u64) -> Option<usize> {
+        let mut slot = Self::home(hash);
+        loop {
+            match self.table[slot] {
+                0 => return None,
+                number if self.entries[usize::from(number) - 1].hash == hash => {
+                    return Some(usize::from(number) - 1);
+                }
+                _ => slot = (slot + 1) % TABLE,
+            }
+        }
+    }
+
+    fn enter(&mut self, hash: u64, at: usize) {
+        let mut slot = Self::home(hash);
+        while self.table[slot] != 0 {
+            slot = (slot + 1) % TABLE;
+        }
+        self.table[slot] = at as u16 + 1;
+    }
+
+    /// Takes a hash out of the table, and moves those back that were displaced by it (Knuth, The Art of Computer
+    /// Programming, 6.4, algorithm R).
+    fn leave(&mut self, hash: u64) {
+        let mut slot = Self::home(hash);
+        while self.entries[usize::from(self.table[slot]) - 1].hash != hash {
+            slot = (slot + 1) % TABLE;
+        }
+        let mut next = slot;
+        loop {
+            self.table[slot] = 0;
+            loop {
+                next = (next + 1) % TABLE;
+                let number = self.table[next];
+                if number == 0 {
+                    return;
+                }
+                let home = Self::home(self.entries[usize::from(number) - 1].hash);
+                // It stays where its home lies behind the gap.
+                if next.wrapping_sub(home) % TABLE >= next.wrapping_sub(slot) % TABLE {
+                    self.table[slot] = number;
+                    slot = next;
+                    break;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The sampler beside exact distances.
+
+use std::collections::HashSet;
+
+use proptest::prelude::*;
+use spillway_reuse::{Curve, SAMPLES, Sampler, bucket};
+
+/// SplitMix64's output function: spreads key numbers as a store's hash does.
+fn hash(key: u64) -> u64 {
+    let mut mixed = key.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
+}
+
+/// Exact distances of a client that takes what it gets: keys in the order of their last put.
+#[derive(Default)]
+struct Exact {
+    order: Vec<u64>,
+    curve: Curve,
+}
+
+impl Exact {
+    fn put(&mut self, key: u64) {
+        self.order.retain(|&other| other != key);
+        self.order.push(key);
+    }
+
+    fn take(&mut self, key: u64) {
+        match self.order.iter().position(|&other| other == key) {
+            Some(at) => {
+                let distance = self.order.len() - at;
+                self.curve.gets[bucket(distance as u64)] += 1.0;
+                self.order.remove(at);
+            }
+            None => self.curve.cold += 1.0,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Put(u64),
+    Take(u64),
+    Flush(u64),
+}
+
+fn steps(keys: u64, count: usize) -> impl Strategy<Value = Vec<Step>> {
+    let step = (0..3_u8, 0..keys).prop_map(|(verb, key)| match verb {
+        0 => Step::Put(key),
+        1 => Step::Take(key),
+        _ => Step::Flush(key),
+    });
+    prop::collection::vec(step, 0..count)
+}
+
+proptest! {
+    /// As long as all keys fit, nothing is estimated.
+    #[test]
+    fn few_keys_are_counted_exactly(steps in steps(300, 12_000)) {
+        let mut sampler = Sampler::default();
+        let mut exact = Exact::default();
+        for step in steps {
+            match step {
+                Step::Put(key) => {
+                    sampler.put(hash(key));
+                    exact.put(key);
+                }
+                Step::Take(key) => {
+                    sampler.take(hash(key));
+                    exact.take(key);
+                }
+                Step::Flush(key) => {
+                    sampler.flush(hash(key));
+                    exact.order.retain(|&other| other != key);
+                }
+            }
+        }
+        let curve = sampler.interval();
+        prop_assert_eq!(curve.gets, exact.curve.gets);
+        prop_assert_eq!(curve.cold, exact.curve.cold);
+        prop_assert_eq!(curve.live_pages, exact.order.len() as u64);
+    }
+
+    /// Whatever hashes come, also equal and adjoining ones.
+    #[test]
+    fn any_hashes_do(hashes in prop::collection::vec((0..4_u8, prop_oneof![0..64_u64, any::<u64>()]), 0..9000)) {
+        let mut sampler = Sampler::default();
+        let mut known = HashSet::new();
+        for (verb, hash) in hashes {
+            match verb {
+                0 | 1 => {
+                    sampler.put(hash);
+                    known.insert(hash);
+                }
+                2 => sampler.get(hash),
+                _ => {
+                    sampler.flush(hash);
+                    known.remove(&hash);
+                }
+            }
+        }
+        let live = sampler.interval().live_pages as usize;
+        prop_assert!(live <= 2 * known.len().max(8), "{live} of {}", known.len());
+    }
+}
+
+/// Far pages of a client that goes through them in an order of its own, beyond what can be watched: the mean
+/// error of the curve, as the paper measures it, stays below 0.05.
+#[test]
+fn many_keys_are_estimated() {
+    for seed in 0..8_u64 {
+        let keys = 20_000 + 9_000 * seed;
+        let mut sampler = Sampler::default();
+        let mut exact = Curve::EMPTY;
+        // Half of the keys are taken at random, the others in turn. Exact distances by a tree over put numbers.
+        let mut tree = vec![0_i32; 1 << 20];
+        let (mut puts, mut live) = (0_usize, 0_i32);
+        let mut at = vec![usize::MAX; keys as usize];
+        let mut random = seed;
+        for step in 0..400_000_u64 {
+            random = hash(random);
+            let key = if random % 2 == 0 {
+                step % (keys / 2)
+            } else {
+                keys / 2 + random / 2 % (keys / 2)
+            };
+            let place = &mut at[key as usize];
+            if *place != usize::MAX {
+                let mut sum = 0;
+                let mut i = *place;
+                while i > 0 {
+                    sum += tree[i];
+                    i &= i - 1;
+                }
+                exact.gets[bucket((live - sum) as u64)] += 1.0;
+                let mut i = *place + 1;
+                while i < tree.len() {
+                    tree[i] -= 1;
+                    i += i & i.wrapping_neg();
+                }
+                live -= 1;
+                sampler.take(hash(key));
+            }
+            *place = puts;
+            puts += 1;
+            live += 1;
+            let mut i = *place + 1;
+            while i < tree.len() {
+                tree[i] += 1;
+                i += i & i.wrapping_neg();
+            }
+            sampler.put(hash(key));
+        }
+        let curve = sampler.interval();
+        let points: Vec<u64> = (1..=50).map(|part| keys * part / 40).collect();
+        let errors = points.iter().map(|&pages| (curve.share(pages) - exact.share(pages)).abs());
+        let mean = errors.sum::<f64>() / points.len() as f64;
+        assert!(mean < 0.05, "seed {seed}: mean error {mean:.3}");
+        let live_error = (curve.live_pages as f64 / f64::from(live) - 1.0).abs();
+        assert!(live_error < 0.15, "seed {seed}: live pages off by {live_error:.2}");
+    }
+}
+
+/// Pages that are read time and again without being written keep their place in the order.
+#[test]
+fn pages_that_are_read_again_are_not_dead() {
+    let mut sampler = Sampler::default();
+    for key in 0..1000 {
+        sampler.put(hash(key));
+    }
+    for _ in 0..5 {
+        for key in 0..1000 {
+            sampler.get(hash(key));
+        }
+    }
+    let curve = sampler.interval();
+    assert!(curve.share(500) < 0.1 && curve.share(1100) > 0.9, "{:?}", curve.share(500));
+    // Slots that are read once and written anew are dead meanwhile.
+    let mut sampler = Sampler::default();
+    for round in 0..5 {
+        for key in 0..1000 {
+            if round > 0 {
+                sampler.get(hash(key));
+            }
+        }
+        for key in 0..1000 {
+            sampler.put(hash(key));
+        }
+    }
+    let curve = sampler.interval();
+    // A page that was got counts for the others no more: distances fall from 1000 to 1.
+    assert!(curve.live_pages == 1000 && curve.share(1023) > 0.99, "{}", curve.live_pages);
+    assert!((curve.share(500) - 0.5).abs() < 0.05, "{}", curve.share(500));
+}
+
+/// A sampler that is off hears nothing.
+#[test]
+fn a_stopped_sampler_learns_nothing() {
+    let mut sampler = Sampler::default();
+    sampler.stop();
+    assert_eq!(sampler.below(), 0);
+    sampler.put(0);
+    sampler.get(0);
+    assert_eq!(sampler.interval().weight(), 0.0);
+    sampler.start();
+    for key in 0..10 * SAMPLES as u64 {
+        sampler.put(hash(key));
+    }
+    assert!(sampler.below() < u64::MAX / 8, "the threshold falls");
+    sampler.forget();
+    for _ in 0..20 {
+        sampler.interval();
+    }
+    assert_eq!(sampler.below(), u64::MAX, "and rises when there are few keys");
+}

@@ -1,0 +1,139 @@
+//! How soon clients want their pages back: what the store tells their samplers.
+//!
+//! Off until somebody asks: an embedded store pays for one load. On, a request of a key that is not sampled pays for
+//! a multiplication and a comparison. A value counts as one page, whatever its length.
+
+use std::sync::OnceLock;
+
+use spillway_reuse::{Curve, Sampler};
+use spillway_tiers::sync::{AtomicU64, Lock, Ordering};
+use spillway_types::ClientId;
+
+use crate::error::Error;
+use crate::index::LEAF_SLOTS;
+use crate::pools::Access;
+use crate::shard::Position;
+use crate::slot::CLIENTS_MAX;
+use crate::store::Store;
+
+/// Samplers by their clients' numbers. They stay for clients that get the same number later.
+pub(crate) type Samplers = OnceLock<Box<[OnceLock<Box<Watched>>]>>;
+
+/// A client's sampler.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct Watched {
+    /// As [`Sampler::below`]; read without the lock, a moment late.
+    below: AtomicU64,
+    state: Lock<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Whose sampler it is now.
+    client: ClientId,
+    sampler: Sampler,
+}
+
+/// What is told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Use {
+    Put,
+    Get,
+    Take,
+    Flush,
+}
+
+impl Store {
+    /// Watches how soon a client wants its pages back from now on, or no more.
+    ///
+    /// # Errors
+    /// [`Error::NoClient`].
+    pub fn set_sampling(&self, client: ClientId, on: bool) -> Result<(), Error> {
+        let (number, _) = self.client(client)?;
+        if !on && self.watched(number).is_none() {
+            return Ok(());
+        }
+        let all = self.samplers.get_or_init(|| (0..CLIENTS_MAX).map(|_| OnceLock::new()).collect());
+        let watched = all[number].get_or_init(|| {
+            let mut sampler = Sampler::default();
+            sampler.stop();
+            let state = Lock::new(State { client: ClientId(0), sampler });
+            Box::new(Watched { below: AtomicU64::new(0), state })
+        });
+        let mut state = watched.state.lock();
+        let is_on = state.client == client && state.sampler.below() != 0;
+        if on && !is_on {
+            state.client = client;
+            state.sampler.start();
+        } else if !on {
+            state.sampler.stop();
+        }
+        watched.below.store(state.sampler.below(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Ends an interval of a client that is watched: how soon it wants its pages back. `None` of one that is not.
+    ///
+    /// # Errors
+    /// [`Error::NoClient`].
+    pub fn reuse(&self, client: ClientId) -> Result<Option<Curve>, Error> {
+        let (number, _) = self.client(client)?;
+        let Some(watched) = self.watched(number) else { return Ok(None) };
+        let mut state = watched.state.lock();
+        if state.client != client || state.sampler.below() == 0 {
+            return Ok(None);
+        }
+        let curve = state.sampler.interval();
+        watched.below.store(state.sampler.below(), Ordering::Relaxed);
+        Ok(Some(curve))
+    }
+
+    /// Tells a client's sampler of a request.
+    #[inline]
+    pub(crate) fn tell(&self, access: Access, at: &Position, what: Use) {
+        let Some(all) = self.samplers.get() else { return };
+        let Some(watched) = all[usize::from(access.client)].get() else { return };
+        let hash = at.key_hash();
+        if hash < watched.below.load(Ordering::Relaxed) && !access.is_reserved() {
+            watched.tell(hash, what);
+        }
+    }
+
+    /// Tells the samplers that a pool's keys are gone.
+    pub(crate) fn tell_gone(&self, client: ClientId) {
+        let Ok((number, _)) = self.client(client) else { return };
+        if let Some(watched) = self.watched(number) {
+            watched.state.lock().sampler.forget();
+        }
+    }
+
+    fn watched(&self, number: usize) -> Option<&Watched> {
+        self.samplers.get()?[number].get().map(|watched| &**watched)
+    }
+}
+
+impl Watched {
+    #[cold]
+    fn tell(&self, hash: u64, what: Use) {
+        let mut state = self.state.lock();
+        let sampler = &mut state.sampler;
+        match what {
+            Use::Put => sampler.put(hash),
+            Use::Get => sampler.get(hash),
+            Use::Take => sampler.take(hash),
+            Use::Flush => sampler.flush(hash),
+        }
+        self.below.store(sampler.below(), Ordering::Relaxed);
+    }
+}
+
+impl Position {
+    /// Mixes the name of the whole handle with the store's secret, from that of its leaf.
+    #[inline]
+    const fn key_hash(&self) -> u64 {
+        let place = (self.index as usize % LEAF_SLOTS) as u64;
+        let mixed = (self.hash ^ place << 32 ^ place) as u128 * 0x9e37_79b9_7f4a_7c15;
+        (mixed >> 64) as u64 ^ mixed as u64
+    }
+}

@@ -1,0 +1,237 @@
+//! `policy`: the policy utility beside the paper's four, in virtual time, and what an interval of the manager takes.
+//!
+//! Everything but the last rows is deterministic: the same code gives the same figures. Tuned were utility's
+//! constants on the scenarios with seed 1; the mixes, and the scenarios with another seed, were only looked at.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use spillway_manager::{Client, Curve, Manager, Percent, Policy, SmartAlloc, UNLIMITED, Utility};
+use spillway_replay::engine::{Who, run as replay};
+use spillway_replay::mixes::mixes;
+use spillway_replay::report::Report as Run;
+use spillway_replay::scenario::{Scenario, scenarios};
+use spillway_reuse::Sampler;
+use spillway_types::{ClientId, Statistics};
+
+use super::rows::{Report, Row, figure, line_of, median, table};
+use super::{go_on, rounds, wanted};
+
+/// The name in the rows.
+pub const BENCH: &str = "policy";
+/// smart-alloc's P, in hundredths of a per cent: the paper's, and one that it did not try.
+const PERCENTS: [u32; 6] = [25, 75, 200, 400, 600, 1200];
+/// The one P for all.
+const FIXED: u32 = 200;
+/// Clients of the manager whose interval is timed.
+const CLIENTS: u64 = 1000;
+
+/// What became of a set of scenarios.
+#[derive(Default)]
+struct Tally {
+    lines: Vec<Vec<String>>,
+    /// Logarithms of utility's slowdowns beside others': mean and worst, beside the best P and the fixed one.
+    ratios: [Vec<f64>; 4],
+    settled: Vec<f64>,
+}
+
+/// Measures all.
+///
+/// # Errors
+/// The user's interruption.
+pub fn run() -> anyhow::Result<Report> {
+    let mut report = Report::default();
+    for (set, seed, scenarios) in
+        [("tuned", 1, scenarios()), ("other seed", 2, scenarios()), ("mixes", 1, mixes())]
+    {
+        let mut tally = Tally::default();
+        for scenario in scenarios.iter().filter(|it| wanted(&it.name)) {
+            eprintln!("{set}: {}", scenario.name);
+            compare(scenario, seed, set, &mut tally, &mut report)?;
+        }
+        if !tally.lines.is_empty() {
+            sum_up(set, tally, &mut report);
+        }
+    }
+    if wanted("interval") {
+        intervals(&mut report)?;
+    }
+    report.remarks.push(
+        "slowdowns: running time beside that in memory enough, sleep not counted. \"best\" is the one of \
+         greedy, static-alloc, reconf-static and smart-alloc (P 0.25, 0.75, 2, 4, 6, 12 %) with the least mean \
+         slowdown in that scenario; \"fixed\" the same with P = 2 % alone."
+            .to_owned(),
+    );
+    Ok(report)
+}
+
+/// Runs a scenario under all policies.
+fn compare(
+    scenario: &Scenario,
+    seed: u64,
+    set: &str,
+    tally: &mut Tally,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let prepared = scenario.prepare(seed);
+    let go = |who| -> anyhow::Result<Run> {
+        go_on()?;
+        let (total_pages, costs) = (scenario.total_pages, scenario.costs);
+        Ok(replay(who, total_pages, costs, &prepared.traces, &prepared.futures, &prepared.terms))
+    };
+    let miss_us = (scenario.costs.disk_read_ns / 1000) as u32;
+    let utility = Policy::Utility(Utility { miss_us, ..Utility::default() });
+    let ours = go(Who::Policy(utility))?;
+    let unknown = go(Who::Policy(Policy::Utility(Utility::default())))?;
+    let oracle = go(Who::Oracle)?;
+    let plain = [Policy::Greedy, Policy::StaticAlloc, Policy::ReconfStatic];
+    let smart =
+        |p| Policy::SmartAlloc(SmartAlloc { p: Percent::hundredths(p), threshold_pages: None });
+    let plain = plain.map(|policy| go(Who::Policy(policy)));
+    let plain = plain.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+    let smart = PERCENTS.map(|p| go(Who::Policy(smart(p))));
+    let smart = smart.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+    let fixed = PERCENTS.iter().position(|&p| p == FIXED).and_then(|at| smart.get(at));
+    let best = least(plain.iter().chain(&smart));
+    let fixed = least(plain.iter().chain(fixed));
+    let name = &scenario.name;
+    for (what, figure) in [
+        ("mean slowdown", Run::mean_slowdown as fn(&Run) -> f64),
+        ("worst slowdown", Run::worst_slowdown),
+    ] {
+        let other = (best.policy.as_str(), figure(best));
+        report.rows.push(Row::new(
+            BENCH,
+            format!("{what}, {name}, {set}"),
+            "x",
+            figure(&ours),
+            other,
+        ));
+    }
+    let log = |figure: fn(&Run) -> f64, other: &Run| (figure(&ours) / figure(other)).ln();
+    tally.ratios[0].push(log(Run::mean_slowdown, best));
+    tally.ratios[1].push(log(Run::worst_slowdown, best));
+    tally.ratios[2].push(log(Run::mean_slowdown, fixed));
+    tally.ratios[3].push(log(Run::worst_slowdown, fixed));
+    tally.settled.extend(&ours.settled_intervals);
+    let pair =
+        |run: &Run| format!("{} {}", figure(run.mean_slowdown()), figure(run.worst_slowdown()));
+    let settled = ours.settled_mean().map_or("-".to_owned(), figure);
+    tally.lines.push(line_of([
+        name,
+        &pair(&ours),
+        &pair(best),
+        &pair(fixed),
+        &pair(&plain[0]),
+        &pair(&plain[1]),
+        &pair(&oracle),
+        &pair(&unknown),
+        &format!("{:.3} {:.3}", ours.jain(), best.jain()),
+        &format!("{:.1} %", 100.0 * ours.churn_pages / scenario.total_pages as f64),
+        &settled,
+        &best.policy,
+    ]));
+    Ok(())
+}
+
+/// The run with the least mean slowdown.
+fn least<'a>(runs: impl Iterator<Item = &'a Run>) -> &'a Run {
+    let least = runs.min_by(|a, b| a.mean_slowdown().total_cmp(&b.mean_slowdown()));
+    least.expect("there are always the three without a parameter")
+}
+
+fn sum_up(set: &str, tally: Tally, report: &mut Report) {
+    let geometric = |logs: &[f64]| (logs.iter().sum::<f64>() / logs.len() as f64).exp();
+    let names = [
+        "mean slowdown, geometric mean beside the best",
+        "worst slowdown, geometric mean beside the best",
+        "mean slowdown, geometric mean beside fixed P",
+        "worst slowdown, geometric mean beside fixed P",
+    ];
+    for (name, logs) in names.iter().zip(&tally.ratios) {
+        let other = ("the paper's", 1.0);
+        report.rows.push(Row::new(BENCH, format!("{name}, {set}"), "x", geometric(logs), other));
+    }
+    let within = tally.ratios[0].iter().filter(|&&log| log <= 1.02_f64.ln()).count() as f64;
+    let all = ("scenarios", tally.ratios[0].len() as f64);
+    let metric = format!("mean slowdown within 2 % of the best, {set}");
+    report.rows.push(Row::new(BENCH, metric, "count", within, all));
+    let quick = tally.settled.iter().filter(|&&took| took <= 10.0).count() as f64;
+    let metric = format!("shifts followed within 10 intervals, {set}");
+    let shifts = ("shifts", tally.settled.len() as f64);
+    report.rows.push(Row::new(BENCH, metric, "count", quick, shifts));
+    let mut lines = vec![line_of([
+        set,
+        "utility",
+        "best",
+        "fixed",
+        "greedy",
+        "static",
+        "oracle",
+        "utility, 1 ms",
+        "Jain (best)",
+        "churn",
+        "settled",
+        "who is best",
+    ])];
+    lines.extend(tally.lines);
+    report.remarks.push(table(&lines));
+}
+
+/// What an interval of the manager takes.
+fn intervals(report: &mut Report) -> anyhow::Result<()> {
+    let mut samplers: Vec<Sampler> = vec![Sampler::default(); CLIENTS as usize];
+    let mut numbers = 0_u64;
+    for (at, sampler) in samplers.iter_mut().enumerate() {
+        for _ in 0..8000 {
+            numbers = numbers.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let key = (numbers >> 40) % (1000 + at as u64 * 20);
+            let hash = key.wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ key << 47;
+            sampler.get(hash);
+            sampler.put(hash);
+        }
+    }
+    let curves: Vec<Curve> = samplers.iter_mut().map(Sampler::interval).collect();
+    let mut manager = Manager::new(Policy::Utility(Utility::default()));
+    let (mut alone_ms, mut all_ms) = (Vec::new(), Vec::new());
+    for round in 1..=10 * rounds()? as u64 {
+        go_on()?;
+        let began = Instant::now();
+        let sampled: Vec<Curve> = samplers.iter_mut().map(Sampler::interval).collect();
+        let sampling_ms = began.elapsed().as_secs_f64() * 1e3;
+        black_box(sampled);
+        let client = |at: u64| Client {
+            cap_pages: if at.is_multiple_of(7) { 5000 } else { UNLIMITED },
+            curve: Some(curves[at as usize]),
+            ..Client::new(ClientId(at + 1), statistics(at, round))
+        };
+        let clients: Vec<_> = (0..CLIENTS).map(client).collect();
+        let began = Instant::now();
+        black_box(manager.interval(4_000_000, &clients));
+        let took_ms = began.elapsed().as_secs_f64() * 1e3;
+        alone_ms.push(took_ms);
+        all_ms.push(took_ms + sampling_ms);
+    }
+    for (metric, samples) in [
+        ("interval of the manager, 1000 clients", alone_ms),
+        ("the same with taking the curves", all_ms),
+    ] {
+        report.rows.push(Row::new(BENCH, metric, "ms", median(samples), ("bound", 5.0)));
+    }
+    Ok(())
+}
+
+/// A client's counters after so many intervals.
+fn statistics(at: u64, round: u64) -> Statistics {
+    let rate = 100 + at * 7 % 3000;
+    Statistics {
+        puts: rate * round,
+        puts_stored: rate * round * 9 / 10,
+        puts_refused_at_target: rate * round / 10,
+        gets: rate * round,
+        hits: rate * round * 7 / 10,
+        misses: rate * round * 3 / 10,
+        used_pages: 1000 + at * 5,
+        ..Statistics::default()
+    }
+}
