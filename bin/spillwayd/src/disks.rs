@@ -4,12 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_directory::Directory;
-use spillway_vhost_user_blk::{Disk, DiskConfig};
+use spillway_vhost_user_blk::{Demoted, Disk, DiskConfig};
 
 use crate::config::{Config, Error};
-
-/// Blocks that are moved between two looks at whether any are left.
-const DRAIN_BLOCKS: usize = 16 << 10;
 
 /// Opens the disks that the configuration names, and has the directory know of them.
 ///
@@ -42,19 +39,12 @@ pub fn open(config: &Config, directory: &Directory) -> anyhow::Result<Vec<Arc<Di
 /// that run on want their pages of the next one.
 pub fn drain(disks: &[Arc<Disk>]) {
     for disk in disks {
-        let mut moved = 0;
-        loop {
-            match disk.demote(DRAIN_BLOCKS, None) {
-                Ok(0) => break,
-                Ok(blocks) => moved += blocks,
-                Err(error) => {
-                    tracing::error!(disk = disk.name(), "pages are lost with the store: {error}");
-                    break;
-                }
-            }
+        let Demoted { blocks, failed } = disk.drain();
+        if let Some(error) = failed {
+            tracing::error!(disk = disk.name(), "pages are lost with the store: {error}");
         }
-        if moved > 0 {
-            tracing::info!(disk = disk.name(), blocks = moved, "moved to the backing file");
+        if blocks > 0 {
+            tracing::info!(disk = disk.name(), blocks, "moved to the backing file");
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A target that falls makes the store refuse puts, and no more. At each interval a client above its
 //! target loses a sixteenth of the excess, at most 4 MiB: its ephemeral pages first; then pages of
-//! its disks go to their files, and where it has no disk, pages go to the store's lower tiers.
+//! its disks go to their files. What is left of that, so many of the store's coldest pages are packed or go to
+//! lower tiers, whoever's they are: a page of a persistent pool stays its client's.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -94,12 +95,16 @@ fn reclaim(
         store.reclaim(client.id, share, scratch)?;
         return Ok(());
     }
-    let mut left = share - store.evict_beyond_target(client.id, share)?;
+    let mut left = share.saturating_sub(store.evict_beyond_target(client.id, share)?);
     let deadline = Some(Instant::now() + PATIENCE);
+    let mut failed = None;
     for disk in its {
-        left -= disk.demote(left, deadline)?;
+        let demoted = disk.demote(left, deadline);
+        left -= demoted.blocks;
+        failed = failed.or(demoted.failed);
     }
-    Ok(())
+    store.demote(left, scratch);
+    failed.map_or(Ok(()), |error| Err(error.into()))
 }
 
 /// Pages that go in an interval.

@@ -47,7 +47,7 @@ enum {
 
     /* Errors. */
     SPILLWAY_ERROR_ARGUMENT = -1,      /* A null pointer, a length or a flag that can't be. */
-    SPILLWAY_ERROR_URL = -2,           /* The URL names no store. */
+    SPILLWAY_ERROR_URL = -2,           /* The URL names no store, or a file that can't be used. */
     SPILLWAY_ERROR_CONNECT = -3,       /* The store can't be reached. */
     SPILLWAY_ERROR_DENIED = -4,        /* The store does not let this client in. */
     SPILLWAY_ERROR_LOST = -5,          /* The connection has ended; the outcome is not known. */

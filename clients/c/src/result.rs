@@ -42,7 +42,7 @@ pub fn argument(what: &str) -> c_int {
 pub fn error(error: &Error) -> c_int {
     remember(error.to_string());
     match error {
-        Error::Url { .. } | Error::Secret { .. } => -2,
+        Error::Url { .. } | Error::Secret { .. } | Error::Tls(_) | Error::TlsFiles => -2,
         Error::Connect { .. } | Error::Unreachable(_) => -3,
         Error::Refused { .. } => -4,
         Error::Lost => -5,

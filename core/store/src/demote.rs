@@ -82,8 +82,8 @@ impl Store {
         moved
     }
 
-    /// Frees what a client holds beyond its target as far as that can be: drops up to `pages_max` of
-    /// its ephemeral pages, then demotes. Gives the pages dropped or moved.
+    /// Makes up for what a client holds beyond its target: drops up to `pages_max` of its ephemeral pages,
+    /// then demotes the store's coldest, whoever's they are. Gives the pages dropped or moved.
     ///
     /// # Errors
     /// [`Error::NoClient`](crate::Error::NoClient).
@@ -95,14 +95,14 @@ impl Store {
     ) -> Result<usize, crate::Error> {
         let dropped = self.evict_beyond_target(client, pages_max)?;
         let (_, entry) = self.client(client)?;
-        if dropped == pages_max || entry.used_pages() <= entry.target_pages() {
+        if dropped >= pages_max || entry.used_pages() <= entry.target_pages() {
             return Ok(dropped);
         }
         Ok(dropped + self.demote(pages_max - dropped, scratch))
     }
 
-    /// Drops up to `pages_max` ephemeral values of a client while it holds more than its target, the
-    /// coldest first. Gives how many were dropped.
+    /// Drops ephemeral values of a client while it holds more than its target, the coldest first, until they
+    /// were `pages_max` pages or more. Gives how many pages they were.
     ///
     /// # Errors
     /// [`Error::NoClient`](crate::Error::NoClient).
@@ -114,11 +114,9 @@ impl Store {
         let (number, entry) = self.client(client)?;
         let number = number as u16;
         let mut dropped = 0;
-        while dropped < pages_max
-            && entry.used_pages() > entry.target_pages()
-            && self.evict_of(number..number + 1)
-        {
-            dropped += 1;
+        while dropped < pages_max && entry.used_pages() > entry.target_pages() {
+            let Some(pages) = self.evict_of(number..number + 1) else { break };
+            dropped += pages as usize;
         }
         Ok(dropped)
     }

@@ -13,10 +13,10 @@ impl Store {
     /// share, else of all. False when there is none.
     #[cold]
     pub(crate) fn evict(&self, putter: u16) -> bool {
-        if self.is_over_share(putter) && self.evict_of(putter..putter + 1) {
+        if self.is_over_share(putter) && self.evict_of(putter..putter + 1).is_some() {
             return true;
         }
-        self.evict_of(self.client_numbers())
+        self.evict_of(self.client_numbers()).is_some()
     }
 
     /// A client's share is its target, or an equal part of memory when that is less.
@@ -28,8 +28,8 @@ impl Store {
         client.used_pages() > equal.min(client.target_pages())
     }
 
-    /// Drops the coldest ephemeral value of some clients.
-    pub(crate) fn evict_of(&self, numbers: core::ops::Range<u16>) -> bool {
+    /// Drops the coldest ephemeral value of some clients. Gives how many pages it was.
+    pub(crate) fn evict_of(&self, numbers: core::ops::Range<u16>) -> Option<u64> {
         // The ends of lists are read without their locks. If the coldest is gone when its lock is
         // held, another task has just made room, or will find it on the next round.
         while let Some((owner, shard, list)) = self.coldest(numbers.clone()) {
@@ -39,12 +39,13 @@ impl Store {
             let back = self.chains().meta(list, at).back.load(Ordering::Relaxed);
             let (leaf, place) = (back >> LEAF_SHIFT, back & ((1 << LEAF_SHIFT) - 1));
             let removed = self.remove(&mut index, shard, leaf, place, true);
-            lists.evicted_pages.add_guarded(self.pages_of(removed.slot));
+            let pages = self.pages_of(removed.slot);
+            lists.evicted_pages.add_guarded(pages);
             drop(index);
             self.finish(removed);
-            return true;
+            return Some(pages);
         }
-        false
+        None
     }
 
     fn coldest(&self, numbers: core::ops::Range<u16>) -> Option<(u16, usize, List)> {

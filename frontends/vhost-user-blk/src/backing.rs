@@ -19,6 +19,7 @@ use crate::{BYTES_MAX, DiskConfig};
 pub struct Backing {
     file: File,
     blocks: u64,
+    is_new: bool,
     /// What each request to it waits, to stand for a slower disk.
     latency: Duration,
 }
@@ -34,11 +35,12 @@ impl Backing {
         }
         let file = open_direct(path).map_err(wrong)?;
         let allocated = Self::allocate(config, &file);
-        if made && allocated.is_err() {
+        if made && matches!(allocated, Err(ref error) if !matches!(error, Error::InUse(_))) {
             // Nothing is left of what did not fit. That it can't be removed is no news beside that.
             let _ = std::fs::remove_file(path);
         }
-        Ok(Self { file, blocks: allocated? / PAGE_BYTES as u64, latency: config.latency })
+        let blocks = allocated? / PAGE_BYTES as u64;
+        Ok(Self { file, blocks, is_new: made, latency: config.latency })
     }
 
     /// Sees to it that the file has all its blocks; the disk's length.
@@ -64,6 +66,11 @@ impl Backing {
             error: error.into(),
         })?;
         Ok(bytes)
+    }
+
+    /// Whether it was made just now.
+    pub const fn is_new(&self) -> bool {
+        self.is_new
     }
 
     /// Its length.

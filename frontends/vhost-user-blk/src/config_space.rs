@@ -10,7 +10,7 @@ const BYTES: usize = 60;
 /// Most parts of a request beside header and status; what fits a queue of 128.
 const PARTS_MAX: u32 = 126;
 /// Most sectors of one range to give back: 2 GiB.
-const ZERO_SECTORS_MAX: u32 = 1 << 22;
+pub(crate) const ZERO_SECTORS_MAX: u32 = 1 << 22;
 /// Sectors of a block.
 const BLOCK_SECTORS: u32 = (PAGE_BYTES as u64 / SECTOR_BYTES) as u32;
 

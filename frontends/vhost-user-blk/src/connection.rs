@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::sync::{Arc, PoisonError};
 
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
     VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig,
@@ -57,6 +58,12 @@ impl QueueState {
             self.next = running.stop();
         }
     }
+}
+
+/// No thread of ours waits for what the peer does with its descriptors.
+fn never_wait(file: &File) -> Result<()> {
+    let set = || fcntl_setfl(file, fcntl_getfl(file)? | OFlags::NONBLOCK);
+    set().map_err(|errno| Error::ReqHandlerError(errno.into()))
 }
 
 const fn bit(number: u32) -> u64 {
@@ -129,6 +136,8 @@ impl Connection {
     }
 
     fn stop_all(&mut self) {
+        // All are asked before one is waited for.
+        self.queues.iter().filter_map(|queue| queue.running.as_ref()).for_each(RunningQueue::ask);
         self.queues.iter_mut().for_each(QueueState::stop);
     }
 
@@ -232,13 +241,16 @@ impl VhostUserBackendReqHandlerMut for Connection {
         let queue = self.queue(index.into())?;
         queue.stop();
         // Without a descriptor the queue would have to be looked at all the time.
-        queue.kick = Some(fd.ok_or(Error::InvalidParam)?);
+        let kick = fd.ok_or(Error::InvalidParam)?;
+        never_wait(&kick)?;
+        queue.kick = Some(kick);
         self.start(index.into())
     }
 
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
         let queue = self.queue(index.into())?;
-        *queue.call.lock().unwrap_or_else(PoisonError::into_inner) = fd;
+        fd.as_ref().map_or(Ok(()), never_wait)?;
+        *queue.call.lock().unwrap_or_else(PoisonError::into_inner) = fd.map(Arc::new);
         // What was completed while there was none is told now.
         notify(&queue.call);
         Ok(())

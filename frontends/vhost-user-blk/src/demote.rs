@@ -14,24 +14,38 @@ use crate::map::Place;
 impl Disk {
     /// Moves up to `blocks_max` blocks from the store to the backing file: those that were read back
     /// first, since a swap slot that was read is probably dead, then those that were put longest ago.
-    /// Stops at `deadline`. Gives the blocks moved; a cache disk has none to move.
-    ///
-    /// # Errors
-    /// [`Error::File`], [`Error::Store`]: the blocks not moved stay where they are.
-    pub fn demote(&self, blocks_max: usize, deadline: Option<Instant>) -> Result<usize, Error> {
+    /// Stops at `deadline`. A cache disk has none to move.
+    pub fn demote(&self, blocks_max: usize, deadline: Option<Instant>) -> Demoted {
+        let mut demoted = Demoted::default();
         if self.config.kind == Kind::Cache || blocks_max == 0 {
-            return Ok(0);
+            return demoted;
         }
         let chosen = self.oldest(blocks_max);
         let mut pages = vec![PageBuf::ZERO; GROUP_BLOCKS];
-        let mut moved = 0;
         for blocks in chosen.chunk_by(|a, b| Group::of(*a).number == Group::of(*b).number) {
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 break;
             }
-            moved += self.demote_group(blocks, &mut pages)?;
+            let group = Group::of(blocks[0]);
+            self.demote_group(group, blocks.iter().copied(), &mut pages, &mut demoted);
         }
-        Ok(moved)
+        demoted
+    }
+
+    /// Moves all blocks to the backing file; from now on what is written goes there alone, so that
+    /// nothing is left in the store, whoever still writes.
+    pub fn drain(&self) -> Demoted {
+        let mut demoted = Demoted::default();
+        // A write that has not seen it has its group, and is waited for there.
+        self.closed.store(true, Ordering::SeqCst);
+        if self.config.kind == Kind::Swap {
+            let mut pages = vec![PageBuf::ZERO; GROUP_BLOCKS];
+            for first in (0..self.blocks()).step_by(GROUP_BLOCKS) {
+                let blocks = first..self.blocks().min(first + GROUP_BLOCKS as u64);
+                self.demote_group(Group::of(first), blocks, &mut pages, &mut demoted);
+            }
+        }
+        demoted
     }
 
     /// The oldest blocks in the store, in their order on the disk.
@@ -52,30 +66,50 @@ impl Disk {
         blocks
     }
 
-    /// Moves blocks of one group.
-    fn demote_group(&self, blocks: &[u64], pages: &mut [PageBuf]) -> Result<usize, Error> {
-        let Some(group) = blocks.first().map(|&block| Group::of(block)) else { return Ok(0) };
+    /// Moves blocks of one group. Those that can't be read or written stay where they are.
+    fn demote_group(
+        &self,
+        group: Group,
+        blocks: impl Iterator<Item = u64>,
+        pages: &mut [PageBuf],
+        demoted: &mut Demoted,
+    ) {
         let _alone = self.stripes.alone(group.number);
         let mut held = 0_u64;
-        for &block in blocks {
+        for block in blocks.filter(|&block| self.map.place(block) == Place::Store) {
             let at = (block - group.first) as usize;
-            if self.map.place(block) != Place::Store {
-                continue;
-            }
-            if self.store.peek(self.pool, key_of(block), &mut pages[at])? {
-                held |= 1 << at;
-            } else {
-                // The pool was destroyed under the disk.
-                self.map.set(group.first, 1 << at, Place::Lost)?;
+            match self.store.peek(self.pool, key_of(block), &mut pages[at]) {
+                Ok(true) => held |= 1 << at,
+                Ok(false) => demoted.fail(Error::Lost(block)),
+                Err(error) => demoted.fail(error.into()),
             }
         }
         for (start, length) in runs(held) {
-            self.file.write(group.first + start as u64, &pages[start..start + length])?;
             let run = (u64::MAX >> (u64::BITS - length as u32)) << start;
-            self.map.set(group.first, run, Place::File)?;
-            self.forget(group.first + start as u64, length);
+            let first = group.first + start as u64;
+            let written = self.file.write(first, &pages[start..start + length]);
+            if let Err(error) = written.and_then(|()| self.map.set(group.first, run, Place::File)) {
+                demoted.fail(error.into());
+                continue;
+            }
+            self.forget(first, length);
             self.counters.demoted.add(length as u64);
+            demoted.blocks += length;
         }
-        Ok(held.count_ones() as usize)
+    }
+}
+
+/// What became of blocks that were to be moved.
+#[derive(Debug, Default)]
+pub struct Demoted {
+    /// How many were moved.
+    pub blocks: usize,
+    /// Why the first of the others was not.
+    pub failed: Option<Error>,
+}
+
+impl Demoted {
+    fn fail(&mut self, error: Error) {
+        self.failed.get_or_insert(error);
     }
 }

@@ -24,7 +24,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -82,6 +82,8 @@ pub struct Disk {
     pub(crate) ages: Box<[AtomicU32]>,
     pub(crate) turn: AtomicU32,
     pub(crate) counters: Counters,
+    /// Whether writes go to the file alone.
+    pub(crate) closed: AtomicBool,
     opened: Instant,
     /// In which second since then a failure was last said.
     said: AtomicU64,
@@ -137,6 +139,10 @@ impl Disk {
         let file = Backing::open(&config)?;
         let mut path = config.backing.clone().into_os_string();
         path.push(".map");
+        if file.is_new() {
+            // A map of another file would take its zeros for what was written.
+            let _ = std::fs::remove_file(&path);
+        }
         let map = Map::open(path.as_ref(), file.blocks(), config.kind)?;
         let listed = if config.kind == Kind::Swap { file.blocks() } else { 0 };
         let mut disk = Self {
@@ -148,6 +154,7 @@ impl Disk {
             ages: (0..listed).map(|_| AtomicU32::new(1)).collect(),
             turn: AtomicU32::new(1),
             counters: Counters::default(),
+            closed: AtomicBool::new(false),
             opened: Instant::now(),
             said: AtomicU64::new(0),
             config,
@@ -243,7 +250,7 @@ impl Disk {
 
     /// Begins a new turn of the ages by which blocks are chosen for demotion.
     pub fn next_turn(&self) {
-        // 2^32 turns of a second are 136 years.
+        // 2^32 turns of a tenth of a second are 13 years.
         self.turn.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -256,8 +263,11 @@ impl Disk {
         let mut from_file = 0_u64;
         for (at, page) in pages.iter_mut().enumerate() {
             let block = first + at as u64;
-            let stored = self.ask_store(block, page)?;
-            match self.place(block) {
+            let place = self.place(block);
+            let asked = self.ask_store(block, page);
+            // A store that fails is no matter to a block that lies elsewhere.
+            let stored = if place == Place::Store { asked? } else { asked.unwrap_or(false) };
+            match place {
                 Place::Store if stored => {
                     self.counters.store_reads.add(1);
                     if let Some(age) = self.ages.get(block as usize) {
@@ -344,11 +354,12 @@ impl Disk {
         let group = Group::of(first);
         let shift = first - group.first;
         let turn = self.turn.load(Ordering::Relaxed);
+        let is_closed = self.closed.load(Ordering::Relaxed);
         let mut stored = 0_u64;
         for (at, page) in pages.iter().enumerate() {
             let block = first + at as u64;
             // The signature: see above.
-            if block != 0 && self.offer(block, page) {
+            if block != 0 && !is_closed && self.offer(block, page) {
                 stored |= 1 << at;
                 self.ages[block as usize].store(turn, Ordering::Relaxed);
             }
@@ -359,16 +370,22 @@ impl Disk {
             return Err(error.into());
         }
         self.counters.store_writes.add(u64::from(stored.count_ones()));
+        let mut failed = None;
         for (start, length) in runs(all & !stored) {
             let run = (u64::MAX >> (u64::BITS - length as u32)) << (start as u64 + shift);
             let written = self.file.write(first + start as u64, &pages[start..start + length]);
             let place = if written.is_ok() { Place::File } else { Place::Lost };
             // What the refused put dropped is nowhere else.
-            self.map.set(group.first, run, place)?;
-            written?;
-            self.counters.file_writes.add(length as u64);
+            let known = self.map.set(group.first, run, place);
+            match written.and(known) {
+                Ok(()) => self.counters.file_writes.add(length as u64),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+            if is_closed {
+                self.forget(first + start as u64, length);
+            }
         }
-        Ok(())
+        failed.map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Changes a part of one block.

@@ -24,6 +24,7 @@ mod stripes;
 
 pub use chain::DescriptorTable;
 pub use counters::DiskStatistics;
+pub use demote::Demoted;
 pub use disk::{Disk, DiskConfig, Kind};
 pub use error::Error;
 pub use server::Server;

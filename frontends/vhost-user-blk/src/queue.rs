@@ -22,7 +22,7 @@ use crate::service::Service;
 const STACK_BYTES: usize = 256 << 10;
 
 /// By what the guest is told that requests are done. QEMU changes it while the queue runs.
-pub type Call = Arc<Mutex<Option<File>>>;
+pub type Call = Arc<Mutex<Option<Arc<File>>>>;
 
 /// Where a queue lies and how it begins.
 #[derive(Debug)]
@@ -110,21 +110,26 @@ impl RunningQueue {
         Ok(Self { stop, thread })
     }
 
-    /// Ends it behind the request that it is at. Gives where it would go on in the available ring.
-    pub fn stop(self) -> u16 {
+    /// Asks it to end behind the request that it is at.
+    pub fn ask(&self) {
         self.stop.asked.store(true, Ordering::Release);
         // Only a full counter refuses it, and that wakes as well.
         let _ = rustix::io::write(&self.stop.wake, &1_u64.to_ne_bytes());
+    }
+
+    /// Ends it. Gives where it would go on in the available ring.
+    pub fn stop(self) -> u16 {
+        self.ask();
         self.thread.join().unwrap_or(0)
     }
 }
 
 /// Has a guest look at its queue.
 pub fn notify(call: &Call) {
-    let call = call.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(call) = &*call {
+    let call = call.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    if let Some(call) = call {
         // What the guest's QEMU made of its own descriptor is its own loss.
-        let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&*call, &1_u64.to_ne_bytes());
     }
 }
 
@@ -150,7 +155,7 @@ impl Worker {
             if broken {
                 tracing::warn!("a guest's virtqueue is not as virtio says: it stands still");
             }
-            self.wait(broken);
+            broken |= self.wait(broken);
         }
         self.queue.next_avail()
     }
@@ -159,8 +164,9 @@ impl Worker {
         self.stop.asked.load(Ordering::Acquire)
     }
 
-    /// Waits for a kick, or to be stopped; a broken queue for the latter alone.
-    fn wait(&mut self, broken: bool) {
+    /// Waits for a kick, or to be stopped; a broken queue for the latter alone. Whether no kick can come any
+    /// more.
+    fn wait(&mut self, broken: bool) -> bool {
         let mut fds =
             [PollFd::new(&self.stop.wake, PollFlags::IN), PollFd::new(&self.kick, PollFlags::IN)];
         let count = if broken { 1 } else { 2 };
@@ -168,12 +174,13 @@ impl Worker {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => tracing::error!("can't wait for a guest: {error}"),
         }
-        let kicked = !broken && !fds[1].revents().is_empty();
-        if kicked {
+        let seen = if broken { PollFlags::empty() } else { fds[1].revents() };
+        if seen.contains(PollFlags::IN) {
             let mut count = [0; mem::size_of::<u64>()];
             // That it says nothing is as good: the queue is looked at.
             let _ = rustix::io::read(&self.kick, &mut count);
         }
+        !seen.is_empty() && !seen.contains(PollFlags::IN)
     }
 
     /// Serves all that is available.

@@ -6,6 +6,8 @@ use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_T_OUT, VIRTIO_BLK_T_WRITE_ZEROES, VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP,
 };
 
+use crate::config_space::ZERO_SECTORS_MAX;
+
 /// Bytes of a sector, in which the protocol counts whatever the block's length.
 pub const SECTOR_BYTES: u64 = 512;
 /// Bytes of a request's header.
@@ -14,6 +16,8 @@ pub const HEADER_BYTES: usize = 16;
 pub const RANGE_BYTES: usize = 16;
 /// Most ranges of one request.
 pub const RANGES_MAX: usize = 16;
+/// Most bytes that a request reads or writes: none of one guest's takes a thread for long.
+const DATA_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of a disk's name.
 pub const ID_BYTES: usize = VIRTIO_BLK_ID_BYTES as usize;
 
@@ -90,6 +94,9 @@ impl Request {
     ) -> Result<Self, Status> {
         let (kind, sector) = (word(header, 0) as u32, word(header, 8));
         match kind {
+            VIRTIO_BLK_T_IN | VIRTIO_BLK_T_OUT if in_bytes.max(out_bytes) > DATA_BYTES_MAX => {
+                Err(Status::Error)
+            }
             VIRTIO_BLK_T_IN => Span::on(disk_bytes, sector, in_bytes).map(Self::Read),
             VIRTIO_BLK_T_OUT => Span::on(disk_bytes, sector, out_bytes).map(Self::Write),
             VIRTIO_BLK_T_FLUSH => Ok(Self::Flush),
@@ -119,6 +126,9 @@ impl Request {
         if flags & !allowed != 0 {
             return Err(Status::Unsupported);
         }
+        if sectors > ZERO_SECTORS_MAX.into() {
+            return Err(Status::Error);
+        }
         Span::on(disk_bytes, sector, sectors * SECTOR_BYTES)
     }
 }
@@ -142,6 +152,8 @@ mod tests {
         for (sector, bytes) in [(16, 512), (1, 8192), (0, 100), (u64::MAX, 512), (1 << 55, 512)] {
             assert_eq!(read(sector, bytes), Err(Status::Error), "{sector} {bytes}");
         }
+        let long = Request::parse(&header(1, 0), DATA_BYTES_MAX + 512, 0, u64::MAX);
+        assert_eq!(long, Err(Status::Error));
         let write = Request::parse(&header(1, 8), 4096, 0, 8192);
         assert_eq!(write, Ok(Request::Write(Span { start: 4096, bytes: 4096 })));
     }
@@ -159,6 +171,8 @@ mod tests {
         range[12] = 1;
         assert_eq!(Request::range(&range, false, 4096), Err(Status::Unsupported));
         assert_eq!(Request::range(&range, true, 4096), Ok(Span { start: 0, bytes: 4096 }));
+        range[8..12].copy_from_slice(&(ZERO_SECTORS_MAX + 1).to_le_bytes());
+        assert_eq!(Request::range(&range, true, u64::MAX), Err(Status::Error));
         range[12] = 2;
         assert_eq!(Request::range(&range, true, 4096), Err(Status::Unsupported));
     }

@@ -415,7 +415,7 @@ proptest! {
                     }
                 }
                 Step::Target(pages) => host.store.set_target(host.disk.client(), pages).unwrap(),
-                Step::Demote => drop(host.disk.demote(50, None).unwrap()),
+                Step::Demote => drop(host.disk.demote(50, None)),
                 Step::Reconnect => {
                     drop(frontend);
                     frontend = host.connect();

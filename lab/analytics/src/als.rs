@@ -119,7 +119,7 @@ impl Ratings {
     }
 }
 
-fn dot(a: &Factors, b: &Factors) -> f32 {
+fn dot(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
@@ -128,9 +128,7 @@ fn cholesky_solve(mut matrix: [[f32; FACTORS]; FACTORS], mut right: Factors) -> 
     for row in 0..FACTORS {
         for column in 0..=row {
             let mut sum = matrix[row][column];
-            for at in 0..column {
-                sum -= matrix[row][at] * matrix[column][at];
-            }
+            sum -= dot(&matrix[row][..column], &matrix[column][..column]);
             matrix[row][column] =
                 if row == column { sum.sqrt() } else { sum / matrix[column][column] };
         }

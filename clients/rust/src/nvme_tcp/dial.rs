@@ -35,7 +35,7 @@ impl Dial for HostDial {
     fn dial(&self, wait_us: u64) -> Result<HostPipe, Closed> {
         match self {
             Self::Plain(dial) => dial.dial(wait_us).map(HostPipe::Plain),
-            Self::Tls(dial) => dial.dial(wait_us).map(HostPipe::Tls),
+            Self::Tls(dial) => dial.dial(wait_us).map(|pipe| HostPipe::Tls(Box::new(pipe))),
         }
     }
 }
@@ -46,14 +46,14 @@ pub enum HostPipe {
     /// A socket.
     Plain(TcpPipe),
     /// One inside TLS.
-    Tls(TlsPipe),
+    Tls(Box<TlsPipe>),
 }
 
 impl HostPipe {
     fn pipe(&self) -> &dyn Pipe {
         match self {
             Self::Plain(pipe) => pipe,
-            Self::Tls(pipe) => pipe,
+            Self::Tls(pipe) => &**pipe,
         }
     }
 }
