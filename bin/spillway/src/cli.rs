@@ -12,6 +12,7 @@ use spillway_pager::tree;
 use crate::daemon::{self, Client, Policy, Pool, Serve, Stat, Target, Top};
 use crate::refusal::Refusal;
 use crate::units::{parse_delay, parse_size, parse_timeout};
+use crate::sim::{self, Sim};
 use crate::{doctor, manual, run};
 
 /// Gives a program more memory than it has: what does not fit spills into a page store.
@@ -32,6 +33,7 @@ enum Command {
     Pool(Pool),
     Target(Target),
     Policy(Policy),
+    Sim(Sim),
     Doctor(Doctor),
     /// Prints a completion script for a shell.
     Completions {
@@ -246,6 +248,7 @@ pub fn dispatch() -> anyhow::Result<ExitCode> {
         Command::Pool(options) => daemon::pool(&options),
         Command::Target(options) => daemon::target(&options),
         Command::Policy(options) => daemon::policy(&options),
+        Command::Sim(options) => sim::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Completions { shell } => manual::completions(CommandLine::command(), shell),
         Command::Man { dir } => manual::pages(CommandLine::command(), &dir),

@@ -12,6 +12,7 @@ mod refusal;
 mod run;
 mod sample;
 mod shared_tree;
+mod sim;
 mod slots;
 mod stats;
 mod supervise;

@@ -36,27 +36,20 @@ pub fn hull(points: impl IntoIterator<Item = (u64, f64)>) -> Vec<Segment> {
     segments
 }
 
-/// Shares `total_pages` among hulls, each page where it is worth most, and none beyond a hull's end. Where pages are
-/// worth the same in several places, each gets a part in proportion.
+/// Shares `total_pages` among hulls, each page where it is worth most, and none beyond a hull's end. Of stretches that
+/// are worth the same the first is served whole: two halves are mostly worth less than the hull says.
 pub fn share(total_pages: u64, hulls: &[Vec<Segment>]) -> Vec<u64> {
-    let mut all: Vec<(f64, u64, usize)> = Vec::new();
+    let mut all: Vec<(Segment, usize)> = Vec::new();
     for (at, hull) in hulls.iter().enumerate() {
-        all.extend(hull.iter().map(|segment| (segment.slope, segment.pages, at)));
+        all.extend(hull.iter().map(|&segment| (segment, at)));
     }
-    all.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.2.cmp(&b.2)));
+    all.sort_by(|a, b| b.0.slope.total_cmp(&a.0.slope).then(a.1.cmp(&b.1)));
     let mut shares = vec![0; hulls.len()];
     let mut left = total_pages;
-    for equal in all.chunk_by(|a, b| a.0 - b.0 <= a.0 * 1e-9) {
-        let wanted: u128 = equal.iter().map(|it| u128::from(it.1)).sum();
-        let given = wanted.min(u128::from(left));
-        for &(_, pages, at) in equal {
-            let part = (u128::from(pages) * given / wanted.max(1)) as u64;
-            shares[at] += part;
-            left -= part;
-        }
-        if given < wanted {
-            break;
-        }
+    for (Segment { pages, .. }, at) in all {
+        let given = pages.min(left);
+        shares[at] += given;
+        left -= given;
     }
     shares
 }
@@ -88,8 +81,8 @@ mod tests {
         assert_eq!(share(1000, &hulls), [110, 50], "nothing beyond the ends");
         assert_eq!(share(0, &hulls), [0, 0]);
         assert_eq!(share(7, &[]), []);
-        // Worth the same: in proportion.
+        // Worth the same: one after the other.
         let c = vec![Segment { pages: 30, slope: 2.0 }];
-        assert_eq!(share(40, &[hulls[1].clone(), c]), [25, 15]);
+        assert_eq!(share(60, &[hulls[1].clone(), c]), [50, 10]);
     }
 }

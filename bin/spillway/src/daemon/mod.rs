@@ -7,7 +7,7 @@ mod options;
 mod policy;
 mod pool;
 mod serve;
-mod show;
+pub mod show;
 mod stat;
 mod target;
 mod terminal;

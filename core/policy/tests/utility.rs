@@ -1,0 +1,261 @@
+//! utility beside what was computed by hand, and what holds whatever comes.
+
+use proptest::prelude::*;
+use spillway_policy::{Policy, Sample, Standing, UNLIMITED, Utility};
+use spillway_reuse::{BUCKETS, Curve, bucket};
+
+const POLICY: Utility = Utility { miss_us: 1000, interval_us: 1_000_000 };
+
+/// Gets that all have one distance, of so many live pages.
+fn curve(distance_pages: u64, gets: f32) -> Curve {
+    let mut curve = Curve { live_pages: distance_pages, ..Curve::EMPTY };
+    curve.gets[bucket(distance_pages)] = gets;
+    curve
+}
+
+/// A client that misses so often in an interval, and puts as often.
+fn missing(curve: &Curve, misses: u64) -> Sample<'_> {
+    Sample {
+        puts: misses,
+        puts_ever: misses,
+        puts_refused: misses,
+        misses,
+        curve: Some(curve),
+        ..Sample::default()
+    }
+}
+
+fn targets(total_pages: u64, clients: &[Sample<'_>]) -> Vec<u64> {
+    Policy::Utility(POLICY).targets(total_pages, clients)
+}
+
+/// As [`targets`] after so many intervals of the same, with what is kept of each.
+fn after(intervals: usize, total_pages: u64, clients: &[Sample<'_>]) -> Vec<u64> {
+    let mut clients = clients.to_vec();
+    for _ in 0..intervals {
+        let outcomes = Policy::Utility(POLICY).outcomes(total_pages, &clients);
+        for (client, outcome) in clients.iter_mut().zip(outcomes) {
+            client.standing = outcome.standing;
+            client.target_pages = Some(outcome.target_pages);
+            client.used_pages = client.used_pages.min(outcome.target_pages);
+        }
+    }
+    clients.iter().map(|client| client.target_pages.unwrap_or(0)).collect()
+}
+
+#[test]
+fn clients_that_do_nothing_share_evenly() {
+    let idle = Sample::default();
+    assert_eq!(targets(1000, &[]), []);
+    assert_eq!(targets(1000, &[idle]), [1000]);
+    assert_eq!(targets(1000, &[idle, idle]), [500, 500]);
+    assert_eq!(targets(0, &[idle, idle]), [0, 0]);
+    // By weight: 1000 in units of a quarter.
+    assert_eq!(targets(1000, &[Sample { weight: 3, ..idle }, idle]), [750, 250]);
+    // A cap leaves 900 to the other.
+    assert_eq!(targets(1000, &[Sample { cap_pages: 100, ..idle }, idle]), [100, 900]);
+    assert_eq!(targets(1000, &[Sample { cap_pages: 0, ..idle }]), [0]);
+}
+
+#[test]
+fn floors_come_first() {
+    let near = curve(1000, 900.0);
+    let idle = Sample { floor_pages: 300, ..Sample::default() };
+    // One that could use all, beside a sleeper's floor.
+    let targets = after(30, 1000, &[missing(&near, 900), idle]);
+    assert!(targets[1] >= 300 && targets[0] >= 600, "{targets:?}");
+    // Floors beyond the node are cut in proportion: 800 and 1200 of 2000 are 400 and 600 of 1000.
+    let floor = |floor_pages| Sample { floor_pages, ..Sample::default() };
+    assert_eq!(self::targets(1000, &[floor(800), floor(1200)]), [400, 600]);
+    // A cap below the floor holds.
+    let capped = Sample { floor_pages: 300, cap_pages: 50, ..Sample::default() };
+    assert_eq!(self::targets(1000, &[capped, Sample::default()]), [50, 950]);
+}
+
+#[test]
+fn clients_that_do_not_fit_together_take_turns() {
+    // Each needs 1000 pages and has 98 % of its time to wait without. 1200 pages are enough for one.
+    let near = curve(1000, 900.0);
+    let clients = [missing(&near, 900); 2];
+    let clients = clients.map(|client| Sample { used_pages: 600, ..client });
+    let targets = after(3, 1200, &clients);
+    let (most, least) = (targets[0].max(targets[1]), targets[0].min(targets[1]));
+    assert!(most >= 1000 && least <= 200, "one has what it needs: {targets:?}");
+}
+
+#[test]
+fn whoever_fits_into_its_share_has_it() {
+    // 100 pages would do for one of them; the other could use all.
+    let (small, large) = (curve(100, 500.0), curve(4000, 500.0));
+    let targets = after(60, 1000, &[missing(&small, 500), missing(&large, 900)]);
+    assert!(targets[0] >= 100, "{targets:?}");
+    assert!(targets[1] >= 700, "{targets:?}");
+}
+
+#[test]
+fn weights_count() {
+    // Nobody can have all of it: whose waiting counts more has it.
+    let near = curve(1000, 900.0);
+    for heavy in 0..2 {
+        let mut clients = [missing(&near, 900); 2].map(|it| Sample { used_pages: 600, ..it });
+        clients[heavy].weight = 4;
+        let targets = after(5, 1200, &clients);
+        assert!(targets[heavy] > targets[1 - heavy], "{heavy}: {targets:?}");
+    }
+}
+
+#[test]
+fn idle_pages_go_to_whoever_asks() {
+    let near = curve(600, 900.0);
+    let hoarder = Sample { used_pages: 1000, puts_ever: 1000, ..Sample::default() };
+    let targets = after(10, 1000, &[missing(&near, 900), hoarder]);
+    assert!(targets[0] >= 600, "{targets:?}");
+    // As long as nobody asks it keeps what it has.
+    assert_eq!(after(10, 1000, &[Sample::default(), hoarder])[1], 1000);
+}
+
+#[test]
+fn a_former_get_counts_a_quarter() {
+    // Both have asked for the same; one has stopped. The other has it, beside a quarter of its own.
+    let near = curve(600, 300.0);
+    let asks = Sample { used_pages: 300, ..missing(&near, 300) };
+    let mut clients = [asks; 2];
+    let mut targets = Vec::new();
+    for interval in 0..100 {
+        if interval == 60 {
+            clients[0] = Sample { puts: 0, puts_refused: 0, misses: 0, ..clients[0] };
+        }
+        let outcomes = Policy::Utility(POLICY).outcomes(700, &clients);
+        for (client, outcome) in clients.iter_mut().zip(&outcomes) {
+            client.standing = outcome.standing;
+            client.target_pages = Some(outcome.target_pages);
+        }
+        targets = outcomes.iter().map(|outcome| outcome.target_pages).collect();
+    }
+    assert!(targets[1] >= 600, "{targets:?}");
+}
+
+#[test]
+fn nobody_gets_ahead_of_what_it_can_fill() {
+    // It would use 4000 pages, and puts 10 in an interval: twice that and a 32nd of its share of 2000.
+    let far = curve(4000, 900.0);
+    let slow = Sample { puts: 10, used_pages: 50, ..missing(&far, 900) };
+    let holder = Sample { used_pages: 3900, ..missing(&far, 900) };
+    let targets = after(1, 4000, &[slow, holder]);
+    assert!(targets[0] <= 50 + 20 + 62 + 10, "{targets:?}");
+}
+
+#[test]
+fn small_changes_are_not_sent() {
+    let idle = Sample::default();
+    // 1000 / 256 are 3 pages.
+    let was = |pages| Sample { target_pages: Some(pages), ..idle };
+    assert_eq!(targets(1000, &[was(502), was(498)]), [502, 498]);
+    assert_eq!(targets(1000, &[was(504), was(496)]), [500, 500]);
+    assert_eq!(targets(1000, &[was(502), was(500)]), [500, 500], "beyond the node");
+    assert_eq!(targets(1000, &[Sample { cap_pages: 501, ..was(502) }, was(498)])[0], 500);
+}
+
+prop_compose! {
+    fn any_curve()(
+        gets in prop::collection::vec(prop_oneof![Just(0.0_f32), 0.0..1e6_f32], BUCKETS),
+        cold in 0.0..1e6_f32,
+        live_pages in 0..1_000_000_u64,
+    ) -> Curve {
+        let mut curve = Curve { cold, live_pages, ..Curve::EMPTY };
+        curve.gets.copy_from_slice(&gets);
+        curve
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Any {
+    numbers: [u64; 6],
+    cap_pages: u64,
+    floor_pages: u64,
+    weight: u32,
+    curve: Curve,
+}
+
+prop_compose! {
+    fn any_client()(
+        numbers in prop::array::uniform6(prop_oneof![Just(0), 0..100_000_u64]),
+        cap_pages in prop_oneof![Just(UNLIMITED), 0..200_000_u64],
+        floor_pages in prop_oneof![4 => Just(0), 1 => 0..50_000_u64],
+        weight in 1..10_u32,
+        curve in any_curve(),
+    ) -> Any {
+        Any { numbers, cap_pages, floor_pages, weight, curve }
+    }
+}
+
+impl Any {
+    fn sample(&self, standing: Standing, target_pages: Option<u64>) -> Sample<'_> {
+        let [puts, refused, hits, misses, used_pages, ever] = self.numbers;
+        Sample {
+            puts,
+            puts_refused: refused.min(puts),
+            puts_ever: ever + puts,
+            hits,
+            misses,
+            used_pages,
+            cap_pages: self.cap_pages,
+            floor_pages: self.floor_pages,
+            weight: self.weight,
+            curve: Some(&self.curve),
+            target_pages,
+            standing,
+        }
+    }
+}
+
+proptest! {
+    /// For some intervals of anything: no more than there is, no more than a cap, no less than a floor, and nothing
+    /// is left over that somebody may have.
+    #[test]
+    fn bounds_hold(
+        total_pages in 0..200_000_u64,
+        intervals in prop::collection::vec(prop::collection::vec(any_client(), 3), 1..6),
+    ) {
+        let mut kept = [(Standing::default(), None); 3];
+        for clients in &intervals {
+            let samples: Vec<_> =
+                clients.iter().zip(kept).map(|(it, (standing, target))| it.sample(standing, target)).collect();
+            let outcomes = Policy::Utility(POLICY).outcomes(total_pages, &samples);
+            let targets: Vec<u64> = outcomes.iter().map(|it| it.target_pages).collect();
+            let sum: u64 = targets.iter().sum();
+            prop_assert!(sum <= total_pages, "{targets:?}");
+            let floors: u64 = clients.iter().map(|it| it.floor_pages.min(it.cap_pages)).sum();
+            for (client, &target) in clients.iter().zip(&targets) {
+                prop_assert!(target <= client.cap_pages, "{targets:?}");
+                if floors <= total_pages {
+                    prop_assert!(target >= client.floor_pages.min(client.cap_pages), "{targets:?}");
+                }
+            }
+            // What does not divide by the weights may stay, and what was not worth sending.
+            let open: u64 = clients.iter().zip(&targets)
+                .filter(|(it, target)| **target < it.cap_pages).map(|(it, _)| u64::from(it.weight)).sum();
+            prop_assert!(open == 0 || total_pages - sum <= open + 3 * (total_pages / 256), "{targets:?}");
+            for (kept, outcome) in kept.iter_mut().zip(&outcomes) {
+                *kept = (outcome.standing, Some(outcome.target_pages));
+            }
+        }
+    }
+
+    /// The order of clients does not matter, but for what does not divide.
+    #[test]
+    fn the_order_does_not_matter(
+        total_pages in 1000..200_000_u64,
+        clients in prop::collection::vec(any_client(), 2..6),
+    ) {
+        let forth: Vec<_> = clients.iter().map(|it| it.sample(Standing::default(), None)).collect();
+        let mut back = forth.clone();
+        back.reverse();
+        let forth = targets(total_pages, &forth);
+        let mut back = targets(total_pages, &back);
+        back.reverse();
+        for (a, b) in forth.iter().zip(&back) {
+            prop_assert!(a.abs_diff(*b) <= 64, "{forth:?} {back:?}");
+        }
+    }
+}
