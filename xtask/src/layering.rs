@@ -11,7 +11,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 type Place = &'static str;
 
 /// Each place, and the places that it may know. A longer name is looked up first.
-const RULES: [(Place, &[Place]); 16] = [
+const RULES: [(Place, &[Place]); 17] = [
     ("bin", &["clients", "frontends", "pager", "control", "observe", "core", "platform"]),
     // The tiers lend it the lock that works on tasks without a C library.
     ("clients/preload", &["clients/blade", "pager", "core/tiers", "platform"]),
@@ -23,10 +23,11 @@ const RULES: [(Place, &[Place]); 16] = [
     ("control", &["control", "core", "platform"]),
     ("observe", &["core"]),
     ("core/types", &[]),
-    ("core/policy", &["core/types"]),
+    ("core/reuse", &["core/types"]),
+    ("core/policy", &["core/types", "core/reuse"]),
     ("core/wire", &["core/types"]),
     ("core/tiers", &["core/types", "platform"]),
-    ("core/store", &["core/types", "core/tiers"]),
+    ("core/store", &["core/types", "core/reuse", "core/tiers"]),
     ("core/block", &["core/types", "core/store"]),
     ("platform", &[]),
 ];
@@ -35,7 +36,8 @@ const FREE: [Place; 3] = ["xtask", "sim", "lab"];
 /// Async runtimes, which the store and the policies must not know.
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "futures-executor"];
 /// Who must not know them.
-const WITHOUT_RUNTIME: [Place; 4] = ["core/types", "core/store", "core/tiers", "core/policy"];
+const WITHOUT_RUNTIME: [Place; 5] =
+    ["core/types", "core/store", "core/tiers", "core/policy", "core/reuse"];
 
 /// One dependency of a workspace crate.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use spillway_pager::tree;
 
 use crate::daemon::{self, Client, Policy, Pool, Serve, Stat, Target, Top};
 use crate::refusal::Refusal;
-use crate::units::{parse_delay, parse_size, parse_timeout};
 use crate::sim::{self, Sim};
+use crate::units::{parse_delay, parse_size, parse_timeout};
 use crate::{doctor, manual, run};
 
 /// Gives a program more memory than it has: what does not fit spills into a page store.

@@ -35,14 +35,7 @@ pub struct Client {
 impl Client {
     /// A client for which the operator has said nothing.
     pub const fn new(id: ClientId, statistics: Statistics) -> Self {
-        Self {
-            id,
-            cap_pages: UNLIMITED,
-            floor_pages: 0,
-            weight: 1,
-            statistics,
-            curve: None,
-        }
+        Self { id, cap_pages: UNLIMITED, floor_pages: 0, weight: 1, statistics, curve: None }
     }
 }
 

@@ -63,12 +63,7 @@ enum Format {
 ///
 /// # Errors
 /// The first line that is not understood, and those of `input`.
-pub fn read(
-    input: impl BufRead,
-    name: &str,
-    local_pages: u32,
-    keys: Keys,
-) -> Result<Trace, Error> {
+pub fn read(input: impl BufRead, name: &str, local_pages: u32, keys: Keys) -> Result<Trace, Error> {
     let mut local = Local::new(name, local_pages, keys);
     let mut pages = HashMap::new();
     let mut last_ns = None;
@@ -204,7 +199,8 @@ mod tests {
     use super::*;
     use crate::trace::Step;
 
-    const CLOUD: &str = "version,time,op,size,lbn\n1,100,2a,4096,8\n1,101,28,8192,16\n1,103,28,512,9\n";
+    const CLOUD: &str =
+        "version,time,op,size,lbn\n1,100,2a,4096,8\n1,101,28,8192,16\n1,103,28,512,9\n";
     const MSR: &str = "128166372003061629,hm,0,Write,4096,4096,100\r\n\
                        128166372003071629,hm,0,Read,8192,8192,100\n\
                        128166372003091629,hm,0,read,4608,512,9\n";

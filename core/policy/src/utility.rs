@@ -274,7 +274,10 @@ impl Utility {
             at += pages;
             Segment { pages, slope: slope * factor * stays.exp() }
         };
-        hull(rates.0.iter().map(|&(pages, rate)| (pages, rate - start))).into_iter().map(price).collect()
+        hull(rates.0.iter().map(|&(pages, rate)| (pages, rate - start)))
+            .into_iter()
+            .map(price)
+            .collect()
     }
 }
 

@@ -120,7 +120,11 @@ fn many_keys_are_estimated() {
         let mut random = seed;
         for step in 0..400_000_u64 {
             random = hash(random);
-            let key = if random % 2 == 0 { step % (keys / 2) } else { keys / 2 + random / 2 % (keys / 2) };
+            let key = if random % 2 == 0 {
+                step % (keys / 2)
+            } else {
+                keys / 2 + random / 2 % (keys / 2)
+            };
             let place = &mut at[key as usize];
             if *place != usize::MAX {
                 let mut sum = 0;

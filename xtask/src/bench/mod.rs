@@ -43,7 +43,9 @@ pub fn run(name: &str, json: bool) -> anyhow::Result<()> {
         "blocks" => blocks::run()?,
         "policy" => policy::run()?,
         _ => {
-            anyhow::bail!("no benchmark is called {name}: store, pager, replacement, ring, blocks, policy")
+            anyhow::bail!(
+                "no benchmark is called {name}: store, pager, replacement, ring, blocks, policy"
+            )
         }
     };
     report.print(json)?;

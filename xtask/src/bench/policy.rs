@@ -85,9 +85,8 @@ fn compare(
     let unknown = go(Who::Policy(Policy::Utility(Utility::default())))?;
     let oracle = go(Who::Oracle)?;
     let plain = [Policy::Greedy, Policy::StaticAlloc, Policy::ReconfStatic];
-    let smart = |p| {
-        Policy::SmartAlloc(SmartAlloc { p: Percent::hundredths(p), threshold_pages: None })
-    };
+    let smart =
+        |p| Policy::SmartAlloc(SmartAlloc { p: Percent::hundredths(p), threshold_pages: None });
     let plain = plain.map(|policy| go(Who::Policy(policy)));
     let plain = plain.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
     let smart = PERCENTS.map(|p| go(Who::Policy(smart(p))));
@@ -101,7 +100,13 @@ fn compare(
         ("worst slowdown", Run::worst_slowdown),
     ] {
         let other = (best.policy.as_str(), figure(best));
-        report.rows.push(Row::new(BENCH, format!("{what}, {name}, {set}"), "x", figure(&ours), other));
+        report.rows.push(Row::new(
+            BENCH,
+            format!("{what}, {name}, {set}"),
+            "x",
+            figure(&ours),
+            other,
+        ));
     }
     let log = |figure: fn(&Run) -> f64, other: &Run| (figure(&ours) / figure(other)).ln();
     tally.ratios[0].push(log(Run::mean_slowdown, best));
@@ -109,7 +114,8 @@ fn compare(
     tally.ratios[2].push(log(Run::mean_slowdown, fixed));
     tally.ratios[3].push(log(Run::worst_slowdown, fixed));
     tally.settled.extend(&ours.settled_intervals);
-    let pair = |run: &Run| format!("{} {}", figure(run.mean_slowdown()), figure(run.worst_slowdown()));
+    let pair =
+        |run: &Run| format!("{} {}", figure(run.mean_slowdown()), figure(run.worst_slowdown()));
     let settled = ours.settled_mean().map_or("-".to_owned(), figure);
     tally.lines.push(line_of([
         name,
