@@ -131,8 +131,7 @@ impl Sampler {
         let Entry { place, state, .. } = self.entries[at];
         let [unread, read] = [0, 1].map(|state| self.later(state, place));
         let distance = 1.0 + unread as f32 + read as f32 * self.read_share();
-        // The distance among one key in some is known to about half a step.
-        let distance_pages = (distance as f64 * f64::from(weight)) as u64;
+        let distance_pages = f64::from(distance * weight) as u64;
         self.gets[bucket(distance_pages)] += weight;
         self.wanted_again += f32::from(u8::from(state == State::Read));
         self.touch(at, State::Read);

@@ -201,7 +201,7 @@ fn intervals(report: &mut Report) -> anyhow::Result<()> {
         let sampling_ms = began.elapsed().as_secs_f64() * 1e3;
         black_box(sampled);
         let client = |at: u64| Client {
-            cap_pages: if at % 7 == 0 { 5000 } else { UNLIMITED },
+            cap_pages: if at.is_multiple_of(7) { 5000 } else { UNLIMITED },
             curve: Some(curves[at as usize]),
             ..Client::new(ClientId(at + 1), statistics(at, round))
         };
