@@ -16,8 +16,6 @@ const POLICY: Policy = Policy {
     hosts: false,
     exposed: false,
     target_pages: 100,
-    floor_pages: 0,
-    weight: 1,
     limits: LIMITS,
     grace_s: 0,
 };

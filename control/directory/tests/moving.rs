@@ -18,8 +18,6 @@ const POLICY: Policy = Policy {
     hosts: false,
     exposed: false,
     target_pages: u64::MAX,
-    floor_pages: 0,
-    weight: 1,
     limits: Limits { connections_max: 2, operations_max: 8, bytes_max: 1 << 20 },
     grace_s: 0,
 };
@@ -32,6 +30,8 @@ fn directory(target_pages: u64) -> Directory {
         who: Who::User(7),
         secret: None,
         target_pages,
+        floor_pages: 0,
+        weight: 1,
         limits: POLICY.limits,
         domain: None,
         shared: Vec::new(),
