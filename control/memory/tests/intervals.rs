@@ -1,6 +1,6 @@
 //! What the manager makes of samples.
 
-use spillway_manager::{Change, Client, Manager, Policy, SmartAlloc, UNLIMITED};
+use spillway_manager::{Change, Client, Curve, Manager, Policy, SmartAlloc, UNLIMITED, Utility};
 use spillway_types::{ClientId, Statistics};
 
 const TOTAL: u64 = 10_000;
@@ -146,4 +146,35 @@ fn a_node_without_room_gives_nothing() {
         let client = Client::new(ClientId(1), statistics);
         assert_eq!(manager.interval(0, &[client]), []);
     }
+}
+
+/// utility keeps what it knows from one interval to the next, and begins anew with another policy.
+#[test]
+fn utility_learns_from_interval_to_interval() {
+    let mut node = Node::new(Policy::Utility(Utility::default()));
+    node.add(1);
+    node.add(2);
+    let mut curve = Curve { live_pages: 9000, ..Curve::EMPTY };
+    curve.gets[54] = 500.0;
+    let work = |node: &mut Node, id: u64, gets: u64| {
+        let statistics = node.of(id);
+        let missed = 9000_u64.saturating_sub(statistics.target_pages) * gets / 9000;
+        statistics.gets += gets;
+        statistics.misses += missed;
+        statistics.hits += gets - missed;
+        statistics.puts += gets;
+        statistics.puts_refused_at_target += missed;
+        statistics.used_pages = statistics.target_pages.min(9000);
+        node.clients[id as usize - 1].curve = Some(curve);
+        node.interval().0
+    };
+    let mut targets = node.interval().0;
+    assert_eq!(targets, [5000, 5000]);
+    for _ in 0..8 {
+        targets = work(&mut node, 1, 1500);
+    }
+    assert!(targets[0] > 8000, "only one asks: {targets:?}");
+    node.manager.set_interval_us(500_000);
+    node.manager.set_policy(Policy::StaticAlloc);
+    assert_eq!(node.interval().0, [5000, 5000]);
 }

@@ -22,7 +22,7 @@
 //!
 //! **Idle pages** are taxed as in C. A. Waldspurger, "Memory Resource Management in VMware ESX Server", OSDI 2002: a
 //! client that has stopped asking has its former gets counted at a quarter, which others outbid who ask now. It has no
-//! claim to its share meanwhile, for it waits for nothing.
+//! claim to its share in an interval in which it asks for nothing.
 //!
 //! **What can be used.** No client is given more than it could fill until the next interval or two, by its puts: a
 //! kernel does not put a clean page again that it reads from its disk, so that memory given to it late may stay
@@ -155,7 +155,9 @@ impl Utility {
             let standing = self.note(client, &served);
             let rates = self.rates(client, &standing, &served, fair_pages);
             floors.push(client.floor_pages.min(client.cap_pages));
-            due.push(rates.due_pages(&standing, fair_pages).min(client.cap_pages));
+            let asks = client.puts + client.hits + client.misses > 0;
+            let due_pages = if asks { rates.due_pages(&standing, fair_pages) } else { 0 };
+            due.push(due_pages.min(client.cap_pages));
             hulls.push(self.prices(client, &standing, &rates));
             let ahead = client.puts * AHEAD_INTERVALS + fair_pages / AHEAD_PART;
             bounds.push(client.cap_pages.min(client.used_pages.saturating_add(ahead)));

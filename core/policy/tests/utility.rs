@@ -118,17 +118,19 @@ fn idle_pages_go_to_whoever_asks() {
 fn a_former_get_counts_a_quarter() {
     // Both have asked for the same; one has stopped. The other has it, beside a quarter of its own.
     let near = curve(600, 300.0);
-    let asks = Sample { used_pages: 300, ..missing(&near, 300) };
+    let asks = Sample { used_pages: 300, ..missing(&near, 30) };
     let mut clients = [asks; 2];
     let mut targets = Vec::new();
-    for interval in 0..100 {
-        if interval == 60 {
+    for interval in 0..930 {
+        if interval == 900 {
             clients[0] = Sample { puts: 0, puts_refused: 0, misses: 0, ..clients[0] };
         }
         let outcomes = Policy::Utility(POLICY).outcomes(700, &clients);
         for (client, outcome) in clients.iter_mut().zip(&outcomes) {
             client.standing = outcome.standing;
             client.target_pages = Some(outcome.target_pages);
+            let most = if client.puts > 0 { 600 } else { client.used_pages };
+            client.used_pages = outcome.target_pages.min(most);
         }
         targets = outcomes.iter().map(|outcome| outcome.target_pages).collect();
     }

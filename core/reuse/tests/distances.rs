@@ -189,9 +189,10 @@ fn pages_that_are_read_again_are_not_dead() {
         }
     }
     let curve = sampler.interval();
-    // A page that was got counts for the others no more: distances fall from 1000 to 1.
+    // A page that was got counts for the others no more: distances fall from 1000 to 1. But for the first of the four
+    // rounds, when nobody knows yet whether it is dead and it counts for half: from 1000 to 500.
     assert!(curve.live_pages == 1000 && curve.share(1023) > 0.99, "{}", curve.live_pages);
-    assert!((curve.share(500) - 0.5).abs() < 0.05, "{}", curve.share(500));
+    assert!((curve.share(500) - 0.375).abs() < 0.02, "{}", curve.share(500));
 }
 
 /// A sampler that is off hears nothing.

@@ -193,17 +193,11 @@ mod tests {
 
     #[test]
     fn a_system_is_solved() {
-        let mut matrix = [[0.0; FACTORS]; FACTORS];
-        for row in 0..FACTORS {
-            for column in 0..=row {
-                matrix[row][column] = if row == column { 10.0 + row as f32 } else { 1.0 };
-            }
-        }
-        let known: Factors = std::array::from_fn(|at| at as f32 - 3.0);
-        let full = |row: usize, column: usize| matrix[row.max(column)][row.min(column)];
-        let right = std::array::from_fn(|row| {
-            (0..FACTORS).map(|column| full(row, column) * known[column]).sum()
+        let matrix: [[f32; FACTORS]; FACTORS] = std::array::from_fn(|row| {
+            std::array::from_fn(|column| if row == column { 10.0 + row as f32 } else { 1.0 })
         });
+        let known: Factors = std::array::from_fn(|at| at as f32 - 3.0);
+        let right = std::array::from_fn(|row| dot(&matrix[row], &known));
         let solved = cholesky_solve(matrix, right);
         for (solved, known) in solved.iter().zip(known) {
             assert!((solved - known).abs() < 1e-4, "{solved} {known}");

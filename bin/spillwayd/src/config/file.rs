@@ -198,7 +198,7 @@ impl Text<'_> {
 mod tests {
     use super::*;
     use crate::config::{Capacity, Lock};
-    use spillway_manager::{Percent, Policy, SmartAlloc};
+    use spillway_manager::{Percent, Policy, SmartAlloc, Utility};
 
     fn parsed(text: &str) -> Result<Config, Error> {
         let mut config = defaults();
@@ -228,7 +228,18 @@ mod tests {
         assert_eq!(config.clients[0].uid, Some(7));
         let smart = SmartAlloc { p: Percent::hundredths(75), threshold_pages: Some(256) };
         assert_eq!(config.memory.policy(), Policy::SmartAlloc(smart));
+        assert_eq!((config.clients[1].floor_bytes, config.clients[1].weight), (0, 1));
         assert_eq!(config.clients[1].target_bytes, Some(1 << 20));
+    }
+
+    #[test]
+    fn utility_has_settings_of_its_own() {
+        let utility = "[memory]\npolicy = \"utility\"\nmiss_us = 150\n\
+                       [[client]]\nname = \"a\"\nuid = 7\nfloor = \"8M\"\nweight = 3\n";
+        let config = parsed(utility).unwrap();
+        let expected = Utility { miss_us: 150, ..Utility::default() };
+        assert_eq!(config.memory.policy(), Policy::Utility(expected));
+        assert_eq!((config.clients[0].floor_bytes, config.clients[0].weight), (8 << 20, 3));
     }
 
     #[test]
