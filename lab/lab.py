@@ -31,10 +31,16 @@ _started = []
 
 @atexit.register
 def _clean():
+    # A daemon's keeper takes the daemon along only if it is asked to end.
     for process in _started:
         if process.poll() is None:
+            process.terminate()
+    for process in _started:
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
             process.kill()
-        process.wait()
+            process.wait()
     shutil.rmtree(WORK, ignore_errors=True)
 
 
