@@ -30,7 +30,7 @@ pub struct Daemon {
     pub directory: Arc<Directory>,
     /// Who sets the clients' targets.
     pub manager: Arc<Mutex<Manager>>,
-    /// Seconds between two looks at the clients.
+    /// Milliseconds between two looks at the clients.
     pub interval_ms: watch::Sender<u64>,
     /// What happened lately.
     pub history: Mutex<History>,

@@ -54,6 +54,8 @@ struct Seen {
     statistics: Statistics,
     target_pages: u64,
     standing: Standing,
+    /// The counters are of an interval of another length.
+    is_stale: bool,
 }
 
 /// The memory manager.
@@ -85,9 +87,15 @@ impl Manager {
         }
     }
 
-    /// Says how long the intervals are that are ended from now on.
-    pub const fn set_interval_us(&mut self, interval_us: u64) {
-        self.interval_us = Some(interval_us);
+    /// Says how long the intervals are that are ended from now on. When that changes, what is known of intervals is
+    /// of no use, and the first counts for nothing: part of it was of the old length.
+    pub fn set_interval_us(&mut self, interval_us: u64) {
+        if self.interval_us.replace(interval_us).is_some_and(|before| before != interval_us) {
+            for seen in self.seen.values_mut() {
+                seen.standing = Standing::default();
+                seen.is_stale = true;
+            }
+        }
     }
 
     /// What a client may hold that comes before the next interval ends, pages; for a node of `total_pages`.
@@ -110,7 +118,7 @@ impl Manager {
         let mut changes = Vec::new();
         for (client, Outcome { target_pages, standing }) in clients.iter().zip(outcomes) {
             let Client { id, statistics, .. } = *client;
-            self.seen.insert(id, Seen { statistics, target_pages, standing });
+            self.seen.insert(id, Seen { statistics, target_pages, standing, is_stale: false });
             if target_pages != statistics.target_pages {
                 changes.push(Change { id, target_pages });
             }
@@ -122,7 +130,7 @@ impl Manager {
         let now = &client.statistics;
         let seen = self.seen.get(&client.id);
         // Of a client that is new here nobody knows when it did what it has done. A counter that went back is no news.
-        let was = seen.map_or(*now, |seen| seen.statistics);
+        let was = seen.filter(|seen| !seen.is_stale).map_or(*now, |seen| seen.statistics);
         Sample {
             puts_refused: refused(now).saturating_sub(refused(&was)),
             puts_ever: now.puts,

@@ -178,3 +178,20 @@ fn utility_learns_from_interval_to_interval() {
     node.manager.set_policy(Policy::StaticAlloc);
     assert_eq!(node.interval().0, [5000, 5000]);
 }
+
+/// What was counted in an interval of one length is not taken for one of another.
+#[test]
+fn an_interval_of_another_length_begins_anew() {
+    let mut node = Node::new(smart());
+    node.add(1);
+    node.add(2);
+    node.manager.set_interval_us(1_000_000);
+    assert_eq!(node.interval().0, [4900, 4900]);
+    node.puts(1, 4900, 7);
+    node.puts(2, 4900, 0);
+    node.manager.set_interval_us(100_000);
+    assert_eq!(node.interval().0, [4900, 4900], "the refusals may be of any time");
+    node.puts(1, 0, 7);
+    node.manager.set_interval_us(100_000);
+    assert_ne!(node.interval().0, [4900, 4900], "these are of this interval");
+}

@@ -405,10 +405,14 @@ fn spread(
     let mut open: Vec<_> = (0..clients.len()).filter(|&at| targets[at] < bound(at)).collect();
     loop {
         let weights: u64 = open.iter().map(|&at| u64::from(clients[at].weight)).sum();
-        let Some(unit) = left.checked_div(weights).filter(|&unit| unit > 0) else { return };
+        if left == 0 || weights == 0 {
+            return;
+        }
+        let round = u128::from(left);
         for &at in &open {
-            let part = unit.saturating_mul(u64::from(clients[at].weight));
-            let more = part.min(bound(at) - targets[at]);
+            let part = round * u128::from(clients[at].weight) / u128::from(weights);
+            // What does not come out even goes by pages.
+            let more = (part as u64).max(1).min(bound(at) - targets[at]).min(left);
             targets[at] += more;
             left -= more;
         }
@@ -422,7 +426,9 @@ fn is_settled(total_pages: u64, clients: &[Sample<'_>], targets: &[u64]) -> bool
     let close = clients.iter().zip(targets).all(|(client, &target)| {
         let Some(was) = client.target_pages else { return false };
         sum += u128::from(was);
+        // A step of a large node may be all that a small client needs.
         was.abs_diff(target) <= total_pages / STEP_PART
+            && was >= target / 2
             && was <= client.cap_pages
             && was >= client.floor_pages.min(target)
     });

@@ -261,3 +261,26 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_small_client_on_a_large_node_gets_its_pages() {
+    let (large, small) = (curve(4_000_000, 100_000.0), curve(900, 900.0));
+    let total_pages = 2_000_000;
+    // The first has had all for long; the second has come, and wants less than a step of such a node.
+    let first = Sample {
+        target_pages: Some(total_pages),
+        used_pages: total_pages,
+        ..missing(&large, 100_000)
+    };
+    let second = Sample { target_pages: Some(0), ..missing(&small, 900) };
+    let targets = after(20, total_pages, &[first, second]);
+    assert!(targets[1] >= 900, "{targets:?}");
+}
+
+#[test]
+fn what_does_not_come_out_even_goes_too() {
+    let heavy = Sample { weight: 1000, ..Sample::default() };
+    let targets = targets(16_384, &[heavy; 17]);
+    assert_eq!(targets.iter().sum::<u64>(), 16_384);
+    assert!(targets.iter().all(|&target| target.abs_diff(16_384 / 17) <= 17), "{targets:?}");
+}

@@ -12,6 +12,8 @@ const TABLE: usize = 2 * SAMPLES;
 const SAMPLES_FEW: u32 = SAMPLES as u32 / 8;
 /// What counts of an interval when the next is over.
 const KEPT: f32 = 0.8;
+/// What is left of a get by then is none.
+const NEGLIGIBLE: f32 = 1e-3;
 
 /// What is known of a sampled key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,10 +169,10 @@ impl Sampler {
             cold: self.cold,
             live_pages: (live * (1_u64 << self.shift) as f64) as u64,
         };
-        for weight in &mut self.gets {
-            *weight *= KEPT;
+        for weight in self.gets.iter_mut().chain([&mut self.cold]) {
+            // Floats that are halved and halved again end as equal small ones.
+            *weight = if *weight < NEGLIGIBLE { 0.0 } else { *weight * KEPT };
         }
-        self.cold *= KEPT;
         self.wanted_again *= KEPT;
         self.dead *= KEPT;
         if self.count < SAMPLES_FEW && self.shift > 0 {

@@ -508,7 +508,10 @@ impl Store {
         }
         for (client, id) in &pool.members {
             self.log_flush(client_number(*client) as u16, Flushed::Pool(*id));
-            self.tell_gone(*client);
+            let is_its = |(member, _): &(ClientId, PoolId)| member == client;
+            if !control.pools.iter().any(|other| other.members.iter().any(is_its)) {
+                self.tell_gone(*client);
+            }
         }
         // Whoever takes a shard's lock from here on sees that the pool is gone, so what the scan
         // has passed stays empty.

@@ -100,7 +100,8 @@ impl Store {
         }
     }
 
-    /// Tells the samplers that a pool's keys are gone.
+    /// Tells a client's sampler that its last pool is gone. Keys of one of several age instead: which they are
+    /// is not known.
     pub(crate) fn tell_gone(&self, client: ClientId) {
         let Ok((number, _)) = self.client(client) else { return };
         if let Some(watched) = self.watched(number) {

@@ -96,7 +96,7 @@ export class Board {
       waiting.sort((a, b) => (waiting.length > free.length && sizes.get(b) - sizes.get(a)) || (a < b ? -1 : 1));
       for (const name of waiting.slice(0, free.length)) this.#looks.set(name, free.shift());
     }
-    const others = this.series.clients.size - this.#looks.size;
+    const others = [...this.series.clients.keys()].filter(there).length - this.#looks.size;
     write(at("more"), others > 0 ? `${others} more without a line.` : "");
     this.short = shortNames([...this.series.clients.keys()]);
   }
@@ -231,7 +231,7 @@ export class Board {
 
   #clients(last) {
     const known = new Map(this.#known.clients.map((client) => [client.name, client]));
-    const names = [...this.series.clients.keys()].filter((name) => this.series.clients.get(name).used_pages[last] !== null);
+    const names = [...this.series.clients.keys()].filter((name) => (this.series.clients.get(name).used_pages[last] ?? null) !== null);
     const used = (name) => this.series.clients.get(name).used_pages[last];
     if (names.length > ROWS_MAX) names.sort((a, b) => used(b) - used(a));
     const rows = names.slice(0, ROWS_MAX).sort().map((name) => this.#client(name, known.get(name), last));

@@ -10,9 +10,10 @@ const FIELDS = { p: "policy-p", threshold_pages: "policy-threshold", miss_us: "p
 const at = (id) => document.getElementById(id);
 
 /** A number if it is one; else the text, of which the daemon says what it thinks. */
-function number(text, scale = 1) {
+function number(text, scale) {
   const value = Number(text.replace(",", "."));
-  return Number.isFinite(value) ? value * scale : text;
+  if (!Number.isFinite(value)) return text;
+  return scale === undefined ? value : Math.round(value * scale);
 }
 
 /** A policy in words. */
@@ -79,10 +80,9 @@ export class PolicyForm {
     const asked = { policy: at("policy-name").value };
     if (given(FIELDS.p)) asked.p = number(given(FIELDS.p));
     if (given(FIELDS.threshold_pages)) {
-      const scaled = number(given(FIELDS.threshold_pages), MIB_PAGES);
-      asked.threshold_pages = typeof scaled === "number" ? Math.round(scaled) : scaled;
+      asked.threshold_pages = number(given(FIELDS.threshold_pages), MIB_PAGES);
     }
-    if (given(FIELDS.miss_us)) asked.miss_us = number(given(FIELDS.miss_us));
+    if (given(FIELDS.miss_us)) asked.miss_us = number(given(FIELDS.miss_us), 1);
     if (given(FIELDS.interval_ms)) asked.interval_ms = number(given(FIELDS.interval_ms), 1000);
     return asked;
   }
