@@ -230,9 +230,26 @@ fn another_descriptor_table_reads_on() {
     let (store, pool) = store(with_disk(2 * MIB, 64 * MIB, false));
     let mut scratch = Scratch::new();
     assert_eq!(fill(&store, pool, &mut scratch, 1000), 1000);
+    store.seal_files();
     let old = store.file_descriptors();
     store.reopen_files(|number| Ok(descriptor_of(number))).expect("reopen");
     assert_ne!(store.file_descriptors(), old);
+    let reopened = store.file_descriptors();
+    for number in 1000..2000 {
+        assert_eq!(
+            store.put_compressed(pool, key(number), &noise(number), &mut scratch),
+            Put::Stored
+        );
+    }
+    // A file that was begun since is in the new table already.
+    let asked = std::cell::RefCell::new(Vec::new());
+    let ask = |number| {
+        asked.borrow_mut().push(number);
+        Ok(descriptor_of(number))
+    };
+    store.reopen_files(ask).expect("reopen");
+    assert!(asked.into_inner().iter().all(|number| reopened.contains(number)));
+    let old: Vec<_> = old.into_iter().chain(reopened).collect();
     for number in old {
         // SAFETY: the store has forgotten the number, and nobody else has it.
         drop(unsafe { OwnedFd::from_raw_fd(number as i32) });
