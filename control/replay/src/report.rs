@@ -16,7 +16,7 @@ pub struct Report {
     pub end_s: f64,
     /// Pages of targets that changed in an interval, mean, in pages.
     pub churn_pages: f64,
-    /// For each shift of demand the intervals until the shares were worth [`SETTLED`] of the oracle's; one that
+    /// For each shift of demand the intervals until the shares were worth `SETTLED` of the oracle's; one that
     /// never came there has those until the next shift or the end.
     pub settled_intervals: Vec<f64>,
 }
