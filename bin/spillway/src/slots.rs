@@ -108,7 +108,8 @@ impl Pagers {
     }
 }
 
-/// Slots held by processes that have ended: their pagers are still counting up.
+/// Slots held by processes that have ended, whose pagers are still counting up, and slots set aside for children
+/// that have yet to come.
 fn unsettled(tree: &Tree) -> impl Iterator<Item = &Slot> {
     tree.slots.iter().filter(|slot| {
         let pid = slot.pid.load(Relaxed);
@@ -116,16 +117,20 @@ fn unsettled(tree: &Tree) -> impl Iterator<Item = &Slot> {
     })
 }
 
-/// Whether a pager of a process that has ended is still counting up.
+/// Whether a pager of a process that has ended is still counting up, or a child is still to come: a program
+/// may end right after its fork.
 pub fn any_unsettled(tree: &Tree) -> bool {
-    unsettled(tree).any(|slot| slot.pid.load(Relaxed) & SET_ASIDE == 0)
+    unsettled(tree).next().is_some()
 }
 
-/// Ends the pagers that should have ended with their process, and frees their slots. Gives the objects
-/// on the blade that nobody holds any more.
-pub fn end_stragglers(tree: &Tree) -> Vec<u64> {
+/// Ends the pagers that should have ended with their process, and frees their slots; those set aside too, if
+/// their children had their time. Gives the objects on the blade that nobody holds any more.
+pub fn end_stragglers(tree: &Tree, set_aside: bool) -> Vec<u64> {
     let mut unheld = Vec::new();
     for slot in unsettled(tree) {
+        if slot.pid.load(Relaxed) & SET_ASIDE != 0 && !set_aside {
+            continue;
+        }
         kill(slot.pager_pid.load(Relaxed));
         release(tree, slot, &mut unheld);
     }
@@ -301,7 +306,7 @@ mod tests {
         program.kill().unwrap();
         program.wait().unwrap();
         assert!(any_unsettled(&tree));
-        end_stragglers(&tree);
+        end_stragglers(&tree, true);
         assert!(!any_unsettled(&tree));
         assert!(!pager.wait().unwrap().success());
         assert_eq!(tree.counters.far_pages.load(Relaxed), 80);

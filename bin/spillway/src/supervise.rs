@@ -140,7 +140,8 @@ impl Supervisor {
             self.reap();
             self.watch(tree, observer);
         }
-        end_stragglers(tree).into_iter().for_each(|object| observer.unheld(object));
+        let late = Instant::now() >= deadline;
+        end_stragglers(tree, late).into_iter().for_each(|object| observer.unheld(object));
         for line in crate::notices::take(tree) {
             observer.say(&line);
         }
