@@ -198,7 +198,7 @@ impl BlockDevice {
             let (source, after) = rest.split_at(part.end - part.start);
             rest = after;
             if part.is_whole() {
-                let _shared = self.stripes.whole(part.page);
+                let _shared = self.stripes.shared(part.page);
                 self.put(part.page, source)?;
             } else {
                 self.change(part, |bytes| bytes.copy_from_slice(source))?;
@@ -216,7 +216,7 @@ impl BlockDevice {
 
     /// Reads a page, changes a part of it and writes it back, as one step.
     fn change(&self, part: Part, change: impl FnOnce(&mut [u8])) -> Result<(), Error> {
-        let _alone = self.stripes.part(part.page);
+        let _alone = self.stripes.alone(part.page);
         let mut buffer = PageBuf::ZERO;
         self.read_whole(part.page, &mut buffer.0)?;
         change(&mut buffer.0[part.start..part.end]);
@@ -264,7 +264,7 @@ impl BlockDevice {
             return;
         }
         for page in pages {
-            let _shared = self.stripes.whole(page);
+            let _shared = self.stripes.shared(page);
             self.store.flush(self.pool, key_of(page));
         }
     }

@@ -13,3 +13,4 @@ mod stripes;
 pub use device::{BlockDevice, BlockSize, Extent, Geometry, STATUS_PAGES_MAX};
 pub use error::Error;
 pub use exports::{ExportInfo, Exports, fresh_uuid};
+pub use stripes::Stripes;

@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::rand::{GetRandomFlags, getrandom};
+use spillway_block::Stripes;
 use spillway_store::{PageBuf, Store};
 use spillway_types::{ClientId, Get, Key, PAGE_BYTES, PoolId, PoolSpec, Put};
 
@@ -35,7 +36,6 @@ use crate::backing::Backing;
 use crate::counters::{Counters, DiskStatistics};
 use crate::error::Error;
 use crate::map::{Map, Place};
-use crate::stripes::Stripes;
 
 /// Blocks of a group, which one lock covers: what one request to the file moves at most.
 pub const GROUP_BLOCKS: usize = 64;

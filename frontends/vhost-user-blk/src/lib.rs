@@ -20,7 +20,6 @@ mod queue;
 mod request;
 mod server;
 mod service;
-mod stripes;
 
 pub use chain::DescriptorTable;
 pub use counters::DiskStatistics;
