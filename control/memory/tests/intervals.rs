@@ -169,7 +169,7 @@ fn utility_learns_from_interval_to_interval() {
         node.interval().0
     };
     let mut targets = node.interval().0;
-    assert_eq!(targets, [5000, 5000]);
+    assert_eq!(targets, [10_000, 10_000], "who comes may have what is free");
     for _ in 0..8 {
         targets = work(&mut node, 1, 1500);
     }

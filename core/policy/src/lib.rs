@@ -7,6 +7,7 @@
 
 pub mod hull;
 mod percent;
+mod rates;
 mod smart;
 mod split;
 pub mod utility;
@@ -130,7 +131,8 @@ impl Policy {
     }
 
     /// The targets of all clients, in their order, for a node of `total_pages`. Their sum is at most
-    /// `total_pages`, but for [`Self::Greedy`], whose targets are the caps.
+    /// `total_pages`, but for [`Self::Greedy`], whose targets are the caps, and for clients of [`Self::Utility`]
+    /// that hold nothing and ask for nothing.
     pub fn targets(&self, total_pages: u64, clients: &[Sample<'_>]) -> Vec<u64> {
         match self {
             Self::Utility(utility) => {

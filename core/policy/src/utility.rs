@@ -24,13 +24,14 @@
 //! client that has stopped asking has its former gets counted at a quarter, which others outbid who ask now. It has no
 //! claim to its share in an interval in which it asks for nothing.
 //!
-//! **What can be used.** No client is given more than it could fill until the next interval or two, by its puts: a
+//! **What can be used.** No client is given more than it could fill until the next interval, by its puts: a
 //! kernel does not put a clean page again that it reads from its disk, so that memory given to it late may stay
-//! empty. What nobody can use stays where it is, then goes to who was refused, then to all.
-
-use spillway_reuse::{BUCKETS, Curve, bucket_pages};
+//! empty. For the same reason pages count only as far as the client grows towards them while nothing holds it back. What
+//! nobody can use stays where it is, then goes to who was refused, then to all. Who holds nothing and asks for nothing may
+//! begin at any time: until the interval is over it has what is free, as with greedy.
 
 use crate::hull::{Segment, hull, share};
+use crate::rates::{Rates, Served};
 use crate::{Outcome, Sample};
 
 /// What a get costs that finds its page, µs.
@@ -56,13 +57,15 @@ const HELD_MAX: f64 = 3.0;
 const PUTS_FOR_GET_MIN: f64 = 0.05;
 /// Part of its share's rate that a client may be without for long.
 const DUE: f64 = 0.95;
-/// Intervals of puts that a client may get ahead of what it holds, and part of its share that it may get in any case.
-const AHEAD_INTERVALS: u64 = 2;
-const AHEAD_PART: u64 = 32;
+/// Part of its share that a client may get ahead of what it holds and puts.
+const AHEAD_PART: u64 = 64;
 /// Pages beyond those that are alive by the sample, which errs.
 const MARGIN: f64 = 1.05;
 /// Most pages that it takes in truth for one of the curve.
 const STRETCH_MAX: f64 = 4.0;
+/// Intervals for which a client grows as it did, and the weight of the newest in that.
+const REACH_INTERVALS: f64 = 10.0;
+const GROWTH_NEW: f64 = 0.5;
 /// Changes below this part of the node are not worth sending.
 const STEP_PART: u64 = 256;
 
@@ -89,6 +92,12 @@ pub struct Standing {
     demand: Asked,
     /// Means of an interval, of half a minute.
     success: Asked,
+    /// Pages by which it grows in an interval while nothing holds it back, once that was seen.
+    growth: Option<f64>,
+    /// What it held.
+    held_pages: u64,
+    /// What it was given.
+    given_pages: Option<u64>,
     /// Gets for an interval of computing, in the long run.
     usual: f64,
     /// Part of its time that the client waits, in the long run.
@@ -99,6 +108,53 @@ pub struct Standing {
     /// Logarithm of the pages that it takes in truth for one of the curve, which is of a store that keeps the most
     /// recent pages.
     stretch: f64,
+}
+
+impl Standing {
+    /// The growth with the interval that is over; one in which something held the client back tells nothing.
+    fn grown(&self, client: &Sample<'_>) -> Option<f64> {
+        let is_full = client.target_pages.is_none_or(|it| it <= client.used_pages);
+        if is_full || client.puts_refused > 0 || !client.asks() {
+            return self.growth;
+        }
+        let now = client.used_pages.saturating_sub(self.held_pages) as f64;
+        Some(self.growth.map_or(now, |growth| mean(growth, now, GROWTH_NEW)))
+    }
+
+    /// The stretch, by the share of gets that find their pages; it stays where they tell nothing.
+    fn stretched(&self, served: &Served, success: &Asked) -> f64 {
+        let few = success.hits.min(success.misses) < 20.0 || success.used_pages < 64.0;
+        if few {
+            return self.stretch;
+        }
+        let expected = served.pages_for(success.hits / success.gets()).max(1.0);
+        let is = (success.used_pages / expected).clamp(1.0, STRETCH_MAX).ln();
+        mean(self.stretch, is, 0.1)
+    }
+
+    /// The share of the client, if it got done less than it would with that alone.
+    fn due_pages(&self, rates: &Rates, fair_pages: u64) -> u64 {
+        let end = rates.0.last().map_or(0, |it| it.0).min(fair_pages);
+        if 1.0 - self.waiting < rates.at(end) * DUE { end } else { 0 }
+    }
+
+    /// What the client may come to hold within some intervals.
+    fn reach_pages(&self, client: &Sample<'_>) -> u64 {
+        let Some(growth) = self.growth else { return u64::MAX };
+        let more = (growth * REACH_INTERVALS) as u64 + client.puts;
+        client.used_pages.saturating_add(more)
+    }
+}
+
+impl Sample<'_> {
+    fn asks(&self) -> bool {
+        self.puts + self.hits + self.misses > 0
+    }
+
+    /// What it was given before, of what there is.
+    fn given_pages(&self) -> Option<u64> {
+        self.standing.given_pages.or(self.target_pages)
+    }
 }
 
 /// What a client asks in an interval, and what it holds.
@@ -155,12 +211,13 @@ impl Utility {
             let standing = self.note(client, &served);
             let rates = self.rates(client, &standing, &served, fair_pages);
             floors.push(client.floor_pages.min(client.cap_pages));
-            let asks = client.puts + client.hits + client.misses > 0;
-            let due_pages = if asks { rates.due_pages(&standing, fair_pages) } else { 0 };
-            due.push(due_pages.min(client.cap_pages));
+            let due_pages = if client.asks() { standing.due_pages(&rates, fair_pages) } else { 0 };
             hulls.push(self.prices(client, &standing, &rates));
-            let ahead = client.puts * AHEAD_INTERVALS + fair_pages / AHEAD_PART;
-            bounds.push(client.cap_pages.min(client.used_pages.saturating_add(ahead)));
+            // One interval of many puts is no sign of another.
+            let soon = client.puts.min(standing.demand.puts as u64) + fair_pages / AHEAD_PART;
+            let bound = client.cap_pages.min(client.used_pages.saturating_add(soon));
+            due.push(due_pages.min(bound));
+            bounds.push(bound);
             outcomes.push(Outcome { target_pages: 0, standing });
         }
         // The operator's floors, what is due, and then where pages are worth most.
@@ -179,9 +236,14 @@ impl Utility {
         });
         spread(total_pages, clients, &mut targets, |it| it.cap_pages);
         let settled = is_settled(total_pages, clients, &targets);
+        let unfloored_pages = total_pages - cut(total_pages, &floors).iter().sum::<u64>();
         for ((outcome, target_pages), client) in outcomes.iter_mut().zip(targets).zip(clients) {
-            let kept = client.target_pages.filter(|_| settled);
-            outcome.target_pages = kept.unwrap_or(target_pages);
+            let kept = client.given_pages().filter(|_| settled);
+            let given_pages = kept.unwrap_or(target_pages);
+            outcome.standing.given_pages = Some(given_pages);
+            let is_away = client.used_pages == 0 && !client.asks();
+            let free_pages = if is_away { unfloored_pages.min(client.cap_pages) } else { 0 };
+            outcome.target_pages = given_pages.max(free_pages);
         }
         outcomes
     }
@@ -196,11 +258,14 @@ impl Utility {
         Standing {
             demand: was.demand.with(&now, DEMAND_NEW),
             success,
+            growth: was.grown(client),
+            held_pages: client.used_pages,
+            given_pages: None,
             usual: mean(was.usual, now.gets() / computing, long),
             waiting: mean(was.waiting, 1.0 - computing, long),
             got: was.got * RETURNS_KEPT + now.gets(),
             put: was.put * RETURNS_KEPT + now.puts,
-            stretch: served.stretch(was.stretch, &success),
+            stretch: was.stretched(served, &success),
         }
     }
 
@@ -262,7 +327,7 @@ impl Utility {
         let start = rates.0[0].1;
         let behind = (1.0 - standing.waiting).max(COMPUTING_MIN).powi(-2);
         let factor = f64::from(client.weight) * behind;
-        let held_pages = client.target_pages.unwrap_or(0).min(client.used_pages);
+        let held_pages = client.given_pages().unwrap_or(0).min(client.used_pages);
         // Not every page that is read from the disk is put again.
         let puts_for_get = standing.demand.puts / standing.demand.gets().max(1.0);
         let refill_us = self.miss_us() / puts_for_get.clamp(PUTS_FOR_GET_MIN, 1.0);
@@ -276,95 +341,8 @@ impl Utility {
             at += pages;
             Segment { pages, slope: slope * factor * stays.exp() }
         };
-        hull(rates.0.iter().map(|&(pages, rate)| (pages, rate - start)))
-            .into_iter()
-            .map(price)
-            .collect()
-    }
-}
-
-/// The share of a client's gets that pages serve: points (pages, share) on a hull, the first at no pages.
-struct Served(Vec<(u64, f64)>);
-
-impl Served {
-    fn of(curve: Option<&Curve>) -> Self {
-        let mut points = vec![(0, 0.0)];
-        let Some(curve) = curve else { return Self(points) };
-        let weight = f64::from(curve.weight());
-        let mut sum = 0.0;
-        let known = (0..BUCKETS).filter(|&at| curve.gets[at] > 0.0).map(|at| {
-            sum += f64::from(curve.gets[at]);
-            (bucket_pages(at), sum / weight)
-        });
-        let (mut pages, mut share) = (0, 0.0);
-        for segment in hull(known) {
-            // Points between the corners, for a rate over them is no straight line.
-            for part in 1..=4 {
-                let more = segment.pages * part / 4;
-                points.push((pages + more, share + segment.slope * more as f64));
-            }
-            pages += segment.pages;
-            share += segment.slope * segment.pages as f64;
-        }
-        Self(points)
-    }
-
-    fn at(&self, pages: f64) -> f64 {
-        let next = self.0.partition_point(|it| (it.0 as f64) < pages);
-        let before = next.checked_sub(1).map(|at| self.0[at]);
-        match (before, self.0.get(next)) {
-            (Some((from, low)), Some(&(to, high))) => {
-                low + (high - low) * (pages - from as f64) / (to - from).max(1) as f64
-            }
-            (Some((_, share)), None) | (None, Some(&(_, share))) => share,
-            (None, None) => 0.0,
-        }
-    }
-
-    /// The fewest pages that serve a share.
-    fn pages_for(&self, share: f64) -> f64 {
-        let next = self.0.partition_point(|it| it.1 < share);
-        match (next.checked_sub(1).map(|at| self.0[at]), self.0.get(next)) {
-            (Some((from, low)), Some(&(to, high))) => {
-                from as f64 + (to - from) as f64 * (share - low) / (high - low).max(f64::EPSILON)
-            }
-            (Some((pages, _)), None) => pages as f64,
-            (None, _) => 0.0,
-        }
-    }
-
-    /// The logarithm of the pages that were taken for one of the curve, by what gets found; `was` it before, and stays
-    /// where they tell nothing.
-    fn stretch(&self, was: f64, success: &Asked) -> f64 {
-        let few = success.hits.min(success.misses) < 20.0 || success.used_pages < 64.0;
-        if few {
-            return was;
-        }
-        let expected = self.pages_for(success.hits / success.gets()).max(1.0);
-        let is = (success.used_pages / expected).clamp(1.0, STRETCH_MAX).ln();
-        mean(was, is, 0.1)
-    }
-}
-
-/// Points (pages, rate), the first at no pages.
-struct Rates(Vec<(u64, f64)>);
-
-impl Rates {
-    fn at(&self, pages: u64) -> f64 {
-        let next = self.0.partition_point(|it| it.0 < pages);
-        match (next.checked_sub(1).map(|at| self.0[at]), self.0.get(next)) {
-            (Some((from, low)), Some(&(to, high))) => {
-                low + (high - low) * (pages - from) as f64 / (to - from).max(1) as f64
-            }
-            (Some((_, rate)), None) | (None, Some(&(_, rate))) => rate,
-            (None, None) => 1.0,
-        }
-    }
-
-    /// The share of a client that got done less than it would with that alone.
-    fn due_pages(&self, standing: &Standing, fair_pages: u64) -> u64 {
-        let end = self.0.last().map_or(0, |it| it.0).min(fair_pages);
-        if 1.0 - standing.waiting < self.at(end) * DUE { end } else { 0 }
+        let reached = rates.up_to(standing.reach_pages(client));
+        hull(reached.map(|(pages, rate)| (pages, rate - start))).into_iter().map(price).collect()
     }
 }
 
@@ -424,7 +402,7 @@ fn spread(
 fn is_settled(total_pages: u64, clients: &[Sample<'_>], targets: &[u64]) -> bool {
     let mut sum = 0_u128;
     let close = clients.iter().zip(targets).all(|(client, &target)| {
-        let Some(was) = client.target_pages else { return false };
+        let Some(was) = client.given_pages() else { return false };
         sum += u128::from(was);
         // A step of a large node may be all that a small client needs.
         was.abs_diff(target) <= total_pages / STEP_PART

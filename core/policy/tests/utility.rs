@@ -45,7 +45,7 @@ fn after(intervals: usize, total_pages: u64, clients: &[Sample<'_>]) -> Vec<u64>
 
 #[test]
 fn clients_that_do_nothing_share_evenly() {
-    let idle = Sample::default();
+    let idle = Sample { used_pages: 1, ..Sample::default() };
     assert_eq!(targets(1000, &[]), []);
     assert_eq!(targets(1000, &[idle]), [1000]);
     assert_eq!(targets(1000, &[idle, idle]), [500, 500]);
@@ -57,6 +57,18 @@ fn clients_that_do_nothing_share_evenly() {
     assert_eq!(targets(1000, &[Sample { cap_pages: 0, ..idle }]), [0]);
 }
 
+/// Who holds nothing and asks for nothing has what is free until the interval is over, but no floor of another.
+#[test]
+fn who_comes_back_need_not_wait() {
+    let away = Sample::default();
+    let there = Sample { used_pages: 900, ..Sample::default() };
+    assert_eq!(targets(1000, &[away]), [1000]);
+    assert_eq!(targets(1000, &[away, there])[0], 1000);
+    assert_eq!(targets(1000, &[away, Sample { floor_pages: 300, ..there }])[0], 700);
+    assert_eq!(targets(1000, &[Sample { cap_pages: 100, ..away }, there])[0], 100);
+    assert!(targets(1000, &[Sample { used_pages: 1, ..away }, there])[0] <= 100);
+}
+
 #[test]
 fn floors_come_first() {
     let near = curve(1000, 900.0);
@@ -65,11 +77,11 @@ fn floors_come_first() {
     let targets = after(30, 1000, &[missing(&near, 900), idle]);
     assert!(targets[1] >= 300 && targets[0] >= 600, "{targets:?}");
     // Floors beyond the node are cut in proportion: 800 and 1200 of 2000 are 400 and 600 of 1000.
-    let floor = |floor_pages| Sample { floor_pages, ..Sample::default() };
+    let floor = |floor_pages| Sample { floor_pages, used_pages: 1, ..Sample::default() };
     assert_eq!(self::targets(1000, &[floor(800), floor(1200)]), [400, 600]);
     // A cap below the floor holds.
-    let capped = Sample { floor_pages: 300, cap_pages: 50, ..Sample::default() };
-    assert_eq!(self::targets(1000, &[capped, Sample::default()]), [50, 950]);
+    let capped = Sample { cap_pages: 50, ..floor(300) };
+    assert_eq!(self::targets(1000, &[capped, floor(0)]), [50, 950]);
 }
 
 #[test]
@@ -139,17 +151,17 @@ fn a_former_get_counts_a_quarter() {
 
 #[test]
 fn nobody_gets_ahead_of_what_it_can_fill() {
-    // It would use 4000 pages, and puts 10 in an interval: twice that and a 32nd of its share of 2000.
+    // It would use 4000 pages, and puts 10 in an interval: that and a 64th of its share of 2000.
     let far = curve(4000, 900.0);
     let slow = Sample { puts: 10, used_pages: 50, ..missing(&far, 900) };
     let holder = Sample { used_pages: 3900, ..missing(&far, 900) };
     let targets = after(1, 4000, &[slow, holder]);
-    assert!(targets[0] <= 50 + 20 + 62 + 10, "{targets:?}");
+    assert!(targets[0] <= 50 + 10 + 31 + 5, "{targets:?}");
 }
 
 #[test]
 fn small_changes_are_not_sent() {
-    let idle = Sample::default();
+    let idle = Sample { used_pages: 1, ..Sample::default() };
     // 1000 / 256 are 3 pages.
     let was = |pages| Sample { target_pages: Some(pages), ..idle };
     assert_eq!(targets(1000, &[was(502), was(498)]), [502, 498]);
@@ -225,7 +237,11 @@ proptest! {
                 clients.iter().zip(kept).map(|(it, (standing, target))| it.sample(standing, target)).collect();
             let outcomes = Policy::Utility(POLICY).outcomes(total_pages, &samples);
             let targets: Vec<u64> = outcomes.iter().map(|it| it.target_pages).collect();
-            let sum: u64 = targets.iter().sum();
+            // Who holds nothing and asks for nothing has what is free, beside the others.
+            let is_away: Vec<_> = samples.iter()
+                .map(|it| it.used_pages == 0 && it.puts + it.hits + it.misses == 0).collect();
+            let there = targets.iter().zip(&is_away).filter(|(_, is_away)| !**is_away);
+            let sum: u64 = there.map(|(target, _)| target).sum();
             prop_assert!(sum <= total_pages, "{targets:?}");
             let floors: u64 = clients.iter().map(|it| it.floor_pages.min(it.cap_pages)).sum();
             for (client, &target) in clients.iter().zip(&targets) {
@@ -237,7 +253,8 @@ proptest! {
             // What does not divide by the weights may stay, and what was not worth sending.
             let open: u64 = clients.iter().zip(&targets)
                 .filter(|(it, target)| **target < it.cap_pages).map(|(it, _)| u64::from(it.weight)).sum();
-            prop_assert!(open == 0 || total_pages - sum <= open + 3 * (total_pages / 256), "{targets:?}");
+            let all_there = !is_away.contains(&true);
+            prop_assert!(!all_there || open == 0 || total_pages - sum <= open + 3 * (total_pages / 256), "{targets:?}");
             for (kept, outcome) in kept.iter_mut().zip(&outcomes) {
                 *kept = (outcome.standing, Some(outcome.target_pages));
             }
@@ -279,7 +296,7 @@ fn a_small_client_on_a_large_node_gets_its_pages() {
 
 #[test]
 fn what_does_not_come_out_even_goes_too() {
-    let heavy = Sample { weight: 1000, ..Sample::default() };
+    let heavy = Sample { weight: 1000, used_pages: 1, ..Sample::default() };
     let targets = targets(16_384, &[heavy; 17]);
     assert_eq!(targets.iter().sum::<u64>(), 16_384);
     assert!(targets.iter().all(|&target| target.abs_diff(16_384 / 17) <= 17), "{targets:?}");
