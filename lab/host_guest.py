@@ -19,7 +19,7 @@ NETWORK = "10.77.0"
 MODULES = ("virtio_pci virtio_net virtio_blk virtio_console ext4 crc32c_generic nvme-tcp nvmet nvmet-tcp brd nbd ublk_drv "
            "loop sch_netem")
 PROGRAMS = (lab.SPILLWAY, lab.SPILLWAYD, "/usr/sbin/nvme", "/usr/bin/fio", "/usr/sbin/mkfs.ext4", "/usr/sbin/mkswap", "/usr/sbin/swapon",
-            "/usr/sbin/swapoff", "/usr/sbin/blkdiscard", "/usr/sbin/nbd-client", "/usr/bin/nbdkit")
+            "/usr/sbin/swapoff", "/usr/sbin/blkdiscard", "/usr/sbin/nbd-client")
 INIT = """#!/bin/busybox sh
 /bin/busybox --install -s /bin
 export PATH=/tools/bin:/bin LD_LIBRARY_PATH=/tools/lib
@@ -63,6 +63,13 @@ class Network:
 
     def mend(self, guest):
         self.run("ip", "link", "set", guest.name, "up")
+
+    def slow(self, guest, kbit):
+        """What goes to the guest goes at so many kbit a second."""
+        self.run("tc", "qdisc", "add", "dev", guest.name, "root", "tbf", "rate", f"{kbit}kbit", "burst", "8kb", "latency", "500ms")
+
+    def quick(self, guest):
+        self.run("tc", "qdisc", "del", "dev", guest.name, "root")
 
 
 def tools_disk(programs):
