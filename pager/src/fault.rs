@@ -133,7 +133,7 @@ impl Pager {
 
     /// A small budget is not spent on pages ahead of need.
     fn most_ahead(&self) -> usize {
-        (self.settings.local_pages as usize / 64).max(1)
+        (self.budget_pages() as usize / 64).max(1)
     }
 
     /// Brings a page in from the store, and those ahead of it when a walk goes on.
@@ -464,7 +464,7 @@ impl Pager {
         let over = self.charge(more);
         if self.pre_evicts()
             && !self.is_crowded()
-            && self.excess(self.settings.local_pages - self.reserve_pages() / 2) > 0
+            && self.excess(self.budget_less_reserve(2)) > 0
         {
             self.want_eviction();
         }
@@ -475,6 +475,6 @@ impl Pager {
 
     /// Pages that a task counts in ahead of need.
     fn credit_pages(&self) -> i64 {
-        (self.settings.local_pages / 512).min(16) as i64
+        (self.budget_pages() / 512).min(16) as i64
     }
 }

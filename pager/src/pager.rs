@@ -283,7 +283,7 @@ impl Pager {
         if now > counters.resident_peak_pages.load(Ordering::Relaxed) {
             counters.resident_peak_pages.fetch_max(now, Ordering::Relaxed);
         }
-        now > self.settings.local_pages as i64
+        now > self.budget_pages() as i64
     }
 
     /// Counts pages out.
@@ -303,9 +303,15 @@ impl Pager {
         self.counters().resident_pages.load(Ordering::Relaxed) - limit_pages as i64
     }
 
-    /// Pages that the evictor keeps free ahead of need.
-    pub(crate) fn reserve_pages(&self) -> u64 {
-        (self.settings.local_pages / 32).clamp(16, 2048)
+    /// Managed pages that may be resident in the whole tree now. It may change from one look to the next.
+    pub(crate) fn budget_pages(&self) -> u64 {
+        self.tree.budget_pages.load(Ordering::Relaxed)
+    }
+
+    /// The budget less the evictor's reserve, or its half, third and so on.
+    pub(crate) fn budget_less_reserve(&self, divisor: u64) -> u64 {
+        let budget_pages = self.budget_pages();
+        budget_pages.saturating_sub(crate::tree::reserve_pages(budget_pages) / divisor)
     }
 
     /// Whether pages leave ahead of need.
@@ -320,7 +326,7 @@ impl Pager {
             r if r == Replacement::RoundRobin as u32 => false,
             _ => self.fetch_ns.load(Ordering::Relaxed) > POOL_PAYS_NS,
         };
-        if clock { self.settings.local_pages as i64 / POOL_SHARE } else { 0 }
+        if clock { self.budget_pages() as i64 / POOL_SHARE } else { 0 }
     }
 
     /// Takes the time of a fetch into the running mean. One that took much longer was interrupted,

@@ -9,6 +9,7 @@ mod notices;
 mod program;
 mod progress;
 mod refusal;
+mod register;
 mod run;
 mod sample;
 mod shared_tree;

@@ -19,6 +19,7 @@ use crate::doctor::userfaultfd;
 use crate::program::{self, plain};
 use crate::progress::Progress;
 use crate::refusal::Refusal;
+use crate::register::Registration;
 use crate::sample::Sampler;
 use crate::shared_tree::SharedTree;
 use crate::stats::{Report, Watch};
@@ -41,7 +42,8 @@ const PRELOAD: &str = "LD_PRELOAD";
 /// # Errors
 /// A [`Refusal`], with nothing started; or the statistics could not be written.
 pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
-    let mut settings = check(options, &Limits::read())?;
+    let limits = Limits::read();
+    let mut settings = check(options, &limits)?;
     let path = program::find(&options.program[0])?;
     let library = library()?;
     userfaultfd::check(options.faults == Faults::Signal)?;
@@ -64,6 +66,12 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
         watch: Watch::default(),
         sampler: sink.is_some().then(Sampler::new),
         progress: options.progress.then(|| Progress::new(&tree)),
+        registration: Registration::new(
+            &options.register,
+            &options.program[0],
+            settings.local_pages,
+            limits.most_local() / PAGE_BYTES,
+        ),
         blades: blades.as_ref(),
     };
     let ending = supervisor.run(&tree, &mut eyes)?;
@@ -86,6 +94,7 @@ struct Eyes<'a> {
     watch: Watch,
     sampler: Option<Sampler>,
     progress: Option<Progress>,
+    registration: Option<Registration>,
     blades: Option<&'a Blades>,
 }
 
@@ -93,6 +102,9 @@ impl Observer for Eyes<'_> {
     fn look(&mut self) {
         let usage = self.sampler.as_mut().and_then(|sampler| sampler.sample(self.tree));
         self.watch.update(self.tree, usage);
+        if let Some(line) = self.registration.as_mut().and_then(|it| it.look(self.tree)) {
+            self.say(&line);
+        }
         if let Some(progress) = &mut self.progress {
             progress.update(self.tree);
         }

@@ -29,6 +29,8 @@ const TOKEN_BYTES_MIN: usize = 16;
 /// All that runs.
 pub struct Parts {
     pub config: Config,
+    /// What the machine had at the start: its files are out of reach later.
+    pub limits: Limits,
     pub directory: Arc<Directory>,
     pub listeners: Listeners,
     pub daemon: Arc<Daemon>,
@@ -49,7 +51,9 @@ impl Parts {
         let clients = Clients::new(&config)?;
         let token = config.listen.api_token_file.as_deref().map(read_token).transpose()?;
         let secrets = Secrets::read(&config.listen)?;
-        let capacity_bytes = capacity::bytes(config.store.capacity, &Limits::read())?;
+        let limits = Limits::read();
+        let capacity_bytes = capacity::bytes(config.store.capacity, &limits)?;
+        let program_pages = capacity::program_pages(config.memory.programs, &limits)?;
         let listeners = Listeners::bind(&config, inherited.sockets)?;
         let memory = Memory::take_up(&config.store, capacity_bytes, inherited.kept)?;
         let capacity_bytes = memory.journal.capacity_bytes();
@@ -63,6 +67,8 @@ impl Parts {
         let daemon = Arc::new(Daemon {
             directory: Arc::clone(&directory),
             manager: Arc::new(Mutex::new(Manager::new(config.memory.policy()))),
+            programs: Mutex::new(Manager::of_frames(config.memory.policy())),
+            program_pages: program_pages.into(),
             interval_ms: watch::Sender::new(config.memory.interval_ms),
             history: Mutex::new(History::new(Bounds::default())),
             capacity_bytes,
@@ -77,7 +83,7 @@ impl Parts {
                 spillway_metrics::CONTENT_TYPE,
             ),
         });
-        Ok(Self { config, directory, listeners, daemon, secrets, disks, token })
+        Ok(Self { config, limits, directory, listeners, daemon, secrets, disks, token })
     }
 }
 

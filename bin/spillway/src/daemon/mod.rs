@@ -15,6 +15,7 @@ mod terminal;
 mod top;
 
 pub use client::{Client, run as client};
+pub use options::default_dir;
 pub use dashboard::{Dashboard, run as dashboard};
 pub use policy::{Policy, run as policy};
 pub use pool::{Pool, run as pool};
