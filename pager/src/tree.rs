@@ -5,8 +5,9 @@
 //! Settings are written once, before the program starts; everything else is an atomic that any
 //! process adds to and the supervisor reads.
 
-use spillway_types::PROGRAM_PAGES_MIN;
+use crate::record::Records;
 use spillway_tiers::blade::{HOLDERS_MAX, Ledger};
+use spillway_types::PROGRAM_PAGES_MIN;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// Environment variable that holds the path of the shared page.
@@ -168,6 +169,8 @@ pub struct Settings {
     pub prefetch: u32,
     /// 1 when the store compresses.
     pub compress: u32,
+    /// 1 when what is asked of the store is noted in [`Tree::records`].
+    pub record: u32,
     /// Length of `disk_path`; 0 is no disk tier.
     pub disk_path_len: u32,
     /// Directory of the disk tier, bytes as the kernel takes them.
@@ -341,6 +344,8 @@ pub struct Tree {
     pub slots: [Slot; SLOTS],
     /// Who holds what on the blade; holders are numbered as `slots` are.
     pub ledger: Ledger,
+    /// What is asked of the stores, when that is recorded. Last, for its memory is not touched otherwise.
+    pub records: Records,
 }
 
 /// Size of the memfd, bytes: a whole number of pages.

@@ -132,6 +132,10 @@ pub struct Run {
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
 
+    /// Writes down each page that leaves, comes back or is freed, for `spillway sim --trace`. See docs/policies.md.
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+
     /// Shows one live line on standard error, and a summary at the end.
     #[arg(long)]
     pub progress: bool,

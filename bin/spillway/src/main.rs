@@ -8,6 +8,7 @@ mod manual;
 mod notices;
 mod program;
 mod progress;
+mod record;
 mod refusal;
 mod register;
 mod run;

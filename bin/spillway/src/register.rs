@@ -76,7 +76,12 @@ pub struct Registration {
 impl Registration {
     /// A registration that begins with the first [`Self::look`]; none when there is to be none. `most_pages` is what
     /// this machine has.
-    pub fn new(register: &Register, program: &OsStr, local_pages: u64, most_pages: u64) -> Option<Self> {
+    pub fn new(
+        register: &Register,
+        program: &OsStr,
+        local_pages: u64,
+        most_pages: u64,
+    ) -> Option<Self> {
         let sockets = match register {
             Register::Off => return None,
             Register::At(path) => vec![path.clone()],

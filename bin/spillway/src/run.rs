@@ -18,6 +18,7 @@ use crate::cli::{Faults, Run, Switch};
 use crate::doctor::userfaultfd;
 use crate::program::{self, plain};
 use crate::progress::Progress;
+use crate::record::Recording;
 use crate::refusal::Refusal;
 use crate::register::Registration;
 use crate::sample::Sampler;
@@ -48,6 +49,7 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
     let library = library()?;
     userfaultfd::check(options.faults == Faults::Signal)?;
     let sink = options.stats.as_deref().map(Sink::open).transpose()?;
+    let recording = options.record.as_deref().map(Recording::open).transpose()?;
     let blades = Blades::claim(options, &mut settings.blade)?;
 
     let tree = SharedTree::new(&settings).context("can't make the shared page of the run")?;
@@ -72,10 +74,14 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
             settings.local_pages,
             limits.most_local() / PAGE_BYTES,
         ),
+        recording,
         blades: blades.as_ref(),
     };
     let ending = supervisor.run(&tree, &mut eyes)?;
     let took = start.elapsed();
+    if let Some(line) = eyes.recording.take().and_then(|it| it.finish(&tree)) {
+        eyes.say(&line);
+    }
     if let Some(progress) = &eyes.progress {
         progress.finish(&tree, eyes.watch.fullest());
     }
@@ -95,6 +101,7 @@ struct Eyes<'a> {
     sampler: Option<Sampler>,
     progress: Option<Progress>,
     registration: Option<Registration>,
+    recording: Option<Recording>,
     blades: Option<&'a Blades>,
 }
 
@@ -102,6 +109,9 @@ impl Observer for Eyes<'_> {
     fn look(&mut self) {
         let usage = self.sampler.as_mut().and_then(|sampler| sampler.sample(self.tree));
         self.watch.update(self.tree, usage);
+        if let Some(recording) = &mut self.recording {
+            recording.look(self.tree);
+        }
         if let Some(line) = self.registration.as_mut().and_then(|it| it.look(self.tree)) {
             self.say(&line);
         }
@@ -172,6 +182,7 @@ fn check(options: &Run, limits: &Limits) -> Result<Settings, Refusal> {
         faults: tree::Faults::from(options.faults) as u32,
         prefetch: u32::from(options.prefetch == Switch::On),
         compress: u32::from(options.compress == Switch::On),
+        record: u32::from(options.record.is_some()),
         disk_path_len: 0,
         disk_path: [0; PATH_MAX],
         supervisor_pid: std::process::id(),

@@ -56,5 +56,10 @@ pub fn text(directory: &Arc<Directory>, disks: &[Arc<Disk>], facts: Facts) -> St
             errors: its.errors,
         }
     });
-    spillway_metrics::render(&Sample { store, clients: clients.collect(), programs: programs.collect(), disks: disks.collect() })
+    spillway_metrics::render(&Sample {
+        store,
+        clients: clients.collect(),
+        programs: programs.collect(),
+        disks: disks.collect(),
+    })
 }

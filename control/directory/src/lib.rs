@@ -22,7 +22,9 @@ pub use directory::Directory;
 pub use error::Error;
 pub use journal::Journal;
 pub use programs::is_program;
-pub use settings::{BlockSettings, ClientChange, ClientSettings, NAME_BYTES_MAX, Policy, Secret, Users, Who};
+pub use settings::{
+    BlockSettings, ClientChange, ClientSettings, NAME_BYTES_MAX, Policy, Secret, Users, Who,
+};
 pub use spillway_wire::auth::SecretError;
 pub use stream::STREAM_VERSION;
 pub use transfer::Moved;

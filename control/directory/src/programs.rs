@@ -135,12 +135,8 @@ impl Registry {
     /// Takes what the operator says of a program.
     pub(crate) fn change(&mut self, name: &str, change: ClientChange) {
         if !self.terms.iter().any(|terms| terms.record.name == name) {
-            let record = ProgramRecord {
-                name: name.to_owned(),
-                cap_pages: None,
-                floor_pages: 0,
-                weight: 1,
-            };
+            let record =
+                ProgramRecord { name: name.to_owned(), cap_pages: None, floor_pages: 0, weight: 1 };
             self.terms.push(Terms { record, seen: Instant::now() });
         }
         let Some(terms) = self.terms.iter_mut().find(|terms| terms.record.name == name) else {

@@ -85,7 +85,8 @@ mod tests {
             let given = bounded(total, &claims);
             let wanted: u64 = claims.iter().map(|it| it.wanted.max(it.floor)).sum();
             assert_eq!(given.iter().sum::<u64>(), wanted.min(total), "{total} {claims:?}");
-            let kept = claims.iter().zip(&given).all(|(it, &given)| given <= it.wanted.max(it.floor));
+            let kept =
+                claims.iter().zip(&given).all(|(it, &given)| given <= it.wanted.max(it.floor));
             assert!(kept, "{total} {claims:?} {given:?}");
         }
     }

@@ -98,8 +98,14 @@ pub fn decode_report(bytes: &[u8; REPORT_BYTES]) -> ProgramCounters {
 
 /// The bytes of a report.
 pub fn encode_report(counters: &ProgramCounters) -> [u8; REPORT_BYTES] {
-    let ProgramCounters { resident_pages, reserve_pages, faults, first_touches, refaults, pages_out } =
-        *counters;
+    let ProgramCounters {
+        resident_pages,
+        reserve_pages,
+        faults,
+        first_touches,
+        refaults,
+        pages_out,
+    } = *counters;
     let words = [resident_pages, reserve_pages, faults, first_touches, refaults, pages_out];
     let mut bytes = [0; REPORT_BYTES];
     for (place, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {

@@ -7,9 +7,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use spillway_platform::sys::PeerCredentials;
 use spillway_types::{ClientId, Denied, Programs, Registration};
-use spillway_wire::programs::{
-    Answer, Hello, REPORT_BYTES, Reason, VERSION, decode_report,
-};
+use spillway_wire::programs::{Answer, Hello, REPORT_BYTES, Reason, VERSION, decode_report};
 
 /// A supervisor that says nothing for so long after it has connected is sent away.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);

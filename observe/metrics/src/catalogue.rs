@@ -227,9 +227,11 @@ pub(crate) const PROGRAM: [Metric<ClientSample>; 6] = [
         },
     ),
     counter("spillway_program_faults_total", "Faults of any kind.", |p| Some(p.statistics.gets)),
-    counter("spillway_program_first_touches_total", "Faults on a page never touched before.", |p| {
-        Some(p.statistics.puts_stored)
-    }),
+    counter(
+        "spillway_program_first_touches_total",
+        "Faults on a page never touched before.",
+        |p| Some(p.statistics.puts_stored),
+    ),
     counter(
         "spillway_program_refaults_total",
         "Faults on a page that had left for want of local frames.",
