@@ -112,7 +112,7 @@ impl Registration {
         self.hear();
         if Instant::now() >= self.due {
             match &self.socket {
-                None => self.ask(),
+                None => self.ask(tree),
                 Some(_) => self.report(tree),
             }
         }
@@ -141,7 +141,8 @@ impl Registration {
     }
 
     /// Looks for a daemon and says hello.
-    fn ask(&mut self) {
+    fn ask(&mut self, tree: &Tree) {
+        self.hello.budget_pages = tree.budget_pages.load(Relaxed);
         self.due = Instant::now() + RETRY;
         let mut found = Err(Errno::NOENT);
         for path in &self.sockets {

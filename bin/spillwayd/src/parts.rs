@@ -4,7 +4,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use spillway_api::Daemon;
 use spillway_api::types::Dashboard;
@@ -60,6 +60,11 @@ impl Parts {
         let directory = Directory::open(Arc::new(memory.store), memory.journal, clients.policy)?;
         directory.configure(&clients.clients, &clients.blocks, clients.policy)?;
         let directory = Arc::new(directory);
+        let programs = Manager::of_frames(config.memory.policy());
+        // Before the first interval ends, programs may be back that the daemon before has told something.
+        let first_pages = (program_pages > 0).then(|| programs.first_target_pages(program_pages));
+        let interval = Duration::from_millis(config.memory.interval_ms);
+        directory.set_programs_first_target(interval, first_pages);
         let disks = disks::open(&config, &directory)?;
         let memory_locked = hardening::lock_memory(config.process.lock_memory)?;
         let facts = Facts { capacity_bytes, memory_locked, started };
@@ -67,7 +72,7 @@ impl Parts {
         let daemon = Arc::new(Daemon {
             directory: Arc::clone(&directory),
             manager: Arc::new(Mutex::new(Manager::new(config.memory.policy()))),
-            programs: Mutex::new(Manager::of_frames(config.memory.policy())),
+            programs: Mutex::new(programs),
             program_pages: program_pages.into(),
             interval_ms: watch::Sender::new(config.memory.interval_ms),
             history: Mutex::new(History::new(Bounds::default())),

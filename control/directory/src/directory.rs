@@ -59,7 +59,10 @@ pub(crate) struct Attached {
 impl State {
     pub(crate) fn find(&self, name: &str) -> Result<usize, Error> {
         let found = self.clients.iter().position(|entry| entry.name == name);
-        found.ok_or_else(|| Error::NoClient(name.to_owned()))
+        found.ok_or_else(|| match self.programs.has(name) {
+            true => Error::Program(name.to_owned()),
+            false => Error::NoClient(name.to_owned()),
+        })
     }
 
     pub(crate) fn of(&mut self, id: ClientId) -> Option<&mut Entry> {

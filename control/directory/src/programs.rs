@@ -187,11 +187,14 @@ impl Programs for Directory {
             uid: who.uid,
             pid: who.pid,
             local_pages: who.local_pages.max(PROGRAM_PAGES_MIN),
-            target_pages: registry.first_target_pages.unwrap_or(u64::MAX),
+            // One that another daemon told to hold less goes on with that until it is known what there is for it.
+            target_pages: registry
+                .first_target_pages
+                .map_or(u64::MAX, |pages| pages.min(who.budget_pages.max(PROGRAM_PAGES_MIN))),
             counters: ProgramCounters::default(),
         };
         let orders = registry.orders(&program);
-        tracing::info!(program = program.name, uid = who.uid, "a program is counted");
+        tracing::debug!(program = program.name, uid = who.uid, "a program is counted");
         registry.programs.push(program);
         Ok((id, orders))
     }
@@ -212,7 +215,7 @@ impl Programs for Directory {
         let registry = &mut self.lock().programs;
         if let Some(at) = registry.programs.iter().position(|it| it.id == program) {
             let gone = registry.programs.swap_remove(at);
-            tracing::info!(program = gone.name, "a program has ended");
+            tracing::debug!(program = gone.name, "a program has ended");
         }
     }
 }

@@ -27,7 +27,7 @@ fn directory(users: Users) -> Directory {
 }
 
 fn who(uid: u32, pid: i32, program: &str) -> Registration<'_> {
-    Registration { uid, gid: uid, pid, program, local_pages: 5000 }
+    Registration { uid, gid: uid, pid, program, local_pages: 5000, budget_pages: 5000 }
 }
 
 fn cap(pages: u64) -> ClientChange {
@@ -86,6 +86,10 @@ fn targets_and_caps_reach_the_program_with_its_next_report() {
     directory.set_programs_first_target(SECOND, Some(700));
     let (id, orders) = directory.register(who(1, 1, "a")).unwrap();
     assert_eq!((orders.target_pages, orders.interval_ms), (700, 1000));
+    let again = Registration { budget_pages: 300, ..who(1, 2, "told") };
+    let (told, orders) = directory.register(again).unwrap();
+    assert_eq!(orders.target_pages, 300, "what it was told before holds for now");
+    directory.leave(told);
     directory.set_programs_first_target(SECOND * 3600, Some(700));
     let counters = ProgramCounters {
         resident_pages: 650,

@@ -18,6 +18,8 @@ pub struct Registration<'a> {
     pub program: &'a str,
     /// Most local frames that its user gave it, pages.
     pub local_pages: u64,
+    /// What it holds to now, pages: less than that when a daemon before this one has said so.
+    pub budget_pages: u64,
 }
 
 /// What a program did since it began, and what it holds.

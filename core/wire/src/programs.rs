@@ -24,15 +24,17 @@ pub struct Hello {
     pub version: u16,
     /// Most local frames that the program's user gave it, pages.
     pub local_pages: u64,
+    /// What it holds to now, pages.
+    pub budget_pages: u64,
     name: [u8; NAME_BYTES_MAX],
     name_bytes: u8,
 }
 
 impl Hello {
     /// Bytes of it.
-    pub const BYTES: usize = 56;
+    pub const BYTES: usize = 64;
 
-    /// The hello of a program; of its name what fits.
+    /// The hello of a program that holds to what its user gave it; of its name what fits.
     pub fn new(program: &str, local_pages: u64) -> Self {
         let length = (0..=program.len().min(NAME_BYTES_MAX))
             .rev()
@@ -40,7 +42,8 @@ impl Hello {
             .unwrap_or(0);
         let mut name = [0; NAME_BYTES_MAX];
         put(&mut name, 0, &program.as_bytes()[..length]);
-        Self { version: VERSION, local_pages, name, name_bytes: length as u8 }
+        let (version, budget_pages) = (VERSION, local_pages);
+        Self { version, local_pages, budget_pages, name, name_bytes: length as u8 }
     }
 
     /// What the program calls itself.
@@ -66,7 +69,13 @@ impl Hello {
             return Err(Error::Field("program's name"));
         }
         name[usize::from(name_bytes)..].fill(0);
-        Ok(Self { version: u16_at(bytes, 8), local_pages: u64_at(bytes, 16), name, name_bytes })
+        Ok(Self {
+            version: u16_at(bytes, 8),
+            local_pages: u64_at(bytes, 16),
+            budget_pages: u64_at(bytes, 56),
+            name,
+            name_bytes,
+        })
     }
 
     /// Its bytes.
@@ -77,6 +86,7 @@ impl Hello {
         bytes[10] = self.name_bytes;
         put(&mut bytes, 16, &self.local_pages.to_le_bytes());
         put(&mut bytes, 24, &self.name);
+        put(&mut bytes, 56, &self.budget_pages.to_le_bytes());
         bytes
     }
 }

@@ -101,6 +101,7 @@ impl Connection {
             pid,
             program: hello.program(),
             local_pages: hello.local_pages,
+            budget_pages: hello.budget_pages,
         };
         Some(match programs.register(who) {
             Ok((program, orders)) => {
