@@ -55,7 +55,7 @@ impl Pager {
     /// Evicts on the fault path until the budget is kept or nothing more can leave.
     pub(crate) fn make_room(&self) {
         for _ in 0..PATIENCE {
-            let over = self.excess(self.settings.local_pages) > 0;
+            let over = self.excess(self.budget_pages()) > 0;
             if !over || self.is_stuck() || self.store.is_draining() || !self.evict_window(None) {
                 break;
             }
@@ -70,7 +70,7 @@ impl Pager {
     #[cold]
     fn wait_for_drain(&self) {
         let until_ns = crate::link::now_ns() + DRAIN_NS;
-        while self.excess(self.settings.local_pages) > 0
+        while self.excess(self.budget_pages()) > 0
             && self.store.is_draining()
             && crate::link::now_ns() < until_ns
         {
@@ -106,9 +106,9 @@ impl Pager {
             let work = self.rest.work(EVICTOR_PLACE);
             let wanted = self.wanted.swap(0, Ordering::AcqRel) != 0;
             let limit = if self.pre_evicts() && !self.is_crowded() {
-                self.settings.local_pages - self.reserve_pages()
+                self.budget_less_reserve(1)
             } else {
-                self.settings.local_pages
+                self.budget_pages()
             };
             self.deal();
             let mut moved = false;

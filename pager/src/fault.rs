@@ -4,6 +4,7 @@
 //! leaves [`Entry::WAITED`] there and lets the thread sleep until it is woken.
 
 use crate::pager::{Buffers, Pager};
+use crate::record::Asked;
 use crate::table::{Entry, Leaf, State, WINDOW_PAGES, place};
 use crate::tally::Count;
 use crate::tree::Notice;
@@ -133,7 +134,7 @@ impl Pager {
 
     /// A small budget is not spent on pages ahead of need.
     fn most_ahead(&self) -> usize {
-        (self.settings.local_pages as usize / 64).max(1)
+        (self.budget_pages() as usize / 64).max(1)
     }
 
     /// Brings a page in from the store, and those ahead of it when a walk goes on.
@@ -242,10 +243,12 @@ impl Pager {
         self.note_near(seen, buffers.tally);
         if protect && stopped.is_none() {
             self.clean_reads.fetch_add(1, Ordering::Relaxed);
+            self.record(Asked::Get, handle);
             self.settle(leaf, address, Entry::new(State::Resident, handle).with(Entry::CLEAN));
         } else {
+            self.record(Asked::Take, handle);
             self.settle(leaf, address, Entry::new(State::Resident, 0));
-            self.flush_later(handle, buffers.tally);
+            self.drop_later(handle, buffers.tally);
         }
         if stopped.is_some() {
             self.main().wake(address, PAGE_SIZE);
@@ -462,10 +465,7 @@ impl Pager {
         let more = self.credit_pages() - buffers.credit_pages;
         buffers.credit_pages += more;
         let over = self.charge(more);
-        if self.pre_evicts()
-            && !self.is_crowded()
-            && self.excess(self.settings.local_pages - self.reserve_pages() / 2) > 0
-        {
+        if self.pre_evicts() && !self.is_crowded() && self.excess(self.budget_less_reserve(2)) > 0 {
             self.want_eviction();
         }
         if over {
@@ -475,6 +475,6 @@ impl Pager {
 
     /// Pages that a task counts in ahead of need.
     fn credit_pages(&self) -> i64 {
-        (self.settings.local_pages / 512).min(16) as i64
+        (self.budget_pages() / 512).min(16) as i64
     }
 }

@@ -18,6 +18,7 @@ mod in_thread;
 pub mod link;
 mod pager;
 mod program;
+pub mod record;
 pub mod regions;
 mod registrar;
 mod rest;

@@ -2,6 +2,7 @@
 
 use crate::far::Ways;
 use crate::link::Link;
+use crate::record::{Asked, Record};
 use crate::regions::Regions;
 use crate::rest::Rest;
 use crate::staging::{Staging, WINDOWS};
@@ -247,17 +248,38 @@ impl Pager {
         self.next_handle.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Notes what is asked of the store, when that is recorded.
+    pub(crate) fn record(&self, asked: Asked, handle: u64) {
+        if self.settings.record != 0 {
+            self.note_record(asked, handle);
+        }
+    }
+
+    #[cold]
+    fn note_record(&self, asked: Asked, handle: u64) {
+        let start = self.tree.slots.as_ptr() as usize;
+        let slot = (std::ptr::from_ref(self.slot) as usize - start) / size_of::<Slot>();
+        let page = crate::record::page(slot, handle);
+        self.tree.records.note(Record { at_ns: crate::link::now_ns(), asked, page });
+    }
+
     /// Frees the store's copy of a page, later: nobody waits for it.
     pub(crate) fn flush_later(&self, handle: u64, tally: &Tally) {
+        self.record(Asked::Free, handle);
+        self.drop_later(handle, tally);
+    }
+
+    /// As [`Self::flush_later`], of a copy that was taken.
+    pub(crate) fn drop_later(&self, handle: u64, tally: &Tally) {
         if !tally.leave_stale(handle) {
-            self.flush(handle);
+            self.drop_copy(handle);
         }
     }
 
     /// Deals with what the tasks that answer faults noted down.
     pub(crate) fn deal(&self) {
         let near: u64 =
-            self.tallies.iter().map(|t| t.deal(self.tree, |handle| self.flush(handle))).sum();
+            self.tallies.iter().map(|t| t.deal(self.tree, |handle| self.drop_copy(handle))).sum();
         if near > 0 {
             self.count_far(-(near as i64));
         }
@@ -272,6 +294,11 @@ impl Pager {
 
     /// Frees the store's copy of a page.
     pub(crate) fn flush(&self, handle: u64) {
+        self.record(Asked::Free, handle);
+        self.drop_copy(handle);
+    }
+
+    fn drop_copy(&self, handle: u64) {
         self.store.flush(self.pool, Self::key(handle));
     }
 
@@ -283,7 +310,7 @@ impl Pager {
         if now > counters.resident_peak_pages.load(Ordering::Relaxed) {
             counters.resident_peak_pages.fetch_max(now, Ordering::Relaxed);
         }
-        now > self.settings.local_pages as i64
+        now > self.budget_pages() as i64
     }
 
     /// Counts pages out.
@@ -303,9 +330,15 @@ impl Pager {
         self.counters().resident_pages.load(Ordering::Relaxed) - limit_pages as i64
     }
 
-    /// Pages that the evictor keeps free ahead of need.
-    pub(crate) fn reserve_pages(&self) -> u64 {
-        (self.settings.local_pages / 32).clamp(16, 2048)
+    /// Managed pages that may be resident in the whole tree now. It may change from one look to the next.
+    pub(crate) fn budget_pages(&self) -> u64 {
+        self.tree.budget_pages.load(Ordering::Relaxed)
+    }
+
+    /// The budget less the evictor's reserve, or its half, third and so on.
+    pub(crate) fn budget_less_reserve(&self, divisor: u64) -> u64 {
+        let budget_pages = self.budget_pages();
+        budget_pages.saturating_sub(crate::tree::reserve_pages(budget_pages) / divisor)
     }
 
     /// Whether pages leave ahead of need.
@@ -320,7 +353,7 @@ impl Pager {
             r if r == Replacement::RoundRobin as u32 => false,
             _ => self.fetch_ns.load(Ordering::Relaxed) > POOL_PAYS_NS,
         };
-        if clock { self.settings.local_pages as i64 / POOL_SHARE } else { 0 }
+        if clock { self.budget_pages() as i64 / POOL_SHARE } else { 0 }
     }
 
     /// Takes the time of a fetch into the running mean. One that took much longer was interrupted,

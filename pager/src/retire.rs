@@ -5,6 +5,7 @@
 
 use crate::evict::{AGAIN_MAX, WINDOW_BYTES};
 use crate::pager::Pager;
+use crate::record::Asked;
 use crate::table::{Entry, Leaf, State, WINDOW_PAGES, place};
 use crate::tree::Notice;
 use rustix::io::Errno;
@@ -131,6 +132,7 @@ impl Pager {
         };
         if stored {
             counters.evictions.fetch_add(1, Ordering::Relaxed);
+            self.record(Asked::Out, handle);
             Entry::new(State::Far, handle)
         } else {
             self.keep(slot, address)

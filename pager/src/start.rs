@@ -184,7 +184,7 @@ impl Pager {
         }
         drop(work);
         self.inherited.store(left, Ordering::Relaxed);
-        if self.excess(self.settings.local_pages) > 0 {
+        if self.excess(self.budget_pages()) > 0 {
             self.want_eviction();
         }
     }

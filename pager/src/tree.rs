@@ -5,7 +5,9 @@
 //! Settings are written once, before the program starts; everything else is an atomic that any
 //! process adds to and the supervisor reads.
 
+use crate::record::Records;
 use spillway_tiers::blade::{HOLDERS_MAX, Ledger};
+use spillway_types::PROGRAM_PAGES_MIN;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// Environment variable that holds the path of the shared page.
@@ -13,7 +15,7 @@ pub const ENV: &str = "SPILLWAY_TREE";
 /// First eight bytes of a shared page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"spillway");
 /// Layout version; supervisor and preload library must agree.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// How many processes of a tree have a slot of their own at the same time.
 pub const SLOTS: usize = HOLDERS_MAX;
 /// A slot that a fork has set aside for its child has this bit and a number of the fork in place of a
@@ -149,7 +151,7 @@ impl std::fmt::Debug for BladeSettings {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Settings {
-    /// Most managed pages that may be resident in the whole tree.
+    /// Most managed pages that may be resident in the whole tree at the start; see [`Tree::budget_pages`].
     pub local_pages: u64,
     /// Most bytes that the store's memory may take in the whole tree.
     pub store_bytes: u64,
@@ -167,6 +169,8 @@ pub struct Settings {
     pub prefetch: u32,
     /// 1 when the store compresses.
     pub compress: u32,
+    /// 1 when what is asked of the store is noted in [`Tree::records`].
+    pub record: u32,
     /// Length of `disk_path`; 0 is no disk tier.
     pub disk_path_len: u32,
     /// Directory of the disk tier, bytes as the kernel takes them.
@@ -325,6 +329,9 @@ pub struct Tree {
     pub message_next: AtomicU32,
     /// Forks that set a slot aside.
     pub forks: AtomicU32,
+    /// Most managed pages that may be resident in the whole tree. The supervisor moves it while the program runs, by
+    /// [`next_budget_pages`]; never below [`PROGRAM_PAGES_MIN`].
+    pub budget_pages: AtomicU64,
     /// Settings; constant while the program runs.
     pub settings: Settings,
     /// Sums over all processes.
@@ -337,10 +344,35 @@ pub struct Tree {
     pub slots: [Slot; SLOTS],
     /// Who holds what on the blade; holders are numbered as `slots` are.
     pub ledger: Ledger,
+    /// What is asked of the stores, when that is recorded. Last, for its memory is not touched otherwise.
+    pub records: Records,
 }
 
 /// Size of the memfd, bytes: a whole number of pages.
 pub const TREE_BYTES: usize = size_of::<Tree>().next_multiple_of(4096);
+
+/// Pages that the evictor keeps free ahead of need within a budget.
+#[must_use]
+pub fn reserve_pages(budget_pages: u64) -> u64 {
+    (budget_pages / 32).clamp(16, 2048)
+}
+
+/// The next step of a budget on its way to `target_pages`, while `resident_pages` are resident. It grows at once. It
+/// shrinks by a reserve at a time, and not while more is resident than it allows: so it is the evictor that takes the
+/// pages out, from the reserve that it has freed already, and no fault finds more than a reserve above the budget.
+#[must_use]
+pub fn next_budget_pages(budget_pages: u64, target_pages: u64, resident_pages: u64) -> u64 {
+    let target_pages = target_pages.max(PROGRAM_PAGES_MIN);
+    if target_pages >= budget_pages {
+        return target_pages;
+    }
+    if resident_pages > budget_pages {
+        return budget_pages;
+    }
+    let step_pages = budget_pages.saturating_sub(reserve_pages(budget_pages));
+    // What nobody uses goes at once.
+    step_pages.min(resident_pages).max(target_pages)
+}
 
 /// Histogram bucket of a duration: eight linear steps in each power of two, so within 12.5 %.
 #[must_use]
@@ -382,6 +414,24 @@ impl Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_budget_grows_at_once_and_shrinks_behind_the_evictor() {
+        assert_eq!(next_budget_pages(1000, 5000, 1000), 5000);
+        assert_eq!(next_budget_pages(6400, 0, 6200), 6200);
+        assert_eq!(next_budget_pages(6400, 0, 6400), 6400 - 200);
+        assert_eq!(next_budget_pages(6400, 6300, 6400), 6300);
+        assert_eq!(next_budget_pages(6400, 0, 6401), 6400, "the evictor is not there yet");
+        assert_eq!(next_budget_pages(6400, 0, 10), PROGRAM_PAGES_MIN);
+        // An evictor that keeps its reserve free is never above the next budget.
+        let mut budget_pages = 100_000;
+        for _ in 0..1000 {
+            let resident_pages = budget_pages - reserve_pages(budget_pages);
+            budget_pages = next_budget_pages(budget_pages, 300, resident_pages);
+            assert!(resident_pages <= budget_pages || budget_pages == 300);
+        }
+        assert_eq!(budget_pages, 300);
+    }
 
     #[test]
     fn buckets_grow_and_hold_their_floor() {

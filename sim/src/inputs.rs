@@ -14,13 +14,14 @@ mod virtqueue;
 pub type Reader = fn(&[u8]);
 
 /// The readers, by the name of their fuzz target and of their folder of the corpus.
-pub const READERS: [(&str, Reader); 11] = [
+pub const READERS: [(&str, Reader); 12] = [
     ("pdus", decoders::pdus),
     ("structures", decoders::structures),
     ("authentication", decoders::authentication),
     ("urls", decoders::urls),
     ("faults", decoders::faults),
     ("ring", decoders::ring),
+    ("programs", decoders::programs),
     ("nbd", decoders::nbd),
     ("target", target::read),
     ("client", client::read),

@@ -11,6 +11,7 @@ use spillway_pager::tree;
 
 use crate::daemon::{self, Client, Dashboard, Policy, Pool, Serve, Stat, Target, Top};
 use crate::refusal::Refusal;
+use crate::register::{Register, parse_register};
 use crate::sim::{self, Sim};
 use crate::units::{parse_delay, parse_size, parse_timeout};
 use crate::{doctor, manual, run};
@@ -95,6 +96,12 @@ pub struct Run {
     #[arg(long, requires = "blade")]
     pub no_encrypt: bool,
 
+    /// Registers with a daemon of this host, which shows the run and may tell it to hold less than --local while
+    /// others need memory (memory.programs in its configuration): auto, the user's own, else the host's, when one
+    /// runs; off; or its programs.sock. See docs/policies.md.
+    #[arg(long, value_name = "auto|off|PATH", default_value = "auto", value_parser = parse_register)]
+    pub register: Register,
+
     /// Which page leaves when memory is needed.
     #[arg(long, value_enum, default_value_t)]
     pub replacement: Replacement,
@@ -124,6 +131,10 @@ pub struct Run {
     /// Writes statistics as JSON when the program has ended; - is standard output.
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
+
+    /// Writes down each page that leaves, comes back or is freed, for `spillway sim --trace`. See docs/policies.md.
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
 
     /// Shows one live line on standard error, and a summary at the end.
     #[arg(long)]

@@ -18,7 +18,9 @@ use crate::cli::{Faults, Run, Switch};
 use crate::doctor::userfaultfd;
 use crate::program::{self, plain};
 use crate::progress::Progress;
+use crate::record::Recording;
 use crate::refusal::Refusal;
+use crate::register::Registration;
 use crate::sample::Sampler;
 use crate::shared_tree::SharedTree;
 use crate::stats::{Report, Watch};
@@ -41,11 +43,13 @@ const PRELOAD: &str = "LD_PRELOAD";
 /// # Errors
 /// A [`Refusal`], with nothing started; or the statistics could not be written.
 pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
-    let mut settings = check(options, &Limits::read())?;
+    let limits = Limits::read();
+    let mut settings = check(options, &limits)?;
     let path = program::find(&options.program[0])?;
     let library = library()?;
     userfaultfd::check(options.faults == Faults::Signal)?;
     let sink = options.stats.as_deref().map(Sink::open).transpose()?;
+    let recording = options.record.as_deref().map(Recording::open).transpose()?;
     let blades = Blades::claim(options, &mut settings.blade)?;
 
     let tree = SharedTree::new(&settings).context("can't make the shared page of the run")?;
@@ -64,10 +68,20 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
         watch: Watch::default(),
         sampler: sink.is_some().then(Sampler::new),
         progress: options.progress.then(|| Progress::new(&tree)),
+        registration: Registration::new(
+            &options.register,
+            &options.program[0],
+            settings.local_pages,
+            limits.most_local() / PAGE_BYTES,
+        ),
+        recording,
         blades: blades.as_ref(),
     };
     let ending = supervisor.run(&tree, &mut eyes)?;
     let took = start.elapsed();
+    if let Some(line) = eyes.recording.take().and_then(|it| it.finish(&tree)) {
+        eyes.say(&line);
+    }
     if let Some(progress) = &eyes.progress {
         progress.finish(&tree, eyes.watch.fullest());
     }
@@ -86,6 +100,8 @@ struct Eyes<'a> {
     watch: Watch,
     sampler: Option<Sampler>,
     progress: Option<Progress>,
+    registration: Option<Registration>,
+    recording: Option<Recording>,
     blades: Option<&'a Blades>,
 }
 
@@ -93,6 +109,12 @@ impl Observer for Eyes<'_> {
     fn look(&mut self) {
         let usage = self.sampler.as_mut().and_then(|sampler| sampler.sample(self.tree));
         self.watch.update(self.tree, usage);
+        if let Some(recording) = &mut self.recording {
+            recording.look(self.tree);
+        }
+        if let Some(line) = self.registration.as_mut().and_then(|it| it.look(self.tree)) {
+            self.say(&line);
+        }
         if let Some(progress) = &mut self.progress {
             progress.update(self.tree);
         }
@@ -160,6 +182,7 @@ fn check(options: &Run, limits: &Limits) -> Result<Settings, Refusal> {
         faults: tree::Faults::from(options.faults) as u32,
         prefetch: u32::from(options.prefetch == Switch::On),
         compress: u32::from(options.compress == Switch::On),
+        record: u32::from(options.record.is_some()),
         disk_path_len: 0,
         disk_path: [0; PATH_MAX],
         supervisor_pid: std::process::id(),

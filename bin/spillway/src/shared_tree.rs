@@ -44,6 +44,7 @@ impl SharedTree {
         unsafe {
             let tree = map.as_ptr();
             (&raw mut (*tree).settings).write(*settings);
+            (&raw mut (*tree).budget_pages).write(settings.local_pages.into());
             (&raw mut (*tree).version).write(VERSION);
             (&raw mut (*tree).magic).write(MAGIC);
         }

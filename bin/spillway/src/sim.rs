@@ -37,7 +37,8 @@ pub struct Sim {
     #[arg(long, value_name = "NAME")]
     scenario: Vec<String>,
 
-    /// A block trace, one for each client: CloudPhysics as CSV, or MSR Cambridge.
+    /// A trace, one for each client: what spillway run --record wrote, or a block trace, CloudPhysics as CSV or MSR
+    /// Cambridge.
     #[arg(long, value_name = "FILE", conflicts_with = "scenario", requires = "memory")]
     trace: Vec<PathBuf>,
 
@@ -45,7 +46,7 @@ pub struct Sim {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<u64>,
 
-    /// Each client's own memory, for traces.
+    /// Each client's own memory, for block traces.
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
     local: u64,
 

@@ -8,7 +8,7 @@ use spillway_pager::tree::{BUCKETS, Tree, bucket_floor_ns};
 
 use crate::cli::{Run, Switch, name_of};
 use crate::sample::Usage;
-use crate::units::pages_to_bytes;
+use crate::units::{PAGE_BYTES, pages_to_bytes};
 
 /// What the managed memory of the tree takes at one moment, beside what it would take without.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -64,10 +64,20 @@ pub struct Peaks {
     processes: u64,
 }
 
+/// What the run might hold locally, which a daemon that it is registered with moves.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Budget {
+    least_bytes: u64,
+    most_bytes: u64,
+    end_bytes: u64,
+}
+
 /// Follows a run's memory while it goes.
 #[derive(Debug, Default)]
 pub struct Watch {
     peaks: Peaks,
+    /// Least and most budget, pages.
+    budgets: Option<(u64, u64)>,
     fullest: Memory,
 }
 
@@ -78,6 +88,9 @@ impl Watch {
         if now.all_local_bytes > self.fullest.all_local_bytes {
             self.fullest = now;
         }
+        let budget_pages = tree.budget_pages.load(Relaxed);
+        let (least, most) = self.budgets.unwrap_or((budget_pages, budget_pages));
+        self.budgets = Some((least.min(budget_pages), most.max(budget_pages)));
         let raise = |peak: &mut u64, value: u64| *peak = (*peak).max(value);
         let peaks = &mut self.peaks;
         raise(&mut peaks.local_bytes, now.local_bytes);
@@ -98,6 +111,14 @@ impl Watch {
             pages_to_bytes(tree.counters.resident_peak_pages.load(Relaxed)),
         );
         raise(&mut peaks.store_bytes, gauge(&tree.counters.store_peak_bytes));
+    }
+
+    fn budget(&self, tree: &Tree) -> Budget {
+        let end_pages = tree.budget_pages.load(Relaxed);
+        let (least, most) = self.budgets.unwrap_or((end_pages, end_pages));
+        let bytes = |pages: u64| pages.saturating_mul(PAGE_BYTES);
+        let [least_bytes, most_bytes, end_bytes] = [least, most, end_pages].map(bytes);
+        Budget { least_bytes, most_bytes, end_bytes }
     }
 
     /// The moment at which the program held most.
@@ -175,6 +196,7 @@ pub struct Report {
     counters: Counters,
     fault_times: FaultTimes,
     faults_per_second: f64,
+    budget: Budget,
     /// At the moment when the program held most.
     fullest: Memory,
     peaks: Peaks,
@@ -243,6 +265,7 @@ impl Report {
             },
             fault_times: fault_times(&histogram(tree)),
             faults_per_second: count(&sums.faults) as f64 / seconds.max(1e-9),
+            budget: watch.budget(tree),
             fullest: watch.fullest,
             peaks: watch.peaks,
             end: Memory::now(tree),

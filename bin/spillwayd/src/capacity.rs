@@ -1,6 +1,7 @@
 //! How much memory the store may take.
 
 use spillway_host::Limits;
+use spillway_types::{PAGE_BYTES, PROGRAM_PAGES_MIN};
 
 use crate::config::{Capacity, Error};
 
@@ -9,16 +10,40 @@ const LEAST_BYTES: u64 = 16 << 20;
 /// Capacity is a whole number of these.
 const STEP_BYTES: u64 = 1 << 20;
 
+/// Turns the setting of programs' local frames into pages; 0 for none.
+///
+/// # Errors
+/// It is too little for one program, or more than there is.
+pub fn program_pages(programs: Option<Capacity>, limits: &Limits) -> Result<u64, Error> {
+    let Some(capacity) = programs else { return Ok(0) };
+    let pages = wanted(capacity, limits) / PAGE_BYTES as u64;
+    let (least, most) = (PROGRAM_PAGES_MIN, limits.most_local() / PAGE_BYTES as u64);
+    if !(least..=most).contains(&pages) {
+        let shown = |pages| spillway_types::Size(pages * PAGE_BYTES as u64);
+        return Err(Error::new(format!(
+            "memory.programs {} is not from {} to {}, what this machine or cgroup has; or give \"none\"",
+            shown(pages),
+            shown(least),
+            shown(most)
+        )));
+    }
+    Ok(pages)
+}
+
+fn wanted(capacity: Capacity, limits: &Limits) -> u64 {
+    match capacity {
+        Capacity::Bytes(bytes) => bytes,
+        Capacity::Percent(share) => limits.most_local() / 100 * u64::from(share),
+    }
+}
+
 /// Turns the setting into bytes.
 ///
 /// # Errors
 /// It is too little, or more than there is.
 pub fn bytes(capacity: Capacity, limits: &Limits) -> Result<u64, Error> {
     let all = limits.most_local();
-    let bytes = match capacity {
-        Capacity::Bytes(bytes) => bytes,
-        Capacity::Percent(share) => all / 100 * u64::from(share),
-    };
+    let bytes = wanted(capacity, limits);
     let shown = |bytes| spillway_types::Size(bytes);
     if bytes < LEAST_BYTES {
         return Err(Error::new(format!(
@@ -48,6 +73,11 @@ mod tests {
         assert_eq!(bytes(Capacity::Bytes(64 << 20), &limits).unwrap(), 64 << 20);
         for bad in [Capacity::Bytes(1 << 20), Capacity::Bytes(500 << 20), Capacity::Percent(1)] {
             assert!(bytes(bad, &limits).is_err(), "{bad:?}");
+        }
+        assert_eq!(program_pages(None, &limits).unwrap(), 0);
+        assert_eq!(program_pages(Some(Capacity::Percent(50)), &limits).unwrap(), 200 << 8);
+        for bad in [Capacity::Bytes(0), Capacity::Bytes(1 << 19), Capacity::Bytes(500 << 20)] {
+            assert!(program_pages(Some(bad), &limits).is_err(), "{bad:?}");
         }
     }
 }

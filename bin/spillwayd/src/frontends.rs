@@ -18,6 +18,7 @@ use crate::listeners::Listeners;
 #[derive(Debug, Default)]
 pub struct Frontends {
     ring: Option<spillway_ring::Server>,
+    programs: Option<spillway_programs::Server>,
     nbd: Vec<spillway_nbd::Server>,
     nvme: Vec<spillway_nvme_tcp::Server>,
     disks: Vec<spillway_vhost_user_blk::Server>,
@@ -99,6 +100,11 @@ impl Frontends {
             let config = spillway_ring::Config::default();
             let server = spillway_ring::Server::start(listener, store, access.clone(), config);
             frontends.ring = Some(server.context("can't serve the ring")?);
+        }
+        if let Some(listener) = listeners.programs.take() {
+            let config = spillway_programs::Config::default();
+            let server = spillway_programs::Server::start(listener, directory.clone(), config);
+            frontends.programs = Some(server.context("can't serve programs")?);
         }
         let local = listeners.nbd.take().map(|it| (Listener::Unix(it), Default::default()));
         let tcp =

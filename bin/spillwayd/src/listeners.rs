@@ -24,6 +24,7 @@ const OWNER_AND_GROUP: u32 = 0o660;
 #[derive(Debug, Default)]
 pub struct Listeners {
     pub ring: Option<OwnedFd>,
+    pub programs: Option<OwnedFd>,
     pub nbd: Option<UnixListener>,
     pub nbd_tcp: Option<TcpListener>,
     pub nvme_tcp: Option<TcpListener>,
@@ -48,6 +49,7 @@ impl Listeners {
             path.map(|path| bound.unix(&mut handed, &path, kind, mode)).transpose()
         };
         let ring = unix(&listen.ring, SocketType::SEQPACKET, EVERYONE)?;
+        let programs = unix(&listen.programs, SocketType::SEQPACKET, EVERYONE)?;
         let nbd = unix(&listen.nbd, SocketType::STREAM, EVERYONE)?.map(UnixListener::from);
         let api = unix(&listen.api, SocketType::STREAM, OWNER)?.map(UnixListener::from);
         let mut on_tcp = |at: Option<SocketAddr>| at.map(|at| tcp(&mut handed, at)).transpose();
@@ -68,7 +70,7 @@ impl Listeners {
                 handed.0.len()
             );
         }
-        Ok(Self { ring, nbd, nbd_tcp, nvme_tcp, nvme_tls, api, api_tcp, disks, bound })
+        Ok(Self { ring, programs, nbd, nbd_tcp, nvme_tcp, nvme_tls, api, api_tcp, disks, bound })
     }
 }
 

@@ -36,6 +36,11 @@ pub fn text(directory: &Arc<Directory>, disks: &[Arc<Disk>], facts: Facts) -> St
         statistics: client.statistics,
         connections: client.connections,
     });
+    let programs = directory.programs().into_iter().map(|program| ClientSample {
+        name: program.name,
+        statistics: program.statistics,
+        connections: program.connections,
+    });
     let disks = disks.iter().map(|disk| {
         let its = disk.statistics();
         DiskSample {
@@ -51,5 +56,10 @@ pub fn text(directory: &Arc<Directory>, disks: &[Arc<Disk>], facts: Facts) -> St
             errors: its.errors,
         }
     });
-    spillway_metrics::render(&Sample { store, clients: clients.collect(), disks: disks.collect() })
+    spillway_metrics::render(&Sample {
+        store,
+        clients: clients.collect(),
+        programs: programs.collect(),
+        disks: disks.collect(),
+    })
 }

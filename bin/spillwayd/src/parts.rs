@@ -4,7 +4,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use spillway_api::Daemon;
 use spillway_api::types::Dashboard;
@@ -29,6 +29,8 @@ const TOKEN_BYTES_MIN: usize = 16;
 /// All that runs.
 pub struct Parts {
     pub config: Config,
+    /// What the machine had at the start: its files are out of reach later.
+    pub limits: Limits,
     pub directory: Arc<Directory>,
     pub listeners: Listeners,
     pub daemon: Arc<Daemon>,
@@ -49,13 +51,20 @@ impl Parts {
         let clients = Clients::new(&config)?;
         let token = config.listen.api_token_file.as_deref().map(read_token).transpose()?;
         let secrets = Secrets::read(&config.listen)?;
-        let capacity_bytes = capacity::bytes(config.store.capacity, &Limits::read())?;
+        let limits = Limits::read();
+        let capacity_bytes = capacity::bytes(config.store.capacity, &limits)?;
+        let program_pages = capacity::program_pages(config.memory.programs, &limits)?;
         let listeners = Listeners::bind(&config, inherited.sockets)?;
         let memory = Memory::take_up(&config.store, capacity_bytes, inherited.kept)?;
         let capacity_bytes = memory.journal.capacity_bytes();
         let directory = Directory::open(Arc::new(memory.store), memory.journal, clients.policy)?;
         directory.configure(&clients.clients, &clients.blocks, clients.policy)?;
         let directory = Arc::new(directory);
+        let programs = Manager::of_frames(config.memory.policy());
+        // Before the first interval ends, programs may be back that the daemon before has told something.
+        let first_pages = (program_pages > 0).then(|| programs.first_target_pages(program_pages));
+        let interval = Duration::from_millis(config.memory.interval_ms);
+        directory.set_programs_first_target(interval, first_pages);
         let disks = disks::open(&config, &directory)?;
         let memory_locked = hardening::lock_memory(config.process.lock_memory)?;
         let facts = Facts { capacity_bytes, memory_locked, started };
@@ -63,6 +72,8 @@ impl Parts {
         let daemon = Arc::new(Daemon {
             directory: Arc::clone(&directory),
             manager: Arc::new(Mutex::new(Manager::new(config.memory.policy()))),
+            programs: Mutex::new(programs),
+            program_pages: program_pages.into(),
             interval_ms: watch::Sender::new(config.memory.interval_ms),
             history: Mutex::new(History::new(Bounds::default())),
             capacity_bytes,
@@ -77,7 +88,7 @@ impl Parts {
                 spillway_metrics::CONTENT_TYPE,
             ),
         });
-        Ok(Self { config, directory, listeners, daemon, secrets, disks, token })
+        Ok(Self { config, limits, directory, listeners, daemon, secrets, disks, token })
     }
 }
 

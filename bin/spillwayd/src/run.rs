@@ -1,6 +1,6 @@
 //! Runs the parts until a signal ends them.
 
-use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -15,7 +15,7 @@ use crate::frontends::Frontends;
 use crate::manager;
 use crate::parts::Parts;
 use crate::reclaim::Reclaim;
-use crate::{disks, sandbox, targets};
+use crate::{capacity, disks, sandbox, targets};
 
 /// How often what is due is looked for.
 const TICK: Duration = Duration::from_secs(1);
@@ -145,7 +145,9 @@ fn reload_config(parts: &mut Parts, arguments: &Arguments) {
     manager::reloading();
     let applied = arguments.read().map_err(anyhow::Error::from).and_then(|config| {
         let clients = Clients::new(&config)?;
+        let program_pages = capacity::program_pages(config.memory.programs, &parts.limits)?;
         parts.directory.configure(&clients.clients, &clients.blocks, clients.policy)?;
+        parts.daemon.program_pages.store(program_pages, Ordering::Relaxed);
         Ok(config)
     });
     match applied {
@@ -153,12 +155,10 @@ fn reload_config(parts: &mut Parts, arguments: &Arguments) {
             for name in needs_restart(&parts.config, &config) {
                 tracing::warn!("{name} has changed, which needs a restart");
             }
-            let manager = &parts.daemon.manager;
             let was = parts.config.memory.policy();
             // A policy or an interval that was set by hand meanwhile stays, unless the file's has changed.
             if config.memory.policy() != was {
-                let policy = config.memory.policy();
-                manager.lock().unwrap_or_else(PoisonError::into_inner).set_policy(policy);
+                parts.daemon.set_policy(config.memory.policy());
             }
             if config.memory.interval_ms != parts.config.memory.interval_ms {
                 parts.daemon.interval_ms.send_replace(config.memory.interval_ms);

@@ -108,7 +108,8 @@ fn read_again(config: &Config, file: Option<&Path>) -> Vec<PathBuf> {
 
 /// Directories in which the daemon makes or removes files.
 fn changed(config: &Config) -> Vec<PathBuf> {
-    let sockets = [&config.listen.ring, &config.listen.nbd, &config.listen.api];
+    let listen = &config.listen;
+    let sockets = [&listen.ring, &listen.programs, &listen.nbd, &listen.api];
     let sockets = sockets.into_iter().flatten().map(|path| config.listen.path(path));
     let sockets = sockets.filter_map(|path| path.parent().map(Path::to_owned));
     let disks = config.disks.iter().map(|disk| disk.socket(&config.listen));

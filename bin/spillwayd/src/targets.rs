@@ -15,7 +15,7 @@ use spillway_types::Statistics;
 /// A client can't be sampled.
 pub fn interval(daemon: &Daemon, interval: Duration) -> Result<(), Error> {
     let directory = &daemon.directory;
-    let views = directory.clients()?;
+    let mut views = directory.clients()?;
     // One that is being imported has what it needs until that is done.
     let managed = views.iter().filter(|view| !view.importing);
     let mut clients: Vec<_> = managed.map(client).collect();
@@ -32,12 +32,42 @@ pub fn interval(daemon: &Daemon, interval: Duration) -> Result<(), Error> {
     let changes = manager.interval(total_pages, &clients);
     directory.set_first_target(manager.first_target_pages(total_pages));
     drop(manager);
+    views.extend(programs(daemon, interval));
     record(daemon, &views, total_pages);
     for Change { id, target_pages } in changes {
         // A client that has gone since it was sampled needs none.
         let _ = directory.store().set_target(id, target_pages);
     }
     Ok(())
+}
+
+/// Ends the interval for paged programs, which are counted in any case; what they were.
+fn programs(daemon: &Daemon, interval: Duration) -> Vec<ClientView> {
+    let directory = &daemon.directory;
+    let views = directory.programs();
+    let Some(total_pages) = daemon.program_pages() else {
+        directory.set_programs_first_target(interval, None);
+        return views;
+    };
+    let programs: Vec<_> = views.iter().map(program).collect();
+    let mut manager = daemon.programs.lock().unwrap_or_else(PoisonError::into_inner);
+    manager.set_interval_us(interval.as_micros() as u64);
+    let changes = manager.interval(total_pages, &programs);
+    directory.set_programs_first_target(interval, Some(manager.first_target_pages(total_pages)));
+    drop(manager);
+    for Change { id, target_pages } in changes {
+        directory.set_program_target(id, target_pages);
+    }
+    views
+}
+
+/// A program as the manager wants it: what its evictor keeps free of its budget it holds, too.
+fn program(view: &ClientView) -> Client {
+    let mut client = client(view);
+    let statistics = &mut client.statistics;
+    let held_pages = statistics.used_pages.saturating_add(view.reserve_pages);
+    statistics.used_pages = held_pages.min(statistics.target_pages).max(statistics.used_pages);
+    client
 }
 
 /// Keeps what was sampled.

@@ -4,18 +4,24 @@ use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use spillway_directory::{ClientSettings, ClientView, Origin, Secret, Who};
+use spillway_directory::{ClientChange, ClientSettings, ClientView, Origin, Secret, Who};
 use spillway_types::Limits;
 
 use crate::problem::Error;
 use crate::service::{Shared, aside};
 use crate::store::{parse_uuid, show_uuid};
-use crate::types::{Client, ClientTarget, Identity, NewClient, Problem, Statistics, Target};
+use crate::types::{self, Client, ClientTarget, Identity, NewClient, Problem, Statistics, Target};
 
-/// All clients, by name.
+/// What a client's waiting may count beside that of others.
+pub const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=1000;
+/// Most pages that a client may be left at any time: 1 PiB.
+pub const FLOOR_PAGES_MAX: u64 = (1 << 50) / spillway_types::PAGE_BYTES as u64;
+
+/// All clients, by name; then all paged programs.
 #[utoipa::path(get, path = "/v1/clients", tag = "clients", responses((status = 200, body = [Client])))]
 pub(crate) async fn list(State(daemon): Shared) -> Result<Json<Vec<Client>>, Error> {
-    Ok(Json(daemon.directory.clients()?.into_iter().map(Client::from).collect()))
+    let clients = daemon.directory.clients()?.into_iter().chain(daemon.directory.programs());
+    Ok(Json(clients.map(Client::from).collect()))
 }
 
 /// Adds a client. It stays until it is removed, or the daemon ends by itself.
@@ -99,7 +105,40 @@ pub(crate) async fn set_target(
     target: Result<Json<Target>, JsonRejection>,
 ) -> Result<Json<ClientTarget>, Error> {
     let Json(target) = target?;
-    daemon.directory.set_cap(&name, target.target_pages.unwrap_or(u64::MAX))?;
+    let cap_pages = Some(target.target_pages.unwrap_or(u64::MAX));
+    daemon.directory.change_client(&name, ClientChange { cap_pages, ..ClientChange::default() })?;
+    Ok(Json(daemon.directory.client(&name)?.into()))
+}
+
+/// Changes what the operator wants of a client or program: cap, floor, weight. It holds from the next interval on, and
+/// over a restart of a daemon whose store is kept; a change of the configuration file is taken over it.
+#[utoipa::path(
+    patch,
+    path = "/v1/clients/{name}",
+    tag = "clients",
+    params(("name" = String, Path)),
+    request_body = types::ClientChange,
+    responses((status = 200, body = Client), (status = "4XX", body = Problem))
+)]
+pub(crate) async fn change(
+    State(daemon): Shared,
+    Path(name): Path<String>,
+    change: Result<Json<types::ClientChange>, JsonRejection>,
+) -> Result<Json<Client>, Error> {
+    let Json(change) = change?;
+    if let Some(weight) = change.weight.filter(|weight| !WEIGHTS.contains(weight)) {
+        let (least, most) = (WEIGHTS.start(), WEIGHTS.end());
+        return Err(Error::Input(format!("weight is {least} to {most}, not {weight}")));
+    }
+    if let Some(pages) = change.floor_pages.filter(|&pages| pages > FLOOR_PAGES_MAX) {
+        return Err(Error::Input(format!("floor_pages is at most {FLOOR_PAGES_MAX}, not {pages}")));
+    }
+    let change = ClientChange {
+        cap_pages: change.cap_pages.map(|pages| pages.unwrap_or(u64::MAX)),
+        floor_pages: change.floor_pages,
+        weight: change.weight,
+    };
+    daemon.directory.change_client(&name, change)?;
     Ok(Json(daemon.directory.client(&name)?.into()))
 }
 
@@ -136,6 +175,9 @@ fn settings(client: NewClient, usual: Limits) -> Result<ClientSettings, Error> {
         Identity::Disk(_) => {
             let line = "a client of disks is named in the configuration file, with its [[disk]]";
             return Err(Error::Input(line.into()));
+        }
+        Identity::Program(_) => {
+            return Err(Error::Input("a program comes by itself, with spillway run".into()));
         }
     };
     let secret = match (&client.secret, &who) {
@@ -180,6 +222,7 @@ impl From<ClientView> for Client {
                 Who::Host(nqn) => Identity::Nqn(nqn),
                 Who::Name(name) => Identity::Name(name),
                 Who::Disk(name) => Identity::Disk(name),
+                Who::Program(pid) => Identity::Program(pid),
             },
             origin: match view.origin {
                 Origin::Configured => "configured",
@@ -192,6 +235,8 @@ impl From<ClientView> for Client {
             operations_max: view.limits.operations_max,
             bytes_max: view.limits.bytes_max,
             cap_pages: limited(view.cap_pages),
+            floor_pages: view.floor_pages,
+            weight: view.weight,
             domain: view.domain,
             shared: view.shared.into_iter().map(show_uuid).collect(),
             frozen: view.frozen,

@@ -7,6 +7,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use serde::Deserialize;
+use spillway_directory::is_program;
 use spillway_history::{ClientSample, Sample};
 use spillway_types::ClientId;
 
@@ -83,8 +84,8 @@ struct Series {
 impl Series {
     fn add(&mut self, at: usize, sample: &ClientSample, name: impl Fn(ClientId) -> String) {
         let new = |series: &mut Vec<ClientHistory>| {
-            let name = name(sample.id);
-            series.push(ClientHistory { name, first: at, ..ClientHistory::default() });
+            let (name, program) = (name(sample.id), is_program(sample.id));
+            series.push(ClientHistory { name, program, first: at, ..ClientHistory::default() });
             series.len() - 1
         };
         let clients = &mut self.clients;

@@ -23,6 +23,8 @@ mod store;
 mod transfer;
 
 #[cfg(feature = "server")]
+pub use clients::{FLOOR_PAGES_MAX, WEIGHTS};
+#[cfg(feature = "server")]
 pub use policy::INTERVALS_MS;
 #[cfg(feature = "server")]
 pub use service::{Daemon, document, router};

@@ -67,7 +67,7 @@ pub(crate) async fn set(
     if let Some(time) = interval_ms {
         daemon.interval_ms.send_replace(time);
     }
-    daemon.manager.lock().unwrap_or_else(PoisonError::into_inner).set_policy(policy);
+    daemon.set_policy(policy);
     tracing::info!(policy = policy.name(), "another policy");
     Ok(Json(answer(&daemon, policy)))
 }

@@ -53,6 +53,7 @@ impl Error {
             Self::Stopping => (S::SERVICE_UNAVAILABLE, "stopping"),
             Self::Directory(error) => match error {
                 DirectoryError::NoClient(_) => (S::NOT_FOUND, "no-client"),
+                DirectoryError::Program(_) => (S::CONFLICT, "program"),
                 DirectoryError::NoPool(_) => (S::NOT_FOUND, "no-pool"),
                 DirectoryError::NoBlock(_) => (S::NOT_FOUND, "no-block"),
                 DirectoryError::ClientExists(_) => (S::CONFLICT, "client-exists"),

@@ -1,6 +1,7 @@
 //! The service: its parts, its routes, and who may ask.
 
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use axum::Router;
@@ -10,7 +11,7 @@ use axum::middleware::{self, Next};
 use axum::response::Response;
 use spillway_directory::Directory;
 use spillway_history::History;
-use spillway_manager::Manager;
+use spillway_manager::{Manager, Policy};
 use spillway_types::Limits;
 use tokio::sync::watch;
 use utoipa::OpenApi;
@@ -30,6 +31,10 @@ pub struct Daemon {
     pub directory: Arc<Directory>,
     /// Who sets the clients' targets.
     pub manager: Arc<Mutex<Manager>>,
+    /// Who sets those of paged programs.
+    pub programs: Mutex<Manager>,
+    /// Local frames that programs are given together, pages; 0 counts them only.
+    pub program_pages: AtomicU64,
     /// Milliseconds between two looks at the clients.
     pub interval_ms: watch::Sender<u64>,
     /// What happened lately.
@@ -52,6 +57,20 @@ pub struct Daemon {
     pub metrics: (Box<dyn Fn() -> String + Send + Sync>, &'static str),
 }
 
+impl Daemon {
+    /// Takes another policy, for clients and for programs.
+    pub fn set_policy(&self, policy: Policy) {
+        for manager in [&*self.manager, &self.programs] {
+            manager.lock().unwrap_or_else(PoisonError::into_inner).set_policy(policy);
+        }
+    }
+
+    /// Local frames that programs are given together, pages; none where they are only counted.
+    pub fn program_pages(&self) -> Option<u64> {
+        Some(self.program_pages.load(Ordering::Relaxed)).filter(|&pages| pages > 0)
+    }
+}
+
 pub(crate) type Shared = State<Arc<Daemon>>;
 
 #[derive(OpenApi)]
@@ -72,7 +91,7 @@ fn routes() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(daemon::dashboard))
         .routes(routes!(store::status))
         .routes(routes!(clients::list, clients::add))
-        .routes(routes!(clients::show, clients::remove))
+        .routes(routes!(clients::show, clients::change, clients::remove))
         .routes(routes!(clients::target, clients::set_target))
         .routes(routes!(clients::thaw))
         .routes(routes!(policy::show, policy::set))

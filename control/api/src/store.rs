@@ -17,6 +17,7 @@ pub(crate) async fn status(State(daemon): Shared) -> Json<StoreStatus> {
     let store = daemon.directory.store();
     Json(StoreStatus {
         capacity_bytes: daemon.capacity_bytes,
+        program_pages: daemon.program_pages(),
         memory_bytes: store.memory_bytes(),
         free_frame_bytes: store.free_frame_bytes(),
         disk_bytes: store.disk_bytes(),

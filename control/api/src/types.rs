@@ -41,6 +41,8 @@ pub struct Health {
 pub struct StoreStatus {
     /// Most bytes of memory that it may take.
     pub capacity_bytes: u64,
+    /// Local frames that programs are given together, pages; null where they are only counted.
+    pub program_pages: Option<u64>,
     /// Bytes that it takes, index and what is set aside for block devices included.
     pub memory_bytes: u64,
     /// Of these, bytes that are free or only set aside.
@@ -54,6 +56,9 @@ pub struct StoreStatus {
 }
 
 /// Counters of a client. They only grow, but for the last three.
+///
+/// Those of a paged program say the same of its local frames: a put is a page that wants a frame, a refused one a page that
+/// had left for want of frames, a get a fault, evicted pages those that left.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Statistics {
@@ -133,6 +138,8 @@ pub struct StoreHistory {
 pub struct ClientHistory {
     /// Its name.
     pub name: String,
+    /// Whether it is a paged program, whose pages are local frames and not the store's.
+    pub program: bool,
     /// The place of its first sample among those of the answer, from 0.
     pub first: usize,
     /// Pages held.
@@ -166,6 +173,8 @@ pub enum Identity {
     Name(String),
     /// Nobody connects as it: it is known by its disks, under its own name.
     Disk(String),
+    /// A paged program of this host, by its supervisor's process: its pages are local frames, not the store's.
+    Program(i32),
 }
 
 /// A client.
@@ -189,6 +198,10 @@ pub struct Client {
     pub bytes_max: u64,
     /// The most that the operator lets it hold, pages; null is no limit. Its target is at most that.
     pub cap_pages: Option<u64>,
+    /// Pages that it is left at any time: by the policy utility, and under any policy if it is a program.
+    pub floor_pages: u64,
+    /// What its waiting counts beside that of others, and its share, for the policy utility.
+    pub weight: u32,
     /// Its sharing domain.
     pub domain: Option<u32>,
     /// UUIDs of the shared pools that it may join.
@@ -287,6 +300,41 @@ pub struct ClientTarget {
 pub struct Target {
     /// Pages; null is no limit.
     pub target_pages: Option<u64>,
+}
+
+/// What is to change of a client or program. What is absent stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct ClientChange {
+    /// The most that it may hold, pages; null is no limit, for a program none but its user's.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "nullable")]
+    #[cfg_attr(feature = "server", schema(value_type = Option<u64>))]
+    pub cap_pages: Option<Option<u64>>,
+    /// Pages that it is left at any time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor_pages: Option<u64>,
+    /// What its waiting counts beside that of others, 1 to 1000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
+}
+
+/// Tells null, which is a value, from what is absent.
+mod nullable {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(
+        value: &Option<Option<u64>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        value.flatten().serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Option<u64>>, D::Error> {
+        Option::deserialize(deserializer).map(Some)
+    }
 }
 
 /// How long a pool's values stay.

@@ -67,6 +67,12 @@ impl State {
         }
     }
 
+    /// Whether somebody would be let in, as a client that is there or a new one.
+    pub(crate) fn lets_in(&self, who: Identity<'_>) -> bool {
+        self.known(who).is_some()
+            || matches!(who, Identity::Peer { uid, .. } if self.takes_user(uid))
+    }
+
     /// Whether a user that nobody named is let in.
     fn takes_user(&self, uid: u32) -> bool {
         match self.policy.users {

@@ -9,9 +9,10 @@ use spillway_store::{ClientConfig, Store};
 use spillway_types::{ClientId, PoolId};
 
 use crate::blocks::Block;
-use crate::entry::{Entry, check_name};
+use crate::entry::{Asked, Entry, check_name};
 use crate::error::Error;
 use crate::journal::Journal;
+use crate::programs::Registry;
 use crate::settings::{BlockSettings, ClientSettings, Policy, Who};
 use crate::views::{ClientView, Origin};
 
@@ -42,6 +43,8 @@ pub(crate) struct State {
     pub(crate) policy: Policy,
     /// Disks of guests, while the daemon runs.
     pub(crate) disks: Vec<Attached>,
+    /// Paged programs.
+    pub(crate) programs: Registry,
     journal: Journal,
 }
 
@@ -56,7 +59,10 @@ pub(crate) struct Attached {
 impl State {
     pub(crate) fn find(&self, name: &str) -> Result<usize, Error> {
         let found = self.clients.iter().position(|entry| entry.name == name);
-        found.ok_or_else(|| Error::NoClient(name.to_owned()))
+        found.ok_or_else(|| match self.programs.has(name) {
+            true => Error::Program(name.to_owned()),
+            false => Error::NoClient(name.to_owned()),
+        })
     }
 
     pub(crate) fn of(&mut self, id: ClientId) -> Option<&mut Entry> {
@@ -79,6 +85,7 @@ impl State {
         self.journal.write(
             self.clients.iter().map(Entry::record).collect(),
             self.blocks.iter().map(|block| block.record.clone()).collect(),
+            self.programs.terms.iter().map(|terms| terms.record.clone()).collect(),
         )
     }
 }
@@ -109,7 +116,8 @@ impl Directory {
             blocks.extend(Block::reopen(&store, client, block)?);
         }
         remove_unrecorded(&store, &clients, &blocks)?;
-        let mut state = State { clients, blocks, policy, disks: Vec::new(), journal };
+        let programs = Registry::reopened(record.programs);
+        let mut state = State { clients, blocks, policy, disks: Vec::new(), programs, journal };
         state.remember()?;
         Ok(Self {
             store,
@@ -189,17 +197,24 @@ impl Directory {
                 "a sharing domain can't change while its client is there: remove the client first"
             );
         }
-        // A cap that was set by hand meanwhile stays, unless the file's has changed.
+        // What was set by hand meanwhile stays, unless the file's has changed.
+        let asked = Asked::of(settings);
         let mut cap_pages = entry.cap_pages;
-        if entry.asked_target_pages != settings.target_pages {
-            cap_pages = settings.target_pages;
+        if entry.asked.target_pages != asked.target_pages {
+            cap_pages = asked.target_pages;
             self.cap(entry.id, cap_pages)?;
         }
+        let stays = |was: u64, now: u64, set: u64| if was == now { set } else { now };
+        let floor_pages = stays(entry.asked.floor_pages, asked.floor_pages, entry.floor_pages);
+        let weight =
+            stays(entry.asked.weight.into(), asked.weight.into(), entry.weight.into()) as u32;
         for &uuid in entry.shared.iter().filter(|uuid| !settings.shared.contains(uuid)) {
             self.store.revoke(entry.id, uuid);
         }
         *entry = Entry {
             cap_pages,
+            floor_pages,
+            weight,
             domain: entry.domain,
             connections: entry.connections,
             idle_since: entry.idle_since,
@@ -226,7 +241,7 @@ impl Directory {
         if host && settings.secret.is_none() && state.policy.exposed {
             return Err(Error::NeedsSecret(settings.name.clone()));
         }
-        if state.find(&settings.name).is_ok() {
+        if state.find(&settings.name).is_ok() || state.programs.has(&settings.name) {
             return Err(Error::ClientExists(settings.name.clone()));
         }
         let same = |entry: &&Entry| entry.who == settings.who && entry.origin != Origin::Unnamed;
@@ -315,26 +330,15 @@ impl Directory {
                 }
             }
         }
+        state.programs.expire(grace);
         if let Err(error) = state.remember() {
             tracing::error!("{error}");
         }
     }
 
-    /// Sets the most that a client may hold, pages. Without a policy that gives targets it is the
-    /// client's target from now on.
-    ///
-    /// # Errors
-    /// [`Error::NoClient`].
-    pub fn set_cap(&self, name: &str, cap_pages: u64) -> Result<(), Error> {
-        let mut state = self.lock();
-        let at = state.find(name)?;
-        self.cap(state.clients[at].id, cap_pages)?;
-        state.clients[at].cap_pages = cap_pages;
-        state.remember()
-    }
-
-    /// Brings a client's target below its cap. Where policies give targets, it rises again when they do.
-    fn cap(&self, client: ClientId, cap_pages: u64) -> Result<(), Error> {
+    /// Brings a client's target below its cap. Where policies give targets, it rises again when they do; without one
+    /// the cap is its target from now on.
+    pub(crate) fn cap(&self, client: ClientId, cap_pages: u64) -> Result<(), Error> {
         let policies_give = self.first_target_pages() != u64::MAX;
         let target_pages = match self.store.statistics(client)?.target_pages {
             current if policies_give => current.min(cap_pages),
@@ -365,14 +369,16 @@ impl Directory {
         Ok(views)
     }
 
-    /// One client.
+    /// One client or program.
     ///
     /// # Errors
     /// [`Error::NoClient`].
     pub fn client(&self, name: &str) -> Result<ClientView, Error> {
         let state = self.lock();
-        let at = state.find(name)?;
-        self.view(&state.clients[at])
+        match (state.find(name), state.programs.view_of(name)) {
+            (Err(_), Some(program)) => Ok(program),
+            (at, _) => self.view(&state.clients[at?]),
+        }
     }
 
     fn view(&self, entry: &Entry) -> Result<ClientView, Error> {
@@ -391,6 +397,7 @@ impl Directory {
             importing: entry.importing,
             frozen: entry.frozen,
             statistics: self.store.statistics(entry.id)?,
+            reserve_pages: 0,
         })
     }
 }

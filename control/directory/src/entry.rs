@@ -10,6 +10,21 @@ use crate::settings::{ClientSettings, NAME_BYTES_MAX, Secret, Who};
 use crate::transfer::Move;
 use crate::views::Origin;
 
+/// What whoever named a client asked for last; the operator may have changed it since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) target_pages: u64,
+    pub(crate) floor_pages: u64,
+    pub(crate) weight: u32,
+}
+
+impl Asked {
+    pub(crate) fn of(settings: &ClientSettings) -> Self {
+        let ClientSettings { target_pages, floor_pages, weight, .. } = *settings;
+        Self { target_pages, floor_pages, weight }
+    }
+}
+
 /// A client of the store that has a name.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -18,8 +33,7 @@ pub(crate) struct Entry {
     pub(crate) who: Who,
     pub(crate) origin: Origin,
     pub(crate) secret: Option<Secret>,
-    /// The target that whoever named the client asked for last.
-    pub(crate) asked_target_pages: u64,
+    pub(crate) asked: Asked,
     /// The most that the operator lets it hold; its target is at most that.
     pub(crate) cap_pages: u64,
     pub(crate) floor_pages: u64,
@@ -46,7 +60,7 @@ impl Entry {
             who: settings.who.clone(),
             origin,
             secret: settings.secret.clone(),
-            asked_target_pages: settings.target_pages,
+            asked: Asked::of(settings),
             cap_pages: settings.target_pages,
             floor_pages: settings.floor_pages,
             weight: settings.weight,
@@ -64,6 +78,7 @@ impl Entry {
     /// A client of a record; `target_pages` is its target now, which a record from before there were
     /// caps leaves for its cap.
     pub(crate) fn from_record(record: ClientRecord, target_pages: u64) -> Self {
+        let (floor_pages, weight) = (record.floor_pages.unwrap_or(0), record.weight.unwrap_or(1));
         Self {
             id: record.client(),
             limits: record.limits(),
@@ -71,10 +86,14 @@ impl Entry {
             who: record.who,
             origin: record.origin,
             secret: record.secret,
-            asked_target_pages: record.target_pages,
+            asked: Asked {
+                target_pages: record.target_pages,
+                floor_pages: record.asked_floor_pages.unwrap_or(floor_pages),
+                weight: record.asked_weight.unwrap_or(weight),
+            },
             cap_pages: record.cap_pages.unwrap_or(target_pages),
-            floor_pages: record.floor_pages.unwrap_or(0),
-            weight: record.weight.unwrap_or(1),
+            floor_pages,
+            weight,
             domain: record.domain,
             shared: record.shared,
             connections: 0,
@@ -92,7 +111,9 @@ impl Entry {
             who: self.who.clone(),
             origin: self.origin,
             secret: self.secret.clone(),
-            target_pages: self.asked_target_pages,
+            target_pages: self.asked.target_pages,
+            asked_floor_pages: Some(self.asked.floor_pages),
+            asked_weight: Some(self.asked.weight),
             cap_pages: Some(self.cap_pages),
             floor_pages: Some(self.floor_pages),
             weight: Some(self.weight),

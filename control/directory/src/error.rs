@@ -6,6 +6,9 @@ pub enum Error {
     /// There is no client of this name.
     #[error("there is no client '{0}'; `spillway client list` shows those there are")]
     NoClient(String),
+    /// This is no client of the store.
+    #[error("'{0}' is a program that runs: it goes when it ends")]
+    Program(String),
     /// A client of this name is there.
     #[error("a client '{0}' is there already")]
     ClientExists(String),

@@ -42,6 +42,9 @@ pub(crate) struct Record {
     pub(crate) capacity_bytes: u64,
     pub(crate) clients: Vec<ClientRecord>,
     pub(crate) blocks: Vec<BlockRecord>,
+    /// A record from before there were programs has none.
+    #[serde(default)]
+    pub(crate) programs: Vec<ProgramRecord>,
 }
 
 /// A client.
@@ -59,6 +62,9 @@ pub(crate) struct ClientRecord {
     /// What the policy leaves it at any time.
     pub(crate) floor_pages: Option<u64>,
     pub(crate) weight: Option<u32>,
+    /// Of these two, what was asked for last.
+    pub(crate) asked_floor_pages: Option<u64>,
+    pub(crate) asked_weight: Option<u32>,
     pub(crate) connections_max: u32,
     pub(crate) operations_max: u32,
     pub(crate) bytes_max: u64,
@@ -93,6 +99,15 @@ pub(crate) struct BlockRecord {
     pub(crate) uuid: u128,
 }
 
+/// What the operator has said of a paged program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ProgramRecord {
+    pub(crate) name: String,
+    pub(crate) cap_pages: Option<u64>,
+    pub(crate) floor_pages: u64,
+    pub(crate) weight: u32,
+}
+
 /// The file that outlives the daemon.
 #[derive(Debug)]
 pub struct Journal {
@@ -117,7 +132,7 @@ impl Journal {
         // Last, so that a file without it was never in use.
         file.write_all_at(&MAGIC, 0)?;
         let mut journal = Self { file, sequence: 0, written: None, restarts: 0, capacity_bytes };
-        journal.write(Vec::new(), Vec::new())?;
+        journal.write(Vec::new(), Vec::new(), Vec::new())?;
         Ok(journal)
     }
 
@@ -170,14 +185,15 @@ impl Journal {
         self.written.clone().unwrap_or_default()
     }
 
-    /// Remembers clients and devices in place of those written before.
+    /// Remembers clients, devices and what was said of programs in place of those written before.
     pub(crate) fn write(
         &mut self,
         clients: Vec<ClientRecord>,
         blocks: Vec<BlockRecord>,
+        programs: Vec<ProgramRecord>,
     ) -> Result<(), Error> {
         let Self { restarts, capacity_bytes, .. } = *self;
-        let record = Record { restarts, capacity_bytes, clients, blocks };
+        let record = Record { restarts, capacity_bytes, clients, blocks, programs };
         if self.written.as_ref() == Some(&record) {
             return Ok(());
         }
@@ -238,6 +254,8 @@ mod tests {
             cap_pages: Some(8),
             floor_pages: None,
             weight: Some(3),
+            asked_floor_pages: None,
+            asked_weight: Some(2),
             connections_max: 1,
             operations_max: 2,
             bytes_max: 3,
@@ -255,7 +273,7 @@ mod tests {
         let mut journal = Journal::create(7).unwrap();
         assert_eq!(reopened(&journal).record().clients, []);
         for name in ["a", "b", "c"] {
-            journal.write(clients(name), Vec::new()).unwrap();
+            journal.write(clients(name), Vec::new(), Vec::new()).unwrap();
             let again = reopened(&journal);
             assert_eq!(again.record().clients, clients(name));
             assert_eq!((again.restarts(), again.capacity_bytes()), (1, 7));
@@ -273,8 +291,8 @@ mod tests {
     #[test]
     fn a_write_cut_short_leaves_the_record_before() {
         let mut journal = Journal::create(7).unwrap();
-        journal.write(clients("kept"), Vec::new()).unwrap();
-        journal.write(clients("torn"), Vec::new()).unwrap();
+        journal.write(clients("kept"), Vec::new(), Vec::new()).unwrap();
+        journal.write(clients("torn"), Vec::new(), Vec::new()).unwrap();
         let torn = journal.sequence % 2;
         let header = HEADER_STEP * (torn + 1);
         for at in [record_start(torn), header, header + 8, header + 16] {

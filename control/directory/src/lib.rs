@@ -12,6 +12,7 @@ mod entry;
 mod error;
 mod journal;
 mod pools;
+mod programs;
 mod settings;
 mod stream;
 mod transfer;
@@ -20,7 +21,10 @@ mod views;
 pub use directory::Directory;
 pub use error::Error;
 pub use journal::Journal;
-pub use settings::{BlockSettings, ClientSettings, NAME_BYTES_MAX, Policy, Secret, Users, Who};
+pub use programs::is_program;
+pub use settings::{
+    BlockSettings, ClientChange, ClientSettings, NAME_BYTES_MAX, Policy, Secret, Users, Who,
+};
 pub use spillway_wire::auth::SecretError;
 pub use stream::STREAM_VERSION;
 pub use transfer::Moved;

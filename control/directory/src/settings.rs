@@ -23,6 +23,8 @@ pub enum Who {
     Name(String),
     /// Nobody connects as it: it is a guest known by its disks, under the client's own name.
     Disk(String),
+    /// A paged program of this host, by its supervisor's process.
+    Program(i32),
 }
 
 impl core::fmt::Display for Who {
@@ -33,6 +35,7 @@ impl core::fmt::Display for Who {
             Self::Host(nqn) => write!(f, "host {nqn}"),
             Self::Name(name) => write!(f, "name {name}"),
             Self::Disk(_) => f.write_str("its disks"),
+            Self::Program(pid) => write!(f, "process {pid}"),
         }
     }
 }
@@ -86,6 +89,17 @@ pub struct ClientSettings {
     pub domain: Option<u32>,
     /// Shared pools that it may join.
     pub shared: Vec<u128>,
+}
+
+/// What an operator changes of a client while the daemon runs; none stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientChange {
+    /// Most pages that it may hold; `u64::MAX` is no limit, for a program none but its user's.
+    pub cap_pages: Option<u64>,
+    /// Pages that it is left at any time.
+    pub floor_pages: Option<u64>,
+    /// What its waiting counts beside 1 for others.
+    pub weight: Option<u32>,
 }
 
 /// One block device, as the operator names it.

@@ -48,6 +48,8 @@ pub struct ClientView {
     pub frozen: bool,
     /// Its counters.
     pub statistics: Statistics,
+    /// Of a program: what its evictor keeps free of its budget, beside the pages that it uses.
+    pub reserve_pages: u64,
 }
 
 /// A pool, as one client sees it.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use spillway_block::Exports;
 use spillway_directory::{
-    BlockSettings, ClientSettings, Directory, Error, Journal, Origin, Policy, Users, Who,
+    BlockSettings, ClientChange, ClientSettings, Directory, Error, Journal, Origin, Policy, Users,
+    Who,
 };
 use spillway_store::{Config, PoolSpec, Store};
 use spillway_types::{Access, Denied, Identity, Limits};
@@ -110,7 +111,9 @@ fn a_changed_file_changes_what_it_names_and_nothing_else() {
     let directory = directory(POLICY);
     let alice = settings("alice", Who::User(7));
     directory.configure(std::slice::from_ref(&alice), &[], POLICY).unwrap();
-    directory.set_cap("alice", 10).unwrap();
+    directory
+        .change_client("alice", ClientChange { cap_pages: Some(10), ..ClientChange::default() })
+        .unwrap();
     let target = || directory.client("alice").unwrap().statistics.target_pages;
     directory.configure(std::slice::from_ref(&alice), &[], POLICY).unwrap();
     assert_eq!(target(), 10, "what was set by hand stays");

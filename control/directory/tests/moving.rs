@@ -8,7 +8,7 @@ use std::thread;
 
 use spillway_block::Exports;
 use spillway_directory::{
-    BlockSettings, ClientSettings, Directory, Error, Journal, Policy, Users, Who,
+    BlockSettings, ClientChange, ClientSettings, Directory, Error, Journal, Policy, Users, Who,
 };
 use spillway_store::{Config, Get, Key, PoolId, PoolSpec, Put, Refusal, Store};
 use spillway_types::{ClientId, Limits};
@@ -168,7 +168,8 @@ fn an_import_without_room_leaves_nothing() {
     from.export("c", &mut stream).unwrap();
     assert!(matches!(to.import("c", &mut stream.as_slice()), Err(Error::NoRoom(_))));
     assert!(to.pools().unwrap().is_empty());
-    to.set_cap("c", u64::MAX).unwrap();
+    to.change_client("c", ClientChange { cap_pages: Some(u64::MAX), ..ClientChange::default() })
+        .unwrap();
     to.import("c", &mut stream.as_slice()).unwrap();
     assert!(matches!(to.import("c", &mut stream.as_slice()), Err(Error::NotEmpty(_))));
 }

@@ -4,10 +4,12 @@
 //! It reads no clock and does no I/O. Whoever drives it samples the store, calls [`Manager::interval`], and sets
 //! the targets that it gives.
 
+mod frames;
 mod room;
 
 use std::collections::HashMap;
 
+use frames::{Claim, bounded};
 pub use room::Room;
 
 use spillway_policy::{Outcome, Sample, Standing};
@@ -58,9 +60,20 @@ struct Seen {
     is_stale: bool,
 }
 
+/// What is shared out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Pages {
+    /// Those of a store, which refuses puts when it is full.
+    #[default]
+    Store,
+    /// Local frames of programs, which nobody refuses: targets never add up to more than there is.
+    Frames,
+}
+
 /// The memory manager.
 #[derive(Debug, Default)]
 pub struct Manager {
+    pages: Pages,
     policy: Policy,
     /// Length of an interval; none is as the policy says.
     interval_us: Option<u64>,
@@ -70,7 +83,20 @@ pub struct Manager {
 impl Manager {
     /// A manager that has seen no client.
     pub fn new(policy: Policy) -> Self {
-        Self { policy, interval_us: None, seen: HashMap::new() }
+        Self { pages: Pages::Store, policy, interval_us: None, seen: HashMap::new() }
+    }
+
+    /// A manager of programs' local frames. [`Client::floor_pages`] holds there under every policy. Nobody samples how
+    /// soon a program wants its pages back, which utility needs: in its place there is smart-alloc.
+    pub fn of_frames(policy: Policy) -> Self {
+        Self { pages: Pages::Frames, ..Self::new(Self::for_frames(policy)) }
+    }
+
+    fn for_frames(policy: Policy) -> Policy {
+        match policy {
+            Policy::Utility(_) => Policy::SmartAlloc(SmartAlloc::default()),
+            policy => policy,
+        }
     }
 
     /// The policy of now.
@@ -81,6 +107,10 @@ impl Manager {
     /// Takes another policy from the next interval on. It begins anew: what the one before gave is no part
     /// of it.
     pub fn set_policy(&mut self, policy: Policy) {
+        let policy = match self.pages {
+            Pages::Store => policy,
+            Pages::Frames => Self::for_frames(policy),
+        };
         if self.policy != policy {
             self.policy = policy;
             self.seen.clear();
@@ -113,7 +143,10 @@ impl Manager {
             }
             (policy, _) => policy,
         };
-        let outcomes = policy.outcomes(total_pages, &samples);
+        let mut outcomes = policy.outcomes(total_pages, &samples);
+        if self.pages == Pages::Frames {
+            bound(total_pages, clients, &mut outcomes);
+        }
         self.seen.clear();
         let mut changes = Vec::new();
         for (client, Outcome { target_pages, standing }) in clients.iter().zip(outcomes) {
@@ -145,6 +178,19 @@ impl Manager {
             curve: client.curve.as_ref(),
             standing: seen.map_or_else(Standing::default, |seen| seen.standing),
         }
+    }
+}
+
+/// Cuts targets that add up to more than there is.
+fn bound(total_pages: u64, clients: &[Client], outcomes: &mut [Outcome]) {
+    let claims = clients.iter().zip(outcomes.iter()).map(|(client, outcome)| Claim {
+        floor: client.floor_pages.min(client.cap_pages),
+        used: client.statistics.used_pages,
+        wanted: outcome.target_pages,
+    });
+    let given = bounded(total_pages, &claims.collect::<Vec<_>>());
+    for (outcome, target_pages) in outcomes.iter_mut().zip(given) {
+        outcome.target_pages = target_pages;
     }
 }
 

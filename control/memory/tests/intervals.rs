@@ -195,3 +195,64 @@ fn an_interval_of_another_length_begins_anew() {
     node.manager.set_interval_us(100_000);
     assert_ne!(node.interval().0, [4900, 4900], "these are of this interval");
 }
+
+/// Frames of programs, handed out by a policy.
+fn frames(policy: Policy, caps: [u64; 2]) -> Node {
+    let mut node = Node { manager: Manager::of_frames(policy), clients: Vec::new() };
+    for (id, cap_pages) in (1..).zip(caps) {
+        node.add(id);
+        node.clients[id as usize - 1].cap_pages = cap_pages;
+    }
+    node
+}
+
+#[test]
+fn frames_are_never_handed_out_twice_even_by_greedy() {
+    let mut node = frames(Policy::Greedy, [8000, 8000]);
+    assert_eq!(node.interval().0, [5000, 5000]);
+    node.of(1).used_pages = 5000;
+    assert_eq!(node.interval().0, [7500, 2500], "what is not used is had by halves");
+    node.of(1).used_pages = 7500;
+    node.of(2).used_pages = 2500;
+    assert_eq!(node.interval().0, [7500, 2500], "who came first keeps what it has");
+    // One alone has its cap.
+    node.clients.pop();
+    assert_eq!(node.interval().0, [8000]);
+}
+
+#[test]
+fn a_floor_of_frames_holds_under_every_policy() {
+    for policy in
+        [Policy::Greedy, Policy::ReconfStatic, smart(), Policy::Utility(Utility::default())]
+    {
+        let mut node = frames(policy, [TOTAL, TOTAL]);
+        node.interval();
+        node.of(1).used_pages = TOTAL;
+        node.puts(1, 0, 5);
+        node.clients[1].floor_pages = 3000;
+        for _ in 0..300 {
+            node.puts(1, 0, 5);
+            let targets = node.interval().0;
+            assert!(
+                targets[1] >= 3000 && targets.iter().sum::<u64>() <= TOTAL,
+                "{policy} {targets:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn programs_that_nobody_samples_have_smart_alloc_for_utility() {
+    let utility = Policy::Utility(Utility::default());
+    let node = frames(utility, [TOTAL; 2]);
+    assert_eq!(node.manager.policy(), smart());
+    let mut node = frames(Policy::Greedy, [TOTAL; 2]);
+    node.manager.set_policy(utility);
+    assert_eq!(node.manager.policy(), smart());
+    node.of(2).used_pages = 2000;
+    node.interval();
+    let before = node.interval().0;
+    node.puts(1, 0, 1);
+    let after = node.interval().0;
+    assert!(after[0] > before[0] && after[1] < before[1], "{before:?} {after:?}");
+}

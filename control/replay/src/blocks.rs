@@ -1,7 +1,7 @@
-//! Readers of public block traces: what a client's disk was asked becomes what its memory is asked.
+//! Readers of traces from files. Three formats are known by their first line: recordings of our own ([`recorded`]), and two
+//! of public block traces, where what a client's disk was asked becomes what its memory is asked.
 //!
-//! A line of a trace is a request; each page of 4096 bytes that it touches is an access. Two formats are known by their
-//! first line:
+//! A line of a block trace is a request; each page of 4096 bytes that it touches is an access:
 //!
 //! - CloudPhysics, as libCacheSim has it in CSV: `version,time,op,size,lbn`, with that header; time in milliseconds, op
 //!   a SCSI command in hexadecimal, size in bytes, lbn in blocks of 512 bytes.
@@ -13,36 +13,18 @@ use std::io::BufRead;
 
 use spillway_types::PAGE_BYTES;
 
+pub use crate::lines::Error;
+use crate::lines::{Lines, fields, number};
 use crate::local::{Keys, Local};
+use crate::recorded;
 use crate::trace::{KEYS_MAX, Trace};
 
-/// Longest line that is read, bytes.
-const LINE_BYTES_MAX: u64 = 1024;
 /// Largest request, bytes.
 const REQUEST_BYTES_MAX: u64 = 64 << 20;
 /// A longer pause between two requests is taken for this, ns: nobody computes for so long between two pages.
 const THINK_NS_MAX: u64 = 1_000_000_000;
 /// The first line of a CloudPhysics trace.
 const CLOUDPHYSICS: &str = "version,time,op,size,lbn";
-
-/// What a trace can't be read for.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The file can't be read.
-    #[error("{0}")]
-    Io(#[from] std::io::Error),
-    /// A line that is not understood.
-    #[error("line {line}: {reason}")]
-    Line {
-        /// Its number, from 1.
-        line: u64,
-        /// What is wrong with it.
-        reason: &'static str,
-    },
-    /// There is no request in it.
-    #[error("there is no request in it")]
-    Empty,
-}
 
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +41,8 @@ enum Format {
     Msr,
 }
 
-/// Reads a trace of a client with `local_pages` of its own memory.
+/// Reads a trace of a client with `local_pages` of its own memory. A recording is of what a client asked beside its
+/// memory: to it the two do not matter.
 ///
 /// # Errors
 /// The first line that is not understood, and those of `input`.
@@ -67,7 +50,7 @@ pub fn read(input: impl BufRead, name: &str, local_pages: u32, keys: Keys) -> Re
     let mut local = Local::new(name, local_pages, keys);
     let mut pages = HashMap::new();
     let mut last_ns = None;
-    let mut lines = Lines { input, line: String::new(), number: 0 };
+    let mut lines = Lines::new(input);
     let mut format = None;
     while let Some(line) = lines.next()? {
         if line.is_empty() {
@@ -77,10 +60,14 @@ pub fn read(input: impl BufRead, name: &str, local_pages: u32, keys: Keys) -> Re
             format = Some(Format::CloudPhysics);
             continue;
         }
-        let number = lines.number;
-        let error = |reason| Error::Line { line: number, reason };
+        if format.is_none() && line == recorded::HEADER {
+            return recorded::read(&mut lines, name);
+        }
         let known = *format.get_or_insert(Format::Msr);
-        let request = parse(known, lines.line.trim()).map_err(error)?;
+        let request = parse(known, line);
+        let number = lines.number();
+        let error = |reason| Error::Line { line: number, reason };
+        let request = request.map_err(error)?;
         let think_ns = request.time_ns.saturating_sub(last_ns.unwrap_or(request.time_ns));
         last_ns = Some(request.time_ns);
         let page_bytes = PAGE_BYTES as u64;
@@ -97,31 +84,6 @@ pub fn read(input: impl BufRead, name: &str, local_pages: u32, keys: Keys) -> Re
         }
     }
     if last_ns.is_none() { Err(Error::Empty) } else { Ok(local.finish()) }
-}
-
-/// Lines of bounded length.
-struct Lines<R> {
-    input: R,
-    line: String,
-    number: u64,
-}
-
-impl<R: BufRead> Lines<R> {
-    fn next(&mut self) -> Result<Option<&str>, Error> {
-        self.number += 1;
-        self.line.clear();
-        let error = |reason| Error::Line { line: self.number, reason };
-        let read = std::io::Read::take(&mut self.input, LINE_BYTES_MAX).read_line(&mut self.line);
-        match read {
-            Ok(0) => Ok(None),
-            Ok(bytes) if bytes as u64 == LINE_BYTES_MAX => Err(error("longer than 1024 bytes")),
-            Ok(_) => Ok(Some(self.line.trim())),
-            Err(io) if io.kind() == std::io::ErrorKind::InvalidData => {
-                Err(error("not text; a compressed file must be unpacked before"))
-            }
-            Err(io) => Err(io.into()),
-        }
-    }
 }
 
 fn parse(format: Format, line: &str) -> Result<Request, &'static str> {
@@ -179,19 +141,6 @@ fn request(
         return Err("a request of more than 64 MiB");
     }
     Ok(Request { time_ns, start_bytes, bytes, write })
-}
-
-fn fields<const N: usize>(line: &str) -> Option<[&str; N]> {
-    let mut fields = line.split(',');
-    let mut taken = [""; N];
-    for field in &mut taken {
-        *field = fields.next()?.trim();
-    }
-    fields.next().is_none().then_some(taken)
-}
-
-fn number(text: &str) -> Option<u64> {
-    text.parse().ok()
 }
 
 #[cfg(test)]

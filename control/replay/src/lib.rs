@@ -10,10 +10,12 @@
 
 pub mod blocks;
 pub mod engine;
+mod lines;
 pub mod local;
 pub mod mixes;
 pub mod node;
 pub mod oracle;
+pub mod recorded;
 pub mod report;
 pub mod scenario;
 pub mod trace;

@@ -61,6 +61,14 @@ fn zipf(start: u32, pages: u32, skew: f64, touches: u32) -> Phase {
     Phase::Zipf { start, pages, skew, touches, writes: 30 }
 }
 
+/// A service that looks up some pages of its 640 MiB more often than others, after a while.
+fn service(name: &str, after_ms: u32, skew: f64, touches: u32) -> Work {
+    let phases =
+        vec![Phase::Fill { start: 0, pages: 640 * MIB }, zipf(0, 640 * MIB, skew, touches)];
+    let phases = if after_ms == 0 { phases } else { after(after_ms, phases) };
+    work(name, 256 * MIB, 20, phases)
+}
+
 /// ALS over ratings in memory: a data set is loaded, then gone through with look-ups in the factors.
 fn analytics(data: u32, passes: u32) -> Vec<Phase> {
     let factors = data / 4;
@@ -192,24 +200,8 @@ pub fn scenarios() -> Vec<Scenario> {
                     20,
                     vec![Phase::Scan { start: 0, pages: 4096 * MIB, passes: 30, writes: 5 }],
                 ),
-                work(
-                    "kv1",
-                    256 * MIB,
-                    20,
-                    vec![
-                        Phase::Fill { start: 0, pages: 640 * MIB },
-                        zipf(0, 640 * MIB, 0.6, 3_000_000),
-                    ],
-                ),
-                work(
-                    "kv2",
-                    256 * MIB,
-                    20,
-                    vec![
-                        Phase::Fill { start: 0, pages: 640 * MIB },
-                        zipf(0, 640 * MIB, 0.9, 3_000_000),
-                    ],
-                ),
+                service("kv1", 0, 0.6, 3_000_000),
+                service("kv2", 0, 0.9, 3_000_000),
             ],
         },
         Scenario {
@@ -224,24 +216,8 @@ pub fn scenarios() -> Vec<Scenario> {
                     200,
                     vec![Phase::Stream { start: 0, pages: 16 * 1024 * MIB }],
                 ),
-                work(
-                    "kv1",
-                    256 * MIB,
-                    20,
-                    vec![
-                        Phase::Fill { start: 0, pages: 640 * MIB },
-                        zipf(0, 640 * MIB, 0.7, 2_500_000),
-                    ],
-                ),
-                work(
-                    "kv2",
-                    256 * MIB,
-                    20,
-                    vec![
-                        Phase::Fill { start: 0, pages: 640 * MIB },
-                        zipf(0, 640 * MIB, 0.7, 2_500_000),
-                    ],
-                ),
+                service("kv1", 0, 0.7, 2_500_000),
+                service("kv2", 0, 0.7, 2_500_000),
             ],
         },
         Scenario {
@@ -262,30 +238,8 @@ pub fn scenarios() -> Vec<Scenario> {
                         zipf(0, 1024 * MIB, 0.7, 1_000_000),
                     ],
                 ),
-                work(
-                    "kv1",
-                    256 * MIB,
-                    20,
-                    after(
-                        2000,
-                        vec![
-                            Phase::Fill { start: 0, pages: 640 * MIB },
-                            zipf(0, 640 * MIB, 0.7, 3_000_000),
-                        ],
-                    ),
-                ),
-                work(
-                    "kv2",
-                    256 * MIB,
-                    20,
-                    after(
-                        2000,
-                        vec![
-                            Phase::Fill { start: 0, pages: 640 * MIB },
-                            zipf(0, 640 * MIB, 0.7, 3_000_000),
-                        ],
-                    ),
-                ),
+                service("kv1", 2000, 0.7, 3_000_000),
+                service("kv2", 2000, 0.7, 3_000_000),
             ],
         },
         Scenario {
@@ -306,30 +260,8 @@ pub fn scenarios() -> Vec<Scenario> {
                         ],
                     )
                 },
-                work(
-                    "kv1",
-                    256 * MIB,
-                    20,
-                    after(
-                        40_000,
-                        vec![
-                            Phase::Fill { start: 0, pages: 640 * MIB },
-                            zipf(0, 640 * MIB, 0.7, 2_500_000),
-                        ],
-                    ),
-                ),
-                work(
-                    "kv2",
-                    256 * MIB,
-                    20,
-                    after(
-                        40_000,
-                        vec![
-                            Phase::Fill { start: 0, pages: 640 * MIB },
-                            zipf(0, 640 * MIB, 0.7, 2_500_000),
-                        ],
-                    ),
-                ),
+                service("kv1", 40_000, 0.7, 2_500_000),
+                service("kv2", 40_000, 0.7, 2_500_000),
             ],
         },
         Scenario {

@@ -45,20 +45,6 @@ impl Curve {
     pub fn weight(&self) -> f32 {
         self.gets.iter().sum::<f32>() + self.cold
     }
-
-    /// The share of gets, 0 to 1, that `pages` would have served.
-    pub fn share(&self, pages: u64) -> f64 {
-        let weight = f64::from(self.weight());
-        if weight <= 0.0 {
-            return 0.0;
-        }
-        let at = bucket(pages);
-        let below: f32 = self.gets[..at].iter().sum();
-        let start = if at == 0 { 0 } else { bucket_pages(at - 1) };
-        let width = (bucket_pages(at) - start).max(1);
-        let part = (pages - start).min(width) as f64 / width as f64;
-        (f64::from(below) + part * f64::from(self.gets[at])) / weight
-    }
 }
 
 impl Default for Curve {
@@ -79,19 +65,5 @@ mod tests {
             assert!(at == 0 || bucket_pages(at - 1) < distance, "{distance} in {at}");
         }
         assert_eq!(bucket(u64::MAX), BUCKETS - 1);
-    }
-
-    #[test]
-    fn a_share_grows_with_the_pages() {
-        let mut curve = Curve::EMPTY;
-        curve.gets[bucket(4)] = 1.0;
-        curve.gets[bucket(100)] = 2.0;
-        curve.cold = 1.0;
-        assert_eq!(curve.share(3), 0.0);
-        assert_eq!(curve.share(4), 0.25);
-        assert_eq!(curve.share(80), 0.25);
-        assert_eq!(curve.share(1000), 0.75);
-        // Bucket of 100: 96 to 111.
-        assert!((curve.share(103) - 0.5).abs() < 1e-9, "{}", curve.share(103));
     }
 }

@@ -8,12 +8,14 @@
 
 mod access;
 mod pool;
+mod program;
 mod request;
 mod size;
 mod status;
 
 pub use access::{Access, Admitted, Denied, Identity, Limits};
 pub use pool::{Lifetime, PoolInfo, PoolSpec, PoolSpecError, Sharing};
+pub use program::{Orders, PROGRAM_PAGES_MIN, ProgramCounters, Programs, Registration};
 pub use request::{Answer, Request};
 pub use size::{Size, SizeError, parse_size};
 pub use status::{Get, Put, Refusal, Statistics};

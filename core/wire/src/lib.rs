@@ -16,6 +16,7 @@ pub mod log_page;
 pub mod nbd;
 pub mod nvme;
 pub mod nvme_tcp;
+pub mod programs;
 pub mod ring;
 
 pub use error::Error;

@@ -31,6 +31,8 @@ pub struct Sample {
     pub store: StoreSample,
     /// Each client.
     pub clients: Vec<ClientSample>,
+    /// Each paged program of this host; its counters are those of its local frames.
+    pub programs: Vec<ClientSample>,
     /// Each tmem disk.
     pub disks: Vec<DiskSample>,
 }
@@ -209,6 +211,35 @@ pub(crate) const CLIENT: [Metric<ClientSample>; 15] = [
         "Ephemeral values dropped under pressure, in whole pages.",
         |c| pages(c.statistics.evicted_pages),
     ),
+];
+
+/// Metrics of each paged program.
+pub(crate) const PROGRAM: [Metric<ClientSample>; 6] = [
+    gauge("spillway_program_local_bytes", "Pages of the program that are resident.", |p| {
+        pages(p.statistics.used_pages)
+    }),
+    gauge(
+        "spillway_program_target_bytes",
+        "Local frames that the program may hold; missing when it keeps what its user gave it.",
+        |p| match p.statistics.target_pages {
+            u64::MAX => None,
+            target => pages(target),
+        },
+    ),
+    counter("spillway_program_faults_total", "Faults of any kind.", |p| Some(p.statistics.gets)),
+    counter(
+        "spillway_program_first_touches_total",
+        "Faults on a page never touched before.",
+        |p| Some(p.statistics.puts_stored),
+    ),
+    counter(
+        "spillway_program_refaults_total",
+        "Faults on a page that had left for want of local frames.",
+        |p| Some(p.statistics.misses),
+    ),
+    counter("spillway_program_evicted_bytes_total", "Pages that left.", |p| {
+        pages(p.statistics.evicted_pages)
+    }),
 ];
 
 /// Metrics of each tmem disk.

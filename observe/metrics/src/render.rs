@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::catalogue::{CLIENT, DISK, Kind, Metric, STORE, Sample};
+use crate::catalogue::{CLIENT, DISK, Kind, Metric, PROGRAM, STORE, Sample};
 
 /// What kind of text [`render`] writes.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -28,6 +28,13 @@ pub fn render(sample: &Sample) -> String {
         for client in &sample.clients {
             let label = format!("{{client=\"{}\"}}", escaped(&client.name));
             line(&mut out, metric.name, &label, (metric.value)(client));
+        }
+    }
+    for metric in &PROGRAM {
+        head(&mut out, metric);
+        for program in &sample.programs {
+            let label = format!("{{program=\"{}\"}}", escaped(&program.name));
+            line(&mut out, metric.name, &label, (metric.value)(program));
         }
     }
     for metric in &DISK {
@@ -68,6 +75,8 @@ pub fn document() -> String {
     table(&mut out, &STORE);
     out.push_str("\n## Each client\n\nLabel `client`: its name.\n\n");
     table(&mut out, &CLIENT);
+    out.push_str("\n## Each paged program\n\nLabel `program`: its name.\n\n");
+    table(&mut out, &PROGRAM);
     out.push_str("\n## Each tmem disk\n\nLabel `disk`: its name.\n\n");
     table(&mut out, &DISK);
     out
@@ -92,6 +101,7 @@ mod tests {
         let rows = STORE.iter().map(|m| (m.name, m.kind));
         let rows: Vec<_> = rows
             .chain(CLIENT.iter().map(|m| (m.name, m.kind)))
+            .chain(PROGRAM.iter().map(|m| (m.name, m.kind)))
             .chain(DISK.iter().map(|m| (m.name, m.kind)))
             .collect();
         let unique: HashSet<_> = rows.iter().map(|row| row.0).collect();

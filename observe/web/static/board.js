@@ -188,7 +188,8 @@ export class Board {
     const taken = Math.max(0, memory - spare);
     write(at("taken"), bytes(taken));
     write(at("taken-of"), `of ${bytes(capacity_bytes)}, ${percent(taken, capacity_bytes)}`);
-    const names = [...series.clients.values()].filter((client) => client.used_pages[last] !== null).length;
+    const there = ([name, client]) => client.used_pages[last] !== null && !series.programs.has(name);
+    const names = [...series.clients].filter(there).length;
     write(at("held"), pages(totals.used_pages[last]));
     write(at("held-by"), `in ${names} ${names === 1 ? "client" : "clients"}, room for ${pages(store.total_pages[last])}`);
     const [at_target, full] = ["refused_at_target", "refused_node_full"].map((name) => series.rate(totals, name, last));
@@ -254,7 +255,7 @@ export class Board {
       title: name,
       mark: look === undefined ? undefined : { key: String(look), make: () => swatch({ look }) },
       cells: [
-        name,
+        series.programs.has(name) ? `${name} (program)` : name,
         pages(used),
         target === Infinity ? "no limit" : pages(target),
         known ? limit(known.cap_pages) : "–",

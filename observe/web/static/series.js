@@ -23,6 +23,8 @@ export class Series {
     this.store = columns(STORE, 0);
     /** By name; null where a client was not there. A target without a limit is Infinity. */
     this.clients = new Map();
+    /** Names of paged programs, whose pages are local frames: the totals are the store's. */
+    this.programs = new Set();
     this.totals = columns(TOTALS, 0);
     this.capacity_bytes = 0;
     this.interval_ms = 1000;
@@ -51,12 +53,13 @@ export class Series {
   #addClient(client, before) {
     if (!this.clients.has(client.name)) this.clients.set(client.name, columns(CLIENT, before));
     const known = this.clients.get(client.name);
+    if (client.program) this.programs.add(client.name);
     for (const name of CLIENT) {
       const column = known[name];
       while (column.length < before + client.first) column.push(null);
       const values = name === "target_pages" ? client[name].map((it) => it ?? Infinity) : client[name];
       column.push(...values);
-      const total = this.totals[name];
+      const total = client.program ? null : this.totals[name];
       if (total) values.forEach((value, at) => (total[before + client.first + at] += value));
     }
   }
@@ -73,7 +76,10 @@ export class Series {
         while (column.length < length) column.push(null);
         column.splice(0, old);
       }
-      if (old && client.used_pages.every((used) => used === null)) this.clients.delete(name);
+      if (old && client.used_pages.every((used) => used === null)) {
+        this.clients.delete(name);
+        this.programs.delete(name);
+      }
     }
   }
 

@@ -50,6 +50,16 @@ test("one client after another under the same name is one line", () => {
   assert.deepEqual(series.clients.get("a").used_pages, [1, null, 3, 4]);
 });
 
+test("paged programs have lines and no part in the totals", () => {
+  const series = new Series();
+  const said = answer(0, 2, [["a", 0, 1, 2], ["p", 0, 8, 8]]);
+  said.clients[1].program = true;
+  series.add(said);
+  assert.deepEqual(series.clients.get("p").used_pages, [8, 8]);
+  assert.deepEqual(series.totals.used_pages, [1, 2]);
+  assert.deepEqual([...series.programs], ["p"]);
+});
+
 test("another run begins anew", () => {
   const series = new Series();
   series.add(answer(0, 3, [["a", 0, 1, 2, 3]]));

@@ -12,6 +12,7 @@ use spillway_wire::log_page::{
 use spillway_wire::nbd;
 use spillway_wire::nvme::{Command, Completion};
 use spillway_wire::nvme_tcp::{self, Framing};
+use spillway_wire::programs;
 use spillway_wire::ring::{Hello, Welcome};
 
 use super::Source;
@@ -128,6 +129,22 @@ pub fn ring(bytes: &[u8]) {
     }
     if let Ok(welcome) = Welcome::decode(bytes) {
         assert_eq!(Welcome::decode(&welcome.encode()), Ok(welcome));
+    }
+}
+
+/// What the supervisor of a paged program and the daemon say.
+pub fn programs(bytes: &[u8]) {
+    if let Ok(hello) = programs::Hello::decode(bytes) {
+        assert!(hello.program().len() <= programs::NAME_BYTES_MAX);
+        assert_eq!(programs::Hello::decode(&hello.encode()), Ok(hello));
+    }
+    if let Ok(answer) = programs::Answer::decode(bytes) {
+        assert_eq!(programs::Answer::decode(&answer.encode()), Ok(answer));
+    }
+    if let Some(report) = bytes.first_chunk() {
+        let counters = programs::decode_report(report);
+        assert_eq!(programs::encode_report(&counters), *report);
+        let _ = counters.statistics(u64::MAX);
     }
 }
 

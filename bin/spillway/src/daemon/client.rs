@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use hyper::Method;
-use spillway_api::types::{self, Identity, Moved, NewClient};
+use spillway_api::types::{self, ClientChange, Identity, Moved, NewClient};
 
 use crate::daemon::api::{Api, segment};
 use crate::daemon::options::Daemon;
@@ -15,8 +15,9 @@ use crate::daemon::show;
 use crate::daemon::target::{Limit, parse_limit};
 use crate::refusal::Refusal;
 use crate::units::parse_size;
+use spillway_types::PAGE_BYTES;
 
-/// Lists, adds, removes and moves clients.
+/// Lists, adds, changes, removes and moves clients.
 #[derive(Debug, Args)]
 pub struct Client {
     #[command(subcommand)]
@@ -25,12 +26,13 @@ pub struct Client {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Lists all clients.
+    /// Lists all clients, and the programs that run paged.
     List {
         #[command(flatten)]
         daemon: Daemon,
     },
     Add(Add),
+    Set(Set),
     /// Removes a client with its pools and block devices.
     Remove(Named),
     /// Writes a client's persistent pools to standard output, and refuses its puts from then on.
@@ -121,6 +123,32 @@ struct Add {
     daemon: Daemon,
 }
 
+/// Changes what a client or a paged program may hold, while the daemon runs.
+///
+/// The policy gives targets within that from the next interval on. It holds over a kill of the daemon, until the client
+/// is removed or the program has been away for a while; a change of the configuration file is taken over it.
+#[derive(Debug, Args)]
+#[group(id = "what", required = true, multiple = true, args = ["target", "floor", "weight"])]
+struct Set {
+    /// The client or program, as `spillway client list` names it.
+    name: String,
+
+    /// Most that it may hold, its cap: a size, or none. A program may be given more than its own --local.
+    #[arg(long, value_name = "SIZE|none", value_parser = parse_limit)]
+    target: Option<Limit>,
+
+    /// What it is left at any time: of a program's local frames by every policy, of the store by utility.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    floor: Option<u64>,
+
+    /// What its waiting counts beside 1 for others, and its share, for the policy utility (1 to 1000).
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    weight: Option<u32>,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
 /// Runs the command.
 ///
 /// # Errors
@@ -132,6 +160,7 @@ pub fn run(options: &Client) -> anyhow::Result<ExitCode> {
             show::answer(daemon.output, &clients, HEADS, clients.iter().map(row))?;
         }
         Action::Add(options) => add(options)?,
+        Action::Set(options) => set(options)?,
         Action::Remove(Named { name, daemon }) => {
             Api::new(daemon)?.order(Method::DELETE, &format!("/v1/clients/{}", segment(name)))?;
         }
@@ -154,16 +183,22 @@ const HEADS: [&str; 8] =
     ["client", "known by", "origin", "used", "target", "debt", "conns", "state"];
 
 fn row(client: &types::Client) -> [String; 8] {
+    let is_program = matches!(client.identity, Identity::Program(_));
     let target_pages = client.statistics.target_pages.unwrap_or(u64::MAX);
     [
         client.name.clone(),
         show::identity(&client.identity),
-        client.origin.clone(),
+        if is_program { "run".to_owned() } else { client.origin.clone() },
         show::pages(client.statistics.used_pages),
         show::limit(client.statistics.target_pages),
         show::pages(client.statistics.used_pages.saturating_sub(target_pages)),
         client.connections.to_string(),
-        if client.frozen { "exported" } else { "serving" }.to_owned(),
+        match (is_program, client.frozen) {
+            (true, _) => "running",
+            (false, true) => "exported",
+            (false, false) => "serving",
+        }
+        .to_owned(),
     ]
 }
 
@@ -195,6 +230,25 @@ fn add(options: &Add) -> anyhow::Result<()> {
     let added: types::Client =
         Api::new(&options.daemon)?.send(Method::POST, "/v1/clients", &client)?;
     show::answer(options.daemon.output, &added, HEADS, [row(&added)])
+}
+
+fn set(options: &Set) -> anyhow::Result<()> {
+    let change = ClientChange {
+        cap_pages: options.target.map(Limit::pages),
+        floor_pages: options.floor.map(|bytes| bytes / PAGE_BYTES as u64),
+        weight: options.weight,
+    };
+    let path = format!("/v1/clients/{}", segment(&options.name));
+    let client: types::Client = Api::new(&options.daemon)?.send(Method::PATCH, &path, &change)?;
+    let row = [
+        client.name.clone(),
+        show::limit(client.statistics.target_pages),
+        show::limit(client.cap_pages),
+        show::pages(client.floor_pages),
+        client.weight.to_string(),
+    ];
+    let heads = ["client", "target", "cap", "floor", "weight"];
+    show::answer(options.daemon.output, &client, heads, [row])
 }
 
 fn export(options: &Move) -> anyhow::Result<()> {

@@ -16,6 +16,7 @@ mod top;
 
 pub use client::{Client, run as client};
 pub use dashboard::{Dashboard, run as dashboard};
+pub use options::default_dir;
 pub use policy::{Policy, run as policy};
 pub use pool::{Pool, run as pool};
 pub use serve::{Serve, run as serve};

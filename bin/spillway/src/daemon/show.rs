@@ -94,6 +94,7 @@ pub fn identity(identity: &Identity) -> String {
         Identity::Nqn(nqn) => nqn.clone(),
         Identity::Name(name) => name.clone(),
         Identity::Disk(_) => "its disks".to_owned(),
+        Identity::Program(pid) => format!("process {pid}"),
     }
 }
 

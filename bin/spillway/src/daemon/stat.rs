@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
-use spillway_api::types::{Client, Health, StoreStatus, Version};
+use spillway_api::types::{Client, Health, Identity, StoreStatus, Version};
 use spillway_types::Size;
 
 use crate::cli::Output;
@@ -17,6 +17,18 @@ use crate::daemon::show;
 pub struct Stat {
     #[command(flatten)]
     daemon: Daemon,
+}
+
+/// What a program did in a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProgramRates {
+    pub faults: u64,
+    pub refaults: u64,
+    pub pages_out: u64,
+}
+
+fn is_program(client: &Client) -> bool {
+    matches!(client.identity, Identity::Program(_))
 }
 
 /// All of a daemon at one moment.
@@ -40,6 +52,41 @@ impl Moment {
             store: api.get("/v1/store")?,
             clients: api.get("/v1/clients")?,
         })
+    }
+
+    /// The clients whose pages are the store's.
+    pub fn store_clients(&self) -> impl Iterator<Item = &Client> {
+        self.clients.iter().filter(|client| !is_program(client))
+    }
+
+    /// The paged programs in a table under an empty line, with what each did in a second where that is known, else
+    /// since it began; nothing without programs.
+    pub fn programs_table(&self, rates: impl Fn(&Client) -> Option<ProgramRates>) -> String {
+        let row = |client: &Client| {
+            let its = &client.statistics;
+            let rates = rates(client);
+            let shown = |total, rate: fn(&ProgramRates) -> u64| {
+                rates.as_ref().map_or(total, rate).to_string()
+            };
+            [
+                client.name.clone(),
+                show::pages(its.used_pages),
+                show::limit(its.target_pages),
+                show::limit(client.cap_pages),
+                shown(its.gets, |rates| rates.faults),
+                shown(its.misses, |rates| rates.refaults),
+                shown(its.evicted_pages, |rates| rates.pages_out),
+            ]
+        };
+        let rows: Vec<_> = self.clients.iter().filter(|it| is_program(it)).map(row).collect();
+        if rows.is_empty() {
+            return String::new();
+        }
+        let given = self.store.program_pages.map_or_else(String::new, |pages| {
+            format!("programs, given {} together\n", show::pages(pages))
+        });
+        let heads = ["program", "local", "target", "cap", "faults", "refaults", "pages out"];
+        format!("\n{given}{}", show::table(heads, &rows))
     }
 
     /// A few lines about the daemon and its store.
@@ -86,8 +133,9 @@ pub fn run(options: &Stat) -> anyhow::Result<ExitCode> {
             let heads = [
                 "client", "used", "target", "reserved", "puts", "refused", "gets", "hits", "conns",
             ];
-            let rows: Vec<_> = moment.clients.iter().map(row).collect();
-            show::print(&format!("{}\n{}", moment.head(), show::table(heads, &rows)))?;
+            let rows: Vec<_> = moment.store_clients().map(row).collect();
+            let programs = moment.programs_table(|_| None);
+            show::print(&format!("{}\n{}{programs}", moment.head(), show::table(heads, &rows)))?;
         }
     }
     Ok(ExitCode::SUCCESS)

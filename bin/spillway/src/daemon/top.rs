@@ -10,7 +10,7 @@ use spillway_api::types::{Client, Statistics};
 use crate::daemon::api::Api;
 use crate::daemon::options::Daemon;
 use crate::daemon::show;
-use crate::daemon::stat::Moment;
+use crate::daemon::stat::{Moment, ProgramRates};
 use crate::daemon::terminal::{Event, Screen};
 use crate::units::parse_delay;
 
@@ -61,6 +61,8 @@ struct Rates {
     gets: u64,
     /// Per cent of gets that found a value.
     hits: Option<u64>,
+    /// The same of a program.
+    program: ProgramRates,
 }
 
 fn refused(s: &Statistics) -> u64 {
@@ -81,6 +83,11 @@ fn rates_of(before: &Moment, now: &Moment, time: Duration) -> HashMap<String, Ra
             refused: per_second(refused(new), refused(old)),
             gets: per_second(new.gets, old.gets),
             hits: (hits * 100).checked_div(gets),
+            program: ProgramRates {
+                faults: per_second(new.gets, old.gets),
+                refaults: per_second(new.misses, old.misses),
+                pages_out: per_second(new.evicted_pages, old.evicted_pages),
+            },
         };
         Some((client.name.clone(), rates))
     };
@@ -89,7 +96,7 @@ fn rates_of(before: &Moment, now: &Moment, time: Duration) -> HashMap<String, Ra
 
 fn page(moment: &Moment, rates: &HashMap<String, Rates>) -> String {
     let heads = ["client", "used", "target", "puts/s", "refused/s", "gets/s", "hits", "conns"];
-    let mut clients: Vec<_> = moment.clients.iter().collect();
+    let mut clients: Vec<_> = moment.store_clients().collect();
     clients.sort_by_key(|client| std::cmp::Reverse(client.statistics.used_pages));
     let rows: Vec<_> = clients
         .into_iter()
@@ -107,5 +114,7 @@ fn page(moment: &Moment, rates: &HashMap<String, Rates>) -> String {
             ]
         })
         .collect();
-    format!("{}\n{}", moment.head(), show::table(heads, &rows))
+    let of = |client: &Client| Some(rates.get(&client.name).copied().unwrap_or_default().program);
+    let programs = moment.programs_table(of);
+    format!("{}\n{}{programs}", moment.head(), show::table(heads, &rows))
 }

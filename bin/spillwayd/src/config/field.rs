@@ -31,6 +31,7 @@ pub struct Setting<T: 'static> {
 /// What a setting is, its bounds, and where it goes.
 pub enum Field<T: 'static> {
     Capacity(At<T, Capacity>),
+    OptionalCapacity(At<T, Option<Capacity>>),
     Size(At<T, u64>, u64, u64),
     OptionalSize(At<T, Option<u64>>),
     Count(At<T, u64>, u64, u64),
@@ -61,6 +62,11 @@ impl<T> Field<T> {
         let text = value.as_str();
         let read = match self {
             Self::Capacity(at) => capacity(value).map(|it| *at(section) = it),
+            Self::OptionalCapacity(at) => match text {
+                Some("none") => Some(None),
+                _ => capacity(value).map(Some),
+            }
+            .map(|it| *at(section) = it),
             Self::Size(at, min, max) => {
                 size(value).filter(|it| (*min..=*max).contains(it)).map(|it| *at(section) = it)
             }
@@ -103,6 +109,9 @@ impl<T> Field<T> {
             Self::Capacity(_) => {
                 r#"a size such as "4G", or a share such as "25%" (1% to 90%)"#.into()
             }
+            Self::OptionalCapacity(_) => {
+                r#"a size such as "4G", a share such as "25%" (1% to 90%), or "none""#.into()
+            }
             Self::Size(_, min, max) => {
                 format!(r#"a size such as "64M", {} to {}"#, shown(*min), shown(*max))
             }
@@ -129,6 +138,7 @@ impl<T> Field<T> {
     pub fn show(&self, section: &mut T) -> String {
         match self {
             Self::Capacity(at) => format!("{:?}", at(section)),
+            Self::OptionalCapacity(at) => format!("{:?}", at(section)),
             Self::Size(at, ..) | Self::Count(at, ..) => at(section).to_string(),
             Self::OptionalSize(at) | Self::OptionalCount(at, ..) => format!("{:?}", at(section)),
             Self::Switch(at) => at(section).to_string(),

@@ -3,8 +3,8 @@
 use spillway_api::INTERVALS_MS;
 
 use super::field::Field::{
-    Address, Capacity, Count, Kind, Lock, OptionalCount, OptionalSize, Path, Percent, Policy, Size,
-    Switch, Text, Texts, Users,
+    Address, Capacity, Count, Kind, Lock, OptionalCapacity, OptionalCount, OptionalSize, Path,
+    Percent, Policy, Size, Switch, Text, Texts, Users,
 };
 use super::field::{Field, Setting};
 use super::values::{Block, Client, Disk, Listen, Memory, Process, Store, Unnamed};
@@ -75,7 +75,7 @@ pub static STORE: [Setting<Store>; 5] = [
 ];
 
 /// `[listen]`
-pub static LISTEN: [Setting<Listen>; 15] = [
+pub static LISTEN: [Setting<Listen>; 16] = [
     fixed(
         "dir",
         r#""/run/spillway""#,
@@ -87,6 +87,12 @@ pub static LISTEN: [Setting<Listen>; 15] = [
         r#""spillway.sock""#,
         Path(|l| &mut l.ring),
         "Unix socket of the shared-memory ring, for local programs and guests.",
+    ),
+    fixed(
+        "programs",
+        r#""programs.sock""#,
+        Path(|l| &mut l.programs),
+        "Unix socket where programs under `spillway run` register, report, and hear how many local frames they may hold.",
     ),
     fixed("nbd", r#""nbd.sock""#, Path(|l| &mut l.nbd), "Unix socket for NBD."),
     fixed(
@@ -181,7 +187,7 @@ pub static PROCESS: [Setting<Process>; 3] = [
 ];
 
 /// `[memory]`
-pub static MEMORY: [Setting<Memory>; 5] = [
+pub static MEMORY: [Setting<Memory>; 6] = [
     live(
         "policy",
         r#""greedy""#,
@@ -205,6 +211,12 @@ pub static MEMORY: [Setting<Memory>; 5] = [
         "1000",
         Count(|m| &mut m.miss_us, 10, 1_000_000),
         "utility: what a page costs a client that the store does not have, microseconds: a read from its disk.",
+    ),
+    live(
+        "programs",
+        r#""none""#,
+        OptionalCapacity(|m| &mut m.programs),
+        "Memory that programs under `spillway run` may hold together as local frames, beside `store.capacity`: a size, or a share of the memory that the machine or the cgroup has. The policy shares it out; no program gets more than its own --local. \"none\": they are counted and shown, and keep what they have.",
     ),
     live(
         "interval_ms",

@@ -51,6 +51,7 @@ impl Default for Capacity {
 pub struct Listen {
     pub dir: Option<PathBuf>,
     pub ring: Option<PathBuf>,
+    pub programs: Option<PathBuf>,
     pub nbd: Option<PathBuf>,
     pub nbd_tcp: Option<SocketAddr>,
     pub nbd_tcp_name: String,
@@ -100,6 +101,7 @@ pub struct Memory {
     pub p: Percent,
     pub threshold_bytes: Option<u64>,
     pub miss_us: u64,
+    pub programs: Option<Capacity>,
     pub interval_ms: u64,
 }
 
@@ -110,6 +112,7 @@ impl Default for Memory {
             p: SmartAlloc::default().p,
             threshold_bytes: None,
             miss_us: Utility::default().miss_us.into(),
+            programs: None,
             interval_ms: 1000,
         }
     }

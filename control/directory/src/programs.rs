@@ -1,0 +1,268 @@
+//! Paged programs of the host: clients of local frames instead of the store's.
+//!
+//! A program is here while it is connected. What the operator says of it is kept under its name, over a restart of the
+//! daemon too, until it has been away for the grace period.
+
+use std::time::{Duration, Instant};
+
+use spillway_types::{
+    ClientId, Denied, Identity, Limits, Orders, PROGRAM_PAGES_MIN, ProgramCounters, Programs,
+    Registration,
+};
+
+use crate::directory::{Directory, State};
+use crate::error::Error;
+use crate::journal::ProgramRecord;
+use crate::settings::{ClientChange, Who};
+use crate::views::{ClientView, Origin};
+
+/// Most programs of a user that are counted at the same time.
+const PROGRAMS_OF_USER_MAX: usize = 32;
+/// Ids of programs begin here, so that none is a client's of the store.
+const IDS_START: u64 = 1 << 63;
+/// Longest time until a program reports again, and so until it hears of another target, milliseconds.
+const REPORT_MS_MAX: u64 = 1000;
+/// Most letters of what a program calls itself.
+const PROGRAM_NAME_MAX: usize = 32;
+
+/// Whether an id is that of a program.
+#[must_use]
+pub const fn is_program(id: ClientId) -> bool {
+    id.0 >= IDS_START
+}
+
+/// A program that is connected.
+#[derive(Debug)]
+pub(crate) struct Program {
+    name: String,
+    id: ClientId,
+    uid: u32,
+    pid: i32,
+    local_pages: u64,
+    /// What it is told to hold; `u64::MAX` when nobody says.
+    target_pages: u64,
+    counters: ProgramCounters,
+}
+
+/// What the operator has said of a program.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    pub(crate) record: ProgramRecord,
+    /// When its program was last seen, or the directory opened.
+    pub(crate) seen: Instant,
+}
+
+/// All programs.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    programs: Vec<Program>,
+    pub(crate) terms: Vec<Terms>,
+    ids: u64,
+    /// What a program may hold that comes now; none leaves all programs what they have.
+    first_target_pages: Option<u64>,
+    interval_ms: u64,
+}
+
+impl Registry {
+    pub(crate) fn reopened(records: Vec<ProgramRecord>) -> Self {
+        let seen = Instant::now();
+        let terms = records.into_iter().map(|record| Terms { record, seen }).collect();
+        Self { terms, ..Self::default() }
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.programs.iter().any(|program| program.name == name)
+    }
+
+    fn terms_of(&self, name: &str) -> Option<&ProgramRecord> {
+        self.terms.iter().map(|terms| &terms.record).find(|record| record.name == name)
+    }
+
+    /// Forgets what was said of programs that have been away for so long.
+    pub(crate) fn expire(&mut self, grace: Duration) {
+        let Self { programs, terms, .. } = self;
+        terms.retain_mut(|terms| {
+            let is_here = programs.iter().any(|program| program.name == terms.record.name);
+            if is_here {
+                terms.seen = Instant::now();
+            }
+            is_here || terms.seen.elapsed() < grace
+        });
+    }
+
+    fn orders(&self, program: &Program) -> Orders {
+        let cap_pages = self.terms_of(&program.name).and_then(|terms| terms.cap_pages);
+        Orders {
+            target_pages: program.target_pages.min(cap_pages.unwrap_or(u64::MAX)),
+            beyond_local: cap_pages.is_some_and(|cap_pages| cap_pages > program.local_pages),
+            interval_ms: self.interval_ms.clamp(1, REPORT_MS_MAX) as u32,
+        }
+    }
+
+    fn view(&self, program: &Program) -> ClientView {
+        let terms = self.terms_of(&program.name);
+        let target_pages = self.orders(program).target_pages;
+        ClientView {
+            name: program.name.clone(),
+            id: program.id,
+            who: Who::Program(program.pid),
+            origin: Origin::Unnamed,
+            connections: 1,
+            limits: Limits { connections_max: 1, operations_max: 0, bytes_max: 0 },
+            cap_pages: terms.and_then(|it| it.cap_pages).unwrap_or(program.local_pages),
+            floor_pages: terms.map_or(0, |it| it.floor_pages).max(PROGRAM_PAGES_MIN),
+            weight: terms.map_or(1, |it| it.weight),
+            domain: None,
+            shared: Vec::new(),
+            importing: false,
+            frozen: false,
+            statistics: program.counters.statistics(target_pages),
+            reserve_pages: program.counters.reserve_pages,
+        }
+    }
+
+    /// Views of all, by name.
+    fn views(&self) -> Vec<ClientView> {
+        let mut views: Vec<_> = self.programs.iter().map(|it| self.view(it)).collect();
+        views.sort_by(|a, b| a.name.cmp(&b.name));
+        views
+    }
+
+    pub(crate) fn view_of(&self, name: &str) -> Option<ClientView> {
+        self.programs.iter().find(|it| it.name == name).map(|it| self.view(it))
+    }
+
+    /// Takes what the operator says of a program.
+    pub(crate) fn change(&mut self, name: &str, change: ClientChange) {
+        if !self.terms.iter().any(|terms| terms.record.name == name) {
+            let record =
+                ProgramRecord { name: name.to_owned(), cap_pages: None, floor_pages: 0, weight: 1 };
+            self.terms.push(Terms { record, seen: Instant::now() });
+        }
+        let Some(terms) = self.terms.iter_mut().find(|terms| terms.record.name == name) else {
+            return;
+        };
+        let record = &mut terms.record;
+        if let Some(cap_pages) = change.cap_pages {
+            // No limit of the operator's leaves the one of the program's user.
+            record.cap_pages = Some(cap_pages).filter(|&pages| pages != u64::MAX);
+        }
+        record.floor_pages = change.floor_pages.unwrap_or(record.floor_pages);
+        record.weight = change.weight.unwrap_or(record.weight);
+    }
+}
+
+/// A name for a program of this process that nobody has: what it calls itself, as far as names go, and its process.
+fn name(state: &State, who: &Registration<'_>) -> String {
+    let good = |c: &char| c.is_ascii_alphanumeric() || "._+-".contains(*c);
+    let program: String = who.program.chars().filter(good).take(PROGRAM_NAME_MAX).collect();
+    let program = if program.is_empty() { "program" } else { &program };
+    let base = format!("{program}-{}", who.pid);
+    let mut name = base.clone();
+    let mut number = 1;
+    while state.find(&name).is_ok() || state.programs.has(&name) {
+        number += 1;
+        name = format!("{base}-{number}");
+    }
+    name
+}
+
+impl Programs for Directory {
+    fn register(&self, who: Registration<'_>) -> Result<(ClientId, Orders), Denied> {
+        let mut state = self.lock();
+        if !state.lets_in(Identity::Peer { uid: who.uid, gid: who.gid, pid: who.pid }) {
+            return Err(Denied::Unknown);
+        }
+        let of_user = state.programs.programs.iter().filter(|it| it.uid == who.uid).count();
+        if of_user >= PROGRAMS_OF_USER_MAX {
+            return Err(Denied::Connections);
+        }
+        let name = name(&state, &who);
+        let registry = &mut state.programs;
+        let id = ClientId(IDS_START + registry.ids);
+        registry.ids += 1;
+        let program = Program {
+            name,
+            id,
+            uid: who.uid,
+            pid: who.pid,
+            local_pages: who.local_pages.max(PROGRAM_PAGES_MIN),
+            // One that another daemon told to hold less goes on with that until it is known what there is for it.
+            target_pages: registry
+                .first_target_pages
+                .map_or(u64::MAX, |pages| pages.min(who.budget_pages.max(PROGRAM_PAGES_MIN))),
+            counters: ProgramCounters::default(),
+        };
+        let orders = registry.orders(&program);
+        tracing::debug!(program = program.name, uid = who.uid, "a program is counted");
+        registry.programs.push(program);
+        Ok((id, orders))
+    }
+
+    fn report(&self, program: ClientId, counters: ProgramCounters) -> Orders {
+        let mut state = self.lock();
+        let registry = &mut state.programs;
+        let Some(at) = registry.programs.iter().position(|it| it.id == program) else {
+            // It has left: nobody hears this.
+            let interval_ms = REPORT_MS_MAX as u32;
+            return Orders { target_pages: u64::MAX, beyond_local: false, interval_ms };
+        };
+        registry.programs[at].counters = counters;
+        registry.orders(&registry.programs[at])
+    }
+
+    fn leave(&self, program: ClientId) {
+        let registry = &mut self.lock().programs;
+        if let Some(at) = registry.programs.iter().position(|it| it.id == program) {
+            let gone = registry.programs.swap_remove(at);
+            tracing::debug!(program = gone.name, "a program has ended");
+        }
+    }
+}
+
+impl Directory {
+    /// All paged programs, by name.
+    pub fn programs(&self) -> Vec<ClientView> {
+        self.lock().programs.views()
+    }
+
+    /// Sets what a program may hold, pages. One that has gone needs none.
+    pub fn set_program_target(&self, program: ClientId, target_pages: u64) {
+        let programs = &mut self.lock().programs.programs;
+        if let Some(program) = programs.iter_mut().find(|it| it.id == program) {
+            program.target_pages = target_pages;
+        }
+    }
+
+    /// Says how long intervals are, and what a program may hold that comes before the next one ends. None leaves all
+    /// programs what their users gave them.
+    pub fn set_programs_first_target(&self, interval: Duration, pages: Option<u64>) {
+        let registry = &mut self.lock().programs;
+        registry.interval_ms = interval.as_millis() as u64;
+        registry.first_target_pages = pages;
+        if pages.is_none() {
+            registry.programs.iter_mut().for_each(|program| program.target_pages = u64::MAX);
+        }
+    }
+
+    /// Sets what the operator wants of a client or a program, while the daemon runs.
+    ///
+    /// # Errors
+    /// [`Error::NoClient`], [`Error::JournalFull`].
+    pub fn change_client(&self, name: &str, change: ClientChange) -> Result<(), Error> {
+        let mut state = self.lock();
+        if state.find(name).is_err() && state.programs.has(name) {
+            state.programs.change(name, change);
+            return state.remember();
+        }
+        let at = state.find(name)?;
+        if let Some(cap_pages) = change.cap_pages {
+            self.cap(state.clients[at].id, cap_pages)?;
+            state.clients[at].cap_pages = cap_pages;
+        }
+        let entry = &mut state.clients[at];
+        entry.floor_pages = change.floor_pages.unwrap_or(entry.floor_pages);
+        entry.weight = change.weight.unwrap_or(entry.weight);
+        state.remember()
+    }
+}

@@ -1,0 +1,123 @@
+//! One program's connection: what it says, and what it is answered.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use spillway_platform::sys::PeerCredentials;
+use spillway_types::{ClientId, Denied, Programs, Registration};
+use spillway_wire::programs::{Answer, Hello, REPORT_BYTES, Reason, VERSION, decode_report};
+
+/// A supervisor that says nothing for so long after it has connected is sent away.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// Most messages in [`WINDOW`]: ten times as many as the shortest interval asks for.
+const MESSAGES_MAX: u32 = 100;
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// A supervisor that is connected.
+#[derive(Debug)]
+pub struct Connection {
+    pub socket: OwnedFd,
+    peer: PeerCredentials,
+    /// The program, when it has said hello.
+    pub program: Option<ClientId>,
+    since: Instant,
+    window: Instant,
+    messages: u32,
+}
+
+/// Whether a connection goes on.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next {
+    /// It does.
+    Stay,
+    /// It has ended, for this reason if not by the program's own will.
+    End(Option<&'static str>),
+}
+
+impl Connection {
+    pub fn new(socket: OwnedFd, peer: PeerCredentials) -> Self {
+        let now = Instant::now();
+        Self { socket, peer, program: None, since: now, window: now, messages: 0 }
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.peer.pid
+    }
+
+    /// Whether it has not said who it is in time.
+    pub fn is_late(&self) -> bool {
+        self.program.is_none() && self.since.elapsed() > HELLO_TIMEOUT
+    }
+
+    /// Takes one message, if there is one, and answers it.
+    pub fn serve(&mut self, programs: &dyn Programs) -> Next {
+        let mut bytes = [0; Hello::BYTES + 1];
+        let flags = RecvFlags::DONTWAIT;
+        let length = match recv(&self.socket, &mut bytes, flags) {
+            Ok((_, 0)) | Err(Errno::CONNRESET) => return Next::End(None),
+            Ok((_, length)) => length,
+            Err(Errno::AGAIN | Errno::INTR) => return Next::Stay,
+            Err(_) => return Next::End(Some("its socket failed")),
+        };
+        if self.is_too_often() {
+            return Next::End(Some("it reports too often"));
+        }
+        let message = &bytes[..length];
+        let answer = match self.program {
+            None => {
+                let Some(answer) = self.greet(programs, message) else {
+                    return Next::End(Some("what came is no hello"));
+                };
+                answer
+            }
+            Some(program) => {
+                let Ok(report) = <&[u8; REPORT_BYTES]>::try_from(message) else {
+                    return Next::End(Some("what came is no report"));
+                };
+                Answer::Orders(programs.report(program, decode_report(report)))
+            }
+        };
+        // A program that does not read its answers has no use for them.
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let sent = send(&self.socket, &answer.encode(), flags);
+        match answer {
+            Answer::Refused(reason) => Next::End(Some(reason.text())),
+            Answer::Orders(_) if sent.is_err() => Next::End(Some("it takes no answers")),
+            Answer::Orders(_) => Next::Stay,
+        }
+    }
+
+    fn greet(&mut self, programs: &dyn Programs, message: &[u8]) -> Option<Answer> {
+        let hello = Hello::decode(message).ok().filter(|_| message.len() == Hello::BYTES)?;
+        if hello.version != VERSION {
+            return Some(Answer::Refused(Reason::Version));
+        }
+        let PeerCredentials { pid, uid, gid } = self.peer;
+        let who = Registration {
+            uid,
+            gid,
+            pid,
+            program: hello.program(),
+            local_pages: hello.local_pages,
+            budget_pages: hello.budget_pages,
+        };
+        Some(match programs.register(who) {
+            Ok((program, orders)) => {
+                self.program = Some(program);
+                Answer::Orders(orders)
+            }
+            Err(Denied::Unknown) => Answer::Refused(Reason::Unknown),
+            Err(Denied::Connections) => Answer::Refused(Reason::Many),
+        })
+    }
+
+    fn is_too_often(&mut self) -> bool {
+        if self.window.elapsed() > WINDOW {
+            (self.window, self.messages) = (Instant::now(), 0);
+        }
+        self.messages += 1;
+        self.messages > MESSAGES_MAX
+    }
+}

@@ -1,0 +1,162 @@
+//! Taking connections, and ending them.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, SocketFlags, accept_with, send};
+use spillway_platform::sys::peer_credentials;
+use spillway_types::Programs;
+use spillway_wire::programs::{Answer, Reason};
+
+use crate::connection::{Connection, Next};
+
+/// How often it is looked whether somebody has not said hello.
+const TICK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// How long the server waits when it has no descriptors left.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
+
+/// Settings of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Connections, of all users together.
+    pub connections_max: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { connections_max: 1024 }
+    }
+}
+
+/// The server of programs: a thread. It ends when this is dropped, and hangs up on all.
+#[derive(Debug)]
+pub struct Server {
+    stop: OwnedFd,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Serves whoever connects to `listener`, a listening Unix socket of sequential packets.
+    ///
+    /// # Errors
+    /// When there are no threads or descriptors left.
+    pub fn start(
+        listener: OwnedFd,
+        programs: Arc<dyn Programs>,
+        config: Config,
+    ) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&listener, true)?;
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let told = stop.try_clone()?;
+        let desk = Desk { listener, stop: told, programs, config, connections: Vec::new() };
+        let thread = thread::Builder::new().name("programs".into()).spawn(move || desk.run())?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The eventfd is this server's own, so that there is room in its counter.
+        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the thread has.
+struct Desk {
+    listener: OwnedFd,
+    stop: OwnedFd,
+    programs: Arc<dyn Programs>,
+    config: Config,
+    connections: Vec<Connection>,
+}
+
+impl Desk {
+    fn run(mut self) {
+        loop {
+            let Some(ready) = self.wait() else { return };
+            let mut at = 0;
+            // In the order of the descriptors that were polled, which the ends below must not change.
+            self.connections.retain_mut(|connection| {
+                let is_ready = ready.get(at).copied().unwrap_or(false);
+                at += 1;
+                let next = if is_ready {
+                    connection.serve(&*self.programs)
+                } else if connection.is_late() {
+                    Next::End(Some("no hello came"))
+                } else {
+                    Next::Stay
+                };
+                let Next::End(why) = next else { return true };
+                part(connection, why, &*self.programs);
+                false
+            });
+            self.accept();
+        }
+    }
+
+    /// Waits for messages: which connections have some; none when the server is to end.
+    fn wait(&self) -> Option<Vec<bool>> {
+        let fixed = [&self.stop, &self.listener].map(AsFd::as_fd);
+        let sockets = self.connections.iter().map(|connection| connection.socket.as_fd());
+        let mut polled: Vec<_> = fixed
+            .into_iter()
+            .chain(sockets)
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        match poll(&mut polled, Some(&TICK)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => {
+                tracing::warn!(%error, "programs can't be waited for");
+                thread::sleep(SHORTAGE_PAUSE);
+            }
+        }
+        let ready: Vec<_> = polled.iter().map(|fd| !fd.revents().is_empty()).collect();
+        (!ready[0]).then(|| ready[fixed.len()..].to_vec())
+    }
+
+    fn accept(&mut self) {
+        match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(socket) if self.connections.len() >= self.config.connections_max => {
+                let answer = Answer::Refused(Reason::Many).encode();
+                // Nobody waits for it to read that.
+                let _ = send(&socket, &answer, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            }
+            Ok(socket) => {
+                if let Ok(peer) = peer_credentials(&socket) {
+                    self.connections.push(Connection::new(socket, peer));
+                }
+            }
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
+            Err(error) => {
+                tracing::warn!(%error, "a program can't be accepted");
+                thread::sleep(SHORTAGE_PAUSE);
+            }
+        }
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        for connection in &self.connections {
+            part(connection, None, &*self.programs);
+        }
+    }
+}
+
+/// The end of a connection.
+fn part(connection: &Connection, why: Option<&str>, programs: &dyn Programs) {
+    if let Some(why) = why {
+        tracing::warn!(pid = connection.pid(), why, "a program is no longer counted");
+    }
+    if let Some(program) = connection.program {
+        programs.leave(program);
+    }
+}

@@ -1,0 +1,189 @@
+//! The server over real sockets: what programs hear, and what a bad one spoils.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
+    listen, recv, send, socket_with,
+};
+use spillway_programs::{Config, Server};
+use spillway_types::{ClientId, Denied, Orders, ProgramCounters, Programs, Registration};
+use spillway_wire::programs::{Answer, Hello, Reason, encode_report};
+
+/// Programs that hear how much they hold.
+#[derive(Default)]
+struct Echo(Mutex<Vec<String>>);
+
+impl Echo {
+    fn note(&self, line: String) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn orders(target_pages: u64) -> Orders {
+    Orders { target_pages, beyond_local: false, interval_ms: 1000 }
+}
+
+impl Programs for Echo {
+    fn register(&self, who: Registration<'_>) -> Result<(ClientId, Orders), Denied> {
+        assert_eq!(who.uid, rustix::process::getuid().as_raw());
+        assert_eq!(who.pid, std::process::id().cast_signed());
+        self.note(format!("register {}", who.program));
+        match who.program {
+            "stranger" => Err(Denied::Unknown),
+            _ => Ok((ClientId(who.local_pages), orders(who.local_pages))),
+        }
+    }
+
+    fn report(&self, program: ClientId, counters: ProgramCounters) -> Orders {
+        orders(program.0 + counters.resident_pages)
+    }
+
+    fn leave(&self, program: ClientId) {
+        self.note(format!("leave {}", program.0));
+    }
+}
+
+struct World {
+    echo: Arc<Echo>,
+    server: Option<Server>,
+    address: SocketAddrUnix,
+    _dir: tempfile::TempDir,
+}
+
+fn seqpacket() -> OwnedFd {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+}
+
+impl World {
+    fn new(connections_max: usize) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let address = SocketAddrUnix::new(dir.path().join("programs.sock")).unwrap();
+        let listener = seqpacket();
+        bind(&listener, &address).unwrap();
+        listen(&listener, 8).unwrap();
+        let echo = Arc::new(Echo::default());
+        let server = Server::start(listener, echo.clone(), Config { connections_max }).unwrap();
+        Self { echo, server: Some(server), address, _dir: dir }
+    }
+
+    fn connect(&self) -> OwnedFd {
+        let socket = seqpacket();
+        connect(&socket, &self.address).unwrap();
+        // So that a server that says nothing fails the test.
+        set_socket_timeout(&socket, Timeout::Recv, Some(std::time::Duration::from_secs(20)))
+            .unwrap();
+        socket
+    }
+}
+
+fn say(socket: &OwnedFd, bytes: &[u8]) {
+    send(socket, bytes, SendFlags::NOSIGNAL).unwrap();
+}
+
+/// The next answer; none when the server has hung up.
+fn hear(socket: &OwnedFd) -> Option<Answer> {
+    let mut bytes = [0; 64];
+    match recv(socket, &mut bytes, RecvFlags::empty()) {
+        Ok((_, 0)) | Err(rustix::io::Errno::CONNRESET) => None,
+        Ok((_, length)) => Some(Answer::decode(&bytes[..length]).unwrap()),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn programs_hear_what_they_may_hold_until_they_go() {
+    let world = World::new(8);
+    let (one, two) = (world.connect(), world.connect());
+    say(&one, &Hello::new("one", 100).encode());
+    say(&two, &Hello::new("two", 200).encode());
+    assert_eq!(hear(&one), Some(Answer::Orders(orders(100))));
+    assert_eq!(hear(&two), Some(Answer::Orders(orders(200))));
+    for resident_pages in 1..4 {
+        let counters = ProgramCounters { resident_pages, ..ProgramCounters::default() };
+        say(&two, &encode_report(&counters));
+        say(&one, &encode_report(&counters));
+        assert_eq!(hear(&one), Some(Answer::Orders(orders(100 + resident_pages))));
+        assert_eq!(hear(&two), Some(Answer::Orders(orders(200 + resident_pages))));
+    }
+    drop(one);
+    // It is heard of when the server looks next, which is no later than for another's message.
+    while !world.echo.notes().contains(&"leave 100".to_owned()) {
+        std::thread::yield_now();
+    }
+    say(&two, &encode_report(&ProgramCounters::default()));
+    assert_eq!(hear(&two), Some(Answer::Orders(orders(200))));
+}
+
+#[test]
+fn who_breaks_the_protocol_is_hung_up_on_alone() {
+    let world = World::new(8);
+    let good = world.connect();
+    say(&good, &Hello::new("good", 7).encode());
+    assert!(hear(&good).is_some());
+    let no_hello = world.connect();
+    say(&no_hello, b"GET / HTTP/1.1\r\n\r\n");
+    assert_eq!(hear(&no_hello), None);
+    let long = world.connect();
+    let mut bytes = Hello::new("long", 1).encode().to_vec();
+    bytes.push(0);
+    say(&long, &bytes);
+    assert_eq!(hear(&long), None);
+    let other = world.connect();
+    let mut hello = Hello::new("other", 1);
+    hello.version = 9;
+    say(&other, &hello.encode());
+    assert_eq!(hear(&other), Some(Answer::Refused(Reason::Version)));
+    assert_eq!(hear(&other), None);
+    let stranger = world.connect();
+    say(&stranger, &Hello::new("stranger", 1).encode());
+    assert_eq!(hear(&stranger), Some(Answer::Refused(Reason::Unknown)));
+    let short = world.connect();
+    say(&short, &Hello::new("short", 8).encode());
+    assert!(hear(&short).is_some());
+    say(&short, &[0; 47]);
+    assert_eq!(hear(&short), None);
+    say(&good, &encode_report(&ProgramCounters::default()));
+    assert_eq!(hear(&good), Some(Answer::Orders(orders(7))));
+    let notes = world.echo.notes();
+    assert_eq!(notes, ["register good", "register stranger", "register short", "leave 8"]);
+}
+
+#[test]
+fn a_flood_of_reports_ends_who_sends_it() {
+    let world = World::new(8);
+    let flood = world.connect();
+    say(&flood, &Hello::new("flood", 1).encode());
+    let report = encode_report(&ProgramCounters::default());
+    // The second half of them at the latest comes within the same second, or there is no flood.
+    let mut answers = 0;
+    for _ in 0..100_000 {
+        if send(&flood, &report, SendFlags::NOSIGNAL).is_err() {
+            break;
+        }
+        if hear(&flood).is_none() {
+            break;
+        }
+        answers += 1;
+    }
+    assert!(answers < 100_000, "a flood was answered");
+}
+
+#[test]
+fn more_than_there_may_be_are_refused_and_the_end_hangs_up() {
+    let mut world = World::new(1);
+    let first = world.connect();
+    say(&first, &Hello::new("first", 1).encode());
+    assert!(hear(&first).is_some());
+    let second = world.connect();
+    assert_eq!(hear(&second), Some(Answer::Refused(Reason::Many)));
+    drop(world.server.take());
+    assert_eq!(hear(&first), None);
+    assert_eq!(world.echo.notes(), ["register first", "leave 1"]);
+}
