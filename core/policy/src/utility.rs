@@ -49,7 +49,7 @@ const UNTAXED: f64 = 0.25;
 /// Least part of its time that a client counts as computing, however many wait at once.
 const COMPUTING_MIN: f64 = 0.02;
 /// A turn lasts at least so many times the change, and so many intervals.
-const TURN_REFILLS: f64 = 4.0;
+const TURN_REFILLS: f64 = 8.0;
 const TURN_INTERVALS_MIN: f64 = 10.0;
 /// What is held counts at most e^3 times.
 const HELD_MAX: f64 = 3.0;
