@@ -60,7 +60,11 @@ impl Error {
                 DirectoryError::IdentityTaken(_) => (S::CONFLICT, "identity-taken"),
                 DirectoryError::Configured(_) => (S::CONFLICT, "configured"),
                 DirectoryError::BlockExists(_) => (S::CONFLICT, "block-exists"),
-                DirectoryError::InUse(_) | DirectoryError::HasDisk(_) => (S::CONFLICT, "in-use"),
+                DirectoryError::InUse(_)
+                | DirectoryError::HasDisk(_)
+                | DirectoryError::HasLoan(_) => (S::CONFLICT, "in-use"),
+                DirectoryError::NoLoan(_) => (S::NOT_FOUND, "no-loan"),
+                DirectoryError::LoanExists(_) => (S::CONFLICT, "loan-exists"),
                 DirectoryError::NotEmpty(_) => (S::CONFLICT, "not-empty"),
                 DirectoryError::NotFrozen(_) => (S::CONFLICT, "not-frozen"),
                 DirectoryError::TooManyFlushes(_) => (S::CONFLICT, "too-many-flushes"),

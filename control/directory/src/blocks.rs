@@ -167,6 +167,15 @@ impl Directory {
         Ok(())
     }
 
+    /// Takes a device and its memory away from whoever has it open: what they ask fails from then on.
+    pub(crate) fn end_block(&self, name: &str) -> Result<(), Error> {
+        let mut state = self.lock();
+        let at = state.blocks.iter().position(|block| block.record.name == name);
+        let Some(at) = at else { return Ok(()) };
+        let block = state.blocks.remove(at);
+        Ok(self.store.destroy_pool(PoolId(block.record.pool))?)
+    }
+
     /// All block devices, by name.
     pub fn blocks(&self) -> Vec<BlockView> {
         let mut views: Vec<_> = self.lock().blocks.iter().map(view).collect();

@@ -42,6 +42,9 @@ pub(crate) struct Record {
     pub(crate) capacity_bytes: u64,
     pub(crate) clients: Vec<ClientRecord>,
     pub(crate) blocks: Vec<BlockRecord>,
+    /// A record from before there was lending has none.
+    #[serde(default)]
+    pub(crate) loans: Vec<LoanRecord>,
 }
 
 /// A client.
@@ -93,6 +96,20 @@ pub(crate) struct BlockRecord {
     pub(crate) uuid: u128,
 }
 
+/// Memory that is lent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LoanRecord {
+    pub(crate) borrower: String,
+    pub(crate) number: u64,
+    pub(crate) client: String,
+    /// The store's id of its pool.
+    pub(crate) pool: u64,
+    pub(crate) slabs: u32,
+    pub(crate) slab_bytes: u64,
+    /// The block device that it is, in direct mode.
+    pub(crate) block: Option<String>,
+}
+
 /// The file that outlives the daemon.
 #[derive(Debug)]
 pub struct Journal {
@@ -117,7 +134,7 @@ impl Journal {
         // Last, so that a file without it was never in use.
         file.write_all_at(&MAGIC, 0)?;
         let mut journal = Self { file, sequence: 0, written: None, restarts: 0, capacity_bytes };
-        journal.write(Vec::new(), Vec::new())?;
+        journal.write(Vec::new(), Vec::new(), Vec::new())?;
         Ok(journal)
     }
 
@@ -170,14 +187,15 @@ impl Journal {
         self.written.clone().unwrap_or_default()
     }
 
-    /// Remembers clients and devices in place of those written before.
+    /// Remembers clients, devices and loans in place of those written before.
     pub(crate) fn write(
         &mut self,
         clients: Vec<ClientRecord>,
         blocks: Vec<BlockRecord>,
+        loans: Vec<LoanRecord>,
     ) -> Result<(), Error> {
         let Self { restarts, capacity_bytes, .. } = *self;
-        let record = Record { restarts, capacity_bytes, clients, blocks };
+        let record = Record { restarts, capacity_bytes, clients, blocks, loans };
         if self.written.as_ref() == Some(&record) {
             return Ok(());
         }
@@ -255,7 +273,7 @@ mod tests {
         let mut journal = Journal::create(7).unwrap();
         assert_eq!(reopened(&journal).record().clients, []);
         for name in ["a", "b", "c"] {
-            journal.write(clients(name), Vec::new()).unwrap();
+            journal.write(clients(name), Vec::new(), Vec::new()).unwrap();
             let again = reopened(&journal);
             assert_eq!(again.record().clients, clients(name));
             assert_eq!((again.restarts(), again.capacity_bytes()), (1, 7));
@@ -271,10 +289,18 @@ mod tests {
     }
 
     #[test]
+    fn a_record_from_before_there_was_lending_is_read() {
+        let record = Record { restarts: 3, ..Record::default() };
+        let text = serde_json::to_string(&record).unwrap().replace(",\"loans\":[]", "");
+        assert!(!text.contains("loans"));
+        assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record);
+    }
+
+    #[test]
     fn a_write_cut_short_leaves_the_record_before() {
         let mut journal = Journal::create(7).unwrap();
-        journal.write(clients("kept"), Vec::new()).unwrap();
-        journal.write(clients("torn"), Vec::new()).unwrap();
+        journal.write(clients("kept"), Vec::new(), Vec::new()).unwrap();
+        journal.write(clients("torn"), Vec::new(), Vec::new()).unwrap();
         let torn = journal.sequence % 2;
         let header = HEADER_STEP * (torn + 1);
         for at in [record_start(torn), header, header + 8, header + 16] {
