@@ -83,7 +83,7 @@ impl Transmission {
     }
 
     fn device(&self) -> &dyn Device {
-        &self.session.device
+        &*self.session.device
     }
 
     /// Begins the next request.
