@@ -11,12 +11,13 @@ use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 type Place = &'static str;
 
 /// Each place, and the places that it may know. A longer name is looked up first.
-const RULES: [(Place, &[Place]); 17] = [
+const RULES: [(Place, &[Place]); 19] = [
     ("bin", &["clients", "frontends", "pager", "control", "observe", "core", "platform"]),
     // The tiers lend it the lock that works on tasks without a C library.
     ("clients/preload", &["clients/blade", "pager", "core/tiers", "platform"]),
     ("clients/blade", &["clients/rust", "core"]),
     ("clients/c", &["clients/rust"]),
+    ("clients/lender", &["clients/rust", "core", "platform/tls"]),
     ("clients", &["frontends", "core", "platform/tls"]),
     ("frontends", &["core", "platform"]),
     ("pager", &["core", "platform"]),
@@ -29,6 +30,7 @@ const RULES: [(Place, &[Place]); 17] = [
     ("core/tiers", &["core/types", "platform"]),
     ("core/store", &["core/types", "core/reuse", "core/tiers"]),
     ("core/block", &["core/types", "core/store"]),
+    ("core/fanout", &["core/types", "core/block"]),
     ("platform", &[]),
 ];
 /// These may know anything, and nobody may know them.

@@ -12,6 +12,9 @@ pub enum Error {
     /// The device failed in the middle of a reply that had begun.
     #[error(transparent)]
     Device(#[from] spillway_block::Error),
+    /// The kernel does not take a device as a disk.
+    #[error("{0}")]
+    Attach(String),
     /// There is no TLS with this peer.
     #[error(transparent)]
     Tls(#[from] spillway_tls::Error),

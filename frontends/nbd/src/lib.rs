@@ -9,6 +9,7 @@
 //! or stuck holds up nobody but itself.
 
 mod admission;
+mod attach;
 mod buffer;
 mod config;
 mod connection;
@@ -18,6 +19,7 @@ mod server;
 mod socket;
 mod transmission;
 
+pub use attach::{AttachSettings, Attached, attach};
 pub use buffer::Output;
 pub use config::{Config, TlsMode};
 pub use error::Error;

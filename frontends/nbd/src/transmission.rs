@@ -1,6 +1,6 @@
 //! Requests and replies, without I/O: bytes in, bytes out, the device in between.
 
-use spillway_block::{BlockDevice, Extent};
+use spillway_block::{Device, Extent};
 use spillway_types::PAGE_BYTES;
 use spillway_wire::nbd::{
     CHUNK_BYTES, Chunk, Command, Failure, REQUEST_BYTES, Request, SIMPLE_REPLY_BYTES, chunk,
@@ -82,8 +82,8 @@ impl Transmission {
         Ok((input.len() - rest.len(), progress))
     }
 
-    fn device(&self) -> &BlockDevice {
-        &self.session.device
+    fn device(&self) -> &dyn Device {
+        &*self.session.device
     }
 
     /// Begins the next request.
@@ -155,7 +155,7 @@ impl Transmission {
         &self,
         request: &Request,
         flags: u16,
-        act: impl FnOnce(&BlockDevice) -> Result<(), spillway_block::Error>,
+        act: impl FnOnce(&dyn Device) -> Result<(), spillway_block::Error>,
     ) -> Option<Failure> {
         self.objection(request, flags).or_else(|| act(self.device()).err().map(failure_of))
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use spillway_block::BlockDevice;
+use spillway_block::Device;
 use spillway_types::{ClientId, PoolInfo};
 
 use crate::controller::{Controller, Subsystem};
@@ -25,7 +25,7 @@ pub(crate) fn pool(target: &Target, client: ClientId, number: u32) -> Option<Poo
 }
 
 /// The block device of a number, if the client may use it.
-pub(crate) fn device(target: &Target, client: ClientId, number: u32) -> Option<Arc<BlockDevice>> {
+pub(crate) fn device(target: &Target, client: ClientId, number: u32) -> Option<Arc<dyn Device>> {
     let exports = target.exports.list(client);
     let export = exports.iter().find(|export| export.number == number)?;
     target.exports.open(client, &export.name)
