@@ -138,6 +138,11 @@ pub enum Note {
         /// What was found.
         got: u32,
     },
+    /// The operator's order to borrow can't be followed.
+    CannotBorrow {
+        /// Why, and what to do.
+        why: &'static str,
+    },
     /// This host lends.
     Lent {
         /// The loan.

@@ -1,6 +1,6 @@
 //! What the machine is told.
 
-use crate::{Access, DeviceId, HostId, LoanId, Message, Mode, Place};
+use crate::{Access, DeviceId, HostId, LoanId, Message, Place};
 
 /// Something that has happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,6 +117,4 @@ pub struct Kept {
     pub slabs: u32,
     /// Bytes of each.
     pub slab_bytes: u64,
-    /// How it is used.
-    pub mode: Mode,
 }

@@ -5,10 +5,16 @@
 //! time, and carries out the [`Action`]s that it gives.
 
 mod action;
+mod devices;
 mod error;
 mod event;
 mod ids;
+mod lender;
+mod loans;
+mod machine;
 mod message;
+mod random;
+mod select;
 mod settings;
 mod view;
 
@@ -16,6 +22,7 @@ pub use action::{Action, Note, Place};
 pub use error::Error;
 pub use event::{Event, Kept, Order, Peer, Reading};
 pub use ids::{DeviceId, Epoch, HOST_BYTES_MAX, HostId, LoanId, PoolIdentity};
+pub use machine::Machine;
 pub use message::{
     ADDRESS_BYTES_MAX, Access, Body, LOAN_SLABS_MAX, MESSAGE_BYTES_MAX, MESSAGE_MS_MAX, MemBorAck,
     MemBorFin, MemBorRej, MemBorReq, MemLenFin, Message, Mode, NQN_BYTES_MAX, Reason,
