@@ -9,6 +9,7 @@ use spillway_types::PAGE_BYTES;
 
 use crate::counters::{Counters, Tally};
 use crate::error::Error;
+use crate::holder::Holder;
 use crate::lender::BATCH_PAGES;
 use crate::locks::Locks;
 use crate::loss::{Loss, Losses};
@@ -139,7 +140,7 @@ impl FanOut {
     ///
     /// # Errors
     /// [`Error::OnlyCopy`] and [`Error::Moving`], and then nothing has changed.
-    pub fn forget(&self, holder: u64) -> Result<(), Error> {
+    pub fn forget(&self, holder: &Arc<Holder>) -> Result<(), Error> {
         self.core.forget(holder)
     }
 

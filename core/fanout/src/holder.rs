@@ -1,6 +1,5 @@
 //! Who holds copies of slabs: a loan on a lender, or the local file.
 
-use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -36,9 +35,6 @@ enum Way {
 pub struct Holder {
     number: u64,
     shared: Arc<Shared>,
-    lost: AtomicBool,
-    /// That it failed with a last copy was told.
-    pub(crate) told: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -89,23 +85,12 @@ impl Holder {
             let worker = thread::Builder::new().name("fanout-carry".into());
             worker.stack_size(STACK_BYTES).spawn(move || shared.work())?;
         }
-        let (lost, told) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Arc::new(Self { number, shared, lost, told }))
+        Ok(Arc::new(Self { number, shared }))
     }
 
     /// The caller's name for it.
     pub const fn number(&self) -> u64 {
         self.number
-    }
-
-    /// Whether it was declared lost.
-    pub fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Acquire)
-    }
-
-    /// Declares it lost; whether it was not yet.
-    pub(crate) fn lose(&self) -> bool {
-        !self.lost.swap(true, Ordering::AcqRel)
     }
 
     /// Whether a thread can carry its lot itself: calls to a lender end in time, those to a disk may not.

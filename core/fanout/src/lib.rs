@@ -3,7 +3,8 @@
 //! ```text
 //!  device    FanOut: a spillway_block::Device. Slabs may be moved and holders forgotten under traffic
 //!    slabs     which copies of a slab there are, and which of them are lost
-//!    round     a group of pages carried out together: locks, legs to every copy, outcomes
+//!    round     a group of pages carried out together: locks, seals, conclusions
+//!    wave      carries to all holders at once what a round needs next
 //!    change    what a request needs besides whole pages; discards
 //!    moving    copies a slab to a new place
 //!  holder    a loan or the file: threads that carry lots of pages there    lot: their buffers
@@ -43,6 +44,7 @@ pub mod seal;
 mod settings;
 mod slabs;
 mod table;
+mod wave;
 
 pub use backup::BackupFile;
 pub use counters::Counters;

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Losses that wait to be told. Each holder is lost once, so there are never more than holders.
-const WAITING_MAX: usize = 1024;
+/// Losses that can be told. A device has far fewer holders.
+const LOSSES_MAX: usize = 2048;
 
 /// Why a holder is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,31 +55,47 @@ impl core::fmt::Display for Loss {
     }
 }
 
+#[derive(Debug)]
+struct Waiting {
+    losses: VecDeque<Loss>,
+    /// Holders that were told of already, and whether with a last copy.
+    told: Vec<(u64, bool)>,
+    ended: bool,
+}
+
 /// Losses on their way from the threads that found them to the thread that tells them.
 #[derive(Debug)]
 pub(crate) struct Losses {
-    waiting: Mutex<(VecDeque<Loss>, bool)>,
+    waiting: Mutex<Waiting>,
     rung: Condvar,
 }
 
 impl Losses {
     pub(crate) fn new() -> Self {
-        let waiting = Mutex::new((VecDeque::with_capacity(WAITING_MAX), false));
-        Self { waiting, rung: Condvar::new() }
+        let waiting = Waiting {
+            losses: VecDeque::with_capacity(LOSSES_MAX),
+            told: Vec::with_capacity(LOSSES_MAX),
+            ended: false,
+        };
+        Self { waiting: Mutex::new(waiting), rung: Condvar::new() }
     }
 
-    /// Notes a loss; it allocates nothing.
-    pub(crate) fn push(&self, loss: Loss) {
+    /// Notes a loss, if it is the first of its kind and holder; whether it is. It allocates nothing.
+    pub(crate) fn push(&self, loss: Loss) -> bool {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.0.len() < WAITING_MAX {
-            waiting.0.push_back(loss);
+        let told = (loss.holder, loss.last_copy);
+        if waiting.told.contains(&told) || waiting.told.len() == LOSSES_MAX {
+            return false;
         }
+        waiting.told.push(told);
+        waiting.losses.push_back(loss);
         self.rung.notify_one();
+        true
     }
 
     /// Ends [`Self::next`].
     pub(crate) fn stop(&self) {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
         self.rung.notify_all();
     }
 
@@ -87,10 +103,10 @@ impl Losses {
     pub(crate) fn next(&self) -> Option<Loss> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if let Some(loss) = waiting.0.pop_front() {
+            if let Some(loss) = waiting.losses.pop_front() {
                 return Some(loss);
             }
-            if waiting.1 {
+            if waiting.ended {
                 return None;
             }
             waiting = self.rung.wait(waiting).unwrap_or_else(PoisonError::into_inner);

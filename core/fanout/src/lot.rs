@@ -25,8 +25,6 @@ pub struct Cargo {
     pub errand: Errand,
     pub count: usize,
     pub keys: [Key; BATCH_PAGES],
-    /// For whom each page is: the places of the round's entries.
-    pub entries: [u8; BATCH_PAGES],
     pub pages: Box<[Page]>,
     pub outcomes: [Carried; BATCH_PAGES],
     pub deadline: Instant,
@@ -41,10 +39,9 @@ impl Cargo {
     }
 
     /// Appends a page; its room.
-    pub fn push(&mut self, entry: usize, key: Key) -> &mut Page {
+    pub fn push(&mut self, key: Key) -> &mut Page {
         let at = self.count;
         self.keys[at] = key;
-        self.entries[at] = entry as u8;
         self.outcomes[at] = Carried::Lost;
         self.count += 1;
         &mut self.pages[at]
@@ -72,7 +69,6 @@ impl Lot {
             errand: Errand::Get,
             count: 0,
             keys: [Key::new(0, 0); BATCH_PAGES],
-            entries: [0; BATCH_PAGES],
             pages: Page::rooms(BATCH_PAGES),
             outcomes: [Carried::Lost; BATCH_PAGES],
             deadline: Instant::now(),

@@ -39,10 +39,6 @@ impl Table {
         Self((0..pages).map(entry).collect())
     }
 
-    pub fn pages(&self) -> u64 {
-        self.0.len() as u64
-    }
-
     pub fn get(&self, page: u64) -> Known {
         let entry = &self.0[page as usize];
         match entry.version.load(Ordering::Relaxed) {
