@@ -154,7 +154,10 @@ fn parse_pressure(text: &str) -> Option<Pressure> {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
         line.split_whitespace().find_map(|field| field.strip_prefix("avg10="))?.parse().ok()
     };
-    Some(Pressure { some_percent: average("some ")?, full_percent: average("full ").unwrap_or(0.0) })
+    Some(Pressure {
+        some_percent: average("some ")?,
+        full_percent: average("full ").unwrap_or(0.0),
+    })
 }
 
 #[cfg(test)]

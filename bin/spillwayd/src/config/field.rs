@@ -10,7 +10,7 @@ use spillway_types::parse_size;
 use spillway_vhost_user_blk::Kind;
 use toml::de::DeValue;
 
-use super::values::{Capacity, LendRoles, Lock, RegistryKind, UsedBy};
+use super::values::{Capacity, DeviceUse, LendRoles, Lock, RegistryKind, UsedBy};
 
 /// Finds the place of a setting.
 pub type At<T, V> = fn(&mut T) -> &mut V;
@@ -50,6 +50,7 @@ pub enum Field<T: 'static> {
     Registry(At<T, RegistryKind>),
     Used(At<T, UsedBy>),
     Mode(At<T, Mode>),
+    Device(At<T, DeviceUse>),
     Backup(At<T, Backup>),
 }
 
@@ -68,6 +69,7 @@ const REGISTRIES: [(&str, RegistryKind); 2] =
     [("static", RegistryKind::Static), ("etcd", RegistryKind::Etcd)];
 const USED: [(&str, UsedBy); 2] = [("available", UsedBy::Available), ("paper", UsedBy::Paper)];
 const MODES: [(&str, Mode); 2] = [("fan-out", Mode::FanOut), ("direct", Mode::Direct)];
+const DEVICES: [(&str, DeviceUse); 2] = [("swap", DeviceUse::Swap), ("socket", DeviceUse::Socket)];
 const BACKUPS: [(&str, Backup); 3] =
     [("none", Backup::None), ("mirror", Backup::Mirror), ("file", Backup::File)];
 
@@ -111,6 +113,7 @@ impl<T> Field<T> {
                 text.and_then(|it| word(&REGISTRIES, it)).map(|it| *at(section) = it)
             }
             Self::Used(at) => text.and_then(|it| word(&USED, it)).map(|it| *at(section) = it),
+            Self::Device(at) => text.and_then(|it| word(&DEVICES, it)).map(|it| *at(section) = it),
             Self::Mode(at) => text.and_then(|it| word(&MODES, it)).map(|it| *at(section) = it),
             Self::Backup(at) => text.and_then(|it| word(&BACKUPS, it)).map(|it| *at(section) = it),
             Self::Policy(at) => {
@@ -149,6 +152,7 @@ impl<T> Field<T> {
             Self::Roles(_) => words(&ROLES),
             Self::Registry(_) => words(&REGISTRIES),
             Self::Used(_) => words(&USED),
+            Self::Device(_) => words(&DEVICES),
             Self::Mode(_) => words(&MODES),
             Self::Backup(_) => words(&BACKUPS),
             Self::Policy(_) => words(&Policy::NAMES.map(|name| (name, ()))),
@@ -173,6 +177,7 @@ impl<T> Field<T> {
             Self::Roles(at) => format!("{:?}", at(section)),
             Self::Registry(at) => format!("{:?}", at(section)),
             Self::Used(at) => format!("{:?}", at(section)),
+            Self::Device(at) => format!("{:?}", at(section)),
             Self::Mode(at) => format!("{:?}", at(section)),
             Self::Backup(at) => format!("{:?}", at(section)),
             Self::Policy(at) => at(section).clone(),

@@ -20,5 +20,6 @@ pub use file::{Error, read};
 pub use lending::machine_settings;
 pub use reload::needs_restart;
 pub use values::{
-    Capacity, Config, Disk, Lend, LendRoles, Listen, Lock, RegistryKind, Store, UsedBy,
+    Capacity, Config, DeviceUse, Disk, Lend, LendRoles, Listen, Lock, Peer, RegistryKind, Store,
+    UsedBy,
 };

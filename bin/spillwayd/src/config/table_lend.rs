@@ -1,8 +1,8 @@
 //! The settings of lending.
 
 use super::field::Field::{
-    Address, Backup, Count, Mode, OptionalSize, Path, Percent, Registry, Roles, Size, Switch, Text,
-    Texts, Used,
+    Address, Backup, Count, Device, Mode, OptionalSize, Path, Percent, Registry, Roles, Size,
+    Switch, Text, Texts, Used,
 };
 use super::field::Setting;
 use super::table::fixed;
@@ -12,7 +12,7 @@ use super::values::{Lend, Peer};
 const SECONDS_MAX: u64 = 24 * 3600;
 
 /// `[lend]`
-pub static LEND: [Setting<Lend>; 35] = [
+pub static LEND: [Setting<Lend>; 37] = [
     fixed(
         "roles",
         r#""off""#,
@@ -146,6 +146,12 @@ pub static LEND: [Setting<Lend>; 35] = [
         "Most swap devices at the same time.",
     ),
     fixed(
+        "device",
+        r#""swap""#,
+        Device(|l| &mut l.device),
+        "What is done with what is borrowed: \"swap\", this host swaps onto it; \"socket\", it is served by NBD on the Unix socket `lend-N.sock` in `listen.dir`, for the daemon's user and root, and nothing else is done.",
+    ),
+    fixed(
         "backup",
         r#""mirror""#,
         Backup(|l| &mut l.backup),
@@ -198,6 +204,12 @@ pub static LEND: [Setting<Lend>; 35] = [
         "60",
         Count(|l| &mut l.recall_s, 1, SECONDS_MAX),
         "Seconds that a borrower has when a loan is recalled; at least `lease_s` and `lease_margin_s`.",
+    ),
+    fixed(
+        "secret_file",
+        r#""""#,
+        Path(|l| &mut l.secret_file),
+        "Direct mode: file with the secret that this host's kernel proves to know to lenders, as `nvme gen-dhchap-key` prints it.",
     ),
     fixed(
         "min_free",

@@ -249,6 +249,7 @@ pub struct Lend {
     pub device_min_bytes: u64,
     pub device_max_bytes: u64,
     pub devices_max: u64,
+    pub device: DeviceUse,
     pub backup: Backup,
     pub backup_file: Option<PathBuf>,
     pub backup_bytes: u64,
@@ -258,6 +259,7 @@ pub struct Lend {
     pub lease_s: u64,
     pub lease_margin_s: u64,
     pub recall_s: u64,
+    pub secret_file: Option<PathBuf>,
     pub min_free_bytes: u64,
     pub raise_min_free: bool,
     pub margin_bytes: u64,
@@ -289,6 +291,7 @@ impl Default for Lend {
             device_min_bytes: 0,
             device_max_bytes: 0,
             devices_max: 0,
+            device: DeviceUse::Swap,
             backup: Backup::Mirror,
             backup_file: None,
             backup_bytes: 0,
@@ -298,6 +301,7 @@ impl Default for Lend {
             lease_s: 0,
             lease_margin_s: 0,
             recall_s: 0,
+            secret_file: None,
             min_free_bytes: 0,
             raise_min_free: false,
             margin_bytes: 0,
@@ -354,6 +358,15 @@ pub enum UsedBy {
     Available,
     /// The paper's: all but free memory, buffers, cache and slab.
     Paper,
+}
+
+/// What a borrowed device is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceUse {
+    /// This host swaps onto it.
+    Swap,
+    /// Whoever connects to its socket uses it.
+    Socket,
 }
 
 /// Another host.

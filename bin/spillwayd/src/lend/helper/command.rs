@@ -64,9 +64,17 @@ mod tests {
     fn what_goes_wrong_is_one_line() {
         let time = Duration::from_secs(60);
         assert_eq!(run("true", &[], time), Ok(()));
-        assert_eq!(run("sh", &["-c", "echo a >&2; echo b >&2; exit 3"], time).unwrap_err().split(": ").last(), Some("a; b"));
+        assert_eq!(
+            run("sh", &["-c", "echo a >&2; echo b >&2; exit 3"], time)
+                .unwrap_err()
+                .split(": ")
+                .last(),
+            Some("a; b")
+        );
         assert!(run("no-such-program", &[], time).unwrap_err().starts_with("can't run"));
-        assert!(run("sleep", &["60"], Duration::from_millis(20)).unwrap_err().contains("took longer"));
+        assert!(
+            run("sleep", &["60"], Duration::from_millis(20)).unwrap_err().contains("took longer")
+        );
         assert!(run("false", &[], time).unwrap_err().contains("exit status: 1"));
     }
 }

@@ -44,12 +44,8 @@ impl Helper {
     /// # Errors
     /// It can't be started.
     pub fn start() -> anyhow::Result<Self> {
-        let (ours, theirs) = socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let child = Command::new("/proc/self/exe")
             .env(MARK, "1")
             .env_remove("NOTIFY_SOCKET")
@@ -68,8 +64,8 @@ impl Helper {
     pub fn ask(&self, verb: &Verb, fds: &[OwnedFd]) -> Result<String, String> {
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let lost = |error: io::Error| format!("the helper is gone: {error}");
-        protocol::send(&socket, verb, fds).map_err(lost)?;
-        let answer: protocol::Answer = protocol::receive(&socket).map_err(lost)?.0;
+        protocol::send(&*socket, verb, fds).map_err(lost)?;
+        let answer: protocol::Answer = protocol::receive(&*socket).map_err(lost)?.0;
         answer
     }
 }

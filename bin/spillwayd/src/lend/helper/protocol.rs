@@ -21,18 +21,6 @@ pub const FDS_MAX: usize = 16;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verb {
-    /// Gives the device behind the sockets that come with it to the kernel; its path.
-    Attach {
-        /// Its length.
-        bytes: u64,
-        /// After how long without an answer the kernel gives a request up, seconds.
-        timeout_s: u64,
-    },
-    /// Takes a device away from the kernel.
-    Detach {
-        /// Which.
-        path: String,
-    },
     /// Makes swap space of a device, and swaps onto it before any other.
     SwapOn {
         /// Which.
@@ -137,9 +125,9 @@ mod tests {
         let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
         let (a, b) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
         let (passed, _) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
-        send(&a, &Verb::Attach { bytes: 7, timeout_s: 1 }, &[passed]).unwrap();
+        send(&a, &Verb::SwapOff { path: "a".into(), timeout_s: 7 }, &[passed]).unwrap();
         let (verb, fds): (Verb, _) = receive(&b).unwrap();
-        assert!(matches!(verb, Verb::Attach { bytes: 7, .. }) && fds.len() == 1);
+        assert!(matches!(verb, Verb::SwapOff { timeout_s: 7, .. }) && fds.len() == 1);
         let answer: Answer = Err("no".into());
         send(&b, &answer, &[]).unwrap();
         assert_eq!(receive::<Answer>(&a).unwrap().0, answer);
