@@ -302,8 +302,8 @@ impl Machine {
         let Some(loan) = self.loans.get(&number) else { return };
         let (device, lender) = (loan.device, loan.lender.clone());
         let id = self.loan_id(number);
-        self.end_loan(number);
         self.note(Note::LoanLost { loan: id.clone(), lender });
+        self.end_loan(number);
         self.loan_lost(device, &id);
     }
 

@@ -165,7 +165,7 @@ impl Settings {
     }
 
     /// A share of `bytes`.
-    pub(crate) const fn share(bytes: u64, permille: u32) -> u64 {
+    pub const fn share(bytes: u64, permille: u32) -> u64 {
         (bytes as u128 * permille as u128 / 1000) as u64
     }
 }
