@@ -10,6 +10,7 @@
 
 mod admission;
 mod attach;
+mod batch;
 mod buffer;
 mod config;
 mod connection;

@@ -7,6 +7,7 @@ use spillway_wire::nbd::{
     error_payload, extent_flags, request_flags, simple_reply,
 };
 
+use crate::batch::Batch;
 use crate::buffer::Output;
 use crate::error::Error;
 use crate::negotiation::{ALLOCATION_ID, Session};
@@ -70,6 +71,7 @@ impl Transmission {
         let mut rest = input;
         let progress = loop {
             let stop = match self.state {
+                State::Idle if self.batch(&mut rest, output) => None,
                 State::Idle => self.start(&mut rest, output)?,
                 State::Taking { .. } => self.take(&mut rest, output),
                 State::Sending { .. } => self.send(output)?,
@@ -84,6 +86,26 @@ impl Transmission {
 
     fn device(&self) -> &dyn Device {
         &*self.session.device
+    }
+
+    /// Carries out requests that came together, if there are several and the device gains by it; whether it did.
+    fn batch(&self, rest: &mut &[u8], output: &mut Output) -> bool {
+        let most = self.device().batch_max();
+        if most < 2 {
+            return false;
+        }
+        let read_flags = if self.session.structured { request_flags::DF } else { 0 };
+        let batch =
+            Batch::gather(rest, most, output.room(), self.session.structured, |request| {
+                let flags = if request.command == Command::Read { read_flags } else { 0 };
+                self.objection(request, flags).is_none()
+            });
+        if batch.len() < 2 {
+            return false;
+        }
+        batch.carry_out(rest, output, |requests| self.device().batch(requests));
+        *rest = &rest[batch.used..];
+        true
     }
 
     /// Begins the next request.
