@@ -5,6 +5,7 @@ use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{
     DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
 };
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
 use crate::config::{Error, Lock};
 
@@ -63,4 +64,17 @@ pub fn lock_memory(wanted: Lock) -> anyhow::Result<bool> {
     }
     tracing::warn!("{line}");
     Ok(false)
+}
+
+/// Gives up the administrator's rights that the helper keeps, but for those of marking threads as such that serve
+/// page-out and of locking memory. Where the daemon has none, nothing happens.
+///
+/// # Errors
+/// The kernel refused.
+pub fn drop_capabilities() -> anyhow::Result<()> {
+    let has = capabilities(None).context("can't read this process's capabilities")?;
+    let kept = has.permitted & (CapabilitySet::SYS_RESOURCE | CapabilitySet::IPC_LOCK);
+    let sets =
+        CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    set_capabilities(None, sets).context("can't give capabilities up")
 }

@@ -15,7 +15,7 @@ use crate::frontends::Frontends;
 use crate::manager;
 use crate::parts::Parts;
 use crate::reclaim::Reclaim;
-use crate::{disks, lend, sandbox, targets};
+use crate::{disks, hardening, lend, sandbox, targets};
 
 /// How often what is due is looked for.
 const TICK: Duration = Duration::from_secs(1);
@@ -28,6 +28,9 @@ const RECALL_MARGIN: Duration = Duration::from_secs(120);
 /// A part can't run.
 pub fn run(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
     if parts.config.process.sandbox {
+        if parts.config.lend.is_on() {
+            hardening::drop_capabilities()?;
+        }
         sandbox::enter(&parts.config, arguments.config.as_deref())?;
     }
     // After the sandbox: their threads are in it too.

@@ -22,7 +22,7 @@ use crate::config::Config;
 const LANDLOCK: ABI = ABI::V5;
 
 /// What a borrower looks at before it swaps.
-const LENDING_READS: [&str; 2] = ["/proc/meminfo", "/proc/swaps"];
+const LENDING_READS: [&str; 3] = ["/proc/meminfo", "/proc/swaps", "/sys/devices/virtual/block"];
 
 /// System calls that the daemon makes once it runs. Others fail with EPERM.
 #[rustfmt::skip]

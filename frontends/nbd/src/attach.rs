@@ -5,9 +5,10 @@
 //! marked as those that write out for others (PR_SET_IO_FLUSHER), as the kernel may swap onto the disk. Whoever
 //! calls locks the process's memory (mlockall) before.
 
+use std::fmt::Debug;
 use std::fs;
 use std::net::Shutdown;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -30,6 +31,35 @@ const STACK_BYTES: usize = 512 << 10;
 /// How long the disk's node may take to appear.
 const NODE_WAIT: Duration = Duration::from_secs(5);
 
+/// Who asks the kernel for disks: this process, or one that has the privilege in its place.
+pub trait Kernel: Send + Sync + Debug {
+    /// As [`spillway_kernel_nbd::connect`].
+    ///
+    /// # Errors
+    /// The kernel has no NBD driver or refuses.
+    fn connect(&self, disk: &Disk, sockets: &[BorrowedFd<'_>]) -> Result<u32, Error>;
+
+    /// As [`spillway_kernel_nbd::disconnect`].
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    fn disconnect(&self, index: u32) -> Result<(), Error>;
+}
+
+/// This process itself, which needs CAP_SYS_ADMIN.
+#[derive(Debug)]
+pub struct Itself;
+
+impl Kernel for Itself {
+    fn connect(&self, disk: &Disk, sockets: &[BorrowedFd<'_>]) -> Result<u32, Error> {
+        Ok(spillway_kernel_nbd::connect(disk, sockets)?)
+    }
+
+    fn disconnect(&self, index: u32) -> Result<(), Error> {
+        Ok(spillway_kernel_nbd::disconnect(index)?)
+    }
+}
+
 /// How a device is attached.
 #[derive(Clone, Debug)]
 pub struct AttachSettings {
@@ -50,6 +80,7 @@ impl Default for AttachSettings {
 /// A device that the kernel has as a disk. It is detached when this is dropped, but that can't tell what went wrong.
 #[derive(Debug)]
 pub struct Attached {
+    kernel: Arc<dyn Kernel>,
     index: Option<u32>,
     path: PathBuf,
     sockets: Vec<Arc<Socket>>,
@@ -62,9 +93,21 @@ pub struct Attached {
 /// [`Error::Kernel`] when the kernel has no NBD driver or refuses, [`Error::Flusher`] without the privilege
 /// (CAP_SYS_RESOURCE), [`Error::Attach`], [`Error::Io`].
 pub fn attach(device: Arc<dyn Device>, settings: &AttachSettings) -> Result<Attached, Error> {
+    attach_by(Arc::new(Itself), device, settings)
+}
+
+/// As [`attach`], where `kernel` asks the kernel.
+///
+/// # Errors
+/// As [`attach`], and those of `kernel`.
+pub fn attach_by(
+    kernel: Arc<dyn Kernel>,
+    device: Arc<dyn Device>,
+    settings: &AttachSettings,
+) -> Result<Attached, Error> {
     let geometry = device.geometry();
-    let mut attached =
-        Attached { index: None, path: PathBuf::new(), sockets: Vec::new(), threads: Vec::new() };
+    let (path, sockets, threads) = (PathBuf::new(), Vec::new(), Vec::new());
+    let mut attached = Attached { kernel, index: None, path, sockets, threads };
     let mut ours = Vec::new();
     for number in 0..settings.connections.clamp(1, spillway_kernel_nbd::SOCKETS_MAX) {
         let (kernels, served) = UnixStream::pair()?;
@@ -78,7 +121,7 @@ pub fn attach(device: Arc<dyn Device>, settings: &AttachSettings) -> Result<Atta
         timeout: settings.timeout,
     };
     let descriptors: Vec<_> = ours.iter().map(AsFd::as_fd).collect();
-    let index = spillway_kernel_nbd::connect(&disk, &descriptors)?;
+    let index = attached.kernel.connect(&disk, &descriptors)?;
     attached.index = Some(index);
     attached.path = PathBuf::from(format!("/dev/nbd{index}"));
     // The kernel has its ends.
@@ -159,7 +202,7 @@ impl Attached {
 
     fn end(&mut self) -> Result<(), Error> {
         let done = match self.index.take() {
-            Some(index) => spillway_kernel_nbd::disconnect(index).map_err(Error::from),
+            Some(index) => self.kernel.disconnect(index),
             None => Ok(()),
         };
         for socket in &self.sockets {

@@ -20,7 +20,7 @@ mod server;
 mod socket;
 mod transmission;
 
-pub use attach::{AttachSettings, Attached, attach};
+pub use attach::{AttachSettings, Attached, Itself, Kernel, attach, attach_by};
 pub use buffer::Output;
 pub use config::{Config, TlsMode};
 pub use error::Error;

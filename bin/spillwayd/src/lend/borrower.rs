@@ -230,7 +230,8 @@ impl Borrower {
         if lend.device == DeviceUse::Socket {
             return device.serve(&self.settings.dir.join(format!("lend-{id}.sock")));
         }
-        device.give_to_kernel(Duration::from_millis(lend.request_ms))?;
+        let helper = self.helper.clone().ok_or("there is no helper")?;
+        device.give_to_kernel(helper, Duration::from_millis(lend.request_ms))?;
         let total = Monitor::open().and_then(|monitor| monitor.memory());
         let twentieth = total.map_err(|error| error.to_string())?.total / 20;
         let least = lend.min_free_bytes.min(twentieth);

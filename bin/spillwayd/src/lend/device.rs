@@ -12,6 +12,7 @@ use spillway_block::fresh_uuid;
 use spillway_fanout::{Counters, FanOut, Holder, Loss, Place};
 use spillway_host::Swap;
 use spillway_lending::{DeviceId, Event, HostId, LoanId};
+use spillway_nbd::Kernel;
 use spillway_types::PAGE_BYTES;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -199,13 +200,13 @@ impl Device {
     ///
     /// # Errors
     /// One line that says why not.
-    pub fn give_to_kernel(&self, stall: Duration) -> Result<(), String> {
+    pub fn give_to_kernel(&self, kernel: Arc<dyn Kernel>, stall: Duration) -> Result<(), String> {
         let Some(fan_out) = self.fan_out_device() else { return Ok(()) };
         let settings = spillway_nbd::AttachSettings {
             timeout: stall * 4 + KERNEL_WAITS,
             ..spillway_nbd::AttachSettings::default()
         };
-        let attached = spillway_nbd::attach(fan_out.clone(), &settings);
+        let attached = spillway_nbd::attach_by(kernel, fan_out.clone(), &settings);
         let attached = attached.map_err(|error| error.to_string())?;
         let mut used = self.used();
         used.path = attached.path().display().to_string();

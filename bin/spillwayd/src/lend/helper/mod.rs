@@ -12,12 +12,14 @@ mod serve;
 
 use std::env;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use spillway_kernel_nbd::Disk;
+use spillway_nbd::Kernel;
 
 pub use protocol::{Connect, Verb};
 pub use serve::run;
@@ -67,6 +69,22 @@ impl Helper {
         protocol::send(&*socket, verb, fds).map_err(lost)?;
         let answer: protocol::Answer = protocol::receive(&*socket).map_err(lost)?.0;
         answer
+    }
+}
+
+impl Kernel for Helper {
+    fn connect(&self, disk: &Disk, sockets: &[BorrowedFd<'_>]) -> Result<u32, spillway_nbd::Error> {
+        let copies: io::Result<Vec<_>> =
+            sockets.iter().map(BorrowedFd::try_clone_to_owned).collect();
+        let Disk { bytes, block_bytes, flags, timeout } = *disk;
+        let verb = Verb::Attach { bytes, block_bytes, flags, timeout_s: timeout.as_secs() };
+        let index = self.ask(&verb, &copies?).map_err(io::Error::other)?;
+        Ok(index.parse().map_err(io::Error::other)?)
+    }
+
+    fn disconnect(&self, index: u32) -> Result<(), spillway_nbd::Error> {
+        let done = self.ask(&Verb::Detach { index }, &[]).map_err(io::Error::other);
+        Ok(done.map(|_| ())?)
     }
 }
 

@@ -21,6 +21,22 @@ pub const FDS_MAX: usize = 16;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verb {
+    /// Has the kernel make a disk of the sockets that come with it; its number.
+    Attach {
+        /// Its length.
+        bytes: u64,
+        /// Of a block.
+        block_bytes: u32,
+        /// Of NBD's transmission flags.
+        flags: u16,
+        /// After how long without an answer the kernel gives a request up, seconds.
+        timeout_s: u64,
+    },
+    /// Takes a disk away from the kernel.
+    Detach {
+        /// Its number.
+        index: u32,
+    },
     /// Makes swap space of a device, and swaps onto it before any other.
     SwapOn {
         /// Which.

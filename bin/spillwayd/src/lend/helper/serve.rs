@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use rustix::mm::{MlockAllFlags, mlockall};
 use spillway_host::{MIN_FREE_FILE, Monitor, min_free_bytes};
+use spillway_kernel_nbd::Disk;
 
 use super::command;
 use super::protocol::{Answer, Connect, Verb, receive, send};
@@ -39,8 +41,8 @@ pub fn run() -> anyhow::Result<ExitCode> {
     let _ = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE);
     let socket = io::stdin();
     let mut helper = Helper::default();
-    while let Ok((verb, _)) = receive(&socket) {
-        let answer = helper.follow(verb);
+    while let Ok((verb, fds)) = receive(&socket) {
+        let answer = helper.follow(verb, &fds);
         if send(&socket, &answer, &[]).is_err() {
             break;
         }
@@ -52,6 +54,8 @@ pub fn run() -> anyhow::Result<ExitCode> {
 /// What it has made, by path. It touches nothing else.
 #[derive(Default)]
 struct Helper {
+    /// Disks of the kernel, and the number of each.
+    attached: BTreeMap<String, u32>,
     /// Devices in direct mode, and the subsystem of each.
     connected: BTreeMap<String, String>,
     /// What the kernel kept free before it was changed.
@@ -59,8 +63,13 @@ struct Helper {
 }
 
 impl Helper {
-    fn follow(&mut self, verb: Verb) -> Answer {
+    fn follow(&mut self, verb: Verb, fds: &[OwnedFd]) -> Answer {
         match verb {
+            Verb::Attach { bytes, block_bytes, flags, timeout_s } => {
+                let timeout = Duration::from_secs(timeout_s);
+                self.attach(&Disk { bytes, block_bytes, flags, timeout }, fds)
+            }
+            Verb::Detach { index } => self.detach(index),
             Verb::SwapOn { path } => self.is_ours(&path).and_then(|()| swap_on(&path)),
             Verb::SwapOff { path, timeout_s } => {
                 self.is_ours(&path)?;
@@ -77,12 +86,25 @@ impl Helper {
     }
 
     fn is_ours(&self, path: &str) -> Result<(), String> {
-        let number = path.strip_prefix("/dev/nbd").filter(|digits| !digits.is_empty());
-        let is_nbd = number.is_some_and(|digits| digits.bytes().all(|b| b.is_ascii_digit()));
-        if is_nbd || self.connected.contains_key(path) {
+        if self.attached.contains_key(path) || self.connected.contains_key(path) {
             return Ok(());
         }
         Err(format!("{path} is no device that was made here"))
+    }
+
+    fn attach(&mut self, disk: &Disk, sockets: &[OwnedFd]) -> Answer {
+        let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+        let index = spillway_kernel_nbd::connect(disk, &sockets).map_err(|it| it.to_string())?;
+        self.attached.insert(format!("/dev/nbd{index}"), index);
+        Ok(index.to_string())
+    }
+
+    fn detach(&mut self, index: u32) -> Answer {
+        if self.attached.remove(&format!("/dev/nbd{index}")).is_none() {
+            return Err(format!("/dev/nbd{index} is no disk that was made here"));
+        }
+        let done = spillway_kernel_nbd::disconnect(index);
+        done.map(|()| String::new()).map_err(|error| error.to_string())
     }
 
     fn connect(&mut self, connect: &Connect) -> Answer {
