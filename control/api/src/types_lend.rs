@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct LendStatus {
     /// This host: the DNS name in its certificate.
     pub host: String,
-    /// `neutral`, `borrower`, `lender` or `both`.
+    /// `neutral`, `borrower`, `lender` or `both`; `off` where nothing is lent or borrowed.
     pub role: String,
     /// Whether it waits for lenders to answer.
     pub waiting: bool,

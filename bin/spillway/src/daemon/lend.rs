@@ -106,6 +106,10 @@ pub fn line(status: &LendStatus) -> String {
 
 /// The whole status, for people.
 fn text(status: &LendStatus) -> String {
+    if status.role == "off" {
+        return "off: set lend.roles in the daemon's configuration, see docs/lending.md\n"
+            .to_owned();
+    }
     let mut text = line(status);
     let loans = loans(status);
     if !loans.is_empty() {

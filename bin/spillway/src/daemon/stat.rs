@@ -42,8 +42,7 @@ impl Moment {
             health: api.get("/v1/health")?,
             store: api.get("/v1/store")?,
             clients: api.get("/v1/clients")?,
-            // A daemon that neither lends nor borrows says so by an error.
-            lending: api.get("/v1/lending").ok(),
+            lending: Some(api.get::<LendStatus>("/v1/lending")?).filter(|it| it.role != "off"),
         })
     }
 

@@ -1,8 +1,6 @@
 //! A device that is made of loans.
 
 use std::collections::BTreeSet;
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
@@ -214,7 +212,7 @@ impl Device {
         Ok(())
     }
 
-    /// Serves it on a Unix socket, to the daemon's user and root.
+    /// Serves it on a Unix socket; others than the daemon's user and root are sent away.
     ///
     /// # Errors
     /// One line that says why not.
@@ -224,8 +222,6 @@ impl Device {
         };
         let served = Served::start(path, fan_out.clone());
         let served = served.map_err(|error| format!("{}: {error}", path.display()))?;
-        let open = std::fs::set_permissions(path, Permissions::from_mode(0o600));
-        open.map_err(|error| format!("{}: {error}", path.display()))?;
         let mut used = self.used();
         used.path = path.display().to_string();
         used.socket = Some(served);
