@@ -68,7 +68,13 @@ impl Parts {
         let lending = match listeners.lend.take() {
             Some(listener) => {
                 let nqn = secrets.blocks_nqn();
-                Some(lend::Prepared::new(&config, &directory, listener, nqn, helper)?)
+                Some(lend::Prepared::new(
+                    &config,
+                    (&directory, capacity_bytes),
+                    listener,
+                    nqn,
+                    helper,
+                )?)
             }
             None => {
                 lend::free_kept(&directory);

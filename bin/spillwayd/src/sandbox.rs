@@ -82,6 +82,10 @@ fn filter(config: &Config) -> anyhow::Result<BpfProgram> {
         sockets.push(SeccompRule::new(vec![is_it])?);
     }
     rules.insert(libc::SYS_socket, sockets);
+    if config.lend.borrows() {
+        // The local file of a borrowed device is for one process.
+        rules.insert(libc::SYS_flock, Vec::new());
+    }
     let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let filter = SeccompFilter::new(rules, refuse, SeccompAction::Allow, TargetArch::x86_64)?;
     Ok(BpfProgram::try_from(filter)?)

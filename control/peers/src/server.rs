@@ -25,7 +25,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::{MESSAGES_PATH, SPARE_PATH, Spare};
 
 /// Most bytes of a message.
-pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
+pub const MESSAGE_BYTES_MAX: usize = 8 << 10;
 /// Connections of all peers at the same time. More wait in the kernel.
 const CONNECTIONS_MAX: usize = 1024;
 /// Connections of one peer. More are closed.

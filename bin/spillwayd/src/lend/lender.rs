@@ -18,13 +18,20 @@ pub struct Lender {
     /// Where kernels reach devices, and the subsystem there.
     blocks_at: Option<(SocketAddr, String)>,
     capacity_bytes: u64,
+    /// Most that the store takes.
+    store_bytes: u64,
     /// One at a time, so that what is lent stays below the capacity.
     reserving: Mutex<()>,
 }
 
 impl Lender {
     /// Lends from the store of `directory`.
-    pub fn new(config: &Config, directory: Arc<Directory>, blocks_nqn: String) -> Self {
+    pub fn new(
+        config: &Config,
+        directory: Arc<Directory>,
+        store_bytes: u64,
+        blocks_nqn: String,
+    ) -> Self {
         let (listen, lend) = (&config.listen, &config.lend);
         let at =
             |listening: Option<SocketAddr>| listening.map(|its| lend.data_address.unwrap_or(its));
@@ -35,6 +42,7 @@ impl Lender {
             pools_at: at(listen.nvme_tls),
             blocks_at: blocks.map(|address| (address, blocks_nqn)),
             capacity_bytes: lend.capacity_bytes.unwrap_or(u64::MAX),
+            store_bytes,
             reserving: Mutex::new(()),
         }
     }
@@ -49,9 +57,10 @@ impl Lender {
         self.directory.loans()
     }
 
-    /// Of `spare_bytes`, what the capacity leaves.
+    /// Of `spare_bytes`, what the capacities of lending and of the store leave.
     pub fn bounded(&self, spare_bytes: u64, lent_bytes: u64) -> u64 {
-        spare_bytes.min(self.capacity_bytes.saturating_sub(lent_bytes))
+        let room = self.store_bytes.saturating_sub(self.directory.store().memory_bytes());
+        spare_bytes.min(self.capacity_bytes.saturating_sub(lent_bytes)).min(room)
     }
 
     /// Loans that the store kept over a restart of the daemon.

@@ -13,6 +13,9 @@ use tokio::sync::mpsc;
 /// Messages that wait to be looked at.
 const WAITING_MAX: usize = 1024;
 
+/// Hosts that are remembered, those that have gone included.
+const SEEN_MAX: usize = 4 * spillway_registry::HOSTS_MAX;
+
 /// What is known of other hosts, and the way of their messages to the driver.
 #[derive(Debug)]
 pub struct Peers {
@@ -42,7 +45,9 @@ impl Peers {
     pub fn update(&self, hosts: &[Host]) -> Vec<Peer> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         for host in hosts {
-            known.addresses.insert(host.name.clone(), host.address);
+            if known.addresses.len() < SEEN_MAX || known.addresses.contains_key(&host.name) {
+                known.addresses.insert(host.name.clone(), host.address);
+            }
         }
         known.hosts = hosts.to_vec();
         let peer = |host: &Host| {

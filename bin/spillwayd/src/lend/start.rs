@@ -67,7 +67,7 @@ impl Prepared {
     /// Keys can't be used, or do not name this host.
     pub fn new(
         config: &Config,
-        directory: &Arc<Directory>,
+        (directory, store_bytes): (&Arc<Directory>, u64),
         listener: TcpListener,
         blocks_nqn: String,
         helper: Option<Helper>,
@@ -79,7 +79,7 @@ impl Prepared {
         let authority = files.authority.clone().unwrap_or_default();
         let client = ClientSettings::load(&files, &authority, host.as_str()).map_err(error)?;
         let server = ServerSettings::load(&files, Versions::Tls13).map_err(error)?;
-        let lender = Lender::new(config, directory.clone(), blocks_nqn);
+        let lender = Lender::new(config, directory.clone(), store_bytes, blocks_nqn);
         if !config.lend.lends() {
             super::free_kept(directory);
         }
