@@ -114,12 +114,15 @@ impl World {
         let gathering = view.devices.iter().filter(|device| device.state == DeviceState::Gathering);
         let gathering: Vec<_> = gathering.map(|device| device.device).collect();
         let host = &mut self.hosts[at];
+        let host_paused_us = host.paused_until_us;
         host.asked.retain(|number, _| asked.contains(number));
         host.gathering.retain(|device, _| gathering.contains(device));
         let asked = asked.iter().map(|number| *host.asked.entry(*number).or_insert(now_us));
-        let late_asked = asked.filter(|since| now_us - since > answer_us).count();
+        // Time in which it was stopped does not count.
+        let waited_us = |since: u64| now_us.saturating_sub(since.max(host_paused_us));
+        let late_asked = asked.filter(|since| waited_us(*since) > answer_us).count();
         let gathering = gathering.iter().map(|id| *host.gathering.entry(*id).or_insert(now_us));
-        let late_gathering = gathering.filter(|since| now_us - since > gather_us).count();
+        let late_gathering = gathering.filter(|since| waited_us(*since) > gather_us).count();
         if late_asked + late_gathering != 0 {
             return Err(self.violation(at, "a request does not end".into()));
         }

@@ -76,6 +76,8 @@ pub(super) struct Grant {
     pub lender: usize,
     pub identity: PoolIdentity,
     pub blocks: Vec<usize>,
+    /// A fault has taken it, and that has been counted.
+    pub is_hit: bool,
 }
 
 /// A slab as the data plane has it.
