@@ -126,7 +126,23 @@ impl World {
         if late_asked + late_gathering != 0 {
             return Err(self.violation(at, "a request does not end".into()));
         }
-        Ok(())
+        self.check_recalls(at)
+    }
+
+    /// A lender has back what it recalled by the deadline.
+    fn check_recalls(&mut self, at: usize) -> Result<(), Violation> {
+        let now_us = self.now_us;
+        let host = &mut self.hosts[at];
+        host.recalls.retain(|loan, _| host.pools.contains_key(loan));
+        let paused_us = host.paused_until_us;
+        let is_late = |at_us: u64| now_us > at_us.max(paused_us) + 10_000;
+        match host.recalls.iter().find(|(_, at_us)| is_late(**at_us)) {
+            Some((loan, _)) => {
+                let what = format!("{loan} was not back by the deadline of its recall");
+                Err(self.violation(at, what))
+            }
+            None => Ok(()),
+        }
     }
 
     /// When faults and pressure have ended: what is left of all that, if something is.

@@ -43,6 +43,8 @@ pub(super) struct Host {
     /// Since when each device is being gathered, and each loan asked for.
     pub gathering: BTreeMap<DeviceId, u64>,
     pub asked: BTreeMap<u64, u64>,
+    /// By when it has back what it recalls.
+    pub recalls: BTreeMap<LoanId, u64>,
 }
 
 /// Memory set aside for a loan.

@@ -148,6 +148,7 @@ impl World {
             spare_bytes: 0,
             gathering: BTreeMap::new(),
             asked: BTreeMap::new(),
+            recalls: BTreeMap::new(),
         });
         self.start(at, false);
         // Not all at the same time.
@@ -205,6 +206,7 @@ impl World {
         host.file.clear();
         host.gathering.clear();
         host.asked.clear();
+        host.recalls.clear();
         host.demand_bytes = host.total_bytes / 10 * 3;
     }
 
@@ -515,6 +517,10 @@ impl World {
         }
         match note {
             Note::LoanLost { loan, lender } => self.hit(at, self.names[lender], loan),
+            Note::Recalling { loan, deadline } => {
+                let at_us = self.now_us + deadline.as_micros() as u64;
+                self.hosts[at].recalls.insert(loan.clone(), at_us);
+            }
             Note::Expired { loan } => self.hit(self.names[&loan.borrower], at, loan),
             _ => {}
         }
