@@ -29,14 +29,14 @@ pub(crate) struct Device {
     seek: Option<Seek>,
     /// When they may be asked again, once all had been asked in vain.
     seek_at: Duration,
-    /// When copies may be placed again, after one failed.
-    move_at: Duration,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Slab {
     copies: [Option<Place>; 2],
     moving: Option<(u8, Place)>,
+    /// When a copy may be placed again, after that failed.
+    move_at: Duration,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -74,7 +74,8 @@ impl Device {
         if !matches!(self.state, DeviceState::Attached | DeviceState::Detaching) {
             return None;
         }
-        [self.detach_at, self.seek_at, self.move_at].into_iter().filter(|at| *at > now).min()
+        let moves = self.slabs.iter().map(|slab| slab.move_at);
+        [self.detach_at, self.seek_at].into_iter().chain(moves).filter(|at| *at > now).min()
     }
 
     fn uses(&self, loan: &LoanId) -> bool {
@@ -121,7 +122,6 @@ impl Machine {
             slabs: vec![Slab::default(); wanted as usize],
             seek: Some(Seek::default()),
             seek_at: self.now,
-            move_at: self.now,
         };
         self.devices.insert(id, device);
     }
@@ -305,7 +305,7 @@ impl Machine {
             Place::Lender { loan, .. } => self.loans.contains_key(&loan.number),
             Place::File => true,
         };
-        let retry_at = self.retry_at();
+        let move_at = self.now + self.settings.answer_timeout;
         let Some(device) = self.devices.get_mut(&id) else { return };
         let Some(its) = device.slabs.get_mut(slab as usize) else { return };
         if its.moving != Some((copy, place.clone())) {
@@ -328,7 +328,7 @@ impl Machine {
             }
             Err(error) => {
                 let is_lost = its.is_lost();
-                device.move_at = retry_at;
+                its.move_at = move_at;
                 if let Place::Lender { loan, .. } = &place
                     && let Some(loan) = self.loans.get_mut(&loan.number)
                 {
@@ -447,7 +447,7 @@ impl Machine {
                 file_room = file_room.saturating_sub(1);
             }
             let first = self.take_place(first);
-            slabs.push(Slab { copies: [first, second], moving: None });
+            slabs.push(Slab { copies: [first, second], ..Slab::default() });
         }
         let got = slabs.len() as u32;
         if got < wanted as u32 || wanted == 0 {
@@ -587,7 +587,6 @@ impl Machine {
             .filter(|(_, loan)| loan.device == id && loan.is_sound())
             .map(|(number, loan)| (*number, loan.used.iter().filter(|used| !**used).count()))
             .collect();
-        let may_move = self.now >= self.devices[&id].move_at;
         let mut lacking = Vec::new();
         for need in needs {
             let is_file = self.settings.backup == Backup::File
@@ -603,7 +602,8 @@ impl Machine {
                 lacking.push(need);
                 continue;
             }
-            let may_begin = may_move && under_way < self.settings.moves_max as usize;
+            let move_at = self.devices[&id].slabs[need.slab as usize].move_at;
+            let may_begin = self.now >= move_at && under_way < self.settings.moves_max as usize;
             if is_file {
                 file_room -= 1;
                 if may_begin {
@@ -666,7 +666,7 @@ impl Machine {
             let device = &self.devices[&id];
             let slab = &device.slabs[need.slab as usize];
             let may_begin =
-                self.now >= device.move_at && under_way < self.settings.moves_max as usize;
+                self.now >= slab.move_at && under_way < self.settings.moves_max as usize;
             let is_in_file = slab.copies[usize::from(1 - need.copy)] == Some(Place::File);
             if is_in_file && !need.is_recalled {
                 continue;

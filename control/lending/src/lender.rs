@@ -85,7 +85,9 @@ impl Lent {
         });
         // Whole milliseconds, as the message has it.
         self.lease = Duration::from_millis(settings.lease.min(left).as_millis() as u64);
-        self.lease_until = self.lease_until.max(now + self.lease + settings.lease_margin);
+        if !self.lease.is_zero() {
+            self.lease_until = self.lease_until.max(now + self.lease + settings.lease_margin);
+        }
     }
 
     fn ack(&self, loan: &LoanId, access: &Access) -> Body {

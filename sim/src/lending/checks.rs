@@ -114,16 +114,35 @@ impl World {
         let gathering = view.devices.iter().filter(|device| device.state == DeviceState::Gathering);
         let gathering: Vec<_> = gathering.map(|device| device.device).collect();
         let host = &mut self.hosts[at];
+        let host_paused_us = host.paused_until_us;
         host.asked.retain(|number, _| asked.contains(number));
         host.gathering.retain(|device, _| gathering.contains(device));
         let asked = asked.iter().map(|number| *host.asked.entry(*number).or_insert(now_us));
-        let late_asked = asked.filter(|since| now_us - since > answer_us).count();
+        // Time in which it was stopped does not count.
+        let waited_us = |since: u64| now_us.saturating_sub(since.max(host_paused_us));
+        let late_asked = asked.filter(|since| waited_us(*since) > answer_us).count();
         let gathering = gathering.iter().map(|id| *host.gathering.entry(*id).or_insert(now_us));
-        let late_gathering = gathering.filter(|since| now_us - since > gather_us).count();
+        let late_gathering = gathering.filter(|since| waited_us(*since) > gather_us).count();
         if late_asked + late_gathering != 0 {
             return Err(self.violation(at, "a request does not end".into()));
         }
-        Ok(())
+        self.check_recalls(at)
+    }
+
+    /// A lender has back what it recalled by the deadline.
+    fn check_recalls(&mut self, at: usize) -> Result<(), Violation> {
+        let now_us = self.now_us;
+        let host = &mut self.hosts[at];
+        host.recalls.retain(|loan, _| host.pools.contains_key(loan));
+        let paused_us = host.paused_until_us;
+        let is_late = |at_us: u64| now_us > at_us.max(paused_us) + 10_000;
+        match host.recalls.iter().find(|(_, at_us)| is_late(**at_us)) {
+            Some((loan, _)) => {
+                let what = format!("{loan} was not back by the deadline of its recall");
+                Err(self.violation(at, what))
+            }
+            None => Ok(()),
+        }
     }
 
     /// When faults and pressure have ended: what is left of all that, if something is.

@@ -70,7 +70,7 @@ impl World {
     /// All that is broken is mended, and nobody wants much.
     pub fn calm_down(&mut self) {
         self.is_calm = true;
-        self.loss_permille = 0;
+        (self.loss_permille, self.late_permille) = (0, 0);
         for at in 0..self.hosts.len() {
             let host = &mut self.hosts[at];
             host.cut_until_us = 0;

@@ -43,6 +43,8 @@ pub(super) struct Host {
     /// Since when each device is being gathered, and each loan asked for.
     pub gathering: BTreeMap<DeviceId, u64>,
     pub asked: BTreeMap<u64, u64>,
+    /// By when it has back what it recalls.
+    pub recalls: BTreeMap<LoanId, u64>,
 }
 
 /// Memory set aside for a loan.
@@ -76,6 +78,8 @@ pub(super) struct Grant {
     pub lender: usize,
     pub identity: PoolIdentity,
     pub blocks: Vec<usize>,
+    /// A fault has taken it, and that has been counted.
+    pub is_hit: bool,
 }
 
 /// A slab as the data plane has it.

@@ -116,7 +116,8 @@ pub fn run(seed: u64, options: &Options) -> Result<Summary, Violation> {
     let hosts = options.hosts.unwrap_or_else(|| random.between(2, 9) as usize);
     let racks = random.between(1, 5);
     let mut world = World::new(random, settings, options);
-    world.loss_permille = [0, 5, 20][world.random.below(3) as usize];
+    (world.loss_permille, world.late_permille) =
+        [(0, 0), (5, 20), (20, 80)][world.random.below(3) as usize];
     world.delay_us = world.random.between(50, 20_000);
     for at in 0..hosts {
         let slabs = world.random.between(24, 96);

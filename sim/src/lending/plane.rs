@@ -4,7 +4,7 @@
 //! the machine is told. Whenever a slab with something in it has no good copy left, that is a lost page, and a
 //! violation unless faults have taken as many copies as it had when it was last whole.
 
-use spillway_lending::{DeviceId, Event, HostId, LoanId, Place};
+use spillway_lending::{DeviceId, Event, LoanId, Place, PoolIdentity};
 
 use super::host::{Content, Host, SLAB_BYTES};
 use super::plant::Plant;
@@ -20,12 +20,7 @@ impl World {
         is_live && lender.is_reachable(self.now_us) && self.hosts[from].cut_until_us <= self.now_us
     }
 
-    fn grant(
-        &self,
-        at: usize,
-        device: DeviceId,
-        loan: &LoanId,
-    ) -> Option<(usize, spillway_lending::PoolIdentity)> {
+    fn grant(&self, at: usize, device: DeviceId, loan: &LoanId) -> Option<(usize, PoolIdentity)> {
         let grant = self.hosts[at].devices.get(&device)?.grants.get(loan)?;
         Some((grant.lender, grant.identity))
     }
@@ -119,35 +114,28 @@ impl World {
         Err(self.violation(at, what))
     }
 
-    /// A loan is lost to its borrower: a fault, if there was one.
-    pub fn hit(&mut self, at: usize, loan: &LoanId, lender: &HostId) {
-        let lender = self.names[lender];
+    /// A loan is lost to its borrower, by a fault if there was one.
+    pub fn hit(&mut self, at: usize, lender: usize, loan: &LoanId) {
         let now_us = self.now_us;
         let is_excused = |host: &Host| host.excused_until_us >= now_us || host.is_slow;
-        if !is_excused(&self.hosts[at]) && !is_excused(&self.hosts[lender]) {
-            return;
-        }
-        // Those of a store that was lost have been counted then.
-        let is_gone = |identity| self.hosts[lender].gone.contains(&identity);
-        let devices: Vec<DeviceId> = self.hosts[at]
-            .devices
-            .iter()
-            .filter(|(_, device)| {
-                device.grants.get(loan).is_some_and(|grant| !is_gone(grant.identity))
-            })
-            .map(|(id, _)| *id)
-            .collect();
-        for device in devices {
-            self.hit_device(at, device, loan);
+        let is_lossy = self.late_permille != 0;
+        if is_lossy || is_excused(&self.hosts[at]) || is_excused(&self.hosts[lender]) {
+            self.hit_copies(at, loan);
         }
     }
 
-    fn hit_device(&mut self, at: usize, device: DeviceId, loan: &LoanId) {
-        let Some(device) = self.hosts[at].devices.get_mut(&device) else { return };
+    /// Counts each copy in a loan as taken by a fault, once.
+    fn hit_copies(&mut self, at: usize, loan: &LoanId) {
         let is_in =
             |place: &&Place| matches!(place, Place::Lender { loan: its, .. } if its == loan);
-        for slab in &mut device.slabs {
-            slab.hits += slab.copies.iter().flatten().filter(is_in).count() as u32;
+        for device in self.hosts[at].devices.values_mut() {
+            let Some(grant) = device.grants.get_mut(loan).filter(|grant| !grant.is_hit) else {
+                continue;
+            };
+            grant.is_hit = true;
+            for slab in &mut device.slabs {
+                slab.hits += slab.copies.iter().flatten().filter(is_in).count() as u32;
+            }
         }
     }
 
@@ -164,6 +152,10 @@ impl World {
             }
         }
         its.grants.remove(loan);
+        // One that was never made, and of which no loan is left, is nothing.
+        if its.grants.is_empty() && its.slabs.is_empty() {
+            self.hosts[at].devices.remove(&device);
+        }
         for slab in dropped {
             self.check_slab(at, device, slab)?;
         }
@@ -315,12 +307,7 @@ impl World {
         let lost: Vec<LoanId> = self.hosts[lender].pools.keys().cloned().collect();
         for loan in lost {
             let Some(at) = self.names.get(&loan.borrower).copied() else { continue };
-            let holds = |id: &DeviceId| self.hosts[at].devices[id].grants.contains_key(&loan);
-            let devices: Vec<DeviceId> =
-                self.hosts[at].devices.keys().copied().filter(holds).collect();
-            for device in devices {
-                self.hit_device(at, device, &loan);
-            }
+            self.hit_copies(at, &loan);
         }
     }
 }

@@ -92,6 +92,8 @@ pub(super) struct World {
     pub is_calm: bool,
     /// Messages lost or repeated, out of a thousand.
     pub loss_permille: u64,
+    /// Messages that take seconds, out of a thousand.
+    pub late_permille: u64,
     pub delay_us: u64,
     is_traced: bool,
     /// The last number of a request for each loan, for [`Plant::StaleAck`].
@@ -112,6 +114,7 @@ impl World {
             summary: Summary::default(),
             is_calm: false,
             loss_permille: 0,
+            late_permille: 0,
             delay_us: 200,
             is_traced: options.is_traced,
             sequences: BTreeMap::new(),
@@ -145,6 +148,7 @@ impl World {
             spare_bytes: 0,
             gathering: BTreeMap::new(),
             asked: BTreeMap::new(),
+            recalls: BTreeMap::new(),
         });
         self.start(at, false);
         // Not all at the same time.
@@ -202,6 +206,7 @@ impl World {
         host.file.clear();
         host.gathering.clear();
         host.asked.clear();
+        host.recalls.clear();
         host.demand_bytes = host.total_bytes / 10 * 3;
     }
 
@@ -303,7 +308,8 @@ impl World {
         self.swap(at)?;
         let host = &mut self.hosts[at];
         let mut reading = host.reading();
-        if self.plant == Some(Plant::NoReserve) {
+        let upper_bytes = Settings::share(reading.total_bytes, self.settings.upper_permille);
+        if self.plant == Some(Plant::NoReserve) && reading.used_bytes <= upper_bytes {
             reading.total_bytes *= 2;
         }
         self.step(at, Event::Memory(reading))?;
@@ -370,7 +376,7 @@ impl World {
                 let pool = self.hosts[lender].pools.get(&loan);
                 let pool = pool.filter(|pool| pool.identity == access.pool);
                 let blocks = pool.map(|pool| pool.blocks.clone()).unwrap_or_default();
-                let grant = Grant { lender, identity: access.pool, blocks };
+                let grant = Grant { lender, identity: access.pool, blocks, is_hit: false };
                 self.hosts[at].devices.entry(device).or_default().grants.insert(loan, grant);
             }
             Action::Attach { device, slabs } => {
@@ -428,7 +434,7 @@ impl World {
         };
         for _ in 0..copies {
             let mut in_us = self.delay_us + self.random.below(self.delay_us);
-            if self.loss_permille != 0 && self.random.one_in(300) {
+            if self.random.below(1_000) < self.late_permille {
                 in_us += self.random.below(30_000_000);
             }
             self.schedule(in_us, to, None, What::Deliver(message.clone()));
@@ -509,8 +515,14 @@ impl World {
             }
             _ => {}
         }
-        if let Note::LoanLost { loan, lender } = note {
-            self.hit(at, loan, lender);
+        match note {
+            Note::LoanLost { loan, lender } => self.hit(at, self.names[lender], loan),
+            Note::Recalling { loan, deadline } => {
+                let at_us = self.now_us + deadline.as_micros() as u64;
+                self.hosts[at].recalls.insert(loan.clone(), at_us);
+            }
+            Note::Expired { loan } => self.hit(self.names[&loan.borrower], at, loan),
+            _ => {}
         }
     }
 
