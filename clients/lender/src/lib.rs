@@ -17,7 +17,9 @@ pub enum Error {
     #[error(transparent)]
     Client(#[from] spillway_client::Error),
     /// The lender has let us in, but the loan is not there.
-    #[error("{0} has no pool of the loan's identity: the loan has ended, or the lender was restarted")]
+    #[error(
+        "{0} has no pool of the loan's identity: the loan has ended, or the lender was restarted"
+    )]
     NoPool(String),
     /// The address in the acknowledgement is none.
     #[error("'{0}' is no host:port")]

@@ -147,9 +147,7 @@ fn carried(call: &Call, outcome: Option<Outcome>) -> Carried {
     match (call, Status(status).code()) {
         (Call::Store(..), Status::SUCCESS) => Carried::Done,
         (Call::Store(..), _) => Carried::Refused,
-        (Call::Retrieve(..), Status::SUCCESS)
-            if result == page && u64::from(bytes) == page =>
-        {
+        (Call::Retrieve(..), Status::SUCCESS) if result == page && u64::from(bytes) == page => {
             Carried::Done
         }
         (Call::Delete(..), Status::SUCCESS | Status::KEY_NOT_FOUND) => Carried::Done,

@@ -47,7 +47,9 @@ pub enum Error {
     #[error("{0} is in use by another process")]
     InUse(PathBuf),
     /// The file can't have all its blocks.
-    #[error("{path}: can't set {bytes} bytes aside: {error}; free space there or name another place")]
+    #[error(
+        "{path}: can't set {bytes} bytes aside: {error}; free space there or name another place"
+    )]
     Allocate {
         /// Which.
         path: PathBuf,

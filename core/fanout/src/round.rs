@@ -264,8 +264,7 @@ impl Core {
     fn give_up_holder(&self, slabs: &[Slab], found_in: &Slab, copy: usize) {
         let Some(gone) = found_in.place(copy) else { return };
         for slab in slabs {
-            let with_it =
-                |copy: &usize| slab.live(*copy).is_some_and(|place| place.is_with(gone));
+            let with_it = |copy: &usize| slab.live(*copy).is_some_and(|place| place.is_with(gone));
             if let Some(copy) = (0..COPIES).find(with_it)
                 && slab.has_other(copy)
             {

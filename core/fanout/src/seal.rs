@@ -76,9 +76,7 @@ impl Cipher {
     pub fn open(&self, number: u64, seal: &Seal, page: &mut Page) -> bool {
         let aad = Aad::from(number.to_le_bytes());
         let tag = Tag::from(seal.tag);
-        self.key
-            .open_in_place_separate_tag(nonce(seal.version), aad, tag, &mut page.0, 0..)
-            .is_ok()
+        self.key.open_in_place_separate_tag(nonce(seal.version), aad, tag, &mut page.0, 0..).is_ok()
     }
 }
 

@@ -21,11 +21,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self {
-            slab_bytes: 64 << 20,
-            request_timeout: Duration::from_secs(2),
-            threads_max: 8,
-        }
+        Self { slab_bytes: 64 << 20, request_timeout: Duration::from_secs(2), threads_max: 8 }
     }
 }
 

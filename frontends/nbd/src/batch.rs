@@ -140,8 +140,7 @@ impl Batch {
     fn tell_failures(&self, output: &mut Output, start: usize, failed: &[bool; BATCH_MAX]) {
         let (mut from, mut to) = (start, start);
         for (member, failed) in self.members().zip(failed) {
-            let (cookie, bytes) =
-                (member.request.cookie, self.reply_bytes_of(&member.request));
+            let (cookie, bytes) = (member.request.cookie, self.reply_bytes_of(&member.request));
             if !failed {
                 output.move_back(from, to, bytes);
                 to += bytes;

@@ -95,11 +95,10 @@ impl Transmission {
             return false;
         }
         let read_flags = if self.session.structured { request_flags::DF } else { 0 };
-        let batch =
-            Batch::gather(rest, most, output.room(), self.session.structured, |request| {
-                let flags = if request.command == Command::Read { read_flags } else { 0 };
-                self.objection(request, flags).is_none()
-            });
+        let batch = Batch::gather(rest, most, output.room(), self.session.structured, |request| {
+            let flags = if request.command == Command::Read { read_flags } else { 0 };
+            self.objection(request, flags).is_none()
+        });
         if batch.len() < 2 {
             return false;
         }

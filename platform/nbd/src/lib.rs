@@ -130,8 +130,7 @@ struct Driver {
 impl Driver {
     fn find() -> Result<Self, Error> {
         let flags = SocketFlags::CLOEXEC;
-        let socket =
-            socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(GENERIC))?;
+        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(GENERIC))?;
         bind(&socket, &SocketAddrNetlink::new(0, 0))?;
         set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_WAIT))?;
         let mut driver = Self { socket, family: CONTROL };
