@@ -47,6 +47,12 @@ impl Exports for One {
     }
 }
 
+/// How long a holder may take: `BORROW_TIMEOUT` seconds, or 2.
+fn timeout() -> Duration {
+    let said = std::env::var("BORROW_TIMEOUT").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(said.unwrap_or(2))
+}
+
 fn holder(number: u64, text: &str, bytes: u64) -> Result<Arc<Holder>, Failed> {
     let Ok(Url::NvmeTcp { tls: true, host, port, options, .. }) = text.parse() else {
         return Ok(Holder::file(number, BackupFile::open(Path::new(text), bytes)?)?);
@@ -66,7 +72,7 @@ fn holder(number: u64, text: &str, bytes: u64) -> Result<Arc<Holder>, Failed> {
             authority: options.authority.clone(),
         },
         host_nqn: options.host_nqn()?,
-        timeout: Duration::from_secs(2),
+        timeout: timeout(),
         queues: options.queues.unwrap_or(1),
     })?;
     Ok(Holder::lender(number, Arc::new(loan))?)
@@ -78,7 +84,8 @@ fn main() -> Result<(), Failed> {
     let [place, mib, holders @ ..] = arguments.as_slice() else {
         return Err("borrow kernel|SOCKET MIB HOLDER [HOLDER]".into());
     };
-    let settings = Settings { slab_bytes: 16 << 20, ..Settings::default() };
+    let settings =
+        Settings { slab_bytes: 16 << 20, request_timeout: timeout(), ..Settings::default() };
     let slabs = (mib.parse::<u64>()? << 20).div_ceil(settings.slab_bytes);
     let bytes = slabs * settings.slab_bytes;
     let holders: Vec<_> = (0..)
