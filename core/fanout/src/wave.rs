@@ -49,7 +49,7 @@ impl Core {
         }
         // This thread carries one itself, and so a device of one lender wakes nobody.
         let is_prompt = |trip: &Trip<'_>| trip.holder.is_prompt();
-        let own = trips.iter().rposition(|trip| trip.as_ref().is_some_and(is_prompt));
+        let own = trips.iter().position(|trip| trip.as_ref().is_some_and(is_prompt));
         for (place, trip) in trips.iter().flatten().enumerate() {
             if Some(place) != own {
                 trip.holder.post(&scratch.lots[trip.lot]);

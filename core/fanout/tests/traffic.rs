@@ -189,6 +189,36 @@ fn a_holder_that_stalls_is_waited_for_once() {
 }
 
 #[test]
+fn a_write_that_is_stuck_is_not_waited_for_but_by_the_fence() {
+    let hosts: Vec<_> = (0..2).map(host).collect();
+    let (device, _) = losses_of(mirrored(&hosts), Duration::from_millis(200));
+    device.write(0, &[5; 4096]).unwrap();
+    hosts[1].fake.set(Fault::Stuck);
+    device.write(0, &[6; 4096]).unwrap();
+    assert_eq!(hosts[1].fake.stuck.load(Ordering::SeqCst), 1, "the write is still on its way");
+    let (device, second, forgotten) = (&device, &hosts[1], &AtomicBool::new(false));
+    thread::scope(|scope| {
+        let forgetter = scope.spawn(move || {
+            device.forget(&second.holder).unwrap();
+            forgotten.store(true, Ordering::SeqCst);
+            assert_eq!(second.fake.stuck.load(Ordering::SeqCst), 0, "it was still on its way");
+            second.fake.fenced.store(true, Ordering::SeqCst);
+        });
+        // Requests go on meanwhile.
+        for value in 0..50 {
+            device.write(4096, &[value; 4096]).unwrap();
+        }
+        assert!(!forgotten.load(Ordering::SeqCst));
+        second.fake.set(Fault::None);
+        forgetter.join().unwrap();
+    });
+    let mut read = [0; 4096];
+    device.read(0, &mut read).unwrap();
+    assert_eq!(read, [6; 4096]);
+    assert!(!hosts[1].fake.touched_behind_fence.load(Ordering::SeqCst));
+}
+
+#[test]
 fn the_last_copy_fails_requests_and_may_come_back() {
     let lone = host(7);
     let (device, losses) = losses_of(vec![[place(&lone, 0), None]], LONG);

@@ -23,6 +23,8 @@ pub enum Fault {
     Dead,
     /// As dead, but only the deadline ends a call.
     Stalled,
+    /// It breaks its word: a call does not end before [`Fake::let_go`], and is carried out then.
+    Stuck,
     /// What it gives has a bit flipped.
     Forging,
     /// It gives what it was sent first under a key.
@@ -49,6 +51,8 @@ pub struct Fake {
     pub fenced: AtomicBool,
     pub touched_behind_fence: AtomicBool,
     pub calls: AtomicUsize,
+    /// Calls that are stuck.
+    pub stuck: AtomicUsize,
 }
 
 impl Fake {
@@ -59,6 +63,7 @@ impl Fake {
             fenced: AtomicBool::new(false),
             touched_behind_fence: AtomicBool::new(false),
             calls: AtomicUsize::new(0),
+            stuck: AtomicUsize::new(0),
         })
     }
 
@@ -91,6 +96,14 @@ impl Fake {
             Fault::Stalled => {
                 thread::sleep(deadline.saturating_duration_since(Instant::now()));
                 false
+            }
+            Fault::Stuck => {
+                self.stuck.fetch_add(1, Ordering::SeqCst);
+                while self.fault() == Fault::Stuck {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                self.stuck.fetch_sub(1, Ordering::SeqCst);
+                true
             }
             Fault::Dead => false,
             _ => true,
