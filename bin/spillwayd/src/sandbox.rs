@@ -83,7 +83,8 @@ fn filter(config: &Config) -> anyhow::Result<BpfProgram> {
     }
     rules.insert(libc::SYS_socket, sockets);
     if config.lend.borrows() {
-        // The local file of a borrowed device is for one process.
+        // The local file of a borrowed device, which is for one process.
+        rules.insert(libc::SYS_open, Vec::new());
         rules.insert(libc::SYS_flock, Vec::new());
     }
     let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
