@@ -3,7 +3,8 @@
 use anyhow::Context;
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{
-    DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
+    DumpableBehavior, Resource, Rlimit, configure_io_flusher_behavior, getrlimit,
+    set_dumpable_behavior, setrlimit,
 };
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
@@ -19,16 +20,10 @@ pub fn no_dumps() -> anyhow::Result<()> {
         .context("can't switch core dumps off")
 }
 
-/// The number of that request of prctl(2), which libc does not have.
-const PR_SET_IO_FLUSHER: i32 = 57;
-
 /// Has this process, and threads that it starts, taken for one that serves page-out (prctl(2), PR_SET_IO_FLUSHER): when
 /// it allocates memory, the kernel does not wait for I/O that it would have to serve itself.
 pub fn io_flusher() {
-    // SAFETY: this request takes numbers alone.
-    let done = unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
-    if done != 0 {
-        let error = std::io::Error::last_os_error();
+    if let Err(error) = configure_io_flusher_behavior(true) {
         tracing::warn!(
             "this process can't be marked as one that serves page-out ({error}): it needs CAP_SYS_RESOURCE; \
              under pressure it may wait for itself"

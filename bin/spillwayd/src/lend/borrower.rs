@@ -136,8 +136,7 @@ impl Borrower {
     fn places(&self, id: DeviceId, slabs: &[[Option<Place>; 2]]) -> Result<Slabs, String> {
         let needs_file = slabs.iter().flatten().flatten().any(|place| *place == Place::File);
         let file = needs_file.then(|| self.file(id, slabs.len() as u64)).transpose()?;
-        let mut places = Slabs::default();
-        places.file = file;
+        let mut places = Slabs { file, ..Slabs::default() };
         for (slab, copies) in slabs.iter().enumerate() {
             let mut found = [None, None];
             for (copy, place) in copies.iter().enumerate() {
