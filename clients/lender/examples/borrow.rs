@@ -103,7 +103,8 @@ fn main() -> Result<(), Failed> {
     }
     let (mut attached, mut server) = (None, None);
     if place == "kernel" {
-        let disk = attach(device.clone(), &AttachSettings::default())?;
+        let settings = AttachSettings { timeout: 10 * timeout(), ..AttachSettings::default() };
+        let disk = attach(device.clone(), &settings)?;
         println!("disk {}", disk.path().display());
         attached = Some(disk);
     } else {

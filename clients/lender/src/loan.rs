@@ -128,7 +128,7 @@ fn find(session: &Session<TlsDial>, identity: u128) -> Result<Option<PoolRef>, E
 /// Keeps the session alive, and connects anew when it was cut, until it is stopped.
 fn tend(session: &Session<TlsDial>, stopping: &AtomicBool) {
     // The kernel may wait for a page that waits for this thread; see `spillway_fanout::Holder`.
-    let _ = rustix::process::configure_io_flusher_behavior(true);
+    let _ = spillway_platform::swap::serve_swap();
     while !stopping.load(Ordering::Acquire) {
         let at_us = session.tend();
         thread::park_timeout(Duration::from_micros(at_us.saturating_sub(now_us())));

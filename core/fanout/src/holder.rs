@@ -150,9 +150,9 @@ impl Shared {
     }
 
     fn work(&self) {
-        // It writes pages that the kernel wants out, so it must not wait for others to go out. Without the privilege
-        // there is no kernel behind this device, see `spillway_nbd::attach`, which insists.
-        let _ = rustix::process::configure_io_flusher_behavior(true);
+        // The kernel may wait for it. Without the privilege there is no kernel behind this device:
+        // `spillway_nbd::attach` insists.
+        let _ = spillway_platform::swap::serve_swap();
         while let Some(lot) = self.next() {
             self.way.carry(&mut lot.cargo());
             self.rest();

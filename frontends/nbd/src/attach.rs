@@ -2,7 +2,7 @@
 //!
 //! The kernel gets one end of each pair of Unix sockets, and a thread of this process serves the other. There is no
 //! handshake and no listener, so nobody else can come in between. The threads allocate nothing once they run, and are
-//! marked as those that write out for others (PR_SET_IO_FLUSHER), as the kernel may swap onto the disk. Whoever
+//! made such that the kernel may wait for them (`spillway_platform::swap`), as it may swap onto the disk. Whoever
 //! calls locks the process's memory (mlockall) before.
 
 use std::fmt::Debug;
@@ -166,7 +166,7 @@ impl Attached {
         let thread = thread.stack_size(STACK_BYTES).spawn({
             let socket = Arc::clone(&socket);
             move || {
-                let flusher = rustix::process::configure_io_flusher_behavior(true);
+                let flusher = spillway_platform::swap::serve_swap();
                 let may = flusher.is_ok();
                 // The other end waits for it.
                 let _ = told.send(flusher);

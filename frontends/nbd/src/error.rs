@@ -15,7 +15,7 @@ pub enum Error {
     /// The kernel's NBD driver is not there, or refused.
     #[error(transparent)]
     Kernel(#[from] spillway_kernel_nbd::Error),
-    /// The threads that serve the kernel can't be marked as those that it may wait for.
+    /// The threads that serve the kernel can't be made such that it may wait for them.
     #[error("can't set PR_SET_IO_FLUSHER: {0}; it needs CAP_SYS_RESOURCE")]
     Flusher(std::io::Error),
     /// The disk's node does not appear.

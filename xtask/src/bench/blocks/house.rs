@@ -26,7 +26,7 @@ impl Access for House {
 
 impl Exports for House {
     fn list(&self, _client: ClientId) -> Vec<ExportInfo> {
-        let export = |device: &Arc<BlockDevice>| ExportInfo {
+        let export = |device: &Arc<dyn Device>| ExportInfo {
             name: "disk".to_owned(),
             number: 1,
             bytes: device.bytes(),

@@ -6,7 +6,7 @@
 pub(super) mod awake;
 pub(super) mod fio;
 mod floor;
-mod house;
+pub(super) mod house;
 pub(super) mod nbd;
 mod nvme;
 

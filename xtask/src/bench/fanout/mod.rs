@@ -10,14 +10,15 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 
-use spillway_block::{Device, ExportInfo, Exports, fresh_uuid};
+use spillway_block::fresh_uuid;
 use spillway_fanout::{BackupFile, FanOut, Holder, Place, Settings};
 use spillway_nbd::{Config, Listener, Server};
-use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits};
+use spillway_types::ClientId;
 
 use self::lenders::Lenders;
 use super::blocks::awake::Awake;
 use super::blocks::fio::{self, Measured, Way};
+use super::blocks::house::House;
 use super::blocks::nbd::{Folder, Nbdkit, Transport, uri_of_socket};
 use super::rows::{Report, Row, median};
 use super::{build, go_on, rounds, wanted};
@@ -153,35 +154,9 @@ fn serve(layout: Layout, lenders: &Lenders, folder: &Path) -> anyhow::Result<(Se
         })
         .collect();
     let device = FanOut::open(settings, fresh_uuid()?, slabs, |_| {})?;
-    let house = Arc::new(House(Arc::new(device)));
+    let house = Arc::new(House { client: ClientId(1), device: Some(Arc::new(device)) });
     let path = folder.join(format!("{}.sock", layout.name().replace(' ', "-")));
     let listener = Listener::Unix(UnixListener::bind(&path)?);
     let server = Server::start(listener, house.clone(), house, Config::default())?;
     Ok((server, uri_of_socket(&path)))
-}
-
-/// One client with one device.
-struct House(Arc<FanOut>);
-
-impl Access for House {
-    fn admit(&self, _: Identity<'_>) -> Result<Admitted, Denied> {
-        let limits = Limits { connections_max: 64, operations_max: 1024, bytes_max: 64 << 20 };
-        Ok(Admitted { client: ClientId(1), limits })
-    }
-
-    fn leave(&self, _: ClientId) {}
-
-    fn host_secret(&self, _: &str, _: &mut [u8; 64]) -> Option<usize> {
-        None
-    }
-}
-
-impl Exports for House {
-    fn list(&self, _: ClientId) -> Vec<ExportInfo> {
-        vec![ExportInfo { name: "disk".to_owned(), number: 1, bytes: self.0.bytes() }]
-    }
-
-    fn open(&self, _: ClientId, name: &str) -> Option<Arc<dyn Device>> {
-        (name == "disk").then(|| self.0.clone() as Arc<dyn Device>)
-    }
 }

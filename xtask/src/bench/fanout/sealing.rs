@@ -32,6 +32,6 @@ pub fn run() -> anyhow::Result<Row> {
         }
         copied.push(PAGES as f64 / began.elapsed().as_secs_f64() / 1e3);
     }
-    let (ours, other) = (median(sealed.into_iter()), median(copied.into_iter()));
+    let (ours, other) = (median(sealed), median(copied));
     Ok(Row::new(BENCH, "sealing", "kpages/s", ours, ("memcpy", other)))
 }
