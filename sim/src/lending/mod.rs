@@ -22,6 +22,7 @@
 //! Bugs put in on purpose show that the checks bite: [`Plant`].
 
 mod checks;
+mod driver;
 mod faults;
 mod host;
 mod plane;
