@@ -13,6 +13,7 @@ mod lender;
 mod loans;
 mod machine;
 mod message;
+mod places;
 mod random;
 mod select;
 mod settings;

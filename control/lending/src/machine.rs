@@ -1,7 +1,8 @@
 //! The machine of one host: what happened comes in, what is to be done goes out.
 //!
 //! Here are the memory's thresholds, the operator's orders, the role and the clock; [`crate::lender`] has what this
-//! host lends, [`crate::loans`] what it holds of others, [`crate::devices`] what it makes of that.
+//! host lends, [`crate::loans`] what it holds of others, [`crate::devices`] and
+//! [`crate::places`] what it makes of that.
 
 use core::time::Duration;
 use std::collections::BTreeMap;

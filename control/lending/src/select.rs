@@ -102,3 +102,65 @@ fn better_of_two(
     };
     Some(if rank(other) < rank(one) { other } else { one })
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn peers(count: usize, racks: usize) -> Vec<Peer> {
+        let peer = |at: usize| Peer {
+            host: HostId::new(&format!("h{at:04}")).expect("a name"),
+            rack: format!("r{}", at % racks),
+            spare_bytes: 0,
+        };
+        (0..count).map(peer).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn nobody_is_asked_for_more_than_it_has_or_for_what_it_must_not_hold(
+            spare in proptest::collection::vec(0..20_u32, 1..12),
+            apart in proptest::collection::vec(any::<Option<u8>>(), 0..60),
+            host_slabs_max in any::<Option<u8>>(),
+            is_whole in any::<bool>(),
+            seed in any::<u64>(),
+        ) {
+            let peers = peers(spare.len(), 3);
+            let host = |at: u8| peers[usize::from(at) % peers.len()].host.clone();
+            let apart_from: Vec<_> = apart.into_iter().map(|at| at.map(host)).collect();
+            let host_slabs_max = host_slabs_max.map(u32::from);
+            let wants = Wants { apart_from: apart_from.clone(), host_slabs_max, is_whole, held: BTreeMap::new() };
+            let mut left = spare.clone();
+            let asks = plan(&peers, &mut left, wants, &mut Random::new(seed));
+            prop_assert!(asks.values().sum::<u32>() as usize <= apart_from.len());
+            prop_assert!(!is_whole || asks.len() <= 1);
+            for (at, peer) in peers.iter().enumerate() {
+                let asked = asks.get(&peer.host).copied().unwrap_or(0);
+                prop_assert_eq!(asked, spare[at] - left[at]);
+                prop_assert!(host_slabs_max.is_none_or(|most| asked <= most));
+                let allowed = apart_from.iter().filter(|apart| apart.as_ref() != Some(&peer.host));
+                prop_assert!(asked as usize <= allowed.count());
+            }
+        }
+    }
+
+    /// Many ask at once, with the same stale figures: the loads stay near each other, and racks alike.
+    #[test]
+    fn many_that_know_the_same_do_not_all_ask_the_same() {
+        let peers = peers(100, 10);
+        let mut load = BTreeMap::new();
+        for seed in 0..1_000 {
+            let wants = Wants { apart_from: vec![None], ..Wants::default() };
+            // One has twice as much to spare as the others.
+            let mut spare = vec![100; 100];
+            spare[7] = 200;
+            for (host, slabs) in plan(&peers, &mut spare, wants, &mut Random::new(seed)) {
+                *load.entry(host).or_insert(0) += slabs;
+            }
+        }
+        let most = load.values().max().copied().unwrap_or(0);
+        assert!(load.len() > 95 && most < 80, "{most} of 1000 ask the same of {}", load.len());
+    }
+}

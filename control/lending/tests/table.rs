@@ -133,11 +133,13 @@ fn ack(request: &MemBorReq, pool: u128) -> Body {
 }
 
 fn sent(actions: &[Action]) -> Vec<&Message> {
-    let message = |action| match action {
-        &Action::Send(ref message) => Some(message),
-        _ => None,
-    };
-    actions.iter().filter_map(message).collect()
+    actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::Send(message) => Some(message),
+            _ => None,
+        })
+        .collect()
 }
 
 fn requests(actions: &[Action]) -> Vec<(HostId, MemBorReq)> {

@@ -2,11 +2,11 @@
 //!
 //! [`run`] makes a world out of a seed: 2 to 8 hosts or as many as are wanted, with settings, memory and racks drawn
 //! from the seed; a network that loses, repeats, delays and reorders; drivers that take their time and fail;
-//! and a model of the data plane that knows which version of each slab lies where ([`plane`]). For 90 virtual seconds
+//! and a model of the data plane that knows which version of each slab lies where (`plane`). For 90 virtual seconds
 //! programs want more and less memory, hosts are cut off, stopped, crash and come back with their store or
 //! without, and operators give orders. Then all is calm, and everything must be given back.
 //!
-//! After every step ([`checks`]):
+//! After every step (`checks`):
 //!
 //! - No block has two owners: what a borrower uses, its lender has not taken back, unless by losing it.
 //! - No lender is below its reserve, and no grant would take it above its upper threshold.
@@ -22,6 +22,7 @@
 //! Bugs put in on purpose show that the checks bite: [`Plant`].
 
 mod checks;
+mod driver;
 mod faults;
 mod host;
 mod plane;
