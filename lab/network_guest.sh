@@ -106,14 +106,14 @@ watch_daemon() {
 least() { awk -v stage="$1" '$1 == stage && (least == "" || $2 < least) { least = $2 } END { print least + 0 }' "$WORK/stages"; }
 most() { awk -v stage="$1" '$1 == stage && $2 > most { most = $2 } END { print most + 0 }' "$WORK/stages"; }
 
-# network_guest MIB SCRIPT: boots a guest with so much memory that runs SCRIPT; what it says with `say` goes to
+# network_guest MIB SCRIPT: boots a guest with so much memory and a processor like $CPU (default Nehalem) that runs SCRIPT; what it says with `say` goes to
 # $WORK/said. Fails unless the script came to its end.
 network_guest() {
     local mib=$1 script=$2
     ls "$LAB"/cache/kernel/boot/vmlinuz-* >/dev/null || fail "no guest kernel: run lab/setup guest"
     make_network_initramfs "$script"
     make_tools_disk
-    qemu-system-x86_64 -accel tcg,thread=multi -cpu Nehalem -smp 1 -m "${mib}M" -nodefaults -nographic -no-reboot \
+    qemu-system-x86_64 -accel tcg,thread=multi -cpu "${CPU:-Nehalem}" -smp 1 -m "${mib}M" -nodefaults -nographic -no-reboot \
         -serial stdio -netdev user,id=net -device virtio-net-pci,netdev=net \
         -drive "file=$WORK/tools.img,if=virtio,format=raw,readonly=on" \
         -kernel "$(ls "$LAB"/cache/kernel/boot/vmlinuz-* | tail -n 1)" -initrd "$WORK/initramfs" \

@@ -8,6 +8,7 @@ compile_error!("Spillway's pager is written for Linux on x86-64");
 
 pub mod memory;
 pub mod process;
+pub mod swap;
 pub mod sys;
 pub mod task;
 pub mod uffd;

@@ -6,6 +6,7 @@
 
 mod client;
 mod decoders;
+mod lending;
 mod target;
 mod traces;
 mod virtqueue;
@@ -14,7 +15,7 @@ mod virtqueue;
 pub type Reader = fn(&[u8]);
 
 /// The readers, by the name of their fuzz target and of their folder of the corpus.
-pub const READERS: [(&str, Reader); 12] = [
+pub const READERS: [(&str, Reader); 13] = [
     ("pdus", decoders::pdus),
     ("structures", decoders::structures),
     ("authentication", decoders::authentication),
@@ -27,6 +28,7 @@ pub const READERS: [(&str, Reader); 12] = [
     ("client", client::read),
     ("virtqueue", virtqueue::read),
     ("traces", traces::traces),
+    ("lending_message", lending::messages),
 ];
 
 /// Lets the reader of this name take `bytes`.

@@ -27,6 +27,7 @@
 
 pub mod client;
 pub mod inputs;
+pub mod lending;
 pub mod model;
 pub mod network;
 pub mod random;

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use spillway_block::{BlockDevice, ExportInfo, Exports};
+use spillway_block::{Device, ExportInfo, Exports};
 use spillway_nvme_tcp::{Config, Connection, Output, Target, Waker};
 use spillway_store::{ClientConfig, Store};
 use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits, PoolId};
@@ -57,7 +57,7 @@ impl Exports for NoExports {
         Vec::new()
     }
 
-    fn open(&self, _client: ClientId, _name: &str) -> Option<Arc<BlockDevice>> {
+    fn open(&self, _client: ClientId, _name: &str) -> Option<Arc<dyn Device>> {
         None
     }
 }

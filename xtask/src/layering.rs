@@ -11,15 +11,17 @@ use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 type Place = &'static str;
 
 /// Each place, and the places that it may know. A longer name is looked up first.
-const RULES: [(Place, &[Place]); 17] = [
+const RULES: [(Place, &[Place]); 20] = [
     ("bin", &["clients", "frontends", "pager", "control", "observe", "core", "platform"]),
     // The tiers lend it the lock that works on tasks without a C library.
     ("clients/preload", &["clients/blade", "pager", "core/tiers", "platform"]),
     ("clients/blade", &["clients/rust", "core"]),
     ("clients/c", &["clients/rust"]),
+    ("clients/lender", &["clients/rust", "core", "platform"]),
     ("clients", &["frontends", "core", "platform/tls"]),
     ("frontends", &["core", "platform"]),
     ("pager", &["core", "platform"]),
+    ("control/lending", &[]),
     ("control", &["control", "core", "platform"]),
     ("observe", &["core"]),
     ("core/types", &[]),
@@ -29,6 +31,7 @@ const RULES: [(Place, &[Place]); 17] = [
     ("core/tiers", &["core/types", "platform"]),
     ("core/store", &["core/types", "core/reuse", "core/tiers"]),
     ("core/block", &["core/types", "core/store"]),
+    ("core/fanout", &["core/types", "core/block", "platform"]),
     ("platform", &[]),
 ];
 /// These may know anything, and nobody may know them.
@@ -36,8 +39,8 @@ const FREE: [Place; 3] = ["xtask", "sim", "lab"];
 /// Async runtimes, which the store and the policies must not know.
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "futures-executor"];
 /// Who must not know them.
-const WITHOUT_RUNTIME: [Place; 5] =
-    ["core/types", "core/store", "core/tiers", "core/policy", "core/reuse"];
+const WITHOUT_RUNTIME: [Place; 6] =
+    ["core/types", "core/store", "core/tiers", "core/policy", "core/reuse", "control/lending"];
 
 /// One dependency of a workspace crate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,6 +162,8 @@ mod tests {
             ("clients/preload", "core/store"),
             ("clients/rust", "pager"),
             ("platform", "core/types"),
+            ("control/lending", "core/store"),
+            ("control/lending", "tokio"),
             ("bin/spillway", "bin/spillwayd"),
             ("bin/spillway", "xtask"),
             ("attic", "core/types"),

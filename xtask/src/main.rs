@@ -1,8 +1,9 @@
-//! The developer's commands: ci, layering check, bench.
+//! The developer's commands: ci, layering check, bench, simulation.
 
 mod bench;
 mod ci;
 mod layering;
+mod sim;
 
 use std::process::ExitCode;
 
@@ -30,6 +31,11 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Runs state machines on virtual hosts, over many seeds.
+    Sim {
+        #[command(subcommand)]
+        simulation: sim::Simulation,
+    },
 }
 
 fn main() -> ExitCode {
@@ -37,6 +43,7 @@ fn main() -> ExitCode {
         Command::Ci => ci::run(),
         Command::Layering => layering::check(),
         Command::Bench { name, json } => bench::run(&name, json),
+        Command::Sim { simulation } => sim::run(&simulation),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

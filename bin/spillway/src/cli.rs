@@ -9,7 +9,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use spillway_pager::tree;
 
-use crate::daemon::{self, Client, Dashboard, Policy, Pool, Serve, Stat, Target, Top};
+use crate::daemon::{self, Client, Dashboard, Lend, Policy, Pool, Serve, Stat, Target, Top};
 use crate::refusal::Refusal;
 use crate::register::{Register, parse_register};
 use crate::sim::{self, Sim};
@@ -35,6 +35,7 @@ enum Command {
     Pool(Pool),
     Target(Target),
     Policy(Policy),
+    Lend(Lend),
     Sim(Sim),
     Doctor(Doctor),
     /// Prints a completion script for a shell.
@@ -265,6 +266,7 @@ pub fn dispatch() -> anyhow::Result<ExitCode> {
         Command::Pool(options) => daemon::pool(&options),
         Command::Target(options) => daemon::target(&options),
         Command::Policy(options) => daemon::policy(&options),
+        Command::Lend(options) => daemon::lend(&options),
         Command::Sim(options) => sim::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Completions { shell } => manual::completions(CommandLine::command(), shell),

@@ -63,6 +63,13 @@ impl Secrets {
     }
 }
 
+impl Secrets {
+    /// The subsystem of block devices.
+    pub fn blocks_nqn(&self) -> String {
+        self.nvme_tcp.blocks_nqn()
+    }
+}
+
 fn nvme_tcp(listen: &Listen) -> Result<spillway_nvme_tcp::Config, Error> {
     let secret = listen.nvme_tcp_secret_file.as_deref().map(|path| {
         let error = |why: &dyn std::fmt::Display| {

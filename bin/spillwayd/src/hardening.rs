@@ -3,8 +3,10 @@
 use anyhow::Context;
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{
-    DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
+    DumpableBehavior, Resource, Rlimit, configure_io_flusher_behavior, getrlimit,
+    set_dumpable_behavior, setrlimit,
 };
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
 use crate::config::{Error, Lock};
 
@@ -16,6 +18,17 @@ pub fn no_dumps() -> anyhow::Result<()> {
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
         .and_then(|()| set_dumpable_behavior(DumpableBehavior::NotDumpable))
         .context("can't switch core dumps off")
+}
+
+/// Has this process, and threads that it starts, taken for one that serves page-out (prctl(2), PR_SET_IO_FLUSHER): when
+/// it allocates memory, the kernel does not wait for I/O that it would have to serve itself.
+pub fn io_flusher() {
+    if let Err(error) = configure_io_flusher_behavior(true) {
+        tracing::warn!(
+            "this process can't be marked as one that serves page-out ({error}): it needs CAP_SYS_RESOURCE; \
+             under pressure it may wait for itself"
+        );
+    }
 }
 
 /// Each connection takes descriptors: as many as the administrator allows.
@@ -46,4 +59,17 @@ pub fn lock_memory(wanted: Lock) -> anyhow::Result<bool> {
     }
     tracing::warn!("{line}");
     Ok(false)
+}
+
+/// Gives up the administrator's rights that the helper keeps, but for those of marking threads as such that serve
+/// page-out and of locking memory. Where the daemon has none, nothing happens.
+///
+/// # Errors
+/// The kernel refused.
+pub fn drop_capabilities() -> anyhow::Result<()> {
+    let has = capabilities(None).context("can't read this process's capabilities")?;
+    let kept = has.permitted & (CapabilitySet::SYS_RESOURCE | CapabilitySet::IPC_LOCK);
+    let sets =
+        CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    set_capabilities(None, sets).context("can't give capabilities up")
 }

@@ -31,6 +31,8 @@ pub struct Listeners {
     pub nvme_tls: Option<TcpListener>,
     pub api: Option<UnixListener>,
     pub api_tcp: Option<TcpListener>,
+    /// Messages of other hosts.
+    pub lend: Option<TcpListener>,
     /// Those of disks, in their order.
     pub disks: Vec<UnixListener>,
     pub bound: Bound,
@@ -57,6 +59,7 @@ impl Listeners {
         let nvme_tcp = on_tcp(listen.nvme_tcp)?;
         let nvme_tls = on_tcp(listen.nvme_tls)?;
         let api_tcp = on_tcp(listen.api_tcp)?;
+        let lend = on_tcp(config.lend.listen.filter(|_| config.lend.is_on()))?;
         let disks = config.disks.iter().map(|disk| {
             let path = disk.socket(listen);
             let listener = bound.unix(&mut handed, &path, SocketType::STREAM, OWNER)?;
@@ -70,7 +73,19 @@ impl Listeners {
                 handed.0.len()
             );
         }
-        Ok(Self { ring, programs, nbd, nbd_tcp, nvme_tcp, nvme_tls, api, api_tcp, disks, bound })
+        Ok(Self {
+            ring,
+            programs,
+            nbd,
+            nbd_tcp,
+            nvme_tcp,
+            nvme_tls,
+            api,
+            api_tcp,
+            lend,
+            disks,
+            bound,
+        })
     }
 }
 

@@ -8,6 +8,7 @@ mod frontends;
 mod hardening;
 mod keeper;
 mod kept;
+mod lend;
 mod listeners;
 mod log;
 mod manager;
@@ -25,10 +26,15 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::arguments::Arguments;
+use crate::config::{Config, DeviceUse};
 use crate::kept::Inherited;
+use crate::lend::helper::Helper;
 use crate::parts::Parts;
 
 fn main() -> ExitCode {
+    if lend::helper::is_helper() {
+        return lend::helper::run().unwrap_or(ExitCode::FAILURE);
+    }
     let arguments = Arguments::parse();
     daemon(&arguments).unwrap_or_else(|error| {
         log::last_words(&error);
@@ -56,7 +62,18 @@ fn daemon(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     log::start();
     let inherited = Inherited::take()?;
     hardening::raise_file_limit();
-    let parts = Parts::open(config, inherited)?;
+    // It keeps rights that the daemon gives up.
+    let helper = if needs_helper(&config) { Some(Helper::start()?) } else { None };
+    if config.lend.borrows() {
+        hardening::io_flusher();
+    }
+    let parts = Parts::open(config, inherited, helper)?;
     run::run(parts, arguments)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether something is to be done to this host that takes an administrator's rights.
+fn needs_helper(config: &Config) -> bool {
+    let lend = &config.lend;
+    lend.borrows() && lend.device == DeviceUse::Swap && !lend.dry_run
 }

@@ -3,8 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use spillway_api::types::LendStatus;
 use spillway_directory::Directory;
-use spillway_metrics::{ClientSample, DiskSample, Sample, StoreSample};
+use spillway_metrics::{
+    ClientSample, DiskSample, LendDeviceSample, LendPeerSample, LendSample, Sample, StoreSample,
+};
 use spillway_vhost_user_blk::Disk;
 
 /// What does not change while the daemon runs.
@@ -16,7 +19,12 @@ pub struct Facts {
 }
 
 /// The metrics of now, as text.
-pub fn text(directory: &Arc<Directory>, disks: &[Arc<Disk>], facts: Facts) -> String {
+pub fn text(
+    directory: &Arc<Directory>,
+    disks: &[Arc<Disk>],
+    lending: Option<&LendStatus>,
+    facts: Facts,
+) -> String {
     let store = directory.store();
     let store = StoreSample {
         capacity_bytes: facts.capacity_bytes,
@@ -61,5 +69,48 @@ pub fn text(directory: &Arc<Directory>, disks: &[Arc<Disk>], facts: Facts) -> St
         clients: clients.collect(),
         programs: programs.collect(),
         disks: disks.collect(),
+        lend: lending.map(lend),
+        lend_peers: lending.map(peers).unwrap_or_default(),
+        lend_devices: lending.map(devices).unwrap_or_default(),
     })
+}
+
+fn lend(status: &LendStatus) -> LendSample {
+    let is = |role: &str| status.role == role || status.role == "both";
+    LendSample {
+        is_borrower: is("borrower"),
+        is_lender: is("lender"),
+        memory_bytes: status.memory.total_bytes,
+        used_bytes: status.memory.used_bytes,
+        swap_used_bytes: status.memory.swap_used_bytes,
+        spare_bytes: status.spare_bytes,
+        lent_used_bytes: status.lent.iter().map(|loan| loan.used_bytes).sum(),
+    }
+}
+
+fn peers(status: &LendStatus) -> Vec<LendPeerSample> {
+    let peer = |peer: &spillway_api::types::LendPeer| {
+        let lent = status.lent.iter().filter(|loan| loan.borrower == peer.name);
+        let borrowed = status.borrowed.iter().filter(|loan| loan.lender == peer.name);
+        LendPeerSample {
+            name: peer.name.clone(),
+            spare_bytes: peer.spare_bytes,
+            lent_bytes: lent.map(|loan| loan.bytes).sum(),
+            borrowed_bytes: borrowed.map(|loan| loan.bytes).sum(),
+        }
+    };
+    status.peers.iter().map(peer).collect()
+}
+
+fn devices(status: &LendStatus) -> Vec<LendDeviceSample> {
+    let device = |device: &spillway_api::types::LendDevice| LendDeviceSample {
+        device: device.device,
+        bytes: device.bytes,
+        used_bytes: device.used_bytes,
+        slabs: [device.slabs_mirrored, device.slabs_single, device.slabs_lost].map(u64::from),
+        fail_overs: device.fail_overs,
+        errors: device.errors,
+        longest_stall_us: device.longest_stall_us,
+    };
+    status.devices.iter().map(device).collect()
 }

@@ -18,10 +18,11 @@ use tokio::sync::watch;
 use crate::config::{Clients, Config, Error, Listen};
 use crate::frontends::Secrets;
 use crate::kept::{self, Inherited};
+use crate::lend::helper::Helper;
 use crate::listeners::Listeners;
 use crate::memory::Memory;
 use crate::metrics::{self, Facts};
-use crate::{capacity, disks, hardening};
+use crate::{capacity, disks, hardening, lend};
 
 /// Shortest token of the HTTP interface.
 const TOKEN_BYTES_MIN: usize = 16;
@@ -37,6 +38,8 @@ pub struct Parts {
     pub secrets: Secrets,
     /// In the order of the configuration.
     pub disks: Vec<Arc<Disk>>,
+    /// Lending, until it is started.
+    pub lending: Option<lend::Prepared>,
     /// What requests over TCP must bear.
     pub token: Option<Arc<str>>,
 }
@@ -46,7 +49,11 @@ impl Parts {
     ///
     /// # Errors
     /// A part can't be had.
-    pub fn open(config: Config, inherited: Inherited) -> anyhow::Result<Self> {
+    pub fn open(
+        config: Config,
+        inherited: Inherited,
+        helper: Option<Helper>,
+    ) -> anyhow::Result<Self> {
         let (started, started_ms) = (Instant::now(), unix_ms());
         let clients = Clients::new(&config)?;
         let token = config.listen.api_token_file.as_deref().map(read_token).transpose()?;
@@ -54,7 +61,7 @@ impl Parts {
         let limits = Limits::read();
         let capacity_bytes = capacity::bytes(config.store.capacity, &limits)?;
         let program_pages = capacity::program_pages(config.memory.programs, &limits)?;
-        let listeners = Listeners::bind(&config, inherited.sockets)?;
+        let mut listeners = Listeners::bind(&config, inherited.sockets)?;
         let memory = Memory::take_up(&config.store, capacity_bytes, inherited.kept)?;
         let capacity_bytes = memory.journal.capacity_bytes();
         let directory = Directory::open(Arc::new(memory.store), memory.journal, clients.policy)?;
@@ -67,8 +74,25 @@ impl Parts {
         directory.set_programs_first_target(interval, first_pages);
         let disks = disks::open(&config, &directory)?;
         let memory_locked = hardening::lock_memory(config.process.lock_memory)?;
+        let lending = match listeners.lend.take() {
+            Some(listener) => {
+                let nqn = secrets.blocks_nqn();
+                Some(lend::Prepared::new(
+                    &config,
+                    (&directory, capacity_bytes),
+                    listener,
+                    nqn,
+                    helper,
+                )?)
+            }
+            None => {
+                lend::free_kept(&directory);
+                None
+            }
+        };
         let facts = Facts { capacity_bytes, memory_locked, started };
-        let measured = (Arc::clone(&directory), disks.clone());
+        let handle = lending.as_ref().map(lend::Prepared::handle);
+        let measured = (Arc::clone(&directory), disks.clone(), handle.clone());
         let daemon = Arc::new(Daemon {
             directory: Arc::clone(&directory),
             manager: Arc::new(Mutex::new(Manager::new(config.memory.policy()))),
@@ -83,12 +107,16 @@ impl Parts {
             memory_locked,
             kept_by: kept::keeper_name(),
             dashboard: dashboard(&config.listen),
+            lending: handle.map(|handle| handle as Arc<dyn spillway_api::Lending>),
             metrics: (
-                Box::new(move || metrics::text(&measured.0, &measured.1, facts)),
+                Box::new(move || {
+                    let lending = measured.2.as_deref().map(spillway_api::Lending::status);
+                    metrics::text(&measured.0, &measured.1, lending.as_ref(), facts)
+                }),
                 spillway_metrics::CONTENT_TYPE,
             ),
         });
-        Ok(Self { config, limits, directory, listeners, daemon, secrets, disks, token })
+        Ok(Self { config, limits, directory, listeners, daemon, secrets, disks, token, lending })
     }
 }
 

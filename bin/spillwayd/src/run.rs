@@ -15,10 +15,12 @@ use crate::frontends::Frontends;
 use crate::manager;
 use crate::parts::Parts;
 use crate::reclaim::Reclaim;
-use crate::{capacity, disks, sandbox, targets};
+use crate::{capacity, disks, hardening, lend, sandbox, targets};
 
 /// How often what is due is looked for.
 const TICK: Duration = Duration::from_secs(1);
+/// At the end, what borrowers and swapoff may take beyond the time of a recall.
+const RECALL_MARGIN: Duration = Duration::from_secs(120);
 
 /// Serves until SIGTERM or SIGINT.
 ///
@@ -26,6 +28,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// A part can't run.
 pub fn run(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
     if parts.config.process.sandbox {
+        if parts.config.lend.is_on() {
+            hardening::drop_capabilities()?;
+        }
         sandbox::enter(&parts.config, arguments.config.as_deref())?;
     }
     // After the sandbox: their threads are in it too.
@@ -38,12 +43,15 @@ pub fn run(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
     )?;
     let disks = parts.disks.clone();
     let reclaim = Reclaim::start(parts.directory.clone(), disks.clone())?;
+    let lending = parts.lending.take().map(lend::Prepared::start).transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
         .build()
         .context("can't start the control plane")?;
-    let served = runtime.block_on(control(parts, arguments, &reclaim));
+    let served = runtime.block_on(control(parts, arguments, &reclaim, lending.as_ref()));
+    // Before what it lends from, and what it borrows through.
+    drop(lending);
     // Whoever is in the middle of an export is cut off.
     runtime.shutdown_background();
     drop(frontends);
@@ -53,7 +61,12 @@ pub fn run(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 /// The control plane: the HTTP interface, signals, and what is due now and then.
-async fn control(mut parts: Parts, arguments: &Arguments, reclaim: &Reclaim) -> anyhow::Result<()> {
+async fn control(
+    mut parts: Parts,
+    arguments: &Arguments,
+    reclaim: &Reclaim,
+    lending: Option<&lend::Lending>,
+) -> anyhow::Result<()> {
     let mut stop = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut reload = signal(SignalKind::hangup())?;
@@ -97,6 +110,15 @@ async fn control(mut parts: Parts, arguments: &Arguments, reclaim: &Reclaim) -> 
     }
     tracing::info!("stopping");
     manager::state("STOPPING=1");
+    if let Some(lending) = lending {
+        let recall = Duration::from_secs(parts.config.lend.recall_s) + RECALL_MARGIN;
+        tokio::select! {
+            () = lending.drain(recall) => {}
+            // Whoever asks twice does not want to wait.
+            () = received(&mut stop) => tracing::error!("asked twice to end: what is lent or borrowed is lost"),
+            () = received(&mut interrupt) => tracing::error!("asked twice to end: what is lent or borrowed is lost"),
+        }
+    }
     parts.listeners.bound.remove();
     Ok(())
 }

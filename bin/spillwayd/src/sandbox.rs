@@ -21,6 +21,9 @@ use crate::config::Config;
 /// The newest Landlock that is known here; older kernels do what they can.
 const LANDLOCK: ABI = ABI::V5;
 
+/// What a borrower looks at before it swaps.
+const LENDING_READS: [&str; 3] = ["/proc/meminfo", "/proc/swaps", "/sys/devices/virtual/block"];
+
 /// System calls that the daemon makes once it runs. Others fail with EPERM.
 #[rustfmt::skip]
 const CALLS: [i64; 108] = [
@@ -59,20 +62,31 @@ const CALLS: [i64; 108] = [
 pub fn enter(config: &Config, file: Option<&Path>) -> anyhow::Result<()> {
     // Landlock restricts the calling thread and those it starts: there are no others yet.
     restrict_files(config, file).context("can't restrict files (process.sandbox)")?;
-    seccompiler::apply_filter(&filter()?).context("can't restrict system calls (process.sandbox)")
+    seccompiler::apply_filter(&filter(config)?)
+        .context("can't restrict system calls (process.sandbox)")
 }
 
-fn filter() -> anyhow::Result<BpfProgram> {
+fn filter(config: &Config) -> anyhow::Result<BpfProgram> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         CALLS.iter().map(|&call| (call, Vec::new())).collect();
-    // Sockets are bound before. The service manager is told over a new Unix socket each time.
-    let local = SeccompCondition::new(
-        0,
-        SeccompCmpArgLen::Dword,
-        SeccompCmpOp::Eq,
-        libc::AF_UNIX.unsigned_abs().into(),
-    )?;
-    rules.insert(libc::SYS_socket, vec![SeccompRule::new(vec![local])?]);
+    // Sockets are bound before. The service manager is told over a new Unix socket each time. Lending asks other
+    // hosts.
+    let mut families = vec![libc::AF_UNIX];
+    if config.lend.is_on() {
+        families.extend([libc::AF_INET, libc::AF_INET6]);
+    }
+    let mut sockets = Vec::new();
+    for family in families {
+        let family = u64::from(family.unsigned_abs());
+        let is_it = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, family)?;
+        sockets.push(SeccompRule::new(vec![is_it])?);
+    }
+    rules.insert(libc::SYS_socket, sockets);
+    if config.lend.borrows() {
+        // The local file of a borrowed device, which is for one process.
+        rules.insert(libc::SYS_open, Vec::new());
+        rules.insert(libc::SYS_flock, Vec::new());
+    }
     let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let filter = SeccompFilter::new(rules, refuse, SeccompAction::Allow, TargetArch::x86_64)?;
     Ok(BpfProgram::try_from(filter)?)
@@ -82,10 +96,15 @@ fn restrict_files(config: &Config, file: Option<&Path>) -> anyhow::Result<()> {
     let files = AccessFs::from_all(LANDLOCK);
     let reads = AccessFs::ReadFile | AccessFs::ReadDir;
     let changes = AccessFs::from_all(LANDLOCK) & !AccessFs::Execute;
+    // Where lenders are reached stands in their answers.
+    let net = match config.lend.is_on() {
+        true => AccessNet::BindTcp.into(),
+        false => AccessNet::BindTcp | AccessNet::ConnectTcp,
+    };
     let status = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(files)?
-        .handle_access(AccessNet::BindTcp | AccessNet::ConnectTcp)?
+        .handle_access(net)?
         .create()?
         .add_rules(path_beneath_rules(read_again(config, file), reads))?
         .add_rules(path_beneath_rules(changed(config), changes))?
@@ -96,14 +115,25 @@ fn restrict_files(config: &Config, file: Option<&Path>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Directories of what a reload reads: editors put a new file in the place of the old one.
+/// Directories of what a reload reads: editors put a new file in the place of the old one; and of what a borrower
+/// reads for each loan.
 fn read_again(config: &Config, file: Option<&Path>) -> Vec<PathBuf> {
     let secrets = config.clients.iter().filter_map(|client| client.secret_file.as_deref());
-    let dirs = secrets.chain(file).map(|path| match path.parent() {
+    let mut dirs: Vec<_> = secrets.chain(file).map(parent).collect();
+    if config.lend.borrows() {
+        let listen = &config.listen;
+        let keys = [&listen.tls_certificate, &listen.tls_key, &listen.tls_clients];
+        dirs.extend(keys.into_iter().flatten().map(|path| parent(path)));
+        dirs.extend(LENDING_READS.map(PathBuf::from));
+    }
+    dirs
+}
+
+fn parent(path: &Path) -> PathBuf {
+    match path.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
         _ => PathBuf::from("."),
-    });
-    dirs.collect()
+    }
 }
 
 /// Directories in which the daemon makes or removes files.
@@ -114,5 +144,10 @@ fn changed(config: &Config) -> Vec<PathBuf> {
     let sockets = sockets.filter_map(|path| path.parent().map(Path::to_owned));
     let disks = config.disks.iter().map(|disk| disk.socket(&config.listen));
     let disks = disks.filter_map(|path| path.parent().map(Path::to_owned));
-    sockets.chain(disks).chain(config.store.disk.clone()).collect()
+    let mut dirs: Vec<_> = sockets.chain(disks).chain(config.store.disk.clone()).collect();
+    if config.lend.borrows() {
+        dirs.extend(config.lend.backup_file.as_deref().map(parent));
+        dirs.extend(config.listen.dir.clone());
+    }
+    dirs
 }

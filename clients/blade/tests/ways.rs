@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use spillway_blade::{Claim, carrier, claim};
-use spillway_block::{BlockDevice, ExportInfo, Exports};
+use spillway_block::{Device, ExportInfo, Exports};
 use spillway_nvme_tcp::{Config as TcpConfig, Server as TcpServer, Target};
 use spillway_ring::{Config as RingConfig, Server as RingServer};
 use spillway_store::{
@@ -53,7 +53,7 @@ impl Exports for NoExports {
         Vec::new()
     }
 
-    fn open(&self, _: ClientId, _: &str) -> Option<Arc<BlockDevice>> {
+    fn open(&self, _: ClientId, _: &str) -> Option<Arc<dyn Device>> {
         None
     }
 }

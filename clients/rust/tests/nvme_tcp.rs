@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use spillway_block::{BlockDevice, ExportInfo, Exports};
+use spillway_block::{Device, ExportInfo, Exports};
 use spillway_client::nvme_tcp::call::Call;
 use spillway_client::nvme_tcp::pipe::{Closed, Dial, Pipe};
 use spillway_client::nvme_tcp::session::{Data, Request, Session};
@@ -55,7 +55,7 @@ impl Exports for NoExports {
         Vec::new()
     }
 
-    fn open(&self, _client: ClientId, _name: &str) -> Option<Arc<BlockDevice>> {
+    fn open(&self, _client: ClientId, _name: &str) -> Option<Arc<dyn Device>> {
         None
     }
 }

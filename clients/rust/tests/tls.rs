@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rcgen::{BasicConstraints, Certificate, CertificateParams, IsCa, KeyPair};
-use spillway_block::{BlockDevice, ExportInfo, Exports};
+use spillway_block::{Device, ExportInfo, Exports};
 use spillway_client::{Error, Get, Key, Operation, Outcome, PoolSpec, Put, Store, VALUE_BYTES_MAX};
 use spillway_nvme_tcp::{Config, Server, Target};
 use spillway_store::ClientConfig;
@@ -48,7 +48,7 @@ impl Exports for NoExports {
         Vec::new()
     }
 
-    fn open(&self, _client: ClientId, _name: &str) -> Option<Arc<BlockDevice>> {
+    fn open(&self, _client: ClientId, _name: &str) -> Option<Arc<dyn Device>> {
         None
     }
 }

@@ -4,6 +4,7 @@
 //! answers. docs/openapi.json is made from the same definitions.
 
 pub mod types;
+mod types_lend;
 
 #[cfg(feature = "server")]
 mod clients;
@@ -11,6 +12,8 @@ mod clients;
 mod daemon;
 #[cfg(feature = "server")]
 mod history;
+#[cfg(feature = "server")]
+mod lending;
 #[cfg(feature = "server")]
 mod policy;
 #[cfg(feature = "server")]
@@ -24,6 +27,7 @@ mod transfer;
 
 #[cfg(feature = "server")]
 pub use clients::{FLOOR_PAGES_MAX, WEIGHTS};
+pub use lending::{LendOrder, Lending};
 #[cfg(feature = "server")]
 pub use policy::INTERVALS_MS;
 #[cfg(feature = "server")]

@@ -26,6 +26,12 @@ pub(crate) enum Error {
     /// A listener on TCP was asked without its token.
     #[error("this needs the header 'Authorization: Bearer TOKEN' with the token of api_token_file")]
     Token,
+    /// Lending is off.
+    #[error("this host neither lends nor borrows: set lend.roles, see docs/lending.md")]
+    NoLending,
+    /// What the operator wants of lending can't be done now.
+    #[error("{0}")]
+    LendRefused(String),
     /// A task of the daemon ended before its time.
     #[error("the daemon is stopping")]
     Stopping,
@@ -49,6 +55,8 @@ impl Error {
         match self {
             Self::Input(_) => (S::BAD_REQUEST, "input"),
             Self::NoPath(_) => (S::NOT_FOUND, "no-path"),
+            Self::NoLending => (S::CONFLICT, "no-lending"),
+            Self::LendRefused(_) => (S::CONFLICT, "lend-refused"),
             Self::Token => (S::UNAUTHORIZED, "token"),
             Self::Stopping => (S::SERVICE_UNAVAILABLE, "stopping"),
             Self::Directory(error) => match error {
@@ -61,7 +69,11 @@ impl Error {
                 DirectoryError::IdentityTaken(_) => (S::CONFLICT, "identity-taken"),
                 DirectoryError::Configured(_) => (S::CONFLICT, "configured"),
                 DirectoryError::BlockExists(_) => (S::CONFLICT, "block-exists"),
-                DirectoryError::InUse(_) | DirectoryError::HasDisk(_) => (S::CONFLICT, "in-use"),
+                DirectoryError::InUse(_)
+                | DirectoryError::HasDisk(_)
+                | DirectoryError::HasLoan(_) => (S::CONFLICT, "in-use"),
+                DirectoryError::NoLoan(_) => (S::NOT_FOUND, "no-loan"),
+                DirectoryError::LoanExists(_) => (S::CONFLICT, "loan-exists"),
                 DirectoryError::NotEmpty(_) => (S::CONFLICT, "not-empty"),
                 DirectoryError::NotFrozen(_) => (S::CONFLICT, "not-frozen"),
                 DirectoryError::TooManyFlushes(_) => (S::CONFLICT, "too-many-flushes"),

@@ -18,9 +18,10 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::lending::Lending;
 use crate::problem::Error;
 use crate::types::Dashboard;
-use crate::{clients, daemon, history, policy, store, transfer};
+use crate::{clients, daemon, history, lending, policy, store, transfer};
 
 /// Most bytes of a request's body, but for an import.
 const BODY_BYTES_MAX: usize = 64 << 10;
@@ -53,6 +54,8 @@ pub struct Daemon {
     pub kept_by: &'static str,
     /// Where the dashboard is.
     pub dashboard: Dashboard,
+    /// Who lends and borrows; none where the configuration has it off.
+    pub lending: Option<Arc<dyn Lending>>,
     /// All metrics as text, and the media type of that.
     pub metrics: (Box<dyn Fn() -> String + Send + Sync>, &'static str),
 }
@@ -101,6 +104,11 @@ fn routes() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(store::destroy_pool))
         .routes(routes!(store::blocks, store::create_block))
         .routes(routes!(store::destroy_block))
+        .routes(routes!(lending::status))
+        .routes(routes!(lending::borrow))
+        .routes(routes!(lending::give_back))
+        .routes(routes!(lending::drain))
+        .routes(routes!(lending::resume))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .routes(routes!(transfer::export))
         .merge(

@@ -2,6 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::types_lend::{
+    BorrowedLoan, LendBorrow, LendDevice, LendMemory, LendPeer, LendStatus, LentLoan,
+};
+
 /// The media type of an exported client.
 pub const STREAM_TYPE: &str = "application/vnd.spillway.client";
 /// The media type of a [`Problem`] (RFC 9457).

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use spillway_block::{BlockDevice, BlockSize, ExportInfo, Exports, Geometry, fresh_uuid};
+use spillway_block::{BlockDevice, BlockSize, Device, ExportInfo, Exports, Geometry, fresh_uuid};
 use spillway_store::Store;
 use spillway_types::{ClientId, PoolId};
 
@@ -60,11 +60,11 @@ impl Exports for Directory {
         its.map(info).collect()
     }
 
-    fn open(&self, client: ClientId, name: &str) -> Option<Arc<BlockDevice>> {
+    fn open(&self, client: ClientId, name: &str) -> Option<Arc<dyn Device>> {
         let state = self.lock();
         let owner = state.name_of(client);
         let is_it = |block: &&Block| block.record.name == name && block.record.client == owner;
-        state.blocks.iter().find(is_it).map(|block| Arc::clone(&block.device))
+        state.blocks.iter().find(is_it).map(|block| block.device.clone() as Arc<dyn Device>)
     }
 }
 
@@ -165,6 +165,15 @@ impl Directory {
         drop(state);
         client.into_iter().for_each(|client| self.changed(client));
         Ok(())
+    }
+
+    /// Takes a device and its memory away from whoever has it open: what they ask fails from then on.
+    pub(crate) fn end_block(&self, name: &str) -> Result<(), Error> {
+        let mut state = self.lock();
+        let at = state.blocks.iter().position(|block| block.record.name == name);
+        let Some(at) = at else { return Ok(()) };
+        let block = state.blocks.remove(at);
+        Ok(self.store.destroy_pool(PoolId(block.record.pool))?)
     }
 
     /// All block devices, by name.

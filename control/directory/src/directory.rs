@@ -11,7 +11,7 @@ use spillway_types::{ClientId, PoolId};
 use crate::blocks::Block;
 use crate::entry::{Asked, Entry, check_name};
 use crate::error::Error;
-use crate::journal::Journal;
+use crate::journal::{Journal, LoanRecord};
 use crate::programs::Registry;
 use crate::settings::{BlockSettings, ClientSettings, Policy, Who};
 use crate::views::{ClientView, Origin};
@@ -40,6 +40,7 @@ impl fmt::Debug for Watcher {
 pub(crate) struct State {
     pub(crate) clients: Vec<Entry>,
     pub(crate) blocks: Vec<Block>,
+    pub(crate) loans: Vec<LoanRecord>,
     pub(crate) policy: Policy,
     /// Disks of guests, while the daemon runs.
     pub(crate) disks: Vec<Attached>,
@@ -80,12 +81,19 @@ impl State {
         disk.map_or(Ok(()), |disk| Err(Error::HasDisk(disk.name.clone())))
     }
 
+    /// Sees to it that nothing is lent to a client.
+    fn without_loan(&self, name: &str) -> Result<(), Error> {
+        let lent = self.loans.iter().any(|loan| loan.client == name);
+        if lent { Err(Error::HasLoan(name.to_owned())) } else { Ok(()) }
+    }
+
     /// Writes down what has changed.
     pub(crate) fn remember(&mut self) -> Result<(), Error> {
         self.journal.write(
             self.clients.iter().map(Entry::record).collect(),
             self.blocks.iter().map(|block| block.record.clone()).collect(),
             self.programs.terms.iter().map(|terms| terms.record.clone()).collect(),
+            self.loans.clone(),
         )
     }
 }
@@ -115,9 +123,12 @@ impl Directory {
             let Some(client) = client.map(|entry| entry.id) else { continue };
             blocks.extend(Block::reopen(&store, client, block)?);
         }
-        remove_unrecorded(&store, &clients, &blocks)?;
+        let mut loans = record.loans;
+        loans.retain(|loan| store.has_pool(PoolId(loan.pool)));
+        remove_unrecorded(&store, &clients, &blocks, &loans)?;
         let programs = Registry::reopened(record.programs);
-        let mut state = State { clients, blocks, policy, disks: Vec::new(), programs, journal };
+        let mut state =
+            State { clients, blocks, loans, policy, disks: Vec::new(), programs, journal };
         state.remember()?;
         Ok(Self {
             store,
@@ -280,7 +291,7 @@ impl Directory {
     /// Removes a client with its pools and devices. Its connections find nothing from then on.
     ///
     /// # Errors
-    /// [`Error::NoClient`], [`Error::Configured`], [`Error::InUse`], [`Error::HasDisk`].
+    /// [`Error::NoClient`], [`Error::Configured`], [`Error::InUse`], [`Error::HasDisk`], [`Error::HasLoan`].
     pub fn remove_client(&self, name: &str) -> Result<(), Error> {
         let mut state = self.lock();
         let at = state.find(name)?;
@@ -294,6 +305,7 @@ impl Directory {
     fn remove(&self, state: &mut State, at: usize) -> Result<(), Error> {
         let (name, id) = (state.clients[at].name.clone(), state.clients[at].id);
         state.without_disk(id)?;
+        state.without_loan(&name)?;
         let its = |block: &&Block| block.record.client == name;
         if let Some(block) = state.blocks.iter().filter(its).find(|block| block.opened() > 0) {
             return Err(Error::InUse(block.record.name.clone()));
@@ -309,10 +321,12 @@ impl Directory {
         let mut state = self.lock();
         let grace = Duration::from_secs(state.policy.grace_s);
         let with_disk: Vec<_> = state.disks.iter().map(|disk| disk.client).collect();
+        let with_loan: Vec<_> = state.loans.iter().map(|loan| loan.client.clone()).collect();
         let over = |entry: &Entry| {
             entry.origin == Origin::Unnamed
                 && entry.connections == 0
                 && !with_disk.contains(&entry.id)
+                && !with_loan.contains(&entry.name)
                 && entry.idle_since.elapsed() >= grace
         };
         let mut at = 0;
@@ -403,15 +417,21 @@ impl Directory {
 }
 
 /// Removes what a kill left between the store and the record: clients without a name, which nobody has
-/// used yet, and pools that were set aside for a device that was never announced.
-fn remove_unrecorded(store: &Store, clients: &[Entry], blocks: &[Block]) -> Result<(), Error> {
+/// used yet, and pools that were set aside for a device or a loan that was never announced.
+fn remove_unrecorded(
+    store: &Store,
+    clients: &[Entry],
+    blocks: &[Block],
+    loans: &[LoanRecord],
+) -> Result<(), Error> {
     for known in store.clients() {
         if !clients.iter().any(|entry| entry.id == known.id) {
             store.remove_client(known.id)?;
             continue;
         }
         for pool in store.pools(known.id)? {
-            let announced = blocks.iter().any(|block| block.record.pool == pool.id.0);
+            let announced = blocks.iter().any(|block| block.record.pool == pool.id.0)
+                || loans.iter().any(|loan| loan.pool == pool.id.0);
             if pool.reserved_pages > 0 && !announced {
                 store.destroy_pool(pool.id)?;
             }

@@ -40,6 +40,15 @@ pub enum Error {
         "disk '{0}' has its pages: take it out of the configuration file and restart the daemon"
     )]
     HasDisk(String),
+    /// Memory is lent to the client.
+    #[error("'{0}' has borrowed memory here; `spillway lend drain` has it given back")]
+    HasLoan(String),
+    /// There is no loan of this borrower and number.
+    #[error("nothing is lent as {0}")]
+    NoLoan(String),
+    /// A loan is there already.
+    #[error("a loan {0} is there already")]
+    LoanExists(String),
     /// A name is empty, too long, or has characters that names do not have.
     #[error("'{0}' is not a name; use 1 to 223 of a-z, A-Z, 0-9, and . _ : @ + -")]
     Name(String),

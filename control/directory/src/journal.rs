@@ -45,6 +45,9 @@ pub(crate) struct Record {
     /// A record from before there were programs has none.
     #[serde(default)]
     pub(crate) programs: Vec<ProgramRecord>,
+    /// A record from before there was lending has none.
+    #[serde(default)]
+    pub(crate) loans: Vec<LoanRecord>,
 }
 
 /// A client.
@@ -108,6 +111,20 @@ pub(crate) struct ProgramRecord {
     pub(crate) weight: u32,
 }
 
+/// Memory that is lent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LoanRecord {
+    pub(crate) borrower: String,
+    pub(crate) number: u64,
+    pub(crate) client: String,
+    /// The store's id of its pool.
+    pub(crate) pool: u64,
+    pub(crate) slabs: u32,
+    pub(crate) slab_bytes: u64,
+    /// The block device that it is, in direct mode.
+    pub(crate) block: Option<String>,
+}
+
 /// The file that outlives the daemon.
 #[derive(Debug)]
 pub struct Journal {
@@ -132,7 +149,7 @@ impl Journal {
         // Last, so that a file without it was never in use.
         file.write_all_at(&MAGIC, 0)?;
         let mut journal = Self { file, sequence: 0, written: None, restarts: 0, capacity_bytes };
-        journal.write(Vec::new(), Vec::new(), Vec::new())?;
+        journal.write(Vec::new(), Vec::new(), Vec::new(), Vec::new())?;
         Ok(journal)
     }
 
@@ -185,15 +202,16 @@ impl Journal {
         self.written.clone().unwrap_or_default()
     }
 
-    /// Remembers clients, devices and what was said of programs in place of those written before.
+    /// Remembers clients, devices, what was said of programs, and loans in place of those written before.
     pub(crate) fn write(
         &mut self,
         clients: Vec<ClientRecord>,
         blocks: Vec<BlockRecord>,
         programs: Vec<ProgramRecord>,
+        loans: Vec<LoanRecord>,
     ) -> Result<(), Error> {
         let Self { restarts, capacity_bytes, .. } = *self;
-        let record = Record { restarts, capacity_bytes, clients, blocks, programs };
+        let record = Record { restarts, capacity_bytes, clients, blocks, programs, loans };
         if self.written.as_ref() == Some(&record) {
             return Ok(());
         }
@@ -286,6 +304,14 @@ mod tests {
         let read: ClientRecord =
             serde_json::from_str(&record.replace("\"cap_pages\":8,", "")).unwrap();
         assert_eq!((read.target_pages, read.cap_pages), (7, None));
+    }
+
+    #[test]
+    fn a_record_from_before_there_was_lending_is_read() {
+        let record = Record { restarts: 3, ..Record::default() };
+        let text = serde_json::to_string(&record).unwrap().replace(",\"loans\":[]", "");
+        assert!(!text.contains("loans"));
+        assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record);
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod directory;
 mod entry;
 mod error;
 mod journal;
+mod loans;
 mod pools;
 mod programs;
 mod settings;
@@ -21,6 +22,7 @@ mod views;
 pub use directory::Directory;
 pub use error::Error;
 pub use journal::Journal;
+pub use loans::{Loan, LoanView};
 pub use programs::is_program;
 pub use settings::{
     BlockSettings, ClientChange, ClientSettings, NAME_BYTES_MAX, Policy, Secret, Users, Who,

@@ -52,8 +52,10 @@ impl Directory {
     /// Destroys a pool; the members of a shared one all leave it.
     ///
     /// # Errors
-    /// [`Error::NoPool`]; [`Error::InUse`] when a block device in it is open; [`Error::HasDisk`].
+    /// [`Error::NoPool`]; [`Error::InUse`] when a block device in it is open; [`Error::HasDisk`];
+    /// [`Error::HasLoan`].
     pub fn destroy_pool(&self, number: u32) -> Result<(), Error> {
+        self.is_not_lent(number)?;
         let block =
             self.lock().blocks.iter().find_map(|block| {
                 (block.record.number == number).then(|| block.record.name.clone())

@@ -67,21 +67,24 @@ pub struct BlockDevice {
 
 /// The part of one page that a request is about.
 #[derive(Clone, Copy, Debug)]
-struct Part {
-    page: u64,
-    /// Bytes of the page.
-    start: usize,
-    end: usize,
+pub struct Part {
+    /// Which page.
+    pub page: u64,
+    /// Its first byte in the page.
+    pub start: usize,
+    /// The byte behind its last.
+    pub end: usize,
 }
 
 impl Part {
-    const fn is_whole(self) -> bool {
+    /// Whether it is all of the page.
+    pub const fn is_whole(self) -> bool {
         self.end - self.start == PAGE_BYTES
     }
 }
 
-/// The parts of pages in a range, in order.
-fn parts(offset: u64, bytes: u64) -> impl Iterator<Item = Part> {
+/// The parts of pages in a range of bytes, in order.
+pub fn parts(offset: u64, bytes: u64) -> impl Iterator<Item = Part> {
     let end = offset + bytes;
     let mut at = offset;
     core::iter::from_fn(move || {
@@ -330,7 +333,7 @@ fn check_size(bytes: u64) -> Result<(), Error> {
 }
 
 /// The pages that lie in a range of bytes as a whole.
-fn whole_pages(start: u64, end: u64) -> core::ops::Range<u64> {
+pub fn whole_pages(start: u64, end: u64) -> core::ops::Range<u64> {
     let first = start.div_ceil(PAGE_BYTES as u64);
     first..(end / PAGE_BYTES as u64).max(first)
 }

@@ -17,6 +17,9 @@ pub enum Error {
     /// Somebody stored a value of so many bytes in the device's pool, which no write of ours does.
     #[error("the device's pool holds a value of {0} bytes in place of a page")]
     NotAPage(usize),
+    /// No place that has a copy of the page gave it or took it.
+    #[error("no copy of page {0} could be read or written")]
+    NoCopy(u64),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] spillway_store::Error),

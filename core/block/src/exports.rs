@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rustix::rand::{GetRandomFlags, getrandom};
 use spillway_types::ClientId;
 
-use crate::device::BlockDevice;
 use crate::error::Error;
+use crate::traits::Device;
 
 /// A device that a client may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +26,8 @@ pub trait Exports: Send + Sync {
     fn list(&self, client: ClientId) -> Vec<ExportInfo>;
 
     /// The device of a name, if the client may use it. All who open it get the same
-    /// [`BlockDevice`], whose locks keep writes to parts of one page apart.
-    fn open(&self, client: ClientId, name: &str) -> Option<Arc<BlockDevice>>;
+    /// [`Device`], whose locks keep writes to parts of one page apart.
+    fn open(&self, client: ClientId, name: &str) -> Option<Arc<dyn Device>>;
 }
 
 /// A random UUID (RFC 9562, version 4) for a new generation of a lease: a kernel that reconnects to a

@@ -4,13 +4,19 @@
 //! that was never written, or was deallocated, takes no memory and reads as zeros. The pool is
 //! *reserved* when the device is made: a write within the device is never refused, because a kernel
 //! that swaps onto it has nowhere else to go.
+//!
+//! Frontends serve whatever is a [`Device`]; a `BlockDevice` is one, and so is the device of lending (`core/fanout`).
 
 mod device;
 mod error;
 mod exports;
 mod stripes;
+mod traits;
 
-pub use device::{BlockDevice, BlockSize, Extent, Geometry, STATUS_PAGES_MAX};
+pub use device::{
+    BlockDevice, BlockSize, Extent, Geometry, Part, STATUS_PAGES_MAX, parts, whole_pages,
+};
 pub use error::Error;
 pub use exports::{ExportInfo, Exports, fresh_uuid};
 pub use stripes::Stripes;
+pub use traits::{Data, Device, Request};

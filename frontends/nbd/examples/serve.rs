@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_block::{BlockDevice, BlockSize, ExportInfo, Exports, Geometry, fresh_uuid};
+use spillway_block::{BlockDevice, BlockSize, Device, ExportInfo, Exports, Geometry, fresh_uuid};
 use spillway_nbd::{Config, Listener, Server};
 use spillway_store::{ClientConfig, Store};
 use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits};
@@ -35,8 +35,8 @@ impl Exports for One {
         vec![ExportInfo { name: "disk".into(), number: 1, bytes: self.device.bytes() }]
     }
 
-    fn open(&self, _: ClientId, name: &str) -> Option<Arc<BlockDevice>> {
-        (name == "disk").then(|| Arc::clone(&self.device))
+    fn open(&self, _: ClientId, name: &str) -> Option<Arc<dyn Device>> {
+        (name == "disk").then(|| self.device.clone() as Arc<dyn Device>)
     }
 }
 

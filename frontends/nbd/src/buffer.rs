@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use spillway_types::Limits;
 
 /// Most bytes of a buffer.
-const BYTES_MAX: usize = 260 << 10;
+pub const BYTES_MAX: usize = 260 << 10;
 /// Least bytes of a buffer: 64 KiB, which a client may ask for in one piece, and a page over.
 const BYTES_MIN: usize = 68 << 10;
 
@@ -104,6 +104,17 @@ impl Output {
     /// Takes the last bytes back.
     pub(crate) const fn shrink_to(&mut self, bytes: usize) {
         self.filled = bytes;
+    }
+
+    /// Moves bytes that wait, from `from` to the earlier `to`.
+    pub(crate) fn move_back(&mut self, from: usize, to: usize, bytes: usize) {
+        self.bytes.copy_within(from..from + bytes, to);
+    }
+
+    /// Puts bytes in place of others that wait; where they end.
+    pub(crate) fn overwrite(&mut self, at: usize, part: &[u8]) -> usize {
+        self.bytes[at..at + part.len()].copy_from_slice(part);
+        at + part.len()
     }
 
     pub(crate) const fn filled(&self) -> usize {

@@ -194,7 +194,7 @@ impl Handshake<'_> {
     }
 
     /// Carries out requests until the peer ends.
-    fn transmit(self, mut stream: impl Read + Write, session: Session) -> Result<(), Error> {
+    fn transmit(self, stream: impl Read + Write, session: Session) -> Result<(), Error> {
         let Some(admission) = &self.admission else { return Ok(()) };
         // An idle kernel may say nothing for days.
         self.deadline.set(None);
@@ -203,24 +203,33 @@ impl Handshake<'_> {
         let mut input = Input::new(bytes);
         input.fill(&mut self.input.bytes())?;
         let mut output = Output::new(bytes);
-        let mut transmission = Transmission::new(session);
-        loop {
-            let (used, progress) = transmission.advance(input.bytes(), &mut output)?;
-            input.consume(used);
-            if !output.bytes().is_empty() {
-                stream.write_all(output.bytes())?;
-                stream.flush()?;
-                output.clear();
-            }
-            match progress {
-                Progress::NeedRoom => {}
-                Progress::NeedInput => {
-                    if input.fill(&mut stream)? == 0 {
-                        return Ok(());
-                    }
+        converse(Transmission::new(session), &mut input, &mut output, stream)
+    }
+}
+
+/// Carries out requests until the peer ends.
+pub fn converse(
+    mut transmission: Transmission,
+    input: &mut Input,
+    output: &mut Output,
+    mut stream: impl Read + Write,
+) -> Result<(), Error> {
+    loop {
+        let (used, progress) = transmission.advance(input.bytes(), output)?;
+        input.consume(used);
+        if !output.bytes().is_empty() {
+            stream.write_all(output.bytes())?;
+            stream.flush()?;
+            output.clear();
+        }
+        match progress {
+            Progress::NeedRoom => {}
+            Progress::NeedInput => {
+                if input.fill(&mut stream)? == 0 {
+                    return Ok(());
                 }
-                Progress::End => return Ok(()),
             }
+            Progress::End => return Ok(()),
         }
     }
 }

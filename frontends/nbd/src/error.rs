@@ -12,6 +12,15 @@ pub enum Error {
     /// The device failed in the middle of a reply that had begun.
     #[error(transparent)]
     Device(#[from] spillway_block::Error),
+    /// The kernel's NBD driver is not there, or refused.
+    #[error(transparent)]
+    Kernel(#[from] spillway_kernel_nbd::Error),
+    /// The threads that serve the kernel can't be made such that it may wait for them.
+    #[error("can't set PR_SET_IO_FLUSHER: {0}; it needs CAP_SYS_RESOURCE")]
+    Flusher(std::io::Error),
+    /// The disk's node does not appear.
+    #[error("{} does not appear, though the kernel has the disk: is /dev a devtmpfs, or udev running?", .0.display())]
+    Attach(std::path::PathBuf),
     /// There is no TLS with this peer.
     #[error(transparent)]
     Tls(#[from] spillway_tls::Error),

@@ -9,6 +9,8 @@
 //! or stuck holds up nobody but itself.
 
 mod admission;
+mod attach;
+mod batch;
 mod buffer;
 mod config;
 mod connection;
@@ -18,6 +20,7 @@ mod server;
 mod socket;
 mod transmission;
 
+pub use attach::{AttachSettings, Attached, Itself, Kernel, attach, attach_by};
 pub use buffer::Output;
 pub use config::{Config, TlsMode};
 pub use error::Error;

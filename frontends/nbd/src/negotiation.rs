@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use spillway_block::{BlockDevice, Exports};
+use spillway_block::{Device, Exports};
 use spillway_types::{ClientId, Denied};
 use spillway_wire::nbd::{
     CLIENT_FLAGS_BYTES, ClientFlags, ContextQuery, InfoQuery, OPTION_BYTES_MAX,
@@ -52,7 +52,7 @@ pub type Directory = dyn Exports;
 #[derive(Clone, Debug)]
 pub struct Session {
     /// The export.
-    pub device: Arc<BlockDevice>,
+    pub device: Arc<dyn Device>,
     /// Reads are answered with structured replies.
     pub structured: bool,
     /// Block status may be asked.
@@ -235,7 +235,7 @@ impl Negotiation {
     }
 
     /// Finds an export. No name means the only one that there is.
-    fn find(&self, name: &str, directory: &Directory) -> Option<(String, Arc<BlockDevice>)> {
+    fn find(&self, name: &str, directory: &Directory) -> Option<(String, Arc<dyn Device>)> {
         let Peer::Client(client) = self.peer else { return None };
         let name = match name {
             "" => match <[_; 1]>::try_from(directory.list(client)) {
@@ -248,7 +248,7 @@ impl Negotiation {
         Some((name, device))
     }
 
-    fn session(&self, name: &str, device: Arc<BlockDevice>) -> Session {
+    fn session(&self, name: &str, device: Arc<dyn Device>) -> Session {
         let allocation = self.allocation.as_deref() == Some(name);
         Session { device, structured: self.structured, allocation }
     }

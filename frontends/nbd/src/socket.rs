@@ -77,6 +77,11 @@ pub struct Socket {
 }
 
 impl Socket {
+    /// A connection to the kernel of this host, or to a test.
+    pub const fn unix(stream: UnixStream) -> Self {
+        Self { kind: Kind::Unix(stream), polls: AtomicBool::new(false) }
+    }
+
     /// Makes the socket fit for requests and replies.
     pub fn prepare(&self) -> io::Result<()> {
         let Kind::Tcp(stream) = &self.kind else { return Ok(()) };

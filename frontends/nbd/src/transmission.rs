@@ -1,12 +1,13 @@
 //! Requests and replies, without I/O: bytes in, bytes out, the device in between.
 
-use spillway_block::{BlockDevice, Extent};
+use spillway_block::{Device, Extent};
 use spillway_types::PAGE_BYTES;
 use spillway_wire::nbd::{
     CHUNK_BYTES, Chunk, Command, Failure, REQUEST_BYTES, Request, SIMPLE_REPLY_BYTES, chunk,
     error_payload, extent_flags, request_flags, simple_reply,
 };
 
+use crate::batch::Batch;
 use crate::buffer::Output;
 use crate::error::Error;
 use crate::negotiation::{ALLOCATION_ID, Session};
@@ -70,6 +71,7 @@ impl Transmission {
         let mut rest = input;
         let progress = loop {
             let stop = match self.state {
+                State::Idle if self.batch(&mut rest, output) => None,
                 State::Idle => self.start(&mut rest, output)?,
                 State::Taking { .. } => self.take(&mut rest, output),
                 State::Sending { .. } => self.send(output)?,
@@ -82,8 +84,27 @@ impl Transmission {
         Ok((input.len() - rest.len(), progress))
     }
 
-    fn device(&self) -> &BlockDevice {
-        &self.session.device
+    fn device(&self) -> &dyn Device {
+        &*self.session.device
+    }
+
+    /// Carries out requests that came together, if there are several and the device gains by it; whether it did.
+    fn batch(&self, rest: &mut &[u8], output: &mut Output) -> bool {
+        let most = self.device().batch_max();
+        if most < 2 {
+            return false;
+        }
+        let read_flags = if self.session.structured { request_flags::DF } else { 0 };
+        let batch = Batch::gather(rest, most, output.room(), self.session.structured, |request| {
+            let flags = if request.command == Command::Read { read_flags } else { 0 };
+            self.objection(request, flags).is_none()
+        });
+        if batch.len() < 2 {
+            return false;
+        }
+        batch.carry_out(rest, output, |requests| self.device().batch(requests));
+        *rest = &rest[batch.used..];
+        true
     }
 
     /// Begins the next request.
@@ -155,7 +176,7 @@ impl Transmission {
         &self,
         request: &Request,
         flags: u16,
-        act: impl FnOnce(&BlockDevice) -> Result<(), spillway_block::Error>,
+        act: impl FnOnce(&dyn Device) -> Result<(), spillway_block::Error>,
     ) -> Option<Failure> {
         self.objection(request, flags).or_else(|| act(self.device()).err().map(failure_of))
     }

@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_block::{BlockDevice, BlockSize, ExportInfo, Exports, Geometry, fresh_uuid};
+use spillway_block::{BlockDevice, BlockSize, Device, ExportInfo, Exports, Geometry, fresh_uuid};
 use spillway_nvme_tcp::{Config, Server, Target};
 use spillway_store::{ClientConfig, Store};
 use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits, PoolSpec};
@@ -42,8 +42,8 @@ impl Exports for One {
         vec![ExportInfo { name: "disk".into(), number: self.number, bytes }]
     }
 
-    fn open(&self, _: ClientId, _: &str) -> Option<Arc<BlockDevice>> {
-        Some(Arc::clone(&self.device))
+    fn open(&self, _: ClientId, _: &str) -> Option<Arc<dyn Device>> {
+        Some(self.device.clone())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use spillway_block::{BlockDevice, Error};
+use spillway_block::{Device, Error};
 use spillway_types::Refusal;
 use spillway_wire::nvme::{ALL_NAMESPACES, Command, Range, Status, block};
 
@@ -15,7 +15,7 @@ use crate::reply::{Failure, Outcome, PDU_DATA_BYTES_MAX, Reply};
 #[derive(Debug, Default)]
 pub(crate) struct BlockQueue {
     /// Devices that commands were for, by namespace id.
-    devices: HashMap<u32, Arc<BlockDevice>>,
+    devices: HashMap<u32, Arc<dyn Device>>,
 }
 
 /// A range of a device, bytes.
@@ -51,16 +51,16 @@ impl BlockQueue {
     }
 
     /// The device of a namespace id.
-    fn device(&mut self, context: &Context<'_>, number: u32) -> Result<&BlockDevice, Failure> {
+    fn device(&mut self, context: &Context<'_>, number: u32) -> Result<&dyn Device, Failure> {
         use std::collections::hash_map::Entry;
         match self.devices.entry(number) {
-            Entry::Occupied(entry) => Ok(entry.into_mut()),
+            Entry::Occupied(entry) => Ok(&**entry.into_mut()),
             Entry::Vacant(entry) => {
                 let client = context.controller.client();
                 let device =
                     client.and_then(|client| namespaces::device(context.target, client.id, number));
                 let device = device.ok_or(Status::INVALID_NAMESPACE.finally())?;
-                Ok(entry.insert(device))
+                Ok(&**entry.insert(device))
             }
         }
     }
@@ -126,7 +126,7 @@ impl BlockQueue {
 }
 
 /// Reads a range, a PDU at a time.
-fn read(device: &BlockDevice, span: &Span, reply: &mut Reply<'_>) -> Result<(), Failure> {
+fn read(device: &dyn Device, span: &Span, reply: &mut Reply<'_>) -> Result<(), Failure> {
     let mut at = 0;
     while at < span.bytes {
         let bytes = (span.bytes - at).min(PDU_DATA_BYTES_MAX as u64) as usize;
@@ -141,7 +141,7 @@ fn read(device: &BlockDevice, span: &Span, reply: &mut Reply<'_>) -> Result<(), 
 }
 
 /// Blocks as bytes of a device.
-fn span(device: &BlockDevice, first_block: u64, blocks: u64) -> Result<Span, Failure> {
+fn span(device: &dyn Device, first_block: u64, blocks: u64) -> Result<Span, Failure> {
     let geometry = device.geometry();
     let block_bytes = u64::from(geometry.block_size.bytes());
     let end = first_block.checked_add(blocks).filter(|&end| end <= geometry.bytes / block_bytes);
@@ -164,6 +164,7 @@ fn failure(error: Error) -> Failure {
         }
         Error::Refused(_) => Status::CAPACITY.finally(),
         Error::NotAPage(_)
+        | Error::NoCopy(_)
         | Error::Store(spillway_store::Error::Corrupt | spillway_store::Error::Gone) => {
             Status::UNRECOVERED_READ.finally()
         }

@@ -125,7 +125,7 @@ fn namespace(context: &Context<'_>, command: &Command) -> Answer {
             .encode()
         }),
         Subsystem::Pools => {
-            let pool = namespaces::pool(&target.store, client.id, number);
+            let pool = namespaces::pool(target, client.id, number);
             let target_pages = target.store.statistics(client.id).map_or(0, |its| its.target_pages);
             pool.map_or(none, |pool| {
                 PoolNamespace {

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use spillway_block::BlockDevice;
-use spillway_store::Store;
+use spillway_block::Device;
 use spillway_types::{ClientId, PoolInfo};
 
 use crate::controller::{Controller, Subsystem};
@@ -13,18 +12,20 @@ use crate::target::Target;
 pub(crate) const NAMESPACES_MAX: u32 = 8192;
 
 /// Pools of a client that hold keys and values. Those that block devices lie in are no namespaces here.
-pub(crate) fn pools(store: &Store, client: ClientId) -> impl Iterator<Item = PoolInfo> {
-    let pools = store.pools(client).unwrap_or_default();
-    pools.into_iter().filter(|pool| pool.reserved_pages == 0)
+pub(crate) fn pools(target: &Target, client: ClientId) -> impl Iterator<Item = PoolInfo> {
+    // In this order: whoever makes a device announces it before it lets others look.
+    let pools = target.store.pools(client).unwrap_or_default();
+    let exports = target.exports.list(client);
+    pools.into_iter().filter(move |pool| exports.iter().all(|block| block.number != pool.number))
 }
 
 /// The pool of a number, if it is the client's.
-pub(crate) fn pool(store: &Store, client: ClientId, number: u32) -> Option<PoolInfo> {
-    pools(store, client).find(|pool| pool.number == number)
+pub(crate) fn pool(target: &Target, client: ClientId, number: u32) -> Option<PoolInfo> {
+    pools(target, client).find(|pool| pool.number == number)
 }
 
 /// The block device of a number, if the client may use it.
-pub(crate) fn device(target: &Target, client: ClientId, number: u32) -> Option<Arc<BlockDevice>> {
+pub(crate) fn device(target: &Target, client: ClientId, number: u32) -> Option<Arc<dyn Device>> {
     let exports = target.exports.list(client);
     let export = exports.iter().find(|export| export.number == number)?;
     target.exports.open(client, &export.name)
@@ -37,7 +38,7 @@ pub(crate) fn list(target: &Target, controller: &Controller) -> Vec<(u32, u128)>
         Subsystem::Discovery => Vec::new(),
         Subsystem::Pools => {
             let named = |pool: PoolInfo| (pool.number, target.store.identity(pool.id));
-            pools(&target.store, client.id).map(named).collect()
+            pools(target, client.id).map(named).collect()
         }
         Subsystem::Blocks => target
             .exports

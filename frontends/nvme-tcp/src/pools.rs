@@ -11,6 +11,7 @@ use crate::connection::Context;
 use crate::controller::Client;
 use crate::namespaces;
 use crate::reply::{Failure, Outcome, PDU_DATA_BYTES_MAX, Reply};
+use crate::target::Target;
 
 /// Keys that one List gives at most; more are asked for with another.
 const LIST_BYTES_MAX: usize = PDU_DATA_BYTES_MAX;
@@ -68,7 +69,7 @@ impl PoolQueue {
             return Ok(pool);
         }
         let client = context.controller.client();
-        let pool = client.and_then(|its| namespaces::pool(&context.target.store, its.id, number));
+        let pool = client.and_then(|its| namespaces::pool(context.target, its.id, number));
         let Some(pool) = pool else {
             self.pools.remove(&number);
             return Err(Status::INVALID_NAMESPACE.finally().into());
@@ -203,7 +204,7 @@ pub(crate) fn admin(
     let outcome = match command.opcode {
         kv::admin::CREATE_POOL => create(store, client, data),
         kv::admin::JOIN_POOL => join(store, client, data),
-        kv::admin::DESTROY_POOL => destroy(store, client, command.namespace),
+        kv::admin::DESTROY_POOL => destroy(context.target, client, command.namespace),
         kv::admin::STATISTICS => match store.statistics(client.id) {
             Ok(_) if room < kv::STATISTICS_BYTES => Err(Status::DATA_LENGTH.finally().into()),
             Ok(statistics) => {
@@ -231,7 +232,7 @@ pub(crate) fn admin(
 /// The client's pools, as List Pools tells of them.
 fn entries(context: &Context<'_>, client: &Client) -> impl Iterator<Item = PoolEntry> {
     let store = &context.target.store;
-    namespaces::pools(store, client.id).map(|pool| PoolEntry {
+    namespaces::pools(context.target, client.id).map(|pool| PoolEntry {
         number: pool.number,
         spec: pool.spec,
         pages: pool.pages,
@@ -255,13 +256,19 @@ fn join(store: &Store, client: &Client, data: &[u8]) -> Outcome {
 
 /// The number of a pool that was made or joined.
 fn number(store: &Store, client: &Client, pool: PoolId) -> Outcome {
-    let made = namespaces::pools(store, client.id).find(|its| its.id == pool);
+    let pools = store.pools(client.id).unwrap_or_default();
+    let made = pools.into_iter().find(|its| its.id == pool);
     made.map(|its| its.number.into()).ok_or(Status::INTERNAL.into())
 }
 
-fn destroy(store: &Store, client: &Client, number: u32) -> Outcome {
-    let pool = namespaces::pool(store, client.id, number);
+fn destroy(target: &Target, client: &Client, number: u32) -> Outcome {
+    let store = &target.store;
+    let pool = namespaces::pool(target, client.id, number);
     let pool = pool.ok_or(Status::INVALID_NAMESPACE.finally())?;
+    // What was lent is ended by whoever lent it.
+    if pool.reserved_pages > 0 {
+        return Err(Status::INVALID_FIELD.finally().into());
+    }
     let PoolSpec { sharing, .. } = pool.spec;
     let done = match sharing {
         Sharing::Private => store.destroy_pool(pool.id),

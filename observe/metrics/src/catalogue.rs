@@ -35,6 +35,63 @@ pub struct Sample {
     pub programs: Vec<ClientSample>,
     /// Each tmem disk.
     pub disks: Vec<DiskSample>,
+    /// What is lent and borrowed, where that is on.
+    pub lend: Option<LendSample>,
+    /// Each other host.
+    pub lend_peers: Vec<LendPeerSample>,
+    /// Each borrowed device.
+    pub lend_devices: Vec<LendDeviceSample>,
+}
+
+/// Lending at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LendSample {
+    /// Whether this host borrows.
+    pub is_borrower: bool,
+    /// Whether this host lends.
+    pub is_lender: bool,
+    /// All memory of the host, bytes.
+    pub memory_bytes: u64,
+    /// Of that, in use.
+    pub used_bytes: u64,
+    /// Swap space in use, bytes.
+    pub swap_used_bytes: u64,
+    /// What it would lend now, bytes.
+    pub spare_bytes: u64,
+    /// What lies in what it has lent, bytes.
+    pub lent_used_bytes: u64,
+}
+
+/// What this host has to do with another.
+#[derive(Clone, Debug, Default)]
+pub struct LendPeerSample {
+    /// Its name.
+    pub name: String,
+    /// What it would lend, as it said last, bytes.
+    pub spare_bytes: u64,
+    /// What it has borrowed of this host, bytes.
+    pub lent_bytes: u64,
+    /// What this host has borrowed of it, bytes.
+    pub borrowed_bytes: u64,
+}
+
+/// A borrowed device at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct LendDeviceSample {
+    /// Its number.
+    pub device: u32,
+    /// Its length, bytes.
+    pub bytes: u64,
+    /// What lies on it, bytes.
+    pub used_bytes: u64,
+    /// Slabs with two copies, with one, and with none.
+    pub slabs: [u64; 3],
+    /// Pages that the second copy gave.
+    pub fail_overs: u64,
+    /// Pages of which no copy could be read or written.
+    pub errors: u64,
+    /// The longest time that a group of requests took, microseconds.
+    pub longest_stall_us: u64,
 }
 
 /// The store at one moment.
@@ -271,4 +328,60 @@ pub(crate) const DISK: [Metric<DiskSample>; 9] = [
         |d| pages(d.demoted),
     ),
     counter("spillway_disk_errors_total", "Requests that failed.", |d| Some(d.errors)),
+];
+
+/// Metrics of lending.
+pub(crate) const LEND: [Metric<LendSample>; 7] = [
+    gauge("spillway_lend_borrower", "1 while this host borrows memory, else 0.", |l| {
+        Some(u64::from(l.is_borrower))
+    }),
+    gauge("spillway_lend_lender", "1 while this host lends memory, else 0.", |l| {
+        Some(u64::from(l.is_lender))
+    }),
+    gauge("spillway_lend_host_memory_bytes", "All memory of this host.", |l| Some(l.memory_bytes)),
+    gauge("spillway_lend_host_used_bytes", "Memory of this host in use.", |l| Some(l.used_bytes)),
+    gauge("spillway_lend_host_swap_used_bytes", "Swap space of this host in use.", |l| {
+        Some(l.swap_used_bytes)
+    }),
+    gauge("spillway_lend_spare_bytes", "What this host would lend now.", |l| Some(l.spare_bytes)),
+    gauge("spillway_lend_lent_used_bytes", "What lies in the memory that is lent.", |l| {
+        Some(l.lent_used_bytes)
+    }),
+];
+
+/// Metrics of each other host.
+pub(crate) const LEND_PEER: [Metric<LendPeerSample>; 3] = [
+    gauge("spillway_lend_peer_spare_bytes", "What the host would lend, as it said last.", |p| {
+        Some(p.spare_bytes)
+    }),
+    gauge("spillway_lend_peer_lent_bytes", "What the host has borrowed here.", |p| {
+        Some(p.lent_bytes)
+    }),
+    gauge("spillway_lend_peer_borrowed_bytes", "What is borrowed of the host.", |p| {
+        Some(p.borrowed_bytes)
+    }),
+];
+
+/// Metrics of each borrowed device.
+pub(crate) const LEND_DEVICE: [Metric<LendDeviceSample>; 8] = [
+    gauge("spillway_lend_device_bytes", "Length of the device.", |d| Some(d.bytes)),
+    gauge("spillway_lend_device_used_bytes", "What lies on the device.", |d| Some(d.used_bytes)),
+    gauge("spillway_lend_device_mirrored_slabs", "Slabs with two copies.", |d| Some(d.slabs[0])),
+    gauge("spillway_lend_device_single_slabs", "Slabs with one copy.", |d| Some(d.slabs[1])),
+    gauge("spillway_lend_device_lost_slabs", "Slabs without a copy.", |d| Some(d.slabs[2])),
+    counter(
+        "spillway_lend_device_fail_overs_total",
+        "Pages that the second copy gave, since the first did not.",
+        |d| Some(d.fail_overs),
+    ),
+    counter(
+        "spillway_lend_device_errors_total",
+        "Pages of which no copy could be read or written.",
+        |d| Some(d.errors),
+    ),
+    gauge(
+        "spillway_lend_device_longest_stall_microseconds",
+        "The longest time that a group of requests took.",
+        |d| Some(d.longest_stall_us),
+    ),
 ];

@@ -8,5 +8,8 @@
 mod catalogue;
 mod render;
 
-pub use catalogue::{ClientSample, DiskSample, Kind, Metric, Sample, StoreSample};
+pub use catalogue::{
+    ClientSample, DiskSample, Kind, LendDeviceSample, LendPeerSample, LendSample, Metric, Sample,
+    StoreSample,
+};
 pub use render::{CONTENT_TYPE, document, render};

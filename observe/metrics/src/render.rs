@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use crate::catalogue::{CLIENT, DISK, Kind, Metric, PROGRAM, STORE, Sample};
+use crate::catalogue::{
+    CLIENT, DISK, Kind, LEND, LEND_DEVICE, LEND_PEER, LendSample, Metric, PROGRAM, STORE, Sample,
+};
 
 /// What kind of text [`render`] writes.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -44,7 +46,31 @@ pub fn render(sample: &Sample) -> String {
             line(&mut out, metric.name, &label, (metric.value)(disk));
         }
     }
+    if let Some(lend) = &sample.lend {
+        render_lending(&mut out, sample, lend);
+    }
     out
+}
+
+fn render_lending(out: &mut String, sample: &Sample, lend: &LendSample) {
+    for metric in &LEND {
+        head(out, metric);
+        line(out, metric.name, "", (metric.value)(lend));
+    }
+    for metric in &LEND_PEER {
+        head(out, metric);
+        for peer in &sample.lend_peers {
+            let label = format!("{{peer=\"{}\"}}", escaped(&peer.name));
+            line(out, metric.name, &label, (metric.value)(peer));
+        }
+    }
+    for metric in &LEND_DEVICE {
+        head(out, metric);
+        for device in &sample.lend_devices {
+            let label = format!("{{device=\"{}\"}}", device.device);
+            line(out, metric.name, &label, (metric.value)(device));
+        }
+    }
 }
 
 fn head<T>(out: &mut String, metric: &Metric<T>) {
@@ -79,6 +105,12 @@ pub fn document() -> String {
     table(&mut out, &PROGRAM);
     out.push_str("\n## Each tmem disk\n\nLabel `disk`: its name.\n\n");
     table(&mut out, &DISK);
+    out.push_str("\n## Lending\n\nWhere `lend.roles` is not \"off\".\n\n");
+    table(&mut out, &LEND);
+    out.push_str("\n## Each host that lends or borrows\n\nLabel `peer`: its name.\n\n");
+    table(&mut out, &LEND_PEER);
+    out.push_str("\n## Each borrowed device\n\nLabel `device`: its number.\n\n");
+    table(&mut out, &LEND_DEVICE);
     out
 }
 
@@ -103,6 +135,9 @@ mod tests {
             .chain(CLIENT.iter().map(|m| (m.name, m.kind)))
             .chain(PROGRAM.iter().map(|m| (m.name, m.kind)))
             .chain(DISK.iter().map(|m| (m.name, m.kind)))
+            .chain(LEND.iter().map(|m| (m.name, m.kind)))
+            .chain(LEND_PEER.iter().map(|m| (m.name, m.kind)))
+            .chain(LEND_DEVICE.iter().map(|m| (m.name, m.kind)))
             .collect();
         let unique: HashSet<_> = rows.iter().map(|row| row.0).collect();
         assert_eq!(unique.len(), rows.len());

@@ -33,7 +33,7 @@ macro_rules! file {
     };
 }
 
-const FILES: [File; 12] = [
+const FILES: [File; 13] = [
     file!("/", "index.html", "text/html; charset=utf-8"),
     file!("/style.css", "style.css", "text/css; charset=utf-8"),
     file!("/icon.svg", "icon.svg", "image/svg+xml"),
@@ -43,6 +43,7 @@ const FILES: [File; 12] = [
     file!("/chart.js", "chart.js", "text/javascript; charset=utf-8"),
     file!("/format.js", "format.js", "text/javascript; charset=utf-8"),
     file!("/legend.js", "legend.js", "text/javascript; charset=utf-8"),
+    file!("/lending.js", "lending.js", "text/javascript; charset=utf-8"),
     file!("/policy.js", "policy.js", "text/javascript; charset=utf-8"),
     file!("/series.js", "series.js", "text/javascript; charset=utf-8"),
     file!("/tables.js", "tables.js", "text/javascript; charset=utf-8"),

@@ -3,6 +3,7 @@
 import { Lost, NoToken, get, takeTokenFromAddress, token } from "./api.js";
 import { clock } from "./format.js";
 import { Board } from "./board.js";
+import { Lending } from "./lending.js";
 import { PolicyForm } from "./policy.js";
 import { Series } from "./series.js";
 
@@ -20,6 +21,7 @@ const THEMES = ["auto", "light", "dark"];
 const at = (id) => document.getElementById(id);
 const series = new Series();
 const board = new Board(series);
+const lending = new Lending();
 const policy = new PolicyForm((error) => failed(error));
 let timer = 0;
 let failures = 0;
@@ -77,6 +79,7 @@ async function details() {
   const [clients, pools, blocks] = await Promise.all(["/v1/clients", "/v1/pools", "/v1/blocks"].map(get));
   board.details({ clients, pools, blocks });
   await policy.refresh();
+  await lending.refresh();
   detailed_ms = performance.now();
 }
 

@@ -1,9 +1,13 @@
 //! How much memory this machine, cgroup and user can give.
 
+mod monitor;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, getrlimit};
+
+pub use monitor::{MIN_FREE_FILE, Memory, Monitor, Pressure, Swap, min_free_bytes};
 
 /// The limits that hold for a program started here, bytes. `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

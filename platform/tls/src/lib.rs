@@ -34,8 +34,8 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// The peer's certificate names no DNS name.
-    #[error("the peer's certificate has no DNS name in its subjectAltName")]
+    /// The certificate names no DNS name.
+    #[error("the certificate has no DNS name in its subjectAltName")]
     Nameless,
     /// What the server is called can't stand in a certificate.
     #[error("'{0}' is neither a DNS name nor an address")]
@@ -112,6 +112,11 @@ impl ServerSettings {
     pub fn connection(&self) -> Result<ServerConnection, Error> {
         Ok(ServerConnection::new(self.config.clone())?)
     }
+
+    /// What connections are made of, for those who drive them otherwise.
+    pub fn config(&self) -> Arc<ServerConfig> {
+        self.config.clone()
+    }
 }
 
 /// TLS 1.3 as a client speaks it, to one server.
@@ -142,6 +147,21 @@ impl ClientSettings {
         Ok(Self { config: Arc::new(config), server })
     }
 
+    /// The same keys, for another server.
+    ///
+    /// # Errors
+    /// [`Error::Name`].
+    pub fn to(&self, server: &str) -> Result<Self, Error> {
+        let name = ServerName::try_from(server.to_owned());
+        let server = name.map_err(|_| Error::Name(server.to_owned()))?;
+        Ok(Self { config: Arc::clone(&self.config), server })
+    }
+
+    /// What connections are made of, for those who drive them otherwise, and whom they are for.
+    pub fn config(&self) -> (Arc<ClientConfig>, ServerName<'static>) {
+        (self.config.clone(), self.server.clone())
+    }
+
     /// One more connection.
     ///
     /// # Errors
@@ -157,9 +177,21 @@ impl ClientSettings {
 /// [`Error::Nameless`].
 pub fn name_of(connection: &ServerConnection) -> Result<Option<String>, Error> {
     let Some([first, ..]) = connection.peer_certificates() else { return Ok(None) };
-    let certificate = EndEntityCert::try_from(first).map_err(|_| Error::Nameless)?;
+    first_name(first).map(Some)
+}
+
+/// The name by which peers know whoever shows the certificate in `path`.
+///
+/// # Errors
+/// [`Error::File`], [`Error::Nameless`].
+pub fn own_name(path: &Path) -> Result<String, Error> {
+    first_name(&certificates(path)?[0])
+}
+
+fn first_name(certificate: &CertificateDer<'_>) -> Result<String, Error> {
+    let certificate = EndEntityCert::try_from(certificate).map_err(|_| Error::Nameless)?;
     let name = certificate.valid_dns_names().next().ok_or(Error::Nameless)?;
-    Ok(Some(name.to_owned()))
+    Ok(name.to_owned())
 }
 
 fn provider() -> Arc<CryptoProvider> {

@@ -5,6 +5,7 @@
 //! many rounds (default 5); `BENCH_ONLY` keeps the cells whose name contains it.
 
 mod blocks;
+mod fanout;
 mod metadata;
 mod pager;
 mod policy;
@@ -41,10 +42,11 @@ pub fn run(name: &str, json: bool) -> anyhow::Result<()> {
         "replacement" => replacement::run()?,
         "ring" => ring::run()?,
         "blocks" => blocks::run()?,
+        "fanout" => fanout::run()?,
         "policy" => policy::run()?,
         _ => {
             anyhow::bail!(
-                "no benchmark is called {name}: store, pager, replacement, ring, blocks, policy"
+                "no benchmark is called {name}: store, pager, replacement, ring, blocks, fanout, policy"
             )
         }
     };

@@ -4,6 +4,7 @@ mod api;
 mod body;
 mod client;
 mod dashboard;
+mod lend;
 mod options;
 mod policy;
 mod pool;
@@ -16,6 +17,7 @@ mod top;
 
 pub use client::{Client, run as client};
 pub use dashboard::{Dashboard, run as dashboard};
+pub use lend::{Lend, run as lend};
 pub use options::default_dir;
 pub use policy::{Policy, run as policy};
 pub use pool::{Pool, run as pool};

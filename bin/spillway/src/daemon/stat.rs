@@ -4,13 +4,13 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
-use spillway_api::types::{Client, Health, Identity, StoreStatus, Version};
+use spillway_api::types::{Client, Health, Identity, LendStatus, StoreStatus, Version};
 use spillway_types::Size;
 
 use crate::cli::Output;
 use crate::daemon::api::Api;
 use crate::daemon::options::Daemon;
-use crate::daemon::show;
+use crate::daemon::{lend, show};
 
 /// Shows how full a daemon's store is, and who fills it.
 #[derive(Debug, Args)]
@@ -38,6 +38,9 @@ pub struct Moment {
     pub health: Health,
     pub store: StoreStatus,
     pub clients: Vec<Client>,
+    /// None where nothing is lent or borrowed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lending: Option<LendStatus>,
 }
 
 impl Moment {
@@ -51,6 +54,7 @@ impl Moment {
             health: api.get("/v1/health")?,
             store: api.get("/v1/store")?,
             clients: api.get("/v1/clients")?,
+            lending: Some(api.get::<LendStatus>("/v1/lending")?).filter(|it| it.role != "off"),
         })
     }
 
@@ -91,12 +95,13 @@ impl Moment {
 
     /// A few lines about the daemon and its store.
     pub fn head(&self) -> String {
-        let Self { version, health, store, .. } = self;
+        let Self { version, health, store, lending, .. } = self;
+        let lending = lending.as_ref().map(lend::line).unwrap_or_default();
         let share = store.memory_bytes as f64 / store.capacity_bytes.max(1) as f64 * 100.0;
         let locked = if health.memory_locked { "locked" } else { "not locked" };
         format!(
             "spillwayd {} (process {}), up {}, memory {locked}, kept by {}, restarts {}\n\
-             store {} of {} ({share:.0}%), free in it {}, packed {}, same-filled {}, on disk {}\n",
+             store {} of {} ({share:.0}%), free in it {}, packed {}, same-filled {}, on disk {}\n{lending}",
             version.version,
             version.pid,
             duration(health.uptime_seconds),

@@ -25,6 +25,7 @@ impl Clients {
     pub fn new(config: &Config) -> Result<Self, Error> {
         check_listeners(config)?;
         check_disks(config)?;
+        super::lending::check(config)?;
         let usual = Limits {
             connections_max: config.unnamed.connections_max as u32,
             operations_max: config.unnamed.operations_max as u32,

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::field::Setting;
-use super::table::{BLOCK, CLIENT, DISK, LISTEN, MEMORY, PROCESS, STORE, UNNAMED};
+use super::table::{BLOCK, CLIENT, DISK, LEND, LISTEN, MEMORY, PEER, PROCESS, STORE, UNNAMED};
 
 /// The page about all settings, in Markdown.
 pub fn document() -> String {
@@ -23,6 +23,8 @@ pub fn document() -> String {
     section(&mut out, "[[client]]", &CLIENT);
     section(&mut out, "[[block]]", &BLOCK);
     section(&mut out, "[[disk]]", &DISK);
+    section(&mut out, "[lend]", &LEND);
+    section(&mut out, "[[peer]]", &PEER);
     out
 }
 

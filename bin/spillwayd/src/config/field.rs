@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use spillway_directory::Users;
+use spillway_lending::{Backup, Mode};
 use spillway_manager::{Percent, Policy};
 use spillway_types::parse_size;
 use spillway_vhost_user_blk::Kind;
 use toml::de::DeValue;
 
-use super::values::{Capacity, Lock};
+use super::values::{Capacity, DeviceUse, LendRoles, Lock, RegistryKind, UsedBy};
 
 /// Finds the place of a setting.
 pub type At<T, V> = fn(&mut T) -> &mut V;
@@ -46,12 +47,32 @@ pub enum Field<T: 'static> {
     Policy(At<T, String>),
     Percent(At<T, Percent>),
     Kind(At<T, Kind>),
+    Roles(At<T, LendRoles>),
+    Registry(At<T, RegistryKind>),
+    Used(At<T, UsedBy>),
+    Mode(At<T, Mode>),
+    Device(At<T, DeviceUse>),
+    Backup(At<T, Backup>),
 }
 
 const LOCKS: [(&str, Lock); 3] = [("auto", Lock::Auto), ("on", Lock::On), ("off", Lock::Off)];
 const KINDS: [(&str, Kind); 2] = [("swap", Kind::Swap), ("cache", Kind::Cache)];
 const USERS: [(&str, Users); 3] =
     [("same", Users::Same), ("all", Users::All), ("none", Users::None)];
+const ROLES: [(&str, LendRoles); 5] = [
+    ("off", LendRoles::Off),
+    ("lend", LendRoles::Lend),
+    ("borrow", LendRoles::Borrow),
+    ("single", LendRoles::Single),
+    ("both", LendRoles::Both),
+];
+const REGISTRIES: [(&str, RegistryKind); 2] =
+    [("static", RegistryKind::Static), ("etcd", RegistryKind::Etcd)];
+const USED: [(&str, UsedBy); 2] = [("available", UsedBy::Available), ("paper", UsedBy::Paper)];
+const MODES: [(&str, Mode); 2] = [("fan-out", Mode::FanOut), ("direct", Mode::Direct)];
+const DEVICES: [(&str, DeviceUse); 2] = [("swap", DeviceUse::Swap), ("socket", DeviceUse::Socket)];
+const BACKUPS: [(&str, Backup); 3] =
+    [("none", Backup::None), ("mirror", Backup::Mirror), ("file", Backup::File)];
 
 /// Settings that are switched off are empty texts in the file.
 const NOTHING: &str = "";
@@ -93,6 +114,14 @@ impl<T> Field<T> {
             Self::Lock(at) => text.and_then(|it| word(&LOCKS, it)).map(|it| *at(section) = it),
             Self::Users(at) => text.and_then(|it| word(&USERS, it)).map(|it| *at(section) = it),
             Self::Kind(at) => text.and_then(|it| word(&KINDS, it)).map(|it| *at(section) = it),
+            Self::Roles(at) => text.and_then(|it| word(&ROLES, it)).map(|it| *at(section) = it),
+            Self::Registry(at) => {
+                text.and_then(|it| word(&REGISTRIES, it)).map(|it| *at(section) = it)
+            }
+            Self::Used(at) => text.and_then(|it| word(&USED, it)).map(|it| *at(section) = it),
+            Self::Device(at) => text.and_then(|it| word(&DEVICES, it)).map(|it| *at(section) = it),
+            Self::Mode(at) => text.and_then(|it| word(&MODES, it)).map(|it| *at(section) = it),
+            Self::Backup(at) => text.and_then(|it| word(&BACKUPS, it)).map(|it| *at(section) = it),
             Self::Policy(at) => {
                 let known = text.filter(|text| Policy::NAMES.contains(text));
                 known.map(|it| it.clone_into(at(section)))
@@ -129,6 +158,12 @@ impl<T> Field<T> {
             Self::Lock(_) => words(&LOCKS),
             Self::Users(_) => words(&USERS),
             Self::Kind(_) => words(&KINDS),
+            Self::Roles(_) => words(&ROLES),
+            Self::Registry(_) => words(&REGISTRIES),
+            Self::Used(_) => words(&USED),
+            Self::Device(_) => words(&DEVICES),
+            Self::Mode(_) => words(&MODES),
+            Self::Backup(_) => words(&BACKUPS),
             Self::Policy(_) => words(&Policy::NAMES.map(|name| (name, ()))),
             Self::Percent(_) => "a percentage above 0 and up to 100, such as 0.75".into(),
         }
@@ -149,6 +184,12 @@ impl<T> Field<T> {
             Self::Lock(at) => format!("{:?}", at(section)),
             Self::Users(at) => format!("{:?}", at(section)),
             Self::Kind(at) => format!("{:?}", at(section)),
+            Self::Roles(at) => format!("{:?}", at(section)),
+            Self::Registry(at) => format!("{:?}", at(section)),
+            Self::Used(at) => format!("{:?}", at(section)),
+            Self::Device(at) => format!("{:?}", at(section)),
+            Self::Mode(at) => format!("{:?}", at(section)),
+            Self::Backup(at) => format!("{:?}", at(section)),
             Self::Policy(at) => at(section).clone(),
             Self::Percent(at) => at(section).to_string(),
         }

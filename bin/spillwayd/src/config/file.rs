@@ -10,8 +10,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::field::Setting;
-use super::table::{BLOCK, CLIENT, DISK, LISTEN, MEMORY, PROCESS, STORE, UNNAMED};
-use super::values::{Config, Listen, Memory, Process, Unnamed};
+use super::table::{BLOCK, CLIENT, DISK, LEND, LISTEN, MEMORY, PEER, PROCESS, STORE, UNNAMED};
+use super::values::{Config, Lend, Listen, Memory, Process, Unnamed};
 
 /// Most bytes of a configuration file.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -71,9 +71,9 @@ fn override_one(config: &mut Config, setting: &str) -> Result<(), Error> {
     let quoted = format!("[{section}]\n{key} = {value:?}");
     let plain = format!("[{section}]\n{key} = {value}");
     let text = if DeTable::parse(&plain).is_ok() { &plain } else { &quoted };
-    if ["client", "block", "disk"].contains(&section) {
+    if ["client", "block", "disk", "peer"].contains(&section) {
         return Err(Error(format!(
-            "{name}: clients, block devices and disks are named in the file"
+            "{name}: clients, block devices, disks and peers are named in the file"
         )));
     }
     Text { name, text }.read(config)
@@ -90,6 +90,8 @@ fn defaults() -> Config {
         clients: Vec::new(),
         blocks: Vec::new(),
         disks: Vec::new(),
+        lend: section_defaults::<Lend>(&LEND),
+        peers: Vec::new(),
     }
 }
 
@@ -134,10 +136,12 @@ impl Text<'_> {
                 "client" => self.array(&CLIENT, "client", value, &mut config.clients)?,
                 "block" => self.array(&BLOCK, "block", value, &mut config.blocks)?,
                 "disk" => self.array(&DISK, "disk", value, &mut config.disks)?,
+                "lend" => self.section(&LEND, "lend", value, &mut config.lend)?,
+                "peer" => self.array(&PEER, "peer", value, &mut config.peers)?,
                 other => {
                     let line = format!(
                         "there is no section '{other}'; there are [store], [listen], [process], \
-                         [memory], [unnamed], [[client]], [[block]] and [[disk]]"
+                         [memory], [unnamed], [[client]], [[block]], [[disk]], [lend] and [[peer]]"
                     );
                     return Err(self.error(key.span(), line));
                 }

@@ -8,12 +8,18 @@ mod check;
 mod document;
 mod field;
 mod file;
+mod lending;
 mod reload;
 mod table;
+mod table_lend;
 mod values;
 
 pub use check::Clients;
 pub use document::document;
 pub use file::{Error, read};
+pub use lending::machine_settings;
 pub use reload::needs_restart;
-pub use values::{Capacity, Config, Disk, Listen, Lock, Store};
+pub use values::{
+    Capacity, Config, DeviceUse, Disk, Lend, LendRoles, Listen, Lock, Peer, RegistryKind, Store,
+    UsedBy,
+};

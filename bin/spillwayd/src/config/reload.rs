@@ -1,7 +1,7 @@
 //! What a changed file changes while the daemon runs.
 
 use super::field::Setting;
-use super::table::{LISTEN, MEMORY, PROCESS, STORE, UNNAMED};
+use super::table::{LEND, LISTEN, MEMORY, PROCESS, STORE, UNNAMED};
 use super::values::Config;
 
 /// Names of settings that differ and that a reload does not change.
@@ -13,8 +13,12 @@ pub fn needs_restart(old: &Config, new: &Config) -> Vec<String> {
     differing(&PROCESS, "process", &mut old.process, &mut new.process, &mut names);
     differing(&MEMORY, "memory", &mut old.memory, &mut new.memory, &mut names);
     differing(&UNNAMED, "unnamed", &mut old.unnamed, &mut new.unnamed, &mut names);
+    differing(&LEND, "lend", &mut old.lend, &mut new.lend, &mut names);
     if old.disks != new.disks {
         names.push("disk".to_owned());
+    }
+    if old.peers != new.peers {
+        names.push("peer".to_owned());
     }
     names
 }

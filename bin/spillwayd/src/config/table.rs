@@ -2,6 +2,8 @@
 
 use spillway_api::INTERVALS_MS;
 
+pub use super::table_lend::{LEND, PEER};
+
 use super::field::Field::{
     Address, Capacity, Count, Kind, Lock, OptionalCapacity, OptionalCount, OptionalSize, Path,
     Percent, Policy, Size, Switch, Text, Texts, Users,
@@ -31,7 +33,7 @@ const fn live<T>(
 }
 
 /// A setting that needs a restart.
-const fn fixed<T>(
+pub const fn fixed<T>(
     name: &'static str,
     default: &'static str,
     field: Field<T>,

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use spillway_directory::Users;
+use spillway_lending::{Backup, Mode};
 use spillway_manager::{Percent, Policy, SmartAlloc, Utility};
 use spillway_types::PAGE_BYTES;
 use spillway_vhost_user_blk::Kind;
@@ -19,6 +20,8 @@ pub struct Config {
     pub clients: Vec<Client>,
     pub blocks: Vec<Block>,
     pub disks: Vec<Disk>,
+    pub lend: Lend,
+    pub peers: Vec<Peer>,
 }
 
 /// The store.
@@ -222,4 +225,157 @@ impl Disk {
         let usual = || PathBuf::from(format!("{}.vhost.sock", self.name));
         listen.path(&self.socket.clone().unwrap_or_else(usual))
     }
+}
+
+/// Lending memory to other hosts, and borrowing theirs.
+#[derive(Clone, Debug)]
+pub struct Lend {
+    pub roles: LendRoles,
+    pub listen: Option<SocketAddr>,
+    pub address: Option<SocketAddr>,
+    pub data_address: Option<SocketAddr>,
+    pub rack: String,
+    pub registry: RegistryKind,
+    pub etcd: Vec<String>,
+    pub etcd_prefix: String,
+    pub etcd_lease_s: u64,
+    pub registry_ms: u64,
+    pub period_ms: u64,
+    pub used: UsedBy,
+    pub upper: Percent,
+    pub lower: Percent,
+    pub dwell_ms: u64,
+    pub reserve_bytes: Option<u64>,
+    pub capacity_bytes: Option<u64>,
+    pub mode: Mode,
+    pub slab_bytes: u64,
+    pub device_min_bytes: u64,
+    pub device_max_bytes: u64,
+    pub devices_max: u64,
+    pub device: DeviceUse,
+    pub backup: Backup,
+    pub backup_file: Option<PathBuf>,
+    pub backup_bytes: u64,
+    pub answer_ms: u64,
+    pub request_ms: u64,
+    pub retry_s: u64,
+    pub lease_s: u64,
+    pub lease_margin_s: u64,
+    pub recall_s: u64,
+    pub secret_file: Option<PathBuf>,
+    pub min_free_bytes: u64,
+    pub raise_min_free: bool,
+    pub margin_bytes: u64,
+    pub dry_run: bool,
+}
+
+impl Default for Lend {
+    fn default() -> Self {
+        Self {
+            roles: LendRoles::Off,
+            listen: None,
+            address: None,
+            data_address: None,
+            rack: String::new(),
+            registry: RegistryKind::Static,
+            etcd: Vec::new(),
+            etcd_prefix: String::new(),
+            etcd_lease_s: 0,
+            registry_ms: 0,
+            period_ms: 0,
+            used: UsedBy::Available,
+            upper: Percent::hundredths(8000),
+            lower: Percent::hundredths(6000),
+            dwell_ms: 0,
+            reserve_bytes: None,
+            capacity_bytes: None,
+            mode: Mode::FanOut,
+            slab_bytes: 0,
+            device_min_bytes: 0,
+            device_max_bytes: 0,
+            devices_max: 0,
+            device: DeviceUse::Swap,
+            backup: Backup::Mirror,
+            backup_file: None,
+            backup_bytes: 0,
+            answer_ms: 0,
+            request_ms: 0,
+            retry_s: 0,
+            lease_s: 0,
+            lease_margin_s: 0,
+            recall_s: 0,
+            secret_file: None,
+            min_free_bytes: 0,
+            raise_min_free: false,
+            margin_bytes: 0,
+            dry_run: false,
+        }
+    }
+}
+
+impl Lend {
+    /// Whether this host may borrow.
+    pub fn borrows(&self) -> bool {
+        !matches!(self.roles, LendRoles::Off | LendRoles::Lend)
+    }
+
+    /// Whether this host may lend.
+    pub fn lends(&self) -> bool {
+        !matches!(self.roles, LendRoles::Off | LendRoles::Borrow)
+    }
+
+    /// Whether this host takes part at all.
+    pub fn is_on(&self) -> bool {
+        self.roles != LendRoles::Off
+    }
+}
+
+/// What a host may do with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LendRoles {
+    /// Nothing.
+    Off,
+    /// Lend.
+    Lend,
+    /// Borrow.
+    Borrow,
+    /// One of both at a time.
+    Single,
+    /// Both at a time.
+    Both,
+}
+
+/// Where hosts are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegistryKind {
+    /// In the configuration.
+    Static,
+    /// In etcd.
+    Etcd,
+}
+
+/// What memory in use is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UsedBy {
+    /// All but MemAvailable.
+    Available,
+    /// The paper's: all but free memory, buffers, cache and slab.
+    Paper,
+}
+
+/// What a borrowed device is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceUse {
+    /// This host swaps onto it.
+    Swap,
+    /// Whoever connects to its socket uses it.
+    Socket,
+}
+
+/// Another host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Peer {
+    pub name: String,
+    pub address: Option<SocketAddr>,
+    pub rack: String,
 }

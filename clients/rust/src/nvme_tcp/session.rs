@@ -139,6 +139,8 @@ struct Turn<'r, 'a> {
     opened: usize,
     held: [Ticket; WINDOW],
     holds: usize,
+    /// Most time that each of its calls may take.
+    timeout_us: u64,
     /// A call was not answered in time: the others of the batch do not wait for a target that is
     /// away.
     gave_up: bool,
@@ -207,7 +209,14 @@ impl<D: Dial> Session<D> {
 
     /// Makes the requests and waits for their outcomes, which each then has.
     pub fn run(&self, requests: &mut [Request<'_>]) {
+        self.run_within(requests, u64::MAX);
+    }
+
+    /// The same, but they end within `timeout_us` if that is less than the time that a call may take. A write that
+    /// ends so takes the association with it, so that it can't come late.
+    pub fn run_within(&self, requests: &mut [Request<'_>], timeout_us: u64) {
         let mut turn = Turn::new(self.turns.fetch_add(1, Ordering::Relaxed), requests);
+        turn.timeout_us = timeout_us;
         let mut core = self.core.lock();
         loop {
             core = self.tick(core);
@@ -523,7 +532,15 @@ impl<P: Pipe> Core<P> {
 
 impl<'r, 'a> Turn<'r, 'a> {
     const fn new(id: u64, requests: &'r mut [Request<'a>]) -> Self {
-        Self { id, requests, opened: 0, held: [0; WINDOW], holds: 0, gave_up: false }
+        Self {
+            id,
+            requests,
+            opened: 0,
+            held: [0; WINDOW],
+            holds: 0,
+            timeout_us: u64::MAX,
+            gave_up: false,
+        }
     }
 
     fn held(&self) -> &[Ticket] {
@@ -547,7 +564,8 @@ impl<'r, 'a> Turn<'r, 'a> {
         self.holds = kept;
         while self.opened < self.requests.len() && self.holds < WINDOW {
             let away = self.gave_up && core.association.step(now_us) != Step::Up;
-            let timeout_us = if away { 0 } else { core.association.settings().call_timeout_us };
+            let longest_us = core.association.settings().call_timeout_us;
+            let timeout_us = if away { 0 } else { longest_us.min(self.timeout_us) };
             let deadline_us = now_us + timeout_us;
             let call = self.requests[self.opened].call;
             let Some(ticket) = core.association.open(call, deadline_us) else { break };

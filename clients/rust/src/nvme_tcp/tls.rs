@@ -5,6 +5,7 @@
 
 use core::fmt;
 use std::io::{self, ErrorKind, Read, Write};
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustls::{AlertDescription, CertificateError, ClientConnection, Error as TlsError};
@@ -27,6 +28,22 @@ pub struct TlsDial {
 }
 
 impl TlsDial {
+    /// Looks `host` up, and reads the files. The target's certificate must name `name`; who vouches for it stands in
+    /// `authority`.
+    ///
+    /// # Errors
+    /// [`Error::Connect`], [`Error::Tls`].
+    pub fn with_name(
+        host: &str,
+        port: u16,
+        name: &str,
+        files: &Files,
+        authority: &Path,
+    ) -> Result<Self, Error> {
+        let settings = ClientSettings::load(files, authority, name)?;
+        Ok(Self { tcp: TcpDial::new(host, port)?, settings })
+    }
+
     /// Looks `host` up, which the target's certificate must name, and reads the files that the options name.
     ///
     /// # Errors
@@ -42,8 +59,7 @@ impl TlsDial {
             key: key.clone(),
             authority: Some(authority.clone()),
         };
-        let settings = ClientSettings::load(&files, authority, host)?;
-        Ok(Self { tcp: TcpDial::new(host, port)?, settings })
+        Self::with_name(host, port, host, &files, authority)
     }
 }
 

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use spillway_block::{BlockDevice, BlockSize, ExportInfo, Exports, Geometry, fresh_uuid};
+use spillway_block::{BlockDevice, BlockSize, Device, ExportInfo, Exports, Geometry, fresh_uuid};
 use spillway_store::{ClientConfig, Config, Store};
 use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits};
 
@@ -82,8 +82,9 @@ impl Exports for House {
         .collect()
     }
 
-    fn open(&self, client: ClientId, name: &str) -> Option<Arc<BlockDevice>> {
-        self.exports.iter().find(|(key, _)| **key == (client, name)).map(|found| found.1.clone())
+    fn open(&self, client: ClientId, name: &str) -> Option<Arc<dyn Device>> {
+        let found = self.exports.iter().find(|(key, _)| **key == (client, name));
+        found.map(|found| found.1.clone() as Arc<dyn Device>)
     }
 }
 

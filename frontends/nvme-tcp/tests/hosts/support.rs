@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use spillway_block::{BlockDevice, BlockSize, ExportInfo, Exports, Geometry, fresh_uuid};
+use spillway_block::{BlockDevice, BlockSize, Device, ExportInfo, Exports, Geometry, fresh_uuid};
 use spillway_nvme_tcp::{Config, Connection, Error, Output, Target};
 use spillway_store::{ClientConfig, Store};
 use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits};
@@ -64,8 +64,8 @@ impl Exports for House {
         if client == self.alice { vec![export] } else { Vec::new() }
     }
 
-    fn open(&self, client: ClientId, name: &str) -> Option<Arc<BlockDevice>> {
-        (client == self.alice && name == "disk").then(|| Arc::clone(&self.device))
+    fn open(&self, client: ClientId, name: &str) -> Option<Arc<dyn Device>> {
+        (client == self.alice && name == "disk").then(|| self.device.clone() as Arc<dyn Device>)
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use spillway_block::{BlockDevice, ExportInfo, Exports};
+use spillway_block::{Device, ExportInfo, Exports};
 use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits};
 
 /// The directory of clients and exports.
 pub struct House {
     pub client: ClientId,
-    pub device: Option<Arc<BlockDevice>>,
+    pub device: Option<Arc<dyn Device>>,
 }
 
 impl Access for House {
@@ -26,7 +26,7 @@ impl Access for House {
 
 impl Exports for House {
     fn list(&self, _client: ClientId) -> Vec<ExportInfo> {
-        let export = |device: &Arc<BlockDevice>| ExportInfo {
+        let export = |device: &Arc<dyn Device>| ExportInfo {
             name: "disk".to_owned(),
             number: 1,
             bytes: device.bytes(),
@@ -34,7 +34,7 @@ impl Exports for House {
         self.device.iter().map(export).collect()
     }
 
-    fn open(&self, _client: ClientId, name: &str) -> Option<Arc<BlockDevice>> {
+    fn open(&self, _client: ClientId, name: &str) -> Option<Arc<dyn Device>> {
         self.device.clone().filter(|_| name == "disk")
     }
 }

@@ -3,11 +3,11 @@
 //! NBD: fio's nbd engine against our server, and against nbdkit's memory plugin. NVMe/TCP: our client
 //! against our target, and two threads that only exchange messages of the same sizes.
 
-mod awake;
-mod fio;
+pub(super) mod awake;
+pub(super) mod fio;
 mod floor;
-mod house;
-mod nbd;
+pub(super) mod house;
+pub(super) mod nbd;
 mod nvme;
 
 use super::rows::Report;

@@ -24,8 +24,10 @@ const DEVICE_BYTES: u64 = 256 << 20;
 
 /// What a connection runs over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Transport {
+pub enum Transport {
+    /// A socket in the file system.
     Unix,
+    /// A port of loopback.
     Tcp,
 }
 
@@ -104,10 +106,10 @@ fn rows(transport: Transport, samples: &[Sample]) -> Vec<Row> {
 }
 
 /// A directory for sockets, gone with this.
-struct Folder(PathBuf);
+pub struct Folder(pub PathBuf);
 
 impl Folder {
-    fn new() -> anyhow::Result<Self> {
+    pub fn new() -> anyhow::Result<Self> {
         let path = env::temp_dir().join(format!("spillway-bench-{}", process::id()));
         fs::create_dir_all(&path)?;
         Ok(Self(path))
@@ -120,7 +122,8 @@ impl Drop for Folder {
     }
 }
 
-fn uri_of_socket(path: &Path) -> String {
+/// The address of a server's only export.
+pub fn uri_of_socket(path: &Path) -> String {
     format!("nbd+unix:///?socket={}", path.display())
 }
 
@@ -156,11 +159,11 @@ impl Ours {
 }
 
 /// nbdkit with its memory plugin.
-struct Nbdkit(Child);
+pub struct Nbdkit(Child);
 
 impl Nbdkit {
     /// Starts the server. Also gives its address.
-    fn start(transport: Transport, folder: &Path) -> anyhow::Result<(Self, String)> {
+    pub fn start(transport: Transport, folder: &Path) -> anyhow::Result<(Self, String)> {
         let mut command = Command::new("nbdkit");
         command.arg("--foreground").stdin(Stdio::null());
         let uri = match transport {

@@ -1,0 +1,201 @@
+//! `spillway lend`: what this host lends and borrows.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use hyper::Method;
+use spillway_api::types::{LendBorrow, LendStatus};
+use spillway_types::Size;
+
+use crate::cli::Output;
+use crate::daemon::api::Api;
+use crate::daemon::options::Daemon;
+use crate::daemon::show;
+use crate::units::parse_size;
+
+/// Shows and changes what this host lends to others and borrows of them.
+#[derive(Debug, Args)]
+pub struct Lend {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Shows this host's role, its loans, its devices, and the other hosts.
+    Status {
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+    /// Borrows a device now, whatever the memory says. It stays until `return`.
+    Borrow {
+        /// How much; whole slabs are borrowed.
+        #[arg(value_parser = parse_size)]
+        size: u64,
+
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+    /// Gives back all that is borrowed.
+    Return {
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+    /// Gives back all that is borrowed, recalls all that is lent, and does neither again until `resume`.
+    Drain {
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+    /// Lends and borrows again.
+    Resume {
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The daemon can't be reached, or says no.
+pub fn run(options: &Lend) -> anyhow::Result<ExitCode> {
+    let order = |daemon: &Daemon, name: &str| {
+        let path = format!("/v1/lending/{name}");
+        Api::new(daemon)?.send::<LendStatus>(Method::POST, &path, &())
+    };
+    let (daemon, status) = match &options.action {
+        Action::Status { daemon } => (daemon, Api::new(daemon)?.get("/v1/lending")?),
+        Action::Borrow { size, daemon } => {
+            let wanted = LendBorrow { bytes: *size };
+            (daemon, Api::new(daemon)?.send(Method::POST, "/v1/lending/borrow", &wanted)?)
+        }
+        Action::Return { daemon } => (daemon, order(daemon, "return")?),
+        Action::Drain { daemon } => (daemon, order(daemon, "drain")?),
+        Action::Resume { daemon } => (daemon, order(daemon, "resume")?),
+    };
+    match daemon.output {
+        Output::Json => show::json(&status)?,
+        Output::Table => show::print(&text(&status))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A line about the host's part in it.
+pub fn line(status: &LendStatus) -> String {
+    let percent = |bytes: u64| bytes * 100 / status.memory.total_bytes.max(1);
+    let marks = [
+        (status.waiting, ", waits for lenders"),
+        (status.draining, ", drained"),
+        (status.dry_run, ", dry run"),
+    ];
+    let marks: String = marks.iter().filter(|(is, _)| *is).map(|(_, mark)| *mark).collect();
+    format!(
+        "{}: {}{marks}; memory {}% used (borrows above {}%, gives back below {}%); \
+         lent {} in {} loans, borrowed {} in {} loans, spare {}\n",
+        status.host,
+        status.role,
+        percent(status.memory.used_bytes),
+        percent(status.memory.upper_bytes),
+        percent(status.memory.lower_bytes),
+        Size(status.lent_bytes),
+        status.lent.len(),
+        Size(status.borrowed_bytes),
+        status.borrowed.len(),
+        Size(status.spare_bytes),
+    )
+}
+
+/// The whole status, for people.
+fn text(status: &LendStatus) -> String {
+    if status.role == "off" {
+        return "off: set lend.roles in the daemon's configuration, see docs/lending.md\n"
+            .to_owned();
+    }
+    let mut text = line(status);
+    let loans = loans(status);
+    if !loans.is_empty() {
+        let heads = ["loan", "lender", "borrower", "size", "used", "state", "lease"];
+        text.push_str(&format!("\n{}", show::table(heads, &loans)));
+    }
+    let devices: Vec<_> = status.devices.iter().map(device).collect();
+    if !devices.is_empty() {
+        let heads =
+            ["device", "size", "used", "state", "mirrored", "single", "lost", "longest stall"];
+        text.push_str(&format!("\n{}", show::table(heads, &devices)));
+    }
+    let peer = |peer: &spillway_api::types::LendPeer| {
+        let spare = Size(peer.spare_bytes).to_string();
+        [peer.name.clone(), peer.address.clone(), peer.rack.clone(), spare]
+    };
+    let peers: Vec<_> = status.peers.iter().map(peer).collect();
+    if !peers.is_empty() {
+        text.push_str(&format!("\n{}", show::table(["host", "address", "rack", "spare"], &peers)));
+    }
+    text
+}
+
+fn loans(status: &LendStatus) -> Vec<[String; 7]> {
+    let lease = |ms: u64| format!("{} s", ms / 1000);
+    let lent = status.lent.iter().map(|loan| {
+        [
+            loan.loan.clone(),
+            status.host.clone(),
+            loan.borrower.clone(),
+            Size(loan.bytes).to_string(),
+            Size(loan.used_bytes).to_string(),
+            loan.state.clone(),
+            lease(loan.lease_ms),
+        ]
+    });
+    let borrowed = status.borrowed.iter().map(|loan| {
+        [
+            loan.loan.clone(),
+            loan.lender.clone(),
+            status.host.clone(),
+            Size(loan.bytes).to_string(),
+            "-".to_owned(),
+            loan.state.clone(),
+            lease(loan.lease_ms),
+        ]
+    });
+    lent.chain(borrowed).collect()
+}
+
+fn device(device: &spillway_api::types::LendDevice) -> [String; 8] {
+    let name = match device.path.as_str() {
+        "" => device.device.to_string(),
+        path => path.to_owned(),
+    };
+    [
+        name,
+        Size(device.bytes).to_string(),
+        Size(device.used_bytes).to_string(),
+        device.state.clone(),
+        device.slabs_mirrored.to_string(),
+        device.slabs_single.to_string(),
+        device.slabs_lost.to_string(),
+        format!("{} ms", device.longest_stall_us / 1000),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use spillway_api::types::{LendDevice, LentLoan};
+
+    use super::*;
+
+    #[test]
+    fn a_status_is_a_line_and_tables_of_what_there_is() {
+        let mut status = LendStatus {
+            host: "a.test".into(),
+            role: "lender".into(),
+            draining: true,
+            ..LendStatus::default()
+        };
+        assert_eq!(text(&status).lines().count(), 1);
+        assert!(text(&status).starts_with("a.test: lender, drained; memory 0% used"));
+        status.lent.push(LentLoan { borrower: "b.test".into(), ..LentLoan::default() });
+        status.devices.push(LendDevice::default());
+        let text = text(&status);
+        assert!(text.contains("b.test") && text.contains("longest stall"), "{text}");
+    }
+}

@@ -1,0 +1,348 @@
+//! The borrower's side: devices over loans of others.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use spillway_fanout::{BackupFile, Holder};
+use spillway_host::{Monitor, Swap};
+use spillway_lender::Loan;
+use spillway_lending::{Access, DeviceId, Event, HostId, LoanId, Mode, Place};
+use spillway_tls::Files;
+use spillway_types::Size;
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::config::{DeviceUse, Lend};
+use crate::lend::device::{Device, FILE, Slabs};
+use crate::lend::helper::{Connect, Helper, Verb};
+
+/// TCP connections to a lender for pages.
+const QUEUES: u16 = 2;
+/// The slowest at which pages are expected to come back, bytes a second; a swapoff may take so long.
+const SWAPOFF_BYTES_S: u64 = 2 << 20;
+/// What a swapoff may take beyond that, seconds.
+const SWAPOFF_S: u64 = 60;
+
+/// What a borrower is told.
+#[derive(Debug)]
+pub struct Settings {
+    pub own: HostId,
+    pub lend: Lend,
+    pub files: Files,
+    /// NVMe Qualified Name of this host.
+    pub host_nqn: String,
+    /// Directory of sockets.
+    pub dir: PathBuf,
+    /// The secret of this host's kernel, in direct mode.
+    pub secret: Option<String>,
+}
+
+/// Loans of others, and the devices that are made of them.
+#[derive(Debug)]
+pub struct Borrower {
+    settings: Settings,
+    /// None where nothing is done to this host.
+    helper: Option<Arc<Helper>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    loans: BTreeMap<LoanId, Arc<Held>>,
+    devices: BTreeMap<DeviceId, Arc<Device>>,
+}
+
+/// A loan that was granted.
+#[derive(Debug)]
+struct Held {
+    device: DeviceId,
+    loan: LoanId,
+    lender: HostId,
+    access: Access,
+    /// The way there, once it was needed.
+    holder: Mutex<Option<Arc<Holder>>>,
+}
+
+impl Borrower {
+    /// Nothing is borrowed yet.
+    pub fn new(settings: Settings, helper: Option<Arc<Helper>>) -> Self {
+        Self { settings, helper, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn device(&self, device: DeviceId) -> Option<Arc<Device>> {
+        self.state().devices.get(&device).cloned()
+    }
+
+    /// All devices that are there.
+    pub fn devices(&self) -> Vec<(DeviceId, Arc<Device>)> {
+        self.state().devices.iter().map(|(&id, device)| (id, device.clone())).collect()
+    }
+
+    /// What lies on each device, bytes.
+    pub fn used_bytes(&self, swaps: &[Swap]) -> Vec<(DeviceId, u64)> {
+        let used = |(id, device): (DeviceId, Arc<Device>)| (id, device.used_bytes(swaps));
+        self.devices().into_iter().map(used).collect()
+    }
+
+    /// Notes a loan that was granted.
+    pub fn open(&self, device: DeviceId, loan: LoanId, lender: HostId, access: Access) {
+        let holder = Mutex::default();
+        let held = Held { device, loan: loan.clone(), lender, access, holder };
+        self.state().loans.insert(loan, Arc::new(held));
+    }
+
+    /// Makes a device of slabs, and has this host use it. After an error nothing of it is left.
+    ///
+    /// # Errors
+    /// One line that says why not.
+    pub fn attach(
+        &self,
+        id: DeviceId,
+        slabs: &[[Option<Place>; 2]],
+        losses: UnboundedSender<Event>,
+    ) -> Result<(), String> {
+        let lend = &self.settings.lend;
+        let bytes = slabs.len() as u64 * lend.slab_bytes;
+        if lend.dry_run {
+            let size = Size(bytes);
+            tracing::info!(%id, %size, "dry run: would make a device, mkswap and swapon --discard");
+            self.state().devices.insert(id, Arc::new(Device::pretended()));
+            return Ok(());
+        }
+        let device = match lend.mode {
+            Mode::Direct => Device::direct(self.connect(slabs)?),
+            Mode::FanOut => {
+                let own = self.settings.own.clone();
+                Device::fan_out(id, own, lend, self.places(id, slabs)?, losses)?
+            }
+        };
+        let device = Arc::new(device);
+        device.watch_losses(Arc::downgrade(&device));
+        if let Err(error) = self.use_device(id, &device, bytes) {
+            self.close(&device);
+            return Err(error);
+        }
+        self.state().devices.insert(id, device);
+        Ok(())
+    }
+
+    /// The places of a device's slabs, with the ways there.
+    fn places(&self, id: DeviceId, slabs: &[[Option<Place>; 2]]) -> Result<Slabs, String> {
+        let needs_file = slabs.iter().flatten().flatten().any(|place| *place == Place::File);
+        let file = needs_file.then(|| self.file(id, slabs.len() as u64)).transpose()?;
+        let mut places = Slabs { file, ..Slabs::default() };
+        for (slab, copies) in slabs.iter().enumerate() {
+            let mut found = [None, None];
+            for (copy, place) in copies.iter().enumerate() {
+                let Some(place) = place else { continue };
+                found[copy] = Some(self.fan_out_place(place, slab as u32, places.file.as_ref())?);
+            }
+            places.slabs.push(found);
+        }
+        Ok(places)
+    }
+
+    fn fan_out_place(
+        &self,
+        place: &Place,
+        slab: u32,
+        file: Option<&Arc<Holder>>,
+    ) -> Result<spillway_fanout::Place, String> {
+        match place {
+            Place::Lender { loan, index } => {
+                Ok(spillway_fanout::Place { holder: self.holder(loan)?, slab: *index })
+            }
+            Place::File => {
+                let holder = file.ok_or("the device has no local file")?.clone();
+                Ok(spillway_fanout::Place { holder, slab })
+            }
+        }
+    }
+
+    /// The local file of a device, allocated in full.
+    fn file(&self, id: DeviceId, slabs: u64) -> Result<Arc<Holder>, String> {
+        let start =
+            self.settings.lend.backup_file.as_ref().ok_or("there is no lend.backup_file")?;
+        let mut name = start.clone().into_os_string();
+        name.push(format!(".{id}"));
+        let file = BackupFile::open(&PathBuf::from(name), slabs * self.settings.lend.slab_bytes);
+        let file = file.map_err(|error| error.to_string())?;
+        Holder::file(FILE, file).map_err(|error| error.to_string())
+    }
+
+    /// The way to a loan, made when it is first needed.
+    fn holder(&self, loan: &LoanId) -> Result<Arc<Holder>, String> {
+        let held = self.state().loans.get(loan).cloned();
+        let held = held.ok_or_else(|| format!("the loan {loan} is not held any more"))?;
+        let mut holder = held.holder.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(holder) = &*holder {
+            return Ok(holder.clone());
+        }
+        let settings = spillway_lender::Settings {
+            address: held.access.address.clone(),
+            name: held.lender.as_str().to_owned(),
+            pool: held.access.pool.0,
+            files: self.settings.files.clone(),
+            host_nqn: self.settings.host_nqn.clone(),
+            timeout: Duration::from_millis(self.settings.lend.request_ms),
+            queues: QUEUES,
+        };
+        let error = |error: &dyn std::fmt::Display| format!("lender {}: {error}", held.lender);
+        let way = Loan::connect(&settings).map_err(|why| error(&why))?;
+        let made = Holder::lender(loan.number, Arc::new(way)).map_err(|why| error(&why))?;
+        Ok(holder.insert(made).clone())
+    }
+
+    /// Connects this host's kernel to the one loan of a device in direct mode; the path.
+    fn connect(&self, slabs: &[[Option<Place>; 2]]) -> Result<String, String> {
+        let first = slabs.first().and_then(|copies| copies[0].as_ref());
+        let Some(Place::Lender { loan, .. }) = first else {
+            return Err("a device in direct mode lies in one loan".to_owned());
+        };
+        let held = self.state().loans.get(loan).cloned();
+        let held = held.ok_or_else(|| format!("the loan {loan} is not held any more"))?;
+        let address: SocketAddr = held.access.address.parse().map_err(|_| {
+            format!("lender {}: '{}' is no numeric address", held.lender, held.access.address)
+        })?;
+        let nqn = held.access.nqn.clone();
+        let nqn = nqn.ok_or_else(|| format!("lender {} names no subsystem", held.lender))?;
+        tracing::warn!(lender = %held.lender, "direct mode: pages travel in the clear");
+        let loss_s = self.settings.lend.request_ms.div_ceil(1000);
+        let secret = self.settings.secret.clone();
+        let uuid = held.access.pool.0;
+        self.ask(&Verb::Connect(Connect { address, nqn, uuid, loss_s, secret }))
+    }
+
+    fn ask(&self, verb: &Verb) -> Result<String, String> {
+        self.helper.as_ref().ok_or("there is no helper")?.ask(verb, &[])
+    }
+
+    /// Has this host use a device.
+    fn use_device(&self, id: DeviceId, device: &Device, bytes: u64) -> Result<(), String> {
+        let lend = &self.settings.lend;
+        if lend.device == DeviceUse::Socket {
+            return device.serve(&self.settings.dir.join(format!("lend-{id}.sock")));
+        }
+        let helper = self.helper.clone().ok_or("there is no helper")?;
+        device.give_to_kernel(helper, Duration::from_millis(lend.request_ms))?;
+        let total = Monitor::open().and_then(|monitor| monitor.memory());
+        let twentieth = total.map_err(|error| error.to_string())?.total / 20;
+        let least = lend.min_free_bytes.min(twentieth);
+        if least > 0 {
+            self.ask(&Verb::MinFree { bytes: least, may_change: lend.raise_min_free })?;
+        }
+        let path = device.path();
+        let priority = self.ask(&Verb::SwapOn { path: path.clone() })?;
+        tracing::info!(path, size = %Size(bytes), priority, "swaps onto borrowed memory");
+        Ok(())
+    }
+
+    /// Takes a device out of use. After an error it is as it was.
+    ///
+    /// # Errors
+    /// One line that says why not.
+    pub fn detach(&self, id: DeviceId, monitor: &Monitor) -> Result<(), String> {
+        let Some(device) = self.device(id) else { return Ok(()) };
+        let lend = &self.settings.lend;
+        if lend.dry_run {
+            tracing::info!(%id, "dry run: would swapoff, and close the device");
+        } else if lend.device == DeviceUse::Swap {
+            let swaps = monitor.swaps().map_err(|error| error.to_string())?;
+            let used = device.used_bytes(&swaps);
+            let path = device.path();
+            if swaps.iter().any(|swap| swap.path == path) {
+                has_headroom(monitor, &swaps, &path, used, lend.margin_bytes)?;
+                let timeout_s = SWAPOFF_S + used / SWAPOFF_BYTES_S;
+                self.ask(&Verb::SwapOff { path, timeout_s })?;
+            }
+        }
+        self.close(&device);
+        let mut state = self.state();
+        state.devices.remove(&id);
+        state.loans.retain(|_, held| held.device != id);
+        Ok(())
+    }
+
+    /// Gives back what a device has taken of this host.
+    fn close(&self, device: &Device) {
+        let path = device.path();
+        let closed = match (device.is_direct(), self.settings.lend.dry_run) {
+            (_, true) => Ok(()),
+            (true, false) => self.ask(&Verb::Disconnect { path }).map(|_| ()),
+            (false, false) => device.close(),
+        };
+        if let Err(error) = closed {
+            tracing::error!("a device is not closed: {error}");
+        }
+        let is_last = self.state().devices.len() <= 1;
+        if is_last && self.helper.is_some() {
+            // It puts back what it changed itself.
+            let _ = self.ask(&Verb::MinFree { bytes: 0, may_change: true });
+        }
+    }
+
+    /// Copies a slab to a new place, and uses that.
+    ///
+    /// # Errors
+    /// One line that says why not; the copy is where it was.
+    pub fn place(&self, id: DeviceId, slab: u32, copy: u8, place: &Place) -> Result<(), String> {
+        if self.settings.lend.dry_run {
+            return Ok(());
+        }
+        let device = self.device(id).ok_or("the device is gone")?;
+        let fan_out = device.fan_out_device().ok_or("slabs don't move in direct mode")?;
+        let file = match place {
+            Place::File => Some(device.file(|slabs| self.file(id, slabs))?),
+            Place::Lender { .. } => None,
+        };
+        if *place == Place::File && device.is_in_file(slab, 1 - usize::from(copy)) {
+            // All that was acknowledged is there already: the other copy goes with its loan.
+            return Ok(());
+        }
+        let place = self.fan_out_place(place, slab, file.as_ref())?;
+        fan_out.place(slab, copy.into(), place).map_err(|error| error.to_string())
+    }
+
+    /// Stops using a loan: when this returns nothing is on its way there.
+    pub fn forget(&self, id: DeviceId, loan: &LoanId) {
+        let held = self.state().loans.remove(loan);
+        let Some(held) = held else { return };
+        let holder = held.holder.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(holder) = holder else { return };
+        let device = self.device(id);
+        if let Some(fan_out) = device.as_ref().and_then(|device| device.fan_out_device())
+            && let Err(error) = fan_out.forget(&holder)
+        {
+            tracing::error!(loan = %held.loan, lender = %held.lender, "can't stop using a loan: {error}");
+        }
+    }
+}
+
+/// Sees that what lies on a device finds room when it comes back.
+fn has_headroom(
+    monitor: &Monitor,
+    swaps: &[Swap],
+    path: &str,
+    used: u64,
+    margin: u64,
+) -> Result<(), String> {
+    let memory = monitor.memory().map_err(|error| error.to_string())?;
+    let others = swaps.iter().filter(|swap| swap.path != path);
+    let free: u64 = others.map(|swap| swap.bytes.saturating_sub(swap.used_bytes)).sum();
+    let room = memory.available + free;
+    if room < used + margin {
+        return Err(format!(
+            "{} lie on {path}, and {} are available with other swap: free {} first, or add swap",
+            Size(used),
+            Size(room),
+            Size(used + margin - room)
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,243 @@
+//! A device that is made of loans.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
+
+use spillway_block::fresh_uuid;
+use spillway_fanout::{Counters, FanOut, Holder, Loss, Place};
+use spillway_host::Swap;
+use spillway_lending::{DeviceId, Event, HostId, LoanId};
+use spillway_nbd::Kernel;
+use spillway_types::PAGE_BYTES;
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::config::Lend;
+use crate::lend::socket::Served;
+
+/// The number of the local file among a device's holders; loans have numbers of their own.
+pub const FILE: u64 = u64::MAX;
+/// What the kernel waits beyond the longest stall before it gives a request up.
+const KERNEL_WAITS: Duration = Duration::from_secs(30);
+
+/// Where the copies of slabs lie.
+#[derive(Debug, Default)]
+pub struct Slabs {
+    pub slabs: Vec<[Option<Place>; 2]>,
+    /// The local file, where there is one.
+    pub file: Option<Arc<Holder>>,
+}
+
+/// A device.
+#[derive(Debug)]
+pub struct Device {
+    kind: Kind,
+    use_: Mutex<Use>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// Spread over lenders.
+    FanOut {
+        fan_out: Arc<FanOut>,
+        file: Mutex<Option<Arc<Holder>>>,
+        told: Arc<OnceLock<Weak<Device>>>,
+    },
+    /// One lender's, which the kernel reaches by itself.
+    Direct,
+    /// None at all: a dry run.
+    Pretended,
+}
+
+/// Who uses it, and where.
+#[derive(Debug, Default)]
+struct Use {
+    path: String,
+    kernel: Option<spillway_nbd::Attached>,
+    socket: Option<Served>,
+    /// Slabs whose copy in a loan is known to be lost.
+    lost: BTreeSet<(u64, u32)>,
+}
+
+impl Device {
+    /// A device of a dry run.
+    pub fn pretended() -> Self {
+        Self { kind: Kind::Pretended, use_: Mutex::default() }
+    }
+
+    /// The device at `path`, which a lender serves to the kernel.
+    pub fn direct(path: String) -> Self {
+        let used = Use { path, ..Use::default() };
+        Self { kind: Kind::Direct, use_: Mutex::new(used) }
+    }
+
+    /// A device of slabs on lenders; what is lost of them goes to `losses`.
+    ///
+    /// # Errors
+    /// One line that says why not.
+    pub fn fan_out(
+        id: DeviceId,
+        own: HostId,
+        lend: &Lend,
+        places: Slabs,
+        losses: UnboundedSender<Event>,
+    ) -> Result<Self, String> {
+        let settings = spillway_fanout::Settings {
+            slab_bytes: lend.slab_bytes,
+            request_timeout: Duration::from_millis(lend.request_ms),
+            ..spillway_fanout::Settings::default()
+        };
+        let uuid = fresh_uuid().map_err(|error| error.to_string())?;
+        let told = Arc::<OnceLock<Weak<Self>>>::default();
+        let watched = told.clone();
+        let lost = move |loss: Loss| {
+            let Some(device) = watched.get().and_then(Weak::upgrade) else { return };
+            for slab in device.newly_lost(&loss) {
+                let loan = LoanId { borrower: own.clone(), number: loss.holder };
+                // Nobody listens any more when the daemon ends.
+                let _ = losses.send(Event::LostPlace { device: id, slab, loan });
+            }
+            // The last to have it must not be this thread, which ends with it.
+            if let Some(last) = Arc::into_inner(device) {
+                thread::spawn(move || drop(last));
+            }
+        };
+        let fan_out = FanOut::open(settings, uuid, places.slabs, lost);
+        let fan_out = Arc::new(fan_out.map_err(|error| error.to_string())?);
+        let kind = Kind::FanOut { fan_out, file: Mutex::new(places.file), told };
+        Ok(Self { kind, use_: Mutex::default() })
+    }
+
+    /// Has losses told, once the device is where it stays.
+    pub fn watch_losses(&self, itself: Weak<Self>) {
+        if let Kind::FanOut { told, .. } = &self.kind {
+            // It is called once.
+            let _ = told.set(itself);
+        }
+    }
+
+    fn used(&self) -> MutexGuard<'_, Use> {
+        self.use_.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The slabs that have lost their copy with a holder, those that were told of left out.
+    fn newly_lost(&self, loss: &Loss) -> Vec<u32> {
+        let Some(fan_out) = self.fan_out_device() else { return Vec::new() };
+        // A holder that has a last copy stays in use; and the file is no loan.
+        if loss.last_copy || loss.holder == FILE {
+            return Vec::new();
+        }
+        let is_lost = |slab: u32| {
+            let copies = fan_out.places(slab).unwrap_or_default();
+            copies.iter().flatten().any(|it| it.is_lost && it.place.holder.number() == loss.holder)
+        };
+        let mut used = self.used();
+        (0..fan_out.slabs())
+            .filter(|&slab| is_lost(slab) && used.lost.insert((loss.holder, slab)))
+            .collect()
+    }
+
+    /// Where it is; empty before it is used, and in a dry run.
+    pub fn path(&self) -> String {
+        self.used().path.clone()
+    }
+
+    /// Whether the kernel reaches its lender by itself.
+    pub fn is_direct(&self) -> bool {
+        matches!(self.kind, Kind::Direct)
+    }
+
+    /// The device of slabs, if it is one.
+    pub fn fan_out_device(&self) -> Option<&Arc<FanOut>> {
+        match &self.kind {
+            Kind::FanOut { fan_out, .. } => Some(fan_out),
+            Kind::Direct | Kind::Pretended => None,
+        }
+    }
+
+    /// What it did.
+    pub fn counters(&self) -> Counters {
+        self.fan_out_device().map(|fan_out| fan_out.counters()).unwrap_or_default()
+    }
+
+    /// What lies on it, bytes: by the kernel's word where it is swap space.
+    pub fn used_bytes(&self, swaps: &[Swap]) -> u64 {
+        let path = self.path();
+        let swap = swaps.iter().find(|swap| swap.path == path).map(|swap| swap.used_bytes);
+        swap.unwrap_or_else(|| self.counters().stored_pages * PAGE_BYTES as u64)
+    }
+
+    /// The local file, which `open` makes for so many slabs if there is none yet.
+    ///
+    /// # Errors
+    /// Those of `open`.
+    pub fn file(
+        &self,
+        open: impl FnOnce(u64) -> Result<Arc<Holder>, String>,
+    ) -> Result<Arc<Holder>, String> {
+        let Kind::FanOut { fan_out, file, .. } = &self.kind else {
+            return Err("only a device of slabs has a local file".to_owned());
+        };
+        let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = &*file {
+            return Ok(file.clone());
+        }
+        Ok(file.insert(open(fan_out.slabs().into())?).clone())
+    }
+
+    /// Whether a copy of a slab lies in the local file and is good.
+    pub fn is_in_file(&self, slab: u32, copy: usize) -> bool {
+        let copies = self.fan_out_device().and_then(|fan_out| fan_out.places(slab).ok());
+        let standing = copies.and_then(|copies| copies.into_iter().nth(copy).flatten());
+        standing.is_some_and(|it| !it.is_lost && it.place.holder.number() == FILE)
+    }
+
+    /// Gives it to this host's kernel as a disk.
+    ///
+    /// # Errors
+    /// One line that says why not.
+    pub fn give_to_kernel(&self, kernel: Arc<dyn Kernel>, stall: Duration) -> Result<(), String> {
+        let Some(fan_out) = self.fan_out_device() else { return Ok(()) };
+        let settings = spillway_nbd::AttachSettings {
+            timeout: stall * 4 + KERNEL_WAITS,
+            ..spillway_nbd::AttachSettings::default()
+        };
+        let attached = spillway_nbd::attach_by(kernel, fan_out.clone(), &settings);
+        let attached = attached.map_err(|error| error.to_string())?;
+        let mut used = self.used();
+        used.path = attached.path().display().to_string();
+        used.kernel = Some(attached);
+        Ok(())
+    }
+
+    /// Serves it on a Unix socket; others than the daemon's user and root are sent away.
+    ///
+    /// # Errors
+    /// One line that says why not.
+    pub fn serve(&self, path: &Path) -> Result<(), String> {
+        let Some(fan_out) = self.fan_out_device() else {
+            return Err("lend.device = \"socket\" is for fan-out".to_owned());
+        };
+        let served = Served::start(path, fan_out.clone());
+        let served = served.map_err(|error| format!("{}: {error}", path.display()))?;
+        let mut used = self.used();
+        used.path = path.display().to_string();
+        used.socket = Some(served);
+        Ok(())
+    }
+
+    /// Takes it away from whoever uses it.
+    ///
+    /// # Errors
+    /// The kernel does not let go.
+    pub fn close(&self) -> Result<(), String> {
+        let (kernel, socket) = {
+            let mut used = self.used();
+            (used.kernel.take(), used.socket.take())
+        };
+        drop(socket);
+        kernel.map_or(Ok(()), |kernel| kernel.detach()).map_err(|error| error.to_string())
+    }
+}

@@ -1,0 +1,254 @@
+//! The loop around the state machine.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use spillway_api::LendOrder;
+use spillway_host::{Memory, Monitor};
+use spillway_lending::{Action, Event, Machine, Message, Note, Order, Reading};
+use spillway_peers::outbox::Outbox;
+use spillway_registry::Host;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{MissedTickBehavior, interval, sleep_until};
+
+use crate::config::{Lend, LendRoles, UsedBy};
+use crate::lend::borrower::Borrower;
+use crate::lend::lender::Lender;
+use crate::lend::notes;
+use crate::lend::peers::Peers;
+
+/// Longest that nothing is looked at.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// An operator's order, and who waits to hear of it.
+pub type Asked = (LendOrder, oneshot::Sender<Result<(), String>>);
+
+/// What driver and status look at together.
+#[derive(Debug)]
+pub struct Shared {
+    pub machine: Mutex<Machine>,
+    pub started: Instant,
+    pub settings: Lend,
+    pub peers: Arc<Peers>,
+    pub lender: Arc<Lender>,
+    pub borrower: Arc<Borrower>,
+    pub monitor: Monitor,
+    /// The memory at the last look.
+    pub memory: Mutex<Memory>,
+}
+
+impl Shared {
+    pub fn machine(&self) -> MutexGuard<'_, Machine> {
+        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// What is in use, as the settings have it.
+    pub fn used_bytes(&self, memory: &Memory) -> u64 {
+        match self.settings.used {
+            UsedBy::Available => memory.total.saturating_sub(memory.available),
+            UsedBy::Paper => memory.total.saturating_sub(memory.free + memory.cache),
+        }
+    }
+
+    /// Reads the memory, with what lies on borrowed devices.
+    fn reading(&self) -> std::io::Result<Reading> {
+        let memory = self.monitor.memory()?;
+        *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = memory;
+        Ok(Reading {
+            total_bytes: memory.total,
+            used_bytes: self.used_bytes(&memory),
+            lent_used_bytes: self.lender.used_bytes(),
+            devices: self.borrower.used_bytes(&self.monitor.swaps()?),
+        })
+    }
+
+    /// Whether nothing is lent, borrowed or being asked for.
+    pub fn is_at_rest(&self) -> bool {
+        let view = self.machine().view(self.now());
+        view.lent.is_empty() && view.borrowed.is_empty() && view.devices.is_empty()
+    }
+}
+
+/// What comes in.
+pub struct Inputs {
+    pub messages: mpsc::Receiver<Event>,
+    pub results: mpsc::UnboundedReceiver<Event>,
+    pub orders: mpsc::Receiver<Asked>,
+    pub hosts: watch::Receiver<Vec<Host>>,
+}
+
+/// Where things go out.
+pub struct Outputs {
+    pub outbox: Outbox,
+    pub results: mpsc::UnboundedSender<Event>,
+    /// This host, as the registry is told of it.
+    pub own: watch::Sender<Host>,
+}
+
+/// Runs for ever.
+pub async fn run(shared: Arc<Shared>, mut inputs: Inputs, mut outputs: Outputs) {
+    let mut period = interval(Duration::from_millis(shared.settings.period_ms));
+    period.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    loop {
+        let wake_at = shared.machine().wake_at().unwrap_or(Duration::MAX);
+        let wake_at = shared.started + wake_at.min(shared.now() + IDLE);
+        let event = tokio::select! {
+            // What was done before what is asked: a borrower's pages are freed before others ask for room.
+            biased;
+            Some(event) = inputs.results.recv() => event,
+            Some((order, told)) = inputs.orders.recv() => {
+                let done = follow_order(&shared, &mut outputs, order).await;
+                // Whoever asked may have gone.
+                let _ = told.send(done);
+                continue;
+            }
+            _ = period.tick() => match shared.reading() {
+                Ok(reading) => Event::Memory(reading),
+                Err(error) => {
+                    tracing::error!("can't read this host's memory: {error}");
+                    Event::Tick
+                }
+            },
+            Ok(()) = inputs.hosts.changed() => {
+                let hosts = inputs.hosts.borrow_and_update().clone();
+                let peers = shared.peers.update(&hosts);
+                // Whoever may only lend has nobody to ask.
+                let asks = shared.settings.roles != LendRoles::Lend;
+                Event::Peers(if asks { peers } else { Vec::new() })
+            }
+            Some(event) = inputs.messages.recv() => event,
+            () = sleep_until(wake_at.into()) => Event::Tick,
+        };
+        handle(&shared, &mut outputs, event).await;
+        tell_spare(&shared, &outputs);
+    }
+}
+
+async fn follow_order(
+    shared: &Arc<Shared>,
+    outputs: &mut Outputs,
+    order: LendOrder,
+) -> Result<(), String> {
+    let order = match order {
+        LendOrder::Borrow(_) if shared.settings.roles == LendRoles::Lend => {
+            return Err("lend.roles of this host is \"lend\": it does not borrow".to_owned());
+        }
+        LendOrder::Borrow(bytes) => {
+            let slabs = bytes.div_ceil(shared.settings.slab_bytes);
+            Order::Borrow(u32::try_from(slabs).unwrap_or(u32::MAX))
+        }
+        LendOrder::Return => Order::Return,
+        LendOrder::Drain => Order::Drain,
+        LendOrder::Resume => Order::Resume,
+    };
+    let refused = handle(shared, outputs, Event::Operator(order)).await;
+    refused.map_or(Ok(()), |why| Err(why.to_owned()))
+}
+
+/// Tells the machine of an event, and does what it wants; why an operator's order can't be followed.
+async fn handle(shared: &Arc<Shared>, outputs: &mut Outputs, event: Event) -> Option<&'static str> {
+    let mut actions = Vec::new();
+    shared.machine().handle(shared.now(), event, &mut actions);
+    let mut refused = None;
+    for action in actions {
+        if let Action::Note(Note::CannotBorrow { why }) = action {
+            refused = Some(why);
+        }
+        carry_out(shared, outputs, action).await;
+    }
+    refused
+}
+
+async fn carry_out(shared: &Arc<Shared>, outputs: &mut Outputs, action: Action) {
+    match action {
+        Action::Send(message) => send(shared, outputs, &message),
+        Action::Note(note) => notes::log(&note),
+        Action::Reserve { loan, slabs, slab_bytes, mode } => {
+            let lender = shared.lender.clone();
+            aside(outputs, move || {
+                let result = lender.reserve(&loan, slabs, slab_bytes, mode);
+                Event::Reserved { loan, result }
+            });
+        }
+        Action::Release { loan } => {
+            let lender = shared.lender.clone();
+            aside(outputs, move || {
+                lender.release(&loan);
+                Event::Released { loan }
+            });
+        }
+        Action::Open { device, loan, lender, access, slabs: _ } => {
+            shared.borrower.open(device, loan, lender, access);
+        }
+        Action::Attach { device, slabs } => {
+            let (borrower, results) = (shared.borrower.clone(), outputs.results.clone());
+            aside(outputs, move || {
+                let result = borrower.attach(device, &slabs, results);
+                Event::Attached { device, result }
+            });
+        }
+        Action::Detach { device } => {
+            let shared = shared.clone();
+            aside(outputs, move || {
+                let result = shared.borrower.detach(device, &shared.monitor);
+                Event::Detached { device, result }
+            });
+        }
+        Action::Place { device, slab, copy, place } => {
+            let borrower = shared.borrower.clone();
+            aside(outputs, move || {
+                let result = borrower.place(device, slab, copy, &place);
+                Event::Placed { device, slab, copy, place, result }
+            });
+        }
+        Action::Forget { device, loan } => {
+            let borrower = shared.borrower.clone();
+            // It must hold before the next action, and may wait for pages on their way.
+            let forgotten = tokio::task::spawn_blocking(move || borrower.forget(device, &loan));
+            if forgotten.await.is_err() {
+                tracing::error!("a loan could not be forgotten");
+            }
+        }
+    }
+}
+
+/// Does what may take a while on a thread of its own; what came of it is an event.
+fn aside(outputs: &Outputs, work: impl FnOnce() -> Event + Send + 'static) {
+    let results = outputs.results.clone();
+    tokio::task::spawn_blocking(move || {
+        // Nobody listens any more when the daemon ends.
+        let _ = results.send(work());
+    });
+}
+
+fn send(shared: &Shared, outputs: &mut Outputs, message: &Message) {
+    let Some(address) = shared.peers.address(&message.to) else {
+        tracing::debug!(to = %message.to, "the registry has no address of it");
+        return;
+    };
+    let key = format!("{} {}", message.body.name(), message.body.loan());
+    let sent = outputs.outbox.send(message.to.as_str(), address, key, message.encode());
+    if let Err(error) = sent {
+        tracing::warn!(to = %message.to, "can't send: {error}");
+    }
+}
+
+/// Keeps what others hear up to date.
+fn tell_spare(shared: &Shared, outputs: &Outputs) {
+    let spare_bytes = if shared.settings.lends() {
+        let view = shared.machine().view(shared.now());
+        shared.lender.bounded(view.spare_bytes, view.lent_bytes)
+    } else {
+        0
+    };
+    shared.peers.set_spare_bytes(spare_bytes);
+    outputs.own.send_if_modified(|own| {
+        let changed = own.spare_bytes != spare_bytes;
+        own.spare_bytes = spare_bytes;
+        changed
+    });
+}

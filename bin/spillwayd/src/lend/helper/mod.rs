@@ -1,0 +1,98 @@
+//! The helper: a process beside the daemon that does to this host what needs its administrator's rights.
+//!
+//! Swapping onto another host's memory takes `mkswap`, `swapon`, `swapoff`, `nvme connect` and the kernel's NBD
+//! driver: programs, devices and rights that a daemon which talks to other hosts must not have. So they are with a
+//! process of its own, which is started before the daemon gives up what it doesn't need, and does a few fixed
+//! things to devices that it made itself. It ends with the daemon; signals don't end it, since the daemon needs it
+//! to stop swapping when it is asked to end.
+
+mod command;
+mod protocol;
+mod serve;
+
+use std::env;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::Context;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use spillway_kernel_nbd::Disk;
+use spillway_nbd::Kernel;
+
+pub use protocol::{Connect, Verb};
+pub use serve::run;
+
+/// Environment variable by which the helper knows that it is one.
+const MARK: &str = "SPILLWAY_HELPER";
+
+/// Whether this process was started as a helper.
+pub fn is_helper() -> bool {
+    env::var_os(MARK).is_some()
+}
+
+/// The daemon's end.
+#[derive(Debug)]
+pub struct Helper {
+    /// One request at a time.
+    socket: Mutex<OwnedFd>,
+    child: Child,
+}
+
+impl Helper {
+    /// Starts it. To be called before threads, and before anything is given up.
+    ///
+    /// # Errors
+    /// It can't be started.
+    pub fn start() -> anyhow::Result<Self> {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let child = Command::new("/proc/self/exe")
+            .env(MARK, "1")
+            .env_remove("NOTIFY_SOCKET")
+            .env_remove("LISTEN_FDS")
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()
+            .context("can't start the helper")?;
+        Ok(Self { socket: Mutex::new(ours), child })
+    }
+
+    /// Has something done; what it gives. It waits as long as that takes, which has bounds of its own.
+    ///
+    /// # Errors
+    /// One line that says what went wrong.
+    pub fn ask(&self, verb: &Verb, fds: &[OwnedFd]) -> Result<String, String> {
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let lost = |error: io::Error| format!("the helper is gone: {error}");
+        protocol::send(&*socket, verb, fds).map_err(lost)?;
+        let answer: protocol::Answer = protocol::receive(&*socket).map_err(lost)?.0;
+        answer
+    }
+}
+
+impl Kernel for Helper {
+    fn connect(&self, disk: &Disk, sockets: &[BorrowedFd<'_>]) -> Result<u32, spillway_nbd::Error> {
+        let copies: io::Result<Vec<_>> =
+            sockets.iter().map(BorrowedFd::try_clone_to_owned).collect();
+        let Disk { bytes, block_bytes, flags, timeout } = *disk;
+        let verb = Verb::Attach { bytes, block_bytes, flags, timeout_s: timeout.as_secs() };
+        let index = self.ask(&verb, &copies?).map_err(io::Error::other)?;
+        Ok(index.parse().map_err(io::Error::other)?)
+    }
+
+    fn disconnect(&self, index: u32) -> Result<(), spillway_nbd::Error> {
+        let done = self.ask(&Verb::Detach { index }, &[]).map_err(io::Error::other);
+        Ok(done.map(|_| ())?)
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        // It ends when it finds nobody at the other end.
+        let socket = self.socket.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let _ = rustix::net::shutdown(&*socket, rustix::net::Shutdown::Both);
+        let _ = self.child.wait();
+    }
+}

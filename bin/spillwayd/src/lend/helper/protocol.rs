@@ -1,0 +1,153 @@
+//! What daemon and helper say to each other: a datagram of JSON each way.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// Most bytes of a datagram.
+const BYTES_MAX: usize = 16 << 10;
+/// Most descriptors with one.
+pub const FDS_MAX: usize = 16;
+
+/// What can be asked. Paths are those that an answer gave before.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verb {
+    /// Has the kernel make a disk of the sockets that come with it; its number.
+    Attach {
+        /// Its length.
+        bytes: u64,
+        /// Of a block.
+        block_bytes: u32,
+        /// Of NBD's transmission flags.
+        flags: u16,
+        /// After how long without an answer the kernel gives a request up, seconds.
+        timeout_s: u64,
+    },
+    /// Takes a disk away from the kernel.
+    Detach {
+        /// Its number.
+        index: u32,
+    },
+    /// Makes swap space of a device, and swaps onto it before any other.
+    SwapOn {
+        /// Which.
+        path: String,
+    },
+    /// Brings back what lies on a device, and swaps onto it no more.
+    SwapOff {
+        /// Which.
+        path: String,
+        /// How long that may take, seconds.
+        timeout_s: u64,
+    },
+    /// Connects to a lender's device; its path.
+    Connect(Connect),
+    /// Disconnects from a lender, unless other devices of it are there.
+    Disconnect {
+        /// The device.
+        path: String,
+    },
+    /// Sees that the kernel keeps so much free, and says what that was before; 0 puts it back.
+    MinFree {
+        /// Bytes.
+        bytes: u64,
+        /// Whether it may be changed. Else it must be so already.
+        may_change: bool,
+    },
+}
+
+/// A lender's device in direct mode.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Connect {
+    /// Where the lender's target is.
+    pub address: SocketAddr,
+    /// Its subsystem.
+    pub nqn: String,
+    /// The device's UUID.
+    pub uuid: u128,
+    /// After how long without an answer it is lost, seconds.
+    pub loss_s: u64,
+    /// The secret that this host proves to know.
+    pub secret: Option<String>,
+}
+
+/// What came of it: a path or nothing, or a line that says what went wrong.
+pub type Answer = Result<String, String>;
+
+/// Sends a datagram.
+///
+/// # Errors
+/// Nobody is at the other end, or it is too long.
+pub fn send(socket: impl AsFd, value: &impl Serialize, fds: &[OwnedFd]) -> io::Result<()> {
+    let bytes = serde_json::to_vec(value).map_err(io::Error::other)?;
+    if bytes.len() > BYTES_MAX || fds.len() > FDS_MAX {
+        return Err(io::Error::other("too long"));
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+    if !borrowed.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(&borrowed));
+    }
+    sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Waits for a datagram, with the descriptors that come with it.
+///
+/// # Errors
+/// Nobody is at the other end any more, or it is not understood.
+pub fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<(T, Vec<OwnedFd>)> {
+    let mut bytes = vec![0; BYTES_MAX];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut bytes)];
+    let length = loop {
+        match recvmsg(socket.as_fd(), &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+            Ok(message) => break message.bytes,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let mut fds = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    if length == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok((serde_json::from_slice(&bytes[..length]).map_err(io::Error::other)?, fds))
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    #[test]
+    fn datagrams_travel_with_descriptors_until_the_other_end_is_gone() {
+        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+        let (a, b) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+        let (passed, _) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+        send(&a, &Verb::SwapOff { path: "a".into(), timeout_s: 7 }, &[passed]).unwrap();
+        let (verb, fds): (Verb, _) = receive(&b).unwrap();
+        assert!(matches!(verb, Verb::SwapOff { timeout_s: 7, .. }) && fds.len() == 1);
+        let answer: Answer = Err("no".into());
+        send(&b, &answer, &[]).unwrap();
+        assert_eq!(receive::<Answer>(&a).unwrap().0, answer);
+        drop(a);
+        assert!(receive::<Verb>(&b).is_err());
+    }
+}

@@ -1,0 +1,222 @@
+//! The helper's own side.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigHandler, Signal, signal};
+use rustix::mm::{MlockAllFlags, mlockall};
+use spillway_host::{MIN_FREE_FILE, Monitor, min_free_bytes};
+use spillway_kernel_nbd::Disk;
+
+use super::command;
+use super::protocol::{Answer, Connect, Verb, receive, send};
+
+/// For programs that only change something.
+const SHORT: Duration = Duration::from_secs(20);
+/// For a device to appear after its connection.
+const APPEARS: Duration = Duration::from_secs(5);
+/// Highest priority of swap space.
+const PRIORITY_MAX: i32 = 32767;
+/// Priority above the usual ones, which are negative, where nobody has set any.
+const PRIORITY: i32 = 100;
+/// Kernels ask a lender so often whether it is there, seconds.
+const KEEP_ALIVE_S: &str = "5";
+
+/// Serves the daemon until it is gone.
+///
+/// # Errors
+/// Signals can't be set aside.
+pub fn run() -> anyhow::Result<ExitCode> {
+    for number in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        // SAFETY: no handler of ours is installed; the signal is ignored.
+        unsafe { signal(number, SigHandler::SigIgn)? };
+    }
+    rustix::thread::set_name(c"spillway-helper")?;
+    // It works while memory is short. Without the right to, it is as good as the system is.
+    let _ = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE);
+    let socket = io::stdin();
+    let mut helper = Helper::default();
+    while let Ok((verb, fds)) = receive(&socket) {
+        let answer = helper.follow(verb, &fds);
+        if send(&socket, &answer, &[]).is_err() {
+            break;
+        }
+    }
+    helper.restore_min_free();
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What it has made, by path. It touches nothing else.
+#[derive(Default)]
+struct Helper {
+    /// Disks of the kernel, and the number of each.
+    attached: BTreeMap<String, u32>,
+    /// Devices in direct mode, and the subsystem of each.
+    connected: BTreeMap<String, String>,
+    /// What the kernel kept free before it was changed.
+    min_free_before: Option<u64>,
+}
+
+impl Helper {
+    fn follow(&mut self, verb: Verb, fds: &[OwnedFd]) -> Answer {
+        match verb {
+            Verb::Attach { bytes, block_bytes, flags, timeout_s } => {
+                let timeout = Duration::from_secs(timeout_s);
+                self.attach(&Disk { bytes, block_bytes, flags, timeout }, fds)
+            }
+            Verb::Detach { index } => self.detach(index),
+            Verb::SwapOn { path } => self.is_ours(&path).and_then(|()| swap_on(&path)),
+            Verb::SwapOff { path, timeout_s } => {
+                self.is_ours(&path)?;
+                command::run("swapoff", &[&path], Duration::from_secs(timeout_s)).map(|()| path)
+            }
+            Verb::Connect(connect) => self.connect(&connect),
+            Verb::Disconnect { path } => self.disconnect(&path),
+            Verb::MinFree { bytes: 0, .. } => {
+                self.restore_min_free();
+                Ok(String::new())
+            }
+            Verb::MinFree { bytes, may_change } => self.min_free(bytes, may_change),
+        }
+    }
+
+    fn is_ours(&self, path: &str) -> Result<(), String> {
+        if self.attached.contains_key(path) || self.connected.contains_key(path) {
+            return Ok(());
+        }
+        Err(format!("{path} is no device that was made here"))
+    }
+
+    fn attach(&mut self, disk: &Disk, sockets: &[OwnedFd]) -> Answer {
+        let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+        let index = spillway_kernel_nbd::connect(disk, &sockets).map_err(|it| it.to_string())?;
+        self.attached.insert(format!("/dev/nbd{index}"), index);
+        Ok(index.to_string())
+    }
+
+    fn detach(&mut self, index: u32) -> Answer {
+        if self.attached.remove(&format!("/dev/nbd{index}")).is_none() {
+            return Err(format!("/dev/nbd{index} is no disk that was made here"));
+        }
+        let done = spillway_kernel_nbd::disconnect(index);
+        done.map(|()| String::new()).map_err(|error| error.to_string())
+    }
+
+    fn connect(&mut self, connect: &Connect) -> Answer {
+        // One connection serves all devices of a lender: a second one appears by itself.
+        if !self.connected.values().any(|nqn| *nqn == connect.nqn) {
+            let address = connect.address.ip().to_string();
+            let port = connect.address.port().to_string();
+            let loss = connect.loss_s.to_string();
+            let mut arguments = vec![
+                "connect",
+                "--transport",
+                "tcp",
+                "--traddr",
+                &address,
+                "--trsvcid",
+                &port,
+                "--nqn",
+                &connect.nqn,
+                "--keep-alive-tmo",
+                KEEP_ALIVE_S,
+                "--ctrl-loss-tmo",
+                &loss,
+                "--fast_io_fail_tmo",
+                &loss,
+                "--reconnect-delay",
+                "1",
+            ];
+            if let Some(secret) = &connect.secret {
+                arguments.extend(["--dhchap-secret", secret]);
+            }
+            let done = command::run("nvme", &arguments, SHORT);
+            // What was said to the program is not repeated: a secret may be in it.
+            done.map_err(|error| match error.split_once(": ") {
+                Some((_, why)) if connect.secret.is_some() => format!("nvme connect: {why}"),
+                _ => error,
+            })?;
+        }
+        let end = Instant::now() + APPEARS;
+        loop {
+            if let Some(path) = device_of(connect.uuid) {
+                self.connected.insert(path.clone(), connect.nqn.clone());
+                return Ok(path);
+            }
+            if Instant::now() > end {
+                self.disconnect_unused(&connect.nqn)?;
+                return Err(format!("{} shows no device of the loan", connect.address));
+            }
+            sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn disconnect(&mut self, path: &str) -> Answer {
+        let nqn = self.connected.remove(path).ok_or_else(|| format!("{path} is not connected"))?;
+        self.disconnect_unused(&nqn).map(|()| String::new())
+    }
+
+    fn disconnect_unused(&self, nqn: &str) -> Result<(), String> {
+        if self.connected.values().any(|other| other == nqn) {
+            return Ok(());
+        }
+        command::run("nvme", &["disconnect", "--nqn", nqn], SHORT)
+    }
+
+    fn min_free(&mut self, bytes: u64, may_change: bool) -> Answer {
+        let now = min_free_bytes().map_err(|error| format!("{MIN_FREE_FILE}: {error}"))?;
+        if now < bytes {
+            if !may_change {
+                return Err(format!(
+                    "vm.min_free_kbytes is {}, which is too little to send pages away under pressure: \
+                     set it to {}, or lend.raise_min_free",
+                    now / 1024,
+                    bytes / 1024
+                ));
+            }
+            set_min_free(bytes)?;
+            self.min_free_before.get_or_insert(now);
+        }
+        Ok(now.to_string())
+    }
+
+    fn restore_min_free(&mut self) {
+        if let Some(before) = self.min_free_before.take() {
+            // What can't be written now could be written before: it is as the operator set it since.
+            let _ = set_min_free(before);
+        }
+    }
+}
+
+fn set_min_free(bytes: u64) -> Result<(), String> {
+    let text = (bytes / 1024).to_string();
+    fs::write(MIN_FREE_FILE, text).map_err(|error| format!("can't set {MIN_FREE_FILE}: {error}"))
+}
+
+/// Makes swap space and uses it before any other.
+fn swap_on(path: &str) -> Answer {
+    let swaps = Monitor::open().and_then(|monitor| monitor.swaps());
+    let highest = swaps.unwrap_or_default().iter().map(|swap| swap.priority).max();
+    let priority = highest.map_or(PRIORITY, |it| it.saturating_add(1).max(PRIORITY));
+    let priority = priority.min(PRIORITY_MAX).to_string();
+    command::run("mkswap", &["--label", "spillway", path], SHORT)?;
+    command::run("swapon", &["--discard", "--priority", &priority, path], SHORT)?;
+    Ok(priority)
+}
+
+/// The path of the block device that has a UUID.
+fn device_of(uuid: u128) -> Option<String> {
+    for entry in fs::read_dir("/sys/block").ok()?.flatten() {
+        let text = fs::read_to_string(entry.path().join("uuid")).unwrap_or_default();
+        let digits: String = text.trim().chars().filter(|&c| c != '-').collect();
+        if u128::from_str_radix(&digits, 16) == Ok(uuid) {
+            return Some(format!("/dev/{}", entry.file_name().to_string_lossy()));
+        }
+    }
+    None
+}

@@ -1,0 +1,39 @@
+//! Lending: hosts that lend each other memory.
+//!
+//! [`driver`] feeds the state machine (`control/lending`) with what happens and carries out what it wants:
+//!
+//! ```text
+//!  messages     of peers over HTTP, and to them        control/peers
+//!  registry     which hosts there are                  control/registry
+//!  memory       /proc/meminfo, once a period           platform/host
+//!  lender       pools of borrowers in the own store    control/directory
+//!  borrower     devices over loans                     core/fanout, clients/lender, frontends/nbd
+//!    helper       what needs an administrator's rights: a process of its own
+//! ```
+//!
+//! It has threads and a runtime of its own: neither the HTTP interface nor any data plane waits for it.
+
+mod borrower;
+mod device;
+mod driver;
+pub mod helper;
+mod lender;
+mod notes;
+mod peers;
+mod socket;
+mod start;
+mod status;
+
+use spillway_directory::Directory;
+
+pub use start::{Lending, Prepared};
+
+/// Frees what the store kept of loans, where nothing is lent any more.
+pub fn free_kept(directory: &Directory) {
+    for view in directory.loans() {
+        let (borrower, number) = (view.loan.borrower, view.loan.number);
+        if let Err(error) = directory.destroy_loan(&borrower, number) {
+            tracing::error!(borrower, "can't free what was lent: {error}");
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What the state machine says, as lines of the log.
+
+use spillway_lending::{Note, Place};
+
+/// Writes a note down.
+pub fn log(note: &Note) {
+    match note {
+        Note::Role { from, to } => {
+            let (from, to) = (format!("{from:?}"), format!("{to:?}"));
+            tracing::info!("role: {} to {}", from.to_lowercase(), to.to_lowercase());
+        }
+        Note::Asked { loan, lender, slabs } => {
+            tracing::info!(%loan, %lender, slabs, "asked for a loan");
+        }
+        Note::Granted { loan, lender } => tracing::info!(%loan, %lender, "the loan is granted"),
+        Note::Refused { loan, lender, reason: Some(reason) } => {
+            tracing::info!(%loan, %lender, ?reason, "the loan is refused");
+        }
+        Note::Refused { loan, lender, reason: None } => {
+            tracing::warn!(%loan, %lender, "no answer to the request for a loan");
+        }
+        Note::Short { device, wanted, got } => {
+            tracing::warn!(%device, wanted, got, "found less than was wanted for a device");
+        }
+        Note::CannotBorrow { why } => tracing::warn!("can't borrow: {why}"),
+        Note::Lent { loan, slabs } => tracing::info!(%loan, slabs, "lent"),
+        Note::Rejected { loan, reason } => {
+            tracing::info!(%loan, ?reason, "refused to lend");
+        }
+        Note::ReserveFailed { loan, error } => {
+            tracing::warn!(%loan, "can't set memory aside for a loan: {error}");
+        }
+        Note::Recalling { loan, deadline } => {
+            tracing::info!(%loan, deadline_s = deadline.as_secs(), "recall what is lent");
+        }
+        Note::Recalled { loan, lender, deadline } => {
+            tracing::info!(%loan, %lender, deadline_s = deadline.as_secs(), "the lender wants it back");
+        }
+        Note::Expired { loan } => {
+            tracing::warn!(%loan, "the borrower did not renew or return it in time: its memory is taken back");
+        }
+        Note::LoanLost { loan, lender } => tracing::error!(%loan, %lender, "the loan is lost"),
+        Note::Ended { loan } => tracing::info!(%loan, "the loan has ended"),
+        Note::SlabLost { device, slab } => {
+            tracing::error!(%device, slab, "no copy of a slab is left: programs whose pages were there are lost");
+        }
+        Note::Moved { device, slab, copy, place } => {
+            tracing::debug!(%device, slab, copy, place = %shown(place), "moved");
+        }
+        Note::MoveFailed { device, slab, error } => {
+            tracing::warn!(%device, slab, "a slab can't be moved: {error}");
+        }
+        Note::Attached { device, slabs } => tracing::info!(%device, slabs, "the device is in use"),
+        Note::AttachFailed { device, error } => {
+            tracing::error!(%device, "can't make a device: {error}");
+        }
+        Note::Detached { device } => tracing::info!(%device, "the device is given back"),
+        Note::DetachFailed { device, error } => {
+            tracing::error!(%device, "can't give a device back yet: {error}");
+        }
+    }
+}
+
+fn shown(place: &Place) -> String {
+    match place {
+        Place::Lender { loan, index } => format!("slab {index} of {loan}"),
+        Place::File => "file".to_owned(),
+    }
+}

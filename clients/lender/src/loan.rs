@@ -1,0 +1,197 @@
+//! A loan, over a session of the client library.
+
+use core::array;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use spillway_client::nvme_tcp::call::{Call, Outcome, PoolRef};
+use spillway_client::nvme_tcp::session::{Data, Request, Session, now_us};
+use spillway_client::nvme_tcp::settings::Settings as SessionSettings;
+use spillway_client::nvme_tcp::tls::TlsDial;
+use spillway_fanout::{BATCH_PAGES, Carried, Lender, Page};
+use spillway_types::{Key, PAGE_BYTES};
+use spillway_wire::kv::PoolEntry;
+use spillway_wire::nvme::Status;
+
+use crate::{Error, Settings};
+
+/// Room for a list of pools, bytes.
+const LIST_BYTES: usize = 64 << 10;
+/// Bytes of the stack of the thread that keeps a connection alive.
+const STACK_BYTES: usize = 256 << 10;
+
+/// The way to a loan's pages.
+#[derive(Debug)]
+pub struct Loan {
+    session: Arc<Session<TlsDial>>,
+    pool: PoolRef,
+    stopping: Arc<AtomicBool>,
+    tender: Option<JoinHandle<()>>,
+}
+
+impl Loan {
+    /// Connects, and finds the loan's pool.
+    ///
+    /// # Errors
+    /// [`Error::Address`], [`Error::NoPool`], [`Error::Client`] with what keeps it from connecting.
+    pub fn connect(settings: &Settings) -> Result<Self, Error> {
+        let session = Arc::new(connect(settings)?);
+        let pool = find(&session, settings.pool)?;
+        let pool = pool.ok_or_else(|| Error::NoPool(settings.address.clone()))?;
+        let stopping = Arc::new(AtomicBool::new(false));
+        let tender = thread::Builder::new().name("loan-tend".into()).stack_size(STACK_BYTES);
+        let tender = tender.spawn({
+            let (session, stopping) = (Arc::clone(&session), Arc::clone(&stopping));
+            move || tend(&session, &stopping)
+        })?;
+        Ok(Self { session, pool, stopping, tender: Some(tender) })
+    }
+
+    /// Makes calls that end by the deadline; what came of each.
+    fn run(&self, requests: &mut [Request<'_>], outcomes: &mut [Carried], deadline: Instant) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        self.session.run_within(requests, left.as_micros() as u64);
+        for (request, outcome) in requests.iter().zip(outcomes) {
+            *outcome = carried(&request.call, request.outcome);
+        }
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::Release);
+        self.session.stop();
+        if let Some(tender) = self.tender.take() {
+            tender.thread().unpark();
+            // It ends without a panic, which would end the program.
+            let _ = tender.join();
+        }
+    }
+}
+
+fn connect(settings: &Settings) -> Result<Session<TlsDial>, Error> {
+    let wrong = || Error::Address(settings.address.clone());
+    let (host, port) = settings.address.rsplit_once(':').ok_or_else(wrong)?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let port = port.parse().map_err(|_| wrong())?;
+    let files = &settings.files;
+    let authority = files.authority.as_deref();
+    let authority = authority.ok_or(spillway_client::Error::TlsFiles)?;
+    let dial = TlsDial::with_name(host, port, &settings.name, files, authority)?;
+    // The target ends an association when another of the same id comes, so each has its own.
+    let mut host_id = [0; 16];
+    let mut seed = [0; 8];
+    for random in [&mut host_id[..], &mut seed[..]] {
+        rustix::rand::getrandom(random, rustix::rand::GetRandomFlags::empty())
+            .map_err(std::io::Error::from)?;
+    }
+    let timeout_us = settings.timeout.as_micros() as u64;
+    let mut to = SessionSettings::new(settings.host_nqn.clone(), host_id);
+    to.io_queues = settings.queues.max(1);
+    to.call_timeout_us = timeout_us;
+    to.command_timeout_us = timeout_us;
+    to.connect_timeout_us = timeout_us;
+    let session = Session::new(dial, to, u64::from_le_bytes(seed));
+    session.connect().map_err(spillway_client::Error::Unreachable)?;
+    Ok(session)
+}
+
+/// Looks for a pool on the lender.
+fn find(session: &Session<TlsDial>, identity: u128) -> Result<Option<PoolRef>, Error> {
+    let mut list = vec![0; LIST_BYTES];
+    let mut requests = [Request::new(Call::Pools(LIST_BYTES as u32), Data::In(&mut list))];
+    session.run(&mut requests);
+    let [Request { outcome, .. }] = requests;
+    let result = match outcome {
+        Some(Outcome::Answered { status, result, .. })
+            if Status(status).code() == Status::SUCCESS =>
+        {
+            result
+        }
+        Some(Outcome::Unreachable(trouble) | Outcome::Unknown(trouble)) => {
+            return Err(spillway_client::Error::Unreachable(trouble).into());
+        }
+        _ => return Ok(None),
+    };
+    let count = (result as u32 as usize).min(LIST_BYTES / PoolEntry::BYTES);
+    let entries = list.chunks_exact(PoolEntry::BYTES).take(count);
+    let found = entries
+        .filter_map(|entry| PoolEntry::decode(entry).ok())
+        .find(|entry| entry.identity == identity);
+    Ok(found.and_then(|found| {
+        session.with(|association| association.pools().adopt(found.number, identity, true))
+    }))
+}
+
+/// Keeps the session alive, and connects anew when it was cut, until it is stopped.
+fn tend(session: &Session<TlsDial>, stopping: &AtomicBool) {
+    // The kernel may wait for a page that waits for this thread; see `spillway_fanout::Holder`.
+    let _ = spillway_platform::swap::serve_swap();
+    while !stopping.load(Ordering::Acquire) {
+        let at_us = session.tend();
+        thread::park_timeout(Duration::from_micros(at_us.saturating_sub(now_us())));
+    }
+}
+
+/// What the end of a call means for its page.
+fn carried(call: &Call, outcome: Option<Outcome>) -> Carried {
+    let Some(Outcome::Answered { status, result, bytes, .. }) = outcome else {
+        return match outcome {
+            Some(Outcome::PoolLost) => Carried::Missing,
+            _ => Carried::Lost,
+        };
+    };
+    let page = PAGE_BYTES as u64;
+    match (call, Status(status).code()) {
+        (Call::Store(..), Status::SUCCESS) => Carried::Done,
+        (Call::Store(..), _) => Carried::Refused,
+        (Call::Retrieve(..), Status::SUCCESS) if result == page && u64::from(bytes) == page => {
+            Carried::Done
+        }
+        (Call::Delete(..), Status::SUCCESS | Status::KEY_NOT_FOUND) => Carried::Done,
+        (Call::Delete(..), _) => Carried::Lost,
+        _ => Carried::Missing,
+    }
+}
+
+/// A request that is not made: it fills an array.
+const fn none<'a>() -> Request<'a> {
+    Request::new(Call::Pools(0), Data::None)
+}
+
+impl Lender for Loan {
+    fn put(&self, keys: &[Key], pages: &[Page], outcomes: &mut [Carried], deadline: Instant) {
+        let mut pairs = keys.iter().zip(pages);
+        let mut requests: [_; BATCH_PAGES] = array::from_fn(|_| match pairs.next() {
+            Some((key, page)) => {
+                let call = Call::Store(self.pool, *key, PAGE_BYTES as u32);
+                Request::new(call, Data::Out(&page.0))
+            }
+            None => none(),
+        });
+        self.run(&mut requests[..keys.len()], outcomes, deadline);
+    }
+
+    fn get(&self, keys: &[Key], pages: &mut [Page], outcomes: &mut [Carried], deadline: Instant) {
+        let mut pairs = keys.iter().zip(pages);
+        let mut requests: [_; BATCH_PAGES] = array::from_fn(|_| match pairs.next() {
+            Some((key, page)) => {
+                let call = Call::Retrieve(self.pool, *key, PAGE_BYTES as u32);
+                Request::new(call, Data::In(&mut page.0))
+            }
+            None => none(),
+        });
+        self.run(&mut requests[..keys.len()], outcomes, deadline);
+    }
+
+    fn flush(&self, keys: &[Key], outcomes: &mut [Carried], deadline: Instant) {
+        let mut keys_left = keys.iter();
+        let mut requests: [_; BATCH_PAGES] = array::from_fn(|_| match keys_left.next() {
+            Some(key) => Request::new(Call::Delete(self.pool, *key), Data::None),
+            None => none(),
+        });
+        self.run(&mut requests[..keys.len()], outcomes, deadline);
+    }
+}

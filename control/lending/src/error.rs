@@ -1,0 +1,18 @@
+//! What can go wrong at the edges; the machine itself has no errors.
+
+/// Why a message was not read, or settings were not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Not a host's name.
+    #[error("'{0}' is not a host's name; use 1 to 253 of a-z, 0-9 and . - _")]
+    Host(String),
+    /// A message longer than [`crate::MESSAGE_BYTES_MAX`].
+    #[error("a message of {0} bytes; at most 4096 are read")]
+    Long(usize),
+    /// Not a message, or one with fields that are missing, unknown or out of bounds.
+    #[error("not a message: {0}")]
+    Message(String),
+    /// Settings that can't hold together: which, and what would.
+    #[error("{0}")]
+    Settings(&'static str),
+}

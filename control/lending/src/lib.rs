@@ -1,0 +1,34 @@
+//! Hosts that lend each other memory: the state machine of Y. Ge, Y.-C. Tian, Z.-G. Yu, W. Zhang, "Memory sharing for
+//! handling memory overload on physical machines in cloud data centers", 2023, made safe for many hosts.
+//!
+//! [`Machine`] is one host's. It does no I/O and reads no clock: whoever drives it hands in [`Event`]s with the monotonic
+//! time, and carries out the [`Action`]s that it gives.
+
+mod action;
+mod devices;
+mod error;
+mod event;
+mod ids;
+mod lender;
+mod loans;
+mod machine;
+mod message;
+mod places;
+mod random;
+mod select;
+mod settings;
+mod view;
+
+pub use action::{Action, Note, Place};
+pub use error::Error;
+pub use event::{Event, Kept, Order, Peer, Reading};
+pub use ids::{DeviceId, Epoch, HOST_BYTES_MAX, HostId, LoanId, PoolIdentity};
+pub use machine::Machine;
+pub use message::{
+    ADDRESS_BYTES_MAX, Access, Body, LOAN_SLABS_MAX, MESSAGE_BYTES_MAX, MESSAGE_MS_MAX, MemBorAck,
+    MemBorFin, MemBorRej, MemBorReq, MemLenFin, Message, Mode, NQN_BYTES_MAX, Reason,
+};
+pub use settings::{Backup, DEVICES_MAX, Roles, Settings, Shareable};
+pub use view::{
+    BorrowedState, BorrowedView, DeviceState, DeviceView, LentState, LentView, Role, View,
+};

@@ -1,0 +1,382 @@
+//! What this host asks of others, and holds.
+//!
+//! A loan is asked for, held while its lease is renewed, and ended by `mem_bor_fin`, which is said again until the lender
+//! has heard it. Each belongs to one device. The order in which a loan ends is always: nothing is sent to it any more
+//! ([`Action::Forget`]), then its lender is told.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use crate::machine::Machine;
+use crate::{
+    Action, Body, BorrowedState, BorrowedView, DeviceId, Epoch, HostId, LoanId, MemBorAck,
+    MemBorFin, MemBorRej, MemBorReq, MemLenFin, Note, Place, PoolIdentity, Reason,
+};
+
+/// Sendings of a request that an answer may name.
+const SENT_MAX: usize = 16;
+
+/// A loan that this host asks for or holds.
+#[derive(Clone, Debug)]
+pub(crate) struct Loan {
+    pub lender: HostId,
+    pub device: DeviceId,
+    /// For each of its slabs whether it was used. A place is used once: what may still arrive there late is not
+    /// to meet another slab.
+    pub used: Vec<bool>,
+    slab_bytes: u64,
+    /// The last sending's number, and when the last few were sent.
+    sequence: u32,
+    sent: VecDeque<(u32, Duration)>,
+    state: State,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Asked { again_at: Duration, until: Duration },
+    Held(Held),
+}
+
+#[derive(Clone, Debug)]
+struct Held {
+    pool: PoolIdentity,
+    epoch: Epoch,
+    lease_until: Duration,
+    renew_at: Duration,
+    /// When the lender takes it back.
+    recall: Option<Duration>,
+    /// Something in it failed: nothing new is placed there.
+    is_suspect: bool,
+}
+
+/// A loan that was given back, and whose lender may not know yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Ended {
+    lender: HostId,
+    pub again_at: Duration,
+    /// When its lease has run out with the lender too, whatever it heard.
+    until: Duration,
+}
+
+impl Loan {
+    pub const fn is_held(&self) -> bool {
+        matches!(self.state, State::Held(_))
+    }
+
+    pub const fn is_recalled(&self) -> bool {
+        matches!(self.state, State::Held(Held { recall: Some(_), .. }))
+    }
+
+    /// Whether slabs may be placed in it.
+    pub const fn is_sound(&self) -> bool {
+        matches!(self.state, State::Held(Held { recall: None, is_suspect: false, .. }))
+    }
+
+    pub fn suspect(&mut self, now: Duration) {
+        if let State::Held(held) = &mut self.state {
+            held.is_suspect = true;
+            held.renew_at = held.renew_at.min(now);
+        }
+    }
+
+    pub const fn wake_at(&self) -> Duration {
+        let (one, other) = match &self.state {
+            State::Asked { again_at, until } => (again_at, until),
+            State::Held(held) => (&held.renew_at, &held.lease_until),
+        };
+        if one.as_nanos() < other.as_nanos() { *one } else { *other }
+    }
+
+    fn sent_at(&self, sequence: u32) -> Option<Duration> {
+        self.sent.iter().find(|(its, _)| *its == sequence).map(|(_, at)| *at)
+    }
+
+    /// The next of the loan's slabs that was never used.
+    pub fn take_slot(&mut self) -> Option<u32> {
+        let index = self.used.iter().position(|used| !used)?;
+        self.used[index] = true;
+        Some(index as u32)
+    }
+}
+
+impl Machine {
+    fn loan_id(&self, number: u64) -> LoanId {
+        LoanId { borrower: self.host.clone(), number }
+    }
+
+    /// The place of a slab of a loan.
+    pub(crate) fn place_in(&self, number: u64, index: u32) -> Place {
+        Place::Lender { loan: self.loan_id(number), index }
+    }
+
+    /// Asks `lender` for slabs for a device.
+    pub(crate) fn ask(&mut self, lender: HostId, device: DeviceId, slabs: u32) {
+        let number = self.next_loan;
+        self.next_loan += 1;
+        let timeout = self.settings.answer_timeout;
+        self.loans.insert(
+            number,
+            Loan {
+                lender: lender.clone(),
+                device,
+                used: vec![false; slabs as usize],
+                slab_bytes: self.settings.slab_bytes,
+                sequence: 0,
+                sent: VecDeque::new(),
+                state: State::Asked { again_at: self.now + timeout / 2, until: self.now + timeout },
+            },
+        );
+        self.send_request(number);
+        self.note(Note::Asked { loan: self.loan_id(number), lender, slabs });
+    }
+
+    fn send_request(&mut self, number: u64) {
+        let loan_id = self.loan_id(number);
+        let mode = self.settings.mode;
+        let Some(loan) = self.loans.get_mut(&number) else { return };
+        loan.sequence += 1;
+        if loan.sent.len() == SENT_MAX {
+            loan.sent.pop_front();
+        }
+        loan.sent.push_back((loan.sequence, self.now));
+        let holds = match &loan.state {
+            State::Held(held) => Some(held.pool),
+            State::Asked { .. } => None,
+        };
+        let request = MemBorReq {
+            loan: loan_id,
+            sequence: loan.sequence,
+            slabs: loan.used.len() as u32,
+            slab_bytes: loan.slab_bytes,
+            mode,
+            holds,
+        };
+        let lender = loan.lender.clone();
+        self.send(&lender, Body::MemBorReq(request));
+    }
+
+    /// Whether this host has asked `host` and waits for the answer.
+    pub(crate) fn asks(&self, host: &HostId) -> bool {
+        self.loans.values().any(|loan| !loan.is_held() && loan.lender == *host)
+    }
+
+    /// `mem_bor_ack`.
+    pub(crate) fn acked(&mut self, from: &HostId, epoch: Epoch, ack: MemBorAck) {
+        let MemBorAck { loan: id, sequence, access, lease_ms } = ack;
+        let lease = Duration::from_millis(lease_ms);
+        let (now, retry) = (self.now, self.settings.answer_timeout);
+        let Some(loan) = self.loans.get_mut(&id.number) else {
+            // Of an earlier boot, given up, or ended: this host will never use it.
+            return self.send(from, Body::MemBorFin(MemBorFin { loan: id }));
+        };
+        if loan.lender != *from {
+            return;
+        }
+        let Some(sent_at) = loan.sent_at(sequence) else { return };
+        let until = sent_at + lease;
+        let renew_at = (sent_at + lease / 3).max(now + retry / 2);
+        match &mut loan.state {
+            State::Asked { .. } if until > now => {
+                let pool = access.pool;
+                let (device, slabs) = (loan.device, loan.used.len() as u32);
+                let held = Held {
+                    pool,
+                    epoch,
+                    lease_until: until,
+                    renew_at,
+                    recall: None,
+                    is_suspect: false,
+                };
+                loan.state = State::Held(held);
+                self.note(Note::Granted { loan: id.clone(), lender: from.clone() });
+                self.out.push(Action::Open {
+                    device,
+                    loan: id,
+                    lender: from.clone(),
+                    access,
+                    slabs,
+                });
+            }
+            // The answer took longer than the lease: it is as good as none.
+            State::Asked { .. } => {}
+            // What was granted is gone, and something else was granted under its name.
+            State::Held(held) if held.pool != access.pool => self.lose_loan(id.number),
+            State::Held(held) => {
+                held.lease_until = held.lease_until.max(until);
+                held.renew_at = held.renew_at.max(renew_at);
+                held.epoch = epoch;
+                held.is_suspect = false;
+            }
+        }
+    }
+
+    /// `mem_bor_rej`.
+    pub(crate) fn rejected(&mut self, from: &HostId, rej: &MemBorRej) {
+        let number = rej.loan.number;
+        if rej.reason == Reason::Unknown
+            && self.ended.get(&number).is_some_and(|ended| ended.lender == *from)
+        {
+            self.ended.remove(&number);
+            self.note(Note::Ended { loan: rej.loan.clone() });
+            return;
+        }
+        let Some(loan) = self.loans.get(&number) else { return };
+        if loan.lender != *from || loan.sent_at(rej.sequence).is_none() {
+            return;
+        }
+        let (device, slab_bytes) = (loan.device, loan.slab_bytes);
+        if !loan.is_held() {
+            self.loans.remove(&number);
+            let bytes = u64::from(rej.spare_slabs) * slab_bytes;
+            self.refused(device, from, Some((rej.reason, bytes)));
+            let reason = Some(rej.reason);
+            self.note(Note::Refused { loan: rej.loan.clone(), lender: from.clone(), reason });
+        } else if rej.reason == Reason::Unknown {
+            self.lose_loan(number);
+        }
+    }
+
+    /// `mem_len_fin`.
+    pub(crate) fn recalled(&mut self, from: &HostId, fin: &MemLenFin) {
+        let number = fin.loan.number;
+        let Some(loan) = self.loans.get_mut(&number) else {
+            return self.send(from, Body::MemBorFin(MemBorFin { loan: fin.loan.clone() }));
+        };
+        if loan.lender != *from {
+            return;
+        }
+        let deadline = Duration::from_millis(fin.deadline_ms);
+        match &mut loan.state {
+            State::Asked { .. } => self.give_up_asking(number, Some((Reason::NoRoom, 0))),
+            State::Held(held) => {
+                let is_new = held.recall.is_none();
+                let at = self.now + deadline;
+                held.recall = Some(held.recall.map_or(at, |earlier| earlier.min(at)));
+                let device = loan.device;
+                if is_new {
+                    self.loan_recalled(device, from);
+                    let (loan, lender) = (fin.loan.clone(), from.clone());
+                    self.note(Note::Recalled { loan, lender, deadline });
+                }
+            }
+        }
+    }
+
+    /// A lender of whom another boot is heard may have lost what it lent: it is asked at once.
+    pub(crate) fn lender_lives(&mut self, from: &HostId, epoch: Epoch) {
+        let now = self.now;
+        for loan in self.loans.values_mut().filter(|loan| loan.lender == *from) {
+            if let State::Held(held) = &mut loan.state
+                && held.epoch != epoch
+            {
+                held.renew_at = held.renew_at.min(now);
+            }
+        }
+    }
+
+    /// Stops waiting for an answer. The lender may have granted, so it is told.
+    fn give_up_asking(&mut self, number: u64, why: Option<(Reason, u64)>) {
+        let Some(loan) = self.loans.get(&number) else { return };
+        let (device, lender) = (loan.device, loan.lender.clone());
+        self.end_loan(number);
+        self.refused(device, &lender, why);
+        let reason = why.map(|(reason, _)| reason);
+        self.note(Note::Refused { loan: self.loan_id(number), lender, reason });
+    }
+
+    /// Ends a loan that no copy lies in.
+    pub(crate) fn end_loan(&mut self, number: u64) {
+        let Some(loan) = self.loans.remove(&number) else { return };
+        let id = self.loan_id(number);
+        if loan.is_held() {
+            self.out.push(Action::Forget { device: loan.device, loan: id.clone() });
+        }
+        let again_at = self.now + self.settings.answer_timeout;
+        let until = self.now + (self.settings.lease + self.settings.lease_margin) * 2;
+        self.send(&loan.lender, Body::MemBorFin(MemBorFin { loan: id }));
+        self.ended.insert(number, Ended { lender: loan.lender, again_at, until });
+    }
+
+    /// The lender has the loan no more, or may have it no more: nothing of it is used from here on.
+    fn lose_loan(&mut self, number: u64) {
+        let Some(loan) = self.loans.get(&number) else { return };
+        let (device, lender) = (loan.device, loan.lender.clone());
+        let id = self.loan_id(number);
+        self.note(Note::LoanLost { loan: id.clone(), lender });
+        self.end_loan(number);
+        self.loan_lost(device, &id);
+    }
+
+    /// Loans whose lease has run out are not used any more. Before anything else, at every event.
+    pub(crate) fn expire_loans(&mut self) {
+        let now = self.now;
+        let is_over =
+            |loan: &Loan| matches!(&loan.state, State::Held(held) if now >= held.lease_until);
+        let over: Vec<u64> = self
+            .loans
+            .iter()
+            .filter(|(_, loan)| is_over(loan))
+            .map(|(number, _)| *number)
+            .collect();
+        for number in over {
+            self.lose_loan(number);
+        }
+    }
+
+    /// What is due by now: requests again, renewals, and ends that were not heard.
+    pub(crate) fn tend_loans(&mut self) {
+        let (now, timeout) = (self.now, self.settings.answer_timeout);
+        let mut again = Vec::new();
+        let mut unanswered = Vec::new();
+        for (number, loan) in &mut self.loans {
+            match &mut loan.state {
+                State::Asked { until, .. } if now >= *until => unanswered.push(*number),
+                State::Asked { again_at: at, .. } | State::Held(Held { renew_at: at, .. })
+                    if now >= *at =>
+                {
+                    *at = now + timeout;
+                    again.push(*number);
+                }
+                _ => {}
+            }
+        }
+        for number in again {
+            self.send_request(number);
+        }
+        for number in unanswered {
+            self.give_up_asking(number, None);
+        }
+        self.ended.retain(|_, ended| now < ended.until);
+        let mut fins = Vec::new();
+        for (number, ended) in self.ended.iter_mut().filter(|(_, ended)| now >= ended.again_at) {
+            ended.again_at = now + timeout;
+            fins.push((*number, ended.lender.clone()));
+        }
+        for (number, lender) in fins {
+            let fin = MemBorFin { loan: self.loan_id(number) };
+            self.send(&lender, Body::MemBorFin(fin));
+        }
+    }
+
+    /// The loans that this host asks for and holds, as operators see them.
+    pub(crate) fn borrowed_views(&self) -> Vec<BorrowedView> {
+        let view = |(number, loan): (&u64, &Loan)| {
+            let (state, until) = match &loan.state {
+                State::Asked { .. } => (BorrowedState::Asked, Duration::ZERO),
+                State::Held(held) if held.recall.is_some() => {
+                    (BorrowedState::Recalled, held.lease_until)
+                }
+                State::Held(held) => (BorrowedState::Held, held.lease_until),
+            };
+            BorrowedView {
+                loan: self.loan_id(*number),
+                lender: loan.lender.clone(),
+                device: loan.device,
+                bytes: loan.used.len() as u64 * loan.slab_bytes,
+                state,
+                lease_ms: until.saturating_sub(self.now).as_millis() as u64,
+            }
+        };
+        self.loans.iter().map(view).collect()
+    }
+}

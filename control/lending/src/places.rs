@@ -1,0 +1,285 @@
+//! Where the copies of a device's slabs lie, and how they come elsewhere: copies in loans that are recalled move, copies
+//! that were lost are made again; to a place that the device has, else to another lender, else into the local
+//! file, else out of swap.
+//!
+//! A copy is placed by [`Action::Place`], and until that has answered it lies where it lay; a slab has one such move
+//! at a time.
+
+use std::collections::BTreeMap;
+
+use crate::devices::{Device, Seek};
+use crate::machine::Machine;
+use crate::{Action, Backup, DeviceId, HostId, LoanId, Mode, Note, Place};
+
+/// A copy that has to be placed.
+#[derive(Clone, Debug)]
+struct Need {
+    slab: u32,
+    copy: u8,
+    /// It lies in a loan that its lender wants back; else it is missing.
+    is_recalled: bool,
+    /// Who has the other copy.
+    apart_from: Option<HostId>,
+}
+
+impl Machine {
+    /// [`crate::Event::LostPlace`].
+    pub(crate) fn lost_place(&mut self, id: DeviceId, slab: u32, loan: &LoanId) {
+        let Some(device) = self.devices.get_mut(&id) else { return };
+        let Some(its) = device.slabs.get_mut(slab as usize) else { return };
+        let copy =
+            its.copies.iter_mut().find(|copy| copy.as_ref().is_some_and(|at| at.is_in(loan)));
+        let Some(copy) = copy else { return };
+        *copy = None;
+        let is_lost = its.is_lost();
+        if let Some(loan) = self.loans.get_mut(&loan.number) {
+            loan.suspect(self.now);
+        }
+        if is_lost {
+            self.note(Note::SlabLost { device: id, slab });
+        }
+    }
+
+    /// [`crate::Event::Placed`].
+    pub(crate) fn placed(
+        &mut self,
+        id: DeviceId,
+        slab: u32,
+        copy: u8,
+        place: Place,
+        result: Result<(), String>,
+    ) {
+        let is_there = match &place {
+            Place::Lender { loan, .. } => self.loans.contains_key(&loan.number),
+            Place::File => true,
+        };
+        let move_at = self.now + self.settings.answer_timeout;
+        let Some(device) = self.devices.get_mut(&id) else { return };
+        let Some(its) = device.slabs.get_mut(slab as usize) else { return };
+        if its.moving != Some((copy, place.clone())) {
+            return;
+        }
+        its.moving = None;
+        let at = usize::from(copy);
+        match result {
+            Ok(()) => {
+                // A copy beside the one in the file that is in the file too is no copy of its own; one in a loan that was
+                // lost since has been dropped with it.
+                let is_own = !(place == Place::File && its.copies[1 - at] == Some(Place::File));
+                its.copies[at] = (is_there && is_own).then(|| place.clone());
+                let is_lost = its.is_lost();
+                self.note(if is_lost {
+                    Note::SlabLost { device: id, slab }
+                } else {
+                    Note::Moved { device: id, slab, copy, place }
+                });
+            }
+            Err(error) => {
+                let is_lost = its.is_lost();
+                its.move_at = move_at;
+                if let Place::Lender { loan, .. } = &place
+                    && let Some(loan) = self.loans.get_mut(&loan.number)
+                {
+                    loan.suspect(self.now);
+                }
+                self.note(Note::MoveFailed { device: id, slab, error });
+                if is_lost {
+                    self.note(Note::SlabLost { device: id, slab });
+                }
+            }
+        }
+    }
+
+    /// Copies that have to be placed, the urgent ones first; one of a slab at a time.
+    fn needs(&self, id: DeviceId) -> Vec<Need> {
+        let device = &self.devices[&id];
+        let copies_wanted = if self.settings.backup == Backup::None { 1 } else { 2 };
+        let repairs = device.is_attached() && !device.is_leaving;
+        let loan_at = |place: &Option<Place>| match place {
+            Some(Place::Lender { loan, .. }) => self.loans.get(&loan.number),
+            _ => None,
+        };
+        let mut needs = Vec::new();
+        for (slab, its) in device.slabs.iter().enumerate().filter(|(_, its)| its.moving.is_none()) {
+            let need = |copy: usize, is_recalled| Need {
+                slab: slab as u32,
+                copy: copy as u8,
+                is_recalled,
+                apart_from: loan_at(&its.copies[1 - copy]).map(|loan| loan.lender.clone()),
+            };
+            let is_recalled = |copy: &usize| {
+                loan_at(&its.copies[*copy]).is_some_and(crate::loans::Loan::is_recalled)
+            };
+            let is_missing = |copy: &usize| its.copies[*copy].is_none();
+            // One copy suffices where one is wanted, whichever it is.
+            let is_short = its.copies.iter().flatten().count() < copies_wanted;
+            if let Some(copy) = [0, 1].iter().copied().find(is_recalled) {
+                needs.push(need(copy, true));
+            } else if let Some(copy) = [0, 1].iter().copied().find(is_missing)
+                && repairs
+                && is_short
+            {
+                needs.push(need(copy, false));
+            }
+        }
+        needs.sort_by_key(|need| !need.is_recalled);
+        needs
+    }
+
+    /// Detaches what is to be detached, places what has to be placed, asks lenders for what there is no place for.
+    pub(crate) fn tend_device(&mut self, id: DeviceId) {
+        let device = &self.devices[&id];
+        if device.is_leaving && self.now >= device.detach_at {
+            self.detach(id);
+        }
+        if self.settings.mode == Mode::Direct {
+            return;
+        }
+        let needs = self.needs(id);
+        let is_quiet = needs.is_empty();
+        let lacking = self.place_needs(id, needs);
+        if !lacking.is_empty() {
+            self.seek(id, lacking);
+        } else if let Some(device) = self.devices.get_mut(&id) {
+            device.seek = None;
+        }
+        if is_quiet {
+            self.end_unused(id);
+        } else {
+            self.end_recalled(id);
+        }
+    }
+
+    /// Ends recalled loans that nothing lies in any more.
+    fn end_recalled(&mut self, id: DeviceId) {
+        for number in self.loans_of(id) {
+            let Place::Lender { loan, .. } = self.place_in(number, 0) else { continue };
+            if self.loans[&number].is_recalled() && !self.devices[&id].uses(&loan) {
+                self.end_loan(number);
+            }
+        }
+    }
+
+    /// Begins moves into places that the device has, as many as may be under way; gives the needs without a place.
+    fn place_needs(&mut self, id: DeviceId, needs: Vec<Need>) -> Vec<Need> {
+        let moving =
+            |device: &Device| device.slabs.iter().filter(|its| its.moving.is_some()).count();
+        let mut under_way: usize = self.devices.values().map(moving).sum();
+        let mut file_room = self.file_room();
+        let mut left: BTreeMap<u64, usize> = self
+            .loans
+            .iter()
+            .filter(|(_, loan)| loan.device == id && loan.is_sound())
+            .map(|(number, loan)| (*number, loan.used.iter().filter(|used| !**used).count()))
+            .collect();
+        let mut lacking = Vec::new();
+        for need in needs {
+            let is_file = self.settings.backup == Backup::File
+                && need.copy == 1
+                && !need.is_recalled
+                && file_room != 0;
+            let fits = |number: &u64| {
+                left[number] != 0 && need.apart_from.as_ref() != Some(&self.loans[number].lender)
+            };
+            let number = left.keys().copied().find(fits);
+            let is_placeable = is_file || number.is_some();
+            if !is_placeable {
+                lacking.push(need);
+                continue;
+            }
+            let move_at = self.devices[&id].slabs[need.slab as usize].move_at;
+            let may_begin = self.now >= move_at && under_way < self.settings.moves_max as usize;
+            if is_file {
+                file_room -= 1;
+                if may_begin {
+                    under_way += 1;
+                    self.begin_move(id, &need, Place::File);
+                }
+            } else if let Some(number) = number {
+                *left.entry(number).or_default() -= 1;
+                if may_begin && let Some(place) = self.take_place(number) {
+                    under_way += 1;
+                    self.begin_move(id, &need, place);
+                }
+            }
+        }
+        lacking
+    }
+
+    fn begin_move(&mut self, id: DeviceId, need: &Need, place: Place) {
+        let Need { slab, copy, .. } = *need;
+        if let Some(device) = self.devices.get_mut(&id) {
+            device.slabs[slab as usize].moving = Some((copy, place.clone()));
+            self.out.push(Action::Place { device: id, slab, copy, place });
+        }
+    }
+
+    /// Finds places for needs that have none: with lenders, else in the file, else in this host's own memory.
+    fn seek(&mut self, id: DeviceId, lacking: Vec<Need>) {
+        if self.is_asking(id) {
+            return;
+        }
+        let wanted = lacking.len() as u32;
+        let now = self.now;
+        let Some(device) = self.devices.get_mut(&id) else { return };
+        let may_ask = device.is_attached() && !device.is_leaving;
+        if device.seek.is_none() && may_ask && now >= device.seek_at {
+            device.seek = Some(Seek::default());
+        }
+        if device.seek.is_some() {
+            let apart_from = lacking.iter().map(|need| need.apart_from.clone()).collect();
+            if may_ask && self.ask_round(id, apart_from, None) {
+                return;
+            }
+            let seek_at = self.retry_at();
+            if let Some(device) = self.devices.get_mut(&id) {
+                device.seek = None;
+                device.seek_at = seek_at;
+            }
+            self.note(Note::Short { device: id, wanted, got: 0 });
+        }
+        self.fall_back(id, lacking);
+    }
+
+    fn fall_back(&mut self, id: DeviceId, lacking: Vec<Need>) {
+        let moving =
+            |device: &Device| device.slabs.iter().filter(|its| its.moving.is_some()).count();
+        let mut under_way: usize = self.devices.values().map(moving).sum();
+        let mut file_room = self.file_room();
+        let mut is_stuck = false;
+        for need in lacking {
+            let device = &self.devices[&id];
+            let slab = &device.slabs[need.slab as usize];
+            let may_begin =
+                self.now >= slab.move_at && under_way < self.settings.moves_max as usize;
+            let is_in_file = slab.copies[usize::from(1 - need.copy)] == Some(Place::File);
+            if is_in_file && !need.is_recalled {
+                continue;
+            }
+            if is_in_file || file_room != 0 {
+                file_room = file_room.saturating_sub(u64::from(!is_in_file));
+                if may_begin {
+                    under_way += 1;
+                    self.begin_move(id, &need, Place::File);
+                }
+            } else if need.is_recalled && !self.is_safe(&slab.copies[usize::from(1 - need.copy)]) {
+                is_stuck = true;
+            }
+        }
+        let device = &self.devices[&id];
+        if is_stuck && self.now >= device.detach_at {
+            self.detach(id);
+        }
+    }
+
+    /// Whether a copy is there to stay.
+    fn is_safe(&self, copy: &Option<Place>) -> bool {
+        match copy {
+            None => false,
+            Some(Place::File) => true,
+            Some(Place::Lender { loan, .. }) => {
+                self.loans.get(&loan.number).is_some_and(|loan| !loan.is_recalled())
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What operators see of the machine.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{DeviceId, HostId, LoanId, Place};
+
+/// What a host does just now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Neither; it may wait for the answer to a request.
+    Neutral,
+    /// It holds loans of others.
+    Borrower,
+    /// It has lent.
+    Lender,
+    /// Both, where the settings allow it.
+    Both,
+}
+
+/// The machine's state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct View {
+    /// This host.
+    pub host: HostId,
+    /// What it does.
+    pub role: Role,
+    /// Whether it waits for answers to requests.
+    pub is_waiting: bool,
+    /// Whether the operator drains it.
+    pub is_draining: bool,
+    /// What it could still lend, bytes: what the registry may be told.
+    pub spare_bytes: u64,
+    /// What it has lent, in full, bytes.
+    pub lent_bytes: u64,
+    /// What it holds of others, bytes.
+    pub borrowed_bytes: u64,
+    /// The loans that it has given.
+    pub lent: Vec<LentView>,
+    /// The loans that it holds.
+    pub borrowed: Vec<BorrowedView>,
+    /// Its devices.
+    pub devices: Vec<DeviceView>,
+}
+
+/// A loan that this host has given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LentView {
+    /// The loan, with its borrower.
+    pub loan: LoanId,
+    /// Bytes, in full.
+    pub bytes: u64,
+    /// How it stands.
+    pub state: LentState,
+    /// Until the lease ends, ms.
+    pub lease_ms: u64,
+}
+
+/// How a loan stands with its lender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LentState {
+    /// Memory is being set aside.
+    Reserving,
+    /// Granted.
+    Lent,
+    /// Recalled; the borrower moves its pages.
+    Recalled,
+    /// Its memory is being freed.
+    Releasing,
+}
+
+/// A loan that this host holds, or asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BorrowedView {
+    /// The loan.
+    pub loan: LoanId,
+    /// Who lends.
+    pub lender: HostId,
+    /// For which device.
+    pub device: DeviceId,
+    /// Bytes.
+    pub bytes: u64,
+    /// How it stands.
+    pub state: BorrowedState,
+    /// Until the lease ends, ms; 0 while it is asked for.
+    pub lease_ms: u64,
+}
+
+/// How a loan stands with its borrower.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BorrowedState {
+    /// Asked for.
+    Asked,
+    /// Granted.
+    Held,
+    /// Recalled: its slabs move elsewhere.
+    Recalled,
+}
+
+/// A swap device of this host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceView {
+    /// Its id.
+    pub device: DeviceId,
+    /// How it stands.
+    pub state: DeviceState,
+    /// Whether the operator borrowed it, so that it is kept until told otherwise.
+    pub is_kept: bool,
+    /// Bytes of a slab.
+    pub slab_bytes: u64,
+    /// Where the copies of each slab lie.
+    pub slabs: Vec<[Option<Place>; 2]>,
+}
+
+/// How a device stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceState {
+    /// Lenders are asked for its slabs.
+    Gathering,
+    /// It is being made.
+    Attaching,
+    /// In use.
+    Attached,
+    /// It is being taken out of use.
+    Detaching,
+}
+
+impl crate::Machine {
+    /// The state at `now`.
+    pub fn view(&self, now: core::time::Duration) -> View {
+        let passed_ms = now.saturating_sub(self.now).as_millis() as u64;
+        let mut lent = self.lent_views();
+        let mut borrowed = self.borrowed_views();
+        for lease_ms in lent.iter_mut().map(|loan| &mut loan.lease_ms) {
+            *lease_ms = lease_ms.saturating_sub(passed_ms);
+        }
+        for lease_ms in borrowed.iter_mut().map(|loan| &mut loan.lease_ms) {
+            *lease_ms = lease_ms.saturating_sub(passed_ms);
+        }
+        let held = borrowed.iter().filter(|loan| loan.state != BorrowedState::Asked);
+        View {
+            host: self.host.clone(),
+            role: self.role(),
+            is_waiting: self.is_waiting(),
+            is_draining: self.is_draining,
+            spare_bytes: self.spare_bytes(),
+            lent_bytes: self.lent_bytes(),
+            borrowed_bytes: held.map(|loan| loan.bytes).sum(),
+            lent,
+            borrowed,
+            devices: self.device_views(),
+        }
+    }
+}

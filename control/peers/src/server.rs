@@ -1,0 +1,235 @@
+//! The listening side: messages of peers, and what this host can spare.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Extension, Request, State};
+use axum::http::StatusCode;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use serde::Deserialize;
+use spillway_tls::{ServerSettings, name_of};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use crate::{MESSAGES_PATH, SPARE_PATH, Spare};
+
+/// Most bytes of a message.
+pub const MESSAGE_BYTES_MAX: usize = 8 << 10;
+/// Connections of all peers at the same time. More wait in the kernel.
+const CONNECTIONS_MAX: usize = 1024;
+/// Connections of one peer. More are closed.
+const CONNECTIONS_PEER_MAX: usize = 8;
+/// For the TLS handshake.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// From a connection's last request to the next one's header.
+const IDLE: Duration = Duration::from_secs(60);
+/// For the body of a request and its answer.
+const REQUEST: Duration = Duration::from_secs(10);
+
+/// Why a message is not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It is not a message; why.
+    Unreadable(String),
+    /// Too many wait already; the peer may try again.
+    Busy,
+}
+
+/// Who is served: what a host does with what peers ask.
+pub trait Host: Send + Sync + 'static {
+    /// Whether there is a host of this name that may lend and borrow. Names are in lower case.
+    fn knows(&self, peer: &str) -> bool;
+
+    /// This host's own name, in lower case.
+    fn name(&self) -> &str;
+
+    /// Takes a message of `peer`, which said itself that it is from there and to this host.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn message(&self, peer: &str, body: &[u8]) -> Result<(), Refusal>;
+
+    /// Bytes that this host would lend now.
+    fn spare_bytes(&self) -> u64;
+}
+
+/// Serves peers until the listener fails. Whoever shows no certificate of a known host gets no answer but 403.
+///
+/// # Errors
+/// The listener is of no more use.
+pub async fn serve(
+    listener: TcpListener,
+    tls: &ServerSettings,
+    host: Arc<dyn Host>,
+) -> io::Result<()> {
+    let acceptor = TlsAcceptor::from(tls.config());
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let counts = Arc::<Counts>::default();
+    loop {
+        // It is never closed.
+        let Ok(place) = places.clone().acquire_owned().await else { return Ok(()) };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) if is_passing(&error) => {
+                sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let (acceptor, counts, host) = (acceptor.clone(), counts.clone(), host.clone());
+        tokio::spawn(async move {
+            if let Err(reason) = connection(stream, acceptor, counts, host).await {
+                tracing::debug!("a peer's connection ended: {reason}");
+            }
+            drop(place);
+        });
+    }
+}
+
+/// Whether others may still connect: one hung up early, or descriptors are short for now.
+fn is_passing(error: &io::Error) -> bool {
+    use errno::{EMFILE, ENFILE, ENOBUFS, ENOMEM};
+    let short = [EMFILE, ENFILE, ENOBUFS, ENOMEM];
+    matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted)
+        || error.raw_os_error().is_some_and(|number| short.contains(&number))
+}
+
+/// Numbers of errno(3) on Linux.
+mod errno {
+    pub const ENOMEM: i32 = 12;
+    pub const ENFILE: i32 = 23;
+    pub const EMFILE: i32 = 24;
+    pub const ENOBUFS: i32 = 105;
+}
+
+/// Connections of each peer.
+#[derive(Debug, Default)]
+struct Counts(Mutex<HashMap<String, usize>>);
+
+/// One of a peer's connections.
+struct Counted {
+    counts: Arc<Counts>,
+    peer: String,
+}
+
+impl Counts {
+    fn enter(self: Arc<Self>, peer: &str) -> Option<Counted> {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(peer.to_owned()).or_default();
+        if *count >= CONNECTIONS_PEER_MAX {
+            return None;
+        }
+        *count += 1;
+        drop(counts);
+        Some(Counted { counts: self, peer: peer.to_owned() })
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut counts = self.counts.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.peer) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.peer);
+            }
+        }
+    }
+}
+
+/// The name in the certificate of whoever asks.
+#[derive(Clone, Debug)]
+struct Peer(Arc<str>);
+
+async fn connection(
+    stream: TcpStream,
+    acceptor: TlsAcceptor,
+    counts: Arc<Counts>,
+    host: Arc<dyn Host>,
+) -> Result<(), String> {
+    stream.set_nodelay(true).map_err(|error| error.to_string())?;
+    let stream = timeout(HANDSHAKE, acceptor.accept(stream)).await;
+    let stream = stream.map_err(|_| "no TLS in time")?.map_err(|error| error.to_string())?;
+    let name = name_of(stream.get_ref().1).map_err(|error| error.to_string())?;
+    let name = name.ok_or("no certificate")?.to_ascii_lowercase();
+    let _counted = counts.enter(&name).ok_or_else(|| format!("too many of {name}"))?;
+    let service = router(host).layer(Extension(Peer(name.into())));
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
+        .await
+        .map_err(|error| error.to_string())
+}
+
+fn router(host: Arc<dyn Host>) -> Router {
+    Router::new()
+        .route(MESSAGES_PATH, post(message))
+        .route(SPARE_PATH, get(spare))
+        .layer(DefaultBodyLimit::max(MESSAGE_BYTES_MAX))
+        .layer(middleware::from_fn_with_state(host.clone(), admit))
+        .with_state(host)
+}
+
+/// Lets known hosts in, and nobody for ever.
+async fn admit(
+    State(host): State<Arc<dyn Host>>,
+    Extension(Peer(peer)): Extension<Peer>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if !host.knows(&peer) {
+        let line = format!("{peer} is no host that lends or borrows here");
+        return (StatusCode::FORBIDDEN, line).into_response();
+    }
+    match timeout(REQUEST, next.run(request)).await {
+        Ok(answer) => answer,
+        Err(_) => StatusCode::REQUEST_TIMEOUT.into_response(),
+    }
+}
+
+/// What every message begins with.
+#[derive(Deserialize)]
+struct Addressed {
+    from: String,
+    to: String,
+}
+
+async fn message(
+    State(host): State<Arc<dyn Host>>,
+    Extension(Peer(peer)): Extension<Peer>,
+    body: Bytes,
+) -> Result<StatusCode, (StatusCode, String)> {
+    let addressed: Addressed = serde_json::from_slice(&body)
+        .map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()))?;
+    if !addressed.from.eq_ignore_ascii_case(&peer) {
+        let line = format!("the certificate is of {peer}, the message from somebody else");
+        return Err((StatusCode::FORBIDDEN, line));
+    }
+    if !addressed.to.eq_ignore_ascii_case(host.name()) {
+        let line = format!("this is {}, and the message is for somebody else", host.name());
+        return Err((StatusCode::MISDIRECTED_REQUEST, line));
+    }
+    match host.message(&peer, &body) {
+        Ok(()) => Ok(StatusCode::NO_CONTENT),
+        Err(Refusal::Unreadable(why)) => Err((StatusCode::BAD_REQUEST, why)),
+        Err(Refusal::Busy) => {
+            Err((StatusCode::SERVICE_UNAVAILABLE, "too many messages wait".to_owned()))
+        }
+    }
+}
+
+async fn spare(State(host): State<Arc<dyn Host>>) -> Json<Spare> {
+    Json(Spare { spare_bytes: host.spare_bytes() })
+}

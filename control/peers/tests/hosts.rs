@@ -1,0 +1,212 @@
+//! Two hosts that talk HTTP over mutual TLS, and those that are not who they say.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hyper::Method;
+use rcgen::{BasicConstraints, Certificate, CertificateParams, IsCa, KeyPair};
+use spillway_peers::http::Connection;
+use spillway_peers::outbox::Outbox;
+use spillway_peers::server::{Host, MESSAGE_BYTES_MAX, Refusal, serve};
+use spillway_peers::{Error, MESSAGES_PATH, SPARE_PATH, Spare};
+use spillway_tls::{ClientSettings, Files, ServerSettings, Versions};
+use tokio::net::TcpListener;
+
+const TIME: Duration = Duration::from_secs(10);
+const SPARE: u64 = 12345;
+
+/// An authority and what it signs.
+struct Authority {
+    certificate: Certificate,
+    key: KeyPair,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new([]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        Self { certificate: params.self_signed(&key).unwrap(), key }
+    }
+
+    /// Files of the host `name`, and of this authority.
+    fn files(&self, folder: &Path, name: &str) -> Files {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new([name.to_owned()]).unwrap();
+        let signed = params.signed_by(&key, &self.certificate, &self.key).unwrap();
+        let folder = folder.join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let write = |file: &str, text: String| {
+            let path = folder.join(file);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        Files {
+            certificate: write("cert.pem", signed.pem()),
+            key: write("key.pem", key.serialize_pem()),
+            authority: Some(write("ca.pem", self.certificate.pem())),
+        }
+    }
+
+    fn client(&self, folder: &Path, name: &str, server: &str) -> ClientSettings {
+        let files = self.files(folder, name);
+        ClientSettings::load(&files, files.authority.as_deref().unwrap(), server).unwrap()
+    }
+}
+
+/// The host "lender.test", which knows "borrower.test" and takes three messages.
+#[derive(Default)]
+struct Lender(Mutex<Vec<String>>);
+
+impl Host for Lender {
+    fn knows(&self, peer: &str) -> bool {
+        peer == "borrower.test"
+    }
+
+    fn name(&self) -> &str {
+        "lender.test"
+    }
+
+    fn message(&self, _: &str, body: &[u8]) -> Result<(), Refusal> {
+        let text = String::from_utf8_lossy(body).into_owned();
+        if !text.contains("\"kind\"") {
+            return Err(Refusal::Unreadable("it has no kind".into()));
+        }
+        let mut taken = self.0.lock().unwrap();
+        if taken.len() == 3 {
+            return Err(Refusal::Busy);
+        }
+        taken.push(text);
+        Ok(())
+    }
+
+    fn spare_bytes(&self) -> u64 {
+        SPARE
+    }
+}
+
+async fn serving(authority: &Authority, folder: &Path) -> (SocketAddr, Arc<Lender>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let files = authority.files(folder, "lender.test");
+    let tls = ServerSettings::load(&files, Versions::Tls13).unwrap();
+    let lender = Arc::<Lender>::default();
+    let host = lender.clone();
+    tokio::spawn(async move { serve(listener, &tls, host).await });
+    (address, lender)
+}
+
+fn message(from: &str, to: &str) -> String {
+    format!("{{\"from\":\"{from}\",\"to\":\"{to}\",\"kind\":1}}")
+}
+
+async fn post(connection: &mut Connection, body: String) -> Result<(), Error> {
+    let done = connection.ask(Method::POST, MESSAGES_PATH, body.into(), TIME, 0).await;
+    done.map(|_| ())
+}
+
+fn status(result: Result<(), Error>) -> u16 {
+    match result {
+        Ok(()) => 204,
+        Err(Error::Status(status, reason)) => {
+            assert!(!reason.contains('\n'), "{reason}");
+            status
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[tokio::test]
+async fn messages_arrive_from_whom_they_say_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new();
+    let (address, lender) = serving(&authority, folder.path()).await;
+    let tls = authority.client(folder.path(), "borrower.test", "lender.test");
+    let mut connection = Connection::open(address, Some(&tls), TIME).await.unwrap();
+    // Names are those of DNS: upper and lower case are the same.
+    let good = message("Borrower.test", "LENDER.test");
+    assert_eq!(status(post(&mut connection, good.clone()).await), 204);
+    for (body, expected) in [
+        (message("other.test", "lender.test"), 403),
+        (message("borrower.test", "other.test"), 421),
+        ("{\"from\":\"borrower.test\",\"to\":\"lender.test\"}".into(), 400),
+        ("{\"from\":\"borrower.test\"}".into(), 400),
+        ("no JSON".into(), 400),
+        (String::new(), 400),
+        (format!("{good}{}", " ".repeat(MESSAGE_BYTES_MAX)), 413),
+    ] {
+        let mut connection = Connection::open(address, Some(&tls), TIME).await.unwrap();
+        assert_eq!(status(post(&mut connection, body.clone()).await), expected, "{body:.80}");
+    }
+    assert_eq!(*lender.0.lock().unwrap(), [good]);
+    let answer = connection.ask(Method::GET, SPARE_PATH, "".into(), TIME, 100).await.unwrap();
+    let spare: Spare = serde_json::from_slice(&answer).unwrap();
+    assert_eq!(spare.spare_bytes, SPARE);
+}
+
+#[tokio::test]
+async fn whoever_takes_no_more_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new();
+    let (address, _lender) = serving(&authority, folder.path()).await;
+    let tls = authority.client(folder.path(), "borrower.test", "lender.test");
+    let mut connection = Connection::open(address, Some(&tls), TIME).await.unwrap();
+    for expected in [204, 204, 204, 503] {
+        let body = message("borrower.test", "lender.test");
+        assert_eq!(status(post(&mut connection, body).await), expected);
+    }
+}
+
+#[tokio::test]
+async fn certificates_decide_who_gets_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let (address, lender) = serving(&authority, folder.path()).await;
+    // A client of the same authority that is no host of the registry, such as one of NBD.
+    let tls = authority.client(folder.path(), "client.test", "lender.test");
+    let mut connection = Connection::open(address, Some(&tls), TIME).await.unwrap();
+    let body = message("client.test", "lender.test");
+    assert_eq!(status(post(&mut connection, body).await), 403);
+    // One that says it is the borrower, signed by somebody else; it trusts the lender all the same.
+    let own = stranger.files(&folder.path().join("stranger"), "borrower.test");
+    let trusted = authority.files(folder.path(), "borrower.test").authority.unwrap();
+    let tls = ClientSettings::load(&own, &trusted, "lender.test").unwrap();
+    let refused = async {
+        let mut connection = Connection::open(address, Some(&tls), TIME).await?;
+        post(&mut connection, message("borrower.test", "lender.test")).await
+    };
+    assert!(matches!(refused.await, Err(Error::Io(_) | Error::Http(_))));
+    // A lender that is not the one that was meant.
+    let tls = authority.client(folder.path(), "borrower.test", "other.test");
+    assert!(matches!(Connection::open(address, Some(&tls), TIME).await, Err(Error::Io(_))));
+    // No TLS at all.
+    let mut plain = Connection::open(address, None, TIME).await.unwrap();
+    assert!(post(&mut plain, message("borrower.test", "lender.test")).await.is_err());
+    assert!(lender.0.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn an_outbox_delivers_in_order_and_outlives_a_lender_that_is_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new();
+    let (address, lender) = serving(&authority, folder.path()).await;
+    let tls = authority.client(folder.path(), "borrower.test", "any.test");
+    let mut outbox = Outbox::new(tls, TIME);
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut send = |address, key: &str, mark: &str| {
+        let body = message("borrower.test", "lender.test").replace('1', mark);
+        outbox.send("lender.test", address, key.to_owned(), body.into_bytes()).unwrap();
+    };
+    // Nobody is there: it is dropped. The next ones go elsewhere.
+    send(unused, "a", "7");
+    send(address, "b", "8");
+    send(address, "c", "9");
+    let taken = || lender.0.lock().unwrap().clone();
+    while taken().len() < 2 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let marks: Vec<_> = taken().iter().map(|text| text.contains(":8}")).collect();
+    assert_eq!(marks, [true, false]);
+}

@@ -1,0 +1,157 @@
+//! What a frontend asks of a block device, whatever lies behind it.
+
+use core::cell::Cell;
+use core::fmt::Debug;
+
+use spillway_types::PAGE_BYTES;
+
+use crate::device::{BlockDevice, Extent, Geometry};
+use crate::error::Error;
+
+/// A block device as frontends see it: any range of bytes can be read and written.
+///
+/// Requests go through `&self`, from any number of threads. A write is visible to every read that
+/// begins after it returned. Of writes that overlap in time and place, either may win, byte by byte.
+pub trait Device: Send + Sync + Debug {
+    /// What it looks like from outside.
+    fn geometry(&self) -> Geometry;
+
+    /// Length in bytes.
+    fn bytes(&self) -> u64 {
+        self.geometry().bytes
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// [`Error::Range`], and what keeps the device from it.
+    fn read(&self, offset: u64, data: &mut [u8]) -> Result<(), Error>;
+
+    /// Stores bytes.
+    ///
+    /// # Errors
+    /// [`Error::Range`], before anything is written; else any part of the range may be written.
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), Error>;
+
+    /// Makes a range read as zeros.
+    ///
+    /// # Errors
+    /// As for [`Self::write`].
+    fn write_zeroes(&self, offset: u64, bytes: u64) -> Result<(), Error>;
+
+    /// Gives the memory of the whole pages in a range back; they read as zeros. Parts of pages at its ends stay as
+    /// they are, as NBD's trim and NVMe's deallocate allow.
+    ///
+    /// # Errors
+    /// [`Error::Range`].
+    fn deallocate(&self, offset: u64, bytes: u64) -> Result<(), Error>;
+
+    /// Makes completed writes as lasting as they get.
+    ///
+    /// # Errors
+    /// When the device is gone.
+    fn flush(&self) -> Result<(), Error>;
+
+    /// Says what of a range is stored: fills `extents` from the front, neighbours unlike each other, and gives how many
+    /// it filled. They begin at `offset` and may end before the range does.
+    ///
+    /// # Errors
+    /// [`Error::Range`].
+    fn status(&self, offset: u64, bytes: u64, extents: &mut [Extent]) -> Result<usize, Error>;
+
+    /// Whether the device holds `data` at `offset`.
+    ///
+    /// # Errors
+    /// As for [`Self::read`].
+    fn compare(&self, offset: u64, data: &[u8]) -> Result<bool, Error> {
+        let mut page = [0; PAGE_BYTES];
+        let mut at = offset;
+        for expected in data.chunks(PAGE_BYTES) {
+            let found = &mut page[..expected.len()];
+            self.read(at, found)?;
+            if found != expected {
+                return Ok(false);
+            }
+            at += expected.len() as u64;
+        }
+        Ok(true)
+    }
+
+    /// Requests that are worth making in one [`Self::batch`]. One for a device that answers at once; more where a
+    /// request travels, and many can travel together.
+    fn batch_max(&self) -> usize {
+        1
+    }
+
+    /// Carries requests out in any order, and notes in each whether it was.
+    fn batch(&self, requests: &mut [Request<'_>]) {
+        for request in requests {
+            let done = match &mut request.data {
+                Data::Read(data) => self.read(request.offset, data),
+                Data::Write(data) => self.write(request.offset, data),
+            };
+            request.failed.set(done.is_err());
+        }
+    }
+}
+
+/// A read or a write among others in a [`Device::batch`].
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// Where on the device.
+    pub offset: u64,
+    /// Its bytes.
+    pub data: Data<'a>,
+    /// Whether it could not be carried out.
+    pub failed: Cell<bool>,
+}
+
+impl<'a> Request<'a> {
+    /// A request that was not made yet.
+    pub const fn new(offset: u64, data: Data<'a>) -> Self {
+        Self { offset, data, failed: Cell::new(false) }
+    }
+}
+
+/// The bytes of a [`Request`].
+#[derive(Debug)]
+pub enum Data<'a> {
+    /// Room for what is read.
+    Read(&'a mut [u8]),
+    /// What is written.
+    Write(&'a [u8]),
+}
+
+impl Device for BlockDevice {
+    fn geometry(&self) -> Geometry {
+        self.geometry()
+    }
+
+    fn read(&self, offset: u64, data: &mut [u8]) -> Result<(), Error> {
+        self.read(offset, data)
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
+        self.write(offset, data)
+    }
+
+    fn write_zeroes(&self, offset: u64, bytes: u64) -> Result<(), Error> {
+        self.write_zeroes(offset, bytes)
+    }
+
+    fn deallocate(&self, offset: u64, bytes: u64) -> Result<(), Error> {
+        self.deallocate(offset, bytes)
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        self.flush()
+    }
+
+    fn status(&self, offset: u64, bytes: u64, extents: &mut [Extent]) -> Result<usize, Error> {
+        self.status(offset, bytes, extents)
+    }
+
+    fn compare(&self, offset: u64, data: &[u8]) -> Result<bool, Error> {
+        self.compare(offset, data)
+    }
+}

@@ -1,0 +1,102 @@
+//! The local file that has copies of slabs: fully allocated, read and written past the page cache.
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::path::Path;
+
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, open};
+use rustix::io::{Errno, preadv, pwritev};
+use spillway_types::PAGE_BYTES;
+
+use crate::error::Error;
+use crate::lender::BATCH_PAGES;
+use crate::page::Page;
+
+/// A preallocated file. What it holds is sealed, and nobody can open it after the device is gone.
+#[derive(Debug)]
+pub struct BackupFile {
+    file: File,
+}
+
+impl BackupFile {
+    /// Opens the file, or makes it, and sets `bytes` aside for it, so that no write to it meets a full disk.
+    ///
+    /// # Errors
+    /// [`Error::Open`], [`Error::InUse`], [`Error::Allocate`].
+    pub fn open(path: &Path, bytes: u64) -> Result<Self, Error> {
+        let made = !path.exists();
+        let file = open_direct(path)
+            .map_err(|error| Error::Open { path: path.to_owned(), error: error.into() })?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| Error::InUse(path.to_owned()))?;
+        if let Err(error) = fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+            if made {
+                // Nothing is left of what did not fit. That it can't be removed is no news beside that.
+                let _ = std::fs::remove_file(path);
+            }
+            let error = error.into();
+            return Err(Error::Allocate { path: path.to_owned(), bytes, error });
+        }
+        Ok(Self { file })
+    }
+
+    /// Reads pages that follow each other from `first` on, at most [`BATCH_PAGES`].
+    pub(crate) fn read(&self, first: u64, pages: &mut [Page]) -> io::Result<()> {
+        let mut done = 0;
+        while done < pages.len() {
+            let rest = &mut pages[done..];
+            let count = rest.len().min(BATCH_PAGES);
+            let mut parts: [IoSliceMut<'_>; BATCH_PAGES] =
+                core::array::from_fn(|_| IoSliceMut::new(&mut []));
+            for (part, page) in parts.iter_mut().zip(rest) {
+                *part = IoSliceMut::new(&mut page.0);
+            }
+            done += whole(preadv(&self.file, &mut parts[..count], offset(first, done)))?;
+        }
+        Ok(())
+    }
+
+    /// Writes pages from `first` on, at most [`BATCH_PAGES`].
+    pub(crate) fn write(&self, first: u64, pages: &[Page]) -> io::Result<()> {
+        let mut done = 0;
+        while done < pages.len() {
+            let rest = &pages[done..];
+            let count = rest.len().min(BATCH_PAGES);
+            let parts: [IoSlice<'_>; BATCH_PAGES] =
+                core::array::from_fn(|at| IoSlice::new(rest.get(at).map_or(&[], |page| &page.0)));
+            done += whole(pwritev(&self.file, &parts[..count], offset(first, done)))?;
+        }
+        Ok(())
+    }
+}
+
+const fn offset(first: u64, done: usize) -> u64 {
+    (first + done as u64) * PAGE_BYTES as u64
+}
+
+/// Opens past the page cache, where that can be done.
+fn open_direct(path: &Path) -> Result<File, Errno> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(0o600);
+    match open(path, flags | OFlags::DIRECT, mode) {
+        Err(Errno::INVAL) => {
+            let file = open(path, flags, mode)?;
+            tracing::warn!(
+                "{}: its file system has no direct I/O, so writing pages to it takes memory; put it on another",
+                path.display()
+            );
+            Ok(file.into())
+        }
+        opened => Ok(opened?.into()),
+    }
+}
+
+/// Whole pages of what was read or written; at least one, else it failed.
+fn whole(done: Result<usize, Errno>) -> io::Result<usize> {
+    match done {
+        Err(Errno::INTR) => Ok(0),
+        Err(error) => Err(error.into()),
+        Ok(bytes) if bytes < PAGE_BYTES => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(bytes) => Ok(bytes / PAGE_BYTES),
+    }
+}

@@ -1,0 +1,73 @@
+//! What a device did.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// What a device did since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Pages, and parts of pages, that were read.
+    pub reads: u64,
+    /// Pages, and parts of pages, that were written.
+    pub writes: u64,
+    /// Pages that were discarded and took memory before.
+    pub discards: u64,
+    /// Bytes that were read.
+    pub read_bytes: u64,
+    /// Bytes that were written.
+    pub written_bytes: u64,
+    /// Pages that a second copy gave, since the first did not.
+    pub fail_overs: u64,
+    /// Holders that were declared lost.
+    pub lost_places: u64,
+    /// Pages of which no copy could be read or written.
+    pub errors: u64,
+    /// The longest time that a group of requests took, µs.
+    pub longest_stall_us: u64,
+    /// Pages that were copied to a new place of their slab.
+    pub moved_pages: u64,
+    /// Pages that are stored now.
+    pub stored_pages: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub reads: AtomicU64,
+    pub writes: AtomicU64,
+    pub discards: AtomicU64,
+    pub read_bytes: AtomicU64,
+    pub written_bytes: AtomicU64,
+    pub fail_overs: AtomicU64,
+    pub lost_places: AtomicU64,
+    pub errors: AtomicU64,
+    pub longest_stall_us: AtomicU64,
+    pub moved_pages: AtomicU64,
+    pub stored_pages: AtomicU64,
+}
+
+pub(crate) fn add(counter: &AtomicU64, count: u64) {
+    counter.fetch_add(count, Ordering::Relaxed);
+}
+
+impl Tally {
+    pub(crate) fn note_stall(&self, took: Duration) {
+        self.longest_stall_us.fetch_max(took.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counters {
+            reads: get(&self.reads),
+            writes: get(&self.writes),
+            discards: get(&self.discards),
+            read_bytes: get(&self.read_bytes),
+            written_bytes: get(&self.written_bytes),
+            fail_overs: get(&self.fail_overs),
+            lost_places: get(&self.lost_places),
+            errors: get(&self.errors),
+            longest_stall_us: get(&self.longest_stall_us),
+            moved_pages: get(&self.moved_pages),
+            stored_pages: get(&self.stored_pages),
+        }
+    }
+}

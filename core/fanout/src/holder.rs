@@ -1,0 +1,222 @@
+//! Who holds copies of slabs: a loan on a lender, or the local file.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use spillway_types::Key;
+
+use crate::backup::BackupFile;
+use crate::lender::{Carried, Lender};
+use crate::lot::{Cargo, Errand, Lot};
+use crate::page::Page;
+
+/// Threads that carry lots to a holder, besides the threads that want something themselves.
+const WORKERS: usize = 2;
+/// Bytes of a worker's stack, which is locked in memory. A lender's connection puts a batch of requests and rustls's
+/// records there.
+const STACK_BYTES: usize = 256 << 10;
+/// Lots that wait for a worker without an allocation.
+const QUEUE_LOTS: usize = 256;
+
+/// How pages get there.
+#[derive(Debug)]
+enum Way {
+    Lender(Arc<dyn Lender>),
+    File(BackupFile),
+}
+
+/// A loan on a lender or the local file, with the threads that carry pages there. Devices may share one.
+///
+/// The threads end when it is dropped, and each when it is done with what it carries then.
+#[derive(Debug)]
+pub struct Holder {
+    number: u64,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    way: Way,
+    queue: Mutex<Queue>,
+    /// Rung when a lot comes, and at the end.
+    came: Condvar,
+    /// Lots that are on their way there, the waiting ones included.
+    under_way: Mutex<usize>,
+    rested: Condvar,
+}
+
+#[derive(Debug)]
+struct Queue {
+    lots: VecDeque<Arc<Lot>>,
+    ended: bool,
+}
+
+impl Holder {
+    /// A loan. `number` is the caller's name for it, by which losses are told.
+    ///
+    /// # Errors
+    /// When the kernel has no thread left.
+    pub fn lender(number: u64, lender: Arc<dyn Lender>) -> io::Result<Arc<Self>> {
+        Self::start(number, Way::Lender(lender))
+    }
+
+    /// The local file. `number` is the caller's name for it.
+    ///
+    /// # Errors
+    /// When the kernel has no thread left.
+    pub fn file(number: u64, file: BackupFile) -> io::Result<Arc<Self>> {
+        Self::start(number, Way::File(file))
+    }
+
+    fn start(number: u64, way: Way) -> io::Result<Arc<Self>> {
+        let queue = Queue { lots: VecDeque::with_capacity(QUEUE_LOTS), ended: false };
+        let shared = Arc::new(Shared {
+            way,
+            queue: Mutex::new(queue),
+            came: Condvar::new(),
+            under_way: Mutex::new(0),
+            rested: Condvar::new(),
+        });
+        for _ in 0..WORKERS {
+            let shared = Arc::clone(&shared);
+            let worker = thread::Builder::new().name("fanout-carry".into());
+            worker.stack_size(STACK_BYTES).spawn(move || shared.work())?;
+        }
+        Ok(Arc::new(Self { number, shared }))
+    }
+
+    /// The caller's name for it.
+    pub const fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether a thread can carry its lot itself: calls to a lender end in time, those to a disk may not.
+    pub(crate) fn is_prompt(&self) -> bool {
+        matches!(self.shared.way, Way::Lender(_))
+    }
+
+    /// Whether pages that are not wanted any more must be removed there.
+    pub(crate) fn flushes(&self) -> bool {
+        matches!(self.shared.way, Way::Lender(_))
+    }
+
+    /// Has a worker carry a lot.
+    pub(crate) fn post(&self, lot: &Arc<Lot>) {
+        lot.hand_over();
+        self.shared.set_out();
+        let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.lots.push_back(Arc::clone(lot));
+        drop(queue);
+        self.shared.came.notify_one();
+    }
+
+    /// Carries a lot on this thread.
+    pub(crate) fn carry(&self, cargo: &mut Cargo) {
+        self.shared.set_out();
+        self.shared.way.carry(cargo);
+        self.shared.rest();
+    }
+
+    /// Waits until nothing is on its way there.
+    pub(crate) fn wait_for_rest(&self) {
+        let mut count = self.shared.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        while *count != 0 {
+            count = self.shared.rested.wait(count).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
+        self.shared.came.notify_all();
+    }
+}
+
+impl Shared {
+    fn set_out(&self) {
+        *self.under_way.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+    }
+
+    fn rest(&self) {
+        let mut count = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        *count -= 1;
+        if *count == 0 {
+            self.rested.notify_all();
+        }
+    }
+
+    fn work(&self) {
+        // The kernel may wait for it. Without the privilege there is no kernel behind this device:
+        // `spillway_nbd::attach` insists.
+        let _ = spillway_platform::swap::serve_swap();
+        while let Some(lot) = self.next() {
+            self.way.carry(&mut lot.cargo());
+            self.rest();
+            lot.give_back();
+        }
+    }
+
+    fn next(&self) -> Option<Arc<Lot>> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(lot) = queue.lots.pop_front() {
+                return Some(lot);
+            }
+            if queue.ended {
+                return None;
+            }
+            queue = self.came.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Way {
+    fn carry(&self, cargo: &mut Cargo) {
+        let Cargo { errand, count, keys, pages, outcomes, deadline, .. } = cargo;
+        let (keys, pages) = (&keys[..*count], &mut pages[..*count]);
+        let outcomes = &mut outcomes[..*count];
+        // What waited for a worker for too long is not even begun.
+        if *deadline <= Instant::now() {
+            outcomes.fill(Carried::Lost);
+            return;
+        }
+        match self {
+            Self::Lender(lender) => match errand {
+                Errand::Put => lender.put(keys, pages, outcomes, *deadline),
+                Errand::Get => lender.get(keys, pages, outcomes, *deadline),
+                Errand::Flush => lender.flush(keys, outcomes, *deadline),
+            },
+            Self::File(file) => carry_to_file(file, *errand, keys, pages, outcomes),
+        }
+    }
+}
+
+/// Reads or writes each run of pages that follow each other in one call.
+fn carry_to_file(
+    file: &BackupFile,
+    errand: Errand,
+    keys: &[Key],
+    pages: &mut [Page],
+    outcomes: &mut [Carried],
+) {
+    let number = |key: Key| key.object << 32 | u64::from(key.index);
+    let mut start = 0;
+    while start < keys.len() {
+        let first = number(keys[start]);
+        let follow = |(at, key): (u64, &Key)| number(*key) == first + at;
+        let run = (0..).zip(&keys[start..]).take_while(|&pair| follow(pair)).count();
+        let end = start + run;
+        let done = match errand {
+            Errand::Put => file.write(first, &pages[start..end]),
+            Errand::Get => file.read(first, &mut pages[start..end]),
+            // The file keeps its blocks.
+            Errand::Flush => Ok(()),
+        };
+        outcomes[start..end].fill(if done.is_ok() { Carried::Done } else { Carried::Lost });
+        start = end;
+    }
+}

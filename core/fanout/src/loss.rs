@@ -1,0 +1,115 @@
+//! Holders that are lost, and who is told.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// Losses that can be told. A device has far fewer holders.
+const LOSSES_MAX: usize = 2048;
+
+/// Why a holder is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// It did not answer within the time of a request, or its disk failed.
+    NoAnswer,
+    /// It refused a page in spite of its reservation.
+    Refused,
+    /// It does not have a page that it took.
+    Missing,
+    /// It gave other bytes than it took: they fail authentication.
+    Forged,
+}
+
+impl core::fmt::Display for Cause {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::NoAnswer => "did not answer in time",
+            Self::Refused => "refused a page",
+            Self::Missing => "has lost a page",
+            Self::Forged => "gave bytes that fail authentication",
+        })
+    }
+}
+
+/// A holder that failed. Told once for each holder, but for one that had a last copy first and is lost later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// The holder, by the number that it was made with.
+    pub holder: u64,
+    /// The slab in which it was found.
+    pub slab: u32,
+    /// Why.
+    pub cause: Cause,
+    /// No other copy of the page is left: its reader or writer had an I/O error, and the holder stays in use, as it may
+    /// come back. Else the holder is not used any more.
+    pub last_copy: bool,
+}
+
+impl core::fmt::Display for Loss {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Self { holder, slab, cause, last_copy } = self;
+        write!(f, "holder {holder} of slab {slab} {cause}: ")?;
+        f.write_str(match last_copy {
+            true => "there is no other copy, so this is an I/O error",
+            false => "the other copy serves",
+        })
+    }
+}
+
+#[derive(Debug)]
+struct Waiting {
+    losses: VecDeque<Loss>,
+    /// Holders that were told of already, and whether with a last copy.
+    told: Vec<(u64, bool)>,
+    ended: bool,
+}
+
+/// Losses on their way from the threads that found them to the thread that tells them.
+#[derive(Debug)]
+pub(crate) struct Losses {
+    waiting: Mutex<Waiting>,
+    rung: Condvar,
+}
+
+impl Losses {
+    pub(crate) fn new() -> Self {
+        let waiting = Waiting {
+            losses: VecDeque::with_capacity(LOSSES_MAX),
+            told: Vec::with_capacity(LOSSES_MAX),
+            ended: false,
+        };
+        Self { waiting: Mutex::new(waiting), rung: Condvar::new() }
+    }
+
+    /// Notes a loss, if it is the first of its kind and holder; whether it is. It allocates nothing.
+    pub(crate) fn push(&self, loss: Loss) -> bool {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = (loss.holder, loss.last_copy);
+        if waiting.told.contains(&told) || waiting.told.len() == LOSSES_MAX {
+            return false;
+        }
+        waiting.told.push(told);
+        waiting.losses.push_back(loss);
+        self.rung.notify_one();
+        true
+    }
+
+    /// Ends [`Self::next`].
+    pub(crate) fn stop(&self) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
+        self.rung.notify_all();
+    }
+
+    /// The next loss; none at the end.
+    pub(crate) fn next(&self) -> Option<Loss> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(loss) = waiting.losses.pop_front() {
+                return Some(loss);
+            }
+            if waiting.ended {
+                return None;
+            }
+            waiting = self.rung.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}

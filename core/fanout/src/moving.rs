@@ -1,0 +1,105 @@
+//! Slabs that get a new place, and holders that are not used any more.
+
+use core::cell::Cell;
+use std::sync::Arc;
+
+use crate::counters::add;
+use crate::device::Core;
+use crate::error::Error;
+use crate::holder::Holder;
+use crate::lender::BATCH_PAGES;
+use crate::round::{Round, Want};
+use crate::slabs::{COPIES, Place, TARGET};
+
+impl Core {
+    /// Copies a slab to `place`, and makes that its copy `copy`.
+    pub fn move_slab(&self, number: u32, copy: usize, place: Place) -> Result<(), Error> {
+        self.begin_move(number, copy, place)?;
+        // From here on every write of the slab goes to the new place as well.
+        let copied = self.copy_pages(number);
+        let mut slabs = self.slabs_alone();
+        let slab = &mut slabs[number as usize];
+        let arrived = slab.live(TARGET).is_some();
+        let target = slab.take_target();
+        copied?;
+        if !arrived {
+            return Err(Error::PlaceLost(number));
+        }
+        slab.set(copy, target);
+        Ok(())
+    }
+
+    fn begin_move(&self, number: u32, copy: usize, place: Place) -> Result<(), Error> {
+        let mut slabs = self.slabs_alone();
+        let found = slabs.get_mut(number as usize).filter(|_| copy < COPIES);
+        let slab = found.ok_or(Error::NoSlab { slab: number, copy })?;
+        if slab.place(TARGET).is_some() {
+            return Err(Error::Moving(number));
+        }
+        if (0..COPIES).any(|copy| slab.place(copy).is_some_and(|old| old.is_with(&place))) {
+            return Err(Error::SamePlace(number));
+        }
+        slab.set(TARGET, Some(place));
+        Ok(())
+    }
+
+    /// Copies each page that is stored. Its writers wait meanwhile, its readers do not.
+    fn copy_pages(&self, number: u32) -> Result<(), Error> {
+        let pages = self.pages_per_slab();
+        let (first, end) = (u64::from(number) * pages, (u64::from(number) + 1) * pages);
+        let mut at = first;
+        while at < end {
+            let failed = Cell::new(false);
+            let mut round = Round::new();
+            let from = at;
+            let mut count = 0;
+            while at < end && count < BATCH_PAGES {
+                // A page that is written from now on gets to the new place by that.
+                if self.table.is_stored(at) {
+                    round.push(at, Want::Copy, &failed);
+                    count += 1;
+                }
+                at += 1;
+            }
+            if count == 0 {
+                break;
+            }
+            // Taken anew for each group, so that requests get their turn.
+            self.run(&mut round, &mut self.scratches.take());
+            if self.slabs()[number as usize].live(TARGET).is_none() {
+                return Err(Error::PlaceLost(number));
+            }
+            if failed.get() {
+                return Err(Error::Unreadable(from));
+            }
+            add(&self.tally.moved_pages, count as u64);
+        }
+        Ok(())
+    }
+
+    /// Drops a holder's copies, and waits until nothing is on its way there.
+    pub fn forget(&self, holder: &Arc<Holder>) -> Result<(), Error> {
+        let mut slabs = self.slabs_alone();
+        let with_it =
+            |place: Option<&Place>| place.is_some_and(|place| Arc::ptr_eq(&place.holder, holder));
+        for (at, slab) in (0..).zip(slabs.iter()) {
+            if with_it(slab.place(TARGET)) {
+                return Err(Error::Moving(at));
+            }
+            let held = (0..COPIES).find(|&copy| with_it(slab.place(copy)));
+            if held.is_some_and(|copy| !slab.has_other(copy)) {
+                return Err(Error::OnlyCopy(at));
+            }
+        }
+        for slab in slabs.iter_mut() {
+            for copy in 0..COPIES {
+                if with_it(slab.place(copy)) {
+                    slab.set(copy, None);
+                }
+            }
+        }
+        drop(slabs);
+        holder.wait_for_rest();
+        Ok(())
+    }
+}

@@ -1,0 +1,106 @@
+//! What makes a page unreadable where it lies, and tells whether it came back as it was.
+//!
+//! AES-256-GCM under a key that is fresh for each device at each start. The nonce is the page's version, a number
+//! that the device never gives twice; the page's number is associated data. Tag and version stay here, so a holder has
+//! nothing that it could forge a page from, and an older version of a page, or another page, does not pass.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::io;
+
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, Tag, UnboundKey};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::page::Page;
+
+/// Bytes of a tag.
+pub const TAG_BYTES: usize = 16;
+
+/// Tag and version of a page as it was sealed last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seal {
+    /// Never given twice under one key; from 1.
+    pub version: u64,
+    /// GCM's tag.
+    pub tag: [u8; TAG_BYTES],
+}
+
+/// Seals and opens the pages of one device.
+pub struct Cipher {
+    key: LessSafeKey,
+    versions: AtomicU64,
+}
+
+impl core::fmt::Debug for Cipher {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Cipher")
+    }
+}
+
+fn nonce(version: u64) -> Nonce {
+    let mut bytes = [0; NONCE_LEN];
+    bytes[..8].copy_from_slice(&version.to_le_bytes());
+    Nonce::assume_unique_for_key(bytes)
+}
+
+impl Cipher {
+    /// A cipher under a fresh key, which nobody else knows.
+    ///
+    /// # Errors
+    /// When the kernel gives no random bytes.
+    pub fn fresh() -> io::Result<Self> {
+        let mut bytes = [0; 32];
+        getrandom(&mut bytes, GetRandomFlags::empty())?;
+        let key = UnboundKey::new(&AES_256_GCM, &bytes).expect("the key is as long as AES-256's");
+        bytes.fill(0);
+        Ok(Self { key: LessSafeKey::new(key), versions: AtomicU64::new(1) })
+    }
+
+    /// Seals a page where it lies, under a version of its own.
+    pub fn seal(&self, number: u64, page: &mut Page) -> Seal {
+        // 2^64 versions do not run out.
+        let version = self.versions.fetch_add(1, Ordering::Relaxed);
+        let tag = self
+            .key
+            .seal_in_place_separate_tag(
+                nonce(version),
+                Aad::from(number.to_le_bytes()),
+                &mut page.0,
+            )
+            .expect("a page is far below the longest message");
+        let mut bytes = [0; TAG_BYTES];
+        bytes.copy_from_slice(tag.as_ref());
+        Seal { version, tag: bytes }
+    }
+
+    /// Opens a page where it lies; false when it is not what was sealed, and then its bytes mean nothing.
+    pub fn open(&self, number: u64, seal: &Seal, page: &mut Page) -> bool {
+        let aad = Aad::from(number.to_le_bytes());
+        let tag = Tag::from(seal.tag);
+        self.key.open_in_place_separate_tag(nonce(seal.version), aad, tag, &mut page.0, 0..).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use spillway_types::PAGE_BYTES;
+
+    use super::*;
+
+    #[test]
+    fn a_page_opens_under_its_own_number_and_version_alone() {
+        let cipher = Cipher::fresh().unwrap();
+        let mut page = Page([7; PAGE_BYTES]);
+        let seal = cipher.seal(3, &mut page);
+        let again = cipher.seal(3, &mut Page([7; PAGE_BYTES]));
+        assert_ne!((seal.version, seal.tag), (again.version, again.tag));
+        assert_ne!(page.0, [7; PAGE_BYTES]);
+        assert!(!cipher.open(4, &seal, &mut page.clone()), "another page");
+        assert!(!cipher.open(3, &again, &mut page.clone()), "another version");
+        let mut damaged = page.clone();
+        damaged.0[4095] ^= 1;
+        assert!(!cipher.open(3, &seal, &mut damaged));
+        assert!(!Cipher::fresh().unwrap().open(3, &seal, &mut page.clone()), "another key");
+        assert!(cipher.open(3, &seal, &mut page));
+        assert_eq!(page.0, [7; PAGE_BYTES]);
+    }
+}

@@ -1,0 +1,37 @@
+//! What a device is told.
+
+use std::time::Duration;
+
+use crate::error::Error;
+
+/// Shortest and longest slab, bytes.
+pub const SLAB_BYTES: (u64, u64) = (1 << 20, 1 << 30);
+
+/// Settings of a [`FanOut`](crate::FanOut).
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Bytes of a slab: a power of two from 1 MiB to 1 GiB.
+    pub slab_bytes: u64,
+    /// How long a holder may take for a request. A holder that takes longer is lost while another copy is there.
+    pub request_timeout: Duration,
+    /// Threads that can be inside of the device at the same time, movers included; more wait. Each has some
+    /// 900 KiB of buffers.
+    pub threads_max: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { slab_bytes: 64 << 20, request_timeout: Duration::from_secs(2), threads_max: 8 }
+    }
+}
+
+impl Settings {
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let fits = (SLAB_BYTES.0..=SLAB_BYTES.1).contains(&self.slab_bytes);
+        if fits && self.slab_bytes.is_power_of_two() {
+            Ok(())
+        } else {
+            Err(Error::SlabBytes(self.slab_bytes))
+        }
+    }
+}

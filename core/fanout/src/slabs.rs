@@ -1,0 +1,87 @@
+//! Which copies of each slab there are, and which of them are lost.
+
+use core::sync::atomic::{AtomicU8, Ordering};
+use std::sync::Arc;
+
+use crate::holder::Holder;
+
+/// Copies of a slab.
+pub const COPIES: usize = 2;
+/// The place of the copy that is being made, behind the copies.
+pub const TARGET: usize = COPIES;
+
+/// Where a copy of a slab lies.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// With whom.
+    pub holder: Arc<Holder>,
+    /// Which of the slabs there it is.
+    pub slab: u32,
+}
+
+impl Place {
+    pub(crate) fn is_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.holder, &other.holder)
+    }
+}
+
+/// How a copy of a slab stands.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    /// Where it lies.
+    pub place: Place,
+    /// It failed, and is not used any more.
+    pub is_lost: bool,
+}
+
+/// A slab. `places[TARGET]` is where a copy is being made.
+#[derive(Debug)]
+pub struct Slab {
+    places: [Option<Place>; COPIES + 1],
+    /// A bit for each place that is not used any more. The device's `losing` lock is held to set one of a copy.
+    lost: AtomicU8,
+}
+
+impl Slab {
+    pub fn new([first, second]: [Option<Place>; COPIES]) -> Self {
+        Self { places: [first, second, None], lost: AtomicU8::new(0) }
+    }
+
+    /// The place of a copy, or of the one being made, if it is in use.
+    pub fn live(&self, copy: usize) -> Option<&Place> {
+        self.places[copy].as_ref().filter(|_| self.lost.load(Ordering::Acquire) & 1 << copy == 0)
+    }
+
+    /// The place of a copy, in use or not.
+    pub fn place(&self, copy: usize) -> Option<&Place> {
+        self.places[copy].as_ref()
+    }
+
+    /// How a copy stands.
+    pub fn standing(&self, copy: usize) -> Option<Standing> {
+        let place = self.places[copy].clone()?;
+        Some(Standing { place, is_lost: self.live(copy).is_none() })
+    }
+
+    /// Puts another place in, or none.
+    pub fn set(&mut self, copy: usize, place: Option<Place>) {
+        self.places[copy] = place;
+        *self.lost.get_mut() &= !(1 << copy);
+    }
+
+    /// Takes the place out in which a copy was made.
+    pub fn take_target(&mut self) -> Option<Place> {
+        *self.lost.get_mut() &= !(1 << TARGET);
+        self.places[TARGET].take()
+    }
+
+    /// Does not use a place any more.
+    pub fn lose(&self, copy: usize) {
+        self.lost.fetch_or(1 << copy, Ordering::AcqRel);
+    }
+
+    /// Whether a copy besides `copy` is in use.
+    pub fn has_other(&self, copy: usize) -> bool {
+        (0..COPIES).any(|other| other != copy && self.live(other).is_some())
+    }
+}

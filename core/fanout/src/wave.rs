@@ -1,0 +1,286 @@
+//! Carries to the holders what the entries of a round need next, to all at the same time.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use spillway_types::Key;
+
+use crate::device::Core;
+use crate::holder::Holder;
+use crate::lender::{BATCH_PAGES, Carried};
+use crate::loss::Cause;
+use crate::lot::{Cargo, Errand, Lot};
+use crate::round::{Entry, Progress, Round, Want};
+use crate::scratch::{LOTS, Scratch};
+use crate::slabs::{COPIES, Place, Slab, TARGET};
+
+/// A worker whose lender answers just at the deadline may take so much longer to say so.
+const GRACE: Duration = Duration::from_millis(50);
+
+/// A lot on its way to a holder.
+struct Trip<'s> {
+    holder: &'s Arc<Holder>,
+    errand: Errand,
+    lot: usize,
+    /// For whom: place of the entry, and the copy.
+    legs: [(u8, u8); BATCH_PAGES],
+    count: usize,
+}
+
+impl Trip<'_> {
+    fn legs(&self) -> &[(u8, u8)] {
+        &self.legs[..self.count]
+    }
+}
+
+type Trips<'s> = [Option<Trip<'s>>; LOTS];
+
+impl Core {
+    /// Sends what can be sent, and takes the answers; false when there was nothing.
+    pub fn wave(&self, slabs: &[Slab], round: &mut Round<'_>, scratch: &mut Scratch) -> bool {
+        if scratch.lots.iter().all(|lot| !lot.is_free()) {
+            // All are with holders that did not answer in time; they come back when those calls end.
+            scratch.lots[0].wait(None);
+        }
+        let deadline = Instant::now() + self.settings.request_timeout;
+        let trips = self.load(slabs, round, scratch, deadline);
+        if trips[0].is_none() {
+            return false;
+        }
+        // This thread carries one itself, and so a device of one lender wakes nobody.
+        let is_prompt = |trip: &Trip<'_>| trip.holder.is_prompt();
+        let own = trips.iter().position(|trip| trip.as_ref().is_some_and(is_prompt));
+        for (place, trip) in trips.iter().flatten().enumerate() {
+            if Some(place) != own {
+                trip.holder.post(&scratch.lots[trip.lot]);
+            }
+        }
+        if let Some(trip) = own.and_then(|own| trips[own].as_ref()) {
+            let lot = Arc::clone(&scratch.lots[trip.lot]);
+            let mut cargo = lot.cargo();
+            trip.holder.carry(&mut cargo);
+            self.settle(trip, &mut cargo, round, scratch);
+        }
+        let posted = |place: &usize| Some(*place) != own;
+        let mut late = [false; LOTS];
+        for place in (0..LOTS).filter(posted) {
+            let Some(trip) = &trips[place] else { continue };
+            late[place] = !self.collect(trip, Some(deadline + GRACE), round, scratch);
+        }
+        for place in (0..LOTS).filter(|place| late[*place]) {
+            let Some(trip) = &trips[place] else { continue };
+            self.end_late(trip, slabs, round, scratch);
+        }
+        true
+    }
+
+    /// Puts what the entries need next into lots.
+    fn load<'s>(
+        &self,
+        slabs: &'s [Slab],
+        round: &mut Round<'_>,
+        scratch: &Scratch,
+        deadline: Instant,
+    ) -> Trips<'s> {
+        let mut trips: Trips<'s> = [const { None }; LOTS];
+        for (at, entry) in round.iter_mut().enumerate() {
+            let slab = &slabs[self.slab_of(entry.page)];
+            while let Some((copy, errand)) = next_leg(entry, slab) {
+                let Some(place) = slab.live(copy) else { break };
+                let Some(trip) = find_trip(&mut trips, &place.holder, errand, scratch, deadline)
+                else {
+                    break;
+                };
+                let key = self.key_of(entry.page, place);
+                let mut cargo = scratch.lots[trip.lot].cargo();
+                let room = cargo.push(key);
+                if errand == Errand::Put {
+                    room.0 = scratch.sealed[at].0;
+                }
+                drop(cargo);
+                trip.legs[trip.count] = (at as u8, copy as u8);
+                trip.count += 1;
+                entry.sent |= 1 << copy;
+                if errand == Errand::Get {
+                    entry.progress = Progress::Awaited;
+                }
+            }
+        }
+        trips
+    }
+
+    /// Where a page lies with a holder.
+    fn key_of(&self, page: u64, place: &Place) -> Key {
+        let pages = self.pages_per_slab();
+        let number = u64::from(place.slab) * pages + page % pages;
+        Key::new(number >> 32, number as u32)
+    }
+
+    /// Takes a lot's outcomes, if it is back by the deadline; whether it is.
+    fn collect(
+        &self,
+        trip: &Trip<'_>,
+        deadline: Option<Instant>,
+        round: &mut Round<'_>,
+        scratch: &mut Scratch,
+    ) -> bool {
+        let lot: Arc<Lot> = Arc::clone(&scratch.lots[trip.lot]);
+        let back = lot.wait(deadline);
+        if back {
+            self.settle(trip, &mut lot.cargo(), round, scratch);
+        }
+        back
+    }
+
+    /// Ends a trip that is late. Where another copy serves all of it, nobody waits any longer: the lot comes back by itself.
+    fn end_late(
+        &self,
+        trip: &Trip<'_>,
+        slabs: &[Slab],
+        round: &mut Round<'_>,
+        scratch: &mut Scratch,
+    ) {
+        let dispensable = trip.legs().iter().all(|&(at, copy)| {
+            let entry = round.at(usize::from(at));
+            let slab = &slabs[self.slab_of(entry.page)];
+            is_dispensable(entry, slab, usize::from(copy))
+        });
+        if !dispensable {
+            self.collect(trip, None, round, scratch);
+            return;
+        }
+        for &(at, copy) in trip.legs() {
+            let entry = round.at(usize::from(at));
+            entry.note_bad(usize::from(copy), Cause::NoAnswer);
+            if entry.progress == Progress::Awaited {
+                entry.progress = Progress::Open;
+            }
+        }
+    }
+
+    /// Notes what came of each page of a lot.
+    fn settle(
+        &self,
+        trip: &Trip<'_>,
+        cargo: &mut Cargo,
+        round: &mut Round<'_>,
+        scratch: &mut Scratch,
+    ) {
+        for (leg, &(at, copy)) in trip.legs().iter().enumerate() {
+            let (at, copy) = (usize::from(at), usize::from(copy));
+            let entry = round.at(at);
+            let cause = match cargo.outcomes[leg] {
+                Carried::Done if trip.errand != Errand::Get => None,
+                Carried::Done => self.unpack(entry, at, cargo, leg, scratch).err(),
+                Carried::Refused => Some(Cause::Refused),
+                Carried::Missing => Some(Cause::Missing),
+                Carried::Lost => Some(Cause::NoAnswer),
+            };
+            match cause {
+                None => entry.good |= 1 << copy,
+                Some(cause) => entry.note_bad(copy, cause),
+            }
+            if entry.progress == Progress::Awaited {
+                let done = cause.is_none() && !matches!(entry.want, Want::Copy);
+                entry.progress = if done { Progress::Closed } else { Progress::Open };
+            }
+        }
+    }
+
+    /// Opens a page that came, and gives it to whom it is for.
+    fn unpack(
+        &self,
+        entry: &mut Entry<'_>,
+        at: usize,
+        cargo: &mut Cargo,
+        leg: usize,
+        scratch: &mut Scratch,
+    ) -> Result<(), Cause> {
+        let page = &mut cargo.pages[leg];
+        let Some(seal) = entry.seal else { return Err(Cause::Forged) };
+        if matches!(entry.want, Want::Copy) {
+            scratch.sealed[at].0 = page.0;
+        }
+        if !self.cipher.open(entry.page, &seal, page) {
+            return Err(Cause::Forged);
+        }
+        match &mut entry.want {
+            Want::Read { room, start } => {
+                room.copy_from_slice(&page.0[*start..*start + room.len()]);
+            }
+            _ => entry.fetched = true,
+        }
+        Ok(())
+    }
+}
+
+/// The next that an entry needs: something of a copy. Notes when there is nothing any more.
+fn next_leg(entry: &mut Entry<'_>, slab: &Slab) -> Option<(usize, Errand)> {
+    if entry.progress != Progress::Open {
+        return None;
+    }
+    let unsent = |copy: &usize| entry.sent & 1 << copy == 0;
+    let live = |copy: &usize| slab.live(*copy).is_some();
+    match entry.want {
+        Want::Copy if entry.fetched => {
+            let next = Some(TARGET).filter(unsent).filter(live);
+            next.map(|copy| (copy, Errand::Put)).or_else(|| close(entry, Progress::Closed))
+        }
+        Want::Read { .. } | Want::Copy => {
+            let next = (0..COPIES).filter(unsent).find(live);
+            next.map(|copy| (copy, Errand::Get)).or_else(|| close(entry, Progress::Failed))
+        }
+        Want::Write(_) => {
+            let next = (0..=TARGET).filter(unsent).find(live);
+            next.map(|copy| (copy, Errand::Put)).or_else(|| close(entry, Progress::Closed))
+        }
+        Want::Discard => {
+            let flushes =
+                |copy: &usize| slab.live(*copy).is_some_and(|place| place.holder.flushes());
+            let next = (0..=TARGET).filter(unsent).find(flushes);
+            next.map(|copy| (copy, Errand::Flush)).or_else(|| close(entry, Progress::Closed))
+        }
+    }
+}
+
+const fn close(entry: &mut Entry<'_>, progress: Progress) -> Option<(usize, Errand)> {
+    entry.progress = progress;
+    None
+}
+
+/// Whether an entry is served without the answer of a copy.
+fn is_dispensable(entry: &Entry<'_>, slab: &Slab, copy: usize) -> bool {
+    let copies = (1 << COPIES) - 1;
+    match entry.want {
+        Want::Write(_) => entry.good & copies != 0,
+        Want::Copy if entry.fetched => true,
+        Want::Discard => copy == TARGET || slab.has_other(copy),
+        Want::Read { .. } | Want::Copy => {
+            (0..COPIES).any(|other| entry.sent & 1 << other == 0 && slab.live(other).is_some())
+        }
+    }
+}
+
+/// The trip to a holder for an errand, a new one perhaps. None when all lots are in use.
+fn find_trip<'t, 's>(
+    trips: &'t mut Trips<'s>,
+    holder: &'s Arc<Holder>,
+    errand: Errand,
+    scratch: &Scratch,
+    deadline: Instant,
+) -> Option<&'t mut Trip<'s>> {
+    let is_it = |trip: &Trip<'_>| Arc::ptr_eq(trip.holder, holder) && trip.errand == errand;
+    let place = match trips.iter().position(|trip| trip.as_ref().is_some_and(is_it)) {
+        Some(place) => place,
+        None => {
+            let place = trips.iter().position(Option::is_none)?;
+            let taken = |lot: usize| trips.iter().flatten().any(|trip| trip.lot == lot);
+            let lot = (0..LOTS).find(|&lot| !taken(lot) && scratch.lots[lot].is_free())?;
+            scratch.lots[lot].cargo().begin(errand, deadline);
+            trips[place] =
+                Some(Trip { holder, errand, lot, legs: [(0, 0); BATCH_PAGES], count: 0 });
+            place
+        }
+    };
+    trips[place].as_mut()
+}

@@ -1,0 +1,66 @@
+// Who lends what to whom: this host, its loans and the other hosts. Nothing is shown where lending is off.
+
+import { get } from "./api.js";
+import { bytes, percent } from "./format.js";
+import { write } from "./legend.js";
+import { Table } from "./tables.js";
+
+/** Rows of a table. */
+const ROWS_MAX = 200;
+
+const at = (id) => document.getElementById(id);
+
+/** A host's part in a line. */
+function inWords({ host, role, waiting, draining, dry_run, memory, spare_bytes }) {
+  const marks = [waiting && "waits for lenders", draining && "drained", dry_run && "dry run"].filter(Boolean);
+  const share = (part) => percent(part, memory.total_bytes);
+  const thresholds = `borrows above ${share(memory.upper_bytes)}, gives back below ${share(memory.lower_bytes)}`;
+  return `${[`${host}: ${role}`, ...marks].join(", ")}. Memory ${share(memory.used_bytes)} used (${thresholds}); can spare ${bytes(spare_bytes)}.`;
+}
+
+/** One row a loan: who lends, who borrows, how much, and how it stands. */
+export function loanRows({ host, lent, borrowed, devices }) {
+  const device = (loan) => devices.find((it) => it.device === loan.device)?.path || "–";
+  const given = lent.map((loan) => ({
+    id: `lent ${loan.borrower} ${loan.loan}`,
+    cells: [host, loan.borrower, bytes(loan.bytes), bytes(loan.used_bytes), loan.state, `${Math.floor(loan.lease_ms / 1000)} s`, "–"],
+  }));
+  const held = borrowed.map((loan) => ({
+    id: `held ${loan.lender} ${loan.loan}`,
+    cells: [loan.lender, host, bytes(loan.bytes), "–", loan.state, `${Math.floor(loan.lease_ms / 1000)} s`, device(loan)],
+  }));
+  return [...given, ...held].slice(0, ROWS_MAX);
+}
+
+export class Lending {
+  #loans = new Table(at("loans").querySelector("table"), "Loans");
+  #devices = new Table(at("loan-devices").querySelector("table"), "Borrowed devices");
+  #peers = new Table(at("loan-peers").querySelector("table"), "Other hosts");
+
+  async refresh() {
+    const status = await get("/v1/lending");
+    at("lending").hidden = status.role === "off";
+    if (status.role === "off") return;
+    write(at("lending-now"), inWords(status));
+    const loans = loanRows(status);
+    this.#loans.show(["Lender", "Borrower", "Size", "Used", "State", "Lease", "Device"], loans);
+    write(at("loans-none"), loans.length ? "" : "No loans now.");
+    const deviceRows = status.devices.map((device) => ({
+      id: String(device.device),
+      cells: [
+        device.path || String(device.device),
+        bytes(device.bytes),
+        bytes(device.used_bytes),
+        device.state,
+        `${device.slabs_mirrored} / ${device.slabs_single} / ${device.slabs_lost}`,
+        `${Math.round(device.longest_stall_us / 1000)} ms`,
+      ],
+    }));
+    this.#devices.show(["Device", "Size", "Used", "State", "Slabs with 2 / 1 / 0 copies", "Longest stall"], deviceRows);
+    const peerRows = status.peers.slice(0, ROWS_MAX).map((peer) => ({
+      id: peer.name,
+      cells: [peer.name, peer.address, peer.rack || "–", bytes(peer.spare_bytes)],
+    }));
+    this.#peers.show(["Host", "Address", "Rack", "Can spare"], peerRows);
+  }
+}

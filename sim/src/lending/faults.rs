@@ -1,0 +1,84 @@
+//! What breaks, and what programs want.
+
+use spillway_lending::Order;
+
+use super::world::{What, World};
+
+impl World {
+    /// Breaks something, and says when the next thing breaks.
+    pub fn fault(&mut self) {
+        if self.is_calm {
+            return;
+        }
+        let in_us = 3_000_000 + self.random.below(20_000_000);
+        self.schedule(in_us, 0, None, What::Fault);
+        let at = self.random.below(self.hosts.len() as u64) as usize;
+        if !self.hosts[at].is_up() {
+            return;
+        }
+        let lasts_us = 200_000 + self.random.below(25_000_000);
+        let until_us = self.now_us + lasts_us;
+        self.summary.faults += 1;
+        match self.random.below(8) {
+            0..2 => self.hosts[at].cut_until_us = until_us,
+            2 => self.hosts[at].paused_until_us = until_us,
+            3 => self.crash(at, lasts_us, true),
+            4..6 => self.crash(at, lasts_us, false),
+            6 => self.hosts[at].is_slow = !self.hosts[at].is_slow,
+            _ => {
+                let order = [Order::Borrow(3), Order::Return, Order::Drain, Order::Resume];
+                let order = order[self.random.below(4) as usize];
+                self.schedule(0, at, None, What::Operator(order));
+                return;
+            }
+        }
+        // What a fault does shows until leases have run out.
+        let shows = (self.settings.lease + self.settings.lease_margin) * 2;
+        let until_us = until_us + shows.as_micros() as u64;
+        let host = &mut self.hosts[at];
+        host.excused_until_us = host.excused_until_us.max(until_us);
+    }
+
+    fn crash(&mut self, at: usize, lasts_us: u64, keeps_store: bool) {
+        if !keeps_store {
+            self.hit_all_in(at);
+        }
+        self.stop(at);
+        let host = &mut self.hosts[at];
+        (host.paused_until_us, host.cut_until_us) = (0, 0);
+        self.schedule(lasts_us, at, None, What::Restart { keeps_store });
+    }
+
+    /// Programs of some host want more or less.
+    pub fn change_demand(&mut self) {
+        if self.is_calm {
+            return;
+        }
+        let hosts = self.hosts.len() as u64;
+        let in_us = 1_000_000 + self.random.below(40_000_000 / hosts);
+        self.schedule(in_us, 0, None, What::Demand);
+        let at = self.random.below(hosts) as usize;
+        let percent = match self.random.below(5) {
+            0 => self.random.between(85, 130),
+            1 => self.random.between(60, 90),
+            _ => self.random.between(10, 50),
+        };
+        let host = &mut self.hosts[at];
+        host.demand_bytes = host.total_bytes / 100 * percent;
+    }
+
+    /// All that is broken is mended, and nobody wants much.
+    pub fn calm_down(&mut self) {
+        self.is_calm = true;
+        (self.loss_permille, self.late_permille) = (0, 0);
+        for at in 0..self.hosts.len() {
+            let host = &mut self.hosts[at];
+            host.cut_until_us = 0;
+            host.is_slow = false;
+            host.demand_bytes = host.total_bytes / 10 * 2;
+            for order in [Order::Return, Order::Resume] {
+                self.schedule(30_000_000, at, None, What::Operator(order));
+            }
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! A model of the data plane: which version of each slab lies where, and what of it can be reached.
+//!
+//! A write goes to all copies of a slab and is acknowledged when one has it; a copy that could not be written is dropped, and
+//! the machine is told. Whenever a slab with something in it has no good copy left, that is a lost page, and a
+//! violation unless faults have taken as many copies as it had when it was last whole.
+
+use spillway_lending::{DeviceId, Event, LoanId, Place, PoolIdentity};
+
+use super::host::{Content, Host, SLAB_BYTES};
+use super::plant::Plant;
+use super::world::{What, World};
+use super::{Backup, Violation};
+
+impl World {
+    /// Whether requests of `from` reach the pool that it knows as `loan`.
+    fn reaches(&self, from: usize, device: DeviceId, loan: &LoanId) -> bool {
+        let Some(grant) = self.grant(from, device, loan) else { return false };
+        let lender = &self.hosts[grant.0];
+        let is_live = lender.pools.get(loan).is_some_and(|pool| pool.identity == grant.1);
+        is_live && lender.is_reachable(self.now_us) && self.hosts[from].cut_until_us <= self.now_us
+    }
+
+    fn grant(&self, at: usize, device: DeviceId, loan: &LoanId) -> Option<(usize, PoolIdentity)> {
+        let grant = self.hosts[at].devices.get(&device)?.grants.get(loan)?;
+        Some((grant.lender, grant.identity))
+    }
+
+    /// What lies at a place, whether it can be reached or not.
+    fn content(&self, at: usize, device: DeviceId, slab: u32, place: &Place) -> Option<Content> {
+        match place {
+            Place::File => self.hosts[at].file.get(&(device, slab)).map(|version| Content {
+                device,
+                slab,
+                version: *version,
+            }),
+            Place::Lender { loan, index } => {
+                let (lender, identity) = self.grant(at, device, loan)?;
+                let pool = self.hosts[lender].pools.get(loan)?;
+                let content = pool.data.get(index).copied();
+                content.filter(|_| pool.identity == identity)
+            }
+        }
+    }
+
+    fn write(
+        &mut self,
+        at: usize,
+        device: DeviceId,
+        slab: u32,
+        place: &Place,
+        version: u64,
+    ) -> bool {
+        match place {
+            Place::File => {
+                self.hosts[at].file.insert((device, slab), version);
+                true
+            }
+            Place::Lender { loan, index } => {
+                if !self.reaches(at, device, loan) {
+                    return false;
+                }
+                let Some((lender, _)) = self.grant(at, device, loan) else { return false };
+                if let Some(pool) = self.hosts[lender].pools.get_mut(loan) {
+                    pool.data.insert(*index, Content { device, slab, version });
+                }
+                true
+            }
+        }
+    }
+
+    /// Places of a slab that have what was acknowledged.
+    fn good(&self, at: usize, device: DeviceId, slab: u32) -> Vec<Place> {
+        let Some(its) = self.hosts[at].devices.get(&device) else { return Vec::new() };
+        let Some(its) = its.slabs.get(slab as usize) else { return Vec::new() };
+        let has = |place: &&Place| {
+            let content = self.content(at, device, slab, place);
+            content == Some(Content { device, slab, version: its.version })
+        };
+        its.copies.iter().flatten().filter(has).cloned().collect()
+    }
+
+    fn can_read(&self, at: usize, device: DeviceId, slab: u32) -> bool {
+        self.good(at, device, slab).iter().any(|place| match place {
+            Place::File => true,
+            Place::Lender { loan, .. } => self.reaches(at, device, loan),
+        })
+    }
+
+    /// Looks whether a slab still has what was acknowledged.
+    fn check_slab(&mut self, at: usize, device: DeviceId, slab: u32) -> Result<(), Violation> {
+        let good = self.good(at, device, slab).len() as u32;
+        let wanted = self.copies_wanted();
+        let is_bare = self.settings.backup == Backup::None && self.settings.file_slabs == 0;
+        let Some(its) = self.hosts[at].devices.get_mut(&device) else { return Ok(()) };
+        let Some(its) = its.slabs.get_mut(slab as usize) else { return Ok(()) };
+        if its.version == 0 {
+            return Ok(());
+        }
+        if good >= wanted {
+            (its.hits, its.full) = (0, good);
+        }
+        if good != 0 {
+            return Ok(());
+        }
+        let (hits, full) = (its.hits, its.full);
+        its.version = 0;
+        if is_bare || hits >= full.max(1) {
+            self.summary.excused += 1;
+            return Ok(());
+        }
+        let what = format!(
+            "lost page: slab {slab} of device {device} ({hits} faults, it had {full} copies)"
+        );
+        Err(self.violation(at, what))
+    }
+
+    /// A loan is lost to its borrower, by a fault if there was one.
+    pub fn hit(&mut self, at: usize, lender: usize, loan: &LoanId) {
+        let now_us = self.now_us;
+        let is_excused = |host: &Host| host.excused_until_us >= now_us || host.is_slow;
+        let is_lossy = self.late_permille != 0;
+        if is_lossy || is_excused(&self.hosts[at]) || is_excused(&self.hosts[lender]) {
+            self.hit_copies(at, loan);
+        }
+    }
+
+    /// Counts each copy in a loan as taken by a fault, once.
+    fn hit_copies(&mut self, at: usize, loan: &LoanId) {
+        let is_in =
+            |place: &&Place| matches!(place, Place::Lender { loan: its, .. } if its == loan);
+        for device in self.hosts[at].devices.values_mut() {
+            let Some(grant) = device.grants.get_mut(loan).filter(|grant| !grant.is_hit) else {
+                continue;
+            };
+            grant.is_hit = true;
+            for slab in &mut device.slabs {
+                slab.hits += slab.copies.iter().flatten().filter(is_in).count() as u32;
+            }
+        }
+    }
+
+    /// [`spillway_lending::Action::Forget`].
+    pub fn forget(&mut self, at: usize, device: DeviceId, loan: &LoanId) -> Result<(), Violation> {
+        let Some(its) = self.hosts[at].devices.get_mut(&device) else { return Ok(()) };
+        let mut dropped = Vec::new();
+        for (index, slab) in its.slabs.iter_mut().enumerate() {
+            for copy in &mut slab.copies {
+                if matches!(copy, Some(Place::Lender { loan: its, .. }) if its == loan) {
+                    *copy = None;
+                    dropped.push(index as u32);
+                }
+            }
+        }
+        its.grants.remove(loan);
+        // One that was never made, and of which no loan is left, is nothing.
+        if its.grants.is_empty() && its.slabs.is_empty() {
+            self.hosts[at].devices.remove(&device);
+        }
+        for slab in dropped {
+            self.check_slab(at, device, slab)?;
+        }
+        Ok(())
+    }
+
+    /// [`spillway_lending::Action::Place`], as far as the data plane does it.
+    pub fn place(
+        &mut self,
+        at: usize,
+        device: DeviceId,
+        slab: u32,
+        copy: u8,
+        place: &Place,
+    ) -> Result<Result<(), String>, Violation> {
+        let is_early = self.plant == Some(Plant::EarlyMove);
+        let Some(its) = self.hosts[at].devices.get(&device) else {
+            return Ok(Err("no such device".into()));
+        };
+        let version = its.slabs[slab as usize].version;
+        let forgotten =
+            matches!(place, Place::Lender { loan, .. } if !its.grants.contains_key(loan));
+        if forgotten || (version != 0 && !self.can_read(at, device, slab)) {
+            return Ok(Err("unreachable".into()));
+        }
+        if version != 0 && !is_early && !self.write(at, device, slab, place, version) {
+            return Ok(Err("the new place is unreachable".into()));
+        }
+        if let Some(its) = self.hosts[at].devices.get_mut(&device) {
+            let copies = &mut its.slabs[slab as usize].copies;
+            let is_there = copies[usize::from(1 - copy)].as_ref() == Some(place);
+            copies[usize::from(copy)] = (!is_there).then(|| place.clone());
+        }
+        self.check_slab(at, device, slab)?;
+        Ok(Ok(()))
+    }
+
+    /// swapoff: all must be readable, and fit into memory.
+    pub fn swapoff(&mut self, at: usize, device: DeviceId) -> Result<(), String> {
+        let host = &self.hosts[at];
+        let Some(its) = host.devices.get(&device) else { return Err("no such device".into()) };
+        let in_use: Vec<u32> = (0..its.slabs.len() as u32)
+            .filter(|slab| its.slabs[*slab as usize].version != 0)
+            .collect();
+        let bytes = in_use.len() as u64 * SLAB_BYTES;
+        if host.own_bytes() + bytes + host.lent_slabs() * SLAB_BYTES > host.total_bytes {
+            return Err("no headroom".into());
+        }
+        if in_use.iter().any(|slab| !self.can_read(at, device, *slab)) {
+            return Err("a page can't be read".into());
+        }
+        self.hosts[at].devices.remove(&device);
+        self.hosts[at].file.retain(|(its, _), _| *its != device);
+        Ok(())
+    }
+
+    /// The kernel swaps out and in: slabs come into use and go out of it, and some are written.
+    pub fn swap(&mut self, at: usize) -> Result<(), Violation> {
+        let mut want = self.hosts[at].swapped_slabs() as usize;
+        let devices: Vec<(DeviceId, usize)> = self.hosts[at]
+            .devices
+            .iter()
+            .filter(|(_, device)| device.is_attached)
+            .map(|(id, device)| (*id, device.slabs.len()))
+            .collect();
+        for (device, slabs) in devices {
+            let in_use = want.min(slabs);
+            want -= in_use;
+            for slab in 0..slabs as u32 {
+                let Some(its) = self.hosts[at].devices.get_mut(&device) else { break };
+                let its = &mut its.slabs[slab as usize];
+                if (slab as usize) >= in_use {
+                    if its.version != 0 {
+                        its.version = 0;
+                        self.discard(at, device, slab);
+                    }
+                } else if its.version == 0 || self.random.one_in(4) {
+                    self.write_slab(at, device, slab)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn discard(&mut self, at: usize, device: DeviceId, slab: u32) {
+        let copies = self.hosts[at].devices[&device].slabs[slab as usize].copies.clone();
+        for place in copies.into_iter().flatten() {
+            match place {
+                Place::File => {
+                    self.hosts[at].file.remove(&(device, slab));
+                }
+                Place::Lender { loan, index } if self.reaches(at, device, &loan) => {
+                    let Some((lender, _)) = self.grant(at, device, &loan) else { continue };
+                    if let Some(pool) = self.hosts[lender].pools.get_mut(&loan) {
+                        pool.data.remove(&index);
+                    }
+                }
+                Place::Lender { .. } => {}
+            }
+        }
+    }
+
+    fn write_slab(&mut self, at: usize, device: DeviceId, slab: u32) -> Result<(), Violation> {
+        let its = &self.hosts[at].devices[&device].slabs[slab as usize];
+        // Versions of a slab never repeat, also when it was empty between.
+        let version = self.now_us + 1;
+        let copies = its.copies.clone();
+        let mut failed = Vec::new();
+        let mut written = 0;
+        for (copy, place) in copies.iter().enumerate() {
+            let Some(place) = place else { continue };
+            if self.write(at, device, slab, place, version) {
+                written += 1;
+            } else {
+                failed.push((copy, place.clone()));
+            }
+        }
+        if written == 0 {
+            // An error to the kernel, which keeps the page; what was there stays as it is.
+            return Ok(());
+        }
+        self.set_version(at, device, slab, version);
+        for (copy, place) in failed {
+            let Place::Lender { loan, .. } = place else { continue };
+            let lender = self.grant(at, device, &loan);
+            let is_gone = lender
+                .is_some_and(|(lender, identity)| self.hosts[lender].gone.contains(&identity));
+            if let Some(its) = self.hosts[at].devices.get_mut(&device) {
+                let its = &mut its.slabs[slab as usize];
+                its.copies[copy] = None;
+                its.hits += u32::from(!is_gone);
+            }
+            let in_us = self.random.below(1_000_000);
+            let boot = self.hosts[at].boot;
+            let event = Event::LostPlace { device, slab, loan };
+            self.schedule(in_us, at, Some(boot), What::Tell(event));
+        }
+        self.check_slab(at, device, slab)
+    }
+
+    fn set_version(&mut self, at: usize, device: DeviceId, slab: u32, version: u64) {
+        if let Some(its) = self.hosts[at].devices.get_mut(&device) {
+            its.slabs[slab as usize].version = version;
+        }
+    }
+
+    /// A lender has lost its store: each copy in it is hit.
+    pub fn hit_all_in(&mut self, lender: usize) {
+        let lost: Vec<LoanId> = self.hosts[lender].pools.keys().cloned().collect();
+        for loan in lost {
+            let Some(at) = self.names.get(&loan.borrower).copied() else { continue };
+            self.hit_copies(at, &loan);
+        }
+    }
+}

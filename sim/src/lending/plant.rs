@@ -1,0 +1,43 @@
+//! Bugs put in on purpose, each at the border of a machine: what it is told or what it wants is changed. The simulation must
+//! find every one (sim/tests/lending.rs).
+
+/// A bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plant {
+    /// A borrower takes any ack, however old, as the answer to its last request.
+    StaleAck,
+    /// A lender frees a loan as soon as it recalls it, before the borrower has forgotten it.
+    EarlyRelease,
+    /// A lender believes that it has twice the memory.
+    NoReserve,
+    /// A move is reported done, and the old place dropped, before the pages are copied.
+    EarlyMove,
+    /// A lender never frees a loan whose lease has run out.
+    EndlessLease,
+    /// A borrower believes that its leases last twice as long.
+    LongLease,
+}
+
+impl Plant {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::StaleAck,
+        Self::EarlyRelease,
+        Self::NoReserve,
+        Self::EarlyMove,
+        Self::EndlessLease,
+        Self::LongLease,
+    ];
+
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::StaleAck => "stale-ack",
+            Self::EarlyRelease => "early-release",
+            Self::NoReserve => "no-reserve",
+            Self::EarlyMove => "early-move",
+            Self::EndlessLease => "endless-lease",
+            Self::LongLease => "long-lease",
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Hosts that lend each other memory: many worlds, each from a seed, and worlds with a bug.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use spillway_sim::lending::{Options, Plant, Summary, run};
+
+/// Seeds that are run unless the environment says otherwise.
+const SEEDS: u64 = 2_000;
+/// Seeds within which a bug must be found.
+const PLANT_SEEDS: u64 = 400;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+#[test]
+fn promises_hold_whatever_breaks() {
+    if let Some(seed) = number("SPILLWAY_SIM_SEED") {
+        println!("{:?}", run(seed, &Options { is_traced: true, ..Options::default() }));
+        return;
+    }
+    let seeds = number("SPILLWAY_SIM_SEEDS").unwrap_or(SEEDS);
+    let next = AtomicU64::new(0);
+    let sums: [AtomicU64; 7] = Default::default();
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds {
+                        return;
+                    }
+                    let Summary {
+                        granted, refused, moved, recalls, loans_lost, faults, steps, ..
+                    } = run(seed, &Options::default()).unwrap_or_else(|wrong| {
+                        panic!("seed {seed}: {wrong} (SPILLWAY_SIM_SEED={seed} repeats it)")
+                    });
+                    let parts = [granted, refused, moved, recalls, loans_lost, faults, steps];
+                    for (sum, part) in sums.iter().zip(parts) {
+                        sum.fetch_add(part, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    let [granted, refused, moved, recalls, lost, faults, steps] =
+        sums.map(|sum| sum.load(Ordering::Relaxed));
+    println!(
+        "{seeds} seeds: {steps} steps, {granted} loans granted, {refused} refused, {recalls} recalled, \
+         {lost} lost, {moved} copies moved, {faults} faults"
+    );
+    // Much happens.
+    assert!(granted > 4 * seeds && moved > 4 * seeds && recalls > seeds / 10 && lost > seeds / 4);
+}
+
+#[test]
+fn a_seed_does_the_same_each_time() {
+    for seed in [3, 4] {
+        assert_eq!(run(seed, &Options::default()), run(seed, &Options::default()));
+    }
+}
+
+#[test]
+fn many_hosts_keep_the_promises_too() {
+    let options = Options { hosts: Some(60), ..Options::default() };
+    for seed in 0..4 {
+        run(seed, &options).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+}
+
+#[test]
+fn each_planted_bug_is_found() {
+    for plant in Plant::ALL {
+        let options = Options { plant: Some(plant), ..Options::default() };
+        let found =
+            (0..PLANT_SEEDS).find_map(|seed| run(seed, &options).err().map(|wrong| (seed, wrong)));
+        let (seed, wrong) = found.unwrap_or_else(|| panic!("{} is not found", plant.name()));
+        println!("{}: seed {seed}, {wrong}", plant.name());
+    }
+}
