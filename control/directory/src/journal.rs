@@ -291,7 +291,7 @@ mod tests {
         let mut journal = Journal::create(7).unwrap();
         assert_eq!(reopened(&journal).record().clients, []);
         for name in ["a", "b", "c"] {
-            journal.write(clients(name), Vec::new(), Vec::new()).unwrap();
+            journal.write(clients(name), Vec::new(), Vec::new(), Vec::new()).unwrap();
             let again = reopened(&journal);
             assert_eq!(again.record().clients, clients(name));
             assert_eq!((again.restarts(), again.capacity_bytes()), (1, 7));
@@ -317,8 +317,8 @@ mod tests {
     #[test]
     fn a_write_cut_short_leaves_the_record_before() {
         let mut journal = Journal::create(7).unwrap();
-        journal.write(clients("kept"), Vec::new(), Vec::new()).unwrap();
-        journal.write(clients("torn"), Vec::new(), Vec::new()).unwrap();
+        journal.write(clients("kept"), Vec::new(), Vec::new(), Vec::new()).unwrap();
+        journal.write(clients("torn"), Vec::new(), Vec::new(), Vec::new()).unwrap();
         let torn = journal.sequence % 2;
         let header = HEADER_STEP * (torn + 1);
         for at in [record_start(torn), header, header + 8, header + 16] {
