@@ -137,6 +137,38 @@ fn requests_moves_and_a_death_at_the_same_time() {
     assert!(device.counters().moved_pages > 0);
 }
 
+/// With one copy alone, nothing hides a page that did not come along.
+#[test]
+fn lone_copies_move_under_traffic() {
+    let hosts: Vec<_> = (0..2).map(host).collect();
+    let device = device((0..SLABS).map(|slab| [place(&hosts[0], slab), None]).collect(), LONG);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let (device, hosts, done) = (&device, &hosts, &done);
+        let workers: Vec<_> = (0..THREADS)
+            .map(|thread| scope.spawn(move || use_pages(device, thread, 150)))
+            .collect();
+        let mover = scope.spawn(move || {
+            for turn in 0_u32.. {
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+                let to = &hosts[1 - (turn / SLABS) as usize % 2];
+                let slab = turn % SLABS;
+                device.place(slab, 0, Place { holder: to.holder.clone(), slab }).unwrap();
+            }
+        });
+        for worker in workers {
+            worker.join().unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+        mover.join().unwrap();
+    });
+    let counters = device.counters();
+    assert_eq!((counters.errors, counters.fail_overs), (0, 0));
+    assert!(counters.moved_pages > 0);
+}
+
 #[test]
 fn discarded_pages_take_no_memory_with_lenders() {
     let hosts: Vec<_> = (0..2).map(host).collect();
