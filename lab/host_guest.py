@@ -56,13 +56,13 @@ class Network:
 
     def tap(self, name):
         self.run("ip", "tuntap", "add", name, "mode", "tap")
-        self.run("ip", "link", "set", name, "master", "spillway0", "up")
+        self.run("ip", "link", "set", "dev", name, "master", "spillway0", "up")
 
     def cut(self, guest):
-        self.run("ip", "link", "set", guest.name, "down")
+        self.run("ip", "link", "set", "dev", guest.name, "down")
 
     def mend(self, guest):
-        self.run("ip", "link", "set", guest.name, "up")
+        self.run("ip", "link", "set", "dev", guest.name, "up")
 
     def slow(self, guest, kbit):
         """What goes to the guest goes at so many kbit a second."""
@@ -117,7 +117,7 @@ def initramfs(kernel, name, address):
 class Guest:
     """A host: `run` does something there as root and gives what it printed."""
 
-    def __init__(self, network, name, number, mib, image, disk_mib=0, kernel="kernel", cpu="Westmere"):
+    def __init__(self, network, name, number, mib, image, disk_mib=0, swap_mib=0, kernel="kernel", cpu="Westmere"):
         kernel = disk_guest.kernel_folder(kernel)
         self.name, self.number, self.network = name, number, network
         self.address = f"{NETWORK}.{number}"
@@ -132,6 +132,11 @@ class Guest:
                 os.posix_fallocate(file.fileno(), 0, disk_mib << 20)
             subprocess.run(["mke2fs", "-q", "-t", "ext4", self.disk], check=True)
             drives += ["-drive", f"file={self.disk},if=virtio,format=raw,cache=none"]
+        if swap_mib:
+            self.swap = lab.WORK / f"swap-{name}"
+            with open(self.swap, "wb") as file:
+                os.posix_fallocate(file.fileno(), 0, swap_mib << 20)
+            drives += ["-drive", f"file={self.swap},if=virtio,format=raw,cache=none"]
         self.line = network.line(
             "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", cpu, "-smp", "1", "-m", f"{mib}M",
             "-nodefaults", "-nographic", "-no-reboot", "-serial", f"file:{self.console}",

@@ -30,7 +30,8 @@ devices_max = 1
 reserve = "{reserve}M"
 upper = 75
 lower = 50
-min_free = "16M"
+min_free = "48M"
+request_ms = {request_ms}
 margin = "32M"
 {more}
 """
@@ -54,13 +55,13 @@ def certificates(folder, hosts):
 class Host(Guest):
     """A guest with a daemon that lends and borrows."""
 
-    def begin(self, keys, peers, more="", capacity=320, device=256, reserve=160, direct="", sections=""):
+    def begin(self, keys, peers, more="", capacity=320, device=256, reserve=160, direct="", sections="", request_ms=10000):
         """Starts its daemon. `more` stands in [lend], `sections` at the end."""
         for source, target in (("authority.pem", "authority.pem"), (f"{self.name}.pem", "host.pem"),
                                (f"{self.name}.key", "host.key")):
             self.write(f"/etc/spillway/{target}", (keys / source).read_text())
         config = CONFIG.format(address=self.address, capacity=capacity, device=device, reserve=reserve, more=more,
-                               direct=direct)
+                               direct=direct, request_ms=request_ms)
         for peer in peers:
             config += f'\n[[peer]]\nname = "{peer.name}.example"\naddress = "{peer.address}:4422"\n'
         self.write("/etc/spillway/spillwayd.toml", config + sections)
@@ -68,19 +69,19 @@ class Host(Guest):
         self.serve()
 
     def serve(self):
-        self.run("spillway serve --config /etc/spillway/spillwayd.toml >>/tmp/served 2>&1 & echo $! >/tmp/serving")
+        self.run("spillway serve --config /etc/spillway/spillwayd.toml >/dev/ttyS0 2>&1 & echo $! >/tmp/serving")
         self.until("spillway lend status", 30)
-        self.run("for it in $(pidof spillwayd); do echo -1000 >/proc/$it/oom_score_adj; done")
+        # A hog asks for more than there is before anything is borrowed.
+        self.run("echo 1 >/proc/sys/vm/overcommit_memory; for it in $(pidof spillwayd); do echo -1000 >/proc/$it/oom_score_adj; done")
 
     def end(self):
         """Ends its daemon, which gives back first."""
         self.run("kill $(cat /tmp/serving); left=100; while kill -0 $(cat /tmp/serving) 2>/dev/null && [ $left -gt 0 ]; "
                  "do left=$((left - 1)); sleep 0.3; done; ! kill -0 $(cat /tmp/serving) 2>/dev/null", 60)
 
-    def local_swap(self, mib):
-        """Swap on the local disk, below what is borrowed."""
-        self.run(f"dd if=/dev/zero of=/disk/swap bs=1M count={mib} 2>&1; chmod 600 /disk/swap; mkswap /disk/swap; "
-                 "modprobe loop; losetup /dev/loop7 /disk/swap; swapon /dev/loop7", 120)
+    def local_swap(self):
+        """Swap on a local disk, below what is borrowed."""
+        self.run("mkswap /dev/vdc && swapon /dev/vdc", 60)
 
     def status(self):
         return json.loads(self.run("spillway lend status -o json"))
@@ -100,7 +101,7 @@ class Host(Guest):
 
     def served(self):
         """What the daemon has logged."""
-        return self.run("cat /tmp/served")
+        return self.console.read_text(errors="replace")
 
 
 class Watch:
@@ -135,6 +136,7 @@ class Watch:
             if answer := condition(roles):
                 return answer
             if time.monotonic() > end:
+                print([host.hogged() for host in self.hosts], flush=True)
                 lines = [f"{host.name}: {json.dumps(host.status())} {host.served()[-2500:]}" for host in self.hosts]
                 lab.fail(f"waited {seconds} s for {what}: {roles} " + " ".join(lines))
             time.sleep(0.3)
@@ -174,12 +176,12 @@ class Watch:
         path.write_text("\n".join(out))
 
 
-def two_hosts(mib=512, disk_mib=700):
+def two_hosts(mib=512, disk_mib=320, swap_mib=96):
     """Two guests, their network and their keys."""
     network = Network()
     image = tools_disk(PROGRAMS)
-    a = Host(network, "a", 1, mib, image, disk_mib=disk_mib)
-    b = Host(network, "b", 2, mib, image, disk_mib=disk_mib)
+    a = Host(network, "a", 1, mib, image, disk_mib=disk_mib, swap_mib=swap_mib)
+    b = Host(network, "b", 2, mib, image, disk_mib=disk_mib, swap_mib=swap_mib)
     keys = lab.WORK / "keys"
     certificates(keys, [(it.name, it.address) for it in (a, b)])
     return network, a, b, keys
