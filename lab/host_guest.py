@@ -32,6 +32,9 @@ mkdir -p /dev/shm && mount -t tmpfs shm /dev/shm
 for module in virtio_pci virtio_net virtio_blk virtio_console ext4 crc32c_generic; do modprobe $module; done
 left=50; while [ ! -b /dev/vda ] && [ $left -gt 0 ]; do left=$((left - 1)); sleep 0.1; done
 mount -t ext4 -o ro /dev/vda /tools && ln -s /tools/lib/ld-linux-x86-64.so.2 /lib64/
+# Where Debian has them, before those of busybox.
+mkdir -p /lib /usr && ln -s /tools/lib /lib/x86_64-linux-gnu && ln -s /tools/bin /usr/sbin && ln -s /tools/bin /usr/bin
+for name in /tools/bin/*; do rm -f /bin/${name##*/}; done; ln -s /tools/bin /sbin
 [ -b /dev/vdb ] && mkdir /disk && mount -t ext4 /dev/vdb /disk
 ip link set lo up; ip link set eth0 up; ip addr add $ADDRESS/24 dev eth0; hostname $NAME
 exec agent $(ls /dev/vport*p1)

@@ -2,6 +2,7 @@
 time."""
 
 import json
+import re
 import subprocess
 import time
 
@@ -69,7 +70,7 @@ class Host(Guest):
         self.serve()
 
     def serve(self):
-        self.run("spillway serve --config /etc/spillway/spillwayd.toml >/dev/ttyS0 2>&1 & echo $! >/tmp/serving")
+        self.run("modprobe nbd nbds_max=8; spillway serve --config /etc/spillway/spillwayd.toml >/dev/ttyS0 2>&1 & echo $! >/tmp/serving")
         self.until("spillway lend status", 30)
         # A hog asks for more than there is before anything is borrowed.
         self.run("echo 1 >/proc/sys/vm/overcommit_memory; for it in $(pidof spillwayd); do echo -1000 >/proc/$it/oom_score_adj; done")
@@ -100,8 +101,12 @@ class Host(Guest):
         return text.strip() if status == 0 else None
 
     def served(self):
-        """What the daemon has logged."""
-        return self.console.read_text(errors="replace")
+        """What the daemon and the kernel have said, without colours."""
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.console.read_text(errors="replace"))
+
+    def errors(self):
+        """The first lines of the daemon's that say what went wrong."""
+        return "\n".join([line for line in self.served().splitlines() if " ERROR " in line or " WARN " in line][:8])
 
 
 class Watch:
@@ -137,7 +142,7 @@ class Watch:
                 return answer
             if time.monotonic() > end:
                 print([host.hogged() for host in self.hosts], flush=True)
-                lines = [f"{host.name}: {json.dumps(host.status())} {host.served()[-2500:]}" for host in self.hosts]
+                lines = [f"{host.name}: {json.dumps(host.status())} {host.errors()} ... {host.served()[-1500:]}" for host in self.hosts]
                 lab.fail(f"waited {seconds} s for {what}: {roles} " + " ".join(lines))
             time.sleep(0.3)
 
@@ -176,7 +181,7 @@ class Watch:
         path.write_text("\n".join(out))
 
 
-def two_hosts(mib=512, disk_mib=320, swap_mib=96):
+def two_hosts(mib=512, disk_mib=320, swap_mib=256):
     """Two guests, their network and their keys."""
     network = Network()
     image = tools_disk(PROGRAMS)

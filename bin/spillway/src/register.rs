@@ -4,6 +4,7 @@
 //! is.
 
 use std::ffi::OsStr;
+use std::mem;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -66,6 +67,8 @@ pub struct Registration {
     socket: Option<OwnedFd>,
     /// What was said last.
     orders: Option<Orders>,
+    /// Whether the daemon of now has answered.
+    is_known: bool,
     /// When the next try or report is due.
     due: Instant,
     /// A line for the user, and whether there was one.
@@ -100,6 +103,7 @@ impl Registration {
             most_pages,
             socket: None,
             orders: None,
+            is_known: false,
             due: Instant::now(),
             said: None,
             has_said: false,
@@ -152,7 +156,10 @@ impl Registration {
             }
         }
         match found.and_then(|socket| tell(&socket, &self.hello.encode()).map(|()| socket)) {
-            Ok(socket) => self.socket = Some(socket),
+            Ok(socket) => {
+                self.socket = Some(socket);
+                self.is_known = false;
+            }
             Err(error) => {
                 let path = self.sockets[0].display();
                 self.say(format!("--register: no daemon at {path}: {error}; it is tried again"));
@@ -167,7 +174,8 @@ impl Registration {
         match recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
             Ok((_, Answer::BYTES)) => match Answer::decode(&bytes) {
                 Ok(Answer::Orders(orders)) => {
-                    if self.orders.is_none() {
+                    // A daemon that is new here must not take the run for one that holds nothing.
+                    if !mem::replace(&mut self.is_known, true) {
                         self.due = Instant::now();
                     }
                     self.orders = Some(orders);

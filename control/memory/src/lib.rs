@@ -130,7 +130,11 @@ impl Manager {
 
     /// What a client may hold that comes before the next interval ends, pages; for a node of `total_pages`.
     pub fn first_target_pages(&self, total_pages: u64) -> u64 {
-        self.policy.first_target_pages(total_pages, self.seen.len())
+        match (self.pages, self.policy) {
+            // Nothing at first is fit for a store, whose clients have put nothing yet. A program runs already.
+            (Pages::Frames, Policy::ReconfStatic) => total_pages / (self.seen.len() as u64 + 1),
+            (_, policy) => policy.first_target_pages(total_pages, self.seen.len()),
+        }
     }
 
     /// Ends an interval: which clients' targets change, for a node of `total_pages`. A client that was not there

@@ -12,31 +12,30 @@ use crate::error::Error;
 use crate::lender::BATCH_PAGES;
 use crate::page::Page;
 
-/// A preallocated file. What it holds is sealed, and nobody can open it after the device is gone.
+/// A preallocated file, which is gone with its device: it has no name once it is open, for what it holds is sealed with a
+/// key that nobody has afterwards.
 #[derive(Debug)]
 pub struct BackupFile {
     file: File,
 }
 
 impl BackupFile {
-    /// Opens the file, or makes it, and sets `bytes` aside for it, so that no write to it meets a full disk.
+    /// Makes the file, in place of one that a kill left behind, and sets `bytes` aside for it, so that no write to it meets
+    /// a full disk.
     ///
     /// # Errors
     /// [`Error::Open`], [`Error::InUse`], [`Error::Allocate`].
     pub fn open(path: &Path, bytes: u64) -> Result<Self, Error> {
-        let made = !path.exists();
         let file = open_direct(path)
             .map_err(|error| Error::Open { path: path.to_owned(), error: error.into() })?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| Error::InUse(path.to_owned()))?;
-        if let Err(error) = fallocate(&file, FallocateFlags::empty(), 0, bytes) {
-            if made {
-                // Nothing is left of what did not fit. That it can't be removed is no news beside that.
-                let _ = std::fs::remove_file(path);
-            }
+        let allocated = fallocate(&file, FallocateFlags::empty(), 0, bytes);
+        std::fs::remove_file(path).map_err(|error| Error::Open { path: path.to_owned(), error })?;
+        allocated.map_err(|error| {
             let error = error.into();
-            return Err(Error::Allocate { path: path.to_owned(), bytes, error });
-        }
+            Error::Allocate { path: path.to_owned(), bytes, error }
+        })?;
         Ok(Self { file })
     }
 

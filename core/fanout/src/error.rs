@@ -43,7 +43,7 @@ pub enum Error {
         /// Why.
         error: io::Error,
     },
-    /// Another process has the file.
+    /// Another process is just opening the file.
     #[error("{0} is in use by another process")]
     InUse(PathBuf),
     /// The file can't have all its blocks.

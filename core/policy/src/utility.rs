@@ -146,7 +146,42 @@ impl Standing {
     }
 }
 
+/// What a client may have that begins before the interval is over.
+struct Free {
+    total_pages: u64,
+    /// What all clients hold or have a floor for.
+    kept_pages: u64,
+    /// What their floors still want.
+    wanted_pages: u64,
+}
+
+impl Free {
+    fn of(total_pages: u64, clients: &[Sample<'_>]) -> Self {
+        let sum =
+            |of: &dyn Fn(&Sample<'_>) -> u64| clients.iter().map(of).fold(0, u64::saturating_add);
+        Self {
+            total_pages,
+            kept_pages: sum(&|it| it.used_pages.max(it.floor())),
+            wanted_pages: sum(&|it| it.floor().saturating_sub(it.used_pages)),
+        }
+    }
+
+    /// All that is free when it comes, as the store finds it; where another's floor is not filled yet, what is free now
+    /// beside that.
+    fn pages_for(&self, client: &Sample<'_>) -> u64 {
+        let own_pages = client.floor();
+        if self.wanted_pages.saturating_sub(own_pages) == 0 {
+            return self.total_pages;
+        }
+        self.total_pages.saturating_sub(self.kept_pages.saturating_sub(own_pages))
+    }
+}
+
 impl Sample<'_> {
+    fn floor(&self) -> u64 {
+        self.floor_pages.min(self.cap_pages)
+    }
+
     fn asks(&self) -> bool {
         self.puts + self.hits + self.misses > 0
     }
@@ -210,7 +245,7 @@ impl Utility {
             let served = Served::of(client.curve);
             let standing = self.note(client, &served);
             let rates = self.rates(client, &standing, &served, fair_pages);
-            floors.push(client.floor_pages.min(client.cap_pages));
+            floors.push(client.floor());
             let due_pages = if client.asks() { standing.due_pages(&rates, fair_pages) } else { 0 };
             hulls.push(self.prices(client, &standing, &rates));
             // One interval of many puts is no sign of another.
@@ -236,13 +271,13 @@ impl Utility {
         });
         spread(total_pages, clients, &mut targets, |it| it.cap_pages);
         let settled = is_settled(total_pages, clients, &targets);
-        let unfloored_pages = total_pages - cut(total_pages, &floors).iter().sum::<u64>();
+        let free = Free::of(total_pages, clients);
         for ((outcome, target_pages), client) in outcomes.iter_mut().zip(targets).zip(clients) {
             let kept = client.given_pages().filter(|_| settled);
             let given_pages = kept.unwrap_or(target_pages);
             outcome.standing.given_pages = Some(given_pages);
             let is_away = client.used_pages == 0 && !client.asks();
-            let free_pages = if is_away { unfloored_pages.min(client.cap_pages) } else { 0 };
+            let free_pages = if is_away { free.pages_for(client).min(client.cap_pages) } else { 0 };
             outcome.target_pages = given_pages.max(free_pages);
         }
         outcomes

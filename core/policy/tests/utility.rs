@@ -64,7 +64,15 @@ fn who_comes_back_need_not_wait() {
     let there = Sample { used_pages: 900, ..Sample::default() };
     assert_eq!(targets(1000, &[away]), [1000]);
     assert_eq!(targets(1000, &[away, there])[0], 1000);
-    assert_eq!(targets(1000, &[away, Sample { floor_pages: 300, ..there }])[0], 700);
+    assert_eq!(
+        targets(1000, &[away, Sample { floor_pages: 300, ..there }])[0],
+        1000,
+        "a floor that is filled"
+    );
+    let low = Sample { floor_pages: 300, used_pages: 100, ..there };
+    assert_eq!(targets(1000, &[away, low])[0], 700);
+    let other = Sample { used_pages: 500, ..there };
+    assert_eq!(targets(1000, &[away, low, other])[0], 200);
     assert_eq!(targets(1000, &[Sample { cap_pages: 100, ..away }, there])[0], 100);
     assert!(targets(1000, &[Sample { used_pages: 1, ..away }, there])[0] <= 100);
 }

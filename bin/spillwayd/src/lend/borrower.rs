@@ -125,7 +125,7 @@ impl Borrower {
         let device = Arc::new(device);
         device.watch_losses(Arc::downgrade(&device));
         if let Err(error) = self.use_device(id, &device, bytes) {
-            self.close(&device);
+            self.close(id, &device);
             return Err(error);
         }
         self.state().devices.insert(id, device);
@@ -262,7 +262,7 @@ impl Borrower {
                 self.ask(&Verb::SwapOff { path, timeout_s })?;
             }
         }
-        self.close(&device);
+        self.close(id, &device);
         let mut state = self.state();
         state.devices.remove(&id);
         state.loans.retain(|_, held| held.device != id);
@@ -270,7 +270,7 @@ impl Borrower {
     }
 
     /// Gives back what a device has taken of this host.
-    fn close(&self, device: &Device) {
+    fn close(&self, id: DeviceId, device: &Device) {
         let path = device.path();
         let closed = match (device.is_direct(), self.settings.lend.dry_run) {
             (_, true) => Ok(()),
@@ -280,7 +280,7 @@ impl Borrower {
         if let Err(error) = closed {
             tracing::error!("a device is not closed: {error}");
         }
-        let is_last = self.state().devices.len() <= 1;
+        let is_last = self.state().devices.keys().all(|other| *other == id);
         if is_last && self.helper.is_some() {
             // It puts back what it changed itself.
             let _ = self.ask(&Verb::MinFree { bytes: 0, may_change: true });

@@ -63,19 +63,20 @@ impl Lender {
         spare_bytes.min(self.capacity_bytes.saturating_sub(lent_bytes)).min(room)
     }
 
-    /// Loans that the store kept over a restart of the daemon.
+    /// Loans that the store kept over a restart of the daemon. Those that nobody can reach any more, by the configuration
+    /// of now, end here.
     pub fn kept(&self) -> Vec<Kept> {
         let kept = |view: LoanView| {
+            let loan = LoanId {
+                borrower: HostId::new(&view.loan.borrower).ok()?,
+                number: view.loan.number,
+            };
             let mode = if view.loan.is_block { Mode::Direct } else { Mode::FanOut };
-            Some(Kept {
-                loan: LoanId {
-                    borrower: HostId::new(&view.loan.borrower).ok()?,
-                    number: view.loan.number,
-                },
-                access: self.access(mode, view.identity).ok()?,
-                slabs: view.loan.slabs,
-                slab_bytes: view.loan.slab_bytes,
-            })
+            let Ok(access) = self.access(mode, view.identity) else {
+                self.release(&loan);
+                return None;
+            };
+            Some(Kept { loan, access, slabs: view.loan.slabs, slab_bytes: view.loan.slab_bytes })
         };
         self.loans().into_iter().filter_map(kept).collect()
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -110,6 +111,10 @@ impl Helper {
     fn connect(&mut self, connect: &Connect) -> Answer {
         // One connection serves all devices of a lender: a second one appears by itself.
         if !self.connected.values().any(|nqn| *nqn == connect.nqn) {
+            // Its devices, and the end of its connections, are not for a lender to decide on.
+            if is_known(&connect.nqn) {
+                return Err(format!("this host uses the subsystem {} already", connect.nqn));
+            }
             let address = connect.address.ip().to_string();
             let port = connect.address.port().to_string();
             let loss = connect.loss_s.to_string();
@@ -144,7 +149,7 @@ impl Helper {
         }
         let end = Instant::now() + APPEARS;
         loop {
-            if let Some(path) = device_of(connect.uuid) {
+            if let Some(path) = device_of(connect.uuid, &connect.nqn) {
                 self.connected.insert(path.clone(), connect.nqn.clone());
                 return Ok(path);
             }
@@ -209,9 +214,23 @@ fn swap_on(path: &str) -> Answer {
     Ok(priority)
 }
 
-/// The path of the block device that has a UUID.
-fn device_of(uuid: u128) -> Option<String> {
+/// Whether this host has a subsystem of that name.
+fn is_known(nqn: &str) -> bool {
+    let known = fs::read_dir("/sys/class/nvme-subsystem").into_iter().flatten().flatten();
+    known.map(|entry| entry.path()).any(|path| is_of(&path, nqn))
+}
+
+/// Whether what lies at a path of sysfs belongs to the subsystem of that name.
+fn is_of(path: &Path, nqn: &str) -> bool {
+    fs::read_to_string(path.join("subsysnqn")).is_ok_and(|text| text.trim() == nqn)
+}
+
+/// The path of the subsystem's block device that has a UUID.
+fn device_of(uuid: u128, nqn: &str) -> Option<String> {
     for entry in fs::read_dir("/sys/block").ok()?.flatten() {
+        if !is_of(&entry.path().join("device"), nqn) {
+            continue;
+        }
         let text = fs::read_to_string(entry.path().join("uuid")).unwrap_or_default();
         let digits: String = text.trim().chars().filter(|&c| c != '-').collect();
         if u128::from_str_radix(&digits, 16) == Ok(uuid) {
