@@ -90,6 +90,13 @@ impl Borrower {
         self.devices().into_iter().map(used).collect()
     }
 
+    /// The copies of slabs in loans that are lost.
+    pub fn lost_places(&self) -> Vec<Event> {
+        let lost =
+            |(id, device): (DeviceId, Arc<Device>)| device.lost_places(id, &self.settings.own);
+        self.devices().into_iter().flat_map(lost).collect()
+    }
+
     /// Notes a loan that was granted.
     pub fn open(&self, device: DeviceId, loan: LoanId, lender: HostId, access: Access) {
         let holder = Mutex::default();

@@ -1,6 +1,5 @@
 //! A device that is made of loans.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
@@ -19,7 +18,9 @@ use crate::lend::socket::Served;
 
 /// The number of the local file among a device's holders; loans have numbers of their own.
 pub const FILE: u64 = u64::MAX;
-/// What the kernel waits beyond the longest stall before it gives a request up.
+/// Stalls that one batch of requests, and the one before it, can meet one after the other: two batches of 32 requests.
+const STALLS: u32 = 64;
+/// What the kernel waits beyond these before it gives a request up.
 const KERNEL_WAITS: Duration = Duration::from_secs(30);
 
 /// Where the copies of slabs lie.
@@ -57,8 +58,6 @@ struct Use {
     path: String,
     kernel: Option<spillway_nbd::Attached>,
     socket: Option<Served>,
-    /// Slabs whose copy in a loan is known to be lost.
-    lost: BTreeSet<(u64, u32)>,
 }
 
 impl Device {
@@ -94,10 +93,10 @@ impl Device {
         let watched = told.clone();
         let lost = move |loss: Loss| {
             let Some(device) = watched.get().and_then(Weak::upgrade) else { return };
-            for slab in device.newly_lost(&loss) {
-                let loan = LoanId { borrower: own.clone(), number: loss.holder };
+            tracing::warn!(device = %id, "{loss}");
+            for event in device.lost_places(id, &own) {
                 // Nobody listens any more when the daemon ends.
-                let _ = losses.send(Event::LostPlace { device: id, slab, loan });
+                let _ = losses.send(event);
             }
             // The last to have it must not be this thread, which ends with it.
             if let Some(last) = Arc::into_inner(device) {
@@ -122,21 +121,21 @@ impl Device {
         self.use_.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The slabs that have lost their copy with a holder, those that were told of left out.
-    fn newly_lost(&self, loss: &Loss) -> Vec<u32> {
+    /// The copies in loans that are lost, each as often as this is asked. The file is no loan.
+    pub fn lost_places(&self, device: DeviceId, own: &HostId) -> Vec<Event> {
         let Some(fan_out) = self.fan_out_device() else { return Vec::new() };
-        // A holder that has a last copy stays in use; and the file is no loan.
-        if loss.last_copy || loss.holder == FILE {
-            return Vec::new();
-        }
-        let is_lost = |slab: u32| {
+        let mut events = Vec::new();
+        for slab in 0..fan_out.slabs() {
             let copies = fan_out.places(slab).unwrap_or_default();
-            copies.iter().flatten().any(|it| it.is_lost && it.place.holder.number() == loss.holder)
-        };
-        let mut used = self.used();
-        (0..fan_out.slabs())
-            .filter(|&slab| is_lost(slab) && used.lost.insert((loss.holder, slab)))
-            .collect()
+            for lost in copies.iter().flatten().filter(|it| it.is_lost) {
+                let number = lost.place.holder.number();
+                if number != FILE {
+                    let loan = LoanId { borrower: own.clone(), number };
+                    events.push(Event::LostPlace { device, slab, loan });
+                }
+            }
+        }
+        events
     }
 
     /// Where it is; empty before it is used, and in a dry run.
@@ -201,7 +200,7 @@ impl Device {
     pub fn give_to_kernel(&self, kernel: Arc<dyn Kernel>, stall: Duration) -> Result<(), String> {
         let Some(fan_out) = self.fan_out_device() else { return Ok(()) };
         let settings = spillway_nbd::AttachSettings {
-            timeout: stall * 4 + KERNEL_WAITS,
+            timeout: stall * STALLS + KERNEL_WAITS,
             ..spillway_nbd::AttachSettings::default()
         };
         let attached = spillway_nbd::attach_by(kernel, fan_out.clone(), &settings);

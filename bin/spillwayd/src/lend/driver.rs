@@ -66,6 +66,11 @@ impl Shared {
         })
     }
 
+    /// Whether this host uses borrowed memory.
+    pub fn has_devices(&self) -> bool {
+        !self.machine().view(self.now()).devices.is_empty()
+    }
+
     /// Whether nothing is lent, borrowed or being asked for.
     pub fn is_at_rest(&self) -> bool {
         let view = self.machine().view(self.now());
@@ -125,6 +130,23 @@ pub async fn run(shared: Arc<Shared>, mut inputs: Inputs, mut outputs: Outputs) 
         };
         handle(&shared, &mut outputs, event).await;
         tell_spare(&shared, &outputs);
+    }
+}
+
+/// Tells of lost copies again and again, until the machine has dealt with them. What tells of them at once tells of a
+/// lender once, and may come before the machine knows of a copy. Runs for ever.
+pub async fn watch_places(shared: Arc<Shared>, results: mpsc::UnboundedSender<Event>) {
+    let mut period = interval(Duration::from_millis(shared.settings.period_ms));
+    period.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    loop {
+        period.tick().await;
+        let borrower = shared.borrower.clone();
+        // It may wait for pages on their way.
+        let lost = tokio::task::spawn_blocking(move || borrower.lost_places()).await;
+        for event in lost.unwrap_or_default() {
+            // Nobody listens any more when the daemon ends.
+            let _ = results.send(event);
+        }
     }
 }
 
