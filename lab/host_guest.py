@@ -141,7 +141,7 @@ class Guest:
                 os.posix_fallocate(file.fileno(), 0, swap_mib << 20)
             drives += ["-drive", f"file={self.swap},if=virtio,format=raw,cache=none"]
         self.line = network.line(
-            "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", cpu, "-smp", "1", "-m", f"{mib}M",
+            "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", cpu, "-smp", "2", "-m", f"{mib}M",
             "-nodefaults", "-nographic", "-no-reboot", "-serial", f"file:{self.console}",
             "-netdev", f"tap,id=net,ifname={name},script=no,downscript=no",
             "-device", f"virtio-net-pci,netdev=net,mac=52:54:00:77:00:{number:02x}",
@@ -182,12 +182,12 @@ class Guest:
     def last_words(self):
         return self.console.read_text(errors="replace")[-3000:] if self.console.exists() else ""
 
-    def ask(self, command, seconds=60):
+    def ask(self, command, seconds=240):
         """What a command prints, and its status."""
         self.socket.sendall(" ; ".join(command.strip().splitlines()).encode() + b"\n")
         return self.answer(command, seconds)
 
-    def run(self, command, seconds=60):
+    def run(self, command, seconds=240):
         """What a command prints that must end well."""
         output, status = self.ask(command, seconds)
         if status:

@@ -73,7 +73,7 @@ class Host(Guest):
         self.run("modprobe nbd nbds_max=8; spillway serve --config /etc/spillway/spillwayd.toml >/dev/ttyS0 2>&1 & echo $! >/tmp/serving")
         self.until("spillway lend status", 30)
         # A hog asks for more than there is before anything is borrowed.
-        self.run("echo 1 >/proc/sys/vm/overcommit_memory; for it in $(pidof spillwayd); do echo -1000 >/proc/$it/oom_score_adj; done")
+        self.run("echo 1 >/proc/sys/vm/overcommit_memory; echo 49152 >/proc/sys/vm/min_free_kbytes; for it in $(pidof spillwayd); do echo -1000 >/proc/$it/oom_score_adj; done")
 
     def end(self):
         """Ends its daemon, which gives back first."""

@@ -93,7 +93,6 @@ impl Device {
         let watched = told.clone();
         let lost = move |loss: Loss| {
             let Some(device) = watched.get().and_then(Weak::upgrade) else { return };
-            tracing::warn!(device = %id, "{loss}");
             for event in device.lost_places(id, &own) {
                 // Nobody listens any more when the daemon ends.
                 let _ = losses.send(event);
