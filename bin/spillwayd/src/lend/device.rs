@@ -91,7 +91,7 @@ impl Device {
         let uuid = fresh_uuid().map_err(|error| error.to_string())?;
         let told = Arc::<OnceLock<Weak<Self>>>::default();
         let watched = told.clone();
-        let lost = move |loss: Loss| {
+        let lost = move |_: Loss| {
             let Some(device) = watched.get().and_then(Weak::upgrade) else { return };
             for event in device.lost_places(id, &own) {
                 // Nobody listens any more when the daemon ends.
