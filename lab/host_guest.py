@@ -35,8 +35,8 @@ mount -t ext4 -o ro /dev/vda /tools && ln -s /tools/lib/ld-linux-x86-64.so.2 /li
 # Where Debian has them, before those of busybox.
 mkdir -p /lib /usr && ln -s /tools/lib /lib/x86_64-linux-gnu && ln -s /tools/bin /usr/sbin && ln -s /tools/bin /usr/bin
 for name in /tools/bin/*; do rm -f /bin/${name##*/}; done; ln -s /tools/bin /sbin
-[ -b /dev/vdb ] && mkdir /disk && mount -t ext4 /dev/vdb /disk
 ip link set lo up; ip link set eth0 up; ip addr add $ADDRESS/24 dev eth0; hostname $NAME
+echo 1 >/proc/sys/kernel/sysrq; echo 8 >/proc/sys/kernel/printk
 exec agent $(ls /dev/vport*p1)
 """
 
@@ -101,7 +101,7 @@ def initramfs(kernel, name, address):
     for folder in ("bin", "proc", "sys", "dev", "tmp", "run", "tools", "lib64", "etc/nvme"):
         (root / folder).mkdir(parents=True)
     shutil.copy("/usr/bin/busybox", root / "bin/busybox")
-    for source in "agent", "hog":
+    for source in "agent", "hog", "press":
         subprocess.run(["gcc", "-O2", "-static", "-o", root / "bin" / source, lab.LAB / f"tools/{source}.c"], check=True)
     bash = f"""KERNEL=$2; . "$1"/network_guest.sh; MODULES=({MODULES}); guest_modules "$3" """
     subprocess.run(["bash", "-c", bash, "guest", lab.LAB, kernel, root], check=True)
@@ -126,6 +126,7 @@ class Guest:
         self.address = f"{NETWORK}.{number}"
         self.console = lab.WORK / f"console-{name}"
         self.port = lab.WORK / f"port-{name}"
+        self.monitor = lab.WORK / f"monitor-{name}"
         self.disk = lab.WORK / f"disk-{name}"
         packed = initramfs(kernel, name, self.address)
         network.tap(name)
@@ -133,7 +134,6 @@ class Guest:
         if disk_mib:
             with open(self.disk, "wb") as file:
                 os.posix_fallocate(file.fileno(), 0, disk_mib << 20)
-            subprocess.run(["mke2fs", "-q", "-t", "ext4", self.disk], check=True)
             drives += ["-drive", f"file={self.disk},if=virtio,format=raw,cache=none"]
         if swap_mib:
             self.swap = lab.WORK / f"swap-{name}"
@@ -143,6 +143,7 @@ class Guest:
         self.line = network.line(
             "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", cpu, "-smp", "2", "-m", f"{mib}M",
             "-nodefaults", "-nographic", "-no-reboot", "-serial", f"file:{self.console}",
+            "-monitor", f"unix:{self.monitor},server=on,wait=off",
             "-netdev", f"tap,id=net,ifname={name},script=no,downscript=no",
             "-device", f"virtio-net-pci,netdev=net,mac=52:54:00:77:00:{number:02x}",
             "-chardev", f"socket,id=port,path={self.port},server=on,wait=off",
@@ -172,6 +173,7 @@ class Guest:
             try:
                 got = self.socket.recv(1 << 16)
             except TimeoutError:
+                self.stacks()
                 lab.fail(f"{self.name} did not answer '{what}' within {seconds} s: {self.last_words()}")
             if not got:
                 lab.fail(f"{self.name} ended: {self.last_words()}")
@@ -179,8 +181,17 @@ class Guest:
         output, self.rest = self.rest[:found.start()], self.rest[found.end():]
         return output.decode(errors="replace"), int(found[1])
 
+    def stacks(self):
+        """Has the kernel say on the console where it waits and what memory it has: SysRq of a keyboard, so the guest need not
+        be able to run anything."""
+        for key in "w", "m", "l":
+            with socket.socket(socket.AF_UNIX) as monitor:
+                monitor.connect(str(self.monitor))
+                monitor.sendall(f"sendkey alt-sysrq-{key}\n".encode())
+                time.sleep(2)
+
     def last_words(self):
-        return self.console.read_text(errors="replace")[-3000:] if self.console.exists() else ""
+        return self.console.read_text(errors="replace")[-12000:] if self.console.exists() else ""
 
     def ask(self, command, seconds=240):
         """What a command prints, and its status."""

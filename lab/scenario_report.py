@@ -1,7 +1,9 @@
-"""The scenarios' report: running times, and who had how much when, as one HTML page and as SVG."""
+"""The scenarios' report: running times, and who had how much when, as one HTML page and as SVG; and ratios with their
+confidence as a table in Markdown."""
 
 import html
 import json
+import math
 import statistics
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 420, 200, 46, 24, 8
@@ -71,6 +73,81 @@ def table(by_policy, policies):
     return "\n".join([*lines, "</table>"])
 
 
+# Student's t for 95 %, two-sided, by degrees of freedom; the last is for more.
+T_95 = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09, 2.09]
+
+
+def of_program(run, program):
+    """One figure of a program's times: their sum."""
+    return sum(seconds for name, seconds in times(run).items() if name.split()[0] == program)
+
+
+def of_all(run):
+    """One figure of all programs: none of them counts more for being longer."""
+    return statistics.geometric_mean([of_program(run, program) for program in run["programs"]])
+
+
+def ratio(runs, others, figure):
+    """The ratio of geometric means over runs, and by which factor it may be off either way (Welch's interval of the
+    logarithms, 95 %)."""
+    sides = [[math.log(figure(run)) for run in its] for its in (runs, others)]
+    ratio = math.exp(statistics.mean(sides[0]) - statistics.mean(sides[1]))
+    if min(map(len, sides)) < 2:
+        return ratio, None
+    parts = [statistics.variance(side) / len(side) for side in sides]
+    freedom = sum(parts) ** 2 / sum(part ** 2 / (len(side) - 1) for part, side in zip(parts, sides)) if sum(parts) else 1
+    t = T_95[min(max(int(freedom), 1), len(T_95)) - 1]
+    return ratio, math.exp(t * math.sqrt(sum(parts)))
+
+
+def interval(ratio_and_factor):
+    ratio, factor = ratio_and_factor
+    return f"{ratio:.2f}" if factor is None else f"{ratio:.2f} ({ratio / factor:.2f} to {ratio * factor:.2f})"
+
+
+def comparable(by_policy):
+    """Runs cut to what all of them have: an amount that usemem reached in each."""
+    every = [times(run) for runs in by_policy.values() for run in runs]
+    names = set.intersection(*[set(it) for it in every])
+
+    def cut(run):
+        def keep(program, event):
+            return event["event"] != "walk" or f"{program} {event['result']} MiB" in names
+        programs = {program: {**said, "events": [event for event in said["events"] if keep(program, event)]}
+                    for program, said in run["programs"].items()}
+        return {**run, "programs": programs}
+    return {policy: [cut(run) for run in runs] for policy, runs in by_policy.items()}
+
+
+def ratio_tables(runs, scenarios, policies):
+    """Two tables in Markdown: each policy beside greedy and beside no store, by program; and utility beside the best of the
+    paper's four."""
+    lines = ["| scenario, program | greedy / none | " + " | ".join(
+        f"{policy} / {other}" for policy in policies[2:] for other in ("greedy", "none")) + " |"]
+    lines.append("|" + "---|" * (2 * len(policies) - 2))
+    best = ["| scenario | best of the paper's, by the mean of all programs | utility / best, mean | utility / best, worst program |", "|---|---|---|---|"]
+    for name in scenarios:
+        if name not in runs or set(runs[name]) != set(policies):
+            continue
+        by_policy = comparable(runs[name])
+        programs = sorted(by_policy["none"][0]["programs"])
+        for program in programs:
+            def it(policy, other):
+                return interval(ratio(by_policy[policy], by_policy[other], lambda run: of_program(run, program)))
+            cells = [it("greedy", "none")] + [it(policy, other) for policy in policies[2:] for other in ("greedy", "none")]
+            lines.append(f"| {name}, {program} | " + " | ".join(cells) + " |")
+        paper = [policy for policy in policies if policy not in ("none", "utility")]
+        base = min(paper, key=lambda policy: statistics.geometric_mean([of_all(run) for run in by_policy[policy]]))
+
+        def worst(run):
+            """The slowdown of the program that loses most beside its mean without the store."""
+            return max(of_program(run, program) / statistics.geometric_mean(
+                [of_program(it, program) for it in by_policy["none"]]) for program in programs)
+        best.append(f"| {name} | {base} | {interval(ratio(by_policy['utility'], by_policy[base], of_all))} | "
+                    f"{interval(ratio(by_policy['utility'], by_policy[base], worst))} |")
+    return "\n".join(lines) + "\n\n" + "\n".join(best) + "\n"
+
+
 def figure(run):
     """Used (solid or dashed by program) and target (thin) in MiB over time."""
     samples = run["samples"]
@@ -117,7 +194,7 @@ def write(out, scenarios, policies):
     runs = load(out)
     parts = ["<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
              f"<title>SmarTmem's scenarios</title><style>{STYLE}</style><h1>SmarTmem's scenarios</h1>"
-             "<p>At a sixteenth of the paper's memory and a tenth of its time, as paged processes over one store and a disk. Thick lines are "
+             "<p>At a thirty-second of the paper's memory (usemem: a sixteenth) and a twentieth of its time, as paged processes over one store and a disk. Thick lines are "
              "what each client holds, thin ones its target; colour and dashes tell the clients apart."]
     for name, scenario in scenarios.items():
         if name not in runs:
@@ -134,5 +211,6 @@ def write(out, scenarios, policies):
                 (out / f"{name}-{policy}.svg").write_text(drawn + "\n")
                 parts.append(f"<figure><figcaption>{policy}</figcaption>{drawn}</figure>")
         parts.append("</div>")
+    (out / "ratios.md").write_text(ratio_tables(runs, scenarios, policies))
     (out / "report.html").write_text("\n".join(parts) + "\n")
     print(f"{out / 'report.html'}")

@@ -49,6 +49,8 @@ pub mod number {
     pub const WAIT4: usize = 61;
     /// `setsid(2)`
     pub const SETSID: usize = 112;
+    /// `sched_setscheduler(2)`
+    pub const SCHED_SETSCHEDULER: usize = 144;
 }
 
 /// Who is at the other end of a Unix socket: `struct ucred` of unix(7).

@@ -21,8 +21,15 @@ pub fn no_dumps() -> anyhow::Result<()> {
 }
 
 /// Has this process, and threads that it starts, taken for one that serves page-out (prctl(2), PR_SET_IO_FLUSHER): when
-/// it allocates memory, the kernel does not wait for I/O that it would have to serve itself.
-pub fn io_flusher() {
+/// it allocates memory, the kernel does not wait for I/O that it would have to serve itself. And lets its threads take the
+/// real-time priority later by which they get at the kernel's reserve.
+pub fn serve_page_out() {
+    let least = Some(1);
+    let limit = getrlimit(Resource::Rtprio);
+    if limit.current < least && limit.current.is_some() {
+        // Whether it may is seen when it does.
+        let _ = setrlimit(Resource::Rtprio, Rlimit { current: least, maximum: least });
+    }
     if let Err(error) = configure_io_flusher_behavior(true) {
         tracing::warn!(
             "this process can't be marked as one that serves page-out ({error}): it needs CAP_SYS_RESOURCE; \

@@ -65,7 +65,7 @@ fn daemon(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     // It keeps rights that the daemon gives up.
     let helper = if needs_helper(&config) { Some(Helper::start()?) } else { None };
     if config.lend.borrows() {
-        hardening::io_flusher();
+        hardening::serve_page_out();
     }
     let parts = Parts::open(config, inherited, helper)?;
     run::run(parts, arguments)?;

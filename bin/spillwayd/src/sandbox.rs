@@ -16,6 +16,8 @@ use seccompiler::{
     SeccompRule, TargetArch,
 };
 
+use spillway_fanout::BackupFile;
+
 use crate::config::Config;
 
 /// The newest Landlock that is known here; older kernels do what they can.
@@ -86,6 +88,8 @@ fn filter(config: &Config) -> anyhow::Result<BpfProgram> {
         // The local file of a borrowed device, which is for one process.
         rules.insert(libc::SYS_open, Vec::new());
         rules.insert(libc::SYS_flock, Vec::new());
+        // Threads of its page-out get at the kernel's reserve.
+        rules.insert(libc::SYS_sched_setscheduler, Vec::new());
     }
     let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let filter = SeccompFilter::new(rules, refuse, SeccompAction::Allow, TargetArch::x86_64)?;
@@ -146,7 +150,12 @@ fn changed(config: &Config) -> Vec<PathBuf> {
     let disks = disks.filter_map(|path| path.parent().map(Path::to_owned));
     let mut dirs: Vec<_> = sockets.chain(disks).chain(config.store.disk.clone()).collect();
     if config.lend.borrows() {
-        dirs.extend(config.lend.backup_file.as_deref().map(parent));
+        dirs.extend(config.lend.backup_file.as_deref().map(|path| {
+            match BackupFile::is_disk(path) {
+                true => path.to_owned(),
+                false => parent(path),
+            }
+        }));
         dirs.extend(config.listen.dir.clone());
     }
     dirs

@@ -55,7 +55,7 @@ fn timeout() -> Duration {
 
 fn holder(number: u64, text: &str, bytes: u64) -> Result<Arc<Holder>, Failed> {
     let Ok(Url::NvmeTcp { tls: true, host, port, options, .. }) = text.parse() else {
-        return Ok(Holder::file(number, BackupFile::open(Path::new(text), bytes)?)?);
+        return Ok(Holder::file(BackupFile::open(Path::new(text), bytes)?)?);
     };
     let store = spillway_client::open(text)?;
     let pool = store.open_pool(PoolSpec::PERSISTENT)?;

@@ -28,6 +28,8 @@ pub(crate) struct Device {
     pub seek: Option<Seek>,
     /// When they may be asked again, once all had been asked in vain.
     pub seek_at: Duration,
+    /// The local file failed: it takes nothing of this device any more.
+    pub has_lost_file: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -110,6 +112,7 @@ impl Machine {
             slabs: vec![Slab::default(); wanted as usize],
             seek: Some(Seek::default()),
             seek_at: self.now,
+            has_lost_file: false,
         };
         self.devices.insert(id, device);
     }

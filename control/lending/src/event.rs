@@ -54,15 +54,15 @@ pub enum Event {
         /// Whether it is there, whole, and used instead of where it was.
         result: Result<(), String>,
     },
-    /// The data plane gave up a copy because its lender failed: it is stale from now on, and is not used again. Told once
-    /// for each slab; a copy that was being placed there fails by [`Event::Placed`].
+    /// The data plane gave up a copy because its lender or the local file failed: it is stale from now on, and is not used
+    /// again. Told once or more often for each slab; a copy that was being placed there fails by [`Event::Placed`].
     LostPlace {
         /// The device.
         device: DeviceId,
         /// Its slab.
         slab: u32,
-        /// The loan in which the copy was.
-        loan: LoanId,
+        /// The loan in which the copy was; none for the local file.
+        loan: Option<LoanId>,
     },
 }
 

@@ -113,7 +113,7 @@ impl Machine {
             Event::Placed { device, slab, copy, place, result } => {
                 self.placed(device, slab, copy, place, result);
             }
-            Event::LostPlace { device, slab, loan } => self.lost_place(device, slab, &loan),
+            Event::LostPlace { device, slab, loan } => self.lost_place(device, slab, loan.as_ref()),
         }
         self.tend_lent();
         self.tend_loans();

@@ -24,16 +24,22 @@ struct Need {
 
 impl Machine {
     /// [`crate::Event::LostPlace`].
-    pub(crate) fn lost_place(&mut self, id: DeviceId, slab: u32, loan: &LoanId) {
+    pub(crate) fn lost_place(&mut self, id: DeviceId, slab: u32, loan: Option<&LoanId>) {
         let Some(device) = self.devices.get_mut(&id) else { return };
         let Some(its) = device.slabs.get_mut(slab as usize) else { return };
-        let copy =
-            its.copies.iter_mut().find(|copy| copy.as_ref().is_some_and(|at| at.is_in(loan)));
+        let is_it = |place: &Place| loan.map_or(*place == Place::File, |loan| place.is_in(loan));
+        let copy = its.copies.iter_mut().find(|copy| copy.as_ref().is_some_and(is_it));
         let Some(copy) = copy else { return };
         *copy = None;
         let is_lost = its.is_lost();
-        if let Some(loan) = self.loans.get_mut(&loan.number) {
-            loan.suspect(self.now);
+        match loan {
+            Some(loan) => {
+                if let Some(loan) = self.loans.get_mut(&loan.number) {
+                    loan.suspect(self.now);
+                }
+            }
+            // What is still on its way there could come after what is written now.
+            None => device.has_lost_file = true,
         }
         if is_lost {
             self.note(Note::SlabLost { device: id, slab });
@@ -165,7 +171,7 @@ impl Machine {
         let moving =
             |device: &Device| device.slabs.iter().filter(|its| its.moving.is_some()).count();
         let mut under_way: usize = self.devices.values().map(moving).sum();
-        let mut file_room = self.file_room();
+        let mut file_room = self.file_room_of(id);
         let mut left: BTreeMap<u64, usize> = self
             .loans
             .iter()
@@ -245,7 +251,7 @@ impl Machine {
         let moving =
             |device: &Device| device.slabs.iter().filter(|its| its.moving.is_some()).count();
         let mut under_way: usize = self.devices.values().map(moving).sum();
-        let mut file_room = self.file_room();
+        let mut file_room = self.file_room_of(id);
         let mut is_stuck = false;
         for need in lacking {
             let device = &self.devices[&id];
@@ -270,6 +276,11 @@ impl Machine {
         if is_stuck && self.now >= device.detach_at {
             self.detach(id);
         }
+    }
+
+    /// Slabs that the local file may take of a device.
+    fn file_room_of(&self, id: DeviceId) -> u64 {
+        if self.devices[&id].has_lost_file { 0 } else { self.file_room() }
     }
 
     /// Whether a copy is there to stay.

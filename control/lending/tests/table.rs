@@ -322,6 +322,30 @@ fn borrower_recalled_without_another_lender_moves_into_the_file_or_out_of_swap()
 }
 
 #[test]
+fn a_local_file_that_failed_takes_no_copy_any_more() {
+    let with_file = Settings { backup: Backup::File, file_slabs: 100, ..settings() };
+    let answer_ms = with_file.answer_timeout.as_millis() as u64;
+    let (mut host, request) = Host::borrower(with_file);
+    let device = DeviceId(0);
+    let is_place = |action: &Action| matches!(action, Action::Place { .. });
+    let is_loss = |action: &Action| matches!(action, Action::Note(Note::SlabLost { .. }));
+    for slab in 0..4 {
+        // It is told until it is dealt with.
+        for _ in 0..2 {
+            let then = host.tell(Event::LostPlace { device, slab, loan: None });
+            assert!(!then.iter().any(is_place), "there is no other lender");
+            assert!(!then.iter().any(is_loss), "the lender has the other copy");
+        }
+    }
+    assert!(!host.pass(answer_ms).iter().any(is_place));
+    // Nor when the lender wants its memory back: then the device goes.
+    let recall = MemLenFin { loan: request.loan, deadline_ms: 60_000 };
+    let then = host.receive("l", 1, Body::MemLenFin(recall));
+    assert!(then.contains(&Action::Detach { device }));
+    assert!(!then.iter().any(|it| matches!(it, Action::Place { slab: 0..4, .. })));
+}
+
+#[test]
 fn lender_told_fin_frees_and_is_neutral() {
     let (mut host, loan) = Host::lender(settings());
     let then = host.receive("b", 1, Body::MemBorFin(MemBorFin { loan: loan.clone() }));

@@ -1,7 +1,9 @@
-//! The local file that has copies of slabs: fully allocated, read and written past the page cache.
+//! The local file that has copies of slabs: fully allocated, read and written past the page cache. Or a disk or partition in
+//! its place, which a file system's own need of memory can't hold up.
 
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut, Seek, SeekFrom};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, open};
@@ -20,12 +22,20 @@ pub struct BackupFile {
 }
 
 impl BackupFile {
+    /// Whether the path is that of a disk or a partition.
+    pub fn is_disk(path: &Path) -> bool {
+        path.metadata().is_ok_and(|found| found.file_type().is_block_device())
+    }
+
     /// Makes the file, in place of one that a kill left behind, and sets `bytes` aside for it, so that no write to it meets
-    /// a full disk.
+    /// a full disk. A disk is taken as it is, if nobody else uses it.
     ///
     /// # Errors
-    /// [`Error::Open`], [`Error::InUse`], [`Error::Allocate`].
+    /// [`Error::Open`], [`Error::InUse`], [`Error::Allocate`], [`Error::Small`].
     pub fn open(path: &Path, bytes: u64) -> Result<Self, Error> {
+        if Self::is_disk(path) {
+            return Self::open_disk(path, bytes);
+        }
         let file = open_direct(path)
             .map_err(|error| Error::Open { path: path.to_owned(), error: error.into() })?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)
@@ -36,6 +46,23 @@ impl BackupFile {
             let error = error.into();
             Error::Allocate { path: path.to_owned(), bytes, error }
         })?;
+        Ok(Self { file })
+    }
+
+    fn open_disk(path: &Path, bytes: u64) -> Result<Self, Error> {
+        // EXCL: the kernel refuses what is mounted, swapped onto or opened so by others.
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::EXCL | OFlags::DIRECT;
+        let mut file = match open(path, flags, Mode::empty()) {
+            Err(Errno::BUSY) => return Err(Error::InUse(path.to_owned())),
+            opened => File::from(
+                opened
+                    .map_err(|error| Error::Open { path: path.to_owned(), error: error.into() })?,
+            ),
+        };
+        let has = file.seek(SeekFrom::End(0))?;
+        if has < bytes {
+            return Err(Error::Small { path: path.to_owned(), bytes, has });
+        }
         Ok(Self { file })
     }
 

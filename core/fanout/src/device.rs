@@ -126,7 +126,7 @@ impl FanOut {
     /// Copies a slab to a new place, under traffic, and then uses that as its copy 0 (the primary) or 1 in place of the
     /// one that was there, if any. When this returns, nothing is on its way to the old place on behalf of this slab but
     /// what had timed out there; see [`Self::forget`]. It blocks; slabs may be moved at the same time by several
-    /// threads.
+    /// threads. A slab without any copy takes pages again from then on; those that it had are lost.
     ///
     /// # Errors
     /// [`Error::NoSlab`], [`Error::SamePlace`], [`Error::Moving`]; [`Error::PlaceLost`] and [`Error::Unreadable`],
@@ -135,13 +135,10 @@ impl FanOut {
         self.core.move_slab(slab, copy, place)
     }
 
-    /// Stops using a holder: its copies are dropped where another live copy is there. When this returns, nothing is on
-    /// its way there, and nothing will be: the loan can be given back.
-    ///
-    /// # Errors
-    /// [`Error::OnlyCopy`] and [`Error::Moving`], and then nothing has changed.
-    pub fn forget(&self, holder: &Arc<Holder>) -> Result<(), Error> {
-        self.core.forget(holder)
+    /// Stops using a holder: its copies are dropped, last ones too, and what is being copied there fails. When this
+    /// returns, nothing is on its way there, and nothing will be: the loan can be given back.
+    pub fn forget(&self, holder: &Arc<Holder>) {
+        self.core.forget(holder);
     }
 
     /// What it did so far.

@@ -32,9 +32,6 @@ pub enum Error {
     /// No copy of a page could be read, so the slab stays where it was.
     #[error("page {0} could not be read from any place; its slab stays where it is")]
     Unreadable(u64),
-    /// The holder has the only copy of a slab.
-    #[error("slab {0} has no other live copy; place it elsewhere first")]
-    OnlyCopy(u32),
     /// The file can't be opened.
     #[error("{path}: {error}")]
     Open {
@@ -57,6 +54,18 @@ pub enum Error {
         bytes: u64,
         /// Why.
         error: io::Error,
+    },
+    /// The disk has too little room.
+    #[error(
+        "{path} has {has} bytes and {bytes} are needed: name a larger disk, or set lend.backup_size"
+    )]
+    Small {
+        /// Which.
+        path: PathBuf,
+        /// What is needed.
+        bytes: u64,
+        /// What it has.
+        has: u64,
     },
     /// A system call failed.
     #[error(transparent)]

@@ -55,7 +55,10 @@ struct Queue {
 }
 
 impl Holder {
-    /// A loan. `number` is the caller's name for it, by which losses are told.
+    /// The number of every local file.
+    pub const FILE: u64 = u64::MAX;
+
+    /// A loan. `number` is the caller's name for it, by which losses are told; below [`Self::FILE`].
     ///
     /// # Errors
     /// When the kernel has no thread left.
@@ -63,12 +66,12 @@ impl Holder {
         Self::start(number, Way::Lender(lender))
     }
 
-    /// The local file. `number` is the caller's name for it.
+    /// The local file, whose number is [`Self::FILE`].
     ///
     /// # Errors
     /// When the kernel has no thread left.
-    pub fn file(number: u64, file: BackupFile) -> io::Result<Arc<Self>> {
-        Self::start(number, Way::File(file))
+    pub fn file(file: BackupFile) -> io::Result<Arc<Self>> {
+        Self::start(Self::FILE, Way::File(file))
     }
 
     fn start(number: u64, way: Way) -> io::Result<Arc<Self>> {

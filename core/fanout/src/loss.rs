@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
 
+use crate::holder::Holder;
+
 /// Losses that can be told. A device has far fewer holders.
 const LOSSES_MAX: usize = 2048;
 
@@ -47,7 +49,11 @@ pub struct Loss {
 impl core::fmt::Display for Loss {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let Self { holder, slab, cause, last_copy } = self;
-        write!(f, "holder {holder} of slab {slab} {cause}: ")?;
+        match *holder {
+            Holder::FILE => f.write_str("the local file")?,
+            number => write!(f, "holder {number}")?,
+        }
+        write!(f, " of slab {slab} {cause}: ")?;
         f.write_str(match last_copy {
             true => "there is no other copy, so this is an I/O error",
             false => "the other copy serves",

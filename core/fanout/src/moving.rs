@@ -10,6 +10,7 @@ use crate::holder::Holder;
 use crate::lender::BATCH_PAGES;
 use crate::round::{Round, Want};
 use crate::slabs::{COPIES, Place, TARGET};
+use crate::table::Known;
 
 impl Core {
     /// Copies a slab to `place`, and makes that its copy `copy`.
@@ -77,29 +78,33 @@ impl Core {
         Ok(())
     }
 
-    /// Drops a holder's copies, and waits until nothing is on its way there.
-    pub fn forget(&self, holder: &Arc<Holder>) -> Result<(), Error> {
+    /// Drops a holder's copies, and waits until nothing is on its way there. Pages whose last copy goes are lost.
+    pub fn forget(&self, holder: &Arc<Holder>) {
         let mut slabs = self.slabs_alone();
         let with_it =
             |place: Option<&Place>| place.is_some_and(|place| Arc::ptr_eq(&place.holder, holder));
-        for (at, slab) in (0..).zip(slabs.iter()) {
+        for (number, slab) in (0..).zip(slabs.iter_mut()) {
             if with_it(slab.place(TARGET)) {
-                return Err(Error::Moving(at));
+                slab.lose(TARGET);
             }
-            let held = (0..COPIES).find(|&copy| with_it(slab.place(copy)));
-            if held.is_some_and(|copy| !slab.has_other(copy)) {
-                return Err(Error::OnlyCopy(at));
-            }
-        }
-        for slab in slabs.iter_mut() {
             for copy in 0..COPIES {
                 if with_it(slab.place(copy)) {
                     slab.set(copy, None);
+                    if (0..COPIES).all(|copy| slab.place(copy).is_none()) {
+                        self.lose_pages(number);
+                    }
                 }
             }
         }
         drop(slabs);
         holder.wait_for_rest();
-        Ok(())
+    }
+
+    /// Notes that the pages of a slab are lost, while nothing is under way.
+    fn lose_pages(&self, number: u64) {
+        let pages = number * self.pages_per_slab()..(number + 1) * self.pages_per_slab();
+        for page in pages.filter(|page| self.table.is_stored(*page)) {
+            self.table.set(page, Known::Broken);
+        }
     }
 }

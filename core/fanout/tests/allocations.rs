@@ -85,7 +85,7 @@ fn use_it(device: &FanOut, data: &[u8], rooms: &mut [Vec<u8>]) {
 fn no_request_allocates() {
     let directory = tempfile::tempdir().unwrap();
     let file = BackupFile::open(&directory.path().join("backup"), 2 * SLAB_BYTES).unwrap();
-    let file = Holder::file(2, file).unwrap();
+    let file = Holder::file(file).unwrap();
     let (one, two) = (array(0), array(1));
     let at = |holder: &Arc<Holder>, slab| Some(Place { holder: holder.clone(), slab });
     let slabs = vec![[at(&one, 0), at(&two, 0)], [at(&two, 1), at(&file, 1)]];

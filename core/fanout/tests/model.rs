@@ -2,11 +2,12 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use spillway_block::Device;
-use spillway_fanout::{Error, FanOut, Place};
+use spillway_fanout::{Error, FanOut, Place, Standing};
 use support::{Fault, Host, PAGES_PER_SLAB, SLAB_BYTES, device, host, place};
 
 const SLABS: u32 = 3;
@@ -201,9 +202,12 @@ impl World {
 
     /// Nothing reaches a host that was forgotten, as long as nothing is placed there again.
     fn forget(&mut self, host: usize) {
-        if self.device.forget(&self.hosts[host].holder).is_err() {
-            return;
-        }
+        let holder = &self.hosts[host].holder;
+        let elsewhere = |its: &Standing| !its.is_lost && !Arc::ptr_eq(&its.place.holder, holder);
+        let stays = |slab| self.device.places(slab).unwrap().iter().flatten().any(elsewhere);
+        // With the last copy of a slab its pages go.
+        self.thin |= !(0..SLABS).all(stays);
+        self.device.forget(holder);
         let fake = self.hosts[host].fake.clone();
         fake.fenced.store(true, std::sync::atomic::Ordering::SeqCst);
         for slab in 0..u64::from(SLABS) {

@@ -125,7 +125,7 @@ fn requests_moves_and_a_death_at_the_same_time() {
             device.place(slab, copy, there).unwrap();
         }
     }
-    device.forget(&dead.holder).unwrap();
+    device.forget(&dead.holder);
     dead.fake.fenced.store(true, Ordering::SeqCst);
     dead.fake.set(Fault::None);
     for thread in 0..THREADS {
@@ -231,7 +231,7 @@ fn a_write_that_is_stuck_is_not_waited_for_but_by_the_fence() {
     let (device, second, forgotten) = (&device, &hosts[1], &AtomicBool::new(false));
     thread::scope(|scope| {
         let forgetter = scope.spawn(move || {
-            device.forget(&second.holder).unwrap();
+            device.forget(&second.holder);
             forgotten.store(true, Ordering::SeqCst);
             assert_eq!(second.fake.stuck.load(Ordering::SeqCst), 0, "it was still on its way");
             second.fake.fenced.store(true, Ordering::SeqCst);
@@ -269,10 +269,29 @@ fn the_last_copy_fails_requests_and_may_come_back() {
     device.write(4096, &[4; 4096]).unwrap();
     device.read(4096, &mut read).unwrap();
     assert_eq!(read, [4; 4096]);
-    assert!(matches!(device.forget(&lone.holder), Err(Error::OnlyCopy(0))));
     drop(device);
     let loss = Loss { holder: 7, slab: 0, cause: Cause::NoAnswer, last_copy: true };
     assert_eq!(*losses.lock().unwrap(), [loss], "told once");
+}
+
+#[test]
+fn a_forgotten_last_copy_is_lost_and_its_slab_can_be_placed_anew() {
+    let (lone, other) = (host(7), host(8));
+    let (device, _) = losses_of(vec![[place(&lone, 0), None]], LONG);
+    device.write(0, &[1; 4096]).unwrap();
+    device.forget(&lone.holder);
+    let mut read = [0; 4096];
+    assert!(device.read(0, &mut read).is_err(), "it was the only copy");
+    assert!(device.write(4096, &[2; 4096]).is_err(), "there is no place");
+    device.place(0, 0, place(&other, 3).unwrap()).unwrap();
+    assert!(device.read(0, &mut read).is_err(), "what was lost does not come back");
+    assert!(device.read(4096, &mut read).is_err(), "what was refused was written by nobody");
+    device.read(8192, &mut read).unwrap();
+    assert_eq!(read, [0; 4096], "what was never written is zeros");
+    device.write(0, &[3; 4096]).unwrap();
+    device.read(0, &mut read).unwrap();
+    assert_eq!(read, [3; 4096]);
+    device.forget(&other.holder);
 }
 
 #[test]
@@ -280,7 +299,7 @@ fn a_file_is_a_copy_as_good_as_a_lender() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("backup");
     let bytes = u64::from(SLABS) * SLAB_BYTES;
-    let file = Holder::file(9, BackupFile::open(&path, bytes).unwrap()).unwrap();
+    let file = Holder::file(BackupFile::open(&path, bytes).unwrap()).unwrap();
     assert!(!path.exists(), "it goes with the device");
     let lender = host(0);
     let slabs = (0..SLABS)
@@ -306,7 +325,7 @@ fn a_file_is_a_copy_as_good_as_a_lender() {
     for slab in 0..SLABS {
         device.place(slab, 0, Place { holder: other.holder.clone(), slab }).unwrap();
     }
-    device.forget(&file).unwrap();
+    device.forget(&file);
     for slab in 0..SLABS {
         device.place(slab, 1, Place { holder: file.clone(), slab }).unwrap();
     }

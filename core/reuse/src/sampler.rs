@@ -52,9 +52,24 @@ pub struct Sampler {
     entries: [Entry; SAMPLES],
     /// Number of the entry plus one at each place in the order of use.
     order: [u16; PLACES],
+    /// Entries in each state in all.
+    total: Counts,
     /// Entries in each state at places up to here (P. M. Fenwick, "A new data structure for cumulative frequency
     /// tables", 1994).
-    counts: [[u16; PLACES + 1]; 2],
+    counts: [Counts; PLACES + 1],
+}
+
+/// How many entries there are in each state: sixteen bits for each, so that one sum adds up both.
+type Counts = u32;
+
+/// One entry in a state.
+const fn one(state: State) -> Counts {
+    1 << (16 * state as u32)
+}
+
+/// Unread and read ones.
+const fn by_state(counts: Counts) -> [u32; 2] {
+    [counts & 0xffff, counts >> 16]
 }
 
 impl Default for Sampler {
@@ -72,7 +87,8 @@ impl Default for Sampler {
             table: [0; TABLE],
             entries: [Entry { hash: 0, place: 0, state: State::Unread }; SAMPLES],
             order: [0; PLACES],
-            counts: [[0; PLACES + 1]; 2],
+            total: 0,
+            counts: [0; PLACES + 1],
         };
         sampler.start();
         sampler
@@ -102,7 +118,7 @@ impl Sampler {
     pub fn forget(&mut self) {
         self.table = [0; TABLE];
         self.order = [0; PLACES];
-        self.counts = [[0; PLACES + 1]; 2];
+        (self.total, self.counts) = (0, [0; PLACES + 1]);
         (self.count, self.next_place) = (0, 0);
     }
 
@@ -131,7 +147,7 @@ impl Sampler {
             return;
         };
         let Entry { place, state, .. } = self.entries[at];
-        let [unread, read] = [0, 1].map(|state| self.later(state, place));
+        let [unread, read] = by_state(self.total - self.up_to(place));
         let distance = 1.0 + unread as f32 + read as f32 * self.read_share();
         let distance_pages = f64::from(distance * weight) as u64;
         self.gets[bucket(distance_pages)] += weight;
@@ -162,7 +178,7 @@ impl Sampler {
 
     /// Ends an interval: what the client's gets of late tell. They count less from now on.
     pub fn interval(&mut self) -> Curve {
-        let [unread, read] = [0, 1].map(|state| f64::from(self.total(state)));
+        let [unread, read] = by_state(self.total).map(f64::from);
         let live = unread + read * f64::from(self.read_share());
         let curve = Curve {
             gets: self.gets,
@@ -246,60 +262,58 @@ impl Sampler {
         self.order[place] = at as u16 + 1;
         self.entries[at].place = place as u16;
         self.entries[at].state = state;
-        self.add(state as usize, place, 1);
+        self.total += one(state);
+        self.add(place, one(state));
     }
 
     fn unplace(&mut self, at: usize) {
         let Entry { place, state, .. } = self.entries[at];
         self.order[usize::from(place)] = 0;
-        self.add(state as usize, usize::from(place), u16::MAX);
+        self.total -= one(state);
+        self.add(usize::from(place), one(state).wrapping_neg());
     }
 
     /// Closes the gaps between the places in use, of which at least half are free.
     #[cold]
     fn renumber(&mut self) {
-        self.counts = [[0; PLACES + 1]; 2];
+        self.counts = [0; PLACES + 1];
         let mut next = 0;
         for place in 0..PLACES {
             let number = core::mem::take(&mut self.order[place]);
             if number != 0 {
                 let entry = &mut self.entries[usize::from(number) - 1];
                 entry.place = next;
-                let state = entry.state as usize;
                 self.order[usize::from(next)] = number;
-                self.add(state, usize::from(next), 1);
                 next += 1;
+                self.counts[usize::from(next)] = one(entry.state);
+            }
+        }
+        // Each passes on what it has counted to the next that counts it.
+        for at in 1..=PLACES {
+            let next = at + (at & at.wrapping_neg());
+            if next <= PLACES {
+                self.counts[next] += self.counts[at];
             }
         }
         self.next_place = u32::from(next);
     }
 
-    fn add(&mut self, state: usize, place: usize, count: u16) {
+    fn add(&mut self, place: usize, counts: Counts) {
         let mut at = place + 1;
         while at <= PLACES {
-            let cell = &mut self.counts[state][at];
-            *cell = cell.wrapping_add(count);
+            self.counts[at] = self.counts[at].wrapping_add(counts);
             at += at & at.wrapping_neg();
         }
     }
 
-    /// Entries in a state at places before `end`.
-    fn before(&self, state: usize, end: usize) -> u32 {
-        let (mut at, mut sum) = (end, 0);
+    /// Entries at places up to this one.
+    fn up_to(&self, place: u16) -> Counts {
+        let (mut at, mut sum) = (usize::from(place) + 1, 0);
         while at > 0 {
-            sum += u32::from(self.counts[state][at]);
+            sum += self.counts[at];
             at &= at - 1;
         }
         sum
-    }
-
-    fn total(&self, state: usize) -> u32 {
-        self.before(state, PLACES)
-    }
-
-    /// Entries in a state that were used after the one at `place`.
-    fn later(&self, state: usize, place: u16) -> u32 {
-        self.total(state) - self.before(state, usize::from(place) + 1)
     }
 
     /// Hashes below the threshold differ in their low bits alone.

@@ -290,7 +290,7 @@ impl World {
             }
             let in_us = self.random.below(1_000_000);
             let boot = self.hosts[at].boot;
-            let event = Event::LostPlace { device, slab, loan };
+            let event = Event::LostPlace { device, slab, loan: Some(loan) };
             self.schedule(in_us, at, Some(boot), What::Tell(event));
         }
         self.check_slab(at, device, slab)

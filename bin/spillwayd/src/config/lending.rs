@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use spillway_fanout::BackupFile;
 use spillway_lending::{Backup, HostId, Mode, Roles, Settings, Shareable};
 
 use super::file::Error;
@@ -84,6 +85,17 @@ pub fn check(config: &Config) -> Result<(), Error> {
     }
     if lend.backup == Backup::File && lend.backup_file.is_none() {
         return wrong("lend.backup = \"file\" needs lend.backup_file and lend.backup_size");
+    }
+    let is_disk = |path: &std::path::Path| BackupFile::is_disk(path);
+    if lend.backup_file.as_deref().is_some_and(|path| path.starts_with("/dev") && !is_disk(path)) {
+        return wrong(
+            "lend.backup_file: there is no such disk; a file belongs on a disk's file system",
+        );
+    }
+    if lend.devices_max > 1 && lend.backup_file.as_deref().is_some_and(is_disk) {
+        return wrong(
+            "lend.backup_file is a disk, which serves one device: set lend.devices_max = 1",
+        );
     }
     if lend.mode == Mode::Direct && lend.borrows() && lend.backup != Backup::None {
         return wrong(

@@ -161,7 +161,7 @@ pub static LEND: [Setting<Lend>; 37] = [
         "backup_file",
         r#""""#,
         Path(|l| &mut l.backup_file),
-        "The start of the names of local files for pages: that of device n has `.n` after it. They are allocated in full. With \"mirror\" they serve where there is no second lender.",
+        "The start of the names of local files for pages: that of device n has `.n` after it. They are allocated in full. With \"mirror\" they serve where there is no second lender. Or a disk or partition of this host, whose content is lost; a file system's own need of memory can't hold it up, and it serves one device (`devices_max = 1`).",
     ),
     fixed(
         "backup_size",

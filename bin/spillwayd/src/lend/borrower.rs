@@ -15,7 +15,7 @@ use spillway_types::Size;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::config::{DeviceUse, Lend};
-use crate::lend::device::{Device, FILE, Slabs};
+use crate::lend::device::{Device, Slabs};
 use crate::lend::helper::{Connect, Helper, Verb};
 
 /// TCP connections to a lender for pages.
@@ -58,7 +58,6 @@ struct State {
 #[derive(Debug)]
 struct Held {
     device: DeviceId,
-    loan: LoanId,
     lender: HostId,
     access: Access,
     /// The way there, once it was needed.
@@ -100,7 +99,7 @@ impl Borrower {
     /// Notes a loan that was granted.
     pub fn open(&self, device: DeviceId, loan: LoanId, lender: HostId, access: Access) {
         let holder = Mutex::default();
-        let held = Held { device, loan: loan.clone(), lender, access, holder };
+        let held = Held { device, lender, access, holder };
         self.state().loans.insert(loan, Arc::new(held));
     }
 
@@ -177,10 +176,12 @@ impl Borrower {
         let start =
             self.settings.lend.backup_file.as_ref().ok_or("there is no lend.backup_file")?;
         let mut name = start.clone().into_os_string();
-        name.push(format!(".{id}"));
+        if !BackupFile::is_disk(start) {
+            name.push(format!(".{id}"));
+        }
         let file = BackupFile::open(&PathBuf::from(name), slabs * self.settings.lend.slab_bytes);
         let file = file.map_err(|error| error.to_string())?;
-        Holder::file(FILE, file).map_err(|error| error.to_string())
+        Holder::file(file).map_err(|error| error.to_string())
     }
 
     /// The way to a loan, made when it is first needed.
@@ -245,9 +246,22 @@ impl Borrower {
             self.ask(&Verb::MinFree { bytes: least, may_change: lend.raise_min_free })?;
         }
         let path = device.path();
-        let priority = self.ask(&Verb::SwapOn { path: path.clone() })?;
+        let priority = match self.ask(&Verb::SwapOn { path: path.clone() }) {
+            // It took too long, but the kernel has it: it must not be closed.
+            Err(error) if Self::swaps_onto(&path) => {
+                tracing::warn!(path, "swapon said: {error}");
+                String::new()
+            }
+            priority => priority?,
+        };
         tracing::info!(path, size = %Size(bytes), priority, "swaps onto borrowed memory");
         Ok(())
+    }
+
+    /// Whether the kernel swaps onto a device, as far as can be told.
+    fn swaps_onto(path: &str) -> bool {
+        let swaps = Monitor::open().and_then(|monitor| monitor.swaps());
+        swaps.is_ok_and(|swaps| swaps.iter().any(|swap| swap.path == path))
     }
 
     /// Takes a device out of use. After an error it is as it was.
@@ -323,10 +337,8 @@ impl Borrower {
         let holder = held.holder.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(holder) = holder else { return };
         let device = self.device(id);
-        if let Some(fan_out) = device.as_ref().and_then(|device| device.fan_out_device())
-            && let Err(error) = fan_out.forget(&holder)
-        {
-            tracing::error!(loan = %held.loan, lender = %held.lender, "can't stop using a loan: {error}");
+        if let Some(fan_out) = device.as_ref().and_then(|device| device.fan_out_device()) {
+            fan_out.forget(&holder);
         }
     }
 }

@@ -16,8 +16,6 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::config::Lend;
 use crate::lend::socket::Served;
 
-/// The number of the local file among a device's holders; loans have numbers of their own.
-pub const FILE: u64 = u64::MAX;
 /// Stalls that one batch of requests, and the one before it, can meet one after the other: two batches of 32 requests.
 const STALLS: u32 = 64;
 /// What the kernel waits beyond these before it gives a request up.
@@ -120,7 +118,7 @@ impl Device {
         self.use_.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The copies in loans that are lost, each as often as this is asked. The file is no loan.
+    /// The copies that are lost, each as often as this is asked.
     pub fn lost_places(&self, device: DeviceId, own: &HostId) -> Vec<Event> {
         let Some(fan_out) = self.fan_out_device() else { return Vec::new() };
         let mut events = Vec::new();
@@ -128,10 +126,9 @@ impl Device {
             let copies = fan_out.places(slab).unwrap_or_default();
             for lost in copies.iter().flatten().filter(|it| it.is_lost) {
                 let number = lost.place.holder.number();
-                if number != FILE {
-                    let loan = LoanId { borrower: own.clone(), number };
-                    events.push(Event::LostPlace { device, slab, loan });
-                }
+                let loan = LoanId { borrower: own.clone(), number };
+                let loan = (number != Holder::FILE).then_some(loan);
+                events.push(Event::LostPlace { device, slab, loan });
             }
         }
         events
@@ -189,7 +186,7 @@ impl Device {
     pub fn is_in_file(&self, slab: u32, copy: usize) -> bool {
         let copies = self.fan_out_device().and_then(|fan_out| fan_out.places(slab).ok());
         let standing = copies.and_then(|copies| copies.into_iter().nth(copy).flatten());
-        standing.is_some_and(|it| !it.is_lost && it.place.holder.number() == FILE)
+        standing.is_some_and(|it| !it.is_lost && it.place.holder.number() == Holder::FILE)
     }
 
     /// Gives it to this host's kernel as a disk.

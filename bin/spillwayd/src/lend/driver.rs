@@ -9,7 +9,7 @@ use spillway_lending::{Action, Event, Machine, Message, Note, Order, Reading};
 use spillway_peers::outbox::Outbox;
 use spillway_registry::Host;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{MissedTickBehavior, interval, sleep_until};
+use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 
 use crate::config::{Lend, LendRoles, UsedBy};
 use crate::lend::borrower::Borrower;
@@ -19,6 +19,9 @@ use crate::lend::peers::Peers;
 
 /// Longest that nothing is looked at.
 const IDLE: Duration = Duration::from_secs(3600);
+
+/// What is waited for pages on their way to a lender beyond the time of a request.
+const FORGET_MARGIN: Duration = Duration::from_secs(2);
 
 /// An operator's order, and who waits to hear of it.
 pub type Asked = (LendOrder, oneshot::Sender<Result<(), String>>);
@@ -229,10 +232,16 @@ async fn carry_out(shared: &Arc<Shared>, outputs: &mut Outputs, action: Action) 
         }
         Action::Forget { device, loan } => {
             let borrower = shared.borrower.clone();
-            // It must hold before the next action, and may wait for pages on their way.
+            // It must hold before the next action, and may wait for pages on their way: a group of them asks three places one
+            // after the other at most. A local disk that hangs must not hold up the renewal of other loans.
+            let limit = 3 * Duration::from_millis(shared.settings.request_ms) + FORGET_MARGIN;
+            let name = loan.to_string();
             let forgotten = tokio::task::spawn_blocking(move || borrower.forget(device, &loan));
-            if forgotten.await.is_err() {
-                tracing::error!("a loan could not be forgotten");
+            if timeout(limit, forgotten).await.is_err() {
+                tracing::error!(
+                    loan = name,
+                    "a loan ends while pages are on their way, to it or to the local file"
+                );
             }
         }
     }

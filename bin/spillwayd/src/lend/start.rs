@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -117,15 +117,25 @@ impl Prepared {
     pub fn start(self) -> anyhow::Result<Lending> {
         let (stop, stopped) = oneshot::channel();
         let handle = self.handle();
+        let swaps = self.shared.settings.borrows();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("lend-io")
+            // Threads of devices are started by these, and are as they are.
+            .on_thread_start(move || {
+                if swaps {
+                    open_reserve()
+                }
+            })
             .enable_io()
             .enable_time()
             .build()
             .context("can't start lending")?;
         self.listener.set_nonblocking(true)?;
         let thread = thread::Builder::new().name("lend".into()).spawn(move || {
+            if swaps {
+                open_reserve();
+            }
             runtime.block_on(self.run(stopped));
             // A swapoff that does not end is left to itself.
             runtime.shutdown_background();
@@ -218,6 +228,20 @@ impl Ordered for Handle {
             let _ = told.send(Err("too many orders wait; try again".to_owned()));
         }
         answer
+    }
+}
+
+/// Has the calling thread get at the memory that the kernel keeps back, so that pages can be written out when there is no
+/// other.
+fn open_reserve() {
+    static TOLD: Once = Once::new();
+    if let Err(error) = spillway_platform::swap::open_reserve() {
+        TOLD.call_once(|| {
+            tracing::warn!(
+                "can't have a real-time priority ({error}), by which page-out gets at the kernel's reserve of memory: \
+                 allow LimitRTPRIO=1, or this host may stand still when its memory is full"
+            );
+        });
     }
 }
 

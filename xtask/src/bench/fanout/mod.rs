@@ -143,7 +143,7 @@ fn serve(layout: Layout, lenders: &Lenders, folder: &Path) -> anyhow::Result<(Se
         Layout::TwoLenders => Some(lenders.loan(1)?),
         Layout::LenderAndFile => {
             let file = BackupFile::open(&folder.join("backup"), DEVICE_BYTES)?;
-            Some(Holder::file(9, file)?)
+            Some(Holder::file(file)?)
         }
     };
     let settings = Settings { slab_bytes: 64 << 20, ..Settings::default() };
