@@ -174,7 +174,10 @@ class Watch:
                 if it["role"] != role:
                     role, x = it["role"], left + it["at_s"] / end_s * width
                     out.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{base}" y2="{base + height}" stroke="#bbb" stroke-dasharray="3 3"/>')
-                    out.append(f'<text x="{x + 3:.1f}" y="{base + 14}" fill="#555">{role}</text>')
+                    later = [row["at_s"] for row in rows if row["at_s"] > it["at_s"] and row["role"] != role]
+                    # A role that was over at once has no room for its name.
+                    if (min(later, default=end_s) - it["at_s"]) / end_s * width > 60:
+                        out.append(f'<text x="{x + 3:.1f}" y="{base + 14}" fill="#555">{role}</text>')
             out.append(f'<text x="4" y="{base + 12}">{most:.0f}</text><text x="4" y="{base + height}">0</text>')
             out.append(f'<text x="{left + width - 30}" y="{base + height + 16}">{end_s:.0f} s</text>')
         out.append("</svg>")
