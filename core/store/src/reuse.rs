@@ -16,6 +16,11 @@ use crate::shard::Position;
 use crate::slot::CLIENTS_MAX;
 use crate::store::Store;
 
+/// Requests that a sampler is told of together: it finds its tables in the cache for all but the first.
+const TOLD: usize = 256;
+/// The low bits of a hash in which it is noted what was told.
+const USE_BITS: u64 = 3;
+
 /// Samplers by their clients' numbers. They stay for clients that get the same number later.
 pub(crate) type Samplers = OnceLock<Box<[OnceLock<Box<Watched>>]>>;
 
@@ -32,11 +37,15 @@ pub(crate) struct Watched {
 struct State {
     /// Whose sampler it is now.
     client: ClientId,
+    /// What it has not been told yet: hashes, with the use in their low bits.
+    waiting: [u64; TOLD],
+    count: usize,
     sampler: Sampler,
 }
 
 /// What is told.
 #[derive(Clone, Copy, Debug)]
+#[repr(u64)]
 pub(crate) enum Use {
     Put,
     Get,
@@ -58,15 +67,18 @@ impl Store {
         let watched = all[number].get_or_init(|| {
             let mut sampler = Sampler::default();
             sampler.stop();
-            let state = Lock::new(State { client: ClientId(0), sampler });
+            let state = State { client: ClientId(0), waiting: [0; TOLD], count: 0, sampler };
+            let state = Lock::new(state);
             Box::new(Watched { below: AtomicU64::new(0), state })
         });
         let mut state = watched.state.lock();
         let is_on = state.client == client && state.sampler.below() != 0;
         if on && !is_on {
             state.client = client;
+            state.count = 0;
             state.sampler.start();
         } else if !on {
+            state.count = 0;
             state.sampler.stop();
         }
         watched.below.store(state.sampler.below(), Ordering::Relaxed);
@@ -84,6 +96,7 @@ impl Store {
         if state.client != client || state.sampler.below() == 0 {
             return Ok(None);
         }
+        state.tell_all();
         let curve = state.sampler.interval();
         watched.below.store(state.sampler.below(), Ordering::Relaxed);
         Ok(Some(curve))
@@ -105,7 +118,9 @@ impl Store {
     pub(crate) fn tell_gone(&self, client: ClientId) {
         let Ok((number, _)) = self.client(client) else { return };
         if let Some(watched) = self.watched(number) {
-            watched.state.lock().sampler.forget();
+            let mut state = watched.state.lock();
+            state.tell_all();
+            state.sampler.forget();
         }
     }
 
@@ -118,14 +133,30 @@ impl Watched {
     #[cold]
     fn tell(&self, hash: u64, what: Use) {
         let mut state = self.state.lock();
-        let sampler = &mut state.sampler;
-        match what {
-            Use::Put => sampler.put(hash),
-            Use::Get => sampler.get(hash),
-            Use::Take => sampler.take(hash),
-            Use::Flush => sampler.flush(hash),
+        let at = state.count;
+        state.waiting[at] = hash & !USE_BITS | what as u64;
+        state.count = at + 1;
+        if state.count == TOLD {
+            state.tell_all();
+            self.below.store(state.sampler.below(), Ordering::Relaxed);
         }
-        self.below.store(sampler.below(), Ordering::Relaxed);
+    }
+}
+
+impl State {
+    /// Tells the sampler what waits, in its order.
+    fn tell_all(&mut self) {
+        let count = core::mem::take(&mut self.count);
+        let (waiting, sampler) = (&self.waiting[..count], &mut self.sampler);
+        for told in waiting {
+            let hash = told & !USE_BITS;
+            match told & USE_BITS {
+                it if it == Use::Put as u64 => sampler.put(hash),
+                it if it == Use::Get as u64 => sampler.get(hash),
+                it if it == Use::Take as u64 => sampler.take(hash),
+                _ => sampler.flush(hash),
+            }
+        }
     }
 }
 
