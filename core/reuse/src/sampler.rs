@@ -3,7 +3,7 @@
 use crate::curve::{BUCKETS, Curve, bucket};
 
 /// Keys of a client that are watched at most.
-pub const SAMPLES: usize = 2048;
+pub const SAMPLES: usize = 1024;
 /// Places in the order of use, taken one after the other and renumbered when they are used up.
 const PLACES: usize = 2 * SAMPLES;
 /// Places in the hash table.

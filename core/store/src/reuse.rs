@@ -17,7 +17,7 @@ use crate::slot::CLIENTS_MAX;
 use crate::store::Store;
 
 /// Requests that a sampler is told of together: it finds its tables in the cache for all but the first.
-const TOLD: usize = 256;
+const TOLD: usize = 512;
 /// The low bits of a hash in which it is noted what was told.
 const USE_BITS: u64 = 3;
 
