@@ -223,6 +223,10 @@ fn damage(file: &OwnedFd, at: u64, word: u64, kind: u8) {
             .extend(used.map(|(place, word)| (data + 8 * place as u64, u64::from_ne_bytes(*word))));
         offset = data + read as u64;
     }
+    if words.is_empty() {
+        // Nothing was stored there yet.
+        return;
+    }
     let (place, before) = words[at as usize % words.len()];
     let after = match kind {
         0 => before ^ 1 << (word % 64),
