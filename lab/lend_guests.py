@@ -77,8 +77,17 @@ class Host(Guest):
 
     def end(self):
         """Ends its daemon, which gives back first."""
-        self.run("kill $(cat /tmp/serving); left=100; while kill -0 $(cat /tmp/serving) 2>/dev/null && [ $left -gt 0 ]; "
-                 "do left=$((left - 1)); sleep 0.3; done; ! kill -0 $(cat /tmp/serving) 2>/dev/null", 60)
+        self.run("kill $(cat /tmp/serving)")
+        end = time.monotonic() + 40
+        while self.ask("kill -0 $(cat /tmp/serving) 2>/dev/null")[1] == 0:
+            if time.monotonic() > end:
+                lab.fail(f"{self.name}'s daemon does not end: {self.threads()} {self.served()[-3000:]}")
+            time.sleep(0.3)
+
+    def threads(self):
+        """Where the kernel has the threads of the daemon and its helper."""
+        return self.run("for it in /proc/[0-9]*; do case $(cat $it/comm 2>/dev/null) in spillway*) for task in $it/task/*; do "
+                        "echo ${task##*/} $(cat $task/comm) $(cat $task/wchan) $(cut -d' ' -f 2 $task/stack | tr '\\n' ' '); done;; esac; done; true")
 
     def local_swap(self):
         """Swap on a local disk, below what is borrowed."""

@@ -1,7 +1,8 @@
 /* press PERCENT: takes memory, 100 MiB a second, until the kernel swaps onto an NBD disk. Prints the milliseconds from the
  * moment when PERCENT of all memory was in use (MemTotal less MemAvailable) to the disk among the swaps, and to the first
  * page on it. Gives up after a minute.
- * press out MIB: takes so much, has the kernel swap it out, says "out" and waits to be killed. */
+ * press out MIB: takes so much, has the kernel swap it out, says "out" and waits to be killed.
+ * press grow MIB: takes so much, 20 MiB a second, says "grown" and waits to be killed. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MIB = 1 << 20, MOST_MIB = 4096, STEP_US = 10000 };
+enum { MIB = 1 << 20, MOST_MIB = 4096, STEP_US = 10000, GROW_US = 50000 };
 
 static double now_ms(void) {
     struct timespec time;
@@ -45,15 +46,25 @@ static void take(char *memory, size_t mib) {
         *(long *)(memory + mib * MIB + at) = random();
 }
 
-static int out(char *memory, size_t mibs) {
-    for (size_t mib = 0; mib < mibs; mib++)
-        take(memory, mib);
-    if (madvise(memory, mibs * MIB, MADV_PAGEOUT))
-        return 1;
-    puts("out");
+static int hold(const char *what) {
+    puts(what);
     fflush(stdout);
     pause();
     return 0;
+}
+
+static int out(char *memory, size_t mibs) {
+    for (size_t mib = 0; mib < mibs; mib++)
+        take(memory, mib);
+    return madvise(memory, mibs * MIB, MADV_PAGEOUT) ? 1 : hold("out");
+}
+
+static int grow(char *memory, size_t mibs) {
+    for (size_t mib = 0; mib < mibs; mib++) {
+        take(memory, mib);
+        usleep(GROW_US);
+    }
+    return hold("grown");
 }
 
 int main(int argc, char **argv) {
@@ -61,8 +72,10 @@ int main(int argc, char **argv) {
     char *memory = mmap(NULL, (size_t)MOST_MIB * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
         return 2;
-    if (argc == 3 && !strcmp(argv[1], "out"))
-        return out(memory, strtoul(argv[2], NULL, 10));
+    if (argc == 3) {
+        size_t mibs = strtoul(argv[2], NULL, 10);
+        return strcmp(argv[1], "out") ? grow(memory, mibs) : out(memory, mibs);
+    }
     if (percent <= 0)
         return 2;
     for (size_t mib = 0; mib < MOST_MIB && now_ms() < end;) {
