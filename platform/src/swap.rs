@@ -1,4 +1,6 @@
-//! Threads that serve a disk which the kernel swaps onto.
+//! Swap space, and threads that serve a disk which the kernel swaps onto.
+
+use core::ffi::CStr;
 
 use rustix::io::Errno;
 
@@ -29,4 +31,66 @@ pub fn open_reserve() -> Result<(), Errno> {
     // SAFETY: the kernel reads a `struct sched_param`, which is one int, and changes how this thread is scheduled.
     unsafe { syscall6(number::SCHED_SETSCHEDULER, args)? };
     Ok(())
+}
+
+/// Bytes of swap space's first page, on machines whose pages have so many.
+pub const HEADER_BYTES: usize = 4096;
+
+/// The first page of swap space of so many bytes, with its label, of which 15 bytes are kept (`union swap_header` in
+/// linux/swap.h). None: it is too short, or longer than the kernel takes.
+pub fn header(bytes: u64, uuid: u128, label: &str) -> Option<[u8; HEADER_BYTES]> {
+    /// Fewest pages that the kernel takes, the header's among them.
+    const PAGES_MIN: u32 = 2;
+    let pages = u32::try_from(bytes / HEADER_BYTES as u64).ok()?;
+    let last_page = Some(pages).filter(|pages| *pages >= PAGES_MIN)? - 1;
+    let mut page = [0; HEADER_BYTES];
+    // A boot loader's place is before it.
+    page[1024..1028].copy_from_slice(&1u32.to_ne_bytes());
+    page[1028..1032].copy_from_slice(&last_page.to_ne_bytes());
+    page[1036..1052].copy_from_slice(&uuid.to_be_bytes());
+    let label = &label.as_bytes()[..label.len().min(15)];
+    page[1052..1052 + label.len()].copy_from_slice(label);
+    page[HEADER_BYTES - 10..].copy_from_slice(b"SWAPSPACE2");
+    Some(page)
+}
+
+/// Swaps onto a device that has a header, with a priority from 0 to 32767; pages that are not needed any more are discarded
+/// one by one.
+///
+/// # Errors
+/// Those of swapon(2).
+pub fn swap_on(path: &CStr, priority: u16) -> Result<(), Errno> {
+    const PREFER: usize = 0x8000;
+    const DISCARD: usize = 0x10000;
+    const DISCARD_PAGES: usize = 0x40000;
+    let flags = PREFER | DISCARD | DISCARD_PAGES | usize::from(priority & 0x7fff);
+    let args = [path.as_ptr() as usize, flags, 0, 0, 0, 0];
+    // SAFETY: the kernel reads a string that ends with a zero, and no memory of this process changes.
+    unsafe { syscall6(number::SWAPON, args)? };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `mkswap -L spillway -U 00112233-4455-6677-8899-aabbccddeeff` of util-linux 2.38 writes it.
+    #[test]
+    fn a_header_is_as_mkswap_writes_it() {
+        let page = header(1 << 20, 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff, "spillway").unwrap();
+        let (before, after) = (&page[..1024], &page[1068..HEADER_BYTES - 10]);
+        assert!(before.iter().chain(after).all(|byte| *byte == 0));
+        assert_eq!(page[1024..1036], [1, 0, 0, 0, 255, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(page[1036..1040], [0, 0x11, 0x22, 0x33]);
+        assert_eq!(&page[1052..1068], b"spillway\0\0\0\0\0\0\0\0");
+        assert_eq!(&page[HEADER_BYTES - 10..], b"SWAPSPACE2");
+        assert_eq!(header(4096, 0, ""), None);
+        assert_eq!(header(1 << 50, 0, ""), None);
+    }
+
+    #[test]
+    fn what_is_no_swap_space_is_refused() {
+        assert!(swap_on(c"/dev/null", 1).is_err());
+        assert_eq!(swap_on(c"/nowhere", 1), Err(Errno::NOENT));
+    }
 }

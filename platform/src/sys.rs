@@ -51,6 +51,8 @@ pub mod number {
     pub const SETSID: usize = 112;
     /// `sched_setscheduler(2)`
     pub const SCHED_SETSCHEDULER: usize = 144;
+    /// `swapon(2)`
+    pub const SWAPON: usize = 167;
 }
 
 /// Who is at the other end of a Unix socket: `struct ucred` of unix(7).

@@ -122,13 +122,16 @@ impl Machine {
         actions.append(&mut self.out);
     }
 
-    /// When [`Event::Tick`] is due at the latest; none when nothing waits for a time.
+    /// When [`Event::Tick`] or [`Event::Memory`] is due at the latest; none when nothing waits for a time.
     pub fn wake_at(&self) -> Option<Duration> {
+        // Memory that has been short for long enough is looked at then.
+        let dwelt_at = self.above_since.map(|since| since + self.settings.dwell);
+        let dwelt_at = dwelt_at.filter(|at| *at > self.now);
         let lent = self.lent.values().filter_map(Lent::wake_at);
         let loans = self.loans.values().map(Loan::wake_at);
         let ended = self.ended.values().map(|ended| ended.again_at);
         let devices = self.devices.values().filter_map(|device| device.wake_at(self.now));
-        lent.chain(loans).chain(ended).chain(devices).min()
+        lent.chain(loans).chain(ended).chain(devices).chain(dwelt_at).min()
     }
 
     /// What it does just now.

@@ -167,6 +167,7 @@ fn neutral_above_the_upper_threshold_asks() {
     host.peers(&["l"]);
     assert!(sent(&host.read(90, &[])).is_empty(), "not before it has been so for a while");
     host.now += settings().dwell;
+    assert_eq!(host.machine.wake_at(), Some(host.now), "and no later");
     let asked = host.read(90, &[]);
     let [(lender, request)] = &requests(&asked)[..] else { panic!("{asked:?}") };
     assert_eq!((lender.as_str(), request.slabs), ("l", 30), "down to the lower threshold");

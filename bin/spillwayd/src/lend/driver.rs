@@ -114,13 +114,7 @@ pub async fn run(shared: Arc<Shared>, mut inputs: Inputs, mut outputs: Outputs) 
                 let _ = told.send(done);
                 continue;
             }
-            _ = period.tick() => match shared.reading() {
-                Ok(reading) => Event::Memory(reading),
-                Err(error) => {
-                    tracing::error!("can't read this host's memory: {error}");
-                    Event::Tick
-                }
-            },
+            _ = period.tick() => look(&shared),
             Ok(()) = inputs.hosts.changed() => {
                 let hosts = inputs.hosts.borrow_and_update().clone();
                 let peers = shared.peers.update(&hosts);
@@ -129,10 +123,20 @@ pub async fn run(shared: Arc<Shared>, mut inputs: Inputs, mut outputs: Outputs) 
                 Event::Peers(if asks { peers } else { Vec::new() })
             }
             Some(event) = inputs.messages.recv() => event,
-            () = sleep_until(wake_at.into()) => Event::Tick,
+            () = sleep_until(wake_at.into()) => look(&shared),
         };
         handle(&shared, &mut outputs, event).await;
         tell_spare(&shared, &outputs);
+    }
+}
+
+fn look(shared: &Shared) -> Event {
+    match shared.reading() {
+        Ok(reading) => Event::Memory(reading),
+        Err(error) => {
+            tracing::error!("can't read this host's memory: {error}");
+            Event::Tick
+        }
     }
 }
 

@@ -1,9 +1,11 @@
 //! The helper's own side.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
+use std::ffi::CString;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::thread::sleep;
@@ -25,6 +27,8 @@ const APPEARS: Duration = Duration::from_secs(5);
 const PRIORITY_MAX: i32 = 32767;
 /// Priority above the usual ones, which are negative, where nobody has set any.
 const PRIORITY: i32 = 100;
+/// What such swap space is called.
+const LABEL: &str = "spillway";
 /// Kernels ask a lender so often whether it is there, seconds.
 const KEEP_ALIVE_S: &str = "5";
 
@@ -203,15 +207,29 @@ fn set_min_free(bytes: u64) -> Result<(), String> {
     fs::write(MIN_FREE_FILE, text).map_err(|error| format!("can't set {MIN_FREE_FILE}: {error}"))
 }
 
-/// Makes swap space and uses it before any other.
+/// Makes swap space and uses it before any other. No programs are run for that: memory is short, and theirs would have to
+/// be read from a disk.
 fn swap_on(path: &str) -> Answer {
+    let why = |what: &str, error: &dyn std::fmt::Display| format!("{what} {path}: {error}");
     let swaps = Monitor::open().and_then(|monitor| monitor.swaps());
     let highest = swaps.unwrap_or_default().iter().map(|swap| swap.priority).max();
     let priority = highest.map_or(PRIORITY, |it| it.saturating_add(1).max(PRIORITY));
-    let priority = priority.min(PRIORITY_MAX).to_string();
-    command::run("mkswap", &["--label", "spillway", path], SHORT)?;
-    command::run("swapon", &["--discard", "--priority", &priority, path], SHORT)?;
-    Ok(priority)
+    let priority = priority.min(PRIORITY_MAX);
+    write_header(path).map_err(|error| why("can't make swap space of", &error))?;
+    let name = CString::new(path).map_err(|error| why("can't name", &error))?;
+    let done = spillway_platform::swap::swap_on(&name, priority as u16);
+    done.map_err(|error| why("can't swap onto", &error))?;
+    Ok(priority.to_string())
+}
+
+fn write_header(path: &str) -> io::Result<()> {
+    let mut device = OpenOptions::new().read(true).write(true).open(path)?;
+    let bytes = device.seek(SeekFrom::End(0))?;
+    let uuid = spillway_block::fresh_uuid().map_err(io::Error::other)?;
+    let header = spillway_platform::swap::header(bytes, uuid, LABEL);
+    let header = header.ok_or_else(|| io::Error::other("it has no length for that"))?;
+    device.write_all_at(&header, 0)?;
+    device.sync_all()
 }
 
 /// Whether this host has a subsystem of that name.
