@@ -2,7 +2,7 @@
  * moment when PERCENT of all memory was in use (MemTotal less MemAvailable) to the disk among the swaps, and to the first
  * page on it. Gives up after a minute.
  * press out MIB: takes so much, has the kernel swap it out, says "out" and waits to be killed.
- * press grow MIB: takes so much, 20 MiB a second, says "grown" and waits to be killed. */
+ * press grow MIB: takes so much, 20 MiB a second at most, says "grown" and waits to be killed. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,9 +79,10 @@ int main(int argc, char **argv) {
     if (percent <= 0)
         return 2;
     for (size_t mib = 0; mib < MOST_MIB && now_ms() < end;) {
-        // A few at once at most: else it would not look while the kernel swaps.
-        for (int left = 4; left && mib < MOST_MIB && next <= now_ms(); left--, next += STEP_US / 1e3)
+        // A few at once at most: else it would not look while the kernel swaps, or late.
+        for (int left = crossed ? 4 : 1; left && mib < MOST_MIB && next <= now_ms(); left--, next += STEP_US / 1e3)
             take(memory, mib++);
+        usleep(500);
         const char *info = text("/proc/meminfo");
         double total = field(info, "MemTotal:"), available = field(info, "MemAvailable:");
         if (!crossed && (total - available) * 100 >= total * percent)

@@ -41,7 +41,7 @@ pub enum Action {
         /// Slabs in it.
         slabs: u32,
     },
-    /// Borrower: make the device, mkswap, swapon. Ends in [`crate::Event::Attached`].
+    /// Borrower: make the device, and swap onto it. Ends in [`crate::Event::Attached`].
     Attach {
         /// The device.
         device: DeviceId,

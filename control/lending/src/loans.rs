@@ -40,6 +40,7 @@ enum State {
 #[derive(Clone, Debug)]
 struct Held {
     pool: PoolIdentity,
+    /// The lender's boot that was heard of last.
     epoch: Epoch,
     lease_until: Duration,
     renew_at: Duration,
@@ -262,7 +263,8 @@ impl Machine {
         }
     }
 
-    /// A lender of whom another boot is heard may have lost what it lent: it is asked at once.
+    /// A lender of whom another boot is heard may have lost what it lent: it is asked at once, and once. Were each of its
+    /// messages to ask anew, its answers would, and two loans would soon fill the network with them.
     pub(crate) fn lender_lives(&mut self, from: &HostId, epoch: Epoch) {
         let now = self.now;
         for loan in self.loans.values_mut().filter(|loan| loan.lender == *from) {
@@ -270,6 +272,7 @@ impl Machine {
                 && held.epoch != epoch
             {
                 held.renew_at = held.renew_at.min(now);
+                held.epoch = epoch;
             }
         }
     }

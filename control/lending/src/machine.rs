@@ -122,7 +122,8 @@ impl Machine {
         actions.append(&mut self.out);
     }
 
-    /// When [`Event::Tick`] or [`Event::Memory`] is due at the latest; none when nothing waits for a time.
+    /// When [`Event::Tick`] is due at the latest, or better [`Event::Memory`], which ends a dwell on time; none when
+    /// nothing waits for a time.
     pub fn wake_at(&self) -> Option<Duration> {
         // Memory that has been short for long enough is looked at then.
         let dwelt_at = self.above_since.map(|since| since + self.settings.dwell);

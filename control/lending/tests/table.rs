@@ -169,6 +169,7 @@ fn neutral_above_the_upper_threshold_asks() {
     host.now += settings().dwell;
     assert_eq!(host.machine.wake_at(), Some(host.now), "and no later");
     let asked = host.read(90, &[]);
+    assert_ne!(host.machine.wake_at(), Some(host.now), "nor again and again");
     let [(lender, request)] = &requests(&asked)[..] else { panic!("{asked:?}") };
     assert_eq!((lender.as_str(), request.slabs), ("l", 30), "down to the lower threshold");
     assert!(host.machine.is_waiting() && host.machine.role() == Role::Neutral);
@@ -528,4 +529,18 @@ fn a_request_that_nobody_answers_is_given_up() {
     }
     let view = host.machine.view(host.now);
     assert!(!view.is_waiting && view.devices.is_empty(), "{view:?}");
+}
+
+#[test]
+fn a_borrower_asks_a_lender_that_has_started_again_about_a_loan_once() {
+    let (mut host, request) = Host::borrower(settings());
+    host.now += Duration::from_millis(1);
+    // Its answer may be to a request that is too long ago to be known.
+    let late = || {
+        let loan = request.loan.clone();
+        let (sequence, reason) = (request.sequence + 1000, Reason::Unknown);
+        Body::MemBorRej(MemBorRej { loan, sequence, reason, spare_slabs: 0 })
+    };
+    assert_eq!(requests(&host.receive("l", 2, late())).len(), 1);
+    assert!(sent(&host.receive("l", 2, late())).is_empty());
 }

@@ -122,7 +122,7 @@ impl World {
                 let host = &mut self.hosts[at];
                 if fails {
                     host.devices.remove(&device);
-                    Event::Attached { device, result: Err("mkswap failed".into()) }
+                    Event::Attached { device, result: Err("swapon failed".into()) }
                 } else {
                     host.devices.entry(device).or_default().is_attached = true;
                     Event::Attached { device, result: Ok(()) }

@@ -233,7 +233,7 @@ pub static LEND: [Setting<Lend>; 37] = [
         "dry_run",
         "false",
         Switch(|l| &mut l.dry_run),
-        "Say in the log what would be done to this host (mkswap, swapon, nvme connect), and don't. Messages are real, and so is what is lent.",
+        "Say in the log what would be done to this host (swap space, swapon, nvme connect), and don't. Messages are real, and so is what is lent.",
     ),
 ];
 

@@ -117,7 +117,7 @@ impl Borrower {
         let bytes = slabs.len() as u64 * lend.slab_bytes;
         if lend.dry_run {
             let size = Size(bytes);
-            tracing::info!(%id, %size, "dry run: would make a device, mkswap and swapon --discard");
+            tracing::info!(%id, %size, "dry run: would make a device and swap onto it");
             self.state().devices.insert(id, Arc::new(Device::pretended()));
             return Ok(());
         }
@@ -247,7 +247,7 @@ impl Borrower {
         }
         let path = device.path();
         let priority = match self.ask(&Verb::SwapOn { path: path.clone() }) {
-            // It took too long, but the kernel has it: it must not be closed.
+            // Whatever was said, the kernel has it: it must not be closed.
             Err(error) if Self::swaps_onto(&path) => {
                 tracing::warn!(path, "swapon said: {error}");
                 String::new()

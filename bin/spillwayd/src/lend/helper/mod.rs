@@ -1,7 +1,7 @@
 //! The helper: a process beside the daemon that does to this host what needs its administrator's rights.
 //!
-//! Swapping onto another host's memory takes `mkswap`, `swapon`, `swapoff`, `nvme connect` and the kernel's NBD
-//! driver: programs, devices and rights that a daemon which talks to other hosts must not have. So they are with a
+//! Swapping onto another host's memory takes swapon(2), `swapoff`, `nvme connect` and the kernel's NBD
+//! driver: calls, programs, devices and rights that a daemon which talks to other hosts must not have. So they are with a
 //! process of its own, which is started before the daemon gives up what it doesn't need, and does a few fixed
 //! things to devices that it made itself. It ends with the daemon; signals don't end it, since the daemon needs it
 //! to stop swapping when it is asked to end.

@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::ExitCode;
 use std::thread::sleep;
@@ -153,7 +153,10 @@ impl Helper {
         }
         let end = Instant::now() + APPEARS;
         loop {
-            if let Some(path) = device_of(connect.uuid, &connect.nqn) {
+            // It is named before it can be opened.
+            if let Some(path) = device_of(connect.uuid, &connect.nqn)
+                && OpenOptions::new().read(true).write(true).open(&path).is_ok()
+            {
                 self.connected.insert(path.clone(), connect.nqn.clone());
                 return Ok(path);
             }
@@ -223,7 +226,10 @@ fn swap_on(path: &str) -> Answer {
 }
 
 fn write_header(path: &str) -> io::Result<()> {
-    let mut device = OpenOptions::new().read(true).write(true).open(path)?;
+    // What others use is refused.
+    let exclusive = rustix::fs::OFlags::EXCL.bits() as i32;
+    let mut device =
+        OpenOptions::new().read(true).write(true).custom_flags(exclusive).open(path)?;
     let bytes = device.seek(SeekFrom::End(0))?;
     let uuid = spillway_block::fresh_uuid().map_err(io::Error::other)?;
     let header = spillway_platform::swap::header(bytes, uuid, LABEL);
