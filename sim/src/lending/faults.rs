@@ -21,7 +21,10 @@ impl World {
         self.summary.faults += 1;
         match self.random.below(8) {
             0..2 => self.hosts[at].cut_until_us = until_us,
-            2 => self.hosts[at].paused_until_us = until_us,
+            2 => {
+                let host = &mut self.hosts[at];
+                host.paused_until_us = host.paused_until_us.max(until_us);
+            }
             3 => self.crash(at, lasts_us, true),
             4..6 => self.crash(at, lasts_us, false),
             6 => self.hosts[at].is_slow = !self.hosts[at].is_slow,

@@ -88,7 +88,17 @@ impl World {
 
     /// Looks whether a slab still has what was acknowledged.
     fn check_slab(&mut self, at: usize, device: DeviceId, slab: u32) -> Result<(), Violation> {
-        let good = self.good(at, device, slab).len() as u32;
+        let places = self.good(at, device, slab);
+        let good = places.len() as u32;
+        // A pool that a crash has taken looks good until its host starts again.
+        let is_hit = |place: &Place| match place {
+            Place::File => false,
+            Place::Lender { loan, .. } => {
+                let device = self.hosts[at].devices.get(&device);
+                device.and_then(|it| it.grants.get(loan)).is_some_and(|grant| grant.is_hit)
+            }
+        };
+        let left = places.iter().filter(|place| !is_hit(place)).count() as u32;
         let wanted = self.copies_wanted();
         let is_bare = self.settings.backup == Backup::None && self.settings.file_slabs == 0;
         let Some(its) = self.hosts[at].devices.get_mut(&device) else { return Ok(()) };
@@ -96,7 +106,7 @@ impl World {
         if its.version == 0 {
             return Ok(());
         }
-        if good >= wanted {
+        if left >= wanted {
             (its.hits, its.full) = (0, good);
         }
         if good != 0 {

@@ -237,7 +237,7 @@ impl World {
             What::Deliver(message) => self.deliver(at, message),
             What::Wake => {
                 self.hosts[at].wake_us = u64::MAX;
-                self.step(at, Event::Tick)
+                self.look(at)
             }
             What::Read => self.read(at),
             What::Peers => {
@@ -306,16 +306,20 @@ impl World {
             return Ok(());
         }
         self.swap(at)?;
+        self.look(at)?;
         let host = &mut self.hosts[at];
-        let mut reading = host.reading();
+        host.spare_bytes = host.machine.as_ref().map_or(0, Machine::spare_bytes);
+        self.check_waits(at)
+    }
+
+    /// Tells a machine of its host's memory.
+    fn look(&mut self, at: usize) -> Result<(), Violation> {
+        let mut reading = self.hosts[at].reading();
         let upper_bytes = Settings::share(reading.total_bytes, self.settings.upper_permille);
         if self.plant == Some(Plant::NoReserve) && reading.used_bytes <= upper_bytes {
             reading.total_bytes *= 2;
         }
-        self.step(at, Event::Memory(reading))?;
-        let host = &mut self.hosts[at];
-        host.spare_bytes = host.machine.as_ref().map_or(0, Machine::spare_bytes);
-        self.check_waits(at)
+        self.step(at, Event::Memory(reading))
     }
 
     /// Tells a machine of an event, and has done what it wants.
