@@ -136,8 +136,6 @@ impl Helper {
                 KEEP_ALIVE_S,
                 "--ctrl-loss-tmo",
                 &loss,
-                "--fast_io_fail_tmo",
-                &loss,
                 "--reconnect-delay",
                 "1",
             ];
@@ -150,6 +148,8 @@ impl Helper {
                 Some((_, why)) if connect.secret.is_some() => format!("nvme connect: {why}"),
                 _ => error,
             })?;
+            fail_fast(&connect.nqn, &loss)
+                .or_else(|error| self.disconnect_unused(&connect.nqn).and(Err(error)))?;
         }
         let end = Instant::now() + APPEARS;
         loop {
@@ -236,6 +236,18 @@ fn write_header(path: &str) -> io::Result<()> {
     let header = header.ok_or_else(|| io::Error::other("it has no length for that"))?;
     device.write_all_at(&header, 0)?;
     device.sync_all()
+}
+
+/// Has requests to a subsystem fail after so many seconds without a connection: nvme-cli has an option for it from 2.4 on
+/// alone, the kernel a file.
+fn fail_fast(nqn: &str, seconds: &str) -> Result<(), String> {
+    let controllers = fs::read_dir("/sys/class/nvme").into_iter().flatten().flatten();
+    for path in controllers.map(|entry| entry.path()).filter(|path| is_of(path, nqn)) {
+        let file = path.join("fast_io_fail_tmo");
+        fs::write(&file, seconds)
+            .map_err(|error| format!("can't set {}: {error}", file.display()))?;
+    }
+    Ok(())
 }
 
 /// Whether this host has a subsystem of that name.
