@@ -238,8 +238,8 @@ fn write_header(path: &str) -> io::Result<()> {
     device.sync_all()
 }
 
-/// Has requests to a subsystem fail after so many seconds without a connection: nvme-cli has an option for it from 2.4 on
-/// alone, the kernel a file.
+/// Has requests to a subsystem fail after so many seconds without a connection. Not every nvme-cli has an option for it,
+/// Debian 12's has none; the kernel has a file.
 fn fail_fast(nqn: &str, seconds: &str) -> Result<(), String> {
     let controllers = fs::read_dir("/sys/class/nvme").into_iter().flatten().flatten();
     for path in controllers.map(|entry| entry.path()).filter(|path| is_of(path, nqn)) {
