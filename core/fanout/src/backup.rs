@@ -10,6 +10,7 @@ use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock,
 use rustix::io::{Errno, preadv, pwritev};
 use spillway_types::PAGE_BYTES;
 
+use crate::behind::Pages;
 use crate::error::Error;
 use crate::lender::BATCH_PAGES;
 use crate::page::Page;
@@ -19,6 +20,7 @@ use crate::page::Page;
 #[derive(Debug)]
 pub struct BackupFile {
     file: File,
+    pages: u64,
 }
 
 impl BackupFile {
@@ -46,7 +48,7 @@ impl BackupFile {
             let error = error.into();
             Error::Allocate { path: path.to_owned(), bytes, error }
         })?;
-        Ok(Self { file })
+        Ok(Self { file, pages: bytes / PAGE_BYTES as u64 })
     }
 
     fn open_disk(path: &Path, bytes: u64) -> Result<Self, Error> {
@@ -63,11 +65,16 @@ impl BackupFile {
         if has < bytes {
             return Err(Error::Small { path: path.to_owned(), bytes, has });
         }
-        Ok(Self { file })
+        Ok(Self { file, pages: bytes / PAGE_BYTES as u64 })
+    }
+}
+
+impl Pages for BackupFile {
+    fn count(&self) -> u64 {
+        self.pages
     }
 
-    /// Reads pages that follow each other from `first` on, at most [`BATCH_PAGES`].
-    pub(crate) fn read(&self, first: u64, pages: &mut [Page]) -> io::Result<()> {
+    fn read(&self, first: u64, pages: &mut [Page]) -> io::Result<()> {
         let mut done = 0;
         while done < pages.len() {
             let rest = &mut pages[done..];
@@ -82,8 +89,7 @@ impl BackupFile {
         Ok(())
     }
 
-    /// Writes pages from `first` on, at most [`BATCH_PAGES`].
-    pub(crate) fn write(&self, first: u64, pages: &[Page]) -> io::Result<()> {
+    fn write(&self, first: u64, pages: &[Page]) -> io::Result<()> {
         let mut done = 0;
         while done < pages.len() {
             let rest = &pages[done..];

@@ -6,12 +6,10 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use spillway_types::Key;
-
 use crate::backup::BackupFile;
+use crate::behind::Behind;
 use crate::lender::{Carried, Lender};
 use crate::lot::{Cargo, Errand, Lot};
-use crate::page::Page;
 
 /// Threads that carry lots to a holder, besides the threads that want something themselves.
 const WORKERS: usize = 2;
@@ -25,7 +23,7 @@ const QUEUE_LOTS: usize = 256;
 #[derive(Debug)]
 enum Way {
     Lender(Arc<dyn Lender>),
-    File(BackupFile),
+    File(Behind),
 }
 
 /// A loan on a lender or the local file, with the threads that carry pages there. Devices may share one.
@@ -71,7 +69,7 @@ impl Holder {
     /// # Errors
     /// When the kernel has no thread left.
     pub fn file(file: BackupFile) -> io::Result<Arc<Self>> {
-        Self::start(Self::FILE, Way::File(file))
+        Self::start(Self::FILE, Way::File(Behind::start(file)?))
     }
 
     fn start(number: u64, way: Way) -> io::Result<Arc<Self>> {
@@ -114,6 +112,19 @@ impl Holder {
         queue.lots.push_back(Arc::clone(lot));
         drop(queue);
         self.shared.came.notify_one();
+    }
+
+    /// Carries a lot on this thread if it needs no waiting; whether it did.
+    pub(crate) fn carry_now(&self, cargo: &mut Cargo) -> bool {
+        let Cargo { errand: Errand::Put, count, keys, pages, outcomes, .. } = cargo else {
+            return false;
+        };
+        match &self.shared.way {
+            Way::Lender(_) => false,
+            Way::File(file) => {
+                file.put_now(&keys[..*count], &pages[..*count], &mut outcomes[..*count])
+            }
+        }
     }
 
     /// Carries a lot on this thread.
@@ -193,33 +204,12 @@ impl Way {
                 Errand::Get => lender.get(keys, pages, outcomes, *deadline),
                 Errand::Flush => lender.flush(keys, outcomes, *deadline),
             },
-            Self::File(file) => carry_to_file(file, *errand, keys, pages, outcomes),
+            Self::File(file) => match errand {
+                Errand::Put => file.put(keys, pages, outcomes, *deadline),
+                Errand::Get => file.get(keys, pages, outcomes),
+                // The file keeps its blocks.
+                Errand::Flush => outcomes.fill(Carried::Done),
+            },
         }
-    }
-}
-
-/// Reads or writes each run of pages that follow each other in one call.
-fn carry_to_file(
-    file: &BackupFile,
-    errand: Errand,
-    keys: &[Key],
-    pages: &mut [Page],
-    outcomes: &mut [Carried],
-) {
-    let number = |key: Key| key.object << 32 | u64::from(key.index);
-    let mut start = 0;
-    while start < keys.len() {
-        let first = number(keys[start]);
-        let follow = |(at, key): (u64, &Key)| number(*key) == first + at;
-        let run = (0..).zip(&keys[start..]).take_while(|&pair| follow(pair)).count();
-        let end = start + run;
-        let done = match errand {
-            Errand::Put => file.write(first, &pages[start..end]),
-            Errand::Get => file.read(first, &mut pages[start..end]),
-            // The file keeps its blocks.
-            Errand::Flush => Ok(()),
-        };
-        outcomes[start..end].fill(if done.is_ok() { Carried::Done } else { Carried::Lost });
-        start = end;
     }
 }

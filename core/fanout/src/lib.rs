@@ -8,7 +8,7 @@
 //!    change    what a request needs besides whole pages; discards
 //!    moving    copies a slab to a new place
 //!  holder    a loan or the file: threads that carry lots of pages there    lot: their buffers
-//!    lender    the transport that the caller hands in    backup: the file
+//!    lender    the transport that the caller hands in    backup: the file    behind: its pages on their way
 //!  seal, table   AES-256-GCM; tag and version of every page stay here
 //!  loss, counters, settings, error
 //! ```
@@ -17,7 +17,8 @@
 //!
 //! - *Never wrong bytes.* A page is opened with the tag and version that stay here, so what a holder forges, mixes up or
 //!   replays fails authentication; the other copy is asked, and that holder is not used any more.
-//! - *Nothing acknowledged is lost with one holder.* A write is acknowledged when all live copies of its slab have it. A
+//! - *Nothing acknowledged is lost with one holder.* A write is acknowledged when all live copies of its slab have it; the
+//!   file has it when it is in the buffer that is written behind, which is read like the file and lost only with the keys. A
 //!   copy that fails or takes too long is marked lost before the write is acknowledged, and never read again.
 //! - *A bounded stall.* A holder has the time of [`Settings::request_timeout`]; then the other copy alone serves, for all
 //!   slabs at once. The last copy of a slab is never given up: it fails requests, and may come back.
@@ -27,6 +28,7 @@
 //!   and written once, with the device; what a lender's transport needs is its own affair.
 
 mod backup;
+mod behind;
 mod change;
 mod counters;
 mod device;

@@ -50,9 +50,11 @@ impl Core {
         // This thread carries one itself, and so a device of one lender wakes nobody.
         let is_prompt = |trip: &Trip<'_>| trip.holder.is_prompt();
         let own = trips.iter().position(|trip| trip.as_ref().is_some_and(is_prompt));
+        let mut posted = [false; LOTS];
         for (place, trip) in trips.iter().flatten().enumerate() {
-            if Some(place) != own {
+            if Some(place) != own && !self.carry_now(trip, round, scratch) {
                 trip.holder.post(&scratch.lots[trip.lot]);
+                posted[place] = true;
             }
         }
         if let Some(trip) = own.and_then(|own| trips[own].as_ref()) {
@@ -61,9 +63,8 @@ impl Core {
             trip.holder.carry(&mut cargo);
             self.settle(trip, &mut cargo, round, scratch);
         }
-        let posted = |place: &usize| Some(*place) != own;
         let mut late = [false; LOTS];
-        for place in (0..LOTS).filter(posted) {
+        for place in (0..LOTS).filter(|place| posted[*place]) {
             let Some(trip) = &trips[place] else { continue };
             late[place] = !self.collect(trip, Some(deadline + GRACE), round, scratch);
         }
@@ -114,6 +115,17 @@ impl Core {
         let pages = self.pages_per_slab();
         let number = u64::from(place.slab) * pages + page % pages;
         Key::new(number >> 32, number as u32)
+    }
+
+    /// Carries out what needs no waiting; whether it did.
+    fn carry_now(&self, trip: &Trip<'_>, round: &mut Round<'_>, scratch: &mut Scratch) -> bool {
+        let lot = Arc::clone(&scratch.lots[trip.lot]);
+        let mut cargo = lot.cargo();
+        let carried = trip.holder.carry_now(&mut cargo);
+        if carried {
+            self.settle(trip, &mut cargo, round, scratch);
+        }
+        carried
     }
 
     /// Takes a lot's outcomes, if it is back by the deadline; whether it is.

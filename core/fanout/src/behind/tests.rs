@@ -1,0 +1,204 @@
+//! The buffer before a file that is slow, hangs and fails.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// More than the buffer has room for.
+const PAGES: u64 = BUFFER_PAGES as u64 + EXTENT_PAGES * WRITERS as u64;
+const LONG: Duration = Duration::from_secs(30);
+
+/// A file in memory, whose writes wait while it is held, and fail while it is broken.
+#[derive(Debug)]
+struct Fake {
+    pages: Mutex<Vec<u8>>,
+    held: Mutex<bool>,
+    let_go: Condvar,
+    broken: AtomicBool,
+}
+
+impl Fake {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            pages: Mutex::new(vec![0; PAGES as usize]),
+            held: Mutex::new(false),
+            let_go: Condvar::new(),
+            broken: AtomicBool::new(false),
+        })
+    }
+
+    fn hold(&self, held: bool) {
+        *self.held.lock().unwrap() = held;
+        self.let_go.notify_all();
+    }
+
+    fn break_it(&self, broken: bool) {
+        self.broken.store(broken, Ordering::SeqCst);
+    }
+}
+
+impl super::Pages for Arc<Fake> {
+    fn count(&self) -> u64 {
+        PAGES
+    }
+
+    fn read(&self, first: u64, pages: &mut [Page]) -> io::Result<()> {
+        let all = self.pages.lock().unwrap();
+        for (at, page) in (first as usize..).zip(pages) {
+            page.0.fill(all[at]);
+        }
+        Ok(())
+    }
+
+    fn write(&self, first: u64, pages: &[Page]) -> io::Result<()> {
+        assert!(pages.len() <= BATCH_PAGES);
+        let mut held = self.held.lock().unwrap();
+        while *held {
+            held = self.let_go.wait(held).unwrap();
+        }
+        drop(held);
+        if self.broken.load(Ordering::SeqCst) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let mut all = self.pages.lock().unwrap();
+        for (at, page) in (first as usize..).zip(pages) {
+            all[at] = page.0[PAGE_BYTES - 1];
+        }
+        Ok(())
+    }
+}
+
+const PAGE_BYTES: usize = spillway_types::PAGE_BYTES;
+
+fn keys(first: u64, count: usize) -> Vec<Key> {
+    (first..).take(count).map(|page| Key::new(0, page as u32)).collect()
+}
+
+fn put(
+    behind: &Behind<Arc<Fake>>,
+    first: u64,
+    count: usize,
+    value: u8,
+    limit: Duration,
+) -> Carried {
+    let (pages, mut outcomes) =
+        (vec![Page([value; PAGE_BYTES]); count], vec![Carried::Missing; count]);
+    behind.put(&keys(first, count), &pages, &mut outcomes, Instant::now() + limit);
+    assert!(outcomes.iter().all(|outcome| *outcome == outcomes[0]));
+    outcomes[0]
+}
+
+fn get(behind: &Behind<Arc<Fake>>, first: u64, count: usize) -> Vec<u8> {
+    let (mut pages, mut outcomes) = (Page::rooms(count), vec![Carried::Missing; count]);
+    behind.get(&keys(first, count), &mut pages, &mut outcomes);
+    assert!(outcomes.iter().all(|outcome| *outcome == Carried::Done));
+    pages.iter().map(|page| page.0[0]).collect()
+}
+
+/// Waits until the file has all that was taken in.
+fn settle(behind: &Behind<Arc<Fake>>) {
+    let end = Instant::now() + LONG;
+    while behind.shared.buffer().free.len() < BUFFER_PAGES {
+        assert!(Instant::now() < end, "it is never written");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Most pages of a step.
+const RUN_PAGES: usize = 20;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u64, usize, u8),
+    Get(u64, usize),
+    Hold(bool),
+    Settle,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let run = || (0..PAGES - RUN_PAGES as u64, 1..=RUN_PAGES);
+    let step = prop_oneof![
+        6 => (run(), 1..=255_u8).prop_map(|((first, count), value)| Step::Put(first, count, value)),
+        4 => run().prop_map(|(first, count)| Step::Get(first, count)),
+        2 => any::<bool>().prop_map(Step::Hold),
+        1 => Just(Step::Settle),
+    ];
+    // All of it fits the buffer while the file is held.
+    proptest::collection::vec(step, 1..BUFFER_PAGES / RUN_PAGES)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn what_was_put_last_is_read_and_gets_to_the_file(steps in steps()) {
+        let fake = Fake::new();
+        let behind = Behind::start(Arc::clone(&fake)).unwrap();
+        let mut model = vec![0; PAGES as usize];
+        for step in steps {
+            match step {
+                Step::Put(first, count, value) => {
+                    prop_assert_eq!(put(&behind, first, count, value, LONG), Carried::Done);
+                    model[first as usize..][..count].fill(value);
+                }
+                Step::Get(first, count) => {
+                    prop_assert_eq!(&get(&behind, first, count), &model[first as usize..][..count]);
+                }
+                Step::Hold(held) => fake.hold(held),
+                Step::Settle => {
+                    fake.hold(false);
+                    settle(&behind);
+                    prop_assert_eq!(&*fake.pages.lock().unwrap(), &model);
+                }
+            }
+        }
+        fake.hold(false);
+        settle(&behind);
+        prop_assert_eq!(&*fake.pages.lock().unwrap(), &model);
+    }
+}
+
+#[test]
+fn a_file_that_hangs_is_waited_for_until_the_deadline() {
+    let fake = Fake::new();
+    let behind = Behind::start(Arc::clone(&fake)).unwrap();
+    fake.hold(true);
+    let full = BUFFER_PAGES as u64;
+    for first in (0..full).step_by(BATCH_PAGES) {
+        assert_eq!(put(&behind, first, BATCH_PAGES, 1, Duration::ZERO), Carried::Done);
+    }
+    assert_eq!(put(&behind, full, 1, 1, Duration::from_millis(10)), Carried::Lost);
+    // What no writer has begun with is overwritten in place.
+    assert_eq!(put(&behind, full - 8, 8, 2, Duration::ZERO), Carried::Done);
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| put(&behind, full, BATCH_PAGES, 3, LONG));
+        fake.hold(false);
+        assert_eq!(waits.join().unwrap(), Carried::Done);
+    });
+    settle(&behind);
+    assert_eq!(get(&behind, full - 9, 10), [1, 2, 2, 2, 2, 2, 2, 2, 2, 3]);
+    assert_eq!(
+        fake.pages.lock().unwrap()[full as usize - 9..][..10],
+        [1, 2, 2, 2, 2, 2, 2, 2, 2, 3]
+    );
+}
+
+#[test]
+fn a_file_that_fails_takes_nothing_more_and_comes_back() {
+    let fake = Fake::new();
+    let behind = Behind::start(Arc::clone(&fake)).unwrap();
+    fake.break_it(true);
+    assert_eq!(put(&behind, 5, 2, 1, LONG), Carried::Done);
+    let end = Instant::now() + LONG;
+    while put(&behind, 200, 1, 9, LONG) == Carried::Done {
+        assert!(Instant::now() < end, "nobody notices");
+    }
+    // What was taken in is still there.
+    assert_eq!(get(&behind, 5, 2), [1, 1]);
+    fake.break_it(false);
+    settle(&behind);
+    assert_eq!(put(&behind, 5, 1, 3, LONG), Carried::Done);
+    settle(&behind);
+    assert_eq!(fake.pages.lock().unwrap()[4..8], [0, 3, 1, 0]);
+}
