@@ -1,7 +1,8 @@
 //! The driver: sockets and threads around [`Target`] and [`Connection`].
 //!
 //! A thread accepts; each connection has a thread of its own. It reads as much as has come, carries out all
-//! of it, and sends the answers together, so that at depth many commands share two system calls.
+//! of it, and sends the answers together, so that at depth many commands share two system calls. It moves to
+//! the processor where its packets come in (docs/adr/0020).
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use spillway_tls::ServerSettings;
 
 use crate::connection::{Connection, PDU_BYTES_MAX};
@@ -25,6 +27,8 @@ use crate::transport::Transport;
 const INPUT_BYTES: usize = 2 * PDU_BYTES_MAX;
 /// Stack of a connection's thread.
 const STACK_BYTES: usize = 512 << 10;
+/// After so many receives a connection's thread looks where its packets come in.
+const FOLLOW_EVERY: u32 = 64;
 /// A host that says nothing is asked by TCP whether it is there, after so long and so often.
 const PROBE_AFTER_S: Duration = Duration::from_secs(30);
 const PROBE_EVERY_S: Duration = Duration::from_secs(10);
@@ -241,6 +245,7 @@ struct Driver<'a> {
     start: usize,
     end: usize,
     out: Output,
+    receives: u32,
 }
 
 impl<'a> Driver<'a> {
@@ -260,6 +265,7 @@ impl<'a> Driver<'a> {
             start: 0,
             end: 0,
             out: Output::default(),
+            receives: 0,
         })
     }
 
@@ -283,13 +289,38 @@ impl<'a> Driver<'a> {
             }
             match self.transport.read(&mut self.input[self.end..]) {
                 Ok(0) => return Ok(()),
-                Ok(bytes) => self.end += bytes,
+                Ok(bytes) => {
+                    self.end += bytes;
+                    self.follow_packets();
+                }
                 Err(error) if is_transient(&error) => {}
                 Err(error) => return Err(error.into()),
             }
             self.carry_out()?;
         }
         Ok(())
+    }
+
+    /// Has this thread run on the processor where the connection's packets come in, so that a host which waits for each answer
+    /// waits for no other processor to wake. The kernel moves it away again when that one is busy.
+    fn follow_packets(&mut self) {
+        self.receives = self.receives.wrapping_add(1);
+        if !self.receives.is_multiple_of(FOLLOW_EVERY) {
+            return;
+        }
+        let (Some(there), Ok(allowed)) = (self.transport.processor(), sched_getaffinity(None))
+        else {
+            return;
+        };
+        if there == sched_getcpu() || there >= CpuSet::MAX_CPU || !allowed.is_set(there) {
+            return;
+        }
+        let mut alone = CpuSet::new();
+        alone.set(there);
+        if sched_setaffinity(None, &alone).is_ok() {
+            // What was allowed is allowed still.
+            let _ = sched_setaffinity(None, &allowed);
+        }
     }
 
     /// Waits for the host, for others, or for the time. Whether there is something to do besides what

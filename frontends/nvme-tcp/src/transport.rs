@@ -64,6 +64,12 @@ impl Transport {
         name.map(Some).ok_or_else(|| spillway_tls::Error::Nameless.into())
     }
 
+    /// The processor where the last packet came in.
+    pub(crate) fn processor(&self) -> Option<usize> {
+        let processor = rustix::net::sockopt::socket_incoming_cpu(&self.stream).ok()?;
+        usize::try_from(processor).ok()
+    }
+
     /// The target's address by which the host came.
     pub(crate) fn local(&self) -> Result<SocketAddr, IoError> {
         self.stream.local_addr()

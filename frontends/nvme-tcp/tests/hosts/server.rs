@@ -5,6 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use spillway_nvme_tcp::{Config, Server};
 use spillway_types::{Key, PoolSpec};
 use spillway_wire::fabrics::{
@@ -99,6 +100,39 @@ fn pool(admin: &mut Socket) -> u32 {
     let made = admin.ask(create, &kv::CreatePool(PoolSpec::PERSISTENT).encode());
     assert!(made.status.is_success());
     made.result as u32
+}
+
+/// A line of `/proc/self/task/*/status` of each thread that serves a host.
+fn processors_allowed() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let status = |task: std::fs::DirEntry| {
+        // It may have ended meanwhile.
+        let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        let allowed = status.lines().find(|line| line.starts_with("Cpus_allowed:"))?;
+        status.starts_with("Name:\tnvme-tcp-host\n").then(|| allowed.to_owned())
+    };
+    tasks.filter_map(status).collect()
+}
+
+#[test]
+fn a_thread_follows_its_packets_and_stays_free_to_move() {
+    let world = World::new();
+    let server = started(&world);
+    let all = sched_getaffinity(None).unwrap();
+    let (mut admin, _io) = Socket::association(&server, ALICE);
+    let before = processors_allowed();
+    // Over loopback packets come in where they were sent.
+    for processor in (0..CpuSet::MAX_CPU).filter(|processor| all.is_set(*processor)) {
+        let mut alone = CpuSet::new();
+        alone.set(processor);
+        sched_setaffinity(None, &alone).unwrap();
+        for _ in 0..200 {
+            let get = Fabrics::PropertyGet { offset: property::CSTS, wide: false };
+            assert!(admin.ask(get.encode(7), &[]).status.is_success());
+        }
+    }
+    let after = processors_allowed();
+    assert!(!after.is_empty() && after.iter().all(|allowed| *allowed == before[0]), "{after:?}");
 }
 
 #[test]
