@@ -280,16 +280,19 @@ impl Machine {
     }
 
     /// What a new grant may take, bytes: so much that, were all that is lent used in full, this host would have its
-    /// reserve and stay below its upper threshold.
+    /// reserve and stay below its upper threshold, by an eighth of the way to the lower one: lending itself takes some memory,
+    /// and what was just granted should not be recalled for it.
     pub(crate) fn room_bytes(&self) -> u64 {
         let Some(reading) = &self.reading else { return 0 };
         let upper = Settings::share(reading.total_bytes, self.settings.upper_permille);
+        let lower = Settings::share(reading.total_bytes, self.settings.lower_permille);
+        let most = upper - upper.saturating_sub(lower) / 8;
         let own = reading.used_bytes.saturating_sub(reading.lent_used_bytes);
         let shareable = match self.settings.shareable {
             Shareable::Reserve(bytes) => reading.total_bytes.saturating_sub(bytes),
             Shareable::Dynamic => reading.total_bytes.saturating_sub(own),
         };
-        shareable.min(upper.saturating_sub(own)).saturating_sub(self.lent_bytes())
+        shareable.min(most.saturating_sub(own)).saturating_sub(self.lent_bytes())
     }
 
     /// What this host would lend if asked now, bytes.
