@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, open};
 use rustix::io::{Errno, preadv, pwritev};
@@ -14,6 +16,10 @@ use crate::behind::Pages;
 use crate::error::Error;
 use crate::lender::BATCH_PAGES;
 use crate::page::Page;
+
+/// The threads of a device that was just closed leave its disk within so long, looked for so often.
+const LEAVES: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(20);
 
 /// A preallocated file, which is gone with its device: it has no name once it is open, for what it holds is sealed with a
 /// key that nobody has afterwards.
@@ -54,7 +60,14 @@ impl BackupFile {
     fn open_disk(path: &Path, bytes: u64) -> Result<Self, Error> {
         // EXCL: the kernel refuses what is mounted, swapped onto or opened so by others.
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::EXCL | OFlags::DIRECT;
-        let mut file = match open(path, flags, Mode::empty()) {
+        let until = Instant::now() + LEAVES;
+        let opened = loop {
+            match open(path, flags, Mode::empty()) {
+                Err(Errno::BUSY) if Instant::now() < until => thread::sleep(LOOK),
+                opened => break opened,
+            }
+        };
+        let mut file = match opened {
             Err(Errno::BUSY) => return Err(Error::InUse(path.to_owned())),
             opened => File::from(
                 opened

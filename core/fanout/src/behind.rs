@@ -1,8 +1,8 @@
 //! What is written to the local file, behind those who write.
 //!
-//! A page counts as written once it is in the buffer here: what is in it is read from it, and it is lost only with the
-//! process, as are the keys of all that the file has. So a slow disk is felt when the buffer is full, not before, and pages
-//! that follow each other are written together.
+//! A page counts as written once it is in the buffer here, from which it is read until the file has it. The buffer is lost only
+//! with the process, and so are the keys without which the file is worth nothing. A slow disk is felt when the buffer is full,
+//! not before, and pages that follow each other are written together.
 
 use std::collections::VecDeque;
 use std::io;
@@ -53,7 +53,7 @@ struct Shared<F> {
     buffer: Mutex<Buffer>,
     /// Rung for a writer when there is something for it, and at the end.
     came: [Condvar; WRITERS],
-    /// Rung when slots have become free.
+    /// Rung when slots have become free, or the turn of those who wait for some.
     room: Condvar,
 }
 
@@ -61,8 +61,9 @@ struct Shared<F> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     Free,
+    /// In its writer's queue, and there alone.
     Waiting,
-    /// The writer has a copy of it, so it stays as it is. A newer write of the page takes another slot.
+    /// It stays as it is, to be read, and to be put back if that fails. A newer write of the page takes another slot.
     Writing,
 }
 
@@ -70,8 +71,6 @@ enum Use {
 struct Slot {
     page: u64,
     is: Use,
-    /// It is in its writer's queue, for this use or an earlier one.
-    queued: bool,
 }
 
 #[derive(Debug)]
@@ -84,6 +83,8 @@ struct Buffer {
     queues: [VecDeque<u32>; WRITERS],
     /// Writers whose last write failed, a bit each.
     failing: u8,
+    /// Somebody waits for slots, and gets the next ones.
+    is_waited_for: bool,
     ended: bool,
 }
 
@@ -111,32 +112,47 @@ impl<F: Pages> Behind<F> {
         Ok(behind)
     }
 
-    /// Takes pages in, if there is room for all just now; whether there was.
+    /// Takes pages in, if there is room for all just now and nobody waits for it; whether it did.
     pub fn put_now(&self, keys: &[Key], pages: &[Page], outcomes: &mut [Carried]) -> bool {
         let mut buffer = self.shared.buffer();
-        let Some(outcome) = buffer.put(keys, pages) else { return false };
+        let has_room = !buffer.is_waited_for && buffer.slots_for(keys) <= buffer.free.len();
+        let is_carried = has_room || buffer.failing != 0;
+        if is_carried {
+            buffer.put(keys, pages, outcomes);
+        }
         drop(buffer);
-        self.shared.ring(keys, outcome);
-        outcomes.fill(outcome);
-        true
+        if is_carried {
+            self.shared.ring(keys, outcomes);
+        }
+        is_carried
     }
 
-    /// Takes pages in once there is room for them.
+    /// Takes pages in as there is room for them.
     pub fn put(&self, keys: &[Key], pages: &[Page], outcomes: &mut [Carried], deadline: Instant) {
+        outcomes.fill(Carried::Lost);
         let mut buffer = self.shared.buffer();
-        let outcome = loop {
-            if let Some(outcome) = buffer.put(keys, pages) {
-                break outcome;
-            }
+        let (mut done, mut is_our_turn) = (0, false);
+        loop {
             let left = deadline.saturating_duration_since(Instant::now());
+            // What comes late is not wanted: there may be something newer.
             if left.is_zero() {
-                break Carried::Lost;
+                break;
+            }
+            is_our_turn |= !std::mem::replace(&mut buffer.is_waited_for, true);
+            if is_our_turn {
+                let taken = buffer.put(&keys[done..], &pages[done..], &mut outcomes[done..]);
+                self.shared.ring(&keys[done..done + taken], &outcomes[done..done + taken]);
+                done += taken;
+            }
+            if done == keys.len() {
+                break;
             }
             buffer = wait(&self.shared.room, buffer, left);
-        };
-        drop(buffer);
-        self.shared.ring(keys, outcome);
-        outcomes.fill(outcome);
+        }
+        if is_our_turn {
+            buffer.is_waited_for = false;
+            self.shared.room.notify_all();
+        }
     }
 
     /// Brings pages back, those that follow each other in the file together.
@@ -181,12 +197,10 @@ impl<F: Pages> Shared<F> {
     }
 
     /// Wakes those who write the pages that were taken in.
-    fn ring(&self, keys: &[Key], outcome: Carried) {
-        if outcome != Carried::Done {
-            return;
-        }
+    fn ring(&self, keys: &[Key], outcomes: &[Carried]) {
         let mut rung = [false; WRITERS];
-        for key in keys {
+        let taken = keys.iter().zip(outcomes).filter(|(_, outcome)| **outcome == Carried::Done);
+        for (key, _) in taken {
             let writer = writer_of(number(*key));
             if !std::mem::replace(&mut rung[writer], true) {
                 self.came[writer].notify_one();
@@ -215,15 +229,20 @@ impl<F: Pages> Shared<F> {
                 }
                 Err(error) => {
                     buffer.put_back(&run);
-                    if buffer.failing == 0 {
+                    let is_first = buffer.failing == 0;
+                    buffer.failing |= 1 << writer;
+                    // Whoever waits for room hears of it.
+                    self.room.notify_all();
+                    drop(buffer);
+                    if is_first {
                         tracing::error!(
                             "the local file can't be written; it is tried again: {error}"
                         );
                     }
-                    buffer.failing |= 1 << writer;
-                    // Whoever waits for room hears of it.
-                    self.room.notify_all();
-                    buffer = wait(&self.came[writer], buffer, RETRY);
+                    buffer = self.buffer();
+                    if !buffer.ended {
+                        buffer = wait(&self.came[writer], buffer, RETRY);
+                    }
                 }
             }
         }
@@ -234,11 +253,12 @@ impl Buffer {
     fn new(pages: u64) -> Self {
         Self {
             rooms: Page::rooms(BUFFER_PAGES),
-            slots: vec![Slot { page: 0, is: Use::Free, queued: false }; BUFFER_PAGES].into(),
+            slots: vec![Slot { page: 0, is: Use::Free }; BUFFER_PAGES].into(),
             free: (0..BUFFER_PAGES as u32).collect(),
             newest: vec![NONE; pages as usize].into(),
             queues: core::array::from_fn(|_| VecDeque::with_capacity(BUFFER_PAGES)),
             failing: 0,
+            is_waited_for: false,
             ended: false,
         }
     }
@@ -257,53 +277,38 @@ impl Buffer {
         self.slot(page).filter(|slot| self.slots[*slot as usize].is == Use::Waiting)
     }
 
-    /// Takes pages in, all of them or none; none when there is no room.
-    fn put(&mut self, keys: &[Key], pages: &[Page]) -> Option<Carried> {
-        if self.failing != 0 || keys.iter().any(|key| number(*key) >= self.newest.len() as u64) {
-            return Some(Carried::Lost);
-        }
-        let fresh = keys.iter().filter(|key| self.waiting(number(**key)).is_none()).count();
-        if fresh > self.free.len() {
-            return None;
-        }
-        for (key, page) in keys.iter().zip(pages) {
-            let slot = match self.waiting(number(*key)) {
-                Some(slot) => slot,
-                None => self.begin(number(*key))?,
-            };
+    /// Slots that pages need: those that wait are overwritten.
+    fn slots_for(&self, keys: &[Key]) -> usize {
+        keys.iter().filter(|key| self.waiting(number(**key)).is_none()).count()
+    }
+
+    /// Takes pages in while there is room; how many have an outcome now.
+    fn put(&mut self, keys: &[Key], pages: &[Page], outcomes: &mut [Carried]) -> usize {
+        for (at, (key, page)) in keys.iter().zip(pages).enumerate() {
+            let number = number(*key);
+            if self.failing != 0 || number >= self.newest.len() as u64 {
+                outcomes[at] = Carried::Lost;
+                continue;
+            }
+            let Some(slot) = self.waiting(number).or_else(|| self.begin(number)) else { return at };
             self.rooms[slot as usize].0 = page.0;
+            outcomes[at] = Carried::Done;
         }
-        Some(Carried::Done)
+        keys.len()
     }
 
     /// A free slot for a page.
     fn begin(&mut self, page: u64) -> Option<u32> {
         let slot = self.free.pop()?;
         self.newest[page as usize] = slot;
-        self.slots[slot as usize].page = page;
-        self.wait_for_writer(slot);
+        self.slots[slot as usize] = Slot { page, is: Use::Waiting };
+        self.queues[writer_of(page)].push_back(slot);
         Some(slot)
-    }
-
-    fn wait_for_writer(&mut self, slot: u32) {
-        let it = &mut self.slots[slot as usize];
-        it.is = Use::Waiting;
-        if !std::mem::replace(&mut it.queued, true) {
-            self.queues[writer_of(it.page)].push_back(slot);
-        }
     }
 
     /// What a writer is to write next, copied into `rooms`.
     fn take(&mut self, writer: usize, rooms: &mut [Page]) -> Option<Run> {
-        let oldest = loop {
-            let slot = self.queues[writer].pop_front()?;
-            let it = &mut self.slots[slot as usize];
-            it.queued = false;
-            // It may have been written with one before it.
-            if it.is == Use::Waiting {
-                break it.page;
-            }
-        };
+        let oldest = self.slots[self.queues[writer].pop_front()? as usize].page;
         let extent = oldest - oldest % EXTENT_PAGES;
         let mut first = oldest;
         while first > extent && self.waiting(first - 1).is_some() {
@@ -317,6 +322,8 @@ impl Buffer {
             run.slots[run.count] = slot;
             run.count += 1;
         }
+        let slots = &self.slots;
+        self.queues[writer].retain(|slot| slots[*slot as usize].is == Use::Waiting);
         Some(run)
     }
 
@@ -334,8 +341,10 @@ impl Buffer {
     /// The file does not have what was taken.
     fn put_back(&mut self, run: &Run) {
         for &slot in &run.slots[..run.count] {
-            if self.newest[self.slots[slot as usize].page as usize] == slot {
-                self.wait_for_writer(slot);
+            let Slot { page, is } = &mut self.slots[slot as usize];
+            if self.newest[*page as usize] == slot {
+                *is = Use::Waiting;
+                self.queues[writer_of(*page)].push_front(slot);
             } else {
                 self.release(slot);
             }

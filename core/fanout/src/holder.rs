@@ -81,12 +81,13 @@ impl Holder {
             under_way: Mutex::new(0),
             rested: Condvar::new(),
         });
+        let holder = Arc::new(Self { number, shared });
         for _ in 0..WORKERS {
-            let shared = Arc::clone(&shared);
+            let shared = Arc::clone(&holder.shared);
             let worker = thread::Builder::new().name("fanout-carry".into());
             worker.stack_size(STACK_BYTES).spawn(move || shared.work())?;
         }
-        Ok(Arc::new(Self { number, shared }))
+        Ok(holder)
     }
 
     /// The caller's name for it.
@@ -94,13 +95,14 @@ impl Holder {
         self.number
     }
 
-    /// Whether a thread can carry its lot itself: calls to a lender end in time, those to a disk may not.
-    pub(crate) fn is_prompt(&self) -> bool {
-        matches!(self.shared.way, Way::Lender(_))
+    /// Whether a thread can carry its lot itself: calls to a lender end in time, and waiting for room in the buffer does; reading a
+    /// disk may not.
+    pub(crate) fn is_prompt(&self, errand: Errand) -> bool {
+        self.is_lender() || errand == Errand::Put
     }
 
-    /// Whether pages that are not wanted any more must be removed there.
-    pub(crate) fn flushes(&self) -> bool {
+    /// Whether it is a loan, and not the local file.
+    pub(crate) fn is_lender(&self) -> bool {
         matches!(self.shared.way, Way::Lender(_))
     }
 

@@ -17,6 +17,9 @@ use crate::slabs::{COPIES, Place, Slab, TARGET};
 /// A worker whose lender answers just at the deadline may take so much longer to say so.
 const GRACE: Duration = Duration::from_millis(50);
 
+/// Longer than anybody waits.
+const NEVER: Duration = Duration::from_secs(10 * 365 * 86400);
+
 /// A lot on its way to a holder.
 struct Trip<'s> {
     holder: &'s Arc<Holder>,
@@ -47,12 +50,22 @@ impl Core {
         if trips[0].is_none() {
             return false;
         }
-        // This thread carries one itself, and so a device of one lender wakes nobody.
-        let is_prompt = |trip: &Trip<'_>| trip.holder.is_prompt();
-        let own = trips.iter().position(|trip| trip.as_ref().is_some_and(is_prompt));
+        let mut carried = [false; LOTS];
+        for (place, trip) in trips.iter().flatten().enumerate() {
+            carried[place] = self.carry_now(trip, round, scratch);
+        }
+        // This thread carries one itself, and so a device of one lender wakes nobody. It waits for room in the buffer before
+        // the file rather than a worker: those have pages to read.
+        let own = trips
+            .iter()
+            .flatten()
+            .enumerate()
+            .filter(|(place, trip)| !carried[*place] && trip.holder.is_prompt(trip.errand))
+            .min_by_key(|(_, trip)| trip.holder.is_lender())
+            .map(|(place, _)| place);
         let mut posted = [false; LOTS];
         for (place, trip) in trips.iter().flatten().enumerate() {
-            if Some(place) != own && !self.carry_now(trip, round, scratch) {
+            if Some(place) != own && !carried[place] {
                 trip.holder.post(&scratch.lots[trip.lot]);
                 posted[place] = true;
             }
@@ -97,6 +110,10 @@ impl Core {
                 let room = cargo.push(key);
                 if errand == Errand::Put {
                     room.0 = scratch.sealed[at].0;
+                    if !place.holder.is_lender() && !slab.has_other(copy) {
+                        // Nobody else takes it: the device stands still as long as the disk does.
+                        cargo.deadline = deadline + NEVER;
+                    }
                 }
                 drop(cargo);
                 trip.legs[trip.count] = (at as u8, copy as u8);
@@ -248,7 +265,7 @@ fn next_leg(entry: &mut Entry<'_>, slab: &Slab) -> Option<(usize, Errand)> {
         }
         Want::Discard => {
             let flushes =
-                |copy: &usize| slab.live(*copy).is_some_and(|place| place.holder.flushes());
+                |copy: &usize| slab.live(*copy).is_some_and(|place| place.holder.is_lender());
             let next = (0..=TARGET).filter(unsent).find(flushes);
             next.map(|copy| (copy, Errand::Flush)).or_else(|| close(entry, Progress::Closed))
         }

@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use spillway_block::{Data, Device, Request};
 use spillway_fanout::{BackupFile, Carried, FanOut, Holder, Lender, Page, Place, Settings};
@@ -92,9 +92,15 @@ fn no_request_allocates() {
     let settings = Settings { slab_bytes: SLAB_BYTES, ..Settings::default() };
     let device = FanOut::open(settings, 1, slabs, |_| {}).unwrap();
     let (data, mut rooms) = (vec![7; 4096], vec![vec![0; 4096]; 32]);
-    // Threads have started and used what they need once.
-    use_it(&device, &data, &mut rooms);
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    // Threads start, and use what they need once.
+    let before = loop {
+        use_it(&device, &data, &mut rooms);
+        let count = ALLOCATIONS.load(Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(200));
+        if ALLOCATIONS.load(Ordering::Relaxed) == count {
+            break count;
+        }
+    };
     for _ in 0..100 {
         use_it(&device, &data, &mut rooms);
     }

@@ -223,7 +223,8 @@ impl Connection {
                     Next::Grant(grant) => write_pdu(out, framing, &Pdu::ReadyToTransfer(grant)),
                     Next::Done(command, data, held) => {
                         self.execute(now_ms, &command, &data, out);
-                        drop(held);
+                        drop((data, held));
+                        self.start_waiting(now_ms, out);
                     }
                 }
                 Ok(())

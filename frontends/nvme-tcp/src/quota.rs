@@ -5,10 +5,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use spillway_types::Limits;
 
-/// Beyond so many bytes a client has one command under way. More makes nothing faster, and a process that locks its memory
-/// never gets back what it has once taken for them.
-const TOGETHER_BYTES_MAX: u64 = 8 << 20;
-
 /// One client's commands that are under way beyond the moment in which they arrive, and their bytes.
 #[derive(Debug)]
 pub(crate) struct Quota {
@@ -37,11 +33,7 @@ impl Quota {
     pub(crate) fn hold(self: &Arc<Self>, bytes: u64) -> Option<Held> {
         add_within(&self.operations, 1, self.limits.operations_max)?;
         let room = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-            let limit = match used {
-                0 => self.limits.bytes_max,
-                _ => self.limits.bytes_max.min(TOGETHER_BYTES_MAX),
-            };
-            used.checked_add(bytes).filter(|&sum| sum <= limit)
+            used.checked_add(bytes).filter(|&sum| sum <= self.limits.bytes_max)
         });
         if room.is_err() {
             self.operations.fetch_sub(1, Ordering::Relaxed);
@@ -79,17 +71,5 @@ mod tests {
         assert!(quota.hold(60).is_some());
         drop(second);
         assert!(quota.hold(100).is_some());
-    }
-
-    #[test]
-    fn large_commands_are_under_way_one_at_a_time() {
-        let limits = Limits { connections_max: 1, operations_max: 8, bytes_max: 256 << 20 };
-        let quota = Arc::new(Quota::new(limits));
-        let large = quota.hold(100 << 20).unwrap();
-        assert!(quota.hold(4096).is_none());
-        drop(large);
-        let _small = quota.hold(4096).unwrap();
-        assert!(quota.hold(100 << 20).is_none());
-        assert!(quota.hold(7 << 20).is_some());
     }
 }

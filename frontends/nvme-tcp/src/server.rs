@@ -289,14 +289,12 @@ impl<'a> Driver<'a> {
             }
             match self.transport.read(&mut self.input[self.end..]) {
                 Ok(0) => return Ok(()),
-                Ok(bytes) => {
-                    self.end += bytes;
-                    self.follow_packets();
-                }
+                Ok(bytes) => self.end += bytes,
                 Err(error) if is_transient(&error) => {}
                 Err(error) => return Err(error.into()),
             }
             self.carry_out()?;
+            self.follow_packets();
         }
         Ok(())
     }
@@ -317,9 +315,10 @@ impl<'a> Driver<'a> {
         }
         let mut alone = CpuSet::new();
         alone.set(there);
-        if sched_setaffinity(None, &alone).is_ok() {
-            // What was allowed is allowed still.
-            let _ = sched_setaffinity(None, &allowed);
+        if sched_setaffinity(None, &alone).is_ok()
+            && let Err(error) = sched_setaffinity(None, &allowed)
+        {
+            tracing::warn!(%error, "a connection's thread stays on processor {there}");
         }
     }
 

@@ -11,6 +11,10 @@ use crate::quota::{Held, Quota};
 /// Most bytes that a host is granted at once.
 const GRANT_BYTES_MAX: u32 = 1 << 20;
 
+/// While so much is on its way to a queue, it takes up nothing more. More would make nothing faster, and a process that locks its
+/// memory keeps what it has once taken for it.
+const ENOUGH_BYTES: u64 = 4 << 20;
+
 /// A command whose data is on its way.
 #[derive(Debug)]
 struct Incoming {
@@ -55,6 +59,10 @@ impl Transfers {
         &mut self,
         quota: &std::sync::Arc<Quota>,
     ) -> Option<(Command, Held)> {
+        let bytes = |it: &Incoming| u64::from(it.command.data.bytes);
+        if self.incoming.iter().flatten().map(bytes).sum::<u64>() >= ENOUGH_BYTES {
+            return None;
+        }
         let held = quota.hold(self.waiting.front()?.data.bytes.into())?;
         self.waiting.pop_front().map(|command| (command, held))
     }
@@ -202,5 +210,23 @@ mod tests {
         drop(held);
         assert_eq!(transfers.next_waiting(&quota).unwrap().0.id, 1);
         assert_eq!((transfers.len(), transfers.has_waiting()), (1, true));
+    }
+
+    #[test]
+    fn nothing_more_is_taken_up_while_enough_is_on_its_way() {
+        let limits = Limits { connections_max: 1, operations_max: 8, bytes_max: 64 << 20 };
+        let (mut transfers, quota) = (Transfers::default(), Arc::new(Quota::new(limits)));
+        for (id, bytes) in [(1, 1), (2, ENOUGH_BYTES as u32), (3, 1)] {
+            transfers.wait(command(id, bytes));
+        }
+        for id in 1..=2 {
+            let (command, held) = transfers.next_waiting(&quota).unwrap();
+            assert_eq!(command.id, id);
+            transfers.begin(command, held);
+        }
+        assert!(transfers.next_waiting(&quota).is_none());
+        let end = Transfer { command: 1, tag: 0, offset: 0, bytes: 1, last: true, success: false };
+        assert!(matches!(transfers.receive(&end, &[1]), Ok(Next::Done(..))));
+        assert!(transfers.next_waiting(&quota).is_none(), "the long one is on its way still");
     }
 }

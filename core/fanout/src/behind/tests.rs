@@ -1,6 +1,8 @@
 //! The buffer before a file that is slow, hangs and fails.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::ThreadId;
 
 use proptest::prelude::*;
 
@@ -17,6 +19,8 @@ struct Fake {
     held: Mutex<bool>,
     let_go: Condvar,
     broken: AtomicBool,
+    /// Who wrote each extent first.
+    writers: Mutex<HashMap<u64, ThreadId>>,
 }
 
 impl Fake {
@@ -26,6 +30,7 @@ impl Fake {
             held: Mutex::new(false),
             let_go: Condvar::new(),
             broken: AtomicBool::new(false),
+            writers: Mutex::default(),
         })
     }
 
@@ -54,6 +59,12 @@ impl super::Pages for Arc<Fake> {
 
     fn write(&self, first: u64, pages: &[Page]) -> io::Result<()> {
         assert!(pages.len() <= BATCH_PAGES);
+        let (extent, this) = (first / EXTENT_PAGES, thread::current().id());
+        let writer = *self.writers.lock().unwrap().entry(extent).or_insert(this);
+        if writer != this {
+            eprintln!("an extent with two writers");
+            std::process::abort();
+        }
         let mut held = self.held.lock().unwrap();
         while *held {
             held = self.let_go.wait(held).unwrap();
@@ -88,6 +99,15 @@ fn put(
     behind.put(&keys(first, count), &pages, &mut outcomes, Instant::now() + limit);
     assert!(outcomes.iter().all(|outcome| *outcome == outcomes[0]));
     outcomes[0]
+}
+
+/// Whether there was room at once.
+fn put_now(behind: &Behind<Arc<Fake>>, first: u64, count: usize, value: u8) -> bool {
+    let (pages, mut outcomes) =
+        (vec![Page([value; PAGE_BYTES]); count], vec![Carried::Missing; count]);
+    let carried = behind.put_now(&keys(first, count), &pages, &mut outcomes);
+    assert!(outcomes.iter().all(|outcome| (*outcome == Carried::Done) == carried));
+    carried
 }
 
 fn get(behind: &Behind<Arc<Fake>>, first: u64, count: usize) -> Vec<u8> {
@@ -166,11 +186,13 @@ fn a_file_that_hangs_is_waited_for_until_the_deadline() {
     fake.hold(true);
     let full = BUFFER_PAGES as u64;
     for first in (0..full).step_by(BATCH_PAGES) {
-        assert_eq!(put(&behind, first, BATCH_PAGES, 1, Duration::ZERO), Carried::Done);
+        assert!(put_now(&behind, first, BATCH_PAGES, 1));
     }
     assert_eq!(put(&behind, full, 1, 1, Duration::from_millis(10)), Carried::Lost);
     // What no writer has begun with is overwritten in place.
-    assert_eq!(put(&behind, full - 8, 8, 2, Duration::ZERO), Carried::Done);
+    assert!(put_now(&behind, full - 8, 8, 2));
+    assert!(!put_now(&behind, full, 1, 1));
+    assert_eq!(put(&behind, 0, 1, 1, Duration::ZERO), Carried::Lost, "too late");
     thread::scope(|scope| {
         let waits = scope.spawn(|| put(&behind, full, BATCH_PAGES, 3, LONG));
         fake.hold(false);
@@ -201,4 +223,24 @@ fn a_file_that_fails_takes_nothing_more_and_comes_back() {
     assert_eq!(put(&behind, 5, 1, 3, LONG), Carried::Done);
     settle(&behind);
     assert_eq!(fake.pages.lock().unwrap()[4..8], [0, 3, 1, 0]);
+}
+
+#[test]
+fn a_slot_that_is_used_again_is_with_the_writer_of_its_page() {
+    let mut buffer = Buffer::new(PAGES);
+    let mut rooms = Page::rooms(BATCH_PAGES);
+    let mut put = |buffer: &mut Buffer, page| {
+        buffer.put(&keys(page, 1), &Page::rooms(1), &mut [Carried::Missing]);
+    };
+    // Extents 0, 4 and 8 have the first writer, extent 1 the second.
+    for page in [128, 256, 129] {
+        put(&mut buffer, page);
+    }
+    let run = buffer.take(0, &mut rooms).unwrap();
+    assert_eq!((run.first, run.count), (128, 2));
+    buffer.written(&run);
+    put(&mut buffer, 32);
+    assert_eq!(buffer.take(0, &mut rooms).unwrap().first, 256);
+    assert!(buffer.take(0, &mut rooms).is_none());
+    assert_eq!(buffer.take(1, &mut rooms).unwrap().first, 32);
 }
