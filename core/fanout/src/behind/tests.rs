@@ -229,7 +229,7 @@ fn a_file_that_fails_takes_nothing_more_and_comes_back() {
 fn a_slot_that_is_used_again_is_with_the_writer_of_its_page() {
     let mut buffer = Buffer::new(PAGES);
     let mut rooms = Page::rooms(BATCH_PAGES);
-    let mut put = |buffer: &mut Buffer, page| {
+    let put = |buffer: &mut Buffer, page| {
         buffer.put(&keys(page, 1), &Page::rooms(1), &mut [Carried::Missing]);
     };
     // Extents 0, 4 and 8 have the first writer, extent 1 the second.
