@@ -279,9 +279,9 @@ impl Machine {
         (fits && self.now >= device.detach_at).then_some(*id)
     }
 
-    /// What a new grant may take, bytes: so much that, were all that is lent used in full, this host would have its
-    /// reserve and stay below its upper threshold, by an eighth of the way to the lower one: lending itself takes some memory,
-    /// and what was just granted should not be recalled for it.
+    /// What a new grant may take, bytes: so much that, were all that is lent used in full, this host would have its reserve and
+    /// stay below its upper threshold, less an eighth of its distance to the lower one. Lending itself takes some memory, for
+    /// which nothing that was just granted should be recalled.
     pub(crate) fn room_bytes(&self) -> u64 {
         let Some(reading) = &self.reading else { return 0 };
         let upper = Settings::share(reading.total_bytes, self.settings.upper_permille);

@@ -196,8 +196,8 @@ impl Device for FanOut {
         self.core.deallocate(offset, bytes)
     }
 
-    /// Nothing: a write has reached all copies when it is answered, and what is in the file means nothing to a later
-    /// start, whose key is another.
+    /// Nothing: a write has reached the lenders' copies and the buffer before the file when it is answered, and what is in the file
+    /// means nothing to a later start, whose key is another.
     fn flush(&self) -> Result<(), spillway_block::Error> {
         Ok(())
     }
