@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use spillway_types::Key;
 
-use crate::backup::BackupFile;
 use crate::lender::{BATCH_PAGES, Carried};
 use crate::page::Page;
 
@@ -26,6 +25,8 @@ const EXTENT_PAGES: u64 = BATCH_PAGES as u64;
 const RETRY: Duration = Duration::from_secs(1);
 /// Bytes of a writer's stack, which is locked in memory.
 const STACK_BYTES: usize = 128 << 10;
+/// Threads that wait for room at the same time without an allocation.
+const WAITING_MAX: usize = 64;
 /// No slot.
 const NONE: u32 = u32::MAX;
 
@@ -43,13 +44,13 @@ pub trait Pages: core::fmt::Debug + Send + Sync + 'static {
 
 /// See the module. Its threads end when it is dropped, and each when it is done with what it writes then.
 #[derive(Debug)]
-pub struct Behind<F: Pages = BackupFile> {
-    shared: Arc<Shared<F>>,
+pub struct Behind {
+    shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
-struct Shared<F> {
-    file: F,
+struct Shared {
+    file: Box<dyn Pages>,
     buffer: Mutex<Buffer>,
     /// Rung for a writer when there is something for it, and at the end.
     came: [Condvar; WRITERS],
@@ -83,8 +84,9 @@ struct Buffer {
     queues: [VecDeque<u32>; WRITERS],
     /// Writers whose last write failed, a bit each.
     failing: u8,
-    /// Somebody waits for slots, and gets the next ones.
-    is_waited_for: bool,
+    /// Those who wait for slots; the first gets the next ones.
+    turns: VecDeque<u64>,
+    next_turn: u64,
     ended: bool,
 }
 
@@ -95,12 +97,12 @@ struct Run {
     count: usize,
 }
 
-impl<F: Pages> Behind<F> {
+impl Behind {
     /// Writes to `file`.
     ///
     /// # Errors
     /// When the kernel has no thread left.
-    pub fn start(file: F) -> io::Result<Self> {
+    pub fn start(file: Box<dyn Pages>) -> io::Result<Self> {
         let buffer = Mutex::new(Buffer::new(file.count()));
         let came = [const { Condvar::new() }; WRITERS];
         let behind = Self { shared: Arc::new(Shared { file, buffer, came, room: Condvar::new() }) };
@@ -112,10 +114,11 @@ impl<F: Pages> Behind<F> {
         Ok(behind)
     }
 
-    /// Takes pages in, if there is room for all just now and nobody waits for it; whether it did.
+    /// Takes pages in, if there is room for all just now and nobody waits for it, or says that they are lost if the file fails;
+    /// whether it did one of the two.
     pub fn put_now(&self, keys: &[Key], pages: &[Page], outcomes: &mut [Carried]) -> bool {
         let mut buffer = self.shared.buffer();
-        let has_room = !buffer.is_waited_for && buffer.slots_for(keys) <= buffer.free.len();
+        let has_room = buffer.turns.is_empty() && buffer.slots_for(keys) <= buffer.free.len();
         let is_carried = has_room || buffer.failing != 0;
         if is_carried {
             buffer.put(keys, pages, outcomes);
@@ -131,15 +134,15 @@ impl<F: Pages> Behind<F> {
     pub fn put(&self, keys: &[Key], pages: &[Page], outcomes: &mut [Carried], deadline: Instant) {
         outcomes.fill(Carried::Lost);
         let mut buffer = self.shared.buffer();
-        let (mut done, mut is_our_turn) = (0, false);
+        let turn = buffer.queue_up();
+        let mut done = 0;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             // What comes late is not wanted: there may be something newer.
             if left.is_zero() {
                 break;
             }
-            is_our_turn |= !std::mem::replace(&mut buffer.is_waited_for, true);
-            if is_our_turn {
+            if buffer.turns.front() == Some(&turn) {
                 let taken = buffer.put(&keys[done..], &pages[done..], &mut outcomes[done..]);
                 self.shared.ring(&keys[done..done + taken], &outcomes[done..done + taken]);
                 done += taken;
@@ -149,10 +152,8 @@ impl<F: Pages> Behind<F> {
             }
             buffer = wait(&self.shared.room, buffer, left);
         }
-        if is_our_turn {
-            buffer.is_waited_for = false;
-            self.shared.room.notify_all();
-        }
+        buffer.turns.retain(|other| *other != turn);
+        self.shared.room.notify_all();
     }
 
     /// Brings pages back, those that follow each other in the file together.
@@ -184,14 +185,14 @@ impl<F: Pages> Behind<F> {
     }
 }
 
-impl<F: Pages> Drop for Behind<F> {
+impl Drop for Behind {
     fn drop(&mut self) {
         self.shared.buffer().ended = true;
         self.shared.came.iter().for_each(Condvar::notify_all);
     }
 }
 
-impl<F: Pages> Shared<F> {
+impl Shared {
     fn buffer(&self) -> MutexGuard<'_, Buffer> {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -258,7 +259,8 @@ impl Buffer {
             newest: vec![NONE; pages as usize].into(),
             queues: core::array::from_fn(|_| VecDeque::with_capacity(BUFFER_PAGES)),
             failing: 0,
-            is_waited_for: false,
+            turns: VecDeque::with_capacity(WAITING_MAX),
+            next_turn: 0,
             ended: false,
         }
     }
@@ -275,6 +277,14 @@ impl Buffer {
     /// The slot of a page that no writer has begun with.
     fn waiting(&self, page: u64) -> Option<u32> {
         self.slot(page).filter(|slot| self.slots[*slot as usize].is == Use::Waiting)
+    }
+
+    /// A place at the end of those who wait.
+    fn queue_up(&mut self) -> u64 {
+        let turn = self.next_turn;
+        self.next_turn += 1;
+        self.turns.push_back(turn);
+        turn
     }
 
     /// Slots that pages need: those that wait are overwritten.
@@ -378,4 +388,4 @@ fn wait<'a>(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

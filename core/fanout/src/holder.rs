@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Instant;
 
 use crate::backup::BackupFile;
-use crate::behind::Behind;
+use crate::behind::{Behind, Pages};
 use crate::lender::{Carried, Lender};
 use crate::lot::{Cargo, Errand, Lot};
 
@@ -69,6 +69,11 @@ impl Holder {
     /// # Errors
     /// When the kernel has no thread left.
     pub fn file(file: BackupFile) -> io::Result<Arc<Self>> {
+        Self::pages(Box::new(file))
+    }
+
+    /// What is read and written like the local file.
+    pub(crate) fn pages(file: Box<dyn Pages>) -> io::Result<Arc<Self>> {
         Self::start(Self::FILE, Way::File(Behind::start(file)?))
     }
 
@@ -95,8 +100,8 @@ impl Holder {
         self.number
     }
 
-    /// Whether a thread can carry its lot itself: calls to a lender end in time, and waiting for room in the buffer does; reading a
-    /// disk may not.
+    /// Whether a thread carries its lot itself: calls to a lender end in time, and who waits for room in the buffer waits as long as
+    /// it wants. Reading a disk may take longer.
     pub(crate) fn is_prompt(&self, errand: Errand) -> bool {
         self.is_lender() || errand == Errand::Put
     }

@@ -53,6 +53,8 @@ pub struct Entry<'x> {
     pub seal: Option<Seal>,
     /// A copy's sealed bytes are at hand.
     pub fetched: bool,
+    /// The file is waited for without a deadline.
+    pub is_patient: bool,
     /// Places that were asked, that did it, and that failed: a bit each.
     pub sent: u8,
     pub good: u8,
@@ -103,6 +105,7 @@ impl<'x> Round<'x> {
             progress: Progress::Open,
             seal: None,
             fetched: false,
+            is_patient: false,
             sent: 0,
             good: 0,
             bad: 0,

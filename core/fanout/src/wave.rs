@@ -54,8 +54,8 @@ impl Core {
         for (place, trip) in trips.iter().flatten().enumerate() {
             carried[place] = self.carry_now(trip, round, scratch);
         }
-        // This thread carries one itself, and so a device of one lender wakes nobody. It waits for room in the buffer before
-        // the file rather than a worker: those have pages to read.
+        // This thread carries one itself, and so a device of one lender wakes nobody. It is this thread that waits for room in the
+        // buffer before the file: workers have pages to read.
         let own = trips
             .iter()
             .flatten()
@@ -85,6 +85,10 @@ impl Core {
             let Some(trip) = &trips[place] else { continue };
             self.end_late(trip, slabs, round, scratch);
         }
+        for entry in round.iter_mut() {
+            let slab = &slabs[self.slab_of(entry.page)];
+            be_patient(entry, slab);
+        }
         true
     }
 
@@ -110,8 +114,7 @@ impl Core {
                 let room = cargo.push(key);
                 if errand == Errand::Put {
                     room.0 = scratch.sealed[at].0;
-                    if !place.holder.is_lender() && !slab.has_other(copy) {
-                        // Nobody else takes it: the device stands still as long as the disk does.
+                    if entry.is_patient {
                         cargo.deadline = deadline + NEVER;
                     }
                 }
@@ -272,6 +275,27 @@ fn next_leg(entry: &mut Entry<'_>, slab: &Slab) -> Option<(usize, Errand)> {
     }
 }
 
+/// A write that no copy took, since there was no room before the file in time, is put there once more, for as long as it takes:
+/// the device stands still while its disk does. A file that fails says so at once.
+fn be_patient(entry: &mut Entry<'_>, slab: &Slab) {
+    let live = |copy: &usize| slab.live(*copy).is_some();
+    let all_sent = (0..COPIES).filter(live).all(|copy| entry.sent & 1 << copy != 0);
+    let stored = entry.good & ((1 << COPIES) - 1) != 0;
+    if !matches!(entry.want, Want::Write(_)) || entry.is_patient || stored || !all_sent {
+        return;
+    }
+    let file = (0..COPIES).filter(live).find(|copy| {
+        let in_file = slab.live(*copy).is_some_and(|place| !place.holder.is_lender());
+        in_file && entry.bad & 1 << copy != 0
+    });
+    if let Some(copy) = file {
+        entry.is_patient = true;
+        entry.sent &= !(1 << copy);
+        entry.bad &= !(1 << copy);
+        entry.progress = Progress::Open;
+    }
+}
+
 const fn close(entry: &mut Entry<'_>, progress: Progress) -> Option<(usize, Errand)> {
     entry.progress = progress;
     None
@@ -312,4 +336,91 @@ fn find_trip<'t, 's>(
         }
     };
     trips[place].as_mut()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, Mutex};
+    use std::thread;
+
+    use spillway_block::Device;
+
+    use super::*;
+    use crate::behind::tests::Fake;
+    use crate::{FanOut, Lender, Page, Settings};
+
+    /// A lender that stores pages until it is dead; then it does not answer.
+    #[derive(Debug)]
+    struct Mortal {
+        pages: Mutex<Vec<Page>>,
+        dead: AtomicBool,
+    }
+
+    impl Mortal {
+        fn answer(&self, outcomes: &mut [Carried], deadline: Instant) {
+            outcomes.fill(Carried::Done);
+            if self.dead.load(Ordering::SeqCst) {
+                thread::sleep(deadline.saturating_duration_since(Instant::now()));
+                outcomes.fill(Carried::Lost);
+            }
+        }
+    }
+
+    impl Lender for Mortal {
+        fn put(&self, keys: &[Key], pages: &[Page], outcomes: &mut [Carried], deadline: Instant) {
+            for (key, page) in keys.iter().zip(pages) {
+                self.pages.lock().unwrap()[key.index as usize].0 = page.0;
+            }
+            self.answer(outcomes, deadline);
+        }
+
+        fn get(&self, keys: &[Key], pages: &mut [Page], outcomes: &mut [Carried], end: Instant) {
+            for (key, page) in keys.iter().zip(pages) {
+                page.0 = self.pages.lock().unwrap()[key.index as usize].0;
+            }
+            self.answer(outcomes, end);
+        }
+
+        fn flush(&self, _: &[Key], outcomes: &mut [Carried], deadline: Instant) {
+            self.answer(outcomes, deadline);
+        }
+    }
+
+    #[test]
+    fn a_lender_that_dies_while_the_file_has_no_room_costs_time_and_no_page() {
+        const SLABS: u32 = 8;
+        // What the buffer before the file has room for.
+        const BUFFER_PAGES: u64 = 1024;
+        let fake = Fake::new();
+        let file = Holder::pages(Box::new(Arc::clone(&fake))).unwrap();
+        let lender = Arc::new(Mortal {
+            pages: Mutex::new(vec![Page([0; 4096]); 256 * SLABS as usize]),
+            dead: AtomicBool::new(false),
+        });
+        let holder = Holder::lender(0, lender.clone()).unwrap();
+        let place = |holder: &Arc<Holder>, slab| Some(Place { holder: holder.clone(), slab });
+        // The fake file ends within the fifth slab.
+        let slabs = (0..SLABS).map(|slab| [place(&holder, slab), place(&file, slab)]).collect();
+        let request_timeout = Duration::from_millis(100);
+        let settings = Settings { slab_bytes: 1 << 20, request_timeout, ..Settings::default() };
+        let device = FanOut::open(settings, 1, slabs, |_| {}).unwrap();
+        fake.hold(true);
+        for page in 0..BUFFER_PAGES {
+            device.write(page * 4096, &[1; 4096]).unwrap();
+        }
+        lender.dead.store(true, Ordering::SeqCst);
+        thread::scope(|scope| {
+            let writes = scope.spawn(|| device.write(BUFFER_PAGES * 4096, &[2; 4096]));
+            thread::sleep(4 * request_timeout);
+            fake.hold(false);
+            writes.join().unwrap().unwrap();
+        });
+        let mut page = [0; 4096];
+        for (number, value) in [(0, 1), (BUFFER_PAGES - 1, 1), (BUFFER_PAGES, 2)] {
+            device.read(number * 4096, &mut page).unwrap();
+            assert_eq!(page, [value; 4096]);
+        }
+        assert_eq!(device.counters().errors, 0);
+    }
 }

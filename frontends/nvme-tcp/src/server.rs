@@ -27,7 +27,7 @@ use crate::transport::Transport;
 const INPUT_BYTES: usize = 2 * PDU_BYTES_MAX;
 /// Stack of a connection's thread.
 const STACK_BYTES: usize = 512 << 10;
-/// After so many receives a connection's thread looks where its packets come in.
+/// Each so many times that it was awake, a connection's thread looks where its packets come in.
 const FOLLOW_EVERY: u32 = 64;
 /// A host that says nothing is asked by TCP whether it is there, after so long and so often.
 const PROBE_AFTER_S: Duration = Duration::from_secs(30);
@@ -245,7 +245,7 @@ struct Driver<'a> {
     start: usize,
     end: usize,
     out: Output,
-    receives: u32,
+    wakes: u32,
 }
 
 impl<'a> Driver<'a> {
@@ -265,7 +265,7 @@ impl<'a> Driver<'a> {
             start: 0,
             end: 0,
             out: Output::default(),
-            receives: 0,
+            wakes: 0,
         })
     }
 
@@ -302,8 +302,8 @@ impl<'a> Driver<'a> {
     /// Has this thread run on the processor where the connection's packets come in, so that a host which waits for each answer
     /// waits for no other processor to wake. The kernel moves it away again when that one is busy.
     fn follow_packets(&mut self) {
-        self.receives = self.receives.wrapping_add(1);
-        if !self.receives.is_multiple_of(FOLLOW_EVERY) {
+        self.wakes = self.wakes.wrapping_add(1);
+        if !self.wakes.is_multiple_of(FOLLOW_EVERY) {
             return;
         }
         let (Some(there), Ok(allowed)) = (self.transport.processor(), sched_getaffinity(None))

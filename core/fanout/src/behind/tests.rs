@@ -14,8 +14,8 @@ const LONG: Duration = Duration::from_secs(30);
 
 /// A file in memory, whose writes wait while it is held, and fail while it is broken.
 #[derive(Debug)]
-struct Fake {
-    pages: Mutex<Vec<u8>>,
+pub(crate) struct Fake {
+    pages: Mutex<Vec<Page>>,
     held: Mutex<bool>,
     let_go: Condvar,
     broken: AtomicBool,
@@ -24,9 +24,9 @@ struct Fake {
 }
 
 impl Fake {
-    fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
-            pages: Mutex::new(vec![0; PAGES as usize]),
+            pages: Mutex::new(vec![Page([0; PAGE_BYTES]); PAGES as usize]),
             held: Mutex::new(false),
             let_go: Condvar::new(),
             broken: AtomicBool::new(false),
@@ -34,9 +34,14 @@ impl Fake {
         })
     }
 
-    fn hold(&self, held: bool) {
+    pub(crate) fn hold(&self, held: bool) {
         *self.held.lock().unwrap() = held;
         self.let_go.notify_all();
+    }
+
+    /// A byte of each page.
+    fn values(&self) -> Vec<u8> {
+        self.pages.lock().unwrap().iter().map(|page| page.0[0]).collect()
     }
 
     fn break_it(&self, broken: bool) {
@@ -52,7 +57,7 @@ impl super::Pages for Arc<Fake> {
     fn read(&self, first: u64, pages: &mut [Page]) -> io::Result<()> {
         let all = self.pages.lock().unwrap();
         for (at, page) in (first as usize..).zip(pages) {
-            page.0.fill(all[at]);
+            page.0 = all[at].0;
         }
         Ok(())
     }
@@ -75,7 +80,7 @@ impl super::Pages for Arc<Fake> {
         }
         let mut all = self.pages.lock().unwrap();
         for (at, page) in (first as usize..).zip(pages) {
-            all[at] = page.0[PAGE_BYTES - 1];
+            all[at].0 = page.0;
         }
         Ok(())
     }
@@ -87,13 +92,7 @@ fn keys(first: u64, count: usize) -> Vec<Key> {
     (first..).take(count).map(|page| Key::new(0, page as u32)).collect()
 }
 
-fn put(
-    behind: &Behind<Arc<Fake>>,
-    first: u64,
-    count: usize,
-    value: u8,
-    limit: Duration,
-) -> Carried {
+fn put(behind: &Behind, first: u64, count: usize, value: u8, limit: Duration) -> Carried {
     let (pages, mut outcomes) =
         (vec![Page([value; PAGE_BYTES]); count], vec![Carried::Missing; count]);
     behind.put(&keys(first, count), &pages, &mut outcomes, Instant::now() + limit);
@@ -102,7 +101,7 @@ fn put(
 }
 
 /// Whether there was room at once.
-fn put_now(behind: &Behind<Arc<Fake>>, first: u64, count: usize, value: u8) -> bool {
+fn put_now(behind: &Behind, first: u64, count: usize, value: u8) -> bool {
     let (pages, mut outcomes) =
         (vec![Page([value; PAGE_BYTES]); count], vec![Carried::Missing; count]);
     let carried = behind.put_now(&keys(first, count), &pages, &mut outcomes);
@@ -110,7 +109,7 @@ fn put_now(behind: &Behind<Arc<Fake>>, first: u64, count: usize, value: u8) -> b
     carried
 }
 
-fn get(behind: &Behind<Arc<Fake>>, first: u64, count: usize) -> Vec<u8> {
+fn get(behind: &Behind, first: u64, count: usize) -> Vec<u8> {
     let (mut pages, mut outcomes) = (Page::rooms(count), vec![Carried::Missing; count]);
     behind.get(&keys(first, count), &mut pages, &mut outcomes);
     assert!(outcomes.iter().all(|outcome| *outcome == Carried::Done));
@@ -118,7 +117,7 @@ fn get(behind: &Behind<Arc<Fake>>, first: u64, count: usize) -> Vec<u8> {
 }
 
 /// Waits until the file has all that was taken in.
-fn settle(behind: &Behind<Arc<Fake>>) {
+fn settle(behind: &Behind) {
     let end = Instant::now() + LONG;
     while behind.shared.buffer().free.len() < BUFFER_PAGES {
         assert!(Instant::now() < end, "it is never written");
@@ -154,7 +153,7 @@ proptest! {
     #[test]
     fn what_was_put_last_is_read_and_gets_to_the_file(steps in steps()) {
         let fake = Fake::new();
-        let behind = Behind::start(Arc::clone(&fake)).unwrap();
+        let behind = Behind::start(Box::new(Arc::clone(&fake))).unwrap();
         let mut model = vec![0; PAGES as usize];
         for step in steps {
             match step {
@@ -169,20 +168,20 @@ proptest! {
                 Step::Settle => {
                     fake.hold(false);
                     settle(&behind);
-                    prop_assert_eq!(&*fake.pages.lock().unwrap(), &model);
+                    prop_assert_eq!(&fake.values(), &model);
                 }
             }
         }
         fake.hold(false);
         settle(&behind);
-        prop_assert_eq!(&*fake.pages.lock().unwrap(), &model);
+        prop_assert_eq!(&fake.values(), &model);
     }
 }
 
 #[test]
 fn a_file_that_hangs_is_waited_for_until_the_deadline() {
     let fake = Fake::new();
-    let behind = Behind::start(Arc::clone(&fake)).unwrap();
+    let behind = Behind::start(Box::new(Arc::clone(&fake))).unwrap();
     fake.hold(true);
     let full = BUFFER_PAGES as u64;
     for first in (0..full).step_by(BATCH_PAGES) {
@@ -200,16 +199,13 @@ fn a_file_that_hangs_is_waited_for_until_the_deadline() {
     });
     settle(&behind);
     assert_eq!(get(&behind, full - 9, 10), [1, 2, 2, 2, 2, 2, 2, 2, 2, 3]);
-    assert_eq!(
-        fake.pages.lock().unwrap()[full as usize - 9..][..10],
-        [1, 2, 2, 2, 2, 2, 2, 2, 2, 3]
-    );
+    assert_eq!(fake.values()[full as usize - 9..][..10], [1, 2, 2, 2, 2, 2, 2, 2, 2, 3]);
 }
 
 #[test]
 fn a_file_that_fails_takes_nothing_more_and_comes_back() {
     let fake = Fake::new();
-    let behind = Behind::start(Arc::clone(&fake)).unwrap();
+    let behind = Behind::start(Box::new(Arc::clone(&fake))).unwrap();
     fake.break_it(true);
     assert_eq!(put(&behind, 5, 2, 1, LONG), Carried::Done);
     let end = Instant::now() + LONG;
@@ -222,7 +218,7 @@ fn a_file_that_fails_takes_nothing_more_and_comes_back() {
     settle(&behind);
     assert_eq!(put(&behind, 5, 1, 3, LONG), Carried::Done);
     settle(&behind);
-    assert_eq!(fake.pages.lock().unwrap()[4..8], [0, 3, 1, 0]);
+    assert_eq!(fake.values()[4..8], [0, 3, 1, 0]);
 }
 
 #[test]
