@@ -27,6 +27,7 @@ mod transfer;
 
 #[cfg(feature = "server")]
 pub use clients::{FLOOR_PAGES_MAX, WEIGHTS};
+#[cfg(feature = "server")]
 pub use lending::{LendOrder, Lending};
 #[cfg(feature = "server")]
 pub use policy::INTERVALS_MS;
