@@ -65,13 +65,14 @@ impl Pager {
         match message {
             Message::Remap { from, to, bytes } => self.moved(from, to, bytes),
             Message::Remove { start, end } => self.dropped(start, end),
-            Message::Unmap { start, end } => self.unmapped(start, end),
+            Message::Unmap { start, end } => self.unmapped_by_others(start, end),
             Message::Fault { .. } | Message::Other => {}
         }
     }
 
     /// A range was remapped: its entries go with it.
     fn moved(&self, from: usize, to: usize, bytes: usize) {
+        let keeps_source = self.clear_target(to, bytes);
         self.table.for_each(from, from + bytes, |address, leaf, at| {
             let target = to + (address - from);
             let Some(new_leaf) = self.table.leaf(target) else { self.broken(line!()) };
@@ -96,9 +97,7 @@ impl Pager {
             }
             leaf.settle(at, Entry::NONE);
         });
-        let mut regions = self.regions.lock();
-        regions.remove(from, from + bytes);
-        regions.insert(to, to + bytes);
+        self.regions.lock().move_range(from, to, bytes, keeps_source);
     }
 
     /// The contents of a range are about to be dropped. Pages that are resident may stay (advice
@@ -127,9 +126,9 @@ impl Pager {
         });
     }
 
-    /// A range was unmapped. The message comes after the fact: the range may be in use again, then
-    /// whoever mapped it has already forgotten what was known of it.
-    fn unmapped(&self, start: usize, end: usize) {
+    /// A range was unmapped, or the kernel refused that. The range may be in use again, then whoever
+    /// mapped it has already forgotten what was known of it.
+    pub(crate) fn forget_unmapped(&self, start: usize, end: usize) {
         let parts: Vec<_> = self.regions.lock().overlaps(start, end).collect();
         // Protecting a page does no harm, and fails where nothing is registered.
         let registered = |page| self.main().protect(page, PAGE_SIZE) != Err(Errno::NOENT);

@@ -131,8 +131,10 @@ pub struct Pager {
     pub(crate) crowd: AtomicU32,
     pub(crate) lending: crate::in_thread::Lending,
     pub(crate) holds: crate::in_thread::Holds,
-    /// Ranges that are being remapped; see [`Pager::begin_move`].
+    /// Ranges that are being unmapped, replaced or moved; see [`crate::change`].
     pub(crate) moves: crate::in_thread::Holds,
+    /// What the change of these ranges will do.
+    pub(crate) plan: Lock<crate::change::Plan>,
     pub(crate) mailbox: crate::registrar::Mailbox,
     /// Set once a tier refused a page, so that the user is told once.
     pub(crate) told_full: AtomicU32,
@@ -197,6 +199,7 @@ impl Pager {
             lending: crate::in_thread::Lending::new(),
             holds: crate::in_thread::Holds::new(),
             moves: crate::in_thread::Holds::new(),
+            plan: Lock::new(crate::change::Plan::NONE),
             mailbox: crate::registrar::Mailbox::new(),
             told_full: AtomicU32::new(0),
             spare: Lock::new(has_spare.then(Scratch::new)),

@@ -1,6 +1,5 @@
 //! What the program's own threads tell the pager: which memory to manage, and what they do to it.
 
-use crate::in_thread::Hold;
 use crate::pager::{PROGRAM_PLACE, Pager};
 use crate::registrar::Task;
 use crate::rest::Work;
@@ -16,13 +15,6 @@ use std::sync::atomic::Ordering;
 /// See [`Pager::program_work`]. Fields are dropped in order: signals come last.
 pub(crate) struct ProgramWork<'a> {
     _work: Work<'a>,
-    _blocked: SignalsBlocked,
-}
-
-/// A remapping under way; see [`Pager::begin_move`]. Fields are dropped in order.
-pub struct Move<'a> {
-    _moving: Hold<'a>,
-    _hold: Hold<'a>,
     _blocked: SignalsBlocked,
 }
 
@@ -74,15 +66,6 @@ impl Pager {
                     self.charge(1);
                 }
             }
-        }
-    }
-
-    /// The program is about to unmap a range, or to map something else over it.
-    pub fn release(&self, start: usize, end: usize) {
-        let _work = self.work_beside_moves(start, end);
-        if self.overlaps(start, end) {
-            self.regions.lock().remove(start, end);
-            self.forget(start, end);
         }
     }
 
@@ -168,24 +151,6 @@ impl Pager {
         self.regions.lock().change(start, end, |region| region.dont_fork = keep);
     }
 
-    /// The program is about to remap a managed range. Until what this gives is dropped the evictor
-    /// stays off the range, no fork begins, and no other thread's mapping that takes its place is
-    /// managed: until the move has been followed, what is known at these addresses is the range's.
-    /// Ranges move one after the other, for one may move to where another was.
-    #[must_use]
-    pub fn begin_move(&self, start: usize, end: usize) -> Move<'_> {
-        let blocked = SignalsBlocked::new();
-        let moving = loop {
-            let work = self.program_work();
-            if let Some(moving) = self.moves.hold_alone(start, end) {
-                break moving;
-            }
-            drop(work);
-            sched_yield();
-        };
-        Move { _moving: moving, _hold: self.hold_off(start, end), _blocked: blocked }
-    }
-
     /// Work on a range that no thread is moving away. It is not waited for at work, for a fork waits
     /// for work, and a move for messages that are not read meanwhile.
     fn work_beside_moves(&self, start: usize, end: usize) -> ProgramWork<'_> {
@@ -196,15 +161,6 @@ impl Pager {
             }
             drop(work);
             sched_yield();
-        }
-    }
-
-    /// A managed range was remapped. When this returns the pager has followed it, and what was added
-    /// from `start` to `end`, if anything was, is managed too.
-    pub fn remapped(&self, start: usize, end: usize) {
-        let _work = self.program_work();
-        if start < end {
-            self.regions.lock().insert(start, end);
         }
     }
 

@@ -67,6 +67,24 @@ impl Regions {
         self.list.retain(|r| r.end <= start || r.start >= end);
     }
 
+    /// Makes a range managed that was moved from elsewhere, with the marks that it had there. The old
+    /// place is not managed any more, unless it is kept.
+    pub fn move_range(&mut self, from: usize, to: usize, bytes: usize, keeps_source: bool) {
+        let (start, end) = (from, from + bytes);
+        let marks: Vec<_> = {
+            let there = self.list.iter().filter(|r| r.start < end && start < r.end);
+            there.map(|r| Region { start: r.start.max(start), end: r.end.min(end), ..*r }).collect()
+        };
+        if !keeps_source {
+            self.remove(start, end);
+        }
+        self.insert(to, to + bytes);
+        for old in marks.into_iter().filter(|r| r.locked || r.dont_fork) {
+            let (first, last) = (to + (old.start - from), to + (old.end - from));
+            self.change(first, last, |r| (r.locked, r.dont_fork) = (old.locked, old.dont_fork));
+        }
+    }
+
     /// Changes the managed parts of a range.
     pub fn change(&mut self, start: usize, end: usize, change: impl Fn(&mut Region)) {
         self.split(start);
@@ -126,6 +144,21 @@ mod tests {
         assert_eq!(regions.overlaps(12, 30).collect::<Vec<_>>(), [(12, 15), (25, 30)]);
         assert!(regions.find(14).is_some() && regions.find(15).is_none());
         assert_eq!(regions.at_or_after(15).unwrap().start, 25);
+    }
+
+    #[test]
+    fn a_moved_range_keeps_its_marks() {
+        let mut regions = Regions::new();
+        regions.insert(100, 200);
+        regions.change(120, 140, |r| r.dont_fork = true);
+        regions.move_range(110, 1110, 50, false);
+        assert_eq!(
+            ranges(&regions),
+            [(100, 110), (160, 200), (1110, 1120), (1120, 1140), (1140, 1160)]
+        );
+        assert!(regions.find(1130).unwrap().dont_fork && !regions.find(1150).unwrap().dont_fork);
+        regions.move_range(1110, 2110, 50, true);
+        assert!(regions.find(1130).is_some() && regions.find(2130).unwrap().dont_fork);
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub(crate) enum Task {
     Register = 0,
     /// Take a range out again.
     Unregister = 1,
+    /// Forget what is not mapped any more of a range.
+    Recheck = 3,
     /// In a forked child: open the disk tier's files again.
     Reopen = 2,
 }
@@ -88,6 +90,10 @@ impl Pager {
                     self.main().register(start, bytes, mode::MISSING | mode::WP)
                 }
                 t if t == Task::Unregister as u32 => self.main().unregister(start, bytes),
+                t if t == Task::Recheck as u32 => {
+                    self.forget_unmapped(start, start + bytes);
+                    Ok(())
+                }
                 _ => self.reopen_files(start),
             };
             let errno = answer.err().map_or(0, |e| e.raw_os_error() as u32);

@@ -4,11 +4,11 @@ use crate::guest_ram;
 use crate::raw;
 use crate::run::{forget_early, pager, remember};
 use libc::{c_int, c_ulong, c_void, off_t, size_t};
+use spillway_pager::{Change, Remap};
 use spillway_platform::PAGE_SIZE;
 
 /// Mappings smaller than this stay native, unless they replace part of a managed one.
 const MANAGED_BYTES_MIN: usize = 64 << 10;
-const MREMAP_FIXED: c_int = 2;
 /// UFFDIO_REGISTER, as the kernel's headers make it.
 const UFFDIO_REGISTER: c_ulong = 0xc020_aa00;
 
@@ -24,14 +24,6 @@ fn is_pageable(protection: c_int, flags: c_int) -> bool {
     flags & (kind | libc::MAP_SHARED) == kind
         && flags & native == 0
         && protection & libc::PROT_EXEC == 0
-}
-
-/// Whether a fixed mapping will be made: nothing is forgotten for one that the kernel refuses.
-fn may_replace(start: usize, bytes: usize, flags: c_int, descriptor: c_int, offset: off_t) -> bool {
-    let aligned = start.is_multiple_of(PAGE_SIZE) && (offset as usize).is_multiple_of(PAGE_SIZE);
-    let anonymous = flags & libc::MAP_ANONYMOUS != 0;
-    // SAFETY: asks for the flags of a descriptor that may not be open.
-    aligned && bytes > 0 && (anonymous || unsafe { libc::fcntl(descriptor, libc::F_GETFD) } >= 0)
 }
 
 /// `mmap(2)`. Large private anonymous mappings become managed.
@@ -60,20 +52,21 @@ pub unsafe extern "C" fn mmap(
         };
     let replaces = flags & libc::MAP_FIXED != 0;
     let end = start.saturating_add(rounded(bytes));
-    let mut inside = false;
-    if replaces && may_replace(start, bytes, flags, descriptor, offset) {
-        forget_early(start, end);
-        if let Some(pager) = pager() {
-            inside = pager.is_managed(start, end);
-            pager.release(start, end);
-        }
-    }
+    let change = if replaces { begin_unmap(start, end) } else { None };
+    let inside = change.is_some();
     let manage = is_pageable(protection, flags) && (bytes >= MANAGED_BYTES_MIN || inside);
     // Pages are made by touching them, not ahead: the budget may be smaller than the mapping.
     let flags = if manage { flags & !libc::MAP_POPULATE } else { flags };
     // SAFETY: passed on.
     let made = unsafe { raw::mmap(address, bytes, protection, flags, descriptor, offset) };
-    if manage && made != libc::MAP_FAILED {
+    end_change(change, made as isize);
+    if made == libc::MAP_FAILED {
+        return made;
+    }
+    if replaces {
+        forget_early(start, end);
+    }
+    if manage {
         match pager() {
             Some(pager) => {
                 let _ = pager.manage(made as usize, rounded(bytes));
@@ -82,6 +75,25 @@ pub unsafe extern "C" fn mmap(
         }
     }
     made
+}
+
+/// Prepares for a call that unmaps a range, or maps something over it. The kernel may refuse it: the
+/// pages are forgotten by [`end_change`].
+fn begin_unmap(start: usize, end: usize) -> Option<Change<'static>> {
+    pager().filter(|_| start.is_multiple_of(PAGE_SIZE))?.begin_unmap(start, end)
+}
+
+/// Tells the pager what a call answered that changes mappings: -1, with a reason in `errno` that stays.
+fn end_change(change: Option<Change<'_>>, answer: isize) {
+    let Some(change) = change else { return };
+    if answer != -1 {
+        return change.made(answer as usize);
+    }
+    // SAFETY: `__errno_location` is valid on every thread of the program.
+    let errno = unsafe { &mut *libc::__errno_location() };
+    let reason = *errno;
+    change.refused();
+    *errno = reason;
 }
 
 /// `mmap64(3)`: the same on this architecture.
@@ -109,15 +121,14 @@ pub unsafe extern "C" fn mmap64(
 pub unsafe extern "C" fn munmap(address: *mut c_void, bytes: size_t) -> c_int {
     let start = address as usize;
     let end = start.saturating_add(rounded(bytes));
-    forget_early(start, end);
-    if start.is_multiple_of(PAGE_SIZE)
-        && bytes > 0
-        && let Some(pager) = pager()
-    {
-        pager.release(start, end);
-    }
+    let change = begin_unmap(start, end);
     // SAFETY: passed on.
-    unsafe { raw::call(libc::SYS_munmap, [start, bytes, 0, 0, 0, 0]) as c_int }
+    let answer = unsafe { raw::call(libc::SYS_munmap, [start, bytes, 0, 0, 0, 0]) };
+    end_change(change, answer);
+    if answer == 0 {
+        forget_early(start, end);
+    }
+    answer as c_int
 }
 
 /// `mremap(2)`. The kernel's event moves what is known of the pages; what is added is managed too.
@@ -134,30 +145,23 @@ pub unsafe extern "C" fn mremap(
 ) -> *mut c_void {
     let start = address as usize;
     let (old, new) = (rounded(old_bytes), rounded(new_bytes));
-    let managed = pager().filter(|pager| pager.is_managed(start, start.saturating_add(old.max(1))));
     let target = new_address as usize;
-    let apart = target >= start.saturating_add(old) || start >= target.saturating_add(new);
-    let aligned = start.is_multiple_of(PAGE_SIZE) && target.is_multiple_of(PAGE_SIZE);
-    let fixed = libc::MREMAP_MAYMOVE | MREMAP_FIXED;
-    if flags & fixed == fixed
-        && aligned
-        && apart
-        && new > 0
-        && let Some(pager) = pager()
-    {
-        pager.release(target, target.saturating_add(new));
-    }
-    if let Some(pager) = managed.filter(|_| 0 < new && new < old && aligned) {
-        pager.release(start + new, start + old);
-    }
-    let _move = managed.map(|pager| pager.begin_move(start, start.saturating_add(old)));
-    let args = [start, old_bytes, new_bytes, flags as usize, new_address as usize, 0];
+    let fixed = flags & libc::MREMAP_FIXED != 0;
+    let aligned = [start, target].iter().all(|at| !fixed || at.is_multiple_of(PAGE_SIZE));
+    let change = pager().filter(|_| aligned && new > 0).and_then(|pager| {
+        pager.begin_remap(Remap {
+            start,
+            old_bytes: old,
+            new_bytes: new,
+            target: fixed.then_some(target),
+            keeps_source: flags & libc::MREMAP_DONTUNMAP != 0,
+        })
+    });
+    let args = [start, old_bytes, new_bytes, flags as usize, target, 0];
     // SAFETY: passed on.
-    let moved = unsafe { raw::call(libc::SYS_mremap, args) } as *mut c_void;
-    if let Some(pager) = managed.filter(|_| moved != libc::MAP_FAILED) {
-        pager.remapped(moved as usize + old, moved as usize + new);
-    }
-    moved
+    let moved = unsafe { raw::call(libc::SYS_mremap, args) };
+    end_change(change, moved);
+    moved as *mut c_void
 }
 
 /// `madvise(2)`. Huge pages can't be paged; FREE becomes DONTNEED, which it may always be.

@@ -1,0 +1,174 @@
+//! Calls of the program that unmap, replace or move managed memory.
+//!
+//! The kernel may refuse such a call, so what is known of the memory is kept until it has answered.
+//! While the call is on its way the evictor stays off the memory, no fork begins, and no other
+//! thread's mapping in its place is managed: until the change has been followed, what is known at
+//! these addresses is that of the old memory. Changes come one after the other, for one may move
+//! memory to where another took some away.
+
+use crate::in_thread::Hold;
+use crate::pager::Pager;
+use crate::registrar::Task;
+use rustix::thread::sched_yield;
+use spillway_platform::PAGE_SIZE;
+use spillway_platform::task::SignalsBlocked;
+
+/// An address range: first byte, byte after the last.
+type Range = (usize, usize);
+
+const NOTHING: Range = (0, 0);
+/// Where the addresses of programs end.
+const ADDRESSES_END: usize = 1 << 47;
+
+/// What the change on its way will do, for those who read the kernel's events.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// Ranges that the calling thread forgets once the kernel has answered.
+    gone: [Range; 2],
+    /// Where managed memory is moved to, over what is there.
+    target: Range,
+    /// The old place stays mapped when its pages have moved away.
+    keeps_source: bool,
+}
+
+impl Plan {
+    pub(crate) const NONE: Self = Self { gone: [NOTHING; 2], target: NOTHING, keeps_source: false };
+
+    /// Whether the calling thread deals with a range that the kernel unmapped.
+    fn covers(&self, start: usize, end: usize) -> bool {
+        self.gone.iter().any(|&(from, to)| from <= start && end <= to)
+    }
+}
+
+/// An `mremap` that the program is about to make.
+#[derive(Clone, Copy, Debug)]
+pub struct Remap {
+    /// First byte of the old range.
+    pub start: usize,
+    /// Bytes of the old range, whole pages.
+    pub old_bytes: usize,
+    /// Bytes of the new range, whole pages.
+    pub new_bytes: usize,
+    /// Where it is to go, if the program says where.
+    pub target: Option<usize>,
+    /// The old range stays mapped, without its pages (MREMAP_DONTUNMAP).
+    pub keeps_source: bool,
+}
+
+/// A change under way, until the kernel has answered. Fields are dropped in order.
+#[must_use = "tell how the call ended"]
+pub struct Change<'a> {
+    pager: &'a Pager,
+    gone: [Range; 2],
+    /// Memory from here on is managed too: what a remapping adds, by its place in the new range.
+    added: Range,
+    _alone: Hold<'a>,
+    _holds: [Option<Hold<'a>>; 2],
+    _blocked: SignalsBlocked,
+}
+
+/// The part of a range in which memory can be managed.
+fn within(start: usize, end: usize) -> Range {
+    (start.max(PAGE_SIZE), end.min(ADDRESSES_END))
+}
+
+impl Pager {
+    /// The program is about to unmap a range, or to map something over it. None when nothing of it is
+    /// managed.
+    pub fn begin_unmap(&self, start: usize, end: usize) -> Option<Change<'_>> {
+        let range = within(start, end);
+        if !self.is_managed(range.0, range.1) {
+            return None;
+        }
+        let plan = Plan { gone: [range, NOTHING], ..Plan::NONE };
+        Some(self.begin(plan, [range, NOTHING], NOTHING))
+    }
+
+    /// The program is about to move or resize a range. None when neither it nor what it goes over is
+    /// managed.
+    pub fn begin_remap(&self, remap: Remap) -> Option<Change<'_>> {
+        let Remap { start, old_bytes, new_bytes, target, keeps_source } = remap;
+        let source = within(start, start.saturating_add(old_bytes));
+        let target = target.map_or(NOTHING, |to| within(to, to.saturating_add(new_bytes)));
+        let moves = self.is_managed(source.0, source.1);
+        if !moves && !self.is_managed(target.0, target.1) {
+            return None;
+        }
+        if !moves {
+            let plan = Plan { gone: [target, NOTHING], ..Plan::NONE };
+            return Some(self.begin(plan, [source, target], NOTHING));
+        }
+        let tail = (start.saturating_add(new_bytes).min(source.1), source.1);
+        let plan = Plan { gone: [tail, target], target, keeps_source };
+        Some(self.begin(plan, [source, target], (old_bytes, new_bytes.max(old_bytes))))
+    }
+
+    fn begin(&self, plan: Plan, ranges: [Range; 2], added: Range) -> Change<'_> {
+        let blocked = SignalsBlocked::new();
+        let [one, other] = ranges;
+        let hull = if other == NOTHING { one } else { (one.0.min(other.0), one.1.max(other.1)) };
+        let alone = loop {
+            let work = self.program_work();
+            if let Some(alone) = self.moves.hold_alone(hull.0, hull.1) {
+                *self.plan.lock() = plan;
+                break alone;
+            }
+            drop(work);
+            sched_yield();
+        };
+        let holds = ranges.map(|(from, to)| (from < to).then(|| self.hold_off(from, to)));
+        let gone = plan.gone;
+        Change { pager: self, gone, added, _alone: alone, _holds: holds, _blocked: blocked }
+    }
+
+    /// What the kernel says was unmapped, and that no thread of the program deals with.
+    pub(crate) fn unmapped_by_others(&self, start: usize, end: usize) {
+        if !self.plan.lock().covers(start, end) {
+            self.forget_unmapped(start, end);
+        }
+    }
+
+    /// Forgets what was in the place that managed memory has just been moved to. Gives whether the old
+    /// place stays mapped.
+    pub(crate) fn clear_target(&self, to: usize, bytes: usize) -> bool {
+        let plan = *self.plan.lock();
+        let (start, end) = plan.target;
+        if start <= to && to + bytes <= end {
+            self.regions.lock().remove(to, to + bytes);
+            self.forget(to, to + bytes);
+        }
+        plan.keeps_source
+    }
+}
+
+impl Change<'_> {
+    /// The kernel made the change, a remapping to `address`. When this returns the pager has followed
+    /// it, and memory that was added to a managed range is managed too.
+    pub fn made(self, address: usize) {
+        let _work = self.pager.program_work();
+        let (from, to) = (address + self.added.0, address + self.added.1);
+        // What the moved memory itself went over was forgotten before it came.
+        let target = self.pager.plan.lock().target;
+        for gone in self.gone {
+            let (start, end) = if gone == target && gone != NOTHING { (from, to) } else { gone };
+            if start < end {
+                self.pager.regions.lock().remove(start, end);
+                self.pager.forget(start, end);
+            }
+        }
+        if from < to {
+            self.pager.regions.lock().insert(from, to);
+        }
+        *self.pager.plan.lock() = Plan::NONE;
+    }
+
+    /// The kernel refused the change. It may have unmapped something before: what is there no more is
+    /// forgotten.
+    pub fn refused(self) {
+        let _work = self.pager.program_work();
+        for (start, end) in self.gone.into_iter().filter(|(start, end)| start < end) {
+            let _ = self.pager.mailbox.ask(Task::Recheck, start, end - start);
+        }
+        *self.pager.plan.lock() = Plan::NONE;
+    }
+}
