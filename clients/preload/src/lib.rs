@@ -8,6 +8,7 @@ mod fork;
 mod guest_ram;
 mod heap;
 mod io;
+mod loader;
 mod locks;
 mod mappings;
 mod native;

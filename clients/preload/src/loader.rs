@@ -1,0 +1,73 @@
+//! dlopen and dlmopen without RTLD_DEEPBIND.
+//!
+//! A library that is opened with that flag looks its symbols up in its own dependencies first, finds the C
+//! library's malloc and free there, and frees what this library's malloc gave, or the other way round. PHP
+//! opens its extensions so. The flag is taken away, as address sanitizers and other allocators ask their
+//! users to do.
+//!
+//! The loader searches by the RUNPATH, $ORIGIN and namespace of its caller, which it tells by the return
+//! address. So these functions leave no frame: they jump to the C library's, which returns to the program.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+static DLOPEN: AtomicUsize = AtomicUsize::new(0);
+static DLMOPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Clears a flag in a register of the caller's and jumps to the function whose address a static holds; it
+/// is looked up at the first call. The stack is 16-byte aligned after the pushes of `$save`.
+macro_rules! without_deep_bind {
+    ($(#[$doc:meta])* $name:ident, $flags:literal, $real:ident, $look_up:ident) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As the C library's function of this name.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            std::arch::naked_asm!(
+                "endbr64",
+                concat!("and ", $flags, ", {keep}"),
+                "mov rax, [rip + {real}]",
+                "test rax, rax",
+                "jnz 2f",
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "call {look_up}",
+                "pop rdx",
+                "pop rsi",
+                "pop rdi",
+                "2:",
+                "jmp rax",
+                keep = const !libc::RTLD_DEEPBIND,
+                real = sym $real,
+                look_up = sym $look_up,
+            )
+        }
+    };
+}
+
+without_deep_bind! {
+    /// `dlopen(3)`.
+    dlopen, "esi", DLOPEN, look_up_dlopen
+}
+without_deep_bind! {
+    /// `dlmopen(3)`.
+    dlmopen, "edx", DLMOPEN, look_up_dlmopen
+}
+
+extern "C" fn look_up_dlopen() -> usize {
+    look_up(&DLOPEN, c"dlopen")
+}
+
+extern "C" fn look_up_dlmopen() -> usize {
+    look_up(&DLMOPEN, c"dlmopen")
+}
+
+/// The next library's function of this name. A program that has no such function does not call ours.
+fn look_up(known: &AtomicUsize, name: &std::ffi::CStr) -> usize {
+    // SAFETY: a lookup by a terminated name.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize;
+    known.store(found, Ordering::Relaxed);
+    found
+}
