@@ -74,7 +74,7 @@ impl Pager {
     /// In a forked child: the slot that was set aside for it.
     pub(crate) fn inherit_slot(&self, pid: u32) -> Result<&'static Slot, Error> {
         let Some(blade) = self.store.blade() else { return Ok(take_slot(self.tree, pid)) };
-        let heir = self.heir.lock().take().ok_or(Error::Store)?;
+        let heir = self.heir.lock().take().ok_or(Error::Store(Errno::TIMEDOUT))?;
         if heir.mark != 0 {
             // The supervisor takes a slot back whose child does not come.
             let taken =

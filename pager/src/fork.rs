@@ -95,17 +95,14 @@ impl Pager {
         if !self.store.file_descriptors().is_empty() {
             let reopened =
                 self.mailbox.ask(crate::registrar::Task::Reopen, parent_pager as usize, 0);
-            reopened.map_err(|_| Error::Store)?;
+            reopened.map_err(Error::Store)?;
         }
         Ok(())
     }
 
     /// The child could not be paged: says so. The caller ends the process.
     pub fn refuse_fork(&self, error: Error) {
-        let errno = match error {
-            Error::Userfaultfd(errno) | Error::Resources(errno) => errno.raw_os_error(),
-            Error::Store => 0,
-        };
+        let errno = error.errno().raw_os_error();
         self.tree.notify(Notice::ForkRefused, std::process::id(), errno as u64);
     }
 

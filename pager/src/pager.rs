@@ -45,7 +45,7 @@ pub enum Error {
     /// No memory for the pager's own data, or no tasks.
     Resources(Errno),
     /// The store could not be opened.
-    Store,
+    Store(Errno),
 }
 
 impl std::fmt::Display for Error {
@@ -53,12 +53,33 @@ impl std::fmt::Display for Error {
         match self {
             Self::Userfaultfd(errno) => write!(f, "userfaultfd was refused: {errno}"),
             Self::Resources(errno) => write!(f, "no resources for the pager: {errno}"),
-            Self::Store => write!(f, "the page store could not be opened"),
+            Self::Store(errno) => write!(f, "the page store could not be opened: {errno}"),
         }
     }
 }
 
 impl std::error::Error for Error {}
+
+impl Error {
+    /// What the kernel said.
+    #[must_use]
+    pub fn errno(&self) -> Errno {
+        match *self {
+            Self::Userfaultfd(errno) | Self::Resources(errno) | Self::Store(errno) => errno,
+        }
+    }
+}
+
+/// The kernel's reason, or that a setting can't be met.
+impl From<spillway_store::Error> for Error {
+    fn from(error: spillway_store::Error) -> Self {
+        let errno = match &error {
+            spillway_store::Error::Io(error) => Errno::from_io_error(error),
+            _ => None,
+        };
+        Self::Store(errno.unwrap_or(Errno::INVAL))
+    }
+}
 
 /// Buffers of one task that answers faults or evicts.
 pub struct Buffers {
@@ -162,9 +183,9 @@ impl Pager {
         };
         // What goes to a blade goes at the pace of `make_room`.
         let has_spare = settings.faults == Faults::Thread as u32 && store.blade().is_none();
-        let client = store.add_client(ClientConfig::default()).map_err(|_| Error::Store)?;
+        let client = store.add_client(ClientConfig::default())?;
         let spec = PoolSpec { lifetime: Lifetime::Persistent, sharing: Sharing::Private };
-        let pool = store.create_pool(client, spec).map_err(|_| Error::Store)?;
+        let pool = store.create_pool(client, spec)?;
         Ok(Self {
             tree,
             slot,
@@ -426,11 +447,11 @@ fn open_store(settings: &Settings) -> Result<Store, Error> {
     config.compress = settings.compress != 0;
     if settings.disk_path_len > 0 {
         let path = settings.disk_path.get(..settings.disk_path_len as usize);
-        let path = std::ffi::OsStr::from_bytes(path.ok_or(Error::Store)?);
+        let path = std::ffi::OsStr::from_bytes(path.ok_or(Error::Store(Errno::NAMETOOLONG))?);
         let delay_ns = settings.disk_delay_ns;
         config.disk = Some(DiskConfig { delay_ns, ..DiskConfig::new(path.into(), u64::MAX) });
     }
-    Store::open(config).map_err(|_| Error::Store)
+    Ok(Store::open(config)?)
 }
 
 /// A free slot of the shared page; the last one, shared, when all are taken.

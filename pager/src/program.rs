@@ -164,6 +164,12 @@ impl Pager {
         }
     }
 
+    /// See [`crate::tree::Settings::address_space_bytes`].
+    #[must_use]
+    pub fn address_space_bytes(&self) -> u64 {
+        self.settings.address_space_bytes
+    }
+
     /// The program locked all its memory: managed memory stays pageable, which is said.
     pub fn say_mlockall(&self) {
         let pid = self.slot.pid.load(Ordering::Relaxed);

@@ -15,7 +15,7 @@ pub const ENV: &str = "SPILLWAY_TREE";
 /// First eight bytes of a shared page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"spillway");
 /// Layout version; supervisor and preload library must agree.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// How many processes of a tree have a slot of their own at the same time.
 pub const SLOTS: usize = HOLDERS_MAX;
 /// A slot that a fork has set aside for its child has this bit and a number of the fork in place of a
@@ -159,6 +159,9 @@ pub struct Settings {
     pub link_delay_ns: u64,
     /// Shortest time that a read or write of the disk tier takes, ns; 0 is none but its own.
     pub disk_delay_ns: u64,
+    /// What is added to a limit on address space (RLIMIT_AS) that the program sets itself, bytes: what the
+    /// pager reserves for itself. 0 when the run began under such a limit.
+    pub address_space_bytes: u64,
     /// [`Replacement`] as a number.
     pub replacement: u32,
     /// [`Eviction`] as a number.
@@ -180,6 +183,16 @@ pub struct Settings {
     /// The blade.
     pub blade: BladeSettings,
 }
+
+/// Address space that a pager with such a store reserves in its program, bytes: frames in three sizes and
+/// their tables, the victim pool, and what the allocator takes at once.
+#[must_use]
+pub const fn reserved_bytes(store_bytes: u64) -> u64 {
+    RESERVED_BYTES_MIN.saturating_add(store_bytes.saturating_add(store_bytes / 100 * 225))
+}
+
+/// What the pager reserves apart from the store.
+const RESERVED_BYTES_MIN: u64 = 9 << 28;
 
 /// What is counted, for the whole tree. All only grow, but for those marked *gauge*.
 #[derive(Debug, Default)]
@@ -315,6 +328,8 @@ pub enum Notice {
     Stall = 13,
     /// The page at address `value` is gone with the blade; the program gets SIGBUS there.
     Gone = 14,
+    /// The pager could not start, with errno `value`; the process runs unpaged.
+    NoPager = 15,
 }
 
 /// The shared page.

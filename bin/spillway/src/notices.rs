@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use rustix::io::Errno;
 use spillway_pager::tree::{Notice, Tree};
 
 use crate::units::{pages_to_bytes, show_size};
@@ -37,6 +38,13 @@ fn text(kind: u32, value: u64) -> String {
         format!("the page at {value:#x} came back damaged and is not served: SIGBUS")
     } else if is(Notice::NoUserfaultfd) {
         format!("userfaultfd was refused ({}): it runs unpaged; see spillway doctor", errno())
+    } else if is(Notice::NoPager) {
+        let hint = if value == Errno::NOMEM.raw_os_error() as u64 {
+            "; it reserves address space for the store: raise ulimit -v, or give a smaller --store"
+        } else {
+            ""
+        };
+        format!("the pager could not start ({}): it runs unpaged{hint}", errno())
     } else if is(Notice::MlockAll) {
         "it called mlockall: nothing is locked, its memory stays pageable; mlock single ranges instead".to_owned()
     } else if is(Notice::ForkRefused) {

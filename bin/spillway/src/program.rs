@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::read::{ReadCache, ReadRef};
 use object::{Endianness, elf};
 use rustix::fs::{Access, getxattr};
@@ -22,6 +22,15 @@ const KERNELS_WAY: &str = "use the kernel's own way for it, a cgroup memory limi
 const SCRIPT_DEPTH: usize = 5;
 /// The kernel reads this much of a script to find its interpreter.
 const SHEBANG_BYTES: u64 = 256;
+
+/// Functions by which programs start a sanitizer, and its name.
+const SANITIZERS: [(&str, &str); 5] = [
+    ("__asan_init", "AddressSanitizer"),
+    ("__hwasan_init", "HWAddressSanitizer"),
+    ("__tsan_init", "ThreadSanitizer"),
+    ("__msan_init", "MemorySanitizer"),
+    ("__lsan_init", "LeakSanitizer"),
+];
 
 /// Finds `name` as execvp(3) does and checks that it can be paged.
 ///
@@ -73,6 +82,9 @@ fn check(path: &Path, depth: usize) -> Result<(), Refusal> {
              libraries: start it as its own user, or {KERNELS_WAY}"
         )));
     }
+    if path.file_name().is_some_and(|name| name == "valgrind" || name == "valgrind.bin") {
+        return Err(refused(path, "runs programs by an allocator and address space of its own"));
+    }
     let mut file = match File::open(path) {
         Ok(file) => file,
         // Execute-only files can still be run; what they are stays unknown.
@@ -95,6 +107,10 @@ fn check(path: &Path, depth: usize) -> Result<(), Refusal> {
     }
     match inspect(&file).map_err(|_| unknown())? {
         Image::Dynamic { interpreter } if interpreter.exists() => Ok(()),
+        Image::Sanitized(name) => Err(refused(
+            path,
+            &format!("is built with {name}, which has an allocator and signals of its own"),
+        )),
         Image::Dynamic { interpreter } => Err(Refusal::not_found(format!(
             "can't run {shown}: its loader {} is missing",
             interpreter.display()
@@ -150,8 +166,12 @@ fn gains_privileges(path: &Path) -> bool {
 /// What kind of program an ELF file holds.
 #[derive(Debug, PartialEq, Eq)]
 enum Image {
-    Dynamic { interpreter: PathBuf },
+    Dynamic {
+        interpreter: PathBuf,
+    },
     Musl,
+    /// With a sanitizer of this name.
+    Sanitized(&'static str),
     Static,
     Go,
     Foreign,
@@ -179,6 +199,9 @@ fn inspect_elf<'data, R: ReadRef<'data>>(data: R) -> Result<Image, object::Error
     }) {
         return Ok(Image::Go);
     }
+    if let Some(name) = sanitizer(header, endian, data)? {
+        return Ok(Image::Sanitized(name));
+    }
     for segment in header.program_headers(endian, data)? {
         if let Some(path) = segment.interpreter(endian, data)? {
             let interpreter = PathBuf::from(OsStr::from_bytes(path));
@@ -187,6 +210,25 @@ fn inspect_elf<'data, R: ReadRef<'data>>(data: R) -> Result<Image, object::Error
         }
     }
     Ok(Image::Static)
+}
+
+/// The sanitizer that a program is built with: it calls the sanitizer's start, or has it inside.
+fn sanitizer<'data, R: ReadRef<'data>>(
+    header: &elf::FileHeader64<Endianness>,
+    endian: Endianness,
+    data: R,
+) -> Result<Option<&'static str>, object::Error> {
+    let sections = header.sections(endian, data)?;
+    let known = |name| SANITIZERS.iter().find(|(start, _)| start.as_bytes() == name);
+    // One that is linked in exports nothing, and is told by the symbols for debuggers, if they are there.
+    for table in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
+        let symbols = sections.symbols(endian, data, table)?;
+        let names = symbols.iter().filter_map(|symbol| symbol.name(endian, symbols.strings()).ok());
+        if let Some((_, name)) = names.into_iter().find_map(known) {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
 }
 
 /// An error's text without Rust's "(os error N)".
@@ -266,6 +308,31 @@ mod tests {
             .status();
         assert!(done.unwrap().success());
         assert!(refusal_of(&go).1.contains("Go program"));
+    }
+
+    #[test]
+    fn sanitizers_and_valgrind_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        for (flag, name) in [("address", "Address"), ("thread", "Thread"), ("leak", "Leak")] {
+            for linked in ["", "-static-lib"] {
+                let library = if linked.is_empty() {
+                    "-O1".to_owned()
+                } else {
+                    format!("{linked}{}san", &flag[..1])
+                };
+                let sanitize = format!("-fsanitize={flag}");
+                let program = compile(&dir, flag, &[&sanitize, &library]);
+                let (code, line) = refusal_of(&program);
+                assert_eq!(code, 2, "{line}");
+                assert!(line.contains(name) && !line.contains('\n'), "{line}");
+            }
+        }
+        let checker = compile(&dir, "valgrind.bin", &[]);
+        let wrapper = write(&dir, "wrapper", b"#!/bin/sh -e\nexec valgrind.bin\n", 0o755);
+        assert_eq!(refusal_of(&checker).0, 2);
+        let named = dir.path().join("valgrind");
+        fs::rename(wrapper, &named).unwrap();
+        assert_eq!(refusal_of(&named).0, 2);
     }
 
     #[test]

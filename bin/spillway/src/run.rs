@@ -34,6 +34,8 @@ const LEAST_LOCAL: u64 = 1 << 20;
 /// so much.
 const STAGING_PART: u64 = 4;
 const LEAST_STAGING: u64 = 8 << 20;
+/// The least store with which a run begins under a limit on address space.
+const LEAST_STORE: u64 = 16 << 20;
 /// The library that the program loads first.
 const LIBRARY: &str = "libspillway_preload.so";
 const PRELOAD: &str = "LD_PRELOAD";
@@ -152,11 +154,24 @@ fn check(options: &Run, limits: &Limits) -> Result<Settings, Refusal> {
             show_size(most)
         )));
     }
+    let fitting = store_within(limits, options.local);
     let store_bytes = options.store.unwrap_or_else(|| {
-        let most = limits.default_store(options.local);
+        let most = limits.default_store(options.local).min(fitting);
         let staging = (options.local / STAGING_PART).max(LEAST_STAGING);
         if options.blade.is_some() { most.min(staging) } else { most }
     });
+    if let Some(limit) = limits.address_space
+        && (fitting < LEAST_STORE || fitting < store_bytes)
+    {
+        let wanted = options.store.unwrap_or(LEAST_STORE);
+        let least = tree::reserved_bytes(wanted).saturating_add(options.local + wanted);
+        return Err(Refusal::usage(format!(
+            "ulimit -v {} is too little: the pager reserves address space for the store; set at least {}{}",
+            show_size(limit),
+            show_size(least),
+            if options.store.is_some() { ", or a smaller --store" } else { "" },
+        )));
+    }
     if store_bytes < PAGE_BYTES && options.disk.is_none() {
         return Err(Refusal::usage(
             "no memory is left for a store: give a smaller --local, a --store, or a --disk",
@@ -177,6 +192,10 @@ fn check(options: &Run, limits: &Limits) -> Result<Settings, Refusal> {
         store_bytes,
         link_delay_ns: u64::try_from(options.link_delay.as_nanos()).unwrap_or(u64::MAX),
         disk_delay_ns: u64::try_from(options.disk_delay.as_nanos()).unwrap_or(u64::MAX),
+        address_space_bytes: match limits.address_space {
+            None => tree::reserved_bytes(store_bytes),
+            Some(_) => 0,
+        },
         replacement: tree::Replacement::from(options.replacement) as u32,
         eviction: tree::Eviction::from(options.eviction) as u32,
         faults: tree::Faults::from(options.faults) as u32,
@@ -200,6 +219,14 @@ fn check(options: &Run, limits: &Limits) -> Result<Settings, Refusal> {
         settings.disk_path_len = bytes.len() as u32;
     }
     Ok(settings)
+}
+
+/// The largest store for which a limit on address space has room, beside the program's own memory.
+fn store_within(limits: &Limits, local: u64) -> u64 {
+    let Some(limit) = limits.address_space else { return u64::MAX };
+    let left = limit.saturating_sub(tree::reserved_bytes(0)).saturating_sub(local);
+    // A byte of the store takes address space there, and in the program, whose page it has.
+    left / 425 * 100
 }
 
 /// The absolute path of a directory in which a file can be made, as the disk tier will.
@@ -305,8 +332,12 @@ pub mod tests {
     }
 
     fn checked(options: &str) -> Result<Settings, Refusal> {
+        checked_on(options, &MACHINE)
+    }
+
+    fn checked_on(options: &str, limits: &Limits) -> Result<Settings, Refusal> {
         let words = ["run"].into_iter().chain(options.split_whitespace()).chain(["--", "true"]);
-        check(&Line::parse_from(words).run, &MACHINE)
+        check(&Line::parse_from(words).run, limits)
     }
 
     /// Settings as the defaults make them.
@@ -344,6 +375,24 @@ pub mod tests {
             let line = refusal.to_string();
             assert!(line.contains(word) && !line.contains('\n'), "{options}: {line}");
         }
+    }
+
+    #[test]
+    fn under_a_limit_on_address_space_the_store_is_smaller_or_refused() {
+        let within = |gib: u64, options: &str| {
+            checked_on(options, &Limits { address_space: Some(gib << 30), ..MACHINE })
+        };
+        let settings = within(8, "--local 64M").unwrap();
+        let needed = tree::reserved_bytes(settings.store_bytes) + (64 << 20) + settings.store_bytes;
+        assert!(settings.store_bytes > 1 << 30 && needed <= 8 << 30, "{settings:?}");
+        assert_eq!(settings.address_space_bytes, 0);
+        assert_eq!(within(8, "--local 64M --store 1G").unwrap().store_bytes, 1 << 30);
+        for (gib, options) in [(2, "--local 64M"), (4, "--local 64M --store 1G")] {
+            let refusal = within(gib, options).unwrap_err();
+            assert_eq!(refusal.code(), 2);
+            assert!(refusal.to_string().contains("ulimit -v"), "{refusal}");
+        }
+        assert!(checked("--local 64M").unwrap().address_space_bytes > 9 << 30);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! allocator, so that large private memory is managed by the pager from its first byte; and it
 //! prepares forks. Everything else of the program is left alone.
 
+mod address_space;
 mod fork;
 mod guest_ram;
 mod heap;

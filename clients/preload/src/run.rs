@@ -1,5 +1,6 @@
 //! Joining the run: finding the shared page, starting the pager, holding it for the other calls.
 
+use rustix::io::Errno;
 use spillway_pager::tree::{BladeAddress, ENV, MAGIC, Notice, TREE_BYTES, Tree, VERSION};
 use spillway_pager::{Error, Pager, Ways};
 use spillway_tiers::blade::Carrier;
@@ -82,7 +83,7 @@ fn ways(tree: &Tree) -> Result<Option<Ways>, Error> {
         let Some(address) = to.address.get() else { return Ok(None) };
         let identity = u128::from_ne_bytes(to.pool_identity);
         let carrier = spillway_blade::carrier(address, to.secret.get(), identity, timeout);
-        carrier.map(|carrier| Some(&*Box::leak(carrier))).map_err(|_| Error::Store)
+        carrier.map(|carrier| Some(&*Box::leak(carrier))).map_err(|_| Error::Store(Errno::INVAL))
     };
     let Some(blade) = carrier(&settings.blade)? else { return Ok(None) };
     Ok(Some(Ways { blade, mirror: carrier(&settings.mirror)? }))
@@ -100,14 +101,12 @@ fn publish(pager: &'static Pager) {
     }
 }
 
-fn refuse(tree: &Tree, pid: u32, error: spillway_pager::Error) {
-    let errno = match error {
-        spillway_pager::Error::Userfaultfd(errno) | spillway_pager::Error::Resources(errno) => {
-            errno.raw_os_error()
-        }
-        spillway_pager::Error::Store => 0,
+fn refuse(tree: &Tree, pid: u32, error: Error) {
+    let notice = match error {
+        Error::Userfaultfd(_) => Notice::NoUserfaultfd,
+        Error::Resources(_) | Error::Store(_) => Notice::NoPager,
     };
-    tree.notify(Notice::NoUserfaultfd, pid, errno as u64);
+    tree.notify(notice, pid, error.errno().raw_os_error() as u64);
 }
 
 /// The shared page of the run this process belongs to, if it belongs to one.
