@@ -6,6 +6,7 @@ mod daemon;
 mod doctor;
 mod manual;
 mod notices;
+mod outside;
 mod program;
 mod progress;
 mod record;

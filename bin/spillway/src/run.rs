@@ -16,6 +16,7 @@ use spillway_pager::tree::{self, ENV, PATH_MAX, Settings};
 use crate::blade::Blades;
 use crate::cli::{Faults, Run, Switch};
 use crate::doctor::userfaultfd;
+use crate::outside::Outside;
 use crate::program::{self, plain};
 use crate::progress::Progress;
 use crate::record::Recording;
@@ -69,6 +70,7 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
         tree: &tree,
         watch: Watch::default(),
         sampler: sink.is_some().then(Sampler::new),
+        outside: Outside::new(),
         progress: options.progress.then(|| Progress::new(&tree)),
         registration: Registration::new(
             &options.register,
@@ -101,6 +103,7 @@ struct Eyes<'a> {
     tree: &'a SharedTree,
     watch: Watch,
     sampler: Option<Sampler>,
+    outside: Outside,
     progress: Option<Progress>,
     registration: Option<Registration>,
     recording: Option<Recording>,
@@ -115,6 +118,9 @@ impl Observer for Eyes<'_> {
             recording.look(self.tree);
         }
         if let Some(line) = self.registration.as_mut().and_then(|it| it.look(self.tree)) {
+            self.say(&line);
+        }
+        if let Some(line) = self.outside.look(self.tree) {
             self.say(&line);
         }
         if let Some(progress) = &mut self.progress {

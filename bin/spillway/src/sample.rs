@@ -22,6 +22,10 @@ pub struct Usage {
     pub rss_bytes: u64,
     /// Resident, pages that processes share counted once in all.
     pub pss_bytes: u64,
+    /// Of these, in shared memory: memfds, tmpfs, shared anonymous mappings, System V.
+    pub pss_shared_bytes: u64,
+    /// Of these, pages of files.
+    pub pss_file_bytes: u64,
     /// Processes that were there.
     pub processes: u64,
 }
@@ -51,9 +55,11 @@ impl Sampler {
             if pagers.contains(&pid) {
                 continue;
             }
-            if let Some((rss_bytes, pss_bytes)) = memory_of(pid) {
-                usage.rss_bytes += rss_bytes;
-                usage.pss_bytes += pss_bytes;
+            if let Some(memory) = memory_of(pid) {
+                usage.rss_bytes += memory.rss_bytes;
+                usage.pss_bytes += memory.pss_bytes;
+                usage.pss_shared_bytes += memory.pss_shared_bytes;
+                usage.pss_file_bytes += memory.pss_file_bytes;
                 usage.processes += 1;
             }
         }
@@ -69,14 +75,19 @@ fn cpu_time() -> Duration {
     Duration::try_from(time).unwrap_or_default()
 }
 
-/// Rss and Pss. A process of another user shows its Rss alone, which then stands for both.
-fn memory_of(pid: u32) -> Option<(u64, u64)> {
-    if let Ok(text) = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
-        return Some((field_kib(&text, "Rss:")?, field_kib(&text, "Pss:")?));
-    }
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let rss_bytes = field_kib(&text, "VmRSS:")?;
-    Some((rss_bytes, rss_bytes))
+/// The memory of one process. One of another user shows its Rss alone, which then stands for all.
+fn memory_of(pid: u32) -> Option<Usage> {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"));
+    let text = rollup.or_else(|_| fs::read_to_string(format!("/proc/{pid}/status"))).ok()?;
+    let field = |names: [&str; 2]| names.iter().find_map(|name| field_kib(&text, name));
+    let rss_bytes = field(["Rss:", "VmRSS:"])?;
+    Some(Usage {
+        rss_bytes,
+        pss_bytes: field(["Pss:", "VmRSS:"])?,
+        pss_shared_bytes: field(["Pss_Shmem:", "RssShmem:"]).unwrap_or(0),
+        pss_file_bytes: field(["Pss_File:", "RssFile:"]).unwrap_or(0),
+        processes: 1,
+    })
 }
 
 /// All processes below `root`. One pass over /proc, so that it needs no kernel option.

@@ -59,6 +59,8 @@ pub struct Peaks {
     far_bytes: u64,
     all_local_bytes: u64,
     native_bytes: u64,
+    native_shared_bytes: u64,
+    native_file_bytes: u64,
     tree_rss_bytes: u64,
     tree_pss_bytes: u64,
     processes: u64,
@@ -102,6 +104,8 @@ impl Watch {
         raise(&mut peaks.all_local_bytes, now.all_local_bytes);
         if let Some(usage) = usage {
             raise(&mut peaks.native_bytes, usage.pss_bytes.saturating_sub(now.total_bytes));
+            raise(&mut peaks.native_shared_bytes, usage.pss_shared_bytes);
+            raise(&mut peaks.native_file_bytes, usage.pss_file_bytes);
             raise(&mut peaks.tree_rss_bytes, usage.rss_bytes);
             raise(&mut peaks.tree_pss_bytes, usage.pss_bytes);
             raise(&mut peaks.processes, usage.processes);
@@ -356,7 +360,12 @@ mod tests {
         tree.counters.resident_pages.store(10, Relaxed);
         tree.counters.store_bytes.store(4096, Relaxed);
         let mut watch = Watch::default();
-        let usage = Usage { rss_bytes: 1 << 20, pss_bytes: 1 << 20, processes: 2 };
+        let usage = Usage {
+            rss_bytes: 1 << 20,
+            pss_bytes: 1 << 20,
+            processes: 2,
+            ..Usage::default()
+        };
         watch.update(&tree, Some(usage));
         assert_eq!(watch.peaks.native_bytes, (1 << 20) - 11 * 4096);
     }
