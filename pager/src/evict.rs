@@ -197,15 +197,20 @@ impl Pager {
             if self.holds.overlap(at, end) {
                 continue;
             }
-            let victims = Self::claim(leaf, at, end);
+            let kept = self
+                .regions
+                .lock()
+                .kept(at, end)
+                .fold(0u64, |bits, page| bits | 1 << (place(page) % WINDOW_PAGES));
+            let victims = Self::claim(leaf, at, end, kept);
             if victims.claimed != 0 {
                 return Some(victims);
             }
         }
     }
 
-    /// Marks the resident pages of a part of a window as leaving.
-    fn claim(leaf: &Leaf, from: usize, end: usize) -> Victims<'_> {
+    /// Marks the resident pages of a part of a window as leaving, but for those that are `kept`.
+    fn claim(leaf: &Leaf, from: usize, end: usize, kept: u64) -> Victims<'_> {
         let first = place(from) / WINDOW_PAGES * WINDOW_PAGES;
         let address = from / WINDOW_BYTES * WINDOW_BYTES;
         leaf.begin_moving(first / WINDOW_PAGES);
@@ -213,7 +218,11 @@ impl Pager {
         for page in place(from)..place(from) + (end - from) / PAGE_SIZE {
             let seen = leaf.load(page);
             match seen.state() {
-                State::Resident if seen.has(Entry::INHERITED) => victims.mixed = true,
+                State::Resident
+                    if seen.has(Entry::INHERITED) || kept & 1 << (page - first) != 0 =>
+                {
+                    victims.mixed = true;
+                }
                 State::Resident if seen.has(Entry::REFUSED) => {
                     victims.mixed = true;
                     let _ = leaf.exchange(page, seen, seen.without(Entry::REFUSED));

@@ -10,12 +10,17 @@ use rustix::thread::sched_yield;
 use spillway_platform::PAGE_SIZE;
 use spillway_platform::memory::{advise, residency};
 use spillway_platform::task::SignalsBlocked;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// See [`Pager::program_work`]. Fields are dropped in order: signals come last.
 pub(crate) struct ProgramWork<'a> {
     _work: Work<'a>,
     _blocked: SignalsBlocked,
+}
+
+/// The pages of a range, by their first addresses.
+fn pages(start: usize, end: usize) -> impl Iterator<Item = usize> {
+    (start / PAGE_SIZE * PAGE_SIZE..end).step_by(PAGE_SIZE)
 }
 
 impl Pager {
@@ -143,6 +148,33 @@ impl Pager {
     pub fn lock(&self, start: usize, end: usize, locked: bool) {
         let _work = self.program_work();
         self.regions.lock().change(start, end, |region| region.locked = locked);
+    }
+
+    /// Keeps the pages from `start` to `end` resident and writable, until [`Self::let_go`] was called as often, or
+    /// they are unmapped: the kernel answers no faults of a thread that ends.
+    pub fn keep_near(&self, start: usize, end: usize) {
+        for page in pages(start, end) {
+            {
+                let _work = self.program_work();
+                if !self.overlaps(page, page + PAGE_SIZE) {
+                    continue;
+                }
+                self.regions.lock().keep(page);
+                // An eviction under way may have chosen the page before.
+                drop(self.staging.turn());
+            }
+            // SAFETY: memory of the program's that it is about to use; no bit of it changes.
+            unsafe { AtomicU8::from_ptr(page.max(start) as *mut u8) }
+                .fetch_or(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends one [`Self::keep_near`].
+    pub fn let_go(&self, start: usize, end: usize) {
+        let _work = self.program_work();
+        for page in pages(start, end) {
+            self.regions.lock().let_go(page);
+        }
     }
 
     /// The program asked that children get a range, or do not.

@@ -17,13 +17,15 @@ pub struct Region {
 #[derive(Debug, Default)]
 pub struct Regions {
     list: Vec<Region>,
+    /// Single pages that stay resident, by address, and for how many reasons.
+    kept: Vec<(usize, u32)>,
 }
 
 impl Regions {
     /// No ranges.
     #[must_use]
     pub const fn new() -> Self {
-        Self { list: Vec::new() }
+        Self { list: Vec::new(), kept: Vec::new() }
     }
 
     /// All ranges by address.
@@ -65,6 +67,38 @@ impl Regions {
         self.split(start);
         self.split(end);
         self.list.retain(|r| r.end <= start || r.start >= end);
+        let (first, last) = self.kept_between(start, end);
+        self.kept.drain(first..last);
+    }
+
+    fn kept_between(&self, start: usize, end: usize) -> (usize, usize) {
+        let first = self.kept.partition_point(|&(page, _)| page < start);
+        let last = self.kept.partition_point(|&(page, _)| page < end);
+        (first, last.max(first))
+    }
+
+    /// Keeps a page resident, for one reason more.
+    pub fn keep(&mut self, page: usize) {
+        match self.kept.binary_search_by_key(&page, |&(page, _)| page) {
+            Ok(at) => self.kept[at].1 += 1,
+            Err(at) => self.kept.insert(at, (page, 1)),
+        }
+    }
+
+    /// Takes one reason away to keep a page resident.
+    pub fn let_go(&mut self, page: usize) {
+        if let Ok(at) = self.kept.binary_search_by_key(&page, |&(page, _)| page) {
+            self.kept[at].1 -= 1;
+            if self.kept[at].1 == 0 {
+                self.kept.remove(at);
+            }
+        }
+    }
+
+    /// The pages between two addresses that stay resident.
+    pub fn kept(&self, start: usize, end: usize) -> impl Iterator<Item = usize> + '_ {
+        let (first, last) = self.kept_between(start, end);
+        self.kept[first..last].iter().map(|&(page, _)| page)
     }
 
     /// Makes a range managed that was moved from elsewhere, with the marks that it had there. The old
@@ -75,10 +109,14 @@ impl Regions {
             let there = self.list.iter().filter(|r| r.start < end && start < r.end);
             there.map(|r| Region { start: r.start.max(start), end: r.end.min(end), ..*r }).collect()
         };
+        let (first, last) = self.kept_between(start, end);
+        let kept: Vec<_> = self.kept.drain(first..last).collect();
         if !keeps_source {
             self.remove(start, end);
         }
         self.insert(to, to + bytes);
+        let at = self.kept_between(to, to).0;
+        self.kept.splice(at..at, kept.into_iter().map(|(page, count)| (to + (page - from), count)));
         for old in marks.into_iter().filter(|r| r.locked || r.dont_fork) {
             let (first, last) = (to + (old.start - from), to + (old.end - from));
             self.change(first, last, |r| (r.locked, r.dont_fork) = (old.locked, old.dont_fork));
@@ -144,6 +182,23 @@ mod tests {
         assert_eq!(regions.overlaps(12, 30).collect::<Vec<_>>(), [(12, 15), (25, 30)]);
         assert!(regions.find(14).is_some() && regions.find(15).is_none());
         assert_eq!(regions.at_or_after(15).unwrap().start, 25);
+    }
+
+    #[test]
+    fn kept_pages_move_along_and_go_with_their_range() {
+        let mut regions = Regions::new();
+        let kept = |regions: &Regions| regions.kept(0, usize::MAX).collect::<Vec<_>>();
+        regions.insert(100, 200);
+        for page in [150, 110, 150, 190] {
+            regions.keep(page);
+        }
+        regions.let_go(150);
+        assert_eq!(kept(&regions), [110, 150, 190]);
+        regions.move_range(140, 1140, 20, true);
+        assert_eq!(kept(&regions), [110, 190, 1150]);
+        regions.remove(180, 200);
+        regions.let_go(1150);
+        assert_eq!(kept(&regions), [110]);
     }
 
     #[test]

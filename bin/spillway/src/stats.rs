@@ -360,12 +360,8 @@ mod tests {
         tree.counters.resident_pages.store(10, Relaxed);
         tree.counters.store_bytes.store(4096, Relaxed);
         let mut watch = Watch::default();
-        let usage = Usage {
-            rss_bytes: 1 << 20,
-            pss_bytes: 1 << 20,
-            processes: 2,
-            ..Usage::default()
-        };
+        let usage =
+            Usage { rss_bytes: 1 << 20, pss_bytes: 1 << 20, processes: 2, ..Usage::default() };
         watch.update(&tree, Some(usage));
         assert_eq!(watch.peaks.native_bytes, (1 << 20) - 11 * 4096);
     }

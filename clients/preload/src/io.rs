@@ -1,21 +1,10 @@
 //! The in-thread mode's cover for system calls: the C library's reads and writes bring their
 //! buffers in first and hold them, for the kernel answers no faults of system calls there.
 
+use crate::raw::next;
 use crate::run::pager;
 use libc::{c_int, c_void, off_t, size_t, sockaddr, socklen_t, ssize_t};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// The C library's own function of a name, looked up once.
-fn next(cache: &AtomicUsize, name: &std::ffi::CStr) -> usize {
-    let known = cache.load(Ordering::Relaxed);
-    if known != 0 {
-        return known;
-    }
-    // SAFETY: a lookup by a terminated name.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize;
-    cache.store(found, Ordering::Relaxed);
-    found
-}
+use std::sync::atomic::AtomicUsize;
 
 macro_rules! held {
     ($($name:ident, $text:literal, $buffer:ident, $bytes:ident, ($($argument:ident: $kind:ty),*);)*) => {$(

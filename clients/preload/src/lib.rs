@@ -12,6 +12,7 @@ mod io;
 mod loader;
 mod locks;
 mod mappings;
+mod mutexes;
 mod native;
 mod raw;
 mod run;

@@ -8,7 +8,8 @@
 //! The loader searches by the RUNPATH, $ORIGIN and namespace of its caller, which it tells by the return
 //! address. So these functions leave no frame: they jump to the C library's, which returns to the program.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use crate::raw;
+use std::sync::atomic::AtomicUsize;
 
 static DLOPEN: AtomicUsize = AtomicUsize::new(0);
 static DLMOPEN: AtomicUsize = AtomicUsize::new(0);
@@ -57,17 +58,9 @@ without_deep_bind! {
 }
 
 extern "C" fn look_up_dlopen() -> usize {
-    look_up(&DLOPEN, c"dlopen")
+    raw::next(&DLOPEN, c"dlopen")
 }
 
 extern "C" fn look_up_dlmopen() -> usize {
-    look_up(&DLMOPEN, c"dlmopen")
-}
-
-/// The next library's function of this name. A program that has no such function does not call ours.
-fn look_up(known: &AtomicUsize, name: &std::ffi::CStr) -> usize {
-    // SAFETY: a lookup by a terminated name.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize;
-    known.store(found, Ordering::Relaxed);
-    found
+    raw::next(&DLMOPEN, c"dlmopen")
 }

@@ -3,6 +3,7 @@
 use libc::{c_int, c_void, off_t, size_t};
 use rustix::io::Errno;
 use spillway_platform::sys::syscall6;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What libc answers for a failed system call: -1, and the reason in `errno`.
 pub fn answer(result: Result<usize, Errno>) -> isize {
@@ -14,6 +15,18 @@ pub fn answer(result: Result<usize, Errno>) -> isize {
             -1
         }
     }
+}
+
+/// The C library's own function of a name, looked up once.
+pub fn next(cache: &AtomicUsize, name: &std::ffi::CStr) -> usize {
+    let known = cache.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    // SAFETY: a lookup by a terminated name.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize;
+    cache.store(found, Ordering::Relaxed);
+    found
 }
 
 /// A system call as `syscall(2)` makes it.
