@@ -30,6 +30,7 @@ pub mod streams;
 pub mod table;
 mod tally;
 pub mod tree;
+pub mod unserved;
 
 pub use change::{Change, Remap};
 pub use far::Ways;

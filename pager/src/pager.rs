@@ -169,12 +169,17 @@ pub struct Pager {
 
 impl Pager {
     /// A pager for this process with its store, not yet running. `ways` lead to the blade that the
-    /// settings name.
+    /// settings name. Faults are answered as `faults` says, which may be otherwise than in the rest of the run.
     ///
     /// # Errors
     /// When there is no memory, or the disk tier's directory can't be used.
-    pub fn new(tree: &'static Tree, pid: u32, ways: Option<Ways>) -> Result<Self, Error> {
-        let settings = tree.settings;
+    pub fn new(
+        tree: &'static Tree,
+        pid: u32,
+        ways: Option<Ways>,
+        faults: Faults,
+    ) -> Result<Self, Error> {
+        let settings = Settings { faults: faults as u32, ..tree.settings };
         let store = open_store(&settings)?;
         let slot = take_slot(tree, pid);
         let store = match ways {

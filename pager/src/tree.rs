@@ -15,7 +15,7 @@ pub const ENV: &str = "SPILLWAY_TREE";
 /// First eight bytes of a shared page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"spillway");
 /// Layout version; supervisor and preload library must agree.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// How many processes of a tree have a slot of their own at the same time.
 pub const SLOTS: usize = HOLDERS_MAX;
 /// A slot that a fork has set aside for its child has this bit and a number of the fork in place of a
@@ -244,6 +244,8 @@ pub struct Counters {
     pub blade_bytes: AtomicI64,
     /// Which of blade (1) and mirror (2) is known not to answer.
     pub blade_down: AtomicU32,
+    /// Set once the user was told that threads answer a program's faults.
+    pub told_by_threads: AtomicU32,
     /// Pages in the store, far from the program (gauge).
     pub far_pages: AtomicI64,
     /// Managed pages that are resident (gauge).
@@ -330,6 +332,8 @@ pub enum Notice {
     Gone = 14,
     /// The pager could not start, with errno `value`; the process runs unpaged.
     NoPager = 15,
+    /// The program uses function `value` of [`crate::unserved::FUNCTIONS`], so threads answer its faults.
+    ByThreads = 16,
 }
 
 /// The shared page.

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use spillway_pager::tree::{Notice, Tree};
+use spillway_pager::unserved::FUNCTIONS;
 
 use crate::units::{pages_to_bytes, show_size};
 
@@ -45,6 +46,12 @@ fn text(kind: u32, value: u64) -> String {
             ""
         };
         format!("the pager could not start ({}): it runs unpaged{hint}", errno())
+    } else if is(Notice::ByThreads) {
+        let function = usize::try_from(value).ok().and_then(|k| FUNCTIONS.get(k)).unwrap_or(&"?");
+        format!(
+            "it uses {function}, which --faults signal can't serve: threads answer its faults, and those of other \
+             programs like it"
+        )
     } else if is(Notice::MlockAll) {
         "it called mlockall: nothing is locked, its memory stays pageable; mlock single ranges instead".to_owned()
     } else if is(Notice::ForkRefused) {

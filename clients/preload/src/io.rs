@@ -3,8 +3,12 @@
 
 use crate::raw::next;
 use crate::run::pager;
-use libc::{c_int, c_void, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use libc::{c_int, c_void, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use spillway_pager::Hold;
 use std::sync::atomic::AtomicUsize;
+
+/// Vectors of one call that are held; nobody gives more but by mistake.
+const VECTORS_MAX: usize = 256;
 
 macro_rules! held {
     ($($name:ident, $text:literal, $buffer:ident, $bytes:ident, ($($argument:ident: $kind:ty),*);)*) => {$(
@@ -24,6 +28,45 @@ macro_rules! held {
             unsafe { std::mem::transmute::<usize, Real>(next(&NEXT, $text))($($argument),*) }
         }
     )*};
+}
+
+macro_rules! held_vectors {
+    ($($name:ident, $text:literal;)*) => {$(
+        /// The C library's function of this name, with its buffers held in the in-thread mode.
+        ///
+        /// # Safety
+        /// As the C library's function of this name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(file: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
+            static NEXT: AtomicUsize = AtomicUsize::new(0);
+            type Real = unsafe extern "C" fn(c_int, *const iovec, c_int) -> ssize_t;
+            // SAFETY: the C library has this function with this signature; the arguments are the
+            // program's.
+            unsafe {
+                let _holds = hold_vectors(vectors, count);
+                std::mem::transmute::<usize, Real>(next(&NEXT, $text))(file, vectors, count)
+            }
+        }
+    )*};
+}
+
+held_vectors! {
+    readv, c"readv";
+    writev, c"writev";
+}
+
+/// Holds what a system call will touch by vectors: they themselves, and their buffers.
+///
+/// # Safety
+/// As readv(2).
+unsafe fn hold_vectors(vectors: *const iovec, count: c_int) -> Vec<Hold<'static>> {
+    let Some(pager) = pager().filter(|pager| pager.is_in_thread()) else { return Vec::new() };
+    let Ok(count @ 1..=VECTORS_MAX) = usize::try_from(count) else { return Vec::new() };
+    // SAFETY: the program passes so many vectors.
+    let all = unsafe { std::slice::from_raw_parts(vectors, count) };
+    let buffers = all.iter().map(|one| (one.iov_base as usize, one.iov_len));
+    let ranges = std::iter::once((vectors as usize, size_of_val(all))).chain(buffers);
+    ranges.filter_map(|(start, bytes)| pager.hold(start, bytes)).collect()
 }
 
 held! {

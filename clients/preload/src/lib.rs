@@ -8,6 +8,7 @@ mod address_space;
 mod fork;
 mod guest_ram;
 mod heap;
+mod imports;
 mod io;
 mod loader;
 mod locks;

@@ -1,8 +1,8 @@
 //! Joining the run: finding the shared page, starting the pager, holding it for the other calls.
 
 use rustix::io::Errno;
-use spillway_pager::tree::{BladeAddress, ENV, MAGIC, Notice, TREE_BYTES, Tree, VERSION};
-use spillway_pager::{Error, Pager, Ways};
+use spillway_pager::tree::{BladeAddress, ENV, Faults, MAGIC, Notice, TREE_BYTES, Tree, VERSION};
+use spillway_pager::{Error, Pager, Ways, unserved};
 use spillway_tiers::blade::Carrier;
 use spillway_tiers::sync::Lock;
 use std::ffi::{CStr, c_char, c_int};
@@ -62,7 +62,8 @@ pub extern "C" fn begin(_: c_int, _: *const *const c_char, environment: *const *
     };
     let pid = std::process::id();
     spillway_pager::keep_device();
-    match ways(tree).and_then(|ways| Pager::new(tree, pid, ways)) {
+    let faults = faults(tree, pid);
+    match ways(tree).and_then(|ways| Pager::new(tree, pid, ways, faults)) {
         Ok(pager) => {
             let pager: &'static Pager = Box::leak(Box::new(pager));
             match pager.start() {
@@ -73,6 +74,18 @@ pub extern "C" fn begin(_: c_int, _: *const *const c_char, environment: *const *
         Err(error) => refuse(tree, pid, error),
     }
     BEGUN.store(true, Ordering::Release);
+}
+
+/// Who answers this program's faults: threads, if it uses functions that it could not use otherwise.
+fn faults(tree: &Tree, pid: u32) -> Faults {
+    if tree.settings.faults != Faults::Signal as u32 {
+        return Faults::Thread;
+    }
+    let Some(function) = crate::imports::find(unserved::find) else { return Faults::Signal };
+    if tree.counters.told_by_threads.swap(1, Ordering::Relaxed) == 0 {
+        tree.notify(Notice::ByThreads, pid, function as u64);
+    }
+    Faults::Thread
 }
 
 /// The ways to the blade of the run, if it has one. Nothing is connected yet.
