@@ -1,55 +1,54 @@
 //! Forks: the child gets a copy of pager and store, and a userfaultfd and tasks of its own.
 //!
 //! Managed ranges are kept from children (MADV_DONTFORK), so that a fork that nobody prepared
-//! gives a child that faults, never one that reads zeros. The C library's fork is prepared: all
-//! tasks come to rest, the ranges are given, and before the child runs any code of the program its
-//! ranges are registered again and its pager is up.
+//! gives a child that faults, never one that reads zeros. The caller prepares a fork around the system
+//! call itself: all tasks come to rest, the ranges are given, and before the child runs any code of the
+//! program or of the C library its ranges are registered again and its pager is up.
 
 use crate::pager::{Error, Pager};
 use crate::table::{Entry, State, WINDOW_PAGES};
 use crate::tree::Notice;
+use rustix::io::Errno;
 use rustix::mm::Advice;
 use rustix::thread::sched_yield;
 use spillway_platform::PAGE_SIZE;
 use spillway_platform::memory::advise;
+use spillway_platform::process;
 use spillway_platform::uffd::Uffd;
 use std::sync::atomic::Ordering;
 
-/// How often memory that the C library touches in the child is brought in before giving up.
+/// How often memory that the kernel touches during a fork is brought in before giving up.
 const TRIES: usize = 1000;
 
 impl Pager {
     /// Before a fork, on the forking thread: brings everything to rest and gives the ranges to the
-    /// child. `walk` goes through the memory that the C library uses in the child before
-    /// [`Pager::after_fork_in_child`] runs, asking its argument for each address before it reads
-    /// there, and ends when the answer is no. That memory is resident when this returns.
-    pub fn before_fork(&self, walk: impl Fn(&mut dyn FnMut(usize) -> bool)) {
+    /// child. From here to [`Pager::after_fork_in_parent`] or [`Pager::after_fork_in_child`] nobody
+    /// answers faults: the thread touches no managed memory, blocks all signals, and runs on a native
+    /// stack. The kernel itself touches the pages of `needed`, such as the thread's control block; they
+    /// are resident when this returns. Zeros there name no page.
+    ///
+    /// # Errors
+    /// `AGAIN` when these pages do not stay: everything goes on, and there must be no fork.
+    pub fn before_fork(&self, needed: &[usize]) -> Result<(), Errno> {
         for _ in 0..TRIES {
-            walk(&mut |address| {
-                // SAFETY: memory of the C library's that it reads itself in the child.
+            for &address in needed.iter().filter(|&&address| address != 0) {
+                // SAFETY: memory of the forking thread that the kernel is about to write to.
                 let _ = unsafe { std::ptr::read_volatile(address as *const u8) };
-                true
-            });
+            }
             self.rest_between_moves();
-            let mut all_there = true;
-            walk(&mut |address| {
-                let state = self.entry(address).state();
-                let there = matches!(state, State::Resident | State::Untouched);
-                all_there &= there;
-                there
-            });
-            if all_there {
-                break;
+            let is_here = |&address: &usize| {
+                matches!(self.entry(address).state(), State::Resident | State::Untouched)
+            };
+            if needed.iter().all(is_here) {
+                self.deal();
+                self.store.seal_files();
+                self.prepare_heir();
+                self.advise_fork(Advice::LinuxDoFork);
+                return Ok(());
             }
             self.rest.go_on();
         }
-        if !self.rest.is_stopped() {
-            self.rest_between_moves();
-        }
-        self.deal();
-        self.store.seal_files();
-        self.prepare_heir();
-        self.advise_fork(Advice::LinuxDoFork);
+        Err(Errno::AGAIN)
     }
 
     /// Brings everything to rest at a moment at which no range is being remapped: the kernel would
@@ -100,10 +99,10 @@ impl Pager {
         Ok(())
     }
 
-    /// The child could not be paged: says so. The caller ends the process.
-    pub fn refuse_fork(&self, error: Error) {
-        let errno = error.errno().raw_os_error();
-        self.tree.notify(Notice::ForkRefused, std::process::id(), errno as u64);
+    /// A child could not be paged: says so. The caller ends it, or leaves it without managed memory.
+    pub fn refuse_fork(&self, errno: Errno) {
+        let number = process::own_number();
+        self.tree.notify(Notice::ForkRefused, number, errno.raw_os_error() as u64);
     }
 
     fn advise_fork(&self, advice: Advice) {

@@ -122,6 +122,8 @@ pub struct Pager {
     pub(crate) gate: Lock<()>,
     /// Odd while the gate is held, for threads that only want to know.
     pub(crate) reading: AtomicU32,
+    /// The program, as its own process namespace numbers it.
+    pub(crate) program: AtomicU32,
     /// Registered ranges fault here.
     main_uffd: AtomicI32,
     /// The staging area, without events, so that dropping its pages waits for nobody.
@@ -205,6 +207,7 @@ impl Pager {
             pool,
             gate: Lock::new(()),
             reading: AtomicU32::new(0),
+            program: AtomicU32::new(0),
             main_uffd: AtomicI32::new(-1),
             staging_uffd: AtomicI32::new(-1),
             // Handles and staging slots never have the same number, so that an entry on its way in
@@ -433,7 +436,8 @@ impl Pager {
     pub(crate) fn broken(&self, line: u32) -> ! {
         let pid = self.slot.pid.load(Ordering::Relaxed);
         self.tree.notify(Notice::Broken, pid, u64::from(line));
-        if let Ok(program) = spillway_platform::process::Program::open(pid) {
+        let own = self.program.load(Ordering::Relaxed);
+        if let Ok(program) = spillway_platform::process::Program::open(own) {
             program.kill();
         }
         sys::exit_process(1)

@@ -47,6 +47,14 @@ impl Rest {
         }
     }
 
+    /// Begins a piece of work unless there is a rest.
+    pub fn try_work(&self, place: usize) -> Option<Work<'_>> {
+        let place = &self.places[place % PLACES].0;
+        place.fetch_add(1, Ordering::SeqCst);
+        let work = Work { place };
+        (self.stopping.load(Ordering::SeqCst) == 0).then_some(work)
+    }
+
     /// Lets nobody begin, and waits until all that began have ended.
     pub fn stop(&self) {
         while self.stopping.swap(1, Ordering::SeqCst) == 1 {
@@ -57,11 +65,6 @@ impl Rest {
                 sched_yield();
             }
         }
-    }
-
-    /// Whether work has been stopped.
-    pub fn is_stopped(&self) -> bool {
-        self.stopping.load(Ordering::SeqCst) != 0
     }
 
     /// Lets work go on.

@@ -6,7 +6,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{BorrowedFd, IntoRawFd};
 use rustix::io::Errno;
 use rustix::thread::futex;
-use spillway_platform::process::{Program, others_share_memory, pin_to_core, usable_cores};
+use spillway_platform::process::{
+    Program, others_share_memory, own_number, pin_to_core, usable_cores,
+};
 use spillway_platform::task::{SignalsBlocked, leave_program, spawn_guest_process, spawn_thread};
 use spillway_platform::uffd::{Uffd, feature, mode};
 use spillway_platform::{PAGE_SIZE, sys};
@@ -30,6 +32,7 @@ impl Pager {
     /// When userfaultfd is refused or there is no memory for the tasks; nothing is managed then.
     pub fn start(&'static self) -> Result<(), Error> {
         let _blocked = SignalsBlocked::new();
+        self.program.store(rustix::process::getpid().as_raw_pid() as u32, Ordering::Relaxed);
         let events = feature::EVENT_REMAP | feature::EVENT_REMOVE | feature::EVENT_UNMAP;
         let needed = feature::PAGEFAULT_FLAG_WP | feature::MOVE | feature::POISON | events;
         let in_thread = self.is_in_thread();
@@ -71,9 +74,8 @@ impl Pager {
         let mut keep = [self.main().number(), self.staging_uffd().number()];
         keep.sort_unstable();
         leave_program(&keep);
-        let pid = self.slot.pid.load(Ordering::Relaxed);
-        let own = rustix::process::getpid().as_raw_pid() as u32;
-        self.slot.pager_pid.store(own, Ordering::Release);
+        let pid = self.program.load(Ordering::Relaxed);
+        self.slot.pager_pid.store(own_number(), Ordering::Release);
         let Ok(program) = Program::open(pid).map_err(|_| ()).and_then(|program| {
             self.spawn_tasks().map_err(|_| ())?;
             Ok(program)

@@ -6,6 +6,7 @@
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("Spillway's pager is written for Linux on x86-64");
 
+pub mod dispatch;
 pub mod memory;
 pub mod process;
 pub mod swap;

@@ -1,6 +1,8 @@
 //! What a guest process wants to know of the program it serves.
 
+use crate::dispatch::{Disposition, set_disposition};
 use crate::sys::{number, syscall6};
+use crate::task::set_signal_mask;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -55,6 +57,35 @@ impl Program {
     pub fn kill(&self) {
         let _ = pidfd_send_signal(&self.descriptor, Signal::KILL);
     }
+}
+
+/// The number of the calling process where /proc is mounted, which is the supervisor's namespace even for
+/// a process in a process namespace of its own. Where there is no /proc, its own.
+pub fn own_number() -> u32 {
+    number_behind(c"/proc/self").unwrap_or(rustix::process::getpid().as_raw_pid() as u32)
+}
+
+/// The number of the calling thread, as [`own_number`].
+pub fn own_thread_number() -> u32 {
+    let own = || rustix::thread::gettid().as_raw_pid() as u32;
+    number_behind(c"/proc/thread-self").unwrap_or_else(own)
+}
+
+/// The last number of the path that a link of procfs holds.
+fn number_behind(link: &core::ffi::CStr) -> Option<u32> {
+    let mut path = [0u8; 64];
+    let length = rustix::fs::readlinkat_raw(rustix::fs::CWD, link, &mut path).ok()?;
+    let last = path[..length].rsplit(|&byte| byte == b'/').next()?;
+    core::str::from_utf8(last).ok()?.parse().ok()
+}
+
+/// Ends this process by a signal whose default action does that.
+pub fn die_by(signal: Signal) -> ! {
+    // SAFETY: the default action runs no code of this process.
+    let _ = unsafe { set_disposition(signal.as_raw(), &Disposition::DEFAULT) };
+    set_signal_mask(0);
+    let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
+    crate::sys::exit_process(128 + signal.as_raw())
 }
 
 /// The cores that the caller may run on, into `cores`; returns how many.

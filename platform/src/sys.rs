@@ -43,6 +43,10 @@ pub mod number {
     pub const KCMP: usize = 312;
     /// `close_range(2)`
     pub const CLOSE_RANGE: usize = 436;
+    /// `rt_sigaction(2)`
+    pub const SIGACTION: usize = 13;
+    /// `prctl(2)`
+    pub const PRCTL: usize = 157;
     /// `rt_sigprocmask(2)`
     pub const SIGPROCMASK: usize = 14;
     /// `wait4(2)`

@@ -140,6 +140,21 @@ impl Stack {
     }
 }
 
+/// Runs `work` with `argument` on another stack and comes back.
+///
+/// # Safety
+/// `top` is the end of memory that nobody else uses meanwhile, aligned to 16 bytes and big enough for
+/// what `work` calls. If `work` forks, the child has a copy of that memory.
+pub unsafe fn call_on(top: usize, work: Entry, argument: usize) {
+    // SAFETY: the callee saves r12, which holds this stack meanwhile; the ABI's other rules are the
+    // compiler's.
+    unsafe {
+        asm!("xchg rsp, r12", "call {work}", "mov rsp, r12",
+            work = in(reg) work, inlateout("r12") top => _, in("rdi") argument,
+            clobber_abi("C"));
+    }
+}
+
 /// All signals, blocked until this is dropped.
 pub struct SignalsBlocked {
     before: u64,
@@ -165,7 +180,8 @@ impl Drop for SignalsBlocked {
     }
 }
 
-fn set_signal_mask(mask: u64) -> u64 {
+/// Blocks the signals of `mask`, bit n - 1 for signal n, and no others. Gives the mask before.
+pub fn set_signal_mask(mask: u64) -> u64 {
     const SIG_SETMASK: usize = 2;
     let mut before = 0u64;
     // SAFETY: both masks live on this stack and have the kernel's size of 8 bytes.

@@ -1,16 +1,66 @@
-//! Fork handlers: the pager at rest before, a pager for each process after.
+//! Forks. The pager rests around the system call that makes the child, and only there.
+//!
+//! The C library's fork takes locks, walks lists in its heap and waits for other threads before it
+//! makes the child. All of that may touch far memory, so the pager answers faults meanwhile. The hook
+//! before the fork therefore opens a *window*: until the thread's next clone its system calls raise
+//! SIGSYS ([`dispatch`]). The handler makes the harmless ones itself. At the clone it closes the
+//! window, moves to a native stack, brings the pager to rest, makes the child, and gives the child a
+//! pager of its own before it returns into the C library. All signals stay blocked from the opening
+//! of the window until the C library sets its own mask, but while the thread waits for a lock.
 
 use crate::run::pager;
-use libc::{c_int, c_void};
+use libc::{c_int, c_void, siginfo_t, ucontext_t};
+use rustix::io::Errno;
+use rustix::process::Signal;
+use spillway_pager::Pager;
+use spillway_platform::dispatch::{self, Disposition, SYS_USER_DISPATCH};
+use spillway_platform::memory::map_native;
+use spillway_platform::sys::syscall6;
+use spillway_platform::task::{SignalsBlocked, call_on, set_signal_mask};
+use spillway_platform::{PAGE_SIZE, process};
+use spillway_tiers::sync::{Guard, Lock};
+use std::cell::Cell;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Offsets of `struct _IO_FILE` in glibc for x86-64, part of its ABI.
-const FILE_CHAIN: usize = 0x68;
-const FILE_LOCK: usize = 0x88;
-/// Size of the lock that a file points to.
-const LOCK_BYTES: usize = 16;
+/// Of `struct clone_args` the kernel knows less than this many words (linux/sched.h).
+const CLONE_WORDS: usize = 16;
+/// Places in it.
+const CHILD_TID: usize = 2;
+const PARENT_TID: usize = 3;
+const STACK: usize = 5;
+const STACK_BYTES: usize = 6;
+/// glibc's `struct pthread` is shorter than this.
+const THREAD_BYTES: usize = PAGE_SIZE;
+/// Addresses that the kernel may write to during a fork.
+const NEEDED: usize = 6;
+/// Bytes of the native stack on which a fork is made.
+const NATIVE_STACK_BYTES: usize = 256 << 10;
+const SYS_BIT: u64 = 1 << (libc::SIGSYS - 1);
+const BUS_BIT: u64 = 1 << (libc::SIGBUS - 1);
+
+thread_local! {
+    /// Signals that the thread believes to be blocked, while its window is open.
+    static WINDOW: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// What all windows share.
+struct Windows {
+    open: usize,
+    /// What the program does about SIGSYS; it is in force while no window is open.
+    program: Disposition,
+}
+
+static WINDOWS: Lock<Windows> = Lock::new(Windows { open: 0, program: Disposition::DEFAULT });
+/// The end of the native stack. One fork at a time.
+static NATIVE_STACK: Lock<usize> = Lock::new(0);
+/// Addresses of this library's code, whose system calls raise no signal.
+static CODE_START: AtomicUsize = AtomicUsize::new(0);
+static CODE_END: AtomicUsize = AtomicUsize::new(0);
+/// glibc's `_Fork`, if it has one.
+static FORK_ALONE: AtomicUsize = AtomicUsize::new(0);
 
 unsafe extern "C" {
-    static _IO_list_all: usize;
     fn pthread_atfork(
         prepare: extern "C" fn(),
         parent: extern "C" fn(),
@@ -18,62 +68,393 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Registers the handlers. Being the first to register, they run last before the fork and first
-/// after it.
-pub fn prepare() {
-    // SAFETY: three functions that live as long as this library, which is never unloaded.
-    let _ = unsafe { pthread_atfork(before, after_in_parent, after_in_child) };
-}
-
-/// Before a fork.
-pub extern "C" fn before() {
-    if let Some(pager) = pager() {
-        pager.before_fork(touch_open_files);
-    }
-}
-
-/// After a fork, in the parent, also when it failed.
-pub extern "C" fn after_in_parent() {
-    if let Some(pager) = pager() {
-        pager.after_fork_in_parent();
-    }
-}
-
-/// After a fork, in the child.
-pub extern "C" fn after_in_child() {
-    let Some(pager) = pager() else { return };
-    if let Err(error) = pager.after_fork_in_child(std::process::id()) {
-        pager.refuse_fork(error);
-        // The child's far pages are out of reach: it must not go on and read zeros.
-        // SAFETY: raising a signal in this process.
-        unsafe {
-            libc::signal(libc::SIGBUS, libc::SIG_DFL);
-            libc::raise(libc::SIGBUS);
-            libc::_exit(128 + libc::SIGBUS);
-        }
-    }
-}
-
-/// In the child of a program with threads, glibc resets the locks of all open files before it runs
-/// any handler: those files must be resident. Touches each and its lock.
-fn touch_open_files(may_read: &mut dyn FnMut(usize) -> bool) {
-    // SAFETY: the list of open files is only changed under locks that the C library holds while
-    // fork handlers run or by threads that open files at this moment, whose entries are complete
-    // before they are linked.
+/// Registers the hooks. Being the first to register, ours runs last before the fork: no handler of the
+/// program runs in the window.
+pub fn prepare() -> Result<(), Errno> {
+    *NATIVE_STACK.lock() = map_native(NATIVE_STACK_BYTES)? + NATIVE_STACK_BYTES;
+    find_code();
+    // SAFETY: a lookup by a terminated name, and functions that live as long as this library, which is
+    // never unloaded.
     unsafe {
-        let mut file = _IO_list_all;
-        while file != 0 {
-            let (lock, chain) = (file + FILE_LOCK, file + FILE_CHAIN);
-            if !(may_read(file) && may_read(lock) && may_read(chain)) {
-                return;
+        let found = libc::dlsym(libc::RTLD_NEXT, c"_Fork".as_ptr());
+        FORK_ALONE.store(found as usize, Ordering::Relaxed);
+        pthread_atfork(open_window, close_window, close_window);
+    }
+    Ok(())
+}
+
+/// Finds this library's code among what the loader has mapped.
+fn find_code() {
+    unsafe extern "C" fn look(
+        info: *mut libc::dl_phdr_info,
+        _: libc::size_t,
+        _: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the loader hands out a valid description of a loaded object.
+        let info = unsafe { &*info };
+        // SAFETY: as above, of its program headers.
+        let headers =
+            unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+        for header in headers.iter().filter(|header| header.p_flags & libc::PF_X != 0) {
+            let start = (info.dlpi_addr + header.p_vaddr) as usize;
+            let end = start + header.p_memsz as usize;
+            if (start..end).contains(&(find_code as *const () as usize)) {
+                CODE_START.store(start, Ordering::Relaxed);
+                CODE_END.store(end, Ordering::Relaxed);
+                return 1;
             }
-            let lock = std::ptr::read_volatile(lock as *const usize);
-            if lock != 0 && !(may_read(lock) && may_read(lock + LOCK_BYTES - 1)) {
-                return;
-            }
-            file = std::ptr::read_volatile(chain as *const usize);
+        }
+        0
+    }
+    // SAFETY: the callback has the signature that the loader calls, and keeps nothing.
+    unsafe { libc::dl_iterate_phdr(Some(look), std::ptr::null_mut()) };
+}
+
+fn code() -> Range<usize> {
+    CODE_START.load(Ordering::Relaxed)..CODE_END.load(Ordering::Relaxed)
+}
+
+/// The C library is about to fork.
+extern "C" fn open_window() {
+    let Some(pager) = pager() else { return };
+    let mask = set_signal_mask(blocked_in_window());
+    if let Err(errno) = open(mask) {
+        // The child gets no managed memory, so it ends at its first touch of it.
+        pager.refuse_fork(errno);
+        set_signal_mask(mask);
+    }
+}
+
+/// After a fork, in both processes. The window is closed already, unless nothing was forked.
+extern "C" fn close_window() {
+    if let Some(mask) = WINDOW.take() {
+        leave();
+        set_signal_mask(mask);
+    }
+}
+
+/// All signals but the one that system calls raise, and the one that faults raise in the in-thread mode.
+const fn blocked_in_window() -> u64 {
+    !(SYS_BIT | BUS_BIT)
+}
+
+/// Opens the window of this thread, which has the signals of [`blocked_in_window`] blocked. `mask` is
+/// what it believes to have blocked.
+fn open(mask: u64) -> Result<(), Errno> {
+    let mut windows = WINDOWS.lock();
+    if windows.open == 0 {
+        let ours = Disposition::of(on_system_call, 0, blocked_in_window());
+        // SAFETY: the handler passes on what was not raised for a window.
+        windows.program = unsafe { dispatch::set_disposition(libc::SIGSYS, &ours)? };
+    }
+    windows.open += 1;
+    drop(windows);
+    WINDOW.set(Some(mask));
+    dispatch::turn_on(&code()).inspect_err(|_| {
+        WINDOW.set(None);
+        leave();
+    })
+}
+
+/// Closes the window of this thread, but for its signal mask.
+fn leave() {
+    dispatch::turn_off();
+    let mut windows = WINDOWS.lock();
+    windows.open -= 1;
+    if windows.open == 0 {
+        restore(&windows);
+    }
+}
+
+fn restore(windows: &Windows) {
+    // SAFETY: what was in force before the first window.
+    let _ = unsafe { dispatch::set_disposition(libc::SIGSYS, &windows.program) };
+}
+
+/// Changes what the program does about SIGSYS, while no window hides it.
+pub fn with_own_disposition<T>(change: impl FnOnce() -> T) -> T {
+    loop {
+        let blocked = SignalsBlocked::new();
+        let windows = WINDOWS.lock();
+        if windows.open == 0 {
+            return change();
+        }
+        drop(windows);
+        drop(blocked);
+        rustix::thread::sched_yield();
+    }
+}
+
+/// SIGSYS while a window is open.
+extern "C" fn on_system_call(signal: c_int, info: usize, context: usize) {
+    // SAFETY: the kernel hands valid pointers to a handler with SA_SIGINFO.
+    let (info, context) =
+        unsafe { (&mut *(info as *mut siginfo_t), &mut *(context as *mut ucontext_t)) };
+    if info.si_code != SYS_USER_DISPATCH {
+        return pass_on(signal, info, context);
+    }
+    let register = |name: c_int| context.uc_mcontext.gregs[name as usize] as usize;
+    let args =
+        [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9]
+            .map(register);
+    let number = register(libc::REG_RAX);
+    let answer = match number as libc::c_long {
+        libc::SYS_rt_sigprocmask => mask_in_window(args),
+        libc::SYS_futex => outside_window(number, args),
+        // SAFETY: the system call is the C library's own, or the program's.
+        _ => match unsafe { Fork::of(number, args) } {
+            Some(fork) => fork_in_window(fork, context),
+            // SAFETY: passed on.
+            None => unsafe { syscall6(number, args) },
+        },
+    };
+    let answer = answer.map_or_else(|errno| -errno.raw_os_error() as usize, |value| value);
+    context.uc_mcontext.gregs[libc::REG_RAX as usize] = answer as i64;
+}
+
+/// A SIGSYS that a seccomp filter of the program raised, or somebody sent.
+fn pass_on(signal: c_int, info: &mut siginfo_t, context: &mut ucontext_t) {
+    let program = WINDOWS.lock().program;
+    match program.handler {
+        libc::SIG_IGN => {}
+        libc::SIG_DFL => process::die_by(Signal::SYS),
+        handler => {
+            type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut ucontext_t);
+            // SAFETY: what the program installed for this signal. A handler that takes one argument
+            // finds it where this signature puts it.
+            let handler = unsafe { std::mem::transmute::<usize, Handler>(handler) };
+            handler(signal, info, context);
         }
     }
+}
+
+/// `rt_sigprocmask(2)` in a window: changes what the thread believes to have blocked.
+fn mask_in_window([how, new, old, ..]: [usize; 6]) -> Result<usize, Errno> {
+    let before = WINDOW.get().unwrap_or(0);
+    // SAFETY: the C library passes null or pointers to sets of the kernel's size.
+    let (new, old) = unsafe { ((new as *const u64).as_ref(), (old as *mut u64).as_mut()) };
+    if let Some(&new) = new {
+        WINDOW.set(Some(match how as c_int {
+            libc::SIG_BLOCK => before | new,
+            libc::SIG_UNBLOCK => before & !new,
+            libc::SIG_SETMASK => new,
+            _ => return Err(Errno::INVAL),
+        }));
+    }
+    if let Some(old) = old {
+        *old = before;
+    }
+    Ok(0)
+}
+
+/// A system call in which the thread may wait for others: its signals come meanwhile, and their handlers
+/// may do whatever they like, fork included.
+fn outside_window(number: usize, args: [usize; 6]) -> Result<usize, Errno> {
+    let mask = WINDOW.take().unwrap_or(0);
+    leave();
+    set_signal_mask(mask);
+    // SAFETY: passed on.
+    let answer = unsafe { syscall6(number, args) };
+    set_signal_mask(blocked_in_window());
+    if let Err(errno) = open(mask)
+        && let Some(pager) = pager()
+    {
+        pager.refuse_fork(errno);
+    }
+    answer
+}
+
+/// A fork in a window: closes the window for good.
+fn fork_in_window(fork: Fork, context: &mut ucontext_t) -> Result<usize, Errno> {
+    let mask = WINDOW.take().unwrap_or(0);
+    leave();
+    let stack = fork.child_stack();
+    let answer = fork.make();
+    if answer == Ok(0) && stack != 0 {
+        context.uc_mcontext.gregs[libc::REG_RSP as usize] = stack as i64;
+    }
+    let blocked: *mut u64 = (&raw mut context.uc_sigmask).cast();
+    // SAFETY: the first eight bytes of a libc signal set are the kernel's.
+    unsafe { blocked.write(mask) };
+    answer
+}
+
+/// A system call that makes a process with memory of its own.
+#[derive(Clone, Copy)]
+struct Fork {
+    number: usize,
+    args: [usize; 6],
+    /// The argument of clone3, copied: the caller's may be far.
+    extended: [usize; CLONE_WORDS],
+    answer: Result<usize, Errno>,
+}
+
+impl Fork {
+    /// None when the call makes no such process, or gives clone3 more than is known of it.
+    ///
+    /// # Safety
+    /// The arguments are valid for the call.
+    unsafe fn of(number: usize, args: [usize; 6]) -> Option<Self> {
+        let mut extended = [0; CLONE_WORDS];
+        let flags = match number as libc::c_long {
+            libc::SYS_fork => 0,
+            libc::SYS_clone => args[0],
+            libc::SYS_clone3 => {
+                let bytes = args[1];
+                if !(size_of::<usize>()..=size_of_val(&extended)).contains(&bytes) {
+                    return None;
+                }
+                // SAFETY: the caller's structure has that many bytes, and `extended` has room for them.
+                unsafe {
+                    let from = args[0] as *const u8;
+                    std::ptr::copy_nonoverlapping(from, extended.as_mut_ptr().cast(), bytes);
+                }
+                extended[0]
+            }
+            _ => return None,
+        };
+        let fork = Self { number, args, extended, answer: Err(Errno::AGAIN) };
+        (flags & libc::CLONE_VM as usize == 0).then_some(fork)
+    }
+
+    /// Where the child's stack pointer is to be; 0 for where the caller's is.
+    fn child_stack(&self) -> usize {
+        match self.number as libc::c_long {
+            libc::SYS_clone => self.args[1],
+            libc::SYS_clone3 if self.extended[STACK] != 0 => {
+                self.extended[STACK] + self.extended[STACK_BYTES]
+            }
+            _ => 0,
+        }
+    }
+
+    /// Managed memory that the kernel writes to around the call: where the numbers go, and what belongs to
+    /// the thread (control block, restartable sequences). 0 fills the rest.
+    fn needed(&self) -> [usize; NEEDED] {
+        let block = thread_pointer();
+        let [first, second, third] = match self.number as libc::c_long {
+            libc::SYS_clone => [self.args[2], self.args[3], 0],
+            libc::SYS_clone3 => {
+                [self.extended[1], self.extended[CHILD_TID], self.extended[PARENT_TID]]
+            }
+            _ => [0; 3],
+        };
+        // What is not managed is none of ours, and not all flags use each pointer.
+        let managed =
+            |at: usize| pager().is_some_and(|pager| pager.is_managed(at, at.saturating_add(1)));
+        [block - PAGE_SIZE, block, block + THREAD_BYTES - 1, first, second, third]
+            .map(|address| if managed(address) { address } else { 0 })
+    }
+
+    /// Makes the child, whose pager is up when this returns there.
+    fn make(mut self) -> Result<usize, Errno> {
+        let Some(pager) = pager() else {
+            // SAFETY: what the program asked for.
+            return unsafe { syscall6(self.number, self.args) };
+        };
+        let needed = self.needed();
+        // The kernel starts the child on this stack, and the caller moves it.
+        if self.number as libc::c_long == libc::SYS_clone {
+            self.args[1] = 0;
+        }
+        (self.extended[STACK], self.extended[STACK_BYTES]) = (0, 0);
+        let mask = set_signal_mask(blocked_in_window());
+        let turn = NATIVE_STACK.lock();
+        let top = *turn - size_of::<Work>().next_multiple_of(64);
+        // Others may hold these at a fault, so they are taken while faults are answered; the child gets
+        // both whole.
+        let windows = WINDOWS.lock();
+        let files = crate::guest_ram::hold_files();
+        let work = Work { fork: self, pager, needed };
+        // SAFETY: the native stack is this thread's as long as it holds the turn. Its last bytes hold
+        // what is to be done, which lies above what the callee uses.
+        let answer = unsafe {
+            (top as *mut Work).write(work);
+            call_on(top, make_on_native_stack, top);
+            (*(top as *const Work)).fork.answer
+        };
+        drop(files);
+        if answer == Ok(0) {
+            forget_other_windows(windows);
+        } else {
+            drop(windows);
+        }
+        drop(turn);
+        set_signal_mask(mask);
+        answer
+    }
+}
+
+/// In a child, which has none of its parent's other threads.
+fn forget_other_windows(mut windows: Guard<'_, Windows>) {
+    if std::mem::take(&mut windows.open) > 0 {
+        restore(&windows);
+    }
+}
+
+/// What is to be done on the native stack.
+struct Work {
+    fork: Fork,
+    pager: &'static Pager,
+    needed: [usize; NEEDED],
+}
+
+extern "C" fn make_on_native_stack(work: usize) {
+    // SAFETY: `Fork::make` put it there for this call alone.
+    let work = unsafe { &mut *(work as *mut Work) };
+    let _blocked = SignalsBlocked::new();
+    // The needed pages may be brought in by a SIGBUS.
+    let faults = set_signal_mask(!BUS_BIT);
+    let ready = work.pager.before_fork(&work.needed);
+    set_signal_mask(faults);
+    work.fork.answer = ready.and_then(|()| {
+        let mut args = work.fork.args;
+        if work.fork.number as libc::c_long == libc::SYS_clone3 {
+            args[0] = work.fork.extended.as_ptr() as usize;
+        }
+        // SAFETY: what the program asked for; clone3's structure is alive and as long as it says.
+        let answer = unsafe { syscall6(work.fork.number, args) };
+        if answer == Ok(0) {
+            begin_child(work.pager);
+        } else {
+            work.pager.after_fork_in_parent();
+        }
+        answer
+    });
+}
+
+/// In the child: its own pager, before anything else runs there.
+fn begin_child(pager: &'static Pager) {
+    if let Err(error) = pager.after_fork_in_child(process::own_number()) {
+        pager.refuse_fork(error.errno());
+        // The child's far pages are out of reach: it must not go on and read zeros.
+        process::die_by(Signal::BUS);
+    }
+}
+
+/// The address of the thread's control block, which its first word holds.
+fn thread_pointer() -> usize {
+    let pointer;
+    // SAFETY: every libc thread has this word at this place.
+    unsafe {
+        std::arch::asm!("mov {0}, fs:[0]", out(reg) pointer, options(nostack, readonly));
+    }
+    pointer
+}
+
+/// `_Fork(3)`: prepared as fork(3) is.
+#[unsafe(no_mangle)]
+pub extern "C" fn _Fork() -> libc::pid_t {
+    let real = FORK_ALONE.load(Ordering::Relaxed);
+    if real == 0 {
+        return crate::raw::answer(Err(Errno::NOSYS)) as libc::pid_t;
+    }
+    open_window();
+    // SAFETY: glibc's function of this name, which has this signature.
+    let real = unsafe { std::mem::transmute::<usize, extern "C" fn() -> libc::pid_t>(real) };
+    let pid = real();
+    close_window();
+    pid
 }
 
 /// `syscall(2)`: calls that change mappings or make processes go the same way as the C library's
@@ -104,31 +485,18 @@ pub unsafe extern "C" fn syscall(
             libc::SYS_madvise => i64::from(mappings::madvise(at(a), b, c as c_int)),
             libc::SYS_mlock => i64::from(locks::mlock(at(a), b)),
             libc::SYS_mlockall => i64::from(locks::mlockall(a as c_int)),
-            libc::SYS_fork => fork_by(number, [0; 6]),
-            libc::SYS_clone if a & libc::CLONE_VM as usize == 0 => {
-                fork_by(number, [a, b, c, d, e, f])
-            }
-            libc::SYS_clone3 if b >= 8 && *(a as *const u64) & libc::CLONE_VM as u64 == 0 => {
-                fork_by(number, [a, b, c, d, e, f])
-            }
             libc::SYS_ioctl => i64::from(mappings::ioctl(a as c_int, b as libc::c_ulong, c)),
+            libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 => {
+                let args = [a, b, c, d, e, f];
+                match Fork::of(number as usize, args) {
+                    // One with a stack of its own could not return from here, without us either.
+                    Some(fork) if fork.child_stack() == 0 => {
+                        crate::raw::answer(fork.make()) as libc::c_long
+                    }
+                    _ => crate::raw::call(number, args) as i64,
+                }
+            }
             _ => crate::raw::call(number, [a, b, c, d, e, f]) as i64,
         }
     }
-}
-
-/// A fork by bare system call, prepared like the C library's.
-///
-/// # Safety
-/// As the system call itself, which must make a process with memory of its own.
-unsafe fn fork_by(number: libc::c_long, args: [usize; 6]) -> libc::c_long {
-    before();
-    // SAFETY: passed on as the program gave it.
-    let pid = unsafe { crate::raw::call(number, args) };
-    if pid == 0 {
-        after_in_child();
-    } else {
-        after_in_parent();
-    }
-    pid as libc::c_long
 }

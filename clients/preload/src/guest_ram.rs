@@ -7,14 +7,20 @@
 
 use crate::run::pager;
 use libc::{c_int, c_void, cmsghdr, msghdr, off_t, size_t};
-use spillway_tiers::sync::Lock;
+use spillway_tiers::sync::{Guard, Lock};
 
 /// How QEMU names the memfd of `-object memory-backend-memfd`, as the kernel shows it.
 const NAME: &[u8] = b"/memfd:memory-backend-memfd";
 const FILES_MAX: usize = 16;
 
 /// Inodes of the memfds whose memory is private now.
-static FILES: Lock<([u64; FILES_MAX], usize)> = Lock::new(([0; FILES_MAX], 0));
+static FILES: Lock<Files> = Lock::new(([0; FILES_MAX], 0));
+type Files = ([u64; FILES_MAX], usize);
+
+/// Keeps other threads off the list until it is dropped: a forked child gets it whole.
+pub fn hold_files() -> Guard<'static, Files> {
+    FILES.lock()
+}
 
 /// The memory of a memfd of QEMU's that nobody has mapped yet, as a private mapping; None when the
 /// mapping is of another kind and is made as the program asked.
@@ -86,7 +92,8 @@ pub unsafe extern "C" fn sendmsg(socket: c_int, message: *const msghdr, flags: c
     // SAFETY: the program passes a valid message, whose control data is walked as cmsg(3) says;
     // glibc has had this symbol with this signature since 2.0.
     unsafe {
-        if FILES.lock().1 > 0 && hands_out_guest_ram(message) {
+        let any = FILES.lock().1 > 0;
+        if any && hands_out_guest_ram(message) {
             if let Some(pager) = pager() {
                 pager.say_guest_ram_shared();
             }

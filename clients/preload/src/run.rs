@@ -60,13 +60,14 @@ pub extern "C" fn begin(_: c_int, _: *const *const c_char, environment: *const *
         BEGUN.store(true, Ordering::Release);
         return;
     };
-    let pid = std::process::id();
+    let pid = spillway_platform::process::own_number();
     spillway_pager::keep_device();
     let faults = faults(tree, pid);
     match ways(tree).and_then(|ways| Pager::new(tree, pid, ways, faults)) {
         Ok(pager) => {
             let pager: &'static Pager = Box::leak(Box::new(pager));
-            match pager.start() {
+            let prepared = crate::fork::prepare().map_err(Error::Resources);
+            match prepared.and_then(|()| pager.start()) {
                 Ok(()) => publish(pager),
                 Err(error) => refuse(tree, pid, error),
             }
@@ -103,7 +104,6 @@ fn ways(tree: &Tree) -> Result<Option<Ways>, Error> {
 }
 
 fn publish(pager: &'static Pager) {
-    crate::fork::prepare();
     if pager.is_in_thread() {
         crate::signals::take_over();
     }

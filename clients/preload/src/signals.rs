@@ -3,6 +3,7 @@
 
 use crate::run::pager;
 use libc::{c_int, c_void, sigaction as action, siginfo_t, sigset_t};
+use spillway_platform::dispatch::{self, Disposition};
 use spillway_platform::sys::syscall6;
 use spillway_tiers::sync::Lock;
 
@@ -16,17 +17,20 @@ static WANTED: Lock<Option<action>> = Lock::new(None);
 
 /// Takes SIGBUS over.
 pub fn take_over() {
-    // SAFETY: a zeroed sigaction is valid; the handler has the signature that SA_SIGINFO means.
-    unsafe {
-        let mut new: action = std::mem::zeroed();
-        let mut old: action = std::mem::zeroed();
-        new.sa_sigaction = on_bus_error as *const () as usize;
-        // No SA_ONSTACK: the program's alternate stack may itself be far.
-        new.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_RESTART;
-        libc::sigfillset(&raw mut new.sa_mask);
-        real_sigaction(libc::SIGBUS, &raw const new, &raw mut old);
-        *WANTED.lock() = Some(old);
-    }
+    // No SA_ONSTACK: the program's alternate stack may itself be far. Not through the C library: a
+    // handler that returns through its code could not run while a fork is made.
+    let flags = dispatch::SA_NODEFER | dispatch::SA_RESTART;
+    let ours = Disposition::of(on_bus_error, flags, u64::MAX);
+    // SAFETY: the handler passes on what is not about managed memory.
+    let Ok(before) = (unsafe { dispatch::set_disposition(libc::SIGBUS, &ours) }) else { return };
+    // SAFETY: a zeroed sigaction is valid; the first eight bytes of its mask are the kernel's.
+    *WANTED.lock() = Some(unsafe {
+        let mut wanted: action = std::mem::zeroed();
+        wanted.sa_sigaction = before.handler;
+        wanted.sa_flags = before.flags as c_int;
+        (&raw mut wanted.sa_mask).cast::<u64>().write(before.mask);
+        wanted
+    });
 }
 
 /// glibc's own sigaction, which sets the restorer that the kernel wants.
@@ -42,7 +46,8 @@ unsafe fn real_sigaction(signal: c_int, new: *const action, old: *mut action) ->
     }
 }
 
-extern "C" fn on_bus_error(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+extern "C" fn on_bus_error(signal: c_int, info: usize, context: usize) {
+    let (info, context) = (info as *mut siginfo_t, context as *mut c_void);
     // SAFETY: the kernel hands valid pointers to a handler with SA_SIGINFO.
     let (address, wrote) = unsafe {
         let context = &*(context as *const libc::ucontext_t);
@@ -79,6 +84,9 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut siginfo_t, context: *mut c_
 pub unsafe extern "C" fn sigaction(signal: c_int, new: *const action, old: *mut action) -> c_int {
     // SAFETY: the pointers are null or valid, as the program promises.
     unsafe {
+        if signal == libc::SIGSYS {
+            return crate::fork::with_own_disposition(|| real_sigaction(signal, new, old));
+        }
         if !pager().is_some_and(|pager| pager.is_in_thread()) {
             return real_sigaction(signal, new, old);
         }
