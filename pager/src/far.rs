@@ -3,7 +3,6 @@
 use crate::pager::{Error, Pager, take_slot};
 use crate::tree::{Counters, Notice, SET_ASIDE, SLOTS, Slot, Tree};
 use rustix::io::Errno;
-use spillway_platform::process::Program;
 use spillway_tiers::blade::{Blade, BladeCounts, Carrier, Seal};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -101,7 +100,7 @@ impl Pager {
             self.tree.slots.iter().any(|slot| {
                 !std::ptr::eq(slot, self.slot) && slot.pid.load(Ordering::Acquire) != 0
             });
-        if !others && Program::open(self.settings.supervisor_pid).is_err() {
+        if !others && self.is_unsupervised() {
             blade.end_run();
         }
     }

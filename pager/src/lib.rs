@@ -3,8 +3,9 @@
 //! The way of a page: a fault arrives (`handler`, or the SIGBUS handler of the in-thread
 //! mode), [`fault`] looks the page up in the [`table`] and brings it in from the store; `evict`
 //! chooses victims and moves them to `staging`, `retire` from there to the store. `program` is
-//! what the program's threads tell, `change` what they do to mappings, `fork` what happens when it forks, [`tree`] what all processes
-//! of a run share, `far` what concerns the blade.
+//! what the program's threads tell, `change` what they do to mappings, `fork` what happens when the
+//! program forks, [`tree`] what all processes of a run share, `far` what concerns the blade; `start`
+//! starts the tasks, `warden` and `watcher` end them.
 //!
 //! All of this runs inside a foreign program, much of it on tasks that no C library knows: no
 //! thread-local storage, no locks of the standard library, system calls by rustix.
@@ -31,9 +32,12 @@ pub mod table;
 mod tally;
 pub mod tree;
 pub mod unserved;
+mod warden;
+mod watcher;
 
 pub use change::{Change, Remap};
 pub use far::Ways;
 pub use in_thread::Hold;
 pub use pager::{Buffers, Error, Pager};
 pub use start::keep_device;
+pub use watcher::PAGER_ENDED;

@@ -124,6 +124,12 @@ pub struct Pager {
     pub(crate) reading: AtomicU32,
     /// The program, as its own process namespace numbers it.
     pub(crate) program: AtomicU32,
+    /// The process that the tasks belong to, and the one that watches it without a supervisor, as that
+    /// namespace numbers them.
+    pub(crate) pager_process: AtomicU32,
+    pub(crate) watcher: AtomicU32,
+    /// How many tasks there are.
+    pub(crate) tasks: AtomicU32,
     /// Registered ranges fault here.
     main_uffd: AtomicI32,
     /// The staging area, without events, so that dropping its pages waits for nobody.
@@ -208,6 +214,9 @@ impl Pager {
             gate: Lock::new(()),
             reading: AtomicU32::new(0),
             program: AtomicU32::new(0),
+            pager_process: AtomicU32::new(0),
+            watcher: AtomicU32::new(0),
+            tasks: AtomicU32::new(0),
             main_uffd: AtomicI32::new(-1),
             staging_uffd: AtomicI32::new(-1),
             // Handles and staging slots never have the same number, so that an entry on its way in
@@ -266,6 +275,7 @@ impl Pager {
         self.holds.let_go_after_fork();
         self.moves.let_go_after_fork();
         self.moving_since_ns.store(0, Ordering::Relaxed);
+        self.watcher.store(0, Ordering::Relaxed);
         self.ready.store(0, Ordering::Relaxed);
         self.wanted.store(0, Ordering::Relaxed);
         Ok(())

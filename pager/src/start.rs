@@ -1,25 +1,17 @@
 //! Starting a process's pager, and ending it.
 
 use crate::pager::{Error, HANDLERS_MAX, Pager};
-use crate::table::{Entry, State};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{BorrowedFd, IntoRawFd};
 use rustix::io::Errno;
 use rustix::thread::futex;
-use spillway_platform::process::{
-    Program, others_share_memory, own_number, pin_to_core, usable_cores,
+use spillway_platform::process::{adopts_orphans, pin_to_core, usable_cores};
+use spillway_platform::task::{
+    SignalsBlocked, spawn_guest_process, spawn_guest_thread, spawn_thread,
 };
-use spillway_platform::task::{SignalsBlocked, leave_program, spawn_guest_process, spawn_thread};
 use spillway_platform::uffd::{Uffd, feature, mode};
-use spillway_platform::{PAGE_SIZE, sys};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// How often the warden looks whether the program still is what it was, seconds / nanoseconds.
-const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// Ticks after which there is no more hope: for a move that does not end, and for processes that
-/// share the memory of a program that has ended.
-const LAST_TICKS: usize = 10;
-const FAILED: u32 = 2;
+pub(crate) const FAILED: u32 = 2;
 
 /// Descriptor of /dev/userfaultfd in the program's own table, or -1. A child that has dropped
 /// privileges gets its userfaultfd from here, if the program has not closed it.
@@ -45,8 +37,9 @@ impl Pager {
         staging.register(base, bytes, mode::MISSING | mode::WP).map_err(Error::Userfaultfd)?;
         self.register_regions(main).map_err(Error::Userfaultfd)?;
         self.protect_clean(main);
-        spawn_guest_process(guest_main, std::ptr::from_ref(self) as usize)
-            .map_err(Error::Resources)?;
+        let pager = std::ptr::from_ref(self) as usize;
+        let spawn = if self.choose_place() { spawn_guest_thread } else { spawn_guest_process };
+        spawn(guest_main, pager).map_err(Error::Resources)?;
         while self.ready.load(Ordering::Acquire) == 0 {
             let _ = futex::wait(&self.ready, futex::Flags::PRIVATE, 0, None);
         }
@@ -60,6 +53,28 @@ impl Pager {
         Ok(())
     }
 
+    /// Whether the tasks are threads of the program, which no wait sees. They are where a program adopts
+    /// orphans, for a pager that is a process would be one. Elsewhere they are a process of their own:
+    /// what a program does to its descriptors and threads does not reach them (docs/adr/0005).
+    fn choose_place(&self) -> bool {
+        if adopts_orphans() {
+            self.tree.adopts_orphans.store(1, Ordering::Release);
+        }
+        let in_program = self.tree.adopts_orphans.load(Ordering::Acquire);
+        self.slot.in_program.store(in_program, Ordering::Release);
+        in_program != 0
+    }
+
+    /// Whether they are threads of the program.
+    pub(crate) fn is_in_program(&self) -> bool {
+        self.slot.in_program.load(Ordering::Acquire) != 0
+    }
+
+    /// The program is about to adopt orphans: see [`Pager::choose_place`].
+    pub fn note_adopts_orphans(&self) {
+        self.tree.adopts_orphans.store(1, Ordering::Release);
+    }
+
     /// Registers what is managed already: a forked child has its parent's ranges.
     fn register_regions(&self, main: Uffd) -> Result<(), Errno> {
         let regions = self.regions.lock();
@@ -69,55 +84,20 @@ impl Pager {
         Ok(())
     }
 
-    /// First task of the guest process: makes the others, then watches over the program.
-    fn run_warden(&'static self) -> ! {
-        let mut keep = [self.main().number(), self.staging_uffd().number()];
-        keep.sort_unstable();
-        leave_program(&keep);
-        let pid = self.program.load(Ordering::Relaxed);
-        self.slot.pager_pid.store(own_number(), Ordering::Release);
-        let Ok(program) = Program::open(pid).map_err(|_| ()).and_then(|program| {
-            self.spawn_tasks().map_err(|_| ())?;
-            Ok(program)
-        }) else {
-            self.tell_ready(FAILED);
-            sys::exit_process(1)
-        };
-        self.counters().processes.fetch_add(1, Ordering::Relaxed);
-        self.tell_ready(1);
-        let mut lost_ticks = 0;
-        loop {
-            let descriptor = program.ended();
-            let mut ended = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
-            let woken = poll(&mut ended, Some(&TICK));
-            if woken.is_ok_and(|n| n > 0) || !program.shares_memory() {
-                self.leave();
-            }
-            // More than once, for the clock also runs while all of this is frozen.
-            lost_ticks = if self.is_lost_in_move() { lost_ticks + 1 } else { 0 };
-            if lost_ticks > LAST_TICKS {
-                self.broken(line!());
-            }
-            self.count_inherited();
-            if let Some(blade) = self.store.blade() {
-                let _work = self.rest.work(crate::pager::WARDEN_PLACE);
-                blade.tend();
-            }
-        }
-    }
-
-    fn tell_ready(&self, state: u32) {
+    pub(crate) fn tell_ready(&self, state: u32) {
         self.ready.store(state, Ordering::Release);
         let _ = futex::wake(&self.ready, futex::Flags::PRIVATE, i32::MAX as u32);
     }
 
-    fn spawn_tasks(&'static self) -> Result<(), Errno> {
+    pub(crate) fn spawn_tasks(&'static self) -> Result<(), Errno> {
         let mut cores = [0usize; HANDLERS_MAX];
         let in_thread = self.is_in_thread();
         let usable = usable_cores(&mut cores).max(1);
         self.cores.store(usable as u32, Ordering::Release);
         // In-thread mode has no faults to hand out: one reader of events will do.
         let count = if in_thread { 1 } else { usable };
+        // Besides the handlers: warden, evictor and registrar.
+        self.tasks.store(count as u32 + 3, Ordering::Relaxed);
         let pager = std::ptr::from_ref(self) as usize;
         for (number, &core) in cores[..count].iter().enumerate() {
             let seat = Seat { pager, number, core: if in_thread { None } else { Some(core) } };
@@ -125,70 +105,6 @@ impl Pager {
         }
         spawn_thread(evictor_main, pager)?;
         spawn_thread(registrar_main, pager)
-    }
-
-    /// The program is gone: takes its part out of the shared counts and ends the pager.
-    fn leave(&self) -> ! {
-        // Another process may share the memory: a spawned child that has not called exec yet.
-        for _ in 0..LAST_TICKS {
-            if !others_share_memory(false) {
-                break;
-            }
-            let _ = poll(&mut [], Some(&TICK));
-        }
-        // It must not outlive the pager and read zeros.
-        others_share_memory(true);
-        self.deal();
-        self.leave_blade();
-        let counters = self.counters();
-        let take = |own: &std::sync::atomic::AtomicI64, all: &std::sync::atomic::AtomicI64| {
-            all.fetch_sub(own.swap(0, Ordering::AcqRel), Ordering::AcqRel);
-        };
-        take(&self.slot.resident_pages, &counters.resident_pages);
-        take(&self.slot.far_pages, &counters.far_pages);
-        take(&self.slot.store_bytes, &counters.store_bytes);
-        self.slot.pager_pid.store(0, Ordering::Release);
-        self.slot.pid.store(0, Ordering::Release);
-        sys::exit_process(0)
-    }
-
-    /// Pages that came with a fork are counted by the process they came from, until nobody else
-    /// has them: then they are this process's own.
-    fn count_inherited(&self) {
-        const PRESENT: u64 = 1 << 63;
-        const EXCLUSIVE: u64 = 1 << 56;
-        if self.inherited.load(Ordering::Relaxed) <= 0 {
-            return;
-        }
-        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
-        let path = "/proc/self/pagemap";
-        let Ok(pagemap) = rustix::fs::open(path, flags, rustix::fs::Mode::empty()) else { return };
-        let work = self.rest.work(crate::pager::EVICTOR_PLACE);
-        let regions = self.regions.lock().all().to_vec();
-        let mut left = 0;
-        for region in regions {
-            self.table.for_each(region.start, region.end, |address, leaf, at| {
-                let seen = leaf.load(at);
-                if seen.state() != State::Resident || !seen.has(Entry::INHERITED) {
-                    return;
-                }
-                left += 1;
-                let mut word = [0u8; 8];
-                let place = (address / PAGE_SIZE * word.len()) as u64;
-                let read = rustix::io::pread(&pagemap, &mut word, place);
-                let page = u64::from_ne_bytes(word);
-                let own = page & PRESENT != 0 && page & EXCLUSIVE != 0;
-                if read == Ok(8) && own && leaf.exchange(at, seen, seen.without(Entry::INHERITED)) {
-                    left -= 1;
-                    self.charge(1);
-                }
-            });
-        }
-        drop(work);
-        self.inherited.store(left, Ordering::Relaxed);
-        if self.excess(self.budget_pages()) > 0 {
-            self.want_eviction();
-        }
     }
 }
 
@@ -199,7 +115,7 @@ struct Seat {
 }
 
 /// The pager behind a task's argument.
-fn pager_at(argument: usize) -> &'static Pager {
+pub(crate) fn pager_at(argument: usize) -> &'static Pager {
     // SAFETY: tasks are started with the address of a pager that lives for ever.
     unsafe { &*(argument as *const Pager) }
 }

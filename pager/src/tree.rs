@@ -180,6 +180,8 @@ pub struct Settings {
     pub disk_path: [u8; PATH_MAX],
     /// The process that watches over the run.
     pub supervisor_pid: u32,
+    /// When it began, as `/proc/PID/stat` has it: with the number it names one process for ever.
+    pub supervisor_start_ticks: u64,
     /// The blade.
     pub blade: BladeSettings,
 }
@@ -274,8 +276,12 @@ pub struct Counters {
 pub struct Slot {
     /// The process.
     pub pid: AtomicU32,
-    /// The task that pages it.
+    /// The task that pages it: a process, or a thread of this one.
     pub pager_pid: AtomicU32,
+    /// 1 when the pager is part of the process: it ends with it and with exec, and never alone.
+    pub in_program: AtomicU32,
+    /// Once there is no supervisor: the process that watches the pager, if that may end alone.
+    pub watcher_pid: AtomicU32,
     /// Its part of [`Counters::resident_pages`].
     pub resident_pages: AtomicI64,
     /// Its part of [`Counters::far_pages`].
@@ -284,6 +290,16 @@ pub struct Slot {
     pub store_bytes: AtomicI64,
     /// Its part of [`Counters::blade_bytes`].
     pub blade_bytes: AtomicI64,
+}
+
+impl Slot {
+    /// Makes room for the next process.
+    pub fn free(&self) {
+        for number in [&self.watcher_pid, &self.in_program, &self.pager_pid] {
+            number.store(0, Ordering::Release);
+        }
+        self.pid.store(0, Ordering::Release);
+    }
 }
 
 /// A line for the user. The supervisor prints it and sets `kind` back to 0.
@@ -348,6 +364,11 @@ pub struct Tree {
     pub message_next: AtomicU32,
     /// Forks that set a slot aside.
     pub forks: AtomicU32,
+    /// 1 once the supervisor has ended as it should. Programs that still run go on without it.
+    pub unsupervised: AtomicU32,
+    /// 1 once a process of the run adopts orphans: process 1 of a namespace, or a subreaper. A pager that
+    /// is a process would be one of them, so those that start from now on are threads.
+    pub adopts_orphans: AtomicU32,
     /// Most managed pages that may be resident in the whole tree. The supervisor moves it while the program runs, by
     /// [`next_budget_pages`]; never below [`PROGRAM_PAGES_MIN`].
     pub budget_pages: AtomicU64,
@@ -415,6 +436,31 @@ pub fn bucket_floor_ns(bucket: usize) -> u64 {
 }
 
 impl Tree {
+    /// Takes what a slot held off the sums, lets go of what it held on the blade, and frees it. Tells the
+    /// objects on the blade that nobody holds any more.
+    pub fn release(&self, slot: &Slot, unheld: impl FnMut(u64)) {
+        let number = self.slots.iter().position(|other| std::ptr::eq(other, slot));
+        self.ledger.release(number.unwrap_or(SLOTS - 1), unheld);
+        let counters = &self.counters;
+        for (sum, part) in [
+            (&counters.resident_pages, &slot.resident_pages),
+            (&counters.far_pages, &slot.far_pages),
+            (&counters.store_bytes, &slot.store_bytes),
+            (&counters.blade_bytes, &slot.blade_bytes),
+        ] {
+            sum.fetch_sub(part.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        }
+        slot.free();
+    }
+
+    /// As [`Tree::release`], of a slot that still is `pid`'s. One that comes for it now finds it gone.
+    pub fn take_back(&self, slot: &Slot, pid: u32, unheld: impl FnMut(u64)) {
+        const NOBODY: u32 = u32::MAX;
+        if slot.pid.compare_exchange(pid, NOBODY, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            self.release(slot, unheld);
+        }
+    }
+
     /// Leaves a line for the supervisor; dropped when sixteen are waiting already.
     pub fn notify(&self, notice: Notice, pid: u32, value: u64) {
         for _ in 0..MESSAGES {

@@ -11,8 +11,10 @@ use rustix::io::Errno;
 /// `si_code` of a SIGSYS that this mechanism raised.
 pub const SYS_USER_DISPATCH: i32 = 2;
 
-const PR_SET_SYSCALL_USER_DISPATCH: usize = 59;
-const OFF: usize = 0;
+/// The option of prctl(2).
+pub const PR_SET_SYSCALL_USER_DISPATCH: i32 = 59;
+/// Its first argument that turns the dispatch off.
+pub const OFF: usize = 0;
 const ON: usize = 1;
 
 /// The signal is not blocked while its handler runs.
@@ -78,17 +80,23 @@ pub unsafe fn set_disposition(signal: i32, new: &Disposition) -> Result<Disposit
 /// # Errors
 /// What a seccomp filter of the program answers.
 pub fn turn_on(allowed: &Range<usize>) -> Result<(), Errno> {
-    set([ON, allowed.start, allowed.len()])
+    // No selector: the kernel reads no memory.
+    set([ON, allowed.start, allowed.len(), 0])
 }
 
 /// The thread's system calls go straight to the kernel again.
 pub fn turn_off() {
     // The kernel refuses it for no reason but a filter that refused to turn it on.
-    let _ = set([OFF, 0, 0]);
+    let _ = set([OFF, 0, 0, 0]);
 }
 
-fn set([mode, start, bytes]: [usize; 3]) -> Result<(), Errno> {
-    let args = [PR_SET_SYSCALL_USER_DISPATCH, mode, start, bytes, 0, 0];
-    // SAFETY: no selector, so the kernel reads no memory.
+/// Sets again what the program itself had set for this thread, by the arguments that it gave.
+pub fn set_again(own: [usize; 4]) {
+    let _ = set(own);
+}
+
+fn set([mode, start, bytes, selector]: [usize; 4]) -> Result<(), Errno> {
+    let args = [PR_SET_SYSCALL_USER_DISPATCH as usize, mode, start, bytes, selector, 0];
+    // SAFETY: the kernel reads a byte at the selector, which is none or the program's, and checks it.
     unsafe { syscall6(number::PRCTL, args).map(|_| ()) }
 }

@@ -3,9 +3,13 @@
 use crate::dispatch::{Disposition, set_disposition};
 use crate::sys::{number, syscall6};
 use crate::task::set_signal_mask;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open, pidfd_send_signal,
+};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// A program, named so that its number can't be reused under our feet.
@@ -53,10 +57,129 @@ impl Program {
         Some(entries.filter_map(|entry| entry.ok()?.file_name().to_str().ok()?.parse().ok()))
     }
 
+    /// Writes a line to its standard error, if that takes it at once.
+    pub fn say(&self, line: &[u8]) {
+        let Ok(error) = pidfd_getfd(&self.descriptor, 2, PidfdGetfdFlags::empty()) else { return };
+        let mut ready = [PollFd::new(&error, PollFlags::OUT)];
+        if poll(&mut ready, Some(&Timespec::default())).is_ok_and(|count| count > 0) {
+            let _ = rustix::io::write(&error, line);
+        }
+    }
+
+    /// Whether it has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        let mut ended = [PollFd::new(&self.descriptor, PollFlags::IN)];
+        poll(&mut ended, Some(&Timespec::default())).is_ok_and(|count| count > 0)
+    }
+
     /// Kills it: the last resort when going on would serve wrong bytes.
     pub fn kill(&self) {
         let _ = pidfd_send_signal(&self.descriptor, Signal::KILL);
     }
+}
+
+/// What the kernel says of a process in `/proc/PID/stat` (proc(5)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// State of its first thread: `Z` when that has ended.
+    pub state: u8,
+    /// Threads of it that have not been reaped.
+    pub threads: u32,
+    /// When it began, clock ticks since boot.
+    pub start_ticks: u64,
+    /// What its first thread ended with, as wait(2) has it; 0 when the kernel does not tell.
+    pub exit_status: i32,
+}
+
+impl Stat {
+    /// Of a process by its folder in /proc, or of the caller by `/proc/self`.
+    ///
+    /// # Errors
+    /// `NOENT` or `SRCH` when there is no such process.
+    pub fn read(folder: impl AsFd) -> Result<Self, Errno> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(folder, c"stat", flags, Mode::empty())?;
+        let mut text = [0u8; 1024];
+        let length = rustix::io::read(&file, &mut text)?;
+        Self::parse(&text[..length]).ok_or(Errno::INVAL)
+    }
+
+    /// Of the calling process.
+    ///
+    /// # Errors
+    /// When there is no /proc.
+    pub fn of_caller() -> Result<Self, Errno> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Self::read(rustix::fs::open(c"/proc/self", flags, Mode::empty())?)
+    }
+
+    fn parse(text: &[u8]) -> Option<Self> {
+        // The name before may hold anything, brackets too.
+        let after = text.iter().rposition(|&byte| byte == b')')? + 1;
+        let rest = core::str::from_utf8(&text[after..]).ok()?;
+        // The first word is field 3.
+        let field = |number: usize| rest.split_ascii_whitespace().nth(number - 3);
+        Some(Self {
+            state: *field(3)?.as_bytes().first()?,
+            threads: field(20)?.parse().ok()?,
+            start_ticks: field(22)?.parse().ok()?,
+            exit_status: field(52)?.parse().ok()?,
+        })
+    }
+
+    /// Whether all of the process has ended; it may wait to be reaped.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, b'Z' | b'X' | b'x') && self.threads <= 1
+    }
+}
+
+/// A process by its folder in /proc, which never becomes another's. It may be one that this process's
+/// namespace has no number for.
+#[derive(Debug)]
+pub struct ProcFolder(OwnedFd);
+
+impl ProcFolder {
+    /// The process with this number that began at `start_ticks`.
+    ///
+    /// # Errors
+    /// When there is none, or no /proc.
+    pub fn open(number: u32, start_ticks: u64) -> Result<Self, Errno> {
+        let folder = Self::of(number)?;
+        let same = Stat::read(&folder.0)?.start_ticks == start_ticks;
+        if same { Ok(folder) } else { Err(Errno::SRCH) }
+    }
+
+    /// The process that has this number now.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn of(number: u32) -> Result<Self, Errno> {
+        let mut path = [0u8; 24];
+        std::io::Write::write_fmt(&mut &mut path[..23], format_args!("/proc/{number}"))
+            .map_err(|_| Errno::INVAL)?;
+        let path = core::ffi::CStr::from_bytes_until_nul(&path).map_err(|_| Errno::INVAL)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self(rustix::fs::open(path, flags, Mode::empty())?))
+    }
+
+    /// Whether it has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        Stat::read(&self.0).map_or(true, |stat| stat.has_ended())
+    }
+}
+
+/// Whether orphans among the caller's descendants become its children: it is process 1 of its namespace
+/// or a subreaper (prctl(2)).
+pub fn adopts_orphans() -> bool {
+    const PR_GET_CHILD_SUBREAPER: usize = 37;
+    let mut is_subreaper = 0i32;
+    let args = [PR_GET_CHILD_SUBREAPER, &raw mut is_subreaper as usize, 0, 0, 0, 0];
+    // SAFETY: the kernel writes one int.
+    let answer = unsafe { syscall6(number::PRCTL, args) };
+    rustix::process::getpid().is_init() || answer.is_ok() && is_subreaper != 0
 }
 
 /// The number of the calling process where /proc is mounted, which is the supervisor's namespace even for
@@ -114,16 +237,16 @@ fn thread_shares_memory(thread: usize) -> bool {
     compares_equal(own, thread).unwrap_or(true)
 }
 
-/// Whether any process but the caller runs in the caller's address space; they are killed if
+/// Whether any process but the caller and `but` runs in the caller's address space; they are killed if
 /// `kill` says so.
-pub fn others_share_memory(kill: bool) -> bool {
+pub fn others_share_memory(but: u32, kill: bool) -> bool {
     let own = rustix::process::getpid().as_raw_pid() as usize;
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
     let folder = rustix::fs::open(c"/proc", flags, rustix::fs::Mode::empty());
     let Ok(entries) = folder.and_then(rustix::fs::Dir::new) else { return false };
     let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str().ok()?.parse().ok());
     let mut found = false;
-    for process in numbers.filter(|&process: &usize| process != own) {
+    for process in numbers.filter(|&process: &usize| process != own && process != but as usize) {
         if compares_equal(own, process) == Some(true) {
             found = true;
             if let Some(pid) = Pid::from_raw(process as i32).filter(|_| kill) {
@@ -142,5 +265,39 @@ fn compares_equal(one: usize, other: usize) -> Option<bool> {
         Ok(order) => Some(order == 0),
         Err(Errno::SRCH) => Some(false),
         Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &str = "77 (a ) b) Z 1 77 77 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 4 0 123456 0 0 0 0 0 0 0 0 0 0 \
+        0 0 0 0 0 17 1 0 0 0 0 0 0 0 0 0 0 0 0 768\n";
+
+    #[test]
+    fn a_line_of_stat_is_read_behind_the_name() {
+        let stat = Stat::parse(LINE.as_bytes()).unwrap();
+        let wanted = Stat { state: b'Z', threads: 4, start_ticks: 123_456, exit_status: 768 };
+        assert_eq!(stat, wanted);
+        assert!(!stat.has_ended(), "three threads still run");
+        assert!(Stat { threads: 1, ..stat }.has_ended());
+        assert_eq!(Stat::parse(b"77 (name"), None);
+        assert_eq!(Stat::parse(b"77 (name) S 1"), None);
+    }
+
+    #[test]
+    fn a_folder_stands_for_one_process_only() {
+        let own = own_number();
+        assert_eq!(own, std::process::id());
+        let start_ticks = Stat::read(&ProcFolder::of(own).unwrap().0).unwrap().start_ticks;
+        assert!(!ProcFolder::open(own, start_ticks).unwrap().has_ended());
+        assert_eq!(ProcFolder::open(own, start_ticks + 1).unwrap_err(), Errno::SRCH);
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let folder = ProcFolder::of(child.id()).unwrap();
+        assert!(!folder.has_ended());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(folder.has_ended());
     }
 }

@@ -37,6 +37,8 @@ pub mod number {
     pub const MADVISE: usize = 28;
     /// `mincore(2)`
     pub const MINCORE: usize = 27;
+    /// `exit(2)`: ends a thread.
+    pub const EXIT: usize = 60;
     /// `exit_group(2)`: ends a process.
     pub const EXIT_GROUP: usize = 231;
     /// `kcmp(2)`
@@ -93,4 +95,11 @@ pub fn exit_process(status: i32) -> ! {
     // SAFETY: exit_group takes no pointers and does not come back.
     let _ = unsafe { syscall6(number::EXIT_GROUP, [status as usize, 0, 0, 0, 0, 0]) };
     unreachable!("exit_group came back")
+}
+
+/// Ends the calling thread alone.
+pub fn exit_thread() -> ! {
+    // SAFETY: exit takes no pointers and does not come back.
+    let _ = unsafe { syscall6(number::EXIT, [0; 6]) };
+    unreachable!("exit came back")
 }

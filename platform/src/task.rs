@@ -1,9 +1,10 @@
 //! Tasks in this address space that no C library knows of.
 //!
 //! A *guest process* shares the memory of the program but neither its descriptors, signals, file
-//! system context nor thread group, so nothing the program does to those reaches it. Its *threads*
-//! belong to it alone. All of them run with signals blocked and with a thread control block of
-//! their own, big enough for errno and the stack protector and for nothing else.
+//! system context nor thread group, so nothing the program does to those reaches it. A *guest thread*
+//! is the same within the program's thread group: no wait sees it, and it ends with the program. The
+//! *threads* of both belong to them alone. All of them run with signals blocked and with a thread
+//! control block of their own, big enough for errno and the stack protector and for nothing else.
 
 use crate::memory::map_native;
 use crate::sys::{exit_process, number, syscall6};
@@ -62,7 +63,17 @@ extern "C" fn orphan(between: usize) {
     exit_process(i32::from(made.is_err()));
 }
 
-/// Starts another thread of the calling guest process.
+/// Starts a thread of this process that shares its memory, signal handlers and thread group, but not its
+/// descriptors and file system context.
+///
+/// # Errors
+/// When there is no memory for its stack or the kernel makes no more tasks.
+pub fn spawn_guest_thread(entry: Entry, argument: usize) -> Result<(), Errno> {
+    let share = CLONE_VM | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+    Stack::new()?.clone_onto(share | CLONE_SETTLS, entry, argument).map(|_| ())
+}
+
+/// Starts another thread of the calling guest process or thread.
 ///
 /// # Errors
 /// When there is no memory for its stack or the kernel makes no more tasks.
@@ -192,9 +203,9 @@ pub fn set_signal_mask(mask: u64) -> u64 {
     before
 }
 
-/// Cuts a guest process loose from what it copied of the program: closes all descriptors but
-/// `keep` (sorted), leaves the session and the working directory.
-pub fn leave_program(keep: &[i32]) {
+/// Cuts a guest process or thread loose from what it copied of the program: closes all descriptors but
+/// `keep` (sorted), leaves the working directory and, being a process, the session; and takes a name.
+pub fn leave_program(keep: &[i32], name: &core::ffi::CStr) {
     let close = |from: u32, to: u32| {
         if from <= to {
             let args = [from as usize, to as usize, 0, 0, 0, 0];
@@ -212,7 +223,10 @@ pub fn leave_program(keep: &[i32]) {
     }
     close(from, u32::MAX);
     let _ = rustix::process::chdir("/");
-    // SAFETY: setsid takes no pointers.
-    let _ = unsafe { syscall6(number::SETSID, [0; 6]) };
-    let _ = rustix::thread::set_name(c"spillway-pager");
+    let is_process = rustix::thread::gettid() == rustix::process::getpid();
+    if is_process {
+        // SAFETY: setsid takes no pointers.
+        let _ = unsafe { syscall6(number::SETSID, [0; 6]) };
+    }
+    let _ = rustix::thread::set_name(name);
 }

@@ -28,6 +28,7 @@ use crate::stats::{Report, Watch};
 use crate::supervise::{Observer, Supervisor};
 use crate::units::{PAGE_BYTES, show_size};
 use spillway_host::Limits;
+use spillway_platform::process::{Stat, own_number};
 
 /// Below this the pages that one instruction and its system call touch might not fit.
 const LEAST_LOCAL: u64 = 1 << 20;
@@ -210,7 +211,8 @@ fn check(options: &Run, limits: &Limits) -> Result<Settings, Refusal> {
         record: u32::from(options.record.is_some()),
         disk_path_len: 0,
         disk_path: [0; PATH_MAX],
-        supervisor_pid: std::process::id(),
+        supervisor_pid: own_number(),
+        supervisor_start_ticks: Stat::of_caller().map_or(0, |stat| stat.start_ticks),
         blade: tree::BladeSettings::NONE,
     };
     if let Some(dir) = &options.disk {

@@ -5,14 +5,14 @@
 use std::collections::HashMap;
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open,
 };
-use spillway_pager::tree::{SET_ASIDE, SLOTS, Slot, Tree};
+use spillway_pager::tree::{SET_ASIDE, Slot, Tree};
 
 use crate::sample::descendants_of;
 
@@ -21,8 +21,6 @@ const USERFAULTFD: &str = "anon_inode:[userfaultfd]";
 
 /// How long a slot may have a process that does not live, or be set aside for one.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
-/// What a slot has in place of a process while it is being freed.
-const NOBODY: u32 = u32::MAX;
 
 /// A pager that is watched.
 struct Watched {
@@ -65,7 +63,7 @@ impl Pagers {
                 let since = *self.waiting.entry(pid).or_insert_with(Instant::now);
                 if since.elapsed() > LONGEST_WAIT && !is_alive(pid) {
                     self.waiting.remove(&pid);
-                    self.take_back(tree, slot, pid);
+                    tree.take_back(slot, pid, |object| self.unheld.push(object));
                 }
                 continue;
             }
@@ -85,21 +83,16 @@ impl Pagers {
             if slot.pid.load(Relaxed) != pid || slot.pager_pid.load(Relaxed) != pager {
                 continue;
             }
-            if is_alive(pid) && !has_other_pager(tree, slot, pid) && kill(pid) {
+            // A pager that is part of its process ends alone by exec only.
+            let alone = slot.in_program.load(Relaxed) == 0 && !has_other_pager(tree, slot, pid);
+            if alone && is_alive(pid) && kill(pid) {
                 killed.push(pid);
             }
-            release(tree, slot, &mut self.unheld);
+            tree.release(slot, |object| self.unheld.push(object));
         }
         self.by_pid = live;
         drop(ended);
         killed
-    }
-
-    /// Frees a slot whose process or child never came. One that comes now finds it gone.
-    fn take_back(&mut self, tree: &Tree, slot: &Slot, pid: u32) {
-        if slot.pid.compare_exchange(pid, NOBODY, AcqRel, Relaxed).is_ok() {
-            release(tree, slot, &mut self.unheld);
-        }
     }
 
     /// Objects on the blade that nobody holds any more, since the last call.
@@ -132,9 +125,19 @@ pub fn end_stragglers(tree: &Tree, set_aside: bool) -> Vec<u64> {
             continue;
         }
         kill(slot.pager_pid.load(Relaxed));
-        release(tree, slot, &mut unheld);
+        tree.release(slot, |object| unheld.push(object));
     }
     unheld
+}
+
+/// Whether a process goes on whose pager nobody would miss: it has no watcher yet.
+pub fn any_unwatched(tree: &Tree) -> bool {
+    tree.slots.iter().any(|slot| {
+        let [pid, pager, watcher, in_program] =
+            [&slot.pid, &slot.pager_pid, &slot.watcher_pid, &slot.in_program]
+                .map(|number| number.load(Relaxed));
+        pid != 0 && pager != 0 && watcher == 0 && in_program == 0 && is_alive(pid)
+    })
 }
 
 /// The process still has a pager in another slot: it ran exec, and this is what it was before.
@@ -144,23 +147,6 @@ fn has_other_pager(tree: &Tree, slot: &Slot, pid: u32) -> bool {
             && other.pid.load(Relaxed) == pid
             && is_alive(other.pager_pid.load(Relaxed))
     })
-}
-
-/// Takes what the slot held off the sums, lets go of what it held on the blade, and frees it.
-fn release(tree: &Tree, slot: &Slot, unheld: &mut Vec<u64>) {
-    let number = tree.slots.iter().position(|other| std::ptr::eq(other, slot));
-    tree.ledger.release(number.unwrap_or(SLOTS - 1), |object| unheld.push(object));
-    let counters = &tree.counters;
-    for (sum, part) in [
-        (&counters.resident_pages, &slot.resident_pages),
-        (&counters.far_pages, &slot.far_pages),
-        (&counters.store_bytes, &slot.store_bytes),
-        (&counters.blade_bytes, &slot.blade_bytes),
-    ] {
-        sum.fetch_sub(part.swap(0, Relaxed), Relaxed);
-    }
-    slot.pager_pid.store(0, Relaxed);
-    slot.pid.store(0, Relaxed);
 }
 
 /// Kills a process of this run. Programs can write to the slots, also those that gave up their

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{self, SigHandler, SigSet};
@@ -15,9 +16,10 @@ use rustix::process::{
     DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitOptions, WaitStatus, kill_process,
     set_child_subreaper, set_dumpable_behavior, set_parent_process_death_signal, setrlimit, wait,
 };
+use spillway_pager::PAGER_ENDED;
 use spillway_pager::tree::Tree;
 
-use crate::slots::{Pagers, any_unsettled, end_stragglers};
+use crate::slots::{Pagers, any_unsettled, any_unwatched, end_stragglers};
 
 /// How often the supervisor looks without being woken. So long a new pager's userfaultfd is not held
 /// by a second descriptor; within this time hardly a page has left the program.
@@ -26,6 +28,10 @@ const TICK: Duration = Duration::from_millis(20);
 const SETTLE_TICK: Duration = Duration::from_millis(2);
 /// How long it waits for them at most.
 const SETTLE: Duration = Duration::from_secs(2);
+/// How long a program may take to end after SIGTERM or SIGINT before the user is told what is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the supervisor stays for processes that go on to get watchers of their own.
+const HAND_OVER: Duration = Duration::from_secs(1);
 /// Linux's __WALL: also children that were made by clone without SIGCHLD, as pagers are.
 const WAIT_ALL: WaitOptions = WaitOptions::from_bits_retain(0x4000_0000);
 /// What siginfo's code says of a signal that a terminal sent, to the whole process group.
@@ -90,6 +96,15 @@ pub struct Supervisor {
     signals: SignalFd,
     main: Pid,
     pagers: Pagers,
+    asked: Option<Asked>,
+}
+
+/// Somebody asked the supervisor to end.
+#[derive(Clone, Copy)]
+struct Asked {
+    by: Signal,
+    at: Instant,
+    told: bool,
 }
 
 impl Supervisor {
@@ -116,7 +131,7 @@ impl Supervisor {
         }
         let child = command.spawn()?;
         let main = Pid::from_raw(child.id().cast_signed()).ok_or(io::ErrorKind::NotFound)?;
-        Ok(Self { signals, main, pagers: Pagers::default() })
+        Ok(Self { signals, main, pagers: Pagers::default(), asked: None })
     }
 
     /// Stays until the program has ended, and its pagers have counted up or had their time.
@@ -127,6 +142,7 @@ impl Supervisor {
         let ending = loop {
             self.sleep(TICK)?;
             self.pass_signals();
+            self.tell_patience(observer);
             let ended = self.reap();
             self.watch(tree, observer);
             observer.look();
@@ -142,10 +158,21 @@ impl Supervisor {
         }
         let late = Instant::now() >= deadline;
         end_stragglers(tree, late).into_iter().for_each(|object| observer.unheld(object));
+        self.hand_over(tree);
         for line in crate::notices::take(tree) {
             observer.say(&line);
         }
         Ok(ending)
+    }
+
+    /// Leaves what still runs to itself. Until each process has a watcher, its userfaultfds are held here.
+    fn hand_over(&mut self, tree: &Tree) {
+        tree.unsupervised.store(1, Ordering::Release);
+        let deadline = Instant::now() + HAND_OVER;
+        while any_unwatched(tree) && Instant::now() < deadline {
+            std::thread::sleep(SETTLE_TICK);
+            self.reap();
+        }
     }
 
     fn watch(&mut self, tree: &Tree, observer: &mut impl Observer) {
@@ -153,9 +180,7 @@ impl Supervisor {
             observer.say(&line);
         }
         for pid in self.pagers.watch(tree) {
-            observer.say(&format!(
-                "process {pid}: its pager ended, so it was killed before it could read wrong bytes"
-            ));
+            observer.say(&format!("process {pid}: {PAGER_ENDED}"));
         }
         self.pagers.take_unheld().into_iter().for_each(|object| observer.unheld(object));
     }
@@ -175,7 +200,7 @@ impl Supervisor {
 
     /// Hands on what was sent to the supervisor alone. What a terminal sends reaches the program
     /// by itself: it is in the same process group.
-    fn pass_signals(&self) {
+    fn pass_signals(&mut self) {
         while let Ok(Some(info)) = self.signals.read_signal() {
             let number = info.ssi_signo.cast_signed();
             if number == Signal::CHILD.as_raw() || info.ssi_code == SENT_BY_KERNEL {
@@ -183,9 +208,39 @@ impl Supervisor {
             }
             if let Some(signal) = Signal::from_named_raw(number) {
                 // The program may have ended just now.
-                let _ = kill_process(self.main, signal);
+                let _ = kill_process(self.main, self.asked_to_end(signal));
             }
         }
+    }
+
+    /// The signal to hand on. The second request to end, once the user was told what the first waits for,
+    /// ends the program.
+    fn asked_to_end(&mut self, signal: Signal) -> Signal {
+        if signal != Signal::TERM && signal != Signal::INT {
+            return signal;
+        }
+        match self.asked {
+            Some(asked) if asked.told => return Signal::KILL,
+            Some(_) => {}
+            None => self.asked = Some(Asked { by: signal, at: Instant::now(), told: false }),
+        }
+        signal
+    }
+
+    /// Says what is waited for, when the program does not end though it was asked to.
+    fn tell_patience(&mut self, observer: &mut impl Observer) {
+        let Some(asked) = self.asked.as_mut().filter(|asked| !asked.told) else { return };
+        if asked.at.elapsed() < PATIENCE {
+            return;
+        }
+        asked.told = true;
+        let (pid, name) = (self.main.as_raw_nonzero(), name_of(self.main));
+        let by = if asked.by == Signal::INT { "SIGINT" } else { "SIGTERM" };
+        observer.say(&format!(
+            "process {pid} ({name}) has not ended {} s after {by}: waiting for it; a second signal \
+             kills it",
+            PATIENCE.as_secs()
+        ));
     }
 
     /// Takes every child that changed; gives the program's ending.
@@ -214,6 +269,13 @@ impl Supervisor {
             let _ = kill_process(self.main, Signal::CONT);
         }
     }
+}
+
+/// What a process calls itself.
+fn name_of(pid: Pid) -> String {
+    let path = format!("/proc/{}/comm", pid.as_raw_nonzero());
+    let name = std::fs::read_to_string(path).unwrap_or_default();
+    name.trim_end().to_owned()
 }
 
 /// Signals that the supervisor reads instead of dying from them.

@@ -44,6 +44,11 @@ thread_local! {
     static WINDOW: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
+thread_local! {
+    /// The dispatch that the program has set for this thread, as it gave it to prctl(2).
+    static PROGRAM_DISPATCH: Cell<Option<[usize; 4]>> = const { Cell::new(None) };
+}
+
 /// What all windows share.
 struct Windows {
     open: usize,
@@ -158,7 +163,10 @@ fn open(mask: u64) -> Result<(), Errno> {
 
 /// Closes the window of this thread, but for its signal mask.
 fn leave() {
-    dispatch::turn_off();
+    match PROGRAM_DISPATCH.get() {
+        None => dispatch::turn_off(),
+        Some(own) => dispatch::set_again(own),
+    }
     let mut windows = WINDOWS.lock();
     windows.open -= 1;
     if windows.open == 0 {
@@ -385,8 +393,9 @@ impl Fork {
     }
 }
 
-/// In a child, which has none of its parent's other threads.
+/// In a child, which has none of its parent's other threads, and no dispatch.
 fn forget_other_windows(mut windows: Guard<'_, Windows>) {
+    PROGRAM_DISPATCH.set(None);
     if std::mem::take(&mut windows.open) > 0 {
         restore(&windows);
     }
@@ -442,6 +451,27 @@ fn thread_pointer() -> usize {
     pointer
 }
 
+/// `prctl(2)`: says when the program is about to adopt orphans, and remembers a syscall user dispatch of
+/// the program's own, which a fork interrupts.
+///
+/// # Safety
+/// As the system call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    if option == libc::PR_SET_CHILD_SUBREAPER
+        && a != 0
+        && let Some(pager) = pager()
+    {
+        pager.note_adopts_orphans();
+    }
+    // SAFETY: passed on as the program gave it.
+    let answer = unsafe { crate::raw::call(libc::SYS_prctl, [option as usize, a, b, c, d, 0]) };
+    if option == dispatch::PR_SET_SYSCALL_USER_DISPATCH && answer == 0 {
+        PROGRAM_DISPATCH.set((a != dispatch::OFF).then_some([a, b, c, d]));
+    }
+    answer as c_int
+}
+
 /// `_Fork(3)`: prepared as fork(3) is.
 #[unsafe(no_mangle)]
 pub extern "C" fn _Fork() -> libc::pid_t {
@@ -486,6 +516,7 @@ pub unsafe extern "C" fn syscall(
             libc::SYS_mlock => i64::from(locks::mlock(at(a), b)),
             libc::SYS_mlockall => i64::from(locks::mlockall(a as c_int)),
             libc::SYS_ioctl => i64::from(mappings::ioctl(a as c_int, b as libc::c_ulong, c)),
+            libc::SYS_prctl => i64::from(prctl(a as c_int, b, c, d, e)),
             libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 => {
                 let args = [a, b, c, d, e, f];
                 match Fork::of(number as usize, args) {

@@ -25,3 +25,7 @@ static NATIVE: native::NativeHeap = native::NativeHeap::new();
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: run::Constructor = run::begin;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static DESTRUCTOR: extern "C" fn() = run::end;

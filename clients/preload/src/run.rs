@@ -89,6 +89,13 @@ fn faults(tree: &Tree, pid: u32) -> Faults {
     Faults::Thread
 }
 
+/// The destructor: the last that runs of a program that ends by exit(3).
+pub extern "C" fn end() {
+    if let Some(pager) = pager() {
+        pager.count_up();
+    }
+}
+
 /// The ways to the blade of the run, if it has one. Nothing is connected yet.
 fn ways(tree: &Tree) -> Result<Option<Ways>, Error> {
     let settings = &tree.settings.blade;

@@ -533,9 +533,12 @@ impl Blade {
 
     /// When the process has ended: lets go of everything.
     pub fn leave(&self) {
-        self.ledger.release(self.holder(), |name| {
-            self.carriers().for_each(|carrier| _ = carrier.flush_object(name));
-        });
+        self.ledger.release(self.holder(), |name| self.flush_object(name));
+    }
+
+    /// Removes an object that no process of the run holds any more.
+    pub fn flush_object(&self, name: u64) {
+        self.carriers().for_each(|carrier| _ = carrier.flush_object(name));
     }
 
     /// Removes all that any process of the run has on the blade.
