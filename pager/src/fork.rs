@@ -5,6 +5,7 @@
 //! call itself: all tasks come to rest, the ranges are given, and before the child runs any code of the
 //! program or of the C library its ranges are registered again and its pager is up.
 
+use crate::in_thread::Hold;
 use crate::pager::{Error, Pager};
 use crate::table::{Entry, State, WINDOW_PAGES};
 use crate::tree::Notice;
@@ -19,6 +20,13 @@ use std::sync::atomic::Ordering;
 
 /// How often memory that the kernel touches during a fork is brought in before giving up.
 const TRIES: usize = 1000;
+/// Most pages that the kernel touches during a fork.
+pub const NEEDED_MAX: usize = 6;
+
+/// The first things that an iterator gives.
+fn first_of<T, const MAX: usize>(mut things: impl Iterator<Item = T>) -> [Option<T>; MAX] {
+    std::array::from_fn(|_| things.next())
+}
 
 impl Pager {
     /// Before a fork, on the forking thread: brings everything to rest and gives the ranges to the
@@ -29,17 +37,23 @@ impl Pager {
     ///
     /// # Errors
     /// `AGAIN` when these pages do not stay: everything goes on, and there must be no fork.
-    pub fn before_fork(&self, needed: &[usize]) -> Result<(), Errno> {
+    pub fn before_fork(&self, needed: &[usize; NEEDED_MAX]) -> Result<(), Errno> {
+        let page = |address: usize| address & !(PAGE_SIZE - 1);
+        let needed = needed.iter().filter(|&&address| address != 0).map(|&address| page(address));
         for _ in 0..TRIES {
-            for &address in needed.iter().filter(|&&address| address != 0) {
+            // The kernel touches them at any moment, so they stay from before the rest begins.
+            let held = needed.clone().map(|page| self.hold_off(page, page + PAGE_SIZE));
+            let held: [Option<Hold<'_>>; NEEDED_MAX] = first_of(held);
+            for page in needed.clone() {
                 // SAFETY: memory of the forking thread that the kernel is about to write to.
-                let _ = unsafe { std::ptr::read_volatile(address as *const u8) };
+                let _ = unsafe { std::ptr::read_volatile(page as *const u8) };
             }
             self.rest_between_moves();
-            let is_here = |&address: &usize| {
-                matches!(self.entry(address).state(), State::Resident | State::Untouched)
+            drop(held);
+            let is_here = |page: usize| {
+                matches!(self.entry(page).state(), State::Resident | State::Untouched)
             };
-            if needed.iter().all(is_here) {
+            if needed.clone().all(is_here) {
                 self.deal();
                 self.store.seal_files();
                 self.prepare_heir();

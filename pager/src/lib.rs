@@ -37,6 +37,7 @@ mod watcher;
 
 pub use change::{Change, Remap};
 pub use far::Ways;
+pub use fork::NEEDED_MAX;
 pub use in_thread::Hold;
 pub use pager::{Buffers, Error, Pager};
 pub use start::keep_device;

@@ -40,11 +40,11 @@ impl Pager {
             ProcFolder::open(settings.supervisor_pid, settings.supervisor_start_ticks).ok();
         let mut watch = Watch::default();
         let mut slots = (0..self.tree.slots.len()).cycle();
-        let mut lost_ticks = 0;
+        let (mut lost_ticks, mut outlived) = (0, false);
         loop {
             if in_program {
                 let _ = poll(&mut [], Some(&TICK));
-                self.end_with_last_thread();
+                self.end_with_last_thread(&mut outlived);
             } else if ended_within_tick(&program) || !program.shares_memory() {
                 self.leave();
             }
@@ -93,15 +93,20 @@ impl Pager {
     }
 
     /// The pager is a part of the program, whose own threads may all have ended by bare system calls: the
-    /// C library ends a process with its last thread, and the kernel would.
-    fn end_with_last_thread(&self) {
+    /// C library ends a process with its last thread, and the kernel would. Its status is that of its last
+    /// thread. What others than the first ended with is not to be had; the C library ends them with 0.
+    fn end_with_last_thread(&self, outlived: &mut bool) {
         let Ok(stat) = Stat::of_caller() else { return };
+        if stat.state != b'Z' {
+            return;
+        }
         // The first thread waits, ended, for the others.
         let others = stat.threads.saturating_sub(self.tasks.load(Ordering::Relaxed));
-        if stat.state == b'Z' && others <= 1 {
+        if others <= 1 {
             self.count_up();
-            sys::exit_process(stat.exit_status >> 8);
+            sys::exit_process(if *outlived { 0 } else { stat.exit_status >> 8 });
         }
+        *outlived = true;
     }
 
     /// Brings all counts up to date, when the pager will end with the program.

@@ -12,7 +12,7 @@ use crate::run::pager;
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
 use rustix::io::Errno;
 use rustix::process::Signal;
-use spillway_pager::Pager;
+use spillway_pager::{NEEDED_MAX, Pager};
 use spillway_platform::dispatch::{self, Disposition, SYS_USER_DISPATCH};
 use spillway_platform::memory::map_native;
 use spillway_platform::sys::syscall6;
@@ -32,8 +32,6 @@ const STACK: usize = 5;
 const STACK_BYTES: usize = 6;
 /// glibc's `struct pthread` is shorter than this.
 const THREAD_BYTES: usize = PAGE_SIZE;
-/// Addresses that the kernel may write to during a fork.
-const NEEDED: usize = 6;
 /// Bytes of the native stack on which a fork is made.
 const NATIVE_STACK_BYTES: usize = 256 << 10;
 const SYS_BIT: u64 = 1 << (libc::SIGSYS - 1);
@@ -338,7 +336,7 @@ impl Fork {
 
     /// Managed memory that the kernel writes to around the call: where the numbers go, and what belongs to
     /// the thread (control block, restartable sequences). 0 fills the rest.
-    fn needed(&self) -> [usize; NEEDED] {
+    fn needed(&self) -> [usize; NEEDED_MAX] {
         let block = thread_pointer();
         let [first, second, third] = match self.number as libc::c_long {
             libc::SYS_clone => [self.args[2], self.args[3], 0],
@@ -405,7 +403,7 @@ fn forget_other_windows(mut windows: Guard<'_, Windows>) {
 struct Work {
     fork: Fork,
     pager: &'static Pager,
-    needed: [usize; NEEDED],
+    needed: [usize; NEEDED_MAX],
 }
 
 extern "C" fn make_on_native_stack(work: usize) {

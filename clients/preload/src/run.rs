@@ -3,6 +3,9 @@
 use rustix::io::Errno;
 use spillway_pager::tree::{BladeAddress, ENV, Faults, MAGIC, Notice, TREE_BYTES, Tree, VERSION};
 use spillway_pager::{Error, Pager, Ways, unserved};
+use spillway_pager::tree::{BladeAddress, ENV, MAGIC, Notice, TREE_BYTES, Tree, VERSION};
+use spillway_pager::{Error, Pager, Ways};
+use spillway_platform::sys;
 use spillway_tiers::blade::Carrier;
 use spillway_tiers::sync::Lock;
 use std::ffi::{CStr, c_char, c_int};
@@ -57,6 +60,7 @@ pub type Constructor = extern "C" fn(c_int, *const *const c_char, *const *const 
 /// hands the environment to constructors.
 pub extern "C" fn begin(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
     let Some(tree) = open_tree(environment) else {
+        end_with_supervisor(environment);
         BEGUN.store(true, Ordering::Release);
         return;
     };
@@ -127,6 +131,25 @@ fn refuse(tree: &Tree, pid: u32, error: Error) {
         Error::Resources(_) | Error::Store(_) => Notice::NoPager,
     };
     tree.notify(notice, pid, error.errno().raw_os_error() as u64);
+}
+
+/// A program that changed its user may not open the shared page, and runs unpaged. The kernel has forgotten
+/// too that it is to end with the supervisor.
+fn end_with_supervisor(environment: *const *const c_char) {
+    let number = |path: &CStr| path.to_str().ok()?.split('/').nth(2)?.parse().ok();
+    let supervisor: Option<i32> = variable(environment, ENV).and_then(number);
+    let is_child = || {
+        let parent = rustix::process::getppid();
+        parent.is_some() && parent.map(|pid| pid.as_raw_pid()) == supervisor
+    };
+    if is_child() {
+        let kill = Some(rustix::process::Signal::KILL);
+        let _ = rustix::process::set_parent_process_death_signal(kill);
+        // It may have ended meanwhile.
+        if !is_child() {
+            sys::exit_process(128 + libc::SIGKILL);
+        }
+    }
 }
 
 /// The shared page of the run this process belongs to, if it belongs to one.
