@@ -28,7 +28,7 @@ impl Pager {
         self.leave_for(c"spillway-pager");
         let own = if in_program { own_thread_number() } else { own_number() };
         self.slot.pager_pid.store(own, Ordering::Release);
-        let Ok(program) = self.begin() else {
+        let Ok(program) = self.begin_tasks() else {
             self.tell_ready(FAILED);
             if in_program { sys::exit_thread() } else { sys::exit_process(1) }
         };
@@ -79,7 +79,7 @@ impl Pager {
         leave_program(&keep, name);
     }
 
-    fn begin(&'static self) -> Result<Program, Errno> {
+    fn begin_tasks(&'static self) -> Result<Program, Errno> {
         let own = rustix::process::getpid().as_raw_pid() as u32;
         self.pager_process.store(own, Ordering::Release);
         let program = Program::open(self.program.load(Ordering::Relaxed))?;

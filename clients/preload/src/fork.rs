@@ -214,7 +214,7 @@ extern "C" fn on_system_call(signal: c_int, info: usize, context: usize) {
             None => unsafe { syscall6(number, args) },
         },
     };
-    let answer = answer.map_or_else(|errno| -errno.raw_os_error() as usize, |value| value);
+    let answer = answer.unwrap_or_else(|errno| -errno.raw_os_error() as usize);
     context.uc_mcontext.gregs[libc::REG_RAX as usize] = answer as i64;
 }
 
