@@ -264,6 +264,45 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_is_paged_by_its_own_threads_lives_on_when_exec_ends_them() {
+        let tree = full_tree();
+        let (mut program, mut pager) = (sleeper(), sleeper());
+        pager.kill().unwrap();
+        pager.wait().unwrap();
+        fill(&tree.slots[2], program.id(), pager.id());
+        tree.slots[2].in_program.store(1, Relaxed);
+        assert!(Pagers::default().watch(&tree).is_empty());
+        assert_eq!(tree.counters.resident_pages.load(Relaxed), 90);
+        for number in [&tree.slots[2].pid, &tree.slots[2].pager_pid, &tree.slots[2].in_program] {
+            assert_eq!(number.load(Relaxed), 0);
+        }
+        assert!(program.try_wait().unwrap().is_none());
+        program.kill().unwrap();
+        program.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_that_goes_on_needs_a_watcher_unless_its_pager_can_not_end_alone() {
+        let tree = full_tree();
+        let (mut program, mut pager) = (sleeper(), sleeper());
+        assert!(!any_unwatched(&tree));
+        let slot = &tree.slots[1];
+        fill(slot, program.id(), pager.id());
+        assert!(any_unwatched(&tree));
+        slot.watcher_pid.store(1, Relaxed);
+        assert!(!any_unwatched(&tree));
+        slot.watcher_pid.store(0, Relaxed);
+        slot.in_program.store(1, Relaxed);
+        assert!(!any_unwatched(&tree));
+        slot.in_program.store(0, Relaxed);
+        for child in [&mut program, &mut pager] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert!(!any_unwatched(&tree), "it has ended");
+    }
+
+    #[test]
     fn a_pagers_userfaultfd_is_held() {
         // This process stands for a pager; it needs no more than the descriptor.
         let Ok(uffd) = Uffd::open(None, 0) else { return };
