@@ -3,8 +3,6 @@
 use rustix::io::Errno;
 use spillway_pager::tree::{BladeAddress, ENV, Faults, MAGIC, Notice, TREE_BYTES, Tree, VERSION};
 use spillway_pager::{Error, Pager, Ways, unserved};
-use spillway_pager::tree::{BladeAddress, ENV, MAGIC, Notice, TREE_BYTES, Tree, VERSION};
-use spillway_pager::{Error, Pager, Ways};
 use spillway_platform::sys;
 use spillway_tiers::blade::Carrier;
 use spillway_tiers::sync::Lock;
