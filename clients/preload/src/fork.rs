@@ -287,7 +287,7 @@ fn fork_in_window(fork: Fork, context: &mut ucontext_t) -> Result<usize, Errno> 
 
 /// A system call that makes a process with memory of its own.
 #[derive(Clone, Copy)]
-struct Fork {
+pub struct Fork {
     number: usize,
     args: [usize; 6],
     /// The argument of clone3, copied: the caller's may be far.
@@ -300,7 +300,7 @@ impl Fork {
     ///
     /// # Safety
     /// The arguments are valid for the call.
-    unsafe fn of(number: usize, args: [usize; 6]) -> Option<Self> {
+    pub unsafe fn of(number: usize, args: [usize; 6]) -> Option<Self> {
         let mut extended = [0; CLONE_WORDS];
         let flags = match number as libc::c_long {
             libc::SYS_fork => 0,
@@ -324,7 +324,7 @@ impl Fork {
     }
 
     /// Where the child's stack pointer is to be; 0 for where the caller's is.
-    fn child_stack(&self) -> usize {
+    pub fn child_stack(&self) -> usize {
         match self.number as libc::c_long {
             libc::SYS_clone => self.args[1],
             libc::SYS_clone3 if self.extended[STACK] != 0 => {
@@ -353,7 +353,7 @@ impl Fork {
     }
 
     /// Makes the child, whose pager is up when this returns there.
-    fn make(mut self) -> Result<usize, Errno> {
+    pub fn make(mut self) -> Result<usize, Errno> {
         let Some(pager) = pager() else {
             // SAFETY: what the program asked for.
             return unsafe { syscall6(self.number, self.args) };
@@ -449,25 +449,9 @@ fn thread_pointer() -> usize {
     pointer
 }
 
-/// `prctl(2)`: says when the program is about to adopt orphans, and remembers a syscall user dispatch of
-/// the program's own, which a fork interrupts.
-///
-/// # Safety
-/// As the system call itself.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
-    if option == libc::PR_SET_CHILD_SUBREAPER
-        && a != 0
-        && let Some(pager) = pager()
-    {
-        pager.note_adopts_orphans();
-    }
-    // SAFETY: passed on as the program gave it.
-    let answer = unsafe { crate::raw::call(libc::SYS_prctl, [option as usize, a, b, c, d, 0]) };
-    if option == dispatch::PR_SET_SYSCALL_USER_DISPATCH && answer == 0 {
-        PROGRAM_DISPATCH.set((a != dispatch::OFF).then_some([a, b, c, d]));
-    }
-    answer as c_int
+/// Remembers the dispatch that the program has set for this thread by prctl(2), or none.
+pub fn remember_dispatch(own: Option<[usize; 4]>) {
+    PROGRAM_DISPATCH.set(own);
 }
 
 /// `_Fork(3)`: prepared as fork(3) is.
@@ -483,49 +467,4 @@ pub extern "C" fn _Fork() -> libc::pid_t {
     let pid = real();
     close_window();
     pid
-}
-
-/// `syscall(2)`: calls that change mappings or make processes go the same way as the C library's
-/// functions for them.
-///
-/// # Safety
-/// As the system call itself.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn syscall(
-    number: libc::c_long,
-    a: usize,
-    b: usize,
-    c: usize,
-    d: usize,
-    e: usize,
-    f: usize,
-) -> libc::c_long {
-    use crate::{locks, mappings};
-    let at = |address: usize| address as *mut c_void;
-    // SAFETY: passed on as the program gave it.
-    unsafe {
-        match number {
-            libc::SYS_mmap => {
-                mappings::mmap(at(a), b, c as c_int, d as c_int, e as c_int, f as i64) as i64
-            }
-            libc::SYS_munmap => i64::from(mappings::munmap(at(a), b)),
-            libc::SYS_mremap => mappings::mremap(at(a), b, c, d as c_int, at(e)) as i64,
-            libc::SYS_madvise => i64::from(mappings::madvise(at(a), b, c as c_int)),
-            libc::SYS_mlock => i64::from(locks::mlock(at(a), b)),
-            libc::SYS_mlockall => i64::from(locks::mlockall(a as c_int)),
-            libc::SYS_ioctl => i64::from(mappings::ioctl(a as c_int, b as libc::c_ulong, c)),
-            libc::SYS_prctl => i64::from(prctl(a as c_int, b, c, d, e)),
-            libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 => {
-                let args = [a, b, c, d, e, f];
-                match Fork::of(number as usize, args) {
-                    // One with a stack of its own could not return from here, without us either.
-                    Some(fork) if fork.child_stack() == 0 => {
-                        crate::raw::answer(fork.make()) as libc::c_long
-                    }
-                    _ => crate::raw::call(number, args) as i64,
-                }
-            }
-            _ => crate::raw::call(number, [a, b, c, d, e, f]) as i64,
-        }
-    }
 }

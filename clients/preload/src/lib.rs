@@ -5,6 +5,7 @@
 //! prepares forks. Everything else of the program is left alone.
 
 mod address_space;
+mod calls;
 mod fork;
 mod guest_ram;
 mod heap;

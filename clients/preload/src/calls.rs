@@ -1,0 +1,72 @@
+//! The C library's ways to any system call, `syscall(2)` and `prctl(2)`.
+
+use crate::fork::Fork;
+use crate::run::pager;
+use crate::{locks, mappings};
+use libc::{c_int, c_void};
+use spillway_platform::dispatch;
+
+/// `prctl(2)`: says when the program is about to adopt orphans, and remembers a syscall user dispatch of
+/// the program's own, which a fork interrupts.
+///
+/// # Safety
+/// As the system call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    if option == libc::PR_SET_CHILD_SUBREAPER
+        && a != 0
+        && let Some(pager) = pager()
+    {
+        pager.note_adopts_orphans();
+    }
+    // SAFETY: passed on as the program gave it.
+    let answer = unsafe { crate::raw::call(libc::SYS_prctl, [option as usize, a, b, c, d, 0]) };
+    if option == dispatch::PR_SET_SYSCALL_USER_DISPATCH && answer == 0 {
+        crate::fork::remember_dispatch((a != dispatch::OFF).then_some([a, b, c, d]));
+    }
+    answer as c_int
+}
+
+/// `syscall(2)`: calls that change mappings or make processes go the same way as the C library's
+/// functions for them.
+///
+/// # Safety
+/// As the system call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(
+    number: libc::c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> libc::c_long {
+    let at = |address: usize| address as *mut c_void;
+    // SAFETY: passed on as the program gave it.
+    unsafe {
+        match number {
+            libc::SYS_mmap => {
+                mappings::mmap(at(a), b, c as c_int, d as c_int, e as c_int, f as i64) as i64
+            }
+            libc::SYS_munmap => i64::from(mappings::munmap(at(a), b)),
+            libc::SYS_mremap => mappings::mremap(at(a), b, c, d as c_int, at(e)) as i64,
+            libc::SYS_madvise => i64::from(mappings::madvise(at(a), b, c as c_int)),
+            libc::SYS_mlock => i64::from(locks::mlock(at(a), b)),
+            libc::SYS_mlockall => i64::from(locks::mlockall(a as c_int)),
+            libc::SYS_ioctl => i64::from(mappings::ioctl(a as c_int, b as libc::c_ulong, c)),
+            libc::SYS_prctl => i64::from(prctl(a as c_int, b, c, d, e)),
+            libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 => {
+                let args = [a, b, c, d, e, f];
+                match Fork::of(number as usize, args) {
+                    // One with a stack of its own could not return from here, without us either.
+                    Some(fork) if fork.child_stack() == 0 => {
+                        crate::raw::answer(fork.make()) as libc::c_long
+                    }
+                    _ => crate::raw::call(number, args) as i64,
+                }
+            }
+            _ => crate::raw::call(number, [a, b, c, d, e, f]) as i64,
+        }
+    }
+}
