@@ -1,16 +1,19 @@
 # make demo    installs what is missing, builds, and runs memcached in an eighth of its memory
 # make test    installs what is missing, and runs everything that CI runs
-# make build   builds the command and the library that it preloads
+# make build   builds the command, the library that it preloads, the daemon, and the load of the demo
 # make install-lib PREFIX=/usr/local   builds and installs the C library, its header and pkg-config file
 
 SHELL := /bin/bash
 export PATH := $(HOME)/.cargo/bin:$(CURDIR)/target/tools:$(PATH)
 
+# What demo, build and the end-to-end tests run, always built together: what one of them has built serves the others.
+PROGRAMS := --package spillway --package spillway-preload --package spillwayd --package spillway-load
+
 .PHONY: demo test build install-lib tools
 
 demo: tools
 	@lab/setup demo
-	@cargo build --release --locked --package spillway --package spillway-preload
+	@cargo build --release --locked $(PROGRAMS)
 	@lab/demo
 
 test: tools
@@ -19,7 +22,7 @@ test: tools
 	@cargo xtask ci
 
 build: tools
-	@cargo build --release --locked --package spillway --package spillway-preload --package spillwayd
+	@cargo build --release --locked $(PROGRAMS)
 
 PREFIX ?= /usr/local
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
@@ -34,6 +37,7 @@ install-lib: tools
 	install -m 644 clients/c/include/spillway.h $(DESTDIR)$(PREFIX)/include/
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' clients/c/spillway.pc.in \
 	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/spillway.pc
+	[ -n "$(DESTDIR)" ] || ldconfig || echo "run ldconfig as root, or set LD_LIBRARY_PATH=$(PREFIX)/lib"
 
 # A C compiler and linker, and Rust as rust-toolchain.toml names it.
 tools:

@@ -4,41 +4,55 @@ use std::env;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use cargo_metadata::MetadataCommand;
 
-use crate::layering;
+use crate::{alone, bench, layering};
 
-/// Runs all checks from the workspace's root.
+/// Runs all checks from the workspace's root, and says how long each took.
 ///
 /// # Errors
 /// Names the check that failed.
 pub fn run() -> anyhow::Result<()> {
     env::set_current_dir(root())?;
-    step("format", || cargo(&["fmt", "--all", "--check"]))?;
-    step("layering", layering::check)?;
-    step("lints", || {
+    let mut steps = Steps::default();
+    let done = all(&mut steps);
+    steps.print();
+    done
+}
+
+fn all(steps: &mut Steps) -> anyhow::Result<()> {
+    steps.run("format", || cargo(&["fmt", "--all", "--check"]))?;
+    steps.run("layering", layering::check)?;
+    steps.run("lints", || {
         cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
     })?;
-    step("licences and sources of dependencies", deny)?;
-    step("unit and property tests", || cargo(&["test", "--workspace", "--locked"]))?;
-    step("operations that meet, under many schedules", || {
+    steps.run("licences and sources of dependencies", deny)?;
+    steps.run("each crate alone", alone::check)?;
+    steps.run("build of unit and property tests", || {
+        cargo(&["test", "--workspace", "--locked", "--no-run", "--quiet"])
+    })?;
+    steps.run("unit and property tests", || cargo(&["test", "--workspace", "--locked"]))?;
+    steps.run("operations that meet, under many schedules", || {
         let package = ["test", "--locked", "--package", "spillway-store", "--features", "shuttle"];
         cargo(&[&package[..], &["--test", "concurrency"]].concat())
     })?;
-    step("documentation", || {
+    steps.run("documentation", || {
         let mut command = Command::new(cargo_path());
         command.args(["doc", "--workspace", "--no-deps", "--locked"]);
         command.env("RUSTDOCFLAGS", "-D warnings");
         execute(&mut command)
     })?;
-    step("end-to-end tests", || {
-        cargo(&["build", "--workspace", "--release", "--locked"])?;
-        // Servers that some of the tests start.
-        let servers = ["build", "--release", "--locked", "--examples"];
-        cargo(&[&servers[..], &["-p", "spillway-nbd", "-p", "spillway-nvme-tcp"]].concat())?;
+    steps.run("release build", || {
+        execute(Command::new("make").arg("build"))?;
+        // A server that a test and a page of docs start.
+        let server = ["-p", "spillway-nbd", "--example", "serve"];
+        cargo(&[&["build", "--release", "--locked"][..], &server].concat())
+    })?;
+    steps.run("benchmarks, one small round", benchmarks)?;
+    steps.run("end-to-end tests", || {
         let target = MetadataCommand::new().no_deps().exec()?.target_directory;
         let mut command = Command::new("lab/run-all");
         command.env("SPILLWAY", target.join("release/spillway"));
@@ -48,13 +62,65 @@ pub fn run() -> anyhow::Result<()> {
     })
 }
 
-/// Runs one check under its title.
-fn step(title: &str, check: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
-    println!("\n=== {title}");
-    let start = Instant::now();
-    check().with_context(|| format!("failed: {title}"))?;
-    println!("=== {title}: {:.0} s", start.elapsed().as_secs_f64());
+/// What was run, and how long each took.
+#[derive(Default)]
+struct Steps(Vec<(&'static str, Duration)>);
+
+impl Steps {
+    /// Runs one check under its title.
+    fn run(
+        &mut self,
+        title: &'static str,
+        check: impl FnOnce() -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        println!("\n=== {title}");
+        let start = Instant::now();
+        let done = check();
+        self.0.push((title, start.elapsed()));
+        println!("=== {title}: {:.0} s", start.elapsed().as_secs_f64());
+        done.with_context(|| format!("failed: {title}"))
+    }
+
+    /// Prints the seconds of each, and of all.
+    fn print(&self) {
+        println!("\n=== seconds");
+        let all = self.0.iter().map(|step| step.1).sum();
+        for (title, took) in self.0.iter().chain(&[("all", all)]) {
+            println!("{:7.1}  {title}", took.as_secs_f64());
+        }
+    }
+}
+
+/// Each benchmark runs, and its rows say on what; one that is asked for no cell that it has fails.
+fn benchmarks() -> anyhow::Result<()> {
+    for name in bench::names() {
+        let start = Instant::now();
+        let output = benchmark(name).env("BENCH_ROUNDS", "1").env("BENCH_SIZE", "ci").output()?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "bench {name}: {}\n{errors}", output.status);
+        let rows = String::from_utf8(output.stdout)?;
+        for row in rows.lines() {
+            let row: serde_json::Value = serde_json::from_str(row)?;
+            let named = row["processor"].as_str().is_some_and(|processor| !processor.is_empty());
+            ensure!(named, "bench {name}: a row names no processor: {row}");
+        }
+        let count = rows.lines().count();
+        ensure!(count > 0, "bench {name} has no rows:\n{errors}");
+        // What this machine can't run is left out in a line.
+        errors.lines().filter(|line| line.contains("left out")).for_each(|line| println!("{line}"));
+        println!("bench {name}: {count} rows, {:.1} s", start.elapsed().as_secs_f64());
+    }
+    let nothing = benchmark("store").env("BENCH_ONLY", "no such cell").output()?;
+    let errors = String::from_utf8_lossy(&nothing.stderr);
+    let refused = !nothing.status.success() && errors.lines().count() == 1;
+    ensure!(refused, "BENCH_ONLY that chooses nothing: {}: {errors}", nothing.status);
     Ok(())
+}
+
+fn benchmark(name: &str) -> Command {
+    let mut command = Command::new(cargo_path());
+    command.args(["xtask", "bench", name, "--json"]);
+    command
 }
 
 /// Licences, sources and duplicate versions. The advisories lie in a repository that CI can't reach.
@@ -67,7 +133,11 @@ fn deny() -> anyhow::Result<()> {
     cargo(&["deny", "--locked", "check", "--hide-inclusion-graph", "bans", "licenses", "sources"])
 }
 
-fn cargo(arguments: &[&str]) -> anyhow::Result<()> {
+/// Runs cargo.
+///
+/// # Errors
+/// When it fails.
+pub fn cargo(arguments: &[&str]) -> anyhow::Result<()> {
     execute(Command::new(cargo_path()).args(arguments))
 }
 
@@ -83,7 +153,7 @@ fn cargo_path() -> OsString {
 }
 
 /// The workspace's root: the folder above this crate's.
-fn root() -> &'static Path {
+pub fn root() -> &'static Path {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     own.parent().unwrap_or(own)
 }

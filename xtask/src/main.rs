@@ -1,5 +1,6 @@
 //! The developer's commands: ci, layering check, bench, simulation.
 
+mod alone;
 mod bench;
 mod ci;
 mod layering;
@@ -23,6 +24,8 @@ enum Command {
     Ci,
     /// Checks that no crate knows one that it must not know.
     Layering,
+    /// Type-checks each crate by itself, without features and with each one.
+    Alone,
     /// Measures one thing beside what it is compared with.
     Bench {
         /// Which benchmark.
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Ci => ci::run(),
         Command::Layering => layering::check(),
+        Command::Alone => alone::check(),
         Command::Bench { name, json } => bench::run(&name, json),
         Command::Sim { simulation } => sim::run(&simulation),
     };

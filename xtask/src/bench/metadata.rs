@@ -5,13 +5,15 @@ use std::fs;
 use anyhow::{Context, ensure};
 use spillway_store::Put;
 
-use super::go_on;
 use super::rows::{Report, Row};
 use super::spec::PAGE;
 use super::store::{BENCH, Embedded, key};
+use super::{by_size, go_on};
 
-/// Numbers of pages, in Mi.
-const COUNTS_MI: [usize; 3] = [1, 4, 16];
+/// Numbers of pages.
+const COUNTS: [usize; 3] = [1 << 20, 4 << 20, 16 << 20];
+/// The one of `BENCH_SIZE=ci`.
+const COUNTS_CI: [usize; 1] = [64 << 10];
 /// What the issue of this benchmark allows a page.
 const LIMIT_BYTES: f64 = 32.0;
 
@@ -29,16 +31,19 @@ enum Kind {
 /// three quarters of the memory that is available, as 64 GiB of them do nearly everywhere; at 1 Mi
 /// the two kinds together show what a frame costs.
 pub fn rows(report: &mut Report) -> anyhow::Result<()> {
-    for count_mi in COUNTS_MI {
-        let count = count_mi << 20;
+    for &count in by_size(&COUNTS[..], &COUNTS_CI) {
+        let pages = match count >> 20 {
+            0 => format!("{} Ki", count >> 10),
+            mi => format!("{mi} Mi"),
+        };
         for (kind, name) in [(Kind::Framed, "framed"), (Kind::SameFilled, "same-filled")] {
             if kind == Kind::Framed && count * PAGE > available_bytes()? / 4 * 3 {
-                eprintln!("{count_mi} Mi framed pages don't fit here; same-filled ones stand in");
+                eprintln!("{pages} framed pages don't fit here; same-filled ones stand in");
                 continue;
             }
-            eprintln!("metadata of {count_mi} Mi {name} pages");
+            eprintln!("metadata of {pages} {name} pages");
             go_on()?;
-            let name = format!("metadata a page, {count_mi} Mi {name}");
+            let name = format!("metadata a page, {pages} {name}");
             let Some((resident, counted)) = report.keep(&name, measure(count, kind)) else {
                 continue;
             };

@@ -2,9 +2,11 @@
 //!
 //! The sides of a comparison take turns within one run, several rounds of it, and a figure is the
 //! median of its rounds: what slows the machine down slows both sides. `BENCH_ROUNDS` sets how
-//! many rounds (default 5); `BENCH_ONLY` keeps the cells whose name contains it.
+//! many rounds (default 5); `BENCH_ONLY` keeps the cells whose name contains it; `BENCH_SIZE=ci`
+//! makes everything small, to see that it runs.
 
 mod blocks;
+mod cells;
 mod fanout;
 mod metadata;
 mod pager;
@@ -17,12 +19,30 @@ mod spec;
 mod store;
 mod zram;
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::{env, path::PathBuf};
 
 use anyhow::{Context, ensure};
+
+use crate::ci::root;
+use cells::{by_size, rounds, wanted};
+use rows::Report;
+
+/// A benchmark: its name and what runs it.
+type Bench = (&'static str, fn() -> anyhow::Result<Report>);
+
+/// All of them.
+const ALL: [Bench; 7] = [
+    ("store", store::run),
+    ("pager", pager::run),
+    ("replacement", replacement::run),
+    ("ring", ring::run),
+    ("blocks", blocks::run),
+    ("fanout", fanout::run),
+    ("policy", policy::run),
+];
 
 /// Set by SIGINT and SIGTERM. What was changed on the machine is then put back before the end.
 static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
@@ -36,23 +56,20 @@ pub fn run(name: &str, json: bool) -> anyhow::Result<()> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, INTERRUPTED.clone())?;
     }
-    let report = match name {
-        "store" => store::run()?,
-        "pager" => pager::run()?,
-        "replacement" => replacement::run()?,
-        "ring" => ring::run()?,
-        "blocks" => blocks::run()?,
-        "fanout" => fanout::run()?,
-        "policy" => policy::run()?,
-        _ => {
-            anyhow::bail!(
-                "no benchmark is called {name}: store, pager, replacement, ring, blocks, fanout, policy"
-            )
-        }
-    };
+    let bench = ALL.iter().find(|bench| bench.0 == name);
+    let (_, measure) = bench.with_context(|| {
+        format!("no benchmark is called {name}: {}", names().collect::<Vec<_>>().join(", "))
+    })?;
+    let report = measure()?;
+    cells::some_chosen(name)?;
     report.print(json)?;
     ensure!(report.failures.is_empty(), "{} runs failed, see above", report.failures.len());
     Ok(())
+}
+
+/// The names of all benchmarks.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    ALL.iter().map(|bench| bench.0)
 }
 
 /// Fails when the user asked to stop.
@@ -61,36 +78,32 @@ fn go_on() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How many rounds to take medians of.
-fn rounds() -> anyhow::Result<usize> {
-    match env::var("BENCH_ROUNDS") {
-        Ok(rounds) => rounds.parse().context("BENCH_ROUNDS is not a number"),
-        Err(_) => Ok(5),
-    }
-}
-
-/// Whether `BENCH_ONLY` leaves the cell `name` in.
-fn wanted(name: &str) -> bool {
-    env::var("BENCH_ONLY").map_or(true, |only| name.contains(&only))
-}
-
 /// The folder that this program was built into; what it starts lies beside it.
 fn built() -> anyhow::Result<PathBuf> {
     let own = env::current_exe()?;
     Ok(own.parent().context("a program lies in a folder")?.to_owned())
 }
 
-/// Builds, in the folder that this program lies in, the programs that it starts.
-fn build(packages: &[&str]) -> anyhow::Result<()> {
+/// Builds this package's other programs, which benchmarks start.
+fn build_own() -> anyhow::Result<()> {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--quiet", "--release", "--package", "xtask"]);
+    build(cargo)
+}
+
+/// Builds what `make build` does, all together as that does it: a build of some of it would share little with that.
+fn build_programs() -> anyhow::Result<()> {
+    let mut make = Command::new("make");
+    make.args(["--silent", "build"]).current_dir(root());
+    build(make)
+}
+
+/// Runs a build whose results lie in the folder that this program lies in.
+fn build(mut command: Command) -> anyhow::Result<()> {
     let folder = built()?;
     let target = folder.parent().context("target/release lies in target")?;
-    let status = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--quiet", "--release"])
-        .args(packages.iter().flat_map(|package| ["--package", package]))
-        .arg("--target-dir")
-        .arg(target)
-        .status()
-        .context("cargo")?;
+    let status = command.env("CARGO_TARGET_DIR", target).stdout(Stdio::null()).status();
+    let status = status.with_context(|| format!("can't start {command:?}"))?;
     ensure!(status.success(), "the build failed");
     Ok(())
 }

@@ -6,12 +6,10 @@ use super::rows::{Report, Row, figure, line_of, median, table};
 use super::sides::{self, Options};
 use super::spec::{Content, Floor, Handler, MISS_NS, Outcome, PAGE, Pattern, Spec};
 use super::zram::Zram;
-use super::{build, go_on, rounds, wanted};
+use super::{build_own, build_programs, by_size, go_on, rounds, wanted};
 
 const BENCH: &str = "pager";
 const MIB: u64 = 1 << 20;
-const PAGES: usize = 256 * MIB as usize / PAGE;
-const LOCAL_BYTES: u64 = 64 * MIB;
 /// The control group also pays for the program's code, stacks and page tables. This much leaves
 /// it as many resident pages of the mapping as Spillway's budget does; the last table shows it.
 const OWN_BYTES: u64 = MIB;
@@ -19,6 +17,16 @@ const OWN_BYTES: u64 = MIB;
 const CLUSTERS: [u32; 2] = [0, 3];
 
 const HANDLERS: [Handler; 2] = [Handler::Thread, Handler::Signal];
+
+/// Pages of the program.
+fn pages() -> usize {
+    by_size(256, 16) * MIB as usize / PAGE
+}
+
+/// What may be resident of them.
+fn local_bytes() -> u64 {
+    (pages() * PAGE) as u64 / 4
+}
 
 /// What the program does.
 #[derive(Clone, Copy, PartialEq)]
@@ -60,7 +68,8 @@ struct Sample {
 /// # Errors
 /// A build that fails, or the user's interruption. A side that fails is in the report.
 pub fn run() -> anyhow::Result<Report> {
-    build(&["xtask", "spillway", "spillway-preload"])?;
+    build_own()?;
+    build_programs()?;
     let mut report = Report::default();
     let no_zram = Zram::unavailable();
     if let Some(reason) = &no_zram {
@@ -118,33 +127,34 @@ fn sides_of(cell: Cell) -> Vec<Side> {
 
 fn measure(cell: Cell, side: Side) -> anyhow::Result<Sample> {
     let spec = Spec {
-        pages: PAGES,
+        pages: pages(),
         content: cell.content,
         pattern: cell.pattern,
         scan_percent: 0,
         write_percent: cell.write_percent,
         threads: cell.threads,
-        warm_ops: 20_000,
-        ops: 2 * PAGES as u64,
+        warm_ops: by_size(20_000, 1_000),
+        ops: 2 * pages() as u64,
         floor: None,
     };
     let resident_bytes = |outcome: Outcome| outcome.resident_pages * PAGE as u64;
     let (outcome, local_bytes, handler_p50_ns, store_peak_bytes) = match side {
         Side::Ours(faults) => {
             let options =
-                Options { local_bytes: LOCAL_BYTES, faults, policy: None, link_delay_us: 0 };
+                Options { local_bytes: local_bytes(), faults, policy: None, link_delay_us: 0 };
             let (outcome, stats) = sides::spillway(&spec, &options)?;
             let handler_p50_ns = stats.fault_times.p50_ns as f64;
             let peaks = stats.peaks;
             (outcome, peaks.local_bytes, Some(handler_p50_ns), Some(peaks.store_bytes))
         }
         Side::Floor(handler) | Side::Bound(handler) => {
-            let bound = matches!(side, Side::Bound(_)).then_some(LOCAL_BYTES as usize / PAGE);
+            let bound = matches!(side, Side::Bound(_)).then_some(local_bytes() as usize / PAGE);
             let outcome = sides::floor(&spec, Floor { handler, local_pages: bound })?;
             (outcome, resident_bytes(outcome), outcome.handler_p50_ns, None)
         }
         Side::Zram { page_cluster } => {
-            let (outcome, peak_bytes) = sides::zram(&spec, LOCAL_BYTES + OWN_BYTES, page_cluster)?;
+            let (outcome, peak_bytes) =
+                sides::zram(&spec, local_bytes() + OWN_BYTES, page_cluster)?;
             (outcome, resident_bytes(outcome), None, Some(peak_bytes))
         }
     };
@@ -235,9 +245,9 @@ fn remarks(cells: &[Cell], samples: &[Sample]) -> Vec<String> {
          above {MISS_NS} ns. Floor: a handler that copies the page in and never evicts; each page once. Bound: the same, and a thread that \
          moves the oldest pages out, so that as many stay as of ours; no table, store or choice. A sequential \
          fault brings in many pages, so its time stands for all of them.",
-        (PAGES * PAGE) as u64 / MIB,
-        LOCAL_BYTES / MIB,
-        (LOCAL_BYTES + OWN_BYTES) / MIB,
+        (pages() * PAGE) as u64 / MIB,
+        local_bytes() / MIB,
+        (local_bytes() + OWN_BYTES) / MIB,
         OWN_BYTES / MIB,
     );
     vec![

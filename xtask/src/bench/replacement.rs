@@ -6,16 +6,13 @@ use std::fmt;
 use super::rows::{Report, Row, figure, line_of, median, table};
 use super::sides::{self, Options};
 use super::spec::{Content, Handler, PAGE, Pattern, Spec};
-use super::{build, go_on, rounds, wanted};
+use super::{build_own, build_programs, by_size, go_on, rounds, wanted};
 
 const BENCH: &str = "replacement";
-const PAGES: usize = (256 << 20) / PAGE;
 const REMOTE_PERCENT: [u64; 3] = [25, 50, 75];
 const LINK_DELAY_US: [u32; 3] = [0, 4, 30];
 /// The delay of the paper's emulated blade.
 const PAPER_DELAY_US: u32 = 4;
-const WARM_OPS: u64 = 50_000;
-const OPS: u64 = 200_000;
 const SCAN_PERCENT: u32 = 10;
 const WRITE_PERCENT: u32 = 30;
 
@@ -23,6 +20,21 @@ const RR: &str = "round-robin";
 const CLOCK: &str = "clock";
 const ON_DEMAND: &str = "on-demand";
 const PRE_EVICT: &str = "pre-evict";
+
+/// Pages of the program.
+fn pages() -> usize {
+    by_size(256 << 20, 16 << 20) / PAGE
+}
+
+/// Accesses that are not timed.
+fn warm_ops() -> u64 {
+    ops() / 4
+}
+
+/// Accesses that are timed.
+fn ops() -> u64 {
+    by_size(200_000, 10_000)
+}
 
 /// How far away how much of the memory is.
 #[derive(Clone, Copy, PartialEq)]
@@ -53,7 +65,8 @@ struct Sample {
 /// # Errors
 /// A build that fails, or the user's interruption. A run that fails is in the report.
 pub fn run() -> anyhow::Result<Report> {
-    build(&["xtask", "spillway", "spillway-preload"])?;
+    build_own()?;
+    build_programs()?;
     let mut report = Report::default();
     let places: Vec<_> = places().filter(|place| wanted(&place.to_string())).collect();
     let mut samples = Vec::new();
@@ -87,25 +100,25 @@ fn policies() -> [Policy; 4] {
 
 fn measure(place: Place, policy: Policy) -> anyhow::Result<Sample> {
     let spec = Spec {
-        pages: PAGES,
+        pages: pages(),
         content: Content::Half,
         pattern: Pattern::Zipf,
         scan_percent: SCAN_PERCENT,
         write_percent: WRITE_PERCENT,
         threads: 1,
-        warm_ops: WARM_OPS,
-        ops: OPS,
+        warm_ops: warm_ops(),
+        ops: ops(),
         floor: None,
     };
     let options = Options {
-        local_bytes: (PAGES * PAGE) as u64 * (100 - place.remote_percent) / 100,
+        local_bytes: (pages() * PAGE) as u64 * (100 - place.remote_percent) / 100,
         faults: Handler::Thread,
         policy: Some(policy),
         link_delay_us: place.link_delay_us,
     };
     let (outcome, stats) = sides::spillway(&spec, &options)?;
     // The counters cover the warming accesses too, the same ones under each policy.
-    let percent = |count: u64| 100.0 * count as f64 / (WARM_OPS + OPS) as f64;
+    let percent = |count: u64| 100.0 * count as f64 / (warm_ops() + ops()) as f64;
     Ok(Sample {
         place,
         policy,
@@ -151,11 +164,12 @@ fn rows(place: Place, samples: &[Sample]) -> Vec<Row> {
 fn setting() -> String {
     format!(
         "{} MiB of pages that LZ4 halves, one thread, Zipf 0.99 with {SCAN_PERCENT} % of the \
-         accesses a sequential scan, {WRITE_PERCENT} % writing; {OPS} accesses timed. remote: \
+         accesses a sequential scan, {WRITE_PERCENT} % writing; {} accesses timed. remote: \
          accesses that needed a transfer. Clock is the victim pool, for want of accessed bits: a \
          page rescued from it is a miss without a transfer. handler: from reading a fault to \
          having answered it, within 12.5 %, first touches included; miss: as the program sees it.",
-        (PAGES * PAGE) >> 20
+        (pages() * PAGE) >> 20,
+        ops()
     )
 }
 

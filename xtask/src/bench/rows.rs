@@ -1,6 +1,13 @@
 //! What a benchmark says: rows of two sides and their ratio, for programs or for people.
 
+use std::fs;
+use std::sync::LazyLock;
+
 use serde::Serialize;
+
+/// The processor of this machine, and how many cores it has.
+static PROCESSOR: LazyLock<String> =
+    LazyLock::new(|| processor(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()));
 
 /// One figure beside what it is measured against.
 #[derive(Clone, Debug, Serialize)]
@@ -19,6 +26,8 @@ pub struct Row {
     pub other_name: String,
     /// `ours / other`.
     pub ratio: f64,
+    /// What both were measured on.
+    pub processor: &'static str,
 }
 
 impl Row {
@@ -31,7 +40,8 @@ impl Row {
         (other_name, other): (impl Into<String>, f64),
     ) -> Self {
         let (metric, other_name) = (metric.into(), other_name.into());
-        Self { bench, metric, unit, ours, other, other_name, ratio: ours / other }
+        let (ratio, processor) = (ours / other, PROCESSOR.as_str());
+        Self { bench, metric, unit, ours, other, other_name, ratio, processor }
     }
 }
 
@@ -66,17 +76,34 @@ impl Report {
             }
             return Ok(());
         }
-        let mut lines = vec![line_of(["metric", "unit", "ours", "other", "ratio", "other side"])];
+        let titles = ["metric", "unit", "ours", "other", "ratio", "other side", "processor"];
+        let mut lines = vec![line_of(titles)];
         for row in &self.rows {
             let ratio = format!("{:.2}", row.ratio);
             let (ours, other) = (figure(row.ours), figure(row.other));
-            lines.push(line_of([&row.metric, row.unit, &ours, &other, &ratio, &row.other_name]));
+            let figures = [&row.metric, row.unit, &ours, &other, &ratio];
+            let names = [&row.other_name, row.processor];
+            lines.push(figures.into_iter().chain(names).map(str::to_owned).collect());
         }
         println!("{}", table(&lines));
         for remark in &self.remarks {
             println!("\n{remark}");
         }
         Ok(())
+    }
+}
+
+/// What `/proc/cpuinfo` says of the processor.
+fn processor(cpuinfo: &str) -> String {
+    let values = |name: &str| {
+        let lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+        let mine = lines.filter(|(key, _)| key.trim() == name).map(|(_, value)| value.trim());
+        mine.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let model = values("model name").into_iter().next().unwrap_or("unknown processor".to_owned());
+    match values("processor").len() {
+        1 => format!("{model}, 1 core"),
+        cores => format!("{model}, {cores} cores"),
     }
 }
 
@@ -139,10 +166,18 @@ mod tests {
     }
 
     #[test]
+    fn the_processor_is_named_with_its_cores() {
+        let core = |at| format!("processor\t: {at}\nmodel name\t: AMD EPYC\nflags\t\t: fpu\n\n");
+        assert_eq!(processor(&(core(0) + &core(1))), "AMD EPYC, 2 cores");
+        assert_eq!(processor(&core(0)), "AMD EPYC, 1 core");
+    }
+
+    #[test]
     fn a_row_is_one_json_object() {
         let row = Row::new("store", "get", "GB/s", 3.0, ("memcpy", 4.0));
         let json = serde_json::to_value(row).expect("plain data");
         assert_eq!(json["ratio"], 0.75);
         assert_eq!(json["other_name"], "memcpy");
+        assert_ne!(json["processor"], "");
     }
 }

@@ -14,18 +14,21 @@ use rand::{Rng, SeedableRng};
 use spillway_store::{ClientConfig, ClientId, Config, Get, Key, PoolId, PoolSpec, Put, Store};
 
 use super::rows::{Report, Row, median};
-use super::{go_on, metadata, rounds, wanted};
+use super::{by_size, go_on, metadata, rounds, wanted};
 
 /// The name in the rows.
 pub const BENCH: &str = "store";
-/// Bytes of values in the store: several times the last cache.
-const HELD_BYTES: usize = 128 << 20;
 /// Bytes of the buffers that values are put from: they stay in the second cache.
 const SOURCE_BYTES: usize = 256 << 10;
 /// Passes over all values that are timed together: about 0.1 s.
 const PASSES: usize = 4;
 const SIZES_BYTES: [usize; 7] = [100, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 const THREADS: [usize; 2] = [1, 2];
+
+/// Bytes of values in the store: several times the last cache.
+fn held_bytes() -> usize {
+    by_size(128 << 20, 8 << 20)
+}
 
 /// Which way the bytes go.
 #[derive(Clone, Copy, PartialEq)]
@@ -85,13 +88,13 @@ pub fn run() -> anyhow::Result<Report> {
          on keys of their own in one store; \
          \"two stores\": each in a store of its own. Metadata: the process's resident memory, less 4 KiB \
          for each page that has a frame, by page; and the store's own count of the same.",
-        HELD_BYTES >> 20
+        held_bytes() >> 20
     ));
     Ok(report)
 }
 
 fn measure(bytes: usize) -> anyhow::Result<Vec<Sample>> {
-    let count = HELD_BYTES / bytes;
+    let count = held_bytes() / bytes;
     let store = Embedded::open()?;
     let copies = Copies::new(count, bytes);
     let mut order: Vec<usize> = (0..count).collect();
@@ -130,7 +133,7 @@ fn measure(bytes: usize) -> anyhow::Result<Vec<Sample>> {
 fn sampling() -> anyhow::Result<Vec<Row>> {
     const BYTES: usize = 4 << 10;
     let stores = [Embedded::open()?, Embedded::open()?];
-    let mut order: Vec<usize> = (0..HELD_BYTES / BYTES).collect();
+    let mut order: Vec<usize> = (0..held_bytes() / BYTES).collect();
     order.shuffle(&mut SmallRng::seed_from_u64(3));
     let mut rates = [const { Vec::new() }; 4];
     let rounds = 2 * rounds()?;
@@ -218,7 +221,7 @@ pub struct Embedded {
 
 impl Embedded {
     fn open() -> anyhow::Result<Self> {
-        Self::with_capacity(16 * HELD_BYTES as u64)
+        Self::with_capacity(16 * held_bytes() as u64)
     }
 
     /// Opens an empty store of at most `capacity_bytes`.

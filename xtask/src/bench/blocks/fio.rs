@@ -6,10 +6,11 @@ use anyhow::{Context, ensure};
 use serde::Deserialize;
 
 use super::BLOCK;
-use crate::bench::go_on;
+use crate::bench::{by_size, go_on};
 
-/// Time that a run is measured, s.
-const RUN_S: u32 = 1;
+/// Time that a run is measured, as fio writes times.
+const RUN: &str = "1s";
+const RUN_CI: &str = "100ms";
 
 /// What is done to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +48,8 @@ pub fn fill(uri: &str) -> anyhow::Result<()> {
 /// Runs random requests of one kind.
 pub fn run(uri: &str, way: Way, depth: u32) -> anyhow::Result<Measured> {
     let (rw, bs) = (format!("--rw=rand{}", way.name()), format!("--bs={BLOCK}"));
-    let (depth, time) = (format!("--iodepth={depth}"), format!("--runtime={RUN_S}"));
+    let (depth, time) =
+        (format!("--iodepth={depth}"), format!("--runtime={}", by_size(RUN, RUN_CI)));
     let job = fio(uri, &[&rw, &bs, &depth, "--time_based", &time, "--norandommap"])?;
     let side = if way == Way::Read { job.read } else { job.write };
     let median_ns = *side.clat_ns.percentile.get("50.000000").context("fio gave no median")?;

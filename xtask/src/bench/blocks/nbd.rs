@@ -17,10 +17,12 @@ use super::fio::{self, Measured, Way};
 use super::house::House;
 use super::{BENCH, DEPTHS};
 use crate::bench::rows::{Report, Row, median};
-use crate::bench::{go_on, rounds, wanted};
+use crate::bench::{by_size, go_on, rounds, wanted};
 
 /// Bytes of the devices.
-const DEVICE_BYTES: u64 = 256 << 20;
+fn device_bytes() -> u64 {
+    by_size(256 << 20, 64 << 20)
+}
 
 /// What a connection runs over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,11 +137,11 @@ struct Ours {
 impl Ours {
     /// Starts the server. Also gives its address.
     fn start(transport: Transport, folder: &Path) -> anyhow::Result<(Self, String)> {
-        let config = spillway_store::Config::embedded(2 * DEVICE_BYTES);
+        let config = spillway_store::Config::embedded(2 * device_bytes());
         let store = Arc::new(Store::open(config)?);
         let client = store.add_client(ClientConfig::default())?;
         let block_size = BlockSize::B4096;
-        let geometry = Geometry { bytes: DEVICE_BYTES, block_size, uuid: fresh_uuid()? };
+        let geometry = Geometry { bytes: device_bytes(), block_size, uuid: fresh_uuid()? };
         let device = Arc::new(BlockDevice::create(store, client, geometry)?);
         let house = Arc::new(House { client, device: Some(device) });
         let (listener, uri) = match transport {
@@ -179,7 +181,7 @@ impl Nbdkit {
                 format!("nbd://{address}")
             }
         };
-        let size = DEVICE_BYTES.to_string();
+        let size = device_bytes().to_string();
         let child =
             command.args(["memory", &size]).spawn().context("nbdkit: run lab/setup bench")?;
         let mut nbdkit = Self(child);

@@ -15,12 +15,13 @@ use super::fio::{Measured, Way};
 use super::house::House;
 use super::{BENCH, BLOCK, DEPTHS, floor};
 use crate::bench::rows::{Report, Row, median};
-use crate::bench::{go_on, rounds, wanted};
+use crate::bench::{by_size, go_on, rounds, wanted};
 
 /// Values in the pool.
 const VALUES: u32 = 16 << 10;
 /// Time of a run.
 const TIME: Duration = Duration::from_secs(1);
+const TIME_CI: Duration = Duration::from_millis(100);
 /// Operations that are given to the client at once at a depth beyond 1: enough that the beginning and
 /// the end of a batch hardly count.
 const BATCH: usize = 2048;
@@ -59,7 +60,7 @@ fn measure() -> anyhow::Result<Vec<Sample>> {
                 let measured = side.run(way, depth)?;
                 samples.push(Sample { cell, ours: true, measured });
                 go_on()?;
-                let measured = floor::run(way, depth, TIME)?;
+                let measured = floor::run(way, depth, by_size(TIME, TIME_CI))?;
                 samples.push(Sample { cell, ours: false, measured });
                 go_on()?;
             }
@@ -94,7 +95,8 @@ impl Side {
         let mut random = SmallRng::seed_from_u64(5);
         let mut values = values();
         let (began, mut done, mut times_us) = (Instant::now(), 0, Vec::new());
-        while began.elapsed() < TIME {
+        let time = by_size(TIME, TIME_CI);
+        while began.elapsed() < time {
             let count = if depth == 1 { 1 } else { BATCH };
             let keys: Vec<Key> =
                 (0..count).map(|_| Key::new(1, random.random_range(0..VALUES))).collect();

@@ -21,14 +21,16 @@ use super::blocks::fio::{self, Measured, Way};
 use super::blocks::house::House;
 use super::blocks::nbd::{Folder, Nbdkit, Transport, uri_of_socket};
 use super::rows::{Report, Row, median};
-use super::{build, go_on, rounds, wanted};
+use super::{build_programs, by_size, go_on, rounds, wanted};
 
 /// The name in the rows.
 const BENCH: &str = "fanout";
 /// Requests that are under way at the same time.
 const DEPTHS: [u32; 2] = [1, 32];
 /// Bytes of the devices.
-const DEVICE_BYTES: u64 = 256 << 20;
+fn device_bytes() -> u64 {
+    by_size(256 << 20, 64 << 20)
+}
 
 /// Where copies lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +70,7 @@ pub fn run() -> anyhow::Result<Report> {
     }
     let _awake = Awake::start()?;
     if wanted("nbd") {
-        build(&["spillwayd"])?;
+        build_programs()?;
         if let Some(samples) = report.keep("nbd", measure()) {
             report.rows.extend(rows(&samples));
         }
@@ -85,7 +87,7 @@ pub fn run() -> anyhow::Result<Report> {
 
 fn measure() -> anyhow::Result<Vec<Sample>> {
     let folder = Folder::new()?;
-    let lenders = Lenders::start(&folder.0, DEVICE_BYTES)?;
+    let lenders = Lenders::start(&folder.0, device_bytes())?;
     let devices = Layout::ALL
         .map(|layout| serve(layout, &lenders, &folder.0).map(|(server, uri)| (layout, server, uri)))
         .into_iter()
@@ -142,12 +144,12 @@ fn serve(layout: Layout, lenders: &Lenders, folder: &Path) -> anyhow::Result<(Se
         Layout::OneLender => None,
         Layout::TwoLenders => Some(lenders.loan(1)?),
         Layout::LenderAndFile => {
-            let file = BackupFile::open(&folder.join("backup"), DEVICE_BYTES)?;
+            let file = BackupFile::open(&folder.join("backup"), device_bytes())?;
             Some(Holder::file(file)?)
         }
     };
     let settings = Settings { slab_bytes: 64 << 20, ..Settings::default() };
-    let slabs = (0..(DEVICE_BYTES / settings.slab_bytes) as u32)
+    let slabs = (0..(device_bytes() / settings.slab_bytes) as u32)
         .map(|slab| {
             let at = |holder: &Arc<Holder>| Place { holder: holder.clone(), slab };
             [Some(at(&first)), second.as_ref().map(at)]
