@@ -45,7 +45,7 @@ enum Command {
     },
     /// Writes the manual pages into a directory.
     Man {
-        /// An existing directory.
+        /// The directory, which is made where it is missing.
         dir: PathBuf,
     },
 }

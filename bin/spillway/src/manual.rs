@@ -1,5 +1,6 @@
 //! Completions and manual pages, both made from the command line's own definition.
 
+use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -21,11 +22,12 @@ pub fn completions(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes `spillway.1` and a page for each command into `dir`.
+/// Writes `spillway.1` and a page for each command into `dir`, which is made where it is missing.
 ///
 /// # Errors
-/// The directory can't be written.
+/// The directory can't be made or written.
 pub fn pages(command: clap::Command, dir: &Path) -> anyhow::Result<ExitCode> {
+    fs::create_dir_all(dir).with_context(|| format!("can't make {}", dir.display()))?;
     clap_mangen::generate_to(command, dir)
         .with_context(|| format!("can't write manual pages into {}", dir.display()))?;
     Ok(ExitCode::SUCCESS)

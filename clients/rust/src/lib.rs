@@ -45,3 +45,8 @@ pub fn open(url: &str) -> Result<Box<dyn Store>, Error> {
         }
     }
 }
+
+/// The Rust programs of the page compile, and run where they need no daemon.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/clients.md")]
+struct Page;

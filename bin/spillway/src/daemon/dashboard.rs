@@ -37,8 +37,8 @@ struct Answer {
 pub fn run(options: &Dashboard) -> anyhow::Result<ExitCode> {
     let found: types::Dashboard = Api::new(&options.daemon)?.get("/v1/dashboard")?;
     let Some(address) = found.address else {
-        let line = "the daemon serves no dashboard: set listen.api_tcp = \"127.0.0.1:8430\" and \
-                    listen.api_token_file, a file with the output of openssl rand -hex 32";
+        let line = "the daemon serves no dashboard: start it by spillway serve --dashboard, or set listen.api_tcp = \
+                    \"127.0.0.1:8430\" and listen.api_token_file, a file with the output of openssl rand -hex 32";
         return Err(Refusal::usage(line).into());
     };
     let token = found.token_file.and_then(|file| fs::read_to_string(file).ok());

@@ -1,11 +1,15 @@
 //! `spillway serve`: the daemon in the foreground.
 
 use std::env;
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use anyhow::Context;
 use clap::Args;
 
 use crate::daemon::options::default_dir;
@@ -39,6 +43,12 @@ pub struct Serve {
     #[arg(long, value_name = "ADDRESS:PORT")]
     nbd_tcp: Option<SocketAddr>,
 
+    /// Also serves the dashboard at this address, behind a new token in a file beside the sockets. `spillway
+    /// dashboard` prints where to look. Default address: 127.0.0.1:8430.
+    #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1, require_equals = true,
+          default_missing_value = "127.0.0.1:8430", conflicts_with = "config")]
+    dashboard: Option<SocketAddr>,
+
     /// Configuration file.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -63,8 +73,12 @@ pub fn run(options: &Serve) -> anyhow::Result<ExitCode> {
         (None, Some(_)) => None,
         (None, None) => Some(default_dir()),
     };
-    if let Some(dir) = dir {
+    if let Some(dir) = &dir {
         set("listen.dir", dir.display().to_string());
+    }
+    if let (Some(address), Some(dir)) = (options.dashboard, &dir) {
+        set("listen.api_tcp", address.to_string());
+        set("listen.api_token_file", make_token(dir)?.display().to_string());
     }
     if let Some(capacity) = options.capacity {
         set("store.capacity", capacity.to_string());
@@ -88,6 +102,23 @@ pub fn run(options: &Serve) -> anyhow::Result<ExitCode> {
     let error = command.exec();
     let line = format!("can't run {}: {}", program.display(), plain(&error));
     Err(Refusal::not_found(line).into())
+}
+
+/// Writes a fresh token for the HTTP interface into a file that its owner alone may read, and gives the file's path.
+fn make_token(dir: &Path) -> anyhow::Result<PathBuf> {
+    let file = dir.join("token");
+    let failed = || format!("can't write {}", file.display());
+    let mut bytes = [0; 32];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    let token = bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(dir).with_context(failed)?;
+    // Never into a file, or through a link, that somebody else has put there.
+    if let Err(error) = fs::remove_file(&file) {
+        anyhow::ensure!(error.kind() == ErrorKind::NotFound, "{}: {}", failed(), plain(&error));
+    }
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file);
+    writeln!(made.with_context(failed)?, "{token}").with_context(failed)?;
+    Ok(file)
 }
 
 /// The daemon beside this program, else the one on the search path.

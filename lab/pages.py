@@ -1,0 +1,97 @@
+"""What the test of the docs' commands knows of the pages: which blocks there are, and what can't run on one host."""
+
+import re
+import subprocess
+import textwrap
+
+# Blocks that are not run: page and first line, and why.
+LEFT_OUT = {
+    ("README.md", "make demo    # installs what is missing, builds, runs memcached in a fraction of its memory, shows what happened"):
+        "CI itself: .ci/run",
+    ("README.md", "cargo xtask bench store         # put and get beside memcpy"): "CI runs every benchmark",
+    ("docs/daemon.md", 'b$ nvme connect -t tcp -a 192.0.2.1 -s 4420 -n nqn.2026-11.io.spillway:blocks --dhchap-secret "$(cat b.secret)"'):
+        "the kernel's nvme-tcp: lab/long/guest-nvme-tcp",
+    ("docs/daemon.md", "here$ spillway client export alice > alice.pools        # her puts are refused here from now on"):
+        "two daemons: lab/tests/daemon-moved",
+    ("docs/daemon.md", "here$ spillway client export alice --rest > alice.rest"): "two daemons: lab/tests/daemon-moved",
+    ("docs/dashboard.md", "laptop$ ssh -L 8430:127.0.0.1:8430 host"): "another host, with SSH",
+    ("docs/disks.md", "mkswap /dev/vdb"): "in a guest: lab/tests/guest-tmem-disk",
+    ("docs/lending.md", "modprobe nbd"): "the kernel's nbd: lab/long/guest-lending, guest-rdma",
+    ("docs/lending.md", "spillway lend borrow 1G"): "two hosts: lab/long/guest-lending",
+    ("docs/lending.md", "modprobe nvme-rdma"): "lab/long/guest-rdma",
+    ("docs/lending-simulation.md", "cargo xtask sim lending --seeds 10000          # on all cores; a line and a command for each violation"):
+        "hours of virtual hosts: sim/tests runs some seeds",
+    ("docs/nbd.md", "modprobe nbd"): "the kernel's nbd: lab/long/guest-nbd",
+    ("docs/nbd.md", "swapoff /dev/nbd0"): "the kernel's nbd: lab/long/guest-nbd",
+    ("docs/nbd.md", "lab/setup bench"): "CI runs every benchmark",
+    ("docs/policies.md", "spillway client set python3-4711 --floor 512M --target 2G"):
+        "the number of the reader's own process: lab/tests/programs-share",
+    ("docs/scenarios.md", "lab/scenarios run          # an hour and a half; goes on where it was interrupted"): "hours",
+}
+
+# TOML that the text has the reader write to /etc/spillway/spillwayd.toml.
+CONFIGURATIONS = {
+    ("docs/daemon.md", "[store]"),
+    ("docs/dashboard.md", "[listen]"),
+    ("docs/lending.md", "[store]"),
+}
+
+# As the unit runs it.
+UNIT = "setpriv --reuid=spillway --regid=spillway --clear-groups --bounding-set=-all --no-new-privs"
+
+# What the reader has done before a block, by the text around it or on another page.
+BEFORE = {
+    ("docs/blades.md", "shuf -i 1-1000000 > big.txt"): "spillway serve --capacity 1G --nvme-tcp 127.0.0.1:4420",
+    ("docs/lending.md", "mkdir -p /var/lib/spillway"):
+        "mkdir -p /etc/spillway && cp ca.pem /etc/spillway && cp b.pem /etc/spillway/cert.pem && cp b.key /etc/spillway/key.pem",
+    ("docs/policies.md", "spillway policy set utility --miss 500us      # until the daemon ends; memory.policy in its configuration is for good"):
+        "spillway serve --capacity 1G",
+}
+
+
+def as_unit(then):
+    """A daemon of the unit's user on the configuration: that user can read what it names. Ends it after `then`."""
+    return (f"end_daemon; mkdir /run/unit; chown spillway /run/unit; {UNIT} spillwayd --config /etc/spillway/spillwayd.toml "
+            f"--set listen.dir=/run/unit & daemon=$!; wait_until spillway stat --api /run/unit/api.sock && {then}")
+
+
+# What must hold after a block.
+AFTER = {
+    ("README.md", "make build"): "sort big.txt | cmp - sorted.txt && test -s ~/.local/share/man/man1/spillway-run.1",
+    ("docs/daemon.md", "b$ shuf -i 1-1000000 > big.txt"):
+        "sort big.txt | cmp - sorted.txt && { " + as_unit("end_daemon") + "; } && "
+        "{ spillway serve --capacity 1G & daemon=$!; wait_until spillway stat; }",
+    ("docs/dashboard.md", "[listen]"):
+        as_unit("curl -fsS -H \"Authorization: Bearer $(cat /etc/spillway/token)\" http://127.0.0.1:8430/v1/clients"),
+    ("docs/blades.md", "spillway run --local 16M --blade nvme+tcp://one.example --mirror nvme+tcp://two.example -- sort big.txt > sorted.txt"):
+        "sort big.txt | cmp - sorted.txt",
+}
+
+
+def blocks_of(path):
+    """The fenced blocks of a page: line, kind, text."""
+    page = path.read_text()
+    for block in re.finditer(r"^( *)```(\S*)\n(.*?)^\1```$", page, re.M | re.S):
+        text = textwrap.dedent(block[3])
+        if block[2] not in ("sh", "console") and re.match(r"([a-z]*\$|#) ", text):
+            raise SystemExit(f"FAILED: a block of {path} has commands, but does not say that it is sh or console")
+        yield page[: block.start()].count("\n") + 1, block[2], text
+
+
+def commands_of(kind, text):
+    """The commands of a block. In a console they follow a prompt, and what they print follows them."""
+    lines = text.splitlines()
+    while lines:
+        command = lines.pop(0)
+        if kind == "console":
+            prompt = re.match(r"[a-z]*\$ ", command)
+            if not prompt:
+                continue
+            command = command[prompt.end():]
+        while lines and subprocess.run(["bash", "-n"], input=command, text=True, capture_output=True).stderr:
+            command += "\n" + lines.pop(0)
+        while command.endswith("\\") and lines:
+            command += "\n" + lines.pop(0)
+        command = re.sub(r"\s+# .*$", "", command) if "\n" not in command else command
+        if command.strip() and not command.lstrip().startswith("#"):
+            yield command
