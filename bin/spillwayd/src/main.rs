@@ -14,6 +14,7 @@ mod log;
 mod manager;
 mod memory;
 mod metrics;
+mod packing;
 mod parts;
 mod reclaim;
 mod run;

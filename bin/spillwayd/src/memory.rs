@@ -84,6 +84,7 @@ fn store_config(settings: &config::Store, capacity_bytes: u64) -> spillway_store
         capacity_bytes,
         backing: Backing::Memfd,
         compress: settings.compress,
+        makes_room: true,
         dedup,
         disk,
     }

@@ -3,7 +3,8 @@
 //! A target that falls makes the store refuse puts, and no more. At each interval a client above its
 //! target loses a sixteenth of the excess, at most 4 MiB: its ephemeral pages first; then pages of
 //! its disks go to their files. What is left of that, so many of the store's coldest pages are packed or go to
-//! lower tiers, whoever's they are: a page of a persistent pool stays its client's.
+//! lower tiers, whoever's they are: a page of a persistent pool stays its client's. (Memory that runs out is
+//! another matter: packing.rs.)
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

@@ -13,6 +13,7 @@ use crate::arguments::Arguments;
 use crate::config::{Clients, Config, needs_restart};
 use crate::frontends::Frontends;
 use crate::manager;
+use crate::packing::Packing;
 use crate::parts::Parts;
 use crate::reclaim::Reclaim;
 use crate::{capacity, disks, hardening, lend, sandbox, targets};
@@ -43,6 +44,7 @@ pub fn run(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
     )?;
     let disks = parts.disks.clone();
     let reclaim = Reclaim::start(parts.directory.clone(), disks.clone())?;
+    let packing = Packing::start(parts.directory.store())?;
     let lending = parts.lending.take().map(lend::Prepared::start).transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -56,6 +58,7 @@ pub fn run(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
     runtime.shutdown_background();
     drop(frontends);
     drop(reclaim);
+    drop(packing);
     disks::drain(&disks);
     served
 }

@@ -15,6 +15,9 @@ pub struct Config {
     /// Whether [`Store::demote`](crate::Store::demote) and
     /// [`Store::put_compressed`](crate::Store::put_compressed) pack pages with LZ4.
     pub compress: bool,
+    /// Whether a put that finds memory full packs raw pages itself, or moves pages down, before it is
+    /// refused. Otherwise only callers that bring a [`Scratch`](crate::Scratch) do.
+    pub makes_room: bool,
     /// Whether equal pages share a frame.
     pub dedup: Dedup,
     /// Where pages go that memory has no room for.
@@ -28,6 +31,7 @@ impl Config {
             capacity_bytes,
             backing: Backing::Anonymous,
             compress: true,
+            makes_room: false,
             dedup: Dedup::Off,
             disk: None,
         }

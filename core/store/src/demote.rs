@@ -10,7 +10,7 @@ use spillway_tiers::sync::Ordering;
 use spillway_tiers::{CellPin, PageBuf, Pinned, Use, WRITE_PAGES_MAX};
 use spillway_types::PAGE_BYTES;
 
-use crate::index::{LEAF_SHIFT, LeafKey};
+use crate::index::{Index, LEAF_SHIFT, LeafKey};
 use crate::list::List;
 use crate::scratch::Scratch;
 use crate::shard::{Position, SHARDS};
@@ -31,15 +31,15 @@ const INDEX_LOW_BYTES: u64 = 32 << 10;
 /// the bytes are pinned. The page stays readable where it is; if its slot has changed when the move
 /// is done, the move is undone.
 #[derive(Debug)]
-struct Candidate<'a> {
-    leaf: LeafKey,
-    place: u32,
-    slot: Slot,
-    bytes: Bytes<'a>,
+pub(crate) struct Candidate<'a> {
+    pub(crate) leaf: LeafKey,
+    pub(crate) place: u32,
+    pub(crate) slot: Slot,
+    pub(crate) bytes: Bytes<'a>,
 }
 
 #[derive(Debug)]
-enum Bytes<'a> {
+pub(crate) enum Bytes<'a> {
     Raw(Pinned<'a>),
     Packed(CellPin<'a>),
 }
@@ -48,17 +48,9 @@ type Candidates<'a> = [Option<Candidate<'a>>; WRITE_PAGES_MAX];
 
 impl Candidate<'_> {
     /// Whether others hold the frame too, entries or readers: then moving this one frees nothing.
-    fn is_shared(&self) -> bool {
+    pub(crate) fn is_shared(&self) -> bool {
         // The entry's reference and this one are expected.
         matches!(&self.bytes, Bytes::Raw(page) if page.references() > 2)
-    }
-
-    /// The same place with the mark of a page that does not shrink.
-    fn stiff(&self) -> Option<Place> {
-        match self.slot.place() {
-            Place::Raw { frame, length, .. } => Some(Place::Raw { frame, length, stiff: true }),
-            _ => None,
-        }
     }
 }
 
@@ -71,7 +63,14 @@ impl Store {
     /// it would cost each reader more than a microsecond for little memory.
     pub fn demote(&self, pages_max: usize, scratch: &mut Scratch) -> usize {
         self.advance();
-        let mut moved = if self.config.compress { self.pack_oldest(pages_max, scratch) } else { 0 };
+        let mut moved = if self.config.compress { self.pack(pages_max, scratch).packed } else { 0 };
+        moved += self.page_out_while_low(pages_max.saturating_sub(moved), scratch);
+        moved
+    }
+
+    /// Moves up to `pages_max` pages to a lower tier while memory is nearly out.
+    pub(crate) fn page_out_while_low(&self, pages_max: usize, scratch: &mut Scratch) -> usize {
+        let mut moved = 0;
         while moved < pages_max && self.has_below() && self.is_low() {
             let count = self.page_out(pages_max - moved, scratch);
             if count == 0 {
@@ -133,24 +132,6 @@ impl Store {
         let part = if self.blade.is_some() { LOW_PART_STAGING } else { LOW_PART };
         let low = self.arena.frames_max() as u64 / part;
         self.arena.frames_left() < low.clamp(LOW_MIN_FRAMES, LOW_MAX_FRAMES)
-    }
-
-    fn pack_oldest(&self, pages_max: usize, scratch: &mut Scratch) -> usize {
-        let mut packed = 0;
-        for _ in 0..pages_max {
-            let Some(candidate) = self.candidate(&[List::Frames]) else { break };
-            let Bytes::Raw(page) = &candidate.bytes else { break };
-            if candidate.is_shared() {
-                self.settle(candidate, None);
-                continue;
-            }
-            let length = scratch.pack(page);
-            let place = length.and_then(|length| self.keep_packed(&scratch.packed[..length]));
-            packed += usize::from(place.is_some());
-            let place = place.or_else(|| candidate.stiff());
-            self.settle(candidate, place);
-        }
-        packed
     }
 
     /// Moves up to `pages_max` of the coldest pages to the blade or, what that does not take, to a
@@ -259,7 +240,7 @@ impl Store {
     }
 
     /// Chooses the coldest page on some lists of the next shard that has one.
-    fn candidate(&self, lists: &[List]) -> Option<Candidate<'_>> {
+    pub(crate) fn candidate(&self, lists: &[List]) -> Option<Candidate<'_>> {
         for _ in 0..SHARDS {
             let turn = self.demote_turn.fetch_add(1, Ordering::Relaxed);
             let shard = turn as usize % SHARDS;
@@ -273,7 +254,7 @@ impl Store {
         None
     }
 
-    fn coldest_of_shard(&self, shard: usize, lists: &[List]) -> Option<(u16, List)> {
+    pub(crate) fn coldest_of_shard(&self, shard: usize, lists: &[List]) -> Option<(u16, List)> {
         let now = self.now();
         let owners = self
             .client_numbers()
@@ -292,6 +273,17 @@ impl Store {
         let at = self.chains().oldest(self.client_shard(owner, shard), list)?;
         let back = self.chains().meta(list, at).back.load(Ordering::Relaxed);
         let (leaf, place) = (back >> LEAF_SHIFT, back & ((1 << LEAF_SHIFT) - 1));
+        self.take_slot(&mut index, shard, leaf, place)
+    }
+
+    /// Makes the value of a slot whose shard is locked the one that is moved.
+    pub(crate) fn take_slot(
+        &self,
+        index: &mut Index,
+        shard: usize,
+        leaf: u32,
+        place: u32,
+    ) -> Option<Candidate<'_>> {
         let slot = index.slot(leaf, place);
         let bytes = match slot.place() {
             Place::Raw { frame, .. } => Bytes::Raw(self.arena.pin(frame)?),
@@ -308,7 +300,7 @@ impl Store {
     }
 
     /// Ends a move: the page is at `place` from now on; without one it stays where it is.
-    fn settle(&self, candidate: Candidate<'_>, place: Option<Place>) {
+    pub(crate) fn settle(&self, candidate: Candidate<'_>, place: Option<Place>) {
         let Candidate { leaf, place: index_place, slot: old, bytes } = candidate;
         let at = Position::of_leaf(leaf, index_place, self.seed);
         let new = place.map_or(old, |place| Slot::new(place, old.owner()));

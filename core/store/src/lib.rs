@@ -18,6 +18,7 @@ mod index;
 mod list;
 mod listing;
 mod migrate;
+mod pack;
 mod pools;
 mod put;
 mod reopen;

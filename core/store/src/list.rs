@@ -100,6 +100,28 @@ impl<'a> Chains<'a> {
         }
     }
 
+    /// Puts a page's new frame on its list, in place of the old one.
+    pub(crate) fn replace(self, shard: &ClientShard, list: List, old: u32, new: u32) {
+        let ends = &shard.lists[list as usize];
+        let (from, to) = (self.meta(list, old), self.meta(list, new));
+        let prev = from.prev.load(Ordering::Relaxed);
+        let next = from.next.load(Ordering::Relaxed);
+        to.back.store(from.back.load(Ordering::Relaxed), Ordering::Relaxed);
+        to.stamp.store(from.stamp.load(Ordering::Relaxed), Ordering::Relaxed);
+        to.prev.store(prev, Ordering::Relaxed);
+        to.next.store(next, Ordering::Relaxed);
+        if prev == NONE {
+            ends.oldest.store(new, Ordering::Relaxed);
+        } else {
+            self.meta(list, prev).next.store(new, Ordering::Relaxed);
+        }
+        if next == NONE {
+            ends.youngest.store(new, Ordering::Relaxed);
+        } else {
+            self.meta(list, next).prev.store(new, Ordering::Relaxed);
+        }
+    }
+
     /// The oldest of a list.
     pub(crate) fn oldest(self, shard: &ClientShard, list: List) -> Option<u32> {
         let at = shard.lists[list as usize].oldest.load(Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Pools: making, joining, leaving, destroying.
 
 use spillway_tiers::sync::{AtomicU64, Ordering};
-use spillway_tiers::{Table, Use, Zeroed};
+use spillway_tiers::{Table, Use, Zeroed, zeroed_slice};
 use spillway_types::{ClientId, Lifetime, PoolId, PoolInfo, PoolSpec, Sharing};
 
 use crate::client::client_number;
@@ -127,6 +127,28 @@ impl PoolShard {
     /// How many of these `pools` pools have.
     pub(crate) const fn count(pools: usize) -> usize {
         pools.div_ceil(POOL_GROUP) * SHARDS
+    }
+}
+
+/// Which pools are ephemeral, by their numbers: a bit for each. Read without a lock.
+#[derive(Debug)]
+pub(crate) struct Lifetimes(Box<[AtomicU64]>);
+
+impl Lifetimes {
+    pub(crate) fn new() -> Self {
+        Self(zeroed_slice(POOLS_MAX / 64))
+    }
+
+    /// Notes the lifetime of a pool that has no values yet. Callers hold the lock of the control plane.
+    pub(crate) fn set(&self, number: u16, lifetime: Lifetime) {
+        let word = &self.0[usize::from(number) / 64];
+        let others = word.load(Ordering::Relaxed) & !(1 << (number % 64));
+        let bit = u64::from(lifetime == Lifetime::Ephemeral) << (number % 64);
+        word.store(others | bit, Ordering::Release);
+    }
+
+    pub(crate) fn is_ephemeral(&self, number: u16) -> bool {
+        self.0[usize::from(number) / 64].load(Ordering::Acquire) >> (number % 64) & 1 != 0
     }
 }
 
@@ -274,6 +296,7 @@ impl Store {
         let mut pool = pool;
         let id = self.add_member(client, &pool)?;
         pool.members.push((client, id));
+        self.lifetimes.set(pool.number, pool.spec.lifetime);
         control.last_number = pool.number;
         control.pools.push(pool);
         Ok(id)

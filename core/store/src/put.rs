@@ -77,8 +77,8 @@ impl Store {
     ///
     /// The value is stored as it is, by one copy; a page filled with one word takes no memory.
     pub fn put(&self, pool: PoolId, key: Key, value: &[u8]) -> Put {
-        let put = self.put_with(pool, key, value.len(), None, |access, lane, _| {
-            self.try_place(access, lane, value, None)
+        let put = self.put_with(pool, key, value.len(), None, |access, lane, scratch| {
+            self.try_place(access, lane, value, scratch)
         });
         if value.len() == PAGE_BYTES {
             self.expect_put();
@@ -103,10 +103,10 @@ impl Store {
         buffer: &mut PageBuf,
         mut fill: impl FnMut(&mut [u8; PAGE_BYTES]),
     ) -> Put {
-        self.put_with(pool, key, PAGE_BYTES, None, |access, lane, _| {
-            if access.is_reserved() || self.finds_equals(access) {
+        self.put_with(pool, key, PAGE_BYTES, None, |access, lane, scratch| {
+            if access.is_reserved() || self.finds_equals(access) || scratch.is_some() {
                 fill(&mut buffer.0);
-                return self.try_place(access, lane, &buffer.0, None);
+                return self.try_place(access, lane, &buffer.0, scratch);
             }
             let Some(frame) = self.arena.store_page(lane, &mut fill) else {
                 // A page filled with one word needs none.
@@ -176,7 +176,7 @@ impl Store {
         }
         self.expect_change(access, &at);
         let lane = lane();
-        let Some(Placed { place, shared }) = self.place(access, lane, scratch, copy) else {
+        let Some(Placed { place, shared }) = self.place(access, lane, pages, scratch, copy) else {
             return self.refuse(pool, access, &at, Refusal::NodeFull);
         };
         let slot = Slot::new(place, access.payer()).with_listed(!shared && !access.is_reserved());
@@ -198,8 +198,12 @@ impl Store {
         for _ in 0..EVICTIONS_MAX {
             // Without room for the entry: frames make room for the index.
             let full = published == Err(Refusal::NodeFull);
-            if !full || self.arena.hollow_out(INDEX_ROOM_FRAMES) == 0 && !self.evict(access.client)
-            {
+            let makes_room = || {
+                self.arena.hollow_out(INDEX_ROOM_FRAMES) != 0
+                    || self.evict(access.client)
+                    || self.make_room(INDEX_ROOM_FRAMES as u64)
+            };
+            if !full || !makes_room() {
                 break;
             }
             published = self.publish(pool, access, at, slot, lane);
@@ -271,12 +275,13 @@ impl Store {
     }
 
     /// Finds room for a value and copies it there, at the cost of ephemeral values if need be.
-    /// Callers with scratch memory also make room by writing cold pages to files.
-    /// `None` when memory is out.
+    /// Callers with scratch memory also make room by writing cold pages to files; for others the store
+    /// packs pages, if it is to. `None` when memory is out.
     fn place(
         &self,
         access: Access,
         lane: usize,
+        pages: u64,
         mut scratch: Option<&mut Scratch>,
         mut copy: impl FnMut(Access, usize, Option<&mut Scratch>) -> Option<Placed>,
     ) -> Option<Placed> {
@@ -285,12 +290,20 @@ impl Store {
             if place.is_some() || access.is_reserved() {
                 return place;
             }
-            let paged_out = |scratch: &mut Scratch| self.page_out(WRITE_PAGES_MAX, scratch) != 0;
-            if !self.evict(access.client) && !scratch.as_deref_mut().is_some_and(paged_out) {
-                return None;
+            if self.evict(access.client) {
+                continue;
+            }
+            if let Some(scratch) = scratch.as_deref_mut() {
+                if self.page_out(WRITE_PAGES_MAX, scratch) == 0 {
+                    return None;
+                }
+            } else if !self.make_room(pages) {
+                break;
             }
         }
-        None
+        // There are no frames any more, but there may be a cell.
+        let mut own = self.own_scratch.as_ref()?.lock();
+        copy(access, lane, Some(&mut own))
     }
 
     fn try_place(
@@ -346,8 +359,8 @@ impl Store {
     }
 
     /// Puts a packed page into a cell. `None` when memory is out.
-    pub(crate) fn keep_packed(&self, packed: &[u8]) -> Option<Place> {
-        let cell = self.cells.store(&self.arena, packed)?;
+    fn keep_packed(&self, packed: &[u8]) -> Option<Place> {
+        let cell = self.cells.store_packed(&self.arena, packed)?;
         self.packed_pages.fetch_add(1, Ordering::Relaxed);
         Some(Place::Packed { cell, length: packed.len() as u16 })
     }

@@ -151,6 +151,7 @@ impl Store {
             if !self.pool_shards.restore(counters, self.budget()) {
                 return Err(Error::TableFull);
             }
+            self.lifetimes.set(number, pool.spec.lifetime);
             control.last_number = number;
             control.pools.push(pool);
         }

@@ -14,6 +14,25 @@ use crate::store::Store;
 /// Shards of a store.
 pub(crate) const SHARDS: usize = 32;
 
+/// From this capacity on all shards are used. In a smaller store each takes pages of memory that matter.
+const ALL_SHARDS_BYTES: u64 = 128 << 20;
+/// Shards that are used below it.
+const FEW_SHARDS: usize = 8;
+
+/// How many shards a store of so much memory uses: the first ones.
+pub(crate) const fn shards_used(capacity_bytes: u64) -> usize {
+    if capacity_bytes < ALL_SHARDS_BYTES { FEW_SHARDS } else { SHARDS }
+}
+
+/// What tells where a handle lies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seed {
+    /// Secret that keeps clients from choosing keys that collide.
+    pub(crate) secret: u64,
+    /// One less than the shards that are used.
+    pub(crate) shard_mask: usize,
+}
+
 /// Where a handle lies: computed once for each operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Position {
@@ -24,17 +43,17 @@ pub(crate) struct Position {
 }
 
 impl Position {
-    pub(crate) fn of_leaf(leaf_key: LeafKey, index: u32, seed: u64) -> Self {
-        let hash = leaf_key.hash(seed);
-        let shard = (hash >> (u64::BITS - SHARDS.ilog2())) as usize;
+    pub(crate) fn of_leaf(leaf_key: LeafKey, index: u32, seed: Seed) -> Self {
+        let hash = leaf_key.hash(seed.secret);
+        let shard = (hash >> (u64::BITS - SHARDS.ilog2())) as usize & seed.shard_mask;
         Self { leaf_key, hash, shard, index }
     }
 
-    pub(crate) fn new(pool: u16, key: Key, seed: u64) -> Self {
+    pub(crate) fn new(pool: u16, key: Key, seed: Seed) -> Self {
         Self::of_leaf(LeafKey::of(pool, key), key.index, seed)
     }
 
-    pub(crate) fn root(pool: u16, object: u64, seed: u64) -> Self {
+    pub(crate) fn root(pool: u16, object: u64, seed: Seed) -> Self {
         Self::of_leaf(LeafKey::root(pool, object), 0, seed)
     }
 }

@@ -98,6 +98,13 @@ impl Slot {
         Self(self.0 & !(1 << LISTED_SHIFT) | (listed as u64) << LISTED_SHIFT)
     }
 
+    /// The same value in another frame. `None` if it is in none.
+    pub(crate) fn with_frame(self, frame: u32) -> Option<Self> {
+        let Place::Raw { length, stiff, .. } = self.place() else { return None };
+        let moved = Self::new(Place::Raw { frame, length, stiff }, self.owner());
+        Some(moved.with_listed(self.listed()))
+    }
+
     pub(crate) fn place(self) -> Place {
         let at = self.0 & ((1 << PLACE_BITS) - 1);
         let low = at as u32;

@@ -11,9 +11,10 @@ use crate::error::Error;
 use crate::index::Index;
 use crate::list::Chains;
 use crate::migrate::Flushed;
-use crate::pools::{Control, POOLS_MAX, PoolShard, Pools};
+use crate::pools::{Control, Lifetimes, POOLS_MAX, PoolShard, Pools};
 use crate::reuse::Samplers;
-use crate::shard::SHARDS;
+use crate::scratch::Scratch;
+use crate::shard::{SHARDS, Seed, shards_used};
 use crate::slot::CLIENTS_MAX;
 use crate::tables::{Opened, Tables};
 
@@ -42,6 +43,7 @@ pub struct Store {
     pub(crate) pools: Pools,
     /// Pages of each pool in each shard.
     pub(crate) pool_shards: GrowArray<PoolShard>,
+    pub(crate) lifetimes: Lifetimes,
     pub(crate) control: Lock<Control>,
     /// Removals made while their client is frozen; by the client's number.
     pub(crate) flush_log: Lock<Vec<(usize, Flushed)>>,
@@ -55,8 +57,9 @@ pub struct Store {
     pub(crate) ephemeral_values: AtomicU64,
     /// Where the next search for something to demote begins.
     pub(crate) demote_turn: AtomicU64,
-    /// Secret that keeps clients from choosing keys that collide.
-    pub(crate) seed: u64,
+    /// Of puts that make room themselves ([`Config::makes_room`]).
+    pub(crate) own_scratch: Option<Box<Lock<Scratch>>>,
+    pub(crate) seed: Seed,
     /// Tells this store from all others.
     pub(crate) instance: u64,
 }
@@ -92,6 +95,11 @@ impl Store {
     /// A store without clients in some memory.
     pub(crate) fn with(config: Config, arena: Arena, opened: Opened) -> Result<Self, Error> {
         let Opened { tables, clients, pools } = opened;
+        let mut arena = arena;
+        if config.compress {
+            arena.keep_for_packing();
+        }
+        let own_scratch = config.makes_room.then(|| Box::new(Lock::new(Scratch::new())));
         let files = match &config.disk {
             Some(disk) => Some(Files::open(&disk.dir, disk.capacity_bytes, disk.delay_ns)?),
             None => None,
@@ -106,7 +114,10 @@ impl Store {
                 .into_iter()
                 .map(|index| Apart(Lock::new(index)))
                 .collect(),
-            seed: tables.seed(),
+            seed: Seed {
+                secret: tables.seed(),
+                shard_mask: shards_used(config.capacity_bytes) - 1,
+            },
             instance: tables.instance(),
             tables,
             clients,
@@ -114,6 +125,7 @@ impl Store {
             client_shards: GrowArray::reserve(CLIENTS_MAX * SHARDS)?,
             pools,
             pool_shards: GrowArray::reserve(PoolShard::count(POOLS_MAX))?,
+            lifetimes: Lifetimes::new(),
             control: Lock::new(Control::default()),
             flush_log: Lock::new(Vec::new()),
             samplers: Samplers::new(),
@@ -122,6 +134,7 @@ impl Store {
             clock: AtomicU64::new(0),
             ephemeral_values: AtomicU64::new(0),
             demote_turn: AtomicU64::new(0),
+            own_scratch,
             config,
         })
     }

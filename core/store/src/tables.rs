@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::index::Index;
 use crate::pools::{HANDLES_MAX, Handle, Pools};
-use crate::shard::SHARDS;
+use crate::shard::{SHARDS, shards_used};
 use crate::slot::CLIENTS_MAX;
 use crate::store::Store;
 
@@ -25,7 +25,7 @@ const NAMES: [&str; 3] = ["frames", "index", "tables"];
 const MAGIC: u64 = u64::from_le_bytes(*b"Spillway");
 /// The layout of all that is kept. Raise it with any change to the index's leaves, slots or heads,
 /// cells and maps of long values, or to the records of clients and pools.
-const LAYOUT: u64 = 1;
+const LAYOUT: u64 = 2;
 
 /// What is kept of the store as a whole.
 #[derive(Debug)]
@@ -148,7 +148,7 @@ fn index_bytes(config: &Config) -> usize {
 /// A fair share of address space for each shard, of both leaves and slots, which together are more
 /// than its part of memory; only what is used takes memory.
 fn shard_bytes(config: &Config) -> usize {
-    (config.capacity_bytes as usize / SHARDS).max(1 << 20)
+    (config.capacity_bytes as usize / shards_used(config.capacity_bytes)).max(2 << 20)
 }
 
 impl Store {

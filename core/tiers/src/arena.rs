@@ -4,10 +4,13 @@
 //! a lock of its own; a caller names the lane it prefers. A frame has a reference count: one
 //! reference for each index entry that names it and one for each reader that copies from it.
 
+mod emptying;
 mod hands;
 mod lanes;
+mod low;
 mod rebuild;
 mod reserve;
+mod spans;
 
 use core::ops::Deref;
 use std::io;
@@ -18,7 +21,9 @@ use crate::dedup::Shared;
 use crate::meta::Meta;
 use crate::region::{Backing, Budget, GrowArray, HUGE_BYTES, Region, Use, Zeroed, zeroed_slice};
 use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering};
+pub use emptying::Emptying;
 use hands::{HANDS, Hand};
+use low::Low;
 pub use reserve::RESERVES_MAX;
 use reserve::Reserve;
 use spillway_types::PAGE_BYTES;
@@ -32,7 +37,19 @@ pub const NONE: u32 = u32::MAX;
 /// Locks over which frames are spread.
 const LANES: usize = 4;
 /// Frames of a span, the unit from which cells are cut.
-pub(crate) const SPAN_FRAMES: u32 = 8;
+pub(crate) const SPAN_FRAMES: u32 = 16;
+/// Spans of a chunk.
+const CHUNK_SPANS: u64 = (CHUNK_FRAMES / SPAN_FRAMES) as u64;
+/// The word of a chunk whose spans are all free.
+const SPANS_WHOLE: u64 = (1 << CHUNK_SPANS) - 1;
+/// The lane of spans.
+const SPANS: usize = LANES;
+/// The lane of frames that packing has freed and moves other pages to.
+const STOCK: usize = LANES + 1;
+/// The lane of chunks that are being emptied.
+const LEAVING: usize = LANES + 2;
+/// Lanes of reserves follow, whose numbers begin at 1.
+const RESERVED: usize = LEAVING;
 /// Chunks that a huge page has room for.
 const HUGE_CHUNKS: usize = HUGE_BYTES / CHUNK_BYTES;
 /// Address space is made usable in steps of this many bytes, to keep mappings few.
@@ -46,8 +63,8 @@ struct Chunk {
     free: AtomicU64,
     prev: AtomicU32,
     next: AtomicU32,
-    /// Which lane; `LANES` is the lane of spans, and those above are reserves. Changed under the
-    /// lock of the lane that it is in.
+    /// Which lane; those above `RESERVED` are reserves. Changed under the lock of the lane that it
+    /// is in.
     lane: AtomicU32,
     /// 1 for a chunk that was found in use while the arena is rebuilt.
     claimed: AtomicU32,
@@ -78,7 +95,7 @@ pub struct Arena {
     region: Region,
     frames: GrowArray<Meta>,
     chunks: GrowArray<Chunk>,
-    lanes: [Apart<Lock<Lane>>; LANES + 1],
+    lanes: [Apart<Lock<Lane>>; LEAVING + 1],
     hands: Box<[Apart<Hand>]>,
     /// Whether the kernel is asked for huge pages; until it has none.
     huge: AtomicU32,
@@ -90,6 +107,7 @@ pub struct Arena {
     hollow: Lock<u32>,
     shared: Option<Shared>,
     budget: Budget,
+    low: Low,
 }
 
 impl Arena {
@@ -140,6 +158,7 @@ impl Arena {
             spare: Lock::new(Spare { first: NONE, high: 0, committed_bytes: 0 }),
             hollow: Lock::new(NONE),
             budget,
+            low: Low::default(),
         })
     }
 
@@ -281,25 +300,15 @@ impl Arena {
     pub fn free_bytes(&self) -> u64 {
         let free = |lane: &Apart<Lock<Lane>>| lane.0.lock().free * PAGE_BYTES as u64;
         let frames: u64 = self.lanes[..LANES].iter().map(free).sum();
-        let spans = free(&self.lanes[LANES]) * u64::from(SPAN_FRAMES);
+        let spans = free(&self.lanes[SPANS]) * u64::from(SPAN_FRAMES);
+        let packing = free(&self.lanes[STOCK]) + free(&self.lanes[LEAVING]);
         let at_hand = self.frames_at_hand() * PAGE_BYTES as u64;
-        frames + spans + at_hand + self.reserved_free_bytes()
+        frames + spans + packing + at_hand + self.reserved_free_bytes()
     }
 
-    /// Takes eight adjacent frames of zeros. Gives the first.
-    pub(crate) fn take_span(&self) -> Option<u32> {
-        let (chunk, bit) = self.take_from(LANES).or_else(|| {
-            // A chunk may lack no more than what a core has at hand.
-            self.empty_hands();
-            self.take_from(LANES)
-        })?;
-        Some(chunk * CHUNK_FRAMES + bit * SPAN_FRAMES)
-    }
-
-    /// Gives a span back, zeroed by the caller.
-    pub(crate) fn free_span(&self, first: u32) {
-        let all = (1 << (CHUNK_FRAMES / SPAN_FRAMES)) - 1;
-        self.give(first / CHUNK_FRAMES, first % CHUNK_FRAMES / SPAN_FRAMES, all);
+    /// Whether there is memory for another chunk of frames.
+    pub fn grows(&self) -> bool {
+        self.budget.left(Use::Frames) >= CHUNK_BYTES as u64
     }
 
     /// Gives the memory of up to `count` free frames up, for the index to grow into. The frames are
@@ -339,20 +348,27 @@ impl Arena {
         self.empty_hands();
         self.trim_reserves();
         for (lane, apart) in self.lanes.iter().enumerate() {
-            let whole =
-                if lane == LANES { (1 << (CHUNK_FRAMES / SPAN_FRAMES)) - 1 } else { u64::MAX };
-            let mut head = apart.0.lock();
-            let mut chunk = head.first;
-            while chunk != NONE && self.chunk(chunk).free.load(Ordering::Relaxed) != whole {
-                chunk = self.chunk(chunk).next.load(Ordering::Relaxed);
-            }
-            if chunk != NONE {
-                self.unlink(&mut head, chunk);
-                head.free -= u64::from(whole.count_ones());
-                drop(head);
+            let whole = if lane == SPANS { SPANS_WHOLE } else { u64::MAX };
+            loop {
+                let taken = self.take_whole(&mut apart.0.lock(), whole);
+                let Some(chunk) = taken else { break };
                 self.give_back(chunk);
             }
         }
+    }
+
+    /// Takes an empty chunk off a lane.
+    fn take_whole(&self, head: &mut Lane, whole: u64) -> Option<u32> {
+        let mut chunk = head.first;
+        while chunk != NONE && self.chunk(chunk).free.load(Ordering::Relaxed) != whole {
+            chunk = self.chunk(chunk).next.load(Ordering::Relaxed);
+        }
+        if chunk == NONE {
+            return None;
+        }
+        self.unlink(head, chunk);
+        head.free -= u64::from(whole.count_ones());
+        Some(chunk)
     }
 
     #[inline(always)]
@@ -361,8 +377,10 @@ impl Arena {
     }
 
     /// A chunk of zeroed memory that is in no lane.
-    fn grow(&self) -> Option<u32> {
-        if !self.budget.take(CHUNK_BYTES as u64, Use::Frames) {
+    fn grow(&self, to: Use) -> Option<u32> {
+        let taken = self.budget.take(CHUNK_BYTES as u64, to);
+        self.check_low();
+        if !taken {
             return None;
         }
         let (chunk, fresh) = self.spare_chunk().or_else(|| {

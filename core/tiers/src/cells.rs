@@ -1,31 +1,42 @@
 //! Cells: pieces of memory shorter than a page, for small values and packed pages.
 //!
-//! A span of eight frames is cut into cells of one size; sizes are multiples of 128 bytes. A cell
-//! begins with the same [`Meta`] that a frame has. Cells are zeroed when they are freed.
+//! A span of sixteen frames is cut into as many equal cells as it has room for: how many is the span's
+//! *count*, and stands at its beginning. A cell begins with the same [`Meta`] that a frame has. Cells are
+//! zeroed when they are freed.
 
 mod rebuild;
 
-use core::ops::Deref;
+use core::ops::{Deref, Range};
 
 pub use rebuild::Claims;
 
 use crate::arena::{Arena, NONE, SPAN_FRAMES};
 use crate::meta::Meta;
-use crate::sync::{Lock, Ordering};
+use crate::region::Use;
+use crate::sync::{AtomicU32, Lock, Ordering};
 use spillway_types::PAGE_BYTES;
 
-/// Cells begin at, and are, multiples of this many bytes.
-const GRAIN_BYTES: usize = 128;
-/// The largest cell. Three quarters of a page: packing that saves less does not pay for the time
-/// to unpack.
+/// Cells are multiples of this many bytes.
+const GRAIN_BYTES: usize = 16;
+/// The longest that a value and its header can be. Three quarters of a page: packing that saves less does
+/// not pay for the time to unpack.
 const LARGEST_BYTES: usize = 3072;
-const CLASSES: usize = LARGEST_BYTES / GRAIN_BYTES;
 const SPAN_BYTES: usize = SPAN_FRAMES as usize * PAGE_BYTES;
+/// Bytes of a span that are not cells: its count.
+const COUNT_BYTES: usize = GRAIN_BYTES;
+/// Bits of a cell's number below those of its span's.
+const PLACE_BITS: u32 = 10;
+/// Most cells of a span.
+const COUNT_MAX: usize = (1 << PLACE_BITS) - 1;
+/// Fewest.
+const COUNT_MIN: usize = (SPAN_BYTES - COUNT_BYTES) / LARGEST_BYTES;
+/// A cell is a little longer than another if it is by no more than this part.
+const LITTLE_PART: usize = 16;
 const HEADER_BYTES: usize = size_of::<Meta>();
 /// Most bytes of content that a cell takes.
 pub const CELL_BYTES_MAX: usize = LARGEST_BYTES - HEADER_BYTES;
 
-/// Spans of one cell size that have free cells.
+/// Spans of one count that have free cells.
 #[derive(Debug)]
 struct Class {
     first: u32,
@@ -33,35 +44,57 @@ struct Class {
 
 /// All cells of an arena. A span's state lies in the [`Meta`] of its first frames, which have no
 /// other use for it: frame 0 has the list links (`prev`, `next`) and the first free cell (`back`),
-/// frame 1 the class (`prev`), the cells in use (`next`) and the cells ever used (`back`).
+/// frame 1 the cells in use (`next`) and the cells ever used (`back`).
 #[derive(Debug)]
 pub struct Cells {
-    classes: [Lock<Class>; CLASSES],
+    /// By count.
+    classes: Box<[Lock<Class>]>,
 }
 
 impl Default for Cells {
     fn default() -> Self {
-        Self { classes: core::array::from_fn(|_| Lock::new(Class { first: NONE })) }
+        Self { classes: (0..=COUNT_MAX).map(|_| Lock::new(Class { first: NONE })).collect() }
     }
 }
 
-const fn cell_bytes(class: usize) -> usize {
-    (class + 1) * GRAIN_BYTES
+/// How many cells for `length` bytes of content a span has room for.
+fn count_for(length: usize) -> usize {
+    let bytes = (HEADER_BYTES + length).next_multiple_of(GRAIN_BYTES);
+    ((SPAN_BYTES - COUNT_BYTES) / bytes).min(COUNT_MAX)
+}
+
+const fn cell_bytes(count: usize) -> usize {
+    (SPAN_BYTES - COUNT_BYTES) / count / GRAIN_BYTES * GRAIN_BYTES
 }
 
 const fn span_of(cell: u32) -> u32 {
-    let grains = (SPAN_BYTES / GRAIN_BYTES) as u32;
-    cell / grains * SPAN_FRAMES
+    (cell >> PLACE_BITS) * SPAN_FRAMES
+}
+
+const fn place_of(cell: u32) -> usize {
+    cell as usize & COUNT_MAX
 }
 
 const fn first_cell(span: u32) -> u32 {
-    span * (PAGE_BYTES / GRAIN_BYTES) as u32
+    (span / SPAN_FRAMES) << PLACE_BITS
+}
+
+/// The word at the beginning of a span that holds its count.
+fn count_word(arena: &Arena, span: u32) -> &AtomicU32 {
+    // SAFETY: a span begins with its count, and stays mapped as long as the arena.
+    unsafe { &*arena.address(span).cast::<AtomicU32>() }
+}
+
+fn count_of(arena: &Arena, span: u32) -> usize {
+    count_word(arena, span).load(Ordering::Relaxed) as usize
 }
 
 fn address(arena: &Arena, cell: u32) -> *mut u8 {
-    let offset = cell as usize * GRAIN_BYTES;
-    // SAFETY: the offset lies within the frame whose address this is.
-    unsafe { arena.address((offset / PAGE_BYTES) as u32).add(offset % PAGE_BYTES) }
+    let span = span_of(cell);
+    let offset = COUNT_BYTES + place_of(cell) * cell_bytes(count_of(arena, span));
+    debug_assert!(offset < SPAN_BYTES);
+    // SAFETY: the offset lies within the span whose address this is.
+    unsafe { arena.address(span).add(offset) }
 }
 
 impl Cells {
@@ -77,9 +110,22 @@ impl Cells {
     /// # Panics
     /// When `content` is longer than [`CELL_BYTES_MAX`].
     pub fn store(&self, arena: &Arena, content: &[u8]) -> Option<u32> {
+        self.store_for(arena, content, Use::Frames)
+    }
+
+    /// Like [`Self::store`], for the bytes of a page that frees its frame then: this has memory of its own
+    /// when there is none for others.
+    ///
+    /// # Panics
+    /// As for [`Self::store`].
+    pub fn store_packed(&self, arena: &Arena, content: &[u8]) -> Option<u32> {
+        self.store_for(arena, content, Use::Packing)
+    }
+
+    fn store_for(&self, arena: &Arena, content: &[u8], to: Use) -> Option<u32> {
         assert!(content.len() <= CELL_BYTES_MAX);
-        let class = (HEADER_BYTES + content.len()).div_ceil(GRAIN_BYTES) - 1;
-        let cell = self.take(arena, class)?;
+        let count = count_for(content.len());
+        let cell = self.take(arena, count, to)?;
         // SAFETY: the cell was just taken off the free list, so nobody else reads or writes it,
         // and its class has room for all.
         unsafe {
@@ -111,41 +157,64 @@ impl Cells {
 
     /// The content of a cell to which the caller holds a reference: all bytes to its end.
     pub fn content<'a>(&self, arena: &'a Arena, cell: u32) -> &'a [u8] {
-        let class = arena.meta(span_of(cell) + 1).prev.load(Ordering::Relaxed) as usize;
-        let bytes = cell_bytes(class) - HEADER_BYTES;
+        let bytes = cell_bytes(count_of(arena, span_of(cell))) - HEADER_BYTES;
         // SAFETY: a cell that is in use keeps its content, and it is as long as its class says.
         unsafe { core::slice::from_raw_parts(address(arena, cell).add(HEADER_BYTES), bytes) }
     }
 
-    fn take(&self, arena: &Arena, class: usize) -> Option<u32> {
-        let mut head = self.classes[class].lock();
-        if head.first == NONE {
-            drop(head);
-            let span = arena.take_span()?;
-            head = self.classes[class].lock();
-            arena.meta(span).back.store(NONE, Ordering::Relaxed);
-            let state = arena.meta(span + 1);
-            state.prev.store(class as u32, Ordering::Relaxed);
-            state.next.store(0, Ordering::Relaxed);
-            state.back.store(0, Ordering::Relaxed);
-            link(arena, &mut head, span);
+    fn take(&self, arena: &Arena, count: usize, to: Use) -> Option<u32> {
+        if let Some(cell) = self.take_free(arena, count) {
+            return Some(cell);
         }
+        // While memory is out for others, a cell that is a little longer does; of the last spans, any.
+        let little = if arena.spans_are_scarce() { COUNT_MIN } else { count - count / LITTLE_PART };
+        if !arena.grows()
+            && let Some(cell) = self.take_longer(arena, little..count)
+        {
+            return Some(cell);
+        }
+        let Some(span) = arena.take_span(to) else {
+            return self.take_longer(arena, COUNT_MIN..little);
+        };
+        count_word(arena, span).store(count as u32, Ordering::Relaxed);
+        let mut head = self.classes[count].lock();
+        arena.meta(span).back.store(NONE, Ordering::Relaxed);
+        let state = arena.meta(span + 1);
+        state.next.store(0, Ordering::Relaxed);
+        state.back.store(0, Ordering::Relaxed);
+        link(arena, &mut head, span);
+        self.take_of(arena, &mut head, count)
+    }
+
+    /// A free cell in a span of fewer cells, as short as there is one.
+    fn take_longer(&self, arena: &Arena, counts: Range<usize>) -> Option<u32> {
+        counts.rev().find_map(|count| self.take_free(arena, count))
+    }
+
+    fn take_free(&self, arena: &Arena, count: usize) -> Option<u32> {
+        self.take_of(arena, &mut self.classes[count].lock(), count)
+    }
+
+    fn take_of(&self, arena: &Arena, head: &mut Class, count: usize) -> Option<u32> {
         let span = head.first;
+        if span == NONE {
+            return None;
+        }
         let list = arena.meta(span);
         let state = arena.meta(span + 1);
         let free = list.back.load(Ordering::Relaxed);
         let cell = if free == NONE {
             let used = state.back.load(Ordering::Relaxed);
             state.back.store(used + 1, Ordering::Relaxed);
-            first_cell(span) + used * (class as u32 + 1)
+            first_cell(span) + used
         } else {
             list.back.store(self.meta(arena, free).next.load(Ordering::Relaxed), Ordering::Relaxed);
             free
         };
         let live = state.next.load(Ordering::Relaxed) + 1;
         state.next.store(live, Ordering::Relaxed);
-        if live as usize == SPAN_BYTES / cell_bytes(class) {
-            unlink(arena, &mut head, span);
+        if live as usize == count {
+            unlink(arena, head, span);
         }
         Some(cell)
     }
@@ -154,20 +223,20 @@ impl Cells {
     pub fn free(&self, arena: &Arena, cell: u32) {
         let span = span_of(cell);
         let state = arena.meta(span + 1);
-        let class = state.prev.load(Ordering::Relaxed) as usize;
+        let count = count_of(arena, span);
         // SAFETY: the last reference is gone, so nobody else reads or writes the cell.
         unsafe {
             let content = address(arena, cell).add(HEADER_BYTES);
-            core::ptr::write_bytes(content, 0, cell_bytes(class) - HEADER_BYTES);
+            core::ptr::write_bytes(content, 0, cell_bytes(count) - HEADER_BYTES);
         }
-        let mut head = self.classes[class].lock();
+        let mut head = self.classes[count].lock();
         let list = arena.meta(span);
         let free = list.back.load(Ordering::Relaxed);
         self.meta(arena, cell).next.store(free, Ordering::Relaxed);
         list.back.store(cell, Ordering::Relaxed);
         let live = state.next.load(Ordering::Relaxed) - 1;
         state.next.store(live, Ordering::Relaxed);
-        if live as usize + 1 == SPAN_BYTES / cell_bytes(class) {
+        if live as usize + 1 == count {
             link(arena, &mut head, span);
         }
         if live == 0 {

@@ -19,7 +19,7 @@ pub mod sync;
 mod uniform;
 
 pub use apart::{Apart, expect_write};
-pub use arena::{Arena, CHUNK_BYTES, NONE, Pinned, RESERVES_MAX};
+pub use arena::{Arena, CHUNK_BYTES, Emptying, NONE, Pinned, RESERVES_MAX};
 pub use cells::{CELL_BYTES_MAX, CellPin, Cells, Claims};
 pub use file::{FILES_MAX, Files, SLOTS_MAX, SlotRead, WRITE_PAGES_MAX, Written};
 pub use large::{Large, LargePin};

@@ -29,6 +29,8 @@ pub enum Backing {
 pub enum Use {
     /// Chunks of frames.
     Frames,
+    /// Chunks that packed pages are to lie in: packing goes on when there is no frame any more.
+    Packing,
     /// Index entries.
     Index,
     /// What is known about pages in files.
@@ -40,12 +42,23 @@ pub enum Use {
 pub struct Budget {
     taken: AtomicU64,
     cap: u64,
+    packing_bytes: u64,
 }
 
 impl Budget {
     /// A budget of `cap` bytes.
     pub const fn new(cap: u64) -> Self {
-        Self { taken: AtomicU64::new(0), cap }
+        Self { taken: AtomicU64::new(0), cap, packing_bytes: 0 }
+    }
+
+    /// Keeps `bytes` from frames, for [`Use::Packing`].
+    pub(crate) const fn keep_for_packing(&mut self, bytes: u64) {
+        self.packing_bytes = bytes;
+    }
+
+    /// Whether some is kept for packing.
+    pub(crate) const fn keeps_for_packing(&self) -> bool {
+        self.packing_bytes != 0
     }
 
     /// Takes `bytes` if they fit.
@@ -66,8 +79,10 @@ impl Budget {
 
     /// Bytes that are kept for others.
     fn kept_from(&self, to: Use) -> u64 {
+        let of_index = (self.cap / 64).clamp(128 << 10, 4 << 20);
         let kept = match to {
-            Use::Frames => (self.cap / 64).clamp(128 << 10, 4 << 20),
+            Use::Frames => of_index + self.packing_bytes,
+            Use::Packing => of_index / 4,
             Use::Index => 32 << 10,
             Use::Files => 0,
         };

@@ -49,15 +49,15 @@ fn a_frame_at_hand_is_its_core_s_until_memory_is_out() {
 fn a_cell_is_zeroed_when_it_is_freed() {
     let arena = arena(Backing::Anonymous);
     let cells = Cells::default();
-    let kept = cells.store(&arena, &[1; 900]).expect("cell");
+    let kept = cells.store(&arena, &[1; 996]).expect("cell");
     let secret = cells.store(&arena, &[0x5e; 1000]).expect("cell");
     cells.release(&arena, secret);
-    let next = cells.store(&arena, &[2; 900]).expect("cell");
+    let next = cells.store(&arena, &[2; 996]).expect("cell");
     assert_eq!(next, secret, "the cell freed last comes first");
     let content = cells.content(&arena, next);
-    assert_eq!(content[..900], [2; 900]);
-    assert!(content[900..].iter().all(|&byte| byte == 0));
-    assert_eq!(cells.content(&arena, kept)[..900], [1; 900]);
+    assert_eq!(content[..996], [2; 996]);
+    assert!(content[996..].iter().all(|&byte| byte == 0));
+    assert_eq!(cells.content(&arena, kept)[..996], [1; 996]);
 }
 
 #[test]

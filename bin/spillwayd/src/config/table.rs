@@ -54,7 +54,7 @@ pub static STORE: [Setting<Store>; 5] = [
         "compress",
         "true",
         Switch(|s| &mut s.compress),
-        "Pack pages with LZ4 where that saves a quarter of them.",
+        "Pack pages with LZ4 where that saves a quarter of them, from when memory is nearly full.",
     ),
     fixed(
         "dedup",

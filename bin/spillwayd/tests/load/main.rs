@@ -3,4 +3,5 @@
 mod daemon;
 mod killed;
 mod moved;
+mod packs;
 mod worker;

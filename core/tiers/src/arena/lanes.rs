@@ -1,6 +1,7 @@
 //! The lists of chunks: which have something free, by lane.
 
-use super::{Arena, CHUNK_FRAMES, LANES, Lane, NONE, SPAN_FRAMES};
+use super::{Arena, CHUNK_FRAMES, LANES, LEAVING, Lane, NONE, RESERVED, SPANS, SPANS_WHOLE, STOCK};
+use crate::region::Use;
 use crate::sync::Ordering;
 
 impl Arena {
@@ -10,7 +11,7 @@ impl Arena {
         }
         let own = lane % LANES;
         let taken = self.take_free(own).or_else(|| self.take_from_others(own));
-        match taken.or_else(|| self.take_from(own)) {
+        match taken.or_else(|| self.take_from(own, Use::Frames)) {
             Some((chunk, bit)) => Some(chunk * CHUNK_FRAMES + bit),
             // Memory is out; another lane may have frames again.
             None => self.take_any().or_else(|| self.refill()),
@@ -21,6 +22,7 @@ impl Arena {
     /// program that moved to another core finds the frames there that it frees, and memory does not
     /// grow while there are some.
     fn take_from_others(&self, own: usize) -> Option<(u32, u32)> {
+        self.check_low();
         (1..LANES).find_map(|step| {
             let other = (own + step) % LANES;
             // Both at once, so that the chunk is never in between. Nobody else holds two.
@@ -49,24 +51,33 @@ impl Arena {
         free.map(|(chunk, bit)| chunk * CHUNK_FRAMES + bit).or_else(|| self.take_at_any_hand())
     }
 
-    pub(super) fn take_from(&self, lane: usize) -> Option<(u32, u32)> {
+    pub(super) fn take_from(&self, lane: usize, to: Use) -> Option<(u32, u32)> {
+        self.take_free(lane).or_else(|| self.grow_lane(lane, to))
+    }
+
+    /// Gives a lane another chunk, and takes of it.
+    pub(super) fn grow_lane(&self, lane: usize, to: Use) -> Option<(u32, u32)> {
         loop {
+            let chunk = self.grow(to)?;
+            self.enter(lane, chunk);
             if let Some(taken) = self.take_free(lane) {
                 return Some(taken);
             }
-            let chunk = self.grow()?;
-            let whole =
-                if lane == LANES { (1 << (CHUNK_FRAMES / SPAN_FRAMES)) - 1 } else { u64::MAX };
-            let mut head = self.lanes[lane].0.lock();
-            let entry = self.chunk(chunk);
-            entry.lane.store(lane as u32, Ordering::Relaxed);
-            entry.free.store(whole, Ordering::Relaxed);
-            head.free += u64::from(whole.count_ones());
-            self.link(&mut head, chunk);
         }
     }
 
-    fn take_free(&self, lane: usize) -> Option<(u32, u32)> {
+    /// Makes a chunk that is in no lane, and all free, one of `lane`.
+    pub(super) fn enter(&self, lane: usize, chunk: u32) {
+        let whole = if lane == SPANS { SPANS_WHOLE } else { u64::MAX };
+        let mut head = self.lanes[lane].0.lock();
+        let entry = self.chunk(chunk);
+        entry.lane.store(lane as u32, Ordering::Relaxed);
+        entry.free.store(whole, Ordering::Relaxed);
+        head.free += u64::from(whole.count_ones());
+        self.link(&mut head, chunk);
+    }
+
+    pub(super) fn take_free(&self, lane: usize) -> Option<(u32, u32)> {
         self.take_free_of(&mut self.lanes[lane].0.lock())
     }
 
@@ -91,8 +102,8 @@ impl Arena {
         let entry = self.chunk(chunk);
         let mut head = loop {
             let lane = entry.lane.load(Ordering::Acquire) as usize;
-            if lane > LANES {
-                return self.give_reserved((lane - LANES - 1) as u16, chunk * CHUNK_FRAMES + bit);
+            if lane > RESERVED {
+                return self.give_reserved((lane - RESERVED) as u16, chunk * CHUNK_FRAMES + bit);
             }
             let head = self.lanes[lane].0.lock();
             // Another lane may have taken the chunk over meanwhile.
@@ -104,13 +115,17 @@ impl Arena {
         let free = before | 1 << bit;
         entry.free.store(free, Ordering::Relaxed);
         head.free += 1;
+        let lane = entry.lane.load(Ordering::Relaxed) as usize;
+        if lane == LEAVING {
+            return;
+        }
         if before == 0 {
             self.link(&mut head, chunk);
         }
         // A lane keeps one empty chunk when it has no other, so that a frame that comes and goes
         // does not cost a system call each time.
         let alone = head.first == chunk && entry.next.load(Ordering::Relaxed) == NONE;
-        if free == whole && !alone {
+        if free == whole && !alone && lane != STOCK {
             self.unlink(&mut head, chunk);
             head.free -= u64::from(whole.count_ones());
             drop(head);

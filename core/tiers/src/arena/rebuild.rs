@@ -4,11 +4,11 @@
 //! names: first all that is in use is claimed, then the rest is made free, and zero.
 
 use super::reserve::{RESERVES_MAX, Reserve};
-use super::{Arena, CHUNK_BYTES, CHUNK_FRAMES, LANES, SPAN_FRAMES};
+use super::{
+    Arena, CHUNK_BYTES, CHUNK_FRAMES, CHUNK_SPANS, LANES, RESERVED, SPAN_FRAMES, SPANS, SPANS_WHOLE,
+};
 use crate::sync::Ordering;
 use spillway_types::PAGE_BYTES;
-
-const SPANS_WHOLE: u64 = (1 << (CHUNK_FRAMES / SPAN_FRAMES)) - 1;
 
 impl Arena {
     /// Notes one more reference to a frame by an index entry; `reserve` is the reserve that it is
@@ -22,7 +22,7 @@ impl Arena {
         let chunk = frame / CHUNK_FRAMES;
         let lane = match reserve {
             0 => chunk as usize % LANES,
-            number => LANES + 1 + usize::from(number),
+            number => RESERVED + usize::from(number),
         };
         self.claim_of(chunk, frame % CHUNK_FRAMES, lane)?;
         let meta = self.meta(frame);
@@ -31,7 +31,7 @@ impl Arena {
 
     /// Notes that a span is in use. Gives whether that is new, or `None` when it cannot be.
     pub(crate) fn claim_span(&self, span: u32) -> Option<bool> {
-        self.claim_of(span / CHUNK_FRAMES, span % CHUNK_FRAMES / SPAN_FRAMES, LANES)
+        self.claim_of(span / CHUNK_FRAMES, span % CHUNK_FRAMES / SPAN_FRAMES, SPANS)
     }
 
     /// Marks a bit of a chunk as in use, and the chunk as one of `lane`. Gives whether it was free.
@@ -48,7 +48,7 @@ impl Arena {
         }
         let entry = self.chunk(chunk);
         if entry.claimed.swap(1, Ordering::Relaxed) == 0 {
-            let whole = if lane == LANES { SPANS_WHOLE } else { u64::MAX };
+            let whole = if lane == SPANS { SPANS_WHOLE } else { u64::MAX };
             entry.lane.store(lane as u32, Ordering::Relaxed);
             entry.free.store(whole, Ordering::Relaxed);
             self.budget.charge(CHUNK_BYTES as u64);
@@ -66,12 +66,12 @@ impl Arena {
         let of_spans = |&chunk: &u32| {
             let entry = self.chunk(chunk);
             entry.claimed.load(Ordering::Relaxed) != 0
-                && entry.lane.load(Ordering::Relaxed) as usize == LANES
+                && entry.lane.load(Ordering::Relaxed) as usize == SPANS
         };
         let chunks = (0..self.spare.lock().high).filter(of_spans);
         chunks.flat_map(move |chunk| {
             let free = self.chunk(chunk).free.load(Ordering::Relaxed);
-            let claimed = (0..CHUNK_FRAMES / SPAN_FRAMES).filter(move |bit| free >> bit & 1 == 0);
+            let claimed = (0..CHUNK_SPANS as u32).filter(move |bit| free >> bit & 1 == 0);
             claimed.map(move |bit| chunk * CHUNK_FRAMES + bit * SPAN_FRAMES)
         })
     }
@@ -112,7 +112,7 @@ impl Arena {
         let entry = self.chunk(chunk);
         entry.claimed.store(0, Ordering::Relaxed);
         let lane = entry.lane.load(Ordering::Relaxed) as usize;
-        let unit = if lane == LANES { SPAN_FRAMES } else { 1 };
+        let unit = if lane == SPANS { SPAN_FRAMES } else { 1 };
         let free = entry.free.load(Ordering::Relaxed);
         for bit in (0..CHUNK_FRAMES / unit).filter(|bit| free >> bit & 1 != 0) {
             let first = self.address(chunk * CHUNK_FRAMES + bit * unit);
@@ -120,8 +120,8 @@ impl Arena {
             unsafe { core::ptr::write_bytes(first, 0, unit as usize * PAGE_BYTES) };
         }
         let count = u64::from(free.count_ones());
-        if lane > LANES {
-            self.reserves[lane - LANES - 1].settle(self, chunk, count);
+        if lane > RESERVED {
+            self.reserves[lane - RESERVED].settle(self, chunk, count);
         } else if count != 0 {
             let mut head = self.lanes[lane].0.lock();
             head.free += count;

@@ -4,7 +4,7 @@
 //! the start. Their memory is taken from the host at the first write and given back when a chunk
 //! empties; the chunk stays the reserve's. Nobody else gets frames of its chunks.
 
-use super::{Arena, CHUNK_BYTES, CHUNK_FRAMES, LANES, Lane, NONE};
+use super::{Arena, CHUNK_BYTES, CHUNK_FRAMES, Lane, NONE, RESERVED};
 use crate::region::{Use, Zeroed};
 use crate::sync::{Lock, Ordering, give_way};
 use spillway_types::PAGE_BYTES;
@@ -92,7 +92,7 @@ impl Arena {
     /// Makes a chunk without memory one of a reserve.
     fn join_reserve(&self, chunk: u32, number: usize, empty: &mut u32) {
         let entry = self.chunk(chunk);
-        entry.lane.store((LANES + 1 + number) as u32, Ordering::Relaxed);
+        entry.lane.store((RESERVED + number) as u32, Ordering::Relaxed);
         entry.free.store(u64::MAX, Ordering::Relaxed);
         entry.next.store(*empty, Ordering::Relaxed);
         *empty = chunk;

@@ -1,13 +1,14 @@
 //! Cells in memory that another process kept.
 //!
-//! The index tells which cells are in use and how long their content is, which gives their class;
-//! what stands at their beginning, and in the spans' state, is made anew.
+//! The index tells which cells are in use and how long their content is; a span's beginning, how many
+//! cells it has. What stands at the beginning of cells, and in the spans' state, is made anew.
 
-use super::{CELL_BYTES_MAX, link, span_of};
-use super::{Cells, GRAIN_BYTES, HEADER_BYTES, SPAN_BYTES, address, cell_bytes, first_cell};
-use crate::arena::{Arena, NONE};
+use super::{
+    CELL_BYTES_MAX, COUNT_BYTES, COUNT_MAX, COUNT_MIN, Cells, HEADER_BYTES, PLACE_BITS, SPAN_BYTES,
+    address, cell_bytes, count_of, first_cell, link, place_of, span_of,
+};
+use crate::arena::{Arena, NONE, SPAN_FRAMES};
 use crate::sync::Ordering;
-use spillway_types::PAGE_BYTES;
 
 /// Cells that were found in use, a bit for each place where one can begin.
 #[derive(Debug)]
@@ -16,11 +17,15 @@ pub struct Claims(Vec<u64>);
 impl Claims {
     /// None yet.
     pub fn new(arena: &Arena) -> Self {
-        Self(vec![0; (arena.frames_max() * PAGE_BYTES / GRAIN_BYTES).div_ceil(64)])
+        Self(vec![0; (arena.frames_max() / SPAN_FRAMES as usize) << (PLACE_BITS - 6)])
     }
 
+    /// Whether there can be such a cell. All memory is committed while the arena is rebuilt.
     fn is_within(&self, arena: &Arena, cell: u32) -> bool {
-        (cell as usize) < arena.frames_max() * (PAGE_BYTES / GRAIN_BYTES)
+        let span = span_of(cell);
+        (span as usize) < arena.frames_max()
+            && (COUNT_MIN..=COUNT_MAX).contains(&count_of(arena, span))
+            && place_of(cell) < count_of(arena, span)
     }
 
     fn has(&self, cell: u32) -> bool {
@@ -48,21 +53,12 @@ impl Cells {
         if !(1..=CELL_BYTES_MAX).contains(&length) || !claims.is_within(arena, cell) {
             return false;
         }
-        let class = (HEADER_BYTES + length).div_ceil(GRAIN_BYTES) - 1;
         let span = span_of(cell);
-        let place = (cell - first_cell(span)) as usize;
-        if !place.is_multiple_of(class + 1) || place / (class + 1) >= SPAN_BYTES / cell_bytes(class)
-        {
+        let bytes = cell_bytes(count_of(arena, span));
+        if HEADER_BYTES + length > bytes || arena.claim_span(span).is_none() || claims.has(cell) {
             return false;
         }
-        let Some(fresh) = arena.claim_span(span) else { return false };
         let state = arena.meta(span + 1);
-        if fresh {
-            state.prev.store(class as u32, Ordering::Relaxed);
-        }
-        if state.prev.load(Ordering::Relaxed) != class as u32 || claims.has(cell) {
-            return false;
-        }
         claims.add(cell);
         state.next.fetch_add(1, Ordering::Relaxed);
         self.meta(arena, cell).reset(1);
@@ -70,7 +66,7 @@ impl Cells {
         // nobody reads them.
         unsafe {
             let end = address(arena, cell).add(HEADER_BYTES + length);
-            core::ptr::write_bytes(end, 0, cell_bytes(class) - HEADER_BYTES - length);
+            core::ptr::write_bytes(end, 0, bytes - HEADER_BYTES - length);
         }
         true
     }
@@ -79,27 +75,26 @@ impl Cells {
     pub fn settle(&self, arena: &Arena, claims: &Claims) {
         for span in arena.claimed_spans() {
             let state = arena.meta(span + 1);
-            let class = state.prev.load(Ordering::Relaxed) as usize;
             let live = state.next.load(Ordering::Relaxed) as usize;
-            let count = SPAN_BYTES / cell_bytes(class);
+            let count = count_of(arena, span);
             let mut free = NONE;
-            for number in (0..count).rev() {
-                let cell = first_cell(span) + (number * (class + 1)) as u32;
+            for place in (0..count).rev() {
+                let cell = first_cell(span) + place as u32;
                 if claims.has(cell) {
                     continue;
                 }
                 // SAFETY: nothing in the index names the cell, so it is ours alone.
-                unsafe { core::ptr::write_bytes(address(arena, cell), 0, cell_bytes(class)) };
+                unsafe { core::ptr::write_bytes(address(arena, cell), 0, cell_bytes(count)) };
                 self.meta(arena, cell).next.store(free, Ordering::Relaxed);
                 free = cell;
             }
-            let used = count * cell_bytes(class);
+            let used = COUNT_BYTES + count * cell_bytes(count);
             // SAFETY: the end of a span that is too short for another cell is nobody's.
             unsafe { core::ptr::write_bytes(arena.address(span).add(used), 0, SPAN_BYTES - used) };
             arena.meta(span).back.store(free, Ordering::Relaxed);
             state.back.store(count as u32, Ordering::Relaxed);
             if live < count {
-                link(arena, &mut self.classes[class].lock(), span);
+                link(arena, &mut self.classes[count].lock(), span);
             }
         }
     }

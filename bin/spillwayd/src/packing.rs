@@ -1,0 +1,81 @@
+//! Packs the store's pages, or moves them down, before memory runs out: whosever they are, and whatever the
+//! targets say.
+//!
+//! The store wakes this thread when memory is low, which a fast writer makes it within milliseconds. A put
+//! that finds memory full all the same packs pages itself.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::Context;
+use spillway_store::{Scratch, Store};
+
+/// The store is looked at so often in any case.
+const LOOK: Duration = Duration::from_secs(1);
+/// Pages between two looks at how much memory is left.
+const BATCH_PAGES: usize = 64;
+/// Of pages that were looked at, one in so many must pack for this to go on at once.
+const WORTH_PART: usize = 16;
+/// Otherwise it rests, first for this long.
+const REST_MIN: Duration = Duration::from_millis(4);
+/// Later for up to this long.
+const REST_MAX: Duration = Duration::from_secs(1);
+
+/// The thread that packs.
+#[derive(Debug)]
+pub struct Packing {
+    store: Arc<Store>,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Packing {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// There are no threads left.
+    pub fn start(store: &Arc<Store>) -> anyhow::Result<Self> {
+        let ends = Arc::new(AtomicBool::new(false));
+        let (its, seen) = (Arc::clone(store), Arc::clone(&ends));
+        let thread = thread::Builder::new()
+            .name("packing".into())
+            .spawn(move || run(&its, &seen))
+            .context("can't start to pack")?;
+        Ok(Self { store: Arc::clone(store), ends, thread: Some(thread) })
+    }
+}
+
+impl Drop for Packing {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Release);
+        self.store.wake();
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A panic ends the daemon before.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(store: &Store, ends: &AtomicBool) {
+    let mut scratch = Scratch::new();
+    let mut rest = REST_MIN;
+    let ended = || ends.load(Ordering::Acquire);
+    while !ended() {
+        let mut worth = true;
+        while worth && store.is_short() && !ended() {
+            let (moved, stiff) = store.make_room_ahead(BATCH_PAGES, &mut scratch);
+            worth = moved != 0 && moved >= stiff / WORTH_PART;
+        }
+        if worth {
+            rest = REST_MIN;
+            store.wait_low(LOOK);
+        } else {
+            // What does not pack is looked at once, but a writer may bring more of it without end.
+            thread::park_timeout(rest);
+            rest = (rest * 2).min(REST_MAX);
+        }
+    }
+}
