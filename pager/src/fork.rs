@@ -23,6 +23,18 @@ const TRIES: usize = 1000;
 /// Most pages that the kernel touches during a fork.
 pub const NEEDED_MAX: usize = 6;
 
+/// Writes to a page without changing it. A page that is only read may stay clean, and what the kernel writes to
+/// it in the child, where it is not protected yet, would be dropped with it.
+///
+/// # Safety
+/// The page is writable memory.
+unsafe fn touch_to_write(page: usize) {
+    // SAFETY: a locked addition of zero, so nothing that another thread writes is lost.
+    unsafe {
+        std::arch::asm!("lock add dword ptr [{0}], 0", in(reg) page, options(nostack));
+    }
+}
+
 /// The first things that an iterator gives.
 fn first_of<T, const MAX: usize>(mut things: impl Iterator<Item = T>) -> [Option<T>; MAX] {
     std::array::from_fn(|_| things.next())
@@ -46,7 +58,7 @@ impl Pager {
             let held: [Option<Hold<'_>>; NEEDED_MAX] = first_of(held);
             for page in needed.clone() {
                 // SAFETY: memory of the forking thread that the kernel is about to write to.
-                let _ = unsafe { std::ptr::read_volatile(page as *const u8) };
+                unsafe { touch_to_write(page) };
             }
             self.rest_between_moves();
             drop(held);
