@@ -230,7 +230,8 @@ impl Pager {
                 State::Resident if leaf.exchange(page, seen, seen.to(State::Leaving)) => {
                     victims.claimed |= 1 << (page - first);
                 }
-                State::Resident | State::Filling => victims.mixed = true,
+                // A page on its way out of staging may come back to its place.
+                State::Resident | State::Filling | State::Leaving => victims.mixed = true,
                 _ => {}
             }
         }

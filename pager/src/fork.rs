@@ -159,9 +159,10 @@ impl Pager {
     }
 
     /// The kernel takes write protection off in a child: clean pages get it back.
-    pub(crate) fn protect_clean(&self, uffd: Uffd) {
+    pub(crate) fn protect_clean(&self, uffd: Uffd) -> Result<(), Errno> {
         let regions = self.regions.lock().all().to_vec();
         let mut last = usize::MAX;
+        let mut result = Ok(());
         for region in regions {
             self.table.for_each(region.start, region.end, |address, leaf, at| {
                 let window = address / (WINDOW_PAGES * PAGE_SIZE);
@@ -169,9 +170,11 @@ impl Pager {
                     last = window;
                     let start = (window * WINDOW_PAGES * PAGE_SIZE).max(region.start);
                     let end = ((window + 1) * WINDOW_PAGES * PAGE_SIZE).min(region.end);
-                    let _ = uffd.protect(start, end - start);
+                    // A write that is not seen would be dropped with the page.
+                    result = result.and(uffd.protect(start, end - start));
                 }
             });
         }
+        result
     }
 }

@@ -36,7 +36,7 @@ impl Pager {
         let (base, bytes) = self.staging.range();
         staging.register(base, bytes, mode::MISSING | mode::WP).map_err(Error::Userfaultfd)?;
         self.register_regions(main).map_err(Error::Userfaultfd)?;
-        self.protect_clean(main);
+        self.protect_clean(main).map_err(Error::Userfaultfd)?;
         let pager = std::ptr::from_ref(self) as usize;
         let spawn = if self.choose_place() { spawn_guest_thread } else { spawn_guest_process };
         spawn(guest_main, pager).map_err(Error::Resources)?;
