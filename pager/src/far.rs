@@ -1,8 +1,9 @@
 //! The blade of a run as a process's pager uses it: joining and leaving, forks, and what is told.
 
 use crate::pager::{Error, Pager, take_slot};
-use crate::tree::{Counters, Notice, SET_ASIDE, SLOTS, Slot, Tree};
+use crate::tree::{Counters, Notice, SET_ASIDE, SLOTS, Settings, Slot, Tree};
 use rustix::io::Errno;
+use spillway_platform::process::ProcFolder;
 use spillway_tiers::blade::{Blade, BladeCounts, Carrier, Seal};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -100,9 +101,16 @@ impl Pager {
             self.tree.slots.iter().any(|slot| {
                 !std::ptr::eq(slot, self.slot) && slot.pid.load(Ordering::Acquire) != 0
             });
-        if !others && self.is_unsupervised() {
+        if !others && (self.is_unsupervised() || self.supervisor_was_killed()) {
             blade.end_run();
         }
+    }
+
+    /// Whether the supervisor has ended without saying so.
+    fn supervisor_was_killed(&self) -> bool {
+        let Settings { supervisor_pid, supervisor_start_ticks, .. } = self.settings;
+        ProcFolder::open(supervisor_pid, supervisor_start_ticks)
+            .map_or(true, |folder| folder.has_ended())
     }
 
     /// Adds to the shared counters what the tiers have counted since the last time, and leaves a line
