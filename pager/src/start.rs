@@ -70,7 +70,7 @@ impl Pager {
         self.slot.in_program.load(Ordering::Acquire) != 0
     }
 
-    /// The program is about to adopt orphans: see [`Pager::choose_place`].
+    /// The program is about to adopt orphans: see `choose_place`.
     pub fn note_adopts_orphans(&self) {
         self.tree.adopts_orphans.store(1, Ordering::Release);
     }

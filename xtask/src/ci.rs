@@ -1,4 +1,5 @@
-//! Every check, one after the other, each under a title. The first failure ends it.
+//! Every check, one after the other, each under a title. A check that fails does not keep the others from running: the end
+//! of the output names all that failed.
 
 use std::env;
 use std::ffi::OsString;
@@ -18,40 +19,44 @@ use crate::{alone, bench, layering};
 pub fn run() -> anyhow::Result<()> {
     env::set_current_dir(root())?;
     let mut steps = Steps::default();
-    let done = all(&mut steps);
+    all(&mut steps);
     steps.print();
-    done
+    let failed: Vec<_> = steps.0.iter().filter(|step| step.failed).map(|step| step.title).collect();
+    ensure!(failed.is_empty(), "failed: {}", failed.join("; "));
+    Ok(())
 }
 
-fn all(steps: &mut Steps) -> anyhow::Result<()> {
-    steps.run("format", || cargo(&["fmt", "--all", "--check"]))?;
-    steps.run("layering", layering::check)?;
+fn all(steps: &mut Steps) {
+    steps.run("format", || cargo(&["fmt", "--all", "--check"]));
+    steps.run("layering", layering::check);
     steps.run("lints", || {
         cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
-    })?;
-    steps.run("licences and sources of dependencies", deny)?;
-    steps.run("each crate alone", alone::check)?;
+    });
+    steps.run("licences and sources of dependencies", deny);
+    steps.run("each crate alone", alone::check);
     steps.run("build of unit and property tests", || {
         cargo(&["test", "--workspace", "--locked", "--no-run", "--quiet"])
-    })?;
-    steps.run("unit and property tests", || cargo(&["test", "--workspace", "--locked"]))?;
+    });
+    steps.run("unit and property tests", || {
+        cargo(&["test", "--workspace", "--locked", "--no-fail-fast"])
+    });
     steps.run("operations that meet, under many schedules", || {
         let package = ["test", "--locked", "--package", "spillway-store", "--features", "shuttle"];
         cargo(&[&package[..], &["--test", "concurrency"]].concat())
-    })?;
+    });
     steps.run("documentation", || {
         let mut command = Command::new(cargo_path());
         command.args(["doc", "--workspace", "--no-deps", "--locked"]);
         command.env("RUSTDOCFLAGS", "-D warnings");
         execute(&mut command)
-    })?;
+    });
     steps.run("release build", || {
         execute(Command::new("make").arg("build"))?;
         // A server that a test and a page of docs start.
         let server = ["-p", "spillway-nbd", "--example", "serve"];
         cargo(&[&["build", "--release", "--locked"][..], &server].concat())
-    })?;
-    steps.run("benchmarks, one small round", benchmarks)?;
+    });
+    steps.run("benchmarks, one small round", benchmarks);
     steps.run("end-to-end tests", || {
         let target = MetadataCommand::new().no_deps().exec()?.target_directory;
         let mut command = Command::new("lab/run-all");
@@ -59,35 +64,42 @@ fn all(steps: &mut Steps) -> anyhow::Result<()> {
         // The lab's smaller sizes, unless the caller wants others.
         command.env("LAB_SIZE", env::var_os("LAB_SIZE").unwrap_or_else(|| "ci".into()));
         execute(&mut command)
-    })
+    });
 }
 
-/// What was run, and how long each took.
+/// What was run, in that order.
 #[derive(Default)]
-struct Steps(Vec<(&'static str, Duration)>);
+struct Steps(Vec<Step>);
+
+/// A check that was run.
+struct Step {
+    title: &'static str,
+    took: Duration,
+    failed: bool,
+}
 
 impl Steps {
     /// Runs one check under its title.
-    fn run(
-        &mut self,
-        title: &'static str,
-        check: impl FnOnce() -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
+    fn run(&mut self, title: &'static str, check: impl FnOnce() -> anyhow::Result<()>) {
         println!("\n=== {title}");
         let start = Instant::now();
         let done = check();
-        self.0.push((title, start.elapsed()));
-        println!("=== {title}: {:.0} s", start.elapsed().as_secs_f64());
-        done.with_context(|| format!("failed: {title}"))
+        let took = start.elapsed();
+        if let Err(error) = &done {
+            println!("=== {title}: FAILED: {error:#}");
+        }
+        println!("=== {title}: {:.0} s", took.as_secs_f64());
+        self.0.push(Step { title, took, failed: done.is_err() });
     }
 
     /// Prints the seconds of each, and of all.
     fn print(&self) {
         println!("\n=== seconds");
-        let all = self.0.iter().map(|step| step.1).sum();
-        for (title, took) in self.0.iter().chain(&[("all", all)]) {
-            println!("{:7.1}  {title}", took.as_secs_f64());
+        for step in &self.0 {
+            let failed = if step.failed { ", FAILED" } else { "" };
+            println!("{:7.1}  {}{failed}", step.took.as_secs_f64(), step.title);
         }
+        println!("{:7.1}  all", self.0.iter().map(|step| step.took.as_secs_f64()).sum::<f64>());
     }
 }
 
