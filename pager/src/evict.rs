@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::mm::Advice;
 use rustix::thread::{futex, sched_yield};
 use spillway_platform::PAGE_SIZE;
-use spillway_platform::memory::{advise, residency};
+use spillway_platform::memory::{advise, is_mapped, residency};
 use spillway_store::Scratch;
 use std::sync::atomic::Ordering;
 
@@ -47,8 +47,6 @@ struct Victims<'a> {
     leaf: &'a Leaf,
     first: usize,
     claimed: u64,
-    /// Pages are there that were not claimed, so holes must not be moved over.
-    mixed: bool,
 }
 
 impl Pager {
@@ -213,30 +211,18 @@ impl Pager {
     fn claim(leaf: &Leaf, from: usize, end: usize, kept: u64) -> Victims<'_> {
         let first = place(from) / WINDOW_PAGES * WINDOW_PAGES;
         let address = from / WINDOW_BYTES * WINDOW_BYTES;
-        leaf.begin_moving(first / WINDOW_PAGES);
-        let mut victims = Victims { address, leaf, first, claimed: 0, mixed: false };
+        let mut victims = Victims { address, leaf, first, claimed: 0 };
         for page in place(from)..place(from) + (end - from) / PAGE_SIZE {
             let seen = leaf.load(page);
-            match seen.state() {
-                State::Resident
-                    if seen.has(Entry::INHERITED) || kept & 1 << (page - first) != 0 =>
-                {
-                    victims.mixed = true;
-                }
-                State::Resident if seen.has(Entry::REFUSED) => {
-                    victims.mixed = true;
-                    let _ = leaf.exchange(page, seen, seen.without(Entry::REFUSED));
-                }
-                State::Resident if leaf.exchange(page, seen, seen.to(State::Leaving)) => {
-                    victims.claimed |= 1 << (page - first);
-                }
-                // A page on its way out of staging may come back to its place.
-                State::Resident | State::Filling | State::Leaving => victims.mixed = true,
-                _ => {}
+            let stays = seen.has(Entry::INHERITED) || kept & 1 << (page - first) != 0;
+            if seen.state() != State::Resident || stays {
+                continue;
             }
-        }
-        if victims.claimed == 0 {
-            leaf.end_moving(first / WINDOW_PAGES);
+            if seen.has(Entry::REFUSED) {
+                let _ = leaf.exchange(page, seen, seen.without(Entry::REFUSED));
+            } else if leaf.exchange(page, seen, seen.to(State::Leaving)) {
+                victims.claimed |= 1 << (page - first);
+            }
         }
         victims
     }
@@ -253,45 +239,47 @@ impl Pager {
         self.moving_since_ns.store(crate::link::now_ns(), Ordering::Relaxed);
         while left != 0 {
             let from = left.trailing_zeros() as usize;
-            let to = if single {
-                from + 1
-            } else if victims.mixed {
-                from + (left >> from).trailing_ones() as usize
-            } else {
-                WINDOW_PAGES - left.leading_zeros() as usize
-            };
+            let to = if single { from + 1 } else { from + (left >> from).trailing_ones() as usize };
             let offset = from * PAGE_SIZE;
             let bytes = (to - from) * PAGE_SIZE;
             let source = victims.address + offset;
             let done = self.staging_uffd().move_out(staging + offset, source, bytes);
             let reached = from + done.bytes / PAGE_SIZE;
             left &= !bits(from, reached);
-            if let Some(errno) = done.stopped {
-                again = if done.bytes > 0 { 0 } else { again + 1 };
-                if errno == Errno::AGAIN && again < AGAIN_MAX {
-                    continue;
-                }
-                if errno == Errno::INVAL && !single && to - from > 1 {
-                    // Part of the run may lie in a mapping of another kind.
-                    single = true;
-                    continue;
-                }
-                // The claimed page at which the kernel stopped stays where it is.
-                let stuck = left.trailing_zeros().min(63);
-                let bit = left & (1 << stuck);
+            let Some(errno) = done.stopped else { continue };
+            again = if done.bytes > 0 { 0 } else { again + 1 };
+            if errno == Errno::AGAIN && again < AGAIN_MAX {
+                continue;
+            }
+            if errno == Errno::INVAL && !single && to - from > 1 {
+                // Part of the run may lie in a mapping of another kind.
+                single = true;
+                continue;
+            }
+            let bit = 1 << reached;
+            left &= !bit;
+            if !self.has_left(victims.address + reached * PAGE_SIZE, errno) {
                 refused |= bit;
                 busy |= if errno == Errno::BUSY { bit } else { 0 };
-                left &= !bit;
             }
         }
         self.moving_since_ns.store(0, Ordering::Relaxed);
-        victims.leaf.end_moving(victims.first / WINDOW_PAGES);
         let moved = self.land(victims, window, refused);
         (moved, busy)
     }
 
-    /// Whether the kernel has been at one window for so long that it will not come back, as Linux
-    /// 6.18 was seen to do when a range is emptied while its pages are moved.
+    /// Whether the page at which a move stopped is not in its place any more: it was dropped by the program,
+    /// or it was moved all the same (see `Uffd::move_out`), for staging was empty.
+    fn has_left(&self, address: usize, errno: Errno) -> bool {
+        let mut present = [0];
+        match errno {
+            Errno::EXIST => residency(address, &mut present).is_ok() && present[0] & 1 == 0,
+            Errno::NOENT => is_mapped(address, PAGE_SIZE),
+            _ => false,
+        }
+    }
+
+    /// Whether the kernel has been at one window for so long that it will not come back.
     pub(crate) fn is_lost_in_move(&self) -> bool {
         let since = self.moving_since_ns.load(Ordering::Relaxed);
         since != 0 && crate::link::now_ns().saturating_sub(since) > LOST_NS
@@ -312,13 +300,13 @@ impl Pager {
             left &= left - 1;
             let address = victims.address + page * PAGE_SIZE;
             let at = victims.first + page;
+            let slot = usize::from(window) * WINDOW_PAGES + page;
             let seen = victims.leaf.load(at);
             let handle = if seen.has(Entry::CLEAN) { seen.handle() } else { 0 };
             let new = if refused & 1 << page != 0 {
                 self.counters().evictions_refused.fetch_add(1, Ordering::Relaxed);
                 seen.to(State::Resident).with(Entry::REFUSED)
-            } else if present[page] & 1 != 0 || self.is_staged(window, page) {
-                let slot = usize::from(window) * WINDOW_PAGES + page;
+            } else if present[page] & 1 != 0 || self.is_staged(slot) {
                 self.staging.write_note(slot, address, handle);
                 moved += 1;
                 victims.leaf.resident.fetch_sub(1, Ordering::Relaxed);
@@ -338,19 +326,30 @@ impl Pager {
         moved
     }
 
-    /// Whether a page arrived in staging although it isn't resident there: the kernel may have
-    /// swapped it. Asked by moving it to the spare slot and back. The caller has the turn.
-    fn is_staged(&self, window: u16, page: usize) -> bool {
-        let slot = self.staging.window_address(window) + page * PAGE_SIZE;
+    /// Whether a page lies in a staging slot, resident there or not: the kernel may have swapped it. Asked by
+    /// moving it to the spare slot and back. The caller has the turn.
+    pub(crate) fn is_staged(&self, slot: usize) -> bool {
+        let slot = self.staging.slot_address(slot);
         let spare = self.staging.window_address(SPARE_WINDOW);
-        let uffd = self.staging_uffd();
-        if uffd.move_in(spare, slot).stopped.is_some() {
+        if !self.move_staged(spare, slot) {
             return false;
         }
-        if uffd.move_in(slot, spare).stopped.is_some() {
+        if !self.move_staged(slot, spare) {
             self.broken(line!());
         }
         true
+    }
+
+    /// Moves a page between staging slots, to one that is empty. False when there is none.
+    fn move_staged(&self, to: usize, from: usize) -> bool {
+        loop {
+            match self.staging_uffd().move_in(to, from).stopped {
+                None | Some(Errno::EXIST) => return true,
+                Some(Errno::NOENT) => return false,
+                Some(Errno::AGAIN) => sched_yield(),
+                Some(_) => self.broken(line!()),
+            }
+        }
     }
 
     /// Pages that the kernel would not move because a fork shares them get a copy of their own,

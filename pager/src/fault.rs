@@ -10,7 +10,6 @@ use crate::tally::Count;
 use crate::tree::Notice;
 use rustix::io::Errno;
 use rustix::mm::Advice;
-use rustix::thread::sched_yield;
 use spillway_platform::PAGE_SIZE;
 use spillway_platform::memory::advise;
 use spillway_platform::uffd::Done;
@@ -63,15 +62,9 @@ impl Pager {
         }
     }
 
-    /// Marks the page as being filled by the caller and waits while its window is moved out.
+    /// Marks the page as being filled by the caller.
     fn begin_filling(leaf: &Leaf, at: usize, seen: Entry) -> bool {
-        if !leaf.exchange(at, seen, seen.to(State::Filling)) {
-            return false;
-        }
-        while !leaf.may_fill(at) {
-            sched_yield();
-        }
-        true
+        leaf.exchange(at, seen, seen.to(State::Filling))
     }
 
     /// Takes the mark off again and wakes the threads that came meanwhile.
@@ -423,14 +416,28 @@ impl Pager {
     /// Moves a page from staging back to its place. A mapping that pages can't be moved to, read-only
     /// say, takes a copy; and so does a page that was in the pool at a fork, for the kernel moves none
     /// that was ever shared.
-    pub(crate) fn move_back(&self, address: usize, staged: usize) -> Done {
+    pub(crate) fn move_back(&self, address: usize, slot: usize) -> Done {
+        let staged = self.staging.slot_address(slot);
         let done = self.main().move_in(address, staged);
-        let Some(Errno::INVAL | Errno::BUSY) = done.stopped else { return done };
-        let done = self.main().copy(address, staged as *const u8, PAGE_SIZE, false);
-        if done.stopped.is_none() {
-            let _ = advise(staged, PAGE_SIZE, Advice::LinuxDontNeed);
+        match done.stopped {
+            // It may have come back all the same: see `Uffd::move_out`.
+            Some(Errno::EXIST) => {
+                let _turn = self.staging.turn();
+                if self.is_staged(slot) {
+                    return done;
+                }
+                self.main().wake(address, PAGE_SIZE);
+                Done { bytes: PAGE_SIZE, stopped: None }
+            }
+            Some(Errno::INVAL | Errno::BUSY) => {
+                let done = self.main().copy(address, staged as *const u8, PAGE_SIZE, false);
+                if done.stopped.is_none() {
+                    let _ = advise(staged, PAGE_SIZE, Advice::LinuxDontNeed);
+                }
+                done
+            }
+            _ => done,
         }
-        done
     }
 
     /// Moves a page back from the victim pool, without a transfer.
@@ -440,8 +447,7 @@ impl Pager {
         }
         let slot = seen.handle() as usize;
         let stale = self.staging.note(slot).handle.load(Ordering::Acquire);
-        let staged = self.staging.slot_address(slot);
-        if self.move_back(address, staged).stopped.is_some() {
+        if self.move_back(address, slot).stopped.is_some() {
             leaf.settle(place(address), seen);
             self.main().wake(address, PAGE_SIZE);
             return true;

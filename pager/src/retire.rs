@@ -209,15 +209,9 @@ impl Pager {
     /// Puts a page that no tier takes back into the program.
     fn keep(&self, slot: usize, address: usize) -> Entry {
         self.counters().store_refusals.fetch_add(1, Ordering::Relaxed);
-        let staged = self.staging.slot_address(slot);
         let resident = Entry::new(State::Resident, 0).with(Entry::REFUSED);
-        // The page's window may be on its way out, holes included: it would take the page along.
-        let Some(leaf) = self.table.find(address) else { self.broken(line!()) };
-        while !leaf.may_fill(place(address)) {
-            sched_yield();
-        }
         for _ in 0..AGAIN_MAX {
-            match self.move_back(address, staged).stopped {
+            match self.move_back(address, slot).stopped {
                 None => return resident,
                 Some(Errno::AGAIN) => sched_yield(),
                 // The mapping is gone or has moved: the page is forgotten, or its new place is put

@@ -6,14 +6,12 @@
 
 use spillway_platform::PAGE_SIZE;
 use spillway_platform::memory::map_native;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
 /// Pages that are evicted together: a window. One word of bits has room for one.
 pub const WINDOW_PAGES: usize = 64;
 /// Pages of a leaf: two megabytes.
 pub const LEAF_PAGES: usize = 512;
-/// Windows of a leaf.
-pub const LEAF_WINDOWS: usize = LEAF_PAGES / WINDOW_PAGES;
 const LEAF_BYTES: usize = LEAF_PAGES * PAGE_SIZE;
 const NODE_LEAVES: usize = 512;
 const NODE_BYTES: usize = NODE_LEAVES * LEAF_BYTES;
@@ -113,8 +111,6 @@ impl Entry {
 #[repr(C)]
 pub struct Leaf {
     entries: [AtomicU64; LEAF_PAGES],
-    /// 1 while a window is being moved out; see [`Leaf::may_fill`].
-    moving: [AtomicU32; LEAF_WINDOWS],
     /// Resident pages of the leaf, so that the hand can pass over empty ones.
     pub resident: AtomicI32,
 }
@@ -145,23 +141,6 @@ impl Leaf {
     pub fn settle(&self, at: usize, new: Entry) -> bool {
         let old = Entry(self.entries[at].swap(new.without(Entry::WAITED).0, Ordering::SeqCst));
         old.has(Entry::WAITED)
-    }
-
-    /// Announces that a window is about to be moved out as a whole, holes included.
-    pub fn begin_moving(&self, window: usize) {
-        self.moving[window].store(1, Ordering::SeqCst);
-    }
-
-    /// The window may be filled again.
-    pub fn end_moving(&self, window: usize) {
-        self.moving[window].store(0, Ordering::SeqCst);
-    }
-
-    /// Whether a page that was just marked [`State::Filling`] may be filled. Mark first, then ask:
-    /// the mover announces first, then looks at the marks, so one of the two sees the other.
-    #[must_use]
-    pub fn may_fill(&self, at: usize) -> bool {
-        self.moving[at / WINDOW_PAGES].load(Ordering::SeqCst) == 0
     }
 }
 

@@ -87,7 +87,6 @@ const OP_NEW: Opcode = opcode::none(TYPE, 0x00);
 
 const DONT_WAKE: u64 = 1;
 const COPY_WRITE_PROTECTED: u64 = 2;
-const MOVE_ALLOW_HOLES: u64 = 2;
 const PROTECT: u64 = 1;
 
 /// How many bytes an operation finished, and why it stopped short, if it did.
@@ -256,13 +255,18 @@ impl Uffd {
         self.transfer::<OP_COPY>(target, source as usize, bytes, mode)
     }
 
-    /// Moves present pages to an absent place, atomically for each page, and wakes nobody. Holes
-    /// in the source stay holes.
+    /// Moves present pages to an absent place, atomically for each page, and wakes nobody.
+    ///
+    /// `EXIST` may mean that the page at which it stopped, and pages after it, *were* moved: when a page's
+    /// entry changes meanwhile, `move_pages` of Linux 6.18 (mm/userfaultfd.c) keeps the `AGAIN` of the first
+    /// attempt, moves the page with the next, takes that for a failure and tries once more. For the same
+    /// reason holes are not asked for: over a hole it would try without end.
     pub fn move_out(self, target: usize, source: usize, bytes: usize) -> Done {
-        self.transfer::<OP_MOVE>(target, source, bytes, DONT_WAKE | MOVE_ALLOW_HOLES)
+        self.transfer::<OP_MOVE>(target, source, bytes, DONT_WAKE)
     }
 
-    /// Moves one present page to an absent place and wakes who waits there.
+    /// Moves one present page to an absent place and wakes who waits there. `EXIST` as for
+    /// [`Uffd::move_out`]; nobody is woken then.
     pub fn move_in(self, target: usize, source: usize) -> Done {
         self.transfer::<OP_MOVE>(target, source, PAGE_SIZE, 0)
     }
