@@ -239,3 +239,39 @@ impl Store {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use spillway_types::{Key, PoolSpec, Put};
+
+    use crate::ClientConfig;
+    use crate::config::Config;
+    use crate::store::Store;
+
+    /// An object has a root as long as it has leaves beyond the first.
+    #[test]
+    fn a_root_goes_with_the_last_of_its_leaves() {
+        let store = Store::open(Config::embedded(8 << 20)).expect("open");
+        let client = store.add_client(ClientConfig::default()).expect("client");
+        let pool = store.create_pool(client, PoolSpec::PERSISTENT).expect("pool");
+        let leaves =
+            || store.shards.iter().map(|shard| u64::from(shard.lock().leaf_live())).sum::<u64>();
+        let put = |index| assert_eq!(store.put(pool, Key::new(3, index), b"here"), Put::Stored);
+        let flush = |index| assert!(store.flush(pool, Key::new(3, index)));
+        put(0);
+        assert_eq!(leaves(), 1, "the first leaf needs no root");
+        put(100);
+        put(101);
+        put(1000);
+        assert_eq!(leaves(), 4, "three leaves and a root");
+        flush(1000);
+        flush(100);
+        assert_eq!(leaves(), 3, "the second leaf has a page still");
+        flush(101);
+        assert_eq!(leaves(), 1);
+        put(500);
+        flush(0);
+        assert_eq!(store.flush_object(pool, 3), 1);
+        assert_eq!(leaves(), 0);
+    }
+}

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config as Exploration, Runner, thread};
 use spillway_store::{
-    ClientConfig, ClientId, Config, Dedup, Get, Key, PAGE_BYTES, PageBuf, PoolId, PoolSpec, Put,
-    Scratch, Store,
+    ClientConfig, ClientId, Config, Dedup, Flushed, Get, Key, PAGE_BYTES, PageBuf, PoolId,
+    PoolSpec, Put, Scratch, Store,
 };
 
 const SCHEDULES: usize = 400;
@@ -62,6 +62,7 @@ enum Event {
     Put(u8),
     Get(Option<u8>),
     Flush(bool),
+    Take(Option<u8>),
 }
 
 /// An operation with the times when it was called and when it answered.
@@ -83,6 +84,7 @@ fn linearizable(rest: &[Operation], value: Option<u8>) -> bool {
                 Event::Put(new) => (true, Some(new)),
                 Event::Get(got) => (got == value, value),
                 Event::Flush(was) => (was == value.is_some(), None),
+                Event::Take(got) => (got == value, None),
             };
             let mut others = rest.to_vec();
             others.remove(at);
@@ -124,6 +126,16 @@ fn flush(store: &Store, pool: PoolId) -> Event {
     Event::Flush(store.flush(pool, KEY))
 }
 
+fn take(store: &Store, pool: PoolId) -> Event {
+    let (mut copy, mut scratch) = ([0; PAGE_BYTES], PageBuf::ZERO);
+    let show = |at, part: &[u8]| copy[at..at + part.len()].copy_from_slice(part);
+    match store.take(pool, KEY, PAGE_BYTES, &mut scratch, show).expect("take") {
+        Get::Hit(length) => Event::Take(Some(number_of(&copy[..length]))),
+        Get::Miss => Event::Take(None),
+        Get::Short(length) => panic!("{length} bytes"),
+    }
+}
+
 /// Has each list of calls done by a thread of its own, and checks all answers together.
 fn check_register(config: Config, threads: &'static [&'static [Call]]) {
     let (store, client, pool) = open(config, PoolSpec::PERSISTENT);
@@ -147,8 +159,11 @@ fn check_register(config: Config, threads: &'static [&'static [Call]]) {
         let store = store.clone();
         move || store.demote(2, &mut Scratch::new())
     });
-    let history: Vec<_> = tasks.into_iter().flat_map(|task| task.join().expect("join")).collect();
+    let mut history: Vec<_> =
+        tasks.into_iter().flat_map(|task| task.join().expect("join")).collect();
     demoter.join().expect("join");
+    let end = clock.load(Ordering::SeqCst);
+    history.push(Operation { called: end, answered: end + 1, event: get(&store, pool) });
     assert!(linearizable(&history, None), "{history:#?}");
     let left = u64::from(store.exists(pool, KEY));
     assert_eq!(store.statistics(client).expect("statistics").used_pages, left, "P13");
@@ -174,6 +189,67 @@ fn p15_also_while_equal_pages_share_a_frame() {
             config,
             &[&[put::<1>, flush, put::<1>], &[put::<1>, read], &[put::<2>, get]],
         );
+    });
+}
+
+#[test]
+fn p15_a_take_removes_the_value_that_it_showed_and_no_other() {
+    explore(|| {
+        check_register(
+            Config::embedded(2 * MIB),
+            &[&[put::<1>, take], &[put::<2>, put::<1>], &[take, get]],
+        );
+    });
+}
+
+#[test]
+fn p10_nothing_is_put_once_a_client_is_frozen() {
+    explore(|| {
+        let (store, client, pool) = open(Config::embedded(2 * MIB), PoolSpec::PERSISTENT);
+        let putter = thread::spawn({
+            let store = store.clone();
+            move || {
+                for number in [1, 2] {
+                    let _: Put = store.put(pool, KEY, &page(number));
+                }
+            }
+        });
+        let value = |store: &Store| match get(store, pool) {
+            Event::Get(number) => number,
+            event => panic!("{event:?}"),
+        };
+        let used = || store.statistics(client).expect("statistics").used_pages;
+        store.freeze(client).expect("freeze");
+        let used_frozen = used();
+        let exported = value(&store);
+        putter.join().expect("join");
+        assert!(used() <= used_frozen, "a put was under way still");
+        let left = value(&store);
+        // A refused put drops the value that it was to replace, and the log says so.
+        let log = store.take_flush_log(client).expect("log");
+        let dropped = left.is_none() && log.contains(&Flushed::Page(pool, KEY));
+        assert!(left == exported || dropped, "{exported:?} became {left:?}");
+    });
+}
+
+#[test]
+fn an_object_knows_its_leaves_whoever_made_them() {
+    explore(|| {
+        let (store, client, pool) = open(Config::embedded(2 * MIB), PoolSpec::PERSISTENT);
+        let keys = [Key::new(3, 100), Key::new(3, 101), Key::new(3, 1000)];
+        let changer = thread::spawn({
+            let store = store.clone();
+            move || {
+                assert_eq!(store.put(pool, keys[0], &page(1)), Put::Stored);
+                store.flush(pool, keys[0]);
+            }
+        });
+        assert_eq!(store.put(pool, keys[1], &page(2)), Put::Stored);
+        assert_eq!(store.put(pool, keys[2], &page(3)), Put::Stored);
+        changer.join().expect("join");
+        store.flush(pool, keys[2]);
+        assert_eq!(store.flush_object(pool, 3), 1, "the second page is left");
+        assert_eq!(store.statistics(client).expect("statistics").used_pages, 0);
     });
 }
 

@@ -273,6 +273,38 @@ fn membership_stays_and_permission_must_be_given_again() {
 }
 
 #[test]
+fn ephemeral_values_are_gone_and_their_pools_go_on() {
+    let config = config(Dedup::PerClient);
+    let mut store = Store::open(config.clone()).expect("open");
+    let client = store.add_client(ClientConfig::default()).expect("client");
+    store.authorise(client, UUID).expect("authorise");
+    let specs = [PoolSpec::EPHEMERAL, PoolSpec::shared_ephemeral(UUID), PoolSpec::PERSISTENT];
+    let pools = specs.map(|spec| store.create_pool(client, spec).expect("pool"));
+    let keys: Vec<Key> = (0..200).map(|number| Key::new(number % 5, number as u32)).collect();
+    for round in 0..2 {
+        for (&key, number) in keys.iter().zip(round..) {
+            for pool in pools {
+                assert_eq!(store.put(pool, key, &value(number)), Put::Stored);
+            }
+        }
+        store = again(store, &config);
+        for (&key, number) in keys.iter().zip(round..) {
+            assert!(!store.exists(pools[0], key) && !store.exists(pools[1], key), "{key:?}");
+            assert_eq!(get(&store, pools[1], key), None);
+            assert_eq!(get(&store, pools[2], key), Some(value(number)));
+        }
+        for pool in &pools[..2] {
+            assert_eq!(store.list_keys(*pool, None, &mut [Key::new(0, 0)]).expect("list"), 0);
+        }
+    }
+    let used = || store.statistics(client).expect("statistics").used_pages;
+    let pages = |number| value(number).len().div_ceil(PAGE_BYTES) as u64;
+    assert_eq!(used(), (1..=keys.len() as u64).map(pages).sum::<u64>());
+    keys.iter().for_each(|&key| assert!(store.flush(pools[2], key)));
+    assert_eq!(used(), 0);
+}
+
+#[test]
 fn a_full_store_is_reopened_and_stays_within_its_capacity() {
     let config = config(Dedup::Off);
     let store = Store::open(config.clone()).expect("open");
