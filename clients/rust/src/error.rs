@@ -135,7 +135,7 @@ impl From<spillway_store::Error> for Error {
             Store::Lifetime(_) => Self::Lifetime,
             Store::NoSharedPool(_) => Self::NoSharedPool,
             Store::TableFull => Self::Full,
-            Store::Corrupt => Self::Corrupt,
+            Store::Corrupt | Store::Disk(_) => Self::Corrupt,
             Store::Io(error) => Self::Io(error),
             other => Self::Failed(other.to_string()),
         }

@@ -1,8 +1,9 @@
 //! How a store is set up.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use spillway_tiers::Backing;
+use spillway_tiers::{Backing, KeptSettings};
 
 /// Settings of a store.
 #[derive(Clone, Debug)]
@@ -10,7 +11,7 @@ pub struct Config {
     /// Most bytes of memory that frames and index may take together.
     pub capacity_bytes: u64,
     /// What frames and index are made of. A store of memfds can be had back after the process was
-    /// killed ([`Store::reopen`](crate::Store::reopen)); it has no disk.
+    /// killed ([`Store::reopen`](crate::Store::reopen)), with its disk.
     pub backing: Backing,
     /// Whether [`Store::demote`](crate::Store::demote) and
     /// [`Store::put_compressed`](crate::Store::put_compressed) pack pages with LZ4.
@@ -58,12 +59,21 @@ pub struct DiskConfig {
     pub capacity_bytes: u64,
     /// Time that a read or write waits besides its own, to emulate a slower disk, ns.
     pub delay_ns: u64,
+    /// How long a read or write may take before it counts as failed. Only for a store in memfds,
+    /// whose disk has threads of its own.
+    pub deadline: Duration,
 }
 
 impl DiskConfig {
     /// A tier of at most `capacity_bytes` in `dir`, as fast as it is.
     pub const fn new(dir: PathBuf, capacity_bytes: u64) -> Self {
-        Self { dir, capacity_bytes, delay_ns: 0 }
+        Self { dir, capacity_bytes, delay_ns: 0, deadline: Duration::from_secs(5) }
+    }
+
+    /// How the file of a store that is kept is used.
+    pub(crate) const fn kept(&self) -> KeptSettings {
+        let (capacity_bytes, deadline) = (self.capacity_bytes, self.deadline);
+        KeptSettings { capacity_bytes, deadline, delay: Duration::from_nanos(self.delay_ns) }
     }
 }
 

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use spillway_tiers::blade::TAG_BYTES;
 use spillway_tiers::lz4::{pack, unpack};
 use spillway_tiers::sync::Ordering;
-use spillway_tiers::{CellPin, PageBuf, Pinned, Use, WRITE_PAGES_MAX};
+use spillway_tiers::{CellPin, Disk, Files, PageBuf, Pinned, Use, WRITE_PAGES_MAX};
 use spillway_types::PAGE_BYTES;
 
 use crate::index::{Index, LEAF_SHIFT, LeafKey};
@@ -125,6 +125,12 @@ impl Store {
         self.files.is_some() || self.blade.is_some()
     }
 
+    /// Whether pages from below can come back without others having to leave for them.
+    pub(crate) fn has_much_room(&self) -> bool {
+        let left = self.arena.frames_left();
+        !self.is_low() && left > (self.arena.frames_max() as u64 / 16).max(2 * LOW_MIN_FRAMES)
+    }
+
     fn is_low(&self) -> bool {
         if self.budget().left(Use::Index) < INDEX_LOW_BYTES {
             return true;
@@ -137,14 +143,24 @@ impl Store {
     /// Moves up to `pages_max` of the coldest pages to the blade or, what that does not take, to a
     /// file; at most [`WRITE_PAGES_MAX`]. Gives the pages moved.
     pub(crate) fn page_out(&self, pages_max: usize, scratch: &mut Scratch) -> usize {
-        if !self.has_below() {
-            return 0;
-        }
         let lists: &[List] = if self.config.compress {
             &[List::StiffFrames, List::Packed]
         } else {
             &[List::Frames, List::StiffFrames, List::Packed]
         };
+        self.page_out_of(lists, pages_max, scratch)
+    }
+
+    /// The same of some lists.
+    pub(crate) fn page_out_of(
+        &self,
+        lists: &[List],
+        pages_max: usize,
+        scratch: &mut Scratch,
+    ) -> usize {
+        if !self.has_below() {
+            return 0;
+        }
         let mut candidates = [const { None }; WRITE_PAGES_MAX];
         let mut count = 0;
         for _ in 0..2 * WRITE_PAGES_MAX {
@@ -226,17 +242,14 @@ impl Store {
             left[count] = Some(candidate);
             count += 1;
         }
-        let written = match &self.files {
-            Some(files) if count > 0 => {
-                files.write(&pages_of(&left, &scratch.pages)[..count], self.budget())
-            }
-            _ => None,
-        };
-        for (candidate, number) in left.into_iter().flatten().zip(0..) {
-            let place = written.map(|at| Place::Disk { file: at.file, slot: at.first + number });
-            self.settle(candidate, place);
+        let mut places = [None; WRITE_PAGES_MAX];
+        let pages = &pages_of(&left, &scratch.pages)[..count];
+        let disk = self.files.as_ref().filter(|_| count > 0);
+        let written = disk.is_some_and(|disk| disk.write(pages, self.budget(), &mut places));
+        for (candidate, place) in left.into_iter().flatten().zip(places) {
+            self.settle(candidate, place.map(|(file, slot)| Place::Disk { file, slot }));
         }
-        if written.is_some() { count } else { 0 }
+        if written { count } else { 0 }
     }
 
     /// Chooses the coldest page on some lists of the next shard that has one.
@@ -327,7 +340,7 @@ impl Store {
     ///
     /// [`Blade::share`]: spillway_tiers::blade::Blade::share
     pub fn seal_files(&self) {
-        if let Some(files) = &self.files {
+        if let Some(files) = self.files.as_ref().and_then(Disk::own) {
             files.seal();
         }
     }
@@ -339,7 +352,7 @@ impl Store {
     /// What `open` says.
     pub fn reopen_files(&self, open: impl FnMut(u64) -> io::Result<OwnedFd>) -> io::Result<()> {
         let mut open = open;
-        if let Some(files) = &self.files {
+        if let Some(files) = self.files.as_ref().and_then(Disk::own) {
             files.reopen(&mut open)?;
         }
         self.blade.as_ref().map_or(Ok(()), |blade| blade.reopen(&mut open))
@@ -347,15 +360,16 @@ impl Store {
 
     /// Numbers of the descriptors in use: those of files, and of kept memory.
     pub fn file_descriptors(&self) -> Vec<u64> {
-        let files = self.files.iter().flat_map(|files| files.descriptors());
+        let files = self.files.iter().filter_map(Disk::own).flat_map(Files::descriptors);
         let memory = self.kept_descriptors().into_iter().flatten();
         let own = files.chain(memory.map(|(_, file)| file.as_raw_fd())).map(|fd| fd as u64);
         own.chain(self.blade.iter().flat_map(|blade| blade.descriptors())).collect()
     }
 
     /// Why the file tier refused a page, once: the call forgets it. `NOSPC` when it is full.
+    /// ([`Store::disk_counters`] tells of the disk of a store in memfds.)
     pub fn take_disk_error(&self) -> Option<Errno> {
-        self.files.as_ref().and_then(|files| files.take_error())
+        self.files.as_ref().and_then(Disk::own)?.take_error()
     }
 }
 

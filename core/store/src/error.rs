@@ -47,6 +47,9 @@ pub enum Error {
     /// What came back from a lower tier is not what was stored.
     #[error("stored bytes are corrupt: checksum mismatch")]
     Corrupt,
+    /// The value went to the disk, which fails or does not answer in time.
+    #[error("the disk does not give the value back: {0}")]
+    Disk(#[source] std::io::Error),
     /// The value went to a blade, which does not give it back: it has lost it, or does not answer.
     #[error("the blade does not give the value back")]
     Gone,

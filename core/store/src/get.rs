@@ -5,7 +5,7 @@ use core::ops::Deref;
 use spillway_tiers::blade::BladePlace;
 use spillway_tiers::lz4::unpack;
 use spillway_tiers::sync::Ordering;
-use spillway_tiers::{CellPin, LargePin, PageBuf, Pinned, SlotRead, expect_write, fill_word};
+use spillway_tiers::{CellPin, DiskRead, LargePin, PageBuf, Pinned, expect_write, fill_word};
 use spillway_types::{Get, Key, PAGE_BYTES, PoolId};
 
 use crate::error::Error;
@@ -30,7 +30,7 @@ pub(crate) enum Held<'a> {
     Uniform(u32),
     Large(LargePin<'a>),
     /// A slot may be reused while it is read: the noted checksum tells.
-    Disk(SlotRead<'a>),
+    Disk(DiskRead<'a>),
     Blade(BladePlace),
 }
 
@@ -109,7 +109,7 @@ impl<'a> Value<'a> {
     /// what the value is still held by, so that several can be let go together.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] and [`Error::Io`] when it cannot be had back from a lower tier.
+    /// [`Error::Corrupt`] and [`Error::Disk`] when it cannot be had back from a lower tier.
     #[inline]
     pub fn show(
         self,
@@ -163,7 +163,7 @@ impl Store {
     /// Copies a value out, if `value` has room for it. Private ephemeral pools lose it by that.
     ///
     /// # Errors
-    /// [`Error::NoPool`]; [`Error::Corrupt`] and [`Error::Io`] when the value cannot be had back
+    /// [`Error::NoPool`]; [`Error::Corrupt`] and [`Error::Disk`] when the value cannot be had back
     /// from a lower tier.
     pub fn get(&self, pool: PoolId, key: Key, value: &mut [u8]) -> Result<Get, Error> {
         let length = match self.hold(pool, key, value.len(), true)? {
@@ -283,12 +283,12 @@ impl Store {
             let sum = if let Held::Disk(read) = &held { Some(read.sum()) } else { None };
             tries += 1;
             let shown = match &held {
-                Held::Disk(read) if read.read(scratch)? => {
+                Held::Disk(read) if read.read(scratch).map_err(Error::Disk)? => {
                     take(0, &scratch.0);
                     Get::Hit(PAGE_BYTES)
                 }
                 Held::Disk(_) if tries < DISK_TRIES => continue,
-                Held::Disk(_) => return Err(Error::Corrupt),
+                Held::Disk(_) => return Err(self.corrupt_on_disk()),
                 Held::Blade(place) => match self.page_from_blade(*place, pool, key, scratch)? {
                     Some(page) => {
                         take(0, &*page);
@@ -344,7 +344,8 @@ impl Store {
         let mut failed = 0;
         let mut last_sum = None;
         while let Held::Disk(slot) = held {
-            if slot.read(scratch)? {
+            if slot.read(scratch).map_err(Error::Disk)? {
+                self.bring_back(pool, key, &slot, &scratch.0);
                 return Ok(Some(PageRef(Source::Buffer(scratch))));
             }
             // The page was moved or rewritten while it was read, unless the same checksum stands
@@ -352,7 +353,7 @@ impl Store {
             failed = if last_sum == Some(slot.sum()) { failed + 1 } else { 1 };
             last_sum = Some(slot.sum());
             if failed == DISK_TRIES {
-                return Err(Error::Corrupt);
+                return Err(self.corrupt_on_disk());
             }
             held = self.hold(pool, key, PAGE_BYTES, false)?;
         }

@@ -10,6 +10,7 @@ mod blade;
 mod client;
 mod config;
 mod demote;
+mod disk;
 mod error;
 mod evict;
 mod flush;
@@ -36,9 +37,10 @@ pub use error::Error;
 pub use get::{PageRef, Shown, Value};
 pub use migrate::Flushed;
 pub use put::Filled;
+pub use reopen::Kept;
 pub use scratch::Scratch;
 pub use spillway_reuse::Curve;
-pub use spillway_tiers::{Backing, PageBuf};
+pub use spillway_tiers::{Backing, DiskCounters, DiskTrouble, PageBuf};
 pub use spillway_types::{
     Answer, ClientId, Get, Key, Lifetime, PAGE_BYTES, PoolId, PoolInfo, PoolSpec, PoolSpecError,
     Put, Refusal, Request, Sharing, Statistics, VALUE_BYTES_MAX,

@@ -129,11 +129,16 @@ impl Store {
         sum
     }
 
-    /// Makes room for a value of `pages` that finds memory full: packs pages, or moves some down. Only one
-    /// does so at a time; the others wait, for as long as a chunk of pages or one write takes. False when
-    /// nothing more can be done, or this store leaves it to its callers.
+    /// Makes room for a value of `pages` that finds memory full: packs pages, or moves some down. False
+    /// when nothing more can be done, or this store leaves it to its callers.
     #[cold]
     pub(crate) fn make_room(&self, pages: u64) -> bool {
+        self.make_room_by_packing(pages) || self.make_room_by_disk()
+    }
+
+    /// Only one does so at a time; the others wait, for as long as a chunk of pages or one write takes.
+    /// Nobody waits here for a disk that is kept.
+    fn make_room_by_packing(&self, pages: u64) -> bool {
         let Some(own) = &self.own_scratch else { return false };
         let mut scratch = own.lock();
         let pages_max = (pages as usize).max(ROOM_PAGES_MIN);
@@ -142,7 +147,9 @@ impl Store {
         } else {
             Packed::default()
         };
-        done.seen() != 0 || self.page_out(pages_max.min(WRITE_PAGES_MAX), &mut scratch) != 0
+        let moves_down = self.kept_disk().is_none();
+        let pages_max = pages_max.min(WRITE_PAGES_MAX);
+        done.seen() != 0 || moves_down && self.page_out(pages_max, &mut scratch) != 0
     }
 
     /// Packs the oldest pages, as long as memory grows.

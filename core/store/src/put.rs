@@ -24,7 +24,7 @@ const INDEX_ROOM_FRAMES: usize = 8;
 
 /// The lane that a task on this core takes frames from. What it frees again is mostly its own, so
 /// that cores seldom meet at a lane.
-fn lane() -> usize {
+pub(crate) fn lane() -> usize {
     rustix::thread::sched_getcpu()
 }
 
@@ -276,7 +276,7 @@ impl Store {
 
     /// Finds room for a value and copies it there, at the cost of ephemeral values if need be.
     /// Callers with scratch memory also make room by writing cold pages to files; for others the store
-    /// packs pages, if it is to. `None` when memory is out.
+    /// packs pages, if it is to, and writes cold ones to a disk that is kept. `None` when memory is out.
     fn place(
         &self,
         access: Access,

@@ -14,6 +14,7 @@ use spillway_types::{ClientId, Key, Sharing};
 
 use crate::client::{client_number, client_serial};
 use crate::config::{Config, Dedup};
+use crate::disk;
 use crate::error::Error;
 use crate::index::restore::Fate;
 use crate::index::{LEAF_SHIFT, LEAF_SLOTS, LeafKey, ROOT_CHUNK};
@@ -25,6 +26,21 @@ use crate::slot::{Place, Slot};
 use crate::store::{Store, check};
 use crate::tables::Tables;
 
+/// What another process kept of a store.
+#[derive(Debug)]
+pub struct Kept {
+    /// The descriptors of [`Store::kept_descriptors`], in that order.
+    pub memory: [OwnedFd; 3],
+    /// Those of [`Store::kept_disk_descriptors`], where there were some.
+    pub disk: Option<[OwnedFd; 2]>,
+}
+
+impl From<[OwnedFd; 3]> for Kept {
+    fn from(memory: [OwnedFd; 3]) -> Self {
+        Self { memory, disk: None }
+    }
+}
+
 /// What the scan must know of a pool.
 #[derive(Debug)]
 struct Known {
@@ -35,8 +51,9 @@ struct Known {
 
 impl Store {
     /// Opens a store in the memory of another, whose process ended in whatever way and at whatever
-    /// instruction. `kept` are the descriptors of its [`Store::kept_descriptors`], in that order;
-    /// `config` has its capacity. No other process may use the memory.
+    /// instruction. `config` has its capacity. No other process may use the memory. A disk that was
+    /// kept is gone on with, no larger than it was, whatever `config` says; where there was none, and
+    /// `config` has one, it begins empty.
     ///
     /// Clients, pools with their ids and numbers, reservations and the values of persistent pools
     /// are as they were: each put, flush and making or destruction of a pool that was answered has
@@ -47,12 +64,13 @@ impl Store {
     /// # Errors
     /// [`Error::Config`] when `config` does not fit the memory; [`Error::Damaged`];
     /// [`Error::Io`].
-    pub fn reopen(config: Config, kept: [OwnedFd; 3]) -> Result<Self, Error> {
+    pub fn reopen(config: Config, kept: impl Into<Kept>) -> Result<Self, Error> {
+        let Kept { memory, disk } = kept.into();
         check(&config)?;
         if config.backing != Backing::Memfd {
             return Err(Error::Config("only a store in memfds can be reopened"));
         }
-        let [frames, index, tables] = kept;
+        let [frames, index, tables] = memory;
         let opened = Tables::take_over(&config, tables, index)?;
         let shares = config.dedup != Dedup::Off;
         let arena =
@@ -62,7 +80,8 @@ impl Store {
                 std::io::ErrorKind::InvalidData => Error::Damaged("the frames are not a store's"),
                 _ => error.into(),
             })?;
-        let mut store = Self::with(config, arena, opened)?;
+        let files = disk::restore(&config, disk)?;
+        let mut store = Self::with(config, arena, files, opened)?;
         store.restore_clients()?;
         let known = store.restore_pools()?;
         store.restore_values(&known)?;
@@ -183,6 +202,9 @@ impl Store {
         }
         self.cells.settle(&self.arena, &claims);
         self.arena.settle();
+        if let Some(disk) = self.kept_disk() {
+            disk.settle().map_err(Error::Disk)?;
+        }
         self.restore_roots()
     }
 
@@ -197,6 +219,7 @@ impl Store {
         claims: &mut Claims,
     ) -> Result<Slot, Error> {
         const BAD: Error = Error::Damaged("a value's place makes no sense");
+        const NO_DISK: Error = Error::Damaged("pages lie on a disk, which was not kept");
         let reserved = pool.reserve != 0;
         let owner = match slot.owner() {
             owner if reserved && owner == PREPAID || pool.members.contains(&owner) => owner,
@@ -227,6 +250,12 @@ impl Store {
             }
             Place::Large { cell } if !reserved => {
                 self.large().claim(claims, cell).ok_or(BAD)?;
+            }
+            Place::Disk { file, slot } if !reserved => {
+                let disk = self.kept_disk().ok_or(NO_DISK)?;
+                if !disk.claim(file, slot, self.budget()) {
+                    return Err(BAD);
+                }
             }
             _ => return Err(BAD),
         }

@@ -2,11 +2,12 @@
 
 use spillway_tiers::blade::Blade;
 use spillway_tiers::sync::{AtomicU64, Lock, Ordering};
-use spillway_tiers::{Apart, Arena, Backing, Budget, Cells, Files, GrowArray, Large, Table, Use};
+use spillway_tiers::{Apart, Arena, Budget, Cells, Disk, GrowArray, Large, Table, Use};
 use spillway_types::{ClientId, PAGE_BYTES, Statistics};
 
 use crate::client::{Client, ClientInfo, ClientShard, client_id, client_number};
 use crate::config::{ClientConfig, Config, Dedup};
+use crate::disk;
 use crate::error::Error;
 use crate::index::Index;
 use crate::list::Chains;
@@ -32,7 +33,7 @@ pub struct Store {
     pub(crate) config: Config,
     pub(crate) arena: Arena,
     pub(crate) cells: Cells,
-    pub(crate) files: Option<Files>,
+    pub(crate) files: Option<Disk>,
     pub(crate) blade: Option<Blade>,
     pub(crate) shards: Box<[Apart<Lock<Index>>]>,
     pub(crate) tables: Tables,
@@ -59,6 +60,10 @@ pub struct Store {
     pub(crate) demote_turn: AtomicU64,
     /// Of puts that make room themselves ([`Config::makes_room`]).
     pub(crate) own_scratch: Option<Box<Lock<Scratch>>>,
+    /// Puts that move pages to the disk just now.
+    pub(crate) making_room: AtomicU64,
+    /// Gets that were refused because what came back from the disk was something else.
+    pub(crate) corrupt_pages: AtomicU64,
     pub(crate) seed: Seed,
     /// Tells this store from all others.
     pub(crate) instance: u64,
@@ -71,9 +76,6 @@ pub(crate) fn check(config: &Config) -> Result<(), Error> {
     }
     if config.capacity_bytes > CAPACITY_MAX_BYTES {
         return Err(Error::Config("more than 256 GiB of capacity"));
-    }
-    if config.backing == Backing::Memfd && config.disk.is_some() {
-        return Err(Error::Config("a store in memfds has no disk: its files would not be kept"));
     }
     Ok(())
 }
@@ -89,21 +91,23 @@ impl Store {
         let shares = config.dedup != Dedup::Off;
         let arena = Arena::open(config.capacity_bytes, config.backing, shares)?;
         let opened = Tables::open(&config, random()?, random()?)?;
-        Self::with(config, arena, opened)
+        let files = disk::open(&config)?;
+        Self::with(config, arena, files, opened)
     }
 
     /// A store without clients in some memory.
-    pub(crate) fn with(config: Config, arena: Arena, opened: Opened) -> Result<Self, Error> {
+    pub(crate) fn with(
+        config: Config,
+        arena: Arena,
+        files: Option<Disk>,
+        opened: Opened,
+    ) -> Result<Self, Error> {
         let Opened { tables, clients, pools } = opened;
         let mut arena = arena;
         if config.compress {
             arena.keep_for_packing();
         }
         let own_scratch = config.makes_room.then(|| Box::new(Lock::new(Scratch::new())));
-        let files = match &config.disk {
-            Some(disk) => Some(Files::open(&disk.dir, disk.capacity_bytes, disk.delay_ns)?),
-            None => None,
-        };
         Ok(Self {
             arena,
             cells: Cells::default(),
@@ -135,6 +139,8 @@ impl Store {
             ephemeral_values: AtomicU64::new(0),
             demote_turn: AtomicU64::new(0),
             own_scratch,
+            making_room: AtomicU64::new(0),
+            corrupt_pages: AtomicU64::new(0),
             config,
         })
     }
@@ -229,7 +235,7 @@ impl Store {
 
     /// Pages read back from files.
     pub fn disk_reads(&self) -> u64 {
-        self.files.as_ref().map_or(0, Files::reads)
+        self.files.as_ref().map_or(0, Disk::reads)
     }
 
     /// Stored pages that are filled with one word and take no frame.

@@ -20,6 +20,8 @@ use crate::store::Store;
 
 /// What the memory of a store is called, in the order of [`Store::kept_descriptors`].
 const NAMES: [&str; 3] = ["frames", "index", "tables"];
+/// What the disk of a store is called, in the order of [`Store::kept_disk_descriptors`].
+const DISK_NAMES: [&str; 2] = ["disk", "sums"];
 
 /// First word of the tables.
 const MAGIC: u64 = u64::from_le_bytes(*b"Spillway");
@@ -162,5 +164,14 @@ impl Store {
         let [index, tables] = self.tables.descriptors()?;
         let [frames_name, index_name, tables_name] = NAMES;
         Some([(frames_name, self.arena.descriptor()?), (index_name, index), (tables_name, tables)])
+    }
+
+    /// The disk of a store with [`Backing::Memfd`], to be kept with its memory: names and
+    /// descriptors of the file of pages and of the memfd with their checksums. `None` for a store
+    /// without a disk. The descriptors stay the same, too.
+    pub fn kept_disk_descriptors(&self) -> Option<[(&'static str, BorrowedFd<'_>); 2]> {
+        let [file, sums] = self.kept_disk()?.descriptors()?;
+        let [file_name, sums_name] = DISK_NAMES;
+        Some([(file_name, file), (sums_name, sums)])
     }
 }

@@ -14,11 +14,13 @@ use std::time::{Duration, Instant};
 
 use noted::{KEYS, Kind, Note, Notes, OBJECTS, THREADS, key_of, value_of};
 use spillway_store::{
-    Backing, ClientConfig, ClientId, Config, Dedup, Get, Key, PAGE_BYTES, PageBuf, PoolId,
-    PoolInfo, PoolSpec, Put, Scratch, Store,
+    Backing, ClientConfig, ClientId, Config, Dedup, DiskConfig, Get, Kept, Key, PAGE_BYTES,
+    PageBuf, PoolId, PoolInfo, PoolSpec, Put, Scratch, Store,
 };
 
 const CAPACITY_BYTES: u64 = 24 << 20;
+/// With a disk: less than what is stored.
+const SMALL_BYTES: u64 = 5 << 20;
 const ROUNDS: u64 = 60;
 /// Longest life of a child after it has begun to work.
 const LIFE_US_MAX: u64 = 15_000;
@@ -28,8 +30,32 @@ const CHILD: &str = "CRASH_CHILD";
 /// Pages of the reserved pool: one for each key of two objects.
 const RESERVED_PAGES: u64 = 2 * KEYS as u64;
 
-fn config() -> Config {
-    Config { backing: Backing::Memfd, dedup: Dedup::PerClient, ..Config::embedded(CAPACITY_BYTES) }
+fn config(has_disk: bool) -> Config {
+    let capacity_bytes = if has_disk { SMALL_BYTES } else { CAPACITY_BYTES };
+    // Beside the test's own program, so that it is no tmpfs.
+    let dir = std::env::current_exe().expect("own path").parent().expect("directory").to_owned();
+    let disk = has_disk.then(|| DiskConfig::new(dir, 64 << 20));
+    let dedup = Dedup::PerClient;
+    Config { backing: Backing::Memfd, dedup, disk, ..Config::embedded(capacity_bytes) }
+}
+
+/// The descriptors of a store, of its disk too if it has one.
+fn kept_of(store: &Store) -> Vec<OwnedFd> {
+    let memory = store.kept_descriptors().expect("memfds");
+    let disk = store.kept_disk_descriptors().into_iter().flatten();
+    memory.into_iter().chain(disk).map(|(_, file)| duplicate(file, false)).collect()
+}
+
+fn reopen(kept: impl IntoIterator<Item = OwnedFd>) -> Store {
+    let mut kept = kept.into_iter();
+    let mut next = || kept.next().expect("a descriptor");
+    let memory = [next(), next(), next()];
+    let disk = kept.next().map(|file| [file, kept.next().expect("sums")]);
+    Store::reopen(config(disk.is_some()), Kept { memory, disk }).expect("reopen")
+}
+
+fn copies(kept: &[OwnedFd]) -> Vec<OwnedFd> {
+    kept.iter().map(|file| duplicate(file.as_fd(), false)).collect()
 }
 
 /// Numbers that look random.
@@ -104,13 +130,13 @@ fn duplicate(file: BorrowedFd<'_>, passed: bool) -> OwnedFd {
     copy
 }
 
-fn start_child(kept: &[OwnedFd; 3], notes: &Notes, seed: u64) -> Child {
-    let passed = kept.each_ref().map(|file| duplicate(file.as_fd(), true));
+fn start_child(kept: &[OwnedFd], notes: &Notes, seed: u64) -> Child {
+    let passed: Vec<_> = kept.iter().map(|file| duplicate(file.as_fd(), true)).collect();
     let log = duplicate(notes.file(), true);
-    let [a, b, c] = passed.each_ref().map(AsRawFd::as_raw_fd);
+    let numbers: Vec<_> = passed.iter().map(|file| file.as_raw_fd().to_string()).collect();
     Command::new(std::env::current_exe().expect("own path"))
         .args(["--exact", "child", "--nocapture"])
-        .env(CHILD, format!("{a},{b},{c},{},{seed}", log.as_raw_fd()))
+        .env(CHILD, format!("{},{seed},{}", log.as_raw_fd(), numbers.join(",")))
         .stdout(Stdio::null())
         .spawn()
         .expect("child")
@@ -118,6 +144,15 @@ fn start_child(kept: &[OwnedFd; 3], notes: &Notes, seed: u64) -> Child {
 
 #[test]
 fn what_was_answered_is_there_after_kill_9() {
+    kill_again_and_again(false);
+}
+
+#[test]
+fn what_was_answered_is_there_after_kill_9_with_pages_on_disk() {
+    kill_again_and_again(true);
+}
+
+fn kill_again_and_again(has_disk: bool) {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse().ok());
     let rounds = number("CRASH_ROUNDS").unwrap_or(ROUNDS);
     let seed = number("CRASH_SEED").unwrap_or_else(|| {
@@ -126,13 +161,12 @@ fn what_was_answered_is_there_after_kill_9() {
     });
     println!("CRASH_SEED={seed}, {rounds} rounds");
     let mut random = Random(seed);
-    let store = Store::open(config()).expect("open");
+    let store = Store::open(config(has_disk)).expect("open");
     set_up(&store);
-    let files = store.kept_descriptors().expect("memfds");
-    let kept = files.map(|(_, file)| duplicate(file, false));
+    let kept = kept_of(&store);
     drop(store);
     let notes = Notes::new();
-    let (mut done, mut cut, mut early) = (0, 0, 0);
+    let (mut done, mut cut, mut early, mut on_disk) = (0, 0, 0, 0);
     for round in 0..rounds {
         notes.set_ready(false);
         let mut child = start_child(&kept, &notes, seed ^ round << 32);
@@ -151,23 +185,27 @@ fn what_was_answered_is_there_after_kill_9() {
         let status = child.wait().expect("wait");
         // A child that finds something wrong aborts.
         assert_eq!(status.signal(), Some(9), "the child ended by itself in round {round}");
-        let copies = kept.each_ref().map(|file| duplicate(file.as_fd(), false));
-        let store = Store::reopen(config(), copies).expect("reopen");
+        let store = reopen(copies(&kept));
+        on_disk += store.disk_bytes() / PAGE_BYTES as u64;
         let (same, open) = compare(&store, &notes, round);
         done += same;
         cut += open;
         check_levels(&store);
         check_frames(&kept[0], &notes);
     }
-    println!("{done} values compared, {cut} operations cut short, {early} kills while reopening");
+    println!(
+        "{done} values compared, {cut} operations cut short, {early} kills while reopening, \
+         {on_disk} pages on disk"
+    );
+    assert_eq!(on_disk > 50 * rounds, has_disk);
     // Nothing is lost for good: the store can be emptied and filled again.
-    let copies = kept.each_ref().map(|file| duplicate(file.as_fd(), false));
-    let store = Store::reopen(config(), copies).expect("reopen");
+    let store = reopen(copies(&kept));
     for client in store.clients() {
         store.remove_client(client.id).expect("remove");
     }
     store.trim();
     assert!(store.memory_bytes() < 4 << 20, "{} bytes are left", store.memory_bytes());
+    assert_eq!(store.disk_bytes(), 0);
 }
 
 /// Compares all values with the notes; gives how many agree, and operations that were cut short.
@@ -281,18 +319,18 @@ fn child() {
     let numbers: Vec<u64> = variable.split(',').map(|n| n.parse().expect("number")).collect();
     // SAFETY: the parent has passed these descriptors, and nobody else here has them.
     let own = |at: usize| unsafe { OwnedFd::from_raw_fd(numbers[at] as RawFd) };
-    let notes = Notes::of(own(3));
-    let store = Store::reopen(config(), [own(0), own(1), own(2)]).expect("reopen");
+    let notes = Notes::of(own(0));
+    let store = reopen((2..numbers.len()).map(own));
     let (client, pools) = Pools::find(&store);
     notes.set_ready(true);
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let (store, notes) = (&store, &notes);
-            let seed = numbers[4] ^ u64::from(thread) << 48;
+            let seed = numbers[1] ^ u64::from(thread) << 48;
             scope.spawn(move || work(store, pools, notes, thread, seed));
         }
         let store = &store;
-        scope.spawn(move || churn(store, client, numbers[4]));
+        scope.spawn(move || churn(store, client, numbers[1]));
     });
 }
 

@@ -4,8 +4,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use proptest::prelude::*;
 use spillway_store::{
-    Backing, ClientConfig, Config, Dedup, DiskConfig, Error, Get, Key, PAGE_BYTES, PoolId,
-    PoolSpec, Put, Refusal, Scratch, Store,
+    Backing, ClientConfig, Config, Dedup, Error, Get, Key, PAGE_BYTES, PoolId, PoolSpec, Put,
+    Refusal, Scratch, Store,
 };
 
 const MIB: u64 = 1 << 20;
@@ -342,9 +342,6 @@ fn memory_of_another_store_is_refused_with_a_reason() {
     assert!(matches!(why(&Config::embedded(8 * MIB), kept(&store)), Error::Config(_)));
     let files = [(); 3].map(|()| OwnedFd::from(std::fs::File::open("/dev/null").expect("null")));
     assert!(matches!(why(&config, files), Error::Damaged(_)));
-    let disk = DiskConfig::new(std::env::temp_dir(), MIB);
-    let with_disk = Config { disk: Some(disk), ..config };
-    assert!(matches!(Store::open(with_disk), Err(Error::Config(_))));
     assert!(Store::open(Config::embedded(MIB)).expect("open").kept_descriptors().is_none());
 }
 

@@ -3,6 +3,13 @@
 //! A file is an array of slots of one page. Which are in use, and the XXH3-64 checksum of each, is
 //! known in memory only: the files die with their last descriptor. Pages are written several at a
 //! time, past the page cache (`O_DIRECT`) where the file system can.
+//!
+//! The tier of a store that outlives its process is [`KeptFile`].
+
+mod disk;
+mod kept;
+mod slots;
+mod workers;
 
 use std::ffi::CString;
 use std::io::{self, IoSlice};
@@ -13,21 +20,23 @@ use std::path::Path;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::thread::Timespec;
-use twox_hash::XxHash3_64;
 
 use crate::PageBuf;
-use crate::region::{Budget, GrowArray, Use};
+use crate::region::Budget;
 use crate::sync::{AtomicI32, AtomicU64, Lock, Ordering};
 use spillway_types::PAGE_BYTES;
+
+pub use disk::{Disk, DiskRead};
+pub use kept::{DiskCounters, DiskTrouble, KeptFile, KeptSettings};
+use slots::{GROUP_BYTES, GROUP_SLOTS, Slots, checksum};
 
 /// Files that there can be at the same time: one that grows, the others sealed.
 pub const FILES_MAX: usize = 256;
 /// Slots of a file.
-pub const SLOTS_MAX: usize = 1 << 27;
+pub const SLOTS_MAX: usize = 1 << SLOT_BITS;
+const SLOT_BITS: u32 = 27;
 /// Most pages of one write.
 pub const WRITE_PAGES_MAX: usize = 32;
-/// Slots of a word of the map of used slots, which is also what is punched out at once.
-const GROUP_SLOTS: u32 = u64::BITS;
 
 /// Pages written: slot `first` and those after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,13 +54,8 @@ struct File {
     sealed: bool,
     /// Slots in use, reads under way, and one for a file that is not sealed. Nobody left: closed.
     references: u32,
-    /// Bits of used slots. Kept when the file is closed, for the next one at this place.
-    used: Option<GrowArray<u64>>,
-    sums: Option<GrowArray<u64>>,
-    /// Words of `used` that mean something.
-    groups: u32,
-    /// Where the search for free slots begins.
-    next_group: u32,
+    /// Kept when the file is closed, for the next one at this place.
+    slots: Option<Slots>,
 }
 
 /// The file tier.
@@ -66,11 +70,6 @@ pub struct Files {
     current: Lock<Option<u8>>,
     errno: AtomicI32,
     delay_ns: u64,
-}
-
-/// A checksum that also knows the place, so that a page from another slot is not taken for this.
-fn checksum(page: &[u8; PAGE_BYTES], slot: u32) -> u64 {
-    XxHash3_64::oneshot_with_seed(u64::from(slot), page)
 }
 
 impl Files {
@@ -144,6 +143,8 @@ impl Files {
                 *part = IoSlice::new(*page);
             }
             let parts = &parts[..count as usize];
+            // SAFETY: there are references to the file, so the descriptor stays open.
+            let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
             match write_all(descriptor, parts, u64::from(at.first) * PAGE_BYTES as u64) {
                 Ok(()) => Ok(at),
                 Err(errno) => {
@@ -155,9 +156,9 @@ impl Files {
         match written {
             Ok(at) => {
                 let mut file = self.files[usize::from(at.file)].lock();
-                if let Some(sums) = &mut file.sums {
+                if let Some(slots) = &mut file.slots {
                     for (slot, page) in (at.first..).zip(pages) {
-                        *sums.get_mut(slot as usize) = checksum(page, slot);
+                        slots.set_sum(slot as usize, checksum(page, slot.into()));
                     }
                 }
                 Some(at)
@@ -182,7 +183,9 @@ impl Files {
             }
         };
         let mut file = self.files[usize::from(number)].lock();
-        let first = file.take(count, budget).ok_or(Errno::NOMEM)?;
+        let slots = file.slots.as_mut();
+        let first = slots.and_then(|slots| slots.take(count as usize, budget));
+        let first = first.ok_or(Errno::NOMEM)? as u32;
         file.references += count;
         let descriptor = file.descriptor.ok_or(Errno::BADF)?;
         Ok((Written { file: number, first }, descriptor))
@@ -193,17 +196,16 @@ impl Files {
         let number = (0..FILES_MAX).find(is_free).ok_or(Errno::MFILE)?;
         let descriptor = nameless(&self.directory)?;
         let mut file = self.files[number].lock();
-        if file.used.is_none() {
-            let slots = SLOTS_MAX.min(self.pages_max as usize * 2 + GROUP_SLOTS as usize);
-            let groups = slots.div_ceil(GROUP_SLOTS as usize);
-            file.used = Some(GrowArray::reserve(groups).map_err(|_| Errno::NOMEM)?);
-            file.sums = Some(GrowArray::reserve(slots).map_err(|_| Errno::NOMEM)?);
+        match &mut file.slots {
+            Some(slots) => slots.clear(),
+            None => {
+                let slots = SLOTS_MAX.min(self.pages_max as usize * 2 + GROUP_SLOTS);
+                file.slots = Some(Slots::reserve(slots).map_err(|_| Errno::NOMEM)?);
+            }
         }
         file.descriptor = Some(descriptor.into_raw_fd());
         file.sealed = false;
         file.references = 1;
-        file.groups = 0;
-        file.next_group = 0;
         Ok(number as u8)
     }
 
@@ -222,25 +224,20 @@ impl Files {
             file.close_unused();
             return;
         }
-        let group = slot / GROUP_SLOTS;
         let Some(descriptor) = file.descriptor else { return };
-        let Some(used) = &mut file.used else { return };
-        let word = used.get_mut(group as usize);
-        *word &= !(1 << (slot % GROUP_SLOTS));
-        if *word == 0 {
+        let group = file.slots.as_mut().and_then(|slots| slots.give(slot as usize));
+        if let Some(group) = group {
             // No slot of the group is to be had until it is punched out, which takes long.
-            *word = u64::MAX;
             file.references += 1;
             drop(file);
             punch(descriptor, group);
             file = self.files[usize::from(number)].lock();
             file.references -= 1;
-            if let Some(used) = &mut file.used {
-                *used.get_mut(group as usize) = 0;
+            if let Some(slots) = &mut file.slots {
+                slots.punched(group);
             }
             file.close_unused();
         }
-        file.next_group = file.next_group.min(group);
     }
 
     /// Frees a slot.
@@ -254,7 +251,7 @@ impl Files {
     pub fn hold(&self, file: u8, slot: u32) -> SlotRead<'_> {
         let mut entry = self.files[usize::from(file)].lock();
         entry.references += 1;
-        let sum = entry.sums.as_ref().map_or(0, |sums| *sums.get(slot as usize));
+        let sum = entry.slots.as_ref().map_or(0, |slots| slots.sum(slot as usize));
         SlotRead { files: self, file, slot, sum }
     }
 
@@ -297,35 +294,6 @@ impl Drop for Files {
 }
 
 impl File {
-    /// Marks `count` slots in a row as used.
-    fn take(&mut self, count: u32, budget: &Budget) -> Option<u32> {
-        let (Some(used), Some(sums)) = (&mut self.used, &mut self.sums) else { return None };
-        let mask = u64::MAX >> (GROUP_SLOTS - count);
-        for group in self.next_group..self.groups {
-            let word = used.get_mut(group as usize);
-            let mut shift = 0;
-            while shift + count <= GROUP_SLOTS {
-                let clash = *word >> shift & mask;
-                if clash == 0 {
-                    *word |= mask << shift;
-                    // Single slots fill the gaps that rows leave.
-                    self.next_group = if count == 1 { group } else { self.next_group };
-                    return Some(group * GROUP_SLOTS + shift);
-                }
-                shift += u64::BITS - clash.leading_zeros();
-            }
-        }
-        let group = self.groups;
-        if !used.grow(group as usize + 1, budget, Use::Files)
-            || !sums.grow((group as usize + 1) * GROUP_SLOTS as usize, budget, Use::Files)
-        {
-            return None;
-        }
-        *used.get_mut(group as usize) = mask;
-        self.groups += 1;
-        Some(group * GROUP_SLOTS)
-    }
-
     fn close_unused(&mut self) {
         if self.sealed && self.references == 0 {
             self.close();
@@ -375,7 +343,7 @@ impl SlotRead<'_> {
             }
         }
         self.files.reads.fetch_add(1, Ordering::Relaxed);
-        Ok(checksum(&page.0, self.slot) == self.sum)
+        Ok(checksum(&page.0, self.slot.into()) == self.sum)
     }
 }
 
@@ -389,21 +357,18 @@ impl Drop for SlotRead<'_> {
 
 /// Gives the room of a group back to the disk. Best effort: where holes cannot be punched the file
 /// keeps its size until it is closed.
-fn punch(descriptor: RawFd, group: u32) {
+fn punch(descriptor: RawFd, group: usize) {
     let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    let bytes = u64::from(GROUP_SLOTS) * PAGE_BYTES as u64;
     // SAFETY: the caller holds a reference to the file, so the descriptor stays open.
     let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
-    let _ = rustix::fs::fallocate(descriptor, mode, u64::from(group) * bytes, bytes);
+    let _ = rustix::fs::fallocate(descriptor, mode, group as u64 * GROUP_BYTES, GROUP_BYTES);
 }
 
 /// Writes all parts or fails. Parts are whole pages.
-fn write_all(descriptor: RawFd, parts: &[IoSlice<'_>], offset: u64) -> Result<(), Errno> {
-    // SAFETY: the caller holds references to the file, so the descriptor stays open.
-    let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
+fn write_all(file: BorrowedFd<'_>, parts: &[IoSlice<'_>], offset: u64) -> Result<(), Errno> {
     let mut done = 0;
     while done < parts.len() {
-        match rustix::io::pwritev(descriptor, &parts[done..], offset + (done * PAGE_BYTES) as u64) {
+        match rustix::io::pwritev(file, &parts[done..], offset + (done * PAGE_BYTES) as u64) {
             // A part of a page is written again with the rest.
             Ok(written) if written >= PAGE_BYTES => done += written / PAGE_BYTES,
             Ok(_) => return Err(Errno::NOSPC),

@@ -2,7 +2,8 @@
 //!
 //! The crate knows nothing of clients' keys. It hands out frames and cells of a mapped region,
 //! packs pages with LZ4, keeps pages in files and sends them to blades. All of it runs on bare tasks inside foreign
-//! programs: no thread-local storage, no libc calls, no allocation after opening.
+//! programs: no thread-local storage, no libc calls, no allocation after opening. The one
+//! exception is [`KeptFile`], the file tier of a daemon, which has threads.
 
 mod apart;
 mod arena;
@@ -21,7 +22,10 @@ mod uniform;
 pub use apart::{Apart, expect_write};
 pub use arena::{Arena, CHUNK_BYTES, Emptying, NONE, Pinned, RESERVES_MAX};
 pub use cells::{CELL_BYTES_MAX, CellPin, Cells, Claims};
-pub use file::{FILES_MAX, Files, SLOTS_MAX, SlotRead, WRITE_PAGES_MAX, Written};
+pub use file::{
+    Disk, DiskCounters, DiskRead, DiskTrouble, FILES_MAX, Files, KeptFile, KeptSettings, SLOTS_MAX,
+    SlotRead, WRITE_PAGES_MAX, Written,
+};
 pub use large::{Large, LargePin};
 pub use meta::Meta;
 pub use region::{Backing, Budget, GrowArray, Region, Table, Use, Zeroed, zeroed_slice};

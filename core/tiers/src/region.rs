@@ -422,6 +422,15 @@ impl<T: Zeroed> GrowArray<T> {
         self.region.release(self.start, self.bytes)
     }
 
+    /// Makes what lies behind the elements that can be used zeros, whatever was there.
+    pub fn forget_rest(&self) -> io::Result<()> {
+        let committed = self.committed_bytes.load(Ordering::Acquire) as usize;
+        if committed == self.bytes {
+            return Ok(());
+        }
+        self.region.release(self.start + committed, self.bytes - committed)
+    }
+
     /// Elements that there is room for.
     pub const fn room(&self) -> usize {
         self.bytes / size_of::<T>()

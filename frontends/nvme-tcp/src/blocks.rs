@@ -165,9 +165,11 @@ fn failure(error: Error) -> Failure {
         Error::Refused(_) => Status::CAPACITY.finally(),
         Error::NotAPage(_)
         | Error::NoCopy(_)
-        | Error::Store(spillway_store::Error::Corrupt | spillway_store::Error::Gone) => {
-            Status::UNRECOVERED_READ.finally()
-        }
+        | Error::Store(
+            spillway_store::Error::Corrupt
+            | spillway_store::Error::Disk(_)
+            | spillway_store::Error::Gone,
+        ) => Status::UNRECOVERED_READ.finally(),
         Error::Size(_) | Error::Store(_) => Status::INTERNAL,
     };
     tracing::debug!(%status, %error, "block command failed");

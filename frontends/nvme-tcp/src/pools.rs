@@ -178,7 +178,9 @@ fn status_of(error: &Error) -> Status {
     match error {
         Error::NoPool | Error::NoClient => Status::INVALID_NAMESPACE.finally(),
         Error::Busy => Status::NOT_READY,
-        Error::Corrupt | Error::Gone | Error::NotAPage(_) => Status::UNRECOVERED.finally(),
+        Error::Corrupt | Error::Disk(_) | Error::Gone | Error::NotAPage(_) => {
+            Status::UNRECOVERED.finally()
+        }
         Error::Unauthorised(_) | Error::NoSharedPool(_) => Status::ACCESS_DENIED.finally(),
         Error::TableFull | Error::NoRoom(_) => Status::CAPACITY.finally(),
         Error::Lifetime(_) | Error::WrongSharing | Error::Unreservable | Error::Spec(_) => {

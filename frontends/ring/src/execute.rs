@@ -58,7 +58,7 @@ impl From<Error> for Failed {
         Self::from(match error {
             Error::NoPool | Error::NoClient => Status::INVALID_NAMESPACE.finally(),
             Error::Busy => Status::NOT_READY,
-            Error::Corrupt | Error::NotAPage(_) => Status::UNRECOVERED.finally(),
+            Error::Corrupt | Error::Disk(_) | Error::NotAPage(_) => Status::UNRECOVERED.finally(),
             Error::Unauthorised(_) | Error::NoSharedPool(_) => Status::ACCESS_DENIED.finally(),
             Error::TableFull | Error::NoRoom(_) => Status::CAPACITY.finally(),
             Error::Lifetime(_) | Error::WrongSharing | Error::Unreservable | Error::Spec(_) => {

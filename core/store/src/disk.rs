@@ -1,0 +1,124 @@
+//! The disk of a store that is kept: who writes to it, and what comes back.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use spillway_tiers::sync::Ordering;
+use spillway_tiers::{Backing, Disk, DiskCounters, DiskRead, Files, KeptFile, WRITE_PAGES_MAX};
+use spillway_types::{Key, PAGE_BYTES, PoolId};
+
+use crate::config::{Config, DiskConfig};
+use crate::error::Error;
+use crate::list::List;
+use crate::put::lane;
+use crate::scratch::Scratch;
+use crate::shard::Position;
+use crate::slot::{Place, Slot};
+use crate::store::Store;
+
+/// Whoever finds others making room waits so long for them.
+const NAP: Duration = Duration::from_micros(200);
+
+/// An empty file tier, where the configuration has one.
+pub(crate) fn open(config: &Config) -> Result<Option<Disk>, Error> {
+    let Some(disk) = &config.disk else { return Ok(None) };
+    Ok(Some(match config.backing {
+        Backing::Memfd => Disk::Kept(Box::new(KeptFile::create(&disk.dir, disk.kept())?)),
+        Backing::Anonymous => {
+            Disk::Own(Box::new(Files::open(&disk.dir, disk.capacity_bytes, disk.delay_ns)?))
+        }
+    }))
+}
+
+/// The file tier that was kept, or a new one.
+pub(crate) fn restore(config: &Config, kept: Option<[OwnedFd; 2]>) -> Result<Option<Disk>, Error> {
+    let Some([file, sums]) = kept else { return open(config) };
+    let disk = config.disk.clone().unwrap_or_else(|| DiskConfig::new(PathBuf::new(), u64::MAX));
+    let disk =
+        KeptFile::take_over(file, sums, disk.kept()).map_err(|error| match error.kind() {
+            std::io::ErrorKind::InvalidData => Error::Damaged("the disk is not a store's"),
+            _ => error.into(),
+        })?;
+    Ok(Some(Disk::Kept(Box::new(disk))))
+}
+
+impl Store {
+    /// The disk of a store in memfds.
+    pub(crate) fn kept_disk(&self) -> Option<&KeptFile> {
+        self.files.as_ref().and_then(Disk::kept)
+    }
+
+    /// What happened in the file tier of a store in memfds; none where there is none.
+    pub fn disk_counters(&self) -> Option<DiskCounters> {
+        let kept = self.kept_disk()?;
+        let corrupt_pages = self.corrupt_pages.load(Ordering::Relaxed);
+        Some(DiskCounters { corrupt_pages, ..kept.counters() })
+    }
+
+    /// Whether the kernel's cache is left out when pages go to the disk of a store in memfds.
+    pub fn disk_is_direct(&self) -> bool {
+        self.kept_disk().is_some_and(KeptFile::is_direct)
+    }
+
+    /// What came back from the disk is something else than what went there.
+    pub(crate) fn corrupt_on_disk(&self) -> Error {
+        self.corrupt_pages.fetch_add(1, Ordering::Relaxed);
+        Error::Corrupt
+    }
+
+    /// Makes room for a put that found none, at the pace of the disk: whoever puts more than the
+    /// disk takes waits for it. Whether there may be some. False where the disk is full or fails.
+    pub(crate) fn make_room_by_disk(&self) -> bool {
+        if !self.kept_disk().is_some_and(KeptFile::takes) {
+            return false;
+        }
+        let others = self.making_room.fetch_add(1, Ordering::Relaxed);
+        let mut scratch = Scratch::new();
+        let mut moved = self.page_out(WRITE_PAGES_MAX, &mut scratch);
+        if moved == 0 {
+            // Those that could be packed, but there is no room for that.
+            moved = self.page_out_of(&[List::Frames], WRITE_PAGES_MAX, &mut scratch);
+        }
+        self.making_room.fetch_sub(1, Ordering::Relaxed);
+        if moved == 0 && others != 0 {
+            // They have all that could go, and are about to free it.
+            std::thread::sleep(NAP);
+        }
+        moved != 0 || others != 0
+    }
+
+    /// Has a page that was read from the kept disk lie in memory again, while there is much room:
+    /// the next get finds it there. It stays where it is if its slot has changed meanwhile.
+    pub(crate) fn bring_back(
+        &self,
+        pool: PoolId,
+        key: Key,
+        read: &DiskRead<'_>,
+        page: &[u8; PAGE_BYTES],
+    ) {
+        let DiskRead::Kept { at: (file, disk_slot), sum, file: disk } = read else { return };
+        if !self.has_much_room() {
+            return;
+        }
+        let Some(access) = self.access(pool) else { return };
+        let Some(frame) = self.arena.store(lane(), page) else { return };
+        let at = Position::new(access.pool, key, self.seed);
+        let new = Place::Raw { frame, length: PAGE_BYTES as u16, stiff: false };
+        let old = Place::Disk { file: *file, slot: *disk_slot };
+        let mut index = self.shards[at.shard].lock();
+        let found = self.find(&index, &at).filter(|(_, slot)| {
+            slot.place() == old && disk.sum(*file, *disk_slot) == *sum && self.pools.is_live(pool)
+        });
+        let Some((leaf, slot)) = found else {
+            drop(index);
+            self.arena.release(frame);
+            return;
+        };
+        let listed = self.list(Slot::new(new, slot.owner()), at.shard, leaf, at.index, false);
+        let kept = index.set(leaf, at.index, listed, self.budget());
+        debug_assert!(kept, "changing a used slot takes no memory");
+        drop(index);
+        self.free_place(slot);
+    }
+}

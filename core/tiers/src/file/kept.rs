@@ -1,0 +1,444 @@
+//! A file of pages that outlives the process, with the memory that tells what is in it.
+//!
+//! The file has no name: whoever keeps the store's memory keeps its descriptor too, and both end
+//! together. The checksums lie in a memfd that is kept as well. A page is written first, then its
+//! checksum; the index names the slot last. So a slot that the index does not name is free, whatever
+//! is in it, and one that it names has its page and its checksum.
+//!
+//! Threads of the tier's own wait for the disk; those who ask wait until a deadline.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FallocateFlags, OFlags};
+use rustix::io::Errno;
+
+use super::slots::{GROUP_BYTES, Slots, checksum};
+use super::workers::Workers;
+use super::{SLOT_BITS, WRITE_PAGES_MAX, nameless, write_all};
+use crate::PageBuf;
+use crate::region::{Backing, Budget, GrowArray, Region};
+use crate::sync::{AtomicU64, Lock, Ordering};
+use spillway_types::PAGE_BYTES;
+
+/// Reads that wait for the disk at the same time.
+const READERS: usize = 8;
+/// Writes, and other changes of the file, that do.
+const WRITERS: usize = 4;
+/// After the disk has failed it is asked again as late as this.
+const PAUSE: Duration = Duration::from_secs(1);
+const SLOT_MASK: usize = (1 << SLOT_BITS) - 1;
+/// So many slots there are for so many pages, that rows are found when it is nearly full.
+const ROOM: (u64, u64) = (9, 8);
+/// Most pages of the file: what the index can name.
+const PAGES_MAX: u64 = 1 << 35;
+
+/// How the file is used.
+#[derive(Clone, Copy, Debug)]
+pub struct KeptSettings {
+    /// Most bytes that pages may take.
+    pub capacity_bytes: u64,
+    /// How long a read or write may take before it counts as failed.
+    pub deadline: Duration,
+    /// Time that each takes besides its own, to emulate a slower disk.
+    pub delay: Duration,
+}
+
+/// What happened in a file tier since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskCounters {
+    /// Most pages that it may have.
+    pub capacity_pages: u64,
+    /// Pages that it has.
+    pub pages: u64,
+    /// Pages read.
+    pub read_pages: u64,
+    /// Pages written.
+    pub written_pages: u64,
+    /// Pages that it did not take, because it was full or failed.
+    pub refused_pages: u64,
+    /// Reads that failed or took too long.
+    pub failed_reads: u64,
+    /// Pages that were not what had been written.
+    pub corrupt_pages: u64,
+    /// Why it took no page the last time; none when it did.
+    pub trouble: Option<DiskTrouble>,
+}
+
+/// Why a page was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskTrouble {
+    /// The tier has as many pages as it may have.
+    Full,
+    /// The disk failed; `NOSPC` when it is full.
+    Failed(Errno),
+}
+
+impl From<Errno> for DiskTrouble {
+    fn from(errno: Errno) -> Self {
+        Self::Failed(errno)
+    }
+}
+
+impl fmt::Display for DiskTrouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full => f.write_str("it has as many pages as it may have"),
+            Self::Failed(Errno::TIMEDOUT) => f.write_str("the disk does not answer in time"),
+            Self::Failed(errno) => errno.fmt(f),
+        }
+    }
+}
+
+/// What the threads have, too.
+#[derive(Debug)]
+struct Shared {
+    file: File,
+    slots: Lock<Slots>,
+    pages: AtomicU64,
+    delay: Duration,
+}
+
+/// Slots on their way to be used. They are free again when this is dropped.
+struct Taken {
+    shared: Arc<Shared>,
+    rows: Vec<(usize, usize)>,
+    kept: bool,
+}
+
+/// What stands in the way of writing.
+#[derive(Debug, Default)]
+struct Trouble {
+    last: Option<DiskTrouble>,
+    /// Nothing is written before.
+    until: Option<Instant>,
+}
+
+/// The file tier of a store that is kept.
+#[derive(Debug)]
+pub struct KeptFile {
+    shared: Arc<Shared>,
+    sums: Arc<Region>,
+    pages_max: u64,
+    /// Whether another process has begun it.
+    taken_over: bool,
+    deadline: Duration,
+    readers: Workers,
+    writers: Workers,
+    trouble: Mutex<Trouble>,
+    read_pages: AtomicU64,
+    written_pages: AtomicU64,
+    refused_pages: AtomicU64,
+    failed_reads: AtomicU64,
+}
+
+impl KeptFile {
+    /// A new file in `directory`.
+    ///
+    /// # Errors
+    /// The file can't be made there.
+    pub fn create(directory: &Path, settings: KeptSettings) -> io::Result<Self> {
+        use std::os::unix::ffi::OsStrExt;
+        let directory = std::ffi::CString::new(directory.as_os_str().as_bytes())?;
+        let file = nameless(&directory)?;
+        let pages = (settings.capacity_bytes / PAGE_BYTES as u64).min(PAGES_MAX / 2);
+        let slots = pages.div_ceil(ROOM.1) * ROOM.0;
+        let sums = Region::reserve(GrowArray::<u64>::bytes_for(slots as usize), Backing::Memfd)?;
+        Self::with(file, sums, false, settings)
+    }
+
+    /// Takes a file over that another process kept, with the memory of its checksums.
+    /// [`Self::claim`] and [`Self::settle`] tell then what is in it.
+    ///
+    /// # Errors
+    /// `InvalidData` when the descriptors are not those of such a file.
+    pub fn take_over(file: OwnedFd, sums: OwnedFd, settings: KeptSettings) -> io::Result<Self> {
+        let is_file =
+            rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode).is_file();
+        let bytes = rustix::fs::fstat(&sums)?.st_size as u64;
+        let fits = bytes.is_multiple_of(PAGE_BYTES as u64) && bytes <= PAGES_MAX * 8;
+        if !is_file || !fits {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let sums = Region::adopt(sums, bytes as usize)?;
+        Self::with(file, sums, true, settings)
+    }
+
+    fn with(
+        file: OwnedFd,
+        sums: Region,
+        taken_over: bool,
+        settings: KeptSettings,
+    ) -> io::Result<Self> {
+        let sums = Arc::new(sums);
+        let room = sums.bytes() / size_of::<u64>();
+        let slots = Slots::with_sums(GrowArray::within(&sums, &mut 0, room))?;
+        let shared = Shared {
+            file: file.into(),
+            slots: Lock::new(slots),
+            pages: AtomicU64::new(0),
+            delay: settings.delay,
+        };
+        let pages_max = settings.capacity_bytes / PAGE_BYTES as u64;
+        Ok(Self {
+            shared: Arc::new(shared),
+            sums,
+            pages_max: pages_max.min(room as u64 / ROOM.0 * ROOM.1),
+            taken_over,
+            deadline: settings.deadline,
+            readers: Workers::new("disk-read", READERS),
+            writers: Workers::new("disk-write", WRITERS),
+            trouble: Mutex::default(),
+            read_pages: AtomicU64::new(0),
+            written_pages: AtomicU64::new(0),
+            refused_pages: AtomicU64::new(0),
+            failed_reads: AtomicU64::new(0),
+        })
+    }
+
+    /// The descriptors to be kept: of the file, and of the checksums' memory.
+    pub fn descriptors(&self) -> Option<[BorrowedFd<'_>; 2]> {
+        Some([self.shared.file.as_fd(), self.sums.descriptor()?])
+    }
+
+    /// Whether writes go past the kernel's cache.
+    pub fn is_direct(&self) -> bool {
+        rustix::fs::fcntl_getfl(&self.shared.file).is_ok_and(|flags| flags.contains(OFlags::DIRECT))
+    }
+
+    /// Marks a slot as used that an index names. False when it is already, or there is none.
+    pub fn claim(&self, file: u8, slot: u32, budget: &Budget) -> bool {
+        let claimed = self.taken_over && self.shared.slots.lock().claim(place(file, slot), budget);
+        self.shared.pages.fetch_add(u64::from(claimed), Ordering::Relaxed);
+        claimed
+    }
+
+    /// After the last [`Self::claim`]: gives back to the disk what no index names, if the disk does
+    /// that. One that fails is no reason to lose what lies in memory.
+    ///
+    /// # Errors
+    /// The memory of checksums can't be given back.
+    pub fn settle(&self) -> io::Result<()> {
+        let mut slots = self.shared.slots.lock();
+        for group in slots.settle()? {
+            punch(&self.shared.file, group);
+        }
+        let bytes = (slots.high() * PAGE_BYTES) as u64;
+        if self.shared.file.metadata().is_ok_and(|file| file.len() > bytes) {
+            let _ = self.shared.file.set_len(bytes);
+        }
+        Ok(())
+    }
+
+    /// What happened so far. Corrupt pages are counted by who knows that they are.
+    pub fn counters(&self) -> DiskCounters {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        DiskCounters {
+            capacity_pages: self.pages_max,
+            pages: load(&self.shared.pages),
+            read_pages: load(&self.read_pages),
+            written_pages: load(&self.written_pages),
+            refused_pages: load(&self.refused_pages),
+            failed_reads: load(&self.failed_reads),
+            corrupt_pages: 0,
+            trouble: self.trouble().last.or(self.is_full().then_some(DiskTrouble::Full)),
+        }
+    }
+
+    fn trouble(&self) -> std::sync::MutexGuard<'_, Trouble> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the disk has failed just before.
+    fn rests(&self) -> bool {
+        self.trouble().until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Whether a page would be written now: there is room, and the disk has not just failed.
+    pub fn takes(&self) -> bool {
+        !self.rests() && !self.is_full()
+    }
+
+    fn is_full(&self) -> bool {
+        self.shared.pages.load(Ordering::Relaxed) + WRITE_PAGES_MAX as u64 > self.pages_max
+    }
+
+    /// Writes up to [`WRITE_PAGES_MAX`] pages, and tells the file's number and the slot of each in
+    /// `places`. False when the tier is full, the disk fails or takes too long, or has done so just
+    /// before.
+    pub fn write(
+        &self,
+        pages: &[&[u8; PAGE_BYTES]],
+        budget: &Budget,
+        places: &mut [Option<(u8, u32)>; WRITE_PAGES_MAX],
+    ) -> bool {
+        let pages = &pages[..pages.len().min(WRITE_PAGES_MAX)];
+        let count = pages.len() as u64;
+        let done =
+            if self.rests() { Err(None) } else { self.try_write(pages, budget).map_err(Some) };
+        match done {
+            Ok(slots) => {
+                *self.trouble() = Trouble::default();
+                self.written_pages.fetch_add(count, Ordering::Relaxed);
+                for (place, slot) in places.iter_mut().zip(slots) {
+                    *place = Some(((slot >> SLOT_BITS) as u8, (slot & SLOT_MASK) as u32));
+                }
+                true
+            }
+            Err(trouble) => {
+                self.refused_pages.fetch_add(count, Ordering::Relaxed);
+                // Whether it is full is seen at any time.
+                if let Some(last) = trouble.filter(|&last| last != DiskTrouble::Full) {
+                    let until = Some(Instant::now() + PAUSE);
+                    *self.trouble() = Trouble { last: Some(last), until };
+                }
+                false
+            }
+        }
+    }
+
+    /// Gives the slots.
+    fn try_write(
+        &self,
+        pages: &[&[u8; PAGE_BYTES]],
+        budget: &Budget,
+    ) -> Result<Vec<usize>, DiskTrouble> {
+        let taken = Taken::take(&self.shared, pages.len(), self.pages_max, budget)?;
+        let slots: Vec<usize> = taken.slots().collect();
+        let sums: Vec<u64> =
+            slots.iter().zip(pages).map(|(&slot, page)| checksum(page, slot as u64)).collect();
+        let copies: Vec<PageBuf> = pages.iter().map(|page| PageBuf(**page)).collect();
+        let done = self.writers.wait_for(self.deadline, move || taken.write(&copies));
+        let mut taken = done.map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => Errno::TIMEDOUT,
+            _ => Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
+        })??;
+        let mut all = self.shared.slots.lock();
+        for (&slot, sum) in slots.iter().zip(sums) {
+            all.set_sum(slot, sum);
+        }
+        taken.kept = true;
+        Ok(slots)
+    }
+
+    /// Frees a slot. What is to be given back to the disk is, some time.
+    pub fn free(&self, file: u8, slot: u32) {
+        let group = self.shared.slots.lock().give(place(file, slot));
+        self.shared.pages.fetch_sub(1, Ordering::Relaxed);
+        let Some(group) = group else { return };
+        let shared = Arc::clone(&self.shared);
+        let job = Box::new(move || shared.punch(group));
+        if self.writers.hand_over(job).is_err() {
+            self.shared.slots.lock().punched(group);
+        }
+    }
+
+    /// The checksum of a slot in use.
+    pub fn sum(&self, file: u8, slot: u32) -> u64 {
+        self.shared.slots.lock().sum(place(file, slot))
+    }
+
+    /// Reads a slot; false when it is not what `sum` was noted of.
+    ///
+    /// # Errors
+    /// What the disk says; `TimedOut`.
+    pub fn read(&self, file: u8, slot: u32, sum: u64, page: &mut PageBuf) -> io::Result<bool> {
+        let (slot, shared) = (place(file, slot), Arc::clone(&self.shared));
+        let work = move || {
+            std::thread::sleep(shared.delay);
+            let mut page = Box::new(PageBuf::ZERO);
+            shared.file.read_exact_at(&mut page.0, (slot * PAGE_BYTES) as u64).map(|()| page)
+        };
+        let read = self.readers.wait_for(self.deadline, work).and_then(|read| read);
+        match read {
+            Ok(read) => {
+                self.read_pages.fetch_add(1, Ordering::Relaxed);
+                page.0.copy_from_slice(&read.0);
+                Ok(checksum(&page.0, slot as u64) == sum)
+            }
+            // The slot was freed and punched out since it was looked up, or the file was cut.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+            Err(error) => {
+                self.failed_reads.fetch_add(1, Ordering::Relaxed);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// The number of a slot in the one file, of the two parts that the index has of it.
+const fn place(file: u8, slot: u32) -> usize {
+    (file as usize) << SLOT_BITS | slot as usize
+}
+
+impl Taken {
+    fn take(
+        shared: &Arc<Shared>,
+        count: usize,
+        pages_max: u64,
+        budget: &Budget,
+    ) -> Result<Self, DiskTrouble> {
+        let more = |pages| Some(pages + count as u64).filter(|&sum| sum <= pages_max);
+        let pages = &shared.pages;
+        pages
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .map_err(|_| DiskTrouble::Full)?;
+        let Some(rows) = shared.slots.lock().take_rows(count, budget) else {
+            pages.fetch_sub(count as u64, Ordering::Relaxed);
+            return Err(Errno::NOMEM.into());
+        };
+        Ok(Self { shared: Arc::clone(shared), rows, kept: false })
+    }
+
+    fn slots(&self) -> impl Iterator<Item = usize> {
+        self.rows.iter().flat_map(|&(first, count)| first..first + count)
+    }
+
+    /// Writes a page to each slot.
+    fn write(self, pages: &[PageBuf]) -> Result<Self, Errno> {
+        std::thread::sleep(self.shared.delay);
+        let mut rest = pages;
+        for &(first, count) in &self.rows {
+            let (row, after) = rest.split_at(count);
+            rest = after;
+            let parts: Vec<_> = row.iter().map(|page| IoSlice::new(&page.0)).collect();
+            write_all(self.shared.file.as_fd(), &parts, (first * PAGE_BYTES) as u64)?;
+        }
+        Ok(self)
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        for slot in self.slots() {
+            self.shared.pages.fetch_sub(1, Ordering::Relaxed);
+            let group = self.shared.slots.lock().give(slot);
+            if let Some(group) = group {
+                self.shared.punch(group);
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn punch(&self, group: usize) {
+        punch(&self.file, group);
+        self.slots.lock().punched(group);
+    }
+}
+
+/// Gives the room of a group back to the disk. Best effort: where holes cannot be punched the file
+/// keeps its size.
+fn punch(file: &File, group: usize) {
+    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let _ = rustix::fs::fallocate(file, mode, group as u64 * GROUP_BYTES, GROUP_BYTES);
+}

@@ -1,0 +1,200 @@
+//! Threads that wait for a disk in place of those who ask, who wait no longer than a deadline.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Stack of a thread.
+const STACK_BYTES: usize = 128 << 10;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A few threads, started when they are needed.
+#[derive(Debug)]
+pub(super) struct Workers {
+    name: &'static str,
+    most: usize,
+    queue: Arc<Queue>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    state: Mutex<State>,
+    rung: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    idle: usize,
+    stopping: bool,
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queue").finish_non_exhaustive()
+    }
+}
+
+/// What somebody waits for.
+enum Ticket<T> {
+    Open,
+    Done(T),
+    /// Nobody waits any more.
+    GivenUp,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Workers {
+    /// At most `most` threads; none is there yet.
+    pub(super) fn new(name: &'static str, most: usize) -> Self {
+        Self { name, most, queue: Arc::default(), threads: Mutex::default() }
+    }
+
+    /// Has `work` done by a thread, and waits for what it gives until `deadline` from now. Work that
+    /// is done too late, or not begun in time, drops what it gives or has.
+    ///
+    /// # Errors
+    /// `TimedOut`; of starting the first thread.
+    pub(super) fn wait_for<T: Send + 'static>(
+        &self,
+        deadline: Duration,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<T> {
+        let until = Instant::now() + deadline;
+        let place = Arc::new((Mutex::new(Ticket::Open), Condvar::new()));
+        let its = Arc::clone(&place);
+        self.hand_over(Box::new(move || {
+            if matches!(*lock(&its.0), Ticket::GivenUp) {
+                return;
+            }
+            let done = work();
+            let mut ticket = lock(&its.0);
+            if matches!(*ticket, Ticket::Open) {
+                *ticket = Ticket::Done(done);
+                its.1.notify_one();
+            }
+        }))?;
+        let mut ticket = lock(&place.0);
+        loop {
+            if let Ticket::Done(_) = *ticket
+                && let Ticket::Done(done) = std::mem::replace(&mut *ticket, Ticket::GivenUp)
+            {
+                return Ok(done);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                *ticket = Ticket::GivenUp;
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let waited = place.1.wait_timeout(ticket, left);
+            ticket = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Has `job` done some time.
+    ///
+    /// # Errors
+    /// Of starting the first thread.
+    pub(super) fn hand_over(&self, job: Job) -> io::Result<()> {
+        let mut threads = lock(&self.threads);
+        let mut state = lock(&self.queue.state);
+        if state.idle <= state.jobs.len() && threads.len() < self.most {
+            let queue = Arc::clone(&self.queue);
+            let thread = std::thread::Builder::new().name(self.name.into());
+            match thread.stack_size(STACK_BYTES).spawn(move || queue.serve()) {
+                Ok(thread) => threads.push(thread),
+                Err(error) if threads.is_empty() => return Err(error),
+                // Those that are there do it later.
+                Err(_) => {}
+            }
+        }
+        state.jobs.push_back(job);
+        drop(state);
+        self.queue.rung.notify_one();
+        Ok(())
+    }
+}
+
+impl Queue {
+    fn serve(&self) {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                drop(state);
+                job();
+                state = lock(&self.state);
+            } else if state.stopping {
+                return;
+            } else {
+                state.idle += 1;
+                state = self.rung.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.idle -= 1;
+            }
+        }
+    }
+}
+
+impl Drop for Workers {
+    /// Ends the threads, after all that was handed over.
+    fn drop(&mut self) {
+        lock(&self.queue.state).stopping = true;
+        self.queue.rung.notify_all();
+        for thread in lock(&self.threads).drain(..) {
+            // A panic ends the process before.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn who_waits_gets_the_answer_or_goes_on_at_the_deadline() {
+        let workers = Workers::new("test", 2);
+        let long = Duration::from_secs(60);
+        assert_eq!(workers.wait_for(long, || 7).unwrap(), 7);
+        let (go, wait) = channel::<()>();
+        let (told, dropped) = channel();
+        struct Tell(std::sync::mpsc::Sender<()>);
+        impl Drop for Tell {
+            fn drop(&mut self) {
+                self.0.send(()).unwrap();
+            }
+        }
+        let tell = Tell(told.clone());
+        let late = workers.wait_for(Duration::from_millis(20), move || {
+            wait.recv().unwrap();
+            tell
+        });
+        assert_eq!(late.err().unwrap().kind(), io::ErrorKind::TimedOut);
+        assert!(dropped.try_recv().is_err(), "it is still under way");
+        // The other thread serves meanwhile.
+        assert_eq!(workers.wait_for(long, || 8).unwrap(), 8);
+        go.send(()).unwrap();
+        dropped.recv_timeout(long).unwrap();
+    }
+
+    #[test]
+    fn work_that_nobody_waits_for_is_not_begun() {
+        let workers = Workers::new("test", 1);
+        let (go, wait) = channel::<()>();
+        workers.hand_over(Box::new(move || wait.recv().unwrap())).unwrap();
+        let begun = Arc::new(Mutex::new(false));
+        let its = Arc::clone(&begun);
+        let late = workers.wait_for(Duration::from_millis(20), move || *lock(&its) = true);
+        assert!(late.is_err());
+        go.send(()).unwrap();
+        workers.wait_for(Duration::from_secs(60), || ()).unwrap();
+        assert!(!*lock(&begun));
+    }
+}
