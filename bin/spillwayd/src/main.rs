@@ -20,6 +20,7 @@ mod reclaim;
 mod run;
 mod sandbox;
 mod sockets;
+mod store_disk;
 mod targets;
 
 use std::process::ExitCode;
@@ -53,6 +54,7 @@ fn daemon(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let config = arguments.read()?;
     if arguments.check {
         config::Clients::new(&config)?;
+        store_disk::check(&config.store)?;
         println!("the configuration is good");
         return Ok(ExitCode::SUCCESS);
     }

@@ -1,17 +1,26 @@
 //! The store's memory and the directory's record: new, or those of the daemon before.
 
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use anyhow::Context;
 use spillway_directory::Journal;
-use spillway_store::{Backing, Dedup, DiskConfig, Store};
-use spillway_types::Size;
+use spillway_store::{Backing, Dedup, DiskConfig, Kept, Store};
+use spillway_types::{PAGE_BYTES, Size};
 
 use crate::config;
-use crate::kept;
+use crate::kept::{self, Inherited};
 
-/// What the record of the directory is kept as. The store's own parts are frames, index and tables.
+/// What the record of the directory is kept as. The store's own parts are frames, index and tables, and disk and
+/// sums where it has a disk.
 const RECORD: &str = "directory";
+/// What the store's disk is kept as.
+const DISK: [&str; 2] = ["disk", "sums"];
+
+/// Whether the daemon before had a disk for its store.
+pub fn has_disk(inherited: &Inherited) -> bool {
+    DISK.iter().all(|wanted| inherited.kept.iter().any(|(name, _)| name == wanted))
+}
 
 /// What outlives the daemon.
 pub struct Memory {
@@ -41,6 +50,11 @@ impl Memory {
         }
         let store = Store::open(store_config(settings, capacity_bytes));
         let store = store.context("can't open the store")?;
+        if settings.disk.is_some() && !store.disk_is_direct() {
+            tracing::warn!(
+                "store.disk's file system has no direct I/O: its pages take the kernel's cache, too"
+            );
+        }
         let memory = Self { store, journal: Journal::create(capacity_bytes)? };
         memory.keep()?;
         Ok(memory)
@@ -65,20 +79,56 @@ impl Memory {
                 Size(capacity_bytes)
             );
         }
-        let kept = [take("frames")?, take("index")?, take("tables")?];
-        let store = Store::reopen(store_config(settings, before_bytes), kept)?;
-        Ok(Self { store, journal })
+        let memory = [take("frames")?, take("index")?, take("tables")?];
+        let [file, sums] = DISK.map(take);
+        let disk = file.and_then(|file| Ok([file, sums?])).ok();
+        let had_disk = disk.is_some();
+        let store = Store::reopen(store_config(settings, before_bytes), Kept { memory, disk })?;
+        let memory = Self { store, journal };
+        if had_disk {
+            memory.warn_of_other_disk(settings);
+        } else {
+            // One of the two may be there, of a daemon that was killed while it handed them over.
+            DISK.iter().try_for_each(|name| kept::forget(name))?;
+            memory.keep_disk()?;
+        }
+        Ok(memory)
+    }
+
+    /// The disk stays what it was, as the capacity does.
+    fn warn_of_other_disk(&self, settings: &config::Store) {
+        let counters = self.store.disk_counters().unwrap_or_default();
+        let bytes = counters.capacity_pages * PAGE_BYTES as u64;
+        if settings.disk.is_none() {
+            tracing::warn!(
+                "the store's disk stays as long as the store is kept: stop the daemon to have none"
+            );
+        } else if bytes < settings.disk_capacity_bytes / PAGE_BYTES as u64 * PAGE_BYTES as u64 {
+            tracing::warn!(
+                "store.disk_capacity stays {} as long as the store is kept: stop the daemon to have {}",
+                Size(bytes),
+                Size(settings.disk_capacity_bytes)
+            );
+        }
+    }
+
+    fn keep_disk(&self) -> anyhow::Result<()> {
+        kept::keep(self.store.kept_disk_descriptors().into_iter().flatten())
     }
 
     fn keep(&self) -> anyhow::Result<()> {
         let record = (RECORD, self.journal.descriptor());
         let store = self.store.kept_descriptors().into_iter().flatten();
-        kept::keep(store.chain([record]))
+        kept::keep(store.chain([record]))?;
+        self.keep_disk()
     }
 }
 
 fn store_config(settings: &config::Store, capacity_bytes: u64) -> spillway_store::Config {
-    let disk = settings.disk.clone().map(|dir| DiskConfig::new(dir, settings.disk_capacity_bytes));
+    let disk = settings.disk.clone().map(|dir| DiskConfig {
+        deadline: Duration::from_millis(settings.disk_timeout_ms),
+        ..DiskConfig::new(dir, settings.disk_capacity_bytes)
+    });
     let dedup = if settings.dedup { Dedup::PerClient } else { Dedup::Off };
     spillway_store::Config {
         capacity_bytes,

@@ -6,7 +6,8 @@ use std::time::Instant;
 use spillway_api::types::LendStatus;
 use spillway_directory::Directory;
 use spillway_metrics::{
-    ClientSample, DiskSample, LendDeviceSample, LendPeerSample, LendSample, Sample, StoreSample,
+    ClientSample, DiskSample, LendDeviceSample, LendPeerSample, LendSample, Sample,
+    StoreDiskSample, StoreSample,
 };
 use spillway_vhost_user_blk::Disk;
 
@@ -31,6 +32,15 @@ pub fn text(
         memory_bytes: store.memory_bytes(),
         free_frame_bytes: store.free_frame_bytes(),
         disk_bytes: store.disk_bytes(),
+        disk: store.disk_counters().map(|disk| StoreDiskSample {
+            capacity_pages: disk.capacity_pages,
+            read_pages: disk.read_pages,
+            written_pages: disk.written_pages,
+            refused_pages: disk.refused_pages,
+            failed_reads: disk.failed_reads,
+            corrupt_reads: disk.corrupt_pages,
+            has_trouble: disk.trouble.is_some(),
+        }),
         same_filled_pages: store.same_filled_pages(),
         compressed_pages: store.compressed_pages(),
         pools: directory.pools().map_or(0, |pools| pools.len() as u64),

@@ -20,9 +20,9 @@ use crate::frontends::Secrets;
 use crate::kept::{self, Inherited};
 use crate::lend::helper::Helper;
 use crate::listeners::Listeners;
-use crate::memory::Memory;
+use crate::memory::{self, Memory};
 use crate::metrics::{self, Facts};
-use crate::{capacity, disks, hardening, lend};
+use crate::{capacity, disks, hardening, lend, store_disk};
 
 /// Shortest token of the HTTP interface.
 const TOKEN_BYTES_MIN: usize = 16;
@@ -61,9 +61,17 @@ impl Parts {
         let limits = Limits::read();
         let capacity_bytes = capacity::bytes(config.store.capacity, &limits)?;
         let program_pages = capacity::program_pages(config.memory.programs, &limits)?;
+        match store_disk::check(&config.store) {
+            // Its file is open: a disk that fails now is no reason to give up what is in memory.
+            Err(error) if memory::has_disk(&inherited) => {
+                tracing::error!("{error}; the store goes on with the file that it has");
+            }
+            other => other?,
+        }
         let mut listeners = Listeners::bind(&config, inherited.sockets)?;
         let memory = Memory::take_up(&config.store, capacity_bytes, inherited.kept)?;
         let capacity_bytes = memory.journal.capacity_bytes();
+        store_disk::warn_of_room(&config.store, &memory.store);
         let directory = Directory::open(Arc::new(memory.store), memory.journal, clients.policy)?;
         directory.configure(&clients.clients, &clients.blocks, clients.policy)?;
         let directory = Arc::new(directory);

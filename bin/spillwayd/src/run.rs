@@ -16,6 +16,7 @@ use crate::manager;
 use crate::packing::Packing;
 use crate::parts::Parts;
 use crate::reclaim::Reclaim;
+use crate::store_disk::Watch;
 use crate::{capacity, disks, hardening, lend, sandbox, targets};
 
 /// How often what is due is looked for.
@@ -75,6 +76,7 @@ async fn control(
     let mut reload = signal(SignalKind::hangup())?;
     serve_api(&mut parts)?;
     let mut tick = every(TICK);
+    let mut disk = Watch::default();
     let mut interval_ms = parts.daemon.interval_ms.subscribe();
     let mut interval = every(Duration::from_millis(parts.config.memory.interval_ms));
     manager::state("READY=1");
@@ -108,6 +110,7 @@ async fn control(
             _ = tick.tick() => {
                 parts.directory.note_all_flushes();
                 parts.directory.expire();
+                disk.look(parts.directory.store());
             }
         }
     }

@@ -148,7 +148,8 @@ fn changed(config: &Config) -> Vec<PathBuf> {
     let sockets = sockets.filter_map(|path| path.parent().map(Path::to_owned));
     let disks = config.disks.iter().map(|disk| disk.socket(&config.listen));
     let disks = disks.filter_map(|path| path.parent().map(Path::to_owned));
-    let mut dirs: Vec<_> = sockets.chain(disks).chain(config.store.disk.clone()).collect();
+    // The file of store.disk has no name, and is open already.
+    let mut dirs: Vec<_> = sockets.chain(disks).collect();
     if config.lend.borrows() {
         dirs.extend(config.lend.backup_file.as_deref().map(|path| {
             match BackupFile::is_disk(path) {

@@ -112,11 +112,14 @@ fn room(daemon: &Daemon, clients: &[Statistics]) -> Result<Room, Error> {
         let pools = daemon.directory.pools()?;
         pools.iter().filter(|pool| pool.reserved_pages != 0).map(|pool| pool.pages).sum()
     };
+    let disk = store.disk_counters().unwrap_or_default();
     Ok(Room {
         capacity_bytes: daemon.capacity_bytes,
         taken_bytes: store.memory_bytes().saturating_sub(store.free_frame_bytes()),
         used_pages: clients.iter().map(|its| its.used_pages).sum(),
         reserved_pages,
         written_pages,
+        disk_pages_max: disk.capacity_pages,
+        disk_pages: disk.pages,
     })
 }

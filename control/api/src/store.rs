@@ -5,11 +5,11 @@ use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use spillway_directory::{BlockSettings, BlockView, PoolView};
-use spillway_types::{Lifetime as StoreLifetime, PoolSpec, Sharing};
+use spillway_types::{Lifetime as StoreLifetime, PAGE_BYTES, PoolSpec, Sharing};
 
 use crate::problem::Error;
 use crate::service::{Shared, aside};
-use crate::types::{Block, Lifetime, NewBlock, NewPool, Pool, Problem, StoreStatus};
+use crate::types::{Block, Lifetime, NewBlock, NewPool, Pool, Problem, StoreDisk, StoreStatus};
 
 /// How full the store is.
 #[utoipa::path(get, path = "/v1/store", tag = "store", responses((status = 200, body = StoreStatus)))]
@@ -21,6 +21,15 @@ pub(crate) async fn status(State(daemon): Shared) -> Json<StoreStatus> {
         memory_bytes: store.memory_bytes(),
         free_frame_bytes: store.free_frame_bytes(),
         disk_bytes: store.disk_bytes(),
+        disk: store.disk_counters().map(|disk| StoreDisk {
+            capacity_bytes: disk.capacity_pages * PAGE_BYTES as u64,
+            read_bytes: disk.read_pages * PAGE_BYTES as u64,
+            written_bytes: disk.written_pages * PAGE_BYTES as u64,
+            refused_pages: disk.refused_pages,
+            failed_reads: disk.failed_reads,
+            corrupt_reads: disk.corrupt_pages,
+            trouble: disk.trouble.map(|trouble| trouble.to_string()),
+        }),
         same_filled_pages: store.same_filled_pages(),
         compressed_pages: store.compressed_pages(),
     })
@@ -85,7 +94,7 @@ pub(crate) async fn blocks(State(daemon): Shared) -> Json<Vec<Block>> {
     Json(daemon.directory.blocks().into_iter().map(Block::from).collect())
 }
 
-/// Makes a block device with all its memory set aside.
+/// Makes a block device, with all its memory set aside unless that is not wanted.
 #[utoipa::path(
     post,
     path = "/v1/blocks",
@@ -102,8 +111,13 @@ pub(crate) async fn create_block(
     if ![512, 4096].contains(&block_bytes) {
         return Err(Error::Input("block_bytes is 512 or 4096".into()));
     }
-    let settings =
-        BlockSettings { name: block.name, client: block.client, bytes: block.bytes, block_bytes };
+    let settings = BlockSettings {
+        name: block.name,
+        client: block.client,
+        bytes: block.bytes,
+        block_bytes,
+        reserve: block.reserve.unwrap_or(true),
+    };
     let directory = daemon.directory.clone();
     let made = aside(move || directory.create_block(&settings)).await?;
     Ok((StatusCode::CREATED, Json(made.into())))

@@ -53,10 +53,32 @@ pub struct StoreStatus {
     pub free_frame_bytes: u64,
     /// Bytes of pages in the disk tier.
     pub disk_bytes: u64,
+    /// More about it; null where there is none.
+    pub disk: Option<StoreDisk>,
     /// Pages that are one word all over and take no memory.
     pub same_filled_pages: u64,
     /// Pages that are packed.
     pub compressed_pages: u64,
+}
+
+/// The disk tier. Its counters begin with the daemon.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct StoreDisk {
+    /// Most bytes of pages that it may have.
+    pub capacity_bytes: u64,
+    /// Bytes of pages read.
+    pub read_bytes: u64,
+    /// Bytes of pages written.
+    pub written_bytes: u64,
+    /// Pages that it did not take when it failed or was full.
+    pub refused_pages: u64,
+    /// Reads that failed or took too long.
+    pub failed_reads: u64,
+    /// Reads that gave other bytes than had been written, each of which was answered with an error.
+    pub corrupt_reads: u64,
+    /// Why it takes no pages; null when it does.
+    pub trouble: Option<String>,
 }
 
 /// Counters of a client. They only grow, but for the last three.
@@ -418,6 +440,8 @@ pub struct NewBlock {
     pub bytes: u64,
     /// The length of a block: 512 or 4096 (default).
     pub block_bytes: Option<u32>,
+    /// Whether its memory is set aside (default), so that no write is refused.
+    pub reserve: Option<bool>,
 }
 
 /// How much an import brought.

@@ -69,7 +69,7 @@ impl Exports for Directory {
 }
 
 impl Directory {
-    /// Makes a block device with all its memory set aside.
+    /// Makes a block device, with all its memory set aside if it is to be.
     ///
     /// # Errors
     /// [`Error::Name`], [`Error::BlockExists`], [`Error::NoClient`], [`Error::Block`] when the size
@@ -130,7 +130,11 @@ impl Directory {
     ) -> Result<PoolId, Error> {
         let client = state.clients[state.find(&settings.client)?].id;
         let geometry = geometry(settings.bytes, settings.block_bytes, uuid);
-        let device = BlockDevice::create(Arc::clone(&self.store), client, geometry)?;
+        let store = Arc::clone(&self.store);
+        let device = match settings.reserve {
+            true => BlockDevice::create(store, client, geometry)?,
+            false => BlockDevice::create_unreserved(store, client, geometry)?,
+        };
         let pool = device.pool();
         let pools = self.store.pools(client)?;
         let number = pools.iter().find(|known| known.id == pool).map_or(0, |known| known.number);

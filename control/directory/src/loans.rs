@@ -97,6 +97,7 @@ impl Directory {
             client: loan.borrower.clone(),
             bytes: loan.bytes(),
             block_bytes: PAGE_BYTES as u32,
+            reserve: true,
         };
         let pool = self.create_block_as(&settings, spillway_block::fresh_uuid()?)?;
         Ok((settings.client, pool))

@@ -113,6 +113,8 @@ pub struct BlockSettings {
     pub bytes: u64,
     /// The length of a block, bytes: 512 or 4096.
     pub block_bytes: u32,
+    /// Whether its memory is set aside, so that no write is refused. Else its pages are kept as any others.
+    pub reserve: bool,
 }
 
 /// Which local users that nobody named may be clients.

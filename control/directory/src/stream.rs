@@ -40,6 +40,13 @@ pub(crate) struct BlockHead {
     pub(crate) bytes: u64,
     pub(crate) block_bytes: u32,
     pub(crate) uuid: u128,
+    /// Whether its memory is set aside, as all were once.
+    #[serde(default = "yes")]
+    pub(crate) reserve: bool,
+}
+
+const fn yes() -> bool {
+    true
 }
 
 /// One frame.
@@ -200,7 +207,13 @@ mod tests {
     use super::*;
 
     fn frames() -> Vec<Frame<'static>> {
-        let block = BlockHead { name: "b".into(), bytes: 4096, block_bytes: 512, uuid: u128::MAX };
+        let block = BlockHead {
+            name: "b".into(),
+            bytes: 4096,
+            block_bytes: 512,
+            uuid: u128::MAX,
+            reserve: false,
+        };
         vec![
             Frame::Pool(PoolHead { number: 1, block: None }),
             Frame::Pool(PoolHead { number: 2, block: Some(block) }),

@@ -196,6 +196,7 @@ fn head(state: &State, pool: &PoolInfo) -> PoolHead {
         bytes: block.record.bytes,
         block_bytes: block.record.block_bytes,
         uuid: block.record.uuid,
+        reserve: pool.reserved_pages != 0,
     });
     PoolHead { number: pool.number, block }
 }
@@ -327,6 +328,7 @@ impl Directory {
             client: name.to_owned(),
             bytes: block.bytes,
             block_bytes: block.block_bytes,
+            reserve: block.reserve,
         };
         // The contents come along, so to a kernel it is the same device.
         self.create_block_as(&settings, block.uuid)

@@ -131,8 +131,13 @@ fn a_file_that_contradicts_itself_changes_nothing() {
     let directory = directory(POLICY);
     let twice = [settings("a", Who::User(7)), settings("b", Who::User(7))];
     assert!(matches!(directory.configure(&twice, &[], POLICY), Err(Error::IdentityTaken(_))));
-    let block =
-        BlockSettings { name: "d".into(), client: "c".into(), bytes: 4096, block_bytes: 512 };
+    let block = BlockSettings {
+        name: "d".into(),
+        client: "c".into(),
+        bytes: 4096,
+        block_bytes: 512,
+        reserve: true,
+    };
     assert!(matches!(directory.configure(&[], &[block], POLICY), Err(Error::NoClient(_))));
     let bad = [settings("no spaces", Who::User(7))];
     assert!(matches!(directory.configure(&bad, &[], POLICY), Err(Error::Name(_))));
@@ -148,6 +153,7 @@ fn block_devices_are_their_clients_alone() {
         client: "alice".into(),
         bytes: 1 << 20,
         block_bytes: 4096,
+        reserve: true,
     };
     directory.configure(&named, std::slice::from_ref(&block), POLICY).unwrap();
     let id = |name: &str| directory.client(name).unwrap().id;

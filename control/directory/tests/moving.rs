@@ -123,8 +123,13 @@ fn what_arrives_is_what_was_there_while_the_client_goes_on() {
 #[test]
 fn block_devices_come_along() {
     let (from, to) = (directory(u64::MAX), directory(u64::MAX));
-    let settings =
-        BlockSettings { name: "d".into(), client: "c".into(), bytes: 1 << 20, block_bytes: 512 };
+    let settings = BlockSettings {
+        name: "d".into(),
+        client: "c".into(),
+        bytes: 1 << 20,
+        block_bytes: 512,
+        reserve: true,
+    };
     let made = from.create_block(&settings).unwrap();
     let device = from.open(client(&from), "d").unwrap();
     device.write(12_345, b"written").unwrap();

@@ -20,11 +20,16 @@ pub struct Room {
     pub reserved_pages: u64,
     /// Of these, pages that are written.
     pub written_pages: u64,
+    /// Most pages that the store's disk may have.
+    pub disk_pages_max: u64,
+    /// Of the pages that clients hold, those on the disk.
+    pub disk_pages: u64,
 }
 
 impl Room {
     /// The pages that there are for clients, those that they hold included: what block devices leave of the
-    /// capacity, as pages are packed now. A store that is nearly empty tells nothing, and counts as not packing.
+    /// capacity, as pages are packed now, and the store's disk. A store that is nearly empty tells nothing, and
+    /// counts as not packing.
     pub fn pages(&self) -> u64 {
         let page_bytes = PAGE_BYTES as u64;
         let capacity_bytes = self.capacity_bytes.saturating_sub(self.reserved_pages * page_bytes);
@@ -32,11 +37,14 @@ impl Room {
         let packing = if taken_bytes < capacity_bytes / 8 {
             STEPS
         } else {
-            let held_bytes = u128::from(self.used_pages) * u128::from(page_bytes);
+            let held_bytes = u128::from(self.used_pages.saturating_sub(self.disk_pages))
+                * u128::from(page_bytes);
             let packing = held_bytes * u128::from(STEPS) / u128::from(taken_bytes.max(1));
             packing.clamp((STEPS / 2).into(), (STEPS * PACKED_MAX).into()) as u64
         };
-        (u128::from(capacity_bytes) * u128::from(packing) / u128::from(STEPS * page_bytes)) as u64
+        let in_memory =
+            u128::from(capacity_bytes) * u128::from(packing) / u128::from(STEPS * page_bytes);
+        in_memory as u64 + self.disk_pages_max
     }
 }
 
@@ -67,13 +75,26 @@ mod tests {
     }
 
     #[test]
+    fn a_disk_adds_its_pages_and_does_not_count_as_packing() {
+        let disk = Room {
+            capacity_bytes: 1024 * MIB,
+            taken_bytes: 900 * MIB,
+            used_pages: 2900 * MIB_PAGES,
+            disk_pages_max: 4096 * MIB_PAGES,
+            disk_pages: 2000 * MIB_PAGES,
+            ..Room::default()
+        };
+        assert_eq!(disk.pages(), (1024 + 4096) * MIB_PAGES);
+    }
+
+    #[test]
     fn what_block_devices_have_is_not_to_be_had() {
         let half = Room {
             capacity_bytes: 1024 * MIB,
             taken_bytes: 512 * MIB,
             reserved_pages: 512 * MIB_PAGES,
             written_pages: 512 * MIB_PAGES,
-            used_pages: 0,
+            ..Room::default()
         };
         assert_eq!(half.pages(), 512 * MIB_PAGES);
         // 100 MiB in use beside the device, three to one.

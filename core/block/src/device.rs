@@ -1,4 +1,4 @@
-//! A block device: a range of bytes over a reserved pool.
+//! A block device: a range of bytes over a pool, most often a reserved one.
 
 use std::sync::Arc;
 
@@ -115,7 +115,23 @@ impl BlockDevice {
         Self::open(store, pool, geometry)
     }
 
-    /// Takes up a device that lies in `pool`, made by [`Self::create`] with the same geometry.
+    /// Makes a device of zeros whose pages are kept as any others: they may be packed, and lie on the
+    /// store's disk. A write is refused when the store is full or the client at its target.
+    ///
+    /// # Errors
+    /// [`Error::Size`]; [`Error::Store`].
+    pub fn create_unreserved(
+        store: Arc<Store>,
+        client: ClientId,
+        geometry: Geometry,
+    ) -> Result<Self, Error> {
+        check_size(geometry.bytes)?;
+        let pool = store.create_pool(client, PoolSpec::PERSISTENT)?;
+        Self::open(store, pool, geometry)
+    }
+
+    /// Takes up a device that lies in `pool`, made by [`Self::create`] or
+    /// [`Self::create_unreserved`] with the same geometry.
     ///
     /// # Errors
     /// [`Error::Size`].

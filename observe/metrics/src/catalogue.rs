@@ -105,6 +105,8 @@ pub struct StoreSample {
     pub free_frame_bytes: u64,
     /// Bytes of pages in files.
     pub disk_bytes: u64,
+    /// More about them, where the store has a disk.
+    pub disk: Option<StoreDiskSample>,
     /// Pages that are one word all over and take no frame.
     pub same_filled_pages: u64,
     /// Pages that are packed.
@@ -119,6 +121,25 @@ pub struct StoreSample {
     pub restarts: u64,
     /// Since the daemon started, seconds.
     pub uptime_seconds: u64,
+}
+
+/// The store's disk at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StoreDiskSample {
+    /// Most pages that it may have.
+    pub capacity_pages: u64,
+    /// Pages read.
+    pub read_pages: u64,
+    /// Pages written.
+    pub written_pages: u64,
+    /// Pages that it did not take.
+    pub refused_pages: u64,
+    /// Reads that failed or took too long.
+    pub failed_reads: u64,
+    /// Reads that gave other bytes than had been written.
+    pub corrupt_reads: u64,
+    /// Whether it takes no pages.
+    pub has_trouble: bool,
 }
 
 /// A client at one moment.
@@ -178,7 +199,7 @@ const fn counter<T>(
 }
 
 /// Metrics of the daemon and its store.
-pub(crate) const STORE: [Metric<StoreSample>; 11] = [
+pub(crate) const STORE: [Metric<StoreSample>; 18] = [
     gauge("spillway_store_capacity_bytes", "Most memory that the store may take.", |s| {
         Some(s.capacity_bytes)
     }),
@@ -193,6 +214,35 @@ pub(crate) const STORE: [Metric<StoreSample>; 11] = [
         |s| Some(s.free_frame_bytes),
     ),
     gauge("spillway_store_disk_bytes", "Pages in the disk tier.", |s| Some(s.disk_bytes)),
+    gauge("spillway_store_disk_capacity_bytes", "Most pages that the disk tier may have.", |s| {
+        pages(s.disk?.capacity_pages)
+    }),
+    counter("spillway_store_disk_read_bytes_total", "Pages read from the disk tier.", |s| {
+        pages(s.disk?.read_pages)
+    }),
+    counter("spillway_store_disk_written_bytes_total", "Pages written to the disk tier.", |s| {
+        pages(s.disk?.written_pages)
+    }),
+    counter(
+        "spillway_store_disk_refused_bytes_total",
+        "Pages that the disk tier did not take, because it failed or was full.",
+        |s| pages(s.disk?.refused_pages),
+    ),
+    counter(
+        "spillway_store_disk_failed_reads_total",
+        "Reads of the disk tier that failed or took too long.",
+        |s| Some(s.disk?.failed_reads),
+    ),
+    counter(
+        "spillway_store_disk_corrupt_reads_total",
+        "Reads of the disk tier that gave other bytes than had been written; each was answered with an error.",
+        |s| Some(s.disk?.corrupt_reads),
+    ),
+    gauge(
+        "spillway_store_disk_trouble",
+        "1 when the disk tier takes no pages, because it fails or is full, else 0.",
+        |s| Some(u64::from(s.disk?.has_trouble)),
+    ),
     gauge(
         "spillway_store_same_filled_bytes",
         "Pages that are one word all over and take no memory, at full size.",

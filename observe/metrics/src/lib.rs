@@ -10,6 +10,6 @@ mod render;
 
 pub use catalogue::{
     ClientSample, DiskSample, Kind, LendDeviceSample, LendPeerSample, LendSample, Metric, Sample,
-    StoreSample,
+    StoreDiskSample, StoreSample,
 };
 pub use render::{CONTENT_TYPE, document, render};

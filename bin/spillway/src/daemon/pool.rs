@@ -47,7 +47,7 @@ struct Create {
     #[arg(long, value_name = "UUID", conflicts_with = "block")]
     shared: Option<String>,
 
-    /// Makes a block device of this size; so much memory is set aside.
+    /// Makes a block device of this size; so much memory is set aside, but for --unreserved.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "name")]
     block: Option<u64>,
 
@@ -58,6 +58,11 @@ struct Create {
     /// Bytes of the device's block: 512 or 4096.
     #[arg(long, value_name = "BYTES", requires = "block")]
     block_bytes: Option<u32>,
+
+    /// Sets no memory aside for the device: its pages are packed and go to the store's disk as others do, and a
+    /// write fails when the store is full.
+    #[arg(long, requires = "block")]
+    unreserved: bool,
 
     #[command(flatten)]
     daemon: Daemon,
@@ -105,8 +110,13 @@ fn create(options: &Create) -> anyhow::Result<()> {
     let api = Api::new(&options.daemon)?;
     let client = options.client.clone();
     if let (Some(bytes), Some(name)) = (options.block, &options.name) {
-        let block =
-            NewBlock { name: name.clone(), client, bytes, block_bytes: options.block_bytes };
+        let block = NewBlock {
+            name: name.clone(),
+            client,
+            bytes,
+            block_bytes: options.block_bytes,
+            reserve: Some(!options.unreserved),
+        };
         let made: types::Block = api.send(Method::POST, "/v1/blocks", &block)?;
         let row = [
             made.name.clone(),

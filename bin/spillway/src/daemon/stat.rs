@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
-use spillway_api::types::{Client, Health, Identity, LendStatus, StoreStatus, Version};
+use spillway_api::types::{Client, Health, Identity, LendStatus, StoreDisk, StoreStatus, Version};
 use spillway_types::Size;
 
 use crate::cli::Output;
@@ -101,7 +101,7 @@ impl Moment {
         let locked = if health.memory_locked { "locked" } else { "not locked" };
         format!(
             "spillwayd {} (process {}), up {}, memory {locked}, kept by {}, restarts {}\n\
-             store {} of {} ({share:.0}%), free in it {}, packed {}, same-filled {}, on disk {}\n{lending}",
+             store {} of {} ({share:.0}%), free in it {}, packed {}, same-filled {}, on disk {}\n{}{lending}",
             version.version,
             version.pid,
             duration(health.uptime_seconds),
@@ -113,8 +113,27 @@ impl Moment {
             show::pages(store.compressed_pages),
             show::pages(store.same_filled_pages),
             Size(store.disk_bytes),
+            store.disk.as_ref().map(disk).unwrap_or_default(),
         )
     }
+}
+
+/// A line about the disk tier.
+fn disk(disk: &StoreDisk) -> String {
+    let errors = match (disk.failed_reads, disk.corrupt_reads) {
+        (0, 0) => String::new(),
+        (failed, corrupt) => format!(", failed reads {failed}, corrupt {corrupt}"),
+    };
+    let trouble = disk
+        .trouble
+        .as_ref()
+        .map_or_else(|| "takes pages".to_owned(), |why| format!("TAKES NO PAGES: {why}"));
+    format!(
+        "disk of {}, read {}, written {}{errors}, {trouble}\n",
+        Size(disk.capacity_bytes),
+        Size(disk.read_bytes),
+        Size(disk.written_bytes)
+    )
 }
 
 fn duration(seconds: u64) -> String {

@@ -59,6 +59,7 @@ impl Clients {
                 client: block.client.clone(),
                 bytes: block.size_bytes,
                 block_bytes: block.block_bytes as u32,
+                reserve: block.reserve,
             })
         });
         let policy = Policy {

@@ -43,7 +43,7 @@ pub const fn fixed<T>(
 }
 
 /// `[store]`
-pub static STORE: [Setting<Store>; 5] = [
+pub static STORE: [Setting<Store>; 6] = [
     fixed(
         "capacity",
         r#""25%""#,
@@ -66,13 +66,19 @@ pub static STORE: [Setting<Store>; 5] = [
         "disk",
         r#""""#,
         Path(|s| &mut s.disk),
-        "Directory for pages that memory has no room for.",
+        "Directory on a disk for pages that memory has no room for, in a file without a name that ends with the store.",
     ),
     fixed(
         "disk_capacity",
         r#""16G""#,
         Size(|s| &mut s.disk_capacity_bytes, 1 << 20, 64 << 40),
         "Most bytes of pages in `disk`.",
+    ),
+    fixed(
+        "disk_timeout_ms",
+        "5000",
+        Count(|s| &mut s.disk_timeout_ms, 100, 60_000),
+        "How long a read or write of `disk` may take before it counts as failed, milliseconds.",
     ),
 ];
 
@@ -348,20 +354,26 @@ pub static CLIENT: [Setting<Client>; 14] = [
 ];
 
 /// `[[block]]`
-pub static BLOCK: [Setting<Block>; 4] = [
+pub static BLOCK: [Setting<Block>; 5] = [
     live("name", "", Text(|b| &mut b.name), "Its name. Needed."),
     live("client", "", Text(|b| &mut b.client), "The client that may use it. Needed."),
     live(
         "size",
         r#""0""#,
         Size(|b| &mut b.size_bytes, 0, BLOCK_BYTES_MAX),
-        "Its length, a multiple of 4096 bytes; so much memory is set aside. Needed.",
+        "Its length, a multiple of 4096 bytes; so much memory is set aside, unless `reserve` says otherwise. Needed.",
     ),
     live(
         "block_bytes",
         "4096",
         Count(|b| &mut b.block_bytes, 512, 4096),
         "The length of a block: 512 or 4096.",
+    ),
+    live(
+        "reserve",
+        "true",
+        Switch(|b| &mut b.reserve),
+        "Set its memory aside, so that no write is refused. Without, its pages are kept as others are: packed, moved to `store.disk`, and a write fails when the store is full or the client at its target.",
     ),
 ];
 

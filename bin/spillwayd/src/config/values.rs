@@ -32,6 +32,7 @@ pub struct Store {
     pub dedup: bool,
     pub disk: Option<PathBuf>,
     pub disk_capacity_bytes: u64,
+    pub disk_timeout_ms: u64,
 }
 
 /// How much memory the store may take.
@@ -187,6 +188,7 @@ pub struct Block {
     pub client: String,
     pub size_bytes: u64,
     pub block_bytes: u64,
+    pub reserve: bool,
 }
 
 /// A tmem disk by name.
