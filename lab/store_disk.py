@@ -233,13 +233,14 @@ class Loads:
         return corrupt
 
 
-def serve(system, port, capacity, disk_capacity, export_bytes, **options):
-    """A daemon as it is by default, but for the capacity, the disk and who may come in."""
+def configure(directory, port, disk_capacity, export_bytes, more=""):
+    """As a daemon is by default, but for the disk and who may come in."""
     config = lab.WORK / "config.toml"
     config.write_text(f"""
 [store]
-disk = "{system.store}"
+disk = "{directory}"
 disk_capacity = "{disk_capacity}"
+{more}
 
 [listen]
 nvme_tcp = "127.0.0.1:{port}"
@@ -258,7 +259,7 @@ client = "load"
 size = "{export_bytes}"
 reserve = false
 """)
-    return Daemon("d", config=config, capacity=capacity, **options)
+    return config
 
 
 def kill(daemon):
@@ -313,12 +314,25 @@ def flip(daemon, system, every=1):
 
 
 def all_of_it(capacity, disk_capacity, system_mib, sizes, seconds, kills):
-    """The whole test, in any size. Of `sizes`, "full" is what is offered when the file system is full."""
+    """The whole test, in any size. Of `sizes`, "full" is what is offered when the file system is full: more than memory."""
     system = FileSystem(system_mib)
     try:
         port = free_port()
-        daemon = serve(system, port, capacity, disk_capacity, sizes["nbd"] * PAGE)
+        usual = (system.store, port, disk_capacity, sizes["nbd"] * PAGE)
+        daemon = Daemon("d", config=configure(*usual), capacity=capacity)
         loads = Loads(daemon, port, "thin", sizes)
+        full_disk(daemon, system, loads, sizes["full"])
+        # What is configured anew holds from the next start on; directory and size do not.
+        configure(*usual, "disk_timeout_ms = 500")
+        kill(daemon)
+        disk_that_hangs(daemon, system, loads, sizes["full"])
+        configure(lab.WORK, port, "4G", usual[-1])
+        kill(daemon)
+        daemon.logged("store.disk stays on the file system where it is")
+        daemon.logged("store.disk_capacity stays")
+        configure(*usual)
+        kill(daemon)
+        loads.nbd.again()
 
         def kill_some():
             source = random.Random(7)
@@ -338,7 +352,8 @@ def all_of_it(capacity, disk_capacity, system_mib, sizes, seconds, kills):
             lab.fail("reads of a disk that is well fail")
         if metric(daemon, "spillway_store_disk_read_bytes_total") == 0:
             lab.fail("the metric of reads is nothing")
-        full_disk(daemon, system, loads, sizes["full"])
+        if "full again" in sizes:
+            full_disk(daemon, system, loads, sizes["full again"], has_gaps=True)
         corrupt_bytes(daemon, system, loads)
         daemon.stop()
     finally:
@@ -349,15 +364,24 @@ def all_of_it(capacity, disk_capacity, system_mib, sizes, seconds, kills):
         system.end()
 
 
-def full_disk(daemon, system, loads, pages):
-    """Puts are refused, nothing is lost, it is said once, and it goes on when there is room."""
+def pools_of(daemon):
+    return {pool["number"] for pool in daemon.json("pool", "list")}
+
+
+def destroy_all_but(daemon, pools):
+    for number in pools_of(daemon) - pools:
+        daemon.command("pool", "destroy", number)
+
+
+def full_disk(daemon, system, loads, pages, has_gaps=False):
+    """Puts are refused, nothing is lost, it is said once, and it goes on when there is room. Gaps in a file that was
+    in use may have room for all the pages that it may have."""
+    before = pools_of(daemon)
     system.fill()
     found = loads.ended("ring, full disk", loads.begin("ring", 0, pages))
     trouble = str(disk_of(daemon)["trouble"])
-    # After many kills there may be gaps in the file for all the pages that it may have.
-    is_large = pages > 100_000
     line = "store.disk takes no pages, which stay in memory: No space left"
-    if is_large and "as many pages as it may have" in trouble:
+    if has_gaps and "as many pages as it may have" in trouble:
         line = "store.disk is full"
     elif "No space left" not in trouble:
         lab.fail(f"the disk is full, but {found}, {disk_of(daemon)}")
@@ -369,8 +393,8 @@ def full_disk(daemon, system, loads, pages):
     if any(loads.check().values()):
         lab.fail("pages are lost on a full disk")
     system.make_room()
-    if is_large:
-        daemon.command("pool", "destroy", max(pool["number"] for pool in daemon.json("pool", "list")))
+    if has_gaps:
+        destroy_all_but(daemon, before)
     time.sleep(1.1)
     again = loads.ended("ring, with room again", loads.begin("ring", 0, min(pages // 4, 20_000)))
     if again["refused"] or disk_of(daemon)["trouble"]:
@@ -380,6 +404,36 @@ def full_disk(daemon, system, loads, pages):
     print(f"full disk: {found['refused']} puts refused, said {said} times, {again['refused']} refused afterwards")
     if said > 2:
         lab.fail(f"the log says {said} times that the disk is full")
+    destroy_all_but(daemon, before)
+
+
+def disk_that_hangs(daemon, system, loads, pages):
+    """Writes that do not end: puts are refused at the deadline, what is in memory is served meanwhile."""
+    before = pools_of(daemon)
+    near = loads.ended("nvme, few pages", loads.begin("nvme", 0, 1000))
+    subprocess.run(["fsfreeze", "--freeze", system.dir], check=True)
+    try:
+        putting = loads.begin("ring", 0, pages)
+        lab.until(lambda: disk_of(daemon)["trouble"], "a write that takes too long", 20)
+        began = time.monotonic()
+        loads.ended("nvme meanwhile", loads.begin("nvme", 0, 1000, near["pool"]))
+        took = time.monotonic() - began
+        shown = daemon.command("stat")
+        found = loads.ended("ring, frozen disk", putting)
+    finally:
+        subprocess.run(["fsfreeze", "--unfreeze", system.dir], check=True)
+    print(f"a disk that hangs: {found['refused']} of {pages} puts refused, 1000 gets meanwhile took {took:.2f} s")
+    if not found["refused"] or "TAKES NO PAGES: the disk does not answer in time" not in shown:
+        lab.fail(f"a disk that hangs is not noticed: {found}, {shown}")
+    daemon.logged("store.disk takes no pages, which stay in memory: the disk does not answer in time")
+    if took > 5:
+        lab.fail("gets of pages in memory wait for the disk")
+    destroy_all_but(daemon, before)
+    time.sleep(1.1)
+    again = loads.ended("ring, disk well again", loads.begin("ring", 0, pages))
+    if again["refused"] or disk_of(daemon)["trouble"]:
+        lab.fail(f"it does not take pages again: {again}, {disk_of(daemon)}")
+    destroy_all_but(daemon, before)
 
 
 def corrupt_bytes(daemon, system, loads):
@@ -410,10 +464,16 @@ def corrupt_bytes(daemon, system, loads):
 
 def bad_paths():
     """Each mistake is one line, before anything is served."""
-    for value, why in [("store.disk=/nowhere/at/all", "No such file"), ("store.disk=/dev/shm", "tmpfs"),
-                       ("store.disk=/etc/passwd", "Not a directory")]:
+    closed = lab.WORK / "closed"
+    closed.mkdir(mode=0o700)
+    lab.WORK.chmod(0o755)
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    for user, value, why in [([], "store.disk=/nowhere/at/all", "No such file"), ([], "store.disk=/dev/shm", "tmpfs"),
+                             ([], "store.disk=/etc/passwd", "Not a directory"),
+                             (nobody, f"store.disk={closed}", "Permission denied"),
+                             (["prlimit", "--fsize=1000000"], f"store.disk={closed}", "RLIMIT_FSIZE")]:
         for check in [["--check"], []]:
-            line = [lab.SPILLWAYD, *check, "--set", value, "--set", f"listen.dir={lab.WORK}/bad",
+            line = [*user, lab.SPILLWAYD, *check, "--set", value, "--set", f"listen.dir={lab.WORK}/bad",
                     "--set", "store.capacity=32M", "--set", "store.disk_capacity=64M"]
             done = subprocess.run(line, capture_output=True, text=True, timeout=20)
             lines = [text for text in done.stderr.splitlines() if text.strip()]

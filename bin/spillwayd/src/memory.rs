@@ -110,6 +110,15 @@ impl Memory {
                 Size(settings.disk_capacity_bytes)
             );
         }
+        let file = self.store.kept_disk_descriptors().map(|[(_, file), _]| file);
+        if let (Some(dir), Some(file)) = (&settings.disk, file)
+            && let (Ok(dir), Ok(file)) = (rustix::fs::stat(dir), rustix::fs::fstat(file))
+            && dir.st_dev != file.st_dev
+        {
+            tracing::warn!(
+                "store.disk stays on the file system where it is as long as the store is kept: stop the daemon to have another"
+            );
+        }
     }
 
     fn keep_disk(&self) -> anyhow::Result<()> {

@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, OFlags, fstatfs, openat};
+use rustix::fs::{Mode, OFlags, fstatfs};
 use rustix::io::Errno;
-use spillway_store::{DiskTrouble, Store};
+use rustix::process::{Resource, getrlimit};
+use spillway_store::{DiskConfig, DiskTrouble, Store};
 use spillway_types::{PAGE_BYTES, Size};
 
 use crate::config::{self, Error};
@@ -25,12 +26,8 @@ pub fn check(settings: &config::Store) -> Result<(), Error> {
     let shown = dir.display();
     let wrong = |why: String| Error::new(format!("store.disk {shown}: {why}"));
     let at = open_dir(dir).map_err(|errno| wrong(text(errno)))?;
-    // As the store will: a file without a name, or else one whose name is taken away.
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
-    match openat(&at, ".", flags, Mode::RUSR | Mode::WUSR) {
-        Ok(_) | Err(Errno::OPNOTSUPP | Errno::ISDIR) => {}
-        Err(errno) => return Err(wrong(format!("no file can be made there: {}", text(errno)))),
-    }
+    let config = DiskConfig::new(dir.clone(), settings.disk_capacity_bytes);
+    config.try_out().map_err(|error| wrong(format!("no file can be made there: {error}")))?;
     let system = fstatfs(&at).map_err(|errno| wrong(text(errno)))?;
     if [TMPFS, RAMFS].contains(&system.f_type) {
         return Err(wrong("it is memory (tmpfs): give a directory on a disk".into()));
@@ -43,6 +40,12 @@ pub fn check(settings: &config::Store) -> Result<(), Error> {
             Size(bytes(system.f_blocks)),
             Size(wanted)
         )));
+    }
+    // A write beyond it would end the daemon by a signal.
+    if let Some(most) = getrlimit(Resource::Fsize).current
+        && most < wanted / 8 * 9
+    {
+        return Err(wrong(format!("a file may be no larger than {} (RLIMIT_FSIZE)", Size(most))));
     }
     Ok(())
 }

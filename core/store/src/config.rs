@@ -70,6 +70,14 @@ impl DiskConfig {
         Self { dir, capacity_bytes, delay_ns: 0, deadline: Duration::from_secs(5) }
     }
 
+    /// Makes a file as the store will and closes it again, to see that it can be done in the directory.
+    ///
+    /// # Errors
+    /// Why it can't.
+    pub fn try_out(&self) -> std::io::Result<()> {
+        spillway_tiers::try_directory(&self.dir)
+    }
+
     /// How the file of a store that is kept is used.
     pub(crate) const fn kept(&self) -> KeptSettings {
         let (capacity_bytes, deadline) = (self.capacity_bytes, self.deadline);

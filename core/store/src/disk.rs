@@ -2,7 +2,6 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use spillway_tiers::sync::Ordering;
 use spillway_tiers::{Backing, Disk, DiskCounters, DiskRead, Files, KeptFile, WRITE_PAGES_MAX};
@@ -17,8 +16,25 @@ use crate::shard::Position;
 use crate::slot::{Place, Slot};
 use crate::store::Store;
 
-/// Whoever finds others making room waits so long for them.
-const NAP: Duration = Duration::from_micros(200);
+/// Reads of a slot whose checksum fails while the index keeps naming it.
+const TRIES: usize = 3;
+
+/// Reads of one page that did not fit the checksum noted before.
+#[derive(Debug, Default)]
+pub(crate) struct Misfits {
+    last_sum: Option<u64>,
+    count: usize,
+}
+
+impl Misfits {
+    /// Whether the page may have been moved or rewritten while it was read: unless the same checksum
+    /// stands in the index time and again. Then it is to be looked up anew.
+    pub(crate) fn may_be_a_race(&mut self, sum: u64) -> bool {
+        self.count = if self.last_sum == Some(sum) { self.count + 1 } else { 1 };
+        self.last_sum = Some(sum);
+        self.count < TRIES
+    }
+}
 
 /// An empty file tier, where the configuration has one.
 pub(crate) fn open(config: &Config) -> Result<Option<Disk>, Error> {
@@ -70,22 +86,18 @@ impl Store {
     /// Makes room for a put that found none, at the pace of the disk: whoever puts more than the
     /// disk takes waits for it. Whether there may be some. False where the disk is full or fails.
     pub(crate) fn make_room_by_disk(&self) -> bool {
-        if !self.kept_disk().is_some_and(KeptFile::takes) {
-            return false;
-        }
-        let others = self.making_room.fetch_add(1, Ordering::Relaxed);
+        let Some(disk) = self.kept_disk().filter(|disk| disk.takes()) else { return false };
+        // Enough others are at it, and one of them has made room now.
+        let Some(turn) = disk.turns().begin(disk.deadline()) else { return true };
         let mut scratch = Scratch::new();
         let mut moved = self.page_out(WRITE_PAGES_MAX, &mut scratch);
         if moved == 0 {
             // Those that could be packed, but there is no room for that.
             moved = self.page_out_of(&[List::Frames], WRITE_PAGES_MAX, &mut scratch);
         }
-        self.making_room.fetch_sub(1, Ordering::Relaxed);
-        if moved == 0 && others != 0 {
-            // They have all that could go, and are about to free it.
-            std::thread::sleep(NAP);
-        }
-        moved != 0 || others != 0
+        drop(turn);
+        // Or others have all that could go, and are about to free it.
+        moved != 0 || disk.turns().wait_for_one(disk.deadline())
     }
 
     /// Has a page that was read from the kept disk lie in memory again, while there is much room:

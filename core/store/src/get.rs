@@ -8,15 +8,13 @@ use spillway_tiers::sync::Ordering;
 use spillway_tiers::{CellPin, DiskRead, LargePin, PageBuf, Pinned, expect_write, fill_word};
 use spillway_types::{Get, Key, PAGE_BYTES, PoolId};
 
+use crate::disk::Misfits;
 use crate::error::Error;
 use crate::migrate::Flushed;
 use crate::reuse::Use;
 use crate::shard::{Position, Removed};
 use crate::slot::{Place, Slot};
 use crate::store::Store;
-
-/// Reads of a file slot whose checksum fails while the index keeps naming it.
-const DISK_TRIES: usize = 3;
 
 /// A value that stays where it is while it is read.
 #[derive(Debug)]
@@ -277,17 +275,17 @@ impl Store {
         scratch: &mut PageBuf,
         mut take: impl FnMut(usize, &[u8]),
     ) -> Result<Get, Error> {
-        let mut tries = 0;
+        let (mut first, mut misfits) = (true, Misfits::default());
         loop {
-            let (held, slot) = self.hold_slot(pool, key, Look { room, first: tries == 0 })?;
+            let (held, slot) = self.hold_slot(pool, key, Look { room, first })?;
             let sum = if let Held::Disk(read) = &held { Some(read.sum()) } else { None };
-            tries += 1;
+            first = false;
             let shown = match &held {
                 Held::Disk(read) if read.read(scratch).map_err(Error::Disk)? => {
                     take(0, &scratch.0);
                     Get::Hit(PAGE_BYTES)
                 }
-                Held::Disk(_) if tries < DISK_TRIES => continue,
+                Held::Disk(read) if misfits.may_be_a_race(read.sum()) => continue,
                 Held::Disk(_) => return Err(self.corrupt_on_disk()),
                 Held::Blade(place) => match self.page_from_blade(*place, pool, key, scratch)? {
                     Some(page) => {
@@ -341,18 +339,13 @@ impl Store {
         scratch: &'a mut PageBuf,
     ) -> Result<Option<PageRef<'a>>, Error> {
         let mut held = held;
-        let mut failed = 0;
-        let mut last_sum = None;
+        let mut misfits = Misfits::default();
         while let Held::Disk(slot) = held {
             if slot.read(scratch).map_err(Error::Disk)? {
                 self.bring_back(pool, key, &slot, &scratch.0);
                 return Ok(Some(PageRef(Source::Buffer(scratch))));
             }
-            // The page was moved or rewritten while it was read, unless the same checksum stands
-            // in the index time and again.
-            failed = if last_sum == Some(slot.sum()) { failed + 1 } else { 1 };
-            last_sum = Some(slot.sum());
-            if failed == DISK_TRIES {
+            if !misfits.may_be_a_race(slot.sum()) {
                 return Err(self.corrupt_on_disk());
             }
             held = self.hold(pool, key, PAGE_BYTES, false)?;

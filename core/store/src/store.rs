@@ -60,8 +60,6 @@ pub struct Store {
     pub(crate) demote_turn: AtomicU64,
     /// Of puts that make room themselves ([`Config::makes_room`]).
     pub(crate) own_scratch: Option<Box<Lock<Scratch>>>,
-    /// Puts that move pages to the disk just now.
-    pub(crate) making_room: AtomicU64,
     /// Gets that were refused because what came back from the disk was something else.
     pub(crate) corrupt_pages: AtomicU64,
     pub(crate) seed: Seed,
@@ -139,7 +137,6 @@ impl Store {
             ephemeral_values: AtomicU64::new(0),
             demote_turn: AtomicU64::new(0),
             own_scratch,
-            making_room: AtomicU64::new(0),
             corrupt_pages: AtomicU64::new(0),
             config,
         })

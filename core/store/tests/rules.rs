@@ -6,12 +6,14 @@
 
 mod model;
 
+use std::os::fd::BorrowedFd;
+
 use model::{Model, pages};
 use proptest::prelude::*;
 use spillway_store::{
-    ClientConfig, ClientId, Config, Dedup, DiskConfig, Error, Flushed, Get, Key, Lifetime,
-    PAGE_BYTES, PageBuf, PoolId, PoolSpec, PoolSpecError, Put, Refusal, Scratch, Sharing, Store,
-    VALUE_BYTES_MAX,
+    Backing, ClientConfig, ClientId, Config, Dedup, DiskConfig, Error, Flushed, Get, Kept, Key,
+    Lifetime, PAGE_BYTES, PageBuf, PoolId, PoolSpec, PoolSpecError, Put, Refusal, Scratch, Sharing,
+    Store, VALUE_BYTES_MAX,
 };
 
 const MIB: u64 = 1 << 20;
@@ -106,6 +108,7 @@ enum Step {
     Freeze(bool),
     Demote(usize),
     SealFiles,
+    Reopen,
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
@@ -124,11 +127,28 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => any::<bool>().prop_map(Step::Freeze),
         4 => (1..40_usize).prop_map(Step::Demote),
         1 => Just(Step::SealFiles),
+        1 => Just(Step::Reopen),
     ]
+}
+
+/// Steps after many pages, so that most of them lie on disk.
+fn beyond_memory() -> impl Strategy<Value = Vec<Step>> {
+    let page = (0..2_usize, 0..3_u64, 0..200_u32, 10..1000_u64);
+    let page = page.prop_map(|(p, o, i, seed)| Step::Put(p, Key::new(o, i), Value::Noise(seed)));
+    let fill = prop::collection::vec(page, 300..600);
+    (fill, prop::collection::vec(any_step(), 1..200)).prop_map(|(fill, rest)| [fill, rest].concat())
+}
+
+/// In memfds, with a disk beside the test's own program, which is no tmpfs.
+fn kept_on_disk() -> Config {
+    let dir = std::env::current_exe().expect("own path").parent().expect("directory").to_owned();
+    let disk = Some(DiskConfig::new(dir, 16 * MIB));
+    Config { backing: Backing::Memfd, disk, ..Config::embedded(MIB) }
 }
 
 /// A store and its model, and the pools that steps name by number.
 struct Pair {
+    config: Config,
     store: Store,
     client: ClientId,
     pools: [PoolId; 2],
@@ -138,10 +158,10 @@ struct Pair {
 
 impl Pair {
     fn new(config: Config) -> Self {
-        let store = Store::open(config).expect("open");
+        let store = Store::open(config.clone()).expect("open");
         let client = client(&store);
         let pools = [(); 2].map(|()| pool(&store, client, PoolSpec::PERSISTENT));
-        Self { store, client, pools, model: Model::new(u64::MAX), scratch: Scratch::new() }
+        Self { config, store, client, pools, model: Model::new(u64::MAX), scratch: Scratch::new() }
     }
 
     fn put(&mut self, at: usize, key: Key, value: Vec<u8>, compressed: bool) {
@@ -236,9 +256,23 @@ impl Pair {
                 self.store.demote(pages, &mut self.scratch);
             }
             Step::SealFiles => self.store.seal_files(),
+            Step::Reopen => self.reopen(),
         }
         let used = self.store.statistics(self.client).expect("statistics").used_pages;
         assert_eq!(used, self.model.used_pages(), "P13");
+    }
+
+    /// What a kill and a new process do to a store that is kept: nothing, but that its clients are thawed.
+    fn reopen(&mut self) {
+        let copy = |file: BorrowedFd<'_>| file.try_clone_to_owned().expect("duplicate");
+        let Some(memory) = self.store.kept_descriptors() else { return };
+        let memory = memory.map(|(_, file)| copy(file));
+        let disk = self.store.kept_disk_descriptors();
+        let disk = disk.map(|disk| disk.map(|(_, file)| copy(file)));
+        let other = embedded(MIB);
+        drop(std::mem::replace(&mut self.store, other));
+        self.store = Store::reopen(self.config.clone(), Kept { memory, disk }).expect("reopen");
+        self.model.frozen = false;
     }
 
     fn finish(mut self) {
@@ -253,6 +287,18 @@ impl Pair {
         assert_eq!(self.store.same_filled_pages(), 0);
         assert_eq!(self.store.compressed_pages(), 0);
         assert_eq!(self.store.disk_bytes(), 0);
+    }
+}
+
+/// Changes a byte in some pages of a store's file.
+fn corrupt(store: &Store, bad: &[prop::sample::Index]) {
+    let [(_, file), _] = store.kept_disk_descriptors().expect("disk");
+    let pages = rustix::fs::fstat(file).expect("length").st_size as usize / PAGE_BYTES;
+    for at in bad.iter().filter(|_| pages != 0).map(|bad| bad.index(pages)) {
+        let (mut page, place) = (PageBuf::ZERO, (at * PAGE_BYTES) as u64);
+        assert_eq!(rustix::io::pread(file, &mut page.0, place).expect("read"), PAGE_BYTES);
+        page.0[at * 7 % PAGE_BYTES] ^= 1 << (at % 8);
+        assert_eq!(rustix::io::pwrite(file, &page.0, place).expect("write"), PAGE_BYTES);
     }
 }
 
@@ -276,6 +322,36 @@ proptest! {
     fn p05_p14_over_all_tiers_in_little_memory(steps in prop::collection::vec(any_step(), 1..300)) {
         let disk = DiskConfig::new(std::env::temp_dir(), 16 * MIB);
         run(Config { disk: Some(disk), ..Config::embedded(MIB) }, steps);
+    }
+
+    #[test]
+    fn p05_over_a_disk_that_outlives_the_process(steps in beyond_memory()) {
+        run(kept_on_disk(), steps);
+    }
+
+    #[test]
+    fn p05_corrupt_pages_on_disk_are_errors_and_nothing_else_is(
+        steps in beyond_memory(),
+        bad in prop::collection::vec(any::<prop::sample::Index>(), 1..40),
+        reopens in any::<bool>(),
+    ) {
+        let mut pair = Pair::new(kept_on_disk());
+        steps.into_iter().for_each(|step| pair.step(step));
+        corrupt(&pair.store, &bad);
+        if reopens {
+            pair.reopen();
+        }
+        let mut errors = 0;
+        for ((at, key), value) in pair.model.iter() {
+            let mut buffer = vec![0; value.len()];
+            match pair.store.get(pair.pools[*at], *key, &mut buffer) {
+                Ok(Get::Hit(length)) => prop_assert!(length == value.len() && buffer == *value),
+                Err(Error::Corrupt) => errors += 1,
+                other => panic!("{other:?} of {key:?}"),
+            }
+        }
+        prop_assert!(errors <= bad.len(), "{errors}");
+        prop_assert_eq!(pair.store.disk_counters().expect("disk").corrupt_pages, errors as u64);
     }
 
     #[test]

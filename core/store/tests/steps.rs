@@ -4,19 +4,18 @@
 //! changed the memory that is kept, a copy of it is reopened: each value must be the one from
 //! before the operation or the one from after it, and all levels must fit the values.
 
+mod traced;
+
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::process::{Command, Stdio};
+use std::os::fd::OwnedFd;
 
 use spillway_store::{
     Backing, ClientConfig, ClientId, Config, Get, Key, PAGE_BYTES, PoolId, PoolSpec, Put, Scratch,
     Store,
 };
+use traced::{Image, copy, image};
 
-const CHILD: &str = "STEPS_CHILD";
 const UUID: u128 = 17;
-/// Instructions after which all of the memory is looked at.
-const LOOK_STEPS: u64 = 64;
 
 fn config() -> Config {
     Config { backing: Backing::Memfd, ..Config::embedded(4 << 20) }
@@ -171,42 +170,12 @@ fn values_of(store: &Store) -> Values {
     values
 }
 
-/// The parts of a file that have memory.
-type Image = Vec<(u64, Vec<u8>)>;
-
-fn image(file: &OwnedFd) -> Image {
-    use rustix::fs::{SeekFrom, seek};
-    let mut parts = Image::new();
-    let mut at = 0;
-    while let Ok(data) = seek(file, SeekFrom::Data(at)) {
-        at = seek(file, SeekFrom::Hole(data)).expect("hole");
-        let mut bytes = vec![0; (at - data) as usize];
-        assert_eq!(rustix::io::pread(file, &mut bytes, data).expect("read"), bytes.len());
-        parts.push((data, bytes));
-    }
-    parts
-}
-
-/// A file of the same length and content.
-fn copy(file: &OwnedFd, image: &Image) -> OwnedFd {
-    use rustix::fs::{MemfdFlags, SealFlags};
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let copy = rustix::fs::memfd_create("copy", flags).expect("memfd");
-    let length = rustix::fs::fstat(file).expect("length").st_size;
-    rustix::fs::ftruncate(&copy, length as u64).expect("length");
-    for (at, bytes) in image {
-        assert_eq!(rustix::io::pwrite(&copy, bytes, *at).expect("write"), bytes.len());
-    }
-    rustix::fs::fcntl_add_seals(&copy, SealFlags::SHRINK | SealFlags::GROW).expect("seal");
-    copy
-}
-
 fn kept(store: &Store) -> [OwnedFd; 3] {
     let files = store.kept_descriptors().expect("memfds");
     files.map(|(_, file)| file.try_clone_to_owned().expect("duplicate"))
 }
 
-fn reopen(files: &[OwnedFd; 3], images: &[Image; 3]) -> Store {
+fn reopen(files: &[OwnedFd; 3], images: &[Image]) -> Store {
     let copies = [0, 1, 2].map(|at| copy(&files[at], &images[at]));
     Store::reopen(config(), copies).expect("reopen")
 }
@@ -223,7 +192,7 @@ fn the_memory_makes_sense_after_every_instruction() {
         step(&done, &mut Scratch::new());
         let after = values_of(&done.store);
         drop(done);
-        let (steps, states) = trace(&files, number, |images| {
+        let (steps, states) = traced::trace(&files, files.len(), number, |images| {
             let store = reopen(&files, images);
             for (key, value) in values_of(&store) {
                 let known = [before.get(&key), after.get(&key)].contains(&Some(&value));
@@ -251,116 +220,12 @@ fn the_memory_makes_sense_after_every_instruction() {
     }
 }
 
-/// A page of a file that is not empty: which file, where, and what is in it.
-type Page = (usize, u64, Vec<u8>);
-
-fn used_pages(images: &[Image; 3]) -> Vec<Page> {
-    let mut used = Vec::new();
-    for (file, image) in images.iter().enumerate() {
-        for (at, bytes) in image {
-            for (number, page) in bytes.chunks(PAGE_BYTES).enumerate() {
-                if page.iter().any(|&byte| byte != 0) {
-                    used.push((file, at + (number * PAGE_BYTES) as u64, page.to_vec()));
-                }
-            }
-        }
-    }
-    used
-}
-
-/// A file that is looked at while another process writes to it.
-struct Map(*const u8);
-
-impl Map {
-    fn new(file: &OwnedFd) -> Self {
-        use rustix::mm::{MapFlags, ProtFlags, mmap};
-        let length = rustix::fs::fstat(file).expect("length").st_size as usize;
-        let at = std::ptr::null_mut();
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let start = unsafe { mmap(at, length, ProtFlags::READ, MapFlags::SHARED, file, 0) };
-        Self(start.expect("map").cast())
-    }
-
-    /// A page of the file, whose writer is stopped.
-    fn page(&self, at: u64) -> &[u8] {
-        // SAFETY: callers name pages within the file, which nobody writes to at the moment.
-        unsafe { std::slice::from_raw_parts(self.0.add(at as usize), PAGE_BYTES) }
-    }
-}
-
-/// Has a child carry out operation `number` instruction by instruction, and shows each state of the
-/// memory. Gives the instructions and the states.
-fn trace(files: &[OwnedFd; 3], number: usize, mut visit: impl FnMut(&[Image; 3])) -> (u64, u64) {
-    let passed = files.each_ref().map(|file| {
-        let passed = file.as_fd().try_clone_to_owned().expect("duplicate");
-        rustix::io::fcntl_setfd(&passed, rustix::io::FdFlags::empty()).expect("inherit");
-        passed
-    });
-    let [a, b, c] = passed.each_ref().map(AsRawFd::as_raw_fd);
-    let mut child = Command::new(std::env::current_exe().expect("own path"))
-        .args(["--exact", "child", "--nocapture"])
-        .env(CHILD, format!("{a},{b},{c},{number}"))
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("child");
-    let wait = |thread| {
-        let mut status = 0;
-        // SAFETY: the status is the only thing that is written.
-        let stopped = unsafe { libc::waitpid(thread, &mut status, libc::__WALL) };
-        assert!(stopped > 0 && libc::WIFSTOPPED(status), "the child ended: {status:#x}");
-        (stopped, libc::WSTOPSIG(status))
-    };
-    // The thread that works stops itself before and after the operation.
-    let (thread, _) = wait(-1);
-    let (mut steps, mut states) = (0, 0);
-    let maps = files.each_ref().map(Map::new);
-    let mut last = files.each_ref().map(image);
-    let mut used = used_pages(&last);
-    loop {
-        // SAFETY: the thread is stopped and traced by this one; its memory is its own business.
-        let stepped = unsafe { libc::ptrace(libc::PTRACE_SINGLESTEP, thread, 0, 0) };
-        assert_eq!(stepped, 0);
-        steps += 1;
-        let ended = wait(thread).1 == libc::SIGSTOP;
-        // Most instructions write nothing that is kept. Pages that were empty are looked at less
-        // often: nothing leads to them before a page in use has changed.
-        let changed = |(file, at, page): &Page| maps[*file].page(*at) != &page[..];
-        if ended || steps % LOOK_STEPS == 0 || used.iter().any(changed) {
-            let now = files.each_ref().map(image);
-            if now != last {
-                states += 1;
-                visit(&now);
-                used = used_pages(&now);
-                last = now;
-            }
-        }
-        if ended {
-            break;
-        }
-    }
-    child.kill().expect("kill");
-    // The death of a traced thread is told to its tracer first.
-    // SAFETY: nothing is written.
-    unsafe { libc::waitpid(thread, std::ptr::null_mut(), libc::__WALL) };
-    child.wait().expect("wait");
-    (steps, states)
-}
-
 /// The process that is stepped. Does nothing when it is run as a test.
 #[test]
 fn child() {
-    let Ok(variable) = std::env::var(CHILD) else { return };
-    let numbers: Vec<usize> = variable.split(',').map(|n| n.parse().expect("number")).collect();
-    // SAFETY: the parent has passed these descriptors, and nobody else here has them.
-    let own = |at: usize| unsafe { OwnedFd::from_raw_fd(numbers[at] as RawFd) };
-    let setting = Setting::of(Store::reopen(config(), [own(0), own(1), own(2)]).expect("reopen"));
-    let (_, step) = STEPS[numbers[3]];
+    let Some((number, files)) = traced::given() else { return };
+    let files: [OwnedFd; 3] = files.try_into().expect("three files");
+    let setting = Setting::of(Store::reopen(config(), files).expect("reopen"));
     let mut scratch = Scratch::new();
-    // SAFETY: being traced by the parent and stopping change no memory.
-    let stop = || unsafe { libc::raise(libc::SIGSTOP) };
-    // SAFETY: as above.
-    assert_eq!(unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) }, 0);
-    stop();
-    step(&setting, &mut scratch);
-    stop();
+    traced::stepped(|| STEPS[number].1(&setting, &mut scratch));
 }

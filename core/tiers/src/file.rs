@@ -9,6 +9,7 @@
 mod disk;
 mod kept;
 mod slots;
+mod turns;
 mod workers;
 
 use std::ffi::CString;
@@ -29,6 +30,7 @@ use spillway_types::PAGE_BYTES;
 pub use disk::{Disk, DiskRead};
 pub use kept::{DiskCounters, DiskTrouble, KeptFile, KeptSettings};
 use slots::{GROUP_BYTES, GROUP_SLOTS, Slots, checksum};
+pub use turns::{Turn, Turns};
 
 /// Files that there can be at the same time: one that grows, the others sealed.
 pub const FILES_MAX: usize = 256;
@@ -76,8 +78,8 @@ impl Files {
     /// A tier of at most `capacity_bytes` in `directory`. Makes a file there and closes it, to see
     /// that it can be done. Each read and write waits `delay_ns` besides its own time.
     pub fn open(directory: &Path, capacity_bytes: u64, delay_ns: u64) -> io::Result<Self> {
+        try_directory(directory)?;
         let directory = CString::new(directory.as_os_str().as_bytes())?;
-        drop(nameless(&directory)?);
         Ok(Self {
             directory,
             pages_max: capacity_bytes / PAGE_BYTES as u64,
@@ -376,6 +378,15 @@ fn write_all(file: BorrowedFd<'_>, parts: &[IoSlice<'_>], offset: u64) -> Result
             Err(errno) => return Err(errno),
         }
     }
+    Ok(())
+}
+
+/// Makes a file as a tier does and closes it, to see that it can be done in this directory.
+///
+/// # Errors
+/// Why it can't.
+pub fn try_directory(directory: &Path) -> io::Result<()> {
+    nameless(&CString::new(directory.as_os_str().as_bytes())?)?;
     Ok(())
 }
 

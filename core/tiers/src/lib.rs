@@ -24,7 +24,7 @@ pub use arena::{Arena, CHUNK_BYTES, Emptying, NONE, Pinned, RESERVES_MAX};
 pub use cells::{CELL_BYTES_MAX, CellPin, Cells, Claims};
 pub use file::{
     Disk, DiskCounters, DiskRead, DiskTrouble, FILES_MAX, Files, KeptFile, KeptSettings, SLOTS_MAX,
-    SlotRead, WRITE_PAGES_MAX, Written,
+    SlotRead, Turn, Turns, WRITE_PAGES_MAX, Written, try_directory,
 };
 pub use large::{Large, LargePin};
 pub use meta::Meta;

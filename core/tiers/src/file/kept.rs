@@ -13,13 +13,14 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
 use super::slots::{GROUP_BYTES, Slots, checksum};
+use super::turns::Turns;
 use super::workers::Workers;
 use super::{SLOT_BITS, WRITE_PAGES_MAX, nameless, write_all};
 use crate::PageBuf;
@@ -101,6 +102,8 @@ impl fmt::Display for DiskTrouble {
 struct Shared {
     file: File,
     slots: Lock<Slots>,
+    /// Groups without used slots that are still to be punched out.
+    emptied: Mutex<Vec<usize>>,
     pages: AtomicU64,
     delay: Duration,
 }
@@ -109,6 +112,8 @@ struct Shared {
 struct Taken {
     shared: Arc<Shared>,
     rows: Vec<(usize, usize)>,
+    /// Whether something may have been written to them.
+    begun: bool,
     kept: bool,
 }
 
@@ -132,6 +137,7 @@ pub struct KeptFile {
     readers: Workers,
     writers: Workers,
     trouble: Mutex<Trouble>,
+    turns: Turns,
     read_pages: AtomicU64,
     written_pages: AtomicU64,
     refused_pages: AtomicU64,
@@ -182,6 +188,7 @@ impl KeptFile {
         let shared = Shared {
             file: file.into(),
             slots: Lock::new(slots),
+            emptied: Mutex::default(),
             pages: AtomicU64::new(0),
             delay: settings.delay,
         };
@@ -195,6 +202,7 @@ impl KeptFile {
             readers: Workers::new("disk-read", READERS),
             writers: Workers::new("disk-write", WRITERS),
             trouble: Mutex::default(),
+            turns: Turns::default(),
             read_pages: AtomicU64::new(0),
             written_pages: AtomicU64::new(0),
             refused_pages: AtomicU64::new(0),
@@ -251,7 +259,7 @@ impl KeptFile {
         }
     }
 
-    fn trouble(&self) -> std::sync::MutexGuard<'_, Trouble> {
+    fn trouble(&self) -> MutexGuard<'_, Trouble> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -263,6 +271,16 @@ impl KeptFile {
     /// Whether a page would be written now: there is room, and the disk has not just failed.
     pub fn takes(&self) -> bool {
         !self.rests() && !self.is_full()
+    }
+
+    /// Whose puts move pages here at the same time.
+    pub fn turns(&self) -> &Turns {
+        &self.turns
+    }
+
+    /// How long a read or write may take.
+    pub fn deadline(&self) -> Duration {
+        self.deadline
     }
 
     fn is_full(&self) -> bool {
@@ -332,11 +350,10 @@ impl KeptFile {
         let group = self.shared.slots.lock().give(place(file, slot));
         self.shared.pages.fetch_sub(1, Ordering::Relaxed);
         let Some(group) = group else { return };
+        self.shared.emptied().push(group);
         let shared = Arc::clone(&self.shared);
-        let job = Box::new(move || shared.punch(group));
-        if self.writers.hand_over(job).is_err() {
-            self.shared.slots.lock().punched(group);
-        }
+        // Without a thread it is used again as it is.
+        let _ = self.writers.hand_over(Box::new(move || shared.punch_next()));
     }
 
     /// The checksum of a slot in use.
@@ -389,11 +406,18 @@ impl Taken {
         pages
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
             .map_err(|_| DiskTrouble::Full)?;
-        let Some(rows) = shared.slots.lock().take_rows(count, budget) else {
-            pages.fetch_sub(count as u64, Ordering::Relaxed);
-            return Err(Errno::NOMEM.into());
+        let rows = loop {
+            if let Some(rows) = shared.slots.lock().take_rows(count, budget) {
+                break rows;
+            }
+            // What is still to be punched out is used at once instead.
+            let Some(group) = shared.emptied().pop() else {
+                pages.fetch_sub(count as u64, Ordering::Relaxed);
+                return Err(Errno::NOMEM.into());
+            };
+            shared.slots.lock().punched(group);
         };
-        Ok(Self { shared: Arc::clone(shared), rows, kept: false })
+        Ok(Self { shared: Arc::clone(shared), rows, begun: false, kept: false })
     }
 
     fn slots(&self) -> impl Iterator<Item = usize> {
@@ -401,7 +425,8 @@ impl Taken {
     }
 
     /// Writes a page to each slot.
-    fn write(self, pages: &[PageBuf]) -> Result<Self, Errno> {
+    fn write(mut self, pages: &[PageBuf]) -> Result<Self, Errno> {
+        self.begun = true;
         std::thread::sleep(self.shared.delay);
         let mut rest = pages;
         for &(first, count) in &self.rows {
@@ -422,14 +447,28 @@ impl Drop for Taken {
         for slot in self.slots() {
             self.shared.pages.fetch_sub(1, Ordering::Relaxed);
             let group = self.shared.slots.lock().give(slot);
-            if let Some(group) = group {
-                self.shared.punch(group);
+            match group {
+                Some(group) if self.begun => self.shared.punch(group),
+                // It is who asked that drops it, and who must not wait for the disk.
+                Some(group) => self.shared.slots.lock().punched(group),
+                None => {}
             }
         }
     }
 }
 
 impl Shared {
+    fn emptied(&self) -> MutexGuard<'_, Vec<usize>> {
+        self.emptied.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn punch_next(&self) {
+        let next = self.emptied().pop();
+        if let Some(group) = next {
+            self.punch(group);
+        }
+    }
+
     fn punch(&self, group: usize) {
         punch(&self.file, group);
         self.slots.lock().punched(group);

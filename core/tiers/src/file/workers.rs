@@ -28,7 +28,9 @@ struct Queue {
 
 #[derive(Default)]
 struct State {
-    jobs: VecDeque<Job>,
+    /// With numbers, so that one can be taken back.
+    jobs: VecDeque<(u64, Job)>,
+    handed_over: u64,
     idle: usize,
     stopping: bool,
 }
@@ -58,7 +60,8 @@ impl Workers {
     }
 
     /// Has `work` done by a thread, and waits for what it gives until `deadline` from now. Work that
-    /// is done too late, or not begun in time, drops what it gives or has.
+    /// is done too late drops what it gives. Work that is not begun in time is dropped here, so that
+    /// a disk that does not answer leaves no more behind than there are threads.
     ///
     /// # Errors
     /// `TimedOut`; of starting the first thread.
@@ -70,10 +73,7 @@ impl Workers {
         let until = Instant::now() + deadline;
         let place = Arc::new((Mutex::new(Ticket::Open), Condvar::new()));
         let its = Arc::clone(&place);
-        self.hand_over(Box::new(move || {
-            if matches!(*lock(&its.0), Ticket::GivenUp) {
-                return;
-            }
+        let number = self.hand_over(Box::new(move || {
             let done = work();
             let mut ticket = lock(&its.0);
             if matches!(*ticket, Ticket::Open) {
@@ -91,6 +91,8 @@ impl Workers {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 *ticket = Ticket::GivenUp;
+                drop(ticket);
+                drop(self.take_back(number));
                 return Err(io::ErrorKind::TimedOut.into());
             }
             let waited = place.1.wait_timeout(ticket, left);
@@ -98,11 +100,18 @@ impl Workers {
         }
     }
 
-    /// Has `job` done some time.
+    /// A job that no thread has begun.
+    fn take_back(&self, number: u64) -> Option<Job> {
+        let mut state = lock(&self.queue.state);
+        let at = state.jobs.iter().position(|(its, _)| *its == number)?;
+        state.jobs.remove(at).map(|(_, job)| job)
+    }
+
+    /// Has `job` done some time. Gives its number.
     ///
     /// # Errors
     /// Of starting the first thread.
-    pub(super) fn hand_over(&self, job: Job) -> io::Result<()> {
+    pub(super) fn hand_over(&self, job: Job) -> io::Result<u64> {
         let mut threads = lock(&self.threads);
         let mut state = lock(&self.queue.state);
         if state.idle <= state.jobs.len() && threads.len() < self.most {
@@ -115,10 +124,12 @@ impl Workers {
                 Err(_) => {}
             }
         }
-        state.jobs.push_back(job);
+        state.handed_over += 1;
+        let number = state.handed_over;
+        state.jobs.push_back((number, job));
         drop(state);
         self.queue.rung.notify_one();
-        Ok(())
+        Ok(number)
     }
 }
 
@@ -126,7 +137,7 @@ impl Queue {
     fn serve(&self) {
         let mut state = lock(&self.state);
         loop {
-            if let Some(job) = state.jobs.pop_front() {
+            if let Some((_, job)) = state.jobs.pop_front() {
                 drop(state);
                 job();
                 state = lock(&self.state);
@@ -185,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_nobody_waits_for_is_not_begun() {
+    fn work_that_nobody_waits_for_is_not_begun_and_leaves_nothing() {
         let workers = Workers::new("test", 1);
         let (go, wait) = channel::<()>();
         workers.hand_over(Box::new(move || wait.recv().unwrap())).unwrap();
@@ -193,6 +204,9 @@ mod tests {
         let its = Arc::clone(&begun);
         let late = workers.wait_for(Duration::from_millis(20), move || *lock(&its) = true);
         assert!(late.is_err());
+        // The thread is still busy, and what the work had is gone.
+        assert_eq!(Arc::strong_count(&begun), 1);
+        assert!(lock(&workers.queue.state).jobs.is_empty());
         go.send(()).unwrap();
         workers.wait_for(Duration::from_secs(60), || ()).unwrap();
         assert!(!*lock(&begun));
