@@ -134,3 +134,73 @@ impl Store {
         self.free_place(slot);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ClientConfig;
+    use crate::get::Held;
+    use spillway_tiers::PageBuf;
+    use spillway_types::{Get, PoolSpec, Put};
+    use std::time::{Duration, Instant};
+
+    const KEY: Key = Key::new(1, 1);
+
+    /// Has the one page of a store go to the first slot of its disk.
+    fn to_first_slot(store: &Store, pool: PoolId, page: &[u8; PAGE_BYTES]) {
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            assert_eq!(store.put(pool, KEY, page), Put::Stored);
+            assert_eq!(store.page_out(1, &mut Scratch::new()), 1);
+            match store.hold(pool, KEY, PAGE_BYTES, false).unwrap() {
+                Held::Disk(DiskRead::Kept { at: (0, 0), .. }) => return,
+                // The slot's group is still to be punched out.
+                _ => assert!(Instant::now() < until, "the slot is not free again"),
+            }
+        }
+    }
+
+    /// A store with one page, which lies on disk, and another page.
+    fn one_page_on_disk() -> (Store, PoolId, [[u8; PAGE_BYTES]; 2]) {
+        let own = std::env::current_exe().unwrap();
+        let disk = Some(DiskConfig::new(own.parent().unwrap().to_owned(), 1 << 20));
+        let config =
+            Config { backing: Backing::Memfd, compress: false, disk, ..Config::embedded(4 << 20) };
+        let store = Store::open(config).unwrap();
+        let client = store.add_client(ClientConfig::default()).unwrap();
+        let pool = store.create_pool(client, PoolSpec::PERSISTENT).unwrap();
+        let pages = [1, 2].map(|byte| core::array::from_fn(|at| byte ^ (at / 7) as u8));
+        to_first_slot(&store, pool, &pages[0]);
+        (store, pool, pages)
+    }
+
+    #[test]
+    fn a_page_that_was_read_late_does_not_win_over_a_newer_one_at_its_place() {
+        let (store, pool, [_, new]) = one_page_on_disk();
+        let Ok(Held::Disk(read)) = store.hold(pool, KEY, PAGE_BYTES, false) else {
+            panic!("it is on disk")
+        };
+        let mut scratch = PageBuf::ZERO;
+        assert!(read.read(&mut scratch).unwrap());
+        to_first_slot(&store, pool, &new);
+        store.bring_back(pool, KEY, &read, &scratch.0);
+        let mut value = [0; PAGE_BYTES];
+        assert_eq!(store.get(pool, KEY, &mut value).unwrap(), Get::Hit(PAGE_BYTES));
+        assert_eq!(value, new);
+    }
+
+    #[test]
+    fn a_page_that_was_taken_late_leaves_a_newer_one_at_its_place() {
+        let (store, pool, [old, new]) = one_page_on_disk();
+        let (mut shown, mut scratch) = (0, PageBuf::ZERO);
+        let got = store.take(pool, KEY, PAGE_BYTES, &mut scratch, |at, part| {
+            assert_eq!(part, if shown == 0 { &old[at..] } else { &new[at..] });
+            if shown == 0 {
+                to_first_slot(&store, pool, &new);
+            }
+            shown += 1;
+        });
+        assert_eq!((got.unwrap(), shown), (Get::Hit(PAGE_BYTES), 2));
+        assert!(!store.exists(pool, KEY));
+    }
+}

@@ -368,7 +368,7 @@ fn a_store_that_goes_on_with_a_smaller_disk_keeps_what_it_has_and_takes_no_more(
     for number in 0..1800 {
         assert!(store.flush(pool, key(number)));
     }
-    for number in 0..1200 {
+    for number in 0..900 {
         assert_eq!(store.put(pool, key(number), &page(number)), Put::Stored, "page {number}");
     }
     let counters = store.disk_counters().expect("disk");

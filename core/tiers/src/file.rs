@@ -9,6 +9,7 @@
 mod disk;
 mod kept;
 mod slots;
+mod taken;
 mod turns;
 mod workers;
 

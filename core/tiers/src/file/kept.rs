@@ -8,24 +8,24 @@
 //! Threads of the tier's own wait for the disk; those who ask wait until a deadline.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, IoSlice};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FallocateFlags, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::slots::{GROUP_BYTES, Slots, checksum};
+use super::slots::{Slots, checksum};
+use super::taken::{Shared, Taken, punch};
 use super::turns::Turns;
 use super::workers::Workers;
-use super::{SLOT_BITS, WRITE_PAGES_MAX, nameless, write_all};
+use super::{SLOT_BITS, WRITE_PAGES_MAX, nameless};
 use crate::PageBuf;
 use crate::region::{Backing, Budget, GrowArray, Region};
-use crate::sync::{AtomicU64, Lock, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 use spillway_types::PAGE_BYTES;
 
 /// Reads that wait for the disk at the same time.
@@ -97,26 +97,6 @@ impl fmt::Display for DiskTrouble {
     }
 }
 
-/// What the threads have, too.
-#[derive(Debug)]
-struct Shared {
-    file: File,
-    slots: Lock<Slots>,
-    /// Groups without used slots that are still to be punched out.
-    emptied: Mutex<Vec<usize>>,
-    pages: AtomicU64,
-    delay: Duration,
-}
-
-/// Slots on their way to be used. They are free again when this is dropped.
-struct Taken {
-    shared: Arc<Shared>,
-    rows: Vec<(usize, usize)>,
-    /// Whether something may have been written to them.
-    begun: bool,
-    kept: bool,
-}
-
 /// What stands in the way of writing.
 #[derive(Debug, Default)]
 struct Trouble {
@@ -185,13 +165,7 @@ impl KeptFile {
         let sums = Arc::new(sums);
         let room = sums.bytes() / size_of::<u64>();
         let slots = Slots::with_sums(GrowArray::within(&sums, &mut 0, room))?;
-        let shared = Shared {
-            file: file.into(),
-            slots: Lock::new(slots),
-            emptied: Mutex::default(),
-            pages: AtomicU64::new(0),
-            delay: settings.delay,
-        };
+        let shared = Shared::new(file.into(), slots, settings.delay);
         let pages_max = settings.capacity_bytes / PAGE_BYTES as u64;
         Ok(Self {
             shared: Arc::new(shared),
@@ -394,90 +368,62 @@ const fn place(file: u8, slot: u32) -> usize {
     (file as usize) << SLOT_BITS | slot as usize
 }
 
-impl Taken {
-    fn take(
-        shared: &Arc<Shared>,
-        count: usize,
-        pages_max: u64,
-        budget: &Budget,
-    ) -> Result<Self, DiskTrouble> {
-        let more = |pages| Some(pages + count as u64).filter(|&sum| sum <= pages_max);
-        let pages = &shared.pages;
-        pages
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
-            .map_err(|_| DiskTrouble::Full)?;
-        let rows = loop {
-            if let Some(rows) = shared.slots.lock().take_rows(count, budget) {
-                break rows;
-            }
-            // What is still to be punched out is used at once instead.
-            let Some(group) = shared.emptied().pop() else {
-                pages.fetch_sub(count as u64, Ordering::Relaxed);
-                return Err(Errno::NOMEM.into());
-            };
-            shared.slots.lock().punched(group);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(deadline_ms: u64, delay_ms: u64) -> KeptSettings {
+        KeptSettings {
+            capacity_bytes: 1 << 20,
+            deadline: Duration::from_millis(deadline_ms),
+            delay: Duration::from_millis(delay_ms),
+        }
+    }
+
+    fn create(settings: KeptSettings) -> KeptFile {
+        let own = std::env::current_exe().unwrap();
+        KeptFile::create(own.parent().unwrap(), settings).unwrap()
+    }
+
+    #[test]
+    fn slots_of_a_late_write_are_not_to_be_had_before_it_ends() {
+        let file = create(settings(50, 400));
+        let budget = Budget::new(1 << 20);
+        let page = [7; PAGE_BYTES];
+        let written = file.try_write(&[&page; WRITE_PAGES_MAX], &budget);
+        assert_eq!(written, Err(DiskTrouble::Failed(Errno::TIMEDOUT)));
+        assert_eq!(file.counters().pages, WRITE_PAGES_MAX as u64);
+        let first = |file: &KeptFile| {
+            let taken = Taken::take(&file.shared, 4, file.pages_max, &budget).unwrap();
+            taken.slots().next().unwrap()
         };
-        Ok(Self { shared: Arc::clone(shared), rows, begun: false, kept: false })
-    }
-
-    fn slots(&self) -> impl Iterator<Item = usize> {
-        self.rows.iter().flat_map(|&(first, count)| first..first + count)
-    }
-
-    /// Writes a page to each slot.
-    fn write(mut self, pages: &[PageBuf]) -> Result<Self, Errno> {
-        self.begun = true;
-        std::thread::sleep(self.shared.delay);
-        let mut rest = pages;
-        for &(first, count) in &self.rows {
-            let (row, after) = rest.split_at(count);
-            rest = after;
-            let parts: Vec<_> = row.iter().map(|page| IoSlice::new(&page.0)).collect();
-            write_all(self.shared.file.as_fd(), &parts, (first * PAGE_BYTES) as u64)?;
+        assert_eq!(first(&file), WRITE_PAGES_MAX);
+        let until = Instant::now() + Duration::from_secs(20);
+        while first(&file) != 0 {
+            assert!(Instant::now() < until, "they are free when it has ended");
+            std::thread::sleep(Duration::from_millis(20));
         }
-        Ok(self)
+        assert_eq!(file.counters().pages, 0);
     }
-}
 
-impl Drop for Taken {
-    fn drop(&mut self) {
-        if self.kept {
-            return;
+    #[test]
+    fn writes_that_fail_leave_nothing_taken() {
+        let sound = create(settings(20_000, 0));
+        let [file, sums] = sound.descriptors().unwrap();
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        let only_read = std::fs::File::open(path).unwrap();
+        let sums = sums.try_clone_to_owned().unwrap();
+        let file = KeptFile::take_over(only_read.into(), sums, settings(20_000, 0)).unwrap();
+        let budget = Budget::new(1 << 20);
+        let page = [7; PAGE_BYTES];
+        for _ in 0..50 {
+            let written = file.try_write(&[&page; WRITE_PAGES_MAX], &budget);
+            assert_eq!(written, Err(DiskTrouble::Failed(Errno::BADF)));
         }
-        for slot in self.slots() {
-            self.shared.pages.fetch_sub(1, Ordering::Relaxed);
-            let group = self.shared.slots.lock().give(slot);
-            match group {
-                Some(group) if self.begun => self.shared.punch(group),
-                // It is who asked that drops it, and who must not wait for the disk.
-                Some(group) => self.shared.slots.lock().punched(group),
-                None => {}
-            }
-        }
+        assert_eq!(file.counters().pages, 0);
+        let mut places = [None; WRITE_PAGES_MAX];
+        assert!(!file.write(&[&page], &budget, &mut places) && !file.takes());
+        assert_eq!(places[0], None);
+        assert_eq!(file.counters().trouble, Some(DiskTrouble::Failed(Errno::BADF)));
     }
-}
-
-impl Shared {
-    fn emptied(&self) -> MutexGuard<'_, Vec<usize>> {
-        self.emptied.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn punch_next(&self) {
-        let next = self.emptied().pop();
-        if let Some(group) = next {
-            self.punch(group);
-        }
-    }
-
-    fn punch(&self, group: usize) {
-        punch(&self.file, group);
-        self.slots.lock().punched(group);
-    }
-}
-
-/// Gives the room of a group back to the disk. Best effort: where holes cannot be punched the file
-/// keeps its size.
-fn punch(file: &File, group: usize) {
-    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    let _ = rustix::fs::fallocate(file, mode, group as u64 * GROUP_BYTES, GROUP_BYTES);
 }

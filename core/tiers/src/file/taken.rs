@@ -1,0 +1,134 @@
+//! Slots of the file that is kept, from when they are taken to when the disk has their pages.
+
+use std::fs::File;
+use std::io::IoSlice;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use super::kept::DiskTrouble;
+use super::slots::{GROUP_BYTES, Slots};
+use super::write_all;
+use crate::PageBuf;
+use crate::region::Budget;
+use crate::sync::{AtomicU64, Lock, Ordering};
+use spillway_types::PAGE_BYTES;
+
+/// What the threads have, too.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) file: File,
+    pub(super) slots: Lock<Slots>,
+    /// Groups without used slots that are still to be punched out.
+    emptied: Mutex<Vec<usize>>,
+    pub(super) pages: AtomicU64,
+    pub(super) delay: Duration,
+}
+
+/// Slots on their way to be used. They are free again when this is dropped.
+pub(super) struct Taken {
+    shared: Arc<Shared>,
+    rows: Vec<(usize, usize)>,
+    /// Whether something may have been written to them.
+    begun: bool,
+    pub(super) kept: bool,
+}
+
+impl Taken {
+    /// So many slots, and as many pages of the most that there may be.
+    pub(super) fn take(
+        shared: &Arc<Shared>,
+        count: usize,
+        pages_max: u64,
+        budget: &Budget,
+    ) -> Result<Self, DiskTrouble> {
+        let more = |pages| Some(pages + count as u64).filter(|&sum| sum <= pages_max);
+        let pages = &shared.pages;
+        pages
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .map_err(|_| DiskTrouble::Full)?;
+        let rows = loop {
+            if let Some(rows) = shared.slots.lock().take_rows(count, budget) {
+                break rows;
+            }
+            // What is still to be punched out is used at once instead.
+            let Some(group) = shared.emptied().pop() else {
+                pages.fetch_sub(count as u64, Ordering::Relaxed);
+                return Err(Errno::NOMEM.into());
+            };
+            shared.slots.lock().punched(group);
+        };
+        Ok(Self { shared: Arc::clone(shared), rows, begun: false, kept: false })
+    }
+
+    /// All of them.
+    pub(super) fn slots(&self) -> impl Iterator<Item = usize> {
+        self.rows.iter().flat_map(|&(first, count)| first..first + count)
+    }
+
+    /// Writes a page to each slot.
+    pub(super) fn write(mut self, pages: &[PageBuf]) -> Result<Self, Errno> {
+        self.begun = true;
+        std::thread::sleep(self.shared.delay);
+        let mut rest = pages;
+        for &(first, count) in &self.rows {
+            let (row, after) = rest.split_at(count);
+            rest = after;
+            let parts: Vec<_> = row.iter().map(|page| IoSlice::new(&page.0)).collect();
+            write_all(self.shared.file.as_fd(), &parts, (first * PAGE_BYTES) as u64)?;
+        }
+        Ok(self)
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        for slot in self.slots() {
+            self.shared.pages.fetch_sub(1, Ordering::Relaxed);
+            let group = self.shared.slots.lock().give(slot);
+            match group {
+                Some(group) if self.begun => self.shared.punch(group),
+                // It is who asked that drops it, and who must not wait for the disk.
+                Some(group) => self.shared.slots.lock().punched(group),
+                None => {}
+            }
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn new(file: File, slots: Slots, delay: Duration) -> Self {
+        let (slots, emptied) = (Lock::new(slots), Mutex::default());
+        Self { file, slots, emptied, pages: AtomicU64::new(0), delay }
+    }
+
+    pub(super) fn emptied(&self) -> MutexGuard<'_, Vec<usize>> {
+        self.emptied.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Punches out one of the groups that are still to be.
+    pub(super) fn punch_next(&self) {
+        let next = self.emptied().pop();
+        if let Some(group) = next {
+            self.punch(group);
+        }
+    }
+
+    fn punch(&self, group: usize) {
+        punch(&self.file, group);
+        self.slots.lock().punched(group);
+    }
+}
+
+/// Gives the room of a group back to the disk. Best effort: where holes cannot be punched the file
+/// keeps its size.
+pub(super) fn punch(file: &File, group: usize) {
+    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let _ = rustix::fs::fallocate(file, mode, group as u64 * GROUP_BYTES, GROUP_BYTES);
+}
