@@ -1,7 +1,9 @@
 //! Storing a value.
 
 use spillway_tiers::sync::{Guard, Ordering};
-use spillway_tiers::{CELL_BYTES_MAX, PageBuf, WRITE_PAGES_MAX, expect_write, uniform_word};
+use spillway_tiers::{
+    CELL_BYTES_MAX, PageBuf, Use as Memory, WRITE_PAGES_MAX, expect_write, uniform_word,
+};
 use spillway_types::{Key, PAGE_BYTES, PoolId, Put, Refusal, VALUE_BYTES_MAX, billed_pages};
 
 use crate::config::Dedup;
@@ -55,7 +57,7 @@ impl Filled<'_> {
         let place = store.keep_filled(lane, frame);
         store.tell(access, &at, Use::Put);
         let slot = Slot::new(place, access.payer()).with_listed(true);
-        store.publish_or_refuse(pool, access, &at, slot, lane)
+        store.publish_or_refuse(pool, access, &at, slot, lane, None)
     }
 }
 
@@ -156,7 +158,7 @@ impl Store {
         pool: PoolId,
         key: Key,
         length: usize,
-        scratch: Option<&mut Scratch>,
+        mut scratch: Option<&mut Scratch>,
         copy: impl FnMut(Access, usize, Option<&mut Scratch>) -> Option<Placed>,
     ) -> Put {
         let Some(access) = self.access(pool) else { return Put::Refused(Refusal::NoPool) };
@@ -176,16 +178,18 @@ impl Store {
         }
         self.expect_change(access, &at);
         let lane = lane();
-        let Some(Placed { place, shared }) = self.place(access, lane, pages, scratch, copy) else {
+        let placed = self.place(access, lane, pages, scratch.as_deref_mut(), copy);
+        let Some(Placed { place, shared }) = placed else {
             return self.refuse(pool, access, &at, Refusal::NodeFull);
         };
         let slot = Slot::new(place, access.payer()).with_listed(!shared && !access.is_reserved());
         let counters = self.client_shard(access.client, at.shard);
         self.expect_youngest(counters, slot, access.ephemeral);
-        self.publish_or_refuse(pool, access, &at, slot, lane)
+        self.publish_or_refuse(pool, access, &at, slot, lane, scratch)
     }
 
-    /// Makes a filled slot the value of its handle, or frees it.
+    /// Makes a filled slot the value of its handle, or frees it. Callers with scratch memory make room for
+    /// the entry as they did for the value.
     fn publish_or_refuse(
         &self,
         pool: PoolId,
@@ -193,15 +197,19 @@ impl Store {
         at: &Position,
         slot: Slot,
         lane: usize,
+        mut scratch: Option<&mut Scratch>,
     ) -> Put {
         let mut published = self.publish(pool, access, at, slot, lane);
         for _ in 0..EVICTIONS_MAX {
             // Without room for the entry: frames make room for the index.
             let full = published == Err(Refusal::NodeFull);
-            let makes_room = || {
+            let mut makes_room = || {
+                let by_caller =
+                    |scratch: &mut Scratch| self.page_out(WRITE_PAGES_MAX, scratch) != 0;
                 self.arena.hollow_out(INDEX_ROOM_FRAMES) != 0
                     || self.evict(access.client)
                     || self.make_room(INDEX_ROOM_FRAMES as u64)
+                    || scratch.as_deref_mut().is_some_and(by_caller)
             };
             if !full || !makes_room() {
                 break;
@@ -274,6 +282,12 @@ impl Store {
         }
     }
 
+    /// Whether memory is so far out that whoever makes no room itself must leave what is freed to the
+    /// index and to what knows of the files: without these no page could leave any more.
+    fn leaves_room_to_callers(&self) -> bool {
+        self.own_scratch.is_none() && self.files.is_some() && self.budget().left(Memory::Index) == 0
+    }
+
     /// Finds room for a value and copies it there, at the cost of ephemeral values if need be.
     /// Callers with scratch memory also make room by writing cold pages to files; for others the store
     /// packs pages, if it is to, and writes cold ones to a disk that is kept. `None` when memory is out.
@@ -285,6 +299,9 @@ impl Store {
         mut scratch: Option<&mut Scratch>,
         mut copy: impl FnMut(Access, usize, Option<&mut Scratch>) -> Option<Placed>,
     ) -> Option<Placed> {
+        if scratch.is_none() && self.leaves_room_to_callers() {
+            return None;
+        }
         for _ in 0..EVICTIONS_MAX {
             let place = copy(access, lane, scratch.as_deref_mut());
             if place.is_some() || access.is_reserved() {
