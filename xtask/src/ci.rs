@@ -2,7 +2,6 @@
 //! of the output names all that failed.
 
 use std::env;
-use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use cargo_metadata::MetadataCommand;
 
-use crate::{alone, bench, layering};
+use crate::{alone, bench, command, layering};
 
 /// Runs all checks from the workspace's root, and says how long each took.
 ///
@@ -45,13 +44,13 @@ fn all(steps: &mut Steps) {
         cargo(&[&package[..], &["--test", "concurrency"]].concat())
     });
     steps.run("documentation", || {
-        let mut command = Command::new(cargo_path());
+        let mut command = command::cargo();
         command.args(["doc", "--workspace", "--no-deps", "--locked"]);
         command.env("RUSTDOCFLAGS", "-D warnings");
         execute(&mut command)
     });
     steps.run("release build", || {
-        execute(Command::new("make").arg("build"))?;
+        execute(command::command("make").arg("build"))?;
         // A server that a test and a page of docs start.
         let server = ["-p", "spillway-nbd", "--example", "serve"];
         cargo(&[&["build", "--release", "--locked"][..], &server].concat())
@@ -59,7 +58,7 @@ fn all(steps: &mut Steps) {
     steps.run("benchmarks, one small round", benchmarks);
     steps.run("end-to-end tests", || {
         let target = MetadataCommand::new().no_deps().exec()?.target_directory;
-        let mut command = Command::new("lab/run-all");
+        let mut command = command::command("lab/run-all");
         command.env("SPILLWAY", target.join("release/spillway"));
         // The lab's smaller sizes, unless the caller wants others.
         command.env("LAB_SIZE", env::var_os("LAB_SIZE").unwrap_or_else(|| "ci".into()));
@@ -130,14 +129,14 @@ fn benchmarks() -> anyhow::Result<()> {
 }
 
 fn benchmark(name: &str) -> Command {
-    let mut command = Command::new(cargo_path());
+    let mut command = command::cargo();
     command.args(["xtask", "bench", name, "--json"]);
     command
 }
 
 /// Licences, sources and duplicate versions. The advisories lie in a repository that CI can't reach.
 fn deny() -> anyhow::Result<()> {
-    let there = Command::new(cargo_path()).args(["deny", "--version"]).output();
+    let there = command::cargo().args(["deny", "--version"]).output();
     if !there.is_ok_and(|output| output.status.success()) {
         println!("NOT CHECKED: cargo-deny is missing; cargo install --locked cargo-deny");
         return Ok(());
@@ -150,18 +149,13 @@ fn deny() -> anyhow::Result<()> {
 /// # Errors
 /// When it fails.
 pub fn cargo(arguments: &[&str]) -> anyhow::Result<()> {
-    execute(Command::new(cargo_path()).args(arguments))
+    execute(command::cargo().args(arguments))
 }
 
 fn execute(command: &mut Command) -> anyhow::Result<()> {
     let status = command.status().with_context(|| format!("can't start {command:?}"))?;
     ensure!(status.success(), "{command:?}: {status}");
     Ok(())
-}
-
-/// The cargo that runs this.
-fn cargo_path() -> OsString {
-    env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
 /// The workspace's root: the folder above this crate's.

@@ -3,6 +3,7 @@
 mod alone;
 mod bench;
 mod ci;
+mod command;
 mod layering;
 mod sim;
 

@@ -26,7 +26,7 @@ use std::{env, path::PathBuf};
 
 use anyhow::{Context, ensure};
 
-use crate::ci::root;
+use crate::{ci::root, command};
 use cells::{by_size, rounds, wanted};
 use rows::Report;
 
@@ -86,14 +86,14 @@ fn built() -> anyhow::Result<PathBuf> {
 
 /// Builds this package's other programs, which benchmarks start.
 fn build_own() -> anyhow::Result<()> {
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut cargo = command::cargo();
     cargo.args(["build", "--quiet", "--release", "--package", "xtask"]);
     build(cargo)
 }
 
 /// Builds what `make build` does, all together as that does it: a build of some of it would share little with that.
 fn build_programs() -> anyhow::Result<()> {
-    let mut make = Command::new("make");
+    let mut make = command::command("make");
     make.args(["--silent", "build"]).current_dir(root());
     build(make)
 }
