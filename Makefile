@@ -44,4 +44,4 @@ tools:
 	@command -v cc >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends build-essential; }
 	@command -v cargo >/dev/null || { \
 	    command -v curl >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends curl ca-certificates; }; \
-	    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal --default-toolchain none; }
+	    curl --proto '=https' --tlsv1.2 -sSf https://static.rust-lang.org/rustup/rustup-init.sh | sh -s -- -y --profile minimal --default-toolchain none; }
