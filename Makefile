@@ -4,6 +4,7 @@
 # make install-lib PREFIX=/usr/local   builds and installs the C library, its header and pkg-config file
 
 SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -ec
 export PATH := $(HOME)/.cargo/bin:$(CURDIR)/target/tools:$(PATH)
 
 # What demo, build and the end-to-end tests run, always built together: what one of them has built serves the others.
