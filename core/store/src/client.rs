@@ -37,6 +37,10 @@ pub(crate) struct Client {
     label: [AtomicU64; 2],
     /// [`ClientConfig::domain`], plus [`NAMED`] if there is one.
     named_domain: AtomicU64,
+    /// Of values that arrive in parts. Changed, as the next one, under the lock of [`crate::pools::Control`].
+    pub(crate) arriving_pages: AtomicU64,
+    /// Of values that leave in parts.
+    pub(crate) leaving_pages: AtomicU64,
 }
 
 const NAMED: u64 = 1 << 32;
@@ -64,6 +68,8 @@ impl Client {
     pub(crate) fn start(&self, domain: u16) {
         self.used_pages.store(0, Ordering::Relaxed);
         self.reserved_pages.store(0, Ordering::Relaxed);
+        self.arriving_pages.store(0, Ordering::Relaxed);
+        self.leaving_pages.store(0, Ordering::Relaxed);
         self.frozen.store(0, Ordering::Relaxed);
         self.domain.store(u32::from(domain), Ordering::Relaxed);
     }
@@ -118,6 +124,11 @@ impl Client {
 
     pub(crate) fn used_pages(&self) -> u64 {
         self.used_pages.load(Ordering::Relaxed)
+    }
+
+    /// Of values on their way, in both directions.
+    pub(crate) fn in_flight_pages(&self) -> u64 {
+        self.arriving_pages.load(Ordering::Relaxed) + self.leaving_pages.load(Ordering::Relaxed)
     }
 
     pub(crate) fn target_pages(&self) -> u64 {

@@ -103,6 +103,14 @@ pub struct Value<'a> {
 }
 
 impl<'a> Value<'a> {
+    /// What holds a long value of more than `short` bytes; any other is given back.
+    pub(crate) fn into_large(self, short: usize) -> Result<LargePin<'a>, Self> {
+        match self.held {
+            Held::Large(pin) if pin.length() > short => Ok(pin),
+            held => Err(Self { held, ..self }),
+        }
+    }
+
     /// Shows the value to `take`, in parts with their offsets: where it lies, or from `scratch`. Gives
     /// what the value is still held by, so that several can be let go together.
     ///
@@ -273,9 +281,26 @@ impl Store {
         key: Key,
         room: usize,
         scratch: &mut PageBuf,
-        mut take: impl FnMut(usize, &[u8]),
+        take: impl FnMut(usize, &[u8]),
     ) -> Result<Get, Error> {
+<<<<<<< HEAD
         let (mut first, mut misfits) = (true, Misfits::default());
+=======
+        self.take_held(pool, key, (room, usize::MAX), scratch, take).map(|(got, _)| got)
+    }
+
+    /// As [`Self::take`], but long values of more than `shown_max` bytes are not shown. Gives what still
+    /// holds the value, too.
+    pub(crate) fn take_held(
+        &self,
+        pool: PoolId,
+        key: Key,
+        (room, shown_max): (usize, usize),
+        scratch: &mut PageBuf,
+        mut take: impl FnMut(usize, &[u8]),
+    ) -> Result<(Get, Held<'_>), Error> {
+        let mut tries = 0;
+>>>>>>> 80cbc57 (Store: values longer than a page arrive and leave in parts, and lie in frames meanwhile)
         loop {
             let (held, slot) = self.hold_slot(pool, key, Look { room, first })?;
             let sum = if let Held::Disk(read) = &held { Some(read.sum()) } else { None };
@@ -294,11 +319,12 @@ impl Store {
                     }
                     None => Get::Miss,
                 },
+                Held::Large(large) if large.length() > shown_max => Get::Hit(large.length()),
                 _ => held.show(scratch, &mut take)?,
             };
             // What is held can't be freed, so an equal slot still means the value that was shown.
             if !matches!(shown, Get::Hit(_)) || self.remove_shown(pool, key, slot, sum) {
-                return Ok(shown);
+                return Ok((shown, held));
             }
         }
     }

@@ -57,7 +57,7 @@ impl Filled<'_> {
         let place = store.keep_filled(lane, frame);
         store.tell(access, &at, Use::Put);
         let slot = Slot::new(place, access.payer()).with_listed(true);
-        store.publish_or_refuse(pool, access, &at, slot, lane, None)
+        store.publish_or_refuse(pool, access, &at, (slot, 0), lane, None)
     }
 }
 
@@ -118,6 +118,23 @@ impl Store {
                 return Some(Place::Uniform { word }.into());
             };
             Some(self.keep_filled(lane, frame).into())
+        })
+    }
+
+    /// Like [`Store::put`] of a value longer than a page that `fill` writes where it will lie, part by part.
+    /// For values that lie where others may change them. `fill` may be asked more than once for a part; the
+    /// last time counts.
+    pub fn put_long(
+        &self,
+        pool: PoolId,
+        key: Key,
+        length: usize,
+        mut fill: impl FnMut(usize, &mut [u8]),
+    ) -> Put {
+        debug_assert!(length > PAGE_BYTES, "shorter ones are put in one piece");
+        self.put_with(pool, key, length, None, |_, lane, _| {
+            let cell = self.large().store(lane, length, &mut fill)?;
+            Some(Place::Large { cell }.into())
         })
     }
 
@@ -185,21 +202,21 @@ impl Store {
         let slot = Slot::new(place, access.payer()).with_listed(!shared && !access.is_reserved());
         let counters = self.client_shard(access.client, at.shard);
         self.expect_youngest(counters, slot, access.ephemeral);
-        self.publish_or_refuse(pool, access, &at, slot, lane, scratch)
+        self.publish_or_refuse(pool, access, &at, (slot, 0), lane, scratch)
     }
 
-    /// Makes a filled slot the value of its handle, or frees it. Callers with scratch memory make room for
-    /// the entry as they did for the value.
-    fn publish_or_refuse(
+    /// Makes a filled slot, of which pages are paid for already, the value of its handle, or frees it. Callers with
+    /// scratch memory make room for the entry as they did for the value.
+    pub(crate) fn publish_or_refuse(
         &self,
         pool: PoolId,
         access: Access,
         at: &Position,
-        slot: Slot,
+        (slot, paid): (Slot, u64),
         lane: usize,
         mut scratch: Option<&mut Scratch>,
     ) -> Put {
-        let mut published = self.publish(pool, access, at, slot, lane);
+        let mut published = self.publish(pool, access, at, (slot, paid), lane);
         for _ in 0..EVICTIONS_MAX {
             // Without room for the entry: frames make room for the index.
             let full = published == Err(Refusal::NodeFull);
@@ -214,7 +231,7 @@ impl Store {
             if !full || !makes_room() {
                 break;
             }
-            published = self.publish(pool, access, at, slot, lane);
+            published = self.publish(pool, access, at, (slot, paid), lane);
         }
         match published {
             Ok(()) => Put::Stored,
@@ -272,7 +289,7 @@ impl Store {
     }
 
     /// Pages that the client is billed for under a handle now.
-    fn held_pages(&self, pool: PoolId, access: Access, at: &Position) -> u64 {
+    pub(crate) fn held_pages(&self, pool: PoolId, access: Access, at: &Position) -> u64 {
         let index = self.shards[at.shard].lock();
         match self.find(&index, at) {
             Some((_, slot)) if self.pools.is_live(pool) && slot.owner() == access.client => {
@@ -323,6 +340,18 @@ impl Store {
         copy(access, lane, Some(&mut own))
     }
 
+    /// Has `store` put something where a client's values lie, at the cost of ephemeral values if need be, as
+    /// for a put. `None` when memory is out.
+    pub(crate) fn place_at(
+        &self,
+        access: Access,
+        lane: usize,
+        store: impl Fn() -> Option<Place>,
+    ) -> Option<Place> {
+        let placed = self.place(access, lane, 1, None, |_, _, _| store().map(Placed::from));
+        placed.map(|placed| placed.place)
+    }
+
     fn try_place(
         &self,
         access: Access,
@@ -334,7 +363,10 @@ impl Store {
             return self.place_reserved(access.reserve, value).map(Placed::from);
         }
         if value.len() > PAGE_BYTES {
-            let cell = self.large().store(lane, value)?;
+            let mut copy = |at: usize, part: &mut [u8]| {
+                part.copy_from_slice(&value[at..at + part.len()]);
+            };
+            let cell = self.large().store(lane, value.len(), &mut copy)?;
             return Some(Place::Large { cell }.into());
         }
         let length = value.len() as u16;
@@ -383,13 +415,13 @@ impl Store {
     }
 
     /// Makes a filled slot the value of its handle, and lists it if it is marked so. What was there
-    /// before is freed.
+    /// before is freed. Of the value's pages, `paid` are charged already: that is settled if it succeeds.
     fn publish(
         &self,
         pool: PoolId,
         access: Access,
         at: &Position,
-        slot: Slot,
+        (slot, paid): (Slot, u64),
         lane: usize,
     ) -> Result<(), Refusal> {
         let pages = self.pages_of(slot);
@@ -401,14 +433,15 @@ impl Store {
         // Pages are taken over from the value that is replaced, if the same client paid for it.
         let taken_over = if old.owner() == payer { old_pages.min(pages) } else { 0 };
         let more = if payer == PREPAID { 0 } else { pages - taken_over };
+        let due = more.saturating_sub(paid);
         let verdict = if !self.pools.is_live(pool) {
             Err(Refusal::NoPool)
         } else if client.frozen.load(Ordering::Acquire) != 0 {
             Err(Refusal::Frozen)
-        } else if more != 0 && !client.charge(more) {
+        } else if due != 0 && !client.charge(due) {
             Err(Refusal::AtTarget)
         } else if !index.set(leaf, at.index, slot, self.budget()) {
-            client.refund(more);
+            client.refund(due);
             Err(Refusal::NodeFull)
         } else {
             Ok(())
@@ -424,6 +457,7 @@ impl Store {
             }
             return Err(reason);
         }
+        client.refund(paid.saturating_sub(more));
         self.unlist(old, at.shard, access.ephemeral);
         if slot.listed() {
             let listed = self.list(slot, at.shard, leaf, at.index, access.ephemeral);
@@ -480,7 +514,13 @@ impl Store {
 
     /// Refuses a put: the old value goes, and the refusal is counted.
     #[cold]
-    fn refuse(&self, pool: PoolId, access: Access, at: &Position, reason: Refusal) -> Put {
+    pub(crate) fn refuse(
+        &self,
+        pool: PoolId,
+        access: Access,
+        at: &Position,
+        reason: Refusal,
+    ) -> Put {
         let mut index = self.shards[at.shard].lock();
         if !self.pools.is_live(pool) {
             return Put::Refused(Refusal::NoPool);

@@ -44,22 +44,66 @@ fn groups(frames: usize) -> impl DoubleEndedIterator<Item = Range<usize>> + Exac
 }
 
 impl<'a> Large<'a> {
-    /// Stores a value; the number of the first cell of its map. `None` when memory is out.
-    pub fn store(self, lane: usize, value: &[u8]) -> Option<u32> {
-        let (pages, rest) = value.as_chunks::<PAGE_BYTES>();
-        let rest_at = match rest.len() {
-            0 => NONE,
-            1..=CELL_BYTES_MAX => self.cells.store(self.arena, rest)?,
-            _ => self.arena.store(lane, rest)?,
-        };
-        // From the last cell to the first, so that each knows the number of its next.
+    /// Stores a value of `length` bytes, which `fill` writes part by part: a whole page of its frame each,
+    /// and the rest. Gives the number of the first cell of its map; `None` when memory is out.
+    pub fn store(
+        self,
+        lane: usize,
+        length: usize,
+        fill: &mut impl FnMut(usize, &mut [u8]),
+    ) -> Option<u32> {
+        let rest = length % PAGE_BYTES;
+        let mut page = [0; PAGE_BYTES];
+        if rest != 0 {
+            fill(length - rest, &mut page[..rest]);
+        }
+        let rest_at = self.store_rest(lane, &page[..rest])?;
+        let frame =
+            |page: usize| self.arena.store_page(lane, |frame| fill(page * PAGE_BYTES, frame));
+        let map = self.store_map(length, rest_at, frame, |frame| self.arena.release(frame));
+        if map.is_none() {
+            self.free_rest(rest, rest_at);
+        }
+        map
+    }
+
+    /// Makes a value of frames that hold its pages, and of `rest`. Gives the number of the first cell of its
+    /// map, which the frames belong to from then on; `None` when memory is out.
+    pub fn assemble(self, lane: usize, frames: &[u32], rest: &[u8]) -> Option<u32> {
+        let length = frames.len() * PAGE_BYTES + rest.len();
+        let rest_at = self.store_rest(lane, rest)?;
+        let map = self.store_map(length, rest_at, |page| Some(frames[page]), |_| {});
+        if map.is_none() {
+            self.free_rest(rest.len(), rest_at);
+        }
+        map
+    }
+
+    /// Stores what is left of a value behind its pages; [`NONE`] for nothing.
+    fn store_rest(self, lane: usize, rest: &[u8]) -> Option<u32> {
+        match rest.len() {
+            0 => Some(NONE),
+            1..=CELL_BYTES_MAX => self.cells.store(self.arena, rest),
+            _ => self.arena.store(lane, rest),
+        }
+    }
+
+    /// Stores the map of a value, from the last cell to the first, so that each knows the number of its next.
+    /// `frame` gives the frame of a page; when memory is out, `free` gets all that it gave.
+    fn store_map(
+        self,
+        length: usize,
+        rest_at: u32,
+        mut frame: impl FnMut(usize) -> Option<u32>,
+        free: impl Fn(u32),
+    ) -> Option<u32> {
+        let pages = length / PAGE_BYTES;
         let mut next = NONE;
-        for (number, group) in groups(pages.len()).enumerate().rev() {
-            let first = [value.len() as u32, rest_at, next];
+        for (number, group) in groups(pages).enumerate().rev() {
+            let first = [length as u32, rest_at, next];
             let head = if number == 0 { &first[..] } else { &first[2..] };
-            let Some(cell) = self.store_group(lane, &pages[group], head) else {
-                self.free_groups(pages.len(), number + 1, next);
-                self.free_rest(rest.len(), rest_at);
+            let Some(cell) = self.store_group(group, head, &mut frame, &free) else {
+                self.free_groups(pages, number + 1, next, &free);
                 return None;
             };
             next = cell;
@@ -67,17 +111,24 @@ impl<'a> Large<'a> {
         Some(next)
     }
 
-    /// Stores the pages of one cell of the map, and the cell.
-    fn store_group(self, lane: usize, pages: &[[u8; PAGE_BYTES]], head: &[u32]) -> Option<u32> {
+    /// Stores one cell of the map.
+    fn store_group(
+        self,
+        pages: Range<usize>,
+        head: &[u32],
+        frame: &mut impl FnMut(usize) -> Option<u32>,
+        free: &impl Fn(u32),
+    ) -> Option<u32> {
         let mut words = [0_u32; CELL_BYTES_MAX / WORD];
         words[..head.len()].copy_from_slice(head);
+        let all = head.len() + pages.len();
         let mut filled = head.len();
         for page in pages {
-            let Some(frame) = self.arena.store(lane, page) else { break };
+            let Some(frame) = frame(page) else { break };
             words[filled] = frame;
             filled += 1;
         }
-        if filled == head.len() + pages.len() {
+        if filled == all {
             let mut bytes = [0_u8; CELL_BYTES_MAX];
             for (out, word) in bytes.chunks_exact_mut(WORD).zip(words) {
                 out.copy_from_slice(&word.to_ne_bytes());
@@ -86,9 +137,7 @@ impl<'a> Large<'a> {
                 return Some(cell);
             }
         }
-        for &frame in &words[head.len()..filled] {
-            self.arena.release(frame);
-        }
+        words[head.len()..filled].iter().for_each(|&frame| free(frame));
         None
     }
 
@@ -148,7 +197,7 @@ impl<'a> Large<'a> {
         let content = self.cells.content(self.arena, cell);
         let length = word(content, 0) as usize;
         self.free_rest(length % PAGE_BYTES, word(content, 1));
-        self.free_groups(length / PAGE_BYTES, 0, cell);
+        self.free_groups(length / PAGE_BYTES, 0, cell, &|frame| self.arena.release(frame));
     }
 
     fn free_rest(self, length: usize, at: u32) {
@@ -159,14 +208,14 @@ impl<'a> Large<'a> {
         }
     }
 
-    /// Frees the map from its cell `number` on, and the frames in it.
-    fn free_groups(self, frames: usize, number: usize, cell: u32) {
+    /// Frees the map from its cell `number` on, and has `free` free the frames in it.
+    fn free_groups(self, frames: usize, number: usize, cell: u32, free: &impl Fn(u32)) {
         let mut cell = cell;
         for (number, group) in groups(frames).enumerate().skip(number) {
             let head = head_words(number);
             let content = self.cells.content(self.arena, cell);
             for at in head..head + group.len() {
-                self.arena.release(word(content, at));
+                free(word(content, at));
             }
             let next = word(content, head - 1);
             self.cells.free(self.arena, cell);
@@ -174,17 +223,35 @@ impl<'a> Large<'a> {
         }
     }
 
+    /// The frames of the pages of the value whose map begins at `cell`.
+    pub fn frames(self, cell: u32) -> Vec<u32> {
+        let pages = self.length(cell) / PAGE_BYTES;
+        let (mut frames, mut cell) = (Vec::with_capacity(pages), cell);
+        for (number, group) in groups(pages).enumerate() {
+            let content = self.cells.content(self.arena, cell);
+            let head = head_words(number);
+            frames.extend((head..head + group.len()).map(|at| word(content, at)));
+            cell = word(content, head - 1);
+        }
+        frames
+    }
+
+    /// What is left of the value whose map begins at `cell` behind its pages.
+    pub fn rest(self, cell: u32) -> &'a [u8] {
+        let content = self.cells.content(self.arena, cell);
+        let (length, at) = (word(content, 0) as usize, word(content, 1));
+        match length % PAGE_BYTES {
+            0 => &[],
+            rest @ 1..=CELL_BYTES_MAX => &self.cells.content(self.arena, at)[..rest],
+            rest => &self.arena.content(at)[..rest],
+        }
+    }
+
     /// Shows the value whose map begins at `cell` in parts with their offsets.
     fn show(self, cell: u32, take: &mut impl FnMut(usize, &[u8])) {
-        let content = self.cells.content(self.arena, cell);
-        let (length, rest_at) = (word(content, 0) as usize, word(content, 1));
-        let (pages, rest) = (length / PAGE_BYTES, length % PAGE_BYTES);
-        match rest {
-            0 => {}
-            1..=CELL_BYTES_MAX => {
-                take(length - rest, &self.cells.content(self.arena, rest_at)[..rest]);
-            }
-            _ => take(length - rest, &self.arena.content(rest_at)[..rest]),
+        let (pages, rest) = (self.length(cell) / PAGE_BYTES, self.rest(cell));
+        if !rest.is_empty() {
+            take(pages * PAGE_BYTES, rest);
         }
         let mut cell = cell;
         for (number, group) in groups(pages).enumerate() {
@@ -209,6 +276,13 @@ impl LargePin<'_> {
     /// Bytes of the value.
     pub fn length(&self) -> usize {
         self.large.length(self.cell)
+    }
+
+    /// Gives up the pin for the number of the first cell of the map: its reference is the caller's.
+    pub const fn into_cell(self) -> u32 {
+        let cell = self.cell;
+        core::mem::forget(self);
+        cell
     }
 
     /// Copies the value out.

@@ -1,0 +1,345 @@
+//! Values longer than a page on their way between a client and the store.
+//!
+//! A value that arrives in parts lies in frames from its first part on, so that it takes of the store's
+//! capacity what it will take when it is stored, and it is billed to its client from the start. One that
+//! leaves in parts stays in its frames. So what is on its way takes no memory beside the store.
+
+use std::sync::Arc;
+
+use spillway_tiers::sync::Ordering;
+use spillway_tiers::{LargePin, PageBuf};
+use spillway_types::{
+    ClientId, Get, Key, PAGE_BYTES, PoolId, Put, Refusal, VALUE_BYTES_MAX, billed_pages,
+};
+
+use crate::client::Client;
+use crate::error::Error;
+use crate::get::Held;
+use crate::pools::Access;
+use crate::put::lane;
+use crate::reuse::Use;
+use crate::shard::Position;
+use crate::slot::{Place, Slot};
+use crate::store::Store;
+
+/// What became of a put that was to begin.
+#[derive(Debug)]
+#[must_use]
+pub enum Begun {
+    /// The value may come.
+    Put(LongPut),
+    /// Other values of the client are on their way and take what its target leaves: to be tried again when
+    /// one of them has come, or never will.
+    Later,
+    /// It is answered already.
+    Refused(Refusal),
+}
+
+/// A value that arrives in parts. It goes if it is dropped.
+#[derive(Debug)]
+pub struct LongPut {
+    store: Arc<Store>,
+    client: ClientId,
+    pool: PoolId,
+    access: Access,
+    at: Position,
+    length: usize,
+    arrived: usize,
+    kept: Kept,
+    /// The page that comes now.
+    page: Box<PageBuf>,
+    /// Pages that the client was charged with.
+    paid: u64,
+}
+
+/// Whole pages that have come.
+#[derive(Debug)]
+struct Kept {
+    frames: Vec<u32>,
+    /// There was no frame for one of them: none is kept.
+    full: bool,
+}
+
+/// A value that leaves in parts: as it was when it was looked up, whatever becomes of its key meanwhile.
+#[derive(Debug)]
+pub struct LongGet {
+    store: Arc<Store>,
+    client: ClientId,
+    cell: u32,
+    length: usize,
+    left: usize,
+    frames: Vec<u32>,
+}
+
+/// What [`Store::get_long`] and [`Store::take_long`] found.
+#[derive(Debug)]
+pub enum Found {
+    /// A long value. Nothing of it was shown.
+    Long(LongGet),
+    /// Anything else.
+    Other(Get),
+}
+
+impl LongPut {
+    /// Takes the next part. Without memory for it the value is refused in the end.
+    ///
+    /// # Panics
+    /// When more comes than was announced.
+    pub fn push(&mut self, part: &[u8]) {
+        assert!(part.len() <= self.missing(), "more than was announced");
+        let mut part = part;
+        while !part.is_empty() && !self.kept.full {
+            let at = self.arrived % PAGE_BYTES;
+            let taken = part.len().min(PAGE_BYTES - at);
+            let (now, rest) = part.split_at(taken);
+            if let Ok(page) = <&[u8; PAGE_BYTES]>::try_from(now) {
+                self.kept.push(&self.store, self.access, page);
+            } else {
+                self.page.0[at..at + taken].copy_from_slice(now);
+                if at + taken == PAGE_BYTES {
+                    self.kept.push(&self.store, self.access, &self.page.0);
+                }
+            }
+            self.arrived += taken;
+            part = rest;
+        }
+        self.arrived += part.len();
+    }
+
+    /// Bytes that have not come yet.
+    pub const fn missing(&self) -> usize {
+        self.length - self.arrived
+    }
+
+    /// Makes what has come the value under its key.
+    ///
+    /// # Panics
+    /// When not all of it has come.
+    pub fn publish(mut self) -> Put {
+        assert_eq!(self.arrived, self.length, "a part is missing");
+        let store = Arc::clone(&self.store);
+        let lane = lane();
+        let placed = if self.kept.full {
+            None
+        } else {
+            let (frames, rest) = (&self.kept.frames, &self.page.0[..self.length % PAGE_BYTES]);
+            let assemble = || store.large().assemble(lane, frames, rest);
+            store.place_at(self.access, lane, || assemble().map(|cell| Place::Large { cell }))
+        };
+        let Some(place) = placed else {
+            return store.refuse(self.pool, self.access, &self.at, Refusal::NodeFull);
+        };
+        // They belong to the value now.
+        self.kept.frames.clear();
+        let slot = Slot::new(place, self.access.payer()).with_listed(true);
+        let slot = (slot, self.paid);
+        let put = store.publish_or_refuse(self.pool, self.access, &self.at, slot, lane, None);
+        if put == Put::Stored {
+            self.paid = 0;
+        }
+        put
+    }
+}
+
+impl Kept {
+    fn push(&mut self, store: &Store, access: Access, page: &[u8; PAGE_BYTES]) {
+        let lane = lane();
+        let raw = |frame| Place::Raw { frame, length: PAGE_BYTES as u16, stiff: false };
+        match store.place_at(access, lane, || store.arena.store(lane, page).map(raw)) {
+            Some(Place::Raw { frame, .. }) => self.frames.push(frame),
+            _ => {
+                self.full = true;
+                self.free(store);
+            }
+        }
+    }
+
+    fn free(&mut self, store: &Store) {
+        self.frames.drain(..).for_each(|frame| store.arena.release(frame));
+    }
+}
+
+impl Drop for LongPut {
+    fn drop(&mut self) {
+        self.kept.free(&self.store);
+        let pages = billed_pages(self.length);
+        self.store.recount(self.client, |client| {
+            client.refund(self.paid);
+            client.arriving_pages.fetch_sub(pages, Ordering::Relaxed);
+        });
+    }
+}
+
+impl LongGet {
+    /// Bytes of the value.
+    pub const fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Bytes that were not given yet.
+    pub const fn left(&self) -> usize {
+        self.left
+    }
+
+    /// Gives the next bytes, as many as there is room for. How many they were.
+    pub fn pull(&mut self, into: &mut [u8]) -> usize {
+        let given = into.len().min(self.left);
+        let mut room = &mut into[..given];
+        while !room.is_empty() {
+            let from = self.length - self.left;
+            let (page, at) = (from / PAGE_BYTES, from % PAGE_BYTES);
+            let source = match self.frames.get(page) {
+                Some(&frame) => &self.store.arena.content(frame)[at..],
+                None => &self.store.large().rest(self.cell)[at..],
+            };
+            let length = source.len().min(room.len());
+            let (part, rest) = room.split_at_mut(length);
+            part.copy_from_slice(&source[..length]);
+            self.left -= length;
+            room = rest;
+        }
+        given
+    }
+}
+
+impl Drop for LongGet {
+    fn drop(&mut self) {
+        self.store.large().release(self.cell);
+        let pages = billed_pages(self.length);
+        self.store.recount(self.client, |client| {
+            client.leaving_pages.fetch_sub(pages, Ordering::Relaxed);
+        });
+    }
+}
+
+impl Store {
+    /// Begins to put a value of `length` bytes, more than a page, that arrives in parts. A refusal is a normal answer, as
+    /// for [`Store::put`].
+    ///
+    /// The client is billed for the value from now on. Its memory is taken as it comes.
+    pub fn begin_put(self: &Arc<Self>, pool: PoolId, key: Key, length: usize) -> Begun {
+        let Some(access) = self.access(pool) else { return Begun::Refused(Refusal::NoPool) };
+        let at = Position::new(access.pool, key, self.seed);
+        let refused = |reason| {
+            self.tell(access, &at, Use::Put);
+            match self.refuse(pool, access, &at, reason) {
+                Put::Refused(reason) => Begun::Refused(reason),
+                Put::Stored => Begun::Later,
+            }
+        };
+        if length <= PAGE_BYTES || length > VALUE_BYTES_MAX || access.is_reserved() {
+            return refused(Refusal::Length);
+        }
+        let entry = &self.clients[usize::from(access.client)];
+        if entry.frozen.load(Ordering::Acquire) != 0 {
+            return refused(Refusal::Frozen);
+        }
+        let pages = billed_pages(length);
+        let paid = pages - self.held_pages(pool, access, &at).min(pages);
+        // While this is held, the client stays who it is.
+        let control = self.control.lock();
+        if !self.pools.is_live(pool) {
+            return Begun::Refused(Refusal::NoPool);
+        }
+        if paid != 0 && !entry.charge(paid) {
+            let later = entry.arriving_pages.load(Ordering::Relaxed) != 0;
+            drop(control);
+            return if later { Begun::Later } else { refused(Refusal::AtTarget) };
+        }
+        entry.arriving_pages.fetch_add(pages, Ordering::Relaxed);
+        let client = ClientId(entry.id.load(Ordering::Relaxed));
+        drop(control);
+        self.tell(access, &at, Use::Put);
+        Begun::Put(LongPut {
+            store: Arc::clone(self),
+            client,
+            pool,
+            access,
+            at,
+            length,
+            arrived: 0,
+            kept: Kept { frames: Vec::with_capacity(length / PAGE_BYTES), full: false },
+            page: Box::new(PageBuf::ZERO),
+            paid,
+        })
+    }
+
+    /// Like [`Store::get`], with the value shown to `take` in parts, as by [`Value::show`](crate::Value::show); but one of
+    /// more than `short` bytes is not shown: it leaves in parts. `room` is the longest that is given.
+    ///
+    /// # Errors
+    /// As for [`Store::get`].
+    pub fn get_long(
+        self: &Arc<Self>,
+        pool: PoolId,
+        key: Key,
+        (room, short): (usize, usize),
+        scratch: &mut PageBuf,
+        take: impl FnMut(usize, &[u8]),
+    ) -> Result<Found, Error> {
+        match self.look_up(pool, key, room)?.into_large(short) {
+            Ok(pin) => Ok(Found::Long(self.leaving(pool, pin))),
+            Err(value) => value.show(scratch, take).map(|(got, _)| Found::Other(got)),
+        }
+    }
+
+    /// Like [`Store::take`], but a value of more than `short` bytes leaves in parts.
+    ///
+    /// # Errors
+    /// As for [`Store::get`].
+    pub fn take_long(
+        self: &Arc<Self>,
+        pool: PoolId,
+        key: Key,
+        (room, short): (usize, usize),
+        scratch: &mut PageBuf,
+        take: impl FnMut(usize, &[u8]),
+    ) -> Result<Found, Error> {
+        match self.take_held(pool, key, (room, short), scratch, take)? {
+            (Get::Hit(length), Held::Large(pin)) if length > short => {
+                Ok(Found::Long(self.leaving(pool, pin)))
+            }
+            (got, _) => Ok(Found::Other(got)),
+        }
+    }
+
+    /// A value that is about to leave, counted for the client whose pool it was asked of.
+    fn leaving(self: &Arc<Self>, pool: PoolId, pin: LargePin<'_>) -> LongGet {
+        let length = pin.length();
+        let control = self.control.lock();
+        let client = self.access(pool).map_or(ClientId(0), |access| {
+            let entry = &self.clients[usize::from(access.client)];
+            entry.leaving_pages.fetch_add(billed_pages(length), Ordering::Relaxed);
+            ClientId(entry.id.load(Ordering::Relaxed))
+        });
+        drop(control);
+        let cell = pin.into_cell();
+        let frames = self.large().frames(cell);
+        LongGet { store: Arc::clone(self), client, cell, length, left: length, frames }
+    }
+
+    /// Changes what is counted of a client, if it is still there.
+    fn recount(&self, client: ClientId, change: impl FnOnce(&Client)) {
+        // Its number is no other's while this is held.
+        let _control = self.control.lock();
+        if let Ok((_, client)) = self.client(client) {
+            change(client);
+        }
+    }
+
+    /// Bytes of a client's long values that are on their way, in whole pages. Those that arrive count among its
+    /// used pages.
+    ///
+    /// # Errors
+    /// [`Error::NoClient`].
+    pub fn in_flight_bytes_of(&self, client: ClientId) -> Result<u64, Error> {
+        Ok(self.client(client)?.1.in_flight_pages() * PAGE_BYTES as u64)
+    }
+
+    /// Bytes of all clients' long values that are on their way, in whole pages.
+    pub fn in_flight_bytes(&self) -> u64 {
+        let clients = self.client_numbers().map(|number| &self.clients[usize::from(number)]);
+        let in_use = clients.filter(|client| client.id.load(Ordering::Relaxed) != 0);
+        in_use.map(Client::in_flight_pages).sum::<u64>() * PAGE_BYTES as u64
+    }
+}
