@@ -31,6 +31,11 @@ impl Access for Directory {
         }
     }
 
+    fn name(&self, client: ClientId, tell: &mut dyn FnMut(&str)) {
+        let name = self.lock().of(client).map(|entry| entry.name.clone());
+        name.iter().for_each(|name| tell(name));
+    }
+
     fn host_secret(&self, nqn: &str, secret: &mut [u8; SECRET_BYTES_MAX]) -> Option<usize> {
         let state = self.lock();
         let at = state.known(Identity::Host { nqn })?;

@@ -74,6 +74,11 @@ pub trait Access: Send + Sync {
     /// A connection that [`Self::admit`] let in has ended.
     fn leave(&self, client: ClientId);
 
+    /// Tells `tell` by what name the operator knows a client, for lines in the log; not, if it has none.
+    fn name(&self, client: ClientId, tell: &mut dyn FnMut(&str)) {
+        let _ = (client, tell);
+    }
+
     /// The secret that a host must prove to know (DH-HMAC-CHAP), written to `secret`; its length.
     /// `None` when the host need not authenticate.
     fn host_secret(&self, nqn: &str, secret: &mut [u8; 64]) -> Option<usize>;

@@ -312,6 +312,11 @@ pub fn pdu_bytes(bytes: &[u8], limit_bytes: usize) -> Result<Option<usize>, Erro
     Ok(Some(length))
 }
 
+/// Whether a PDU that begins so is one with data of a command that came before it.
+pub fn is_host_data(start: &[u8]) -> bool {
+    start.first() == Some(&kind::HOST_DATA)
+}
+
 /// Reads the PDU at the start of `bytes`, and how many bytes it takes; `None` when it is not whole yet.
 ///
 /// # Errors

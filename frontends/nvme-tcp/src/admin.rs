@@ -8,11 +8,11 @@ use spillway_wire::kv;
 use spillway_wire::log_page::{self, DiscoveryEntry, Event, GetLogPage, log};
 use spillway_wire::nvme::{ALL_NAMESPACES, Command, Status, admin, block, feature};
 
-use crate::connection::Context;
 use crate::controller::Subsystem;
 use crate::identify::identify;
 use crate::namespaces;
 use crate::pools;
+use crate::queue::Context;
 use crate::reply::{Outcome, Reply};
 
 /// Asynchronous Event Requests that are held.

@@ -7,9 +7,11 @@ use spillway_block::{Device, Error};
 use spillway_types::Refusal;
 use spillway_wire::nvme::{ALL_NAMESPACES, Command, Range, Status, block};
 
-use crate::connection::Context;
 use crate::namespaces;
+use crate::queue::Context;
 use crate::reply::{Failure, Outcome, PDU_DATA_BYTES_MAX, Reply};
+use crate::sink::Sink;
+use crate::source::Source;
 
 /// An I/O queue of a kernel.
 #[derive(Debug, Default)]
@@ -72,6 +74,44 @@ impl BlockQueue {
         }
         self.device(context, number)?.flush().map_err(failure)?;
         Ok(0)
+    }
+
+    /// The device and the range of a command that moves data.
+    fn place(
+        &mut self,
+        context: &Context<'_>,
+        command: &Command,
+    ) -> Result<(Arc<dyn Device>, Span), Failure> {
+        self.device(context, command.namespace)?;
+        let device = Arc::clone(&self.devices[&command.namespace]);
+        let span = span(&*device, command.first_block(), command.blocks().into())?;
+        if u64::from(command.data.bytes) != span.bytes {
+            return Err(Status::DATA_LENGTH.finally().into());
+        }
+        Ok((device, span))
+    }
+
+    /// Where the data of a write or compare goes that comes after its command.
+    pub(crate) fn begin_write(
+        &mut self,
+        context: &Context<'_>,
+        command: &Command,
+    ) -> Result<Sink, Failure> {
+        let (device, Span { offset, .. }) = self.place(context, command)?;
+        Ok(match command.opcode {
+            block::WRITE => Sink::Write { device, offset },
+            _ => Sink::Compare { device, offset },
+        })
+    }
+
+    /// Where the data of a read comes from that is longer than a PDU.
+    pub(crate) fn begin_read(
+        &mut self,
+        context: &Context<'_>,
+        command: &Command,
+    ) -> Result<Source, Failure> {
+        let (device, Span { offset, bytes }) = self.place(context, command)?;
+        Ok(Source::Blocks { device, offset, bytes })
     }
 
     /// Commands on a range of blocks. `None` when the answer is written.
@@ -151,7 +191,7 @@ fn span(device: &dyn Device, first_block: u64, blocks: u64) -> Result<Span, Fail
     Ok(Span { offset: first_block * block_bytes, bytes: blocks * block_bytes })
 }
 
-fn failure(error: Error) -> Failure {
+pub(crate) fn failure(error: Error) -> Failure {
     let status = match error {
         Error::Range => Status::OUT_OF_RANGE.finally(),
         Error::Refused(Refusal::NoPool)

@@ -21,6 +21,8 @@ pub struct Config {
     pub handshake_timeout_ms: u64,
     /// How long a host may take to receive anything.
     pub send_timeout_ms: u64,
+    /// How long a host may take to send 64 KiB of the data that it owes, or all of it if that is less.
+    pub data_timeout_ms: u64,
     /// What the target proves to know to hosts that ask for it.
     pub controller_secret: Option<Secret>,
 }
@@ -34,6 +36,7 @@ impl Default for Config {
             connections_max: 1024,
             handshake_timeout_ms: 10_000,
             send_timeout_ms: 30_000,
+            data_timeout_ms: 30_000,
             controller_secret: None,
         }
     }

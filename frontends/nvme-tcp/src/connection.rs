@@ -12,25 +12,21 @@ use std::sync::{Arc, RwLockReadGuard};
 use spillway_wire::nvme::{Command, DataPointer, Direction, Status, admin};
 use spillway_wire::nvme_tcp::{
     ADMIN_CAPSULE_DATA_BYTES, DIGEST_BYTES, Framing, HEADER_BYTES_MAX, InitRequest, InitResponse,
-    Pdu, Terminate, decode,
+    Pdu, Terminate, decode, is_host_data,
 };
 
-use crate::admin::Admin;
-use crate::authentication::Authentication;
-use crate::blocks::BlockQueue;
-use crate::controller::{Client, Controller, Subsystem, Waker};
+use crate::controller::{Controller, Waker};
 use crate::error::Error;
 use crate::output::Output;
-use crate::pools::PoolQueue;
-use crate::quota::Held;
+use crate::patience::{Owed, Patience, What};
+use crate::queue::{Begin, Context, Queue, Role, direction};
 use crate::reply::{PDU_DATA_BYTES_MAX, QueueState, Reply, write_pdu};
+use crate::source::Source;
 use crate::target::Target;
-use crate::transfer::{Next, Transfers};
+use crate::transfer::Next;
 
 /// Longest PDU that a host may send.
 pub const PDU_BYTES_MAX: usize = PDU_DATA_BYTES_MAX + HEADER_BYTES_MAX + DIGEST_BYTES;
-/// The keep-alive time of the discovery subsystem where the host asks for none, as in Linux's target.
-const DISCOVERY_KEEP_ALIVE_MS: u32 = 120_000;
 /// How often a connection looks whether there is room for a command that waits for it.
 const ROOM_POLL_MS: u64 = 2;
 
@@ -44,36 +40,10 @@ pub struct Connection {
     /// Until when its queue must be ready.
     handshake_until_ms: u64,
     framing: Option<Framing>,
+    patience: Patience,
+    /// Bytes of whole PDUs that have ever come.
+    taken_bytes: u64,
     pub(crate) queue: Option<Queue>,
-}
-
-/// The queue that a connection carries.
-pub(crate) struct Queue {
-    pub(crate) controller: Arc<Controller>,
-    pub(crate) number: u16,
-    pub(crate) entries: u16,
-    pub(crate) head: u16,
-    pub(crate) flow_control: bool,
-    /// What the host has to prove; none when it need not.
-    pub(crate) authentication: Option<Authentication>,
-    /// As whom it was let in: to be counted out at the end.
-    pub(crate) admitted: Option<Client>,
-    pub(crate) transfers: Transfers,
-    pub(crate) role: Role,
-}
-
-/// What a queue is for.
-pub(crate) enum Role {
-    Admin(Admin),
-    Blocks(BlockQueue),
-    Pools(PoolQueue),
-}
-
-/// What a command is carried out with.
-pub(crate) struct Context<'a> {
-    pub(crate) target: &'a Target,
-    pub(crate) controller: &'a Controller,
-    pub(crate) now_ms: u64,
 }
 
 /// Where a command's data is.
@@ -98,7 +68,17 @@ impl Connection {
         waker: Waker,
     ) -> Self {
         let handshake_until_ms = now_ms + target.config.handshake_timeout_ms;
-        Self { target, local, name, waker, handshake_until_ms, framing: None, queue: None }
+        Self {
+            target,
+            local,
+            name,
+            waker,
+            handshake_until_ms,
+            framing: None,
+            patience: Patience::default(),
+            taken_bytes: 0,
+            queue: None,
+        }
     }
 
     /// Takes bytes from the host and carries out what they ask; how many bytes were taken. What is not
@@ -108,7 +88,11 @@ impl Connection {
     /// # Errors
     /// The connection is to be closed, once the output is sent.
     pub fn receive(&mut self, now_ms: u64, input: &[u8], out: &mut Output) -> Result<usize, Error> {
-        let taken = self.receive_all(now_ms, input, out);
+        let taken = self.receive_all(now_ms, input, out).and_then(|taken| {
+            self.taken_bytes += taken as u64;
+            self.look_at_host(now_ms, &input[taken..], out)?;
+            Ok(taken)
+        });
         if let Err(error) = &taken {
             let terminate = match error {
                 Error::Wire(error) => Some(Terminate::from(*error)),
@@ -187,13 +171,47 @@ impl Connection {
             return Some(self.handshake_until_ms);
         }
         let queue = self.queue.as_ref()?;
-        if queue.transfers.has_waiting() {
-            return Some(now_ms + ROOM_POLL_MS);
-        }
-        match &queue.role {
+        let room_ms = queue.transfers.has_waiting().then_some(now_ms + ROOM_POLL_MS);
+        let host_ms = match &queue.role {
             Role::Admin(admin) => admin.keep_alive_until_ms(),
             Role::Blocks(_) | Role::Pools(_) => None,
+        };
+        [room_ms, host_ms, self.patience.until_ms()].into_iter().flatten().min()
+    }
+
+    /// Whether there is more of an answer to be sent than the output had room for: then
+    /// [`Self::receive`] is to be called again once it was sent, whether more has come or not.
+    pub fn sends_more(&self) -> bool {
+        self.queue.as_ref().is_some_and(|queue| !queue.transfers.outgoing.is_empty())
+    }
+
+    /// Looks whether the host goes on with what it has begun to send, of which `rest` is no whole PDU yet.
+    fn look_at_host(&mut self, now_ms: u64, rest: &[u8], out: &Output) -> Result<(), Error> {
+        let Some(queue) = self.queue.as_ref().filter(|queue| queue.is_authenticated()) else {
+            return Ok(());
+        };
+        if out.is_full() {
+            self.patience.rest();
+            return Ok(());
         }
+        let timeout_ms = self.target.config.data_timeout_ms;
+        let bytes = queue.transfers.owed_bytes();
+        let rest_bytes = rest.len() as u64;
+        let owed = if bytes == 0 {
+            let came = self.taken_bytes + rest_bytes;
+            Owed { what: What::Pdu, bytes: u64::from(!rest.is_empty()), came }
+        } else {
+            let more = if is_host_data(rest) { rest_bytes } else { 0 };
+            Owed { what: What::Granted, bytes, came: queue.transfers.came_bytes() + more }
+        };
+        if self.patience.look(now_ms, owed, timeout_ms) {
+            return Ok(());
+        }
+        let mut client = queue.controller.host.nqn.clone();
+        if let Some(its) = queue.controller.client() {
+            self.target.access.name(its.id, &mut |name| client = name.to_owned());
+        }
+        Err(Error::Stalled { client, bytes: owed.bytes, seconds: timeout_ms / 1000 })
     }
 
     /// Whether the host has a queue and has proven who it is.
@@ -221,9 +239,13 @@ impl Connection {
                 match queue.transfers.receive(&part, data)? {
                     Next::Nothing => {}
                     Next::Grant(grant) => write_pdu(out, framing, &Pdu::ReadyToTransfer(grant)),
-                    Next::Done(command, data, held) => {
+                    Next::Execute(command, data, held) => {
                         self.execute(now_ms, &command, &data, out);
                         drop((data, held));
+                        self.start_waiting(now_ms, out);
+                    }
+                    Next::Done(command, outcome) => {
+                        queue.reply(out, framing, &command).complete(outcome);
                         self.start_waiting(now_ms, out);
                     }
                 }
@@ -274,16 +296,10 @@ impl Connection {
             }
         };
         let bytes = command.data.bytes;
-        let needs_room = match placement {
-            Placement::Transport => true,
-            Placement::Here(_) => {
-                direction(command) == Some(Direction::In)
-                    && bytes as usize > PDU_DATA_BYTES_MAX
-                    && queue.number != 0
-            }
-        };
         match placement {
-            Placement::Here(data) if !needs_room => self.execute(now_ms, command, data, out),
+            Placement::Here(data) if !queue.is_long(command) => {
+                self.execute(now_ms, command, data, out);
+            }
             _ => {
                 let client = queue.controller.client().filter(|_| queue.is_authenticated());
                 let allowed = client.map_or(0, |client| client.quota.bytes_max());
@@ -302,29 +318,43 @@ impl Connection {
         Ok(())
     }
 
-    /// Goes on with commands that waited for room.
+    /// Goes on with long answers, and with commands that waited for room.
     fn start_waiting(&mut self, now_ms: u64, out: &mut Output) {
-        while !out.is_full() {
-            let framing = self.framing();
-            let Some(queue) = &mut self.queue else { return };
-            if !queue.transfers.has_waiting() {
+        let framing = self.framing();
+        while let Some(queue) = &mut self.queue {
+            queue.send_long(framing, out);
+            if out.is_full() {
                 return;
             }
-            let Some(client) = queue.controller.client() else { return };
-            let Some((command, held)) = queue.transfers.next_waiting(&client.quota) else { return };
-            if direction(&command) == Some(Direction::Out) {
-                let grant = queue.transfers.begin(command, held);
-                write_pdu(out, framing, &Pdu::ReadyToTransfer(grant));
-            } else {
-                self.execute_held(now_ms, &command, out, held);
+            let Some(command) = queue.transfers.next_waiting() else { return };
+            let client = queue.controller.client();
+            let held = client.and_then(|client| client.quota.hold(command.data.bytes.into()));
+            let Some(held) = held else { return };
+            let context = Context { target: &self.target, controller: &queue.controller, now_ms };
+            let begun = queue.role.begin(&context, &command);
+            if matches!(begun, Ok(Begin::Later)) {
+                return;
+            }
+            queue.transfers.waited();
+            match begun {
+                Ok(Begin::Receive(sink)) => {
+                    let grant = queue.transfers.begin(command, sink, held);
+                    write_pdu(out, framing, &Pdu::ReadyToTransfer(grant));
+                }
+                Ok(Begin::Send(source)) => queue.begin_answer(command, source, held),
+                Ok(Begin::Get) => {
+                    let mut reply = queue.reply(out, framing, &command);
+                    if let Role::Pools(pools) = &mut queue.role
+                        && let Some(get) = pools.get_long(&context, &command, &mut reply)
+                    {
+                        queue.begin_answer(command, Source::Value(get), held);
+                    }
+                }
+                Ok(Begin::Execute) => self.execute(now_ms, &command, &[], out),
+                Ok(Begin::Later) => {}
+                Err(failure) => queue.reply(out, framing, &command).complete(Err(failure)),
             }
         }
-    }
-
-    /// Carries out a command with a long answer.
-    fn execute_held(&mut self, now_ms: u64, command: &Command, out: &mut Output, held: Held) {
-        self.execute(now_ms, command, &[], out);
-        out.keep(held);
     }
 
     /// Carries out a command whose data is all there.
@@ -349,45 +379,6 @@ impl Connection {
     }
 }
 
-impl Queue {
-    pub(crate) fn is_authenticated(&self) -> bool {
-        self.authentication.as_ref().is_none_or(Authentication::is_done)
-    }
-
-    /// Most bytes of data of a command.
-    fn transfer_bytes_max(&self) -> u64 {
-        match self.controller.subsystem {
-            Subsystem::Discovery => 0,
-            subsystem => 4096 << subsystem.transfer_shift(),
-        }
-    }
-
-    fn reply<'a>(&self, out: &'a mut Output, framing: Framing, command: &Command) -> Reply<'a> {
-        let head = self.flow_control.then_some(self.head);
-        let queue = QueueState { number: self.number, head };
-        Reply { out, framing, queue, command: command.id }
-    }
-}
-
-impl Subsystem {
-    /// log2 of the pages of 4096 bytes that a command moves at most (MDTS).
-    pub(crate) const fn transfer_shift(self) -> u8 {
-        match self {
-            Self::Pools => 12,
-            Self::Blocks | Self::Discovery => 8,
-        }
-    }
-
-    /// The keep-alive time that is granted, 0 for none. Anybody may ask the discovery subsystem, so there
-    /// it has an end.
-    pub(crate) const fn keep_alive_ms(self, asked_ms: u32) -> u32 {
-        match (self, asked_ms) {
-            (Self::Discovery, 0) => DISCOVERY_KEEP_ALIVE_MS,
-            _ => asked_ms,
-        }
-    }
-}
-
 impl Drop for Connection {
     fn drop(&mut self) {
         let Some(queue) = self.queue.take() else { return };
@@ -399,14 +390,6 @@ impl Drop for Connection {
             self.target.access.leave(client.id);
         }
     }
-}
-
-/// The way of a command's data. Fabrics commands say it in their type.
-fn direction(command: &Command) -> Option<Direction> {
-    if command.opcode == admin::FABRICS {
-        return Direction::of(command.namespace as u8);
-    }
-    Direction::of(command.opcode)
 }
 
 /// Where the data of a command is that a host sends.

@@ -21,6 +21,18 @@ pub enum Error {
     /// The host took too long to connect its queue, or did not keep it alive.
     #[error("the host was silent for too long")]
     Silent,
+    /// The host left data of its commands unsent for too long.
+    #[error(
+        "client '{client}' did not go on with the data of its commands, of which {bytes} bytes are missing, for {seconds} s"
+    )]
+    Stalled {
+        /// The client's name.
+        client: String,
+        /// What was to come.
+        bytes: u64,
+        /// For how long nothing came.
+        seconds: u64,
+    },
     /// The host may not use the target.
     #[error(transparent)]
     Denied(#[from] Denied),

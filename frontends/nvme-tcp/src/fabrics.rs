@@ -14,10 +14,11 @@ use spillway_wire::nvme::{Command, Status, admin};
 use crate::admin::Admin;
 use crate::authentication::{Authentication, Names};
 use crate::blocks::BlockQueue;
-use crate::connection::{Connection, Queue, Role};
+use crate::connection::Connection;
 use crate::controller::{Client, Controller, Host, Subsystem};
 use crate::error::Error;
 use crate::pools::PoolQueue;
+use crate::queue::{Queue, Role};
 use crate::reply::{Failure, Outcome, Reply};
 use crate::transfer::Transfers;
 

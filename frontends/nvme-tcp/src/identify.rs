@@ -9,9 +9,9 @@ use spillway_wire::log_page::Event;
 use spillway_wire::nvme::{ALL_NAMESPACES, Command, Status};
 
 use crate::admin::EVENT_REQUESTS_MAX;
-use crate::connection::Context;
 use crate::controller::Subsystem;
 use crate::namespaces::{self, NAMESPACES_MAX};
+use crate::queue::Context;
 
 /// Bytes of data in a capsule of an I/O queue: a page.
 const CAPSULE_DATA_BYTES: u32 = 4096;

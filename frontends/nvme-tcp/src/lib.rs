@@ -4,10 +4,11 @@
 //! [`Server`] puts sockets and threads around them.
 //!
 //! ```text
-//!  server ---bytes---> connection --PDUs--> transfer (data that comes after its command)
+//!  server ---bytes---> connection --PDUs--> transfer (data that comes after its command) --> sink
 //!                          |
 //!                          v commands
 //!            fabrics, admin, blocks, pools --reply--> output ---bytes---> server
+//!                                          --source (long answers)--^
 //! ```
 //! Three subsystems: discovery, the block exports of a client, the pools of a client. Which client it is
 //! follows from the host's name. docs/protocol.md says what is spoken.
@@ -23,10 +24,14 @@ mod fabrics;
 mod identify;
 mod namespaces;
 mod output;
+mod patience;
 mod pools;
+mod queue;
 mod quota;
 mod reply;
 mod server;
+mod sink;
+mod source;
 mod target;
 mod transfer;
 mod transport;

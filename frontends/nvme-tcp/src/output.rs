@@ -4,7 +4,7 @@ use crate::quota::Held;
 
 /// No more commands are taken up while so many bytes wait to be sent.
 pub(crate) const FULL_BYTES: usize = 256 << 10;
-/// The buffer keeps this size when it empties; only large values make it longer.
+/// The buffer keeps this size when it empties; only long logs make it longer.
 const KEPT_BYTES: usize = 512 << 10;
 
 /// A buffer of bytes to be sent. What was written stays in one piece, so that one system call sends the
@@ -14,7 +14,7 @@ pub struct Output {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
-    /// Quota of large values that wait here.
+    /// Quota of answers that wait here.
     held: Vec<Held>,
 }
 

@@ -2,15 +2,16 @@
 
 use std::collections::HashMap;
 
-use spillway_store::{Error, PageBuf, Store};
-use spillway_types::{Get, Key, PoolId, PoolSpec, Put, Refusal, Sharing, VALUE_BYTES_MAX};
+use spillway_store::{Begun, Error, Found, LongGet, PageBuf, Store};
+use spillway_types::{Get, Key, PoolId, PoolSpec, Put, Refusal, Sharing};
 use spillway_wire::kv::{self, CreatePool, KeyList, PoolEntry, io, store_option};
 use spillway_wire::nvme::{Command, Status};
 
-use crate::connection::Context;
 use crate::controller::Client;
 use crate::namespaces;
+use crate::queue::Context;
 use crate::reply::{Failure, Outcome, PDU_DATA_BYTES_MAX, Reply};
+use crate::sink::Sink;
 use crate::target::Target;
 
 /// Keys that one List gives at most; more are asked for with another.
@@ -23,13 +24,11 @@ pub(crate) struct PoolQueue {
     /// that is gone is seen.
     pools: HashMap<u32, PoolId>,
     scratch: Box<PageBuf>,
-    /// A value that is longer than a PDU.
-    long: Vec<u8>,
 }
 
 impl Default for PoolQueue {
     fn default() -> Self {
-        Self { pools: HashMap::new(), scratch: Box::new(PageBuf::ZERO), long: Vec::new() }
+        Self { pools: HashMap::new(), scratch: Box::new(PageBuf::ZERO) }
     }
 }
 
@@ -78,27 +77,77 @@ impl PoolQueue {
         Ok(pool.id)
     }
 
+    /// Gets a value for which there is room in one PDU.
     fn get(&mut self, store: &Store, pool: PoolId, command: &Command, reply: &mut Reply<'_>) {
         let key = match kv::key(command) {
             Ok(key) => key,
             Err(status) => return reply.complete(Err(status.into())),
         };
-        let room = command.cdw10.min(command.data.bytes) as usize;
+        let room = (command.cdw10.min(command.data.bytes) as usize).min(PDU_DATA_BYTES_MAX);
         let exclusive = command.opcode == io::TAKE;
         let scratch = &mut self.scratch;
-        if room <= PDU_DATA_BYTES_MAX {
-            reply.fill(room, |value| {
-                let length = read(store, pool, key, exclusive, value, scratch)?;
-                Ok((length, length as u64))
-            });
-            return;
+        reply.fill(room, |value| {
+            let length = read(store, pool, key, exclusive, value, scratch)?;
+            Ok((length, length as u64))
+        });
+    }
+
+    /// Gets a value that may be longer than a PDU: then its answer is to be sent part by part. `None` when it is
+    /// written.
+    pub(crate) fn get_long(
+        &mut self,
+        context: &Context<'_>,
+        command: &Command,
+        reply: &mut Reply<'_>,
+    ) -> Option<LongGet> {
+        let place = self.pool(context, command.namespace);
+        let place = place.and_then(|pool| Ok((pool, kv::key(command)?)));
+        let (pool, key) = match place {
+            Ok(place) => place,
+            Err(failure) => {
+                reply.complete(Err(failure));
+                return None;
+            }
+        };
+        let room = command.cdw10.min(command.data.bytes) as usize;
+        let (store, scratch) = (&context.target.store, &mut self.scratch);
+        let mut long = None;
+        let written = reply.part(0, room.min(PDU_DATA_BYTES_MAX), |value| {
+            let copy = |at: usize, part: &[u8]| value[at..at + part.len()].copy_from_slice(part);
+            let found = if command.opcode == io::TAKE {
+                store.take_long(pool, key, (room, PDU_DATA_BYTES_MAX), scratch, copy)
+            } else {
+                store.get_long(pool, key, (room, PDU_DATA_BYTES_MAX), scratch, copy)
+            };
+            match found.map_err(|error| status_of(&error))? {
+                Found::Other(got) => length_of(got).map(|length| (length, length as u64, true)),
+                Found::Long(found) => {
+                    long = Some(found);
+                    // Nothing of it is written here.
+                    Err(Status::SUCCESS.into())
+                }
+            }
+        });
+        if let (None, Err(failure)) = (&long, written) {
+            reply.complete(Err(failure));
         }
-        self.long.resize(room.min(VALUE_BYTES_MAX), 0);
-        match read(store, pool, key, exclusive, &mut self.long, scratch) {
-            Ok(length) => reply.data(&self.long[..length], length as u64),
-            Err(failure) => reply.complete(Err(failure)),
+        long
+    }
+
+    /// Begins to store a value that is longer than a page and comes after its command. `None` when it is to be tried
+    /// again.
+    pub(crate) fn begin_store(
+        &mut self,
+        context: &Context<'_>,
+        command: &Command,
+    ) -> Result<Option<Sink>, Failure> {
+        let pool = self.pool(context, command.namespace)?;
+        let key = checked_store(command, command.data.bytes as usize)?;
+        match context.target.store.begin_put(pool, key, command.data.bytes as usize) {
+            Begun::Put(put) => Ok(Some(Sink::Value(put))),
+            Begun::Later => Ok(None),
+            Begun::Refused(refusal) => Err(refused(refusal)),
         }
-        self.long = Vec::new();
     }
 }
 
@@ -125,35 +174,54 @@ fn read(
     } else {
         store.get(pool, key, value)
     };
+    length_of(got.map_err(|error| status_of(&error))?)
+}
+
+/// The length of a value that was found.
+fn length_of(got: Get) -> Result<usize, Failure> {
     match got {
-        Ok(Get::Hit(length)) => Ok(length),
-        Ok(Get::Miss) => Err(Status::KEY_NOT_FOUND.finally().into()),
+        Get::Hit(length) => Ok(length),
+        Get::Miss => Err(Status::KEY_NOT_FOUND.finally().into()),
         // Nothing was consumed; the result says how much room it takes.
-        Ok(Get::Short(length)) => {
+        Get::Short(length) => {
             Err(Failure { status: Status::VALUE_SIZE.finally(), result: length as u64 })
         }
-        Err(error) => Err(status_of(&error).into()),
     }
 }
 
-fn put(store: &Store, pool: PoolId, command: &Command, data: &[u8]) -> Outcome {
+/// The key of a command that stores a value of `bytes`.
+fn checked_store(command: &Command, bytes: usize) -> Result<Key, Failure> {
     let key = kv::key(command)?;
     let options = command.cdw11 & 0xff00;
     if options & !store_option::NO_COMPRESSION != 0 {
         return Err(Status::INVALID_FIELD.finally().into());
     }
-    if command.cdw10 as usize != data.len() {
+    if command.cdw10 as usize != bytes {
         return Err(Status::DATA_LENGTH.finally().into());
     }
-    match store.put(pool, key, data) {
+    Ok(key)
+}
+
+fn put(store: &Store, pool: PoolId, command: &Command, data: &[u8]) -> Outcome {
+    stored(store.put(pool, checked_store(command, data.len())?, data))
+}
+
+/// How a put went.
+pub(crate) fn stored(put: Put) -> Outcome {
+    match put {
         Put::Stored => Ok(0),
-        Put::Refused(Refusal::AtTarget | Refusal::NodeFull) => {
-            Err(Status::CAPACITY.finally().into())
-        }
-        Put::Refused(Refusal::Frozen) => Err(Status::NOT_READY.into()),
-        Put::Refused(Refusal::Length) => Err(Status::VALUE_SIZE.finally().into()),
-        Put::Refused(Refusal::NoPool) => Err(Status::INVALID_NAMESPACE.finally().into()),
+        Put::Refused(refusal) => Err(refused(refusal)),
     }
+}
+
+fn refused(refusal: Refusal) -> Failure {
+    let status = match refusal {
+        Refusal::AtTarget | Refusal::NodeFull => Status::CAPACITY.finally(),
+        Refusal::Frozen => Status::NOT_READY,
+        Refusal::Length => Status::VALUE_SIZE.finally(),
+        Refusal::NoPool => Status::INVALID_NAMESPACE.finally(),
+    };
+    status.into()
 }
 
 fn list(store: &Store, pool: PoolId, command: &Command, reply: &mut Reply<'_>) {

@@ -202,6 +202,9 @@ fn take(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) -> Result<(),
                 .and_then(Driver::run);
             match end {
                 Ok(()) => tracing::debug!(%peer, "connection closed"),
+                Err(error @ Error::Stalled { .. }) => {
+                    tracing::warn!(%peer, "connection closed: {error}");
+                }
                 Err(error) => tracing::info!(%peer, %error, "connection ended"),
             }
             shared.connections.fetch_sub(1, Ordering::Relaxed);
@@ -366,7 +369,7 @@ impl<'a> Driver<'a> {
             if taken == 0 && !waited {
                 break;
             }
-            if self.start == self.end {
+            if self.start == self.end && !self.connection.sends_more() {
                 break;
             }
         }

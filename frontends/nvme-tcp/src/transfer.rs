@@ -6,22 +6,29 @@ use spillway_wire::nvme::Command;
 use spillway_wire::nvme_tcp::{ReadyToTransfer, Transfer};
 
 use crate::error::Error;
-use crate::quota::{Held, Quota};
+use crate::quota::Held;
+use crate::reply::{Failure, Outcome};
+use crate::sink::{Sink, Taken};
+use crate::source::Outgoing;
 
 /// Most bytes that a host is granted at once.
 const GRANT_BYTES_MAX: u32 = 1 << 20;
 
-/// While so much is on its way to a queue, it takes up nothing more. More would make nothing faster, and a process that locks its
-/// memory keeps what it has once taken for it.
+/// While so much is on its way to a queue, it takes up nothing more. More would make nothing faster.
 const ENOUGH_BYTES: u64 = 4 << 20;
+
+/// Most bytes of short data that a queue gathers at the same time.
+const GATHERED_BYTES_MAX: usize = 64 << 10;
 
 /// A command whose data is on its way.
 #[derive(Debug)]
 struct Incoming {
     command: Command,
-    data: Vec<u8>,
+    sink: Sink,
     received: u32,
     granted: u32,
+    /// Why the command fails. What was granted comes all the same, and is dropped.
+    failed: Option<Failure>,
     held: Held,
 }
 
@@ -31,22 +38,27 @@ pub(crate) enum Next {
     Nothing,
     /// The host is granted another part.
     Grant(ReadyToTransfer),
-    /// All is there.
-    Done(Command, Vec<u8>, Held),
+    /// All is there, and the command is to be carried out.
+    Execute(Command, Vec<u8>, Held),
+    /// The command is over.
+    Done(Command, Outcome),
 }
 
-/// The commands of a queue that wait: for data, or for room to take it.
+/// The commands of a queue that wait for data or for room to take it, and those whose answers leave.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
     /// By tag.
     incoming: Vec<Option<Incoming>>,
     waiting: VecDeque<Command>,
+    pub(crate) outgoing: VecDeque<Outgoing>,
+    /// Bytes of data that have come, of all commands.
+    came_bytes: u64,
 }
 
 impl Transfers {
-    /// Commands that wait.
+    /// Commands that wait, or are answered.
     pub(crate) fn len(&self) -> usize {
-        self.incoming.iter().flatten().count() + self.waiting.len()
+        self.incoming.iter().flatten().count() + self.waiting.len() + self.outgoing.len()
     }
 
     /// Takes up a command that has data to come, or that needs room for its answer, when there is room.
@@ -54,32 +66,38 @@ impl Transfers {
         self.waiting.push_back(command);
     }
 
-    /// The command that has waited longest for room, and the room, if there is enough now.
-    pub(crate) fn next_waiting(
-        &mut self,
-        quota: &std::sync::Arc<Quota>,
-    ) -> Option<(Command, Held)> {
+    /// The command that has waited longest, unless enough is on its way.
+    pub(crate) fn next_waiting(&self) -> Option<Command> {
         let bytes = |it: &Incoming| u64::from(it.command.data.bytes);
-        if self.incoming.iter().flatten().map(bytes).sum::<u64>() >= ENOUGH_BYTES {
-            return None;
-        }
-        let held = quota.hold(self.waiting.front()?.data.bytes.into())?;
-        self.waiting.pop_front().map(|command| (command, held))
+        let on_their_way: u64 = self.incoming.iter().flatten().map(bytes).sum();
+        let gathered: usize = self.incoming.iter().flatten().map(|it| it.sink.gathers()).sum();
+        let enough = on_their_way >= ENOUGH_BYTES || gathered >= GATHERED_BYTES_MAX;
+        self.waiting.front().copied().filter(|_| !enough)
+    }
+
+    /// The command that has waited longest does so no more.
+    pub(crate) fn waited(&mut self) {
+        self.waiting.pop_front();
     }
 
     pub(crate) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
+    /// Bytes that were granted and have not come.
+    pub(crate) fn owed_bytes(&self) -> u64 {
+        let owed = |it: &Incoming| u64::from(it.granted - it.received);
+        self.incoming.iter().flatten().map(owed).sum()
+    }
+
+    /// Bytes of data that have come, of all commands.
+    pub(crate) const fn came_bytes(&self) -> u64 {
+        self.came_bytes
+    }
+
     /// Grants the first part of a command's data.
-    pub(crate) fn begin(&mut self, command: Command, held: Held) -> ReadyToTransfer {
-        let mut incoming = Incoming {
-            data: vec![0; command.data.bytes as usize],
-            command,
-            received: 0,
-            granted: 0,
-            held,
-        };
+    pub(crate) fn begin(&mut self, command: Command, sink: Sink, held: Held) -> ReadyToTransfer {
+        let mut incoming = Incoming { command, sink, received: 0, granted: 0, failed: None, held };
         let free = self.incoming.iter().position(Option::is_none);
         let tag = free.unwrap_or_else(|| {
             self.incoming.push(None);
@@ -104,19 +122,23 @@ impl Transfers {
         let (Some(end), true) = (end, part.offset == incoming.received) else {
             return Err(Error::Protocol("data outside what was granted"));
         };
-        if part.command != incoming.command.id || part.last != (end == incoming.granted) {
+        let whole = data.len() == part.bytes as usize;
+        let last = part.last == (end == incoming.granted);
+        if part.command != incoming.command.id || !last || !whole {
             return Err(Error::Protocol("data that does not match its grant"));
         }
-        incoming.data[part.offset as usize..end as usize].copy_from_slice(data);
+        if incoming.failed.is_none() {
+            incoming.failed = incoming.sink.take(part.offset, data).err();
+        }
         incoming.received = end;
+        self.came_bytes += u64::from(part.bytes);
         if end < incoming.granted {
             return Ok(Next::Nothing);
         }
-        if end < incoming.command.data.bytes {
+        if end < incoming.command.data.bytes && incoming.failed.is_none() {
             return Ok(Next::Grant(incoming.grant(part.tag)));
         }
-        let done = slot.take();
-        Ok(done.map_or(Next::Nothing, |all| Next::Done(all.command, all.data, all.held)))
+        Ok(slot.take().map_or(Next::Nothing, Incoming::end))
     }
 }
 
@@ -127,11 +149,24 @@ impl Incoming {
         self.granted += bytes;
         ReadyToTransfer { command: self.command.id, tag, offset, bytes }
     }
+
+    fn end(self) -> Next {
+        let Self { command, sink, failed, held, .. } = self;
+        if let Some(failure) = failed {
+            return Next::Done(command, Err(failure));
+        }
+        match sink.end() {
+            Taken::Short(data) => Next::Execute(command, data, held),
+            Taken::Done(outcome) => Next::Done(command, outcome),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quota::Quota;
+    use crate::sink::SHORT_BYTES_MAX;
     use spillway_types::Limits;
     use std::sync::Arc;
 
@@ -146,11 +181,15 @@ mod tests {
         command
     }
 
+    fn short() -> Sink {
+        Sink::Short(Vec::new())
+    }
+
     #[test]
     fn long_data_is_granted_part_by_part() {
         let (mut transfers, quota) = (Transfers::default(), quota());
         let total = GRANT_BYTES_MAX + 100;
-        let first = transfers.begin(command(5, total), quota.hold(total.into()).unwrap());
+        let first = transfers.begin(command(5, total), short(), quota.hold(total.into()).unwrap());
         assert_eq!((first.offset, first.bytes), (0, GRANT_BYTES_MAX));
         let part = |offset, bytes, last| Transfer {
             command: 5,
@@ -168,7 +207,7 @@ mod tests {
         };
         assert_eq!((second.offset, second.bytes), (GRANT_BYTES_MAX, 100));
         let end = part(GRANT_BYTES_MAX, 100, true);
-        let Ok(Next::Done(done, all, _)) = transfers.receive(&end, &[2; 100]) else {
+        let Ok(Next::Execute(done, all, _)) = transfers.receive(&end, &[2; 100]) else {
             panic!("not done");
         };
         assert_eq!((done.id, all.len(), all[all.len() - 1]), (5, total as usize, 2));
@@ -178,7 +217,7 @@ mod tests {
     #[test]
     fn data_that_was_not_granted_is_refused() {
         let (mut transfers, quota) = (Transfers::default(), quota());
-        let grant = transfers.begin(command(5, 100), quota.hold(100).unwrap());
+        let grant = transfers.begin(command(5, 100), short(), quota.hold(100).unwrap());
         let good = Transfer {
             command: 5,
             tag: grant.tag,
@@ -197,19 +236,7 @@ mod tests {
         ] {
             assert!(transfers.receive(&bad, &vec![0; bad.bytes as usize]).is_err(), "{bad:?}");
         }
-        assert!(matches!(transfers.receive(&good, &[0; 100]), Ok(Next::Done(..))));
-    }
-
-    #[test]
-    fn commands_wait_for_room_in_their_order() {
-        let (mut transfers, quota) = (Transfers::default(), quota());
-        let held = quota.hold(3 << 20).unwrap();
-        transfers.wait(command(1, 2 << 20));
-        transfers.wait(command(2, 1));
-        assert!(transfers.next_waiting(&quota).is_none(), "the first is not passed over");
-        drop(held);
-        assert_eq!(transfers.next_waiting(&quota).unwrap().0.id, 1);
-        assert_eq!((transfers.len(), transfers.has_waiting()), (1, true));
+        assert!(matches!(transfers.receive(&good, &[0; 100]), Ok(Next::Execute(..))));
     }
 
     #[test]
@@ -220,13 +247,33 @@ mod tests {
             transfers.wait(command(id, bytes));
         }
         for id in 1..=2 {
-            let (command, held) = transfers.next_waiting(&quota).unwrap();
+            let command = transfers.next_waiting().unwrap();
             assert_eq!(command.id, id);
-            transfers.begin(command, held);
+            transfers.waited();
+            transfers.begin(command, short(), quota.hold(command.data.bytes.into()).unwrap());
         }
-        assert!(transfers.next_waiting(&quota).is_none());
+        assert!(transfers.next_waiting().is_none());
+        assert_eq!(transfers.owed_bytes(), 1 + u64::from(GRANT_BYTES_MAX));
         let end = Transfer { command: 1, tag: 0, offset: 0, bytes: 1, last: true, success: false };
-        assert!(matches!(transfers.receive(&end, &[1]), Ok(Next::Done(..))));
-        assert!(transfers.next_waiting(&quota).is_none(), "the long one is on its way still");
+        assert!(matches!(transfers.receive(&end, &[1]), Ok(Next::Execute(..))));
+        assert!(transfers.next_waiting().is_none(), "the long one is on its way still");
+        assert_eq!((transfers.owed_bytes(), transfers.came_bytes()), (GRANT_BYTES_MAX.into(), 1));
+        assert_eq!((transfers.len(), transfers.has_waiting()), (2, true));
+    }
+
+    #[test]
+    fn a_queue_gathers_little_at_the_same_time() {
+        let (mut transfers, quota) = (Transfers::default(), quota());
+        let full = GATHERED_BYTES_MAX / SHORT_BYTES_MAX as usize;
+        for id in 0..=full as u16 {
+            transfers.wait(command(id, SHORT_BYTES_MAX));
+        }
+        for _ in 0..full {
+            let command = transfers.next_waiting().unwrap();
+            transfers.waited();
+            let gathers = Sink::Short(Vec::with_capacity(SHORT_BYTES_MAX as usize));
+            transfers.begin(command, gathers, quota.hold(SHORT_BYTES_MAX.into()).unwrap());
+        }
+        assert!(transfers.next_waiting().is_none());
     }
 }

@@ -11,8 +11,6 @@ use spillway_wire::nvme::{Command, DataPointer, Direction, Status};
 use crate::pools::PoolTable;
 use crate::region::Region;
 
-/// Buffers for values longer than a page are kept up to this length, bytes.
-const KEPT_BYTES: usize = 1 << 20;
 /// Keys that one List gives at most.
 const KEYS_MAX: usize = 4096;
 
@@ -25,8 +23,6 @@ pub struct Session<'a> {
     /// Takes values of a page or less out of the region before they are looked at, and unpacked pages
     /// on their way into it.
     page: Box<PageBuf>,
-    /// Takes longer ones.
-    value: Vec<u8>,
 }
 
 /// How a command went, and its result.
@@ -76,7 +72,7 @@ impl<'a> Session<'a> {
     /// Begins for `client`.
     pub fn new(store: &'a Store, client: ClientId) -> Self {
         let (pools, page) = (PoolTable::default(), Box::new(PageBuf::ZERO));
-        Self { store, client, pools, page, value: Vec::new() }
+        Self { store, client, pools, page }
     }
 
     /// Copies the page of a command that stores one, if that can be published later.
@@ -254,22 +250,16 @@ impl<'a> Session<'a> {
             self.store.flush(pool, key);
             return Err(Status::VALUE_SIZE.finally().into());
         }
-        let put = if bytes == PAGE_BYTES {
+        stored(if bytes > PAGE_BYTES {
+            let read = |at, part: &mut [u8]| region.read(offset + at, part);
+            self.store.put_long(pool, key, bytes, read)
+        } else if bytes == PAGE_BYTES {
             self.store.put_page(pool, key, &mut self.page, |page| region.read(offset, page))
         } else {
-            let value = if bytes < PAGE_BYTES {
-                &mut self.page.0[..bytes]
-            } else {
-                self.value.resize(bytes, 0);
-                &mut self.value[..]
-            };
+            let value = &mut self.page.0[..bytes];
             region.read(offset, value);
             self.store.put(pool, key, value)
-        };
-        if self.value.capacity() > KEPT_BYTES {
-            self.value = Vec::new();
-        }
-        stored(put)
+        })
     }
 
     fn list(&mut self, region: &Region, command: &Command) -> Outcome {

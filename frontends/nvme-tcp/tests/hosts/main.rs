@@ -2,5 +2,6 @@
 
 mod authentication;
 mod commands;
+mod in_flight;
 mod server;
 mod support;

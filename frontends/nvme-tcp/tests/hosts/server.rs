@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use spillway_nvme_tcp::{Config, Server};
-use spillway_types::{Key, PoolSpec};
+use spillway_types::{Key, PoolSpec, Put};
 use spillway_wire::fabrics::{
     ANY_CONTROLLER, Connect, ConnectData, ConnectResult, Fabrics, property,
 };
 use spillway_wire::kv;
 use spillway_wire::nvme::{Command, Completion, DataPointer, Status};
-use spillway_wire::nvme_tcp::{Framing, InitRequest, Pdu, decode};
+use spillway_wire::nvme_tcp::{Framing, InitRequest, Pdu, Transfer, decode};
 
 use crate::support::{ALICE, BOB, POOLS, World};
 
@@ -204,6 +204,73 @@ fn a_host_that_receives_nothing_costs_itself_only() {
     while server.connections() != 3 {
         assert!(start.elapsed() < Duration::from_secs(10), "the stuck connection stays");
         std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_host_that_stops_sending_is_cut_off_and_a_slow_one_is_not() {
+    const TIMEOUT: Duration = Duration::from_millis(400);
+    const VALUE_BYTES: u32 = 512 << 10;
+    let data_timeout_ms = TIMEOUT.as_millis() as u64;
+    let world = World::with(Config { data_timeout_ms, ..Config::default() });
+    let server = started(&world);
+    let (mut admin, mut stuck) = Socket::association(&server, ALICE);
+    let pool = pool(&mut admin);
+    let (mut bobs_admin, mut slow) = Socket::association(&server, BOB);
+    let bobs = self::pool(&mut bobs_admin);
+    let announce = |io: &mut Socket, pool| {
+        let mut store = kv::store(9, pool, Key::new(1, 1), VALUE_BYTES);
+        store.data = DataPointer::transport(VALUE_BYTES);
+        io.send(&Pdu::Command(store, &[]));
+        io.read(|pdu| if let Pdu::ReadyToTransfer(ready) = pdu { Some(ready) } else { None })
+    };
+    announce(&mut stuck, pool);
+    let ready = announce(&mut slow, bobs);
+    let bytes = 32 << 10;
+    for offset in (0..VALUE_BYTES).step_by(bytes) {
+        // 64 KiB in three quarters of the time, and longer in all than there is.
+        std::thread::sleep(TIMEOUT * 3 / 8);
+        let last = offset + bytes as u32 == VALUE_BYTES;
+        let bytes = bytes as u32;
+        let part = Transfer { command: 9, tag: ready.tag, offset, bytes, last, success: false };
+        slow.send(&Pdu::HostData(part, &vec![5; bytes as usize]));
+    }
+    let done = slow.read(|pdu| if let Pdu::Response(done) = pdu { Some(done) } else { None });
+    assert_eq!(done.status, Status::SUCCESS);
+    assert_eq!(stuck.stream.read(&mut [0; 1]).unwrap_or(0), 0, "it is cut off");
+    assert_eq!(world.store.in_flight_bytes(), 0);
+    assert_eq!(world.store.statistics(world.alice).unwrap().used_pages, 0);
+    assert_eq!(server.connections(), 3, "the admin queue stays");
+}
+
+#[test]
+fn long_answers_pass_to_a_host_that_reads_slowly() {
+    let world = World::new();
+    let server = started(&world);
+    let (mut admin, mut io) = Socket::association(&server, ALICE);
+    let number = pool(&mut admin);
+    let pools = world.store.pools(world.alice).unwrap();
+    let id = pools.iter().find(|its| its.number == number).unwrap().id;
+    let value: Vec<u8> = (0..3_000_000).map(|at| (at * 7 + at / 251) as u8).collect();
+    assert_eq!(world.store.put(id, Key::new(1, 1), &value), Put::Stored);
+    let retrieve = kv::retrieve(kv::io::RETRIEVE, 2, number, Key::new(1, 1), 4 << 20);
+    io.send(&Pdu::Command(retrieve, &[]));
+    std::thread::sleep(Duration::from_millis(200));
+    let mut got = Vec::new();
+    let done = io.read(|pdu| match pdu {
+        Pdu::ControllerData(_, data) => {
+            got.extend_from_slice(data);
+            None
+        }
+        Pdu::Response(done) => Some(done),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!((done.status, done.result), (Status::SUCCESS, value.len() as u64));
+    assert!(got == value);
+    let start = Instant::now();
+    while world.store.in_flight_bytes() != 0 {
+        assert!(start.elapsed() < Duration::from_secs(10), "it stays in flight");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -50,6 +50,10 @@ impl Access for House {
 
     fn leave(&self, _: ClientId) {}
 
+    fn name(&self, client: ClientId, tell: &mut dyn FnMut(&str)) {
+        tell(if client == self.alice { "alice" } else { "bob" });
+    }
+
     fn host_secret(&self, nqn: &str, secret: &mut [u8; 64]) -> Option<usize> {
         let (key, bytes) = Secret::parse(SECRET).ok().filter(|_| nqn == CAROL)?.key_of(nqn);
         *secret = key;
@@ -224,6 +228,11 @@ impl Host {
         let get = Fabrics::PropertyGet { offset: property::CSTS, wide: false };
         let command = get.encode(self.id());
         assert_eq!(self.ask(command, &[]).0.result, 1);
+    }
+
+    /// The id that [`Self::id`] gave last.
+    pub const fn last_id(&self) -> u16 {
+        self.next_id
     }
 
     pub fn id(&mut self) -> u16 {

@@ -1,0 +1,173 @@
+//! The queue that a connection carries, and what is done for its commands that wait.
+
+use std::sync::Arc;
+
+use spillway_types::PAGE_BYTES;
+use spillway_wire::kv::io;
+use spillway_wire::nvme::{Command, Direction, Status, admin, block};
+use spillway_wire::nvme_tcp::Framing;
+
+use crate::admin::Admin;
+use crate::authentication::Authentication;
+use crate::blocks::BlockQueue;
+use crate::controller::{Client, Controller, Subsystem};
+use crate::output::Output;
+use crate::pools::PoolQueue;
+use crate::quota::Held;
+use crate::reply::{Failure, PDU_DATA_BYTES_MAX, QueueState, Reply};
+use crate::sink::{SHORT_BYTES_MAX, Sink};
+use crate::source::{self, Outgoing, Source};
+use crate::target::Target;
+use crate::transfer::Transfers;
+
+/// The keep-alive time of the discovery subsystem where the host asks for none, as in Linux's target.
+const DISCOVERY_KEEP_ALIVE_MS: u32 = 120_000;
+/// The queue that a connection carries.
+pub(crate) struct Queue {
+    pub(crate) controller: Arc<Controller>,
+    pub(crate) number: u16,
+    pub(crate) entries: u16,
+    pub(crate) head: u16,
+    pub(crate) flow_control: bool,
+    /// What the host has to prove; none when it need not.
+    pub(crate) authentication: Option<Authentication>,
+    /// As whom it was let in: to be counted out at the end.
+    pub(crate) admitted: Option<Client>,
+    pub(crate) transfers: Transfers,
+    pub(crate) role: Role,
+}
+
+/// What a queue is for.
+pub(crate) enum Role {
+    Admin(Admin),
+    Blocks(BlockQueue),
+    Pools(PoolQueue),
+}
+
+/// What a command is carried out with.
+pub(crate) struct Context<'a> {
+    pub(crate) target: &'a Target,
+    pub(crate) controller: &'a Controller,
+    pub(crate) now_ms: u64,
+}
+
+/// What is to be done for a command that has waited.
+pub(crate) enum Begin {
+    /// Its data may come.
+    Receive(Sink),
+    /// Its answer is sent part by part.
+    Send(Source),
+    /// It gets a value that may be long.
+    Get,
+    /// It is to be carried out.
+    Execute,
+    /// Nothing yet.
+    Later,
+}
+
+impl Role {
+    /// What is to be done for a command that has data to come, or a long answer, now that there is room for it.
+    pub(crate) fn begin(
+        &mut self,
+        context: &Context<'_>,
+        command: &Command,
+    ) -> Result<Begin, Failure> {
+        let is_out = direction(command) == Some(Direction::Out);
+        match self {
+            Self::Pools(pools)
+                if command.opcode == io::STORE && command.data.bytes as usize > PAGE_BYTES =>
+            {
+                let sink = pools.begin_store(context, command)?;
+                return Ok(sink.map_or(Begin::Later, Begin::Receive));
+            }
+            Self::Pools(_) if matches!(command.opcode, io::RETRIEVE | io::TAKE) => {
+                return Ok(Begin::Get);
+            }
+            Self::Blocks(blocks) if matches!(command.opcode, block::WRITE | block::COMPARE) => {
+                return blocks.begin_write(context, command).map(Begin::Receive);
+            }
+            Self::Blocks(blocks) if command.opcode == block::READ => {
+                return blocks.begin_read(context, command).map(Begin::Send);
+            }
+            _ if !is_out => return Ok(Begin::Execute),
+            _ => {}
+        }
+        if command.data.bytes > SHORT_BYTES_MAX {
+            return Err(Status::DATA_LENGTH.finally().into());
+        }
+        Ok(Begin::Receive(Sink::Short(Vec::with_capacity(command.data.bytes as usize))))
+    }
+}
+
+impl Queue {
+    /// Whether a command of which no data is to come has an answer that is sent part by part.
+    pub(crate) fn is_long(&self, command: &Command) -> bool {
+        direction(command) == Some(Direction::In)
+            && command.data.bytes as usize > PDU_DATA_BYTES_MAX
+            && self.number != 0
+    }
+
+    pub(crate) fn begin_answer(&mut self, command: Command, source: Source, held: Held) {
+        self.transfers.outgoing.push_back(Outgoing { command, source, sent: 0, held });
+    }
+
+    /// Writes parts of long answers until the output is full.
+    pub(crate) fn send_long(&mut self, framing: Framing, out: &mut Output) {
+        if self.transfers.outgoing.is_empty() {
+            return;
+        }
+        let mut outgoing = std::mem::take(&mut self.transfers.outgoing);
+        source::send(&mut outgoing, out, |out, command| self.reply(out, framing, command));
+        self.transfers.outgoing = outgoing;
+    }
+
+    pub(crate) fn is_authenticated(&self) -> bool {
+        self.authentication.as_ref().is_none_or(Authentication::is_done)
+    }
+
+    /// Most bytes of data of a command.
+    pub(crate) fn transfer_bytes_max(&self) -> u64 {
+        match self.controller.subsystem {
+            Subsystem::Discovery => 0,
+            subsystem => 4096 << subsystem.transfer_shift(),
+        }
+    }
+
+    pub(crate) fn reply<'a>(
+        &self,
+        out: &'a mut Output,
+        framing: Framing,
+        command: &Command,
+    ) -> Reply<'a> {
+        let head = self.flow_control.then_some(self.head);
+        let queue = QueueState { number: self.number, head };
+        Reply { out, framing, queue, command: command.id }
+    }
+}
+
+impl Subsystem {
+    /// log2 of the pages of 4096 bytes that a command moves at most (MDTS).
+    pub(crate) const fn transfer_shift(self) -> u8 {
+        match self {
+            Self::Pools => 12,
+            Self::Blocks | Self::Discovery => 8,
+        }
+    }
+
+    /// The keep-alive time that is granted, 0 for none. Anybody may ask the discovery subsystem, so there
+    /// it has an end.
+    pub(crate) const fn keep_alive_ms(self, asked_ms: u32) -> u32 {
+        match (self, asked_ms) {
+            (Self::Discovery, 0) => DISCOVERY_KEEP_ALIVE_MS,
+            _ => asked_ms,
+        }
+    }
+}
+
+/// The way of a command's data. Fabrics commands say it in their type.
+pub(crate) fn direction(command: &Command) -> Option<Direction> {
+    if command.opcode == admin::FABRICS {
+        return Direction::of(command.namespace as u8);
+    }
+    Direction::of(command.opcode)
+}
