@@ -81,6 +81,7 @@ fn nvme_tcp(listen: &Listen) -> Result<spillway_nvme_tcp::Config, Error> {
     let config = spillway_nvme_tcp::Config {
         nqn_base: listen.nvme_tcp_name.clone(),
         controller_secret: secret.transpose()?,
+        data_timeout_ms: listen.nvme_data_timeout_s * 1000,
         ..Default::default()
     };
     let wrong = |why| Error::new(format!("listen.nvme_tcp_name '{}': {why}", config.nqn_base));

@@ -30,6 +30,7 @@ pub fn text(
     let store = StoreSample {
         capacity_bytes: facts.capacity_bytes,
         memory_bytes: store.memory_bytes(),
+        in_flight_bytes: store.in_flight_bytes(),
         free_frame_bytes: store.free_frame_bytes(),
         disk_bytes: store.disk_bytes(),
         disk: store.disk_counters().map(|disk| StoreDiskSample {
@@ -53,11 +54,13 @@ pub fn text(
         name: client.name,
         statistics: client.statistics,
         connections: client.connections,
+        in_flight_bytes: client.in_flight_bytes,
     });
     let programs = directory.programs().into_iter().map(|program| ClientSample {
         name: program.name,
         statistics: program.statistics,
         connections: program.connections,
+        in_flight_bytes: 0,
     });
     let disks = disks.iter().map(|disk| {
         let its = disk.statistics();

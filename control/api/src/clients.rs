@@ -234,6 +234,7 @@ impl From<ClientView> for Client {
             connections_max: view.limits.connections_max,
             operations_max: view.limits.operations_max,
             bytes_max: view.limits.bytes_max,
+            in_flight_bytes: view.in_flight_bytes,
             cap_pages: limited(view.cap_pages),
             floor_pages: view.floor_pages,
             weight: view.weight,

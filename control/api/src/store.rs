@@ -19,6 +19,7 @@ pub(crate) async fn status(State(daemon): Shared) -> Json<StoreStatus> {
         capacity_bytes: daemon.capacity_bytes,
         program_pages: daemon.program_pages(),
         memory_bytes: store.memory_bytes(),
+        in_flight_bytes: store.in_flight_bytes(),
         free_frame_bytes: store.free_frame_bytes(),
         disk_bytes: store.disk_bytes(),
         disk: store.disk_counters().map(|disk| StoreDisk {

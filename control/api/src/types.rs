@@ -47,8 +47,10 @@ pub struct StoreStatus {
     pub capacity_bytes: u64,
     /// Local frames that programs are given together, pages; null where they are only counted.
     pub program_pages: Option<u64>,
-    /// Bytes that it takes, index and what is set aside for block devices included.
+    /// Bytes that it takes: index, what is set aside for block devices and what has come of values on their way included.
     pub memory_bytes: u64,
+    /// Bytes of values of more than a page that are on their way, to the store or from it, in whole pages.
+    pub in_flight_bytes: u64,
     /// Of these, bytes that are free or only set aside.
     pub free_frame_bytes: u64,
     /// Bytes of pages in the disk tier.
@@ -222,6 +224,10 @@ pub struct Client {
     pub operations_max: u32,
     /// Most bytes of values of operations under way.
     pub bytes_max: u64,
+    /// Bytes of its values of more than a page that are on their way, in whole pages. Those that it puts count among its
+    /// used pages.
+    #[serde(default)]
+    pub in_flight_bytes: u64,
     /// The most that the operator lets it hold, pages; null is no limit. Its target is at most that.
     pub cap_pages: Option<u64>,
     /// Pages that it is left at any time: by the policy utility, and under any policy if it is a program.

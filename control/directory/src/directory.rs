@@ -402,6 +402,7 @@ impl Directory {
             who: entry.who.clone(),
             origin: entry.origin,
             connections: entry.connections,
+            in_flight_bytes: self.store.in_flight_bytes_of(entry.id)?,
             limits: entry.limits,
             cap_pages: entry.cap_pages,
             floor_pages: entry.floor_pages,

@@ -108,6 +108,7 @@ impl Registry {
             who: Who::Program(program.pid),
             origin: Origin::Unnamed,
             connections: 1,
+            in_flight_bytes: 0,
             limits: Limits { connections_max: 1, operations_max: 0, bytes_max: 0 },
             cap_pages: terms.and_then(|it| it.cap_pages).unwrap_or(program.local_pages),
             floor_pages: terms.map_or(0, |it| it.floor_pages).max(PROGRAM_PAGES_MIN),

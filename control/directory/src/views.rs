@@ -30,6 +30,8 @@ pub struct ClientView {
     pub origin: Origin,
     /// Connections that it has.
     pub connections: u32,
+    /// Bytes of its long values that are on their way.
+    pub in_flight_bytes: u64,
     /// What it may have at the same time.
     pub limits: Limits,
     /// The most that the operator lets it hold, pages; its target is at most that.

@@ -283,9 +283,6 @@ impl Store {
         scratch: &mut PageBuf,
         take: impl FnMut(usize, &[u8]),
     ) -> Result<Get, Error> {
-<<<<<<< HEAD
-        let (mut first, mut misfits) = (true, Misfits::default());
-=======
         self.take_held(pool, key, (room, usize::MAX), scratch, take).map(|(got, _)| got)
     }
 
@@ -299,8 +296,7 @@ impl Store {
         scratch: &mut PageBuf,
         mut take: impl FnMut(usize, &[u8]),
     ) -> Result<(Get, Held<'_>), Error> {
-        let mut tries = 0;
->>>>>>> 80cbc57 (Store: values longer than a page arrive and leave in parts, and lie in frames meanwhile)
+        let (mut first, mut misfits) = (true, Misfits::default());
         loop {
             let (held, slot) = self.hold_slot(pool, key, Look { room, first })?;
             let sum = if let Held::Disk(read) = &held { Some(read.sum()) } else { None };

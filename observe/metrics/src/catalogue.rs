@@ -101,6 +101,8 @@ pub struct StoreSample {
     pub capacity_bytes: u64,
     /// Bytes that it takes, index included.
     pub memory_bytes: u64,
+    /// Bytes of long values on their way.
+    pub in_flight_bytes: u64,
     /// Of these, bytes of free frames.
     pub free_frame_bytes: u64,
     /// Bytes of pages in files.
@@ -151,6 +153,8 @@ pub struct ClientSample {
     pub statistics: Statistics,
     /// Connections that it has.
     pub connections: u32,
+    /// Bytes of its long values on their way.
+    pub in_flight_bytes: u64,
 }
 
 /// A tmem disk at one moment, in blocks of a page but for the errors.
@@ -199,7 +203,7 @@ const fn counter<T>(
 }
 
 /// Metrics of the daemon and its store.
-pub(crate) const STORE: [Metric<StoreSample>; 18] = [
+pub(crate) const STORE: [Metric<StoreSample>; 19] = [
     gauge("spillway_store_capacity_bytes", "Most memory that the store may take.", |s| {
         Some(s.capacity_bytes)
     }),
@@ -207,6 +211,11 @@ pub(crate) const STORE: [Metric<StoreSample>; 18] = [
         "spillway_store_memory_bytes",
         "Memory that the store takes: frames, index and what is set aside for block devices.",
         |s| Some(s.memory_bytes),
+    ),
+    gauge(
+        "spillway_store_in_flight_bytes",
+        "Values of more than a page that are on their way to the store or from it, in whole pages.",
+        |s| Some(s.in_flight_bytes),
     ),
     gauge(
         "spillway_store_free_frame_bytes",
@@ -265,10 +274,15 @@ pub(crate) const STORE: [Metric<StoreSample>; 18] = [
 ];
 
 /// Metrics of each client.
-pub(crate) const CLIENT: [Metric<ClientSample>; 15] = [
+pub(crate) const CLIENT: [Metric<ClientSample>; 16] = [
     gauge("spillway_client_connections", "Connections of the client.", |c| {
         Some(u64::from(c.connections))
     }),
+    gauge(
+        "spillway_client_in_flight_bytes",
+        "Values of more than a page that the client is putting or getting, in whole pages; those that it puts count as used.",
+        |c| Some(c.in_flight_bytes),
+    ),
     gauge("spillway_client_used_bytes", "What the client holds, in whole pages.", |c| {
         pages(c.statistics.used_pages)
     }),

@@ -101,7 +101,7 @@ impl Moment {
         let locked = if health.memory_locked { "locked" } else { "not locked" };
         format!(
             "spillwayd {} (process {}), up {}, memory {locked}, kept by {}, restarts {}\n\
-             store {} of {} ({share:.0}%), free in it {}, packed {}, same-filled {}, on disk {}\n{}{lending}",
+             store {} of {} ({share:.0}%), free in it {}, in flight {}, packed {}, same-filled {}, on disk {}\n{}{lending}",
             version.version,
             version.pid,
             duration(health.uptime_seconds),
@@ -110,6 +110,7 @@ impl Moment {
             Size(store.memory_bytes),
             Size(store.capacity_bytes),
             Size(store.free_frame_bytes),
+            Size(store.in_flight_bytes),
             show::pages(store.compressed_pages),
             show::pages(store.same_filled_pages),
             Size(store.disk_bytes),
@@ -155,7 +156,16 @@ pub fn run(options: &Stat) -> anyhow::Result<ExitCode> {
         Output::Json => show::json(&moment)?,
         Output::Table => {
             let heads = [
-                "client", "used", "target", "reserved", "puts", "refused", "gets", "hits", "conns",
+                "client",
+                "used",
+                "target",
+                "reserved",
+                "in flight",
+                "puts",
+                "refused",
+                "gets",
+                "hits",
+                "conns",
             ];
             let rows: Vec<_> = moment.store_clients().map(row).collect();
             let programs = moment.programs_table(|_| None);
@@ -165,7 +175,7 @@ pub fn run(options: &Stat) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn row(client: &Client) -> [String; 9] {
+fn row(client: &Client) -> [String; 10] {
     let s = &client.statistics;
     let refused = s.puts_refused_at_target + s.puts_refused_node_full + s.puts_refused_other;
     [
@@ -173,6 +183,7 @@ fn row(client: &Client) -> [String; 9] {
         show::pages(s.used_pages),
         show::limit(s.target_pages),
         show::pages(s.reserved_pages),
+        Size(client.in_flight_bytes).to_string(),
         s.puts.to_string(),
         refused.to_string(),
         s.gets.to_string(),

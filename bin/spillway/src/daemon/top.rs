@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use spillway_api::types::{Client, Statistics};
+use spillway_types::Size;
 
 use crate::daemon::api::Api;
 use crate::daemon::options::Daemon;
@@ -95,7 +96,8 @@ fn rates_of(before: &Moment, now: &Moment, time: Duration) -> HashMap<String, Ra
 }
 
 fn page(moment: &Moment, rates: &HashMap<String, Rates>) -> String {
-    let heads = ["client", "used", "target", "puts/s", "refused/s", "gets/s", "hits", "conns"];
+    let heads =
+        ["client", "used", "target", "in flight", "puts/s", "refused/s", "gets/s", "hits", "conns"];
     let mut clients: Vec<_> = moment.store_clients().collect();
     clients.sort_by_key(|client| std::cmp::Reverse(client.statistics.used_pages));
     let rows: Vec<_> = clients
@@ -106,6 +108,7 @@ fn page(moment: &Moment, rates: &HashMap<String, Rates>) -> String {
                 client.name.clone(),
                 show::pages(client.statistics.used_pages),
                 show::limit(client.statistics.target_pages),
+                Size(client.in_flight_bytes).to_string(),
                 rates.puts.to_string(),
                 rates.refused.to_string(),
                 rates.gets.to_string(),

@@ -83,7 +83,7 @@ pub static STORE: [Setting<Store>; 6] = [
 ];
 
 /// `[listen]`
-pub static LISTEN: [Setting<Listen>; 16] = [
+pub static LISTEN: [Setting<Listen>; 17] = [
     fixed(
         "dir",
         r#""/run/spillway""#,
@@ -151,6 +151,12 @@ pub static LISTEN: [Setting<Listen>; 16] = [
         r#""""#,
         Address(|l| &mut l.nvme_tls),
         "Address for NVMe over TCP inside TLS 1.3, for clients of other Spillway hosts, 127.0.0.1:4421 by custom. Needs `tls_certificate`, `tls_key` and `tls_clients`; who connects is the client of this `certificate`. Linux's own NVMe speaks TLS with shared keys only, so kernels use `nvme_tcp`.",
+    ),
+    fixed(
+        "nvme_data_timeout_s",
+        "30",
+        Count(|l| &mut l.nvme_data_timeout_s, 1, 3600),
+        "A host that has begun to send a value over NVMe is cut off when in so many seconds less than 64 KiB of what it owes comes, or less than all of it if that is less; 30 s in which it receives nothing end it too.",
     ),
     fixed(
         "api",

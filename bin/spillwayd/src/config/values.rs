@@ -66,6 +66,7 @@ pub struct Listen {
     pub nvme_tcp_name: String,
     pub nvme_tcp_secret_file: Option<PathBuf>,
     pub nvme_tls: Option<SocketAddr>,
+    pub nvme_data_timeout_s: u64,
     pub api: Option<PathBuf>,
     pub api_tcp: Option<SocketAddr>,
     pub api_token_file: Option<PathBuf>,
