@@ -2,7 +2,7 @@
 
 use spillway_tiers::sync::{Guard, Ordering};
 use spillway_tiers::{
-    CELL_BYTES_MAX, PageBuf, Use as Memory, WRITE_PAGES_MAX, expect_write, uniform_word,
+    CELL_BYTES_MAX, Disk, PageBuf, Use as Memory, WRITE_PAGES_MAX, expect_write, uniform_word,
 };
 use spillway_types::{Key, PAGE_BYTES, PoolId, Put, Refusal, VALUE_BYTES_MAX, billed_pages};
 
@@ -300,9 +300,11 @@ impl Store {
     }
 
     /// Whether memory is so far out that whoever makes no room itself must leave what is freed to the
-    /// index and to what knows of the files: without these no page could leave any more.
+    /// index and to what knows of the files: without these no page could leave any more. A store makes
+    /// room on a disk that is kept itself, whoever puts.
     fn leaves_room_to_callers(&self) -> bool {
-        self.own_scratch.is_none() && self.files.is_some() && self.budget().left(Memory::Index) == 0
+        let files = self.files.as_ref().and_then(Disk::own);
+        self.own_scratch.is_none() && files.is_some() && self.budget().left(Memory::Index) == 0
     }
 
     /// Finds room for a value and copies it there, at the cost of ephemeral values if need be.
