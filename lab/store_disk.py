@@ -373,6 +373,11 @@ def destroy_all_but(daemon, pools):
         daemon.command("pool", "destroy", number)
 
 
+def serves_again(daemon):
+    """It is tried each second, whether anybody puts or not."""
+    lab.until(lambda: not disk_of(daemon)["trouble"], "a disk that takes pages again", 10)
+
+
 def full_disk(daemon, system, loads, pages, has_gaps=False):
     """Puts are refused, nothing is lost, it is said once, and it goes on when there is room. Gaps in a file that was
     in use may have room for all the pages that it may have."""
@@ -395,7 +400,7 @@ def full_disk(daemon, system, loads, pages, has_gaps=False):
     system.make_room()
     if has_gaps:
         destroy_all_but(daemon, before)
-    time.sleep(1.1)
+    serves_again(daemon)
     again = loads.ended("ring, with room again", loads.begin("ring", 0, min(pages // 4, 20_000)))
     if again["refused"] or disk_of(daemon)["trouble"]:
         lab.fail(f"it does not take pages again: {again}, {disk_of(daemon)}")
@@ -429,7 +434,7 @@ def disk_that_hangs(daemon, system, loads, pages):
     if took > 5:
         lab.fail("gets of pages in memory wait for the disk")
     destroy_all_but(daemon, before)
-    time.sleep(1.1)
+    serves_again(daemon)
     again = loads.ended("ring, disk well again", loads.begin("ring", 0, pages))
     if again["refused"] or disk_of(daemon)["trouble"]:
         lab.fail(f"it does not take pages again: {again}, {disk_of(daemon)}")

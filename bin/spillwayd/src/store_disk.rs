@@ -85,9 +85,10 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Looks at the disk. To be called each second.
+    /// Looks at the disk, and has it tried again if it has failed. To be called each second.
     pub fn look(&mut self, store: &Store) {
         let Some(disk) = store.disk_counters() else { return };
+        store.try_disk_again();
         let now = Instant::now();
         match (disk.trouble, &mut self.said) {
             (Some(trouble), Some((said, since))) if trouble == *said => *since = now,

@@ -77,6 +77,13 @@ impl Store {
         self.kept_disk().is_some_and(KeptFile::is_direct)
     }
 
+    /// Sees whether a disk that has failed serves again, without waiting for it. To be called now and then.
+    pub fn try_disk_again(&self) {
+        if let Some(disk) = self.kept_disk() {
+            disk.try_again(self.budget());
+        }
+    }
+
     /// What came back from the disk is something else than what went there.
     pub(crate) fn corrupt_on_disk(&self) -> Error {
         self.corrupt_pages.fetch_add(1, Ordering::Relaxed);

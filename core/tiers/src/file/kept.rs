@@ -12,14 +12,14 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::slots::{Slots, checksum};
-use super::taken::{Shared, Taken, punch};
+use super::taken::{Shared, Taken, Trouble, punch};
 use super::turns::Turns;
 use super::workers::Workers;
 use super::{SLOT_BITS, WRITE_PAGES_MAX, nameless};
@@ -32,8 +32,6 @@ use spillway_types::PAGE_BYTES;
 const READERS: usize = 8;
 /// Writes, and other changes of the file, that do.
 const WRITERS: usize = 4;
-/// After the disk has failed it is asked again as late as this.
-const PAUSE: Duration = Duration::from_secs(1);
 const SLOT_MASK: usize = (1 << SLOT_BITS) - 1;
 /// So many slots there are for so many pages, that rows are found when it is nearly full.
 const ROOM: (u64, u64) = (9, 8);
@@ -97,14 +95,6 @@ impl fmt::Display for DiskTrouble {
     }
 }
 
-/// What stands in the way of writing.
-#[derive(Debug, Default)]
-struct Trouble {
-    last: Option<DiskTrouble>,
-    /// Nothing is written before.
-    until: Option<Instant>,
-}
-
 /// The file tier of a store that is kept.
 #[derive(Debug)]
 pub struct KeptFile {
@@ -116,7 +106,6 @@ pub struct KeptFile {
     deadline: Duration,
     readers: Workers,
     writers: Workers,
-    trouble: Mutex<Trouble>,
     turns: Turns,
     read_pages: AtomicU64,
     written_pages: AtomicU64,
@@ -175,7 +164,6 @@ impl KeptFile {
             deadline: settings.deadline,
             readers: Workers::new("disk-read", READERS),
             writers: Workers::new("disk-write", WRITERS),
-            trouble: Mutex::default(),
             turns: Turns::default(),
             read_pages: AtomicU64::new(0),
             written_pages: AtomicU64::new(0),
@@ -229,17 +217,13 @@ impl KeptFile {
             refused_pages: load(&self.refused_pages),
             failed_reads: load(&self.failed_reads),
             corrupt_pages: 0,
-            trouble: self.trouble().last.or(self.is_full().then_some(DiskTrouble::Full)),
+            trouble: self.shared.trouble().last.or(self.is_full().then_some(DiskTrouble::Full)),
         }
-    }
-
-    fn trouble(&self) -> MutexGuard<'_, Trouble> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the disk has failed just before.
     fn rests(&self) -> bool {
-        self.trouble().until.is_some_and(|until| Instant::now() < until)
+        self.shared.trouble().rests()
     }
 
     /// Whether a page would be written now: there is room, and the disk has not just failed.
@@ -276,7 +260,7 @@ impl KeptFile {
             if self.rests() { Err(None) } else { self.try_write(pages, budget).map_err(Some) };
         match done {
             Ok(slots) => {
-                *self.trouble() = Trouble::default();
+                *self.shared.trouble() = Trouble::default();
                 self.written_pages.fetch_add(count, Ordering::Relaxed);
                 for (place, slot) in places.iter_mut().zip(slots) {
                     *place = Some(((slot >> SLOT_BITS) as u8, (slot & SLOT_MASK) as u32));
@@ -287,11 +271,39 @@ impl KeptFile {
                 self.refused_pages.fetch_add(count, Ordering::Relaxed);
                 // Whether it is full is seen at any time.
                 if let Some(last) = trouble.filter(|&last| last != DiskTrouble::Full) {
-                    let until = Some(Instant::now() + PAUSE);
-                    *self.trouble() = Trouble { last: Some(last), until };
+                    self.shared.trouble().note(last);
                 }
                 false
             }
+        }
+    }
+
+    /// Has a thread write to a disk that has failed, and so sees whether it serves again. Does not wait for it;
+    /// to be called now and then.
+    pub fn try_again(&self, budget: &Budget) {
+        let mut trouble = self.shared.trouble();
+        if trouble.last.is_none() || trouble.trying || trouble.rests() {
+            return;
+        }
+        let taken = Taken::take(&self.shared, WRITE_PAGES_MAX, self.pages_max, budget);
+        let Ok(taken) = taken else { return };
+        trouble.trying = true;
+        drop(trouble);
+        let (shared, deadline) = (Arc::clone(&self.shared), self.deadline);
+        let job = move || {
+            let began = Instant::now();
+            let done = taken.write(&[PageBuf::ZERO; WRITE_PAGES_MAX]).map(drop);
+            let is_late = began.elapsed() > deadline;
+            let done = if is_late { Err(Errno::TIMEDOUT) } else { done };
+            let mut trouble = shared.trouble();
+            trouble.trying = false;
+            match done {
+                Ok(()) => *trouble = Trouble::default(),
+                Err(errno) => trouble.note(errno.into()),
+            }
+        };
+        if self.writers.hand_over(Box::new(job)).is_err() {
+            self.shared.trouble().trying = false;
         }
     }
 
@@ -404,6 +416,30 @@ mod tests {
             std::thread::sleep(Duration::from_millis(20));
         }
         assert_eq!(file.counters().pages, 0);
+    }
+
+    #[test]
+    fn a_disk_that_serves_again_is_noticed_without_a_put() {
+        let budget = Budget::new(1 << 20);
+        let trouble = DiskTrouble::Failed(Errno::NOSPC);
+        for (file, expected) in [
+            (create(settings(20_000, 0)), None),
+            (create(settings(20, 100)), Some(DiskTrouble::Failed(Errno::TIMEDOUT))),
+        ] {
+            file.try_again(&budget);
+            assert_eq!(file.counters().trouble, None);
+            file.shared.trouble().last = Some(trouble);
+            file.try_again(&budget);
+            let until = Instant::now() + Duration::from_secs(20);
+            while file.counters().trouble == Some(trouble) {
+                assert!(Instant::now() < until, "it is not tried");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            assert_eq!((file.counters().trouble, file.takes()), (expected, expected.is_none()));
+            while file.counters().pages != 0 {
+                assert!(Instant::now() < until, "pages are left");
+            }
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::IoSlice;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -17,6 +17,9 @@ use crate::region::Budget;
 use crate::sync::{AtomicU64, Lock, Ordering};
 use spillway_types::PAGE_BYTES;
 
+/// After the disk has failed it is asked again as late as this.
+const PAUSE: Duration = Duration::from_secs(1);
+
 /// What the threads have, too.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -24,6 +27,7 @@ pub(super) struct Shared {
     pub(super) slots: Lock<Slots>,
     /// Groups without used slots that are still to be punched out.
     emptied: Mutex<Vec<usize>>,
+    pub(super) trouble: Mutex<Trouble>,
     pub(super) pages: AtomicU64,
     pub(super) delay: Duration,
 }
@@ -35,6 +39,28 @@ pub(super) struct Taken {
     /// Whether something may have been written to them.
     begun: bool,
     pub(super) kept: bool,
+}
+
+/// What stands in the way of writing.
+#[derive(Debug, Default)]
+pub(super) struct Trouble {
+    pub(super) last: Option<DiskTrouble>,
+    /// Nothing is written before.
+    until: Option<Instant>,
+    /// Whether a thread writes to see if it is over.
+    pub(super) trying: bool,
+}
+
+impl Trouble {
+    /// Whether the disk has failed just before.
+    pub(super) fn rests(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() < until)
+    }
+
+    pub(super) fn note(&mut self, last: DiskTrouble) {
+        self.last = Some(last);
+        self.until = Some(Instant::now() + PAUSE);
+    }
 }
 
 impl Taken {
@@ -105,7 +131,12 @@ impl Drop for Taken {
 impl Shared {
     pub(super) fn new(file: File, slots: Slots, delay: Duration) -> Self {
         let (slots, emptied) = (Lock::new(slots), Mutex::default());
-        Self { file, slots, emptied, pages: AtomicU64::new(0), delay }
+        let trouble = Mutex::default();
+        Self { file, slots, emptied, trouble, pages: AtomicU64::new(0), delay }
+    }
+
+    pub(super) fn trouble(&self) -> MutexGuard<'_, Trouble> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn emptied(&self) -> MutexGuard<'_, Vec<usize>> {
