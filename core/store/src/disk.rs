@@ -210,4 +210,28 @@ mod tests {
         assert_eq!((got.unwrap(), shown), (Get::Hit(PAGE_BYTES), 2));
         assert!(!store.exists(pool, KEY));
     }
+
+    #[test]
+    fn a_page_that_changes_while_it_goes_to_the_disk_leaves_no_copy_there() {
+        let (store, pool, [old, new]) = one_page_on_disk();
+        for changes in [false, true] {
+            assert_eq!(store.put(pool, KEY, &old), Put::Stored);
+            assert_eq!(store.disk_bytes(), 0);
+            let candidate = store.candidate(&[List::Frames]).unwrap();
+            let mut places = [None; WRITE_PAGES_MAX];
+            let disk = store.files.as_ref().unwrap();
+            assert!(disk.write(&[&old], store.budget(), &mut places));
+            if changes {
+                assert_eq!(store.put(pool, KEY, &new), Put::Stored);
+            } else {
+                assert!(store.flush(pool, KEY));
+            }
+            store.settle(candidate, places[0].map(|(file, slot)| Place::Disk { file, slot }));
+            assert_eq!(store.disk_bytes(), 0);
+            let mut value = [0; PAGE_BYTES];
+            let got = store.get(pool, KEY, &mut value).unwrap();
+            let expected = if changes { Get::Hit(PAGE_BYTES) } else { Get::Miss };
+            assert_eq!((got, value == new), (expected, changes));
+        }
+    }
 }

@@ -419,6 +419,38 @@ mod tests {
     }
 
     #[test]
+    fn what_is_still_to_be_punched_out_is_used_once_where_there_is_nothing_else() {
+        let file = create(settings(20_000, 0));
+        let budget = Budget::new(1 << 20);
+        let mut slots = file.shared.slots.lock();
+        while slots.take_rows(WRITE_PAGES_MAX, &budget).is_some() {}
+        let emptied = (64..128).find_map(|slot| slots.give(slot));
+        assert_eq!(emptied, Some(1), "a group has 64 slots");
+        drop(slots);
+        file.shared.emptied().extend(emptied);
+        let take = |count| Taken::take(&file.shared, count, file.pages_max, &budget);
+        let taken = take(WRITE_PAGES_MAX).unwrap();
+        assert!(taken.slots().eq(64..96));
+        assert!(file.shared.emptied().is_empty(), "it would be punched out while it is used");
+        let rest = take(WRITE_PAGES_MAX).unwrap();
+        assert!(rest.slots().eq(96..128));
+        assert_eq!(take(1).err(), Some(DiskTrouble::Failed(Errno::NOMEM)));
+        assert_eq!(file.counters().pages, 2 * WRITE_PAGES_MAX as u64);
+    }
+
+    #[test]
+    fn after_each_failure_the_disk_rests() {
+        let mut trouble = Trouble::default();
+        assert!(!trouble.rests());
+        for _ in 0..2 {
+            trouble.note(DiskTrouble::Failed(Errno::IO));
+            assert!(trouble.rests());
+            trouble.until = Some(Instant::now());
+            assert!(!trouble.rests());
+        }
+    }
+
+    #[test]
     fn a_disk_that_serves_again_is_noticed_without_a_put() {
         let budget = Budget::new(1 << 20);
         let trouble = DiskTrouble::Failed(Errno::NOSPC);

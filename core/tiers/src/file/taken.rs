@@ -46,7 +46,7 @@ pub(super) struct Taken {
 pub(super) struct Trouble {
     pub(super) last: Option<DiskTrouble>,
     /// Nothing is written before.
-    until: Option<Instant>,
+    pub(super) until: Option<Instant>,
     /// Whether a thread writes to see if it is over.
     pub(super) trying: bool,
 }
