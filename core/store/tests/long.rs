@@ -204,6 +204,26 @@ fn an_overwrite_is_billed_once() {
 }
 
 #[test]
+fn of_two_that_come_for_one_key_the_last_is_billed() {
+    let world = World::new(64 << 20, u64::MAX);
+    let mut puts = [(1, 2 * MIB), (2, MIB), (3, 3 * MIB)].map(|(seed, length)| {
+        let mut put = world.begin(KEY, length);
+        put.push(&value(length, seed));
+        (put, value(length, seed))
+    });
+    assert_eq!(world.used_pages(), 6 * PAGES_OF_MIB);
+    puts.reverse();
+    for (put, value) in puts {
+        assert_eq!(put.publish(), Put::Stored);
+        assert!(world.get(KEY).unwrap() == value);
+        let still_coming = world.in_flight_bytes() / PAGE_BYTES as u64;
+        let held = (value.len() / PAGE_BYTES) as u64;
+        assert_eq!(world.used_pages(), held + still_coming);
+    }
+    assert_eq!((world.used_pages(), world.in_flight_bytes()), (2 * PAGES_OF_MIB, 0));
+}
+
+#[test]
 fn what_is_on_its_way_counts_against_the_target() {
     let world = World::new(64 << 20, 3 * PAGES_OF_MIB);
     let first = world.begin(KEY, 2 * MIB);

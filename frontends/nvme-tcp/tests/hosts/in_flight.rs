@@ -181,9 +181,11 @@ fn a_host_that_leaves_data_unsent_is_cut_off_and_named() {
     assert_eq!(io.connection.deadline_ms(0), Some(TIMEOUT_MS));
     io.now_ms = TIMEOUT_MS - 1;
     io.send(&[]).unwrap();
-    // Other commands are no sign that this one goes on.
-    let exists = kv::with_key(kv::io::EXIST, io.id(), pool, Key::new(9, 9));
-    announce(&mut io, exists);
+    // Other commands are no sign that this one goes on, however many bytes they are.
+    for index in 0..32 {
+        let store = kv::store(io.id(), pool, Key::new(9, index), 4096);
+        assert_eq!(io.ask(store, &[1; 4096]).0.status, Status::SUCCESS);
+    }
     io.now_ms = TIMEOUT_MS;
     match io.send(&[]) {
         Err(error @ Error::Stalled { .. }) => {
@@ -195,7 +197,7 @@ fn a_host_that_leaves_data_unsent_is_cut_off_and_named() {
         other => panic!("{other:?}"),
     }
     drop(io);
-    assert_eq!((in_flight(&world), used_pages(&world)), (0, 0));
+    assert_eq!((in_flight(&world), used_pages(&world)), (0, 32));
 }
 
 #[test]
@@ -389,7 +391,9 @@ fn block_writes_go_to_the_device_as_they_come() {
     assert_eq!(in_flight(&world), 0, "nothing is held");
     assert_eq!(status(&push(&mut io, grant, 32 * 4096, 32 * 4096)), Status::SUCCESS);
     // Compare finds what differs, however late, and takes what was granted.
-    for (first, expected) in [(16, Status::SUCCESS), (0, Status::COMPARE_FAILURE)] {
+    let cases =
+        [(16, Status::SUCCESS), (0, Status::COMPARE_FAILURE), (32, Status::COMPARE_FAILURE)];
+    for (first, expected) in cases {
         let compare = block_command(&world, &mut io, block::COMPARE, first, 64);
         let answers = announce(&mut io, compare);
         let grant = ready(&io, &answers);
