@@ -242,7 +242,7 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use spillway_types::{Key, PoolSpec, Put};
+    use spillway_types::{Key, PoolSpec, Put, Refusal};
 
     use crate::ClientConfig;
     use crate::config::Config;
@@ -273,5 +273,28 @@ mod tests {
         flush(0);
         assert_eq!(store.flush_object(pool, 3), 1);
         assert_eq!(leaves(), 0);
+    }
+
+    #[test]
+    fn a_put_that_is_refused_last_takes_its_leaf_and_no_other_from_the_root() {
+        let store = Store::open(Config::embedded(8 << 20)).expect("open");
+        let client = store.add_client(ClientConfig::default()).expect("client");
+        let pool = store.create_pool(client, PoolSpec::PERSISTENT).expect("pool");
+        let leaves =
+            || store.shards.iter().map(|shard| u64::from(shard.lock().leaf_live())).sum::<u64>();
+        let refuse = |index| {
+            let filled = store.fill_page(pool, Key::new(3, index), |page| page.fill(7));
+            store.set_target(client, 0).expect("target");
+            let put = filled.expect("room").publish();
+            assert_eq!(put, Put::Refused(Refusal::AtTarget));
+            store.set_target(client, u64::MAX).expect("target");
+        };
+        refuse(100);
+        assert_eq!(leaves(), 0, "neither leaf nor root");
+        assert_eq!(store.put(pool, Key::new(3, 1000), b"here"), Put::Stored);
+        refuse(100);
+        refuse(0);
+        assert_eq!(leaves(), 2, "one leaf and its root");
+        assert_eq!(store.flush_object(pool, 3), 1);
     }
 }

@@ -279,3 +279,42 @@ fn no_file_is_left_behind() {
     drop(store);
     std::fs::remove_dir(&dir).expect("empty");
 }
+
+/// Puts pages until memory is out, and flushes some of them. Gives how many were put.
+fn fill_with_gaps(store: &Store, pool: PoolId) -> u32 {
+    let put = |number: &u32| store.put(pool, key(*number), &noise(*number)) == Put::Stored;
+    let full = (0..1000).take_while(put).count() as u32;
+    for number in (0..full).step_by(8) {
+        assert!(store.flush(pool, key(number)));
+    }
+    assert!(store.free_frame_bytes() > 16 * PAGE_BYTES as u64);
+    full
+}
+
+/// Puts pages of one word, which take room in the index only, until one is refused.
+fn fill_index(store: &Store, pool: PoolId) {
+    let put = |object: &u64| store.put(pool, Key::new(*object, 0), &[7; PAGE_BYTES]) == Put::Stored;
+    assert!((1000..100_000).take_while(put).count() < 90_000, "the index has no end");
+}
+
+#[test]
+fn free_frames_make_room_for_the_index() {
+    let (store, pool) = store(Config::embedded(MIB));
+    fill_with_gaps(&store, pool);
+    fill_index(&store, pool);
+    assert_eq!(store.free_frame_bytes(), 0, "refused while there is memory");
+}
+
+#[test]
+fn the_last_memory_is_left_to_those_who_make_room() {
+    let (store, pool) = store(with_disk(MIB, 64 * MIB, false));
+    let full = fill_with_gaps(&store, pool);
+    let free_bytes = store.free_frame_bytes();
+    fill_index(&store, pool);
+    assert_eq!(store.free_frame_bytes(), free_bytes, "who makes no room takes none from others");
+    let mut scratch = Scratch::new();
+    for number in full..full + 500 {
+        let put = store.put_compressed(pool, key(number), &noise(number), &mut scratch);
+        assert_eq!(put, Put::Stored, "page {number}");
+    }
+}

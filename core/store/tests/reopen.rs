@@ -207,8 +207,8 @@ proptest! {
     }
 }
 
-/// Changes one of the words of a file that are not zero.
-fn damage(file: &OwnedFd, at: u64, word: u64, kind: u8) {
+/// The words of a file that are not zero, with their places.
+fn words(file: &OwnedFd) -> Vec<(u64, u64)> {
     let mut words = Vec::new();
     let mut bytes = vec![0; 1 << 20];
     let mut offset = 0;
@@ -223,6 +223,12 @@ fn damage(file: &OwnedFd, at: u64, word: u64, kind: u8) {
             .extend(used.map(|(place, word)| (data + 8 * place as u64, u64::from_ne_bytes(*word))));
         offset = data + read as u64;
     }
+    words
+}
+
+/// Changes one of the words of a file that are not zero.
+fn damage(file: &OwnedFd, at: u64, word: u64, kind: u8) {
+    let words = words(file);
     if words.is_empty() {
         // Nothing was stored there yet.
         return;
@@ -351,4 +357,25 @@ fn the_memory_cannot_be_cut_under_the_store() {
     for (name, file) in store.kept_descriptors().expect("memfds") {
         assert!(rustix::fs::ftruncate(file, 0).is_err(), "{name}");
     }
+}
+
+#[test]
+fn two_pages_of_a_reserved_pool_in_one_frame_are_damage() {
+    let config = config(Dedup::Off);
+    let store = Store::open(config.clone()).expect("open");
+    let client = store.add_client(ClientConfig::default()).expect("client");
+    let pool = store.create_reserved_pool(client, PoolSpec::PERSISTENT, 64).expect("pool");
+    let files = kept(&store);
+    // Its leaf is there already, so a put makes one word of the index more: the slot.
+    let [(_, first), (second, _)] = [1, 2].map(|number| {
+        let before = words(&files[1]);
+        let page = noise(number, PAGE_BYTES);
+        assert_eq!(store.put(pool, Key::new(0, number as u32), &page), Put::Stored);
+        let new = |word: &(u64, u64)| !before.iter().any(|(place, _)| *place == word.0);
+        let new: Vec<(u64, u64)> = words(&files[1]).into_iter().filter(new).collect();
+        <[(u64, u64); 1]>::try_from(new).expect("one word")[0]
+    });
+    rustix::io::pwrite(&files[1], &first.to_ne_bytes(), second).expect("write");
+    drop(store);
+    assert!(matches!(Store::reopen(config, files), Err(Error::Damaged(_))));
 }

@@ -231,6 +231,21 @@ fn p13_flushing_what_is_absent_changes_nothing() {
 }
 
 #[test]
+fn p13_gets_are_hits_and_misses() {
+    let store = embedded(MIB);
+    let client = client(&store);
+    let pool = pool(&store, client, PoolSpec::PERSISTENT);
+    for index in 0..5 {
+        assert_eq!(store.put(pool, Key::new(1, index), b"value"), Put::Stored);
+    }
+    for index in 0..8 {
+        assert_eq!(get(&store, pool, Key::new(1, index)).is_some(), index < 5);
+    }
+    let statistics = store.statistics(client).expect("statistics");
+    assert_eq!((statistics.gets, statistics.hits, statistics.misses), (8, 5, 3));
+}
+
+#[test]
 fn p13_the_target_is_exact() {
     let store = embedded(8 * MIB);
     let client = client(&store);

@@ -58,3 +58,20 @@ impl Arena {
         self.give(first / CHUNK_FRAMES, first % CHUNK_FRAMES / SPAN_FRAMES, SPANS_WHOLE);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::region::Backing;
+
+    #[test]
+    fn spans_are_scarce_without_memory_for_a_chunk() {
+        let arena = Arena::open(8 << 20, Backing::Anonymous, false).unwrap();
+        let budget = arena.budget();
+        let more = budget.left(Use::Packing) - CHUNK_BYTES as u64;
+        assert!(budget.take(more, Use::Packing));
+        assert!(!arena.spans_are_scarce(), "there is a chunk to cut spans from");
+        assert!(budget.take(1, Use::Packing));
+        assert!(arena.spans_are_scarce());
+    }
+}

@@ -120,6 +120,12 @@ mod tests {
     }
 
     #[test]
+    fn a_ledger_is_no_longer_than_its_names_and_bits() {
+        let bits_bytes = HOLDERS_MAX * OBJECTS_MAX / u8::BITS as usize;
+        assert_eq!(size_of::<Ledger>(), (1 + OBJECTS_MAX) * size_of::<u64>() + bits_bytes);
+    }
+
+    #[test]
     fn the_last_holder_is_told_the_name() {
         let ledger = ledger();
         let (place, name) = ledger.make(3).unwrap();
