@@ -399,7 +399,8 @@ mod tests {
 
     #[test]
     fn slots_of_a_late_write_are_not_to_be_had_before_it_ends() {
-        let file = create(settings(50, 400));
+        // Long enough for a busy machine to begin the write, and to look before it ends.
+        let file = create(settings(400, 2000));
         let budget = Budget::new(1 << 20);
         let page = [7; PAGE_BYTES];
         let written = file.try_write(&[&page; WRITE_PAGES_MAX], &budget);
