@@ -34,11 +34,24 @@ impl Pager {
     }
 
     /// Takes a private anonymous mapping into management. Pages that are there already count and
-    /// may leave like any other.
+    /// may leave like any other: they are looked for, which takes microseconds for each 2 MiB.
     ///
     /// # Errors
     /// What the kernel says when it can't be registered; then it stays native.
     pub fn manage(&self, start: usize, bytes: usize) -> Result<(), Errno> {
+        self.manage_with(start, bytes, || self.adopt_resident(start, start + bytes))
+    }
+
+    /// As [`Self::manage`], of a mapping that nobody but the caller knows of yet: it has no pages. Databases reserve
+    /// terabytes so.
+    ///
+    /// # Errors
+    /// As [`Self::manage`].
+    pub fn manage_untouched(&self, start: usize, bytes: usize) -> Result<(), Errno> {
+        self.manage_with(start, bytes, || ())
+    }
+
+    fn manage_with(&self, start: usize, bytes: usize, adopt: impl Fn()) -> Result<(), Errno> {
         let end = start + bytes;
         let _work = self.work_beside_moves(start, end);
         self.regions.lock().remove(start, end);
@@ -49,7 +62,7 @@ impl Pager {
             let _ = advise(start, bytes, Advice::LinuxDoFork);
             return Err(errno);
         }
-        self.adopt_resident(start, end);
+        adopt();
         self.regions.lock().insert(start, end);
         Ok(())
     }

@@ -68,8 +68,12 @@ pub unsafe extern "C" fn mmap(
     }
     if manage {
         match pager() {
-            Some(pager) => {
+            // Other threads may have touched what replaces memory that they use.
+            Some(pager) if replaces => {
                 let _ = pager.manage(made as usize, rounded(bytes));
+            }
+            Some(pager) => {
+                let _ = pager.manage_untouched(made as usize, rounded(bytes));
             }
             None => remember(made as usize, rounded(bytes)),
         }
