@@ -44,8 +44,14 @@ def _clean():
     shutil.rmtree(WORK, ignore_errors=True)
 
 
+def _end(*_):
+    # timeout(1) signals twice: the process, then its group. The second must not end the cleaning.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit("FAILED: ended by SIGTERM")
+
+
 # A time limit ends a test by SIGTERM: it still cleans up.
-signal.signal(signal.SIGTERM, lambda *_: sys.exit("FAILED: ended by SIGTERM"))
+signal.signal(signal.SIGTERM, _end)
 
 
 def fail(line):
