@@ -7,7 +7,7 @@
 
 use crate::in_thread::Hold;
 use crate::pager::{Error, Pager};
-use crate::table::{Entry, State, WINDOW_PAGES};
+use crate::table::{Entry, State};
 use crate::tree::Notice;
 use rustix::io::Errno;
 use rustix::mm::Advice;
@@ -16,6 +16,7 @@ use spillway_platform::PAGE_SIZE;
 use spillway_platform::memory::advise;
 use spillway_platform::process;
 use spillway_platform::uffd::Uffd;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// How often memory that the kernel touches during a fork is brought in before giving up.
@@ -158,22 +159,30 @@ impl Pager {
         self.charge(pooled);
     }
 
-    /// The kernel takes write protection off in a child: clean pages get it back.
+    /// The kernel takes write protection off in a child: clean pages get it back, and no others. Nobody answers
+    /// faults yet, and the kernel writes to the thread's control block whenever it was interrupted.
     pub(crate) fn protect_clean(&self, uffd: Uffd) -> Result<(), Errno> {
         let regions = self.regions.lock().all().to_vec();
-        let mut last = usize::MAX;
         let mut result = Ok(());
         for region in regions {
-            self.table.for_each(region.start, region.end, |address, leaf, at| {
-                let window = address / (WINDOW_PAGES * PAGE_SIZE);
-                if leaf.load(at).has(Entry::CLEAN) && window != last {
-                    last = window;
-                    let start = (window * WINDOW_PAGES * PAGE_SIZE).max(region.start);
-                    let end = ((window + 1) * WINDOW_PAGES * PAGE_SIZE).min(region.end);
-                    // A write that is not seen would be dropped with the page.
-                    result = result.and(uffd.protect(start, end - start));
+            let mut run = region.start..region.start;
+            // A write that is not seen would be dropped with the page.
+            let mut protect = |run: &Range<usize>| {
+                if !run.is_empty() {
+                    result = result.and(uffd.protect(run.start, run.len()));
                 }
+            };
+            self.table.for_each(region.start, region.end, |address, leaf, at| {
+                if !leaf.load(at).has(Entry::CLEAN) {
+                    return;
+                }
+                if address != run.end {
+                    protect(&run);
+                    run = address..address;
+                }
+                run.end += PAGE_SIZE;
             });
+            protect(&run);
         }
         result
     }

@@ -53,8 +53,6 @@ pub mod number {
     pub const SIGPROCMASK: usize = 14;
     /// `wait4(2)`
     pub const WAIT4: usize = 61;
-    /// `setsid(2)`
-    pub const SETSID: usize = 112;
     /// `sched_setscheduler(2)`
     pub const SCHED_SETSCHEDULER: usize = 144;
     /// `swapon(2)`

@@ -204,7 +204,9 @@ pub fn set_signal_mask(mask: u64) -> u64 {
 }
 
 /// Cuts a guest process or thread loose from what it copied of the program: closes all descriptors but
-/// `keep` (sorted), leaves the working directory and, being a process, the session; and takes a name.
+/// `keep` (sorted), leaves the working directory and, being a process, the process group; and takes a name.
+/// The session it stays in: who founds one is alone in a new group of the scheduler (autogroup), which on a busy
+/// processor may wait for its first turn for seconds (Linux 6.18).
 pub fn leave_program(keep: &[i32], name: &core::ffi::CStr) {
     let close = |from: u32, to: u32| {
         if from <= to {
@@ -225,8 +227,7 @@ pub fn leave_program(keep: &[i32], name: &core::ffi::CStr) {
     let _ = rustix::process::chdir("/");
     let is_process = rustix::thread::gettid() == rustix::process::getpid();
     if is_process {
-        // SAFETY: setsid takes no pointers.
-        let _ = unsafe { syscall6(number::SETSID, [0; 6]) };
+        let _ = rustix::process::setpgid(None, None);
     }
     let _ = rustix::thread::set_name(name);
 }
