@@ -28,8 +28,9 @@ pub fn run() -> anyhow::Result<()> {
 fn all(steps: &mut Steps) {
     steps.run("format", || cargo(&["fmt", "--all", "--check"]));
     steps.run("layering", layering::check);
+    let level = if has_own_compiler() { "-Dwarnings" } else { "-Wwarnings" };
     steps.run("lints", || {
-        cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
+        cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", level])
     });
     steps.run("licences and sources of dependencies", deny);
     steps.run("each crate alone", alone::check);
@@ -46,7 +47,7 @@ fn all(steps: &mut Steps) {
     steps.run("documentation", || {
         let mut command = command::cargo();
         command.args(["doc", "--workspace", "--no-deps", "--locked"]);
-        command.env("RUSTDOCFLAGS", "-D warnings");
+        command.env("RUSTDOCFLAGS", level);
         execute(&mut command)
     });
     steps.run("release build", || {
@@ -64,6 +65,19 @@ fn all(steps: &mut Steps) {
         command.env("LAB_SIZE", env::var_os("LAB_SIZE").unwrap_or_else(|| "ci".into()));
         execute(&mut command)
     });
+}
+
+/// Whether the compiler is of the version that the workspace names. A later one knows lints that this code was
+/// not written under: it says them, and they fail nothing.
+fn has_own_compiler() -> bool {
+    let named = env!("CARGO_PKG_RUST_VERSION");
+    let output = command::command("rustc").arg("--version").output();
+    let version = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let own = version.as_ref().is_ok_and(|it| it.starts_with(&format!("rustc {named}.")));
+    if !own {
+        println!("lints are warnings: the compiler is {version:?}, these are of {named}");
+    }
+    own
 }
 
 /// What was run, in that order.
