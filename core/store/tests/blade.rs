@@ -345,4 +345,12 @@ fn objects_that_a_child_has_left_are_tidied_again() {
     for number in (3..PAGES).step_by(2) {
         assert!(parent.read(number).unwrap(), "page {number}");
     }
+    // A second child has them too, though nobody has written to these objects since the first.
+    parent.store.blade().unwrap().share(2);
+    let at_fork = shelf.values();
+    for number in (3..PAGES / 2).step_by(2) {
+        parent.store.flush(parent.pool, key(number));
+    }
+    parent.tidy();
+    assert_eq!(shelf.values(), at_fork);
 }

@@ -158,6 +158,8 @@ fn corrupt_bytes_are_an_error_and_the_rest_goes_on() {
     let took = store.take(pool, key(3), PAGE_BYTES, &mut scratch, |_, _| panic!("wrong bytes"));
     assert!(matches!(took, Err(Error::Corrupt)));
     assert_eq!(store.disk_counters().expect("disk").corrupt_pages, 3);
+    let exported = store.export(pool, |key, _| assert_ne!(key, self::key(3)));
+    assert!(matches!(exported, Err(Error::Corrupt)), "{exported:?}");
     for number in (0..2048).filter(|&number| number != 3) {
         assert!(get(&store, pool, number).expect("get"));
     }

@@ -162,6 +162,22 @@ fn a_put_whose_pool_is_gone_leaves_nothing() {
 }
 
 #[test]
+fn a_put_that_finds_no_memory_for_its_map_leaves_nothing() {
+    let world = World::new(2 << 20, u64::MAX);
+    let put = |number: &u32| {
+        world.store.put(world.pool, Key::new(1, *number), &value(PAGE_BYTES, 1)) == Put::Stored
+    };
+    let full = (0..1000).take_while(put).count() as u32;
+    // Single frames are free, and there is none for a span of cells.
+    (0..full)
+        .step_by(8)
+        .for_each(|number| assert!(world.store.flush(world.pool, Key::new(1, number))));
+    let held = world.held_bytes();
+    assert_eq!(world.put(KEY, &value(2 * PAGE_BYTES + 4000, 2)), Put::Refused(Refusal::NodeFull));
+    assert_eq!(world.held_bytes(), held);
+}
+
+#[test]
 fn what_outlives_its_client_touches_nobody_elses_account() {
     let world = World::new(64 << 20, u64::MAX);
     assert_eq!(world.put(OTHER, &value(MIB, 1)), Put::Stored);

@@ -291,18 +291,25 @@ fn fill_with_gaps(store: &Store, pool: PoolId) -> u32 {
     full
 }
 
-/// Puts pages of one word, which take room in the index only, until one is refused.
-fn fill_index(store: &Store, pool: PoolId) {
-    let put = |object: &u64| store.put(pool, Key::new(*object, 0), &[7; PAGE_BYTES]) == Put::Stored;
-    assert!((1000..100_000).take_while(put).count() < 90_000, "the index has no end");
+/// Puts pages of one word, which take room in the index only, until one is refused. Gives how many
+/// were put.
+fn fill_index(store: &Store, pool: PoolId) -> u64 {
+    let key = |number: u64| Key::new(1000 + number / 2, number as u32 % 2);
+    let put = |number: &u64| store.put(pool, key(*number), &[7; PAGE_BYTES]) == Put::Stored;
+    let count = (0..100_000).take_while(put).count() as u64;
+    assert!(count < 90_000, "the index has no end");
+    count
 }
 
 #[test]
 fn free_frames_make_room_for_the_index() {
     let (store, pool) = store(Config::embedded(MIB));
     fill_with_gaps(&store, pool);
-    fill_index(&store, pool);
+    let used = || store.statistics(store.clients()[0].id).expect("statistics").used_pages;
+    let before = used();
+    let count = fill_index(&store, pool);
     assert_eq!(store.free_frame_bytes(), 0, "refused while there is memory");
+    assert_eq!(used(), before + count, "what was tried again is billed once");
 }
 
 #[test]

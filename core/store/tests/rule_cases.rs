@@ -86,6 +86,37 @@ fn p04_a_shared_ephemeral_get_keeps_the_value_and_makes_it_most_recent() {
 }
 
 #[test]
+fn p07_a_pool_goes_with_all_its_values_wherever_they_are() {
+    let store = embedded(4 * MIB);
+    let client = client(&store);
+    let [stays, goes] = [0, 1].map(|_| pool(&store, client, PoolSpec::PERSISTENT));
+    let put = |pool, object| assert_eq!(store.put(pool, Key::new(object, 0), b"x"), Put::Stored);
+    // Behind so many values of another that they are not looked at in one go.
+    (0..4000).for_each(|object| put(stays, object));
+    (0..100).for_each(|object| put(goes, object));
+    store.destroy_pool(goes).expect("destroy");
+    assert_eq!(store.statistics(client).expect("statistics").used_pages, 4000);
+}
+
+#[test]
+fn p08_the_coldest_goes_first_when_the_coarse_clock_goes_round() {
+    const YOUNGEST: u32 = 50;
+    let store = embedded(MIB);
+    let client = client(&store);
+    let pool = pool(&store, client, PoolSpec::EPHEMERAL);
+    let key = |index| Key::new(u64::from(index), 0);
+    for index in 0..(1 << 16) + 400 {
+        assert_eq!(store.put(pool, key(index), &noise(1)), Put::Stored);
+        if index >= 1 << 16 {
+            assert!(
+                (index - YOUNGEST..index).all(|index| store.exists(pool, key(index))),
+                "{index}"
+            );
+        }
+    }
+}
+
+#[test]
 fn p08_eviction_takes_ephemeral_pages_only() {
     let store = embedded(2 * MIB);
     let client = client(&store);
@@ -273,7 +304,7 @@ fn p14_equal_pages_share_a_frame_within_a_domain_only() {
         pool(&store, client, PoolSpec::PERSISTENT)
     };
     let alone = member(None);
-    let (left, right) = (member(Some(1)), member(Some(1)));
+    let (left, right, other) = (member(Some(1)), member(Some(1)), member(Some(2)));
     let fill = |pool: PoolId| {
         let before = store.memory_bytes();
         for index in 0..1000 {
@@ -285,7 +316,8 @@ fn p14_equal_pages_share_a_frame_within_a_domain_only() {
     assert!((500..800).contains(&fill(alone)), "half of its pages are equal");
     assert!((450..800).contains(&fill(left)), "nothing is shared across domains");
     assert!(fill(right) < 100, "all is shared within one");
-    for pool in [left, alone, right] {
+    assert!((450..800).contains(&fill(other)), "nor with whoever else has a domain");
+    for pool in [left, alone, right, other] {
         for index in 0..1000 {
             let page = noise(u64::from(index % 500));
             assert_eq!(get(&store, pool, Key::new(1, index)), Some(page));

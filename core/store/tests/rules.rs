@@ -353,7 +353,7 @@ proptest! {
     fn p10_export_and_the_flush_log_give_an_equal_target(
         puts in prop::collection::vec((any_key(), any_value()), 1..80),
         demoted in 0..40_usize,
-        during in prop::collection::vec((any_key(), 0..3_u8), 0..20),
+        during in prop::collection::vec((any_key(), 0..4_u8), 0..20),
         every in 1..10_u64,
     ) {
         let source = embedded(64 * MIB);
@@ -369,7 +369,7 @@ proptest! {
         let to = pool(&target, to_client, PoolSpec::PERSISTENT);
         source.freeze(from_client).expect("freeze");
         let mut during = during.into_iter();
-        let mut shown = 0;
+        let (mut shown, mut scratch) = (0, PageBuf::ZERO);
         source.export(from, |key, value| {
             assert_eq!(target.put(to, key, value), Put::Stored);
             shown += 1;
@@ -378,6 +378,7 @@ proptest! {
                 match kind {
                     0 => drop(source.flush(from, key)),
                     1 => drop(source.flush_object(from, key.object)),
+                    2 => drop(source.take(from, key, VALUE_BYTES_MAX, &mut scratch, |_, _| ())),
                     _ => assert_eq!(source.put(from, key, b"no"), Put::Refused(Refusal::Frozen)),
                 }
             }

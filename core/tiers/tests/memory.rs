@@ -61,6 +61,16 @@ fn a_cell_is_zeroed_when_it_is_freed() {
 }
 
 #[test]
+fn free_spans_are_free_memory() {
+    let arena = arena(Backing::Anonymous);
+    let cells = Cells::default();
+    let cell = cells.store(&arena, &[1; 1000]).expect("cell");
+    assert_eq!(arena.free_bytes(), CHUNK_BYTES as u64 * 3 / 4, "one of four spans is in use");
+    cells.release(&arena, cell);
+    assert_eq!(arena.free_bytes(), CHUNK_BYTES as u64);
+}
+
+#[test]
 fn a_pin_keeps_bytes_until_it_is_dropped() {
     let arena = arena(Backing::Anonymous);
     let frame = arena.store(0, &[3; PAGE_BYTES]).expect("frame");
