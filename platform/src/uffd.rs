@@ -317,8 +317,16 @@ impl Uffd {
     /// `AGAIN` when there is none.
     pub fn read(self) -> Result<Message, Errno> {
         let mut raw = [0u8; 32];
-        rustix::io::read(self.as_fd(), &mut raw)?;
+        self.read_raw(&mut raw)?;
         Ok(decode(&raw))
+    }
+
+    /// Takes the next message as the kernel writes it, if there is one.
+    ///
+    /// # Errors
+    /// `AGAIN` when there is none.
+    pub fn read_raw(self, raw: &mut [u8; 32]) -> Result<(), Errno> {
+        rustix::io::read(self.as_fd(), raw).map(|_| ())
     }
 }
 

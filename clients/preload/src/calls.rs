@@ -5,6 +5,18 @@ use crate::run::pager;
 use crate::{locks, mappings};
 use libc::{c_int, c_void};
 use spillway_platform::dispatch;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+type Syscall =
+    unsafe extern "C" fn(libc::c_long, usize, usize, usize, usize, usize, usize) -> libc::c_long;
+
+/// The C library's `syscall`, once [`prepare`] has found it.
+static LIBC_SYSCALL: AtomicUsize = AtomicUsize::new(0);
+
+/// Looks the C library's function up, at the start: a signal handler may be the first to need it.
+pub fn prepare() {
+    crate::raw::next(&LIBC_SYSCALL, c"syscall");
+}
 
 /// `prctl(2)`: says when the program is about to adopt orphans, and remembers a syscall user dispatch of
 /// the program's own, which a fork interrupts.
@@ -28,7 +40,8 @@ pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: u
 }
 
 /// `syscall(2)`: calls that change mappings or make processes go the same way as the C library's
-/// functions for them.
+/// functions for them. All others are made by the C library's own function: a program that lets system
+/// calls through by their address (syscall user dispatch) expects them there.
 ///
 /// # Safety
 /// As the system call itself.
@@ -66,7 +79,10 @@ pub unsafe extern "C" fn syscall(
                     _ => crate::raw::call(number, args) as i64,
                 }
             }
-            _ => crate::raw::call(number, [a, b, c, d, e, f]) as i64,
+            _ => match LIBC_SYSCALL.load(Ordering::Relaxed) {
+                0 => crate::raw::call(number, [a, b, c, d, e, f]) as i64,
+                found => std::mem::transmute::<usize, Syscall>(found)(number, a, b, c, d, e, f),
+            },
         }
     }
 }

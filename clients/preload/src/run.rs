@@ -64,6 +64,7 @@ pub extern "C" fn begin(_: c_int, _: *const *const c_char, environment: *const *
     };
     let pid = spillway_platform::process::own_number();
     spillway_pager::keep_device();
+    crate::calls::prepare();
     let faults = faults(tree, pid);
     match ways(tree).and_then(|ways| Pager::new(tree, pid, ways, faults)) {
         Ok(pager) => {

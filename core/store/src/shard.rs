@@ -244,9 +244,22 @@ impl Store {
 mod tests {
     use spillway_types::{Key, PoolSpec, Put, Refusal};
 
+    use super::{Position, SHARDS, Seed};
     use crate::ClientConfig;
     use crate::config::Config;
     use crate::store::Store;
+
+    /// A small store keeps its index in fewer shards.
+    #[test]
+    fn keys_lie_in_the_shards_that_are_used() {
+        for used in [1, 4, SHARDS] {
+            let seed = Seed { secret: 7, shard_mask: used - 1 };
+            let shard = |object| Position::new(3, Key::new(object, 0), seed).shard;
+            let mut seen = vec![false; used];
+            (0..10_000).for_each(|object| seen[shard(object)] = true);
+            assert!(seen.iter().all(|&seen| seen), "{used} shards");
+        }
+    }
 
     /// An object has a root as long as it has leaves beyond the first.
     #[test]

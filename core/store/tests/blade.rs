@@ -2,6 +2,7 @@
 //! that fork from it; and nothing stays behind.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -23,6 +24,8 @@ struct Shelf {
     down: AtomicBool,
     /// One bit of each value that comes back is turned.
     lying: AtomicBool,
+    /// It goes down when the next values are put.
+    falling: AtomicBool,
 }
 
 impl Shelf {
@@ -30,8 +33,8 @@ impl Shelf {
         let store = Store::open(Config::embedded(64 * MIB)).expect("open");
         let client = store.add_client(ClientConfig::default()).expect("client");
         let pool = store.create_pool(client, PoolSpec::PERSISTENT).expect("pool");
-        let (down, lying) = (AtomicBool::new(false), AtomicBool::new(false));
-        Box::leak(Box::new(Self { store, client, pool, down, lying }))
+        let [down, lying, falling] = [(); 3].map(|()| AtomicBool::new(false));
+        Box::leak(Box::new(Self { store, client, pool, down, lying, falling }))
     }
 
     fn values(&self) -> u64 {
@@ -52,6 +55,9 @@ impl Shelf {
 
 impl Carrier for Shelf {
     fn put(&self, parcels: &[Parcel<'_>], outcomes: &mut [Carried]) {
+        if self.falling.swap(false, Relaxed) {
+            self.down.store(true, Relaxed);
+        }
         for (parcel, outcome) in parcels.iter().zip(outcomes) {
             *outcome = match self.down.load(Relaxed) {
                 true => Carried::Lost,
@@ -133,18 +139,29 @@ impl Far {
     }
 
     /// Puts pages, each as often as the store asks for; gives how many it took.
-    fn fill(&mut self, pages: u32) -> u32 {
-        for number in 0..pages {
+    fn fill(&mut self, pages: Range<u32>) -> u32 {
+        for number in pages.clone() {
             let page = page(number);
             while let Put::Refused(_) =
                 self.store.put_compressed(self.pool, key(number), &page, &mut self.scratch)
             {
                 if self.store.demote(64, &mut self.scratch) == 0 {
-                    return number;
+                    return number - pages.start;
                 }
             }
         }
-        pages
+        pages.end - pages.start
+    }
+
+    /// Which of some pages have to be read from the blade.
+    fn on_blade(&self, pages: Range<u32>) -> Vec<u32> {
+        let reads = || self.store.blade().unwrap().counts().reads;
+        let is_there = |&number: &u32| {
+            let before = reads();
+            assert!(self.read(number).expect("read"));
+            reads() > before
+        };
+        pages.filter(is_there).collect()
     }
 
     fn read(&self, number: u32) -> Result<bool, Error> {
@@ -189,7 +206,7 @@ fn page(number: u32) -> [u8; PAGE_BYTES] {
 fn pages_go_to_the_blade_and_come_back_one_by_one_and_in_runs() {
     let shelf = Shelf::new();
     let mut far = Far::new(shelf, None, ledger());
-    assert_eq!(far.fill(PAGES), PAGES);
+    assert_eq!(far.fill(0..PAGES), PAGES);
     assert!(shelf.values() > u64::from(PAGES) / 2, "{} values", shelf.values());
     far.assert_all(PAGES);
     let mut pages = vec![PageBuf::ZERO; 40];
@@ -204,10 +221,42 @@ fn pages_go_to_the_blade_and_come_back_one_by_one_and_in_runs() {
 }
 
 #[test]
+fn a_run_ends_before_the_first_page_that_does_not_come() {
+    let shelf = Shelf::new();
+    let mut far = Far::new(shelf, None, ledger());
+    far.fill(0..PAGES);
+    let mut pages = vec![PageBuf::ZERO; 40];
+    let keys: Vec<Key> = (1000..1040).map(key).collect();
+    for at in [37, 20, 16, 15, 3, 0] {
+        far.store.flush(far.pool, keys[at]);
+        assert_eq!(far.store.read_run(far.pool, &keys, &mut pages), at, "it was flushed");
+    }
+    let keys: Vec<Key> = (2000..2040).map(key).collect();
+    shelf.empty();
+    let came = far.store.read_run(far.pool, &keys, &mut pages);
+    let first_gone = (2000..).position(|number| far.read(number).is_err());
+    assert_eq!(Some(came), first_gone, "the blade has lost it");
+}
+
+#[test]
+fn calls_that_go_well_are_no_stalls() {
+    let shelf = Shelf::new();
+    let mut far = Far::new(shelf, None, ledger());
+    far.fill(0..PAGES);
+    far.assert_all(PAGES);
+    far.store.flush(far.pool, key(1));
+    far.tidy();
+    let blade = far.store.blade().unwrap();
+    // A machine that is busy may stall a call for a while, but for no minute.
+    assert!(blade.counts().stall_max_ns < 60_000_000_000, "{:?}", blade.counts());
+    assert!(blade.take_stall_ns() < 60_000_000_000);
+}
+
+#[test]
 fn what_lies_on_the_blade_is_not_readable_and_same_filled_pages_are_not_there() {
     let shelf = Shelf::new();
     let mut far = Far::new(shelf, None, ledger());
-    far.fill(PAGES);
+    far.fill(0..PAGES);
     shelf
         .store
         .export(shelf.pool, |_, value| {
@@ -221,7 +270,7 @@ fn what_lies_on_the_blade_is_not_readable_and_same_filled_pages_are_not_there() 
 fn freed_pages_leave_the_blade() {
     let shelf = Shelf::new();
     let mut far = Far::new(shelf, None, ledger());
-    far.fill(PAGES);
+    far.fill(0..PAGES);
     let before = shelf.values();
     for number in (0..PAGES).step_by(2) {
         assert!(far.store.flush(far.pool, key(number)));
@@ -244,7 +293,7 @@ fn a_blade_that_is_full_leaves_the_pages_with_the_store() {
     let shelf = Shelf::new();
     shelf.store.set_target(shelf.client, 500).unwrap();
     let mut far = Far::new(shelf, None, ledger());
-    let filled = far.fill(PAGES);
+    let filled = far.fill(0..PAGES);
     assert!(filled > 500 && filled < PAGES, "{filled} pages");
     far.assert_all(filled);
     assert!(far.store.blade().unwrap().counts().refusals > 0);
@@ -254,7 +303,7 @@ fn a_blade_that_is_full_leaves_the_pages_with_the_store() {
 fn what_was_changed_or_forgotten_by_the_blade_is_an_error_and_never_served() {
     let shelf = Shelf::new();
     let mut far = Far::new(shelf, None, ledger());
-    far.fill(PAGES);
+    far.fill(0..PAGES);
     shelf.lying.store(true, Relaxed);
     let outcomes = |far: &Far| (0..PAGES).map(|number| far.read(number)).collect::<Vec<_>>();
     let corrupt = outcomes(&far).iter().filter(|o| matches!(o, Err(Error::Corrupt))).count();
@@ -272,7 +321,7 @@ fn what_was_changed_or_forgotten_by_the_blade_is_an_error_and_never_served() {
 fn a_mirror_serves_when_the_blade_is_down_damaged_or_empty() {
     let (shelf, mirror) = (Shelf::new(), Shelf::new());
     let mut far = Far::new(shelf, Some(mirror), ledger());
-    assert_eq!(far.fill(PAGES), PAGES);
+    assert_eq!(far.fill(0..PAGES), PAGES);
     assert_eq!(shelf.values(), mirror.values());
     shelf.down.store(true, Relaxed);
     far.assert_all(PAGES);
@@ -286,11 +335,31 @@ fn a_mirror_serves_when_the_blade_is_down_damaged_or_empty() {
 }
 
 #[test]
+fn what_came_from_the_mirror_is_counted_page_by_page() {
+    let (shelf, mirror) = (Shelf::new(), Shelf::new());
+    let mut far = Far::new(shelf, Some(mirror), ledger());
+    far.fill(0..PAGES);
+    let mut on_blade = Vec::new();
+    shelf.store.export(shelf.pool, |key, _| on_blade.push(key)).unwrap();
+    for key in on_blade.iter().skip(1).step_by(2) {
+        assert!(shelf.store.flush(shelf.pool, *key));
+    }
+    let (keys, mut pages): (Vec<Key>, _) = ((0..PAGES).map(key).collect(), Vec::new());
+    pages.resize(keys.len(), PageBuf::ZERO);
+    assert_eq!(far.store.read_run(far.pool, &keys, &mut pages), keys.len());
+    let counts = far.store.blade().unwrap().counts();
+    assert_eq!(
+        (counts.reads, counts.mirror_reads),
+        (on_blade.len() as u64, on_blade.len() as u64 / 2)
+    );
+}
+
+#[test]
 fn while_one_of_the_two_is_down_pages_go_to_the_other() {
     let (shelf, mirror) = (Shelf::new(), Shelf::new());
     let mut far = Far::new(shelf, Some(mirror), ledger());
     shelf.down.store(true, Relaxed);
-    assert_eq!(far.fill(PAGES), PAGES);
+    assert_eq!(far.fill(0..PAGES), PAGES);
     assert_eq!(shelf.values(), 0);
     shelf.down.store(false, Relaxed);
     far.assert_all(PAGES);
@@ -300,10 +369,25 @@ fn while_one_of_the_two_is_down_pages_go_to_the_other() {
 }
 
 #[test]
+fn pages_on_their_way_when_one_of_the_two_goes_down_are_safe_with_the_other() {
+    for first_falls in [true, false] {
+        let shelves = [Shelf::new(), Shelf::new()];
+        let mut far = Far::new(shelves[0], Some(shelves[1]), ledger());
+        let falls = shelves[usize::from(!first_falls)];
+        falls.falling.store(true, Relaxed);
+        assert_eq!(far.fill(0..PAGES), PAGES);
+        assert!(falls.down.load(Relaxed));
+        far.assert_all(PAGES);
+        let counts = far.store.blade().unwrap().counts();
+        assert_eq!((counts.refusals, counts.lost), (0, 0), "{counts:?}");
+    }
+}
+
+#[test]
 fn after_a_fork_both_have_their_values_and_nothing_stays_when_both_are_gone() {
     let (shelf, ledger) = (Shelf::new(), ledger());
     let mut parent = Far::new(shelf, None, ledger);
-    parent.fill(PAGES);
+    parent.fill(0..PAGES);
     parent.tidy();
     // What a fork copies, this process makes a second time: a child that holds the same objects and
     // writes to others. The child's index is stood in for by the parent's, read before it changes.
@@ -316,7 +400,7 @@ fn after_a_fork_both_have_their_values_and_nothing_stays_when_both_are_gone() {
     }
     parent.tidy();
     assert_eq!(shelf.values(), at_fork, "the child still has these");
-    parent.fill(PAGES);
+    parent.fill(0..PAGES);
     parent.assert_all(PAGES);
     // The child is killed: whoever finds it dead flushes what nobody holds.
     ledger.release(1, |name| _ = shelf.store.flush_object(shelf.pool, name));
@@ -327,10 +411,32 @@ fn after_a_fork_both_have_their_values_and_nothing_stays_when_both_are_gone() {
 }
 
 #[test]
+fn no_more_is_tidied_than_was_asked_for() {
+    let (shelf, ledger) = (Shelf::new(), ledger());
+    let mut far = Far::new(shelf, None, ledger);
+    far.fill(0..PAGES / 2);
+    let first = far.on_blade(0..PAGES / 2);
+    // What goes to the blade from here on is of another object.
+    far.store.blade().unwrap().share(1);
+    ledger.release(1, |_| panic!("this process holds all of it"));
+    far.fill(PAGES / 2..PAGES);
+    let second = far.on_blade(PAGES / 2..PAGES);
+    far.tidy();
+    let before = shelf.values();
+    for number in first[..6].iter().chain(&second[..100]) {
+        assert!(far.store.flush(far.pool, key(*number)));
+    }
+    assert_eq!(far.store.blade().unwrap().tidy(10), 10);
+    assert_eq!(shelf.values(), before - 10);
+    far.tidy();
+    assert_eq!(shelf.values(), before - 106);
+}
+
+#[test]
 fn objects_that_a_child_has_left_are_tidied_again() {
     let (shelf, ledger) = (Shelf::new(), ledger());
     let mut parent = Far::new(shelf, None, ledger);
-    parent.fill(PAGES);
+    parent.fill(0..PAGES);
     parent.store.blade().unwrap().share(1);
     let at_fork = shelf.values();
     for number in (0..PAGES).step_by(2) {

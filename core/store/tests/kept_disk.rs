@@ -125,6 +125,16 @@ fn pages_come_back_to_memory_when_there_is_room() {
     let after = store.disk_counters().expect("disk");
     assert_eq!(after.read_pages - before.read_pages, 200, "the second time they are in memory");
     assert_eq!(before.pages - after.pages, 200);
+    // They leave it again for those that come later.
+    for number in 5000..11_000 {
+        assert_eq!(store.put(pool, key(number), &page(number)), Put::Stored);
+    }
+    let before = store.disk_counters().expect("disk");
+    for number in 0..200 {
+        assert!(get(&store, pool, number).expect("get"));
+    }
+    let after = store.disk_counters().expect("disk");
+    assert_eq!(after.read_pages - before.read_pages, 200);
 }
 
 /// Changes a page of the file that holds `wanted`.

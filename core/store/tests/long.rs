@@ -255,6 +255,13 @@ fn what_is_on_its_way_counts_against_the_target() {
     assert!(matches!(begun, Begun::Refused(Refusal::AtTarget)), "nothing is on its way any more");
     let refused = world.store.statistics(world.client).unwrap().puts_refused_at_target;
     assert_eq!(refused, 2);
+    // What is on its way out has its pages already, and frees none in the end.
+    assert_eq!(world.put(KEY, &value(2 * MIB, 1)), Put::Stored);
+    let leaving = world.long_get(KEY);
+    let begun = world.store.begin_put(world.pool, OTHER, 2 * MIB);
+    assert!(matches!(begun, Begun::Refused(Refusal::AtTarget)), "{begun:?}");
+    drop(leaving);
+    assert!(world.store.flush(world.pool, KEY));
     world.begin(OTHER, 2 * MIB);
     // Another client has a target of its own.
     let other = world.store.add_client(ClientConfig::default()).unwrap();

@@ -10,6 +10,8 @@ use spillway_store::{
 
 const MIB: u64 = 1 << 20;
 const RESERVED_PAGES: u64 = 400;
+/// Values of a pool that the threads take away. Others stay, however long a busy machine lets them go on.
+const CHANGING: u64 = 1000;
 
 fn value(key: Key, round: u64) -> Vec<u8> {
     let seed = key.object << 40 | u64::from(key.index) << 20 | round;
@@ -108,15 +110,15 @@ fn p10_a_client_moves_while_its_threads_go_on() {
                     let pool = pools[number as usize % 3];
                     match number % 40 {
                         0 => {
-                            source.flush(pool, key(number % 1500));
+                            source.flush(pool, key(number % CHANGING));
                         }
                         // The old value goes with the refused put, and the log knows.
-                        1 => match source.put(pool, key(number % 1500), b"new") {
+                        1 => match source.put(pool, key(number % CHANGING), b"new") {
                             Put::Stored | Put::Refused(Refusal::Frozen | Refusal::NoPool) => {}
                             other @ Put::Refused(_) => panic!("{other:?}"),
                         },
                         2 if number % 1000 == 2 => {
-                            source.flush_object(pool, number % 7);
+                            source.flush_object(pool, number % 5);
                         }
                         // The pool may be gone.
                         _ => drop(source.get(pool, key(number % 1500), &mut [0; 64 << 10])),

@@ -148,6 +148,25 @@ fn a_store_full_of_raw_pages_packs_all_of_them() {
 }
 
 #[test]
+fn equal_pages_share_frames_that_packing_has_moved() {
+    let config = Config { dedup: Dedup::PerClient, ..Config::embedded(16 * MIB) };
+    let (store, pool) = open(config);
+    // What does not pack moves out of the chunks of what does.
+    let random = |number| if number % 2 == 0 { 4092 } else { 2040 };
+    let (stored, _) = fill(&store, pool, 16 * MIB, random);
+    let mut scratch = Scratch::new();
+    while store.demote(100, &mut scratch) != 0 {}
+    let taken = || store.memory_bytes() - store.free_frame_bytes();
+    let before = taken();
+    for number in (0..stored).step_by(2) {
+        let copy = page(number, random(number));
+        assert_eq!(store.put(pool, key(stored + number), &copy), Put::Stored);
+    }
+    let more = taken() - before;
+    assert!(more < MIB / 8, "{more} bytes for the copies of {} pages", stored / 2);
+}
+
+#[test]
 fn what_found_no_room_packs_when_there_is_some() {
     // So small a store keeps nothing for packing.
     let (store, pool, stored) = filled(2 * MIB);

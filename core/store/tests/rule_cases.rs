@@ -329,6 +329,29 @@ fn p14_equal_pages_share_a_frame_within_a_domain_only() {
 }
 
 #[test]
+fn p14_more_equal_pages_than_one_frame_has_owners_are_all_right() {
+    let config = Config { dedup: Dedup::PerClient, ..Config::embedded(16 * MIB) };
+    let store = Store::open(config).expect("open");
+    let client = client(&store);
+    let pool = pool(&store, client, PoolSpec::PERSISTENT);
+    let (page, other) = (noise(1), noise(2));
+    let keys = || (0..60_000).map(|index| Key::new(1, index));
+    for key in keys() {
+        assert_eq!(store.put(pool, key, &page), Put::Stored);
+    }
+    assert!(store.memory_bytes() < 2 * MIB, "{} bytes", store.memory_bytes());
+    // What one of them loses shows in the others when its frame is another page's.
+    for key in keys() {
+        assert_eq!(get(&store, pool, key).as_ref(), Some(&page), "{key:?}");
+        assert_eq!(store.put(pool, key, &other), Put::Stored);
+    }
+    assert!(keys().all(|key| get(&store, pool, key).as_ref() == Some(&other)));
+    assert!(keys().all(|key| store.flush(pool, key)));
+    store.trim();
+    assert!(store.memory_bytes() < MIB, "{} bytes are left", store.memory_bytes());
+}
+
+#[test]
 fn a_removed_client_leaves_nothing_and_its_ids_are_dead() {
     let store = embedded(4 * MIB);
     let (gone, stays) = (client(&store), client(&store));

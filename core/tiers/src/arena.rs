@@ -273,7 +273,8 @@ impl Arena {
     pub fn pin(&self, frame: u32) -> Option<Pinned<'_>> {
         // On its way while the count is.
         expect_read(self.address(frame));
-        self.meta(frame).add_reference().then_some(Pinned { arena: self, frame })
+        // Not `then_some`, which would drop what was not pinned.
+        self.meta(frame).add_reference().then(|| self.adopt(frame))
     }
 
     /// Makes a reference that the caller holds one for reading.

@@ -140,7 +140,7 @@ impl Cells {
     /// are too many.
     pub fn pin<'a>(&'a self, arena: &'a Arena, cell: u32, length: usize) -> Option<CellPin<'a>> {
         let pinned = self.meta(arena, cell).add_reference();
-        pinned.then_some(CellPin { cells: self, arena, cell, length })
+        pinned.then(|| self.adopt(arena, cell, length))
     }
 
     /// Makes a reference that the caller holds one for reading `length` bytes.

@@ -83,7 +83,7 @@ impl Shared {
         let mut at = self.buckets.get(bucket).load(Ordering::Relaxed);
         while at != 0 && count < COMPARED_MAX {
             let frame = at - 1;
-            if self.domain(frame) == Some(domain) && arena.meta(frame).add_reference_if_live() {
+            if self.domain(frame) == Some(domain) && arena.meta(frame).share_if_live() {
                 candidates[count] = frame;
                 count += 1;
             }

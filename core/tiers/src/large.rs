@@ -181,7 +181,7 @@ impl<'a> Large<'a> {
     /// Adds a reference to a value that has one. `None` when there are too many.
     pub fn pin(self, cell: u32) -> Option<LargePin<'a>> {
         let pinned = self.cells.meta(self.arena, cell).add_reference();
-        pinned.then_some(LargePin { large: self, cell })
+        pinned.then(|| self.adopt(cell))
     }
 
     /// Makes a reference that the caller holds one for reading.

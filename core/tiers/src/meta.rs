@@ -7,6 +7,9 @@ use crate::sync::{AtomicU16, AtomicU32, Ordering};
 ///
 /// Far enough from the largest count that threads which all add at once cannot wrap it.
 const REFERENCES_MAX: u16 = 50_000;
+/// With so many references a frame is shared no further: the rest is for readers.
+const SHARED_MAX: u16 = 40_000;
+
 /// What is known about a frame or a cell, 16 bytes. The reference count is atomic; the other
 /// fields are plain values behind the lock of the list or free list the frame is on.
 #[derive(Debug)]
@@ -52,12 +55,12 @@ impl Meta {
         false
     }
 
-    /// Adds a reference to an object that may be on its way out.
+    /// Adds an owner to an object that may be on its way out. False when it is, or has too many.
     #[must_use]
-    pub fn add_reference_if_live(&self) -> bool {
+    pub fn share_if_live(&self) -> bool {
         self.references
             .fetch_update(Ordering::Acquire, Ordering::Relaxed, |count| {
-                (count != 0 && count < REFERENCES_MAX).then(|| count + 1)
+                (count != 0 && count < SHARED_MAX).then(|| count + 1)
             })
             .is_ok()
     }

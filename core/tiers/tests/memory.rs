@@ -1,6 +1,8 @@
 //! Frames and cells: zeroed between owners, kept while pinned, given back when empty.
 
-use spillway_tiers::{Arena, Backing, CELL_BYTES_MAX, CHUNK_BYTES, Cells};
+use std::time::{Duration, Instant};
+
+use spillway_tiers::{Arena, Backing, CELL_BYTES_MAX, CHUNK_BYTES, Cells, Large, Meta, Use};
 use spillway_types::PAGE_BYTES;
 
 const CAPACITY_BYTES: u64 = 8 << 20;
@@ -83,6 +85,27 @@ fn a_pin_keeps_bytes_until_it_is_dropped() {
     assert_eq!(arena.store(0, &[5; PAGE_BYTES]), Some(frame));
 }
 
+/// Reads at the same time as often as that can be, tries so often beyond it that the count would go round, and ends.
+fn crowd<T>(pin: impl Fn() -> Option<T>) {
+    let pins: Vec<T> = std::iter::from_fn(&pin).collect();
+    assert_eq!(pins.len(), 50_000 - 1, "besides the owner");
+    assert!((0..=u16::MAX).all(|_| pin().is_none()));
+}
+
+#[test]
+fn a_reader_that_is_one_too_many_leaves_no_trace() {
+    let (arena, cells) = (arena(Backing::Anonymous), Cells::default());
+    let large = Large { arena: &arena, cells: &cells };
+    let frame = arena.store(0, &[3; PAGE_BYTES]).expect("frame");
+    let cell = cells.store(&arena, &[3; 1000]).expect("cell");
+    let map = large.store(0, 5000, &mut |_, part| part.fill(3)).expect("map");
+    crowd(|| arena.pin(frame));
+    crowd(|| cells.pin(&arena, cell, 1000));
+    crowd(|| large.pin(map));
+    let owners = [arena.meta(frame), cells.meta(&arena, cell), cells.meta(&arena, map)];
+    assert_eq!(owners.map(Meta::references), [1; 3]);
+}
+
 #[test]
 fn empty_chunks_go_back_to_the_host_and_read_as_zeros_later() {
     for backing in BACKINGS {
@@ -126,6 +149,32 @@ fn hollow_frames_make_room_and_come_back() {
 }
 
 #[test]
+fn a_reserve_that_finds_no_room_leaves_the_budget_as_it_was() {
+    // Of so much memory, what is to be known of all chunks is more than is kept for it.
+    let arena = Arena::open(2 << 30, Backing::Anonymous, false).expect("arena");
+    let frames = arena.budget().left(Use::Frames) / PAGE_BYTES as u64;
+    assert_eq!(arena.open_reserve(frames - 1000), None);
+    assert!(arena.budget().taken() < 8 << 20, "{} bytes", arena.budget().taken());
+    assert!(arena.open_reserve(frames / 2).is_some());
+}
+
+#[test]
+fn whoever_waits_for_memory_to_be_low_is_told_what_came_before() {
+    let arena = arena(Backing::Anonymous);
+    let waits = |most: Duration| {
+        let began = Instant::now();
+        arena.wait_low(most);
+        began.elapsed() >= most
+    };
+    assert!(waits(Duration::from_millis(10)), "nothing has happened");
+    arena.tell_low();
+    assert!(!waits(Duration::from_secs(20)));
+    assert!(waits(Duration::from_millis(10)), "it was told");
+    while arena.store(0, &[7; PAGE_BYTES]).is_some() {}
+    assert!(!waits(Duration::from_secs(20)));
+}
+
+#[test]
 fn cells_of_all_lengths_hold_their_bytes() {
     let arena = arena(Backing::Anonymous);
     let cells = Cells::default();
@@ -142,4 +191,21 @@ fn cells_of_all_lengths_hold_their_bytes() {
     }
     arena.trim();
     assert!(arena.budget().taken() < CHUNK_BYTES as u64, "all spans are given back");
+}
+
+#[test]
+fn who_waits_for_low_memory_is_woken() {
+    let arena = arena(Backing::Anonymous);
+    let waited = std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let start = Instant::now();
+            arena.wait_low(Duration::from_secs(60));
+            start.elapsed()
+        });
+        // Time to fall asleep; one that does later finds that memory was low.
+        std::thread::sleep(Duration::from_millis(100));
+        arena.tell_low();
+        waiter.join().unwrap()
+    });
+    assert!(waited < Duration::from_secs(50), "{waited:?}");
 }

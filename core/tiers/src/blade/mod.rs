@@ -363,13 +363,16 @@ impl Blade {
             read.outcome = Err(ReadError::Gone);
         }
         let mut patient = self.mirror.is_none();
+        let mut came = 0;
         for (number, carrier) in self.carriers().enumerate() {
             self.read_from(carrier, reads, patient);
+            let before = came;
+            came = reads.iter().filter(|read| read.outcome.is_ok()).count();
             if number == 1 {
-                let came = reads.iter().filter(|read| read.outcome.is_ok()).count();
-                self.counters.mirror_reads.fetch_add(came as u64, Ordering::Relaxed);
+                let from_mirror = (came - before) as u64;
+                self.counters.mirror_reads.fetch_add(from_mirror, Ordering::Relaxed);
             }
-            if reads.iter().all(|read| read.outcome.is_ok()) {
+            if came == reads.len() {
                 break;
             }
             patient = true;

@@ -196,10 +196,36 @@ mod tests {
     }
 
     #[test]
+    fn of_two_that_come_at_once_none_waits_for_the_other() {
+        let long = Duration::from_secs(20);
+        let workers = Workers::new("test", 2);
+        workers.wait_for(long, || ()).unwrap();
+        let (go, wait) = channel::<()>();
+        loop {
+            let mut state = lock(&workers.queue.state);
+            if state.idle == 1 {
+                // The idle thread has still to hear of this one.
+                state.jobs.push_back((0, Box::new(move || wait.recv().unwrap())));
+                break;
+            }
+            drop(state);
+            std::thread::yield_now();
+        }
+        workers.wait_for(long, || ()).unwrap();
+        go.send(()).unwrap();
+    }
+
+    #[test]
     fn work_that_nobody_waits_for_is_not_begun_and_leaves_nothing() {
         let workers = Workers::new("test", 1);
         let (go, wait) = channel::<()>();
-        workers.hand_over(Box::new(move || wait.recv().unwrap())).unwrap();
+        let (busy, is_busy) = channel::<()>();
+        let work = move || {
+            busy.send(()).unwrap();
+            wait.recv().unwrap();
+        };
+        workers.hand_over(Box::new(work)).unwrap();
+        is_busy.recv_timeout(Duration::from_secs(60)).unwrap();
         let begun = Arc::new(Mutex::new(false));
         let its = Arc::clone(&begun);
         let late = workers.wait_for(Duration::from_millis(20), move || *lock(&its) = true);
