@@ -35,6 +35,8 @@ pub mod number {
     pub const GETSOCKOPT: usize = 55;
     /// `madvise(2)`
     pub const MADVISE: usize = 28;
+    /// `fcntl(2)`
+    pub const FCNTL: usize = 72;
     /// `mincore(2)`
     pub const MINCORE: usize = 27;
     /// `exit(2)`: ends a thread.

@@ -6,6 +6,7 @@
 
 mod client;
 mod decoders;
+mod handover;
 mod lending;
 mod target;
 mod traces;
@@ -15,7 +16,7 @@ mod virtqueue;
 pub type Reader = fn(&[u8]);
 
 /// The readers, by the name of their fuzz target and of their folder of the corpus.
-pub const READERS: [(&str, Reader); 13] = [
+pub const READERS: [(&str, Reader); 15] = [
     ("pdus", decoders::pdus),
     ("structures", decoders::structures),
     ("authentication", decoders::authentication),
@@ -29,6 +30,8 @@ pub const READERS: [(&str, Reader); 13] = [
     ("virtqueue", virtqueue::read),
     ("traces", traces::traces),
     ("lending_message", lending::messages),
+    ("handover_cloud_hypervisor", handover::cloud_hypervisor),
+    ("handover_firecracker", handover::firecracker),
 ];
 
 /// Lets the reader of this name take `bytes`.

@@ -5,6 +5,7 @@
 
 pub mod types;
 mod types_lend;
+mod types_vm;
 
 #[cfg(feature = "server")]
 mod clients;
@@ -24,6 +25,8 @@ mod service;
 mod store;
 #[cfg(feature = "server")]
 mod transfer;
+#[cfg(feature = "server")]
+mod vms;
 
 #[cfg(feature = "server")]
 pub use clients::{FLOOR_PAGES_MAX, WEIGHTS};
@@ -33,3 +36,5 @@ pub use lending::{LendOrder, Lending};
 pub use policy::INTERVALS_MS;
 #[cfg(feature = "server")]
 pub use service::{Daemon, document, router};
+#[cfg(feature = "server")]
+pub use vms::Guests;

@@ -29,6 +29,17 @@ pub(crate) enum Error {
     /// Lending is off.
     #[error("this host neither lends nor borrows: set lend.roles, see docs/lending.md")]
     NoLending,
+    /// There are no guests to resize.
+    #[error(
+        "this daemon resizes no guests: name them as [[vm]] in its configuration, see docs/guests.md"
+    )]
+    NoVms,
+    /// A guest that there is not.
+    #[error("there is no vm '{0}'")]
+    NoVm(String),
+    /// What is wanted of a guest can't be done.
+    #[error("{0}")]
+    VmRefused(String),
     /// What the operator wants of lending can't be done now.
     #[error("{0}")]
     LendRefused(String),
@@ -57,6 +68,9 @@ impl Error {
             Self::NoPath(_) => (S::NOT_FOUND, "no-path"),
             Self::NoLending => (S::CONFLICT, "no-lending"),
             Self::LendRefused(_) => (S::CONFLICT, "lend-refused"),
+            Self::NoVms => (S::CONFLICT, "no-vms"),
+            Self::NoVm(_) => (S::NOT_FOUND, "no-vm"),
+            Self::VmRefused(_) => (S::CONFLICT, "vm-refused"),
             Self::Token => (S::UNAUTHORIZED, "token"),
             Self::Stopping => (S::SERVICE_UNAVAILABLE, "stopping"),
             Self::Directory(error) => match error {

@@ -21,7 +21,8 @@ use utoipa_axum::routes;
 use crate::lending::Lending;
 use crate::problem::Error;
 use crate::types::Dashboard;
-use crate::{clients, daemon, history, lending, policy, store, transfer};
+use crate::vms::Guests;
+use crate::{clients, daemon, history, lending, policy, store, transfer, vms};
 
 /// Most bytes of a request's body, but for an import.
 const BODY_BYTES_MAX: usize = 64 << 10;
@@ -56,6 +57,8 @@ pub struct Daemon {
     pub dashboard: Dashboard,
     /// Who lends and borrows; none where the configuration has it off.
     pub lending: Option<Arc<dyn Lending>>,
+    /// Who resizes guests; none where the configuration names none.
+    pub guests: Option<Arc<dyn Guests>>,
     /// All metrics as text, and the media type of that.
     pub metrics: (Box<dyn Fn() -> String + Send + Sync>, &'static str),
 }
@@ -66,6 +69,11 @@ impl Daemon {
         for manager in [&*self.manager, &self.programs] {
             manager.lock().unwrap_or_else(PoisonError::into_inner).set_policy(policy);
         }
+    }
+
+    /// The policy for clients, programs and guests.
+    pub fn policy(&self) -> Policy {
+        self.manager.lock().unwrap_or_else(PoisonError::into_inner).policy()
     }
 
     /// Local frames that programs are given together, pages; none where they are only counted.
@@ -109,6 +117,11 @@ fn routes() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(lending::give_back))
         .routes(routes!(lending::drain))
         .routes(routes!(lending::resume))
+        .routes(routes!(vms::list))
+        .routes(routes!(vms::show))
+        .routes(routes!(vms::resize))
+        .routes(routes!(vms::set_auto))
+        .routes(routes!(vms::args))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .routes(routes!(transfer::export))
         .merge(

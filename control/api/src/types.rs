@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 pub use crate::types_lend::{
     BorrowedLoan, LendBorrow, LendDevice, LendMemory, LendPeer, LendStatus, LentLoan,
 };
+pub use crate::types_vm::{
+    VmAgent, VmArgs, VmAuto, VmList, VmOutcome, VmResize, VmSections, VmStatus,
+};
 
 /// The media type of an exported client.
 pub const STREAM_TYPE: &str = "application/vnd.spillway.client";

@@ -20,8 +20,9 @@
 //!   |--------------------------------------->|
 //! ```
 //!
-//! The host says hello first, and again whenever it has connected anew; the agent says nothing before. Either side passes
-//! over messages that it does not know. What a guest says is not trusted: numbers are bounded here, and compared
+//! The host says hello first, and again whenever it has connected anew; the agent says nothing before. Both put an empty line
+//! before their hello, which ends what an earlier connection may have left half said. Either side passes over empty lines
+//! and messages that it does not know. What a guest says is not trusted: numbers are bounded here, and compared
 //! with what the host knows by whoever uses them.
 
 use serde::{Deserialize, Deserializer, Serialize, de};
@@ -60,11 +61,11 @@ pub enum FromHost {
         /// How new memory goes online.
         profile: Profile,
     },
-    /// Set memory blocks offline, which the host will then take.
+    /// Set memory blocks offline, which the host will then take. A later one ends one that is under way.
     Offline {
         /// Comes back in [`FromGuest::Offlined`].
         id: u64,
-        /// How much.
+        /// How much is to be offline then, what is offline already included.
         #[serde(deserialize_with = "bytes")]
         bytes: u64,
         /// How long the agent may try, milliseconds.
@@ -169,9 +170,6 @@ pub struct Status {
     /// Memory blocks that the host gave and that are offline.
     #[serde(deserialize_with = "bytes")]
     pub offline_bytes: u64,
-    /// Memory that was not touched lately, as far as DAMON knows; none where the kernel has no DAMON.
-    #[serde(deserialize_with = "optional_bytes", skip_serializing_if = "Option::is_none")]
-    pub idle_bytes: Option<u64>,
     /// Time that some task waited for memory (PSI, `some`), microseconds.
     pub stalled_us: u64,
     /// Pages read again soon after they were reclaimed (workingset_refault).
@@ -212,14 +210,14 @@ impl FromGuest {
     }
 }
 
-fn decode<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Result<T, Error> {
+pub(crate) fn decode<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Result<T, Error> {
     if line.len() > LINE_BYTES_MAX {
         return Err(Error::Long);
     }
     serde_json::from_slice(line).map_err(|error| Error::Message(error.to_string()))
 }
 
-fn encode<T: Serialize>(message: &T) -> Vec<u8> {
+pub(crate) fn encode<T: Serialize>(message: &T) -> Vec<u8> {
     // Nothing in a message can fail to be written: its keys are strings, and its writer is memory.
     let mut line = serde_json::to_vec(message).unwrap_or_default();
     line.push(b'\n');
@@ -263,14 +261,9 @@ impl Lines {
     }
 }
 
-fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+pub(crate) fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let bytes = u64::deserialize(deserializer)?;
     within(bytes, bytes <= BYTES_MAX, "bytes: at most 4 PiB")
-}
-
-fn optional_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
-    let bytes = Option::<u64>::deserialize(deserializer)?;
-    within(bytes, bytes.is_none_or(|bytes| bytes <= BYTES_MAX), "bytes: at most 4 PiB")
 }
 
 fn required_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
@@ -279,7 +272,7 @@ fn required_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D
     within(text, fits, "a text: at most 128 characters, none of them a control character")
 }
 
-fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+pub(crate) fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     let text = Option::<String>::deserialize(deserializer)?;
     let fits = text.as_deref().is_none_or(is_text);
     within(text, fits, "a text: at most 128 characters, none of them a control character")
@@ -325,7 +318,7 @@ mod tests {
 
     #[test]
     fn messages_are_read_as_they_were_written() {
-        let status = Status { total_bytes: 1 << 30, idle_bytes: Some(7), ..Status::default() };
+        let status = Status { total_bytes: 1 << 30, kills: 7, ..Status::default() };
         let (kernel, boot) = ("6.12.0-amd64".to_owned(), "3f0c".to_owned());
         for said in [
             FromGuest::Hello { version: VERSION, kernel, boot, block_bytes: 128 << 20 },
@@ -360,7 +353,7 @@ mod tests {
             r#"{"need":{"id":1,"bytes":4503599627370497,"urgent":false}}"#,
             r#"{"need":{"id":1,"bytes":-1,"urgent":false}}"#,
             r#"{"need":{"id":1,"bytes":1}}"#,
-            r#"{"status":{"idle_bytes":4503599627370497}}"#,
+            r#"{"status":{"cached_bytes":4503599627370497}}"#,
             r#"{"hello":{"version":1,"kernel":"a\u001b[2J","boot":"","block_bytes":1}}"#,
             r#"{"strange":{}}"#,
             "[]",

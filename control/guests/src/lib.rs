@@ -5,6 +5,18 @@
 //! actions that come back.
 
 pub mod agent;
+pub mod call;
 mod error;
+mod event;
+mod guest;
+mod needs;
+mod plan;
+mod resize;
+mod settings;
+mod share;
 
 pub use error::Error;
+pub use event::{Action, Device, End, Event, Facts, Order, OrderId, Outcome, Times, Who};
+pub use guest::{Guest, View};
+pub use settings::{GROWTH_MAX, Settings};
+pub use share::{Holder, Step, share, working_bytes};

@@ -1,0 +1,126 @@
+//! Guests that grow and shrink.
+
+use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Path, State};
+use tokio::sync::oneshot;
+
+use crate::problem::Error;
+use crate::service::{Daemon, Shared};
+use crate::types::{Problem, VmArgs, VmAuto, VmList, VmOutcome, VmResize, VmStatus};
+
+/// Whoever resizes guests for the daemon.
+pub trait Guests: Send + Sync {
+    /// The pool and all guests.
+    fn list(&self) -> VmList;
+
+    /// Changes a guest's size: how that ended comes back, or a line that says why nothing was changed. None where there
+    /// is no such guest.
+    fn resize(
+        &self,
+        name: &str,
+        wanted: VmResize,
+    ) -> Option<oneshot::Receiver<Result<VmOutcome, String>>>;
+
+    /// Lets a guest's size change by itself, or not; whether there is such a guest.
+    fn set_auto(&self, name: &str, auto: bool) -> bool;
+
+    /// Sets boot memory aside, and says how QEMU is to be started. None where there is no such guest.
+    fn args(&self, name: &str) -> Option<Result<VmArgs, String>>;
+}
+
+/// The pool of sections, and all guests.
+#[utoipa::path(get, path = "/v1/vms", tag = "vms", responses((status = 200, body = VmList)))]
+pub(crate) async fn list(State(daemon): Shared) -> Json<VmList> {
+    Json(daemon.guests.as_ref().map(|guests| guests.list()).unwrap_or_default())
+}
+
+/// A guest.
+#[utoipa::path(
+    get,
+    path = "/v1/vms/{name}",
+    tag = "vms",
+    params(("name" = String, Path, description = "The guest.")),
+    responses((status = 200, body = VmStatus), (status = "4XX", body = Problem))
+)]
+pub(crate) async fn show(
+    State(daemon): Shared,
+    Path(name): Path<String>,
+) -> Result<Json<VmStatus>, Error> {
+    status(&daemon, &name).map(Json)
+}
+
+/// Changes a guest's size, and answers when that has ended.
+#[utoipa::path(
+    post,
+    path = "/v1/vms/{name}/resize",
+    tag = "vms",
+    params(("name" = String, Path, description = "The guest.")),
+    request_body = VmResize,
+    responses((status = 200, body = VmOutcome), (status = "4XX", body = Problem))
+)]
+pub(crate) async fn resize(
+    State(daemon): Shared,
+    Path(name): Path<String>,
+    wanted: Result<Json<VmResize>, JsonRejection>,
+) -> Result<Json<VmOutcome>, Error> {
+    let Json(wanted) = wanted?;
+    let sizes = [wanted.to_bytes, wanted.grow_bytes, wanted.shrink_bytes];
+    if sizes.iter().flatten().count() != 1 {
+        return Err(Error::Input("give one of to_bytes, grow_bytes and shrink_bytes".into()));
+    }
+    let ended = guests(&daemon)?.resize(&name, wanted).ok_or(Error::NoVm(name))?;
+    match ended.await {
+        Ok(Ok(outcome)) => Ok(Json(outcome)),
+        Ok(Err(why)) => Err(Error::VmRefused(why)),
+        Err(_) => Err(Error::Stopping),
+    }
+}
+
+/// Lets a guest's own wishes and the memory manager change its size, or not.
+#[utoipa::path(
+    put,
+    path = "/v1/vms/{name}/auto",
+    tag = "vms",
+    params(("name" = String, Path, description = "The guest.")),
+    request_body = VmAuto,
+    responses((status = 200, body = VmStatus), (status = "4XX", body = Problem))
+)]
+pub(crate) async fn set_auto(
+    State(daemon): Shared,
+    Path(name): Path<String>,
+    wanted: Result<Json<VmAuto>, JsonRejection>,
+) -> Result<Json<VmStatus>, Error> {
+    let Json(wanted) = wanted?;
+    if !guests(&daemon)?.set_auto(&name, wanted.auto) {
+        return Err(Error::NoVm(name));
+    }
+    let mut status = status(&daemon, &name)?;
+    status.auto = wanted.auto;
+    Ok(Json(status))
+}
+
+/// Sets a guest's boot memory aside, and says how QEMU is to be started.
+#[utoipa::path(
+    post,
+    path = "/v1/vms/{name}/args",
+    tag = "vms",
+    params(("name" = String, Path, description = "The guest.")),
+    responses((status = 200, body = VmArgs), (status = "4XX", body = Problem))
+)]
+pub(crate) async fn args(
+    State(daemon): Shared,
+    Path(name): Path<String>,
+) -> Result<Json<VmArgs>, Error> {
+    let args = guests(&daemon)?.args(&name).ok_or(Error::NoVm(name))?;
+    args.map(Json).map_err(Error::VmRefused)
+}
+
+fn guests(daemon: &Daemon) -> Result<&dyn Guests, Error> {
+    daemon.guests.as_deref().ok_or(Error::NoVms)
+}
+
+fn status(daemon: &Daemon, name: &str) -> Result<VmStatus, Error> {
+    let listed = guests(daemon)?.list().vms;
+    listed.into_iter().find(|vm| vm.name == name).ok_or_else(|| Error::NoVm(name.to_owned()))
+}

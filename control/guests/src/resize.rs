@@ -1,0 +1,570 @@
+//! A change of size, stage by stage.
+//!
+//! ```text
+//!  grow     (rest) -> reserve -> plug ----------------> release -> done
+//!  shrink             offline -> plug ----------------> release -> done
+//!  late                          plug -> freeze or back -> release -> done
+//! ```
+//!
+//! The host reserves before the guest is asked, and releases after the guest has let go: a device is never asked for more
+//! than the pool has set aside, and the pool never gets back what the guest may still take.
+
+use spillway_types::Size;
+
+use crate::agent::{FromHost, Profile};
+use crate::needs::refuse;
+use crate::plan::{aim, spread};
+use crate::settings::{
+    DESCRIPTORS_PART, FREEZE_US, GROWTH_MAX, KERNEL_FREE_MIN_BYTES, NEED_RETRY_US, NEED_WAIT_US,
+    NUDGE_US, POLL_US,
+};
+use crate::{Action, Device, End, Facts, Guest, Order, Outcome, Times, Who};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Resize {
+    pub(crate) order: Order,
+    pub(crate) aim_bytes: u64,
+    from_bytes: u64,
+    /// What each device held before, and is to hold.
+    from: Vec<u64>,
+    to: Vec<u64>,
+    stage: Stage,
+    began_us: u64,
+    stage_began_us: u64,
+    times: Times,
+    /// How it will have ended when what is to be released is released.
+    end: End,
+    /// The agent set blocks offline that the device may not take in the end.
+    has_offlined: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Stage {
+    /// What was broken off comes to rest: while the guest plugs, nothing can be set aside for it.
+    /// It counts only when the devices were read since they were asked to.
+    Rest { until_us: u64, is_read: bool },
+    /// The pool sets aside; this device is asked for.
+    Reserve { device: usize },
+    /// The pool is dry, but others were asked for memory: asked again at this time.
+    Wait { until_us: u64 },
+    /// The agent sets blocks offline, until this time.
+    Offline { id: u64, until_us: u64 },
+    /// The guest plugs or unplugs.
+    Plug { until_us: u64, nudge_at_us: u64 },
+    /// The guest is brought to rest at what it has, or at what it had.
+    Freeze { until_us: u64, nudge_at_us: u64 },
+    /// The pool gets back; of so many devices the answer is out.
+    Release { waits: usize },
+}
+
+impl Resize {
+    /// How often the devices are to be read, microseconds.
+    pub(crate) fn poll_us(&self) -> u64 {
+        match self.stage {
+            Stage::Wait { .. } => NEED_RETRY_US,
+            _ => POLL_US,
+        }
+    }
+
+    /// What the guest waits for although the pool is dry, bytes.
+    pub(crate) fn wanted_bytes(&self) -> u64 {
+        match self.stage {
+            Stage::Wait { .. } => self.aim_bytes - self.from_bytes,
+            _ => 0,
+        }
+    }
+
+    /// The devices were read.
+    pub(crate) fn note_reading(&mut self) {
+        if let Stage::Rest { is_read, .. } = &mut self.stage {
+            *is_read = true;
+        }
+    }
+
+    fn enter(&mut self, now_us: u64, stage: Stage) {
+        let took_us = now_us - self.stage_began_us;
+        match self.stage {
+            Stage::Rest { .. } | Stage::Reserve { .. } | Stage::Wait { .. } => {
+                self.times.reserve_us += took_us
+            }
+            Stage::Offline { .. } => self.times.offline_us += took_us,
+            Stage::Plug { .. } | Stage::Freeze { .. } => self.times.guest_us += took_us,
+            Stage::Release { .. } => self.times.release_us += took_us,
+        }
+        self.stage_began_us = now_us;
+        self.stage = stage;
+    }
+}
+
+impl Guest {
+    /// Begins what an order asks for, in place of what is under way; or refuses it before anything changes.
+    pub(crate) fn order(&mut self, now_us: u64, order: Order, actions: &mut Vec<Action>) {
+        let planned = self.plan(&order);
+        let (from_bytes, aim_bytes, to) = match planned {
+            Ok(planned) => planned,
+            Err(why) => return self.refused(order, why, actions),
+        };
+        self.supersede(now_us, order.who, actions);
+        let from = self.sizes(|device| device.size_bytes);
+        self.resize = Some(Resize {
+            order,
+            aim_bytes,
+            from_bytes,
+            from,
+            to,
+            stage: Stage::Reserve { device: 0 },
+            began_us: now_us,
+            stage_began_us: now_us,
+            times: Times::default(),
+            end: End::Reached,
+            has_offlined: false,
+        });
+        self.reserve_from(now_us, 0, actions);
+    }
+
+    /// What is under way in a VM that the daemon came to.
+    pub(crate) fn begin_adopted(&mut self, now_us: u64, order: Order) {
+        self.resize = Some(Resize {
+            order,
+            aim_bytes: order.to_bytes,
+            from_bytes: self.facts.as_ref().map_or(0, Facts::size_bytes),
+            from: self.sizes(|device| device.size_bytes),
+            to: self.sizes(|device| device.requested_bytes),
+            stage: Stage::Wait { until_us: now_us },
+            began_us: now_us,
+            stage_began_us: now_us,
+            times: Times::default(),
+            end: End::Reached,
+            has_offlined: true,
+        });
+    }
+
+    /// The guest's size now, the size to aim at, and what each device is to hold then.
+    fn plan(&self, order: &Order) -> Result<(u64, u64, Vec<u64>), String> {
+        let facts = self.facts.as_ref().ok_or("the VM's monitor is out of reach")?;
+        let (size, section) = (facts.size_bytes(), self.settings.section_bytes);
+        let least = self.settings.least_bytes.max(facts.boot_bytes);
+        if order.to_bytes < least {
+            let (to, least) = (Size(order.to_bytes), Size(least));
+            return Err(format!("{to} is less than the guest's least, {least}"));
+        }
+        let to_bytes = aim(size, order.to_bytes, section);
+        let ceiling = self.ceiling_bytes(facts);
+        if to_bytes > ceiling && to_bytes > size {
+            return Err(format!(
+                "{} is more than the guest can have, {}: the least of `most`, {GROWTH_MAX} times the memory that it booted \
+                 with (profile returns-all), and what its devices hold",
+                Size(to_bytes),
+                Size(ceiling)
+            ));
+        }
+        if to_bytes < size && !order.force {
+            self.check_room(size - to_bytes)?;
+        }
+        if to_bytes > size {
+            self.check_descriptors(to_bytes - size)?;
+        }
+        let plugged = to_bytes - facts.boot_bytes;
+        let to =
+            spread(&facts.devices, plugged).ok_or("the guest's devices do not hold so much")?;
+        Ok((size, to_bytes, to))
+    }
+
+    /// A guest that is too full would stop part of the way, with next to nothing left for its programs.
+    fn check_room(&self, less_bytes: u64) -> Result<(), String> {
+        let (Some(agent), Some(facts)) = (&self.agent, &self.facts) else { return Ok(()) };
+        let Some(status) = agent.status else { return Ok(()) };
+        // What the guest was given or lost since it said so is available, or is not.
+        let since = status.available_bytes + facts.size_bytes();
+        let available = since.saturating_sub(agent.status_size_bytes());
+        let reserve = self.settings.reserve_bytes;
+        if available.saturating_sub(less_bytes) < reserve {
+            return Err(format!(
+                "{} is available in the guest: {} less would leave it below its reserve, {} (--force shrinks it all the \
+                 same)",
+                Size(available),
+                Size(less_bytes),
+                Size(reserve)
+            ));
+        }
+        Ok(())
+    }
+
+    /// Where all new memory is movable, the descriptors of its pages come out of the kernel's zones.
+    fn check_descriptors(&self, more_bytes: u64) -> Result<(), String> {
+        let Some(status) = self.agent.as_ref().and_then(|agent| agent.status) else {
+            return Ok(());
+        };
+        let (free, needed) = (status.kernel_free_bytes, more_bytes / DESCRIPTORS_PART);
+        if self.settings.profile == Profile::ReturnsAll && free < needed + KERNEL_FREE_MIN_BYTES {
+            return Err(format!(
+                "{} is free in the zones of the guest's kernel, and {} more would take {} of it for page descriptors: boot \
+                 the guest with more memory, or use profile grows-far",
+                Size(free),
+                Size(more_bytes),
+                Size(needed)
+            ));
+        }
+        Ok(())
+    }
+
+    fn refused(&mut self, order: Order, why: String, actions: &mut Vec<Action>) {
+        let size_bytes = self.facts.as_ref().map_or(0, Facts::size_bytes);
+        self.answer(&order, size_bytes, size_bytes, Some(&why), actions);
+        actions.push(Action::Done(Outcome {
+            order,
+            end: End::Refused(why),
+            from_bytes: size_bytes,
+            aim_bytes: order.to_bytes,
+            size_bytes,
+            times: Times::default(),
+        }));
+    }
+
+    /// The newest order wins. What was set aside for the older one is part of what the newer one finds.
+    fn supersede(&mut self, now_us: u64, by: Who, actions: &mut Vec<Action>) {
+        if let Some(mut resize) = self.resize.take() {
+            let size_bytes = self.facts.as_ref().map_or(0, Facts::size_bytes);
+            let kept_bytes = size_bytes.saturating_sub(resize.aim_bytes);
+            resize.end = End::Superseded;
+            if matches!(by, Who::Guest { .. }) {
+                self.note_kept(now_us, &resize.order, kept_bytes);
+            }
+            self.done(now_us, resize, actions);
+        }
+    }
+
+    pub(crate) fn lost(&mut self, now_us: u64, why: &str, actions: &mut Vec<Action>) {
+        if let Some(mut resize) = self.resize.take() {
+            resize.end = End::Lost(why.into());
+            self.done(now_us, resize, actions);
+        }
+    }
+
+    fn sizes(&self, of: impl Fn(&Device) -> u64) -> Vec<u64> {
+        self.facts.iter().flat_map(|facts| &facts.devices).map(of).collect()
+    }
+
+    /// Asks the pool for the first device from `device` on that needs more than it has set aside.
+    fn reserve_from(&mut self, now_us: u64, device: usize, actions: &mut Vec<Action>) {
+        let set_aside = self.sizes(|device| device.set_aside_bytes);
+        let is_still = self.is_still();
+        let Some(resize) = &mut self.resize else { return };
+        let next = (device..resize.to.len()).find(|&at| resize.to[at] > set_aside[at]);
+        match next {
+            Some(_) if !is_still => {
+                resize.enter(now_us, Stage::Rest { until_us: now_us + FREEZE_US, is_read: false });
+                self.hold(actions);
+            }
+            Some(device) => {
+                resize.enter(now_us, Stage::Reserve { device });
+                let more_bytes = resize.to[device] - set_aside[device];
+                actions.push(Action::Reserve { device, more_bytes });
+            }
+            None if resize.aim_bytes < resize.from_bytes && self.agent_answers() => {
+                self.offline(now_us, actions);
+            }
+            None => self.plug(now_us, actions),
+        }
+    }
+
+    /// No guest is plugging or unplugging.
+    fn is_still(&self) -> bool {
+        let mut devices = self.facts.iter().flat_map(|facts| &facts.devices);
+        devices.all(|device| device.size_bytes == device.requested_bytes)
+    }
+
+    /// Asks each device for what it has.
+    fn hold(&mut self, actions: &mut Vec<Action>) {
+        let devices = self.facts.iter().flat_map(|facts| &facts.devices);
+        for (at, device) in devices.enumerate() {
+            if device.requested_bytes != device.size_bytes {
+                actions.push(Action::Request { device: at, bytes: device.size_bytes });
+            }
+        }
+    }
+
+    fn agent_answers(&self) -> bool {
+        self.agent.as_ref().is_some_and(|agent| agent.hello.is_some())
+    }
+
+    pub(crate) fn reserved(
+        &mut self,
+        now_us: u64,
+        device: usize,
+        result: Result<u64, String>,
+        actions: &mut Vec<Action>,
+    ) {
+        let is_awaited =
+            self.resize.as_ref().is_some_and(|resize| resize.stage == Stage::Reserve { device });
+        match result {
+            Ok(set_aside_bytes) => {
+                self.set_aside(device, set_aside_bytes);
+                if is_awaited {
+                    self.reserve_from(now_us, device, actions);
+                }
+            }
+            Err(why) if is_awaited => self.dry(now_us, why, actions),
+            Err(_) => {}
+        }
+    }
+
+    fn set_aside(&mut self, device: usize, bytes: u64) {
+        let devices = self.facts.iter_mut().flat_map(|facts| &mut facts.devices);
+        if let Some(device) = devices.into_iter().nth(device) {
+            device.set_aside_bytes = bytes;
+        }
+    }
+
+    /// The pool can't give so much. A guest in need waits for what others are asked for; what was found under way ends
+    /// where it is; anybody else is refused.
+    fn dry(&mut self, now_us: u64, why: String, actions: &mut Vec<Action>) {
+        let Some(resize) = &mut self.resize else { return };
+        let is_urgent = matches!(resize.order.who, Who::Guest { urgent: true, .. });
+        if is_urgent && now_us < resize.began_us + NEED_WAIT_US {
+            resize.enter(now_us, Stage::Wait { until_us: now_us + NEED_RETRY_US });
+        } else if resize.order.who == Who::Daemon {
+            resize.end = End::Partial;
+            self.freeze(now_us, actions);
+        } else {
+            resize.end = End::Refused(why);
+            self.release(now_us, actions);
+        }
+    }
+
+    fn offline(&mut self, now_us: u64, actions: &mut Vec<Action>) {
+        let id = self.new_id();
+        let timeout_us = self.settings.offline_timeout_us;
+        let Some(resize) = &mut self.resize else { return };
+        // The answer has a way to come, too.
+        resize.enter(now_us, Stage::Offline { id, until_us: now_us + timeout_us + timeout_us / 4 });
+        resize.has_offlined = true;
+        let timeout_ms = u32::try_from(timeout_us / 1000).unwrap_or(u32::MAX);
+        let bytes = resize.from_bytes - resize.aim_bytes;
+        actions.push(Action::Tell(FromHost::Offline { id, bytes, timeout_ms }));
+    }
+
+    /// However much is offline: the device is asked for the same. What is set offline after the end comes online again.
+    pub(crate) fn offlined(
+        &mut self,
+        now_us: u64,
+        answered: u64,
+        bytes: u64,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(resize) = &self.resize else {
+            if bytes > 0 {
+                actions.push(Action::Tell(FromHost::Online));
+            }
+            return;
+        };
+        if matches!(resize.stage, Stage::Offline { id, .. } if id == answered) {
+            self.plug(now_us, actions);
+        }
+    }
+
+    fn plug(&mut self, now_us: u64, actions: &mut Vec<Action>) {
+        let until_us = now_us + self.settings.resize_timeout_us;
+        let Some(resize) = &mut self.resize else { return };
+        resize.enter(now_us, Stage::Plug { until_us, nudge_at_us: now_us + NUDGE_US });
+        self.request(actions);
+    }
+
+    /// Asks the devices for what they are to hold.
+    fn request(&mut self, actions: &mut Vec<Action>) {
+        let (Some(resize), Some(facts)) = (&self.resize, &self.facts) else { return };
+        for (at, (device, &bytes)) in facts.devices.iter().zip(&resize.to).enumerate() {
+            if device.requested_bytes != bytes || device.size_bytes != bytes {
+                actions.push(Action::Request { device: at, bytes });
+            }
+        }
+    }
+
+    pub(crate) fn requested(
+        &mut self,
+        now_us: u64,
+        device: usize,
+        result: Result<u64, String>,
+        actions: &mut Vec<Action>,
+    ) {
+        let why = match result {
+            Ok(bytes) => {
+                let devices = self.facts.iter_mut().flat_map(|facts| &mut facts.devices);
+                if let Some(device) = devices.into_iter().nth(device) {
+                    device.requested_bytes = bytes;
+                }
+                return;
+            }
+            Err(why) => why,
+        };
+        let Some(resize) = &mut self.resize else { return };
+        match resize.stage {
+            Stage::Rest { .. } => {
+                resize.end = End::Refused(why);
+                self.release(now_us, actions);
+            }
+            Stage::Plug { .. } => {
+                resize.end = End::Refused(why);
+                self.freeze(now_us, actions);
+            }
+            Stage::Freeze { .. } => {
+                actions.push(Action::Say(format!("the monitor refuses a size: {why}")));
+                self.release(now_us, actions);
+            }
+            _ => {}
+        }
+    }
+
+    /// What time and the devices' sizes bring about.
+    pub(crate) fn advance(&mut self, now_us: u64, actions: &mut Vec<Action>) {
+        let (is_there, is_still) = (self.is_there(), self.is_still());
+        let Some(resize) = &mut self.resize else { return };
+        match &mut resize.stage {
+            Stage::Rest { is_read: true, .. } if is_still => self.reserve_from(now_us, 0, actions),
+            Stage::Rest { until_us, .. } if now_us >= *until_us => {
+                resize.end =
+                    End::Refused("the guest is still changing, and does not come to rest".into());
+                self.release(now_us, actions);
+            }
+            Stage::Wait { until_us } if now_us >= *until_us => {
+                self.reserve_from(now_us, 0, actions)
+            }
+            Stage::Offline { until_us, .. } if now_us >= *until_us => self.plug(now_us, actions),
+            Stage::Plug { .. } | Stage::Freeze { .. } if is_there => self.release(now_us, actions),
+            Stage::Plug { until_us, .. } if now_us >= *until_us => self.late(now_us, actions),
+            Stage::Freeze { until_us, .. } if now_us >= *until_us => {
+                actions.push(Action::Say("the devices do not come to rest".into()));
+                self.release(now_us, actions);
+            }
+            Stage::Plug { nudge_at_us, .. } | Stage::Freeze { nudge_at_us, .. }
+                if now_us >= *nudge_at_us =>
+            {
+                *nudge_at_us = now_us + NUDGE_US;
+                self.request(actions);
+            }
+            _ => {}
+        }
+    }
+
+    fn is_there(&self) -> bool {
+        let (Some(resize), Some(facts)) = (&self.resize, &self.facts) else { return false };
+        let mut devices = facts.devices.iter().zip(&resize.to);
+        devices.all(|(device, &to)| device.size_bytes == to && device.requested_bytes == to)
+    }
+
+    /// The guest did not get there in time.
+    fn late(&mut self, now_us: u64, actions: &mut Vec<Action>) {
+        let timeout_us = self.settings.resize_timeout_us;
+        let size_bytes = self.facts.as_ref().map_or(0, Facts::size_bytes);
+        let Some(resize) = &mut self.resize else { return };
+        let order = resize.order;
+        let kept_bytes = size_bytes.saturating_sub(resize.aim_bytes);
+        if resize.order.roll_back {
+            resize.end = End::RolledBack;
+            resize.to.clone_from(&resize.from);
+            let until_us = now_us + timeout_us;
+            resize.enter(now_us, Stage::Freeze { until_us, nudge_at_us: now_us + NUDGE_US });
+            self.request(actions);
+        } else {
+            resize.end = End::Partial;
+            self.freeze(now_us, actions);
+        }
+        self.note_kept(now_us, &order, kept_bytes);
+    }
+
+    /// The guest stays where it is.
+    fn freeze(&mut self, now_us: u64, actions: &mut Vec<Action>) {
+        let sizes = self.sizes(|device| device.size_bytes);
+        let Some(resize) = &mut self.resize else { return };
+        resize.to = sizes;
+        resize.enter(
+            now_us,
+            Stage::Freeze { until_us: now_us + FREEZE_US, nudge_at_us: now_us + NUDGE_US },
+        );
+        self.request(actions);
+    }
+
+    /// What devices have that are at rest, and no more, stays set aside. Where one is not, all of it does.
+    fn release(&mut self, now_us: u64, actions: &mut Vec<Action>) {
+        let (Some(resize), Some(facts)) = (&mut self.resize, &self.facts) else { return };
+        let mut waits = 0;
+        for (at, device) in facts.devices.iter().enumerate() {
+            let size_bytes = device.size_bytes;
+            if size_bytes == device.requested_bytes && device.set_aside_bytes != size_bytes {
+                actions.push(Action::Release { device: at, size_bytes });
+                waits += 1;
+            }
+        }
+        resize.enter(now_us, Stage::Release { waits });
+        self.end_if_released(now_us, actions);
+    }
+
+    pub(crate) fn released(
+        &mut self,
+        now_us: u64,
+        device: usize,
+        set_aside_bytes: u64,
+        actions: &mut Vec<Action>,
+    ) {
+        self.set_aside(device, set_aside_bytes);
+        if let Some(Resize { stage: Stage::Release { waits }, .. }) = &mut self.resize {
+            *waits = waits.saturating_sub(1);
+            self.end_if_released(now_us, actions);
+        }
+    }
+
+    fn end_if_released(&mut self, now_us: u64, actions: &mut Vec<Action>) {
+        let is_over =
+            self.resize.as_ref().is_some_and(|resize| resize.stage == Stage::Release { waits: 0 });
+        if is_over && let Some(mut resize) = self.resize.take() {
+            resize.enter(now_us, Stage::Release { waits: 0 });
+            self.done(now_us, resize, actions);
+        }
+    }
+
+    fn done(&mut self, now_us: u64, mut resize: Resize, actions: &mut Vec<Action>) {
+        resize.times.total_us = now_us - resize.began_us;
+        // Where all of it was taken, nothing is left to come online.
+        if resize.has_offlined {
+            actions.push(Action::Tell(FromHost::Online));
+        }
+        let size_bytes = self.facts.as_ref().map_or(0, Facts::size_bytes);
+        let why = match &resize.end {
+            End::Reached | End::Partial => None,
+            End::RolledBack => Some("the guest could not change in time"),
+            End::Superseded => Some("a newer order took its place"),
+            End::Refused(why) | End::Lost(why) => Some(why.as_str()),
+        };
+        self.answer(&resize.order, resize.from_bytes, size_bytes, why, actions);
+        actions.push(Action::Done(Outcome {
+            order: resize.order,
+            end: resize.end,
+            from_bytes: resize.from_bytes,
+            aim_bytes: resize.aim_bytes,
+            size_bytes,
+            times: resize.times,
+        }));
+    }
+
+    /// Tells the guest what became of its wish.
+    fn answer(
+        &self,
+        order: &Order,
+        from: u64,
+        to: u64,
+        why: Option<&str>,
+        actions: &mut Vec<Action>,
+    ) {
+        let Who::Guest { need, .. } = order.who else { return };
+        match why {
+            Some(why) if from == to => {
+                let short: String = why.chars().take(crate::agent::TEXT_MAX).collect();
+                refuse(need, &short, actions);
+            }
+            _ => {
+                let granted_bytes = from.abs_diff(to);
+                actions.push(Action::Tell(FromHost::Answer { id: need, granted_bytes, why: None }));
+            }
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Who gives memory to whom: from the policy's targets and what guests need, which sizes are to change.
+//!
+//! A guest in need gets what is free in the pool, and where that is too little, what others do not work on: first from those
+//! above their target, from as few of them as will do, from each in one step. No guest shrinks below what it works on,
+//! nor while it is under pressure itself, whatever its target is.
+
+use crate::agent::Status;
+
+/// A guest, as it is at the end of an interval. Sizes in bytes, boot memory included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// What it has.
+    pub size_bytes: u64,
+    /// It is never smaller.
+    pub least_bytes: u64,
+    /// It is never larger.
+    pub most_bytes: u64,
+    /// What the policy would let it have.
+    pub target_bytes: u64,
+    /// What it works on, its reserve included; none where no agent says so: then it gives nothing.
+    pub working_bytes: Option<u64>,
+    /// It stalls for want of memory, or reads again what it had to drop.
+    pub is_pressed: bool,
+    /// What it needs at once and could not be given.
+    pub wanted_bytes: u64,
+    /// Its size is changing, it may not change by itself, or it kept what it was to give.
+    pub is_fixed: bool,
+}
+
+/// A size that is to change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The guest's place among the holders.
+    pub holder: usize,
+    /// Its new size, bytes.
+    pub to_bytes: u64,
+}
+
+impl Holder {
+    /// What it could give, whole sections, bytes.
+    fn spare_bytes(&self, section_bytes: u64) -> u64 {
+        let Some(working) = self.working_bytes else { return 0 };
+        if self.is_fixed || self.is_pressed || self.wanted_bytes > 0 {
+            return 0;
+        }
+        let floor = working.max(self.least_bytes);
+        self.size_bytes.saturating_sub(floor) / section_bytes * section_bytes
+    }
+
+    /// What it should get by its target, whole sections, bytes.
+    fn lack_bytes(&self, section_bytes: u64) -> u64 {
+        if self.is_fixed || !self.is_pressed {
+            return 0;
+        }
+        let room = self.target_bytes.min(self.most_bytes).saturating_sub(self.size_bytes);
+        // One step of an eighth, so that pressure that is gone by the next interval has not taken all.
+        let step = (self.size_bytes / 8).next_multiple_of(section_bytes);
+        room.min(step) / section_bytes * section_bytes
+    }
+}
+
+/// The sizes that are to change, where `free_bytes` of the pool are not in use.
+pub fn share(section_bytes: u64, free_bytes: u64, holders: &[Holder]) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut left = free_bytes;
+    // What guests wait for they take themselves, as soon as it is free.
+    let wanted: u64 = holders.iter().map(|it| it.wanted_bytes).sum();
+    left = left.saturating_sub(wanted);
+    let mut short = wanted.saturating_sub(free_bytes);
+    for (at, holder) in holders.iter().enumerate() {
+        let lack = holder.lack_bytes(section_bytes);
+        let given = lack.min(left) / section_bytes * section_bytes;
+        if given > 0 {
+            steps.push(Step { holder: at, to_bytes: holder.size_bytes + given });
+            left -= given;
+        }
+        short += lack - given;
+    }
+    steps.extend(take(section_bytes, short.next_multiple_of(section_bytes), holders));
+    steps
+}
+
+/// Takes `short` bytes from those who have most to spare, those above their target first.
+fn take(section_bytes: u64, mut short: u64, holders: &[Holder]) -> Vec<Step> {
+    let mut donors: Vec<_> = (0..holders.len())
+        .map(|at| (at, holders[at].spare_bytes(section_bytes)))
+        .filter(|&(_, spare)| spare > 0)
+        .collect();
+    donors.sort_by_key(|&(at, spare)| {
+        let above = holders[at].size_bytes.saturating_sub(holders[at].target_bytes);
+        core::cmp::Reverse((above.min(spare), spare))
+    });
+    let mut steps = Vec::new();
+    for (at, spare) in donors {
+        if short == 0 {
+            break;
+        }
+        let given = spare.min(short);
+        steps.push(Step { holder: at, to_bytes: holders[at].size_bytes - given });
+        short -= given;
+    }
+    steps
+}
+
+/// What a guest works on, bytes: what is not available in it, half of its page cache that is, and its reserve.
+pub fn working_bytes(size_bytes: u64, status: &Status, reserve_bytes: u64) -> u64 {
+    let used = size_bytes.saturating_sub(status.available_bytes);
+    let cache = status.cached_bytes.min(status.available_bytes) / 2;
+    used.saturating_add(cache).saturating_add(reserve_bytes).min(size_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const S: u64 = 128 << 20;
+
+    fn holder(size: u64, working: u64) -> Holder {
+        Holder {
+            size_bytes: size * S,
+            least_bytes: 4 * S,
+            most_bytes: 32 * S,
+            target_bytes: 8 * S,
+            working_bytes: Some(working * S),
+            is_pressed: false,
+            wanted_bytes: 0,
+            is_fixed: false,
+        }
+    }
+
+    #[test]
+    fn nobody_gives_while_nobody_needs() {
+        assert_eq!(share(S, 0, &[holder(16, 5), holder(8, 8)]), []);
+    }
+
+    #[test]
+    fn a_guest_in_need_gets_from_one_that_idles_in_one_step() {
+        let needy = Holder { wanted_bytes: 3 * S, ..holder(8, 8) };
+        let steps = share(S, 0, &[needy, holder(16, 5), holder(9, 8)]);
+        assert_eq!(steps, [Step { holder: 1, to_bytes: 13 * S }]);
+        // What is free counts first.
+        let steps = share(S, 2 * S, &[needy, holder(16, 5)]);
+        assert_eq!(steps, [Step { holder: 1, to_bytes: 15 * S }]);
+        assert_eq!(share(S, 3 * S, &[needy, holder(16, 5)]), []);
+    }
+
+    #[test]
+    fn those_above_their_target_give_first() {
+        let needy = Holder { wanted_bytes: 2 * S, ..holder(8, 8) };
+        let rich = Holder { target_bytes: 20 * S, ..holder(16, 5) };
+        let steps = share(S, 0, &[needy, rich, holder(11, 8)]);
+        assert_eq!(steps, [Step { holder: 2, to_bytes: 9 * S }]);
+    }
+
+    #[test]
+    fn no_guest_gives_what_it_works_on_or_while_it_is_pressed_or_unknown() {
+        let needy = Holder { wanted_bytes: 9 * S, ..holder(8, 8) };
+        let pressed = Holder { is_pressed: true, target_bytes: 4 * S, ..holder(16, 5) };
+        let unknown = Holder { working_bytes: None, ..holder(16, 5) };
+        let fixed = Holder { is_fixed: true, ..holder(16, 5) };
+        assert_eq!(share(S, 0, &[needy, pressed, unknown, fixed, holder(9, 9)]), []);
+        // The least that the operator leaves it counts as much.
+        let steps = share(S, 0, &[needy, holder(6, 1)]);
+        assert_eq!(steps, [Step { holder: 1, to_bytes: 4 * S }]);
+    }
+
+    #[test]
+    fn pressure_grows_a_guest_towards_its_target_by_an_eighth() {
+        let pressed = Holder { is_pressed: true, target_bytes: 20 * S, ..holder(16, 16) };
+        assert_eq!(share(S, 9 * S, &[pressed]), [Step { holder: 0, to_bytes: 18 * S }]);
+        let near = Holder { target_bytes: 17 * S, ..pressed };
+        assert_eq!(share(S, 9 * S, &[near]), [Step { holder: 0, to_bytes: 17 * S }]);
+        let there = Holder { target_bytes: 16 * S, ..pressed };
+        assert_eq!(share(S, 9 * S, &[there]), []);
+        // Where nothing is free it comes from others, and is given when it is there.
+        assert_eq!(share(S, 0, &[pressed, holder(8, 5)]), [Step { holder: 1, to_bytes: 6 * S }]);
+    }
+
+    #[test]
+    fn half_of_the_cache_is_worked_on() {
+        let status = Status { available_bytes: 6 * S, cached_bytes: 4 * S, ..Status::default() };
+        assert_eq!(working_bytes(10 * S, &status, S), 7 * S);
+        assert_eq!(working_bytes(2 * S, &status, S), 2 * S);
+    }
+
+    fn any_holder() -> impl Strategy<Value = Holder> {
+        let sizes =
+            (0..40_u64, 0..8_u64, 8..40_u64, 0..40_u64, proptest::option::of(0..40_u64), 0..8_u64);
+        (sizes, any::<bool>(), any::<bool>()).prop_map(|(it, is_pressed, is_fixed)| Holder {
+            size_bytes: it.0 * S,
+            least_bytes: it.1 * S,
+            most_bytes: it.2 * S,
+            target_bytes: it.3 * S,
+            working_bytes: it.4.map(|bytes| bytes * S),
+            is_pressed,
+            wanted_bytes: it.5.saturating_sub(5) * S,
+            is_fixed,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_given_is_there_and_what_is_taken_is_spare(
+            free in 0..10_u64,
+            holders in proptest::collection::vec(any_holder(), 0..6),
+        ) {
+            let steps = share(S, free * S, &holders);
+            let mut given = 0;
+            let mut seen = std::collections::HashSet::new();
+            for step in &steps {
+                let holder = &holders[step.holder];
+                prop_assert!(seen.insert(step.holder));
+                prop_assert!(!holder.is_fixed && step.to_bytes != holder.size_bytes);
+                prop_assert_eq!(step.to_bytes % S, 0);
+                if step.to_bytes > holder.size_bytes {
+                    prop_assert!(holder.is_pressed);
+                    prop_assert!(step.to_bytes <= holder.target_bytes.min(holder.most_bytes));
+                    given += step.to_bytes - holder.size_bytes;
+                } else {
+                    prop_assert!(!holder.is_pressed && holder.wanted_bytes == 0);
+                    prop_assert!(step.to_bytes >= holder.least_bytes.max(holder.working_bytes.unwrap()));
+                }
+            }
+            let wanted: u64 = holders.iter().map(|it| it.wanted_bytes).sum();
+            prop_assert!(given <= (free * S).saturating_sub(wanted));
+        }
+    }
+}

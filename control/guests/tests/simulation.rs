@@ -1,0 +1,461 @@
+//! Guests, a pool and an agent that are slow, lose answers, keep memory, are reset and restarted, around the real state
+//! machine in virtual time. `GUESTS_SEEDS` sets how many seeds are run (1000).
+
+use std::collections::HashMap;
+
+use spillway_guests::agent::{FromGuest, FromHost, Profile, Status};
+use spillway_guests::{Action, Device, End, Event, Facts, Guest, Order, Outcome, Settings, Who};
+
+const S: u64 = 128 << 20;
+const BOOT: u64 = 4 * S;
+const MOST: u64 = 32 * S;
+const RESIZE_US: u64 = 5_000_000;
+const OFFLINE_US: u64 = 1_000_000;
+/// No order may take longer: waiting for memory, offlining, the change, the way back, and rest.
+const ORDER_MAX_US: u64 = 3_000_000 + 2 * OFFLINE_US + 2 * RESIZE_US + 2_000_000 + 200_000;
+
+/// Numbers from a seed: splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % most
+    }
+
+    fn one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
+    }
+}
+
+/// QEMU and the guest's driver: what is requested is plugged or unplugged block by block.
+#[derive(Default)]
+struct Vm {
+    devices: Vec<Device>,
+    is_out_of_reach: bool,
+    refuses: bool,
+    /// Blocks that the guest moves in a step; 0 is a guest that does nothing.
+    speed: u64,
+    /// Bytes of all devices that it does not give back.
+    keeps_bytes: u64,
+    has_agent: bool,
+    /// The agent's answers are on their way until then.
+    answers: Vec<(u64, FromGuest)>,
+    mute_agent: bool,
+    /// What the agent set offline, and nobody has taken.
+    offline_bytes: u64,
+}
+
+impl Vm {
+    fn step(&mut self) {
+        let mut keeps = self.keeps_bytes;
+        for device in &mut self.devices {
+            for _ in 0..self.speed {
+                if device.size_bytes < device.requested_bytes {
+                    device.size_bytes += S;
+                } else if device.size_bytes > device.requested_bytes && device.size_bytes > keeps {
+                    device.size_bytes -= S;
+                    self.offline_bytes = self.offline_bytes.saturating_sub(S);
+                }
+            }
+            keeps = keeps.saturating_sub(device.size_bytes);
+        }
+    }
+
+    fn facts(&self) -> Facts {
+        Facts { boot_bytes: BOOT, devices: self.devices.clone() }
+    }
+
+    fn sizes(&self) -> Vec<(u64, u64)> {
+        self.devices.iter().map(|device| (device.size_bytes, device.requested_bytes)).collect()
+    }
+
+    fn total(&self) -> u64 {
+        BOOT + self.devices.iter().map(|device| device.size_bytes).sum::<u64>()
+    }
+}
+
+struct World {
+    random: Random,
+    now_us: u64,
+    capacity: u64,
+    vms: Vec<Vm>,
+    machines: Vec<Guest>,
+    /// Orders that have not ended: when they were given.
+    open: HashMap<u64, u64>,
+    next_order: u64,
+    ends: Vec<Outcome>,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut random = Random(seed);
+        let count = 1 + random.below(3);
+        let capacity = (8 + random.below(40)) * S;
+        let mut world = Self {
+            capacity,
+            vms: Vec::new(),
+            machines: Vec::new(),
+            open: HashMap::new(),
+            next_order: 1 << 32,
+            ends: Vec::new(),
+            now_us: 1,
+            random,
+        };
+        for _ in 0..count {
+            let mut vm = Vm { speed: 1, ..Vm::default() };
+            let device = |sections| Device { max_bytes: sections * S, ..Device::default() };
+            vm.devices.push(device(8 + world.random.below(20)));
+            if world.random.one_in(3) {
+                vm.devices.push(device(4));
+            }
+            vm.has_agent = world.random.one_in(2);
+            world.vms.push(vm);
+            world.machines.push(Guest::new(settings(&mut world.random)));
+        }
+        for at in 0..world.vms.len() {
+            world.attach(at);
+        }
+        world
+    }
+
+    fn free(&self) -> u64 {
+        let used: u64 =
+            self.vms.iter().flat_map(|vm| &vm.devices).map(|device| device.set_aside_bytes).sum();
+        self.capacity - used
+    }
+
+    fn attach(&mut self, at: usize) {
+        self.vms[at].is_out_of_reach = false;
+        self.tell(at, Event::Attached(self.vms[at].facts()));
+        if self.vms[at].has_agent {
+            self.tell(at, Event::AgentConnected);
+        }
+    }
+
+    /// Hands in an event, and carries out what comes of it, as the driver does: in order, answered at once.
+    fn tell(&mut self, at: usize, event: Event) {
+        let mut actions = Vec::new();
+        self.machines[at].handle(self.now_us, event, &mut actions);
+        let mut next = 0;
+        while next < actions.len() {
+            assert!(next < 1000, "actions without an end: {:?}", &actions[next - 8..]);
+            if let Some(answer) = self.carry_out(at, actions[next].clone()) {
+                self.machines[at].handle(self.now_us, answer, &mut actions);
+            }
+            next += 1;
+            self.check(at);
+        }
+    }
+
+    fn carry_out(&mut self, at: usize, action: Action) -> Option<Event> {
+        let free = self.free();
+        let vm = &mut self.vms[at];
+        match action {
+            Action::Reserve { device, more_bytes } => {
+                let it = &vm.devices[device];
+                assert_eq!(
+                    it.size_bytes, it.requested_bytes,
+                    "memory is set aside while the guest plugs"
+                );
+                let fits = more_bytes <= free;
+                if fits {
+                    vm.devices[device].set_aside_bytes += more_bytes;
+                }
+                let result =
+                    if fits { Ok(vm.devices[device].set_aside_bytes) } else { Err("dry".into()) };
+                Some(Event::Reserved { device, result })
+            }
+            Action::Request { device, bytes } => {
+                assert!(
+                    bytes <= vm.devices[device].set_aside_bytes,
+                    "asked for more than is set aside"
+                );
+                let fails = vm.is_out_of_reach || vm.refuses;
+                // The guest goes on meanwhile: what was read of it may be old.
+                if self.random.one_in(2) {
+                    vm.step();
+                }
+                let vm = &mut self.vms[at];
+                if !fails {
+                    vm.devices[device].requested_bytes = bytes;
+                }
+                let result = if fails { Err("refused".into()) } else { Ok(bytes) };
+                Some(Event::Requested { device, result })
+            }
+            Action::Release { device, size_bytes } => {
+                let it = &mut vm.devices[device];
+                assert!(it.requested_bytes <= size_bytes, "released what the guest may still take");
+                // What a driver that does not lag behind would see; the machine must not say less.
+                if it.size_bytes == size_bytes && it.requested_bytes <= size_bytes {
+                    it.set_aside_bytes = size_bytes;
+                }
+                Some(Event::Released { device, set_aside_bytes: it.set_aside_bytes })
+            }
+            Action::Tell(FromHost::Offline { id, bytes, .. }) => {
+                let late_us = self.random.below(2 * OFFLINE_US);
+                if !vm.mute_agent {
+                    vm.answers.push((self.now_us + late_us, FromGuest::Offlined { id, bytes }));
+                }
+                None
+            }
+            Action::Tell(FromHost::Online) => {
+                vm.offline_bytes = 0;
+                vm.answers.retain(|(_, said)| !matches!(said, FromGuest::Offlined { .. }));
+                None
+            }
+            Action::Tell(FromHost::Hello { .. }) => {
+                let hello = FromGuest::Hello {
+                    version: 1,
+                    kernel: "6.12".into(),
+                    boot: "1".into(),
+                    block_bytes: S,
+                };
+                vm.answers.push((self.now_us, hello));
+                None
+            }
+            Action::Done(outcome) => {
+                self.ended(at, outcome);
+                None
+            }
+            Action::Tell(_) | Action::Say(_) => None,
+        }
+    }
+
+    fn ended(&mut self, at: usize, outcome: Outcome) {
+        let size = self.vms[at].total();
+        match &outcome.end {
+            End::Reached => assert_eq!(outcome.size_bytes, outcome.aim_bytes, "{outcome:?}"),
+            End::Refused(_) | End::Superseded | End::Lost(_) | End::RolledBack => {}
+            End::Partial => assert_ne!(outcome.size_bytes, outcome.aim_bytes, "{outcome:?}"),
+        }
+        if outcome.end == End::Reached {
+            let ceiling = self.machines[at].view().ceiling_bytes;
+            assert!(size <= ceiling.max(outcome.from_bytes), "larger than it may be: {outcome:?}");
+            assert_eq!(size, outcome.size_bytes, "the guest has another size than is said");
+        }
+        if outcome.order.who == Who::Operator {
+            let since = self.open.remove(&outcome.order.id).expect("an order ends once");
+            let took_us = self.now_us - since;
+            assert!(took_us <= ORDER_MAX_US, "{took_us} us for {outcome:?}");
+        }
+        self.ends.push(outcome);
+    }
+
+    fn check(&self, at: usize) {
+        let sum: u64 =
+            self.vms.iter().flat_map(|vm| &vm.devices).map(|device| device.set_aside_bytes).sum();
+        assert!(sum <= self.capacity);
+        for device in &self.vms[at].devices {
+            assert!(
+                device.size_bytes <= device.set_aside_bytes,
+                "the guest has what is not set aside"
+            );
+            assert!(
+                device.requested_bytes <= device.set_aside_bytes,
+                "may take what is not set aside"
+            );
+        }
+    }
+
+    /// Lets `us` pass: guests plug, agents answer, the driver reads the devices.
+    fn run(&mut self, us: u64) {
+        let until = self.now_us + us;
+        while self.now_us < until {
+            self.now_us += 10_000;
+            for at in 0..self.vms.len() {
+                self.vms[at].step();
+                self.check(at);
+                let (now, answers) = (self.now_us, std::mem::take(&mut self.vms[at].answers));
+                for (when, said) in answers {
+                    if when > now {
+                        self.vms[at].answers.push((when, said));
+                    } else {
+                        if let FromGuest::Offlined { bytes, .. } = said {
+                            self.vms[at].offline_bytes = bytes;
+                        }
+                        self.tell(at, Event::Agent(said));
+                    }
+                }
+                let is_due =
+                    self.machines[at].wake_at_us(now) <= now + 100_000 || self.random.one_in(20);
+                if is_due && !self.vms[at].is_out_of_reach {
+                    self.tell(at, Event::Read(self.vms[at].sizes()));
+                } else if is_due {
+                    self.tell(at, Event::Tick);
+                }
+            }
+        }
+    }
+
+    /// Reads the devices, as the driver does before it hands in what may begin a change.
+    fn look(&mut self, at: usize) {
+        if !self.vms[at].is_out_of_reach {
+            self.tell(at, Event::Read(self.vms[at].sizes()));
+        }
+    }
+
+    fn something(&mut self) {
+        let at = self.random.below(self.vms.len() as u64) as usize;
+        match self.random.below(16) {
+            0..=4 => self.order(at),
+            5 => {
+                let (id, bytes) = (self.next_order, self.random.below(6 * S));
+                self.next_order += 1;
+                let urgent = self.random.one_in(2);
+                self.look(at);
+                self.tell(at, Event::Agent(FromGuest::Need { id, bytes, urgent }));
+            }
+            6 => {
+                let (id, bytes) = (self.next_order, self.random.below(6 * S));
+                self.next_order += 1;
+                self.look(at);
+                self.tell(at, Event::Agent(FromGuest::Give { id, bytes }));
+            }
+            7 => self.vms[at].speed = self.random.below(3),
+            8 => self.vms[at].keeps_bytes = self.random.below(10) * S,
+            9 => self.vms[at].refuses = self.random.one_in(3),
+            10 => self.restart(at),
+            11 => {
+                self.vms[at].is_out_of_reach = true;
+                self.tell(at, Event::Detached("closed".into()));
+            }
+            12 if self.vms[at].is_out_of_reach => self.attach(at),
+            13 => {
+                for device in &mut self.vms[at].devices {
+                    device.size_bytes = 0;
+                }
+                if !self.vms[at].is_out_of_reach {
+                    self.tell(at, Event::Reset);
+                }
+            }
+            14 => self.vms[at].mute_agent = self.random.one_in(2),
+            15 => {
+                let total_bytes = self.vms[at].total();
+                let available_bytes = self.random.below(total_bytes);
+                let (kernel_free_bytes, stalled_us) =
+                    (self.random.below(BOOT), self.random.below(1000));
+                let status = Status {
+                    total_bytes,
+                    available_bytes,
+                    kernel_free_bytes,
+                    stalled_us,
+                    ..Status::default()
+                };
+                self.tell(at, Event::Agent(FromGuest::Status(status)));
+            }
+            _ => {}
+        }
+    }
+
+    fn order(&mut self, at: usize) {
+        let id = self.next_order;
+        self.next_order += 1;
+        let to_bytes = self.random.below(MOST + 4 * S);
+        let (roll_back, force) = (self.random.one_in(3), self.random.one_in(2));
+        self.open.insert(id, self.now_us);
+        self.look(at);
+        self.tell(at, Event::Order(Order { id, who: Who::Operator, to_bytes, roll_back, force }));
+    }
+
+    /// The daemon is killed, and comes back: nothing is known but what pool and VM say.
+    fn restart(&mut self, at: usize) {
+        let settings = self.machines[at].settings().clone();
+        self.machines[at] = Guest::new(settings);
+        self.open.clear();
+        for vm in &mut self.vms {
+            // What the agent is at goes on, and nobody hears of it.
+            for (_, said) in vm.answers.drain(..) {
+                if let FromGuest::Offlined { bytes, .. } = said {
+                    vm.offline_bytes = bytes;
+                }
+            }
+        }
+        // The others' orders are lost, too.
+        for other in 0..self.vms.len() {
+            if other != at {
+                let settings = self.machines[other].settings().clone();
+                self.machines[other] = Guest::new(settings);
+            }
+            if !self.vms[other].is_out_of_reach {
+                self.attach(other);
+            }
+        }
+    }
+
+    /// All faults end: everything comes to rest, and nothing is left over.
+    fn settle(&mut self) {
+        for at in 0..self.vms.len() {
+            let vm = &mut self.vms[at];
+            (vm.speed, vm.keeps_bytes, vm.refuses, vm.mute_agent) = (1, 0, false, false);
+            if vm.is_out_of_reach {
+                self.attach(at);
+            }
+        }
+        self.run(ORDER_MAX_US + 2_000_000);
+        assert!(self.open.is_empty(), "orders without an end: {:?}", self.open);
+        for (vm, machine) in self.vms.iter().zip(&self.machines) {
+            assert_eq!(machine.running(), None);
+            for device in &vm.devices {
+                assert_eq!(device.size_bytes, device.requested_bytes);
+                assert_eq!(device.set_aside_bytes, device.size_bytes, "set aside for nobody");
+            }
+            assert_eq!(vm.offline_bytes, 0, "offline for nobody");
+            let view = machine.view();
+            assert_eq!(view.size_bytes, Some(vm.total()));
+            assert_eq!(view.wanted_bytes, 0);
+        }
+    }
+}
+
+fn settings(random: &mut Random) -> Settings {
+    Settings {
+        section_bytes: S,
+        least_bytes: BOOT + random.below(2) * S,
+        // No whole number of sections for some.
+        most_bytes: MOST - random.below(2) * S / 2,
+        reserve_bytes: S / 2,
+        profile: if random.one_in(4) { Profile::GrowsFar } else { Profile::ReturnsAll },
+        auto: !random.one_in(4),
+        resize_timeout_us: RESIZE_US,
+        offline_timeout_us: OFFLINE_US,
+        interval_ms: 500,
+    }
+}
+
+fn seeds() -> u64 {
+    std::env::var("GUESTS_SEEDS").map_or(1000, |count| count.parse().expect("a number"))
+}
+
+#[test]
+fn whatever_fails_the_pool_and_the_guests_agree() {
+    let mut counts: HashMap<&str, u64> = HashMap::new();
+    for seed in 0..seeds() {
+        let mut world = World::new(seed);
+        for _ in 0..40 {
+            world.something();
+            let us = world.random.below(4_000_000);
+            world.run(us);
+        }
+        world.settle();
+        for outcome in &world.ends {
+            let name = match outcome.end {
+                End::Reached => "reached",
+                End::Partial => "partial",
+                End::RolledBack => "rolled back",
+                End::Superseded => "superseded",
+                End::Refused(_) => "refused",
+                End::Lost(_) => "lost",
+            };
+            *counts.entry(name).or_default() += 1;
+        }
+    }
+    println!("{counts:?}");
+    // A simulation in which something never happens shows nothing of it.
+    for name in ["reached", "partial", "rolled back", "superseded", "refused", "lost"] {
+        assert!(counts.contains_key(name), "no order ended as {name}: {counts:?}");
+    }
+}

@@ -1,0 +1,189 @@
+//! Who has how much: plain numbers, without files.
+
+use std::collections::BTreeMap;
+
+use crate::name::GuestFile;
+
+/// What the pool has, and who has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// What guests can have together.
+    pub capacity_bytes: u64,
+    /// What they have.
+    pub used_bytes: u64,
+    /// What is left. What lies ready for one of them is part of it: whoever asks for more than the rest gets it.
+    pub free_bytes: u64,
+    /// By name.
+    pub guests: BTreeMap<String, GuestUsage>,
+}
+
+/// What a guest has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GuestUsage {
+    /// What it boots with; 0 when that does not come from the pool.
+    pub boot_bytes: u64,
+    /// Its virtio-mem devices, by number.
+    pub devices: BTreeMap<u8, DeviceUsage>,
+}
+
+/// What a virtio-mem device has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceUsage {
+    /// What it can have: its file's size.
+    pub bound_bytes: u64,
+    /// What is set aside for it, plugged or not.
+    pub set_aside_bytes: u64,
+    /// What is allocated beyond that, for when it grows.
+    pub ready_bytes: u64,
+}
+
+impl GuestUsage {
+    /// All that is set aside for it.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        self.boot_bytes + self.devices.values().map(|device| device.set_aside_bytes).sum::<u64>()
+    }
+
+    /// All that lies ready for it.
+    #[must_use]
+    pub fn ready_bytes(&self) -> u64 {
+        self.devices.values().map(|device| device.ready_bytes).sum()
+    }
+}
+
+/// A file's account.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// The file's size.
+    pub bound: u64,
+    /// What counts as used.
+    pub set_aside: u64,
+    /// Below this the file is known to have no hole, unless QEMU has punched one since.
+    pub full_below: u64,
+    /// What is allocated ahead of need, in one range that the guest has nothing of: where it begins, and how long it is.
+    pub ready_from: u64,
+    pub ready: u64,
+}
+
+impl Account {
+    /// The account when `bytes` more are set aside, what lies ready first.
+    pub fn with(self, bytes: u64) -> Self {
+        let taken = bytes.min(self.ready);
+        Self {
+            set_aside: self.set_aside + bytes,
+            ready_from: self.ready_from + taken,
+            ready: self.ready - taken,
+            ..self
+        }
+    }
+
+    /// The account when all but the first `bytes` of what lay ready are given back.
+    pub fn with_ready(self, bytes: u64) -> Self {
+        let full_below = self.full_below.min(self.ready_from + bytes);
+        Self { ready: bytes, full_below, ..self }
+    }
+}
+
+/// The accounts of all files.
+#[derive(Debug)]
+pub struct Accounts {
+    capacity: u64,
+    guests: BTreeMap<String, BTreeMap<GuestFile, Account>>,
+}
+
+impl Accounts {
+    pub fn new(capacity: u64) -> Self {
+        Self { capacity, guests: BTreeMap::new() }
+    }
+
+    pub fn used(&self) -> u64 {
+        self.guests.values().flat_map(BTreeMap::values).map(|account| account.set_aside).sum()
+    }
+
+    /// What is left. Files read back may hold more than the capacity, which can have become smaller.
+    pub fn free(&self) -> u64 {
+        self.capacity.saturating_sub(self.used())
+    }
+
+    pub fn get(&self, guest: &str, file: GuestFile) -> Option<Account> {
+        self.guests.get(guest)?.get(&file).copied()
+    }
+
+    pub fn set(&mut self, guest: &str, file: GuestFile, account: Account) {
+        self.guests.entry(guest.to_owned()).or_default().insert(file, account);
+    }
+
+    fn ready(&self) -> u64 {
+        self.guests.values().flat_map(BTreeMap::values).map(|account| account.ready).sum()
+    }
+
+    /// What is left that does not lie ready for anybody.
+    pub fn idle(&self) -> u64 {
+        self.free().saturating_sub(self.ready())
+    }
+
+    /// A file of another guest for which something lies ready.
+    pub fn ready_of_others(&self, guest: &str) -> Option<(String, GuestFile)> {
+        let others = self.guests.iter().filter(|(name, _)| *name != guest);
+        let files =
+            others.flat_map(|(name, files)| files.iter().map(move |(file, it)| (name, file, it)));
+        let mut ready = files.filter(|(_, _, account)| account.ready > 0);
+        ready.next().map(|(name, file, _)| (name.clone(), *file))
+    }
+
+    /// Changes a file's account, in one step with the question whether what it is to have more is idle. Otherwise what is.
+    pub fn claim(&mut self, guest: &str, file: GuestFile, to: Account) -> Result<(), u64> {
+        let has = |account: Account| account.set_aside + account.ready;
+        let before = self.get(guest, file).unwrap_or_default();
+        let idle = self.idle();
+        if has(to) > has(before).saturating_add(idle) {
+            return Err(idle);
+        }
+        self.set(guest, file, to);
+        Ok(())
+    }
+
+    /// Forgets a file, and its guest with the last one.
+    pub fn remove(&mut self, guest: &str, file: GuestFile) {
+        if let Some(files) = self.guests.get_mut(guest) {
+            files.remove(&file);
+            if files.is_empty() {
+                self.guests.remove(guest);
+            }
+        }
+    }
+
+    /// A guest's files.
+    pub fn files(&self, guest: &str) -> Vec<GuestFile> {
+        self.guests.get(guest).into_iter().flat_map(BTreeMap::keys).copied().collect()
+    }
+
+    pub fn usage(&self) -> Usage {
+        let guests = self.guests.iter().map(|(name, files)| (name.clone(), guest_usage(files)));
+        Usage {
+            capacity_bytes: self.capacity,
+            used_bytes: self.used(),
+            free_bytes: self.free(),
+            guests: guests.collect(),
+        }
+    }
+}
+
+fn guest_usage(files: &BTreeMap<GuestFile, Account>) -> GuestUsage {
+    let mut usage = GuestUsage::default();
+    for (file, account) in files {
+        match *file {
+            GuestFile::Boot | GuestFile::Counted(0) => usage.boot_bytes += account.set_aside,
+            GuestFile::Device(number) | GuestFile::Counted(number) => {
+                let Account { bound, set_aside, ready, .. } = *account;
+                let device = DeviceUsage {
+                    bound_bytes: bound,
+                    set_aside_bytes: set_aside,
+                    ready_bytes: ready,
+                };
+                usage.devices.insert(number, device);
+            }
+        }
+    }
+    usage
+}

@@ -1,0 +1,89 @@
+//! Memory of guests that comes from elsewhere, as that of libvirt's domains: counted, and held by nobody.
+//!
+//! An account is a file as long as what is counted, with nothing in it, so that a pool that is opened again knows.
+
+use rustix::fs::{AtFlags, unlinkat};
+
+use crate::accounts::Account;
+use crate::error::Error;
+use crate::file::{SectionFile, name_of};
+use crate::folder;
+use crate::name::GuestFile;
+use crate::pool::Pool;
+
+impl Pool {
+    /// Counts what a guest has from elsewhere, whatever the pool has left: it has it. `part` is 0 for what it booted with,
+    /// else the number of its device. 0 bytes are no account.
+    ///
+    /// # Errors
+    /// [`Error::Io`]
+    pub fn count(&self, guest: &str, part: u8, bytes: u64) -> Result<(), Error> {
+        let _turn = self.turn(guest);
+        self.set_counted(guest, part, bytes.next_multiple_of(self.backing().unit_bytes()))
+    }
+
+    /// Counts `bytes` more to what a guest has from elsewhere, where pool and host have so much. Returns what is counted
+    /// then. Nothing is held: the host may give it to somebody else before the guest takes it.
+    ///
+    /// # Errors
+    /// [`Error::Dry`]; nothing has changed then.
+    pub fn count_more(&self, guest: &str, part: u8, bytes: u64) -> Result<u64, Error> {
+        let file = GuestFile::Counted(part);
+        let bytes = bytes.next_multiple_of(self.backing().unit_bytes());
+        let _turn = self.turn(guest);
+        let before = self.account(guest, file).unwrap_or_default();
+        let room = self.room()?;
+        if bytes > room {
+            return Err(Error::Dry { asked_bytes: bytes, free_bytes: room });
+        }
+        self.claim(guest, file, before, bytes)?;
+        let counted = before.set_aside + bytes;
+        let set = self.set_counted(guest, part, counted);
+        if set.is_err() {
+            self.accounts().set(guest, file, before);
+        }
+        set.map(|()| counted)
+    }
+
+    /// Forgets what a guest had from elsewhere: its VM has ended.
+    ///
+    /// # Errors
+    /// [`Error::Io`]
+    pub fn forget_counted(&self, guest: &str) -> Result<(), Error> {
+        let _turn = self.turn(guest);
+        let files = self.accounts().files(guest);
+        for file in files {
+            if let GuestFile::Counted(part) = file {
+                self.set_counted(guest, part, 0)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn set_counted(&self, guest: &str, part: u8, bytes: u64) -> Result<(), Error> {
+        let file = GuestFile::Counted(part);
+        let path = self.path(guest, file)?;
+        let guest_path = self.dir().join(guest);
+        let (dir, group) = (self.folder(), self.group());
+        if bytes > 0 {
+            let folder = folder::make_guest(dir, &guest_path, group)?;
+            match SectionFile::open(&folder, path.clone(), self.backing())? {
+                Some(opened) => opened.set_bound(bytes)?,
+                None => {
+                    SectionFile::create(&folder, path, self.backing(), bytes, None)?;
+                }
+            }
+            let account = Account { bound: bytes, set_aside: bytes, ..Account::default() };
+            self.accounts().set(guest, file, account);
+        } else if self.account(guest, file).is_some() {
+            let folder = folder::open_guest(dir, &guest_path)?;
+            unlinkat(&folder, name_of(&path), AtFlags::empty())
+                .map_err(Error::io("remove", &path))?;
+            self.accounts().remove(guest, file);
+            if self.accounts().files(guest).is_empty() {
+                folder::remove_guest(dir, &guest_path)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,338 @@
+//! One file of a guest: sized, filled from its lowest hole, emptied.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{
+    AtFlags, FallocateFlags, FileType, Gid, Mode, OFlags, SeekFrom, fallocate, fchmod, fchown,
+    fstat, ftruncate, openat, seek, unlinkat,
+};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::process::geteuid;
+use spillway_platform::lease::WriteLease;
+
+use crate::error::Error;
+use crate::mount::Backing;
+
+/// An open file of the pool.
+#[derive(Debug)]
+pub struct SectionFile {
+    descriptor: OwnedFd,
+    path: PathBuf,
+    backing: Backing,
+}
+
+impl SectionFile {
+    /// Opens a file of a guest's folder; None when there is none.
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] when it is no plain file of this user's.
+    pub fn open(folder: impl AsFd, path: PathBuf, backing: Backing) -> Result<Option<Self>, Error> {
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let foreign = |why| Error::Foreign { path: path.clone(), why };
+        let descriptor = match openat(folder, name_of(&path), flags, Mode::empty()) {
+            Ok(descriptor) => descriptor,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::LOOP) => return Err(foreign("it is a symbolic link")),
+            Err(Errno::ISDIR | Errno::NXIO) => return Err(foreign("it is not a file")),
+            Err(errno) => return Err(Error::io("open", &path)(errno)),
+        };
+        let found = fstat(&descriptor).map_err(Error::io("look at", &path))?;
+        if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+            return Err(foreign("it is not a file"));
+        }
+        if found.st_uid != geteuid().as_raw() {
+            return Err(foreign("it belongs to another user"));
+        }
+        if found.st_nlink != 1 {
+            return Err(foreign("it has a second name"));
+        }
+        Ok(Some(Self { descriptor, path, backing }))
+    }
+
+    /// Makes an empty file of a size.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; there is no file then.
+    pub fn create(
+        folder: impl AsFd,
+        path: PathBuf,
+        backing: Backing,
+        bytes: u64,
+        group: Option<u32>,
+    ) -> Result<Self, Error> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let own = Mode::RUSR | Mode::WUSR;
+        let descriptor = openat(folder.as_fd(), name_of(&path), flags, own)
+            .map_err(Error::io("create", &path))?;
+        let file = Self { descriptor, path, backing };
+        let made = share(&file.descriptor, own, Mode::RGRP | Mode::WGRP, group)
+            .and_then(|()| ftruncate(&file.descriptor, bytes))
+            .map_err(Error::io("set up", &file.path));
+        if made.is_err() {
+            let _ = unlinkat(folder, name_of(&file.path), AtFlags::empty());
+        }
+        made.map(|()| file)
+    }
+
+    /// Its size.
+    pub fn bound(&self) -> Result<u64, Error> {
+        let found = fstat(&self.descriptor).map_err(Error::io("look at", &self.path))?;
+        Ok(found.st_size as u64)
+    }
+
+    /// Makes it as long as that.
+    pub fn set_bound(&self, bytes: u64) -> Result<(), Error> {
+        ftruncate(&self.descriptor, bytes).map_err(Error::io("set the length of", &self.path))
+    }
+
+    /// What it holds.
+    pub fn allocated(&self) -> Result<u64, Error> {
+        let found = fstat(&self.descriptor).map_err(Error::io("look at", &self.path))?;
+        Ok(found.st_blocks as u64 * 512)
+    }
+
+    /// Allocates `bytes` in the lowest holes, which are looked for from `from` on, then from the start. Returns up to
+    /// where there is no hole now.
+    ///
+    /// # Errors
+    /// With what was allocated punched again; `NOSPC` when there are no more holes or no more memory.
+    pub fn fill(&self, bytes: u64, from: u64, bound: u64) -> Result<u64, Errno> {
+        let mut made = Vec::new();
+        let mut missing = bytes;
+        let mut end = self.fill_range(from..bound, &mut missing, &mut made);
+        if missing > 0 && from > 0 && end.is_ok() {
+            end = self.fill_range(0..from, &mut missing, &mut made);
+        }
+        if missing > 0 && end.is_ok() {
+            end = Err(Errno::NOSPC);
+        }
+        if end.is_err() {
+            for range in made {
+                // What stays is counted: the caller reads how much the file holds.
+                let _ = self.punch(range);
+            }
+        }
+        end
+    }
+
+    /// Allocates up to `missing` bytes in the lowest holes of a range, and notes what was made. A step is never longer
+    /// than what is missing, so that no more is made.
+    fn fill_range(
+        &self,
+        range: Range<u64>,
+        missing: &mut u64,
+        made: &mut Vec<Range<u64>>,
+    ) -> Result<u64, Errno> {
+        let mut at = range.start;
+        while *missing > 0 {
+            at = self.next_hole(at)?;
+            if at >= range.end {
+                return Ok(range.end);
+            }
+            let step = (*missing).min(self.backing.unit_bytes()).min(range.end - at);
+            let new = self.fill_unit(at, step)?;
+            // A step that was in part there already stays: what is whose in it can't be told.
+            if new >= step {
+                made.push(at..at + step);
+            }
+            *missing = missing.saturating_sub(new);
+            at += step;
+        }
+        Ok(at)
+    }
+
+    /// Allocates at most `bytes` in one run of holes: the first from `from` on, or only one that begins there. Returns the run,
+    /// which is shorter where something lies behind it.
+    ///
+    /// # Errors
+    /// With what was allocated punched again.
+    pub fn fill_run(
+        &self,
+        bytes: u64,
+        from: u64,
+        bound: u64,
+        only_there: bool,
+    ) -> Result<Range<u64>, Errno> {
+        let mut run = from..from;
+        let mut at = from;
+        while run.end - run.start < bytes && at < bound {
+            let step = self.backing.unit_bytes().min(bound - at);
+            match self.fill_unit(at, step) {
+                Ok(new) if new >= step => {
+                    let start = if run.is_empty() { at } else { run.start };
+                    run = start..at + step;
+                }
+                Ok(_) if run.is_empty() && !only_there => {}
+                Ok(_) => break,
+                Err(errno) => {
+                    if !run.is_empty() {
+                        let _ = self.punch(run);
+                    }
+                    return Err(errno);
+                }
+            }
+            at += step;
+        }
+        Ok(run)
+    }
+
+    /// Allocates a unit. Returns how much of it was a hole.
+    fn fill_unit(&self, at: u64, bytes: u64) -> Result<u64, Errno> {
+        let before = fstat(&self.descriptor)?.st_blocks;
+        retry_on_intr(|| fallocate(&self.descriptor, FallocateFlags::empty(), at, bytes))?;
+        Ok((fstat(&self.descriptor)?.st_blocks - before).max(0) as u64 * 512)
+    }
+
+    /// Where the next unit with a hole may be, from `at` on. Only tmpfs tells, and it takes pages that were never
+    /// touched for a hole. To allocate those again changes nothing.
+    fn next_hole(&self, at: u64) -> Result<u64, Errno> {
+        match self.backing {
+            Backing::Hugetlbfs { .. } => Ok(at),
+            Backing::Tmpfs => match seek(&self.descriptor, SeekFrom::Hole(at)) {
+                // A step that began within a unit would end within the next, and be nobody's to undo.
+                Ok(hole) => Ok(at.max(hole - hole % self.backing.unit_bytes())),
+                // `at` is the file's end.
+                Err(Errno::NXIO) => Ok(at),
+                Err(errno) => Err(errno),
+            },
+        }
+    }
+
+    /// A system call's error on it.
+    pub fn failed(&self, what: &'static str, errno: Errno) -> Error {
+        Error::io(what, &self.path)(errno)
+    }
+
+    /// Gives its memory back, but for a range.
+    pub fn empty_but(&self, kept: Range<u64>) -> Result<(), Error> {
+        let bound = self.bound()?;
+        if kept.is_empty() {
+            return self.give_back(0..bound);
+        }
+        self.give_back(0..kept.start)?;
+        self.give_back(kept.end..bound)
+    }
+
+    /// Gives the memory of a range back.
+    pub fn give_back(&self, range: Range<u64>) -> Result<(), Error> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.punch(range).map_err(Error::io("give back memory of", &self.path))
+    }
+
+    fn punch(&self, range: Range<u64>) -> Result<(), Errno> {
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let length = range.end - range.start;
+        retry_on_intr(|| fallocate(&self.descriptor, mode, range.start, length))
+    }
+
+    /// Holds the file, so that it can be removed.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] when anybody else has it open.
+    pub fn lease(&self) -> Result<WriteLease<&OwnedFd>, Error> {
+        WriteLease::take(&self.descriptor).map_err(|errno| match errno {
+            Errno::AGAIN => Error::InUse { path: self.path.clone() },
+            errno => self.failed("find out who uses", errno),
+        })
+    }
+}
+
+/// Lets a group in, beside the owner, and nobody else, whatever the process's umask says.
+pub fn share(file: impl AsFd, own: Mode, theirs: Mode, group: Option<u32>) -> Result<(), Errno> {
+    let Some(group) = group else { return fchmod(file, own) };
+    fchown(&file, None, Some(Gid::from_raw(group)))?;
+    fchmod(file, own | theirs)
+}
+
+/// The last part of a path made by the pool, which always has one.
+pub fn name_of(path: &Path) -> &Path {
+    path.file_name().map_or(path, Path::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{CWD, unlink};
+    use rustix::io::{pread, pwrite};
+
+    const MIB: u64 = 1 << 20;
+    const BOUND: u64 = 16 * MIB;
+
+    struct TestFile(SectionFile);
+
+    impl TestFile {
+        fn new(name: &str) -> Self {
+            let path = PathBuf::from(format!("/dev/shm/spillway-{name}-{}", std::process::id()));
+            let folder = rustix::fs::openat(CWD, "/dev/shm", OFlags::PATH, Mode::empty()).unwrap();
+            Self(SectionFile::create(folder, path, Backing::Tmpfs, BOUND, None).unwrap())
+        }
+
+        fn write(&self, at: u64) {
+            assert_eq!(pwrite(&self.0.descriptor, b"guest", at).unwrap(), 5);
+        }
+
+        fn reads(&self, at: u64) -> bool {
+            let mut bytes = [0; 5];
+            pread(&self.0.descriptor, &mut bytes, at).unwrap();
+            bytes == *b"guest"
+        }
+    }
+
+    impl Drop for TestFile {
+        fn drop(&mut self) {
+            let _ = unlink(&self.0.path);
+        }
+    }
+
+    #[test]
+    fn what_can_t_be_filled_is_as_it_was() {
+        let file = TestFile::new("undo");
+        assert_eq!(file.0.fill(4 * MIB, 0, BOUND), Ok(4 * MIB));
+        file.0.punch(0..2 * MIB).unwrap();
+        assert_eq!(file.0.fill(2 * MIB, 4 * MIB, BOUND), Ok(6 * MIB));
+        file.write(2 * MIB);
+        file.write(6 * MIB - 8);
+        for from in [0, 2 * MIB, 6 * MIB] {
+            assert_eq!(file.0.fill(14 * MIB, from, BOUND), Err(Errno::NOSPC), "from {from}");
+            assert_eq!(file.0.allocated().unwrap(), 4 * MIB);
+        }
+        assert!(file.reads(2 * MIB) && file.reads(6 * MIB - 8));
+        file.0.fill(12 * MIB, 4 * MIB, BOUND).unwrap();
+        assert_eq!(file.0.allocated().unwrap(), BOUND);
+        assert!(file.reads(2 * MIB) && file.reads(6 * MIB - 8));
+    }
+
+    #[test]
+    fn a_step_beside_a_guests_pages_is_never_undone() {
+        let file = TestFile::new("beside");
+        for at in [MIB, 2 * MIB - 4096, 5 * MIB] {
+            file.write(at);
+        }
+        let before = file.0.allocated().unwrap();
+        assert_eq!(file.0.fill(BOUND, 0, BOUND), Err(Errno::NOSPC));
+        assert!([MIB, 2 * MIB - 4096, 5 * MIB].into_iter().all(|at| file.reads(at)));
+        let left = file.0.allocated().unwrap() - before;
+        assert!(left < 2 * 2 * MIB, "{left} bytes more");
+    }
+
+    #[test]
+    fn what_is_found_to_be_full_is_not_looked_at_again() {
+        let file = TestFile::new("full");
+        let end = file.0.fill(4 * MIB, 0, BOUND).unwrap();
+        file.0.punch(0..2 * MIB).unwrap();
+        assert_eq!(file.0.fill(2 * MIB, end, BOUND), Ok(6 * MIB), "above first");
+        assert_eq!(file.0.fill(12 * MIB, 6 * MIB, BOUND), Ok(2 * MIB), "then below");
+    }
+
+    #[test]
+    fn a_file_never_grows() {
+        let file = TestFile::new("grows");
+        assert_eq!(file.0.fill(BOUND, BOUND - MIB, BOUND), Ok(BOUND - MIB));
+        assert_eq!(file.0.bound().unwrap(), BOUND);
+        assert_eq!(file.0.allocated().unwrap(), BOUND);
+    }
+}

@@ -1,0 +1,41 @@
+//! The section pool: host memory set aside for guests, in files that QEMU maps.
+//!
+//! ```text
+//! DIR/GUEST/boot      what the guest boots with, reserved in full
+//! DIR/GUEST/device    the first virtio-mem device, as long as the device may become; a hole where nothing is reserved
+//! DIR/GUEST/device2   further devices
+//! DIR/GUEST/counted   memory that comes from elsewhere, counted by the file's length: boot memory, and devices counted1, ...
+//! ```
+//!
+//! DIR lies on hugetlbfs or tmpfs. A section is a range of a device's file. It is reserved (fallocate(2)) before the
+//! guest may plug it and punched after the guest let go; both ends are counted against the pool's capacity, by guest:
+//!
+//! ```text
+//!           reserve: counted first, then allocated
+//!   free ------------------------------------------> set aside
+//!     ^                                                  |  QEMU maps it, the guest plugs it, uses it, unplugs it;
+//!     |                                                  |  QEMU punches what was unplugged
+//!     +--------------------------------------------------+
+//!           settle_device: counted down to what the file still holds
+//! ```
+//!
+//! The files are the only record. A pool that is opened again reads their sizes and allocated blocks. Which range of a
+//! file is allocated is never asked: hugetlbfs does not tell, and tmpfs takes what was reserved but not yet touched for
+//! a hole. What is asked is how much.
+//!
+//! The crate knows nothing of QEMU's monitor or of who decides on sizes: [`Pool::settle_device`] is told the size.
+
+mod accounts;
+mod counted;
+mod error;
+mod file;
+mod folder;
+mod mount;
+mod name;
+mod pool;
+
+pub use accounts::{DeviceUsage, GuestUsage, Usage};
+pub use error::Error;
+pub use mount::{Backing, UNIT_BYTES};
+pub use name::{DEVICES_MAX, GuestFile, NAME_BYTES_MAX};
+pub use pool::{Pool, SECTION_BYTES, Settings, Settled};

@@ -1,0 +1,526 @@
+//! The pool: requests against accounts and files.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, unlinkat};
+use rustix::io::Errno;
+
+use crate::accounts::{Account, Accounts, Usage};
+use crate::error::Error;
+use crate::file::{SectionFile, name_of};
+use crate::folder;
+use crate::mount::{Backing, UNIT_BYTES};
+use crate::name::{GuestFile, check_guest};
+
+/// A section, unless configured.
+pub const SECTION_BYTES: u64 = 128 << 20;
+/// Operations on guests that share one of so many locks wait for each other.
+const TURNS: usize = 32;
+
+/// What a pool is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Its folder, on hugetlbfs or tmpfs. Made when its parent is there.
+    pub dir: PathBuf,
+    /// What guests can have together.
+    pub capacity_bytes: u64,
+    /// What devices' sizes are multiples of: [`SECTION_BYTES`] unless configured.
+    pub section_bytes: u64,
+    /// The group that QEMU runs in, when not as this user: gets access to new guests' files.
+    pub group: Option<u32>,
+}
+
+/// What [`Pool::settle_device`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settled {
+    /// What no longer counts as used.
+    pub released_bytes: u64,
+    /// What still does.
+    pub set_aside_bytes: u64,
+}
+
+/// The host's memory for guests. Operations on one guest wait for each other; a large reservation for one guest does
+/// not keep another waiting.
+#[derive(Debug)]
+pub struct Pool {
+    settings: Settings,
+    backing: Backing,
+    /// Locked, so that no second pool uses it.
+    dir: OwnedFd,
+    /// Taken after a turn, and never while a file is worked on.
+    accounts: Mutex<Accounts>,
+    /// A guest's operations take the lock that its name falls to.
+    turns: [Mutex<()>; TURNS],
+}
+
+impl Pool {
+    /// Opens the pool in a folder, and reads back what its files hold.
+    ///
+    /// # Errors
+    /// Each of the settings that can't be met has an error of its own; [`Error::Locked`] when another process has the
+    /// pool; [`Error::Foreign`] when something else lies in the folder.
+    pub fn open(settings: &Settings) -> Result<Self, Error> {
+        let Settings { capacity_bytes, section_bytes, .. } = *settings;
+        let path = &settings.dir;
+        folder::check_path(path)?;
+        let check_section = |unit_bytes| match section_bytes {
+            0 => Err(Error::SectionSize { section_bytes, unit_bytes }),
+            _ if section_bytes.is_multiple_of(unit_bytes) => Ok(()),
+            _ => Err(Error::SectionSize { section_bytes, unit_bytes }),
+        };
+        check_section(UNIT_BYTES)?;
+        if capacity_bytes < section_bytes {
+            return Err(Error::Capacity { capacity_bytes, section_bytes });
+        }
+        let (dir, backing) = folder::open_pool(path, settings.group)?;
+        check_section(backing.unit_bytes())?;
+        let mut accounts = Accounts::new(capacity_bytes);
+        let held = read_back(&dir, path, backing, &mut accounts)?;
+        backing.check_room(&dir, path, capacity_bytes.saturating_sub(held))?;
+        let (settings, accounts) = (settings.clone(), Mutex::new(accounts));
+        Ok(Self { settings, backing, dir, accounts, turns: Default::default() })
+    }
+
+    /// Where the memory comes from.
+    #[must_use]
+    pub fn backing(&self) -> Backing {
+        self.backing
+    }
+
+    /// A section.
+    #[must_use]
+    pub fn section_bytes(&self) -> u64 {
+        self.settings.section_bytes
+    }
+
+    /// What guests can have together.
+    #[must_use]
+    pub fn capacity_bytes(&self) -> u64 {
+        self.settings.capacity_bytes
+    }
+
+    /// Who has how much.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        self.accounts().usage()
+    }
+
+    /// A file's path, for QEMU's `mem-path`, whether there is the file or not.
+    ///
+    /// # Errors
+    /// [`Error::GuestName`], [`Error::DeviceNumber`].
+    pub fn path(&self, guest: &str, file: GuestFile) -> Result<PathBuf, Error> {
+        check_guest(guest)?;
+        Ok(self.settings.dir.join(guest).join(file.name()?))
+    }
+
+    /// Creates a file, and the guest with its first one. Boot memory, of any multiple of [`UNIT_BYTES`] and of a huge
+    /// page, is reserved in full. A device may become as large as `bytes`, a multiple of sections, and has nothing at
+    /// first. A file that is there in this size is taken as it is, and boot memory completed. Returns its path.
+    ///
+    /// # Errors
+    /// [`Error::OtherSize`], [`Error::Dry`], [`Error::Unaligned`]; there is no file then that was not there before.
+    pub fn create(&self, guest: &str, file: GuestFile, bytes: u64) -> Result<PathBuf, Error> {
+        let path = self.path(guest, file)?;
+        let (unit_bytes, reserved) = match file {
+            GuestFile::Boot => (self.backing.unit_bytes(), bytes),
+            GuestFile::Device(_) | GuestFile::Counted(_) => (self.section_bytes(), 0),
+        };
+        if bytes == 0 || !bytes.is_multiple_of(unit_bytes) {
+            return Err(Error::Unaligned { bytes, unit_bytes });
+        }
+        self.make_room(guest, reserved);
+        let _turn = self.turn(guest);
+        if let Some(account) = self.account(guest, file) {
+            if account.bound != bytes {
+                let (has_bytes, asked_bytes) = (account.bound, bytes);
+                return Err(Error::OtherSize { path, has_bytes, asked_bytes });
+            }
+            let opened = self.open_file(guest, &path)?;
+            let missing = reserved.saturating_sub(opened.allocated()?);
+            self.fill(&opened, missing, 0, bytes)?;
+            return Ok(path);
+        }
+        self.claim(guest, file, Account { bound: bytes, ..Account::default() }, reserved)?;
+        if let Err(error) = self.make(guest, &path, bytes, reserved) {
+            self.accounts().remove(guest, file);
+            return Err(error);
+        }
+        Ok(path)
+    }
+
+    /// Sets `bytes` more aside for a device: what lies ready, and the lowest holes of its file beyond that; all or nothing.
+    /// What lies ready for others is taken from them where the pool would be dry otherwise, and what still lies ready for
+    /// this one is given back: the guest may plug any of it from now on. Returns what is set aside then. To be called before the guest is asked to grow, while its requested size is what it has: what was
+    /// allocated is punched when the rest can't be had, and must not have been plugged meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Dry`], [`Error::BeyondBound`], [`Error::Unaligned`], [`Error::NoFile`].
+    pub fn reserve(&self, guest: &str, device: u8, bytes: u64) -> Result<u64, Error> {
+        let file = GuestFile::Device(device);
+        let path = self.path(guest, file)?;
+        let unit_bytes = self.backing.unit_bytes();
+        if bytes == 0 || !bytes.is_multiple_of(unit_bytes) {
+            return Err(Error::Unaligned { bytes, unit_bytes });
+        }
+        let had_ready = self.account(guest, file).map_or(0, |account| account.ready);
+        self.make_room(guest, bytes.saturating_sub(had_ready));
+        let _turn = self.turn(guest);
+        let opened = self.open_file(guest, &path)?;
+        let before = self.account(guest, file).ok_or(Error::NoFile { path: path.clone() })?;
+        let (set_aside_bytes, bound_bytes) = (before.set_aside, before.bound);
+        if bytes > bound_bytes.saturating_sub(set_aside_bytes) {
+            return Err(Error::BeyondBound {
+                path,
+                asked_bytes: bytes,
+                set_aside_bytes,
+                bound_bytes,
+            });
+        }
+        self.claim(guest, file, before, bytes)?;
+        let claimed = self.take_ready(guest, file, &opened, before.with(bytes), 0)?;
+        let missing = bytes.saturating_sub(before.ready);
+        let filled = self.fill(&opened, missing, claimed.full_below, bound_bytes);
+        let after = match &filled {
+            Ok(full_below) => Account { full_below: *full_below, ..claimed },
+            Err(_) => {
+                let holds = opened.allocated().unwrap_or(bound_bytes);
+                Account {
+                    set_aside: set_aside_bytes.max(holds),
+                    full_below: 0,
+                    ..before.with_ready(0)
+                }
+            }
+        };
+        self.accounts().set(guest, file, after);
+        filled.map(|_| after.set_aside)
+    }
+
+    /// Brings what lies ready for a device one section nearer to `bytes`: allocated in the lowest holes of its file, so that a
+    /// growing guest does not wait for it. What is set aside and not plugged counts as ready. To be called while the guest has
+    /// what it was asked for, `size_bytes`, and nobody asks it for more. Says whether it is to be called again: otherwise as
+    /// much is ready as can be.
+    ///
+    /// # Errors
+    /// [`Error::NoFile`], [`Error::Io`].
+    pub fn keep_ready(
+        &self,
+        guest: &str,
+        device: u8,
+        size_bytes: u64,
+        bytes: u64,
+    ) -> Result<bool, Error> {
+        let file = GuestFile::Device(device);
+        let path = self.path(guest, file)?;
+        let _turn = self.turn(guest);
+        let opened = self.open_file(guest, &path)?;
+        let mut account = self.account(guest, file).ok_or(Error::NoFile { path })?;
+        let allocated = opened.allocated()?;
+        if account.ready > 0 && allocated < size_bytes + account.ready {
+            // A guest that was reset: QEMU has emptied the file.
+            account = account.with_ready(0);
+            account.full_below = 0;
+        }
+        account.set_aside = account.set_aside.max(allocated.saturating_sub(account.ready));
+        let surplus = account.set_aside.saturating_sub(size_bytes);
+        let room = account.bound.saturating_sub(account.set_aside);
+        let wanted = bytes.saturating_sub(surplus).min(room);
+        let wanted = wanted - wanted % self.section_bytes();
+        // Where a hole may have come below what lies ready, the guest would plug that one.
+        let kept = if account.full_below == 0 { 0 } else { wanted };
+        self.accounts().set(guest, file, account);
+        account = self.take_ready(guest, file, &opened, account, kept)?;
+        let step = wanted.saturating_sub(account.ready).min(self.section_bytes());
+        let more = Account { ready: account.ready + step, ..account };
+        if step == 0 || self.accounts().claim(guest, file, more).is_err() {
+            return Ok(false);
+        }
+        let from = if account.ready == 0 {
+            account.full_below
+        } else {
+            account.ready_from + account.ready
+        };
+        let run = opened.fill_run(step, from, account.bound, account.ready > 0);
+        let run = run.unwrap_or(from..from);
+        let made = run.end - run.start;
+        let ready_from = if account.ready == 0 { run.start } else { account.ready_from };
+        let ready = account.ready + made;
+        let full_below = if made == 0 { account.full_below } else { run.end };
+        self.accounts().set(guest, file, Account { ready_from, ready, full_below, ..account });
+        Ok(made == step && ready < wanted)
+    }
+
+    /// Counts a device down to what its file still holds, and at least to `size_bytes`, what the guest has by QEMU's
+    /// word. With 0 all of the file is given back, so the guest must not be about to plug any: its requested size is 0
+    /// too. While the guest has some of it, what was set aside and not plugged stays set aside: which ranges these are
+    /// is not known.
+    ///
+    /// # Errors
+    /// [`Error::NoFile`].
+    pub fn settle_device(
+        &self,
+        guest: &str,
+        device: u8,
+        size_bytes: u64,
+    ) -> Result<Settled, Error> {
+        let file = GuestFile::Device(device);
+        let path = self.path(guest, file)?;
+        let _turn = self.turn(guest);
+        let opened = self.open_file(guest, &path)?;
+        let before = self.account(guest, file).ok_or(Error::NoFile { path })?;
+        if size_bytes == 0 {
+            opened.empty_but(before.ready_from..before.ready_from + before.ready)?;
+        }
+        let allocated = opened.allocated()?;
+        // A guest that was reset: QEMU has emptied the file.
+        let size_bytes = size_bytes.min(before.bound);
+        let ready = if allocated < size_bytes + before.ready { 0 } else { before.ready };
+        let set_aside = (allocated - ready).max(size_bytes);
+        let full_below = if set_aside < before.set_aside { 0 } else { before.full_below };
+        self.accounts().set(guest, file, Account { set_aside, full_below, ready, ..before });
+        let released_bytes = before.set_aside.saturating_sub(set_aside);
+        Ok(Settled { released_bytes, set_aside_bytes: set_aside })
+    }
+
+    /// Empties a guest's device files when nobody else has any of them open: its VM has ended. What it boots with stays, so
+    /// that it can be started again. Returns what no longer counts as used.
+    ///
+    /// # Errors
+    /// [`Error::InUse`], with nothing changed.
+    pub fn empty_devices(&self, guest: &str) -> Result<u64, Error> {
+        check_guest(guest)?;
+        let _turn = self.turn(guest);
+        let mut files = self.accounts().files(guest);
+        files.retain(|file| matches!(file, GuestFile::Device(_)));
+        let mut opened = Vec::new();
+        for file in &files {
+            opened.push(self.open_file(guest, &self.path(guest, *file)?)?);
+        }
+        let _leases: Vec<_> = opened.iter().map(SectionFile::lease).collect::<Result<_, _>>()?;
+        let mut released = 0;
+        for (file, opened) in files.into_iter().zip(&opened) {
+            let Some(before) = self.account(guest, file) else { continue };
+            opened.give_back(0..before.bound)?;
+            released += before.set_aside;
+            let after = Account { bound: before.bound, ..Account::default() };
+            self.accounts().set(guest, file, after);
+        }
+        Ok(released)
+    }
+
+    /// Removes a device's file that no VM has got.
+    ///
+    /// # Errors
+    /// [`Error::InUse`], with nothing changed; [`Error::NoFile`].
+    pub fn remove_device(&self, guest: &str, device: u8) -> Result<(), Error> {
+        let file = GuestFile::Device(device);
+        let path = self.path(guest, file)?;
+        let _turn = self.turn(guest);
+        let opened = self.open_file(guest, &path)?;
+        let lease = opened.lease()?;
+        let folder = folder::open_guest(&self.dir, &self.settings.dir.join(guest))?;
+        unlinkat(&folder, name_of(&path), AtFlags::empty()).map_err(Error::io("remove", &path))?;
+        drop(lease);
+        self.accounts().remove(guest, file);
+        Ok(())
+    }
+
+    /// Removes a guest's files when nobody else has any of them open; not to be called while its VM is being started.
+    /// Returns what no longer counts as used: 0 for a guest that has nothing.
+    ///
+    /// # Errors
+    /// [`Error::InUse`], with all files still there.
+    pub fn clear(&self, guest: &str) -> Result<u64, Error> {
+        check_guest(guest)?;
+        let _turn = self.turn(guest);
+        let files = self.accounts().files(guest);
+        if files.is_empty() {
+            return Ok(0);
+        }
+        let path = self.settings.dir.join(guest);
+        let folder = folder::open_guest(&self.dir, &path)?;
+        let mut opened = Vec::new();
+        for file in &files {
+            let path = self.path(guest, *file)?;
+            opened.extend(SectionFile::open(&folder, path, self.backing)?);
+        }
+        let leases: Vec<_> = opened.iter().map(SectionFile::lease).collect::<Result<_, _>>()?;
+        for file in &files {
+            let path = self.path(guest, *file)?;
+            match unlinkat(&folder, name_of(&path), AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(Error::io("remove", &path)(errno)),
+            }
+        }
+        // The memory is free once the last descriptor is gone, and counts as free only then.
+        drop(leases);
+        drop(opened);
+        let mut released = 0;
+        for file in files {
+            released += self.account(guest, file).map_or(0, |account| account.set_aside);
+            self.accounts().remove(guest, file);
+        }
+        folder::remove_guest(&self.dir, &path)?;
+        Ok(released)
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.settings.dir
+    }
+
+    pub(crate) fn folder(&self) -> &OwnedFd {
+        &self.dir
+    }
+
+    pub(crate) fn group(&self) -> Option<u32> {
+        self.settings.group
+    }
+
+    /// What the host can give now.
+    pub(crate) fn room(&self) -> Result<u64, Error> {
+        self.backing.room(&self.dir, &self.settings.dir)
+    }
+
+    pub(crate) fn accounts(&self) -> MutexGuard<'_, Accounts> {
+        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn account(&self, guest: &str, file: GuestFile) -> Option<Account> {
+        self.accounts().get(guest, file)
+    }
+
+    /// Waits for other operations on the guest.
+    pub(crate) fn turn(&self, guest: &str) -> MutexGuard<'_, ()> {
+        let mut hasher = DefaultHasher::new();
+        guest.hash(&mut hasher);
+        let turn = &self.turns[hasher.finish() as usize % TURNS];
+        turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open_file(&self, guest: &str, path: &Path) -> Result<SectionFile, Error> {
+        let no_file = || Error::NoFile { path: path.to_owned() };
+        if self.accounts().files(guest).is_empty() {
+            return Err(no_file());
+        }
+        let folder = folder::open_guest(&self.dir, &self.settings.dir.join(guest))?;
+        SectionFile::open(folder, path.to_owned(), self.backing)?.ok_or_else(no_file)
+    }
+
+    /// Counts `bytes` more to a file, what lies ready first, or refuses.
+    pub(crate) fn claim(
+        &self,
+        guest: &str,
+        file: GuestFile,
+        to: Account,
+        bytes: u64,
+    ) -> Result<(), Error> {
+        let claimed = self.accounts().claim(guest, file, to.with(bytes));
+        claimed.map_err(|free_bytes| Error::Dry { asked_bytes: bytes, free_bytes })
+    }
+
+    /// Gives back what lies ready for other guests until `bytes` are idle, or nothing is ready any more. No turn may be held.
+    fn make_room(&self, guest: &str, bytes: u64) {
+        loop {
+            let accounts = self.accounts();
+            let other = accounts.ready_of_others(guest).filter(|_| accounts.idle() < bytes);
+            drop(accounts);
+            let Some((other, file)) = other else { return };
+            let _turn = self.turn(&other);
+            let Some(account) = self.account(&other, file) else { continue };
+            let opened = self.path(&other, file).and_then(|path| self.open_file(&other, &path));
+            let given = opened.and_then(|it| self.take_ready(&other, file, &it, account, 0));
+            if given.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Gives back what lies ready beyond `kept` bytes, and notes that.
+    fn take_ready(
+        &self,
+        guest: &str,
+        file: GuestFile,
+        opened: &SectionFile,
+        account: Account,
+        kept: u64,
+    ) -> Result<Account, Error> {
+        if account.ready <= kept {
+            return Ok(account);
+        }
+        let end = account.ready_from + account.ready;
+        opened.give_back(account.ready_from + kept..end)?;
+        let after = account.with_ready(kept);
+        self.accounts().set(guest, file, after);
+        Ok(after)
+    }
+
+    /// Makes a file; with the guest's folder, when it is the first.
+    fn make(&self, guest: &str, path: &Path, bytes: u64, reserved: u64) -> Result<(), Error> {
+        let guest_path = self.settings.dir.join(guest);
+        let group = self.settings.group;
+        let folder = folder::make_guest(&self.dir, &guest_path, group)?;
+        let made = SectionFile::create(&folder, path.to_owned(), self.backing, bytes, group)
+            .and_then(|file| {
+                let filled = self.fill(&file, reserved, 0, bytes);
+                if filled.is_err() {
+                    let _ = unlinkat(&folder, name_of(path), AtFlags::empty());
+                }
+                filled
+            });
+        if made.is_err() && self.accounts().files(guest).len() <= 1 {
+            let _ = folder::remove_guest(&self.dir, &guest_path);
+        }
+        made.map(drop)
+    }
+
+    /// Allocates what was claimed.
+    fn fill(&self, file: &SectionFile, bytes: u64, from: u64, bound: u64) -> Result<u64, Error> {
+        let dry = |room| Error::Dry { asked_bytes: bytes, free_bytes: room };
+        let room = self.room()?;
+        if bytes > room {
+            return Err(dry(room));
+        }
+        file.fill(bytes, from, bound).map_err(|errno| match errno {
+            Errno::NOSPC | Errno::NOMEM => dry(self.room().unwrap_or(0)),
+            errno => file.failed("reserve memory in", errno),
+        })
+    }
+}
+
+/// Reads the accounts of all files, and removes folders without any. Returns what the files hold.
+fn read_back(
+    dir: &OwnedFd,
+    path: &Path,
+    backing: Backing,
+    accounts: &mut Accounts,
+) -> Result<u64, Error> {
+    let mut held = 0;
+    for guest in folder::names(dir, path)? {
+        let guest_path = path.join(&guest);
+        let foreign = |path: &Path, why| Error::Foreign { path: path.to_owned(), why };
+        check_guest(&guest).map_err(|_| foreign(&guest_path, "it has no guest's name"))?;
+        let folder = folder::open_guest(dir, &guest_path)?;
+        let names = folder::names(&folder, &guest_path)?;
+        if names.is_empty() {
+            folder::remove_guest(dir, &guest_path)?;
+        }
+        for name in names {
+            let path = guest_path.join(&name);
+            let file = GuestFile::of(&name)
+                .ok_or_else(|| foreign(&path, "it is neither boot memory nor a device"))?;
+            let Some(opened) = SectionFile::open(&folder, path, backing)? else { continue };
+            let (bound, allocated) = (opened.bound()?, opened.allocated()?);
+            let set_aside = match file {
+                GuestFile::Boot | GuestFile::Counted(_) => bound,
+                GuestFile::Device(_) => allocated,
+            };
+            accounts.set(&guest, file, Account { bound, set_aside, ..Account::default() });
+            // What is counted only is held by its guest.
+            held += if matches!(file, GuestFile::Counted(_)) { bound } else { allocated };
+        }
+    }
+    Ok(held)
+}

@@ -1,0 +1,61 @@
+//! Memory that comes from elsewhere: counted, over a restart.
+
+use std::fs;
+
+use crate::common::{SECTION, TestFolder, allocated};
+use spillway_sections::{GuestFile, Pool};
+
+fn counted(pool: &Pool) -> (u64, u64) {
+    let guest = &pool.usage().guests["vm"];
+    (guest.boot_bytes, guest.devices.get(&1).map_or(0, |device| device.set_aside_bytes))
+}
+
+#[test]
+fn what_comes_from_elsewhere_counts_and_takes_nothing() {
+    let folder = TestFolder::shm();
+    let pool = folder.pool(8);
+    // Boot memory of libvirt may be any number of KiB.
+    pool.count("vm", 0, 2 * SECTION - 1024).unwrap();
+    assert_eq!(pool.count_more("vm", 1, SECTION).unwrap(), SECTION);
+    assert_eq!(pool.count_more("vm", 1, 2 * SECTION).unwrap(), 3 * SECTION);
+    assert_eq!(
+        (counted(&pool), pool.usage().free_bytes),
+        ((2 * SECTION, 3 * SECTION), 3 * SECTION)
+    );
+    let path = pool.path("vm", GuestFile::Counted(1)).unwrap();
+    assert_eq!((allocated(&path), fs::metadata(&path).unwrap().len()), (0, 3 * SECTION));
+    // Another guest finds what is left.
+    let device = GuestFile::Device(1);
+    pool.create("other", device, 8 * SECTION).unwrap();
+    let refused = pool.reserve("other", 1, 4 * SECTION).unwrap_err();
+    assert_eq!(refused.to_string(), "the section pool is dry: 16 MiB asked, 12 MiB free");
+    let refused = pool.count_more("vm", 1, 4 * SECTION).unwrap_err();
+    assert_eq!(refused.to_string(), "the section pool is dry: 16 MiB asked, 12 MiB free");
+    assert_eq!(counted(&pool).1, 3 * SECTION);
+    pool.count("vm", 1, SECTION).unwrap();
+    pool.reserve("other", 1, 5 * SECTION).unwrap();
+    assert_eq!(pool.usage().free_bytes, 0);
+}
+
+#[test]
+fn a_pool_opened_again_knows_and_an_end_is_forgotten() {
+    let folder = TestFolder::shm();
+    let pool = folder.pool(4);
+    pool.count("vm", 0, 2 * SECTION).unwrap();
+    // What a guest has counts, whether it is more than the pool has or not.
+    pool.count("vm", 1, 4 * SECTION).unwrap();
+    drop(pool);
+    let pool = folder.pool(4);
+    assert_eq!((counted(&pool), pool.usage().free_bytes), ((2 * SECTION, 4 * SECTION), 0));
+    assert_eq!(pool.empty_devices("vm").unwrap(), 0, "only who counts knows when it ends");
+    assert_eq!(counted(&pool), (2 * SECTION, 4 * SECTION));
+    pool.count("vm", 1, 0).unwrap();
+    assert_eq!(counted(&pool), (2 * SECTION, 0));
+    pool.forget_counted("vm").unwrap();
+    assert_eq!((pool.usage().used_bytes, pool.usage().guests.len()), (0, 0));
+    assert!(!folder.dir().join("vm").exists());
+    pool.forget_counted("vm").unwrap();
+    pool.count("vm", 3, 0).unwrap();
+    assert!(pool.count("vm", 17, SECTION).is_err());
+    assert!(pool.count("..", 0, SECTION).is_err());
+}

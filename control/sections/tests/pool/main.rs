@@ -1,0 +1,9 @@
+//! The section pool on real file systems.
+
+mod bad_input;
+mod common;
+mod counted;
+mod hugetlbfs;
+mod life;
+mod model;
+mod ready;

@@ -1,0 +1,127 @@
+//! Sections that are allocated before a guest asks for them.
+
+use std::path::Path;
+
+use crate::common::{Mapping, SECTION, TestFolder, allocated};
+use spillway_sections::{Error, GuestFile, Pool};
+
+const DEVICE: GuestFile = GuestFile::Device(1);
+
+/// Brings as much to lie ready as can be; gives how many sections do.
+fn keep(pool: &Pool, guest: &str, size: u64, wanted: u64) -> u64 {
+    for _ in 0..64 {
+        if !pool.keep_ready(guest, 1, size * SECTION, wanted * SECTION).unwrap() {
+            return pool.usage().guests[guest].ready_bytes() / SECTION;
+        }
+    }
+    panic!("no end")
+}
+
+fn counts(pool: &Pool) -> (u64, u64) {
+    let usage = pool.usage();
+    (usage.used_bytes / SECTION, usage.free_bytes / SECTION)
+}
+
+/// What of a range is a hole, bytes. It is none any more then.
+fn holes(mapping: &Mapping, path: &Path, at: u64, bytes: u64) -> u64 {
+    let before = allocated(path);
+    mapping.allocate(at, bytes);
+    allocated(path) - before
+}
+
+/// The pool has 8 sections.
+pub fn a_guest_that_grows_finds_its_sections_ready(folder: &TestFolder) {
+    let pool = folder.pool(8);
+    let path = pool.create("vm", DEVICE, 8 * SECTION).unwrap();
+    assert_eq!(keep(&pool, "vm", 0, 3), 3);
+    assert_eq!((allocated(&path), counts(&pool)), (3 * SECTION, (0, 8)));
+    let before = allocated(&path);
+    assert_eq!(pool.reserve("vm", 1, 3 * SECTION).unwrap(), 3 * SECTION);
+    assert_eq!((allocated(&path), counts(&pool)), (before, (3, 5)), "nothing more is allocated");
+    let mapping = Mapping::of(&path);
+    assert_eq!(holes(&mapping, &path, 0, 3 * SECTION), 0, "it is what the guest plugs");
+    (0..3).for_each(|section| mapping.write(section, section + 1));
+    assert_eq!(keep(&pool, "vm", 3, 2), 2);
+    // More than lies ready, and less.
+    assert_eq!(pool.reserve("vm", 1, 3 * SECTION).unwrap(), 6 * SECTION);
+    assert_eq!((allocated(&path), holes(&mapping, &path, 0, 6 * SECTION)), (6 * SECTION, 0));
+    assert_eq!(keep(&pool, "vm", 6, 9), 2, "no further than the file");
+    assert_eq!(pool.reserve("vm", 1, SECTION).unwrap(), 7 * SECTION);
+    assert_eq!(allocated(&path), 7 * SECTION, "the guest may plug any hole now: none is ready");
+    assert!((0..3).all(|section| mapping.reads(section, section + 1)));
+}
+
+/// The pool has 8 sections.
+pub fn what_is_ready_lies_where_the_guest_grows(folder: &TestFolder) {
+    let pool = folder.pool(8);
+    let path = pool.create("vm", DEVICE, 8 * SECTION).unwrap();
+    pool.reserve("vm", 1, 4 * SECTION).unwrap();
+    let mapping = Mapping::of(&path);
+    (0..4).for_each(|section| mapping.write(section, section + 1));
+    assert_eq!(keep(&pool, "vm", 4, 2), 2);
+    mapping.punch(2 * SECTION, 2 * SECTION);
+    let settled = pool.settle_device("vm", 1, 2 * SECTION).unwrap();
+    assert_eq!((settled.released_bytes, settled.set_aside_bytes), (2 * SECTION, 2 * SECTION));
+    assert_eq!(keep(&pool, "vm", 2, 2), 2);
+    assert_eq!(allocated(&path), 4 * SECTION, "what was ready above is given back");
+    assert_eq!(holes(&mapping, &path, 2 * SECTION, 2 * SECTION), 0);
+    assert!(mapping.reads(0, 1) && mapping.reads(1, 2) && mapping.reads(2, 0));
+    mapping.punch(0, 2 * SECTION);
+    assert_eq!(pool.settle_device("vm", 1, 0).unwrap().set_aside_bytes, 0);
+    assert_eq!((keep(&pool, "vm", 0, 2), allocated(&path)), (2, 2 * SECTION));
+    assert_eq!(holes(&mapping, &path, 0, 2 * SECTION), 0);
+    assert_eq!((keep(&pool, "vm", 0, 0), allocated(&path)), (0, 0));
+}
+
+/// The pool has 8 sections.
+pub fn others_get_what_lies_ready(folder: &TestFolder) {
+    let pool = folder.pool(8);
+    let path = pool.create("a", DEVICE, 8 * SECTION).unwrap();
+    pool.create("b", DEVICE, 8 * SECTION).unwrap();
+    pool.reserve("a", 1, SECTION).unwrap();
+    assert_eq!(keep(&pool, "a", 1, 7), 7);
+    assert_eq!((keep(&pool, "b", 0, 1), counts(&pool)), (0, (1, 7)), "none is idle");
+    pool.reserve("b", 1, 2 * SECTION).unwrap();
+    assert_eq!((counts(&pool), allocated(&path)), ((3, 5), SECTION));
+    assert_eq!(keep(&pool, "a", 1, 7), 5);
+    pool.create("c", GuestFile::Boot, 3 * SECTION).unwrap();
+    assert_eq!(keep(&pool, "a", 1, 7), 2);
+    let refused = pool.reserve("a", 1, 3 * SECTION).unwrap_err();
+    assert!(matches!(refused, Error::Dry { .. }), "{refused}");
+    assert_eq!(pool.reserve("a", 1, 2 * SECTION).unwrap(), 3 * SECTION);
+}
+
+/// The pool has 8 sections.
+pub fn a_guest_that_was_reset_has_nothing_ready(folder: &TestFolder) {
+    let pool = folder.pool(8);
+    let path = pool.create("vm", DEVICE, 8 * SECTION).unwrap();
+    pool.reserve("vm", 1, 2 * SECTION).unwrap();
+    assert_eq!(keep(&pool, "vm", 2, 2), 2);
+    let mapping = Mapping::of(&path);
+    // QEMU empties the file, and the guest plugs again.
+    mapping.punch(0, 8 * SECTION);
+    mapping.write(1, 7);
+    mapping.write(2, 8);
+    assert_eq!(keep(&pool, "vm", 2, 2), 1, "the lowest hole, which is one section");
+    assert!(mapping.reads(1, 7) && mapping.reads(2, 8), "what it has is never given back");
+    // After a restart of the daemon what lay ready is set aside, and counts as ready. On tmpfs more of it is there than on
+    // hugetlbfs: looking for a hole filled what the guest has in part.
+    drop(mapping);
+    drop(pool);
+    let pool = folder.pool(8);
+    let had = pool.usage().used_bytes;
+    assert_eq!(keep(&pool, "vm", 2, 2) + had / SECTION - 2, 2);
+    assert_eq!(pool.usage().used_bytes, had);
+    assert_eq!(pool.empty_devices("vm").unwrap(), had);
+    assert_eq!((allocated(&path), counts(&pool)), (0, (0, 8)));
+    assert_eq!(keep(&pool, "vm", 0, 2), 2);
+    assert_eq!((pool.clear("vm").unwrap(), counts(&pool)), (0, (0, 8)));
+}
+
+#[test]
+fn on_tmpfs() {
+    a_guest_that_grows_finds_its_sections_ready(&TestFolder::shm());
+    what_is_ready_lies_where_the_guest_grows(&TestFolder::shm());
+    others_get_what_lies_ready(&TestFolder::shm());
+    a_guest_that_was_reset_has_nothing_ready(&TestFolder::shm());
+}

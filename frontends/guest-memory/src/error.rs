@@ -1,0 +1,132 @@
+//! Why a hand-over is refused. Each is one line that says what to do.
+
+use rustix::io::Errno;
+
+/// Why guest memory was not taken over.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Error {
+    /// The monitor connected and went quiet.
+    #[error("the monitor sent no whole hand-over within {0} s")]
+    Late(u64),
+    /// It closed the connection first.
+    #[error("the monitor closed the connection before its hand-over was whole")]
+    Closed,
+    /// More than any hand-over needs.
+    #[error("the message is longer than {0} bytes")]
+    Long(usize),
+    /// The text is not what the handshake says.
+    #[error("the message is no hand-over of {monitor}: {why}")]
+    Message {
+        /// Whose handshake was expected.
+        monitor: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A version of the handshake that this one does not know.
+    #[error("version {0} of the hand-over is unknown; this is version 1")]
+    Version(u64),
+    /// The memory is registered otherwise than the manager needs.
+    #[error("the memory is registered for '{0}'; register it for MISSING and WP, without WP_ASYNC")]
+    Mode(String),
+    /// No descriptor came.
+    #[error("no descriptor came with the message; attach the userfaultfd by SCM_RIGHTS")]
+    NoDescriptor,
+    /// More descriptors than a message can carry.
+    #[error("more descriptors came than the {0} that are taken")]
+    ManyDescriptors(usize),
+    /// The first descriptor is another kind of file.
+    #[error("the first descriptor is no userfaultfd but {0}")]
+    NoUserfaultfd(String),
+    /// A descriptor is no memory file that can be read and punched.
+    #[error("memory file {file}: {why}")]
+    File {
+        /// Its number among the memory files.
+        file: usize,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// No regions at all.
+    #[error("the hand-over names no region")]
+    NoRegion,
+    /// Too many.
+    #[error("the hand-over names {0} regions, more than {max}", max = crate::REGIONS_MAX)]
+    ManyRegions(usize),
+    /// A region of no bytes.
+    #[error("region {0} is empty")]
+    Empty(usize),
+    /// Page sizes that can't be.
+    #[error(
+        "region {region}: pages of {bytes} bytes; 4096 and 2097152 are served, 4096 alone with memory files"
+    )]
+    PageSize {
+        /// Which.
+        region: usize,
+        /// Its page size.
+        bytes: u64,
+    },
+    /// Regions of different page sizes.
+    #[error("region {0} has another page size than region 0")]
+    MixedPages(usize),
+    /// Not on a page's boundary.
+    #[error("region {region}: its {what} {value:#x} is not a multiple of its page size")]
+    Unaligned {
+        /// Which.
+        region: usize,
+        /// Which number.
+        what: &'static str,
+        /// The number.
+        value: u64,
+    },
+    /// It wraps around.
+    #[error("region {0} goes past the end of the address space")]
+    Wraps(usize),
+    /// It names a descriptor that did not come.
+    #[error("region {region} misses its descriptor: it names memory file {file}, and {came} came")]
+    Missing {
+        /// Which.
+        region: usize,
+        /// Which file it names.
+        file: usize,
+        /// How many came.
+        came: usize,
+    },
+    /// It is longer than its file.
+    #[error("region {region} ends at byte {end} of its memory file, which has {bytes}")]
+    Beyond {
+        /// Which.
+        region: usize,
+        /// Where it ends.
+        end: u64,
+        /// How long the file is.
+        bytes: u64,
+    },
+    /// Two regions at one address.
+    #[error("regions {0} and {1} overlap in the monitor's memory")]
+    Overlap(usize, usize),
+    /// Two regions in one part of a file.
+    #[error("regions {0} and {1} overlap in their memory file")]
+    FileOverlap(usize, usize),
+    /// A region is not registered with the descriptor, or not for write-protection.
+    #[error("region {region} is not registered with the userfaultfd for MISSING and WP ({errno})")]
+    Unregistered {
+        /// Which.
+        region: usize,
+        /// What the kernel says.
+        errno: Errno,
+    },
+    /// A system call failed.
+    #[error("can't {what}: {errno}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel says.
+        errno: Errno,
+    },
+}
+
+impl Error {
+    /// For `map_err`: a system call failed.
+    pub fn system(what: &'static str) -> impl Fn(Errno) -> Self {
+        move |errno| Self::System { what, errno }
+    }
+}

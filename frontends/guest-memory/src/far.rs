@@ -1,0 +1,294 @@
+//! Where pages go that leave the guest: a store in memory files that outlive the manager, with its disk, and
+//! a blade for what the store does not take.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use spillway_store::{Get, Key, PoolId, Put, Scratch, Store};
+use spillway_tiers::blade::{Carried, Carrier, Parcel, SEALED_BYTES_MAX, Seal, Wanted};
+use spillway_tiers::lz4::{self, PACKED_BYTES};
+use spillway_tiers::{PageBuf, WRITE_PAGES_MAX};
+use spillway_types::PAGE_BYTES;
+
+use crate::map::{Map, Mark, Place};
+use crate::regions::Run;
+
+/// Indexes of an object.
+const INDEX_BITS: u32 = 20;
+/// A page that does not get smaller by so much goes to the blade as it is.
+const GAIN_BYTES: usize = PAGE_BYTES / 4;
+/// Far copies on the blade that nobody needs are removed so many at a time.
+const STALE_MAX: usize = 256;
+const LISTED_KEYS: usize = 1024;
+
+/// The tiers of a guest.
+#[derive(Debug, Default)]
+pub struct Far {
+    store: Option<(Store, PoolId)>,
+    blade: Option<Blade>,
+    scratch: Mutex<Scratch>,
+}
+
+/// A blade, and perhaps its mirror.
+#[derive(Debug)]
+pub struct Blade {
+    seal: Seal,
+    carriers: Vec<Box<dyn Carrier>>,
+    desk: Mutex<Desk>,
+    stale: Mutex<Vec<Key>>,
+}
+
+/// Pages on their way out, packed and sealed.
+#[derive(Debug)]
+struct Desk {
+    sealed: Vec<[u8; SEALED_BYTES_MAX]>,
+    packed: Box<[u8; PACKED_BYTES]>,
+    table: lz4::Table,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const fn store_key(unit: u64) -> Key {
+    Key::new(unit >> INDEX_BITS, (unit & ((1 << INDEX_BITS) - 1)) as u32)
+}
+
+/// A page that leaves again has another number, so no key ever means two versions of a page.
+const fn blade_key(handle: u64) -> Key {
+    Key::new(handle >> INDEX_BITS, (handle & ((1 << INDEX_BITS) - 1)) as u32)
+}
+
+impl Far {
+    /// Pages go to the store's pool, and to the blade when that takes no more.
+    pub fn new(store: Option<(Store, PoolId)>, blade: Option<Blade>) -> Self {
+        Self { store, blade, scratch: Mutex::new(Scratch::new()) }
+    }
+
+    /// Puts the pages of a run far. Writes to `places` where each is; near for one that nothing took.
+    pub fn put(&self, map: &Map, run: Run, pages: &[PageBuf], places: &mut [Place]) {
+        if let Some((store, pool)) = &self.store {
+            let mut scratch = lock(&self.scratch);
+            for ((unit, page), place) in run.units().zip(pages).zip(&mut *places) {
+                let put = store.put_compressed(*pool, store_key(unit), &page.0, &mut scratch);
+                if put == Put::Stored {
+                    *place = Place::Store;
+                }
+            }
+        }
+        let Some(blade) = &self.blade else { return };
+        let left: Vec<usize> = (0..run.count as usize).filter(|&at| !places[at].is_far()).collect();
+        for part in left.chunks(WRITE_PAGES_MAX) {
+            blade.put(map, part, pages, places);
+        }
+    }
+
+    /// Fetches a page; false when it can't be had, or not as it was.
+    pub fn fetch(&self, unit: u64, place: Place, page: &mut [u8]) -> bool {
+        match (place, &self.store, &self.blade) {
+            (Place::Store, Some((store, pool)), _) => {
+                matches!(store.get(*pool, store_key(unit), page), Ok(Get::Hit(PAGE_BYTES)))
+            }
+            (Place::Blade { handle, length }, _, Some(blade)) => {
+                blade.fetch(blade_key(handle), usize::from(length), page)
+            }
+            _ => false,
+        }
+    }
+
+    /// Removes a copy that nobody needs. On the blade that is done later.
+    pub fn forget(&self, unit: u64, place: Place) {
+        match (place, &self.store, &self.blade) {
+            (Place::Store, Some((store, pool)), _) => {
+                store.flush(*pool, store_key(unit));
+            }
+            (Place::Blade { handle, .. }, _, Some(blade)) => blade.forget(blade_key(handle)),
+            _ => {}
+        }
+    }
+
+    /// Removes copies that the map names nowhere: a manager was killed before it did.
+    pub fn forget_strays(&self, map: &Map) {
+        if let Some((store, pool)) = &self.store {
+            forget_in_store(store, *pool, map);
+        }
+        if let Some(blade) = &self.blade {
+            blade.forget_pending(map);
+        }
+    }
+
+    /// Keeps connections alive and removes what is not needed any more. May take as long as the blade's time-out.
+    pub fn tend(&self) {
+        if let Some(blade) = &self.blade {
+            blade.carriers.iter().for_each(|carrier| carrier.tend());
+            blade.flush_stale();
+        }
+    }
+
+    /// Whether the blade does not answer.
+    pub fn is_down(&self) -> bool {
+        let down = |blade: &Blade| blade.carriers.iter().all(|carrier| carrier.is_down());
+        self.blade.as_ref().is_some_and(down)
+    }
+
+    /// Why the disk refused pages last, once.
+    pub fn take_disk_error(&self) -> Option<String> {
+        let (store, _) = self.store.as_ref()?;
+        store.take_disk_error().map(|errno| errno.to_string())
+    }
+}
+
+/// Keys of the store whose page is near, or on the blade.
+fn forget_in_store(store: &Store, pool: PoolId, map: &Map) {
+    let mut from = None;
+    let mut keys = vec![Key::new(0, 0); LISTED_KEYS];
+    loop {
+        let Ok(listed) = store.list_keys(pool, from, &mut keys) else { return };
+        for key in &keys[..listed] {
+            let unit = key.object << INDEX_BITS | u64::from(key.index);
+            if unit >= map.units() || map.place(unit) != Place::Store {
+                store.flush(pool, *key);
+            }
+        }
+        if listed < keys.len() {
+            return;
+        }
+        from = keys.last().copied();
+    }
+}
+
+impl Blade {
+    /// A blade behind the first carrier, and its mirror behind the second, where there is one.
+    pub fn new(seal: Seal, carriers: Vec<Box<dyn Carrier>>) -> Self {
+        let sealed = vec![[0; SEALED_BYTES_MAX]; WRITE_PAGES_MAX];
+        let packed = Box::new([0; PACKED_BYTES]);
+        let desk = Mutex::new(Desk { sealed, packed, table: lz4::Table::default() });
+        Self { seal, carriers, desk, stale: Mutex::default() }
+    }
+
+    /// Sends the pages at `which`. One is safe when blade and mirror have it, or one of them while the other is
+    /// down.
+    fn put(&self, map: &Map, which: &[usize], pages: &[PageBuf], places: &mut [Place]) {
+        let mut desk = lock(&self.desk);
+        let Desk { sealed, packed, table } = &mut *desk;
+        let first = map.take_handles(which.len() as u64);
+        let lengths: Vec<(usize, usize)> = (first..)
+            .zip(which)
+            .zip(sealed.iter_mut())
+            .map(|((handle, &at), room)| {
+                let length = lay_out(&pages[at], room, packed, table);
+                (length, self.seal.seal(blade_key(handle), room, length))
+            })
+            .collect();
+        let parcels: Vec<Parcel<'_>> = (first..)
+            .zip(sealed.iter())
+            .zip(&lengths)
+            .map(|((handle, room), &(_, sealed))| Parcel {
+                key: blade_key(handle),
+                value: &room[..sealed],
+            })
+            .collect();
+        let safe = self.send(&parcels);
+        for ((handle, &at), (&(length, _), safe)) in
+            (first..).zip(which).zip(lengths.iter().zip(safe))
+        {
+            if safe {
+                places[at] = Place::Blade { handle, length: length as u16 };
+            } else {
+                self.forget(blade_key(handle));
+            }
+        }
+    }
+
+    fn send(&self, parcels: &[Parcel<'_>]) -> Vec<bool> {
+        let mut copies = vec![0; parcels.len()];
+        let mut refused = vec![false; parcels.len()];
+        for carrier in self.carriers.iter().filter(|carrier| !carrier.is_down()) {
+            let mut outcomes = vec![Carried::Lost; parcels.len()];
+            carrier.put(parcels, &mut outcomes);
+            let down = carrier.is_down();
+            for (at, outcome) in outcomes.into_iter().enumerate() {
+                match outcome {
+                    Carried::Done => copies[at] += 1,
+                    Carried::Lost if down => {}
+                    _ => refused[at] = true,
+                }
+            }
+        }
+        copies.into_iter().zip(refused).map(|(copies, refused)| copies > 0 && !refused).collect()
+    }
+
+    fn fetch(&self, key: Key, length: usize, page: &mut [u8]) -> bool {
+        let mut room = [0; SEALED_BYTES_MAX];
+        let sealed = length + self.seal.added_bytes();
+        if sealed > room.len() || page.len() != PAGE_BYTES {
+            return false;
+        }
+        self.carriers.iter().enumerate().any(|(at, carrier)| {
+            let room = &mut room[..sealed];
+            // Nobody comes after the last: it is worth the time-out.
+            let patient = at + 1 == self.carriers.len();
+            let mut wanted = [Wanted { key, room, outcome: Carried::Lost }];
+            carrier.get(&mut wanted, patient);
+            let [Wanted { room, outcome, .. }] = wanted;
+            if outcome != Carried::Done {
+                return false;
+            }
+            let Some(content) = self.seal.open(key, room) else { return false };
+            if content.len() == PAGE_BYTES {
+                page.copy_from_slice(content);
+                return true;
+            }
+            page.first_chunk_mut().is_some_and(|page| lz4::unpack(content, page))
+        })
+    }
+
+    fn forget(&self, key: Key) {
+        let mut stale = lock(&self.stale);
+        stale.push(key);
+        if stale.len() >= STALE_MAX {
+            let keys = core::mem::take(&mut *stale);
+            drop(stale);
+            self.flush(&keys);
+        }
+    }
+
+    fn flush_stale(&self) {
+        let keys = core::mem::take(&mut *lock(&self.stale));
+        self.flush(&keys);
+    }
+
+    /// What can't be removed now stays until the pool goes.
+    fn flush(&self, keys: &[Key]) {
+        for carrier in self.carriers.iter().filter(|_| !keys.is_empty()) {
+            for part in keys.chunks(WRITE_PAGES_MAX) {
+                carrier.flush(part);
+            }
+        }
+    }
+
+    fn forget_pending(&self, map: &Map) {
+        let first = map.mark(Mark::PendingHandle);
+        let pending = first..first.saturating_add(map.mark(Mark::PendingCount));
+        let named: HashSet<u64> = (0..map.units())
+            .filter_map(|unit| match map.place(unit) {
+                Place::Blade { handle, .. } => Some(handle).filter(|it| pending.contains(it)),
+                _ => None,
+            })
+            .collect();
+        pending.filter(|handle| !named.contains(handle)).for_each(|it| self.forget(blade_key(it)));
+    }
+}
+
+/// Writes a page to its place on the desk, packed where that gains something; the length.
+fn lay_out(
+    page: &PageBuf,
+    room: &mut [u8; SEALED_BYTES_MAX],
+    packed: &mut [u8; PACKED_BYTES],
+    table: &mut lz4::Table,
+) -> usize {
+    let length = lz4::pack(&page.0, packed, table);
+    let content = if length + GAIN_BYTES <= PAGE_BYTES { &packed[..length] } else { &page.0[..] };
+    room[..content.len()].copy_from_slice(content);
+    content.len()
+}

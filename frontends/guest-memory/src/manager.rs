@@ -1,0 +1,494 @@
+//! The manager: answers the guest's faults, and keeps its memory within its target.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+use spillway_platform::uffd::Message;
+use spillway_tiers::PageBuf;
+
+use crate::busy::Busy;
+use crate::guest::{Fatal, Guest};
+use crate::map::{Counter, Mark, Place};
+use crate::regions::Run;
+use crate::steps::{self, Answered, World};
+
+/// Pages that leave together.
+const WINDOW: u64 = 64;
+/// While an event waits to be read nothing can leave. So often, and with this pause, a fault tries again before it goes
+/// above the target.
+const TRIES: u32 = 100;
+const TRY_PAUSE: Duration = Duration::from_micros(200);
+/// After nothing could leave, so long nobody tries.
+const STUCK_PAUSE: Duration = Duration::from_millis(20);
+/// This part of the target is kept free ahead of need, and at least so many windows.
+const FREE_PART: u64 = 32;
+const FREE_WINDOWS: u64 = 2;
+/// How often threads look whether the manager ends, and the memory is measured.
+const TICK: Duration = Duration::from_millis(50);
+/// How often the tiers are tended.
+const TEND: Duration = Duration::from_secs(1);
+/// How long the removal of a range waits for pages of it that are on their way.
+const REMOVE_WAIT: Duration = Duration::from_secs(60);
+
+/// Settings of a manager.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Most bytes that the guest's memory may take.
+    pub local_bytes: u64,
+    /// Threads that answer faults.
+    pub handlers: usize,
+}
+
+/// Why a manager ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The guest's process did.
+    Monitor,
+    /// It was asked to bring all pages back, and has.
+    Left,
+    /// Its supervisor is gone.
+    Orphaned,
+    /// It can't go on with this guest.
+    Fatal(Fatal),
+}
+
+/// Says a line to the user.
+type Say = dyn Fn(&str) + Send + Sync;
+
+/// The manager of a guest.
+pub struct Manager {
+    guest: Guest,
+    settings: Settings,
+    say: Box<Say>,
+    /// Held over a message: whoever read an event follows it before the next message is read.
+    gate: Mutex<()>,
+    busy: Busy,
+    desk: Mutex<Desk>,
+    low: Condvar,
+    low_lock: Mutex<()>,
+    stop: AtomicBool,
+    leaving: AtomicBool,
+    stuck_until_ns: AtomicU64,
+    refused: AtomicBool,
+    fatal: Mutex<Option<Fatal>>,
+}
+
+/// What the one who evicts works with.
+struct Desk {
+    pages: Vec<PageBuf>,
+    places: Vec<Place>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The monotonic clock, which all processes share.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+impl Manager {
+    /// A manager, which does nothing yet.
+    pub fn new(
+        guest: Guest,
+        settings: Settings,
+        say: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Self {
+        let pages = vec![PageBuf::ZERO; WINDOW as usize];
+        let desk = Desk { pages, places: vec![Place::Near; WINDOW as usize] };
+        Self {
+            guest,
+            settings,
+            say: Box::new(say),
+            gate: Mutex::default(),
+            busy: Busy::default(),
+            desk: Mutex::new(desk),
+            low: Condvar::new(),
+            low_lock: Mutex::default(),
+            stop: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
+            stuck_until_ns: AtomicU64::new(0),
+            refused: AtomicBool::new(false),
+            fatal: Mutex::new(None),
+        }
+    }
+
+    /// Goes on where another manager was, until the guest ends (`monitor` becomes readable), the supervisor does
+    /// (`supervisor` does), or the map says to leave.
+    pub fn run(&self, monitor: &OwnedFd, supervisor: &OwnedFd) -> Ending {
+        if let Err(fatal) = steps::recover(&self.guest) {
+            return Ending::Fatal(fatal);
+        }
+        self.is_ready();
+        thread::scope(|scope| {
+            for _ in 0..self.settings.handlers {
+                scope.spawn(|| self.answer_faults());
+            }
+            if self.guest.pages_out() {
+                scope.spawn(|| self.evict_ahead());
+            }
+            let ending = self.watch(monitor, supervisor);
+            self.stop.store(true, Ordering::Relaxed);
+            ending
+        })
+    }
+
+    fn is_ready(&self) {
+        let map = self.guest.map();
+        let died = map.mark(Mark::DiedNs);
+        if died != 0 {
+            let took = now_ns().saturating_sub(died);
+            map.count_max(Counter::TakeOverMax, took);
+            map.set_mark(Mark::DiedNs, 0);
+            self.say(&format!("a successor took over after {:.1} ms", took as f64 / 1e6));
+        }
+        map.set_mark(Mark::Ready, map.mark(Mark::Ready) + 1);
+    }
+
+    fn say(&self, line: &str) {
+        (self.say)(line);
+    }
+
+    /// The main thread.
+    fn watch(&self, monitor: &OwnedFd, supervisor: &OwnedFd) -> Ending {
+        let mut tended = Instant::now();
+        let mut down = false;
+        loop {
+            if let Some(fatal) = lock(&self.fatal).take() {
+                return if fatal == Fatal::Gone { Ending::Monitor } else { Ending::Fatal(fatal) };
+            }
+            if is_readable(monitor) {
+                return Ending::Monitor;
+            }
+            if is_readable(supervisor) {
+                return Ending::Orphaned;
+            }
+            if self.guest.map().mark(Mark::Leave) != 0 && self.leave() {
+                return Ending::Left;
+            }
+            if tended.elapsed() >= TEND {
+                tended = Instant::now();
+                self.guest.far().tend();
+                self.tell_of_tiers(&mut down);
+            }
+            self.measure();
+            thread::sleep(TICK);
+        }
+    }
+
+    fn tell_of_tiers(&self, down: &mut bool) {
+        let is_down = self.guest.far().is_down();
+        if is_down != *down {
+            self.say(if is_down {
+                "the blade does not answer: pages on it are lost to whoever touches them until it does"
+            } else {
+                "the blade answers again"
+            });
+            *down = is_down;
+        }
+        if let Some(why) = self.guest.far().take_disk_error() {
+            self.say(&format!("the disk tier takes no more ({why}): free space in --disk"));
+        }
+    }
+
+    fn measure(&self) -> u64 {
+        let resident = self.guest.resident();
+        self.guest.map().count_max(Counter::ResidentMax, resident);
+        resident
+    }
+
+    fn stops(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Notes why the manager can't go on; the main thread ends it.
+    fn give_up(&self, fatal: Fatal) {
+        lock(&self.fatal).get_or_insert(fatal);
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// A handler.
+    fn answer_faults(&self) {
+        let mut page = vec![0; self.guest.layout().unit_bytes() as usize];
+        while !self.stops() {
+            let claimed = {
+                let _gate = lock(&self.gate);
+                match self.next_fault() {
+                    Ok(claimed) => claimed,
+                    Err(fatal) => return self.give_up(fatal),
+                }
+            };
+            let Some((unit, protected)) = claimed else { continue };
+            if let Err(fatal) = self.answer(unit, protected, &mut page) {
+                return self.give_up(fatal);
+            }
+            let run = Run::one(unit);
+            if self.busy.release(run)
+                && let Err(fatal) = self.guest.wake(run)
+            {
+                return self.give_up(fatal);
+            }
+        }
+    }
+
+    /// Waits for a message, with the gate held: a fault that is this handler's to answer, or an event, which has been
+    /// followed.
+    fn next_fault(&self) -> Result<Option<(u64, bool)>, Fatal> {
+        let timeout = Timespec { tv_sec: 0, tv_nsec: TICK.subsec_nanos().into() };
+        let mut polled = [PollFd::from_borrowed_fd(self.guest.events(), PollFlags::IN)];
+        if !poll(&mut polled, Some(&timeout)).is_ok_and(|ready| ready > 0) {
+            return Ok(None);
+        }
+        let message = match self.guest.receive() {
+            Ok(message) => message,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            Err(_) => {
+                thread::sleep(TICK);
+                return Ok(None);
+            }
+        };
+        match message {
+            Message::Fault { address, protected, .. } => {
+                let Some(unit) = self.guest.layout().unit_of(address as u64) else {
+                    self.say(&format!("a fault at {address:#x}, which no region has: SIGBUS"));
+                    self.guest.refuse(address);
+                    return Ok(None);
+                };
+                // Who works on it wakes the one that faulted, who faults again.
+                Ok(self.busy.claim(unit).then_some((unit, protected)))
+            }
+            event => {
+                self.follow(event)?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn follow(&self, event: Message) -> Result<(), Fatal> {
+        let (start, end) = match event {
+            Message::Remove { .. } => {
+                return steps::follow_removal(&self.guest, |run| {
+                    // What is on its way arrives before the contents are given up.
+                    self.busy.wait_free(run, REMOVE_WAIT);
+                    self.guest.map().count(Counter::Removed, run.count);
+                });
+            }
+            Message::Unmap { start, end } => (start, end),
+            Message::Remap { from, bytes, .. } => (from, from + bytes),
+            _ => return Ok(()),
+        };
+        self.guest.leave(start as u64, end as u64);
+        self.say(&format!(
+            "the monitor unmapped or moved guest memory at {start:#x}: that region's pages stay where they are"
+        ));
+        Ok(())
+    }
+
+    fn answer(&self, unit: u64, protected: bool, page: &mut [u8]) -> Result<(), Fatal> {
+        let map = self.guest.map();
+        if protected {
+            map.count(Counter::WriteFaults, 1);
+            return self.guest.release(Run::one(unit));
+        }
+        self.make_room()?;
+        match steps::bring_in(&self.guest, unit, page)? {
+            Answered::Fetched => map.count(Counter::Fetches, 1),
+            Answered::First => map.count(Counter::FirstTouches, 1),
+            Answered::Lost => {
+                map.count(Counter::Lost, 1);
+                self.say(&format!(
+                    "page {unit} of the guest can't be had back: SIGBUS for whoever touches it"
+                ));
+            }
+            Answered::There | Answered::Later => {}
+        }
+        Ok(())
+    }
+
+    /// Makes room for one page more, unless nothing can leave.
+    fn make_room(&self) -> Result<(), Fatal> {
+        if !self.guest.pages_out() {
+            return Ok(());
+        }
+        // Each of the other handlers may be about to place a page, too.
+        let slack = self.settings.handlers as u64 * self.guest.layout().unit_bytes();
+        let mut tries = 0;
+        loop {
+            let resident = self.measure();
+            if resident + slack > self.goal() {
+                self.low.notify_one();
+            }
+            if resident + slack <= self.settings.local_bytes || !self.evicts() || tries == TRIES {
+                return Ok(());
+            }
+            if !self.evict_window()? {
+                tries += 1;
+                thread::sleep(TRY_PAUSE);
+            }
+        }
+    }
+
+    /// What is left when pages leave ahead of need.
+    fn goal(&self) -> u64 {
+        let local = self.settings.local_bytes;
+        let free =
+            (local / FREE_PART).max(FREE_WINDOWS * WINDOW * self.guest.layout().unit_bytes());
+        local.saturating_sub(free)
+    }
+
+    /// Whether it makes sense to try now.
+    fn evicts(&self) -> bool {
+        !self.leaving.load(Ordering::Relaxed)
+            && now_ns() >= self.stuck_until_ns.load(Ordering::Relaxed)
+    }
+
+    /// The evictor: makes room ahead of need.
+    fn evict_ahead(&self) {
+        while !self.stops() {
+            while !self.stops() && self.evicts() && self.measure() > self.goal() {
+                match self.evict_window() {
+                    Ok(true) => {}
+                    Ok(false) => thread::sleep(TRY_PAUSE),
+                    Err(fatal) => return self.give_up(fatal),
+                }
+            }
+            let waited = self.low.wait_timeout(lock(&self.low_lock), TICK);
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// Takes the next window of pages out; false when none of it left. When no tier takes more, or there is nothing
+    /// that could leave, nobody tries for a while.
+    fn evict_window(&self) -> Result<bool, Fatal> {
+        let mut desk = lock(&self.desk);
+        let Some(run) = self.next_victims()? else {
+            self.pause();
+            return Ok(false);
+        };
+        let Desk { pages, places } = &mut *desk;
+        let evicted = steps::evict(&self.guest, run, pages, places)?;
+        if self.busy.release(run) {
+            self.guest.wake(run)?;
+        }
+        let Some((left, refused)) = evicted else { return Ok(false) };
+        let map = self.guest.map();
+        map.count(Counter::Evictions, left);
+        map.count(Counter::Refusals, refused);
+        if left == 0 && refused > 0 {
+            self.tell_refusal();
+            self.pause();
+        } else if refused == 0 && self.refused.swap(false, Ordering::Relaxed) {
+            self.say("pages leave again");
+        }
+        Ok(left > 0)
+    }
+
+    fn pause(&self) {
+        let pause = STUCK_PAUSE.as_nanos() as u64;
+        self.stuck_until_ns.store(now_ns() + pause, Ordering::Relaxed);
+    }
+
+    fn tell_refusal(&self) {
+        if !self.refused.swap(true, Ordering::Relaxed) {
+            let above = self.guest.resident().saturating_sub(self.goal());
+            self.say(&format!(
+                "the store takes no more: {} stay above --local; raise --store or give --disk",
+                spillway_types::Size(above)
+            ));
+        }
+    }
+
+    /// Claims the next window of pages that the guest's memory has, going round.
+    fn next_victims(&self) -> Result<Option<Run>, Fatal> {
+        let map = self.guest.map();
+        let mut from = map.mark(Mark::Hand);
+        let mut turned = false;
+        loop {
+            let Some(run) = self.guest.present(from)? else {
+                if turned {
+                    return Ok(None);
+                }
+                (turned, from) = (true, 0);
+                continue;
+            };
+            let run = Run { count: run.count.min(WINDOW), ..run };
+            match self.busy.claim_run(run) {
+                Some(claimed) => {
+                    map.set_mark(Mark::Hand, claimed.end());
+                    return Ok(Some(claimed));
+                }
+                None => from = run.first + 1,
+            }
+        }
+    }
+
+    /// Brings every page in and lets go of the guest; false when that has to be tried again.
+    fn leave(&self) -> bool {
+        self.leaving.store(true, Ordering::Relaxed);
+        // Whoever evicts ends the window first.
+        drop(lock(&self.desk));
+        let mut page = vec![0; self.guest.layout().unit_bytes() as usize];
+        for unit in 0..self.guest.layout().units() {
+            if let Err(fatal) = self.bring_back(unit, &mut page) {
+                self.give_up(fatal);
+                return false;
+            }
+        }
+        match self.guest.unregister() {
+            Ok(()) => true,
+            Err(errno) => {
+                self.say(&format!("can't let go of the guest's memory ({errno})"));
+                self.guest.map().set_mark(Mark::Leave, 0);
+                self.leaving.store(false, Ordering::Relaxed);
+                false
+            }
+        }
+    }
+
+    /// Brings one page in that the guest would miss without a manager.
+    fn bring_back(&self, unit: u64, page: &mut [u8]) -> Result<(), Fatal> {
+        let missed = || match self.guest.place(unit) {
+            Place::Near => !self.guest.pages_out(),
+            Place::Emptied => false,
+            Place::Store | Place::Blade { .. } => true,
+        };
+        while missed() {
+            if !self.busy.claim(unit) {
+                self.busy.wait_free(Run::one(unit), TICK);
+                continue;
+            }
+            let answered = steps::bring_in(&self.guest, unit, page);
+            if self.busy.release(Run::one(unit)) {
+                self.guest.wake(Run::one(unit))?;
+            }
+            match answered? {
+                Answered::Later => thread::sleep(STUCK_PAUSE),
+                Answered::Fetched => self.guest.map().count(Counter::Fetches, 1),
+                // Of a page with first contents the map does not say that it is there.
+                Answered::Lost | Answered::First | Answered::There => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl core::fmt::Debug for Manager {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Manager").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// Whether a descriptor has something to say, be it that its other end is closed.
+fn is_readable(file: &OwnedFd) -> bool {
+    let mut polled = [PollFd::from_borrowed_fd(file.as_fd(), PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
+}

@@ -1,0 +1,351 @@
+//! What outlives a manager: where each page's contents are, in a memory file that the supervisor holds.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// Words before the first page's: marks, the message that is being followed, counters.
+const HEADER_WORDS: usize = 512;
+const MAGIC: u64 = u64::from_le_bytes(*b"guestmm1");
+/// Where the last message of the kernel lies.
+const MESSAGE_WORD: usize = 8;
+const MESSAGE_BYTES: usize = 32;
+const COUNTERS_WORD: usize = 64;
+const WORD_BYTES: usize = 8;
+
+const KIND_BITS: u32 = 3;
+const LENGTH_BITS: u32 = 13;
+
+/// Where a page's contents are when the guest's memory does not have them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the guest's memory; where that has none, it never had any.
+    Near,
+    /// Removed by the guest: zeros, whatever it had at first.
+    Emptied,
+    /// In the store.
+    Store,
+    /// On the blade.
+    Blade {
+        /// Under this number, which no other page ever had. Below 2^48.
+        handle: u64,
+        /// Bytes before it was sealed.
+        length: u16,
+    },
+}
+
+impl Place {
+    /// Whether the page must be fetched before anyone may touch it.
+    pub const fn is_far(self) -> bool {
+        matches!(self, Self::Store | Self::Blade { .. })
+    }
+
+    const fn word(self) -> u64 {
+        match self {
+            Self::Near => 0,
+            Self::Emptied => 1,
+            Self::Store => 2,
+            Self::Blade { handle, length } => {
+                3 | (length as u64) << KIND_BITS | handle << (KIND_BITS + LENGTH_BITS)
+            }
+        }
+    }
+
+    const fn of(word: u64) -> Option<Self> {
+        Some(match word & ((1 << KIND_BITS) - 1) {
+            0 => Self::Near,
+            1 => Self::Emptied,
+            2 => Self::Store,
+            3 => Self::Blade {
+                handle: word >> (KIND_BITS + LENGTH_BITS),
+                length: (word >> KIND_BITS & ((1 << LENGTH_BITS) - 1)) as u16,
+            },
+            _ => return None,
+        })
+    }
+}
+
+/// Single words that supervisor and managers leave for each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// The next number for a page on the blade.
+    Handle = 2,
+    /// The first of the numbers that may be on the blade without a page that names them.
+    PendingHandle = 3,
+    /// How many there are.
+    PendingCount = 4,
+    /// Where the search for victims goes on.
+    Hand = 5,
+    /// Nonzero: bring every page back and let go of the guest.
+    Leave = 6,
+    /// Managers that got ready.
+    Ready = 7,
+    /// When the last manager died, ns of the monotonic clock.
+    DiedNs = 12,
+}
+
+/// What is counted over all managers of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counter {
+    /// Pages that left.
+    Evictions,
+    /// Pages that came back.
+    Fetches,
+    /// Pages that were given their first contents: zeros, or what the memory file has.
+    FirstTouches,
+    /// Writers that were let through to a protected page.
+    WriteFaults,
+    /// Pages whose contents the guest gave up.
+    Removed,
+    /// Pages that no tier took.
+    Refusals,
+    /// Pages that could not be had back: whoever touches them gets SIGBUS.
+    Lost,
+    /// Most bytes that the guest's memory took.
+    ResidentMax,
+    /// Longest time from a manager's death to its successor's first answer, ns.
+    TakeOverMax,
+}
+
+impl Counter {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Evictions,
+        Self::Fetches,
+        Self::FirstTouches,
+        Self::WriteFaults,
+        Self::Removed,
+        Self::Refusals,
+        Self::Lost,
+        Self::ResidentMax,
+        Self::TakeOverMax,
+    ];
+}
+
+/// The map of a guest.
+#[derive(Debug)]
+pub struct Map {
+    address: usize,
+    units: u64,
+    file: OwnedFd,
+}
+
+impl Map {
+    /// A map of pages that are all near.
+    ///
+    /// # Errors
+    /// Those of memfd_create(2) and mmap(2).
+    pub fn new(units: u64) -> Result<Self, Errno> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create("spillway-guest-map", flags)?;
+        rustix::fs::ftruncate(&file, (Self::words(units) * WORD_BYTES) as u64)?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
+        let map = Self::mapped(file, units)?;
+        map.word(0).store(MAGIC, Ordering::Relaxed);
+        map.word(1).store(units, Ordering::Relaxed);
+        Ok(map)
+    }
+
+    /// The map that another process made.
+    ///
+    /// # Errors
+    /// `INVAL` when the file is none of `units` pages; those of mmap(2).
+    pub fn adopt(file: OwnedFd, units: u64) -> Result<Self, Errno> {
+        let bytes = rustix::fs::fstat(&file)?.st_size;
+        if bytes != (Self::words(units) * WORD_BYTES) as i64 {
+            return Err(Errno::INVAL);
+        }
+        let map = Self::mapped(file, units)?;
+        let is = |at: usize, value: u64| map.word(at).load(Ordering::Relaxed) == value;
+        if is(0, MAGIC) && is(1, units) { Ok(map) } else { Err(Errno::INVAL) }
+    }
+
+    const fn words(units: u64) -> usize {
+        HEADER_WORDS + units as usize
+    }
+
+    fn mapped(file: OwnedFd, units: u64) -> Result<Self, Errno> {
+        let bytes = Self::words(units) * WORD_BYTES;
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping where the kernel finds room, of a file that can't shrink under it.
+        let address = unsafe {
+            rustix::mm::mmap(core::ptr::null_mut(), bytes, rights, MapFlags::SHARED, &file, 0)?
+        };
+        Ok(Self { address: address as usize, units, file })
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at < Self::words(self.units), "a word of the map");
+        // SAFETY: the mapping has that many words, lives as long as `self`, and is only ever read and written
+        // as atomic words (but for the message's, which have one writer).
+        unsafe { &*((self.address as *const AtomicU64).add(at)) }
+    }
+
+    /// How many pages it knows.
+    pub const fn units(&self) -> u64 {
+        self.units
+    }
+
+    /// The file, for whoever is to outlive this process.
+    pub const fn file(&self) -> &OwnedFd {
+        &self.file
+    }
+
+    /// Where a page is. What makes no sense is near: it is never fetched from somewhere else.
+    pub fn place(&self, unit: u64) -> Place {
+        let word = self.word(HEADER_WORDS + unit as usize).load(Ordering::Acquire);
+        Place::of(word).unwrap_or(Place::Near)
+    }
+
+    /// Says where a page is. One store: a process that is killed has done it or not, and all that it did before.
+    pub fn set_place(&self, unit: u64, place: Place) {
+        compiler_fence(Ordering::SeqCst);
+        self.word(HEADER_WORDS + unit as usize).store(place.word(), Ordering::Release);
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// Reads a mark.
+    pub fn mark(&self, mark: Mark) -> u64 {
+        self.word(mark as usize).load(Ordering::Acquire)
+    }
+
+    /// Leaves a mark.
+    pub fn set_mark(&self, mark: Mark, value: u64) {
+        self.word(mark as usize).store(value, Ordering::Release);
+    }
+
+    /// Takes numbers that no page had, and notes that they may be on the blade: the first.
+    pub fn take_handles(&self, count: u64) -> u64 {
+        let first = self.word(Mark::Handle as usize).fetch_add(count, Ordering::AcqRel);
+        self.set_mark(Mark::PendingHandle, first);
+        self.set_mark(Mark::PendingCount, count);
+        first
+    }
+
+    /// Counts.
+    pub fn count(&self, counter: Counter, by: u64) {
+        self.word(COUNTERS_WORD + counter as usize).fetch_add(by, Ordering::Relaxed);
+    }
+
+    /// Counts what only grows with the largest that there was.
+    pub fn count_max(&self, counter: Counter, value: u64) {
+        self.word(COUNTERS_WORD + counter as usize).fetch_max(value, Ordering::Relaxed);
+    }
+
+    /// What was counted.
+    pub fn counted(&self, counter: Counter) -> u64 {
+        self.word(COUNTERS_WORD + counter as usize).load(Ordering::Relaxed)
+    }
+
+    /// How many pages are far.
+    pub fn far(&self) -> u64 {
+        (0..self.units).filter(|&unit| self.place(unit).is_far()).count() as u64
+    }
+
+    /// Has the kernel write its next message here, where it outlives this process: a message that was read is not
+    /// given again. The caller is the only one who reads messages.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub fn receive(
+        &self,
+        read: impl FnOnce(&mut [u8; MESSAGE_BYTES]) -> Result<(), Errno>,
+    ) -> Result<[u8; MESSAGE_BYTES], Errno> {
+        let place = self.word(MESSAGE_WORD).as_ptr().cast::<[u8; MESSAGE_BYTES]>();
+        // SAFETY: four words of the header that nobody else uses: the caller holds the gate.
+        let message = unsafe { &mut *place };
+        read(message)?;
+        Ok(*message)
+    }
+
+    /// The message that was read last and not followed yet; zeros when there is none.
+    pub fn message(&self) -> [u8; MESSAGE_BYTES] {
+        let mut message = [0; MESSAGE_BYTES];
+        for (at, bytes) in message.chunks_exact_mut(WORD_BYTES).enumerate() {
+            let word = self.word(MESSAGE_WORD + at).load(Ordering::Acquire);
+            bytes.copy_from_slice(&word.to_ne_bytes());
+        }
+        message
+    }
+
+    /// The message has been followed.
+    pub fn clear_message(&self) {
+        // The first word has the kind of the message: without it there is none.
+        self.word(MESSAGE_WORD).store(0, Ordering::Release);
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        let bytes = Self::words(self.units) * WORD_BYTES;
+        // SAFETY: the mapping is this one's own, and nobody borrows of it any more.
+        let _ = unsafe { rustix::mm::munmap(self.address as *mut _, bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_words() {
+        let blade = |handle, length| Place::Blade { handle, length };
+        for place in [
+            Place::Near,
+            Place::Emptied,
+            Place::Store,
+            blade(0, 1),
+            blade(1, 4096),
+            blade((1 << 48) - 1, 4096),
+        ] {
+            assert_eq!(Place::of(place.word()), Some(place));
+        }
+        assert_eq!(Place::Near.word(), 0, "a fresh map is near");
+        assert_eq!(Place::of(7), None);
+    }
+
+    #[test]
+    fn what_one_process_leaves_the_next_finds() {
+        let map = Map::new(1000).unwrap();
+        map.set_place(999, Place::Blade { handle: 77, length: 4096 });
+        map.set_place(3, Place::Store);
+        assert_eq!(map.take_handles(32), 0);
+        assert_eq!(map.take_handles(5), 32);
+        map.count(Counter::TakeOverMax, 2);
+        map.receive(|bytes| {
+            *bytes = [9; 32];
+            Ok(())
+        })
+        .unwrap();
+        let file = map.file().try_clone().unwrap();
+        drop(map);
+        assert!(Map::adopt(file.try_clone().unwrap(), 999).is_err());
+        let map = Map::adopt(file, 1000).unwrap();
+        assert_eq!(map.place(999), Place::Blade { handle: 77, length: 4096 });
+        assert_eq!((map.place(3), map.place(4), map.far()), (Place::Store, Place::Near, 2));
+        let pending = (map.mark(Mark::PendingHandle), map.mark(Mark::PendingCount));
+        assert_eq!((map.mark(Mark::Handle), pending), (37, (32, 5)));
+        assert_eq!(map.counted(Counter::TakeOverMax), 2);
+        assert_eq!(map.message(), [9; 32]);
+        map.clear_message();
+        assert_eq!(map.message()[0], 0);
+    }
+
+    #[test]
+    fn a_file_of_something_else_is_no_map() {
+        let other = rustix::fs::memfd_create("other", MemfdFlags::CLOEXEC).unwrap();
+        assert!(Map::adopt(other.try_clone().unwrap(), 1).is_err());
+        rustix::fs::ftruncate(&other, (Map::words(1) * WORD_BYTES) as u64).unwrap();
+        assert!(Map::adopt(other, 1).is_err());
+    }
+
+    #[test]
+    fn a_message_that_could_not_be_read_changes_nothing() {
+        let map = Map::new(1).unwrap();
+        assert_eq!(map.receive(|_| Err(Errno::AGAIN)), Err(Errno::AGAIN));
+        assert_eq!(map.message(), [0; 32]);
+    }
+}

@@ -1,0 +1,5 @@
+//! What Firecracker says when it hands its guest's memory over.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| spillway_sim::inputs::read("handover_firecracker", bytes));

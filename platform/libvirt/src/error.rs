@@ -1,0 +1,74 @@
+//! What can go wrong with libvirt.
+
+use std::io;
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+
+/// Why libvirt can't be had, or did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no socket, or nobody listens on it.
+    #[error("no libvirt listens on {}: {error}", path.display())]
+    Absent {
+        /// The socket's path.
+        path: PathBuf,
+        /// What connect(2) said.
+        error: io::Error,
+    },
+    /// It wants a password or the like.
+    #[error(
+        "libvirt does not let this user in: run the daemon as root, or as a member of libvirt's group"
+    )]
+    Stranger,
+    /// It has no domain of the name.
+    #[error("libvirt has no domain '{name}'")]
+    NoDomain {
+        /// The name.
+        name: String,
+    },
+    /// libvirt ended, or closed the connection.
+    #[error("libvirt closed the connection")]
+    Closed,
+    /// The deadline came first. A late answer to the call is dropped when it comes.
+    #[error("libvirt did not answer in time: {what}")]
+    TimedOut {
+        /// What was waited for.
+        what: &'static str,
+    },
+    /// What came is not libvirt's protocol, or not what the call gives.
+    #[error("this is not libvirt as it is known here: {what}")]
+    Garbage {
+        /// What is wrong with it.
+        what: String,
+    },
+    /// libvirt answered with an error.
+    #[error("libvirt refused {what}: {text}")]
+    Refused {
+        /// What it was asked.
+        what: &'static str,
+        /// libvirt's text, in one line.
+        text: String,
+    },
+    /// A system call failed.
+    #[error("libvirt's socket failed: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl Error {
+    /// Whether the connection is of no use any more. After a refusal or a time-out it still is.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        !matches!(self, Self::Refused { .. } | Self::TimedOut { .. } | Self::NoDomain { .. })
+    }
+
+    pub(crate) fn garbage(what: impl Into<String>) -> Self {
+        Self::Garbage { what: what.into() }
+    }
+}
+
+impl From<Errno> for Error {
+    fn from(errno: Errno) -> Self {
+        Self::Io(errno.into())
+    }
+}

@@ -1,0 +1,283 @@
+//! The commands that resizing a guest takes.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::error::Error;
+use crate::monitor::Monitor;
+
+/// Where QEMU keeps backends, and devices that have an id.
+const OBJECTS: &str = "/objects/";
+const PERIPHERAL: &str = "/machine/peripheral/";
+
+/// Whether the VM runs.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct RunState {
+    /// The virtual CPUs run.
+    pub running: bool,
+    /// QEMU's word for it: `running`, `paused`, `inmigrate`, `shutdown`...
+    #[serde(rename = "status")]
+    pub state: String,
+}
+
+/// How much memory the VM has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct MemorySize {
+    /// What it booted with.
+    #[serde(rename = "base-memory")]
+    pub base_bytes: u64,
+    /// What DIMMs and virtio-mem devices added.
+    #[serde(default, rename = "plugged-memory")]
+    pub plugged_bytes: u64,
+}
+
+/// A virtio-mem device.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct MemoryDevice {
+    /// Its id. None when it was given none on QEMU's command line: it can't be resized then.
+    pub id: Option<String>,
+    /// Its backend's id.
+    pub memdev: String,
+    /// Its NUMA node.
+    pub node: u64,
+    /// What the guest has plugged.
+    #[serde(rename = "size")]
+    pub size_bytes: u64,
+    /// What the guest was asked to have.
+    #[serde(rename = "requested-size")]
+    pub requested_bytes: u64,
+    /// The most that it can have.
+    #[serde(rename = "max-size")]
+    pub max_bytes: u64,
+    /// Sizes are multiples of this.
+    #[serde(rename = "block-size")]
+    pub block_bytes: u64,
+}
+
+/// Where a device's memory comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backend {
+    /// `memory-backend-file`, `memory-backend-memfd`, `memory-backend-ram`.
+    pub kind: String,
+    /// The file of a `memory-backend-file`.
+    pub path: Option<PathBuf>,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Whether the guest's writes go to the file.
+    pub share: bool,
+    /// Whether all of it was allocated at the start.
+    pub prealloc: bool,
+}
+
+/// A virtio-mem device to be added, empty.
+#[derive(Clone, Copy, Debug)]
+pub struct NewDevice<'a> {
+    /// Its id.
+    pub id: &'a str,
+    /// Its backend's id.
+    pub memdev: &'a str,
+    /// The backend's file, of at least `bytes`.
+    pub path: &'a Path,
+    /// The most that it can have.
+    pub bytes: u64,
+    /// Sizes are multiples of this.
+    pub block_bytes: u64,
+    /// A PCI bus that takes devices while the VM runs: a bridge's id, or `pci.0`.
+    pub bus: &'a str,
+    /// A free slot there.
+    pub slot: u8,
+    /// Its NUMA node.
+    pub node: u64,
+}
+
+impl Monitor {
+    /// The VM's name (`-name`).
+    ///
+    /// # Errors
+    /// Those of [`Self::execute`], as of all that follow.
+    pub fn vm_name(&mut self, deadline: Instant) -> Result<Option<String>, Error> {
+        #[derive(Deserialize)]
+        struct Name {
+            name: Option<String>,
+        }
+        Ok(self.ask::<Name>("query-name", Value::Null, deadline)?.name)
+    }
+
+    /// The VM's UUID (`-uuid`); all zeros without one.
+    ///
+    /// # Errors
+    /// Those of [`Self::execute`].
+    pub fn vm_uuid(&mut self, deadline: Instant) -> Result<String, Error> {
+        #[derive(Deserialize)]
+        struct Uuid {
+            #[serde(rename = "UUID")]
+            uuid: String,
+        }
+        Ok(self.ask::<Uuid>("query-uuid", Value::Null, deadline)?.uuid)
+    }
+
+    /// Whether the VM runs.
+    ///
+    /// # Errors
+    /// Those of [`Self::execute`].
+    pub fn status(&mut self, deadline: Instant) -> Result<RunState, Error> {
+        self.ask("query-status", Value::Null, deadline)
+    }
+
+    /// How much memory the VM has.
+    ///
+    /// # Errors
+    /// Those of [`Self::execute`].
+    pub fn memory_size(&mut self, deadline: Instant) -> Result<MemorySize, Error> {
+        self.ask("query-memory-size-summary", Value::Null, deadline)
+    }
+
+    /// The virtio-mem devices. DIMMs and others are passed over.
+    ///
+    /// # Errors
+    /// Those of [`Self::execute`].
+    pub fn memory_devices(&mut self, deadline: Instant) -> Result<Vec<MemoryDevice>, Error> {
+        #[derive(Deserialize)]
+        struct Entry {
+            #[serde(rename = "type")]
+            kind: String,
+            data: Value,
+        }
+        let command = "query-memory-devices";
+        let entries: Vec<Entry> = self.ask(command, Value::Null, deadline)?;
+        let ours = entries.into_iter().filter(|entry| entry.kind == "virtio-mem");
+        ours.map(|entry| {
+            let mut device: MemoryDevice = self.check(|_| read(command, entry.data))?;
+            if let Some(id) = device.memdev.strip_prefix(OBJECTS) {
+                device.memdev = id.to_owned();
+            }
+            Ok(device)
+        })
+        .collect()
+    }
+
+    /// Asks the guest to have `bytes` of a device. It takes its time: see [`Self::size`].
+    ///
+    /// # Errors
+    /// Those of [`Self::execute`]; QEMU refuses what is no multiple of the block size or above the device's size.
+    pub fn set_requested_size(
+        &mut self,
+        id: &str,
+        bytes: u64,
+        deadline: Instant,
+    ) -> Result<(), Error> {
+        let path = format!("{PERIPHERAL}{id}");
+        let arguments = json!({ "path": path, "property": "requested-size", "value": bytes });
+        self.execute("qom-set", arguments, deadline).map(drop)
+    }
+
+    /// What the guest has of a device.
+    ///
+    /// # Errors
+    /// Those of [`Self::execute`].
+    pub fn size(&mut self, id: &str, deadline: Instant) -> Result<u64, Error> {
+        self.property(&format!("{PERIPHERAL}{id}"), "size", deadline)
+    }
+
+    /// Whether a device allocates memory before the guest gets it (`prealloc=on`). Without it a pool that has run dry
+    /// kills QEMU by SIGBUS.
+    ///
+    /// # Errors
+    /// Those of [`Self::execute`].
+    pub fn device_prealloc(&mut self, id: &str, deadline: Instant) -> Result<bool, Error> {
+        self.property(&format!("{PERIPHERAL}{id}"), "prealloc", deadline)
+    }
+
+    /// A backend, by its id.
+    ///
+    /// # Errors
+    /// Those of [`Self::execute`].
+    pub fn backend(&mut self, memdev: &str, deadline: Instant) -> Result<Backend, Error> {
+        let object = format!("{OBJECTS}{memdev}");
+        let kind: String = self.property(&object, "type", deadline)?;
+        let path = match kind.as_str() {
+            "memory-backend-file" => Some(self.property(&object, "mem-path", deadline)?),
+            _ => None,
+        };
+        Ok(Backend {
+            path,
+            kind,
+            size_bytes: self.property(&object, "size", deadline)?,
+            share: self.property(&object, "share", deadline)?,
+            prealloc: self.property(&object, "prealloc", deadline)?,
+        })
+    }
+
+    /// The machine that QEMU emulates, such as `pc-q35-7.2-machine`.
+    ///
+    /// # Errors
+    /// Those of [`Self::execute`].
+    pub fn machine(&mut self, deadline: Instant) -> Result<String, Error> {
+        self.property("/machine", "type", deadline)
+    }
+
+    /// Whether the machine has ACPI: `on`, `off` or `auto`, which is on.
+    ///
+    /// # Errors
+    /// Those of [`Self::execute`]; a machine that knows no ACPI refuses.
+    pub fn acpi(&mut self, deadline: Instant) -> Result<String, Error> {
+        self.property("/machine", "acpi", deadline)
+    }
+
+    /// Adds a virtio-mem device over a file. When the device is refused the backend goes again.
+    ///
+    /// # Errors
+    /// Those of [`Self::execute`].
+    pub fn add_device(&mut self, device: &NewDevice<'_>, deadline: Instant) -> Result<(), Error> {
+        let path = device.path.to_str().ok_or_else(|| Error::Refused {
+            command: "object-add".to_owned(),
+            class: "GenericError".to_owned(),
+            text: "the path is not UTF-8".to_owned(),
+        })?;
+        let backend = json!({
+            "qom-type": "memory-backend-file", "id": device.memdev, "mem-path": path,
+            // The range in use is allocated by whoever owns the file; QEMU itself sets nothing aside.
+            "size": device.bytes, "share": true, "prealloc": false, "reserve": false,
+        });
+        let virtio_mem = json!({
+            "driver": "virtio-mem-pci", "id": device.id, "memdev": device.memdev,
+            "bus": device.bus, "addr": device.slot.to_string(), "node": device.node, "block-size": device.block_bytes,
+            "requested-size": 0, "prealloc": true,
+        });
+        self.execute("object-add", backend, deadline)?;
+        let added = self.execute("device_add", virtio_mem, deadline);
+        if matches!(added, Err(Error::Refused { .. })) {
+            self.execute("object-del", json!({ "id": device.memdev }), deadline)?;
+        }
+        added.map(drop)
+    }
+
+    fn property<T: DeserializeOwned>(
+        &mut self,
+        path: &str,
+        property: &str,
+        deadline: Instant,
+    ) -> Result<T, Error> {
+        self.ask("qom-get", json!({ "path": path, "property": property }), deadline)
+    }
+
+    fn ask<T: DeserializeOwned>(
+        &mut self,
+        command: &str,
+        arguments: Value,
+        deadline: Instant,
+    ) -> Result<T, Error> {
+        let answer = self.execute(command, arguments, deadline)?;
+        self.check(|_| read(command, answer))
+    }
+}
+
+/// A command's answer, as what it is known to be.
+fn read<T: DeserializeOwned>(command: &str, answer: Value) -> Result<T, Error> {
+    serde_json::from_value(answer).map_err(|error| Error::garbage(format!("{command}: {error}")))
+}

@@ -1,0 +1,80 @@
+//! What can go wrong with a monitor.
+
+use std::io;
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+
+use crate::line::LINE_BYTES_MAX;
+use crate::monitor::GREETING_WAIT;
+
+/// Why a monitor can't be had, or did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no socket, or nobody listens on it.
+    #[error("no QEMU listens on {}: {error}", path.display())]
+    Absent {
+        /// The socket's path.
+        path: PathBuf,
+        /// What connect(2) said.
+        error: io::Error,
+    },
+    /// Connected, but never greeted.
+    #[error(
+        "the monitor {} is held by somebody else: no greeting for {} s (QEMU serves one client at a time)",
+        path.display(), GREETING_WAIT.as_secs()
+    )]
+    Held {
+        /// The socket's path.
+        path: PathBuf,
+    },
+    /// QEMU ended, or closed the connection.
+    #[error("QEMU closed the monitor")]
+    Closed,
+    /// The deadline came first. A late answer to the command is dropped when it comes.
+    #[error("the monitor did not answer in time: {what}")]
+    TimedOut {
+        /// What was waited for.
+        what: String,
+    },
+    /// What came is no QMP, or not the answer that the command has.
+    #[error("the monitor does not speak QMP: {what}")]
+    Garbage {
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A line without end.
+    #[error("the monitor does not speak QMP: a line of more than {LINE_BYTES_MAX} bytes")]
+    LineTooLong,
+    /// QEMU answered with an error.
+    #[error("QEMU refused {command}: {text} ({class})")]
+    Refused {
+        /// The command.
+        command: String,
+        /// QEMU's class of the error, such as `GenericError` or `DeviceNotFound`.
+        class: String,
+        /// QEMU's text, in one line.
+        text: String,
+    },
+    /// A system call failed.
+    #[error("the monitor's socket failed: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl Error {
+    /// Whether the connection is of no use any more. After a refusal or a time-out it still is.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        !matches!(self, Self::Refused { .. } | Self::TimedOut { .. })
+    }
+
+    pub(crate) fn garbage(what: impl Into<String>) -> Self {
+        Self::Garbage { what: what.into() }
+    }
+}
+
+impl From<Errno> for Error {
+    fn from(errno: Errno) -> Self {
+        Self::Io(errno.into())
+    }
+}

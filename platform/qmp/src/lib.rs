@@ -1,0 +1,20 @@
+//! QEMU's monitor protocol (QMP): JSON lines over a Unix socket.
+//!
+//! [`Monitor`] is a thin, blocking client with the few commands that resizing a guest takes. It knows nothing of
+//! guests' sizes or of who decides on them. Every call has a deadline, every buffer a bound: QEMU is trusted as little
+//! as the guest inside it.
+//!
+//! A monitor socket serves one client at a time. QEMU lets a second one connect and never greets it, which is
+//! [`Error::Held`].
+
+mod commands;
+mod error;
+mod event;
+mod line;
+mod monitor;
+
+pub use commands::{Backend, MemoryDevice, MemorySize, NewDevice, RunState};
+pub use error::Error;
+pub use event::{EVENTS_MAX, Event, Events};
+pub use line::LINE_BYTES_MAX;
+pub use monitor::{GREETING_WAIT, Monitor};

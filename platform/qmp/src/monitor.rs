@@ -1,0 +1,312 @@
+//! A connection to a monitor: lines, ids and events.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
+    send, socket_with,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use spillway_platform::sys::peer_credentials;
+
+use crate::error::Error;
+use crate::event::{Event, Events};
+use crate::line::LineBuffer;
+
+/// A monitor that greets nobody for so long serves somebody else.
+pub const GREETING_WAIT: Duration = Duration::from_secs(2);
+/// Between two attempts to connect while QEMU's queue of connections is full.
+const CONNECT_PAUSE: Duration = Duration::from_millis(20);
+/// Read at once.
+const READ_BYTES: usize = 16 << 10;
+/// Reads of one [`Monitor::pump`], so that a flood of events does not keep the caller.
+const PUMP_READS: usize = 16;
+/// Longest text of QEMU that is passed on.
+const TEXT_CHARS_MAX: usize = 400;
+
+/// A client of one VM's monitor.
+#[derive(Debug)]
+pub struct Monitor {
+    socket: OwnedFd,
+    received: LineBuffer,
+    events: Events,
+    /// The last command's id. Ids count up from 1.
+    last_id: u64,
+    /// The connection is of no use any more: every call answers [`Error::Closed`].
+    closed: bool,
+}
+
+/// A line of QEMU.
+#[derive(Deserialize)]
+struct Message {
+    #[serde(rename = "QMP")]
+    greeting: Option<Value>,
+    event: Option<String>,
+    data: Option<Value>,
+    id: Option<Value>,
+    #[serde(default, rename = "return", deserialize_with = "present")]
+    answer: Option<Value>,
+    error: Option<Refusal>,
+}
+
+/// QEMU's error.
+#[derive(Deserialize)]
+struct Refusal {
+    class: String,
+    desc: String,
+}
+
+/// What a command came to.
+type Outcome = Result<Value, Refusal>;
+
+impl Monitor {
+    /// Connects, waits for the greeting and leaves the protocol's negotiation mode.
+    ///
+    /// # Errors
+    /// [`Error::Absent`], [`Error::Held`] without a greeting for [`GREETING_WAIT`], and those of [`Self::execute`].
+    pub fn connect(path: &Path, deadline: Instant) -> Result<Self, Error> {
+        let patience = deadline.min(Instant::now() + GREETING_WAIT);
+        let held = || Error::Held { path: path.to_owned() };
+        let socket = match connect_before(path, patience) {
+            Err(Error::TimedOut { .. }) if patience < deadline => return Err(held()),
+            socket => socket?,
+        };
+        let mut monitor = Self::on(socket);
+        match monitor.greet(patience, deadline) {
+            Err(Error::TimedOut { .. }) if patience < deadline && monitor.received.is_empty() => {
+                return Err(held());
+            }
+            greeted => greeted?,
+        }
+        monitor.execute("qmp_capabilities", Value::Null, deadline)?;
+        Ok(monitor)
+    }
+
+    fn on(socket: OwnedFd) -> Self {
+        let (received, events) = (LineBuffer::default(), Events::default());
+        Self { socket, received, events, last_id: 0, closed: false }
+    }
+
+    /// Sends a command and waits for its answer. Events that come meanwhile are kept. [`Value::Null`] is no arguments.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when QEMU answers with an error; [`Error::TimedOut`], after which a late answer is dropped;
+    /// [`Error::Closed`], [`Error::Garbage`], [`Error::LineTooLong`], [`Error::Io`], after which every call answers
+    /// [`Error::Closed`].
+    pub fn execute(
+        &mut self,
+        command: &str,
+        arguments: Value,
+        deadline: Instant,
+    ) -> Result<Value, Error> {
+        let outcome = self.check(|monitor| monitor.try_execute(command, arguments, deadline))?;
+        outcome.map_err(|refusal| Error::Refused {
+            command: command.to_owned(),
+            class: one_line(&refusal.class),
+            text: one_line(&refusal.desc),
+        })
+    }
+
+    /// Reads what has come, without waiting. A poll loop calls it when [`AsFd::as_fd`] is readable.
+    ///
+    /// # Errors
+    /// As [`Self::execute`], but for refusals and time-outs.
+    pub fn pump(&mut self) -> Result<(), Error> {
+        self.check(|monitor| {
+            for _ in 0..PUMP_READS {
+                let more = monitor.receive()?;
+                while monitor.next_answer()?.is_some() {}
+                if !more {
+                    break;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Takes the events that have come so far.
+    pub fn events(&mut self) -> Events {
+        self.events.take()
+    }
+
+    /// The process that listens on the socket: QEMU, or whoever made the socket for it. None when the kernel does not
+    /// tell, as for a process outside of this one's namespace.
+    #[must_use]
+    pub fn peer_pid(&self) -> Option<u32> {
+        let peer = peer_credentials(&self.socket).ok()?;
+        u32::try_from(peer.pid).ok().filter(|&pid| pid > 0)
+    }
+
+    /// Runs a step unless the connection is of no use, and notes when it no longer is.
+    pub(crate) fn check<T>(
+        &mut self,
+        step: impl FnOnce(&mut Self) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        if self.closed {
+            return Err(Error::Closed);
+        }
+        let result = step(self);
+        self.closed |= result.as_ref().is_err_and(Error::is_final);
+        result
+    }
+
+    /// Waits for the greeting: until `patience` for its first byte, until `deadline` for its end.
+    fn greet(&mut self, patience: Instant, deadline: Instant) -> Result<(), Error> {
+        loop {
+            if let Some(message) = self.next_message()? {
+                let greets = message.greeting.is_some();
+                return greets.then_some(()).ok_or_else(|| Error::garbage("no greeting"));
+            }
+            let until = if self.received.is_empty() { patience } else { deadline };
+            self.wait(PollFlags::IN, until, "its greeting")?;
+            self.receive()?;
+        }
+    }
+
+    fn try_execute(
+        &mut self,
+        command: &str,
+        arguments: Value,
+        deadline: Instant,
+    ) -> Result<Outcome, Error> {
+        self.last_id += 1;
+        let mut request = json!({ "execute": command, "id": self.last_id });
+        if !arguments.is_null() {
+            request["arguments"] = arguments;
+        }
+        self.send(format!("{request}\n").as_bytes(), command, deadline)?;
+        let mut answered = None;
+        loop {
+            // To the last whole line: a poll loop hears nothing of what was read here and left over.
+            while let Some((id, outcome)) = self.next_answer()? {
+                if id == self.last_id {
+                    answered = Some(outcome);
+                }
+            }
+            if let Some(outcome) = answered {
+                return Ok(outcome);
+            }
+            self.wait(PollFlags::IN, deadline, command)?;
+            self.receive()?;
+        }
+    }
+
+    /// Sends a whole line. A line that was cut off by the deadline makes the connection useless.
+    fn send(&mut self, mut line: &[u8], command: &str, deadline: Instant) -> Result<(), Error> {
+        let whole = line.len();
+        while !line.is_empty() {
+            match send(&self.socket, line, SendFlags::NOSIGNAL) {
+                Ok(sent) => line = &line[sent..],
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    let waited = self.wait(PollFlags::OUT, deadline, command);
+                    self.closed |= waited.is_err() && line.len() < whole;
+                    waited?;
+                }
+                Err(Errno::PIPE | Errno::CONNRESET) => return Err(Error::Closed),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads once what is there; false when nothing is.
+    fn receive(&mut self) -> Result<bool, Error> {
+        let mut bytes = [0; READ_BYTES];
+        match recv(&self.socket, &mut bytes[..], RecvFlags::empty()) {
+            Ok((0, _)) | Err(Errno::CONNRESET) => Err(Error::Closed),
+            Ok((length, _)) => {
+                self.received.push(&bytes[..length]);
+                Ok(true)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// The next answer among the whole lines received, with its command's id. Events on the way are kept.
+    fn next_answer(&mut self) -> Result<Option<(u64, Outcome)>, Error> {
+        while let Some(message) = self.next_message()? {
+            if let Some(name) = message.event {
+                let data = message.data.unwrap_or_default();
+                self.events.push(Event::read(&one_line(&name), data));
+                continue;
+            }
+            let outcome = match (message.answer, message.error) {
+                (Some(answer), None) => Ok(answer),
+                (None, Some(refusal)) => Err(refusal),
+                _ => return Err(Error::garbage("a line that is neither an answer nor an event")),
+            };
+            let id = message.id.as_ref().and_then(Value::as_u64).unwrap_or(u64::MAX);
+            if !(1..=self.last_id).contains(&id) {
+                return Err(Error::garbage("an answer to a command that was not given"));
+            }
+            return Ok(Some((id, outcome)));
+        }
+        Ok(None)
+    }
+
+    fn next_message(&mut self) -> Result<Option<Message>, Error> {
+        let line = self.received.next_line().map_err(|_| Error::LineTooLong)?;
+        let parsed = line.map(serde_json::from_slice).transpose();
+        parsed.map_err(|error| Error::garbage(error.to_string()))
+    }
+
+    /// Waits until the socket is ready.
+    fn wait(&self, ready: PollFlags, deadline: Instant, what: &str) -> Result<(), Error> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timed_out = || Error::TimedOut { what: what.to_owned() };
+        // Also when the socket is always ready: a flood of events must not put the deadline off.
+        if left.is_zero() {
+            return Err(timed_out());
+        }
+        let timeout =
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&self.socket, ready)], Some(&timeout)) {
+            Ok(0) => Err(timed_out()),
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+impl AsFd for Monitor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// A socket connected to `path`.
+fn connect_before(path: &Path, deadline: Instant) -> Result<OwnedFd, Error> {
+    let absent = |errno: Errno| Error::Absent { path: path.to_owned(), error: errno.into() };
+    let address = SocketAddrUnix::new(path).map_err(absent)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    loop {
+        match connect(&socket, &address) {
+            Ok(()) => return Ok(socket),
+            Err(Errno::INTR) => {}
+            // The queue of connections is full: QEMU takes none while it serves somebody.
+            Err(Errno::AGAIN) if Instant::now() < deadline => thread::sleep(CONNECT_PAUSE),
+            Err(Errno::AGAIN) => return Err(Error::TimedOut { what: "connecting".to_owned() }),
+            Err(errno) => return Err(absent(errno)),
+        }
+    }
+}
+
+/// QEMU's text as a line of bounded length.
+fn one_line(text: &str) -> String {
+    let plain = |letter: char| if letter.is_control() { ' ' } else { letter };
+    text.trim().chars().take(TEXT_CHARS_MAX).map(plain).collect()
+}
+
+/// Tells `null` from a field that is not there.
+fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(from).map(Some)
+}

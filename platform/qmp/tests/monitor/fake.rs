@@ -1,0 +1,124 @@
+//! A monitor that does what a test says.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::{Value, json};
+use spillway_qmp::{Error, Monitor};
+
+pub const GREETING: &str = r#"{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": ""}, "capabilities": ["oob"]}}"#;
+
+/// A monitor's socket, and what serves it.
+pub struct FakeMonitor {
+    pub path: PathBuf,
+    pub served: Option<JoinHandle<()>>,
+}
+
+/// The monitor's end of a connection.
+pub struct Peer {
+    pub lines: BufReader<UnixStream>,
+    pub stream: UnixStream,
+}
+
+impl FakeMonitor {
+    /// A socket whose first connection is served by `serve`.
+    pub fn raw(serve: impl FnOnce(Peer) + Send + 'static) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("qmp-{}-{number}", std::process::id()));
+        let listener = UnixListener::bind(&path).unwrap();
+        let served = thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            serve(Peer { lines: BufReader::new(stream.try_clone().unwrap()), stream });
+        });
+        Self { path, served: Some(served) }
+    }
+
+    /// One that greets and takes `qmp_capabilities` first.
+    pub fn new(serve: impl FnOnce(Peer) + Send + 'static) -> Self {
+        Self::raw(|mut peer| {
+            peer.say(GREETING);
+            let request = peer.hear();
+            assert_eq!(request["execute"], "qmp_capabilities");
+            assert!(request.get("arguments").is_none());
+            peer.answer(&request, &json!({}));
+            serve(peer);
+        })
+    }
+
+    pub fn connect(&self) -> Monitor {
+        Monitor::connect(&self.path, soon()).unwrap()
+    }
+
+    pub fn refusal(&self) -> Error {
+        Monitor::connect(&self.path, soon()).unwrap_err()
+    }
+
+    /// Waits until the other side has done its part, and passes its panic on.
+    pub fn finish(mut self) {
+        self.served.take().unwrap().join().unwrap();
+    }
+}
+
+impl Drop for FakeMonitor {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl Peer {
+    pub fn say(&mut self, line: &str) {
+        let _ = self.stream.write_all(format!("{line}\r\n").as_bytes());
+    }
+
+    /// A line; null when the client is gone.
+    pub fn hear(&mut self) -> Value {
+        let mut line = String::new();
+        let _ = self.lines.read_line(&mut line);
+        serde_json::from_str(&line).unwrap_or(Value::Null)
+    }
+
+    pub fn answer(&mut self, request: &Value, answer: &Value) {
+        self.say(&json!({ "return": answer, "id": request["id"] }).to_string());
+    }
+
+    pub fn event(&mut self, name: &str) {
+        self.say(&json!({ "event": name, "data": {}, "timestamp": {"seconds": 1} }).to_string());
+    }
+
+    /// Hears a command with these arguments, and answers it.
+    pub fn expect(&mut self, command: &str, arguments: &Value, answer: &Value) {
+        let request = self.hear();
+        assert_eq!(request["execute"], command);
+        assert_eq!(request.get("arguments").unwrap_or(&Value::Null), arguments);
+        self.answer(&request, answer);
+    }
+
+    /// Until the client is gone.
+    pub fn wait(mut self) {
+        while !self.hear().is_null() {}
+    }
+}
+
+pub fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(20)
+}
+
+pub fn after(milliseconds: u64) -> Instant {
+    Instant::now() + Duration::from_millis(milliseconds)
+}
+
+pub fn ask(monitor: &mut Monitor) -> Result<Value, Error> {
+    monitor.execute("query-status", Value::Null, soon())
+}
+
+pub fn readable(monitor: &Monitor) -> bool {
+    let timeout = Timespec { tv_sec: 10, tv_nsec: 0 };
+    poll(&mut [PollFd::new(&monitor.as_fd(), PollFlags::IN)], Some(&timeout)).unwrap() == 1
+}

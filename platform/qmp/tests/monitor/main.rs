@@ -1,0 +1,5 @@
+//! The client against monitors that behave, and against others.
+
+mod commands;
+mod fake;
+mod protocol;
