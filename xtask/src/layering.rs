@@ -11,17 +11,20 @@ use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 type Place = &'static str;
 
 /// Each place, and the places that it may know. A longer name is looked up first.
-const RULES: [(Place, &[Place]); 20] = [
+const RULES: [(Place, &[Place]); 24] = [
     ("bin", &["clients", "frontends", "pager", "control", "observe", "core", "platform"]),
     // The tiers lend it the lock that works on tasks without a C library.
     ("clients/preload", &["clients/blade", "pager", "core/tiers", "platform"]),
     ("clients/blade", &["clients/rust", "core"]),
-    ("clients/c", &["clients/rust"]),
+    ("clients/c", &["clients/guest", "clients/rust"]),
+    // The protocol of the agent alone, which does no I/O.
+    ("clients/guest", &["control/guests"]),
     ("clients/lender", &["clients/rust", "core", "platform"]),
     ("clients", &["frontends", "core", "platform/tls"]),
     ("frontends", &["core", "platform"]),
     ("pager", &["core", "platform"]),
     ("control/lending", &[]),
+    ("control/sections", &["platform"]),
     ("control", &["control", "core", "platform"]),
     ("observe", &["core"]),
     ("core/types", &[]),
@@ -32,6 +35,8 @@ const RULES: [(Place, &[Place]); 20] = [
     ("core/store", &["core/types", "core/reuse", "core/tiers"]),
     ("core/block", &["core/types", "core/store"]),
     ("core/fanout", &["core/types", "core/block", "platform"]),
+    ("platform/libvirt", &["platform"]),
+    ("platform/qmp", &["platform"]),
     ("platform", &[]),
 ];
 /// These may know anything, and nobody may know them.
@@ -161,6 +166,8 @@ mod tests {
             ("pager", "clients/preload"),
             ("clients/preload", "core/store"),
             ("clients/rust", "pager"),
+            ("clients/rust", "control/guests"),
+            ("clients/guest", "control/sections"),
             ("platform", "core/types"),
             ("control/lending", "core/store"),
             ("control/lending", "tokio"),

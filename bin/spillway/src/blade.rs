@@ -7,7 +7,7 @@ use nix::sys::signal::SigSet;
 use spillway_blade::{Claim, claim};
 use spillway_pager::tree::{BladeAddress, BladeSettings, Text, Tree};
 
-use crate::cli::Run;
+use crate::cli::Remote;
 use crate::refusal::Refusal;
 
 /// Pools on a blade and its mirror. Dropping them removes all that is there.
@@ -21,7 +21,7 @@ impl Blades {
     ///
     /// # Errors
     /// One line: what is wrong with an option, or why a blade can't be used.
-    pub fn claim(options: &Run, settings: &mut BladeSettings) -> Result<Option<Self>, Refusal> {
+    pub fn claim(options: &Remote, settings: &mut BladeSettings) -> Result<Option<Self>, Refusal> {
         let Some(url) = &options.blade else { return Ok(None) };
         let refuse = |name: &str, why: String| Refusal::usage(format!("{name}: {why}"));
         if spillway_blade::is_directory(url) {

@@ -9,7 +9,8 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use spillway_pager::tree;
 
-use crate::daemon::{self, Client, Dashboard, Lend, Policy, Pool, Serve, Stat, Target, Top};
+use crate::daemon::{self, Client, Dashboard, Lend, Policy, Pool, Serve, Stat, Target, Top, Vm};
+use crate::guest_memory::{self, GuestMemory, GuestMemoryPart};
 use crate::refusal::Refusal;
 use crate::register::{Register, parse_register};
 use crate::sim::{self, Sim};
@@ -36,6 +37,10 @@ enum Command {
     Target(Target),
     Policy(Policy),
     Lend(Lend),
+    Vm(Vm),
+    GuestMemory(GuestMemory),
+    #[command(hide = true)]
+    GuestMemoryPart(GuestMemoryPart),
     Sim(Sim),
     Doctor(Doctor),
     /// Prints a completion script for a shell.
@@ -78,24 +83,8 @@ pub struct Run {
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_delay, requires = "disk")]
     pub disk_delay: Duration,
 
-    /// Memory of another process or host for the pages that the store does not take: ring:PATH or
-    /// nvme+tcp://HOST:PORT. The store is then a quarter of --local, at least 8M, if --store does
-    /// not say otherwise. See docs/blades.md.
-    #[arg(long, value_name = "URL")]
-    pub blade: Option<String>,
-
-    /// A second blade, or a directory, that gets all that the blade gets, and serves when the blade
-    /// does not. Without it the pages on a blade that dies are gone: touching them is a SIGBUS.
-    #[arg(long, value_name = "URL|DIR", requires = "blade")]
-    pub mirror: Option<String>,
-
-    /// How long a page waits for an answer of the blade, and then of the mirror (3s).
-    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_timeout, requires = "blade")]
-    pub blade_timeout: Duration,
-
-    /// Send pages in the clear. They are encrypted with a key of this run otherwise.
-    #[arg(long, requires = "blade")]
-    pub no_encrypt: bool,
+    #[command(flatten)]
+    pub remote: Remote,
 
     /// Registers with a daemon of this host, which shows the run and may tell it to hold less than --local while
     /// others need memory (memory.programs in its configuration): auto, the user's own, else the host's, when one
@@ -144,6 +133,29 @@ pub struct Run {
     /// The program and its arguments.
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
+}
+
+/// Memory elsewhere, for pages that do not fit into the store.
+#[derive(Clone, Debug, Args)]
+pub struct Remote {
+    /// Memory of another process or host for the pages that the store does not take: ring:PATH or
+    /// nvme+tcp://HOST:PORT. The store is then a quarter of --local, at least 8M, if --store does
+    /// not say otherwise. See docs/blades.md.
+    #[arg(long, value_name = "URL")]
+    pub blade: Option<String>,
+
+    /// A second blade, or a directory, that gets all that the blade gets, and serves when the blade
+    /// does not. Without it the pages on a blade that dies are gone: touching them is a SIGBUS.
+    #[arg(long, value_name = "URL|DIR", requires = "blade")]
+    pub mirror: Option<String>,
+
+    /// How long a page waits for an answer of the blade, and then of the mirror (3s).
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_timeout, requires = "blade")]
+    pub blade_timeout: Duration,
+
+    /// Send pages in the clear. They are encrypted with a key of this run otherwise.
+    #[arg(long, requires = "blade")]
+    pub no_encrypt: bool,
 }
 
 /// Says what this kernel and user can and can't do, and how to mend it.
@@ -267,6 +279,9 @@ pub fn dispatch() -> anyhow::Result<ExitCode> {
         Command::Target(options) => daemon::target(&options),
         Command::Policy(options) => daemon::policy(&options),
         Command::Lend(options) => daemon::lend(&options),
+        Command::Vm(options) => daemon::vm(&options),
+        Command::GuestMemory(options) => guest_memory::run(&options),
+        Command::GuestMemoryPart(options) => guest_memory::part(&options),
         Command::Sim(options) => sim::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Completions { shell } => manual::completions(CommandLine::command(), shell),
@@ -283,7 +298,9 @@ fn one_line(error: &clap::Error) -> Refusal {
     let paragraph = text.split("\n\n").next().unwrap_or_default();
     let line = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
     let line = line.strip_prefix("error: ").unwrap_or(&line);
-    Refusal::usage(format!("{line} (see spillway run --help)"))
+    let is_command = |word: &String| CommandLine::command().find_subcommand(word).is_some();
+    let command = std::env::args().nth(1).filter(is_command).map(|word| word + " ");
+    Refusal::usage(format!("{line} (see spillway {}--help)", command.unwrap_or_default()))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ mod blade;
 mod cli;
 mod daemon;
 mod doctor;
+mod guest_memory;
 mod manual;
 mod notices;
 mod outside;

@@ -54,7 +54,7 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
     userfaultfd::check(options.faults == Faults::Signal)?;
     let sink = options.stats.as_deref().map(Sink::open).transpose()?;
     let recording = options.record.as_deref().map(Recording::open).transpose()?;
-    let blades = Blades::claim(options, &mut settings.blade)?;
+    let blades = Blades::claim(&options.remote, &mut settings.blade)?;
 
     let tree = SharedTree::new(&settings).context("can't make the shared page of the run")?;
     let mut command = Command::new(&path);
@@ -164,8 +164,7 @@ fn check(options: &Run, limits: &Limits) -> Result<Settings, Refusal> {
     let fitting = store_within(limits, options.local);
     let store_bytes = options.store.unwrap_or_else(|| {
         let most = limits.default_store(options.local).min(fitting);
-        let staging = (options.local / STAGING_PART).max(LEAST_STAGING);
-        if options.blade.is_some() { most.min(staging) } else { most }
+        if options.remote.blade.is_some() { most.min(staging(options.local)) } else { most }
     });
     if let Some(limit) = limits.address_space
         && (fitting < LEAST_STORE || fitting < store_bytes)
@@ -189,7 +188,7 @@ fn check(options: &Run, limits: &Limits) -> Result<Settings, Refusal> {
             "--faults signal can't use --disk: take --faults thread, or leave --disk out",
         ));
     }
-    if options.faults == Faults::Signal && options.blade.is_some() {
+    if options.faults == Faults::Signal && options.remote.blade.is_some() {
         return Err(Refusal::usage(
             "--faults signal can't use --blade: take --faults thread, or leave --blade out",
         ));
@@ -227,6 +226,11 @@ fn check(options: &Run, limits: &Limits) -> Result<Settings, Refusal> {
         settings.disk_path_len = bytes.len() as u32;
     }
     Ok(settings)
+}
+
+/// The store that stages pages on their way to a blade.
+pub fn staging(local: u64) -> u64 {
+    (local / STAGING_PART).max(LEAST_STAGING)
 }
 
 /// The largest store for which a limit on address space has room, beside the program's own memory.
@@ -288,13 +292,13 @@ fn preload_value(library: PathBuf, before: Option<OsString>) -> OsString {
 }
 
 /// Where the statistics go. Opened before the program starts, so that a bad path is told in time.
-enum Sink {
+pub enum Sink {
     Stdout,
     File(File, PathBuf),
 }
 
 impl Sink {
-    fn open(path: &Path) -> Result<Self, Refusal> {
+    pub fn open(path: &Path) -> Result<Self, Refusal> {
         if path == Path::new("-") {
             return Ok(Self::Stdout);
         }
@@ -308,7 +312,7 @@ impl Sink {
         Ok(Self::File(file, path.to_owned()))
     }
 
-    fn write(self, report: &Report) -> anyhow::Result<()> {
+    pub fn write(self, report: &impl serde::Serialize) -> anyhow::Result<()> {
         let mut text = serde_json::to_string_pretty(report)?;
         text.push('\n');
         match self {

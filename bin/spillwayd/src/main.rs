@@ -22,6 +22,7 @@ mod sandbox;
 mod sockets;
 mod store_disk;
 mod targets;
+mod vm;
 
 use std::process::ExitCode;
 

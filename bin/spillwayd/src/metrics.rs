@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use spillway_api::types::LendStatus;
+use spillway_api::types::{LendStatus, VmList, VmStatus};
 use spillway_directory::Directory;
 use spillway_metrics::{
-    ClientSample, DiskSample, LendDeviceSample, LendPeerSample, LendSample, Sample,
-    StoreDiskSample, StoreSample,
+    ClientSample, DiskSample, LendDeviceSample, LendPeerSample, LendSample, Sample, SectionsSample,
+    StoreDiskSample, StoreSample, VmSample,
 };
 use spillway_vhost_user_blk::Disk;
 
@@ -24,6 +24,7 @@ pub fn text(
     directory: &Arc<Directory>,
     disks: &[Arc<Disk>],
     lending: Option<&LendStatus>,
+    guests: Option<&VmList>,
     facts: Facts,
 ) -> String {
     let store = directory.store();
@@ -85,7 +86,28 @@ pub fn text(
         lend: lending.map(lend),
         lend_peers: lending.map(peers).unwrap_or_default(),
         lend_devices: lending.map(devices).unwrap_or_default(),
+        sections: guests.map(|guests| SectionsSample {
+            capacity_bytes: guests.sections.capacity_bytes,
+            used_bytes: guests.sections.used_bytes,
+        }),
+        vms: guests.map(|guests| guests.vms.iter().map(vm).collect()).unwrap_or_default(),
     })
+}
+
+fn vm(vm: &VmStatus) -> VmSample {
+    VmSample {
+        name: vm.name.clone(),
+        size_bytes: vm.size_bytes,
+        target_bytes: vm.target_bytes,
+        set_aside_bytes: vm.set_aside_bytes,
+        ready_bytes: vm.ready_bytes,
+        wanted_bytes: vm.wanted_bytes,
+        kept_bytes: vm.kept_bytes,
+        available_bytes: vm.agent.as_ref().map(|agent| agent.available_bytes),
+        kills: vm.agent.as_ref().map(|agent| agent.kills),
+        ignored_messages: vm.ignored_messages,
+        resizes: [vm.resizes_reached, vm.resizes_failed, vm.resizes_refused],
+    }
 }
 
 fn lend(status: &LendStatus) -> LendSample {

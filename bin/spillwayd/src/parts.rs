@@ -22,7 +22,7 @@ use crate::lend::helper::Helper;
 use crate::listeners::Listeners;
 use crate::memory::{self, Memory};
 use crate::metrics::{self, Facts};
-use crate::{capacity, disks, hardening, lend, store_disk};
+use crate::{capacity, disks, hardening, lend, store_disk, vm};
 
 /// Shortest token of the HTTP interface.
 const TOKEN_BYTES_MIN: usize = 16;
@@ -40,6 +40,8 @@ pub struct Parts {
     pub disks: Vec<Arc<Disk>>,
     /// Lending, until it is started.
     pub lending: Option<lend::Prepared>,
+    /// Guests that are resized, until their threads are started.
+    pub vms: Option<vm::Prepared>,
     /// What requests over TCP must bear.
     pub token: Option<Arc<str>>,
 }
@@ -98,9 +100,11 @@ impl Parts {
                 None
             }
         };
+        let vms = vm::Prepared::new(&config)?;
+        let guests = vms.as_ref().map(vm::Prepared::handle);
         let facts = Facts { capacity_bytes, memory_locked, started };
         let handle = lending.as_ref().map(lend::Prepared::handle);
-        let measured = (Arc::clone(&directory), disks.clone(), handle.clone());
+        let measured = (Arc::clone(&directory), disks.clone(), handle.clone(), guests.clone());
         let daemon = Arc::new(Daemon {
             directory: Arc::clone(&directory),
             manager: Arc::new(Mutex::new(Manager::new(config.memory.policy()))),
@@ -116,15 +120,34 @@ impl Parts {
             kept_by: kept::keeper_name(),
             dashboard: dashboard(&config.listen),
             lending: handle.map(|handle| handle as Arc<dyn spillway_api::Lending>),
+            guests: guests.map(|guests| guests as Arc<dyn spillway_api::Guests>),
             metrics: (
                 Box::new(move || {
                     let lending = measured.2.as_deref().map(spillway_api::Lending::status);
-                    metrics::text(&measured.0, &measured.1, lending.as_ref(), facts)
+                    let guests = measured.3.as_deref().map(spillway_api::Guests::list);
+                    metrics::text(
+                        &measured.0,
+                        &measured.1,
+                        lending.as_ref(),
+                        guests.as_ref(),
+                        facts,
+                    )
                 }),
                 spillway_metrics::CONTENT_TYPE,
             ),
         });
-        Ok(Self { config, limits, directory, listeners, daemon, secrets, disks, token, lending })
+        Ok(Self {
+            config,
+            limits,
+            directory,
+            listeners,
+            daemon,
+            secrets,
+            disks,
+            token,
+            lending,
+            vms,
+        })
     }
 }
 

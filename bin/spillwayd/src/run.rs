@@ -17,7 +17,7 @@ use crate::packing::Packing;
 use crate::parts::Parts;
 use crate::reclaim::Reclaim;
 use crate::store_disk::Watch;
-use crate::{capacity, disks, hardening, lend, sandbox, targets};
+use crate::{capacity, disks, hardening, lend, sandbox, targets, vm};
 
 /// How often what is due is looked for.
 const TICK: Duration = Duration::from_secs(1);
@@ -47,14 +47,18 @@ pub fn run(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
     let reclaim = Reclaim::start(parts.directory.clone(), disks.clone())?;
     let packing = Packing::start(parts.directory.store())?;
     let lending = parts.lending.take().map(lend::Prepared::start).transpose()?;
+    let guests = parts.vms.as_ref().map(vm::Prepared::handle);
+    let vms = parts.vms.take().map(vm::Prepared::start).transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
         .build()
         .context("can't start the control plane")?;
-    let served = runtime.block_on(control(parts, arguments, &reclaim, lending.as_ref()));
+    let served =
+        runtime.block_on(control(parts, arguments, &reclaim, lending.as_ref(), guests.as_deref()));
     // Before what it lends from, and what it borrows through.
     drop(lending);
+    drop(vms);
     // Whoever is in the middle of an export is cut off.
     runtime.shutdown_background();
     drop(frontends);
@@ -70,6 +74,7 @@ async fn control(
     arguments: &Arguments,
     reclaim: &Reclaim,
     lending: Option<&lend::Lending>,
+    guests: Option<&vm::Handle>,
 ) -> anyhow::Result<()> {
     let mut stop = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -92,7 +97,7 @@ async fn control(
             () = received(&mut stop) => break,
             () = received(&mut interrupt) => break,
             () = received(&mut reload) => {
-                reload_config(&mut parts, arguments);
+                reload_config(&mut parts, arguments, guests);
             }
             // The sender is a part, too.
             Ok(()) = interval_ms.changed() => {
@@ -106,6 +111,14 @@ async fn control(
                     tracing::error!("can't set targets: {error}");
                 }
                 reclaim.interval();
+                if let Some(guests) = guests {
+                    vm::interval(guests, parts.daemon.policy(), interval.period());
+                }
+            }
+            () = vm::hunger(guests) => {
+                if let Some(guests) = guests {
+                    vm::at_once(guests);
+                }
             }
             _ = tick.tick() => {
                 parts.directory.note_all_flushes();
@@ -169,7 +182,7 @@ where
 }
 
 /// Reads the file again. A mistake in it changes nothing.
-fn reload_config(parts: &mut Parts, arguments: &Arguments) {
+fn reload_config(parts: &mut Parts, arguments: &Arguments, guests: Option<&vm::Handle>) {
     manager::reloading();
     let applied = arguments.read().map_err(anyhow::Error::from).and_then(|config| {
         let clients = Clients::new(&config)?;
@@ -191,7 +204,11 @@ fn reload_config(parts: &mut Parts, arguments: &Arguments) {
             if config.memory.interval_ms != parts.config.memory.interval_ms {
                 parts.daemon.interval_ms.send_replace(config.memory.interval_ms);
             }
+            if let Some(guests) = guests {
+                guests.configure(&parts.config.vms, &config.vms);
+            }
             parts.config = Config {
+                vms: config.vms,
                 memory: config.memory,
                 clients: config.clients,
                 blocks: config.blocks,

@@ -57,6 +57,9 @@ const CALLS: [i64; 108] = [
     libc::SYS_write, libc::SYS_writev,
 ];
 
+/// Where the kernel says how much memory it has for the pool of sections.
+const POOL_READS: [&str; 2] = ["/proc/meminfo", "/sys/kernel/mm/hugepages"];
+
 /// Enters it. All threads that are started later are in it too.
 ///
 /// # Errors
@@ -90,6 +93,12 @@ fn filter(config: &Config) -> anyhow::Result<BpfProgram> {
         rules.insert(libc::SYS_flock, Vec::new());
         // Threads of its page-out get at the kernel's reserve.
         rules.insert(libc::SYS_sched_setscheduler, Vec::new());
+    }
+    if !config.vms.is_empty() {
+        // The guests' memory files come and go.
+        for call in [libc::SYS_mkdirat, libc::SYS_fchown, libc::SYS_fchmod, libc::SYS_flock] {
+            rules.insert(call, Vec::new());
+        }
     }
     let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let filter = SeccompFilter::new(rules, refuse, SeccompAction::Allow, TargetArch::x86_64)?;
@@ -130,6 +139,9 @@ fn read_again(config: &Config, file: Option<&Path>) -> Vec<PathBuf> {
         dirs.extend(keys.into_iter().flatten().map(|path| parent(path)));
         dirs.extend(LENDING_READS.map(PathBuf::from));
     }
+    if !config.vms.is_empty() {
+        dirs.extend(POOL_READS.map(PathBuf::from));
+    }
     dirs
 }
 
@@ -158,6 +170,9 @@ fn changed(config: &Config) -> Vec<PathBuf> {
             }
         }));
         dirs.extend(config.listen.dir.clone());
+    }
+    if !config.vms.is_empty() {
+        dirs.extend(config.sections.dir.clone());
     }
     dirs
 }

@@ -9,6 +9,9 @@
  * All functions but spillway_close may be called from any number of threads at the same time. A store that
  * was opened before a fork can be used in the parent alone. Functions give SPILLWAY_OK (0), one of the
  * positive answers, or a negative error; spillway_last_error has a line about the last error of the thread.
+ * The spillway_guest functions take no store: a program of a virtual machine asks the host for memory with
+ * them, by the agent of its guest.
+ *
  * No function calls exit, changes signal handlers or writes to a terminal; a bug found inside the library
  * ends the process by abort.
  */
@@ -44,6 +47,7 @@ enum {
     SPILLWAY_REFUSED_AT_TARGET = 3, /* Not stored: this client holds all the pages that it may hold. */
     SPILLWAY_REFUSED_FULL = 4,      /* Not stored: the store has no memory left. */
     SPILLWAY_REFUSED_FROZEN = 5,    /* Not stored: the client is being moved elsewhere. */
+    SPILLWAY_REFUSED_BY_HOST = 6,   /* The guest got no memory, or gave none; spillway_last_error says why. */
 
     /* Errors. */
     SPILLWAY_ERROR_ARGUMENT = -1,      /* A null pointer, a length or a flag that can't be. */
@@ -177,8 +181,25 @@ typedef struct {
 /* Reads the counters. */
 int spillway_read_statistics(spillway_store *store, spillway_statistics *statistics);
 
-/* A line about the last call of this thread that gave an error; empty when none did. It stays as it is until
- * the thread's next error. */
+/* Where spillway-agent listens in a guest. */
+#define SPILLWAY_AGENT "/run/spillway-agent/socket"
+
+/* Asks the host for so many bytes more for this guest, and waits until they are there. agent is the path of
+ * the agent's socket; null is SPILLWAY_AGENT. The call takes at most timeout_ms milliseconds; 0 is 35 s, in which
+ * an agent that works always replies. SPILLWAY_OK when the guest has more memory: *granted becomes how much,
+ * which can be less than was asked for, or a little more, since the host counts in sections. Otherwise *granted
+ * becomes 0, and the call gives SPILLWAY_REFUSED_BY_HOST, SPILLWAY_ERROR_CONNECT (no agent runs there),
+ * SPILLWAY_ERROR_TIMEOUT (memory may come all the same), SPILLWAY_ERROR_LOST, SPILLWAY_ERROR_PROTOCOL,
+ * SPILLWAY_ERROR_SYSTEM or SPILLWAY_ERROR_ARGUMENT (0 bytes, more than 4 PiB, granted is null). The memory is
+ * the guest's, not this program's alone. The agent bounds how often a user may ask, and for how much. */
+int spillway_guest_need(const char *agent, uint64_t bytes, uint32_t timeout_ms, uint64_t *granted);
+
+/* Tells the host that this guest can do without so many bytes, which the program has freed before. *taken
+ * becomes how much the host takes; all else is as with spillway_guest_need. */
+int spillway_guest_give(const char *agent, uint64_t bytes, uint32_t timeout_ms, uint64_t *taken);
+
+/* A line about the last call of this thread that gave an error or was refused by the host of a guest; empty when
+ * none was. It stays as it is until the thread's next error. */
 const char *spillway_last_error(void);
 
 /* The version of the library, such as "0.1.0". */

@@ -3,6 +3,7 @@
 //! A panic does not cross into C: it ends the process, as the header says.
 
 mod batch;
+mod guest;
 mod result;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -11,6 +12,7 @@ use std::slice;
 use spillway_client::{Key, Lifetime, Pool, PoolInfo, PoolSpec, Sharing, Statistics, Store};
 
 pub use batch::{COperation, spillway_batch};
+pub use guest::{spillway_guest_give, spillway_guest_need};
 use result::{OK, answer, argument, get, put, there};
 
 const PERSISTENT: u32 = 1;

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
 
 use spillway_client::{Error, Get, Put, Refusal};
+use spillway_guest::Answer;
 
 /// `SPILLWAY_OK`.
 pub const OK: c_int = 0;
@@ -12,6 +13,7 @@ const SHORT: c_int = 2;
 const REFUSED_AT_TARGET: c_int = 3;
 const REFUSED_FULL: c_int = 4;
 const REFUSED_FROZEN: c_int = 5;
+const REFUSED_BY_HOST: c_int = 6;
 /// `SPILLWAY_ERROR_ARGUMENT`.
 pub const ARGUMENT: c_int = -1;
 
@@ -57,6 +59,31 @@ pub fn error(error: &Error) -> c_int {
         Error::Protocol(_) => -14,
         Error::Io(_) => -15,
         Error::Failed(_) => -16,
+    }
+}
+
+/// The number of a host's answer to a guest; 0 bytes are a refusal, whose reason is kept.
+pub fn granted(answer: &Answer) -> c_int {
+    if answer.granted_bytes > 0 {
+        return OK;
+    }
+    let why = answer.why.as_deref().unwrap_or("the host does not say why");
+    remember(format!("refused: {why}"));
+    REFUSED_BY_HOST
+}
+
+/// The number of an error of the way to the agent, whose text is kept.
+#[cold]
+pub fn guest_error(error: &spillway_guest::Error) -> c_int {
+    use spillway_guest::Error;
+    remember(error.to_string());
+    match error {
+        Error::Amount(_) => ARGUMENT,
+        Error::Connect { .. } => -3,
+        Error::Lost => -5,
+        Error::Timeout => -6,
+        Error::Reply(_) | Error::Other => -14,
+        Error::Io(_) => -15,
     }
 }
 

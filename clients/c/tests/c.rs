@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -10,6 +13,8 @@ use spillway_ring::Server;
 use spillway_store::{ClientConfig, ClientId, Store};
 use spillway_types::{Access, Admitted, Denied, Identity, Limits};
 
+/// What the archive needs of the system.
+const NEEDED: [&str; 5] = ["-lpthread", "-ldl", "-lm", "-lgcc_s", "-lc"];
 const HEADER: &str = include_str!("../include/spillway.h");
 
 /// Everybody is the same client.
@@ -43,13 +48,13 @@ fn run(program: &str, arguments: &[&OsStr]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Compiles the program against a library in `folder`; gives the program.
-fn compile(folder: &Path, name: &str, link: &[&OsStr]) -> PathBuf {
+/// Compiles a program of this folder against a library in `folder`; gives the program.
+fn compile(folder: &Path, source: &str, name: &str, link: &[&OsStr]) -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = folder.join(name);
     let mut arguments: Vec<&OsStr> =
         ["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1"].map(OsStr::new).to_vec();
-    let (source, include) = (here.join("tests/program.c"), here.join("include"));
+    let (source, include) = (here.join("tests").join(source), here.join("include"));
     arguments.extend([source.as_os_str(), "-I".as_ref(), include.as_os_str()]);
     arguments.extend(["-o".as_ref(), program.as_os_str()]);
     arguments.extend(link);
@@ -68,11 +73,10 @@ fn a_c_program_makes_every_call_of_both_libraries() {
     let rpath = format!("-Wl,-rpath,{}", folder.path().display());
     let search = format!("-L{}", folder.path().display());
     let link = [OsStr::new(&search), "-lspillway".as_ref(), rpath.as_ref()];
-    let dynamic = compile(folder.path(), "dynamic", &link);
+    let dynamic = compile(folder.path(), "program.c", "dynamic", &link);
     let archive = built("libspillway.a");
-    let needed = ["-lpthread", "-ldl", "-lm", "-lgcc_s", "-lc"].map(OsStr::new);
-    let link = [&[archive.as_os_str()][..], &needed].concat();
-    let whole = compile(folder.path(), "static", &link);
+    let link = [&[archive.as_os_str()][..], &NEEDED.map(OsStr::new)].concat();
+    let whole = compile(folder.path(), "program.c", "static", &link);
     let needs = run("readelf", &["-d".as_ref(), dynamic.as_os_str()]);
     assert!(needs.contains("[libspillway.so.0]"), "{needs}");
 
@@ -91,6 +95,50 @@ fn a_c_program_makes_every_call_of_both_libraries() {
         }
         store.remove_client(client).unwrap();
     }
+}
+
+/// Replies to one call after the other, each in another way; the last gets no reply.
+fn agent(listener: &UnixListener) {
+    let next = || listener.accept().unwrap().0;
+    let hear = |stream: &UnixStream| {
+        let mut call = String::new();
+        BufReader::new(stream).read_line(&mut call).unwrap();
+        call
+    };
+    for (expected, reply) in [
+        ("{\"need\":{\"bytes\":536870912}}\n", "{\"answer\":{\"granted_bytes\":536870912}}\n"),
+        ("{\"give\":{\"bytes\":314572800}}\n", "{\"answer\":{\"granted_bytes\":268435456}}\n"),
+        (
+            "{\"need\":{\"bytes\":1}}\n",
+            "{\"answer\":{\"granted_bytes\":0,\"why\":\"the pool is dry\"}}\n",
+        ),
+        ("{\"need\":{\"bytes\":2}}\n", "what?\n"),
+        ("{\"need\":{\"bytes\":3}}\n", ""),
+    ] {
+        let mut stream = next();
+        assert_eq!(hear(&stream), expected);
+        stream.write_all(reply.as_bytes()).unwrap();
+        stream.shutdown(Shutdown::Both).unwrap();
+    }
+    next().shutdown(Shutdown::Both).unwrap();
+    let silent = next();
+    hear(&silent);
+    // Until the program has gone.
+    assert_eq!((&silent).read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn a_c_program_asks_the_agent_of_a_guest() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = built("libspillway.a");
+    let link = [&[archive.as_os_str()][..], &NEEDED.map(OsStr::new)].concat();
+    let program = compile(folder.path(), "guest.c", "guest", &link);
+    let socket = folder.path().join("socket");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let agent = std::thread::spawn(move || agent(&listener));
+    let said = run(program.to_str().unwrap(), &[socket.as_os_str()]);
+    assert_eq!(said, "all answers are right\n");
+    agent.join().unwrap();
 }
 
 #[test]

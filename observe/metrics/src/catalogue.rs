@@ -2,6 +2,8 @@
 
 use spillway_types::{PAGE_BYTES, Statistics};
 
+use crate::guests::{SectionsSample, VmSample};
+
 /// How a metric's value moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -41,6 +43,10 @@ pub struct Sample {
     pub lend_peers: Vec<LendPeerSample>,
     /// Each borrowed device.
     pub lend_devices: Vec<LendDeviceSample>,
+    /// The section pool, where there are guests.
+    pub sections: Option<SectionsSample>,
+    /// Each guest.
+    pub vms: Vec<VmSample>,
 }
 
 /// Lending at one moment.
@@ -186,7 +192,7 @@ const fn pages(count: u64) -> Option<u64> {
     Some(count.saturating_mul(PAGE_BYTES as u64))
 }
 
-const fn gauge<T>(
+pub(crate) const fn gauge<T>(
     name: &'static str,
     help: &'static str,
     value: fn(&T) -> Option<u64>,
@@ -194,7 +200,7 @@ const fn gauge<T>(
     Metric { name, kind: Kind::Gauge, help, value }
 }
 
-const fn counter<T>(
+pub(crate) const fn counter<T>(
     name: &'static str,
     help: &'static str,
     value: fn(&T) -> Option<u64>,

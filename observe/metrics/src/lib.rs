@@ -6,10 +6,12 @@
 //! they only grow.
 
 mod catalogue;
+mod guests;
 mod render;
 
 pub use catalogue::{
     ClientSample, DiskSample, Kind, LendDeviceSample, LendPeerSample, LendSample, Metric, Sample,
     StoreDiskSample, StoreSample,
 };
+pub use guests::{SectionsSample, VmSample};
 pub use render::{CONTENT_TYPE, document, render};

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use crate::catalogue::{
     CLIENT, DISK, Kind, LEND, LEND_DEVICE, LEND_PEER, LendSample, Metric, PROGRAM, STORE, Sample,
 };
+use crate::guests::{SECTIONS, SectionsSample, VM};
 
 /// What kind of text [`render`] writes.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -49,6 +50,9 @@ pub fn render(sample: &Sample) -> String {
     if let Some(lend) = &sample.lend {
         render_lending(&mut out, sample, lend);
     }
+    if let Some(sections) = &sample.sections {
+        render_guests(&mut out, sample, sections);
+    }
     out
 }
 
@@ -69,6 +73,20 @@ fn render_lending(out: &mut String, sample: &Sample, lend: &LendSample) {
         for device in &sample.lend_devices {
             let label = format!("{{device=\"{}\"}}", device.device);
             line(out, metric.name, &label, (metric.value)(device));
+        }
+    }
+}
+
+fn render_guests(out: &mut String, sample: &Sample, sections: &SectionsSample) {
+    for metric in &SECTIONS {
+        head(out, metric);
+        line(out, metric.name, "", (metric.value)(sections));
+    }
+    for metric in &VM {
+        head(out, metric);
+        for vm in &sample.vms {
+            let label = format!("{{vm=\"{}\"}}", escaped(&vm.name));
+            line(out, metric.name, &label, (metric.value)(vm));
         }
     }
 }
@@ -111,6 +129,10 @@ pub fn document() -> String {
     table(&mut out, &LEND_PEER);
     out.push_str("\n## Each borrowed device\n\nLabel `device`: its number.\n\n");
     table(&mut out, &LEND_DEVICE);
+    out.push_str("\n## The section pool\n\nWhere there is a `[[vm]]`.\n\n");
+    table(&mut out, &SECTIONS);
+    out.push_str("\n## Each guest\n\nLabel `vm`: its name.\n\n");
+    table(&mut out, &VM);
     out
 }
 
@@ -127,6 +149,7 @@ mod tests {
 
     use super::*;
     use crate::catalogue::ClientSample;
+    use crate::guests::VmSample;
 
     #[test]
     fn names_are_unique_and_end_in_their_unit() {
@@ -138,6 +161,8 @@ mod tests {
             .chain(LEND.iter().map(|m| (m.name, m.kind)))
             .chain(LEND_PEER.iter().map(|m| (m.name, m.kind)))
             .chain(LEND_DEVICE.iter().map(|m| (m.name, m.kind)))
+            .chain(SECTIONS.iter().map(|m| (m.name, m.kind)))
+            .chain(VM.iter().map(|m| (m.name, m.kind)))
             .collect();
         let unique: HashSet<_> = rows.iter().map(|row| row.0).collect();
         assert_eq!(unique.len(), rows.len());
@@ -164,6 +189,18 @@ mod tests {
             let (_, value) = line.rsplit_once(' ').unwrap();
             value.parse::<u64>().unwrap();
         }
+    }
+
+    #[test]
+    fn a_guest_out_of_reach_has_no_size() {
+        let vm = VmSample { name: "web".into(), wanted_bytes: 7, ..VmSample::default() };
+        let sections = Some(SectionsSample { capacity_bytes: 5, used_bytes: 3 });
+        let text = render(&Sample { vms: vec![vm], sections, ..Sample::default() });
+        assert!(text.contains("\nspillway_sections_used_bytes 3\n"), "{text}");
+        assert!(text.contains("\nspillway_vm_attached{vm=\"web\"} 0\n"), "{text}");
+        assert!(text.contains("\nspillway_vm_wanted_bytes{vm=\"web\"} 7\n"), "{text}");
+        assert!(!text.contains("spillway_vm_size_bytes{"), "{text}");
+        assert!(!render(&Sample::default()).contains("spillway_vm"));
     }
 
     #[test]

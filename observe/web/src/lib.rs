@@ -33,7 +33,7 @@ macro_rules! file {
     };
 }
 
-const FILES: [File; 13] = [
+const FILES: [File; 14] = [
     file!("/", "index.html", "text/html; charset=utf-8"),
     file!("/style.css", "style.css", "text/css; charset=utf-8"),
     file!("/icon.svg", "icon.svg", "image/svg+xml"),
@@ -42,6 +42,7 @@ const FILES: [File; 13] = [
     file!("/board.js", "board.js", "text/javascript; charset=utf-8"),
     file!("/chart.js", "chart.js", "text/javascript; charset=utf-8"),
     file!("/format.js", "format.js", "text/javascript; charset=utf-8"),
+    file!("/guests.js", "guests.js", "text/javascript; charset=utf-8"),
     file!("/legend.js", "legend.js", "text/javascript; charset=utf-8"),
     file!("/lending.js", "lending.js", "text/javascript; charset=utf-8"),
     file!("/policy.js", "policy.js", "text/javascript; charset=utf-8"),

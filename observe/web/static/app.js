@@ -3,6 +3,7 @@
 import { Lost, NoToken, get, takeTokenFromAddress, token } from "./api.js";
 import { clock } from "./format.js";
 import { Board } from "./board.js";
+import { Guests } from "./guests.js";
 import { Lending } from "./lending.js";
 import { PolicyForm } from "./policy.js";
 import { Series } from "./series.js";
@@ -22,6 +23,7 @@ const at = (id) => document.getElementById(id);
 const series = new Series();
 const board = new Board(series);
 const lending = new Lending();
+const guests = new Guests(board);
 const policy = new PolicyForm((error) => failed(error));
 let timer = 0;
 let failures = 0;
@@ -55,6 +57,7 @@ async function follow() {
     await sample();
     const age_ms = performance.now() - detailed_ms;
     if (age_ms >= DETAILS_MS || (age_ms >= LEAST_MS && board.hasStrangers())) await details();
+    else if (guests.any) await guests.refresh();
     connected();
     later(Math.min(Math.max(series.interval_ms, SOONEST_MS), LOOK_MS));
   } catch (error) {
@@ -80,6 +83,7 @@ async function details() {
   board.details({ clients, pools, blocks });
   await policy.refresh();
   await lending.refresh();
+  await guests.refresh();
   detailed_ms = performance.now();
 }
 
@@ -148,6 +152,7 @@ at("again").addEventListener("click", () => follow());
 at("range").addEventListener("change", (event) => {
   board.range_ms = 1000 * Number(event.target.value);
   board.draw();
+  guests.draw();
 });
 at("pause").addEventListener("click", () => {
   board.pause(!board.paused);

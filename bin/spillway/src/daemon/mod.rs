@@ -14,6 +14,7 @@ mod stat;
 mod target;
 mod terminal;
 mod top;
+mod vm;
 
 pub use client::{Client, run as client};
 pub use dashboard::{Dashboard, run as dashboard};
@@ -25,3 +26,4 @@ pub use serve::{Serve, run as serve};
 pub use stat::{Stat, run as stat};
 pub use target::{Target, run as target};
 pub use top::{Top, run as top};
+pub use vm::{Vm, run as vm};

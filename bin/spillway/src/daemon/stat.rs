@@ -4,13 +4,15 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
-use spillway_api::types::{Client, Health, Identity, LendStatus, StoreDisk, StoreStatus, Version};
+use spillway_api::types::{
+    Client, Health, Identity, LendStatus, StoreDisk, StoreStatus, Version, VmList,
+};
 use spillway_types::Size;
 
 use crate::cli::Output;
 use crate::daemon::api::Api;
 use crate::daemon::options::Daemon;
-use crate::daemon::{lend, show};
+use crate::daemon::{lend, show, vm};
 
 /// Shows how full a daemon's store is, and who fills it.
 #[derive(Debug, Args)]
@@ -41,6 +43,9 @@ pub struct Moment {
     /// None where nothing is lent or borrowed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lending: Option<LendStatus>,
+    /// None where no guest grows and shrinks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guests: Option<VmList>,
 }
 
 impl Moment {
@@ -55,6 +60,7 @@ impl Moment {
             store: api.get("/v1/store")?,
             clients: api.get("/v1/clients")?,
             lending: Some(api.get::<LendStatus>("/v1/lending")?).filter(|it| it.role != "off"),
+            guests: Some(api.get::<VmList>("/v1/vms")?).filter(|it| !it.vms.is_empty()),
         })
     }
 
@@ -91,6 +97,11 @@ impl Moment {
         });
         let heads = ["program", "local", "target", "cap", "faults", "refaults", "pages out"];
         format!("\n{given}{}", show::table(heads, &rows))
+    }
+
+    /// The guests under an empty line; nothing without guests.
+    pub fn guests_table(&self) -> String {
+        self.guests.as_ref().map(vm::overview).unwrap_or_default()
     }
 
     /// A few lines about the daemon and its store.
@@ -169,7 +180,8 @@ pub fn run(options: &Stat) -> anyhow::Result<ExitCode> {
             ];
             let rows: Vec<_> = moment.store_clients().map(row).collect();
             let programs = moment.programs_table(|_| None);
-            show::print(&format!("{}\n{}{programs}", moment.head(), show::table(heads, &rows)))?;
+            let (head, clients) = (moment.head(), show::table(heads, &rows));
+            show::print(&format!("{head}\n{clients}{programs}{}", moment.guests_table()))?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -119,5 +119,6 @@ fn page(moment: &Moment, rates: &HashMap<String, Rates>) -> String {
         .collect();
     let of = |client: &Client| Some(rates.get(&client.name).copied().unwrap_or_default().program);
     let programs = moment.programs_table(of);
-    format!("{}\n{}{programs}", moment.head(), show::table(heads, &rows))
+    let guests = moment.guests_table();
+    format!("{}\n{}{programs}{guests}", moment.head(), show::table(heads, &rows))
 }

@@ -26,6 +26,7 @@ impl Clients {
         check_listeners(config)?;
         check_disks(config)?;
         super::lending::check(config)?;
+        super::vms::check(config)?;
         let usual = Limits {
             connections_max: config.unnamed.connections_max as u32,
             operations_max: config.unnamed.operations_max as u32,

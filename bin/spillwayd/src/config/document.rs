@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use super::field::Setting;
-use super::table::{BLOCK, CLIENT, DISK, LEND, LISTEN, MEMORY, PEER, PROCESS, STORE, UNNAMED};
+use super::table::{
+    BLOCK, CLIENT, DISK, LEND, LISTEN, MEMORY, PEER, PROCESS, SECTIONS, STORE, UNNAMED, VM,
+};
 
 /// The page about all settings, in Markdown.
 pub fn document() -> String {
@@ -25,6 +27,8 @@ pub fn document() -> String {
     section(&mut out, "[[disk]]", &DISK);
     section(&mut out, "[lend]", &LEND);
     section(&mut out, "[[peer]]", &PEER);
+    section(&mut out, "[sections]", &SECTIONS);
+    section(&mut out, "[[vm]]", &VM);
     out
 }
 

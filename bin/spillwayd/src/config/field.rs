@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use spillway_directory::Users;
+use spillway_guests::agent::Profile;
 use spillway_lending::{Backup, Mode};
 use spillway_manager::{Percent, Policy};
 use spillway_types::parse_size;
@@ -53,6 +54,7 @@ pub enum Field<T: 'static> {
     Mode(At<T, Mode>),
     Device(At<T, DeviceUse>),
     Backup(At<T, Backup>),
+    Profile(At<T, Profile>),
 }
 
 const LOCKS: [(&str, Lock); 3] = [("auto", Lock::Auto), ("on", Lock::On), ("off", Lock::Off)];
@@ -73,6 +75,8 @@ const MODES: [(&str, Mode); 2] = [("fan-out", Mode::FanOut), ("direct", Mode::Di
 const DEVICES: [(&str, DeviceUse); 2] = [("swap", DeviceUse::Swap), ("socket", DeviceUse::Socket)];
 const BACKUPS: [(&str, Backup); 3] =
     [("none", Backup::None), ("mirror", Backup::Mirror), ("file", Backup::File)];
+const PROFILES: [(&str, Profile); 2] =
+    [("returns-all", Profile::ReturnsAll), ("grows-far", Profile::GrowsFar)];
 
 /// Settings that are switched off are empty texts in the file.
 const NOTHING: &str = "";
@@ -122,6 +126,9 @@ impl<T> Field<T> {
             Self::Device(at) => text.and_then(|it| word(&DEVICES, it)).map(|it| *at(section) = it),
             Self::Mode(at) => text.and_then(|it| word(&MODES, it)).map(|it| *at(section) = it),
             Self::Backup(at) => text.and_then(|it| word(&BACKUPS, it)).map(|it| *at(section) = it),
+            Self::Profile(at) => {
+                text.and_then(|it| word(&PROFILES, it)).map(|it| *at(section) = it)
+            }
             Self::Policy(at) => {
                 let known = text.filter(|text| Policy::NAMES.contains(text));
                 known.map(|it| it.clone_into(at(section)))
@@ -164,6 +171,7 @@ impl<T> Field<T> {
             Self::Device(_) => words(&DEVICES),
             Self::Mode(_) => words(&MODES),
             Self::Backup(_) => words(&BACKUPS),
+            Self::Profile(_) => words(&PROFILES),
             Self::Policy(_) => words(&Policy::NAMES.map(|name| (name, ()))),
             Self::Percent(_) => "a percentage above 0 and up to 100, such as 0.75".into(),
         }
@@ -190,6 +198,7 @@ impl<T> Field<T> {
             Self::Device(at) => format!("{:?}", at(section)),
             Self::Mode(at) => format!("{:?}", at(section)),
             Self::Backup(at) => format!("{:?}", at(section)),
+            Self::Profile(at) => format!("{:?}", at(section)),
             Self::Policy(at) => at(section).clone(),
             Self::Percent(at) => at(section).to_string(),
         }

@@ -10,8 +10,10 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::field::Setting;
-use super::table::{BLOCK, CLIENT, DISK, LEND, LISTEN, MEMORY, PEER, PROCESS, STORE, UNNAMED};
-use super::values::{Config, Lend, Listen, Memory, Process, Unnamed};
+use super::table::{
+    BLOCK, CLIENT, DISK, LEND, LISTEN, MEMORY, PEER, PROCESS, SECTIONS, STORE, UNNAMED, VM,
+};
+use super::values::{Config, Lend, Listen, Memory, Process, Sections, Unnamed};
 
 /// Most bytes of a configuration file.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -71,9 +73,9 @@ fn override_one(config: &mut Config, setting: &str) -> Result<(), Error> {
     let quoted = format!("[{section}]\n{key} = {value:?}");
     let plain = format!("[{section}]\n{key} = {value}");
     let text = if DeTable::parse(&plain).is_ok() { &plain } else { &quoted };
-    if ["client", "block", "disk", "peer"].contains(&section) {
+    if ["client", "block", "disk", "peer", "vm"].contains(&section) {
         return Err(Error(format!(
-            "{name}: clients, block devices, disks and peers are named in the file"
+            "{name}: clients, block devices, disks, peers and guests are named in the file"
         )));
     }
     Text { name, text }.read(config)
@@ -92,6 +94,8 @@ fn defaults() -> Config {
         disks: Vec::new(),
         lend: section_defaults::<Lend>(&LEND),
         peers: Vec::new(),
+        sections: section_defaults::<Sections>(&SECTIONS),
+        vms: Vec::new(),
     }
 }
 
@@ -138,10 +142,15 @@ impl Text<'_> {
                 "disk" => self.array(&DISK, "disk", value, &mut config.disks)?,
                 "lend" => self.section(&LEND, "lend", value, &mut config.lend)?,
                 "peer" => self.array(&PEER, "peer", value, &mut config.peers)?,
+                "sections" => {
+                    self.section(&SECTIONS, "sections", value, &mut config.sections)?;
+                }
+                "vm" => self.array(&VM, "vm", value, &mut config.vms)?,
                 other => {
                     let line = format!(
                         "there is no section '{other}'; there are [store], [listen], [process], \
-                         [memory], [unnamed], [[client]], [[block]], [[disk]], [lend] and [[peer]]"
+                         [memory], [unnamed], [[client]], [[block]], [[disk]], [lend], [[peer]], \
+                         [sections] and [[vm]]"
                     );
                     return Err(self.error(key.span(), line));
                 }

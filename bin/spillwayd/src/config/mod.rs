@@ -12,7 +12,9 @@ mod lending;
 mod reload;
 mod table;
 mod table_lend;
+mod table_vm;
 mod values;
+mod vms;
 
 pub use check::Clients;
 pub use document::document;
@@ -21,5 +23,5 @@ pub use lending::machine_settings;
 pub use reload::needs_restart;
 pub use values::{
     Capacity, Config, DeviceUse, Disk, Lend, LendRoles, Listen, Lock, Peer, RegistryKind, Store,
-    UsedBy,
+    UsedBy, Vm, Way,
 };

@@ -1,7 +1,7 @@
 //! What a changed file changes while the daemon runs.
 
 use super::field::Setting;
-use super::table::{LEND, LISTEN, MEMORY, PROCESS, STORE, UNNAMED};
+use super::table::{LEND, LISTEN, MEMORY, PROCESS, SECTIONS, STORE, UNNAMED, VM};
 use super::values::Config;
 
 /// Names of settings that differ and that a reload does not change.
@@ -14,6 +14,15 @@ pub fn needs_restart(old: &Config, new: &Config) -> Vec<String> {
     differing(&MEMORY, "memory", &mut old.memory, &mut new.memory, &mut names);
     differing(&UNNAMED, "unnamed", &mut old.unnamed, &mut new.unnamed, &mut names);
     differing(&LEND, "lend", &mut old.lend, &mut new.lend, &mut names);
+    differing(&SECTIONS, "sections", &mut old.sections, &mut new.sections, &mut names);
+    if old.vms.len() != new.vms.len() {
+        names.push("vm".to_owned());
+    }
+    for (old, new) in old.vms.iter_mut().zip(&mut new.vms) {
+        let mut changed = Vec::new();
+        differing(&VM, "vm", old, new, &mut changed);
+        names.extend(changed.into_iter().map(|name| format!("{name} of '{}'", old.name)));
+    }
     if old.disks != new.disks {
         names.push("disk".to_owned());
     }

@@ -3,6 +3,7 @@
 use spillway_api::INTERVALS_MS;
 
 pub use super::table_lend::{LEND, PEER};
+pub use super::table_vm::{SECTIONS, VM};
 
 use super::field::Field::{
     Address, Capacity, Count, Kind, Lock, OptionalCapacity, OptionalCount, OptionalSize, Path,
@@ -23,7 +24,7 @@ const BLOCK_BYTES_MAX: u64 = 256 << 30;
 const ID_MAX: u64 = u32::MAX as u64 - 1;
 
 /// A setting that a reload changes.
-const fn live<T>(
+pub const fn live<T>(
     name: &'static str,
     default: &'static str,
     field: Field<T>,

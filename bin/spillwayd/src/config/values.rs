@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use spillway_directory::Users;
+use spillway_guests::agent::Profile;
 use spillway_lending::{Backup, Mode};
 use spillway_manager::{Percent, Policy, SmartAlloc, Utility};
 use spillway_types::PAGE_BYTES;
@@ -22,6 +23,8 @@ pub struct Config {
     pub disks: Vec<Disk>,
     pub lend: Lend,
     pub peers: Vec<Peer>,
+    pub sections: Sections,
+    pub vms: Vec<Vm>,
 }
 
 /// The store.
@@ -381,4 +384,82 @@ pub struct Peer {
     pub name: String,
     pub address: Option<SocketAddr>,
     pub rack: String,
+}
+
+/// Host memory that is set aside for guests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sections {
+    pub capacity_bytes: u64,
+    pub dir: Option<PathBuf>,
+    pub section_bytes: u64,
+    pub gid: Option<u64>,
+}
+
+/// A guest by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Vm {
+    pub name: String,
+    pub qmp: Option<PathBuf>,
+    pub libvirt: String,
+    pub libvirt_socket: Option<PathBuf>,
+    pub agent: Option<PathBuf>,
+    pub boot_bytes: u64,
+    pub least_bytes: Option<u64>,
+    pub most_bytes: u64,
+    pub reserve_bytes: u64,
+    pub ready_bytes: u64,
+    pub profile: Profile,
+    pub auto: bool,
+    pub weight: u64,
+    pub resize_timeout_s: u64,
+    pub offline_timeout_ms: u64,
+    pub interval_ms: u64,
+}
+
+/// How a VM's size is read and changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// By QEMU's monitor, at this socket.
+    Monitor(PathBuf),
+    /// Through libvirt, at a socket of its own or where it usually is.
+    Libvirt { domain: String, socket: Option<PathBuf> },
+}
+
+impl Vm {
+    /// The path of its monitor's socket.
+    pub fn qmp(&self, listen: &Listen) -> PathBuf {
+        let usual = || PathBuf::from(format!("{}.qmp.sock", self.name));
+        listen.path(&self.qmp.clone().unwrap_or_else(usual))
+    }
+
+    /// How its size is read and changed.
+    pub fn way(&self, listen: &Listen) -> Way {
+        match self.libvirt.as_str() {
+            "" => Way::Monitor(self.qmp(listen)),
+            domain => {
+                Way::Libvirt { domain: domain.to_owned(), socket: self.libvirt_socket.clone() }
+            }
+        }
+    }
+
+    /// The path of its agent's channel.
+    pub fn agent(&self, listen: &Listen) -> PathBuf {
+        let usual = || PathBuf::from(format!("{}.agent.sock", self.name));
+        listen.path(&self.agent.clone().unwrap_or_else(usual))
+    }
+
+    /// What its state machine goes by.
+    pub fn settings(&self, section_bytes: u64) -> spillway_guests::Settings {
+        spillway_guests::Settings {
+            section_bytes,
+            least_bytes: self.least_bytes.unwrap_or(self.boot_bytes),
+            most_bytes: self.most_bytes,
+            reserve_bytes: self.reserve_bytes,
+            profile: self.profile,
+            auto: self.auto,
+            resize_timeout_us: self.resize_timeout_s * 1_000_000,
+            offline_timeout_us: self.offline_timeout_ms * 1000,
+            interval_ms: self.interval_ms as u32,
+        }
+    }
 }

@@ -1,0 +1,211 @@
+//! Memory blocks: the units in which the kernel sets memory online and offline.
+
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use spillway_guests::agent::Profile;
+
+/// Where the kernel shows them.
+const BLOCKS: &str = "sys/devices/system/memory";
+/// Where the kernel's own policy for new blocks is set.
+const HOTPLUG: &str = "sys/module/memory_hotplug/parameters";
+/// Movable memory for 100 of the kernel's, where part of the new memory is for the kernel too. What virtio-mem itself takes as
+/// its default in the kernel.
+const MOVABLE_RATIO: &str = "301";
+
+/// The blocks of a machine.
+#[derive(Clone, Debug)]
+pub struct Blocks {
+    root: PathBuf,
+    folder: PathBuf,
+    bytes: u64,
+}
+
+/// How a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// In use, and its pages can all be moved elsewhere.
+    Movable,
+    /// In use by the kernel too: it is not given back.
+    Kernel,
+    /// Not in use.
+    Offline,
+    /// On its way from one to the other.
+    Changing,
+}
+
+/// What a block is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// Not in use.
+    Offline,
+    /// In use for what can be moved.
+    Movable,
+    /// In use as the kernel's policy has it.
+    Online,
+}
+
+impl Wish {
+    /// The kernel's word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Offline => "offline",
+            Self::Movable => "online_movable",
+            Self::Online => "online",
+        }
+    }
+}
+
+impl Blocks {
+    /// The blocks below `root`.
+    ///
+    /// # Errors
+    /// The kernel has no memory hotplug.
+    pub fn open(root: &Path) -> io::Result<Self> {
+        let folder = root.join(BLOCKS);
+        let text = fs::read_to_string(folder.join("block_size_bytes"))?;
+        let bytes = u64::from_str_radix(text.trim().trim_start_matches("0x"), 16);
+        let bytes = bytes.ok().filter(|bytes| bytes.is_power_of_two());
+        let bytes = bytes.ok_or_else(|| io::Error::other("block_size_bytes is no size"))?;
+        Ok(Self { root: root.to_owned(), folder, bytes })
+    }
+
+    /// Bytes of a block.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The file that says and sets a block's state.
+    pub fn state_file(&self, number: u64) -> PathBuf {
+        self.folder.join(format!("memory{number}/state"))
+    }
+
+    /// Those that lie wholly in `ranges`, from the highest to the lowest, as virtio-mem unplugs them.
+    pub fn within(&self, ranges: &[Range<u64>]) -> Vec<(u64, State)> {
+        let whole = |range: &Range<u64>| range.start.div_ceil(self.bytes)..range.end / self.bytes;
+        let mut numbers: Vec<u64> = ranges.iter().flat_map(whole).collect();
+        numbers.sort_unstable_by(|a, b| b.cmp(a));
+        numbers.dedup();
+        numbers.into_iter().filter_map(|number| Some((number, self.state(number)?))).collect()
+    }
+
+    /// How a block is; none when there is no such block.
+    pub fn state(&self, number: u64) -> Option<State> {
+        let state = fs::read_to_string(self.state_file(number)).ok()?;
+        Some(match state.trim() {
+            "offline" => State::Offline,
+            "online" => {
+                let zones = self.folder.join(format!("memory{number}/valid_zones"));
+                let zones = fs::read_to_string(zones).unwrap_or_default();
+                if zones.trim() == "Movable" { State::Movable } else { State::Kernel }
+            }
+            _ => State::Changing,
+        })
+    }
+
+    /// Has new memory go online by itself, as the profile has it. Says what was set, and whether new blocks stayed offline
+    /// before.
+    ///
+    /// # Errors
+    /// The kernel does not take it.
+    pub fn go_online(&self, profile: Profile) -> io::Result<(String, bool)> {
+        let auto = self.folder.join("auto_online_blocks");
+        let before = fs::read_to_string(&auto).unwrap_or_default().trim().to_owned();
+        let set = |path: PathBuf, value: &str| {
+            fs::write(&path, value).map_err(|error| {
+                io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+            })
+        };
+        let mut said = match profile {
+            Profile::ReturnsAll => {
+                set(auto, Wish::Movable.word())?;
+                "new memory goes online as movable: all of it can be given back".to_owned()
+            }
+            Profile::GrowsFar => {
+                let hotplug = self.root.join(HOTPLUG);
+                set(hotplug.join("auto_movable_ratio"), MOVABLE_RATIO)?;
+                set(hotplug.join("online_policy"), "auto-movable")?;
+                set(auto, Wish::Online.word())?;
+                format!(
+                    "new memory goes online for the kernel too (auto-movable, {MOVABLE_RATIO} %): \
+                     the kernel's part is not given back"
+                )
+            }
+        };
+        if before == Wish::Offline.word() {
+            said += "; it stayed offline before, and stalls at 1 GiB then";
+        }
+        Ok((said, before == Wish::Offline.word()))
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// Bytes of a block of the fake machine.
+    pub const BLOCK: u64 = 128 << 20;
+
+    /// A fake machine's blocks: number, state, zones.
+    pub fn fake(blocks: &[(u64, &str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join(BLOCKS);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("block_size_bytes"), "8000000\n").unwrap();
+        fs::write(folder.join("auto_online_blocks"), "offline\n").unwrap();
+        let hotplug = root.path().join(HOTPLUG);
+        fs::create_dir_all(&hotplug).unwrap();
+        for (number, state, zones) in blocks {
+            let block = folder.join(format!("memory{number}"));
+            fs::create_dir(&block).unwrap();
+            fs::write(block.join("state"), format!("{state}\n")).unwrap();
+            fs::write(block.join("valid_zones"), format!("{zones}\n")).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn blocks_of_virtio_mem_come_from_the_top_and_boot_memory_never() {
+        let root = fake(&[
+            (0, "online", "DMA32"),
+            (32, "online", "Movable"),
+            (33, "online", "Normal"),
+            (34, "offline", "Normal Movable"),
+            (35, "going-offline", "Movable"),
+        ]);
+        let blocks = Blocks::open(root.path()).unwrap();
+        let ranges = [32 * BLOCK..34 * BLOCK, 34 * BLOCK..37 * BLOCK];
+        let expected = [
+            (35, State::Changing),
+            (34, State::Offline),
+            (33, State::Kernel),
+            (32, State::Movable),
+        ];
+        assert_eq!(blocks.within(&ranges), expected);
+    }
+
+    #[test]
+    fn a_block_that_is_a_devices_in_part_is_left_alone() {
+        let root = fake(&[(32, "online", "Movable"), (33, "online", "Movable")]);
+        let blocks = Blocks::open(root.path()).unwrap();
+        let half = 32 * BLOCK + BLOCK / 2..34 * BLOCK;
+        assert_eq!(blocks.within(&[half]), [(33, State::Movable)]);
+    }
+
+    #[test]
+    fn each_profile_sets_what_new_memory_is_for() {
+        let root = fake(&[]);
+        let blocks = Blocks::open(root.path()).unwrap();
+        let read = |path: &str| fs::read_to_string(root.path().join(path)).unwrap();
+        let (said, stayed_offline) = blocks.go_online(Profile::ReturnsAll).unwrap();
+        assert!(stayed_offline && said.contains("stayed offline before"), "{said}");
+        assert_eq!(read(&format!("{BLOCKS}/auto_online_blocks")), "online_movable");
+        let (_, stayed_offline) = blocks.go_online(Profile::GrowsFar).unwrap();
+        assert!(!stayed_offline);
+        assert_eq!(read(&format!("{BLOCKS}/auto_online_blocks")), "online");
+        assert_eq!(read(&format!("{HOTPLUG}/online_policy")), "auto-movable");
+        assert_eq!(read(&format!("{HOTPLUG}/auto_movable_ratio")), "301");
+    }
+}

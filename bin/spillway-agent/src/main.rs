@@ -1,0 +1,28 @@
+//! The agent in a guest.
+
+mod blocks;
+mod cli;
+mod client;
+mod high;
+mod mover;
+mod notify;
+mod parse;
+mod port;
+mod programs;
+mod quota;
+mod reclaim;
+mod rights;
+mod run;
+mod system;
+mod watch;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::dispatch().unwrap_or_else(|error| {
+        // Without a standard error the code alone must do.
+        let _ = writeln!(std::io::stderr(), "spillway-agent: {error:#}");
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,272 @@
+//! Sets memory blocks online and offline, one after the other, by a child process: the kernel may try for minutes to empty a
+//! block whose pages are in use, and gives up only when the process that asked is killed.
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::process::setpriority_process;
+
+use crate::blocks::{Blocks, Wish};
+
+/// How long it may take to set one block offline.
+pub const BLOCK_TIME: Duration = Duration::from_secs(1);
+/// How long it may take to set one online: that is quick, but may wait for another that is being set offline.
+const ONLINE_TIME: Duration = Duration::from_secs(10);
+
+/// Blocks to be changed, and who changes them.
+#[derive(Debug)]
+pub struct Mover {
+    program: Command,
+    worker: Option<Child>,
+    /// Killed, and not reaped yet.
+    ended: Vec<Child>,
+    queue: VecDeque<(u64, Wish)>,
+    /// The worker is at a block, and may be until then.
+    current: Option<Duration>,
+    answer: Vec<u8>,
+    /// How many are to change yet.
+    wanted: usize,
+    /// Blocks that did not change.
+    failed: u32,
+}
+
+impl Mover {
+    /// A mover for the blocks below `root`, whose worker is this program.
+    ///
+    /// # Errors
+    /// The program has no name.
+    pub fn new(root: &Path) -> io::Result<Self> {
+        let mut program = Command::new(std::env::current_exe()?);
+        program.arg("move-blocks").arg(root).stdin(Stdio::piped()).stdout(Stdio::piped());
+        Ok(Self::with(program))
+    }
+
+    /// A mover with a worker of the caller's.
+    pub fn with(program: Command) -> Self {
+        let (queue, answer) = (VecDeque::new(), Vec::new());
+        let (worker, ended, current) = (None, Vec::new(), None);
+        Self { program, worker, ended, queue, current, answer, wanted: 0, failed: 0 }
+    }
+
+    /// Starts the worker ahead of need, which takes some milliseconds.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn ready(&mut self) -> io::Result<()> {
+        self.ended.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
+        if self.worker.is_none() {
+            let child = self.program.spawn()?;
+            if let Some(output) = &child.stdout {
+                fcntl_setfl(output, fcntl_getfl(output)? | OFlags::NONBLOCK)?;
+            }
+            self.worker = Some(child);
+            self.answer.clear();
+        }
+        Ok(())
+    }
+
+    /// Changes so many of these blocks, the first ones that can be, and no others that were waiting.
+    pub fn start(
+        &mut self,
+        now: Duration,
+        wanted: usize,
+        blocks: impl IntoIterator<Item = (u64, Wish)>,
+    ) {
+        self.stop();
+        self.queue = blocks.into_iter().collect();
+        (self.wanted, self.failed) = (wanted, 0);
+        self.next(now);
+    }
+
+    /// Drops what waits, and ends what is under way: that block may change all the same, a moment later.
+    pub fn stop(&mut self) {
+        self.queue.clear();
+        if self.current.take().is_some() {
+            self.end_worker();
+        }
+    }
+
+    /// Nothing waits, and nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.current.is_none()
+    }
+
+    /// How many of the blocks did not change since [`Mover::start`].
+    pub fn failed(&self) -> u32 {
+        self.failed
+    }
+
+    /// What the worker says, for poll.
+    pub fn output(&self) -> Option<BorrowedFd<'_>> {
+        let worker = self.worker.as_ref().filter(|_| self.current.is_some())?;
+        worker.stdout.as_ref().map(AsFd::as_fd)
+    }
+
+    /// When the worker has had enough time.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.current
+    }
+
+    /// Looks what the worker has said, ends it when its time is over, and goes on with the next block.
+    pub fn go_on(&mut self, now: Duration) {
+        let Some(until) = self.current else { return self.next(now) };
+        match self.read_answer() {
+            Ok(None) if now < until => return,
+            Ok(Some(true)) => self.wanted = self.wanted.saturating_sub(1),
+            Ok(Some(false)) => self.failed += 1,
+            Ok(None) | Err(_) => {
+                self.failed += 1;
+                self.end_worker();
+            }
+        }
+        self.current = None;
+        self.next(now);
+    }
+
+    /// A whole line of the worker: whether the block changed.
+    fn read_answer(&mut self) -> io::Result<Option<bool>> {
+        let output = self.worker.as_mut().and_then(|worker| worker.stdout.as_mut());
+        let output = output.ok_or(io::ErrorKind::BrokenPipe)?;
+        let mut bytes = [0; 64];
+        loop {
+            match output.read(&mut bytes) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.answer.extend_from_slice(&bytes[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        let Some(end) = self.answer.iter().position(|&byte| byte == b'\n') else { return Ok(None) };
+        let line: Vec<u8> = self.answer.drain(..=end).collect();
+        Ok(Some(line == b"ok\n"))
+    }
+
+    fn next(&mut self, now: Duration) {
+        if self.wanted == 0 {
+            self.queue.clear();
+        }
+        while self.current.is_none() {
+            let Some((number, wish)) = self.queue.pop_front() else { return };
+            let time = if wish == Wish::Offline { BLOCK_TIME } else { ONLINE_TIME };
+            match self.hand_over(number, wish) {
+                Ok(()) => self.current = Some(now + time),
+                Err(_) => {
+                    self.failed += 1;
+                    self.end_worker();
+                }
+            }
+        }
+    }
+
+    fn hand_over(&mut self, number: u64, wish: Wish) -> io::Result<()> {
+        self.ready()?;
+        let input = self.worker.as_mut().and_then(|worker| worker.stdin.as_mut());
+        let input = input.ok_or(io::ErrorKind::BrokenPipe)?;
+        input.write_all(format!("{number} {}\n", wish.word()).as_bytes())
+    }
+
+    fn end_worker(&mut self) {
+        if let Some(mut child) = self.worker.take() {
+            // It may have ended already; it is reaped later, since the kernel may take its time to let go of it.
+            let _ = child.kill();
+            self.ended.push(child);
+        }
+    }
+}
+
+impl Drop for Mover {
+    fn drop(&mut self) {
+        self.end_worker();
+    }
+}
+
+/// The worker: writes states as it is told, and says how it went, until its input ends.
+///
+/// # Errors
+/// There are no blocks, or nobody listens.
+pub fn work(root: &Path) -> io::Result<()> {
+    // The kernel may search a block for minutes: the agent goes first.
+    let _ = setpriority_process(None, 0);
+    let blocks = Blocks::open(root)?;
+    let mut output = io::stdout().lock();
+    for line in io::stdin().lock().lines() {
+        let line = line?;
+        let (number, word) = line.split_once(' ').unwrap_or_default();
+        let number = number.parse().map_err(io::Error::other)?;
+        match std::fs::write(blocks.state_file(number), word) {
+            Ok(()) => writeln!(output, "ok")?,
+            Err(error) => writeln!(output, "{error}")?,
+        }
+        output.flush()?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    /// A worker by the shell: block 7 takes for ever, block 9 is refused.
+    fn mover() -> Mover {
+        let mut shell = Command::new("sh");
+        let script = "while read -r number word; do case $number in 7) exec sleep 60;; 9) echo busy;; *) echo ok;; esac; done";
+        shell.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        Mover::with(shell)
+    }
+
+    fn run(mover: &mut Mover, numbers: &[u64]) -> Duration {
+        let start = Instant::now();
+        let blocks = numbers.iter().map(|&number| (number, Wish::Offline));
+        mover.start(start.elapsed(), numbers.len().min(3), blocks);
+        while !mover.is_idle() {
+            assert!(start.elapsed() < 10 * BLOCK_TIME, "it does not come to an end");
+            std::thread::sleep(Duration::from_millis(2));
+            mover.go_on(start.elapsed());
+        }
+        start.elapsed()
+    }
+
+    #[test]
+    fn blocks_change_one_after_the_other() {
+        let mut mover = mover();
+        let took = run(&mut mover, &[3, 2, 1]);
+        assert!(mover.failed() == 0 && took < BLOCK_TIME, "{took:?}");
+    }
+
+    #[test]
+    fn a_block_that_takes_too_long_is_given_up_and_the_next_one_tried() {
+        let mut mover = mover();
+        let took = run(&mut mover, &[8, 7, 9, 1]);
+        assert_eq!(mover.failed(), 2);
+        assert!(took >= BLOCK_TIME && took < 3 * BLOCK_TIME, "{took:?}");
+        // Three are enough: it does not come to the one that would take for ever.
+        assert!(run(&mut mover, &[1, 2, 3, 7]) < BLOCK_TIME);
+        assert_eq!(mover.failed(), 0);
+    }
+
+    #[test]
+    fn what_is_under_way_does_not_count_for_what_comes_next() {
+        let mut mover = mover();
+        let start = Instant::now();
+        mover.start(start.elapsed(), 2, [(7, Wish::Offline), (8, Wish::Offline)]);
+        mover.stop();
+        assert!(mover.is_idle());
+        mover.start(start.elapsed(), 1, [(7, Wish::Offline)]);
+        assert!(run(&mut mover, &[1, 2, 9]) < BLOCK_TIME);
+        assert_eq!(mover.failed(), 1);
+    }
+
+    #[test]
+    fn a_worker_that_does_not_start_fails_all_blocks() {
+        let mut mover = Mover::with(Command::new("/nonexistent"));
+        run(&mut mover, &[1, 2]);
+        assert_eq!(mover.failed(), 2);
+    }
+}

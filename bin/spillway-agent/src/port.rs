@@ -1,0 +1,291 @@
+//! The virtio-serial port to the host: opened when it appears, followed when the host's side comes and goes.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
+use spillway_guests::agent::{FromGuest, FromHost, Lines, PORT};
+
+/// Between two looks whether the port or the host's side is there.
+const LOOKS_EVERY: Duration = Duration::from_millis(200);
+/// What may wait for the host to read it. A host that reads nothing gets no more.
+const OUTGOING_MAX: usize = 16 << 10;
+/// Most that is read at once, so that a host that floods the port does not keep the rest from running.
+const INCOMING_MAX: usize = 16 << 10;
+
+/// What became of the port.
+#[derive(Debug, PartialEq, Eq)]
+pub enum News {
+    /// The host said something.
+    Said(FromHost),
+    /// The host's side was closed, or the port is gone.
+    Gone,
+}
+
+/// The port, open or not.
+#[derive(Debug)]
+pub struct Port {
+    path: PathBuf,
+    sysfs: PathBuf,
+    file: Option<File>,
+    /// The host's side is open, as far as is known.
+    is_up: bool,
+    look_at: Duration,
+    lines: Lines,
+    outgoing: Vec<u8>,
+    /// Lines that were no message, since the last hello.
+    strange: u64,
+    last_problem: String,
+}
+
+impl Port {
+    /// A port at `path`; in a guest without udev, where that is missing, the one with the right name in sysfs.
+    pub fn new(path: &Path, root: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            sysfs: root.join("sys/class/virtio-ports"),
+            file: None,
+            is_up: false,
+            look_at: Duration::ZERO,
+            lines: Lines::default(),
+            outgoing: Vec::new(),
+            strange: 0,
+            last_problem: String::new(),
+        }
+    }
+
+    /// What to poll it for; none while the host's side is closed, when poll would return at once.
+    pub fn interest(&self) -> Option<PollFd<'_>> {
+        let file = self.file.as_ref().filter(|_| self.is_up)?;
+        let write = if self.outgoing.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
+        Some(PollFd::new(file, PollFlags::IN | write))
+    }
+
+    /// When the next look is due, while the host's side is closed.
+    pub fn deadline(&self) -> Option<Duration> {
+        (!self.is_up).then_some(self.look_at)
+    }
+
+    /// Reads and writes what can be, and opens what is closed.
+    pub fn go_on(&mut self, now: Duration, mut each: impl FnMut(News)) {
+        if !self.is_up {
+            if now < self.look_at {
+                return;
+            }
+            self.look_at = now + LOOKS_EVERY;
+            if !self.look() {
+                return;
+            }
+            self.is_up = true;
+        }
+        if let Err(error) = self.read(&mut each).and_then(|()| self.flush()) {
+            self.close(now, error.kind() != io::ErrorKind::UnexpectedEof);
+            each(News::Gone);
+        }
+    }
+
+    /// Sends a message; a host that does not read is not waited for.
+    pub fn say(&mut self, message: &FromGuest) {
+        if self.is_up && self.outgoing.len() < OUTGOING_MAX {
+            self.outgoing.extend_from_slice(&message.encode());
+            // What goes wrong is seen when the port is read.
+            let _ = self.flush();
+        }
+    }
+
+    /// Ends what an earlier connection may have left half said.
+    pub fn say_nothing(&mut self) {
+        self.outgoing.push(b'\n');
+    }
+
+    /// Nothing waits for the host to read it.
+    pub fn is_flushed(&self) -> bool {
+        self.outgoing.is_empty()
+    }
+
+    /// Whether the host's side is open now.
+    fn look(&mut self) -> bool {
+        if self.file.is_none() {
+            match self.open() {
+                Ok(file) => self.file = Some(file),
+                Err(error) => {
+                    let problem = error.to_string();
+                    if problem != self.last_problem {
+                        eprintln!(
+                            "spillway-agent: {}: {problem}; waits for it",
+                            self.path.display()
+                        );
+                        self.last_problem = problem;
+                    }
+                    return false;
+                }
+            }
+            self.last_problem.clear();
+        }
+        let Some(file) = &self.file else { return false };
+        let mut polled = [PollFd::new(file, PollFlags::IN)];
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // Interrupted or not: there is another look.
+        let _ = poll(&mut polled, Some(&none));
+        let seen = polled[0].revents();
+        if seen.intersects(PollFlags::ERR | PollFlags::NVAL) {
+            self.file = None;
+            return false;
+        }
+        !seen.contains(PollFlags::HUP)
+    }
+
+    fn open(&self) -> io::Result<File> {
+        let open = |path: &Path| {
+            let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+            OpenOptions::new().read(true).write(true).custom_flags(nonblocking).open(path)
+        };
+        match open(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            done => return done,
+        }
+        for entry in fs::read_dir(&self.sysfs)? {
+            let entry = entry?;
+            let name = fs::read_to_string(entry.path().join("name")).unwrap_or_default();
+            if name.trim() == PORT {
+                return open(&Path::new("/dev").join(entry.file_name()));
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::NotFound, "no such virtio-serial port"))
+    }
+
+    fn read(&mut self, each: &mut impl FnMut(News)) -> io::Result<()> {
+        let Self { file: Some(file), lines, strange, .. } = self else { return Ok(()) };
+        let mut bytes = [0; 4096];
+        let mut held = 0;
+        while held < INCOMING_MAX {
+            match file.read(&mut bytes) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => {
+                    held += count;
+                    lines.push(&bytes[..count], |line| match line.and_then(FromHost::decode) {
+                        Ok(message) => each(News::Said(message)),
+                        Err(error) => {
+                            *strange += 1;
+                            if *strange == 1 {
+                                eprintln!("spillway-agent: the host says what is {error}");
+                            }
+                        }
+                    });
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        while !self.outgoing.is_empty() {
+            match file.write(&self.outgoing) {
+                Ok(0) => break,
+                Ok(count) => drop(self.outgoing.drain(..count)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, now: Duration, is_broken: bool) {
+        if is_broken {
+            self.file = None;
+        }
+        (self.is_up, self.look_at) = (false, now + LOOKS_EVERY);
+        (self.lines, self.strange) = (Lines::default(), 0);
+        self.outgoing.clear();
+    }
+}
+
+/// Polls for what `waits` names, until `timeout` at the latest.
+pub fn wait(waits: &mut [PollFd<'_>], timeout: Duration) {
+    // At least a millisecond: a deadline that has just not been reached must not spin.
+    let timeout = timeout.clamp(Duration::from_millis(1), Duration::from_secs(60));
+    let timeout = Timespec {
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(60),
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    // Interrupted: everything is looked at anyway.
+    let _ = poll(waits, Some(&timeout));
+}
+
+/// A descriptor that is polled for reading.
+pub fn readable<Fd: AsFd>(fd: &Fd) -> PollFd<'_> {
+    PollFd::new(fd, PollFlags::IN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    /// A port over a socket pair, and the host's side.
+    fn pair() -> (Port, UnixStream) {
+        let (guest, host) = UnixStream::pair().unwrap();
+        guest.set_nonblocking(true).unwrap();
+        let mut port = Port::new(Path::new("/nonexistent"), Path::new("/nonexistent"));
+        (port.file, port.is_up) = (Some(File::from(std::os::fd::OwnedFd::from(guest))), true);
+        (port, host)
+    }
+
+    fn news(port: &mut Port) -> Vec<News> {
+        let mut got = Vec::new();
+        port.go_on(Duration::from_secs(1), |news| got.push(news));
+        got
+    }
+
+    #[test]
+    fn messages_pass_and_garbage_is_passed_over() {
+        let (mut port, mut host) = pair();
+        host.write_all(b"\n{\"strange\":1}\n\xff\xfe\n").unwrap();
+        host.write_all(&vec![b'x'; 5000]).unwrap();
+        host.write_all(b"\n\"online\"\n").unwrap();
+        assert_eq!(news(&mut port), [News::Said(FromHost::Online)]);
+        port.say(&FromGuest::Give { id: 1, bytes: 2 });
+        let mut bytes = [0; 100];
+        let count = host.read(&mut bytes).unwrap();
+        assert_eq!(&bytes[..count], b"{\"give\":{\"id\":1,\"bytes\":2}}\n");
+    }
+
+    #[test]
+    fn a_host_that_goes_is_noticed_once() {
+        let (mut port, host) = pair();
+        drop(host);
+        assert_eq!(news(&mut port), [News::Gone]);
+        assert!(port.interest().is_none());
+        assert_eq!(port.deadline(), Some(Duration::from_millis(1200)));
+        assert_eq!(news(&mut port), []);
+    }
+
+    #[test]
+    fn a_host_that_does_not_read_is_not_waited_for() {
+        let (mut port, _host) = pair();
+        for id in 0..100_000 {
+            port.say(&FromGuest::Give { id, bytes: 2 });
+        }
+        assert!(port.outgoing.len() < OUTGOING_MAX + 100);
+        assert!(!port.is_flushed());
+    }
+
+    #[test]
+    fn a_port_that_is_missing_is_looked_for_again() {
+        let mut port = Port::new(Path::new("/nonexistent"), Path::new("/nonexistent"));
+        let mut got = Vec::new();
+        port.go_on(Duration::from_secs(1), |news| got.push(news));
+        assert_eq!(got, []);
+        assert_eq!(port.deadline(), Some(Duration::from_millis(1200)));
+    }
+}

@@ -1,0 +1,342 @@
+//! Programs of the guest that ask for memory or give some back, over a Unix socket. Who they are, the kernel says.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::net::sockopt::socket_peercred;
+use spillway_guests::agent::LINE_BYTES_MAX;
+use spillway_guests::call::{Call, Reply};
+
+use crate::port::readable;
+use crate::quota::Quota;
+use crate::watch::Ask;
+
+/// Programs that may be connected at the same time, and of one user.
+pub const CLIENTS_MAX: usize = 32;
+/// Of one user: nobody takes all places.
+pub const CLIENTS_OF_USER_MAX: usize = 8;
+/// How long a program may take to say what it wants, and to take the reply.
+pub const TALK_TIME: Duration = Duration::from_secs(2);
+
+/// How long the host may take: it answers when the memory is there.
+pub const CALL_TIME: Duration = Duration::from_secs(30);
+
+/// A call that goes to the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Of whom: for [`Programs::answer`].
+    pub client: u64,
+    /// What is wanted.
+    pub ask: Ask,
+}
+
+/// The socket and who is connected.
+#[derive(Debug)]
+pub struct Programs {
+    listener: UnixListener,
+    clients: Vec<Client>,
+    quota: Quota,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Client {
+    id: u64,
+    user: u32,
+    stream: UnixStream,
+    line: Vec<u8>,
+    state: State,
+    until: Duration,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Says what it wants.
+    Asks,
+    /// The host was asked for so much.
+    Waits(u64),
+    /// The reply goes out, from this byte on; what was sent already is behind.
+    Hears(Vec<u8>),
+    Done,
+}
+
+impl Programs {
+    /// Listens at `path`, for all users.
+    ///
+    /// # Errors
+    /// Another agent listens there, or the directory can't be written.
+    pub fn listen(path: &Path) -> io::Result<Self> {
+        if UnixStream::connect(path).is_ok() {
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another agent listens there"));
+        }
+        // What an agent that was killed has left, if any.
+        let _ = fs::remove_file(path);
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let listener = UnixListener::bind(path)?;
+        listener.set_nonblocking(true)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+        Ok(Self { listener, clients: Vec::new(), quota: Quota::default(), next: 0 })
+    }
+
+    /// What to poll.
+    pub fn interest(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let clients = self.clients.iter().filter_map(|client| {
+            let flags = match client.state {
+                State::Asks => PollFlags::IN,
+                State::Hears(_) => PollFlags::OUT,
+                // A program that has gone would be said again and again until the answer is there.
+                State::Waits(_) | State::Done => return None,
+            };
+            Some(PollFd::new(&client.stream, flags))
+        });
+        std::iter::once(readable(&self.listener)).chain(clients)
+    }
+
+    /// When the first of them has had enough time.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.clients.iter().map(|client| client.until).min()
+    }
+
+    /// Takes what came; gives the calls that the host is to answer. `status` is the reply to who asks how the guest is.
+    pub fn go_on(&mut self, now: Duration, mut status: impl FnMut() -> Reply) -> Vec<Wanted> {
+        self.accept(now);
+        let mut wanted = Vec::new();
+        for client in &mut self.clients {
+            if matches!(client.state, State::Asks) {
+                match client.read() {
+                    Ok(None) => {}
+                    Ok(Some(Call::Status)) => client.reply(now, &status()),
+                    Ok(Some(Call::Need { bytes })) => {
+                        let ask = Ask::Need { bytes, urgent: false };
+                        wanted.extend(client.want(now, ask, bytes, &mut self.quota));
+                    }
+                    Ok(Some(Call::Give { bytes })) => {
+                        wanted.extend(client.want(now, Ask::Give { bytes }, 0, &mut self.quota));
+                    }
+                    Err(why) => client.refuse(now, why),
+                }
+            }
+            if now >= client.until {
+                match client.state {
+                    State::Waits(bytes) => {
+                        self.quota.refund(client.user, bytes);
+                        client.refuse(now, "the host does not answer".into());
+                    }
+                    _ => client.state = State::Done,
+                }
+            }
+            client.write();
+        }
+        self.clients.retain(|client| !matches!(client.state, State::Done));
+        wanted
+    }
+
+    /// The host's answer to a call; the program may have gone.
+    pub fn answer(&mut self, now: Duration, client: u64, granted: u64, why: Option<String>) {
+        if let Some(client) = self.clients.iter_mut().find(|it| it.id == client) {
+            if let State::Waits(bytes) = client.state {
+                self.quota.refund(client.user, bytes.saturating_sub(granted));
+            }
+            client.reply(now, &Reply::Answer { granted_bytes: granted, why });
+            client.write();
+        }
+    }
+
+    fn accept(&mut self, now: Duration) {
+        while let Ok((stream, _)) = self.listener.accept() {
+            let (Ok(who), Ok(())) = (socket_peercred(&stream), stream.set_nonblocking(true)) else {
+                continue;
+            };
+            let user = who.uid.as_raw();
+            let (id, until) = (self.next, now + TALK_TIME);
+            self.next += 1;
+            let mut client =
+                Client { id, user, stream, line: Vec::new(), state: State::Asks, until };
+            let of_user = self.clients.iter().filter(|it| it.user == user).count();
+            if self.clients.len() >= CLIENTS_MAX || (user != 0 && of_user >= CLIENTS_OF_USER_MAX) {
+                // It hears why if there is room for a line, as there is on a new connection.
+                client.refuse(now, "too many programs ask at the same time".into());
+                client.write();
+                continue;
+            }
+            self.clients.push(client);
+        }
+    }
+}
+
+impl Client {
+    /// A call, once it is whole.
+    fn read(&mut self) -> Result<Option<Call>, String> {
+        let mut bytes = [0; LINE_BYTES_MAX];
+        loop {
+            match self.stream.read(&mut bytes) {
+                Ok(0) => {
+                    self.state = State::Done;
+                    return Ok(None);
+                }
+                Ok(count) => self.line.extend_from_slice(&bytes[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(error.to_string()),
+            }
+            if let Some(end) = self.line.iter().position(|&byte| byte == b'\n') {
+                let call = Call::decode(&self.line[..end]);
+                return call.map(Some).map_err(|error| error.to_string());
+            }
+            if self.line.len() > LINE_BYTES_MAX {
+                return Err(spillway_guests::Error::Long.to_string());
+            }
+        }
+    }
+
+    fn want(&mut self, now: Duration, ask: Ask, bytes: u64, quota: &mut Quota) -> Option<Wanted> {
+        if let Err(why) = quota.call(now, self.user, bytes) {
+            self.refuse(now, why);
+            return None;
+        }
+        self.state = State::Waits(bytes);
+        self.until = now + CALL_TIME;
+        Some(Wanted { client: self.id, ask })
+    }
+
+    fn refuse(&mut self, now: Duration, why: String) {
+        let why = why.chars().filter(|it| !it.is_control()).take(120).collect();
+        self.reply(now, &Reply::Answer { granted_bytes: 0, why: Some(why) });
+    }
+
+    fn reply(&mut self, now: Duration, reply: &Reply) {
+        self.state = State::Hears(reply.encode());
+        self.until = now + TALK_TIME;
+    }
+
+    fn write(&mut self) {
+        let State::Hears(left) = &mut self.state else { return };
+        while !left.is_empty() {
+            match self.stream.write(left) {
+                Ok(count) => drop(left.drain(..count)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => break,
+            }
+        }
+        self.state = State::Done;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+
+    const NOW: Duration = Duration::from_secs(1);
+
+    struct Setup {
+        folder: tempfile::TempDir,
+        programs: Programs,
+    }
+
+    impl Setup {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let programs = Programs::listen(&folder.path().join("run/socket")).unwrap();
+            Self { folder, programs }
+        }
+
+        fn connect(&self) -> UnixStream {
+            let stream = UnixStream::connect(self.folder.path().join("run/socket")).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            stream
+        }
+
+        fn go_on(&mut self, now: Duration) -> Vec<Wanted> {
+            let status = spillway_guests::agent::Status::default();
+            self.programs.go_on(now, || Reply::Status { host: false, reserve_bytes: 0, status })
+        }
+    }
+
+    fn reply(stream: &mut UnixStream) -> Reply {
+        let mut line = Vec::new();
+        BufReader::new(stream).read_until(b'\n', &mut line).unwrap();
+        Reply::decode(line.strip_suffix(b"\n").unwrap()).unwrap()
+    }
+
+    fn why(stream: &mut UnixStream) -> String {
+        let Reply::Answer { granted_bytes: 0, why: Some(why) } = reply(stream) else { panic!() };
+        why
+    }
+
+    #[test]
+    fn a_call_waits_for_the_hosts_answer() {
+        let mut setup = Setup::new();
+        let mut stream = setup.connect();
+        stream.write_all(b"{\"need\":{\"by").unwrap();
+        assert_eq!(setup.go_on(NOW), []);
+        stream.write_all(b"tes\":7}}\n").unwrap();
+        let wanted = setup.go_on(NOW);
+        assert_eq!(wanted[0].ask, Ask::Need { bytes: 7, urgent: false });
+        assert_eq!(setup.programs.deadline(), Some(NOW + CALL_TIME));
+        setup.programs.answer(NOW, wanted[0].client, 5, None);
+        assert_eq!(reply(&mut stream), Reply::Answer { granted_bytes: 5, why: None });
+        setup.go_on(NOW);
+        assert!(setup.programs.clients.is_empty());
+    }
+
+    #[test]
+    fn a_host_that_does_not_answer_is_not_waited_for() {
+        let mut setup = Setup::new();
+        let mut stream = setup.connect();
+        stream.write_all(&Call::Give { bytes: 7 }.encode()).unwrap();
+        let wanted = setup.go_on(NOW);
+        setup.go_on(NOW + CALL_TIME);
+        assert_eq!(why(&mut stream), "the host does not answer");
+        setup.programs.answer(NOW, wanted[0].client, 7, None);
+    }
+
+    #[test]
+    fn a_program_that_says_nothing_or_nonsense_goes() {
+        let mut setup = Setup::new();
+        let (_silent, mut strange, mut long) = (setup.connect(), setup.connect(), setup.connect());
+        strange.write_all(b"\xff\xfe\n").unwrap();
+        long.write_all(&[b'x'; 3000]).unwrap();
+        setup.go_on(NOW);
+        assert!(why(&mut strange).starts_with("not a message"));
+        assert!(why(&mut long).contains("1024 bytes"));
+        assert_eq!(setup.programs.clients.len(), 1);
+        setup.go_on(NOW + TALK_TIME);
+        assert!(setup.programs.clients.is_empty());
+    }
+
+    #[test]
+    fn more_programs_than_there_are_places_hear_so() {
+        let mut setup = Setup::new();
+        let mut streams: Vec<_> = (0..=CLIENTS_MAX).map(|_| setup.connect()).collect();
+        setup.go_on(NOW);
+        assert_eq!(why(streams.last_mut().unwrap()), "too many programs ask at the same time");
+        assert!(setup.programs.clients.len() <= CLIENTS_MAX);
+    }
+
+    #[test]
+    fn anybody_may_ask_how_the_guest_is() {
+        let mut setup = Setup::new();
+        let mut stream = setup.connect();
+        stream.write_all(&Call::Status.encode()).unwrap();
+        assert_eq!(setup.go_on(NOW), []);
+        assert!(matches!(reply(&mut stream), Reply::Status { host: false, .. }));
+    }
+
+    #[test]
+    fn a_second_agent_is_refused_and_a_killed_ones_socket_is_taken_over() {
+        let setup = Setup::new();
+        let path = setup.folder.path().join("run/socket");
+        assert!(Programs::listen(&path).is_err());
+        drop(setup.programs);
+        Programs::listen(&path).unwrap();
+    }
+}

@@ -1,0 +1,494 @@
+//! The agent's loop: one thread that polls for the host, for programs, for the worker and for the kernel's alarm, and looks at
+//! memory in between.
+
+use std::collections::HashMap;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::PollFd;
+use spillway_guests::agent::{FromGuest, FromHost, INTERVALS_MS, Profile, Status, VERSION};
+use spillway_guests::call::Reply;
+use spillway_types::Size;
+
+use crate::blocks::{Blocks, State, Wish};
+use crate::cli::Run;
+use crate::high::High;
+use crate::mover::Mover;
+use crate::notify::Manager;
+use crate::port::{News, Port, readable, wait};
+use crate::programs::{CALL_TIME, Programs, Wanted};
+use crate::reclaim::{Idle, Reclaimer};
+use crate::rights;
+use crate::system::System;
+use crate::watch::{Ask, SAMPLES_EVERY, Sample, Terms, Watch};
+
+/// How often the slower files of /proc are read while there is plenty; else with every sample that is not a quick one.
+const SLOW_EVERY: Duration = Duration::from_secs(1);
+/// How often memory blocks are counted, where nothing says that they changed.
+const BLOCKS_EVERY: Duration = Duration::from_secs(5);
+/// The longest sleep.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// Runs the agent.
+///
+/// # Errors
+/// This is no guest in which an agent could do anything: the line says what is missing.
+pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
+    let mut ends = SigSet::empty();
+    [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|it| ends.add(it));
+    ends.thread_block()?;
+    let ends = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    rights::take(&options.root);
+    let mut agent = Agent::new(options)?;
+    rights::give_up();
+    agent.mover.ready().context("the worker does not start")?;
+    let mut manager = Manager::of_this_process();
+    manager.ready();
+    while !matches!(ends.read_signal(), Ok(Some(_))) {
+        manager.alive(agent.start.elapsed());
+        let timeout = agent.turn();
+        agent.sleep(&ends, timeout);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Who has asked the host for something.
+#[derive(Clone, Copy, Debug)]
+enum Origin {
+    Watch,
+    Program(u64),
+}
+
+/// Blocks that the host wants offline.
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    id: u64,
+    wanted_bytes: u64,
+    since: Duration,
+    until: Duration,
+}
+
+/// What is counted of the devices' memory blocks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    at: Duration,
+    /// MemTotal then: it changes with every block.
+    total: u64,
+    offline: u64,
+    movable: u64,
+}
+
+struct Agent {
+    start: Instant,
+    system: System,
+    blocks: Blocks,
+    port: Port,
+    programs: Programs,
+    mover: Mover,
+    /// None where there is no such control group.
+    high: Option<High>,
+    /// None where the kernel can't be told to drop page cache.
+    reclaimer: Option<Reclaimer>,
+    idle: Idle,
+    /// Since the first hello.
+    watch: Option<Watch>,
+    /// The host has said hello on the connection that is open now.
+    is_greeted: bool,
+    profile: Option<Profile>,
+    interval: Duration,
+    status_at: Duration,
+    sample_at: Duration,
+    /// The last sample, whose slow parts are taken again after some time.
+    sample: Sample,
+    slow_at: Duration,
+    counted: Counted,
+    job: Option<Job>,
+    asked: HashMap<u64, (Duration, Origin, Ask)>,
+    next_id: u64,
+}
+
+impl Agent {
+    fn new(options: &Run) -> anyhow::Result<Self> {
+        let system = System::open(&options.root).context("the kernel's files")?;
+        let blocks = Blocks::open(&options.root).context("a kernel without memory hotplug")?;
+        let programs = Programs::listen(&options.socket)
+            .with_context(|| format!("{}", options.socket.display()))?;
+        let high = match High::open(&options.root, &options.cgroup, &options.state.path) {
+            _ if options.cgroup.as_os_str() == "none" => None,
+            Ok(high) => Some(high),
+            Err(error) => {
+                let name = options.cgroup.display();
+                eprintln!(
+                    "spillway-agent: control group {name}: {error}; polling alone watches the reserve"
+                );
+                None
+            }
+        };
+        Ok(Self {
+            start: Instant::now(),
+            system,
+            blocks,
+            port: Port::new(&options.port, &options.root),
+            programs,
+            mover: Mover::new(&options.root)?,
+            high,
+            reclaimer: Reclaimer::open(&options.root),
+            idle: Idle::new(Duration::ZERO),
+            watch: None,
+            is_greeted: false,
+            profile: None,
+            interval: Duration::from_secs(1),
+            status_at: Duration::ZERO,
+            sample_at: Duration::ZERO,
+            sample: Sample::default(),
+            slow_at: Duration::ZERO,
+            counted: Counted::default(),
+            job: None,
+            asked: HashMap::new(),
+            next_id: 1,
+        })
+    }
+
+    /// Does all that is due; gives the time until more is.
+    fn turn(&mut self) -> Duration {
+        let now = self.start.elapsed();
+        let mut news = Vec::new();
+        self.port.go_on(now, |it| news.push(it));
+        for news in news {
+            match news {
+                News::Said(message) => self.hear(now, message),
+                News::Gone => self.host_is_gone(now),
+            }
+        }
+        self.mover.go_on(now);
+        self.look_at_job(now);
+        self.hear_programs(now);
+        let alarm = self.high.as_mut().is_some_and(|high| high.alarm(now));
+        if let Some(watch) = self.watch.as_mut().filter(|_| alarm) {
+            watch.alarm();
+        }
+        if self.watch.is_some() && (alarm || now >= self.sample_at) {
+            self.sample(now);
+        }
+        if self.is_greeted && now >= self.status_at {
+            self.status_at = now + self.interval;
+            if self.port.is_flushed() {
+                let status = self.status(now);
+                self.port.say(&FromGuest::Status(status));
+            }
+        }
+        self.asked.retain(|_, (since, _, _)| now < *since + 2 * CALL_TIME);
+        let due = [
+            self.watch.as_ref().map(|_| self.sample_at),
+            self.is_greeted.then_some(self.status_at),
+            self.port.deadline(),
+            self.mover.deadline(),
+            self.job.map(|job| job.until),
+            self.programs.deadline(),
+        ];
+        let next = due.into_iter().flatten().min().unwrap_or(now + SLEEP_MAX);
+        next.saturating_sub(self.start.elapsed()).min(SLEEP_MAX)
+    }
+
+    fn sleep(&self, ends: &SignalFd, timeout: Duration) {
+        let mut waits: Vec<PollFd<'_>> = vec![readable(ends)];
+        waits.extend(self.port.interest());
+        waits.extend(self.high.as_ref().map(High::interest));
+        let worker = self.mover.output();
+        waits.extend(worker.as_ref().map(readable));
+        waits.extend(self.programs.interest());
+        wait(&mut waits, timeout);
+    }
+
+    fn hear(&mut self, now: Duration, message: FromHost) {
+        match message {
+            FromHost::Hello { version, interval_ms, reserve_bytes, most_bytes, profile } => {
+                if version != VERSION {
+                    eprintln!(
+                        "spillway-agent: the host speaks version {version}, this is {VERSION}"
+                    );
+                }
+                let interval = interval_ms.clamp(*INTERVALS_MS.start(), *INTERVALS_MS.end());
+                self.interval = Duration::from_millis(interval.into());
+                let block = self.blocks.bytes();
+                self.greet(now, Terms { reserve: reserve_bytes, most: most_bytes, block }, profile);
+            }
+            FromHost::Offline { id, bytes, timeout_ms } => {
+                let until = now + Duration::from_millis(timeout_ms.into());
+                self.start_job(now, Job { id, wanted_bytes: bytes, since: now, until });
+            }
+            FromHost::Online => {
+                self.end_job(now);
+                self.bring_online(now, Wish::Movable);
+            }
+            FromHost::Answer { id, granted_bytes, why } => {
+                self.answered(now, id, granted_bytes, why)
+            }
+        }
+    }
+
+    fn greet(&mut self, now: Duration, terms: Terms, profile: Profile) {
+        if !self.is_greeted || self.watch.as_ref().is_none_or(|watch| watch.terms() != terms) {
+            let (reserve, most) = (Size(terms.reserve), Size(terms.most));
+            eprintln!(
+                "spillway-agent: the host says hello: keep {reserve} free, take {most} at most"
+            );
+        }
+        (self.is_greeted, self.status_at) = (true, now);
+        self.watch = Some(Watch::new(terms, now));
+        (self.sample_at, self.sample) = (now, Sample::default());
+        let (kernel, boot) = self.system.identity();
+        self.port.say_nothing();
+        let block_bytes = terms.block;
+        self.port.say(&FromGuest::Hello { version: VERSION, kernel, boot, block_bytes });
+        if self.profile == Some(profile) {
+            return;
+        }
+        match self.blocks.go_online(profile) {
+            Ok((said, stayed_offline)) => {
+                eprintln!("spillway-agent: {said}");
+                self.profile = Some(profile);
+                if stayed_offline {
+                    let returns_all = profile == Profile::ReturnsAll;
+                    self.bring_online(now, if returns_all { Wish::Movable } else { Wish::Online });
+                }
+            }
+            Err(error) => {
+                eprintln!("spillway-agent: new memory does not go online by itself: {error}")
+            }
+        }
+    }
+
+    fn host_is_gone(&mut self, now: Duration) {
+        if std::mem::take(&mut self.is_greeted) {
+            eprintln!("spillway-agent: the host is gone; waits for it");
+        }
+        for (_, (_, origin, _)) in self.asked.drain() {
+            if let Origin::Program(client) = origin {
+                self.programs.answer(now, client, 0, Some("the host is gone".into()));
+            }
+        }
+        self.job = None;
+        self.mover.stop();
+        if let Some(high) = &mut self.high {
+            high.raise();
+        }
+    }
+
+    /// Sets blocks offline, as far as the reserve allows.
+    fn start_job(&mut self, now: Duration, job: Job) {
+        self.end_job(now);
+        self.count(now);
+        let block = self.blocks.bytes();
+        let missing = job.wanted_bytes.saturating_sub(self.counted.offline).div_ceil(block);
+        let reserve = self.watch.as_ref().map_or(0, |watch| watch.terms().reserve);
+        let spare = self.system.meminfo().available.saturating_sub(reserve) / block;
+        let wanted = usize::try_from(missing.min(spare)).unwrap_or(usize::MAX);
+        let movable = self.list().into_iter().filter(|(_, state)| *state == State::Movable);
+        self.mover.start(now, wanted, movable.map(|(number, _)| (number, Wish::Offline)));
+        self.job = Some(job);
+        self.look_at_job(now);
+    }
+
+    /// Answers the host once it is done, or its time is over.
+    fn look_at_job(&mut self, now: Duration) {
+        let Some(job) = self.job else { return };
+        if self.watch.as_ref().is_some_and(Watch::is_short) {
+            self.mover.stop();
+        }
+        if self.mover.is_idle() || now >= job.until {
+            self.end_job(now);
+        }
+    }
+
+    fn end_job(&mut self, now: Duration) {
+        self.mover.stop();
+        let Some(job) = self.job.take() else { return };
+        self.count(now);
+        let bytes = self.counted.offline;
+        self.port.say(&FromGuest::Offlined { id: job.id, bytes });
+        let (wanted, ms) = (Size(job.wanted_bytes), (self.start.elapsed() - job.since).as_millis());
+        let busy = match self.mover.failed() {
+            0 => String::new(),
+            count => format!(", {count} blocks are in use"),
+        };
+        eprintln!("spillway-agent: offline: {} of {wanted}, after {ms} ms{busy}", Size(bytes));
+    }
+
+    fn bring_online(&mut self, now: Duration, wish: Wish) {
+        let mut offline = self.list();
+        // One that was broken off may still change.
+        offline.retain(|(_, state)| matches!(state, State::Offline | State::Changing));
+        if offline.is_empty() {
+            return;
+        }
+        let bytes = Size(offline.len() as u64 * self.blocks.bytes());
+        eprintln!("spillway-agent: brings {bytes} online again");
+        // The lowest first: virtio-mem unplugs from the top.
+        self.mover.start(now, offline.len(), offline.into_iter().rev().map(|(it, _)| (it, wish)));
+    }
+
+    fn answered(&mut self, now: Duration, id: u64, granted: u64, why: Option<String>) {
+        let (Some((since, origin, ask)), Some(watch)) = (self.asked.remove(&id), &mut self.watch)
+        else {
+            return;
+        };
+        let (Ask::Need { bytes, .. } | Ask::Give { bytes }) = ask;
+        // Growing rounds up to blocks, so it may be a little more.
+        let granted = granted.min(bytes.saturating_add(self.blocks.bytes()));
+        match origin {
+            Origin::Watch => {
+                watch.answered(now, ask, granted);
+                let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+                let what = match ask {
+                    Ask::Need { urgent: true, .. } => "needs at once",
+                    Ask::Need { .. } => "needs soon",
+                    Ask::Give { .. } => "can give back",
+                };
+                let (bytes, granted) = (Size(bytes), Size(granted));
+                let ms = (now - since).as_millis();
+                eprintln!("spillway-agent: {what} {bytes}, granted {granted} after {ms} ms{why}");
+            }
+            Origin::Program(client) => {
+                self.programs.answer(now, client, granted, why);
+            }
+        }
+    }
+
+    fn hear_programs(&mut self, now: Duration) {
+        let Self { programs, system, watch, is_greeted, counted, .. } = self;
+        let wanted = programs.go_on(now, || {
+            let mut status = system.status();
+            status.offline_bytes = counted.offline;
+            let reserve_bytes = watch.as_ref().map_or(0, |watch| watch.terms().reserve);
+            Reply::Status { host: *is_greeted, reserve_bytes, status }
+        });
+        for Wanted { client, ask } in wanted {
+            let possible = self.watch.as_ref().map_or(0, Watch::possible_now);
+            let why = match ask {
+                _ if !self.is_greeted => "the host is not there",
+                Ask::Need { .. } if possible == 0 => {
+                    "the guest holds as much as the host allows, or as its kernel can describe"
+                }
+                Ask::Need { bytes, urgent } => {
+                    let bytes = bytes.min(possible);
+                    self.ask(now, Ask::Need { bytes, urgent }, Origin::Program(client));
+                    continue;
+                }
+                Ask::Give { .. } => {
+                    self.ask(now, ask, Origin::Program(client));
+                    continue;
+                }
+            };
+            self.programs.answer(now, client, 0, Some(why.into()));
+        }
+    }
+
+    fn ask(&mut self, now: Duration, ask: Ask, origin: Origin) {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.asked.insert(id, (now, origin, ask));
+        self.port.say(&match ask {
+            Ask::Need { bytes, urgent } => FromGuest::Need { id, bytes, urgent },
+            Ask::Give { bytes } => FromGuest::Give { id, bytes },
+        });
+    }
+
+    fn sample(&mut self, now: Duration) {
+        let memory = self.system.meminfo();
+        let reserve = self.watch.as_ref().map_or(0, |watch| watch.terms().reserve);
+        let has_plenty = memory.available > 4 * reserve;
+        let every = if has_plenty { SLOW_EVERY } else { *SAMPLES_EVERY.end() };
+        // With its size, its limits change.
+        let is_slow = memory.total != self.sample.total || now >= self.slow_at + every;
+        (self.sample.total, self.sample.available) = (memory.total, memory.available);
+        self.sample.cached = memory.cached.saturating_sub(memory.shared);
+        // Where idle cache is dropped, the rest is in use; else that is not known.
+        let part = if self.reclaimer.is_some() { 1 } else { 2 };
+        self.sample.used_cache = self.sample.cached / part;
+        if is_slow {
+            self.slow_at = now;
+            if memory.total != self.counted.total || now >= self.counted.at + BLOCKS_EVERY {
+                self.count(now);
+            }
+            let counters = self.system.vmstat();
+            self.sample = Sample {
+                kernel_free: self.system.zones().free,
+                returnable: self.counted.movable,
+                stalled_us: self.system.stalled_us(),
+                refaults: counters.refaults,
+                swap_ins: counters.swap_ins,
+                ..self.sample
+            };
+        }
+        if is_slow {
+            self.drop_idle(now, memory.swap_total > 0);
+        }
+        let Some(watch) = &mut self.watch else { return };
+        let ask = watch.sample(now, self.sample);
+        self.sample_at = now + watch.next();
+        match ask {
+            Some(ask) if self.is_greeted => self.ask(now, ask, Origin::Watch),
+            // Nobody takes what is offline: it is used again.
+            Some(Ask::Need { .. }) if self.mover.is_idle() => self.bring_online(now, Wish::Movable),
+            _ => {}
+        }
+        if let Some(high) = self.high.as_mut().filter(|_| is_slow && self.is_greeted) {
+            high.follow(now, memory.available, reserve);
+        }
+    }
+
+    /// Drops page cache that nobody reads, so that the memory can be given back.
+    fn drop_idle(&mut self, now: Duration, has_swap: bool) {
+        let (Some(reclaimer), Some(watch)) = (&mut self.reclaimer, &self.watch) else { return };
+        match reclaimer.ended() {
+            Some(Ok(bytes)) => self.idle.dropped(bytes),
+            // It found no more, or was interrupted.
+            Some(Err(_)) => said(self.idle.pause(now)),
+            None => {}
+        }
+        let (step, dropped) = self.idle.step(now, &self.sample, &watch.terms());
+        said(dropped);
+        let is_free = self.is_greeted && self.mover.is_idle() && self.asked.is_empty();
+        let Some(bytes) = step.filter(|_| is_free && reclaimer.is_idle()) else { return };
+        if let Err(error) = reclaimer.start(bytes, has_swap) {
+            eprintln!("spillway-agent: idle page cache is not dropped: {error}");
+            self.reclaimer = None;
+        }
+    }
+
+    fn status(&mut self, now: Duration) -> Status {
+        let mut status = self.system.status();
+        if status.total_bytes != self.counted.total {
+            self.count(now);
+        }
+        status.offline_bytes = self.counted.offline;
+        status
+    }
+
+    fn list(&mut self) -> Vec<(u64, State)> {
+        self.blocks.within(&self.system.virtio_mem())
+    }
+
+    fn count(&mut self, now: Duration) {
+        let total = self.system.meminfo().total;
+        let list = self.list();
+        let bytes = |wanted| {
+            let count = list.iter().filter(|(_, state)| *state == wanted).count();
+            count as u64 * self.blocks.bytes()
+        };
+        let (offline, movable) = (bytes(State::Offline), bytes(State::Movable));
+        self.counted = Counted { at: now, total, offline, movable };
+    }
+}
+
+/// A line about page cache that was dropped, before a pause.
+fn said(dropped: u64) {
+    if dropped > 0 {
+        let size = Size(dropped);
+        eprintln!("spillway-agent: dropped {size} of page cache that was not read; pauses");
+    }
+}

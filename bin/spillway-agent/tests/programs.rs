@@ -1,0 +1,176 @@
+//! Programs ask a running agent, whose host is this test at the other end of a pseudo terminal.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::pty::{OpenptFlags, openpt, ptsname, unlockpt};
+use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
+use spillway_guest::{Answer, Call, Error, Reply, ask, give, need};
+use spillway_guests::agent::{FromGuest, FromHost, Profile, VERSION};
+
+const MIB: u64 = 1 << 20;
+/// Far more than anything here takes, on a busy machine too.
+const LONG: Duration = Duration::from_secs(60);
+
+/// An agent in a guest of 1 GiB, of which the kernel's files tell.
+struct Guest {
+    agent: Child,
+    socket: PathBuf,
+    host: File,
+    heard: BufReader<File>,
+    /// Without it the agent's port would be closed at times.
+    _port: File,
+    _folder: tempfile::TempDir,
+}
+
+impl Guest {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        for (path, text) in [
+            ("proc/meminfo", "MemTotal: 1048576 kB\nMemAvailable: 524288 kB\nCached: 9 kB\n"),
+            ("proc/zoneinfo", "Node 0, zone Normal\n  pages free 90000\n  managed 250000\n"),
+            ("proc/vmstat", "oom_kill 0\n"),
+            ("proc/iomem", ""),
+            ("proc/self/oom_score_adj", "0"),
+            ("sys/devices/system/memory/block_size_bytes", "8000000"),
+            ("sys/devices/system/memory/auto_online_blocks", "online"),
+        ] {
+            let path = folder.path().join("root").join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let host: OwnedFd = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        unlockpt(&host).unwrap();
+        let name = ptsname(&host, Vec::new()).unwrap().into_string().unwrap();
+        let port = File::options().read(true).write(true).open(&name).unwrap();
+        let mut raw = tcgetattr(&port).unwrap();
+        raw.make_raw();
+        tcsetattr(&port, OptionalActions::Now, &raw).unwrap();
+        let (host, socket) = (File::from(host), folder.path().join("run/socket"));
+        let agent = Command::new(env!("CARGO_BIN_EXE_spillway-agent"))
+            .args(["run", "--cgroup", "none", "--port", &name])
+            .arg("--socket")
+            .arg(&socket)
+            .arg("--root")
+            .arg(folder.path().join("root"))
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let heard = BufReader::new(host.try_clone().unwrap());
+        let guest = Self { agent, socket, host, heard, _port: port, _folder: folder };
+        let start = Instant::now();
+        while !guest.socket.exists() {
+            assert!(start.elapsed() < LONG, "the agent does not listen");
+            thread::sleep(Duration::from_millis(10));
+        }
+        guest
+    }
+
+    fn say(&mut self, message: &FromHost) {
+        self.host.write_all(&message.encode()).unwrap();
+    }
+
+    fn greet(&mut self) {
+        self.say(&FromHost::Hello {
+            version: VERSION,
+            interval_ms: 60_000,
+            reserve_bytes: 64 * MIB,
+            most_bytes: 8192 * MIB,
+            profile: Profile::ReturnsAll,
+        });
+        while !matches!(self.hear(), Some(FromGuest::Hello { .. })) {}
+        // What programs may ask for is known once memory was looked at.
+        let start = Instant::now();
+        while !matches!(self.status(), Reply::Status { host: true, reserve_bytes, .. } if reserve_bytes > 0)
+        {
+            assert!(start.elapsed() < LONG, "the agent does not take the hello");
+        }
+    }
+
+    fn status(&self) -> Reply {
+        ask(&self.socket, &Call::Status, LONG).unwrap()
+    }
+
+    fn hear(&mut self) -> Option<FromGuest> {
+        let mut line = Vec::new();
+        self.heard.read_until(b'\n', &mut line).unwrap();
+        FromGuest::decode(line.strip_suffix(b"\n").unwrap()).ok()
+    }
+
+    /// What the agent asks of the host next: id, bytes, whether it is a need.
+    fn asked(&mut self) -> (u64, u64, bool) {
+        loop {
+            match self.hear() {
+                Some(FromGuest::Need { id, bytes, urgent: false }) => return (id, bytes, true),
+                Some(FromGuest::Give { id, bytes }) => return (id, bytes, false),
+                _ => {}
+            }
+        }
+    }
+
+    fn answer(&mut self, id: u64, granted_bytes: u64, why: Option<&str>) {
+        self.say(&FromHost::Answer { id, granted_bytes, why: why.map(Into::into) });
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.agent.kill();
+        let _ = self.agent.wait();
+    }
+}
+
+#[test]
+fn a_program_hears_what_the_host_grants_refuses_and_takes() {
+    let mut guest = Guest::start();
+    let answer = need(&guest.socket, MIB, LONG).unwrap();
+    assert_eq!((answer.granted_bytes, answer.why.as_deref()), (0, Some("the host is not there")));
+    guest.greet();
+
+    let socket = guest.socket.clone();
+    let program = thread::spawn(move || {
+        let granted = need(&socket, 512 * MIB, LONG).unwrap();
+        let refused = need(&socket, 256 * MIB, LONG).unwrap();
+        (granted, refused, give(&socket, 300 * MIB, LONG).unwrap())
+    });
+    let (id, bytes, is_need) = guest.asked();
+    assert_eq!((bytes, is_need), (512 * MIB, true));
+    guest.answer(id, 512 * MIB, None);
+    let (id, ..) = guest.asked();
+    guest.answer(id, 0, Some("the pool is dry"));
+    let (id, bytes, is_need) = guest.asked();
+    assert_eq!((bytes, is_need), (300 * MIB, false));
+    guest.answer(id, 256 * MIB, None);
+    let (granted, refused, taken) = program.join().unwrap();
+    assert_eq!(granted, Answer { granted_bytes: 512 * MIB, why: None });
+    assert_eq!(refused, Answer { granted_bytes: 0, why: Some("the pool is dry".into()) });
+    assert_eq!(taken.granted_bytes, 256 * MIB);
+}
+
+#[test]
+fn a_slow_host_and_an_agent_that_is_killed_keep_nobody() {
+    let mut guest = Guest::start();
+    guest.greet();
+    let start = Instant::now();
+    let late = need(&guest.socket, 128 * MIB, Duration::from_millis(200));
+    assert!(matches!(late, Err(Error::Timeout)) && start.elapsed() < LONG, "{late:?}");
+    // The answer finds nobody, and the next program hears its own.
+    let (id, ..) = guest.asked();
+    let socket = guest.socket.clone();
+    let program = thread::spawn(move || (need(&socket, 256 * MIB, LONG), need(&socket, MIB, LONG)));
+    guest.answer(id, 128 * MIB, None);
+    let (id, bytes, _) = guest.asked();
+    assert_eq!(bytes, 256 * MIB);
+    guest.answer(id, bytes, None);
+    guest.asked();
+    guest.agent.kill().unwrap();
+    let (second, third) = program.join().unwrap();
+    assert_eq!(second.unwrap().granted_bytes, 256 * MIB);
+    assert!(matches!(third, Err(Error::Lost)), "{third:?}");
+    assert!(matches!(need(&guest.socket, MIB, LONG), Err(Error::Connect { .. })));
+}

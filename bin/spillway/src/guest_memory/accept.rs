@@ -1,0 +1,164 @@
+//! Waits for a monitor that hands its guest's memory over. One that can't be served is refused in a line.
+
+use std::fs;
+use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use nix::sys::signalfd::SignalFd;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use spillway_guest_memory::{Error, Layout, Map, Received, check_registered, inspect, receive};
+use spillway_platform::sys::peer_credentials;
+
+use super::Checked;
+use super::plan::{Plan, inherited};
+use super::supervisor::{Supervisor, say};
+use super::tiers::Tiers;
+use crate::program::plain;
+use crate::refusal::Refusal;
+use crate::units::show_size;
+
+/// How long a monitor may take to say what it hands over.
+const WITHIN: Duration = Duration::from_secs(5);
+
+/// A socket that is there as long as this.
+pub struct Listener {
+    socket: UnixListener,
+    path: PathBuf,
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Listens at `path`, for this user alone. A socket that nobody listens to any more is replaced.
+///
+/// # Errors
+/// Why it can't.
+pub fn listen(path: &Path) -> Result<Listener, Refusal> {
+    let refuse =
+        |why: &str| Refusal::usage(format!("--listen {}: {why}; name another", path.display()));
+    if UnixStream::connect(path).is_ok() {
+        return Err(refuse("somebody listens there"));
+    }
+    let is_socket = fs::symlink_metadata(path)
+        .is_ok_and(|it| std::os::unix::fs::FileTypeExt::is_socket(&it.file_type()));
+    if is_socket {
+        let _ = fs::remove_file(path);
+    }
+    let socket = UnixListener::bind(path).map_err(|error| refuse(&plain(&error)))?;
+    let listener = Listener { socket, path: path.to_owned() };
+    let only_ours = fs::Permissions::from_mode(0o600);
+    fs::set_permissions(path, only_ours).map_err(|error| refuse(&plain(&error)))?;
+    Ok(listener)
+}
+
+/// Waits for a guest that can be served; `None` when a signal came first.
+///
+/// # Errors
+/// What this process can't do.
+pub fn guest(
+    listener: &Listener,
+    checked: &Checked,
+    tiers: Option<&Tiers>,
+    signals: &SignalFd,
+) -> anyhow::Result<Option<(Supervisor, UnixStream)>> {
+    say(&format!("waiting for {} at {}", checked.handshake.monitor(), listener.path.display()));
+    loop {
+        let mut polled = [
+            PollFd::new(&listener.socket, PollFlags::IN),
+            PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
+        ];
+        match poll(&mut polled, None) {
+            Err(rustix::io::Errno::INTR) => continue,
+            other => other.context("can't wait for a monitor")?,
+        };
+        if !polled[1].revents().is_empty() {
+            return Ok(None);
+        }
+        let Ok((mut socket, _)) = listener.socket.accept() else { continue };
+        match take(&socket, checked) {
+            Ok((plan, held)) => {
+                let plan = Plan { tiers: tiers.map(Tiers::plan), ..plan };
+                return Ok(Some((Supervisor::new(plan, held)?, socket)));
+            }
+            Err(error) => {
+                say(&format!("hand-over refused: {error}"));
+                let _ = socket.write_all(checked.handshake.answer(Err(&error)).as_bytes());
+            }
+        }
+    }
+}
+
+/// Takes one hand-over. What came with one that is refused is closed.
+fn take(socket: &UnixStream, checked: &Checked) -> Result<(Plan, Vec<OwnedFd>), Error> {
+    let handshake = checked.handshake;
+    let Received { regions, descriptors } = receive(socket, handshake, WITHIN)?;
+    let inspected = inspect(handshake, descriptors)?;
+    let lengths = match &checked.source {
+        Some((_, bytes)) => vec![*bytes],
+        None => inspected.lengths,
+    };
+    let layout = Layout::check(&regions, &lengths, handshake.pages_out())?;
+    if handshake.pages_out() {
+        check_registered(inspected.uffd.as_fd(), &layout)?;
+    }
+    let (monitor_pid, monitor) = monitor_of(socket)?;
+    let map =
+        Map::new(layout.units()).map_err(Error::system("make the map of the guest's memory"))?;
+    let keep = |file: &OwnedFd| {
+        inherited(file).map_err(|_| Error::system("keep a descriptor")(rustix::io::Errno::MFILE))
+    };
+    let mut held = vec![keep(&inspected.uffd)?, keep(map.file())?, keep(&monitor)?];
+    let source = checked.source.as_ref().map(|(file, _)| keep(file)).transpose()?;
+    let files = inspected.files.iter().map(keep).collect::<Result<Vec<_>, _>>()?;
+    let number = |at: usize| held[at].as_raw_fd();
+    let plan = Plan {
+        firecracker: !handshake.pages_out(),
+        local_bytes: checked.local,
+        monitor_pid,
+        monitor: number(2),
+        uffd: number(0),
+        files: files.iter().map(AsRawFd::as_raw_fd).collect(),
+        source: source.as_ref().map(AsRawFd::as_raw_fd),
+        map: number(1),
+        tiers: None,
+        layout,
+    };
+    held.extend(files.into_iter().chain(source));
+    say(&came(&plan));
+    Ok((plan, held))
+}
+
+/// The process at the other end.
+fn monitor_of(socket: &UnixStream) -> Result<(u32, OwnedFd), Error> {
+    const WHAT: &str = "see the monitor's process";
+    let peer = peer_credentials(socket).map_err(Error::system(WHAT))?;
+    let pid =
+        Pid::from_raw(peer.pid).ok_or_else(|| Error::system(WHAT)(rustix::io::Errno::SRCH))?;
+    let monitor = pidfd_open(pid, PidfdFlags::empty()).map_err(Error::system(WHAT))?;
+    Ok((peer.pid as u32, monitor))
+}
+
+fn came(plan: &Plan) -> String {
+    let regions = plan.layout.regions().len();
+    let what = format!(
+        "guest memory of process {}: {} in {regions} region{}",
+        plan.monitor_pid,
+        show_size(plan.layout.bytes()),
+        if regions == 1 { "" } else { "s" }
+    );
+    if plan.firecracker {
+        return format!(
+            "{what}; pages come in and are removed, none can leave private memory: there is no target"
+        );
+    }
+    format!("{what}, of which {} stay", show_size(plan.local_bytes))
+}

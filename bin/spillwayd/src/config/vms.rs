@@ -1,0 +1,116 @@
+//! What the settings of guests mean together.
+
+use super::file::Error;
+use super::values::Config;
+
+/// Checks `[sections]` and each `[[vm]]`.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn check(config: &Config) -> Result<(), Error> {
+    let Config { sections, vms, listen, .. } = config;
+    if vms.is_empty() {
+        return Ok(());
+    }
+    let wrong = |line: &str| Err(Error::new(line));
+    let section = sections.section_bytes;
+    if !section.is_power_of_two() {
+        return wrong("sections.section must be a power of two, such as \"128M\"");
+    }
+    if sections.capacity_bytes < section {
+        return wrong(
+            "sections.capacity: say how much memory guests may have together, at least a section",
+        );
+    }
+    if sections.dir.is_none() {
+        return wrong("sections.dir: say where the guests' memory files are to lie");
+    }
+    for (at, vm) in vms.iter().enumerate() {
+        let error = |line: String| Err(Error::new(format!("vm '{}': {line}", vm.name)));
+        let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        let is_dots = vm.name.chars().all(|c| c == '.');
+        if !(1..=64).contains(&vm.name.len()) || !vm.name.chars().all(good) || is_dots {
+            return error("a name is 1 to 64 of a-z, A-Z, 0-9, and . _ -".into());
+        }
+        if vm.boot_bytes % (2 << 20) != 0 {
+            return error("boot must be a multiple of 2M".into());
+        }
+        let least = vm.least_bytes.unwrap_or(vm.boot_bytes);
+        if least < vm.boot_bytes {
+            return error("least is below boot, which it never gives back".into());
+        }
+        if vm.most_bytes < least {
+            return error("most is below least".into());
+        }
+        if vm.reserve_bytes >= vm.most_bytes {
+            return error(
+                "reserve must be below most: it is what stays available in the guest".into(),
+            );
+        }
+        if vm.boot_bytes > sections.capacity_bytes {
+            return error("boot is more than sections.capacity".into());
+        }
+        if vm.qmp.is_some() && !vm.libvirt.is_empty() {
+            return error(
+                "qmp is for a VM of yours, libvirt for a domain: name one of them".into(),
+            );
+        }
+        if vm.libvirt_socket.is_some() && vm.libvirt.is_empty() {
+            return error("libvirt_socket: name the domain, too, as libvirt".into());
+        }
+        for other in &vms[..at] {
+            if other.name == vm.name {
+                return error("there are two of this name".into());
+            }
+            if other.way(listen) == vm.way(listen) && !vm.libvirt.is_empty() {
+                return error(format!("vm '{}' has the same domain", other.name));
+            }
+            if other.way(listen) == vm.way(listen) || other.agent(listen) == vm.agent(listen) {
+                return error(format!("vm '{}' has the same socket", other.name));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::read;
+
+    fn checked(text: &str) -> Result<(), String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        check(&read(Some(file.path()), &[]).unwrap()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_does_not_hold_together_is_said() {
+        let pool = "[sections]\ncapacity = \"8G\"\n";
+        let vm = "[[vm]]\nname = \"a\"\n";
+        assert_eq!(checked(&format!("{pool}{vm}")), Ok(()));
+        assert_eq!(checked(""), Ok(()));
+        for (text, expected) in [
+            (vm.to_owned(), "sections.capacity"),
+            (format!("{pool}section = \"96M\"\n{vm}"), "power of two"),
+            (format!("{pool}[[vm]]\n"), "a name is 1 to 64"),
+            (format!("{pool}[[vm]]\nname = \"..\"\n"), "a name is 1 to 64"),
+            (format!("{pool}{vm}boot = \"65M\"\n"), "multiple of 2M"),
+            (format!("{pool}{vm}least = \"256M\"\n"), "below boot"),
+            (format!("{pool}{vm}most = \"256M\"\n"), "most is below least"),
+            (format!("{pool}{vm}reserve = \"4G\"\n"), "reserve must be below most"),
+            (format!("{pool}{vm}boot = \"9G\"\nmost = \"9G\"\n"), "more than sections.capacity"),
+            (format!("{pool}{vm}{vm}"), "two of this name"),
+            (format!("{pool}{vm}[[vm]]\nname = \"b\"\nqmp = \"a.qmp.sock\"\n"), "same socket"),
+            (format!("{pool}{vm}qmp = \"q\"\nlibvirt = \"a\"\n"), "name one of them"),
+            (format!("{pool}{vm}libvirt_socket = \"/s\"\n"), "name the domain"),
+            (
+                format!("{pool}{vm}libvirt = \"d\"\n[[vm]]\nname = \"b\"\nlibvirt = \"d\"\n"),
+                "same domain",
+            ),
+        ] {
+            let line = checked(&text).unwrap_err();
+            assert!(line.contains(expected), "{text:?}: {line}");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! The agent's channel: a Unix socket at whose other end is a virtio-serial port of the guest.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use spillway_guests::agent::{FromGuest, FromHost, Lines};
+
+/// Most bytes that wait for a guest that does not read: what comes then is dropped, and the agent asks again.
+const WAITING_BYTES_MAX: usize = 16 << 10;
+/// Most bytes that are read at a time, so that a guest that floods keeps nobody from anything.
+const READ_BYTES_MAX: usize = 16 << 10;
+/// Most bytes that are read in a second, many times what an agent has to say: a guest that floods waits, and costs the host
+/// next to nothing.
+const SECOND_BYTES_MAX: usize = 64 << 10;
+/// An agent that was started anew says nothing until it is greeted; nor does one that never was.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// A channel that is connected.
+pub struct Channel {
+    stream: UnixStream,
+    lines: Lines,
+    waiting: VecDeque<u8>,
+    /// When the agent was heard or greeted last.
+    heard: Instant,
+    /// Since when bytes are counted, and how many were read since.
+    second: Instant,
+    second_bytes: usize,
+    /// Whether the agent was ever heard on this connection.
+    pub has_spoken: bool,
+    /// Lines that were no messages.
+    pub garbled: u64,
+}
+
+impl Channel {
+    /// Connects.
+    ///
+    /// # Errors
+    /// Nothing listens there.
+    pub fn connect(path: &Path) -> io::Result<Self> {
+        let stream = UnixStream::connect(path)?;
+        stream.set_nonblocking(true)?;
+        Ok(Self {
+            stream,
+            lines: Lines::default(),
+            waiting: VecDeque::new(),
+            heard: Instant::now(),
+            second: Instant::now(),
+            second_bytes: 0,
+            has_spoken: false,
+            garbled: 0,
+        })
+    }
+
+    /// To wait on; for writing only while something waits.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Sends a message as far as the guest takes it.
+    ///
+    /// # Errors
+    /// The channel is closed.
+    pub fn tell(&mut self, said: &FromHost) -> io::Result<()> {
+        let line = said.encode();
+        if matches!(said, FromHost::Hello { .. }) {
+            self.heard = Instant::now();
+        }
+        if self.waiting.len() + line.len() <= WAITING_BYTES_MAX {
+            self.waiting.extend(line);
+        }
+        self.flush()
+    }
+
+    /// Sends what waits.
+    ///
+    /// # Errors
+    /// The channel is closed.
+    pub fn flush(&mut self) -> io::Result<()> {
+        while !self.waiting.is_empty() {
+            let (front, _) = self.waiting.as_slices();
+            match self.stream.write(front) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(sent) => drop(self.waiting.drain(..sent)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the guest has said more than it may in this second: it is read again in the next.
+    pub fn is_over(&self) -> bool {
+        self.second_bytes >= SECOND_BYTES_MAX && self.second.elapsed() < Duration::from_secs(1)
+    }
+
+    /// Reads what has come, but no more than a bound at a time.
+    ///
+    /// # Errors
+    /// The channel is closed.
+    pub fn read(&mut self) -> io::Result<Vec<FromGuest>> {
+        if self.is_over() {
+            return Ok(Vec::new());
+        }
+        if self.second.elapsed() >= Duration::from_secs(1) {
+            (self.second, self.second_bytes) = (Instant::now(), 0);
+        }
+        let mut bytes = [0; READ_BYTES_MAX];
+        let count = match self.stream.read(&mut bytes) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => count,
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
+            {
+                0
+            }
+            Err(error) => return Err(error),
+        };
+        self.second_bytes += count;
+        let (mut said, mut garbled) = (Vec::new(), 0);
+        self.lines.push(&bytes[..count], |line| match line.and_then(FromGuest::decode) {
+            Ok(message) => said.push(message),
+            Err(_) => garbled += 1,
+        });
+        self.garbled += garbled;
+        if !said.is_empty() {
+            self.heard = Instant::now();
+            self.has_spoken = true;
+        }
+        Ok(said)
+    }
+
+    /// Whether the agent is to be greeted again, since nothing is heard of it. `interval` is how often it should speak.
+    pub fn is_silent(&self, interval: Duration) -> bool {
+        self.heard.elapsed() > SILENCE.max(interval * 3)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// A channel, and the guest's end of it.
+    fn channel() -> (Channel, UnixStream) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent");
+        let listener = UnixListener::bind(&path).unwrap();
+        let channel = Channel::connect(&path).unwrap();
+        (channel, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn lines_are_messages_and_what_is_none_is_counted() {
+        let (mut channel, mut guest) = channel();
+        assert_eq!(channel.read().unwrap(), []);
+        guest.write_all(b"{\"give\":{\"id\":1,\"bytes\":2}}\nnonsense\n{\"give\":").unwrap();
+        assert_eq!(channel.read().unwrap(), [FromGuest::Give { id: 1, bytes: 2 }]);
+        assert!(channel.has_spoken);
+        assert_eq!(channel.garbled, 1);
+        guest.write_all(b"{\"id\":3,\"bytes\":4}}\n").unwrap();
+        assert_eq!(channel.read().unwrap(), [FromGuest::Give { id: 3, bytes: 4 }]);
+        // Closing alone would not do: another test of this program may fork, and its child holds the descriptor until it ends.
+        guest.shutdown(std::net::Shutdown::Both).unwrap();
+        assert!(channel.read().is_err());
+    }
+
+    #[test]
+    fn a_guest_that_floods_is_read_no_further_in_this_second() {
+        let (mut channel, mut guest) = channel();
+        guest.set_nonblocking(true).unwrap();
+        let mut read = 0;
+        while !channel.is_over() {
+            let _ = guest.write(&[b'x'; 4096]);
+            let before = channel.second_bytes;
+            channel.read().unwrap();
+            read += channel.second_bytes - before;
+        }
+        assert!((SECOND_BYTES_MAX..SECOND_BYTES_MAX + READ_BYTES_MAX).contains(&read), "{read}");
+        let _ = guest.write(&[b'x'; 4096]);
+        channel.read().unwrap();
+        assert!(channel.is_over());
+        channel.second -= Duration::from_secs(1);
+        channel.read().unwrap();
+        assert!(!channel.is_over());
+    }
+
+    #[test]
+    fn a_guest_that_does_not_read_holds_nobody_up() {
+        let (mut channel, _guest) = channel();
+        let said = FromHost::Online;
+        for _ in 0..1_000_000 {
+            channel.tell(&said).unwrap();
+            if channel.has_waiting()
+                && channel.waiting.len() + said.encode().len() > WAITING_BYTES_MAX
+            {
+                return;
+            }
+        }
+        panic!("a socket that takes everything");
+    }
+
+    #[test]
+    fn a_greeting_counts_as_a_word_for_a_while() {
+        let (mut channel, _guest) = channel();
+        assert!(!channel.is_silent(Duration::ZERO));
+        channel.heard -= SILENCE + Duration::from_millis(1);
+        assert!(channel.is_silent(Duration::ZERO));
+        assert!(!channel.is_silent(SILENCE));
+        let profile = Default::default();
+        let hello = FromHost::Hello {
+            version: 1,
+            interval_ms: 500,
+            reserve_bytes: 0,
+            most_bytes: 0,
+            profile,
+        };
+        channel.tell(&hello).unwrap();
+        assert!(!channel.is_silent(Duration::ZERO));
+    }
+}

@@ -1,0 +1,162 @@
+//! A VM that answers, by QEMU's monitor or through libvirt: what it has, what it is asked for, and what the pool does for it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use spillway_guests::Facts;
+use spillway_qmp::Event;
+use spillway_sections::{Error, Pool};
+
+use crate::config::Way;
+use crate::vm::{libvirt, monitor};
+
+/// A VM that is the one that is meant.
+pub enum Attached {
+    /// Its memory lies in the pool's files.
+    Monitor(monitor::Attached),
+    /// Its memory is libvirt's, and the pool counts it.
+    Libvirt(libvirt::Attached),
+}
+
+/// What a VM told by itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    pub resets: usize,
+    /// A device's size is another now.
+    pub has_changed: bool,
+}
+
+impl Attached {
+    /// Connects, and reads what the VM has.
+    ///
+    /// # Errors
+    /// It does not answer; it is another VM; or it can't be resized: the line names what it needs.
+    pub fn connect(name: &str, way: &Way, pool: &Pool) -> anyhow::Result<(Self, Facts)> {
+        Ok(match way {
+            Way::Monitor(path) => {
+                let (attached, facts) = monitor::Attached::connect(name, path, pool)?;
+                (Self::Monitor(attached), facts)
+            }
+            Way::Libvirt { domain, socket } => {
+                let socket = socket.clone().unwrap_or_else(spillway_libvirt::usual_socket);
+                let (attached, facts) = libvirt::Attached::connect(name, &socket, domain, pool)?;
+                (Self::Libvirt(attached), facts)
+            }
+        })
+    }
+
+    /// Hears what the VM tells, without waiting.
+    ///
+    /// # Errors
+    /// It is out of reach now: why.
+    pub fn look(&mut self) -> Result<Seen, String> {
+        match self {
+            Self::Libvirt(attached) => attached.look().map(|()| Seen::default()),
+            Self::Monitor(attached) => {
+                attached.monitor.pump().map_err(|error| error.to_string())?;
+                let events = attached.monitor.events();
+                // A flood may have hidden a reset: what the VM has is read anew.
+                if events.lost > 0 {
+                    return Err("the monitor sent more events than are kept".into());
+                }
+                let is_change = |event: &Event| matches!(event, Event::SizeChange { .. });
+                Ok(Seen {
+                    resets: events.seen.iter().filter(|event| **event == Event::Reset).count(),
+                    has_changed: events.seen.iter().any(is_change),
+                })
+            }
+        }
+    }
+
+    /// The size and requested size of each device, bytes.
+    ///
+    /// # Errors
+    /// It is out of reach now: why.
+    pub fn sizes(&mut self) -> Result<Vec<(u64, u64)>, String> {
+        match self {
+            Self::Monitor(attached) => attached.sizes().map_err(|error| error.to_string()),
+            Self::Libvirt(attached) => attached.sizes(),
+        }
+    }
+
+    /// Asks the guest for a size of a device.
+    ///
+    /// # Errors
+    /// It does not answer, or refuses.
+    pub fn request(&mut self, device: usize, bytes: u64) -> Result<(), String> {
+        match self {
+            Self::Monitor(attached) => {
+                attached.request(device, bytes).map_err(|error| error.to_string())
+            }
+            Self::Libvirt(attached) => attached.request(device, bytes),
+        }
+    }
+
+    /// Has the pool set aside more for a device. Gives what is set aside then, bytes.
+    ///
+    /// # Errors
+    /// The pool is dry.
+    pub fn reserve(
+        &self,
+        name: &str,
+        pool: &Pool,
+        device: usize,
+        more_bytes: u64,
+    ) -> Result<u64, Error> {
+        match self {
+            Self::Monitor(_) => pool.reserve(name, self.file(device), more_bytes),
+            Self::Libvirt(_) => pool.count_more(name, self.file(device), more_bytes),
+        }
+    }
+
+    /// The pool gets back what a device of this size does not use. Gives what is still set aside, bytes.
+    ///
+    /// # Errors
+    /// The pool's file can't be read.
+    pub fn settle(
+        &self,
+        name: &str,
+        pool: &Pool,
+        device: usize,
+        size_bytes: u64,
+    ) -> Result<u64, Error> {
+        let file = self.file(device);
+        match self {
+            Self::Monitor(_) => Ok(pool.settle_device(name, file, size_bytes)?.set_aside_bytes),
+            Self::Libvirt(_) => pool.count(name, file, size_bytes).map(|()| size_bytes),
+        }
+    }
+
+    /// Gives the VM a further device of so many bytes, empty, and reads what it has then. A domain of libvirt gets none: its
+    /// description is its owner's to change.
+    ///
+    /// # Errors
+    /// QEMU refuses.
+    pub fn add_device(
+        &mut self,
+        name: &str,
+        pool: &Pool,
+        bytes: u64,
+    ) -> anyhow::Result<Option<Facts>> {
+        match self {
+            Self::Monitor(attached) => attached.add_device(name, pool, bytes).map(Some),
+            Self::Libvirt(_) => Ok(None),
+        }
+    }
+
+    /// Which file or account of the pool a device has.
+    pub fn file(&self, device: usize) -> u8 {
+        match self {
+            Self::Monitor(attached) => attached.file(device),
+            Self::Libvirt(_) => libvirt::account(device),
+        }
+    }
+}
+
+impl AsFd for Attached {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Monitor(attached) => attached.monitor.as_fd(),
+            Self::Libvirt(attached) => attached.as_fd(),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! A domain of libvirt: which it is, what it has, what it is asked for.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use spillway_guests::{Device, Facts};
+use spillway_libvirt::{Connection, Description, DomainHandle, MemoryDevice};
+use spillway_sections::{DEVICES_MAX, Pool};
+use spillway_types::Size;
+
+/// How long libvirt may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// A domain that runs and can be resized.
+pub struct Attached {
+    connection: Connection,
+    domain: DomainHandle,
+    /// What it last was.
+    description: Description,
+}
+
+impl Attached {
+    /// Connects, and reads what the domain has. What it has is counted from now on; what one that does not run had, no more.
+    ///
+    /// # Errors
+    /// libvirt does not answer, the domain does not run, or it can't be resized: the line names what it needs.
+    pub fn connect(
+        name: &str,
+        socket: &Path,
+        domain: &str,
+        pool: &Pool,
+    ) -> anyhow::Result<(Self, Facts)> {
+        let mut connection = Connection::open(socket, deadline())?;
+        let found = connection.find(domain, deadline())?;
+        let description = connection.describe(&found, deadline())?;
+        if description.id.is_none() || description.id != found.id() {
+            pool.forget_counted(name)?;
+            bail!("libvirt's domain '{domain}' does not run");
+        }
+        check(name, domain, &description, pool.section_bytes())?;
+        pool.count(name, 0, description.boot_bytes)?;
+        let mut devices = Vec::new();
+        for (at, device) in description.devices.iter().enumerate() {
+            let MemoryDevice { max_bytes, size_bytes, requested_bytes, .. } = *device;
+            let set_aside_bytes = size_bytes.max(requested_bytes);
+            pool.count(name, account(at), set_aside_bytes)?;
+            devices.push(Device { max_bytes, size_bytes, requested_bytes, set_aside_bytes });
+        }
+        // Devices that an earlier start had.
+        for at in devices.len()..DEVICES_MAX.into() {
+            pool.count(name, account(at), 0)?;
+        }
+        let facts = Facts { boot_bytes: description.boot_bytes, devices };
+        Ok((Self { connection, domain: found, description }, facts))
+    }
+
+    /// Hears whether libvirt is there.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn look(&mut self) -> Result<(), String> {
+        self.connection.pump().map_err(|error| error.to_string())
+    }
+
+    /// The size and requested size of each device, bytes.
+    ///
+    /// # Errors
+    /// libvirt does not answer, or the domain is no more what it was.
+    pub fn sizes(&mut self) -> Result<Vec<(u64, u64)>, String> {
+        let described = self.connection.describe(&self.domain, deadline());
+        let description = described.map_err(|error| error.to_string())?;
+        if description.id != self.domain.id() {
+            return Err("the domain has ended".into());
+        }
+        let names = |of: &Description| -> Vec<String> {
+            of.devices.iter().map(|device| device.alias.clone()).collect()
+        };
+        if names(&description) != names(&self.description) {
+            return Err("the domain has other virtio-mem devices now".into());
+        }
+        self.description = description;
+        let devices = self.description.devices.iter();
+        Ok(devices.map(|device| (device.size_bytes, device.requested_bytes)).collect())
+    }
+
+    /// Asks the guest for a size of a device.
+    ///
+    /// # Errors
+    /// libvirt does not answer, or refuses.
+    pub fn request(&mut self, device: usize, bytes: u64) -> Result<(), String> {
+        let Some(device) = self.description.devices.get(device) else { return Ok(()) };
+        let element = self.description.resized(device, bytes);
+        let done = self.connection.update(&self.domain, &element, deadline());
+        done.map_err(|error| error.to_string())
+    }
+}
+
+impl AsFd for Attached {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.connection.as_fd()
+    }
+}
+
+/// The pool's account of a device; 0 is that of boot memory.
+pub fn account(device: usize) -> u8 {
+    device as u8 + 1
+}
+
+/// Refuses a domain that can't be resized without harm.
+fn check(name: &str, domain: &str, found: &Description, section_bytes: u64) -> anyhow::Result<()> {
+    let elements = format!("give it the elements that `spillway vm args {name}` prints");
+    if !(1..=usize::from(DEVICES_MAX)).contains(&found.devices.len()) {
+        let count = found.devices.len();
+        bail!("libvirt's domain '{domain}' has {count} virtio-mem devices: {elements}");
+    }
+    if !found.is_allocated_first {
+        // A host run dry would end QEMU.
+        bail!("libvirt's domain '{domain}' lacks <allocation mode='immediate'/>: {elements}");
+    }
+    for device in &found.devices {
+        if device.block_bytes == 0 || !section_bytes.is_multiple_of(device.block_bytes) {
+            bail!(
+                "device {} of libvirt's domain '{domain}' has blocks of {}, and sections.section, {}, is no multiple: {elements}",
+                device.alias,
+                Size(device.block_bytes),
+                Size(section_bytes)
+            );
+        }
+    }
+    Ok(())
+}
+
+fn deadline() -> Instant {
+    Instant::now() + ANSWER
+}

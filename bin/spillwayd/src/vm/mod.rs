@@ -1,0 +1,17 @@
+//! Guests that grow and shrink: a thread for each VM drives its state machine (control/guests), between QEMU's monitor
+//! or libvirt, the agent's channel and the pool of sections.
+
+mod agent;
+mod attached;
+mod driver;
+mod libvirt;
+mod monitor;
+mod options;
+mod share;
+mod start;
+mod status;
+#[cfg(test)]
+mod tests;
+
+pub use share::{at_once, hunger, interval};
+pub use start::{Handle, Prepared};

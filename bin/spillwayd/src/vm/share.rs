@@ -1,0 +1,174 @@
+//! Shares the pool out among guests: the policy's targets from what guests do, and sizes from those.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use spillway_guests::{Holder, View, Who, share, working_bytes};
+use spillway_manager::{Client, Manager, Policy};
+use spillway_types::{ClientId, PAGE_BYTES, Statistics};
+
+use crate::vm::driver::{Shared, Wanted, Wish};
+use crate::vm::start::Handle;
+
+/// A guest that stalls for more of its time than this wants memory, per mille.
+const STALLED_PERMILLE: u64 = 20;
+/// Pages read again in an interval, beyond which a guest wants memory: 4 MiB.
+const REFAULTS: u64 = 1024;
+
+/// Between two looks at sizes while a guest waits.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The memory manager of sections: pages are sections, puts are what guests work on, misses what they read again.
+pub struct Sharing {
+    manager: Manager,
+    counters: HashMap<usize, Statistics>,
+    /// When sizes were last looked at.
+    shared_at: Instant,
+}
+
+impl Sharing {
+    pub fn new(policy: Policy) -> Self {
+        Self {
+            manager: Manager::of_frames(policy),
+            counters: HashMap::new(),
+            shared_at: Instant::now(),
+        }
+    }
+}
+
+/// Ends an interval of this length: new targets, and sizes from those.
+pub fn interval(handle: &Handle, policy: Policy, interval: Duration) {
+    let mut sharing = handle.sharing();
+    if sharing.manager.policy() != policy {
+        sharing.manager.set_policy(policy);
+    }
+    let section = handle.pool().section_bytes();
+    let vms = views(handle);
+    set_targets(&mut sharing, handle, &vms, section, interval);
+    drop(sharing);
+    share_out(handle, &vms);
+}
+
+/// Waits until a guest waits for memory that others have: it does not wait for the end of an interval. Again and again
+/// for as long as it does, with a pause, in which those who were asked begin to give.
+pub async fn hunger(handle: Option<&Handle>) {
+    match handle {
+        Some(handle) => {
+            let shared_at = handle.sharing().shared_at;
+            tokio::time::sleep_until((shared_at + PAUSE).into()).await;
+            handle.hunger().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Sizes from what guests need now, by the targets of the last interval.
+pub fn at_once(handle: &Handle) {
+    share_out(handle, &views(handle));
+}
+
+fn views(handle: &Handle) -> Vec<(&Shared, View)> {
+    handle.vms().map(|vm| (vm, vm.guest().view())).collect()
+}
+
+fn share_out(handle: &Handle, vms: &[(&Shared, View)]) {
+    handle.sharing().shared_at = Instant::now();
+    let section = handle.pool().section_bytes();
+    let holders: Vec<_> = vms.iter().map(|(vm, view)| holder(vm, view)).collect();
+    let usage = handle.pool().usage();
+    for step in share(section, usage.free_bytes, &holders) {
+        handle.wish(
+            step.holder,
+            Wish::Size {
+                wanted: Wanted::To(step.to_bytes),
+                who: Who::Manager,
+                roll_back: false,
+                force: false,
+                told: None,
+            },
+        );
+    }
+}
+
+/// The policy's targets, in the notes of each guest.
+fn set_targets(
+    sharing: &mut Sharing,
+    handle: &Handle,
+    vms: &[(&Shared, View)],
+    section: u64,
+    interval: Duration,
+) {
+    let total = handle.pool().capacity_bytes() / section;
+    sharing.manager.set_interval_us(interval.as_micros() as u64);
+    let mut clients = Vec::new();
+    for (at, (vm, view)) in vms.iter().enumerate() {
+        let guest = vm.guest();
+        let (least, most) = (guest.settings().least_bytes, guest.settings().most_bytes);
+        let is_pressed = is_pressed(view, guest.settings().interval_ms);
+        drop(guest);
+        let target_bytes = vm.notes().target_bytes;
+        let counters = sharing.counters.entry(at).or_default();
+        count(counters, view, is_pressed, section, target_bytes);
+        clients.push(Client {
+            cap_pages: most / section,
+            floor_pages: least.div_ceil(section),
+            weight: vm.notes().weight,
+            ..Client::new(ClientId(at as u64 + 1), *counters)
+        });
+    }
+    for change in sharing.manager.interval(total, &clients) {
+        if let Some((vm, _)) = vms.get(change.id.0 as usize - 1) {
+            vm.notes().target_bytes = change.target_pages.saturating_mul(section);
+        }
+    }
+}
+
+/// What a guest did in the interval, in the words of the policies.
+fn count(
+    counters: &mut Statistics,
+    view: &View,
+    is_pressed: bool,
+    section: u64,
+    target_bytes: u64,
+) {
+    let size = view.size_bytes.unwrap_or_default();
+    counters.used_pages = size.div_ceil(section);
+    counters.target_pages = target_bytes / section;
+    counters.puts += 1;
+    counters.puts_stored += 1;
+    if is_pressed || view.wanted_bytes > 0 {
+        let wanted = view.wanted_bytes.div_ceil(section).max(1);
+        counters.puts += wanted;
+        counters.puts_refused_at_target += wanted;
+    }
+    let refaults = (view.refaults * PAGE_BYTES as u64).div_ceil(section);
+    counters.gets += refaults;
+    counters.misses += refaults;
+}
+
+pub(super) fn is_pressed(view: &View, interval_ms: u32) -> bool {
+    // Microseconds in milliseconds are per mille.
+    let stalled_permille = view.stalled_us / u64::from(interval_ms.max(1));
+    stalled_permille > STALLED_PERMILLE || view.refaults > REFAULTS
+}
+
+pub(super) fn holder(vm: &Shared, view: &View) -> Holder {
+    let guest = vm.guest();
+    let settings = guest.settings();
+    let size_bytes = view.size_bytes.unwrap_or_default();
+    let reserve = settings.reserve_bytes;
+    let status = view.status.as_ref();
+    Holder {
+        size_bytes,
+        least_bytes: settings.least_bytes.max(view.boot_bytes),
+        most_bytes: view.ceiling_bytes,
+        target_bytes: vm.notes().target_bytes,
+        working_bytes: status.map(|status| working_bytes(view.status_size_bytes, status, reserve)),
+        is_pressed: is_pressed(view, settings.interval_ms),
+        wanted_bytes: view.wanted_bytes,
+        is_fixed: !settings.auto
+            || view.size_bytes.is_none()
+            || (view.aim_bytes.is_some() && view.wanted_bytes == 0)
+            || view.kept_bytes > 0,
+    }
+}

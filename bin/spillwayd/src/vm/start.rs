@@ -1,0 +1,279 @@
+//! Guests as a part of the daemon: the pool before the sandbox, a thread for each VM, their end.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use anyhow::Context;
+use spillway_api::types::{VmArgs, VmList, VmOutcome, VmResize};
+use spillway_guests::{GROWTH_MAX, Guest, Who};
+use spillway_sections::{Backing, GuestFile, Pool, Settings};
+use tokio::sync::{Notify, oneshot};
+
+use crate::config::{Config, Error, Vm, Way};
+use crate::vm::driver::{Driver, Notes, Shared, Wanted, Wish};
+use crate::vm::share::Sharing;
+use crate::vm::{options, status};
+
+/// Addresses beyond these are asked for only where the configuration needs them.
+const ADDRESSES_MAX: u64 = 256 << 30;
+
+/// What is ready to start.
+pub struct Prepared {
+    handle: Arc<Handle>,
+    inputs: Vec<(Receiver<Wish>, UnixStream)>,
+}
+
+/// Guests, each with its thread. The threads end when this is dropped.
+pub struct Vms {
+    handle: Arc<Handle>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Guests for the HTTP interface and the memory manager.
+pub struct Handle {
+    pool: Arc<Pool>,
+    dir: PathBuf,
+    vms: Vec<Wired>,
+    sharing: Mutex<Sharing>,
+    hunger: Arc<Notify>,
+}
+
+/// A VM, and the way to its thread.
+struct Wired {
+    shared: Arc<Shared>,
+    boot_bytes: u64,
+    wishes: Sender<Wish>,
+    bell: UnixStream,
+}
+
+impl Prepared {
+    /// Opens the pool. None where the configuration names no guests.
+    ///
+    /// # Errors
+    /// The pool's directory can't be used.
+    pub fn new(config: &Config) -> anyhow::Result<Option<Self>> {
+        let sections = &config.sections;
+        if config.vms.is_empty() {
+            return Ok(None);
+        }
+        let dir = sections.dir.clone().unwrap_or_default();
+        let pool = Pool::open(&Settings {
+            dir: dir.clone(),
+            capacity_bytes: sections.capacity_bytes,
+            section_bytes: sections.section_bytes,
+            group: sections.gid.map(|gid| gid as u32),
+        })
+        .map_err(|error| Error::new(format!("sections: {error}")))?;
+        let pool = Arc::new(pool);
+        let hunger = Arc::new(Notify::new());
+        let (mut vms, mut inputs) = (Vec::new(), Vec::new());
+        for vm in &config.vms {
+            let (bell, hears) = UnixStream::pair().context("can't make a socket pair")?;
+            bell.set_nonblocking(true)?;
+            hears.set_nonblocking(true)?;
+            let (wishes, wished) = channel();
+            let settings = vm.settings(sections.section_bytes);
+            let notes = Notes {
+                target_bytes: vm.most_bytes,
+                weight: vm.weight as u32,
+                ready_bytes: vm.ready_bytes,
+                ..Notes::default()
+            };
+            let shared = Shared {
+                name: vm.name.clone(),
+                way: vm.way(&config.listen),
+                agent: vm.agent(&config.listen),
+                pool: pool.clone(),
+                guest: Mutex::new(Guest::new(settings)),
+                notes: Mutex::new(notes),
+                stop: AtomicBool::new(false),
+                hunger: hunger.clone(),
+            };
+            vms.push(Wired { shared: Arc::new(shared), boot_bytes: vm.boot_bytes, wishes, bell });
+            inputs.push((wished, hears));
+        }
+        let sharing = Mutex::new(Sharing::new(config.memory.policy()));
+        Ok(Some(Self { handle: Arc::new(Handle { pool, dir, vms, sharing, hunger }), inputs }))
+    }
+
+    /// What the HTTP interface asks.
+    pub fn handle(&self) -> Arc<Handle> {
+        self.handle.clone()
+    }
+
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// The kernel has no threads left.
+    pub fn start(self) -> anyhow::Result<Vms> {
+        let mut threads = Vec::new();
+        for (vm, (wished, hears)) in self.handle.vms.iter().zip(self.inputs) {
+            let driver = Driver::new(vm.shared.clone(), wished, hears);
+            let thread = thread::Builder::new().name(format!("vm-{}", vm.shared.name));
+            threads.push(thread.spawn(|| driver.run()).context("can't start a thread for a VM")?);
+        }
+        Ok(Vms { handle: self.handle, threads })
+    }
+}
+
+impl Drop for Vms {
+    fn drop(&mut self) {
+        for vm in &self.handle.vms {
+            vm.shared.stop.store(true, Ordering::Relaxed);
+            vm.ring();
+        }
+        for thread in self.threads.drain(..) {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Wired {
+    fn ring(&self) {
+        // When it is full, the thread will wake anyway.
+        let _ = (&self.bell).write(&[0]);
+    }
+}
+
+impl Handle {
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    pub fn vms(&self) -> impl Iterator<Item = &Shared> {
+        self.vms.iter().map(|vm| &*vm.shared)
+    }
+
+    pub fn sharing(&self) -> MutexGuard<'_, Sharing> {
+        self.sharing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until a guest waits for memory that others have.
+    pub async fn hunger(&self) {
+        self.hunger.notified().await;
+    }
+
+    /// Tells the thread of the VM at this place.
+    pub fn wish(&self, at: usize, wish: Wish) {
+        if let Some(vm) = self.vms.get(at)
+            && vm.wishes.send(wish).is_ok()
+        {
+            vm.ring();
+        }
+    }
+
+    /// Takes what a reload changes. What the operator said of `auto` meanwhile stays, unless the file's has changed.
+    pub fn configure(&self, old: &[Vm], vms: &[Vm]) {
+        for (at, wired) in self.vms.iter().enumerate() {
+            let Some(vm) = vms.iter().find(|vm| vm.name == wired.shared.name) else { continue };
+            wired.shared.notes().weight = vm.weight as u32;
+            wired.shared.notes().ready_bytes = vm.ready_bytes;
+            let mut settings = vm.settings(self.pool.section_bytes());
+            if old.iter().any(|old| old.name == vm.name && old.auto == vm.auto) {
+                settings.auto = wired.shared.guest().settings().auto;
+            }
+            self.wish(at, Wish::Settings(settings));
+        }
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        self.vms.iter().position(|vm| vm.shared.name == name)
+    }
+
+    /// Sets boot memory aside and makes the device's file, which QEMU maps; for libvirt's domains, nothing is made.
+    fn make_files(&self, vm: &Wired) -> Result<VmArgs, String> {
+        let (name, most_bytes) = (&vm.shared.name, vm.shared.guest().settings().most_bytes);
+        let section = self.pool.section_bytes();
+        // `most` may have become smaller than what it boots with, which a reload does not change.
+        let more_bytes = most_bytes.saturating_sub(vm.boot_bytes);
+        let device_bytes = more_bytes.next_multiple_of(section).max(section);
+        let of = options::Vm {
+            boot_bytes: vm.boot_bytes,
+            device_bytes,
+            max_bytes: most_ever(vm.boot_bytes, device_bytes),
+            section_bytes: section,
+            agent: &vm.shared.agent,
+        };
+        let Way::Monitor(qmp) = &vm.shared.way else {
+            // libvirt brings the memory.
+            let is_huge = matches!(self.pool.backing(), Backing::Hugetlbfs { .. });
+            return Ok(options::libvirt(&of, is_huge));
+        };
+        let is_running = vm.shared.guest().view().size_bytes.is_some();
+        let make = |file, bytes| {
+            self.pool.create(name, file, bytes).map_err(|error| match error {
+                spillway_sections::Error::OtherSize { .. } if is_running => format!(
+                    "vm '{name}' runs with another `most` or `boot` than is configured now: end it first, since QEMU takes \
+                     them at its start"
+                ),
+                error => error.to_string(),
+            })
+        };
+        // What an earlier VM of this name left is of no use, unless it still runs.
+        if !is_running {
+            self.pool.clear(name).map_err(|error| error.to_string())?;
+        }
+        let boot = make(GuestFile::Boot, vm.boot_bytes)?;
+        let device = make(GuestFile::Device(1), device_bytes)?;
+        let files = options::Files { boot: &boot, device: &device, qmp };
+        Ok(options::qemu(&of, &files))
+    }
+}
+
+/// The largest size that QEMU lays out addresses for: as large as a guest of profile returns-all can ever become, unless that is
+/// beyond what small processors have addresses for.
+fn most_ever(boot_bytes: u64, device_bytes: u64) -> u64 {
+    let usual = boot_bytes.saturating_mul(GROWTH_MAX).min(ADDRESSES_MAX);
+    usual.max(boot_bytes + device_bytes)
+}
+
+impl spillway_api::Guests for Handle {
+    fn list(&self) -> VmList {
+        status::list(&self.pool, &self.dir.display().to_string(), self.vms())
+    }
+
+    fn resize(
+        &self,
+        name: &str,
+        wanted: VmResize,
+    ) -> Option<oneshot::Receiver<Result<VmOutcome, String>>> {
+        let at = self.find(name)?;
+        let (told, ended) = oneshot::channel();
+        let size = match (wanted.to_bytes, wanted.grow_bytes, wanted.shrink_bytes) {
+            (Some(bytes), ..) => Wanted::To(bytes),
+            (_, Some(bytes), _) => Wanted::Grow(bytes),
+            (.., bytes) => Wanted::Shrink(bytes.unwrap_or_default()),
+        };
+        let (roll_back, force) = (wanted.roll_back, wanted.force);
+        self.wish(
+            at,
+            Wish::Size { wanted: size, who: Who::Operator, roll_back, force, told: Some(told) },
+        );
+        let (answer, answered) = oneshot::channel();
+        tokio::spawn(async move {
+            if let Ok(outcome) = ended.await {
+                // Whoever asked may have gone.
+                let _ = answer.send(status::outcome(outcome));
+            }
+        });
+        Some(answered)
+    }
+
+    fn set_auto(&self, name: &str, auto: bool) -> bool {
+        let at = self.find(name);
+        if let Some(at) = at {
+            self.wish(at, Wish::Auto(auto));
+        }
+        at.is_some()
+    }
+
+    fn args(&self, name: &str) -> Option<Result<VmArgs, String>> {
+        self.find(name).map(|at| self.make_files(&self.vms[at]))
+    }
+}

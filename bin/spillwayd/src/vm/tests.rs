@@ -1,0 +1,298 @@
+//! The driver between sockets: an agent that means ill, and one that goes away, beside a monitor that answers as QEMU does.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use spillway_guests::agent::{FromGuest, Profile, Status};
+use spillway_guests::{End, Guest, Outcome, Settings, View, Who};
+use spillway_sections::{GuestFile, Pool};
+use tokio::sync::oneshot;
+
+use super::driver::{Driver, Shared, Wanted, Wish};
+use super::share;
+use crate::config::Way;
+
+const S: u64 = 2 << 20;
+const BOOT: u64 = 64 * S;
+const DEVICE: u64 = 16 * S;
+
+/// A driver on its thread, its sockets in a folder of the test's, and a pool of 16 sections.
+struct Driven {
+    folder: tempfile::TempDir,
+    shared: Arc<Shared>,
+    wishes: Sender<Wish>,
+    bell: UnixStream,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn settings() -> Settings {
+    Settings {
+        section_bytes: S,
+        least_bytes: BOOT,
+        most_bytes: BOOT + DEVICE,
+        reserve_bytes: S,
+        profile: Profile::ReturnsAll,
+        auto: true,
+        resize_timeout_us: 500_000,
+        offline_timeout_us: 50_000,
+        interval_ms: 50,
+    }
+}
+
+impl Driven {
+    fn new() -> Self {
+        // tmpfs, as the pool demands.
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let pool = Pool::open(&spillway_sections::Settings {
+            dir: folder.path().join("pool"),
+            capacity_bytes: DEVICE,
+            section_bytes: S,
+            group: None,
+        });
+        let shared = Arc::new(Shared {
+            name: "vm".into(),
+            way: Way::Monitor(folder.path().join("qmp")),
+            agent: folder.path().join("agent"),
+            pool: Arc::new(pool.unwrap()),
+            guest: Mutex::new(Guest::new(settings())),
+            notes: Mutex::default(),
+            stop: AtomicBool::new(false),
+            hunger: Arc::default(),
+        });
+        let (bell, hears) = UnixStream::pair().unwrap();
+        hears.set_nonblocking(true).unwrap();
+        let (wishes, wished) = channel();
+        let driver = Driver::new(shared.clone(), wished, hears);
+        let thread = Some(thread::spawn(|| driver.run()));
+        Self { folder, shared, wishes, bell, thread }
+    }
+
+    fn listener(&self, name: &str) -> UnixListener {
+        UnixListener::bind(self.folder.path().join(name)).unwrap()
+    }
+
+    fn view(&self) -> View {
+        self.shared.guest().view()
+    }
+
+    fn until(&self, what: &str, holds: impl Fn(&View) -> bool) {
+        let start = Instant::now();
+        while !holds(&self.view()) {
+            assert!(start.elapsed() < Duration::from_secs(30), "{what}: {:?}", self.view());
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// What comes of an operator's order, and how long it took.
+    fn order(&self, to_bytes: u64) -> (Outcome, Duration) {
+        let (told, heard) = oneshot::channel();
+        let (wanted, who) = (Wanted::To(to_bytes), Who::Operator);
+        let start = Instant::now();
+        let wish = Wish::Size { wanted, who, roll_back: false, force: true, told: Some(told) };
+        self.wishes.send(wish).unwrap();
+        (&self.bell).write_all(&[0]).unwrap();
+        (heard.blocking_recv().unwrap(), start.elapsed())
+    }
+}
+
+impl Drop for Driven {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        let _ = (&self.bell).write(&[0]);
+        let ended = self.thread.take().map(JoinHandle::join);
+        if !thread::panicking() {
+            ended.unwrap().unwrap();
+        }
+    }
+}
+
+/// Answers as QEMU does for a VM with one virtio-mem device, whose guest does at once what it is asked.
+struct Qemu {
+    path: PathBuf,
+    requested: AtomicU64,
+    /// What the guest does not give back, bytes.
+    keeps: AtomicU64,
+}
+
+impl Qemu {
+    fn start(driven: &Driven) -> Arc<Self> {
+        let path = driven.shared.pool.create("vm", GuestFile::Device(1), DEVICE).unwrap();
+        let qemu = Arc::new(Self { path, requested: AtomicU64::new(0), keeps: AtomicU64::new(0) });
+        let (listener, served) = (driven.listener("qmp"), qemu.clone());
+        thread::spawn(move || served.serve(listener.accept().unwrap().0));
+        qemu
+    }
+
+    fn serve(&self, mut stream: UnixStream) -> Option<()> {
+        stream.write_all(b"{\"QMP\": {\"version\": {}, \"capabilities\": []}}\r\n").ok()?;
+        let lines = BufReader::new(stream.try_clone().ok()?).lines();
+        for line in lines {
+            let asked: serde_json::Value = serde_json::from_str(&line.ok()?).ok()?;
+            let mut answer = serde_json::json!({ "return": self.answer(&asked) });
+            if let Some(id) = asked.get("id") {
+                answer["id"] = id.clone();
+            }
+            stream.write_all(format!("{answer}\r\n").as_bytes()).ok()?;
+        }
+        Some(())
+    }
+
+    fn answer(&self, asked: &serde_json::Value) -> serde_json::Value {
+        use serde_json::json;
+        match asked["execute"].as_str().unwrap() {
+            "query-memory-devices" => {
+                let requested = self.requested.load(Ordering::Relaxed);
+                let size = requested.max(self.keeps.load(Ordering::Relaxed));
+                json!([{ "type": "virtio-mem", "data": {
+                    "id": "m", "memdev": "/objects/b", "node": 0, "size": size, "max-size": DEVICE,
+                    "requested-size": requested, "block-size": S, "memaddr": 0,
+                }}])
+            }
+            "query-memory-size-summary" => json!({ "base-memory": BOOT, "plugged-memory": 0 }),
+            "qom-get" => match asked["arguments"]["property"].as_str().unwrap() {
+                "type" => json!("memory-backend-file"),
+                "mem-path" => json!(self.path),
+                "size" => json!(DEVICE),
+                _ => json!(true),
+            },
+            "qom-set" => {
+                let bytes = asked["arguments"]["value"].as_u64().unwrap();
+                self.requested.store(bytes, Ordering::Relaxed);
+                json!({})
+            }
+            _ => json!({}),
+        }
+    }
+}
+
+fn hello() -> Vec<u8> {
+    let (kernel, boot) = ("6.12".into(), "1".into());
+    FromGuest::Hello { version: 1, kernel, boot, block_bytes: S }.encode()
+}
+
+/// Something that an agent could say, more or less: messages with numbers of all sizes, cut, changed, or only bytes.
+fn lie(random: &mut StdRng) -> Vec<u8> {
+    let number = |random: &mut StdRng| match random.random_range(0..4) {
+        0 => random.random_range(0..DEVICE + BOOT),
+        1 => random.random::<u64>() >> random.random_range(0..64),
+        _ => random.random_range(0..16) * S,
+    };
+    let (id, bytes, urgent) = (random.random_range(0..99), number(random), random.random());
+    let mut line = match random.random_range(0..7) {
+        0 => FromGuest::Need { id, bytes, urgent }.encode(),
+        1 => FromGuest::Give { id, bytes }.encode(),
+        2 => FromGuest::Offlined { id, bytes }.encode(),
+        3 => hello(),
+        4 => {
+            let (total_bytes, available_bytes) = (number(random), number(random));
+            FromGuest::Status(Status { total_bytes, available_bytes, ..Status::default() }).encode()
+        }
+        5 => vec![b'x'; random.random_range(1..5000)],
+        _ => (0..random.random_range(1..300)).map(|_| random.random()).collect(),
+    };
+    match random.random_range(0..4) {
+        0 => line.truncate(random.random_range(0..=line.len())),
+        1 => line[0] = random.random(),
+        _ => {}
+    }
+    line
+}
+
+/// Lies until it is told to stop, as fast as it can; now and then hears what it is told.
+fn fuzz(mut agent: UnixStream, seed: u64, stop: &AtomicBool) {
+    let mut random = StdRng::seed_from_u64(seed);
+    agent.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
+    agent.set_nonblocking(false).unwrap();
+    agent.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    while !stop.load(Ordering::Relaxed) {
+        // What the driver does not take in time is left unsaid, half a line perhaps.
+        let _ = agent.write(&lie(&mut random));
+        if random.random_ratio(1, 64) {
+            let _ = agent.read(&mut [0; 4096]);
+        }
+    }
+}
+
+#[test]
+fn an_agent_that_lies_and_floods_takes_nothing_and_keeps_nobody_waiting() {
+    let driven = Driven::new();
+    let qemu = Qemu::start(&driven);
+    let listener = driven.listener("agent");
+    driven.until("attached", |view| view.size_bytes == Some(BOOT));
+    let stop = Arc::new(AtomicBool::new(false));
+    let (agent, is_over) = (listener.accept().unwrap().0, stop.clone());
+    let liar = thread::spawn(move || fuzz(agent, 7, &is_over));
+    driven.until("lies are counted", |view| {
+        view.ignored_messages + driven.shared.notes().garbled > 100
+    });
+    let start = Instant::now();
+    let mut reached = 0;
+    while start.elapsed() < Duration::from_secs(3) {
+        let to_bytes = BOOT + S * (reached % 8);
+        let (outcome, took) = driven.order(to_bytes);
+        // It may break off what shrinks it, and grow as far as it may.
+        assert!(!matches!(outcome.end, End::Lost(_)), "{outcome:?}");
+        reached += u64::from(outcome.end == End::Reached);
+        assert!(took < Duration::from_secs(5), "{took:?} for {outcome:?}");
+        let (usage, view) = (driven.shared.pool.usage(), driven.view());
+        assert!(usage.used_bytes <= DEVICE);
+        assert!(view.size_bytes <= Some(BOOT + DEVICE), "{view:?}");
+        assert!(qemu.requested.load(Ordering::Relaxed) <= usage.used_bytes);
+    }
+    assert!(reached > 3, "{reached} orders reached their aim");
+    assert!(driven.shared.notes().has_said_ignored, "no line for the operator");
+    stop.store(true, Ordering::Relaxed);
+    liar.join().unwrap();
+}
+
+#[test]
+fn an_agent_that_is_gone_is_not_waited_for() {
+    let driven = Driven::new();
+    Qemu::start(&driven);
+    let listener = driven.listener("agent");
+    driven.until("attached", |view| view.size_bytes == Some(BOOT));
+    let mut agent = listener.accept().unwrap().0;
+    agent.write_all(&hello()).unwrap();
+    let total_bytes = BOOT - S;
+    let status = Status { total_bytes, available_bytes: S, ..Status::default() };
+    agent.write_all(&FromGuest::Status(status).encode()).unwrap();
+    driven.until("a status", |view| view.status.is_some() && view.kernel.is_some());
+    // Nobody listens either, so that it is not the next connection that makes it forget.
+    let path = driven.folder.path().join("agent");
+    std::fs::remove_file(&path).unwrap();
+    agent.shutdown(std::net::Shutdown::Both).unwrap();
+    driven.until("no agent", |view| view.status.is_none() && view.kernel.is_none());
+    // It connects again by itself.
+    agent = driven.listener("agent").accept().unwrap().0;
+    agent.write_all(&hello()).unwrap();
+    driven.until("the agent again", |view| view.kernel.is_some());
+}
+
+#[test]
+fn a_guest_that_keeps_its_memory_is_left_alone_for_a_while() {
+    let driven = Driven::new();
+    let qemu = Qemu::start(&driven);
+    driven.until("attached", |view| view.size_bytes == Some(BOOT));
+    assert_eq!(driven.order(BOOT + 8 * S).0.end, End::Reached);
+    assert!(!share::holder(&driven.shared, &driven.view()).is_fixed);
+    qemu.keeps.store(8 * S, Ordering::Relaxed);
+    assert_eq!(driven.order(BOOT).0.end, End::Partial);
+    let view = driven.view();
+    assert_eq!(view.kept_bytes, 8 * S);
+    assert!(share::holder(&driven.shared, &view).is_fixed);
+}
+
+#[test]
+fn a_guest_that_stalls_for_a_fiftieth_of_its_time_is_pressed() {
+    let stalls = |stalled_us| share::is_pressed(&View { stalled_us, ..View::default() }, 500);
+    assert!(!stalls(10_000) && stalls(11_000));
+    let reads = |refaults| share::is_pressed(&View { refaults, ..View::default() }, 500);
+    assert!(!reads(1024) && reads(1025));
+}

@@ -1,0 +1,98 @@
+//! Metrics of guests that grow and shrink.
+
+use crate::catalogue::{Metric, counter, gauge};
+
+/// The section pool at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SectionsSample {
+    /// All of it, bytes.
+    pub capacity_bytes: u64,
+    /// What guests have, bytes.
+    pub used_bytes: u64,
+}
+
+/// A guest at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct VmSample {
+    /// Its name.
+    pub name: String,
+    /// What it has, bytes; none while its monitor is out of reach.
+    pub size_bytes: Option<u64>,
+    /// What the policy would let it have, bytes.
+    pub target_bytes: u64,
+    /// What is set aside for its devices, bytes.
+    pub set_aside_bytes: u64,
+    /// What is allocated beyond that, for when it grows, bytes.
+    pub ready_bytes: u64,
+    /// What it needs at once and could not be given, bytes.
+    pub wanted_bytes: u64,
+    /// What it kept of what it was to give back, bytes.
+    pub kept_bytes: u64,
+    /// What is available in it, bytes, as its agent says.
+    pub available_bytes: Option<u64>,
+    /// Processes that its kernel killed for want of memory, as its agent says.
+    pub kills: Option<u64>,
+    /// Messages of its agent that were not heard.
+    pub ignored_messages: u64,
+    /// Changes of size that reached their aim, ended otherwise, and were refused.
+    pub resizes: [u64; 3],
+}
+
+/// Metrics of the section pool.
+pub(crate) const SECTIONS: [Metric<SectionsSample>; 2] = [
+    gauge("spillway_sections_capacity_bytes", "Memory that is set aside for guests.", |s| {
+        Some(s.capacity_bytes)
+    }),
+    gauge("spillway_sections_used_bytes", "What guests have of it.", |s| Some(s.used_bytes)),
+];
+
+/// Metrics of each guest.
+pub(crate) const VM: [Metric<VmSample>; 13] = [
+    gauge("spillway_vm_attached", "1 while the guest's monitor answers, else 0.", |v| {
+        Some(u64::from(v.size_bytes.is_some()))
+    }),
+    gauge("spillway_vm_size_bytes", "What the guest has, boot memory included.", |v| v.size_bytes),
+    gauge("spillway_vm_target_bytes", "What the policy would let the guest have.", |v| {
+        Some(v.target_bytes)
+    }),
+    gauge("spillway_vm_set_aside_bytes", "What is set aside for the guest's devices.", |v| {
+        Some(v.set_aside_bytes)
+    }),
+    gauge("spillway_vm_ready_bytes", "What is allocated beyond that, for when it grows.", |v| {
+        Some(v.ready_bytes)
+    }),
+    gauge(
+        "spillway_vm_wanted_bytes",
+        "What the guest needs at once and could not be given.",
+        |v| Some(v.wanted_bytes),
+    ),
+    gauge(
+        "spillway_vm_kept_bytes",
+        "What the guest kept lately of what it was to give back.",
+        |v| Some(v.kept_bytes),
+    ),
+    gauge(
+        "spillway_vm_available_bytes",
+        "What is available in the guest, as its agent says.",
+        |v| v.available_bytes,
+    ),
+    counter(
+        "spillway_vm_kills_total",
+        "Processes that the guest's kernel killed for want of memory, as its agent says.",
+        |v| v.kills,
+    ),
+    counter(
+        "spillway_vm_ignored_messages_total",
+        "Messages of the guest's agent that were not heard: too many, or not true.",
+        |v| Some(v.ignored_messages),
+    ),
+    counter("spillway_vm_resizes_reached_total", "Changes of size that reached their aim.", |v| {
+        Some(v.resizes[0])
+    }),
+    counter("spillway_vm_resizes_failed_total", "Changes of size that ended otherwise.", |v| {
+        Some(v.resizes[1])
+    }),
+    counter("spillway_vm_resizes_refused_total", "Orders that changed nothing.", |v| {
+        Some(v.resizes[2])
+    }),
+];
