@@ -1,6 +1,8 @@
 # make demo    installs what is missing, builds, and runs memcached in an eighth of its memory
 # make test    installs what is missing, and runs everything that CI runs
 # make build   builds the command, the library that it preloads, the daemon, and the load of the demo
+# make agent   builds the agent of guests, a static program: target/release/spillway-agent
+# make install-agent PREFIX=/usr   builds and installs the agent and its systemd unit into a guest; with DESTDIR into its image
 # make install-lib PREFIX=/usr/local   builds and installs the C library, its header and pkg-config file
 
 SHELL := /bin/bash
@@ -10,7 +12,7 @@ export PATH := $(HOME)/.cargo/bin:$(CURDIR)/target/tools:$(PATH)
 # What demo, build and the end-to-end tests run, always built together: what one of them has built serves the others.
 PROGRAMS := --package spillway --package spillway-preload --package spillwayd --package spillway-load
 
-.PHONY: demo test build install-lib tools
+.PHONY: demo test build agent install-agent install-lib tools
 
 demo: tools
 	@lab/setup demo
@@ -22,10 +24,25 @@ test: tools
 	@.ci/cargo-deny || true
 	@cargo xtask ci
 
-build: tools
+build: tools agent
 	@cargo build --release --locked $(PROGRAMS)
 
+# It must run in any guest, whatever C library that has. A program that the loader has work with is none that is static.
+AGENT := target/release/spillway-agent
+
+agent: tools
+	@cargo rustc --release --locked --package spillway-agent --bin spillway-agent -- -C target-feature=+crt-static
+	@! ldd $(AGENT) >/dev/null 2>&1 || ldd $(AGENT) | grep -q 'statically linked' || { echo "$(AGENT) is not static"; exit 1; }
+
 PREFIX ?= /usr/local
+
+install-agent: agent
+	install -D -m 755 $(AGENT) $(DESTDIR)$(PREFIX)/bin/spillway-agent
+	install -D -m 644 packaging/systemd/70-spillway-agent.rules $(DESTDIR)/usr/lib/udev/rules.d/70-spillway-agent.rules
+	install -d $(DESTDIR)/etc/systemd/system
+	sed 's|/usr/bin/|$(PREFIX)/bin/|' packaging/systemd/spillway-agent.service \
+	    > $(DESTDIR)/etc/systemd/system/spillway-agent.service
+	[ -n "$(DESTDIR)" ] || echo "restart the guest, or: systemctl daemon-reload; udevadm control --reload; udevadm trigger --subsystem-match=virtio-ports --action=add"
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 install-lib: tools

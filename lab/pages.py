@@ -16,6 +16,16 @@ LEFT_OUT = {
     ("docs/daemon.md", "here$ spillway client export alice --rest > alice.rest"): "two daemons: lab/tests/daemon-moved",
     ("docs/dashboard.md", "laptop$ ssh -L 8430:127.0.0.1:8430 host"): "another host, with SSH",
     ("docs/disks.md", "mkswap /dev/vdb"): "in a guest: lab/tests/guest-tmem-disk",
+    ("docs/guests.md", "spillway serve --config spillwayd.toml"): "with a guest: lab/tests/guest-resize",
+    ("docs/guests.md", "spillway vm list                    # the pool, and each guest"): "with a guest: lab/tests/guest-resize",
+    ("docs/guests.md", r'''qm set 100 --memory 512 --balloon 0 --numa 0 --args "$(spillway vm args web | tr -d '\\\n')"'''):
+        "Proxmox's own command",
+    ("docs/guests.md", "mount -t hugetlbfs -o pagesize=2M none /mnt/huge     # sections.dir = \"/mnt/huge/spillway\""):
+        "huge pages of this machine",
+    ("docs/guests.md", "make agent                                # builds target/release/spillway-agent, which needs no library of the guest"):
+        "for a guest's image: lab/tests/guest-agent",
+    ("docs/guests.md", "spillway-agent need 512M       # exits with 0 if anything was granted, and prints how much; else with 1 and the reason"):
+        "in a guest: lab/tests/guest-agent",
     ("docs/lending.md", "modprobe nbd"): "the kernel's nbd: lab/long/guest-lending, guest-rdma",
     ("docs/lending.md", "spillway lend borrow 1G"): "two hosts: lab/long/guest-lending",
     ("docs/lending.md", "modprobe nvme-rdma"): "lab/long/guest-rdma",

@@ -1,0 +1,95 @@
+"""A balloon that the daemon takes for a virtio-mem device, so that the same daemon, agent and policy move memory either way.
+
+    proxy = Proxy(listen, monitor, boot_mib, device_file, device_mib)
+
+listens where the daemon expects QEMU's monitor (`listen`), and speaks to that of a VM which booted with all the memory that it
+may ever have and a virtio-balloon device (`monitor`). What the daemon asks the device for, the balloon leaves the guest beyond
+`boot_mib`; what the guest has beyond that is the device's size. As QEMU frees what a device gives up, the device's file, which
+the pool counts by, is freed when the balloon has grown.
+"""
+
+import ctypes
+import json
+import os
+import socket
+import threading
+
+import lab
+from resize_guest import MIB, Monitor
+
+DEVICE, MEMORY = "spillway1", "spillway-mem1"
+PUNCH_HOLE, KEEP_SIZE = 2, 1
+GREETING = {"QMP": {"version": {"qemu": {"major": 7, "minor": 2, "micro": 0}, "package": ""}, "capabilities": []}}
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Proxy:
+    def __init__(self, listen, monitor, boot_mib, device_file, device_mib):
+        self.monitor = Monitor(monitor)
+        self.boot, self.most, self.file = boot_mib * MIB, device_mib * MIB, device_file
+        self.requested = 0
+        self.freed_from = None
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(listen))
+        self.listener.listen()
+        self.ask_for(0)
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def ask_for(self, size):
+        self.requested = size
+        self.monitor.ask("balloon", value=self.boot + size)
+
+    def size(self):
+        """What the guest has beyond its boot memory, whole MiB."""
+        size = max(self.monitor.ask("query-balloon")["actual"] - self.boot, 0) // MIB * MIB
+        if size == self.requested and self.freed_from != size:
+            self._free(size)
+            self.freed_from = size
+        return size
+
+    def _free(self, start):
+        if start == self.most:
+            return
+        with open(self.file, "r+b") as file:
+            done = libc.fallocate(file.fileno(), PUNCH_HOLE | KEEP_SIZE, ctypes.c_long(start), ctypes.c_long(self.most - start))
+        if done:
+            lab.fail(f"{self.file}: {os.strerror(ctypes.get_errno())}")
+
+    def _serve(self):
+        while True:
+            connection, _ = self.listener.accept()
+            try:
+                self._speak(connection)
+            except (OSError, ValueError):
+                pass
+            connection.close()
+
+    def _speak(self, connection):
+        connection.sendall(json.dumps(GREETING).encode() + b"\r\n")
+        for line in connection.makefile("rb"):
+            said = json.loads(line)
+            answer = {"return": self._answer(said["execute"], said.get("arguments") or {})}
+            if "id" in said:
+                answer["id"] = said["id"]
+            connection.sendall(json.dumps(answer).encode() + b"\r\n")
+
+    def _answer(self, command, arguments):
+        match command, arguments.get("path"), arguments.get("property"):
+            case "query-memory-devices", *_:
+                data = {"id": DEVICE, "memaddr": 0, "node": 0, "memdev": f"/objects/{MEMORY}", "size": self.size(),
+                        "requested-size": self.requested, "max-size": self.most, "block-size": 128 * MIB}
+                return [{"type": "virtio-mem", "data": data}]
+            case "query-memory-size-summary", *_:
+                return {"base-memory": self.boot, "plugged-memory": self.size()}
+            case "qom-set", _, "requested-size":
+                self.ask_for(arguments["value"])
+                return {}
+            case "qom-get", _, "type":
+                return "memory-backend-file"
+            case "qom-get", _, "mem-path":
+                return str(self.file)
+            case "qom-get", _, "share" | "prealloc":
+                return True
+            case "qom-get", path, "size":
+                return self.most if path.startswith("/objects") else self.size()
+        return self.monitor.ask(command, **arguments) if command != "qmp_capabilities" else {}
