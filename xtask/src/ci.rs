@@ -11,6 +11,9 @@ use cargo_metadata::MetadataCommand;
 
 use crate::{alone, bench, command, layering};
 
+/// How long all unit and property tests together may run, several times what they take on two cores.
+const UNIT_TESTS_MAX: Duration = Duration::from_mins(12);
+
 /// Runs all checks from the workspace's root, and says how long each took.
 ///
 /// # Errors
@@ -38,7 +41,11 @@ fn all(steps: &mut Steps) {
         cargo(&["test", "--workspace", "--locked", "--no-run", "--quiet"])
     });
     steps.run("unit and property tests", || {
-        cargo(&["test", "--workspace", "--locked", "--no-fail-fast"])
+        // One that hangs must not take the other checks with it: cargo knows no limit of its own.
+        let limit_s = UNIT_TESTS_MAX.as_secs().to_string();
+        let mut command = command::command("timeout");
+        command.args(["--verbose", "--kill-after=10", &limit_s]).arg(command::cargo().get_program());
+        execute(command.args(["test", "--workspace", "--locked", "--no-fail-fast"]))
     });
     steps.run("operations that meet, under many schedules", || {
         let package = ["test", "--locked", "--package", "spillway-store", "--features", "shuttle"];
