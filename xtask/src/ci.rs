@@ -44,7 +44,9 @@ fn all(steps: &mut Steps) {
         // One that hangs must not take the other checks with it: cargo knows no limit of its own.
         let limit_s = UNIT_TESTS_MAX.as_secs().to_string();
         let mut command = command::command("timeout");
-        command.args(["--verbose", "--kill-after=10", &limit_s]).arg(command::cargo().get_program());
+        command
+            .args(["--verbose", "--kill-after=10", &limit_s])
+            .arg(command::cargo().get_program());
         execute(command.args(["test", "--workspace", "--locked", "--no-fail-fast"]))
     });
     steps.run("operations that meet, under many schedules", || {
