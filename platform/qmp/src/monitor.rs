@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -36,8 +36,12 @@ pub struct Monitor {
     socket: OwnedFd,
     received: LineBuffer,
     events: Events,
-    /// The last command's id. Ids count up from 1.
+    /// The id of the first command, and of the last one. Ids count up from the time of the connection in microseconds,
+    /// faster than which nobody gives commands: so none is that of an earlier connection.
+    first_id: u64,
     last_id: u64,
+    /// QEMU has answered on this connection.
+    is_answered: bool,
     /// The connection is of no use any more: every call answers [`Error::Closed`].
     closed: bool,
 }
@@ -65,6 +69,17 @@ struct Refusal {
 /// What a command came to.
 type Outcome = Result<Value, Refusal>;
 
+impl Message {
+    /// What it answers, if it is an answer.
+    fn outcome(self) -> Option<Outcome> {
+        match (self.answer, self.error) {
+            (Some(answer), None) => Some(Ok(answer)),
+            (None, Some(refusal)) => Some(Err(refusal)),
+            _ => None,
+        }
+    }
+}
+
 impl Monitor {
     /// Connects, waits for the greeting and leaves the protocol's negotiation mode.
     ///
@@ -90,7 +105,10 @@ impl Monitor {
 
     fn on(socket: OwnedFd) -> Self {
         let (received, events) = (LineBuffer::default(), Events::default());
-        Self { socket, received, events, last_id: 0, closed: false }
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let last_id = since_1970.as_micros() as u64;
+        let first_id = last_id + 1;
+        Self { socket, received, events, first_id, last_id, is_answered: false, closed: false }
     }
 
     /// Sends a command and waits for its answer. Events that come meanwhile are kept. [`Value::Null`] is no arguments.
@@ -159,9 +177,14 @@ impl Monitor {
     /// Waits for the greeting: until `patience` for its first byte, until `deadline` for its end.
     fn greet(&mut self, patience: Instant, deadline: Instant) -> Result<(), Error> {
         loop {
-            if let Some(message) = self.next_message()? {
-                let greets = message.greeting.is_some();
-                return greets.then_some(()).ok_or_else(|| Error::garbage("no greeting"));
+            while let Some(message) = self.next_message()? {
+                if message.greeting.is_some() {
+                    return Ok(());
+                }
+                // An answer to whoever was connected before may come first.
+                if message.outcome().is_none() {
+                    return Err(Error::garbage("no greeting"));
+                }
             }
             let until = if self.received.is_empty() { patience } else { deadline };
             self.wait(PollFlags::IN, until, "its greeting")?;
@@ -230,7 +253,9 @@ impl Monitor {
         }
     }
 
-    /// The next answer among the whole lines received, with its command's id. Events on the way are kept.
+    /// The next answer among the whole lines received, with its command's id. Events on the way are kept. QEMU carries out
+    /// a command although whoever gave it has gone, and its answer goes to whoever is connected then, ahead of all other
+    /// answers: what is not of this connection is passed over until the first that is.
     fn next_answer(&mut self) -> Result<Option<(u64, Outcome)>, Error> {
         while let Some(message) = self.next_message()? {
             if let Some(name) = message.event {
@@ -238,16 +263,17 @@ impl Monitor {
                 self.events.push(Event::read(&one_line(&name), data));
                 continue;
             }
-            let outcome = match (message.answer, message.error) {
-                (Some(answer), None) => Ok(answer),
-                (None, Some(refusal)) => Err(refusal),
-                _ => return Err(Error::garbage("a line that is neither an answer nor an event")),
-            };
             let id = message.id.as_ref().and_then(Value::as_u64).unwrap_or(u64::MAX);
-            if !(1..=self.last_id).contains(&id) {
+            let Some(outcome) = message.outcome() else {
+                return Err(Error::garbage("a line that is neither an answer nor an event"));
+            };
+            if (self.first_id..=self.last_id).contains(&id) {
+                self.is_answered = true;
+                return Ok(Some((id, outcome)));
+            }
+            if self.is_answered {
                 return Err(Error::garbage("an answer to a command that was not given"));
             }
-            return Ok(Some((id, outcome)));
         }
         Ok(None)
     }
