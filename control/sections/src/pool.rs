@@ -334,9 +334,22 @@ impl Pool {
     /// # Errors
     /// [`Error::InUse`], with all files still there.
     pub fn clear(&self, guest: &str) -> Result<u64, Error> {
+        self.clear_those(guest, |_| true)
+    }
+
+    /// The same for what the pool holds for a guest, but not for what is only counted.
+    ///
+    /// # Errors
+    /// As [`Self::clear`].
+    pub fn clear_held(&self, guest: &str) -> Result<u64, Error> {
+        self.clear_those(guest, |file| !matches!(file, GuestFile::Counted(_)))
+    }
+
+    fn clear_those(&self, guest: &str, which: impl Fn(&GuestFile) -> bool) -> Result<u64, Error> {
         check_guest(guest)?;
         let _turn = self.turn(guest);
-        let files = self.accounts().files(guest);
+        let mut files = self.accounts().files(guest);
+        files.retain(which);
         if files.is_empty() {
             return Ok(0);
         }
@@ -363,7 +376,9 @@ impl Pool {
             released += self.account(guest, file).map_or(0, |account| account.set_aside);
             self.accounts().remove(guest, file);
         }
-        folder::remove_guest(&self.dir, &path)?;
+        if self.accounts().files(guest).is_empty() {
+            folder::remove_guest(&self.dir, &path)?;
+        }
         Ok(released)
     }
 

@@ -10,6 +10,7 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use spillway_guests::agent::FromGuest;
 use spillway_guests::{Action, End, Event, Guest, Order, OrderId, Outcome, Settings, Who};
@@ -226,6 +227,9 @@ impl Driver {
 
     fn attach(&mut self) {
         self.try_monitor_at = Instant::now() + RETRY;
+        if let Err(error) = self.forget_other_way() {
+            return self.note_problem(format!("{error:#}"));
+        }
         match Attached::connect(&self.shared.name, &self.shared.way, &self.shared.pool) {
             Ok((attached, facts)) => {
                 let (size, name) = (facts.size_bytes(), &self.shared.name);
@@ -244,6 +248,20 @@ impl Driver {
                 self.take_back();
             }
         }
+    }
+
+    /// What the VM had when the configuration named another way to it: files of the pool under QEMU, accounts under libvirt.
+    fn forget_other_way(&self) -> anyhow::Result<()> {
+        let (name, pool) = (&self.shared.name, &self.shared.pool);
+        let Way::Libvirt { .. } = self.shared.way else { return Ok(pool.forget_counted(name)?) };
+        let bytes = pool.clear_held(name).with_context(|| {
+            format!("vm '{name}' is libvirt's now, and its former QEMU has to end first")
+        })?;
+        if bytes > 0 {
+            let size = spillway_types::Size(bytes);
+            tracing::info!("vm {name}: it is libvirt's now, {size} that QEMU had is free");
+        }
+        Ok(())
     }
 
     /// What a VM that has ended had beyond its boot memory goes back to the pool.
