@@ -91,6 +91,18 @@ impl Blocks {
         numbers.into_iter().filter_map(|number| Some((number, self.state(number)?))).collect()
     }
 
+    /// How much of `ranges` is online, bytes.
+    pub fn online_within(&self, ranges: &[Range<u64>]) -> u64 {
+        let of_block = |range: &Range<u64>, number: u64| {
+            let is_online = matches!(self.state(number), Some(State::Movable | State::Kernel));
+            let (from, to) = (number * self.bytes, (number + 1) * self.bytes);
+            if is_online { range.end.min(to) - range.start.max(from) } else { 0 }
+        };
+        let numbers = |range: &Range<u64>| range.start / self.bytes..range.end.div_ceil(self.bytes);
+        let of_range = |range| numbers(range).map(|number| of_block(range, number)).sum::<u64>();
+        ranges.iter().map(of_range).sum()
+    }
+
     /// How a block is; none when there is no such block.
     pub fn state(&self, number: u64) -> Option<State> {
         let state = fs::read_to_string(self.state_file(number)).ok()?;
@@ -184,6 +196,7 @@ pub mod tests {
             (32, State::Movable),
         ];
         assert_eq!(blocks.within(&ranges), expected);
+        assert_eq!(blocks.online_within(&ranges), 2 * BLOCK);
     }
 
     #[test]
@@ -191,7 +204,8 @@ pub mod tests {
         let root = fake(&[(32, "online", "Movable"), (33, "online", "Movable")]);
         let blocks = Blocks::open(root.path()).unwrap();
         let half = 32 * BLOCK + BLOCK / 2..34 * BLOCK;
-        assert_eq!(blocks.within(&[half]), [(33, State::Movable)]);
+        assert_eq!(blocks.within(&[half.clone()]), [(33, State::Movable)]);
+        assert_eq!(blocks.online_within(&[half]), BLOCK + BLOCK / 2);
     }
 
     #[test]

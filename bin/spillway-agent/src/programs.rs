@@ -26,6 +26,9 @@ pub const TALK_TIME: Duration = Duration::from_secs(2);
 /// How long the host may take: it answers when the memory is there.
 pub const CALL_TIME: Duration = Duration::from_secs(30);
 
+/// How much of that the host may wait for memory that other guests have, before it changes the guest's size.
+pub const NEED_TIME: Duration = Duration::from_secs(15);
+
 /// A call that goes to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {

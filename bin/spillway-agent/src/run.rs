@@ -19,7 +19,7 @@ use crate::high::High;
 use crate::mover::Mover;
 use crate::notify::Manager;
 use crate::port::{News, Port, readable, wait};
-use crate::programs::{CALL_TIME, Programs, Wanted};
+use crate::programs::{CALL_TIME, NEED_TIME, Programs, Wanted};
 use crate::reclaim::{Idle, Reclaimer};
 use crate::rights;
 use crate::system::System;
@@ -29,6 +29,8 @@ use crate::watch::{Ask, SAMPLES_EVERY, Sample, Terms, Watch};
 const SLOW_EVERY: Duration = Duration::from_secs(1);
 /// How often memory blocks are counted, where nothing says that they changed.
 const BLOCKS_EVERY: Duration = Duration::from_secs(5);
+/// How often new memory is looked at that the host waits to hear of.
+const ARRIVAL_EVERY: Duration = Duration::from_millis(4);
 /// The longest sleep.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
@@ -71,6 +73,16 @@ struct Job {
     until: Duration,
 }
 
+/// New memory that the host waits to hear of.
+#[derive(Clone, Copy, Debug)]
+struct Arrival {
+    id: u64,
+    wanted_bytes: u64,
+    until: Duration,
+    /// When it is looked at again.
+    next: Duration,
+}
+
 /// What is counted of the devices' memory blocks.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
@@ -106,6 +118,7 @@ struct Agent {
     slow_at: Duration,
     counted: Counted,
     job: Option<Job>,
+    arrival: Option<Arrival>,
     asked: HashMap<u64, (Duration, Origin, Ask)>,
     next_id: u64,
 }
@@ -147,6 +160,7 @@ impl Agent {
             slow_at: Duration::ZERO,
             counted: Counted::default(),
             job: None,
+            arrival: None,
             asked: HashMap::new(),
             next_id: 1,
         })
@@ -165,6 +179,7 @@ impl Agent {
         }
         self.mover.go_on(now);
         self.look_at_job(now);
+        self.look_at_arrival(now);
         self.hear_programs(now);
         let alarm = self.high.as_mut().is_some_and(|high| high.alarm(now));
         if let Some(watch) = self.watch.as_mut().filter(|_| alarm) {
@@ -187,6 +202,7 @@ impl Agent {
             self.port.deadline(),
             self.mover.deadline(),
             self.job.map(|job| job.until),
+            self.arrival.map(|arrival| arrival.next),
             self.programs.deadline(),
         ];
         let next = due.into_iter().flatten().min().unwrap_or(now + SLEEP_MAX);
@@ -224,6 +240,16 @@ impl Agent {
                 self.end_job(now);
                 self.bring_online(now, Wish::Movable);
             }
+            FromHost::Report { id } => {
+                let status = self.status(now);
+                self.port.say(&FromGuest::Status(status));
+                self.port.say(&FromGuest::Reported { id });
+                self.status_at = now + self.interval;
+            }
+            FromHost::Arrive { id, bytes, timeout_ms } => {
+                let until = now + Duration::from_millis(timeout_ms.into());
+                self.arrival = Some(Arrival { id, wanted_bytes: bytes, until, next: now });
+            }
             FromHost::Answer { id, granted_bytes, why } => {
                 self.answered(now, id, granted_bytes, why)
             }
@@ -231,15 +257,22 @@ impl Agent {
     }
 
     fn greet(&mut self, now: Duration, terms: Terms, profile: Profile) {
-        if !self.is_greeted || self.watch.as_ref().is_none_or(|watch| watch.terms() != terms) {
+        let is_new = self.watch.as_ref().is_none_or(|watch| watch.terms() != terms);
+        if !self.is_greeted || is_new {
             let (reserve, most) = (Size(terms.reserve), Size(terms.most));
             eprintln!(
                 "spillway-agent: the host says hello: keep {reserve} free, take {most} at most"
             );
         }
-        (self.is_greeted, self.status_at) = (true, now);
-        self.watch = Some(Watch::new(terms, now));
-        (self.sample_at, self.sample) = (now, Sample::default());
+        match &mut self.watch {
+            // A busy host says hello again and again: what was seen so far still holds.
+            Some(watch) if !is_new => watch.greeted(now, self.is_greeted),
+            _ => {
+                self.watch = Some(Watch::new(terms, now));
+                self.sample = Sample::default();
+            }
+        }
+        (self.is_greeted, self.status_at, self.sample_at) = (true, now, now);
         let (kernel, boot) = self.system.identity();
         self.port.say_nothing();
         let block_bytes = terms.block;
@@ -271,7 +304,7 @@ impl Agent {
                 self.programs.answer(now, client, 0, Some("the host is gone".into()));
             }
         }
-        self.job = None;
+        (self.job, self.arrival) = (None, None);
         self.mover.stop();
         if let Some(high) = &mut self.high {
             high.raise();
@@ -302,6 +335,21 @@ impl Agent {
         if self.mover.is_idle() || now >= job.until {
             self.end_job(now);
         }
+    }
+
+    /// Tells the host once its new memory is online, or that it does not get there.
+    fn look_at_arrival(&mut self, now: Duration) {
+        let Some(arrival) = self.arrival.filter(|it| now >= it.next) else { return };
+        let bytes = self.blocks.online_within(&self.system.virtio_mem());
+        if bytes < arrival.wanted_bytes && now < arrival.until {
+            // Where there are many blocks, the look itself takes its time.
+            let took = self.start.elapsed().saturating_sub(now);
+            let next = (now + ARRIVAL_EVERY.max(4 * took)).min(arrival.until);
+            self.arrival = Some(Arrival { next, ..arrival });
+            return;
+        }
+        self.arrival = None;
+        self.port.say(&FromGuest::Arrived { id: arrival.id, bytes });
     }
 
     fn end_job(&mut self, now: Duration) {
@@ -392,7 +440,10 @@ impl Agent {
         self.next_id += 1;
         self.asked.insert(id, (now, origin, ask));
         self.port.say(&match ask {
-            Ask::Need { bytes, urgent } => FromGuest::Need { id, bytes, urgent },
+            Ask::Need { bytes, urgent } => {
+                let wait = if let Origin::Program(_) = origin { NEED_TIME } else { Duration::ZERO };
+                FromGuest::Need { id, bytes, urgent, wait_ms: wait.as_millis() as u32 }
+            }
             Ask::Give { bytes } => FromGuest::Give { id, bytes },
         });
     }

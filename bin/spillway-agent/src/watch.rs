@@ -144,6 +144,15 @@ impl Watch {
         }
     }
 
+    /// The host says hello again, with the same terms. One that was gone knows nothing of what it was asked or has refused; one
+    /// that `was_there` may still answer.
+    pub fn greeted(&mut self, now: Duration, was_there: bool) {
+        if !was_there {
+            self.asked = None;
+            self.refused = [(0, now); 2];
+        }
+    }
+
     /// What the host lets the guest have.
     pub fn terms(&self) -> Terms {
         self.terms

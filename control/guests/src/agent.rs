@@ -12,6 +12,14 @@
 //!   |<---------------------------------------|
 //!   | answer: id, bytes that were granted    |
 //!   |--------------------------------------->|
+//!   | report: id                             |   before it refuses to take memory away
+//!   |--------------------------------------->|
+//!   |                 status; reported: id   |
+//!   |<---------------------------------------|
+//!   | arrive: id, bytes, time                |   after the guest has grown
+//!   |--------------------------------------->|
+//!   |                    arrived: id, bytes  |   when as much is online
+//!   |<---------------------------------------|
 //!   | offline: id, bytes, time               |   before the host takes memory away
 //!   |--------------------------------------->|
 //!   |                   offlined: id, bytes  |
@@ -73,6 +81,21 @@ pub enum FromHost {
     },
     /// Bring all blocks online again that were set offline.
     Online,
+    /// Say how the guest is now.
+    Report {
+        /// Comes back in [`FromGuest::Reported`].
+        id: u64,
+    },
+    /// Say when as much is online of what the host gave. A later one ends one that is under way.
+    Arrive {
+        /// Comes back in [`FromGuest::Arrived`].
+        id: u64,
+        /// How much.
+        #[serde(deserialize_with = "bytes")]
+        bytes: u64,
+        /// How long the agent may wait for it, milliseconds.
+        timeout_ms: u32,
+    },
     /// What became of [`FromGuest::Need`] or [`FromGuest::Give`].
     Answer {
         /// The request's.
@@ -126,6 +149,9 @@ pub enum FromGuest {
         bytes: u64,
         /// Its reserve is being used up: the answer decides whether a program is killed.
         urgent: bool,
+        /// How long it may wait for memory that other guests have, and for the end of a change of size, milliseconds.
+        #[serde(default)]
+        wait_ms: u32,
     },
     /// It can do without so much.
     Give {
@@ -140,6 +166,19 @@ pub enum FromGuest {
         /// The request's.
         id: u64,
         /// What is offline now, of what the host gave.
+        #[serde(deserialize_with = "bytes")]
+        bytes: u64,
+    },
+    /// The [`Status`] that [`FromHost::Report`] asked for was the last message.
+    Reported {
+        /// The request's.
+        id: u64,
+    },
+    /// What became of [`FromHost::Arrive`].
+    Arrived {
+        /// The request's.
+        id: u64,
+        /// What is online now, of what the host gave.
         #[serde(deserialize_with = "bytes")]
         bytes: u64,
     },
@@ -323,7 +362,8 @@ mod tests {
         for said in [
             FromGuest::Hello { version: VERSION, kernel, boot, block_bytes: 128 << 20 },
             FromGuest::Status(status),
-            FromGuest::Need { id: 1, bytes: 512 << 20, urgent: true },
+            FromGuest::Need { id: 1, bytes: 512 << 20, urgent: true, wait_ms: 0 },
+            FromGuest::Arrived { id: 1, bytes: 512 << 20 },
             FromGuest::Give { id: 2, bytes: BYTES_MAX },
             FromGuest::Offlined { id: u64::MAX, bytes: 0 },
         ] {

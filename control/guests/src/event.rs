@@ -88,6 +88,8 @@ pub enum Who {
         need: u64,
         /// A program may be killed otherwise.
         urgent: bool,
+        /// How long it may wait for memory that others have, microseconds of the machine's time.
+        until_us: u64,
     },
     /// The daemon: what it found under way when it came to the VM.
     Daemon,

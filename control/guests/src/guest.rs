@@ -1,11 +1,14 @@
 //! One guest: what is known of it, and which event goes where.
 
+use std::collections::VecDeque;
+
 use spillway_types::Size;
 
 use crate::agent::{self, FromGuest, FromHost, Status};
-use crate::needs::Needs;
+use crate::held::Held;
+use crate::needs::{Need, Needs};
 use crate::resize::Resize;
-use crate::settings::{KEPT_US, REST_POLL_US};
+use crate::settings::{KEPT_US, NEED_WAIT_US, PROGRAM_WAIT_US, REST_POLL_US};
 use crate::{Action, Device, Event, Facts, Order, OrderId, Settings, Who};
 
 /// The state machine of one guest. Time is monotonic, microseconds.
@@ -15,7 +18,10 @@ pub struct Guest {
     pub(crate) facts: Option<Facts>,
     pub(crate) agent: Option<Agent>,
     pub(crate) resize: Option<Resize>,
+    pub(crate) held: Option<Held>,
     pub(crate) needs: Needs,
+    /// What programs of the guest need, who wait for the end of what is under way.
+    pub(crate) waiting: VecDeque<Need>,
     /// Orders of the machine's own, and requests to the agent.
     next_id: u64,
     /// When the size was seen to change last.
@@ -81,7 +87,9 @@ impl Guest {
             facts: None,
             agent: None,
             resize: None,
+            held: None,
             needs: Needs::default(),
+            waiting: VecDeque::new(),
             next_id: 1,
             changed_us: 0,
             is_settled: true,
@@ -97,6 +105,7 @@ impl Guest {
 
     /// Takes an event at time `now_us`, and appends what is to be done.
     pub fn handle(&mut self, now_us: u64, event: Event, actions: &mut Vec<Action>) {
+        let is_read = matches!(event, Event::Read(_));
         match event {
             Event::Tick => {}
             Event::Attached(facts) => self.attached(now_us, facts, actions),
@@ -120,7 +129,10 @@ impl Guest {
                     actions.push(Action::Tell(FromHost::Online));
                 }
             }
-            Event::AgentGone => self.agent = None,
+            Event::AgentGone => {
+                self.agent = None;
+                self.waiting.clear();
+            }
             Event::Order(order) => self.order(now_us, order, actions),
             Event::Auto(auto) => self.settings.auto = auto,
             Event::Settings(settings) => {
@@ -134,16 +146,19 @@ impl Guest {
             self.kept_until_us = None;
             self.kept_bytes = 0;
         }
+        self.look_at_held(now_us, actions);
         self.advance(now_us, actions);
         self.settle(actions);
+        self.take_up(now_us, is_read, actions);
     }
 
     /// When [`Event::Tick`] or a reading of the devices is wanted at the latest.
     pub fn wake_at_us(&self, now_us: u64) -> u64 {
-        match &self.resize {
+        let wake_at_us = match &self.resize {
             Some(resize) => now_us + resize.poll_us(),
             None => now_us + REST_POLL_US,
-        }
+        };
+        self.held_until_us().map_or(wake_at_us, |held| wake_at_us.min(held.max(now_us)))
     }
 
     /// What it needs at once and could not be given, bytes.
@@ -265,6 +280,7 @@ impl Guest {
         for device in self.facts.iter_mut().flat_map(|facts| &mut facts.devices) {
             device.size_bytes = 0;
         }
+        self.waiting.clear();
         if let Some(agent) = &mut self.agent {
             *agent = Agent::default();
         }
@@ -280,9 +296,15 @@ impl Guest {
                 *agent = Agent { hello: Some((kernel, boot)), ..Agent::default() };
             }
             FromGuest::Status(status) => self.status(now_us, status),
-            FromGuest::Need { id, bytes, urgent } => self.need(now_us, id, bytes, urgent, actions),
+            FromGuest::Need { id, bytes, urgent, wait_ms } => {
+                let wait_us = (1000 * u64::from(wait_ms)).min(PROGRAM_WAIT_US);
+                let until_us = now_us + if urgent { NEED_WAIT_US } else { wait_us };
+                self.need(now_us, Need { id, bytes, urgent, until_us }, wait_us, actions);
+            }
             FromGuest::Give { id, bytes } => self.give(now_us, id, bytes, actions),
             FromGuest::Offlined { id, bytes } => self.offlined(now_us, id, bytes, actions),
+            FromGuest::Reported { id } => self.reported(now_us, id, actions),
+            FromGuest::Arrived { id, bytes } => self.arrived(now_us, id, bytes, actions),
         }
     }
 

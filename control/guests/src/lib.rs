@@ -9,6 +9,7 @@ pub mod call;
 mod error;
 mod event;
 mod guest;
+mod held;
 mod needs;
 mod plan;
 mod resize;

@@ -1,8 +1,20 @@
 //! What a guest wishes by its agent, and how often it is heard.
 
 use crate::agent::FromHost;
-use crate::settings::{MESSAGES_MAX, NEEDS_MAX};
-use crate::{Action, Guest, Order, Who};
+use crate::settings::{MESSAGES_MAX, NEEDS_MAX, WAITING_MAX};
+use crate::{Action, Facts, Guest, Order, Who};
+
+const UNDER_WAY: &str = "a change of size is under way";
+
+/// What a guest needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Need {
+    pub(crate) id: u64,
+    pub(crate) bytes: u64,
+    pub(crate) urgent: bool,
+    /// When it is answered at the latest, but for the time that the change itself takes.
+    pub(crate) until_us: u64,
+}
 
 /// How often the guest was heard in this second, and what was not heard at all.
 #[derive(Clone, Debug, Default)]
@@ -44,25 +56,54 @@ impl Needs {
 }
 
 impl Guest {
-    /// The guest needs more. What it gets is answered when the change has ended.
+    /// The guest needs more. What it gets is answered when the change has ended. A program's need waits for the end of a change
+    /// under way.
     pub(crate) fn need(
         &mut self,
         now_us: u64,
-        id: u64,
-        bytes: u64,
-        urgent: bool,
+        need: Need,
+        wait_us: u64,
         actions: &mut Vec<Action>,
     ) {
         if !self.needs.may_wish() {
             return;
         }
+        let size_bytes = self.facts.as_ref().map_or(0, Facts::size_bytes);
+        match self.refusal(size_bytes, need.urgent) {
+            Some(UNDER_WAY) if wait_us > 0 && self.waiting.len() < WAITING_MAX => {
+                self.waiting.push_back(need);
+            }
+            Some(why) => refuse(need.id, why, actions),
+            None => self.grow(now_us, need, actions),
+        }
+    }
+
+    /// Takes up what programs wait for, once no change is under way; refuses those that have waited long enough.
+    pub(crate) fn take_up(&mut self, now_us: u64, is_read: bool, actions: &mut Vec<Action>) {
+        self.waiting.retain(|need| {
+            let is_late = now_us >= need.until_us;
+            if is_late {
+                refuse(need.id, "the guest's size was changing all that time", actions);
+            }
+            !is_late
+        });
+        while is_read
+            && self.resize.is_none()
+            && let Some(need) = self.waiting.pop_front()
+        {
+            match self.refusal(0, false) {
+                Some(why) => refuse(need.id, why, actions),
+                None => self.grow(now_us, need, actions),
+            }
+        }
+    }
+
+    fn grow(&mut self, now_us: u64, need: Need, actions: &mut Vec<Action>) {
+        let Need { id, bytes, urgent, until_us } = need;
         let Some(facts) = &self.facts else {
             return refuse(id, "the VM's monitor is out of reach", actions);
         };
         let (size, ceiling) = (facts.size_bytes(), self.ceiling_bytes(facts));
-        if let Some(why) = self.refusal(size, urgent) {
-            return refuse(id, why, actions);
-        }
         let to_bytes = size.saturating_add(bytes).min(ceiling);
         // Rounding up must not go beyond what the guest may have.
         let room = (ceiling.saturating_sub(size)) / self.settings.section_bytes
@@ -71,7 +112,7 @@ impl Guest {
             return refuse(id, "the guest has all that it may have", actions);
         }
         let to_bytes = to_bytes.min(size + room);
-        self.wish(now_us, Who::Guest { need: id, urgent }, to_bytes, actions);
+        self.wish(now_us, Who::Guest { need: id, urgent, until_us }, to_bytes, actions);
     }
 
     /// The guest can do without so much.
@@ -91,7 +132,8 @@ impl Guest {
         if size.saturating_sub(to_bytes) < self.settings.section_bytes {
             return refuse(id, "less than a section can be taken back", actions);
         }
-        self.wish(now_us, Who::Guest { need: id, urgent: false }, to_bytes, actions);
+        let who = Who::Guest { need: id, urgent: false, until_us: now_us };
+        self.wish(now_us, who, to_bytes, actions);
     }
 
     fn wish(&mut self, now_us: u64, who: Who, to_bytes: u64, actions: &mut Vec<Action>) {
@@ -100,7 +142,7 @@ impl Guest {
     }
 
     /// Why the guest's wishes do not count now. An urgent one breaks off what shrinks the guest, unless the operator forces
-    /// it; what makes it grow goes on, and the agent asks again.
+    /// it, and takes the place of a program's that waits for memory; what makes it grow goes on, and the agent asks again.
     fn refusal(&self, size_bytes: u64, urgent: bool) -> Option<&'static str> {
         if !self.settings.auto {
             return Some("the guest's size does not change by itself: auto is off");
@@ -108,7 +150,9 @@ impl Guest {
         let resize = self.resize.as_ref()?;
         let shrinks = resize.aim_bytes < size_bytes;
         let is_forced = resize.order.force && resize.order.who == Who::Operator;
-        (!(urgent && shrinks && !is_forced)).then_some("a change of size is under way")
+        let gives_way =
+            (shrinks && !is_forced) || resize.program().is_some() || resize.is_plugged();
+        (!(urgent && gives_way)).then_some(UNDER_WAY)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A change of size, stage by stage.
 //!
 //! ```text
-//!  grow     (rest) -> reserve -> plug ----------------> release -> done
+//!  grow     (rest) -> reserve -> plug -> online ------> release -> done
 //!  shrink             offline -> plug ----------------> release -> done
 //!  late                          plug -> freeze or back -> release -> done
 //! ```
@@ -12,10 +12,10 @@
 use spillway_types::Size;
 
 use crate::agent::{FromHost, Profile};
-use crate::needs::refuse;
+use crate::needs::{Need, refuse};
 use crate::plan::{aim, spread};
 use crate::settings::{
-    DESCRIPTORS_PART, FREEZE_US, GROWTH_MAX, KERNEL_FREE_MIN_BYTES, NEED_RETRY_US, NEED_WAIT_US,
+    ARRIVE_US, DESCRIPTORS_PART, FREEZE_US, GROWTH_MAX, KERNEL_FREE_MIN_BYTES, NEED_RETRY_US,
     NUDGE_US, POLL_US,
 };
 use crate::{Action, Device, End, Facts, Guest, Order, Outcome, Times, Who};
@@ -36,6 +36,8 @@ pub(crate) struct Resize {
     end: End,
     /// The agent set blocks offline that the device may not take in the end.
     has_offlined: bool,
+    /// The program that asked waits for its turn again, and is not answered yet.
+    is_put_back: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +53,8 @@ enum Stage {
     Offline { id: u64, until_us: u64 },
     /// The guest plugs or unplugs.
     Plug { until_us: u64, nudge_at_us: u64 },
+    /// The agent says when what was plugged last is online, until this time.
+    Online { id: u64, until_us: u64 },
     /// The guest is brought to rest at what it has, or at what it had.
     Freeze { until_us: u64, nudge_at_us: u64 },
     /// The pool gets back; of so many devices the answer is out.
@@ -74,6 +78,18 @@ impl Resize {
         }
     }
 
+    /// What a program of the guest needs that waits for memory of others; nothing has changed yet.
+    pub(crate) fn program(&self) -> Option<Need> {
+        let Who::Guest { need, urgent: false, until_us } = self.order.who else { return None };
+        let bytes = self.wanted_bytes();
+        (bytes > 0).then_some(Need { id: need, bytes, urgent: false, until_us })
+    }
+
+    /// The guest has what it was to get, and it may not be online yet.
+    pub(crate) fn is_plugged(&self) -> bool {
+        matches!(self.stage, Stage::Online { .. })
+    }
+
     /// The devices were read.
     pub(crate) fn note_reading(&mut self) {
         if let Stage::Rest { is_read, .. } = &mut self.stage {
@@ -88,7 +104,9 @@ impl Resize {
                 self.times.reserve_us += took_us
             }
             Stage::Offline { .. } => self.times.offline_us += took_us,
-            Stage::Plug { .. } | Stage::Freeze { .. } => self.times.guest_us += took_us,
+            Stage::Plug { .. } | Stage::Online { .. } | Stage::Freeze { .. } => {
+                self.times.guest_us += took_us
+            }
             Stage::Release { .. } => self.times.release_us += took_us,
         }
         self.stage_began_us = now_us;
@@ -99,10 +117,25 @@ impl Resize {
 impl Guest {
     /// Begins what an order asks for, in place of what is under way; or refuses it before anything changes.
     pub(crate) fn order(&mut self, now_us: u64, order: Order, actions: &mut Vec<Action>) {
-        let planned = self.plan(&order);
+        if order.who == Who::Operator {
+            self.drop_held(actions);
+        }
+        let is_too_full =
+            self.plan(&order).is_ok_and(|(size, to, _)| self.check(&order, size, to).is_err());
+        if !is_too_full || !self.hold_back(now_us, order, actions) {
+            self.order_now(now_us, order, actions);
+        }
+    }
+
+    /// The same, by what is known now.
+    pub(crate) fn order_now(&mut self, now_us: u64, order: Order, actions: &mut Vec<Action>) {
+        let planned = self.plan(&order).and_then(|planned| {
+            self.check(&order, planned.0, planned.1)?;
+            Ok(planned)
+        });
         let (from_bytes, aim_bytes, to) = match planned {
             Ok(planned) => planned,
-            Err(why) => return self.refused(order, why, actions),
+            Err(why) => return self.unchanged(order, End::Refused(why), actions),
         };
         self.supersede(now_us, order.who, actions);
         let from = self.sizes(|device| device.size_bytes);
@@ -118,6 +151,7 @@ impl Guest {
             times: Times::default(),
             end: End::Reached,
             has_offlined: false,
+            is_put_back: false,
         });
         self.reserve_from(now_us, 0, actions);
     }
@@ -136,6 +170,7 @@ impl Guest {
             times: Times::default(),
             end: End::Reached,
             has_offlined: true,
+            is_put_back: false,
         });
     }
 
@@ -158,16 +193,19 @@ impl Guest {
                 Size(ceiling)
             ));
         }
-        if to_bytes < size && !order.force {
-            self.check_room(size - to_bytes)?;
-        }
-        if to_bytes > size {
-            self.check_descriptors(to_bytes - size)?;
-        }
         let plugged = to_bytes - facts.boot_bytes;
         let to =
             spread(&facts.devices, plugged).ok_or("the guest's devices do not hold so much")?;
         Ok((size, to_bytes, to))
+    }
+
+    /// Whether the guest says that it can change from one size to the other.
+    fn check(&self, order: &Order, from_bytes: u64, to_bytes: u64) -> Result<(), String> {
+        if to_bytes > from_bytes {
+            return self.check_descriptors(to_bytes - from_bytes);
+        }
+        let is_free = order.force || to_bytes == from_bytes;
+        if is_free { Ok(()) } else { self.check_room(from_bytes - to_bytes) }
     }
 
     /// A guest that is too full would stop part of the way, with next to nothing left for its programs.
@@ -208,12 +246,15 @@ impl Guest {
         Ok(())
     }
 
-    fn refused(&mut self, order: Order, why: String, actions: &mut Vec<Action>) {
+    /// An order ends before anything has changed.
+    pub(crate) fn unchanged(&mut self, order: Order, end: End, actions: &mut Vec<Action>) {
         let size_bytes = self.facts.as_ref().map_or(0, Facts::size_bytes);
-        self.answer(&order, size_bytes, size_bytes, Some(&why), actions);
+        if let End::Refused(why) = &end {
+            self.answer(&order, size_bytes, size_bytes, Some(why), actions);
+        }
         actions.push(Action::Done(Outcome {
             order,
-            end: End::Refused(why),
+            end,
             from_bytes: size_bytes,
             aim_bytes: order.to_bytes,
             size_bytes,
@@ -221,12 +262,19 @@ impl Guest {
         }));
     }
 
-    /// The newest order wins. What was set aside for the older one is part of what the newer one finds.
+    /// The newest order wins. What was set aside for the older one is part of what the newer one finds. A program that waits
+    /// for memory goes on waiting.
     fn supersede(&mut self, now_us: u64, by: Who, actions: &mut Vec<Action>) {
         if let Some(mut resize) = self.resize.take() {
             let size_bytes = self.facts.as_ref().map_or(0, Facts::size_bytes);
             let kept_bytes = size_bytes.saturating_sub(resize.aim_bytes);
-            resize.end = End::Superseded;
+            if !resize.is_plugged() {
+                resize.end = End::Superseded;
+            }
+            if let Some(need) = resize.program().filter(|need| now_us < need.until_us) {
+                resize.is_put_back = true;
+                self.waiting.push_front(need);
+            }
             if matches!(by, Who::Guest { .. }) {
                 self.note_kept(now_us, &resize.order, kept_bytes);
             }
@@ -284,7 +332,7 @@ impl Guest {
         }
     }
 
-    fn agent_answers(&self) -> bool {
+    pub(crate) fn agent_answers(&self) -> bool {
         self.agent.as_ref().is_some_and(|agent| agent.hello.is_some())
     }
 
@@ -316,20 +364,46 @@ impl Guest {
         }
     }
 
-    /// The pool can't give so much. A guest in need waits for what others are asked for; what was found under way ends
-    /// where it is; anybody else is refused.
+    /// The pool can't give so much. A guest in need waits for what others are asked for, and then takes what there is; what
+    /// was found under way ends where it is; anybody else is refused.
     fn dry(&mut self, now_us: u64, why: String, actions: &mut Vec<Action>) {
+        let half = self.half();
         let Some(resize) = &mut self.resize else { return };
-        let is_urgent = matches!(resize.order.who, Who::Guest { urgent: true, .. });
-        if is_urgent && now_us < resize.began_us + NEED_WAIT_US {
-            resize.enter(now_us, Stage::Wait { until_us: now_us + NEED_RETRY_US });
-        } else if resize.order.who == Who::Daemon {
-            resize.end = End::Partial;
-            self.freeze(now_us, actions);
-        } else {
-            resize.end = End::Refused(why);
-            self.release(now_us, actions);
+        match (resize.order.who, half) {
+            (Who::Guest { until_us, .. }, _) if now_us < until_us => {
+                resize.enter(now_us, Stage::Wait { until_us: now_us + NEED_RETRY_US });
+            }
+            (Who::Guest { .. }, Some((aim_bytes, to))) => {
+                (resize.aim_bytes, resize.to) = (aim_bytes, to);
+                self.reserve_from(now_us, 0, actions);
+            }
+            (Who::Guest { .. }, None) => {
+                let waited_s = (now_us - resize.began_us) / 1_000_000;
+                resize.end = End::Refused(match waited_s {
+                    0 => why,
+                    _ => format!("{why}; no guest gave any in {waited_s} s"),
+                });
+                self.release(now_us, actions);
+            }
+            (Who::Daemon, _) => {
+                resize.end = End::Partial;
+                self.freeze(now_us, actions);
+            }
+            (Who::Operator | Who::Manager, _) => {
+                resize.end = End::Refused(why);
+                self.release(now_us, actions);
+            }
         }
+    }
+
+    /// Half of what the guest was to get, if that is a section or more: its size then, and what each device holds.
+    fn half(&self) -> Option<(u64, Vec<u64>)> {
+        let (resize, facts) = (self.resize.as_ref()?, self.facts.as_ref()?);
+        let section = self.settings.section_bytes;
+        let half = resize.aim_bytes.saturating_sub(resize.from_bytes) / 2 / section * section;
+        let aim_bytes = resize.from_bytes + half;
+        let to = spread(&facts.devices, aim_bytes - facts.boot_bytes)?;
+        (half > 0).then_some((aim_bytes, to))
     }
 
     fn offline(&mut self, now_us: u64, actions: &mut Vec<Action>) {
@@ -418,6 +492,7 @@ impl Guest {
     /// What time and the devices' sizes bring about.
     pub(crate) fn advance(&mut self, now_us: u64, actions: &mut Vec<Action>) {
         let (is_there, is_still) = (self.is_there(), self.is_still());
+        let agent_answers = self.agent_answers();
         let Some(resize) = &mut self.resize else { return };
         match &mut resize.stage {
             Stage::Rest { is_read: true, .. } if is_still => self.reserve_from(now_us, 0, actions),
@@ -430,7 +505,13 @@ impl Guest {
                 self.reserve_from(now_us, 0, actions)
             }
             Stage::Offline { until_us, .. } if now_us >= *until_us => self.plug(now_us, actions),
-            Stage::Plug { .. } | Stage::Freeze { .. } if is_there => self.release(now_us, actions),
+            Stage::Plug { .. } if is_there => self.arrive(now_us, actions),
+            Stage::Freeze { .. } if is_there => self.release(now_us, actions),
+            Stage::Online { until_us, .. } if now_us >= *until_us || !agent_answers => {
+                actions
+                    .push(Action::Say("the agent does not say that new memory is online".into()));
+                self.release(now_us, actions);
+            }
             Stage::Plug { until_us, .. } if now_us >= *until_us => self.late(now_us, actions),
             Stage::Freeze { until_us, .. } if now_us >= *until_us => {
                 actions.push(Action::Say("the devices do not come to rest".into()));
@@ -444,6 +525,45 @@ impl Guest {
             }
             _ => {}
         }
+    }
+
+    /// The devices have what they were to get. What was plugged last goes online a moment later: the agent says when. A
+    /// guest in need sees that itself.
+    fn arrive(&mut self, now_us: u64, actions: &mut Vec<Action>) {
+        let agent_answers = self.agent_answers();
+        let plugged_bytes = self.sizes(|device| device.size_bytes).iter().sum();
+        let id = self.new_id();
+        let Some(resize) = &mut self.resize else { return };
+        let has_grown = resize.aim_bytes > resize.from_bytes;
+        let is_urgent = matches!(resize.order.who, Who::Guest { urgent: true, .. });
+        if !has_grown || is_urgent || !agent_answers {
+            return self.release(now_us, actions);
+        }
+        resize.enter(now_us, Stage::Online { id, until_us: now_us + ARRIVE_US });
+        let timeout_ms = (ARRIVE_US / 1000) as u32;
+        actions.push(Action::Tell(FromHost::Arrive { id, bytes: plugged_bytes, timeout_ms }));
+    }
+
+    /// As much is online as will be.
+    pub(crate) fn arrived(
+        &mut self,
+        now_us: u64,
+        answered: u64,
+        bytes: u64,
+        actions: &mut Vec<Action>,
+    ) {
+        let plugged_bytes: u64 = self.sizes(|device| device.size_bytes).iter().sum();
+        let Some(resize) = &self.resize else { return };
+        if !matches!(resize.stage, Stage::Online { id, .. } if id == answered) {
+            return;
+        }
+        if bytes < plugged_bytes {
+            let (online, plugged) = (Size(bytes), Size(plugged_bytes));
+            actions.push(Action::Say(format!(
+                "the guest uses {online} of {plugged} that it was given: the rest stays offline"
+            )));
+        }
+        self.release(now_us, actions);
     }
 
     fn is_there(&self) -> bool {
@@ -530,12 +650,14 @@ impl Guest {
         }
         let size_bytes = self.facts.as_ref().map_or(0, Facts::size_bytes);
         let why = match &resize.end {
-            End::Reached | End::Partial => None,
-            End::RolledBack => Some("the guest could not change in time"),
+            End::Reached => None,
+            End::Partial | End::RolledBack => Some("the guest could not change in time"),
             End::Superseded => Some("a newer order took its place"),
             End::Refused(why) | End::Lost(why) => Some(why.as_str()),
         };
-        self.answer(&resize.order, resize.from_bytes, size_bytes, why, actions);
+        if !resize.is_put_back {
+            self.answer(&resize.order, resize.from_bytes, size_bytes, why, actions);
+        }
         actions.push(Action::Done(Outcome {
             order: resize.order,
             end: resize.end,

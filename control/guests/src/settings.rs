@@ -55,8 +55,16 @@ pub const NUDGE_US: u64 = 900_000;
 pub const FREEZE_US: u64 = 2_000_000;
 /// How long a guest in need waits for memory that others are asked for, microseconds.
 pub const NEED_WAIT_US: u64 = 3_000_000;
+/// The longest that a program of a guest waits for that, and for the end of a change of size, microseconds.
+pub const PROGRAM_WAIT_US: u64 = 20_000_000;
+/// How many programs of a guest may wait for the end of a change of size.
+pub const WAITING_MAX: usize = 8;
 /// How often the pool is asked again meanwhile, microseconds.
 pub const NEED_RETRY_US: u64 = 20_000;
+/// How long the agent may take to say how the guest is, microseconds.
+pub const REPORT_US: u64 = 1_000_000;
+/// How long the agent may take to say that new memory is online, microseconds.
+pub const ARRIVE_US: u64 = 2_000_000;
 /// How long a guest that kept what it was to give is not asked again by the memory manager, microseconds.
 pub const KEPT_US: u64 = 60_000_000;
 /// How many wishes of a guest are heard in a second.

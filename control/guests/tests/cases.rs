@@ -142,10 +142,19 @@ impl Case {
         }
     }
 
-    /// The guest does what it is asked.
+    /// The guest does what it is asked, and its agent says so.
     fn obey(&mut self) {
         self.device.size_bytes = self.device.requested_bytes;
         self.pass(2 * MS);
+        if let Some((id, bytes)) = self.seen.iter().rev().find_map(arrive) {
+            self.agent(FromGuest::Arrived { id, bytes });
+        }
+    }
+
+    /// The agent says that all is as it said.
+    fn reported(&mut self) {
+        let id = self.seen().iter().find_map(report).expect("the agent is asked");
+        self.agent(FromGuest::Reported { id });
     }
 
     fn size(&self) -> u64 {
@@ -182,6 +191,17 @@ fn status(size_bytes: u64, available_bytes: u64) -> Status {
     Status { total_bytes, available_bytes, kernel_free_bytes: BOOT / 2, ..Status::default() }
 }
 
+fn arrive(action: &Action) -> Option<(u64, u64)> {
+    match action {
+        Action::Tell(FromHost::Arrive { id, bytes, .. }) => Some((*id, *bytes)),
+        _ => None,
+    }
+}
+
+fn report(action: &Action) -> Option<u64> {
+    if let Action::Tell(FromHost::Report { id }) = action { Some(*id) } else { None }
+}
+
 fn requests(actions: &[Action]) -> usize {
     actions.iter().filter(|action| matches!(action, Action::Request { .. })).count()
 }
@@ -203,11 +223,11 @@ fn no_size_is_rounded_up_beyond_what_the_guest_may_have() {
         matches!(case.end(), End::Refused(why) if why.contains("more than the guest can have"))
     );
     // It gets what whole sections there are, also where it asks for all of it.
-    case.agent(FromGuest::Need { id: 1, bytes: 2 * S + S / 2, urgent: true });
+    case.agent(FromGuest::Need { id: 1, bytes: 2 * S + S / 2, urgent: true, wait_ms: 0 });
     case.obey();
     assert_eq!(case.end(), End::Reached);
     assert_eq!(case.size(), BOOT + 2 * S);
-    case.agent(FromGuest::Need { id: 2, bytes: S, urgent: true });
+    case.agent(FromGuest::Need { id: 2, bytes: S, urgent: true, wait_ms: 0 });
     let why = Some("the guest has all that it may have".into());
     let refused = FromHost::Answer { id: 2, granted_bytes: 0, why };
     assert_eq!(case.seen(), [Action::Tell(refused)]);
@@ -289,6 +309,9 @@ fn what_was_taken_since_the_last_status_is_not_available() {
         for id in offline_ids(&case.seen) {
             case.agent(FromGuest::Offlined { id, bytes: 2 * S });
         }
+        if case.seen.iter().any(|it| report(it).is_some()) {
+            case.reported();
+        }
         case.obey();
         case.end()
     };
@@ -338,16 +361,16 @@ fn a_guest_in_need_breaks_off_what_shrinks_it_and_not_what_makes_it_grow() {
     case.order(case.size() + S);
     let running = case.guest.running();
     case.seen();
-    case.agent(FromGuest::Need { id: 1, bytes: 4 * S, urgent: true });
+    case.agent(FromGuest::Need { id: 1, bytes: 4 * S, urgent: true, wait_ms: 0 });
     let why = Some("a change of size is under way".into());
     assert_eq!(case.seen(), [Action::Tell(FromHost::Answer { id: 1, granted_bytes: 0, why })]);
     assert_eq!(case.guest.running(), running);
     case.obey();
     case.seen();
     case.order(case.size() - 2 * S);
-    case.agent(FromGuest::Need { id: 2, bytes: S, urgent: false });
+    case.agent(FromGuest::Need { id: 2, bytes: S, urgent: false, wait_ms: 0 });
     assert_eq!(case.ends(), []);
-    case.agent(FromGuest::Need { id: 3, bytes: S, urgent: true });
+    case.agent(FromGuest::Need { id: 3, bytes: S, urgent: true, wait_ms: 0 });
     assert_eq!(case.end(), End::Superseded);
     // It keeps what it was to give, and everybody sees it.
     assert_eq!(case.view().kept_bytes, 2 * S);
@@ -357,7 +380,7 @@ fn a_guest_in_need_breaks_off_what_shrinks_it_and_not_what_makes_it_grow() {
     assert_eq!(case.view().kept_bytes, 0);
     // But not what the operator forces.
     case.force(case.size() - 2 * S);
-    case.agent(FromGuest::Need { id: 4, bytes: S, urgent: true });
+    case.agent(FromGuest::Need { id: 4, bytes: S, urgent: true, wait_ms: 0 });
     assert_eq!(case.ends(), []);
 }
 
@@ -443,7 +466,7 @@ fn what_an_agent_set_offline_for_a_daemon_that_is_gone_comes_online_again() {
 fn a_guest_in_need_is_answered_though_the_pool_stays_dry() {
     let mut case = Case::with_agent(settings(), 0, S);
     case.free = 0;
-    case.agent(FromGuest::Need { id: 9, bytes: S, urgent: true });
+    case.agent(FromGuest::Need { id: 9, bytes: S, urgent: true, wait_ms: 0 });
     assert_eq!(case.view().wanted_bytes, S);
     case.pass(2500 * MS);
     assert_eq!(case.seen().iter().filter(|it| matches!(it, Action::Done(_))).count(), 0);
@@ -465,7 +488,7 @@ fn a_guest_is_looked_at_each_second_and_more_often_while_it_changes() {
     assert_eq!(wakes_after(&case), 2_000);
     case.obey();
     case.free = 0;
-    case.agent(FromGuest::Need { id: 1, bytes: S, urgent: true });
+    case.agent(FromGuest::Need { id: 1, bytes: S, urgent: true, wait_ms: 0 });
     assert_eq!(wakes_after(&case), 20_000, "the pool is asked again");
 }
 
@@ -476,6 +499,7 @@ fn a_size_that_is_there_takes_nothing_of_the_kernel() {
     case.order(BOOT + 4 * S);
     assert_eq!(case.end(), End::Reached);
     case.order(BOOT + 5 * S);
+    case.reported();
     assert!(matches!(case.end(), End::Refused(why) if why.contains("page descriptors")));
 }
 
@@ -494,4 +518,213 @@ fn a_further_device_is_wanted_where_the_first_is_too_small_and_the_guest_rests()
     assert_eq!(case.guest.lacks_bytes(), 32 * S);
     case.tell(Event::Detached("gone".into()));
     assert_eq!(case.guest.lacks_bytes(), 0);
+}
+
+fn answers(case: &mut Case) -> Vec<(u64, u64, Option<String>)> {
+    let answer = |it| match it {
+        Action::Tell(FromHost::Answer { id, granted_bytes, why }) => Some((id, granted_bytes, why)),
+        _ => None,
+    };
+    case.seen().into_iter().filter_map(answer).collect()
+}
+
+fn program(id: u64, sections: u64, wait_ms: u32) -> FromGuest {
+    FromGuest::Need { id, bytes: sections * S, urgent: false, wait_ms }
+}
+
+#[test]
+fn a_program_waits_for_memory_that_others_give() {
+    let mut case = Case::with_agent(settings(), 0, S);
+    case.free = S;
+    case.agent(program(9, 4, 15_000));
+    assert_eq!(case.view().wanted_bytes, 4 * S, "the policy sees it");
+    case.pass(14_000 * MS);
+    assert_eq!(answers(&mut case), []);
+    case.free = 4 * S;
+    case.pass(100 * MS);
+    case.obey();
+    case.pass(3000 * MS);
+    assert_eq!(answers(&mut case), [(9, 4 * S, None)]);
+}
+
+#[test]
+fn a_program_that_nobody_gives_memory_in_time_gets_what_there_is_or_a_line() {
+    let mut case = Case::with_agent(settings(), 0, S);
+    case.free = 2 * S;
+    case.agent(program(8, 5, 5_000));
+    case.pass(5_100 * MS);
+    case.obey();
+    case.pass(3000 * MS);
+    assert_eq!(answers(&mut case), [(8, 2 * S, None)]);
+    case.free = 0;
+    case.agent(program(9, 4, 5_000));
+    case.pass(4_900 * MS);
+    assert_eq!(answers(&mut case), []);
+    case.pass(200 * MS);
+    let why = "the pool is dry; no guest gave any in 5 s";
+    assert_eq!(answers(&mut case), [(9, 0, Some(why.into()))]);
+    assert_eq!(case.view().wanted_bytes, 0);
+    // However long a program would wait, the host does not.
+    case.agent(program(10, 4, u32::MAX));
+    case.pass(20_100 * MS);
+    assert_eq!(answers(&mut case).len(), 1);
+}
+
+#[test]
+fn a_program_waits_for_the_end_of_a_change() {
+    let mut case = Case::with_agent(settings(), 0, S);
+    case.order(BOOT + S);
+    case.agent(program(9, 2, 15_000));
+    case.agent(program(10, 2, 2_000));
+    assert_eq!(answers(&mut case), []);
+    case.pass(2_100 * MS);
+    let why = "the guest's size was changing all that time";
+    assert_eq!(answers(&mut case), [(10, 0, Some(why.into()))]);
+    case.obey();
+    case.pass(2_100 * MS);
+    case.obey();
+    case.pass(2_100 * MS);
+    assert_eq!(answers(&mut case), [(9, 2 * S, None)]);
+    assert_eq!(case.size(), BOOT + 3 * S);
+    // So many wait, and no more.
+    case.order(BOOT + 4 * S);
+    (0..9).for_each(|id| case.agent(program(id, 1, 15_000)));
+    let why = "a change of size is under way";
+    assert_eq!(answers(&mut case), [(8, 0, Some(why.into()))]);
+}
+
+#[test]
+fn what_is_urgent_goes_before_a_program_that_waits() {
+    let mut case = Case::with_agent(settings(), 0, S);
+    case.free = S;
+    case.agent(program(9, 4, 15_000));
+    case.agent(FromGuest::Need { id: 10, bytes: S, urgent: true, wait_ms: 0 });
+    case.obey();
+    case.pass(100 * MS);
+    assert_eq!(answers(&mut case), [(10, S, None)]);
+    assert_eq!(case.view().wanted_bytes, 4 * S, "it waits again");
+    case.free = 4 * S;
+    case.pass(100 * MS);
+    case.obey();
+    case.pass(3000 * MS);
+    assert_eq!(answers(&mut case), [(9, 4 * S, None)]);
+}
+
+#[test]
+fn programs_of_an_agent_that_is_gone_are_forgotten() {
+    let mut case = Case::with_agent(settings(), 0, S);
+    case.order(BOOT + S);
+    case.agent(program(9, 2, 15_000));
+    case.tell(Event::AgentGone);
+    case.obey();
+    case.pass(3000 * MS);
+    assert_eq!(case.size(), BOOT + S);
+    assert_eq!(case.guest.running(), None);
+}
+
+#[test]
+fn a_size_is_reached_when_the_agent_says_that_it_is_online() {
+    let mut case = Case::with_agent(settings(), 1, S);
+    case.order(BOOT + 3 * S);
+    case.device.size_bytes = 3 * S;
+    case.pass(1000 * MS);
+    assert!(case.guest.running().is_some());
+    let (id, bytes) = case.seen().iter().find_map(arrive).unwrap();
+    assert_eq!(bytes, 3 * S);
+    case.agent(FromGuest::Arrived { id: id + 1, bytes });
+    assert!(case.guest.running().is_some(), "the answer to something else");
+    case.agent(FromGuest::Arrived { id, bytes });
+    assert_eq!(case.end(), End::Reached);
+    // What comes back is not waited for.
+    case.force(BOOT + 2 * S);
+    case.device.size_bytes = 2 * S;
+    case.pass(2000 * MS);
+    assert_eq!(case.end(), End::Reached);
+}
+
+#[test]
+fn an_agent_that_does_not_say_so_is_not_waited_for_long() {
+    let said = |case: &mut Case| -> Vec<String> {
+        let line = |it| if let Action::Say(line) = it { Some(line) } else { None };
+        case.seen().into_iter().filter_map(line).collect()
+    };
+    let mut case = Case::with_agent(settings(), 0, S);
+    case.order(BOOT + S);
+    case.device.size_bytes = S;
+    case.pass(2100 * MS);
+    assert_eq!(case.guest.running(), None);
+    assert_eq!(said(&mut case), ["the agent does not say that new memory is online"]);
+    case.order(BOOT + 2 * S);
+    case.device.size_bytes = 2 * S;
+    case.pass(4 * MS);
+    assert!(case.guest.running().is_some());
+    case.tell(Event::AgentGone);
+    assert_eq!(case.guest.running(), None);
+    // One that says that it is not online is believed, and the operator sees it.
+    let mut case = Case::with_agent(settings(), 0, S);
+    case.order(BOOT + 2 * S);
+    case.device.size_bytes = 2 * S;
+    case.pass(4 * MS);
+    let (id, _) = case.seen().iter().find_map(arrive).unwrap();
+    case.agent(FromGuest::Arrived { id, bytes: S });
+    assert_eq!(case.guest.running(), None);
+    assert_eq!(
+        said(&mut case),
+        ["the guest uses 128.0 MiB of 256.0 MiB that it was given: the rest stays offline"]
+    );
+}
+
+#[test]
+fn a_guest_in_need_does_not_wait_for_what_comes_online() {
+    let mut case = Case::with_agent(settings(), 0, S);
+    case.order(BOOT + S);
+    case.device.size_bytes = S;
+    case.pass(4 * MS);
+    case.seen();
+    case.agent(FromGuest::Need { id: 1, bytes: S, urgent: true, wait_ms: 0 });
+    assert_eq!(case.end(), End::Reached, "of the order");
+    case.device.size_bytes = 2 * S;
+    case.pass(4 * MS);
+    assert_eq!(answers(&mut case), [(1, S, None)]);
+}
+
+#[test]
+fn a_guest_that_was_full_is_asked_again_before_it_is_refused() {
+    let mut case = Case::with_agent(settings(), 4, S);
+    case.order(BOOT);
+    assert_eq!(case.guest.running(), None);
+    let id = case.seen().iter().find_map(report).unwrap();
+    case.says(status(BOOT + 4 * S, 5 * S));
+    assert_eq!(case.guest.running(), None, "what was on its way may be older");
+    case.agent(FromGuest::Reported { id: id + 1 });
+    assert_eq!(case.guest.running(), None);
+    case.agent(FromGuest::Reported { id });
+    assert!(case.guest.running().is_some());
+    case.obey();
+    case.seen();
+    // Full as before.
+    let mut case = Case::with_agent(settings(), 4, S);
+    case.order(BOOT);
+    case.reported();
+    assert!(matches!(case.end(), End::Refused(why) if why.contains("available in the guest")));
+    // Nobody else is held up, and a newer order takes its place.
+    case.order(BOOT);
+    case.order(BOOT + S);
+    assert_eq!(case.end(), End::Superseded);
+}
+
+#[test]
+fn an_agent_that_does_not_report_is_not_waited_for() {
+    let mut case = Case::with_agent(settings(), 4, S);
+    case.order(BOOT);
+    let wakes_after = case.guest.wake_at_us(case.now_us) - case.now_us;
+    assert!(wakes_after <= 1_000_000, "{wakes_after}");
+    case.pass(900 * MS);
+    assert_eq!(case.ends(), []);
+    case.pass(200 * MS);
+    assert!(matches!(case.end(), End::Refused(why) if why.contains("available in the guest")));
+    case.order(BOOT);
+    case.tell(Event::AgentGone);
+    assert_eq!(case.ends(), [], "nobody says that it is too full");
+    assert!(case.guest.running().is_some());
 }

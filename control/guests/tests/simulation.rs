@@ -4,15 +4,21 @@
 use std::collections::HashMap;
 
 use spillway_guests::agent::{FromGuest, FromHost, Profile, Status};
-use spillway_guests::{Action, Device, End, Event, Facts, Guest, Order, Outcome, Settings, Who};
+use spillway_guests::{
+    Action, Device, End, Event, Facts, Guest, Holder, Order, Outcome, Settings, Who, share,
+    working_bytes,
+};
 
 const S: u64 = 128 << 20;
 const BOOT: u64 = 4 * S;
 const MOST: u64 = 32 * S;
 const RESIZE_US: u64 = 5_000_000;
 const OFFLINE_US: u64 = 1_000_000;
-/// No order may take longer: waiting for memory, offlining, the change, the way back, and rest.
-const ORDER_MAX_US: u64 = 3_000_000 + 2 * OFFLINE_US + 2 * RESIZE_US + 2_000_000 + 200_000;
+/// No order may take longer: hearing how the guest is, offlining, the change, the way back, hearing that it is online, and rest.
+const ORDER_MAX_US: u64 =
+    1_000_000 + 2 * OFFLINE_US + 2 * RESIZE_US + 2_000_000 + 2_000_000 + 200_000;
+/// Nor may the answer to a program: it waits for memory and for a change under way, and then for a change of its own.
+const PROGRAM_MAX_US: u64 = 20_000_000 + ORDER_MAX_US + 1_100_000;
 
 /// Numbers from a seed: splitmix64.
 struct Random(u64);
@@ -88,6 +94,10 @@ struct World {
     open: HashMap<u64, u64>,
     next_order: u64,
     ends: Vec<Outcome>,
+    /// What programs need: whose, when they asked, and how long they wait.
+    programs: HashMap<u64, (usize, u64, u64)>,
+    /// How programs' needs were answered: granted at once, granted after a wait for memory or for a change, refused.
+    answered: [u64; 3],
 }
 
 impl World {
@@ -102,6 +112,8 @@ impl World {
             open: HashMap::new(),
             next_order: 1 << 32,
             ends: Vec::new(),
+            programs: HashMap::new(),
+            answered: [0; 3],
             now_us: 1,
             random,
         };
@@ -217,11 +229,29 @@ impl World {
                 vm.answers.push((self.now_us, hello));
                 None
             }
+            Action::Tell(FromHost::Arrive { id, bytes, .. }) => {
+                let late_us = self.random.below(400_000);
+                if !vm.mute_agent {
+                    vm.answers.push((self.now_us + late_us, FromGuest::Arrived { id, bytes }));
+                }
+                None
+            }
+            Action::Tell(FromHost::Report { id }) => {
+                let late_us = self.random.below(400_000);
+                if !vm.mute_agent {
+                    vm.answers.push((self.now_us + late_us, FromGuest::Reported { id }));
+                }
+                None
+            }
+            Action::Tell(FromHost::Answer { id, granted_bytes, why }) => {
+                self.heard(id, granted_bytes, why);
+                None
+            }
             Action::Done(outcome) => {
                 self.ended(at, outcome);
                 None
             }
-            Action::Tell(_) | Action::Say(_) => None,
+            Action::Say(_) => None,
         }
     }
 
@@ -243,6 +273,34 @@ impl World {
             assert!(took_us <= ORDER_MAX_US, "{took_us} us for {outcome:?}");
         }
         self.ends.push(outcome);
+    }
+
+    /// An answer to a wish of a guest, of its programs perhaps.
+    fn heard(&mut self, id: u64, granted_bytes: u64, why: Option<String>) {
+        let Some((_, since, wait_us)) = self.programs.remove(&id) else { return };
+        let took_us = self.now_us - since;
+        assert!(took_us <= wait_us + PROGRAM_MAX_US - 20_000_000, "{took_us} us of {wait_us}");
+        if granted_bytes == 0 {
+            assert!(!why.expect("a refusal says why").contains('\n'));
+        }
+        let place = if granted_bytes == 0 { 2 } else { usize::from(took_us > 1_000_000) };
+        self.answered[place] += 1;
+    }
+
+    /// Memory moves to guests that wait for it, from those who have more than they work on.
+    fn share(&mut self) {
+        if self.machines.iter().all(|machine| machine.wanted_bytes() == 0) {
+            return;
+        }
+        let holders: Vec<_> = self.machines.iter().map(holder).collect();
+        for step in share(S, self.free(), &holders) {
+            let id = self.next_order;
+            self.next_order += 1;
+            self.look(step.holder);
+            let (who, to_bytes) = (Who::Manager, step.to_bytes);
+            let order = Order { id, who, to_bytes, roll_back: false, force: false };
+            self.tell(step.holder, Event::Order(order));
+        }
     }
 
     fn check(&self, at: usize) {
@@ -288,6 +346,9 @@ impl World {
                     self.tell(at, Event::Tick);
                 }
             }
+            if self.now_us % 100_000 < 10_000 {
+                self.share();
+            }
         }
     }
 
@@ -305,9 +366,13 @@ impl World {
             5 => {
                 let (id, bytes) = (self.next_order, self.random.below(6 * S));
                 self.next_order += 1;
-                let urgent = self.random.one_in(2);
+                let urgent = self.random.one_in(3);
+                let wait_ms = if urgent { 0 } else { self.random.below(3) as u32 * 7_500 };
+                if wait_ms > 0 && self.vms[at].has_agent {
+                    self.programs.insert(id, (at, self.now_us, 1000 * u64::from(wait_ms)));
+                }
                 self.look(at);
-                self.tell(at, Event::Agent(FromGuest::Need { id, bytes, urgent }));
+                self.tell(at, Event::Agent(FromGuest::Need { id, bytes, urgent, wait_ms }));
             }
             6 => {
                 let (id, bytes) = (self.next_order, self.random.below(6 * S));
@@ -327,6 +392,9 @@ impl World {
             13 => {
                 for device in &mut self.vms[at].devices {
                     device.size_bytes = 0;
+                }
+                if !self.vms[at].is_out_of_reach {
+                    self.programs.retain(|_, (of, ..)| *of != at);
                 }
                 if !self.vms[at].is_out_of_reach {
                     self.tell(at, Event::Reset);
@@ -366,6 +434,7 @@ impl World {
         let settings = self.machines[at].settings().clone();
         self.machines[at] = Guest::new(settings);
         self.open.clear();
+        self.programs.clear();
         for vm in &mut self.vms {
             // What the agent is at goes on, and nobody hears of it.
             for (_, said) in vm.answers.drain(..) {
@@ -395,8 +464,9 @@ impl World {
                 self.attach(at);
             }
         }
-        self.run(ORDER_MAX_US + 2_000_000);
+        self.run(PROGRAM_MAX_US + 2_000_000);
         assert!(self.open.is_empty(), "orders without an end: {:?}", self.open);
+        assert!(self.programs.is_empty(), "programs without an answer: {:?}", self.programs);
         for (vm, machine) in self.vms.iter().zip(&self.machines) {
             assert_eq!(machine.running(), None);
             for device in &vm.devices {
@@ -408,6 +478,26 @@ impl World {
             assert_eq!(view.size_bytes, Some(vm.total()));
             assert_eq!(view.wanted_bytes, 0);
         }
+    }
+}
+
+/// A guest for the policy, as the daemon describes it.
+fn holder(machine: &Guest) -> Holder {
+    let (view, settings) = (machine.view(), machine.settings());
+    let working =
+        |status: &Status| working_bytes(view.status_size_bytes, status, settings.reserve_bytes);
+    Holder {
+        size_bytes: view.size_bytes.unwrap_or_default(),
+        least_bytes: settings.least_bytes.max(view.boot_bytes),
+        most_bytes: view.ceiling_bytes,
+        target_bytes: view.ceiling_bytes,
+        working_bytes: view.status.as_ref().map(working),
+        is_pressed: false,
+        wanted_bytes: view.wanted_bytes,
+        is_fixed: !settings.auto
+            || view.size_bytes.is_none()
+            || (view.aim_bytes.is_some() && view.wanted_bytes == 0)
+            || view.kept_bytes > 0,
     }
 }
 
@@ -433,6 +523,7 @@ fn seeds() -> u64 {
 #[test]
 fn whatever_fails_the_pool_and_the_guests_agree() {
     let mut counts: HashMap<&str, u64> = HashMap::new();
+    let mut answered = [0; 3];
     for seed in 0..seeds() {
         let mut world = World::new(seed);
         for _ in 0..40 {
@@ -441,6 +532,7 @@ fn whatever_fails_the_pool_and_the_guests_agree() {
             world.run(us);
         }
         world.settle();
+        answered = std::array::from_fn(|at| answered[at] + world.answered[at]);
         for outcome in &world.ends {
             let name = match outcome.end {
                 End::Reached => "reached",
@@ -451,11 +543,17 @@ fn whatever_fails_the_pool_and_the_guests_agree() {
                 End::Lost(_) => "lost",
             };
             *counts.entry(name).or_default() += 1;
+            if outcome.order.who == Who::Manager && outcome.end == End::Reached {
+                *counts.entry("given to others").or_default() += 1;
+            }
         }
     }
-    println!("{counts:?}");
+    println!("{counts:?}; programs granted at once, late, refused: {answered:?}");
+    assert!(answered.iter().all(|&count| count > 0), "{answered:?}");
     // A simulation in which something never happens shows nothing of it.
-    for name in ["reached", "partial", "rolled back", "superseded", "refused", "lost"] {
+    for name in
+        ["reached", "partial", "rolled back", "superseded", "refused", "lost", "given to others"]
+    {
         assert!(counts.contains_key(name), "no order ended as {name}: {counts:?}");
     }
 }

@@ -240,6 +240,40 @@ fn plenty_is_given_back_after_a_minute_and_only_what_came() {
 }
 
 #[test]
+fn a_host_that_says_hello_again_does_not_put_giving_back_off() {
+    for was_there in [true, false] {
+        let mut guest = Guest::new(2048 * MIB, 1600 * MIB);
+        guest.sample.returnable = 1024 * MIB;
+        while guest.asks.is_empty() && guest.now < 2 * PLENTY_TIME {
+            guest.watch.greeted(guest.now, was_there);
+            guest.run(Duration::from_secs(5), 0);
+        }
+        let (at, ask) = guest.asks[0];
+        assert!(matches!(ask, Ask::Give { .. }));
+        assert!(at < PLENTY_TIME + Duration::from_secs(6), "{at:?}");
+    }
+}
+
+#[test]
+fn a_host_that_comes_back_is_asked_at_once_and_one_that_never_went_is_not() {
+    let mut guest = Guest::new(512 * MIB, 32 * MIB);
+    guest.pool = 0;
+    guest.run(Duration::from_secs(60), 0);
+    for was_there in [true, false] {
+        // Just refused, it waits for 30 s.
+        let before = guest.asks.len();
+        while guest.asks.len() == before {
+            guest.run(Duration::from_millis(100), 0);
+        }
+        guest.run(Duration::from_secs(1), 0);
+        let before = guest.asks.len();
+        guest.watch.greeted(guest.now, was_there);
+        guest.run(Duration::from_secs(1), 0);
+        assert_eq!(guest.asks.len() > before, !was_there);
+    }
+}
+
+#[test]
 fn page_cache_and_refaults_keep_memory() {
     let mut guest = Guest::new(2048 * MIB, 1800 * MIB);
     (guest.sample.returnable, guest.sample.used_cache) = (1536 * MIB, 600 * MIB);

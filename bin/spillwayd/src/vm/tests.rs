@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -48,6 +48,11 @@ fn settings() -> Settings {
 
 impl Driven {
     fn new() -> Self {
+        Self::by(|folder| Way::Monitor(folder.join("qmp")), |_| {})
+    }
+
+    /// The same for another way to the VM, in a pool that is not empty.
+    fn by(way: impl Fn(&Path) -> Way, fill: impl Fn(&Pool)) -> Self {
         // tmpfs, as the pool demands.
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let pool = Pool::open(&spillway_sections::Settings {
@@ -56,11 +61,13 @@ impl Driven {
             section_bytes: S,
             group: None,
         });
+        let pool = pool.unwrap();
+        fill(&pool);
         let shared = Arc::new(Shared {
             name: "vm".into(),
-            way: Way::Monitor(folder.path().join("qmp")),
+            way: way(folder.path()),
             agent: folder.path().join("agent"),
-            pool: Arc::new(pool.unwrap()),
+            pool: Arc::new(pool),
             guest: Mutex::new(Guest::new(settings())),
             notes: Mutex::default(),
             stop: AtomicBool::new(false),
@@ -185,8 +192,9 @@ fn lie(random: &mut StdRng) -> Vec<u8> {
         _ => random.random_range(0..16) * S,
     };
     let (id, bytes, urgent) = (random.random_range(0..99), number(random), random.random());
+    let wait_ms = random.random();
     let mut line = match random.random_range(0..7) {
-        0 => FromGuest::Need { id, bytes, urgent }.encode(),
+        0 => FromGuest::Need { id, bytes, urgent, wait_ms }.encode(),
         1 => FromGuest::Give { id, bytes }.encode(),
         2 => FromGuest::Offlined { id, bytes }.encode(),
         3 => hello(),
@@ -234,7 +242,10 @@ fn an_agent_that_lies_and_floods_takes_nothing_and_keeps_nobody_waiting() {
     });
     let start = Instant::now();
     let mut reached = 0;
-    while start.elapsed() < Duration::from_secs(3) {
+    // It is waited for it to say that its memory is online, each time.
+    while start.elapsed() < Duration::from_secs(3)
+        || (reached < 4 && start.elapsed() < Duration::from_secs(60))
+    {
         let to_bytes = BOOT + S * (reached % 8);
         let (outcome, took) = driven.order(to_bytes);
         // It may break off what shrinks it, and grow as far as it may.
@@ -295,4 +306,39 @@ fn a_guest_that_stalls_for_a_fiftieth_of_its_time_is_pressed() {
     assert!(!stalls(10_000) && stalls(11_000));
     let reads = |refaults| share::is_pressed(&View { refaults, ..View::default() }, 500);
     assert!(!reads(1024) && reads(1025));
+}
+
+#[test]
+fn a_vm_that_is_libvirts_now_gives_back_what_its_qemu_had() {
+    let libvirt = |folder: &Path| Way::Libvirt {
+        domain: "vm".into(),
+        socket: Some(folder.join("no-libvirt")),
+    };
+    let held = Mutex::new(None);
+    let driven = Driven::by(libvirt, |pool| {
+        pool.create("vm", GuestFile::Boot, 2 * S).unwrap();
+        let path = pool.create("vm", GuestFile::Device(1), DEVICE).unwrap();
+        pool.reserve("vm", 1, S).unwrap();
+        *held.lock().unwrap() = Some(std::fs::File::open(path).unwrap());
+    });
+    let problem = |holds: &dyn Fn(&str) -> bool| {
+        driven.until("a problem", |_| driven.shared.notes().problem.as_deref().is_some_and(holds));
+    };
+    // Its former QEMU runs on.
+    problem(&|line| line.contains("its former QEMU has to end first"));
+    assert_eq!(driven.shared.pool.usage().used_bytes, 3 * S);
+    *held.lock().unwrap() = None;
+    driven.until("an empty pool", |_| driven.shared.pool.usage().guests.is_empty());
+    assert_eq!(driven.shared.pool.usage().used_bytes, 0);
+    problem(&|line| line.contains("libvirt") && !line.contains("former"));
+}
+
+#[test]
+fn a_vm_that_was_libvirts_is_not_counted_any_more() {
+    let monitor = |folder: &Path| Way::Monitor(folder.join("qmp"));
+    let driven = Driven::by(monitor, |pool| {
+        pool.count("vm", 0, 2 * S).unwrap();
+        pool.count("vm", 1, S).unwrap();
+    });
+    driven.until("an empty pool", |_| driven.shared.pool.usage().guests.is_empty());
 }

@@ -1,0 +1,66 @@
+//! An order that the guest's last status speaks against. It is up to an interval old, and what a program has given up meanwhile
+//! does not count in it: the agent is asked anew before the order is refused.
+
+use crate::agent::FromHost;
+use crate::settings::REPORT_US;
+use crate::{Action, Guest, Order, Who};
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    order: Order,
+    /// What the agent was asked, and until when it may answer.
+    id: u64,
+    until_us: u64,
+}
+
+impl Guest {
+    /// Asks the agent how the guest is before an operator's order is refused; false where that is of no use. The memory manager
+    /// and the guest ask again by themselves.
+    pub(crate) fn hold_back(
+        &mut self,
+        now_us: u64,
+        order: Order,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        if order.who != Who::Operator || !self.agent_answers() {
+            return false;
+        }
+        let id = self.new_id();
+        self.held = Some(Held { order, id, until_us: now_us + REPORT_US });
+        actions.push(Action::Tell(FromHost::Report { id }));
+        true
+    }
+
+    /// The agent has said how the guest is.
+    pub(crate) fn reported(&mut self, now_us: u64, answered: u64, actions: &mut Vec<Action>) {
+        if self.held.is_some_and(|held| held.id == answered) {
+            self.decide(now_us, actions);
+        }
+    }
+
+    /// Does not wait for an agent that is gone, or takes too long.
+    pub(crate) fn look_at_held(&mut self, now_us: u64, actions: &mut Vec<Action>) {
+        let agent_answers = self.agent_answers();
+        if self.held.is_some_and(|held| now_us >= held.until_us || !agent_answers) {
+            self.decide(now_us, actions);
+        }
+    }
+
+    fn decide(&mut self, now_us: u64, actions: &mut Vec<Action>) {
+        if let Some(Held { order, .. }) = self.held.take() {
+            self.order_now(now_us, order, actions);
+        }
+    }
+
+    /// When the order is decided on at the latest.
+    pub(crate) fn held_until_us(&self) -> Option<u64> {
+        self.held.map(|held| held.until_us)
+    }
+
+    /// A newer order of the operator takes the place of one that is held back.
+    pub(crate) fn drop_held(&mut self, actions: &mut Vec<Action>) {
+        if let Some(Held { order, .. }) = self.held.take() {
+            self.unchanged(order, crate::End::Superseded, actions);
+        }
+    }
+}
