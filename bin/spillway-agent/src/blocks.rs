@@ -204,7 +204,7 @@ pub mod tests {
         let root = fake(&[(32, "online", "Movable"), (33, "online", "Movable")]);
         let blocks = Blocks::open(root.path()).unwrap();
         let half = 32 * BLOCK + BLOCK / 2..34 * BLOCK;
-        assert_eq!(blocks.within(&[half.clone()]), [(33, State::Movable)]);
+        assert_eq!(blocks.within(std::slice::from_ref(&half)), [(33, State::Movable)]);
         assert_eq!(blocks.online_within(&[half]), BLOCK + BLOCK / 2);
     }
 

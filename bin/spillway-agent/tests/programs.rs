@@ -25,7 +25,7 @@ struct Guest {
     heard: BufReader<File>,
     /// Without it the agent's port would be closed at times.
     _port: File,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Guest {
@@ -62,13 +62,24 @@ impl Guest {
             .spawn()
             .unwrap();
         let heard = BufReader::new(host.try_clone().unwrap());
-        let guest = Self { agent, socket, host, heard, _port: port, _folder: folder };
+        let guest = Self { agent, socket, host, heard, _port: port, folder };
         let start = Instant::now();
         while !guest.socket.exists() {
             assert!(start.elapsed() < LONG, "the agent does not listen");
             thread::sleep(Duration::from_millis(10));
         }
         guest
+    }
+
+    /// A block of a virtio-mem device, in this state.
+    fn plug(&self, state: &str) {
+        let root = self.folder.path().join("root");
+        let block = root.join("sys/devices/system/memory/memory32");
+        fs::create_dir_all(&block).unwrap();
+        fs::write(block.join("state.new"), state).unwrap();
+        fs::rename(block.join("state.new"), block.join("state")).unwrap();
+        let line = "100000000-107ffffff : System RAM (virtio_mem)\n";
+        fs::write(root.join("proc/iomem"), line).unwrap();
     }
 
     fn say(&mut self, message: &FromHost) {
@@ -106,7 +117,10 @@ impl Guest {
     fn asked(&mut self) -> (u64, u64, bool) {
         loop {
             match self.hear() {
-                Some(FromGuest::Need { id, bytes, urgent: false }) => return (id, bytes, true),
+                // The host has time to ask others, and time to change the size is left after that.
+                Some(FromGuest::Need { id, bytes, urgent: false, wait_ms: 15_000 }) => {
+                    return (id, bytes, true);
+                }
                 Some(FromGuest::Give { id, bytes }) => return (id, bytes, false),
                 _ => {}
             }
@@ -150,6 +164,26 @@ fn a_program_hears_what_the_host_grants_refuses_and_takes() {
     assert_eq!(granted, Answer { granted_bytes: 512 * MIB, why: None });
     assert_eq!(refused, Answer { granted_bytes: 0, why: Some("the pool is dry".into()) });
     assert_eq!(taken.granted_bytes, 256 * MIB);
+}
+
+#[test]
+fn the_host_hears_how_the_guest_is_and_when_new_memory_is_online() {
+    let mut guest = Guest::start();
+    guest.greet();
+    while !matches!(guest.hear(), Some(FromGuest::Status(_))) {}
+    // The next status by itself would come in a minute.
+    guest.say(&FromHost::Report { id: 7 });
+    let said = [guest.hear(), guest.hear()];
+    assert!(matches!(said[0], Some(FromGuest::Status(_))), "{said:?}");
+    assert_eq!(said[1], Some(FromGuest::Reported { id: 7 }));
+    guest.say(&FromHost::Arrive { id: 8, bytes: 128 * MIB, timeout_ms: 60_000 });
+    thread::sleep(Duration::from_millis(50));
+    guest.plug("online");
+    assert_eq!(guest.hear(), Some(FromGuest::Arrived { id: 8, bytes: 128 * MIB }));
+    // What does not come online is not waited for.
+    guest.plug("offline");
+    guest.say(&FromHost::Arrive { id: 9, bytes: 128 * MIB, timeout_ms: 100 });
+    assert_eq!(guest.hear(), Some(FromGuest::Arrived { id: 9, bytes: 0 }));
 }
 
 #[test]
