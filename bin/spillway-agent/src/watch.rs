@@ -121,6 +121,8 @@ pub struct Watch {
     refused: [(u32, Duration); 2],
     /// Since when there has been plenty, and the least that was available in that time.
     plenty: (Duration, u64),
+    /// What was available when that began.
+    plenty_began: u64,
     /// The memory.high of the session was reached.
     alarm: bool,
 }
@@ -140,6 +142,7 @@ impl Watch {
             coming: (0, now),
             refused: [(0, now); 2],
             plenty: (now, u64::MAX),
+            plenty_began: 0,
             alarm: false,
         }
     }
@@ -239,7 +242,14 @@ impl Watch {
             push(&mut self.steps, (now, used), TREND_WINDOW);
         }
         self.look_at_counters(now, sample);
+        if self.plenty.1 == u64::MAX {
+            self.plenty_began = sample.available;
+        }
         self.plenty.1 = self.plenty.1.min(sample.available);
+        // However slowly: a guest that fills its memory is not at rest.
+        if sample.available.saturating_add(self.terms.reserve) < self.plenty_began {
+            self.plenty = (now, u64::MAX);
+        }
     }
 
     /// New memory is there. More may be on its way for as long as some comes, and the host refuses requests until all has come:

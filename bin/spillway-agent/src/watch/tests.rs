@@ -274,6 +274,17 @@ fn a_host_that_comes_back_is_asked_at_once_and_one_that_never_went_is_not() {
 }
 
 #[test]
+fn a_guest_that_fills_its_memory_slowly_gives_none_back() {
+    let mut guest = Guest::new(4096 * MIB, 3900 * MIB);
+    guest.sample.returnable = 3584 * MIB;
+    guest.run(Duration::from_secs(300), 2 * MIB);
+    assert_eq!(guest.asks, []);
+    // It does once it rests.
+    guest.run(PLENTY_TIME + Duration::from_secs(40), 0);
+    assert!(matches!(guest.asks[..], [(_, Ask::Give { .. })]), "{:?}", guest.asks);
+}
+
+#[test]
 fn page_cache_and_refaults_keep_memory() {
     let mut guest = Guest::new(2048 * MIB, 1800 * MIB);
     (guest.sample.returnable, guest.sample.used_cache) = (1536 * MIB, 600 * MIB);
