@@ -119,10 +119,10 @@ pub struct Watch {
     coming: (u64, Duration),
     /// Urgent requests, and those ahead of need: refused in a row, and when the next may be made.
     refused: [(u32, Duration); 2],
-    /// Since when there has been plenty, and the least that was available in that time.
-    plenty: (Duration, u64),
-    /// What was available when that began.
-    plenty_began: u64,
+    /// Since when nothing was asked for, and nothing waited for memory.
+    quiet_since: Duration,
+    /// The least that was available in each of the seconds of that, as far as they count.
+    lows: VecDeque<(Duration, u64)>,
     /// The memory.high of the session was reached.
     alarm: bool,
 }
@@ -141,8 +141,8 @@ impl Watch {
             risen: 0,
             coming: (0, now),
             refused: [(0, now); 2],
-            plenty: (now, u64::MAX),
-            plenty_began: 0,
+            quiet_since: now,
+            lows: VecDeque::new(),
             alarm: false,
         }
     }
@@ -176,7 +176,7 @@ impl Watch {
         self.alarm = false;
         if let Some(ask) = ask {
             (self.asked, self.risen) = (Some((now, ask)), 0);
-            self.plenty = (now, u64::MAX);
+            self.begin_rest(now);
         }
         ask
     }
@@ -242,13 +242,14 @@ impl Watch {
             push(&mut self.steps, (now, used), TREND_WINDOW);
         }
         self.look_at_counters(now, sample);
-        if self.plenty.1 == u64::MAX {
-            self.plenty_began = sample.available;
+        match self.lows.back_mut().filter(|(at, _)| now < *at + TREND_STEP) {
+            Some((_, low)) => *low = (*low).min(sample.available),
+            None => push(&mut self.lows, (now, sample.available), PLENTY_TIME),
         }
-        self.plenty.1 = self.plenty.1.min(sample.available);
         // However slowly: a guest that fills its memory is not at rest.
-        if sample.available.saturating_add(self.terms.reserve) < self.plenty_began {
-            self.plenty = (now, u64::MAX);
+        let began = self.lows.front().map_or(0, |(_, low)| *low);
+        if sample.available.saturating_add(self.terms.reserve) < began {
+            self.begin_rest(now);
         }
     }
 
@@ -263,6 +264,12 @@ impl Watch {
         for (times, until) in &mut self.refused {
             (*times, *until) = (0, (*until).min(now + BACK_OFF.0));
         }
+    }
+
+    /// The time of rest begins anew.
+    fn begin_rest(&mut self, now: Duration) {
+        self.quiet_since = now;
+        self.lows.clear();
     }
 
     /// Once a second: did tasks stall, were pages wanted back?
@@ -282,7 +289,7 @@ impl Watch {
             && sample.swap_ins == before.swap_ins
             && sample.total == before.total;
         if !is_quiet {
-            self.plenty = (now, u64::MAX);
+            self.begin_rest(now);
         }
         self.counters = Some((now, *sample));
     }
@@ -342,8 +349,11 @@ impl Watch {
 
     fn give(&self, now: Duration, sample: &Sample) -> Option<Ask> {
         let Terms { reserve, block, .. } = self.terms;
-        let (since, least) = self.plenty;
-        if self.asked.is_some() || now < since + PLENTY_TIME || self.trend(now) >= TREND_LEAST {
+        let least = self.lows.iter().map(|(_, low)| *low).min().unwrap_or(0);
+        if self.asked.is_some()
+            || now < self.quiet_since + PLENTY_TIME
+            || self.trend(now) >= TREND_LEAST
+        {
             return None;
         }
         let kept = (2 * reserve).saturating_add(sample.used_cache);

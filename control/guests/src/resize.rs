@@ -610,7 +610,10 @@ impl Guest {
         let mut waits = 0;
         for (at, device) in facts.devices.iter().enumerate() {
             let size_bytes = device.size_bytes;
-            if size_bytes == device.requested_bytes && device.set_aside_bytes != size_bytes {
+            // What a daemon that was killed had set aside may lie elsewhere than what the guest took: the file is looked at.
+            let has_grown = resize.from.get(at).is_some_and(|&from| from < size_bytes);
+            let is_settled = device.set_aside_bytes == size_bytes && !has_grown;
+            if size_bytes == device.requested_bytes && !is_settled {
                 actions.push(Action::Release { device: at, size_bytes });
                 waits += 1;
             }

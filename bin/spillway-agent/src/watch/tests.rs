@@ -274,6 +274,24 @@ fn a_host_that_comes_back_is_asked_at_once_and_one_that_never_went_is_not() {
 }
 
 #[test]
+fn what_was_in_use_more_than_a_minute_ago_is_given_back() {
+    let mut guest = Guest::new(2048 * MIB, 1600 * MIB);
+    guest.sample.returnable = 1024 * MIB;
+    guest.run(Duration::from_secs(20), 0);
+    // Much is in use for a moment, and nothing waits for it.
+    guest.pool = 0;
+    guest.sample.available = 300 * MIB;
+    guest.run(Duration::from_secs(1), 0);
+    guest.sample.available = 1600 * MIB;
+    guest.run(PLENTY_TIME + Duration::from_secs(5), 0);
+    assert!(
+        matches!(guest.asks.last(), Some((_, Ask::Give { bytes })) if *bytes == 1024 * MIB),
+        "{:?}",
+        guest.asks
+    );
+}
+
+#[test]
 fn a_guest_that_fills_its_memory_slowly_gives_none_back() {
     let mut guest = Guest::new(4096 * MIB, 3900 * MIB);
     guest.sample.returnable = 3584 * MIB;
