@@ -280,7 +280,7 @@ fn what_was_in_use_more_than_a_minute_ago_is_given_back() {
     guest.run(Duration::from_secs(20), 0);
     // Much is in use for a moment, and nothing waits for it.
     guest.pool = 0;
-    guest.sample.available = 300 * MIB;
+    guest.sample.available = 200 * MIB;
     guest.run(Duration::from_secs(1), 0);
     guest.sample.available = 1600 * MIB;
     guest.run(PLENTY_TIME + Duration::from_secs(5), 0);
