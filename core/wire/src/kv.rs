@@ -48,6 +48,9 @@ pub mod admin {
     pub const JOIN_POOL: u8 = 0xc5;
     /// Destroys the private pool, or leaves the shared one, that the namespace id names.
     pub const DESTROY_POOL: u8 = 0xc8;
+    /// Binds the private pool that the namespace id names to this connection: it is destroyed soon after
+    /// the last connection that bound it has ended. Only the ring serves it.
+    pub const BIND_POOL: u8 = 0xcc;
     /// Data in: the client's counters, [`super::STATISTICS_BYTES`].
     pub const STATISTICS: u8 = 0xca;
     /// Data in: a [`super::PoolEntry`] for each of the client's pools, as many as fit. The result's low

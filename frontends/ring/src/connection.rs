@@ -18,6 +18,7 @@ use spillway_wire::nvme::Completion;
 use spillway_wire::ring::{Geometry, Hello, Reason, VERSION, WAKE, Welcome};
 
 use crate::account::Account;
+use crate::bound::BoundPools;
 use crate::execute::Session;
 use crate::pollers::Pollers;
 use crate::region::Region;
@@ -33,6 +34,7 @@ const STEP: u32 = 16;
 pub struct Shared {
     pub store: Arc<Store>,
     pub account: Account,
+    pub bound: BoundPools,
     pub pollers: Pollers,
     /// Tells this server from all others; see [`Welcome::Granted`].
     pub instance: u64,
@@ -88,7 +90,7 @@ pub fn serve(shared: &Shared, socket: &OwnedFd, admitted: Admitted) -> Result<()
         }
     };
     welcome(socket, geometry, shared.instance, file)?;
-    let session = Session::new(&shared.store, admitted.client);
+    let session = Session::new(&shared.store, admitted.client, &shared.bound);
     let mut ring = Ring { shared, socket, region: &region, session, taken: 0 };
     let ended = ring.run();
     region.discard();

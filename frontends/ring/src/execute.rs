@@ -4,10 +4,11 @@
 use spillway_store::{
     ClientId, Error, Filled, Get, Key, PageBuf, PoolId, Put, Refusal, Shown, Store, Value,
 };
-use spillway_types::{PAGE_BYTES, VALUE_BYTES_MAX};
+use spillway_types::{PAGE_BYTES, PoolInfo, Sharing, VALUE_BYTES_MAX};
 use spillway_wire::kv::{self, CreatePool, KeyList, PoolEntry, admin, io, store_option};
 use spillway_wire::nvme::{Command, DataPointer, Direction, Status};
 
+use crate::bound::{BoundPools, Held};
 use crate::pools::PoolTable;
 use crate::region::Region;
 
@@ -20,6 +21,7 @@ pub struct Session<'a> {
     store: &'a Store,
     client: ClientId,
     pools: PoolTable,
+    bound: Held<'a>,
     /// Takes values of a page or less out of the region before they are looked at, and unpacked pages
     /// on their way into it.
     page: Box<PageBuf>,
@@ -70,9 +72,9 @@ impl From<Error> for Failed {
 
 impl<'a> Session<'a> {
     /// Begins for `client`.
-    pub fn new(store: &'a Store, client: ClientId) -> Self {
+    pub fn new(store: &'a Store, client: ClientId, bound: &'a BoundPools) -> Self {
         let (pools, page) = (PoolTable::default(), Box::new(PageBuf::ZERO));
-        Self { store, client, pools, page }
+        Self { store, client, pools, bound: Held::new(bound), page }
     }
 
     /// Copies the page of a command that stores one, if that can be published later.
@@ -202,6 +204,11 @@ impl<'a> Session<'a> {
                 self.number(pool)
             }
             admin::DESTROY_POOL => self.destroy_pool(command),
+            admin::BIND_POOL => {
+                let pool = self.private_pool(command.namespace)?;
+                self.bound.add(pool);
+                Ok(0)
+            }
             admin::STATISTICS => {
                 let statistics = self.store.statistics(self.client)?;
                 answer(region, command, &kv::encode_statistics(&statistics)).map(|()| 0)
@@ -216,6 +223,15 @@ impl<'a> Session<'a> {
     fn pool(&mut self, number: u32) -> Result<PoolId, Failed> {
         let found = self.pools.find(self.store, self.client, number);
         found.ok_or(Failed(Status::INVALID_NAMESPACE.finally(), 0))
+    }
+
+    /// The private pool of a number.
+    fn private_pool(&mut self, number: u32) -> Result<PoolId, Failed> {
+        let id = self.pool(number)?;
+        let pools = self.store.pools(self.client)?;
+        let private = |pool: &PoolInfo| pool.id == id && pool.spec.sharing == Sharing::Private;
+        let found = pools.iter().find(|pool| private(pool));
+        found.map(|_| id).ok_or(Failed(Status::INVALID_FIELD.finally(), 0))
     }
 
     #[inline]

@@ -16,6 +16,7 @@
 //! sleep until a byte comes over the socket. docs/ring.md tells all of it, and what is trusted.
 
 mod account;
+mod bound;
 mod connection;
 mod execute;
 mod pollers;

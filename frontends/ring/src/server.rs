@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen,
@@ -22,6 +22,7 @@ use spillway_types::{Access, Admitted, ClientId, Denied, Identity};
 use spillway_wire::ring::Reason;
 
 use crate::account::Account;
+use crate::bound::BoundPools;
 use crate::connection::{Ended, Shared, refuse, serve};
 use crate::pollers::Pollers;
 
@@ -31,6 +32,9 @@ const BACKLOG: i32 = 64;
 const STACK_BYTES: usize = 256 << 10;
 /// How long the server waits when it has no descriptors or threads left.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
+
+/// Time between two looks at pools that may have to go.
+const SWEEP_INTERVAL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// Settings of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,13 +46,21 @@ pub struct Config {
     /// Threads that may do so at the same time. Each keeps a core busy while its client has something
     /// to do.
     pub pollers_max: u32,
+    /// How long a bound pool stays when the last connection that bound it has ended: its client may
+    /// be about to connect again.
+    pub bound_grace: Duration,
 }
 
 impl Default for Config {
     /// Half as many pollers as there are cores, so that the clients that poll find cores free.
     fn default() -> Self {
         let cores = thread::available_parallelism().map_or(1, NonZero::get) as u32;
-        Self { connections_max: 256, poll: Duration::from_micros(50), pollers_max: cores / 2 }
+        Self {
+            connections_max: 256,
+            poll: Duration::from_micros(50),
+            pollers_max: cores / 2,
+            bound_grace: Duration::from_secs(10),
+        }
     }
 }
 
@@ -118,6 +130,7 @@ impl Server {
             store,
             instance: u64::from_ne_bytes(instance),
             account: Account::default(),
+            bound: BoundPools::new()?,
             pollers: Pollers::new(config.pollers_max, config.poll),
             stopping: AtomicBool::new(false),
         });
@@ -178,11 +191,14 @@ struct Acceptor {
 impl Acceptor {
     fn run(mut self) {
         while !self.shared.stopping.load(Ordering::Relaxed) {
+            let bound = &self.shared.bound;
+            let waiting = bound.sweep(&self.shared.store, self.config.bound_grace);
             let mut ready = [
                 PollFd::new(&self.listener, PollFlags::IN),
                 PollFd::new(&self.stop, PollFlags::IN),
+                PollFd::new(bound.abandoned(), PollFlags::IN),
             ];
-            let polled = poll(&mut ready, None);
+            let polled = poll(&mut ready, waiting.then_some(&SWEEP_INTERVAL));
             let accepted = polled.and_then(|_| accept_with(&self.listener, SocketFlags::CLOEXEC));
             match accepted {
                 Ok(socket) => self.take(socket),

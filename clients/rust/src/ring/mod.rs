@@ -78,6 +78,17 @@ impl Ring {
         &self.path
     }
 
+    /// Binds a private pool to this connection and to the forks of this process that keep its descriptors:
+    /// the daemon destroys it some seconds after the last connection that bound it has ended.
+    ///
+    /// # Errors
+    /// [`Error::NoPool`], and those of the way to the store. A daemon that does not know the command
+    /// gives [`Error::Failed`].
+    pub fn bind_pool(&self, pool: Pool) -> Result<(), Error> {
+        let command = Command::new(kv::admin::BIND_POOL, 0, lane::namespace(pool)?);
+        self.admin(command, &[], &mut []).map(|_| ())
+    }
+
     /// Carries out what a lane has put off: one operation at a time, with the whole data area.
     #[cold]
     fn execute_large(&self, operation: &mut Operation<'_>) -> Result<Outcome, Error> {

@@ -52,15 +52,20 @@ pub struct Daemon {
 impl Daemon {
     /// One whose connections are all of one client.
     pub fn for_one(limits: Limits) -> Self {
-        Self::start(limits, true)
+        Self::start(limits, true, Config::default())
+    }
+
+    /// The same with settings of the server.
+    pub fn with(limits: Limits, config: Config) -> Self {
+        Self::start(limits, true, config)
     }
 
     /// One whose connections are each of a client of its own.
     pub fn for_many(limits: Limits) -> Self {
-        Self::start(limits, false)
+        Self::start(limits, false, Config::default())
     }
 
-    fn start(limits: Limits, one: bool) -> Self {
+    fn start(limits: Limits, one: bool, config: Config) -> Self {
         let store = Store::open(spillway_store::Config::embedded(256 << 20)).expect("a store");
         let store = Arc::new(store);
         let client = || store.add_client(ClientConfig::default()).expect("a client");
@@ -70,7 +75,7 @@ impl Daemon {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("ring.sock");
         let listener = Server::bind(&path).expect("a socket");
-        let server = Server::start(listener, store, door.clone(), Config::default());
+        let server = Server::start(listener, store, door.clone(), config);
         Self { server: Some(server.expect("a server")), door, path, _folder: folder }
     }
 

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::daemon::{Daemon, LIMITS};
 use spillway_client::{Error, Get, Key, PoolSpec, Put, Ring, RingOptions, Store};
+use spillway_ring::Config;
 
 #[test]
 fn nobody_there_is_told_at_once() {
@@ -131,4 +132,47 @@ fn a_forks_child_is_told_and_the_parent_goes_on() {
     };
     assert_eq!(status, 0);
     assert!(ring.exists(pool, Key::new(1, 1)).unwrap());
+}
+
+#[test]
+fn a_bound_pool_goes_with_the_last_connection_that_bound_it() {
+    let config = Config { bound_grace: Duration::from_millis(300), ..Config::default() };
+    let daemon = Daemon::with(LIMITS, config);
+    let witness = daemon.connect(1);
+    let (first, second) = (daemon.connect(1), daemon.connect(1));
+    let (bound, free) = (
+        first.open_pool(PoolSpec::PERSISTENT).unwrap(),
+        first.open_pool(PoolSpec::PERSISTENT).unwrap(),
+    );
+    first.bind_pool(bound).unwrap();
+    second.bind_pool(bound).unwrap();
+    assert_eq!(witness.put(bound, Key::new(1, 1), &[1; 4096]).unwrap(), Put::Stored);
+    drop(first);
+    // The second still holds it.
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(witness.exists(bound, Key::new(1, 1)).unwrap());
+    drop(second);
+    // Whoever comes back in time keeps it.
+    let third = daemon.connect(1);
+    third.bind_pool(bound).unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(witness.exists(bound, Key::new(1, 1)).unwrap());
+    drop(third);
+    let start = Instant::now();
+    while witness.pools().unwrap().len() > 1 {
+        assert!(start.elapsed() < Duration::from_secs(30), "the pool stays");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(witness.pools().unwrap()[0].pool, free);
+}
+
+#[test]
+fn only_a_private_pool_of_ones_own_is_bound() {
+    let daemon = Daemon::for_many(LIMITS);
+    let (mine, other) = (daemon.connect(1), daemon.connect(1));
+    let pool = mine.open_pool(PoolSpec::PERSISTENT).unwrap();
+    assert!(matches!(other.bind_pool(pool), Err(Error::NoPool)));
+    mine.bind_pool(pool).unwrap();
+    mine.bind_pool(pool).unwrap();
+    assert!(matches!(mine.bind_pool(spillway_client::Pool(99)), Err(Error::NoPool)));
 }

@@ -1,0 +1,125 @@
+//! Pools that live as long as a connection that bound them.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+use spillway_store::{PoolId, Store};
+
+/// The bound pools of a server, over all its connections.
+#[derive(Debug)]
+pub struct BoundPools {
+    pools: Mutex<HashMap<PoolId, Holders>>,
+    /// Counts the pools that nobody holds any more: wakes whoever sweeps.
+    abandoned: OwnedFd,
+}
+
+/// Who holds a pool.
+#[derive(Debug)]
+enum Holders {
+    /// So many connections.
+    Connections(u32),
+    /// Nobody, since then.
+    Nobody(Instant),
+}
+
+impl BoundPools {
+    /// None yet.
+    pub fn new() -> io::Result<Self> {
+        let abandoned = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { pools: Mutex::default(), abandoned })
+    }
+
+    /// Readable when a pool has been abandoned since the last [`Self::sweep`].
+    pub const fn abandoned(&self) -> &OwnedFd {
+        &self.abandoned
+    }
+
+    fn pools(&self) -> MutexGuard<'_, HashMap<PoolId, Holders>> {
+        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more connection holds `pool`.
+    fn hold(&self, pool: PoolId) {
+        let mut pools = self.pools();
+        let holders = pools.entry(pool).or_insert(Holders::Connections(0));
+        *holders = match *holders {
+            Holders::Connections(count) => Holders::Connections(count + 1),
+            Holders::Nobody(_) => Holders::Connections(1),
+        };
+    }
+
+    /// A connection that held `pool` has ended.
+    fn let_go(&self, pool: PoolId) {
+        if let Some(holders) = self.pools().get_mut(&pool) {
+            *holders = match *holders {
+                Holders::Connections(count) if count > 1 => Holders::Connections(count - 1),
+                _ => Holders::Nobody(Instant::now()),
+            };
+            // A counter that is full is readable all the same.
+            let _ = rustix::io::write(&self.abandoned, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Destroys the pools that nobody has held for `grace`. Returns whether others wait for that.
+    pub fn sweep(&self, store: &Store, grace: Duration) -> bool {
+        // Nothing to read when it is time that has come.
+        let _ = rustix::io::read(&self.abandoned, &mut [0; 8]);
+        let mut abandoned = Vec::new();
+        let mut waiting = false;
+        self.pools().retain(|&pool, holders| {
+            let Holders::Nobody(since) = holders else { return true };
+            let due = since.elapsed() >= grace;
+            if due {
+                abandoned.push(pool);
+            }
+            waiting |= !due;
+            !due
+        });
+        for pool in abandoned {
+            // Its client may have destroyed it, or have gone with all its pools.
+            match store.destroy_pool(pool) {
+                Ok(_) => tracing::info!(
+                    pool = pool.0,
+                    "a pool outlived the connections that bound it, and is destroyed"
+                ),
+                Err(error) => {
+                    tracing::debug!(pool = pool.0, %error, "a bound pool is gone already")
+                }
+            }
+        }
+        waiting
+    }
+}
+
+/// The pools that one connection has bound; it lets go of them when dropped.
+#[derive(Debug)]
+pub struct Held<'a> {
+    all: &'a BoundPools,
+    pools: HashSet<PoolId>,
+}
+
+impl<'a> Held<'a> {
+    /// None yet.
+    pub fn new(all: &'a BoundPools) -> Self {
+        Self { all, pools: HashSet::new() }
+    }
+
+    /// Binds one more.
+    pub fn add(&mut self, pool: PoolId) {
+        if self.pools.insert(pool) {
+            self.all.hold(pool);
+        }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        for &pool in &self.pools {
+            self.all.let_go(pool);
+        }
+    }
+}
