@@ -1,6 +1,7 @@
 # make demo    installs what is missing, builds, and runs memcached in an eighth of its memory
 # make test    installs what is missing, and runs everything that CI runs
 # make build   builds the command, the library that it preloads, the daemon, and the load of the demo
+# make module  builds the module of Valkey and Redis: target/release/libspillway_valkey.so
 # make agent   builds the agent of guests, a static program: target/release/spillway-agent
 # make install-agent PREFIX=/usr   builds and installs the agent and its systemd unit into a guest; with DESTDIR into its image
 # make install-lib PREFIX=/usr/local   builds and installs the C library, its header and pkg-config file
@@ -10,9 +11,9 @@ SHELL := /bin/bash
 export PATH := $(HOME)/.cargo/bin:$(CURDIR)/target/tools:$(PATH)
 
 # What demo, build and the end-to-end tests run, always built together: what one of them has built serves the others.
-PROGRAMS := --package spillway --package spillway-preload --package spillwayd --package spillway-load
+PROGRAMS := --package spillway --package spillway-preload --package spillwayd --package spillway-load --package spillway-valkey
 
-.PHONY: demo test build agent install-agent install-lib tools
+.PHONY: demo test build module agent install-agent install-lib tools
 
 demo: tools
 	@lab/setup demo
@@ -26,6 +27,9 @@ test: tools
 
 build: tools agent
 	@cargo build --release --locked $(PROGRAMS)
+
+module: tools
+	@cargo build --release --locked --package spillway-valkey
 
 # It must run in any guest, whatever C library that has. A program that the loader has work with is none that is static.
 AGENT := target/release/spillway-agent

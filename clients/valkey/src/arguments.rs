@@ -1,0 +1,129 @@
+//! The arguments of `loadmodule`: names and values in turn.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use spillway_client::Url;
+use spillway_types::parse_size;
+
+/// What the module is told when it is loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arguments {
+    /// The daemon's socket.
+    pub path: PathBuf,
+    /// Shorter values stay in the server.
+    pub min_bytes: u64,
+    /// How long an answer of the store is waited for.
+    pub deadline: Duration,
+    /// Most bytes of values that are gone and kept for a child that saves; beyond, no more leave.
+    pub child_limit_bytes: u64,
+}
+
+impl Default for Arguments {
+    fn default() -> Self {
+        Self {
+            path: "/run/spillway/spillway.sock".into(),
+            min_bytes: 2048,
+            deadline: Duration::from_secs(1),
+            child_limit_bytes: 1 << 30,
+        }
+    }
+}
+
+impl Arguments {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// What is wrong, in one line.
+    pub fn parse(texts: &[&[u8]]) -> Result<Self, String> {
+        let mut arguments = Self::default();
+        for pair in texts.chunks(2) {
+            let name = String::from_utf8_lossy(pair[0]);
+            let Some(value) = pair.get(1) else { return Err(format!("{name} has no value")) };
+            let value = String::from_utf8_lossy(value);
+            match &*name {
+                "url" => arguments.path = socket(&value)?,
+                "min-bytes" => arguments.min_bytes = size(&name, &value)?,
+                "child-limit" => arguments.child_limit_bytes = size(&name, &value)?,
+                "deadline-ms" => arguments.deadline = deadline(&value)?,
+                _ => {
+                    return Err(format!(
+                        "there is no argument {name}: url, min-bytes, child-limit and deadline-ms are known"
+                    ));
+                }
+            }
+        }
+        Ok(arguments)
+    }
+}
+
+/// The socket that a URL names.
+fn socket(url: &str) -> Result<PathBuf, String> {
+    match Url::from_str(url) {
+        Ok(Url::Ring { path }) => Ok(path),
+        Ok(_) => Err(format!(
+            "url {url}: the module needs a daemon of this host, as ring:/run/spillway/spillway.sock"
+        )),
+        Err(error) => Err(format!("url: {error}")),
+    }
+}
+
+fn size(name: &str, value: &str) -> Result<u64, String> {
+    parse_size(value).map_err(|error| format!("{name} {value}: {error}"))
+}
+
+fn deadline(value: &str) -> Result<Duration, String> {
+    match value.parse() {
+        Ok(ms @ 1..=60_000) => Ok(Duration::from_millis(ms)),
+        _ => Err(format!("deadline-ms {value}: a number from 1 to 60000 is needed")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(texts: &[&str]) -> Result<Arguments, String> {
+        Arguments::parse(&texts.iter().map(|text| text.as_bytes()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn all_arguments_are_read() {
+        let read = parse(&[
+            "url",
+            "ring:/tmp/s.sock",
+            "min-bytes",
+            "1",
+            "deadline-ms",
+            "250",
+            "child-limit",
+            "64M",
+        ]);
+        assert_eq!(
+            read,
+            Ok(Arguments {
+                path: "/tmp/s.sock".into(),
+                min_bytes: 1,
+                deadline: Duration::from_millis(250),
+                child_limit_bytes: 64 << 20,
+            })
+        );
+        assert_eq!(parse(&[]), Ok(Arguments::default()));
+    }
+
+    #[test]
+    fn mistakes_are_one_line_that_names_them() {
+        for (texts, part) in [
+            (&["url"][..], "url has no value"),
+            (&["url", "nonsense"], "names no store"),
+            (&["url", "embed:"], "daemon of this host"),
+            (&["min-bytes", "-1"], "min-bytes -1"),
+            (&["deadline-ms", "0"], "1 to 60000"),
+            (&["colour", "red"], "no argument colour"),
+        ] {
+            let line = parse(texts).unwrap_err();
+            assert!(line.contains(part) && !line.contains('\n'), "{line}");
+        }
+    }
+}

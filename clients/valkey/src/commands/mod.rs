@@ -1,0 +1,26 @@
+//! The module's commands.
+
+mod read;
+mod set;
+mod set_options;
+mod unspill;
+
+use crate::server::{Context, register_command};
+
+/// The answer for a key that holds a value of another type.
+const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+/// The answer for options that make no sense.
+const SYNTAX: &str = "ERR syntax error";
+
+/// Registers all commands.
+///
+/// # Errors
+/// In one line, when the server does not take one.
+pub fn register(context: &Context<'_>) -> Result<(), String> {
+    register_command::<set::Set>(context)?;
+    register_command::<read::Get>(context)?;
+    register_command::<read::GetMany>(context)?;
+    register_command::<read::Length>(context)?;
+    register_command::<read::Statistics>(context)?;
+    register_command::<unspill::Unspill>(context)
+}

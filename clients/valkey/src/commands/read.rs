@@ -1,0 +1,114 @@
+//! Commands that read.
+
+use std::borrow::Cow;
+use std::ffi::{CStr, c_int};
+
+use super::WRONG_TYPE;
+use crate::server::{Arity, Command, Context, Found, Key, Text};
+use crate::statistics;
+use crate::value::Value;
+
+/// The bytes under a key: none when there is nothing.
+///
+/// # Errors
+/// The answer, when the key has a value of another type or its bytes can't be had.
+pub fn bytes_of<'a>(found: &Found<'a, Value>) -> Result<Option<Cow<'a, [u8]>>, String> {
+    match found {
+        Found::Nothing => Ok(None),
+        Found::Plain(bytes) => Ok(Some(Cow::Borrowed(bytes))),
+        Found::Ours(value) => value.read().map(Some).map_err(|error| error.to_string()),
+        Found::Other => Err(WRONG_TYPE.to_owned()),
+    }
+}
+
+/// Answers with bytes, or that there are none.
+pub fn reply(context: &Context<'_>, bytes: Option<&[u8]>) {
+    match bytes {
+        Some(bytes) => context.reply_bytes(bytes),
+        None => context.reply_null(),
+    }
+}
+
+/// `SPILL.GET key`.
+pub struct Get;
+
+impl Command for Get {
+    const NAME: &'static CStr = c"spill.get";
+    const FLAGS: &'static CStr = c"readonly fast";
+    const KEYS: (c_int, c_int, c_int) = (1, 1, 1);
+    const ARITY: Arity = Arity::Exactly(2);
+
+    fn run(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
+        let key = Key::read(context, &arguments[1]);
+        let found = key.find();
+        reply(context, bytes_of(&found)?.as_deref());
+        Ok(())
+    }
+}
+
+/// `SPILL.MGET key [key ...]`.
+pub struct GetMany;
+
+impl Command for GetMany {
+    const NAME: &'static CStr = c"spill.mget";
+    const FLAGS: &'static CStr = c"readonly fast";
+    const KEYS: (c_int, c_int, c_int) = (1, -1, 1);
+    const ARITY: Arity = Arity::AtLeast(2);
+
+    fn run(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
+        // All of them before the first is answered: one that can't be read is an error of the whole.
+        let mut values = Vec::with_capacity(arguments.len() - 1);
+        for name in &arguments[1..] {
+            let key = Key::read(context, name);
+            values.push(match key.find() {
+                Found::Other => None,
+                found => bytes_of(&found)?.map(Cow::into_owned),
+            });
+        }
+        context.reply_array(values.len());
+        values.iter().for_each(|value| reply(context, value.as_deref()));
+        Ok(())
+    }
+}
+
+/// `SPILL.STRLEN key`.
+pub struct Length;
+
+impl Command for Length {
+    const NAME: &'static CStr = c"spill.strlen";
+    const FLAGS: &'static CStr = c"readonly fast";
+    const KEYS: (c_int, c_int, c_int) = (1, 1, 1);
+    const ARITY: Arity = Arity::Exactly(2);
+
+    fn run(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
+        let key = Key::read(context, &arguments[1]);
+        let bytes = match key.find::<Value>() {
+            Found::Nothing => 0,
+            Found::Plain(bytes) => bytes.len() as u64,
+            Found::Ours(value) => value.bytes(),
+            Found::Other => return Err(WRONG_TYPE.to_owned()),
+        };
+        context.reply_number(bytes);
+        Ok(())
+    }
+}
+
+/// `SPILL.STATS`.
+pub struct Statistics;
+
+impl Command for Statistics {
+    const NAME: &'static CStr = c"spill.stats";
+    const FLAGS: &'static CStr = c"readonly fast";
+    const KEYS: (c_int, c_int, c_int) = (0, 0, 0);
+    const ARITY: Arity = Arity::Exactly(1);
+
+    fn run(context: &Context<'_>, _: &[Text<'_>]) -> Result<(), String> {
+        let figures = statistics::figures();
+        context.reply_map(figures.len());
+        for (name, figure) in figures {
+            context.reply_word(name);
+            context.reply_number(figure);
+        }
+        Ok(())
+    }
+}

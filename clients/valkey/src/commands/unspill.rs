@@ -1,0 +1,95 @@
+//! `SPILL.UNSPILL key | ALL`: makes plain strings of the module's values.
+
+use std::ffi::{CStr, c_int};
+
+use super::WRONG_TYPE;
+use super::read::bytes_of;
+use crate::server::{Arity, Command, Context, DataType, Found, Key, OwnText, Text};
+use crate::value::Value;
+
+/// Keys that one step looks at.
+const STEP: &[u8] = b"1000";
+
+/// The command.
+pub struct Unspill;
+
+impl Command for Unspill {
+    const NAME: &'static CStr = c"spill.unspill";
+    const FLAGS: &'static CStr = c"write deny-oom";
+    const KEYS: (c_int, c_int, c_int) = (1, 1, 1);
+    const ARITY: Arity = Arity::Exactly(2);
+
+    fn run(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
+        let name = &arguments[1];
+        let done = if name.bytes().eq_ignore_ascii_case(b"ALL") {
+            all(context)?
+        } else {
+            u64::from(one(context, name)?)
+        };
+        context.reply_number(done);
+        Ok(())
+    }
+}
+
+/// Makes a plain string of a key's value; whether it was one of the module's.
+fn one(context: &Context<'_>, name: &Text<'_>) -> Result<bool, String> {
+    let mut key = Key::write(context, name);
+    let found = key.find::<Value>();
+    match found {
+        Found::Nothing | Found::Plain(_) => return Ok(false),
+        Found::Other => return Err(WRONG_TYPE.to_owned()),
+        Found::Ours(_) => {}
+    }
+    let Some(bytes) = bytes_of(&found)? else { return Ok(false) };
+    let value = OwnText::new(&bytes);
+    drop(bytes);
+    let until = key.expires_ms();
+    if !key.set_plain(value.text()) {
+        return Err("ERR the key can't be written".to_owned());
+    }
+    if let Some(at_ms) = until {
+        key.expire_at(at_ms);
+    }
+    let keep = OwnText::new(b"KEEPTTL");
+    context.replicate(c"SET", &[name, value.text(), keep.text()]);
+    context.signal_modified(name);
+    Ok(true)
+}
+
+/// Makes plain strings of all of the module's values, in all databases; how many.
+fn all(context: &Context<'_>) -> Result<u64, String> {
+    let current = context.database();
+    let mut done = 0;
+    for database in 0.. {
+        if !context.select(database) {
+            break;
+        }
+        let step = all_of_database(context);
+        if step.is_err() {
+            context.select(current);
+        }
+        done += step?;
+    }
+    context.select(current);
+    Ok(done)
+}
+
+fn all_of_database(context: &Context<'_>) -> Result<u64, String> {
+    let (mut done, mut cursor) = (0, b"0".to_vec());
+    loop {
+        let options: [&[u8]; 5] = [&cursor, b"COUNT", STEP, b"TYPE", Value::NAME.to_bytes()];
+        let reply = context.call(c"SCAN", &options).ok_or("ERR the keys can't be listed")?;
+        let next =
+            reply.part(0).and_then(|part| part.bytes()).ok_or("ERR the keys can't be listed")?;
+        let keys = reply.part(1).ok_or("ERR the keys can't be listed")?;
+        for at in 0..keys.parts() {
+            if let Some(name) = keys.part(at).and_then(|part| part.bytes()) {
+                done += u64::from(one(context, OwnText::new(name).text())?);
+            }
+        }
+        if next == b"0" {
+            return Ok(done);
+        }
+        cursor = next.to_vec();
+    }
+}

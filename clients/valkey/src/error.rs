@@ -1,0 +1,21 @@
+//! Why a value can't be read.
+
+/// What a client, a log line or a dump is told. The first word is the code of RESP errors.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no connection to the store.
+    #[error("SPILL store is away")]
+    Away,
+    /// The store was started anew, or somebody removed the value from it.
+    #[error("SPILL the store has lost the value")]
+    Lost,
+    /// What the store gave is not what was put.
+    #[error("SPILL the value from the store has a wrong checksum")]
+    Checksum,
+    /// The store has the value, and can't give it.
+    #[error("SPILL the store failed: {0}")]
+    Store(spillway_client::Error),
+    /// The server has no memory for the value.
+    #[error("OOM no memory for a value of {0} bytes")]
+    Memory(u64),
+}

@@ -1,0 +1,23 @@
+//! The server's module interface: a small binding, by hand, of what this module uses.
+//!
+//! All unsafe code of the module is here. What is above it sees contexts, keys, values and dumps as Rust
+//! types that live no longer than the server's call.
+
+mod allocator;
+mod context;
+mod data_type;
+mod foreground;
+mod key;
+mod register;
+mod table;
+
+pub use allocator::ServerAllocator;
+pub use context::{Context, Level, NotifyClass, OwnText, Text, log, now_ms};
+pub use data_type::{CommandLog, DataType, Digest, Sink, Source, register as register_type};
+pub use foreground::{fail_dump, listen as listen_for_dumps};
+pub use key::{Found, Key};
+pub use register::{
+    Arity, Command, InfoSection, attach, on_fork, register_command, register_information,
+    within_onload,
+};
+pub use table::{RawContext, RawString};

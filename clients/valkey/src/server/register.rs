@@ -1,0 +1,224 @@
+//! What the module tells the server when it is loaded.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::slice;
+use std::sync::OnceLock;
+
+use super::context::{Context, Level, Text, log};
+use super::table::{Event, EventEntry, OK, RawContext, RawInfo, RawString, functions, take};
+
+/// `REDISMODULE_APIVER_1`.
+const API_VERSION: c_int = 1;
+/// Redis 7.0.0, as `GetServerVersion` writes it.
+const OLDEST_SERVER: c_int = 0x0007_0000;
+/// Errors of reading dumps are told to the module, keys are signalled by the module alone, and values
+/// may be loaded while older ones are served.
+const OPTIONS: c_int = 1 | 1 << 1 | 1 << 2;
+/// `REDISMODULE_EVENT_PERSISTENCE`.
+pub(super) const EVENT_PERSISTENCE: u64 = 1;
+/// `REDISMODULE_EVENT_FORK_CHILD`.
+const EVENT_FORK_CHILD: u64 = 13;
+/// `REDISMODULE_SUBEVENT_FORK_CHILD_BORN`.
+const BORN: u64 = 0;
+
+/// Runs `load` for the server that calls the module's entry point; the entry point's answer. An error is
+/// one line of the server's log.
+///
+/// # Safety
+/// The arguments are those of the entry point.
+pub unsafe fn within_onload(
+    context: *mut RawContext,
+    arguments: *mut *mut RawString,
+    count: c_int,
+    load: fn(&Context<'_>, &[Text<'_>]) -> Result<(), String>,
+) -> c_int {
+    // SAFETY: it is the entry point's.
+    if let Err(lacking) = unsafe { take(context) } {
+        // Nothing is known of this server but that it has the function that finds others, which may not
+        // have the one that writes its log.
+        eprintln!(
+            "spillway: the server is too old: it has no {lacking}; Redis 7.0 or later, or Valkey, is needed"
+        );
+        return 1;
+    }
+    // SAFETY: they are the entry point's, and live as long as it runs.
+    let (context, arguments) = unsafe { (Context::from_raw(context), texts(arguments, count)) };
+    match load(&context, arguments) {
+        Ok(()) => OK,
+        Err(why) => {
+            log(Level::Warning, &why);
+            1
+        }
+    }
+}
+
+/// The strings that the server hands over with a call.
+///
+/// # Safety
+/// There are `count` of them, which live as long as the call.
+unsafe fn texts<'a>(arguments: *mut *mut RawString, count: c_int) -> &'a [Text<'a>] {
+    if count == 0 {
+        return &[];
+    }
+    // SAFETY: `Text` is such a pointer, and there are so many.
+    unsafe { slice::from_raw_parts(arguments.cast(), count as usize) }
+}
+
+/// Makes this the module `name` of the server.
+///
+/// # Errors
+/// Why it can't be, in one line.
+pub fn attach(context: &Context<'_>, name: &CStr, version: c_int) -> Result<(), String> {
+    let functions = functions();
+    // SAFETY: it takes nothing.
+    let server = unsafe { (functions.GetServerVersion)() };
+    if server < OLDEST_SERVER {
+        return Err(format!(
+            "server {}.{}.{} is too old; Redis 7.0 or later, or Valkey, is needed",
+            server >> 16,
+            server >> 8 & 0xff,
+            server & 0xff
+        ));
+    }
+    // SAFETY: the name ends with a zero.
+    if unsafe { (functions.IsModuleNameBusy)(name.as_ptr()) } != 0 {
+        return Err("the module is loaded already".to_owned());
+    }
+    // SAFETY: the context is the entry point's, and the name ends with a zero; it is copied.
+    unsafe {
+        (functions.SetModuleAttribs)(context.raw(), name.as_ptr(), version, API_VERSION);
+        (functions.SetModuleOptions)(context.raw(), OPTIONS);
+    }
+    Ok(())
+}
+
+/// How many arguments a command takes, its name included.
+#[derive(Clone, Copy, Debug)]
+pub enum Arity {
+    /// So many.
+    Exactly(usize),
+    /// So many or more.
+    AtLeast(usize),
+}
+
+impl Arity {
+    const fn allows(self, count: usize) -> bool {
+        match self {
+            Self::Exactly(wanted) => count == wanted,
+            Self::AtLeast(least) => count >= least,
+        }
+    }
+}
+
+/// A command of the module's.
+pub trait Command {
+    /// Its name.
+    const NAME: &'static CStr;
+    /// The server's flags for it.
+    const FLAGS: &'static CStr;
+    /// Where its keys are: the first, the last (from the end, if negative), and the step.
+    const KEYS: (c_int, c_int, c_int);
+    /// How many arguments it takes.
+    const ARITY: Arity;
+
+    /// Carries it out, and answers.
+    ///
+    /// # Errors
+    /// The answer, when that is an error.
+    fn run(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String>;
+}
+
+/// Registers a command.
+///
+/// # Errors
+/// In one line, when the server does not take it.
+pub fn register_command<C: Command>(context: &Context<'_>) -> Result<(), String> {
+    let (first, last, step) = C::KEYS;
+    // SAFETY: the texts end with zeros and are copied.
+    let status = unsafe {
+        (functions().CreateCommand)(
+            context.raw(),
+            C::NAME.as_ptr(),
+            command::<C>,
+            C::FLAGS.as_ptr(),
+            first,
+            last,
+            step,
+        )
+    };
+    if status == OK { Ok(()) } else { Err(format!("the server does not take {:?}", C::NAME)) }
+}
+
+unsafe extern "C" fn command<C: Command>(
+    context: *mut RawContext,
+    arguments: *mut *mut RawString,
+    count: c_int,
+) -> c_int {
+    // SAFETY: they are the server's, and live as long as this runs.
+    let (context, arguments) = unsafe { (Context::from_raw(context), texts(arguments, count)) };
+    if !C::ARITY.allows(arguments.len()) {
+        // SAFETY: it takes the context alone.
+        return unsafe { (functions().WrongArity)(context.raw()) };
+    }
+    if let Err(answer) = C::run(&context, arguments) {
+        context.reply_error(&answer);
+    }
+    OK
+}
+
+/// Subscribes to an event; whether the server has it.
+pub(super) fn subscribe(context: &Context<'_>, id: u64, entry: EventEntry) -> bool {
+    // SAFETY: the event's version is the first, whose data no entry here looks at.
+    unsafe {
+        (functions().SubscribeToServerEvent)(context.raw(), Event { id, version: 1 }, entry) == OK
+    }
+}
+
+/// Who is told of forks.
+static ON_FORK: OnceLock<fn(bool)> = OnceLock::new();
+
+/// Calls `told` in the server, with true when a child was forked and with false when it has ended; whether the
+/// server tells.
+pub fn on_fork(context: &Context<'_>, told: fn(bool)) -> bool {
+    let told = *ON_FORK.get_or_init(|| told);
+    let _ = told;
+    subscribe(context, EVENT_FORK_CHILD, fork_child)
+}
+
+unsafe extern "C" fn fork_child(_: *mut RawContext, _: Event, kind: u64, _: *mut c_void) {
+    if let Some(told) = ON_FORK.get() {
+        told(kind == BORN);
+    }
+}
+
+/// The module's section of INFO, while it is written.
+#[derive(Debug)]
+pub struct InfoSection {
+    raw: *mut RawInfo,
+}
+
+impl InfoSection {
+    /// Adds a number.
+    pub fn number(&self, name: &CStr, number: u64) {
+        // SAFETY: the name ends with a zero, and the section is being written.
+        unsafe { (functions().InfoAddFieldULongLong)(self.raw, name.as_ptr(), number) };
+    }
+}
+
+/// Who writes the section.
+static INFORMATION: OnceLock<fn(&InfoSection)> = OnceLock::new();
+
+/// Lets `write` write the module's section of INFO; whether the server takes it.
+pub fn register_information(context: &Context<'_>, write: fn(&InfoSection)) -> bool {
+    INFORMATION.get_or_init(|| write);
+    // SAFETY: the entry is a function of this module's, which stays.
+    unsafe { (functions().RegisterInfoFunc)(context.raw(), information) == OK }
+}
+
+unsafe extern "C" fn information(raw: *mut RawInfo, _crash: c_int) {
+    // SAFETY: the server writes INFO now; no name makes the section the module's own.
+    let wanted = unsafe { (functions().InfoAddSection)(raw, std::ptr::null()) } == OK;
+    if let (true, Some(write)) = (wanted, INFORMATION.get()) {
+        write(&InfoSection { raw });
+    }
+}

@@ -1,0 +1,200 @@
+//! The functions that the server lends a module, by the names and types of redismodule.h.
+
+use std::ffi::{c_char, c_int, c_longlong, c_void};
+use std::sync::OnceLock;
+
+/// Declares opaque structures of the server.
+macro_rules! opaque {
+    ($($(#[$text:meta])* $name:ident;)*) => {
+        $($(#[$text])* #[repr(C)] #[derive(Debug)] pub struct $name { _private: [u8; 0] })*
+    };
+}
+
+opaque! {
+    /// `RedisModuleCtx`.
+    RawContext;
+    /// `RedisModuleString`.
+    RawString;
+    /// `RedisModuleKey`.
+    RawKey;
+    /// `RedisModuleType`.
+    RawType;
+    /// `RedisModuleIO`.
+    RawIo;
+    /// `RedisModuleDigest`.
+    RawDigest;
+    /// `RedisModuleCallReply`.
+    RawReply;
+    /// `RedisModuleInfoCtx`.
+    RawInfo;
+}
+
+/// A command's entry point.
+pub type CommandEntry = unsafe extern "C" fn(*mut RawContext, *mut *mut RawString, c_int) -> c_int;
+/// Takes an event.
+pub type EventEntry = unsafe extern "C" fn(*mut RawContext, Event, u64, *mut c_void);
+/// Adds fields to INFO.
+pub type InfoEntry = unsafe extern "C" fn(*mut RawInfo, c_int);
+
+/// `RedisModuleEvent`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Event {
+    /// Which.
+    pub id: u64,
+    /// Version of the data with it.
+    pub version: u64,
+}
+
+/// `RedisModuleTypeMethods`, version 4.
+#[derive(Debug)]
+#[repr(C)]
+pub struct TypeMethods {
+    pub version: u64,
+    pub rdb_load: unsafe extern "C" fn(*mut RawIo, c_int) -> *mut c_void,
+    pub rdb_save: unsafe extern "C" fn(*mut RawIo, *mut c_void),
+    pub aof_rewrite: unsafe extern "C" fn(*mut RawIo, *mut RawString, *mut c_void),
+    pub mem_usage: unsafe extern "C" fn(*const c_void) -> usize,
+    pub digest: unsafe extern "C" fn(*mut RawDigest, *mut c_void),
+    pub free: unsafe extern "C" fn(*mut c_void),
+    pub aux_load: *const c_void,
+    pub aux_save: *const c_void,
+    pub aux_save_triggers: c_int,
+    pub free_effort: *const c_void,
+    pub unlink: *const c_void,
+    pub copy: unsafe extern "C" fn(*mut RawString, *mut RawString, *const c_void) -> *mut c_void,
+    pub defrag: *const c_void,
+    pub mem_usage2: *const c_void,
+    pub free_effort2: *const c_void,
+    pub unlink2: *const c_void,
+    pub copy2: *const c_void,
+}
+
+/// `RedisModule_GetApi`.
+type GetApi = unsafe extern "C" fn(*const c_char, *mut *mut c_void) -> c_int;
+
+/// Declares the table of functions and how it is filled.
+macro_rules! functions {
+    ($($name:ident($($argument:ty),* $(; $dots:tt)?) $(-> $result:ty)?;)*) => {
+        /// The server's functions.
+        #[allow(non_snake_case)]
+        pub struct Functions {
+            $(pub $name: unsafe extern "C" fn($($argument,)* $($dots)?) $(-> $result)?,)*
+        }
+
+        impl Functions {
+            /// Asks the server for each function; the name of the first that it lacks.
+            ///
+            /// # Safety
+            /// `get` is the server's.
+            unsafe fn ask(get: GetApi) -> Result<Self, &'static str> {
+                Ok(Self {
+                    $($name: {
+                        let mut found: *mut c_void = std::ptr::null_mut();
+                        let name = concat!("RedisModule_", stringify!($name), "\0");
+                        // SAFETY: the name ends with a zero, and there is room for a pointer.
+                        let status = unsafe { get(name.as_ptr().cast(), &mut found) };
+                        if status != OK || found.is_null() {
+                            return Err(stringify!($name));
+                        }
+                        // SAFETY: under this name redismodule.h declares a function of this type.
+                        unsafe {
+                            std::mem::transmute::<
+                                *mut c_void,
+                                unsafe extern "C" fn($($argument,)* $($dots)?) $(-> $result)?,
+                            >(found)
+                        }
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    TryAlloc(usize) -> *mut c_void;
+    Calloc(usize, usize) -> *mut c_void;
+    Realloc(*mut c_void, usize) -> *mut c_void;
+    Free(*mut c_void);
+    SetModuleAttribs(*mut RawContext, *const c_char, c_int, c_int);
+    IsModuleNameBusy(*const c_char) -> c_int;
+    SetModuleOptions(*mut RawContext, c_int);
+    GetServerVersion() -> c_int;
+    Log(*mut RawContext, *const c_char, *const c_char; ...);
+    CreateCommand(*mut RawContext, *const c_char, CommandEntry, *const c_char, c_int, c_int, c_int) -> c_int;
+    CreateDataType(*mut RawContext, *const c_char, c_int, *const TypeMethods) -> *mut RawType;
+    SubscribeToServerEvent(*mut RawContext, Event, EventEntry) -> c_int;
+    RegisterInfoFunc(*mut RawContext, InfoEntry) -> c_int;
+    InfoAddSection(*mut RawInfo, *const c_char) -> c_int;
+    InfoAddFieldULongLong(*mut RawInfo, *const c_char, u64) -> c_int;
+    Milliseconds() -> c_longlong;
+    StringPtrLen(*const RawString, *mut usize) -> *const c_char;
+    CreateString(*mut RawContext, *const c_char, usize) -> *mut RawString;
+    FreeString(*mut RawContext, *mut RawString);
+    OpenKey(*mut RawContext, *mut RawString, c_int) -> *mut RawKey;
+    CloseKey(*mut RawKey);
+    KeyType(*mut RawKey) -> c_int;
+    ModuleTypeGetType(*mut RawKey) -> *mut RawType;
+    ModuleTypeGetValue(*mut RawKey) -> *mut c_void;
+    ModuleTypeSetValue(*mut RawKey, *mut RawType, *mut c_void) -> c_int;
+    StringSet(*mut RawKey, *mut RawString) -> c_int;
+    StringDMA(*mut RawKey, *mut usize, c_int) -> *const c_char;
+    GetAbsExpire(*mut RawKey) -> c_longlong;
+    SetAbsExpire(*mut RawKey, c_longlong) -> c_int;
+    SignalModifiedKey(*mut RawContext, *mut RawString) -> c_int;
+    NotifyKeyspaceEvent(*mut RawContext, c_int, *const c_char, *mut RawString) -> c_int;
+    Replicate(*mut RawContext, *const c_char, *const c_char; ...) -> c_int;
+    GetSelectedDb(*mut RawContext) -> c_int;
+    SelectDb(*mut RawContext, c_int) -> c_int;
+    Call(*mut RawContext, *const c_char, *const c_char; ...) -> *mut RawReply;
+    FreeCallReply(*mut RawReply);
+    CallReplyLength(*mut RawReply) -> usize;
+    CallReplyArrayElement(*mut RawReply, usize) -> *mut RawReply;
+    CallReplyStringPtr(*mut RawReply, *mut usize) -> *const c_char;
+    ReplyWithError(*mut RawContext, *const c_char) -> c_int;
+    ReplyWithSimpleString(*mut RawContext, *const c_char) -> c_int;
+    ReplyWithStringBuffer(*mut RawContext, *const c_char, usize) -> c_int;
+    ReplyWithLongLong(*mut RawContext, c_longlong) -> c_int;
+    ReplyWithNull(*mut RawContext) -> c_int;
+    ReplyWithArray(*mut RawContext, std::ffi::c_long) -> c_int;
+    ReplyWithMap(*mut RawContext, std::ffi::c_long) -> c_int;
+    WrongArity(*mut RawContext) -> c_int;
+    IsIOError(*mut RawIo) -> c_int;
+    SaveUnsigned(*mut RawIo, u64);
+    SaveStringBuffer(*mut RawIo, *const c_char, usize);
+    LoadUnsigned(*mut RawIo) -> u64;
+    LoadStringBuffer(*mut RawIo, *mut usize) -> *mut c_char;
+    EmitAOF(*mut RawIo, *const c_char, *const c_char; ...);
+    DigestAddStringBuffer(*mut RawDigest, *const c_char, usize);
+    DigestEndSequence(*mut RawDigest);
+}
+
+/// `REDISMODULE_OK`.
+pub const OK: c_int = 0;
+
+static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
+
+/// The functions, once the server has lent them.
+pub fn lent() -> Option<&'static Functions> {
+    FUNCTIONS.get()
+}
+
+/// The functions. Whatever the server calls runs after it has lent them.
+pub fn functions() -> &'static Functions {
+    FUNCTIONS.get().expect("the server lends its functions before it calls")
+}
+
+/// Takes the functions of the server that loads this; the name of the first one that it lacks.
+///
+/// # Safety
+/// `context` is what the server handed to the module's entry point.
+pub unsafe fn take(context: *mut RawContext) -> Result<&'static Functions, &'static str> {
+    if let Some(functions) = lent() {
+        return Ok(functions);
+    }
+    // SAFETY: by the module interface a context begins with the address of GetApi.
+    let get = unsafe { *context.cast::<GetApi>() };
+    // SAFETY: it is the server's.
+    let functions = unsafe { Functions::ask(get) }?;
+    Ok(FUNCTIONS.get_or_init(|| functions))
+}

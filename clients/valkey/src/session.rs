@@ -1,0 +1,238 @@
+//! One connection to the store, and this server's pool there.
+
+use std::path::Path;
+use std::time::Duration;
+
+use spillway_client::{Get, Key, Operation, Pool, PoolSpec, Put, Ring, RingOptions, Store};
+use twox_hash::XxHash3_64;
+
+use crate::error::Error;
+
+/// Bytes of the pieces in which a value lies in the store. The ring carries one at a time.
+pub const CHUNK_BYTES: usize = 1 << 20;
+/// Bits of a chunk's number that are the index under its object.
+const INDEX_BITS: u32 = 20;
+
+/// Chunks of one value: consecutive numbers, none of which is ever used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Number of the first.
+    pub first: u64,
+    /// Bytes of the value, at least 1.
+    pub bytes: u64,
+}
+
+impl Extent {
+    /// How many chunks it has.
+    pub const fn chunks(self) -> u64 {
+        self.bytes.div_ceil(CHUNK_BYTES as u64)
+    }
+
+    fn keys(self) -> impl Iterator<Item = Key> {
+        (self.first..self.first + self.chunks()).map(key)
+    }
+}
+
+/// The key of a chunk.
+const fn key(number: u64) -> Key {
+    Key::new(number >> INDEX_BITS, (number & ((1 << INDEX_BITS) - 1)) as u32)
+}
+
+/// The checksum of a value so far, with its next chunk.
+fn checksum(before: u64, chunk: &[u8]) -> u64 {
+    XxHash3_64::oneshot_with_seed(before, chunk)
+}
+
+/// A connection and a pool.
+pub struct Session {
+    store: Box<dyn Store>,
+    pool: Pool,
+    identity: u128,
+}
+
+impl Session {
+    /// Connects to the daemon that listens at `path`, and takes the pool of this identity, if it is there,
+    /// else a new one where `make` allows that. The pool goes with the last process that holds it.
+    pub fn connect(
+        path: &Path,
+        deadline: Duration,
+        wanted: Option<u128>,
+        make: bool,
+    ) -> Result<Self, Error> {
+        let options = RingOptions { timeout: deadline, ..RingOptions::default() };
+        let ring = Ring::connect_with(path, options).map_err(|_| Error::Away)?;
+        let pools = ring.pools().map_err(Error::Store)?;
+        let (pool, identity) = match pools.iter().find(|pool| Some(pool.identity) == wanted) {
+            Some(info) => (info.pool, info.identity),
+            None if make => {
+                let pool = ring.open_pool(PoolSpec::PERSISTENT).map_err(Error::Store)?;
+                let pools = ring.pools().map_err(Error::Store)?;
+                let info = pools.iter().find(|info| info.pool == pool).ok_or(Error::Lost)?;
+                (pool, info.identity)
+            }
+            None => return Err(Error::Lost),
+        };
+        ring.bind_pool(pool).map_err(Error::Store)?;
+        Ok(Self { store: Box::new(ring), pool, identity })
+    }
+
+    /// Which pool it is.
+    pub const fn identity(&self) -> u128 {
+        self.identity
+    }
+
+    /// Whether the store answers.
+    pub fn is_there(&self) -> bool {
+        self.store.statistics().is_ok()
+    }
+
+    /// Puts a value; its checksum. `None` when the store refuses a part of it: then the extent is to be
+    /// flushed.
+    pub fn put(&self, extent: Extent, value: &[u8]) -> Result<Option<u64>, Error> {
+        let mut sum = extent.first;
+        for (key, chunk) in extent.keys().zip(value.chunks(CHUNK_BYTES)) {
+            match self.store.put(self.pool, key, chunk).map_err(away)? {
+                Put::Stored => sum = checksum(sum, chunk),
+                Put::Refused(_) => return Ok(None),
+            }
+        }
+        Ok(Some(sum))
+    }
+
+    /// Reads a value into `value`, which has its length.
+    pub fn read(&self, extent: Extent, sum: u64, value: &mut [u8]) -> Result<(), Error> {
+        let mut found = extent.first;
+        for (key, chunk) in extent.keys().zip(value.chunks_mut(CHUNK_BYTES)) {
+            self.read_chunk(key, chunk)?;
+            found = checksum(found, chunk);
+        }
+        if found == sum { Ok(()) } else { Err(Error::Checksum) }
+    }
+
+    /// Reads a value chunk by chunk. What was taken is right only if there is no error in the end.
+    pub fn read_each(
+        &self,
+        extent: Extent,
+        sum: u64,
+        take: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), Error> {
+        let mut buffer = vec![0; CHUNK_BYTES.min(extent.bytes as usize)];
+        let (mut found, mut left) = (extent.first, extent.bytes as usize);
+        for key in extent.keys() {
+            let chunk = &mut buffer[..left.min(CHUNK_BYTES)];
+            self.read_chunk(key, chunk)?;
+            found = checksum(found, chunk);
+            take(chunk);
+            left -= chunk.len();
+        }
+        if found == sum { Ok(()) } else { Err(Error::Checksum) }
+    }
+
+    fn read_chunk(&self, key: Key, chunk: &mut [u8]) -> Result<(), Error> {
+        match self.store.get(self.pool, key, chunk).map_err(away)? {
+            Get::Hit(bytes) if bytes == chunk.len() => Ok(()),
+            Get::Hit(_) | Get::Short(_) => Err(Error::Checksum),
+            Get::Miss => Err(Error::Lost),
+        }
+    }
+
+    /// Removes values.
+    pub fn flush(&self, extents: &[Extent]) -> Result<(), Error> {
+        let pool = self.pool;
+        let mut operations: Vec<Operation<'_>> = extents
+            .iter()
+            .flat_map(|extent| extent.keys())
+            .map(|key| Operation::Flush { pool, key })
+            .collect();
+        let mut outcomes = Vec::new();
+        self.store.batch(&mut operations, &mut outcomes);
+        outcomes.into_iter().try_for_each(|outcome| outcome.map(|_| ()).map_err(away))
+    }
+}
+
+/// What an error of the way to the store means: the connection has ended, or this one value can't be had.
+fn away(error: spillway_client::Error) -> Error {
+    use spillway_client::Error as Client;
+    match error {
+        Client::NoPool => Error::Lost,
+        Client::Corrupt => Error::Checksum,
+        Client::Length { .. } | Client::Failed(_) => Error::Store(error),
+        _ => Error::Away,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session() -> Session {
+        let store = spillway_client::open("embed:?capacity=64M").unwrap();
+        let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();
+        Session { store, pool, identity: 1 }
+    }
+
+    fn value(bytes: usize) -> Vec<u8> {
+        (0..bytes).map(|at| (at * 7 + at / 251) as u8).collect()
+    }
+
+    #[test]
+    fn values_of_any_length_come_back() {
+        let session = session();
+        let mut first = (1 << INDEX_BITS) - 1;
+        for bytes in [1, 4095, 4096, 4097, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES - 1] {
+            let extent = Extent { first, bytes: bytes as u64 };
+            let put = value(bytes);
+            let sum = session.put(extent, &put).unwrap().unwrap();
+            let mut read = vec![0; bytes];
+            session.read(extent, sum, &mut read).unwrap();
+            assert_eq!(read, put);
+            let mut pieces = Vec::new();
+            session.read_each(extent, sum, &mut |chunk| pieces.extend_from_slice(chunk)).unwrap();
+            assert_eq!(pieces, put);
+            first += extent.chunks();
+        }
+    }
+
+    #[test]
+    fn another_value_under_its_key_is_a_wrong_checksum() {
+        let session = session();
+        let extent = Extent { first: 9, bytes: 5000 };
+        let sum = session.put(extent, &value(5000)).unwrap().unwrap();
+        let mut read = vec![0; 5000];
+        let overwrite = |value: &[u8]| {
+            assert_eq!(session.store.put(session.pool, key(9), value).unwrap(), Put::Stored);
+        };
+        let mut other = value(5000);
+        other[4999] ^= 1;
+        overwrite(&other);
+        assert!(matches!(session.read(extent, sum, &mut read), Err(Error::Checksum)));
+        assert!(matches!(session.read_each(extent, sum, &mut |_| ()), Err(Error::Checksum)));
+        overwrite(&other[..100]);
+        assert!(matches!(session.read(extent, sum, &mut read), Err(Error::Checksum)));
+        overwrite(&value(5001));
+        assert!(matches!(session.read(extent, sum, &mut read), Err(Error::Checksum)));
+    }
+
+    #[test]
+    fn what_is_flushed_is_lost() {
+        let session = session();
+        let extent = Extent { first: 0, bytes: 2 * CHUNK_BYTES as u64 + 1 };
+        let put = value(extent.bytes as usize);
+        let sum = session.put(extent, &put).unwrap().unwrap();
+        session.flush(&[extent]).unwrap();
+        let mut read = vec![0; put.len()];
+        assert!(matches!(session.read(extent, sum, &mut read), Err(Error::Lost)));
+        assert_eq!(session.store.pools().unwrap()[0].pages, 0);
+    }
+
+    #[test]
+    fn a_store_that_is_full_refuses() {
+        let session = session();
+        let bytes = 128 << 20;
+        let extent = Extent { first: 0, bytes };
+        let noise: Vec<u8> = (0..bytes / 8)
+            .flat_map(|at: u64| XxHash3_64::oneshot(&at.to_le_bytes()).to_le_bytes())
+            .collect();
+        assert!(session.put(extent, &noise).unwrap().is_none());
+    }
+}

@@ -1,0 +1,202 @@
+//! A value of the module's type, in the server or in the store.
+
+use std::borrow::Cow;
+use std::ffi::{CStr, c_int};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::process::{Signal, getpid, kill_process};
+
+use crate::error::Error;
+use crate::server::{CommandLog, DataType, Digest, Level, Sink, Source, Text, fail_dump, log};
+use crate::session::{CHUNK_BYTES, Extent};
+use crate::spill::spill;
+
+/// Most bytes of a value that is taken from a dump: the server's own bound on strings by default.
+const VALUE_BYTES_MAX: u64 = 512 << 20;
+/// Behind a value in a dump: it is whole.
+const WHOLE: u64 = 1;
+/// Behind a value in a dump: it could not be read; who loads it gets an error.
+const BROKEN: u64 = 0;
+
+/// A value. It never changes.
+#[derive(Debug)]
+pub enum Value {
+    /// In the server's memory.
+    Inline(InlineValue),
+    /// In the store. Copies of a key share it.
+    Spilled(Arc<SpilledValue>),
+}
+
+/// Bytes in the server's memory.
+#[derive(Debug)]
+pub struct InlineValue(Box<[u8]>);
+
+/// A value in the store, which goes when nobody has this any more.
+#[derive(Debug)]
+pub struct SpilledValue {
+    extent: Extent,
+    checksum: u64,
+}
+
+fn count(values: &AtomicU64, bytes: &AtomicU64, length: u64) {
+    values.fetch_add(1, Ordering::Relaxed);
+    bytes.fetch_add(length, Ordering::Relaxed);
+}
+
+fn uncount(values: &AtomicU64, bytes: &AtomicU64, length: u64) {
+    values.fetch_sub(1, Ordering::Relaxed);
+    bytes.fetch_sub(length, Ordering::Relaxed);
+}
+
+impl Drop for InlineValue {
+    fn drop(&mut self) {
+        let counters = &spill().counters;
+        uncount(&counters.inline_values, &counters.inline_bytes, self.0.len() as u64);
+    }
+}
+
+impl Drop for SpilledValue {
+    fn drop(&mut self) {
+        let counters = &spill().counters;
+        uncount(&counters.spilled_values, &counters.spilled_bytes, self.extent.bytes);
+        spill().discard(self.extent);
+    }
+}
+
+impl Value {
+    /// A value with these bytes, in the store if it takes them.
+    pub fn new(bytes: &[u8]) -> Self {
+        Self::spilled(bytes).unwrap_or_else(|| Self::inline(bytes.into()))
+    }
+
+    /// A value in the store, if it takes these bytes.
+    fn spilled(bytes: &[u8]) -> Option<Self> {
+        let (extent, checksum) = spill().put(bytes)?;
+        let counters = &spill().counters;
+        count(&counters.spilled_values, &counters.spilled_bytes, extent.bytes);
+        Some(Self::Spilled(Arc::new(SpilledValue { extent, checksum })))
+    }
+
+    fn inline(bytes: Box<[u8]>) -> Self {
+        let counters = &spill().counters;
+        count(&counters.inline_values, &counters.inline_bytes, bytes.len() as u64);
+        Self::Inline(InlineValue(bytes))
+    }
+
+    /// Its length.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Self::Inline(InlineValue(bytes)) => bytes.len() as u64,
+            Self::Spilled(value) => value.extent.bytes,
+        }
+    }
+
+    /// Its bytes.
+    ///
+    /// # Errors
+    /// Why they can't be had.
+    pub fn read(&self) -> Result<Cow<'_, [u8]>, Error> {
+        match self {
+            Self::Inline(InlineValue(bytes)) => Ok(Cow::Borrowed(bytes)),
+            Self::Spilled(value) => spill().read(value.extent, value.checksum).map(Cow::Owned),
+        }
+    }
+
+    /// Hands its bytes over in pieces of at most [`CHUNK_BYTES`].
+    fn read_each(&self, take: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
+        match self {
+            Self::Inline(InlineValue(bytes)) => {
+                bytes.chunks(CHUNK_BYTES).for_each(take);
+                Ok(())
+            }
+            Self::Spilled(value) => spill().read_each(value.extent, value.checksum, take),
+        }
+    }
+}
+
+/// A value that is to be saved can't be read. A child ends: the server keeps the dump before. A dump that the
+/// server itself writes to a file fails.
+fn not_saved(error: &Error) {
+    let child = spill().in_child();
+    let whose =
+        if child { "the child that saves ends" } else { "what is being saved is of no use" };
+    log(Level::Warning, &format!("a value can't be saved: {error}; {whose}"));
+    if child {
+        // By a signal, since the server removes the unfinished file of a child that ends so.
+        let _ = kill_process(getpid(), Signal::KILL);
+    }
+    fail_dump();
+}
+
+impl DataType for Value {
+    const NAME: &'static CStr = c"spillwayv";
+    const VERSION: c_int = 0;
+
+    fn load(source: &Source<'_>, version: c_int) -> Option<Self> {
+        if version != Self::VERSION {
+            return None;
+        }
+        let length = source.number().filter(|&length| length <= VALUE_BYTES_MAX)? as usize;
+        let mut value = Vec::new();
+        while value.len() < length {
+            let chunk = source.bytes()?;
+            let chunk = chunk.bytes();
+            if chunk.is_empty() || chunk.len() > (length - value.len()).min(CHUNK_BYTES) {
+                return None;
+            }
+            value.try_reserve_exact((length - value.len()).min(64 * CHUNK_BYTES)).ok()?;
+            value.extend_from_slice(chunk);
+        }
+        if source.number()? != WHOLE {
+            return None;
+        }
+        Some(Self::spilled(&value).unwrap_or_else(|| Self::inline(value.into_boxed_slice())))
+    }
+
+    fn save(&self, sink: &Sink<'_>) {
+        sink.number(self.bytes());
+        let mut saved = 0;
+        let read = self.read_each(&mut |chunk| {
+            sink.bytes(chunk);
+            saved += chunk.len() as u64;
+        });
+        if let Err(error) = &read {
+            not_saved(error);
+            if saved < self.bytes() {
+                // No piece of a value is empty: whoever loads this stops here.
+                sink.bytes(&[]);
+            }
+        }
+        sink.number(if read.is_ok() { WHOLE } else { BROKEN });
+    }
+
+    fn rewrite(&self, log: &CommandLog<'_>, key: &Text<'_>) {
+        match self.read() {
+            Ok(value) => log.write(c"SPILL.SET", key, &value),
+            Err(error) => not_saved(&error),
+        }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        size_of::<Self>()
+            + match self {
+                Self::Inline(InlineValue(bytes)) => bytes.len(),
+                Self::Spilled(_) => size_of::<SpilledValue>() + 2 * size_of::<usize>(),
+            }
+    }
+
+    fn digest(&self, digest: &Digest<'_>) {
+        match self.read() {
+            Ok(value) => digest.add(&value),
+            Err(error) => digest.add(error.to_string().as_bytes()),
+        }
+    }
+
+    fn copy(&self) -> Self {
+        match self {
+            Self::Inline(InlineValue(bytes)) => Self::inline(bytes.clone()),
+            Self::Spilled(value) => Self::Spilled(Arc::clone(value)),
+        }
+    }
+}
