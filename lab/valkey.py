@@ -119,11 +119,19 @@ class Server:
 
     def loads(self, *line):
         """What a server that does not take the module says of it."""
-        done = subprocess.run([self.program, "--port", "0", "--dir", lab.WORK, "--loadmodule", *map(str, line)],
+        done = subprocess.run([self.program, "--port", "0", "--unixsocket", lab.WORK / "bad.sock", "--loadmodule", *map(str, line)],
                               capture_output=True, text=True, timeout=60)
         if done.returncode == 0:
             lab.fail(f"a server started with {line}")
-        return [text for text in done.stdout.splitlines() if "spillway" in text and "<module>" in text]
+        return [text for text in done.stdout.splitlines() if "<module> spillway: " in text]
+
+
+def clear(*names):
+    """Removes what servers and daemons of these names have left, for the next to begin anew."""
+    for name in names:
+        shutil.rmtree(lab.WORK / name, ignore_errors=True)
+        shutil.rmtree(lab.WORK / f"{name}.aof", ignore_errors=True)
+        (lab.WORK / f"{name}.rdb").unlink(missing_ok=True)
 
 
 def pages(daemon):
