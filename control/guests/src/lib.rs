@@ -6,6 +6,7 @@
 
 pub mod agent;
 pub mod call;
+mod check;
 mod error;
 mod event;
 mod guest;

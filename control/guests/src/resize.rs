@@ -11,13 +11,10 @@
 
 use spillway_types::Size;
 
-use crate::agent::{FromHost, Profile};
+use crate::agent::FromHost;
 use crate::needs::{Need, refuse};
-use crate::plan::{aim, spread};
-use crate::settings::{
-    ARRIVE_US, DESCRIPTORS_PART, FREEZE_US, GROWTH_MAX, KERNEL_FREE_MIN_BYTES, NEED_RETRY_US,
-    NUDGE_US, POLL_US,
-};
+use crate::plan::spread;
+use crate::settings::{ARRIVE_US, FREEZE_US, NEED_RETRY_US, NUDGE_US, POLL_US};
 use crate::{Action, Device, End, Facts, Guest, Order, Outcome, Times, Who};
 
 #[derive(Clone, Debug)]
@@ -38,6 +35,8 @@ pub(crate) struct Resize {
     has_offlined: bool,
     /// The program that asked waits for its turn again, and is not answered yet.
     is_put_back: bool,
+    /// What the pool said when all of it was asked for.
+    dry: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,6 +151,7 @@ impl Guest {
             end: End::Reached,
             has_offlined: false,
             is_put_back: false,
+            dry: None,
         });
         self.reserve_from(now_us, 0, actions);
     }
@@ -171,79 +171,8 @@ impl Guest {
             end: End::Reached,
             has_offlined: true,
             is_put_back: false,
+            dry: None,
         });
-    }
-
-    /// The guest's size now, the size to aim at, and what each device is to hold then.
-    fn plan(&self, order: &Order) -> Result<(u64, u64, Vec<u64>), String> {
-        let facts = self.facts.as_ref().ok_or("the VM's monitor is out of reach")?;
-        let (size, section) = (facts.size_bytes(), self.settings.section_bytes);
-        let least = self.settings.least_bytes.max(facts.boot_bytes);
-        if order.to_bytes < least {
-            let (to, least) = (Size(order.to_bytes), Size(least));
-            return Err(format!("{to} is less than the guest's least, {least}"));
-        }
-        let to_bytes = aim(size, order.to_bytes, section);
-        let ceiling = self.ceiling_bytes(facts);
-        if to_bytes > ceiling && to_bytes > size {
-            return Err(format!(
-                "{} is more than the guest can have, {}: the least of `most`, {GROWTH_MAX} times the memory that it booted \
-                 with (profile returns-all), and what its devices hold",
-                Size(to_bytes),
-                Size(ceiling)
-            ));
-        }
-        let plugged = to_bytes - facts.boot_bytes;
-        let to =
-            spread(&facts.devices, plugged).ok_or("the guest's devices do not hold so much")?;
-        Ok((size, to_bytes, to))
-    }
-
-    /// Whether the guest says that it can change from one size to the other.
-    fn check(&self, order: &Order, from_bytes: u64, to_bytes: u64) -> Result<(), String> {
-        if to_bytes > from_bytes {
-            return self.check_descriptors(to_bytes - from_bytes);
-        }
-        let is_free = order.force || to_bytes == from_bytes;
-        if is_free { Ok(()) } else { self.check_room(from_bytes - to_bytes) }
-    }
-
-    /// A guest that is too full would stop part of the way, with next to nothing left for its programs.
-    fn check_room(&self, less_bytes: u64) -> Result<(), String> {
-        let (Some(agent), Some(facts)) = (&self.agent, &self.facts) else { return Ok(()) };
-        let Some(status) = agent.status else { return Ok(()) };
-        // What the guest was given or lost since it said so is available, or is not.
-        let since = status.available_bytes + facts.size_bytes();
-        let available = since.saturating_sub(agent.status_size_bytes());
-        let reserve = self.settings.reserve_bytes;
-        if available.saturating_sub(less_bytes) < reserve {
-            return Err(format!(
-                "{} is available in the guest: {} less would leave it below its reserve, {} (--force shrinks it all the \
-                 same)",
-                Size(available),
-                Size(less_bytes),
-                Size(reserve)
-            ));
-        }
-        Ok(())
-    }
-
-    /// Where all new memory is movable, the descriptors of its pages come out of the kernel's zones.
-    fn check_descriptors(&self, more_bytes: u64) -> Result<(), String> {
-        let Some(status) = self.agent.as_ref().and_then(|agent| agent.status) else {
-            return Ok(());
-        };
-        let (free, needed) = (status.kernel_free_bytes, more_bytes / DESCRIPTORS_PART);
-        if self.settings.profile == Profile::ReturnsAll && free < needed + KERNEL_FREE_MIN_BYTES {
-            return Err(format!(
-                "{} is free in the zones of the guest's kernel, and {} more would take {} of it for page descriptors: boot \
-                 the guest with more memory, or use profile grows-far",
-                Size(free),
-                Size(more_bytes),
-                Size(needed)
-            ));
-        }
-        Ok(())
     }
 
     /// An order ends before anything has changed.
@@ -369,6 +298,7 @@ impl Guest {
     fn dry(&mut self, now_us: u64, why: String, actions: &mut Vec<Action>) {
         let half = self.half();
         let Some(resize) = &mut self.resize else { return };
+        let why = resize.dry.get_or_insert(why).clone();
         match (resize.order.who, half) {
             (Who::Guest { until_us, .. }, _) if now_us < until_us => {
                 resize.enter(now_us, Stage::Wait { until_us: now_us + NEED_RETRY_US });
