@@ -42,7 +42,7 @@ impl Settings {
 pub const GROWTH_MAX: u64 = 16;
 /// A page's descriptor takes 64 of its 4096 bytes.
 pub const DESCRIPTORS_PART: u64 = 64;
-/// What must stay free in the kernel's zones beside the descriptors of new pages, bytes.
+/// What must stay free in the kernel's zones beside the descriptors of new pages, or as much as those take, bytes.
 pub const KERNEL_FREE_MIN_BYTES: u64 = 8 << 20;
 /// How often the driver reads the devices' sizes while the guest changes, microseconds.
 pub const POLL_US: u64 = 2_000;

@@ -728,3 +728,15 @@ fn an_agent_that_does_not_report_is_not_waited_for() {
     assert_eq!(case.ends(), [], "nobody says that it is too full");
     assert!(case.guest.running().is_some());
 }
+
+#[test]
+fn a_full_guest_grows_by_as_much_as_half_of_its_kernels_memory_describes() {
+    let mut case = Case::with_agent(settings(), 0, S / 2);
+    case.says(Status { kernel_free_bytes: 5 << 20, ..status(BOOT, S / 2) });
+    case.agent(FromGuest::Need { id: 1, bytes: 2 * S, urgent: true, wait_ms: 0 });
+    let refused = answers(&mut case);
+    assert!(matches!(&refused[..], [(1, 0, Some(why))] if why.contains("page descriptors")));
+    case.agent(FromGuest::Need { id: 2, bytes: S, urgent: true, wait_ms: 0 });
+    case.obey();
+    assert_eq!(answers(&mut case), [(2, S, None)]);
+}
