@@ -18,6 +18,8 @@ pub struct Arguments {
     pub deadline: Duration,
     /// Most bytes of values that are gone and kept for a child that saves; beyond, no more leave.
     pub child_limit_bytes: u64,
+    /// Whether unmodified clients use the store.
+    pub transparent: bool,
 }
 
 impl Default for Arguments {
@@ -27,6 +29,7 @@ impl Default for Arguments {
             min_bytes: 2048,
             deadline: Duration::from_secs(1),
             child_limit_bytes: 1 << 30,
+            transparent: false,
         }
     }
 }
@@ -47,9 +50,10 @@ impl Arguments {
                 "min-bytes" => arguments.min_bytes = size(&name, &value)?,
                 "child-limit" => arguments.child_limit_bytes = size(&name, &value)?,
                 "deadline-ms" => arguments.deadline = deadline(&value)?,
+                "transparent" => arguments.transparent = yes_or_no(&name, &value)?,
                 _ => {
                     return Err(format!(
-                        "there is no argument {name}: url, min-bytes, child-limit and deadline-ms are known"
+                        "there is no argument {name}: url, min-bytes, child-limit, deadline-ms and transparent are known"
                     ));
                 }
             }
@@ -71,6 +75,14 @@ fn socket(url: &str) -> Result<PathBuf, String> {
 
 fn size(name: &str, value: &str) -> Result<u64, String> {
     parse_size(value).map_err(|error| format!("{name} {value}: {error}"))
+}
+
+fn yes_or_no(name: &str, value: &str) -> Result<bool, String> {
+    match value {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err(format!("{name} {value}: yes or no is needed")),
+    }
 }
 
 fn deadline(value: &str) -> Result<Duration, String> {
@@ -99,6 +111,8 @@ mod tests {
             "250",
             "child-limit",
             "64M",
+            "transparent",
+            "yes",
         ]);
         assert_eq!(
             read,
@@ -107,6 +121,7 @@ mod tests {
                 min_bytes: 1,
                 deadline: Duration::from_millis(250),
                 child_limit_bytes: 64 << 20,
+                transparent: true,
             })
         );
         assert_eq!(parse(&[]), Ok(Arguments::default()));
@@ -120,6 +135,7 @@ mod tests {
             (&["url", "embed:"], "daemon of this host"),
             (&["min-bytes", "-1"], "min-bytes -1"),
             (&["deadline-ms", "0"], "1 to 60000"),
+            (&["transparent", "maybe"], "yes or no"),
             (&["colour", "red"], "no argument colour"),
         ] {
             let line = parse(texts).unwrap_err();

@@ -22,6 +22,7 @@ mod server;
 mod session;
 mod spill;
 mod statistics;
+mod transparent;
 mod value;
 
 use std::ffi::c_int;
@@ -65,5 +66,8 @@ fn load(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
         return Err("the server does not tell of forks and dumps".to_owned());
     }
     commands::register(context)?;
+    if arguments.transparent {
+        transparent::start(context)?;
+    }
     spill::start(arguments)
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ffi::{CStr, c_int};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -37,9 +37,20 @@ pub struct InlineValue(Box<[u8]>);
 pub struct SpilledValue {
     extent: Extent,
     checksum: u64,
+    /// How often it has been read.
+    uses: AtomicU8,
+}
+
+/// Whether there has been a value of the module's type.
+static ANY_EVER: AtomicBool = AtomicBool::new(false);
+
+/// Whether there has been a value of the module's type since the server started.
+pub fn any_ever() -> bool {
+    ANY_EVER.load(Ordering::Relaxed)
 }
 
 fn count(values: &AtomicU64, bytes: &AtomicU64, length: u64) {
+    ANY_EVER.store(true, Ordering::Relaxed);
     values.fetch_add(1, Ordering::Relaxed);
     bytes.fetch_add(length, Ordering::Relaxed);
 }
@@ -71,11 +82,11 @@ impl Value {
     }
 
     /// A value in the store, if it takes these bytes.
-    fn spilled(bytes: &[u8]) -> Option<Self> {
+    pub fn spilled(bytes: &[u8]) -> Option<Self> {
         let (extent, checksum) = spill().put(bytes)?;
         let counters = &spill().counters;
         count(&counters.spilled_values, &counters.spilled_bytes, extent.bytes);
-        Some(Self::Spilled(Arc::new(SpilledValue { extent, checksum })))
+        Some(Self::Spilled(Arc::new(SpilledValue { extent, checksum, uses: AtomicU8::new(0) })))
     }
 
     fn inline(bytes: Box<[u8]>) -> Self {
@@ -89,6 +100,18 @@ impl Value {
         match self {
             Self::Inline(InlineValue(bytes)) => bytes.len() as u64,
             Self::Spilled(value) => value.extent.bytes,
+        }
+    }
+
+    /// Counts a use of it; how many there have been. One in the server's memory is there already.
+    pub fn used(&self) -> u8 {
+        match self {
+            Self::Inline(_) => u8::MAX,
+            Self::Spilled(value) => {
+                let uses = value.uses.load(Ordering::Relaxed).saturating_add(1);
+                value.uses.store(uses, Ordering::Relaxed);
+                uses
+            }
         }
     }
 

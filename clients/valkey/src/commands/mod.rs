@@ -22,5 +22,6 @@ pub fn register(context: &Context<'_>) -> Result<(), String> {
     register_command::<read::GetMany>(context)?;
     register_command::<read::Length>(context)?;
     register_command::<read::Statistics>(context)?;
+    register_command::<unspill::Demote>(context)?;
     register_command::<unspill::Unspill>(context)
 }

@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_int};
 use super::WRONG_TYPE;
 use super::read::bytes_of;
 use crate::server::{Arity, Command, Context, DataType, Found, Key, OwnText, Text};
+use crate::transparent::send_away;
 use crate::value::Value;
 
 /// Keys that one step looks at.
@@ -27,6 +28,21 @@ impl Command for Unspill {
             u64::from(one(context, name)?)
         };
         context.reply_number(done);
+        Ok(())
+    }
+}
+
+/// `SPILL.DEMOTE key`: puts a plain string into the store, whatever its use.
+pub struct Demote;
+
+impl Command for Demote {
+    const NAME: &'static CStr = c"spill.demote";
+    const FLAGS: &'static CStr = c"write";
+    const KEYS: (c_int, c_int, c_int) = (1, 1, 1);
+    const ARITY: Arity = Arity::Exactly(2);
+
+    fn run(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
+        context.reply_number(send_away(context, &arguments[1]).into());
         Ok(())
     }
 }

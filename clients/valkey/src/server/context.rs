@@ -247,9 +247,14 @@ pub struct Reply {
 }
 
 impl Reply {
+    /// All of it.
+    pub const fn whole(&self) -> ReplyPart<'_> {
+        ReplyPart { raw: self.raw, lifetime: PhantomData }
+    }
+
     /// A part of an array.
     pub fn part(&self, at: usize) -> Option<ReplyPart<'_>> {
-        ReplyPart { raw: self.raw, lifetime: PhantomData }.part(at)
+        self.whole().part(at)
     }
 }
 

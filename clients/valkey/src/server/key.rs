@@ -12,6 +12,8 @@ use super::table::{OK, RawKey, functions};
 const READ: c_int = 1;
 /// `REDISMODULE_WRITE`.
 const WRITE: c_int = 2;
+/// `REDISMODULE_OPEN_KEY_NOTOUCH`.
+const UNTOUCHED: c_int = 1 << 16;
 /// `REDISMODULE_KEYTYPE_STRING`.
 const STRING: c_int = 1;
 /// `REDISMODULE_KEYTYPE_EMPTY`.
@@ -38,6 +40,28 @@ pub enum Found<'a, V> {
     Other,
 }
 
+/// What is under a key, as [`Found`], with the length alone of a plain string.
+#[derive(Debug)]
+pub enum Kind<'a, V> {
+    /// Nothing.
+    Nothing,
+    /// A plain string of so many bytes.
+    Plain(usize),
+    /// A value of the module's.
+    Ours(&'a V),
+    /// A value of another type.
+    Other,
+}
+
+/// How a key has been used, as the server's policy of eviction has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Usage {
+    /// Not for so many milliseconds.
+    IdleMs(i64),
+    /// By so much on the scale of LFU.
+    Frequency(i64),
+}
+
 impl<'a> Key<'a> {
     /// Opens a key to look at it, which counts as use.
     pub fn read(context: &'a Context<'_>, name: &Text<'_>) -> Self {
@@ -47,6 +71,11 @@ impl<'a> Key<'a> {
     /// Opens a key to change it.
     pub fn write(context: &'a Context<'_>, name: &Text<'_>) -> Self {
         Self::open(context, name, READ | WRITE)
+    }
+
+    /// Opens a key to move its value, which is neither a use of it nor a hit or a miss.
+    pub fn quiet(context: &'a Context<'_>, name: &Text<'_>) -> Self {
+        Self::open(context, name, READ | WRITE | UNTOUCHED)
     }
 
     fn open(context: &'a Context<'_>, name: &Text<'_>, mode: c_int) -> Self {
@@ -92,6 +121,44 @@ impl<'a> Key<'a> {
     pub fn set_plain(&mut self, value: &Text<'_>) -> bool {
         // SAFETY: the key is open to be written; the server keeps the string.
         unsafe { (functions().StringSet)(self.raw, value.raw()) == OK }
+    }
+
+    /// What is under it, without a plain string's bytes, which stay as they are encoded.
+    pub fn kind<V: DataType>(&self) -> Kind<'_, V> {
+        // SAFETY: the server takes null for a key that is empty.
+        match unsafe { (functions().KeyType)(self.raw) } {
+            EMPTY => Kind::Nothing,
+            // SAFETY: the key is open.
+            STRING => Kind::Plain(unsafe { (functions().ValueLength)(self.raw) }),
+            _ => match self.find() {
+                Found::Ours(value) => Kind::Ours(value),
+                _ => Kind::Other,
+            },
+        }
+    }
+
+    /// How it has been used.
+    pub fn usage(&self) -> Usage {
+        let mut figure = -1;
+        // SAFETY: the key is open, and there is room for a number; the one that the server does not keep stays -1.
+        unsafe {
+            if (functions().GetLRU)(self.raw, &mut figure) == OK && figure >= 0 {
+                return Usage::IdleMs(figure);
+            }
+            (functions().GetLFU)(self.raw, &mut figure);
+        }
+        Usage::Frequency(figure)
+    }
+
+    /// Sets how it has been used.
+    pub fn set_usage(&mut self, usage: Usage) {
+        // SAFETY: the key is open; the server checks the number.
+        unsafe {
+            match usage {
+                Usage::IdleMs(ms) => (functions().SetLRU)(self.raw, ms),
+                Usage::Frequency(frequency) => (functions().SetLFU)(self.raw, frequency),
+            }
+        };
     }
 
     /// When it expires, milliseconds since 1970; `None` when it does not.

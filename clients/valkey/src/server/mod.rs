@@ -6,6 +6,7 @@
 mod allocator;
 mod context;
 mod data_type;
+mod filter;
 mod foreground;
 mod key;
 mod register;
@@ -14,10 +15,11 @@ mod table;
 pub use allocator::ServerAllocator;
 pub use context::{Context, Level, NotifyClass, OwnText, Text, log, now_ms};
 pub use data_type::{CommandLog, DataType, Digest, Sink, Source, register as register_type};
+pub use filter::{Arrival, Name, Told, is_paused, memory_used, register_filter};
 pub use foreground::{fail_dump, listen as listen_for_dumps};
-pub use key::{Found, Key};
+pub use key::{Found, Key, Kind, Usage};
 pub use register::{
-    Arity, Command, InfoSection, attach, on_fork, register_command, register_information,
-    within_onload,
+    Arity, Command, InfoSection, attach, before_sleep, on_fork, register_as, register_command,
+    register_information, within_onload,
 };
 pub use table::{RawContext, RawString};

@@ -18,6 +18,10 @@ const OPTIONS: c_int = 1 | 1 << 1 | 1 << 2;
 pub(super) const EVENT_PERSISTENCE: u64 = 1;
 /// `REDISMODULE_EVENT_FORK_CHILD`.
 const EVENT_FORK_CHILD: u64 = 13;
+/// `REDISMODULE_EVENT_EVENTLOOP`.
+const EVENT_LOOP: u64 = 15;
+/// `REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP`.
+const BEFORE: u64 = 0;
 /// `REDISMODULE_SUBEVENT_FORK_CHILD_BORN`.
 const BORN: u64 = 0;
 
@@ -133,20 +137,33 @@ pub trait Command {
 /// # Errors
 /// In one line, when the server does not take it.
 pub fn register_command<C: Command>(context: &Context<'_>) -> Result<(), String> {
-    let (first, last, step) = C::KEYS;
+    register_as::<C>(context, C::NAME, C::FLAGS, C::KEYS)
+}
+
+/// Registers a command under another name, with flags and positions of keys of its own.
+///
+/// # Errors
+/// In one line, when the server does not take it.
+pub fn register_as<C: Command>(
+    context: &Context<'_>,
+    name: &CStr,
+    flags: &CStr,
+    keys: (c_int, c_int, c_int),
+) -> Result<(), String> {
+    let (first, last, step) = keys;
     // SAFETY: the texts end with zeros and are copied.
     let status = unsafe {
         (functions().CreateCommand)(
             context.raw(),
-            C::NAME.as_ptr(),
+            name.as_ptr(),
             command::<C>,
-            C::FLAGS.as_ptr(),
+            flags.as_ptr(),
             first,
             last,
             step,
         )
     };
-    if status == OK { Ok(()) } else { Err(format!("the server does not take {:?}", C::NAME)) }
+    if status == OK { Ok(()) } else { Err(format!("the server does not take {name:?}")) }
 }
 
 unsafe extern "C" fn command<C: Command>(
@@ -188,6 +205,22 @@ pub fn on_fork(context: &Context<'_>, told: fn(bool)) -> bool {
 unsafe extern "C" fn fork_child(_: *mut RawContext, _: Event, kind: u64, _: *mut c_void) {
     if let Some(told) = ON_FORK.get() {
         told(kind == BORN);
+    }
+}
+
+/// Who is called before the server sleeps.
+static BEFORE_SLEEP: OnceLock<fn(&Context<'_>)> = OnceLock::new();
+
+/// Calls `work` each time before the server waits for events, between commands; whether the server does that.
+pub fn before_sleep(context: &Context<'_>, work: fn(&Context<'_>)) -> bool {
+    BEFORE_SLEEP.get_or_init(|| work);
+    subscribe(context, EVENT_LOOP, event_loop)
+}
+
+unsafe extern "C" fn event_loop(raw: *mut RawContext, _: Event, kind: u64, _: *mut c_void) {
+    if let (BEFORE, Some(work)) = (kind, BEFORE_SLEEP.get()) {
+        // SAFETY: the context is the server's, and lives as long as this runs.
+        work(&unsafe { Context::from_raw(raw) });
     }
 }
 

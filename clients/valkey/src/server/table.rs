@@ -27,6 +27,12 @@ opaque! {
     RawReply;
     /// `RedisModuleInfoCtx`.
     RawInfo;
+    /// `RedisModuleCommandFilterCtx`.
+    RawFilter;
+    /// `RedisModuleUser`.
+    RawUser;
+    /// `RedisModuleCommandFilter`.
+    RawFilterHandle;
 }
 
 /// A command's entry point.
@@ -35,6 +41,9 @@ pub type CommandEntry = unsafe extern "C" fn(*mut RawContext, *mut *mut RawStrin
 pub type EventEntry = unsafe extern "C" fn(*mut RawContext, Event, u64, *mut c_void);
 /// Adds fields to INFO.
 pub type InfoEntry = unsafe extern "C" fn(*mut RawInfo, c_int);
+
+/// Sees a command that arrives.
+pub type FilterEntry = unsafe extern "C" fn(*mut RawFilter);
 
 /// `RedisModuleEvent`.
 #[derive(Clone, Copy, Debug)]
@@ -151,6 +160,26 @@ functions! {
     CallReplyLength(*mut RawReply) -> usize;
     CallReplyArrayElement(*mut RawReply, usize) -> *mut RawReply;
     CallReplyStringPtr(*mut RawReply, *mut usize) -> *const c_char;
+    CallReplyType(*mut RawReply) -> c_int;
+    ReplyWithCallReply(*mut RawContext, *mut RawReply) -> c_int;
+    ReplicateVerbatim(*mut RawContext) -> c_int;
+    GetContextFlags(*mut RawContext) -> c_int;
+    RegisterCommandFilter(*mut RawContext, FilterEntry, c_int) -> *mut RawFilterHandle;
+    CommandFilterArgsCount(*mut RawFilter) -> c_int;
+    CommandFilterArgGet(*mut RawFilter, c_int) -> *mut RawString;
+    CommandFilterArgReplace(*mut RawFilter, c_int, *mut RawString) -> c_int;
+    RetainString(*mut RawContext, *mut RawString);
+    GetCurrentUserName(*mut RawContext) -> *mut RawString;
+    GetModuleUserFromUserName(*mut RawString) -> *mut RawUser;
+    ACLCheckCommandPermissions(*mut RawUser, *mut *mut RawString, c_int) -> c_int;
+    FreeModuleUser(*mut RawUser);
+    GetUsedMemoryRatio() -> f32;
+    AvoidReplicaTraffic() -> c_int;
+    ValueLength(*mut RawKey) -> usize;
+    GetLRU(*mut RawKey, *mut c_longlong) -> c_int;
+    SetLRU(*mut RawKey, c_longlong) -> c_int;
+    GetLFU(*mut RawKey, *mut c_longlong) -> c_int;
+    SetLFU(*mut RawKey, c_longlong) -> c_int;
     ReplyWithError(*mut RawContext, *const c_char) -> c_int;
     ReplyWithSimpleString(*mut RawContext, *const c_char) -> c_int;
     ReplyWithStringBuffer(*mut RawContext, *const c_char, usize) -> c_int;

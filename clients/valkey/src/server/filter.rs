@@ -1,0 +1,186 @@
+//! Commands that are carried out under another name: the filter that renames them as they arrive, and calls of the
+//! server's own.
+
+use std::ffi::{CStr, c_int};
+use std::sync::OnceLock;
+
+use super::context::{Context, OwnText, Text};
+use super::table::{OK, RawFilter, RawString, functions};
+
+/// `REDISMODULE_CMDFILTER_NOSELF`: what the module itself calls is not filtered.
+const NOT_OF_THE_MODULE: c_int = 1;
+/// `REDISMODULE_REPLY_ERROR`.
+const ERROR: c_int = 1;
+/// `REDISMODULE_CTX_FLAGS_REPLICATED` and `REDISMODULE_CTX_FLAGS_LOADING`: the command was allowed where it came from.
+const FROM_ELSEWHERE: c_int = 1 << 12 | 1 << 13;
+
+/// A command that arrives.
+#[derive(Debug)]
+pub struct Arrival {
+    raw: *mut RawFilter,
+}
+
+impl Arrival {
+    /// How many arguments it has, its name included.
+    pub fn count(&self) -> usize {
+        // SAFETY: the filter is called with it now.
+        unsafe { (functions().CommandFilterArgsCount)(self.raw) as usize }
+    }
+
+    /// An argument that it has.
+    pub fn argument(&self, at: usize) -> &[u8] {
+        // SAFETY: the filter is called with it now, and the server gives null for what is not there.
+        let raw = unsafe { (functions().CommandFilterArgGet)(self.raw, at as c_int) };
+        if raw.is_null() {
+            return &[];
+        }
+        // SAFETY: the argument lives as long as the command, which outlives `self`.
+        unsafe { &*std::ptr::from_ref(Text::from_raw(raw).bytes()) }
+    }
+}
+
+/// A name that commands are given.
+#[derive(Debug)]
+pub struct Name(OwnText);
+
+// SAFETY: its count of users is changed by the server's main thread alone, which runs the filter and frees what
+// others use as well.
+unsafe impl Send for Name {}
+// SAFETY: as above.
+unsafe impl Sync for Name {}
+
+impl Name {
+    /// One with these bytes.
+    pub fn new(name: &[u8]) -> Self {
+        Self(OwnText::new(name))
+    }
+}
+
+/// Says what a command is carried out as.
+pub type Rename = fn(&Arrival) -> Option<&'static Name>;
+
+static RENAME: OnceLock<Rename> = OnceLock::new();
+
+/// Lets `rename` see every command that arrives, also those of scripts; whether the server takes it.
+pub fn register_filter(context: &Context<'_>, rename: Rename) -> bool {
+    RENAME.get_or_init(|| rename);
+    // SAFETY: the entry is a function of this module's, which stays.
+    let filter =
+        unsafe { (functions().RegisterCommandFilter)(context.raw(), filter, NOT_OF_THE_MODULE) };
+    !filter.is_null()
+}
+
+unsafe extern "C" fn filter(raw: *mut RawFilter) {
+    let arrival = Arrival { raw };
+    let Some(name) = RENAME.get().and_then(|rename| rename(&arrival)) else { return };
+    let functions = functions();
+    // SAFETY: the server gets a use of its own of the name, and frees the argument that it replaces.
+    unsafe {
+        (functions.RetainString)(std::ptr::null_mut(), name.0.text().raw());
+        (functions.CommandFilterArgReplace)(raw, 0, name.0.text().raw());
+    }
+}
+
+/// How a command of the server's is told to replicas and the append-only file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// As the server tells it.
+    AsItIs,
+    /// Under the module's name for it, which means the same on any state.
+    UnderOurName,
+    /// Not at all: it changes nothing.
+    Never,
+}
+
+impl Context<'_> {
+    /// Carries out a command of the server's in place of the module's, as the user who asked, and answers as it does.
+    ///
+    /// # Errors
+    /// The answer, when it can't be carried out.
+    pub fn forward(&self, native: &CStr, arguments: &[Text<'_>], told: Told) -> Result<(), String> {
+        // SAFETY: it takes the context alone.
+        let flags = unsafe { (functions().GetContextFlags)(self.raw()) };
+        // v: a list; 0: the client's version of RESP; E: errors are replies; C: as the user; !: told to replicas.
+        let format = match (flags & FROM_ELSEWHERE != 0, told == Told::AsItIs) {
+            (true, true) => c"!v0E",
+            (true, false) => c"v0E",
+            (false, true) => c"!v0EC",
+            (false, false) => c"v0EC",
+        };
+        let mut raw: Vec<*mut RawString> = arguments.iter().map(Text::raw).collect();
+        // SAFETY: it is this thread's own; the server says by it why it carries nothing out.
+        unsafe { *libc::__errno_location() = 0 };
+        // SAFETY: `v` takes a list of strings and its length, which live until the call has ended.
+        let reply = unsafe {
+            (functions().Call)(
+                self.raw(),
+                native.as_ptr(),
+                format.as_ptr(),
+                raw.as_mut_ptr(),
+                raw.len(),
+            )
+        };
+        if reply.is_null() {
+            let error = std::io::Error::last_os_error();
+            return Err(format!("ERR {} can't be carried out: {error}", native.to_string_lossy()));
+        }
+        // SAFETY: the reply is this call's, and is freed once, after the server has passed it on.
+        unsafe {
+            let failed = (functions().CallReplyType)(reply) == ERROR;
+            if failed && std::io::Error::last_os_error().raw_os_error() == Some(libc::EACCES) {
+                let line = format!(
+                    "NOPERM this user has no permissions to run the '{}' command",
+                    native.to_string_lossy()
+                );
+                (functions().FreeCallReply)(reply);
+                return Err(line);
+            }
+            (functions().ReplyWithCallReply)(self.raw(), reply);
+            (functions().FreeCallReply)(reply);
+            if told == Told::UnderOurName && !failed {
+                (functions().ReplicateVerbatim)(self.raw());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Context<'_> {
+    /// Whether who asked may have a command of the server's carried out. What comes from a master or from the
+    /// append-only file was allowed there.
+    pub fn permits(&self, native: &CStr, arguments: &[Text<'_>]) -> bool {
+        let functions = functions();
+        let name = OwnText::new(native.to_bytes());
+        let mut raw: Vec<*mut RawString> =
+            std::iter::once(name.text()).chain(arguments).map(Text::raw).collect();
+        // SAFETY: the context is the server's; what it lends here is freed here, and the strings live as long.
+        unsafe {
+            if (functions.GetContextFlags)(self.raw()) & FROM_ELSEWHERE != 0 {
+                return true;
+            }
+            let user_name = (functions.GetCurrentUserName)(self.raw());
+            let user = (functions.GetModuleUserFromUserName)(user_name);
+            (functions.FreeString)(self.raw(), user_name);
+            if user.is_null() {
+                return false;
+            }
+            let permitted =
+                (functions.ACLCheckCommandPermissions)(user, raw.as_mut_ptr(), raw.len() as c_int)
+                    == OK;
+            (functions.FreeModuleUser)(user);
+            permitted
+        }
+    }
+}
+
+/// Which part of the server's limit on memory is used; 0 where there is none.
+pub fn memory_used() -> f32 {
+    // SAFETY: it takes nothing.
+    unsafe { (functions().GetUsedMemoryRatio)() }
+}
+
+/// Whether commands that arrived may wait before they are carried out.
+pub fn is_paused() -> bool {
+    // SAFETY: it takes nothing.
+    unsafe { (functions().AvoidReplicaTraffic)() != 0 }
+}

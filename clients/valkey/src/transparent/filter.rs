@@ -1,0 +1,63 @@
+//! Which commands are renamed as they arrive.
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::table::{NATIVES, find};
+use crate::server::{Arrival, Context, Name, now_ms};
+use crate::value;
+
+/// Time between two looks at the clients for open transactions, milliseconds.
+const LOOK_MS: u64 = 1000;
+
+/// The module's names, in the order of [`NATIVES`].
+static NAMES: LazyLock<Vec<Name>> =
+    LazyLock::new(|| NATIVES.iter().map(|native| Name::new(native.ours.to_bytes())).collect());
+/// Whether a client may have a transaction open.
+static TRANSACTIONS: AtomicBool = AtomicBool::new(false);
+/// When the clients were looked at.
+static LOOKED_MS: AtomicU64 = AtomicU64::new(0);
+
+/// What a command is carried out as, if under another name.
+pub fn rename(arrival: &Arrival) -> Option<&'static Name> {
+    let name = arrival.argument(0);
+    let active = value::any_ever() || TRANSACTIONS.load(Ordering::Relaxed);
+    if name.eq_ignore_ascii_case(b"multi") {
+        TRANSACTIONS.store(true, Ordering::Relaxed);
+        return None;
+    }
+    if !active {
+        return None;
+    }
+    let at = find(name)?;
+    let has = |from: usize, word: &[u8]| {
+        (from..arrival.count()).any(|at| arrival.argument(at).eq_ignore_ascii_case(word))
+    };
+    let concerned = match NATIVES[at].name.to_bytes() {
+        // It replaces what is there, of whatever type.
+        b"set" => has(3, b"get"),
+        b"object" => arrival.argument(1).eq_ignore_ascii_case(b"encoding"),
+        b"scan" => has(2, b"type"),
+        _ => true,
+    };
+    concerned.then(|| &NAMES[at])
+}
+
+/// Looks whether a client has a transaction open, if one had, and it is time to look.
+pub fn look_at_transactions(context: &Context<'_>) {
+    if !TRANSACTIONS.load(Ordering::Relaxed) {
+        return;
+    }
+    let now = now_ms() as u64;
+    if now.abs_diff(LOOKED_MS.load(Ordering::Relaxed)) < LOOK_MS {
+        return;
+    }
+    LOOKED_MS.store(now, Ordering::Relaxed);
+    let reply = context.call(c"CLIENT", &[b"LIST"]);
+    let Some(list) = reply.as_ref().and_then(|reply| reply.whole().bytes()) else { return };
+    // Its transaction is -1 for a client that has none.
+    let open = list
+        .split(|&byte| byte == b' ')
+        .any(|word| word.starts_with(b"multi=") && word != b"multi=-1");
+    TRANSACTIONS.store(open, Ordering::Relaxed);
+}

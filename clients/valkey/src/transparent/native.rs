@@ -1,0 +1,133 @@
+//! The server's commands under the module's names.
+
+use std::ffi::{CStr, c_int};
+
+use super::hand::LOW;
+use super::moves::bring_back;
+use super::patterns::{bring_back_for_migrate, bring_back_for_sort};
+use super::table::{NATIVES, Native, Need, find};
+use crate::server::{
+    Arity, Command, Context, Key, Kind, OwnText, Text, Told, memory_used, register_as,
+};
+use crate::value::Value;
+
+/// What the module's names begin with.
+const PREFIX: usize = "spill.do.".len();
+/// A value that is read so often comes back, if there is room.
+const USES: u8 = 2;
+
+/// A command of the server's, by its name.
+struct Forwarded;
+
+/// Registers all names.
+///
+/// # Errors
+/// In one line, when the server does not take one.
+pub fn register(context: &Context<'_>) -> Result<(), String> {
+    NATIVES.iter().try_for_each(|native| {
+        register_as::<Forwarded>(context, native.ours, native.flags, native.keys)
+    })
+}
+
+impl Command for Forwarded {
+    const NAME: &'static CStr = c"spill.do";
+    const FLAGS: &'static CStr = c"";
+    const KEYS: (c_int, c_int, c_int) = (0, 0, 0);
+    const ARITY: Arity = Arity::AtLeast(1);
+
+    fn run(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
+        let name = arguments[0].bytes().get(PREFIX..).unwrap_or_default();
+        let native = &NATIVES[find(name).ok_or("ERR unknown command")?];
+        match native.need {
+            Need::Answer => {
+                if answer(context, native, arguments)? {
+                    return Ok(());
+                }
+            }
+            Need::Keys => bring_back_keys(context, native.keys, arguments)?,
+            Need::Patterns => {
+                bring_back_for_sort(context, arguments)?;
+            }
+            Need::Listed => bring_back_for_migrate(context, arguments)?,
+        }
+        context.forward(native.name, &arguments[1..], told(native, arguments))
+    }
+}
+
+/// How a command is told to others: a SORT that stores nothing is not.
+fn told(native: &Native, arguments: &[Text<'_>]) -> Told {
+    let stores = |text: &Text<'_>| text.bytes().eq_ignore_ascii_case(b"store");
+    let idle = native.need == Need::Patterns && !arguments.iter().any(stores);
+    if idle { Told::Never } else { native.told }
+}
+
+fn bring_back_keys(
+    context: &Context<'_>,
+    (first, last, _): (c_int, c_int, c_int),
+    arguments: &[Text<'_>],
+) -> Result<(), String> {
+    let end = if last < 0 { arguments.len() } else { arguments.len().min(last as usize + 1) };
+    let keys = arguments.get(first as usize..end).unwrap_or_default();
+    keys.iter().try_for_each(|name| bring_back(context, name).map(|_| ()))
+}
+
+/// Answers from what is known of a value in the store, if the command meets one.
+fn answer(context: &Context<'_>, native: &Native, arguments: &[Text<'_>]) -> Result<bool, String> {
+    if native.name == c"scan" {
+        return scan(context, native, arguments);
+    }
+    let [_, name] = arguments else { return Ok(false) };
+    let key =
+        if native.name == c"type" { Key::quiet(context, name) } else { Key::write(context, name) };
+    let Kind::Ours(value) = key.kind::<Value>() else { return Ok(false) };
+    if !context.permits(native.name, &arguments[1..]) {
+        // The server's own command says so.
+        return Ok(false);
+    }
+    match native.name.to_bytes() {
+        b"type" => context.reply_word(c"string"),
+        b"strlen" => context.reply_number(value.bytes()),
+        _ if value.used() >= USES && memory_used() < LOW => {
+            drop(key);
+            bring_back(context, name)?;
+            return Ok(false);
+        }
+        _ => context.reply_bytes(&value.read().map_err(|error| error.to_string())?),
+    }
+    Ok(true)
+}
+
+/// SCAN for strings, of which some are of the module's type.
+fn scan(context: &Context<'_>, native: &Native, arguments: &[Text<'_>]) -> Result<bool, String> {
+    let is_type = |text: &Text<'_>| text.bytes().eq_ignore_ascii_case(b"type");
+    let Some(at) = arguments.iter().skip(2).step_by(2).position(is_type).map(|at| 2 * at + 2)
+    else {
+        return Ok(false);
+    };
+    let strings =
+        arguments.get(at + 1).is_some_and(|text| text.bytes().eq_ignore_ascii_case(b"string"));
+    if !strings || !context.permits(native.name, &arguments[1..]) {
+        return Ok(false);
+    }
+    let others = |number: &usize| *number != at && *number != at + 1;
+    let asked: Vec<&[u8]> =
+        (1..arguments.len()).filter(others).map(|number| arguments[number].bytes()).collect();
+    let Some(reply) = context.call(c"SCAN", &asked) else { return Ok(false) };
+    let (Some(cursor), Some(keys)) = (reply.part(0).and_then(|part| part.bytes()), reply.part(1))
+    else {
+        return Ok(false);
+    };
+    let strings: Vec<&[u8]> = (0..keys.parts())
+        .filter_map(|at| keys.part(at).and_then(|part| part.bytes()))
+        .filter(|name| {
+            let name = OwnText::new(name);
+            let key = Key::quiet(context, name.text());
+            matches!(key.kind::<Value>(), Kind::Plain(_) | Kind::Ours(_))
+        })
+        .collect();
+    context.reply_array(2);
+    context.reply_bytes(cursor);
+    context.reply_array(strings.len());
+    strings.iter().for_each(|name| context.reply_bytes(name));
+    Ok(true)
+}

@@ -1,0 +1,56 @@
+//! The keys that SORT's patterns and MIGRATE's list name.
+
+use super::moves::bring_back;
+use crate::server::{Context, OwnText, Text};
+
+/// Brings back what a SORT reads beside its own key.
+pub fn bring_back_for_sort(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
+    let Some(key) = arguments.get(1) else { return Ok(()) };
+    let patterns: Vec<(&[u8], &[u8])> = arguments
+        .windows(2)
+        .skip(2)
+        .filter(|pair| is_word(&pair[0], b"by") || is_word(&pair[0], b"get"))
+        .filter_map(|pair| split(pair[1].bytes()))
+        .collect();
+    if patterns.is_empty() {
+        return Ok(());
+    }
+    // The elements alone, in whatever order they come. What is no list or set is told by the command itself.
+    let elements = context.call(c"SORT", &[key.bytes(), b"BY", b"nosort"]);
+    let Some(elements) = elements.as_ref().map(|reply| reply.whole()) else { return Ok(()) };
+    for at in 0..elements.parts() {
+        let Some(element) = elements.part(at).and_then(|part| part.bytes()) else { continue };
+        for (before, behind) in &patterns {
+            let name = OwnText::new(&[before, element, behind].concat());
+            bring_back(context, name.text())?;
+        }
+    }
+    Ok(())
+}
+
+/// Brings back what a MIGRATE sends.
+pub fn bring_back_for_migrate(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
+    let listed = arguments.iter().position(|argument| is_word(argument, b"keys"));
+    let behind = listed.map_or(&[][..], |at| &arguments[at + 1..]);
+    for name in arguments.get(3).into_iter().chain(behind) {
+        bring_back(context, name)?;
+    }
+    Ok(())
+}
+
+fn is_word(argument: &Text<'_>, word: &[u8]) -> bool {
+    argument.bytes().eq_ignore_ascii_case(word)
+}
+
+/// What stands before and behind the star of a pattern of keys of strings.
+fn split(pattern: &[u8]) -> Option<(&[u8], &[u8])> {
+    let star = pattern.iter().position(|&byte| byte == b'*')?;
+    let behind = &pattern[star + 1..];
+    // Of a hash it is a field that is read.
+    let field = behind.windows(2).position(|pair| pair == b"->");
+    if field.is_some_and(|at| at + 2 < behind.len()) {
+        None
+    } else {
+        Some((&pattern[..star], behind))
+    }
+}
