@@ -20,11 +20,25 @@ from resize_guest import MIB, Guest
 KERNEL = os.environ.get("LAB_KERNEL", "kernel")
 
 
-class VmDaemon(Daemon):
-    """The pool lies on tmpfs: where huge pages can be had, hugetlbfs is faster, and the same to everybody else."""
+def mounted(name, backing, size):
+    """A mount of `tmpfs` or `hugetlbfs` as large as that, such as 512M, until the test ends; the host has its huge pages."""
+    mount = lab.WORK / f"mount-{name}"
+    mount.mkdir()
+    options = f"size={size}" + (",pagesize=2M" if backing == "hugetlbfs" else "")
+    subprocess.run(["mount", "-t", backing, "-o", options, "guests", mount], check=True)
+    # Later than those that use it end: lab.py ends what it has started first of all.
+    atexit.register(subprocess.run, ["umount", "--lazy", mount], check=True)
+    return mount
 
-    def __init__(self, name, vms, sections, **options):
-        self.pool = pathlib.Path("/dev/shm") / f"spillway-lab-{os.getpid()}-{name}"
+
+class VmDaemon(Daemon):
+    """The pool lies in /dev/shm, or on a mount of its own of the kind `backing`."""
+
+    def __init__(self, name, vms, sections, backing=None, **options):
+        if backing:
+            self.pool = mounted(name, backing, sections) / "pool"
+        else:
+            self.pool = pathlib.Path("/dev/shm") / f"spillway-lab-{os.getpid()}-{name}"
         atexit.register(shutil.rmtree, self.pool, ignore_errors=True)
         self.config = lab.WORK / f"{name}.toml"
         self.configure(vms, sections)

@@ -12,6 +12,7 @@ mod metadata;
 mod pager;
 mod policy;
 mod replacement;
+mod resize;
 mod ring;
 mod rows;
 mod sides;
@@ -34,7 +35,7 @@ use rows::Report;
 type Bench = (&'static str, fn() -> anyhow::Result<Report>);
 
 /// All of them.
-const ALL: [Bench; 7] = [
+const ALL: [Bench; 8] = [
     ("store", store::run),
     ("pager", pager::run),
     ("replacement", replacement::run),
@@ -42,6 +43,7 @@ const ALL: [Bench; 7] = [
     ("blocks", blocks::run),
     ("fanout", fanout::run),
     ("policy", policy::run),
+    ("resize", resize::run),
 ];
 
 /// Set by SIGINT and SIGTERM. What was changed on the machine is then put back before the end.
