@@ -6,18 +6,24 @@
 
 #![no_std]
 
+extern crate alloc;
+
 mod access;
 mod pool;
 mod program;
 mod request;
+mod seldom;
 mod size;
+mod slots;
 mod status;
 
 pub use access::{Access, Admitted, Denied, Identity, Limits};
 pub use pool::{Lifetime, PoolInfo, PoolSpec, PoolSpecError, Sharing};
 pub use program::{Orders, PROGRAM_PAGES_MIN, ProgramCounters, Programs, Registration};
 pub use request::{Answer, Request};
+pub use seldom::Seldom;
 pub use size::{Size, SizeError, parse_size};
+pub use slots::{ConnectionSlots, Peer, SlotLimits, SlotsFull};
 pub use status::{Get, Put, Refusal, Statistics};
 
 /// Bytes of a page, the size of the fast path.

@@ -32,6 +32,8 @@ pub struct Shared {
 /// A connection from its first byte on.
 struct Handshake<'a> {
     shared: &'a Shared,
+    /// Called when the peer was let in.
+    admitted: &'a dyn Fn(),
     socket: &'a Socket,
     negotiation: Negotiation,
     input: Input,
@@ -87,11 +89,11 @@ enum Agreed {
     End,
 }
 
-/// Serves a connection to its end.
+/// Serves a connection to its end. Calls `admitted` when the peer was let in.
 ///
 /// # Errors
 /// Why it ended, unless the peer ended it.
-pub fn serve(socket: &Socket, shared: &Shared) -> Result<(), Error> {
+pub fn serve(socket: &Socket, shared: &Shared, admitted: &dyn Fn()) -> Result<(), Error> {
     socket.prepare()?;
     let tls = match shared.config.tls {
         TlsMode::Off => TlsState::Off,
@@ -100,6 +102,7 @@ pub fn serve(socket: &Socket, shared: &Shared) -> Result<(), Error> {
     };
     let mut handshake = Handshake {
         shared,
+        admitted,
         socket,
         negotiation: Negotiation::new(tls),
         input: Input::new(HANDSHAKE_BYTES),
@@ -157,6 +160,7 @@ impl Handshake<'_> {
             Ok(admission) => {
                 let client = admission.admitted.client;
                 self.admission = Some(admission);
+                (self.admitted)();
                 Peer::Client(client)
             }
             Err(reason) => {

@@ -21,6 +21,17 @@ pub enum Error {
     /// The disk's node does not appear.
     #[error("{} does not appear, though the kernel has the disk: is /dev a devtmpfs, or udev running?", .0.display())]
     Attach(std::path::PathBuf),
+    /// No place for one more connection.
+    #[error(
+        "{connections_max} connections are open, and their clients have all said who they are: no more are taken"
+    )]
+    Full {
+        /// How many the server takes.
+        connections_max: usize,
+    },
+    /// A connection was ended for a newer one.
+    #[error("{0:?} holds many connections without saying who it is: its oldest one was ended")]
+    Displaced(spillway_types::Peer),
     /// There is no TLS with this peer.
     #[error(transparent)]
     Tls(#[from] spillway_tls::Error),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use spillway_block::Exports;
-use spillway_types::Access;
+use spillway_types::{Access, ConnectionSlots, Peer, Seldom, SlotLimits, SlotsFull};
 
 use crate::config::Config;
 use crate::connection::{self, Shared};
@@ -26,32 +26,60 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const STOP_GRACE: Duration = Duration::from_secs(1);
 
 /// The connections there are.
-#[derive(Default)]
 struct Connections {
-    open: Mutex<HashMap<u64, Arc<Socket>>>,
+    open: Mutex<Open>,
     /// Rung when one ends.
     ended: Condvar,
 }
 
+struct Open {
+    sockets: HashMap<u64, Arc<Socket>>,
+    slots: ConnectionSlots,
+}
+
 impl Connections {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Socket>>> {
+    fn new(connections_max: usize) -> Self {
+        let slots = ConnectionSlots::new(SlotLimits::quarters(connections_max));
+        Self { open: Mutex::new(Open { sockets: HashMap::new(), slots }), ended: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes a connection in. Whether another one, whose peer had not said who it is, gave way.
+    fn begin(&self, number: u64, peer: Peer, socket: &Arc<Socket>) -> Result<bool, SlotsFull> {
+        let mut open = self.lock();
+        let gone = open.slots.enter(number, peer)?;
+        if let Some(socket) = gone.and_then(|number| open.sockets.get(&number)) {
+            socket.shutdown(Shutdown::Both);
+        }
+        open.sockets.insert(number, socket.clone());
+        Ok(gone.is_some())
+    }
+
+    /// The connection's peer was let in.
+    fn prove(&self, number: u64) {
+        self.lock().slots.prove(number);
+    }
+
     fn end(&self, number: u64) {
-        self.lock().remove(&number);
+        let mut open = self.lock();
+        open.slots.leave(number);
+        open.sockets.remove(&number);
+        drop(open);
         self.ended.notify_all();
     }
 
     fn shutdown_all(&self, how: Shutdown) {
-        self.lock().values().for_each(|socket| socket.shutdown(how));
+        self.lock().sockets.values().for_each(|socket| socket.shutdown(how));
     }
 
     /// Waits until there are none, or the time is over.
     fn wait_for_none(&self, timeout: Duration) {
         let deadline = Instant::now() + timeout;
         let mut open = self.lock();
-        while !open.is_empty() {
+        while !open.sockets.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
@@ -91,7 +119,8 @@ impl Server {
     ) -> Result<Self, Error> {
         listener.set_nonblocking()?;
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (connections, stopping) = (Arc::<Connections>::default(), Arc::<AtomicBool>::default());
+        let connections = Arc::new(Connections::new(config.connections_max));
+        let stopping = Arc::<AtomicBool>::default();
         let acceptor = Acceptor {
             listener,
             shared: Arc::new(Shared { access, exports, config }),
@@ -108,7 +137,7 @@ impl Server {
 
     /// Connections that are open now.
     pub fn connections(&self) -> usize {
-        self.connections.lock().len()
+        self.connections.lock().sockets.len()
     }
 }
 
@@ -141,12 +170,15 @@ struct Acceptor {
 impl Acceptor {
     fn run(&self) {
         let mut number = 0;
+        let (began, mut refusals) = (Instant::now(), Seldom::default());
         while !self.stopping.load(Ordering::Acquire) {
             match self.listener.accept() {
                 Ok(socket) => {
                     number += 1;
-                    if let Err(error) = self.take_in(number, socket) {
-                        tracing::warn!(%error, "an NBD connection could not be served");
+                    if let Err(error) = self.take_in(number, socket)
+                        && let Some(others) = refusals.line(began.elapsed().as_millis() as u64)
+                    {
+                        tracing::warn!(others, "NBD: {error}");
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(),
@@ -167,25 +199,27 @@ impl Acceptor {
         let _ = poll(&mut ready, None);
     }
 
-    fn take_in(&self, number: u64, socket: Socket) -> io::Result<()> {
+    /// # Errors
+    /// The connection was not taken in, or another one was ended for it.
+    fn take_in(&self, number: u64, socket: Socket) -> Result<(), Error> {
+        let peer = socket.peer()?;
         let socket = Arc::new(socket);
-        let mut open = self.connections.lock();
-        if open.len() >= self.shared.config.connections_max {
-            return Err(io::Error::other("all connections that the server may have are taken"));
-        }
-        open.insert(number, socket.clone());
-        drop(open);
+        let displaced = self.connections.begin(number, peer, &socket).map_err(|SlotsFull| {
+            Error::Full { connections_max: self.shared.config.connections_max }
+        })?;
         let (shared, connections) = (self.shared.clone(), self.connections.clone());
         let started = thread::Builder::new()
             .name(format!("nbd-{number}"))
             .stack_size(STACK_BYTES)
             .spawn(move || {
-                if let Err(error) = connection::serve(&socket, &shared) {
+                let admitted = || connections.prove(number);
+                if let Err(error) = connection::serve(&socket, &shared, &admitted) {
                     tracing::info!(%error, number, "an NBD connection ended");
                 }
                 socket.shutdown(Shutdown::Both);
                 connections.end(number);
             });
-        started.map(drop).inspect_err(|_| self.connections.end(number))
+        started.map(drop).inspect_err(|_| self.connections.end(number))?;
+        if displaced { Err(Error::Displaced(peer)) } else { Ok(()) }
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv, sockopt};
 use spillway_platform::sys::{PeerCredentials, peer_credentials};
-use spillway_types::Identity;
+use spillway_types::{Identity, Peer};
 
 /// Time without a sign of life after which a TCP peer is asked for one.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
@@ -114,6 +114,14 @@ impl Socket {
             Kind::Unix(stream) => stream.shutdown(how),
             Kind::Tcp(stream) => stream.shutdown(how),
         };
+    }
+
+    /// Whose connection this is as long as its peer has not said who it is.
+    pub fn peer(&self) -> io::Result<Peer> {
+        match &self.kind {
+            Kind::Unix(stream) => Ok(Peer::User(peer_credentials(stream)?.uid)),
+            Kind::Tcp(stream) => Ok(Peer::at(stream.peer_addr()?.ip())),
+        }
     }
 
     /// Who a peer without a certificate is; `loopback_name` is the name of those that connect by TCP

@@ -3,7 +3,7 @@
 mod support;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+use rustix::net::{AddressFamily, SocketType};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use spillway_nbd::{Config, Listener, Server, TlsMode};
@@ -162,6 +163,44 @@ fn a_client_has_so_many_connections_and_no_more() {
     drop(first);
     wait_until("the place is free", || house.connections.load(Ordering::SeqCst) == 0);
     begin(&mut connect(), "disk");
+}
+
+/// A connection from another address of this host.
+fn connect_from(address: [u8; 4], server: SocketAddr) -> TcpStream {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddrV4::new(address.into(), 0)).unwrap();
+    rustix::net::connect(&socket, &server).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream
+}
+
+#[test]
+fn who_holds_connections_without_a_word_keeps_nobody_out() {
+    let house = Arc::new(House { connections_max: 64, ..House::new() });
+    // Unproven: 16 of them, 4 of one peer.
+    let config = Config {
+        connections_max: 64,
+        loopback_name: Some("local".into()),
+        handshake_timeout: Duration::from_secs(60),
+        ..Config::default()
+    };
+    let (server, connect) = serve_tcp(&house, config);
+    let address = connect().peer_addr().unwrap();
+    let mut before = connect();
+    begin(&mut before, "disk");
+    let mut idle: Vec<_> = (0..200).map(|_| connect_from([127, 0, 0, 2], address)).collect();
+    begin(&mut connect(), "disk");
+    begin(&mut connect_from([127, 0, 0, 2], address), "disk");
+    wait_until("what gave way has ended", || server.connections() < 4 + 4);
+    let is_open = |stream: &mut TcpStream| {
+        stream.set_nonblocking(true).unwrap();
+        !is_closed(stream)
+    };
+    let open = idle.iter_mut().filter_map(|stream| is_open(stream).then_some(())).count();
+    assert!((1..=4).contains(&open), "{open} of 200 are left");
+    before.write_all(&request(FLUSH, 0, 1, 0, 0)).unwrap();
+    expect(&mut before, &simple(1, 0));
 }
 
 #[test]

@@ -1,0 +1,237 @@
+//! How many connections a server keeps, and whose go first when there are too many.
+//!
+//! A connection that has not proven who it is costs its peer nothing, so such connections must not keep others out. They
+//! have a share of the places only, each peer has a share of that, and when one of these shares is full the oldest of
+//! them gives way to the newest. A peer that proves who it is within milliseconds is never affected; one that holds connections
+//! without doing so loses its oldest ones, and nobody else's.
+
+use alloc::collections::VecDeque;
+use core::net::IpAddr;
+
+/// Where a connection comes from, as far as is known before its peer has proven who it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// A user of this host.
+    User(u32),
+    /// An address of the network: of IPv6 its first 64 bits, which one host has to itself.
+    Address(IpAddr),
+}
+
+impl Peer {
+    /// The peer at an address.
+    pub fn at(address: IpAddr) -> Self {
+        Self::Address(match address.to_canonical() {
+            IpAddr::V6(address) => {
+                let mut segments = address.segments();
+                segments[4..].fill(0);
+                IpAddr::V6(segments.into())
+            }
+            address => address,
+        })
+    }
+}
+
+/// Bounds on the connections of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotLimits {
+    /// All connections.
+    pub connections_max: usize,
+    /// Those whose peer has not proven who it is.
+    pub unproven_max: usize,
+    /// Those of one peer.
+    pub unproven_of_peer_max: usize,
+}
+
+impl SlotLimits {
+    /// A quarter for connections whose peer has not proven who it is, and a quarter of that for each peer.
+    pub const fn quarters(connections_max: usize) -> Self {
+        let unproven_max = connections_max.div_ceil(4);
+        Self { connections_max, unproven_max, unproven_of_peer_max: unproven_max.div_ceil(4) }
+    }
+}
+
+/// The connections of a server, each under a number that the caller gives it.
+#[derive(Debug)]
+pub struct ConnectionSlots {
+    limits: SlotLimits,
+    /// Connections that count: not those that gave way.
+    open: usize,
+    /// Those whose peer has not proven who it is, the oldest first.
+    unproven: VecDeque<(u64, Peer)>,
+    /// Those that gave way, and have not ended yet.
+    ending: VecDeque<u64>,
+}
+
+/// There is no place for one more connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotsFull;
+
+impl ConnectionSlots {
+    /// No connections yet.
+    pub const fn new(limits: SlotLimits) -> Self {
+        Self { limits, open: 0, unproven: VecDeque::new(), ending: VecDeque::new() }
+    }
+
+    /// Takes a place for a connection that has come. With a number, the connection of that number gives way: the caller ends it.
+    ///
+    /// # Errors
+    /// [`SlotsFull`] when all places are taken by peers that have proven who they are, or those that gave way do not end.
+    pub fn enter(&mut self, number: u64, peer: Peer) -> Result<Option<u64>, SlotsFull> {
+        let own = self.unproven_of(peer);
+        let loser = if own >= self.limits.unproven_of_peer_max {
+            Some(peer)
+        } else if self.unproven.len() >= self.limits.unproven_max
+            || self.open >= self.limits.connections_max
+        {
+            Some(self.largest().ok_or(SlotsFull)?)
+        } else {
+            None
+        };
+        if loser.is_some() && self.ending.len() >= self.limits.unproven_max {
+            return Err(SlotsFull);
+        }
+        let gone = loser.and_then(|peer| self.displace(peer));
+        self.unproven.push_back((number, peer));
+        self.open += 1;
+        Ok(gone)
+    }
+
+    /// The connection's peer has proven who it is: from now on the connection is safe.
+    pub fn prove(&mut self, number: u64) {
+        self.unproven.retain(|&(other, _)| other != number);
+    }
+
+    /// The connection has ended.
+    pub fn leave(&mut self, number: u64) {
+        if let Some(at) = self.ending.iter().position(|&other| other == number) {
+            self.ending.remove(at);
+            return;
+        }
+        self.prove(number);
+        self.open = self.open.saturating_sub(1);
+    }
+
+    /// Connections that there are, without those that gave way.
+    pub const fn open(&self) -> usize {
+        self.open
+    }
+
+    fn unproven_of(&self, peer: Peer) -> usize {
+        self.unproven.iter().filter(|(_, other)| *other == peer).count()
+    }
+
+    /// The peer with the most connections that have proven nothing; of several, the one with the oldest.
+    fn largest(&self) -> Option<Peer> {
+        let mut most: Option<(usize, Peer)> = None;
+        for &(_, peer) in &self.unproven {
+            let count = self.unproven_of(peer);
+            if most.is_none_or(|(largest, _)| count > largest) {
+                most = Some((count, peer));
+            }
+        }
+        most.map(|(_, peer)| peer)
+    }
+
+    /// Gives up the place of the peer's oldest connection.
+    fn displace(&mut self, peer: Peer) -> Option<u64> {
+        let at = self.unproven.iter().position(|(_, other)| *other == peer)?;
+        let (number, _) = self.unproven.remove(at)?;
+        self.ending.push_back(number);
+        self.open -= 1;
+        Some(number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: SlotLimits =
+        SlotLimits { connections_max: 8, unproven_max: 4, unproven_of_peer_max: 2 };
+    const MALLORY: Peer = Peer::User(65534);
+    const ALICE: Peer = Peer::User(1000);
+
+    #[test]
+    fn a_peer_that_proves_nothing_loses_its_own_oldest() {
+        let mut slots = ConnectionSlots::new(LIMITS);
+        assert_eq!(slots.enter(1, MALLORY), Ok(None));
+        assert_eq!(slots.enter(2, MALLORY), Ok(None));
+        assert_eq!(slots.enter(3, ALICE), Ok(None));
+        assert_eq!(slots.enter(4, MALLORY), Ok(Some(1)));
+        slots.leave(1);
+        assert_eq!(slots.enter(5, MALLORY), Ok(Some(2)));
+        slots.leave(2);
+        slots.prove(3);
+        assert_eq!(slots.open(), 3);
+    }
+
+    #[test]
+    fn many_peers_lose_the_oldest_of_whoever_has_most() {
+        let mut slots = ConnectionSlots::new(LIMITS);
+        assert_eq!(slots.enter(1, ALICE), Ok(None));
+        for (number, user) in [(2, 7), (3, 7), (4, 8)] {
+            assert_eq!(slots.enter(number, Peer::User(user)), Ok(None));
+        }
+        assert_eq!(slots.enter(5, Peer::User(9)), Ok(Some(2)));
+        assert_eq!(slots.open(), 4);
+    }
+
+    #[test]
+    fn those_who_have_proven_who_they_are_are_never_displaced() {
+        let mut slots = ConnectionSlots::new(LIMITS);
+        for number in 0..8 {
+            assert_eq!(slots.enter(number, ALICE), Ok(None));
+            slots.prove(number);
+        }
+        assert_eq!(slots.enter(8, MALLORY), Err(SlotsFull));
+        slots.leave(0);
+        assert_eq!(slots.enter(9, MALLORY), Ok(None));
+        assert_eq!(slots.enter(10, ALICE), Ok(Some(9)), "the last place goes to the newest");
+        slots.leave(9);
+        slots.prove(10);
+        assert_eq!(slots.enter(11, MALLORY), Err(SlotsFull));
+        assert_eq!(slots.open(), 8);
+    }
+
+    #[test]
+    fn connections_that_do_not_end_are_bounded_too() {
+        let mut slots = ConnectionSlots::new(LIMITS);
+        let entered = (0..100).filter(|&number| slots.enter(number, MALLORY).is_ok()).count();
+        assert_eq!(entered, LIMITS.unproven_of_peer_max + LIMITS.unproven_max);
+        assert_eq!(slots.enter(100, ALICE), Ok(None), "they keep nobody else out");
+        slots.leave(0);
+        assert!(slots.enter(101, MALLORY).is_ok());
+    }
+
+    #[test]
+    fn whoever_leaves_counts_once() {
+        let mut slots = ConnectionSlots::new(LIMITS);
+        for round in 0..1000 {
+            let (first, second) = (round * 3, round * 3 + 1);
+            assert!(slots.enter(first, ALICE).is_ok());
+            assert!(slots.enter(second, MALLORY).is_ok());
+            slots.prove(second);
+            slots.leave(first);
+            slots.leave(second);
+        }
+        assert_eq!((slots.open(), slots.unproven.len(), slots.ending.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn an_address_is_a_host() {
+        let at = |text: &str| Peer::at(text.parse().unwrap());
+        assert_eq!(at("2001:db8::1"), at("2001:db8::ffff:1:2:3"));
+        assert_ne!(at("2001:db8::1"), at("2001:db8:0:1::1"));
+        assert_eq!(at("::ffff:10.0.0.1"), at("10.0.0.1"));
+        assert_ne!(at("10.0.0.2"), at("10.0.0.1"));
+    }
+
+    #[test]
+    fn quarters_leave_room_for_somebody() {
+        assert_eq!(
+            SlotLimits::quarters(1024),
+            SlotLimits { connections_max: 1024, unproven_max: 256, unproven_of_peer_max: 64 }
+        );
+        assert_eq!(SlotLimits::quarters(1).unproven_of_peer_max, 1);
+    }
+}
