@@ -52,6 +52,10 @@ pub struct Run {
     /// The control group that must not use up the reserve; `none` for no group.
     #[arg(long, value_name = "NAME", default_value = "user.slice")]
     pub cgroup: PathBuf,
+    /// Leaves vm.overcommit_memory as it is. Else the agent changes 0 to 1: at 0 the kernel refuses a mapping
+    /// that is larger than the guest is at the moment.
+    #[arg(long)]
+    pub keep_overcommit: bool,
     #[command(flatten)]
     pub state: State,
     /// Where /proc, /sys and /dev are.

@@ -6,6 +6,7 @@ mod client;
 mod high;
 mod mover;
 mod notify;
+mod overcommit;
 mod parse;
 mod port;
 mod programs;

@@ -2,6 +2,7 @@
 //! memory in between.
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,7 @@ use crate::cli::Run;
 use crate::high::High;
 use crate::mover::Mover;
 use crate::notify::Manager;
+use crate::overcommit;
 use crate::port::{News, Port, readable, wait};
 use crate::programs::{CALL_TIME, NEED_TIME, Programs, Wanted};
 use crate::reclaim::{Idle, Reclaimer};
@@ -100,8 +102,11 @@ struct Agent {
     port: Port,
     programs: Programs,
     mover: Mover,
-    /// None where there is no such control group.
+    /// None where there is no such control group yet.
     high: Option<High>,
+    group: Option<Group>,
+    root: PathBuf,
+    keep_overcommit: bool,
     /// None where the kernel can't be told to drop page cache.
     reclaimer: Option<Reclaimer>,
     idle: Idle,
@@ -129,17 +134,17 @@ impl Agent {
         let blocks = Blocks::open(&options.root).context("a kernel without memory hotplug")?;
         let programs = Programs::listen(&options.socket)
             .with_context(|| format!("{}", options.socket.display()))?;
-        let high = match High::open(&options.root, &options.cgroup, &options.state.path) {
-            _ if options.cgroup.as_os_str() == "none" => None,
-            Ok(high) => Some(high),
-            Err(error) => {
-                let name = options.cgroup.display();
+        let group = Group::of(options);
+        let high = group.as_ref().and_then(|group| {
+            let opened = group.open();
+            if let Err(error) = &opened {
+                let name = group.name.display();
                 eprintln!(
-                    "spillway-agent: control group {name}: {error}; polling alone watches the reserve"
+                    "spillway-agent: control group {name}: {error}; until it is there, polling alone watches the reserve"
                 );
-                None
             }
-        };
+            opened.ok()
+        });
         Ok(Self {
             start: Instant::now(),
             system,
@@ -148,6 +153,9 @@ impl Agent {
             programs,
             mover: Mover::new(&options.root)?,
             high,
+            group,
+            root: options.root.clone(),
+            keep_overcommit: options.keep_overcommit,
             reclaimer: Reclaimer::open(&options.root),
             idle: Idle::new(Duration::ZERO),
             watch: None,
@@ -279,6 +287,9 @@ impl Agent {
         self.port.say(&FromGuest::Hello { version: VERSION, kernel, boot, block_bytes });
         if self.profile == Some(profile) {
             return;
+        }
+        if !self.keep_overcommit {
+            allow_large_mappings(&self.root);
         }
         match self.blocks.go_online(profile) {
             Ok((said, stayed_offline)) => {
@@ -487,6 +498,10 @@ impl Agent {
             Some(Ask::Need { .. }) if self.mover.is_idle() => self.bring_online(now, Wish::Movable),
             _ => {}
         }
+        if self.high.is_none() && is_slow {
+            // systemd makes user.slice when the first user comes.
+            self.high = self.group.as_ref().and_then(|group| group.open().ok());
+        }
         if let Some(high) = self.high.as_mut().filter(|_| is_slow && self.is_greeted) {
             high.follow(now, memory.available, reserve);
         }
@@ -533,6 +548,37 @@ impl Agent {
         };
         let (offline, movable) = (bytes(State::Offline), bytes(State::Movable));
         self.counted = Counted { at: now, total, offline, movable };
+    }
+}
+
+/// The control group that must not use up the reserve.
+#[derive(Debug)]
+struct Group {
+    root: PathBuf,
+    name: PathBuf,
+    kept: PathBuf,
+}
+
+impl Group {
+    /// None where the agent is to watch no group.
+    fn of(options: &Run) -> Option<Self> {
+        let (root, name) = (options.root.clone(), options.cgroup.clone());
+        (name.as_os_str() != "none").then(|| Self { root, name, kept: options.state.path.clone() })
+    }
+
+    fn open(&self) -> std::io::Result<High> {
+        High::open(&self.root, &self.name, &self.kept)
+    }
+}
+
+/// A program may map more than the guest has now: the memory comes when it is touched.
+fn allow_large_mappings(root: &Path) {
+    match overcommit::allow(root) {
+        Ok(true) => eprintln!(
+            "spillway-agent: vm.overcommit_memory is 1 now: at 0 a mapping larger than the guest is refused, though the guest can grow"
+        ),
+        Ok(false) => {}
+        Err(error) => eprintln!("spillway-agent: vm.overcommit_memory stays as it is: {error}"),
     }
 }
 

@@ -19,6 +19,8 @@ const WINDOW: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Connection {
     pub socket: OwnedFd,
+    /// The server's number for it.
+    pub number: u64,
     peer: PeerCredentials,
     /// The program, when it has said hello.
     pub program: Option<ClientId>,
@@ -37,9 +39,9 @@ pub enum Next {
 }
 
 impl Connection {
-    pub fn new(socket: OwnedFd, peer: PeerCredentials) -> Self {
+    pub fn new(socket: OwnedFd, peer: PeerCredentials, number: u64) -> Self {
         let now = Instant::now();
-        Self { socket, peer, program: None, since: now, window: now, messages: 0 }
+        Self { socket, number, peer, program: None, since: now, window: now, messages: 0 }
     }
 
     pub fn pid(&self) -> i32 {

@@ -4,13 +4,13 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketFlags, accept_with, send};
 use spillway_platform::sys::peer_credentials;
-use spillway_types::Programs;
+use spillway_types::{ConnectionSlots, Peer, Programs, Seldom, SlotLimits};
 use spillway_wire::programs::{Answer, Reason};
 
 use crate::connection::{Connection, Next};
@@ -53,7 +53,17 @@ impl Server {
         rustix::io::ioctl_fionbio(&listener, true)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let told = stop.try_clone()?;
-        let desk = Desk { listener, stop: told, programs, config, connections: Vec::new() };
+        let slots = ConnectionSlots::new(SlotLimits::quarters(config.connections_max));
+        let desk = Desk {
+            listener,
+            stop: told,
+            programs,
+            connections: Vec::new(),
+            slots,
+            last: 0,
+            began: Instant::now(),
+            refusals: Seldom::default(),
+        };
         let thread = thread::Builder::new().name("programs".into()).spawn(move || desk.run())?;
         Ok(Self { stop, thread: Some(thread) })
     }
@@ -74,8 +84,12 @@ struct Desk {
     listener: OwnedFd,
     stop: OwnedFd,
     programs: Arc<dyn Programs>,
-    config: Config,
     connections: Vec<Connection>,
+    slots: ConnectionSlots,
+    /// Number of the last connection.
+    last: u64,
+    began: Instant,
+    refusals: Seldom,
 }
 
 impl Desk {
@@ -88,13 +102,22 @@ impl Desk {
                 let is_ready = ready.get(at).copied().unwrap_or(false);
                 at += 1;
                 let next = if is_ready {
-                    connection.serve(&*self.programs)
+                    let next = connection.serve(&*self.programs);
+                    if connection.program.is_some() {
+                        self.slots.prove(connection.number);
+                    }
+                    next
                 } else if connection.is_late() {
                     Next::End(Some("no hello came"))
                 } else {
                     Next::Stay
                 };
                 let Next::End(why) = next else { return true };
+                self.slots.leave(connection.number);
+                let why = why.filter(|_| {
+                    let known = connection.program.is_some();
+                    known || self.refusals.line(self.began.elapsed().as_millis() as u64).is_some()
+                });
                 part(connection, why, &*self.programs);
                 false
             });
@@ -124,22 +147,37 @@ impl Desk {
 
     fn accept(&mut self) {
         match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(socket) if self.connections.len() >= self.config.connections_max => {
-                let answer = Answer::Refused(Reason::Many).encode();
-                // Nobody waits for it to read that.
-                let _ = send(&socket, &answer, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-            }
-            Ok(socket) => {
-                if let Ok(peer) = peer_credentials(&socket) {
-                    self.connections.push(Connection::new(socket, peer));
-                }
-            }
+            Ok(socket) => self.take(socket),
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
             Err(error) => {
                 tracing::warn!(%error, "a program can't be accepted");
                 thread::sleep(SHORTAGE_PAUSE);
             }
         }
+    }
+
+    /// Takes a connection in, maybe in the place of one that has not said hello.
+    fn take(&mut self, socket: OwnedFd) {
+        let Ok(peer) = peer_credentials(&socket) else { return };
+        self.last += 1;
+        let Ok(displaced) = self.slots.enter(self.last, Peer::User(peer.uid)) else {
+            let answer = Answer::Refused(Reason::Many).encode();
+            // Nobody waits for it to read that.
+            let _ = send(&socket, &answer, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            return;
+        };
+        if let Some(number) = displaced {
+            self.connections.retain(|connection| connection.number != number);
+            self.slots.leave(number);
+            if let Some(others) = self.refusals.line(self.began.elapsed().as_millis() as u64) {
+                tracing::warn!(
+                    uid = peer.uid,
+                    others,
+                    "programs: connections that say no hello gave way to newer ones"
+                );
+            }
+        }
+        self.connections.push(Connection::new(socket, peer, self.last));
     }
 }
 

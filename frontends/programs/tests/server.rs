@@ -99,7 +99,7 @@ fn hear(socket: &OwnedFd) -> Option<Answer> {
 
 #[test]
 fn programs_hear_what_they_may_hold_until_they_go() {
-    let world = World::new(8);
+    let world = World::new(64);
     let (one, two) = (world.connect(), world.connect());
     say(&one, &Hello::new("one", 100).encode());
     say(&two, &Hello::new("two", 200).encode());
@@ -123,7 +123,7 @@ fn programs_hear_what_they_may_hold_until_they_go() {
 
 #[test]
 fn who_breaks_the_protocol_is_hung_up_on_alone() {
-    let world = World::new(8);
+    let world = World::new(64);
     let good = world.connect();
     say(&good, &Hello::new("good", 7).encode());
     assert!(hear(&good).is_some());
@@ -157,7 +157,7 @@ fn who_breaks_the_protocol_is_hung_up_on_alone() {
 
 #[test]
 fn a_flood_of_reports_ends_who_sends_it() {
-    let world = World::new(8);
+    let world = World::new(64);
     let flood = world.connect();
     say(&flood, &Hello::new("flood", 1).encode());
     let report = encode_report(&ProgramCounters::default());
@@ -186,4 +186,20 @@ fn more_than_there_may_be_are_refused_and_the_end_hangs_up() {
     drop(world.server.take());
     assert_eq!(hear(&first), None);
     assert_eq!(world.echo.notes(), ["register first", "leave 1"]);
+}
+
+#[test]
+fn who_says_no_hello_keeps_nobody_out() {
+    let world = World::new(64);
+    let first = world.connect();
+    say(&first, &Hello::new("first", 1).encode());
+    assert!(hear(&first).is_some());
+    let idle: Vec<_> = (0..200).map(|_| world.connect()).collect();
+    let late = world.connect();
+    say(&late, &Hello::new("late", 2).encode());
+    assert_eq!(hear(&late), Some(Answer::Orders(orders(2))));
+    // The oldest of the idle ones gave way; who has said hello did not.
+    assert_eq!(hear(&idle[0]), None);
+    say(&first, &encode_report(&ProgramCounters::default()));
+    assert_eq!(hear(&first), Some(Answer::Orders(orders(1))));
 }
