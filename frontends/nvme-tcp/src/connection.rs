@@ -179,6 +179,11 @@ impl Connection {
         [room_ms, host_ms, self.patience.until_ms()].into_iter().flatten().min()
     }
 
+    /// Whether the host has been let in as a client. The discovery subsystem lets nobody in: it says the same to everybody.
+    pub fn is_admitted(&self) -> bool {
+        self.queue.as_ref().is_some_and(|queue| queue.admitted.is_some())
+    }
+
     /// Whether there is more of an answer to be sent than the output had room for: then
     /// [`Self::receive`] is to be called again once it was sent, whether more has come or not.
     pub fn sends_more(&self) -> bool {

@@ -42,6 +42,12 @@ pub enum Error {
     /// The controller that the queue belonged to is gone.
     #[error("the controller is gone")]
     ControllerGone,
+    /// No place for one more connection.
+    #[error("all {connections_max} connections are taken by hosts that were let in")]
+    Full {
+        /// How many the server takes.
+        connections_max: usize,
+    },
     /// There is no TLS with this host.
     #[error(transparent)]
     Tls(#[from] spillway_tls::Error),

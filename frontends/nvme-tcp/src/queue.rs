@@ -20,8 +20,9 @@ use crate::source::{self, Outgoing, Source};
 use crate::target::Target;
 use crate::transfer::Transfers;
 
-/// The keep-alive time of the discovery subsystem where the host asks for none, as in Linux's target.
+/// The longest keep-alive time of the discovery subsystem, and its time where the host asks for none, as in Linux's target.
 const DISCOVERY_KEEP_ALIVE_MS: u32 = 120_000;
+
 /// The queue that a connection carries.
 pub(crate) struct Queue {
     pub(crate) controller: Arc<Controller>,
@@ -158,7 +159,8 @@ impl Subsystem {
     /// it has an end.
     pub(crate) const fn keep_alive_ms(self, asked_ms: u32) -> u32 {
         match (self, asked_ms) {
-            (Self::Discovery, 0) => DISCOVERY_KEEP_ALIVE_MS,
+            (Self::Discovery, 1..DISCOVERY_KEEP_ALIVE_MS) => asked_ms,
+            (Self::Discovery, _) => DISCOVERY_KEEP_ALIVE_MS,
             _ => asked_ms,
         }
     }

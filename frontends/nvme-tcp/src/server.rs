@@ -4,11 +4,12 @@
 //! of it, and sends the answers together, so that at depth many commands share two system calls. It moves to
 //! the processor where its packets come in (docs/adr/0020).
 
+use std::collections::HashMap;
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use spillway_tls::ServerSettings;
+use spillway_types::{ConnectionSlots, Peer, Seldom, SlotLimits, SlotsFull};
 
 use crate::connection::{Connection, PDU_BYTES_MAX};
 use crate::error::Error;
@@ -50,8 +52,17 @@ struct Shared {
     stopping: AtomicBool,
     /// Woken when the server stops.
     stop: OwnedFd,
-    connections: AtomicUsize,
+    open: Mutex<Open>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// The connections there are.
+#[derive(Debug)]
+struct Open {
+    slots: ConnectionSlots,
+    /// Of those whose host has not been let in, what ends them.
+    unproven: HashMap<u64, TcpStream>,
+    refusals: Seldom,
 }
 
 impl Server {
@@ -67,13 +78,19 @@ impl Server {
     ) -> Result<Self, Error> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
+        let limits = SlotLimits::quarters(target.config.connections_max);
+        let open = Open {
+            slots: ConnectionSlots::new(limits),
+            unproven: HashMap::new(),
+            refusals: Seldom::default(),
+        };
         let shared = Arc::new(Shared {
             target,
             tls,
             started: Instant::now(),
             stopping: AtomicBool::new(false),
             stop: event()?,
-            connections: AtomicUsize::new(0),
+            open: Mutex::new(open),
             threads: Mutex::default(),
         });
         let acceptor = {
@@ -96,7 +113,7 @@ impl Server {
 
     /// Connections there are.
     pub fn connections(&self) -> usize {
-        self.shared.connections.load(Ordering::Relaxed)
+        self.shared.open().slots.open()
     }
 
     /// Ends all connections and waits for their threads.
@@ -129,6 +146,48 @@ impl Shared {
         self.started.elapsed().as_millis() as u64
     }
 
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives a connection its place. One whose host has not been let in may lose its own for that.
+    fn enter(&self, number: u64, stream: &TcpStream, peer: SocketAddr) -> Result<(), Error> {
+        let ends = stream.try_clone()?;
+        let now_ms = self.now_ms();
+        let open = &mut *self.open();
+        let displaced = open.slots.enter(number, Peer::at(peer.ip())).map_err(|SlotsFull| {
+            Error::Full { connections_max: self.target.config.connections_max }
+        })?;
+        open.unproven.insert(number, ends);
+        let Some(other) = displaced.and_then(|other| open.unproven.remove(&other)) else {
+            return Ok(());
+        };
+        // It may have ended by itself.
+        let _ = other.shutdown(Shutdown::Both);
+        if let Some(others) = open.refusals.line(now_ms) {
+            let peer = other.peer_addr().ok();
+            tracing::warn!(
+                ?peer,
+                others,
+                "NVMe/TCP: many connections of hosts that prove nothing: the oldest one was ended"
+            );
+        }
+        Ok(())
+    }
+
+    /// The connection's host was let in.
+    fn prove(&self, number: u64) {
+        let mut open = self.open();
+        open.slots.prove(number);
+        open.unproven.remove(&number);
+    }
+
+    fn leave(&self, number: u64) {
+        let mut open = self.open();
+        open.slots.leave(number);
+        open.unproven.remove(&number);
+    }
+
     fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
@@ -157,6 +216,7 @@ fn signal(event: &OwnedFd) {
 }
 
 fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
+    let mut number = 0;
     while !shared.is_stopping() {
         let mut fds =
             [PollFd::new(listener, PollFlags::IN), PollFd::new(&shared.stop, PollFlags::IN)];
@@ -165,8 +225,11 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
         }
         match listener.accept() {
             Ok((stream, peer)) => {
-                if let Err(error) = take(shared, stream, peer) {
-                    tracing::warn!(%peer, %error, "could not take a connection");
+                number += 1;
+                if let Err(error) = take(shared, stream, peer, number)
+                    && let Some(others) = shared.open().refusals.line(shared.now_ms())
+                {
+                    tracing::warn!(%peer, %error, others, "could not take a connection");
                 }
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -180,12 +243,14 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
 }
 
 /// Starts a connection's thread.
-fn take(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) -> Result<(), Error> {
+fn take(
+    shared: &Arc<Shared>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    number: u64,
+) -> Result<(), Error> {
     let mut threads = shared.threads.lock().unwrap_or_else(PoisonError::into_inner);
     threads.retain(|thread| !thread.is_finished());
-    if shared.connections.load(Ordering::Relaxed) >= shared.target.config.connections_max {
-        return Err(Error::Config("as many connections as it may have"));
-    }
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;
     sockopt::set_socket_keepalive(&stream, true)?;
@@ -193,12 +258,12 @@ fn take(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) -> Result<(),
     sockopt::set_tcp_keepintvl(&stream, PROBE_EVERY_S)?;
     sockopt::set_tcp_keepcnt(&stream, PROBES)?;
     let wake = Arc::new(event()?);
-    shared.connections.fetch_add(1, Ordering::Relaxed);
+    shared.enter(number, &stream, peer)?;
     let serve = {
         let shared = Arc::clone(shared);
         move || {
             let end = greet(&shared, stream)
-                .and_then(|transport| Driver::new(&shared, transport, wake))
+                .and_then(|transport| Driver::new(&shared, transport, wake, number))
                 .and_then(Driver::run);
             match end {
                 Ok(()) => tracing::debug!(%peer, "connection closed"),
@@ -207,20 +272,14 @@ fn take(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) -> Result<(),
                 }
                 Err(error) => tracing::info!(%peer, %error, "connection ended"),
             }
-            shared.connections.fetch_sub(1, Ordering::Relaxed);
+            shared.leave(number);
         }
     };
     let thread = std::thread::Builder::new()
         .name("nvme-tcp-host".into())
         .stack_size(STACK_BYTES)
         .spawn(serve);
-    match thread {
-        Ok(thread) => threads.push(thread),
-        Err(error) => {
-            shared.connections.fetch_sub(1, Ordering::Relaxed);
-            return Err(error.into());
-        }
-    }
+    threads.push(thread.inspect_err(|_| shared.leave(number))?);
     Ok(())
 }
 
@@ -249,10 +308,18 @@ struct Driver<'a> {
     end: usize,
     out: Output,
     wakes: u32,
+    number: u64,
+    /// Whether its host is known to have been let in.
+    is_proven: bool,
 }
 
 impl<'a> Driver<'a> {
-    fn new(shared: &'a Shared, transport: Transport, wake: Arc<OwnedFd>) -> Result<Self, Error> {
+    fn new(
+        shared: &'a Shared,
+        transport: Transport,
+        wake: Arc<OwnedFd>,
+        number: u64,
+    ) -> Result<Self, Error> {
         let waker = Arc::clone(&wake);
         let waker = Arc::new(move || signal(&waker));
         let mut transport = transport;
@@ -269,6 +336,8 @@ impl<'a> Driver<'a> {
             end: 0,
             out: Output::default(),
             wakes: 0,
+            number,
+            is_proven: false,
         })
     }
 
@@ -297,6 +366,10 @@ impl<'a> Driver<'a> {
                 Err(error) => return Err(error.into()),
             }
             self.carry_out()?;
+            if !self.is_proven && self.connection.is_admitted() {
+                self.is_proven = true;
+                self.shared.prove(self.number);
+            }
             self.follow_packets();
         }
         Ok(())

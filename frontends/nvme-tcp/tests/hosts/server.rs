@@ -9,7 +9,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use spillway_nvme_tcp::{Config, Server};
 use spillway_types::{Key, PoolSpec, Put};
 use spillway_wire::fabrics::{
-    ANY_CONTROLLER, Connect, ConnectData, ConnectResult, Fabrics, property,
+    ANY_CONTROLLER, Connect, ConnectData, ConnectResult, DISCOVERY_NQN, Fabrics, property,
 };
 use spillway_wire::kv;
 use spillway_wire::nvme::{Command, Completion, DataPointer, Status};
@@ -39,15 +39,25 @@ impl Socket {
     }
 
     fn queue(server: &Server, host: &str, number: u16, controller: u16) -> (Self, u16) {
+        Self::queue_of(server, host, POOLS, (number, controller), 0)
+    }
+
+    fn queue_of(
+        server: &Server,
+        host: &str,
+        subsystem: &str,
+        (number, controller): (u16, u16),
+        keep_alive_ms: u32,
+    ) -> (Self, u16) {
         let mut socket = Self::open(server);
         let connect = Connect {
             format: 0,
             queue: number,
             queue_entries: 127,
             attributes: Connect::NO_FLOW_CONTROL,
-            keep_alive_ms: 0,
+            keep_alive_ms,
         };
-        let data = ConnectData { host_id: [3; 16], controller, subsystem: POOLS, host };
+        let data = ConnectData { host_id: [3; 16], controller, subsystem, host };
         let command = Fabrics::Connect(connect).encode(1);
         let completion = socket.ask(command, &data.encode().unwrap());
         assert_eq!(completion.status, Status::SUCCESS);
@@ -282,4 +292,25 @@ fn no_more_connections_than_there_may_be() {
     let mut third = TcpStream::connect(server.address()).unwrap();
     third.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     assert_eq!(third.read(&mut [0; 1]).unwrap_or(0), 0);
+}
+
+#[test]
+fn hosts_that_prove_nothing_keep_nobody_out() {
+    // Of hosts that have not been let in: 16 connections, 4 of one address.
+    let world = World::with(Config { connections_max: 64, ..Config::default() });
+    let server = started(&world);
+    let (_admin, mut io) = Socket::association(&server, ALICE);
+    let mut held: Vec<_> = (0..100)
+        .map(|_| {
+            let queue = (0, ANY_CONTROLLER);
+            Socket::queue_of(&server, BOB, DISCOVERY_NQN, queue, u32::MAX).0
+        })
+        .collect();
+    let _idle: Vec<_> = (0..100).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
+    let _late = Socket::association(&server, BOB);
+    for socket in &mut held {
+        assert_eq!(socket.stream.read(&mut [0; 1]).unwrap_or(0), 0, "all gave way to newer ones");
+    }
+    let exist = kv::with_key(kv::io::EXIST, 1, 1, Key::new(1, 1));
+    assert_ne!(io.ask(exist, &[]).status, Status::SUCCESS, "there is no pool, and an answer");
 }
