@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
@@ -18,7 +18,7 @@ use rustix::net::{
 };
 use spillway_platform::sys::{PeerCredentials, peer_credentials};
 use spillway_store::Store;
-use spillway_types::{Access, Admitted, ClientId, Denied, Identity};
+use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Seldom};
 use spillway_wire::ring::Reason;
 
 use crate::account::Account;
@@ -134,6 +134,7 @@ impl Server {
             pollers: Pollers::new(config.pollers_max, config.poll),
             stopping: AtomicBool::new(false),
         });
+        let complaints = Arc::new(Complaints::new());
         let open = Arc::new(Open::default());
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let acceptor = Acceptor {
@@ -144,6 +145,7 @@ impl Server {
             open: open.clone(),
             stop: stop.try_clone()?,
             last: 0,
+            complaints,
         };
         let acceptor =
             thread::Builder::new().name("ring-accept".into()).spawn(move || acceptor.run())?;
@@ -186,6 +188,26 @@ struct Acceptor {
     stop: OwnedFd,
     /// Number of the last connection.
     last: u64,
+    complaints: Arc<Complaints>,
+}
+
+/// Lines of the log about connections that fail. Any user can make as many of these as he likes.
+#[derive(Debug)]
+struct Complaints {
+    began: Instant,
+    lines: Mutex<Seldom>,
+}
+
+impl Complaints {
+    fn new() -> Self {
+        Self { began: Instant::now(), lines: Mutex::default() }
+    }
+
+    /// Whether a line may be written now: then how many were left out since the last one.
+    fn line(&self) -> Option<u64> {
+        let now_ms = self.began.elapsed().as_millis() as u64;
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).line(now_ms)
+    }
 }
 
 impl Acceptor {
@@ -215,13 +237,22 @@ impl Acceptor {
     fn take(&mut self, socket: OwnedFd) {
         let Ok(PeerCredentials { pid, uid, gid }) = peer_credentials(&socket) else { return };
         if self.open.sockets().len() >= self.config.connections_max {
-            tracing::warn!(uid, pid, "the ring has all the connections that it may have");
+            if let Some(others) = self.complaints.line() {
+                tracing::warn!(
+                    uid,
+                    pid,
+                    others,
+                    "the ring has all the connections that it may have"
+                );
+            }
             return refuse(socket.as_fd(), Reason::Connections);
         }
         let admitted = match self.access.admit(Identity::Peer { uid, gid, pid }) {
             Ok(admitted) => admitted,
             Err(why) => {
-                tracing::warn!(uid, pid, %why, "a client of the ring is turned away");
+                if let Some(others) = self.complaints.line() {
+                    tracing::warn!(uid, pid, %why, others, "a client of the ring is turned away");
+                }
                 return refuse(socket.as_fd(), reason(why));
             }
         };
@@ -234,12 +265,12 @@ impl Acceptor {
             open: self.open.clone(),
             access: self.access.clone(),
         };
-        let shared = self.shared.clone();
+        let (shared, complaints) = (self.shared.clone(), self.complaints.clone());
         let thread = thread::Builder::new().name(format!("ring-{}", self.last));
         let refused = socket.clone();
         let started = thread.stack_size(STACK_BYTES).spawn(move || {
             let _seat = seat;
-            attend(&shared, &socket, admitted, pid);
+            attend(&shared, &socket, admitted, pid, &complaints);
         });
         if let Err(error) = started {
             tracing::warn!(%error, "there is no thread for a connection of the ring");
@@ -256,18 +287,31 @@ fn reason(why: Denied) -> Reason {
 }
 
 /// A connection's thread.
-fn attend(shared: &Shared, socket: &OwnedFd, admitted: Admitted, pid: i32) {
+fn attend(
+    shared: &Shared,
+    socket: &OwnedFd,
+    admitted: Admitted,
+    pid: i32,
+    complaints: &Complaints,
+) {
     let client = admitted.client.0;
     tracing::debug!(client, pid, "a ring is open");
-    match serve(shared, socket, admitted) {
-        Ok(()) => tracing::debug!(client, pid, "a ring is closed"),
-        Err(Ended::Refused(reason)) => {
-            tracing::warn!(client, pid, why = reason.text(), "a client gets no ring");
+    let Err(ended) = serve(shared, socket, admitted) else {
+        tracing::debug!(client, pid, "a ring is closed");
+        return;
+    };
+    let Some(others) = complaints.line() else { return };
+    match ended {
+        Ended::Refused(reason) => {
+            tracing::warn!(client, pid, why = reason.text(), others, "a client gets no ring");
         }
-        Err(Ended::Protocol(why)) => {
-            tracing::warn!(client, pid, why, "a ring is closed: its client broke the protocol");
+        Ended::Protocol(why) => {
+            let line = "a ring is closed: its client broke the protocol";
+            tracing::warn!(client, pid, why, others, "{line}");
         }
-        Err(Ended::Failed(error)) => tracing::warn!(client, pid, %error, "a ring is closed"),
+        Ended::Failed(error) => {
+            tracing::warn!(client, pid, %error, others, "a ring is closed");
+        }
     }
 }
 
