@@ -11,7 +11,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 type Place = &'static str;
 
 /// Each place, and the places that it may know. A longer name is looked up first.
-const RULES: [(Place, &[Place]); 25] = [
+const RULES: [(Place, &[Place]); 26] = [
     ("bin", &["clients", "frontends", "pager", "control", "observe", "core", "platform"]),
     // The tiers lend it the lock that works on tasks without a C library.
     ("clients/preload", &["clients/blade", "pager", "core/tiers", "platform"]),
@@ -24,6 +24,7 @@ const RULES: [(Place, &[Place]); 25] = [
     ("clients", &["frontends", "core", "platform/tls"]),
     ("frontends", &["core", "platform"]),
     ("pager", &["core", "platform"]),
+    ("control/cost", &[]),
     ("control/lending", &[]),
     ("control/sections", &["platform"]),
     ("control", &["control", "core", "platform"]),

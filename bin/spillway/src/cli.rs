@@ -9,6 +9,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use spillway_pager::tree;
 
+use crate::cost::{self, Cost};
 use crate::daemon::{self, Client, Dashboard, Lend, Policy, Pool, Serve, Stat, Target, Top, Vm};
 use crate::guest_memory::{self, GuestMemory, GuestMemoryPart};
 use crate::refusal::Refusal;
@@ -42,6 +43,7 @@ enum Command {
     #[command(hide = true)]
     GuestMemoryPart(GuestMemoryPart),
     Sim(Sim),
+    Cost(Cost),
     Doctor(Doctor),
     /// Prints a completion script for a shell.
     Completions {
@@ -283,6 +285,7 @@ pub fn dispatch() -> anyhow::Result<ExitCode> {
         Command::GuestMemory(options) => guest_memory::run(&options),
         Command::GuestMemoryPart(options) => guest_memory::part(&options),
         Command::Sim(options) => sim::run(&options),
+        Command::Cost(options) => cost::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Completions { shell } => manual::completions(CommandLine::command(), shell),
         Command::Man { dir } => manual::pages(CommandLine::command(), &dir),

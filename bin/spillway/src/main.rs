@@ -2,6 +2,7 @@
 
 mod blade;
 mod cli;
+mod cost;
 mod daemon;
 mod doctor;
 mod guest_memory;

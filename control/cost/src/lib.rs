@@ -1,0 +1,36 @@
+//! What servers with and without a memory blade cost over some years, and what throughput a dollar buys: the cost model of
+//! "System-level Implications of Disaggregated Memory" (K. Lim et al., HPCA 2012), sections 5 and 6.
+//!
+//! ```text
+//! TOML --read--> Prices --model--> costs of five configurations --derivations--> Report --> text, JSON, SVG, HTML
+//!                  ^ parameters          (claims of the file are held against what is derived)
+//! ```
+//!
+//! Pure functions: texts and parameters in, a report out. Prices come as subtotals of whole servers, as the paper has them, or as
+//! components.
+
+mod chart;
+mod derivations;
+mod document;
+mod error;
+mod figures;
+mod html;
+mod model;
+mod prices;
+mod read;
+mod report;
+mod text;
+
+pub use error::Error;
+pub use figures::{Figure, figures};
+pub use html::page;
+pub use prices::{ConfigurationName, Prices, Value};
+pub use read::read;
+pub use report::{Claim, Derived, Report, Verdict, report};
+pub use text::text;
+
+/// The paper's subtotals, each with the sentence it comes from.
+pub const PAPER: &str = include_str!("../prices/paper.toml");
+
+/// Prices of components, with dated sources.
+pub const CURRENT: &str = include_str!("../prices/current.toml");

@@ -1,0 +1,170 @@
+//! What each configuration costs.
+
+use crate::prices::{
+    Components, ConfigurationName, Module, Prices, Pricing, Subtotal, Subtotals,
+};
+
+/// Hours in a year that power is paid for.
+const HOURS_PER_YEAR: f64 = 365.0 * 24.0;
+
+/// What one server costs, with its share of a memory blade.
+#[derive(Clone, Debug)]
+pub(crate) struct Cost {
+    /// Hardware, part by part, USD.
+    pub parts: Vec<(String, f64)>,
+    pub hardware_usd: f64,
+    /// Power and cooling over all years, USD.
+    pub operating_usd: f64,
+}
+
+impl Cost {
+    fn new(parts: Vec<(String, f64)>, operating_usd: f64) -> Self {
+        let hardware_usd = parts.iter().map(|(_, usd)| usd).sum();
+        Self { parts, hardware_usd, operating_usd }
+    }
+
+    pub fn total_usd(&self) -> f64 {
+        self.hardware_usd + self.operating_usd
+    }
+
+    fn times(&self, count: f64) -> Self {
+        let parts = self.parts.iter().map(|(name, usd)| (name.clone(), usd * count)).collect();
+        Self::new(parts, self.operating_usd * count)
+    }
+}
+
+/// Prices, and what follows for each configuration.
+#[derive(Clone, Debug)]
+pub(crate) struct Model<'a> {
+    pub prices: &'a Prices,
+    /// In the order of [`ConfigurationName::ALL`].
+    costs: Vec<Cost>,
+    /// All servers of the scale-out.
+    pub servers: Cost,
+    /// One server with a share of a blade in their place.
+    pub with_blade: Cost,
+}
+
+impl<'a> Model<'a> {
+    /// With so many servers that share the memory blades.
+    pub fn new(prices: &'a Prices, blades: f64) -> Self {
+        match &prices.pricing {
+            Pricing::Subtotals(subtotals) => Self::of_subtotals(prices, subtotals, blades),
+            Pricing::Components(components) => Self::of_components(prices, components, blades),
+        }
+    }
+
+    pub fn cost(&self, name: ConfigurationName) -> &Cost {
+        &self.costs[name as usize]
+    }
+
+    /// Throughput of so many instances for 1000 USD of total cost, if the configuration hosts them.
+    pub fn per_cost(&self, name: ConfigurationName, instances: u32) -> Option<f64> {
+        let throughput = self.prices.configuration(name).throughput_of(instances)?;
+        Some(throughput / self.cost(name).total_usd() * 1000.0)
+    }
+
+    fn of_subtotals(prices: &'a Prices, subtotals: &Subtotals, blades: f64) -> Self {
+        let scale = Scale {
+            years: prices.years / subtotals.years,
+            share: 1.0 - subtotals.blade_fixed_part
+                + subtotals.blade_fixed_part * subtotals.blades / blades,
+        };
+        let whole = |subtotal: &Subtotal, name: &str| scale.server(subtotal, name);
+        let base = subtotals.configurations[ConfigurationName::Base as usize];
+        let cost = |name: ConfigurationName| {
+            let subtotal = &subtotals.configurations[name as usize];
+            match name.has_blade() {
+                true => scale.with_share(&base, subtotal),
+                false => whole(subtotal, "server"),
+            }
+        };
+        let servers = subtotals.scale_out_servers;
+        let count = prices.scale_out.servers;
+        let one = Subtotal {
+            hardware_usd: servers.hardware_usd / count,
+            total_usd: servers.total_usd / count,
+        };
+        Self {
+            prices,
+            costs: ConfigurationName::ALL.map(cost).to_vec(),
+            servers: whole(&servers, "servers"),
+            with_blade: scale.with_share(&one, &subtotals.scale_out_blade),
+        }
+    }
+
+    fn of_components(prices: &'a Prices, components: &Components, blades: f64) -> Self {
+        let cost = |name: ConfigurationName| {
+            let configuration = prices.configuration(name);
+            let (local, remote) = components.modules[name as usize];
+            let mut bill = Bill::default();
+            for part in &components.parts {
+                bill.add(&part.name, part.count, part.price_usd, part.power_w);
+            }
+            bill.add_modules("local memory", configuration.local_gib / local.gib, &local);
+            if let Some(remote) = remote {
+                let blade = &components.blade;
+                let all_gib = blades * configuration.remote_gib;
+                let count = (all_gib / blade.capacity_gib).ceil() / blades;
+                bill.add("share of memory blades", count, blade.price_usd, blade.power_w);
+                let modules = configuration.remote_gib / remote.gib;
+                bill.add_modules("memory on blades", modules, &remote);
+            }
+            let kwh = bill.power_w / 1000.0 * HOURS_PER_YEAR * prices.years;
+            Cost::new(bill.parts, kwh * components.pue * components.usd_per_kwh)
+        };
+        let costs = ConfigurationName::ALL.map(cost).to_vec();
+        let servers = costs[ConfigurationName::Base as usize].times(prices.scale_out.servers);
+        let with_blade = costs[ConfigurationName::Dm as usize].clone();
+        Self { prices, costs, servers, with_blade }
+    }
+}
+
+/// From what subtotals stand for to what is asked.
+#[derive(Clone, Copy, Debug)]
+struct Scale {
+    /// Years that are asked in units of the years that totals cover.
+    years: f64,
+    /// A server's share of a blade in units of the share that the subtotals have.
+    share: f64,
+}
+
+impl Scale {
+    fn operating(&self, subtotal: &Subtotal) -> f64 {
+        (subtotal.total_usd - subtotal.hardware_usd) * self.years
+    }
+
+    fn server(&self, subtotal: &Subtotal, name: &str) -> Cost {
+        Cost::new(vec![(name.to_owned(), subtotal.hardware_usd)], self.operating(subtotal))
+    }
+
+    /// A server with a share of a blade; what it costs beyond `server` is the share.
+    fn with_share(&self, server: &Subtotal, whole: &Subtotal) -> Cost {
+        let share_usd = (whole.hardware_usd - server.hardware_usd) * self.share;
+        let parts = vec![
+            ("server".to_owned(), server.hardware_usd),
+            ("share of memory blades".to_owned(), share_usd),
+        ];
+        let operating = self.operating(server);
+        let share = (self.operating(whole) - operating) * self.share;
+        Cost::new(parts, operating + share)
+    }
+}
+
+/// What is bought, and the power that it takes.
+#[derive(Debug, Default)]
+struct Bill {
+    parts: Vec<(String, f64)>,
+    power_w: f64,
+}
+
+impl Bill {
+    fn add(&mut self, name: &str, count: f64, price_usd: f64, power_w: f64) {
+        self.parts.push((name.to_owned(), count * price_usd));
+        self.power_w += count * power_w;
+    }
+
+    fn add_modules(&mut self, name: &str, count: f64, module: &Module) {
+        self.add(name, count, module.price_usd, module.power_w);
+    }
+}
