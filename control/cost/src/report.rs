@@ -261,7 +261,7 @@ fn contradiction(claim: &Claim) -> String {
             None => format!("not derivable ({}: {formula})", way.from),
         }
     });
-    let differs = differs.collect::<Vec<_>>().join(", ");
+    let differs = differs.collect::<Vec<_>>().join(" and ");
     let relation = match claim.relation {
         Relation::Equal => "",
         Relation::AtMost => "at most ",
@@ -269,7 +269,7 @@ fn contradiction(claim: &Claim) -> String {
         Relation::Below => "below ",
         Relation::Above => "above ",
     };
-    format!("{relation}{} is said; derived: {differs}", quantity(claim.says, &claim.unit))
+    format!("says {relation}{}, but it is {differs}", quantity(claim.says, &claim.unit))
 }
 
 /// A number with its unit, in as many digits as such numbers are read with.
@@ -282,7 +282,9 @@ pub(crate) fn quantity(value: f64, unit: &str) -> String {
     };
     // Rounding must not leave a zero with a sign.
     let value = if value.abs() < 0.5 * 10f64.powi(-digits) { 0.0 } else { value };
-    format!("{value:.*} {unit}", digits as usize)
+    let text = format!("{value:.*}", digits as usize);
+    let one = unit.strip_suffix('s').filter(|_| text == "1");
+    format!("{text} {}", one.unwrap_or(unit))
 }
 
 fn sharing(prices: &Prices) -> Vec<Sharing> {

@@ -43,18 +43,21 @@ pub(crate) fn tables(report: &Report) -> Vec<Table> {
         report,
         "Throughput of so many instances, in units of one on Max (Figure 8a)",
         |it| &it.throughput,
+        2,
         false,
     ));
     tables.push(by_instances(
         report,
         "Throughput for 1000 USD of total cost (Figure 8b)",
         |it| &it.throughput_per_kusd,
+        4,
         true,
     ));
     tables.push(by_instances(
         report,
         "Throughput per total cost, in units of Max's",
         |it| &it.beside_max,
+        3,
         false,
     ));
     tables.push(sharing(report));
@@ -98,6 +101,7 @@ fn by_instances(
     report: &Report,
     title: &str,
     values: fn(&ConfigurationReport) -> &Vec<f64>,
+    digits: usize,
     with_best: bool,
 ) -> Table {
     let names = report.configurations.iter().map(|it| it.name.to_string());
@@ -106,7 +110,7 @@ fn by_instances(
         heads.push("best".into());
     }
     let row = |at: usize| {
-        let value = |it| values(it).get(at).map_or("-".to_owned(), |value| format!("{value:.3}"));
+        let value = |it| values(it).get(at).map_or("-".to_owned(), |value| format!("{value:.digits$}"));
         let mut row = vec![(at + 1).to_string()];
         row.extend(report.configurations.iter().map(value));
         if with_best {
