@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Args, ValueEnum, ValueHint, value_parser};
 use serde::Serialize;
-use spillway_cost::{CURRENT, ConfigurationName, Error, PAPER, Prices};
+use spillway_cost::{CURRENT, ConfigurationName, Error, PAPER, Prices, Report};
 
 use crate::cli::Output;
 use crate::daemon::show;
@@ -50,7 +50,7 @@ pub struct Cost {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     report: Option<PathBuf>,
 
-    /// How the report, or an error of the price file, is printed.
+    /// How the report, or why there is none, is printed.
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
 }
@@ -95,21 +95,26 @@ pub fn run(options: &Cost) -> anyhow::Result<ExitCode> {
         show::print(included.text())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let prices = match prices(options) {
-        Ok(prices) => prices,
+    let report = match report(options) {
+        Ok(report) => report,
         Err(problem) => return refuse(&problem, options.output),
     };
-    let report = spillway_cost::report(&prices);
-    if let Some(dir) = &options.report {
-        let mut files = vec![("report.html", spillway_cost::page(&report))];
-        files.extend(spillway_cost::figures(&report).into_iter().map(|it| (it.file, it.svg)));
-        write_into(dir, &files)?;
-    }
     match options.output {
         Output::Json => show::json(&report)?,
         Output::Table => show::print(&spillway_cost::text(&report))?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The report, which is in its directory too where one is named.
+fn report(options: &Cost) -> Result<Report, Problem> {
+    let report = spillway_cost::report(&prices(options)?);
+    if let Some(dir) = &options.report {
+        let mut files = vec![("report.html", spillway_cost::page(&report))];
+        files.extend(spillway_cost::figures(&report).into_iter().map(|it| (it.file, it.svg)));
+        write_into(dir, &files)?;
+    }
+    Ok(report)
 }
 
 /// The prices with what the command line changes.
@@ -132,10 +137,10 @@ fn prices(options: &Cost) -> Result<Prices, Problem> {
 }
 
 fn read_text(path: &Path) -> Result<String, Problem> {
-    let unreadable = |problem: String| Problem::Unreadable {
+    let unreadable = |problem: String| Problem::File {
         file: path.display().to_string(),
-        problem,
-        remedy: "name a price file; spillway cost --print-prices current > FILE makes one to begin with".to_owned(),
+        problem: format!("can't be read ({problem})"),
+        remedy: "name a price file; spillway cost --print-prices current > FILE makes one",
     };
     let read = || -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
@@ -154,7 +159,7 @@ fn read_text(path: &Path) -> Result<String, Problem> {
 #[serde(untagged)]
 enum Problem {
     Prices(Error),
-    Unreadable { file: String, problem: String, remedy: String },
+    File { file: String, problem: String, remedy: &'static str },
 }
 
 impl From<Error> for Problem {
@@ -167,9 +172,7 @@ impl Problem {
     fn line(&self) -> String {
         match self {
             Self::Prices(error) => error.to_string(),
-            Self::Unreadable { file, problem, remedy } => {
-                format!("can't read {file}: {problem}: {remedy}")
-            }
+            Self::File { file, problem, remedy } => format!("{file} {problem}: {remedy}"),
         }
     }
 }
@@ -192,15 +195,16 @@ fn refuse(problem: &Problem, output: Output) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn write_into(dir: &Path, files: &[(&str, String)]) -> anyhow::Result<()> {
-    let refused = |error: io::Error, path: &Path| {
-        let path = path.display();
-        Refusal::usage(format!("can't write {path}: {error}: name a directory with --report"))
+fn write_into(dir: &Path, files: &[(&str, String)]) -> Result<(), Problem> {
+    let unwritable = |error: io::Error, path: &Path| Problem::File {
+        file: path.display().to_string(),
+        problem: format!("can't be written ({error})"),
+        remedy: "name a directory of yours with --report",
     };
-    fs::create_dir_all(dir).map_err(|error| refused(error, dir))?;
+    fs::create_dir_all(dir).map_err(|error| unwritable(error, dir))?;
     for (file, text) in files {
         let path = dir.join(file);
-        fs::write(&path, text).map_err(|error| refused(error, &path))?;
+        fs::write(&path, text).map_err(|error| unwritable(error, &path))?;
     }
     Ok(())
 }

@@ -27,9 +27,12 @@ pub(crate) static ALL: &[Derivation] = &[
         Some(ConfigurationName::ALL.len() as f64)
     }),
     row("base.fits", "instances", "Base's memory / instance, whole ones", |it| fits(it, Base)),
-    row("cbps.extra_fits", "instances", "CBPS's memory / (instance × (1 - shared)), whole ones, beyond Base's", |it| {
-        Some(fits(it, Cbps)? - fits(it, Base)?)
-    }),
+    row(
+        "cbps.extra_fits",
+        "instances",
+        "CBPS's memory / (instance × (1 - shared)), whole ones, beyond Base's",
+        |it| Some(fits(it, Cbps)? - fits(it, Base)?),
+    ),
     row("max.fits", "instances", "Max's memory / instance, whole ones", |it| fits(it, Max)),
     row("max.gib", "GiB", "Max's memory", |it| Some(it.prices.configuration(Max).memory_gib())),
     row("dm.fits", "instances", "DM's memory / instance, whole ones", |it| fits(it, Dm)),
@@ -51,12 +54,18 @@ pub(crate) static ALL: &[Derivation] = &[
     row("dm.loss", "%", "the most by which DM's throughput is below Max's, at any count", |it| {
         loss(it, Dm)
     }),
-    row("dm-cbps.loss", "%", "the most by which DM+CBPS's throughput is below Max's, at any count", |it| {
-        loss(it, DmCbps)
-    }),
-    row("dm-cbps.ahead_of_dm_at_half", "%", "throughput of half of the instances on DM+CBPS / on DM - 1", |it| {
-        ahead_of_dm(it, it.prices.consolidation.instances / 2)
-    }),
+    row(
+        "dm-cbps.loss",
+        "%",
+        "the most by which DM+CBPS's throughput is below Max's, at any count",
+        |it| loss(it, DmCbps),
+    ),
+    row(
+        "dm-cbps.ahead_of_dm_at_half",
+        "%",
+        "throughput of half of the instances on DM+CBPS / on DM - 1",
+        |it| ahead_of_dm(it, it.prices.consolidation.instances / 2),
+    ),
     row("dm-cbps.ahead_of_dm", "%", "throughput of all instances on DM+CBPS / on DM - 1", |it| {
         ahead_of_dm(it, it.prices.consolidation.instances)
     }),
@@ -70,15 +79,26 @@ pub(crate) static ALL: &[Derivation] = &[
     row("dm-cbps.saving_total", "%", "1 - DM+CBPS's total cost / Max's", |it| {
         Some(percent(1.0 - it.cost(DmCbps).total_usd() / it.cost(Max).total_usd()))
     }),
-    row("max.usd_per_gib", "USD", "(Max's hardware - Base's) / (its memory - Base's), a GiB", |it| {
-        let more_gib = it.prices.configuration(Max).local_gib - it.prices.configuration(Base).local_gib;
-        let more_usd = it.cost(Max).hardware_usd - it.cost(Base).hardware_usd;
-        (more_gib > 0.0).then_some(more_usd / more_gib)
-    }),
-    row("share.usd_per_gib", "USD", "hardware of DM's share of the blade / its memory there, a GiB", |it| {
-        let share = difference(it, Dm, |cost| cost.hardware_usd);
-        Some(share / it.prices.configuration(Dm).remote_gib)
-    }),
+    row(
+        "max.usd_per_gib",
+        "USD",
+        "(Max's hardware - Base's) / (its memory - Base's), a GiB",
+        |it| {
+            let more_gib =
+                it.prices.configuration(Max).local_gib - it.prices.configuration(Base).local_gib;
+            let more_usd = it.cost(Max).hardware_usd - it.cost(Base).hardware_usd;
+            (more_gib > 0.0).then_some(more_usd / more_gib)
+        },
+    ),
+    row(
+        "share.usd_per_gib",
+        "USD",
+        "hardware of DM's share of the blade / its memory there, a GiB",
+        |it| {
+            let share = difference(it, Dm, |cost| cost.hardware_usd);
+            Some(share / it.prices.configuration(Dm).remote_gib)
+        },
+    ),
     row("share.hardware", "USD", "DM's hardware - Base's: its share of the blade", |it| {
         Some(difference(it, Dm, |cost| cost.hardware_usd))
     }),
@@ -88,46 +108,84 @@ pub(crate) static ALL: &[Derivation] = &[
     row("share.total", "USD", "DM's total cost - Base's", |it| {
         Some(difference(it, Dm, Cost::total_usd))
     }),
-    row("share.break_even", "USD", "the share's total cost at which DM+CBPS has Max's throughput per cost, all instances", |it| {
-        let ratio = throughput_beside_max(it, DmCbps)?;
-        Some(ratio * it.cost(Max).total_usd() - it.cost(Base).total_usd())
-    }),
+    row(
+        "share.break_even",
+        "USD",
+        "the share's total cost at which DM+CBPS has Max's throughput per cost, all instances",
+        |it| {
+            let ratio = throughput_beside_max(it, DmCbps)?;
+            Some(ratio * it.cost(Max).total_usd() - it.cost(Base).total_usd())
+        },
+    ),
     // Section 5: throughput per cost.
-    row("base.best_up_to", "instances", "up to this count no configuration has more throughput per cost than Base", |it| {
-        Some(f64::from(best_up_to(it)))
-    }),
-    row("base.peak_behind", "configurations", "configurations whose best throughput per cost is above Base's best", |it| {
-        let peak = |name| peak(it, name);
-        let ahead = ConfigurationName::ALL.into_iter().filter(|name| peak(*name) > peak(Base));
-        Some(ahead.count() as f64)
-    }),
-    row("cbps.gain_over_base", "%", "throughput per cost of CBPS / of Base - 1, the most at any count that both host", |it| {
-        let hosts = it.prices.configuration(Base).hosts();
-        let gains = (1..=hosts).filter_map(|n| gain(it.per_cost(Cbps, n)?, it.per_cost(Base, n)?));
-        gains.reduce(f64::max)
-    }),
-    row("dm.gain_over_max", "%", "throughput per total cost of DM / of Max - 1, all instances", |it| {
-        gain_over_max(it, Dm)
-    }),
-    row("dm-cbps.gain_over_max", "%", "throughput per total cost of DM+CBPS / of Max - 1, all instances", |it| {
-        gain_over_max(it, DmCbps)
-    }),
+    row(
+        "base.best_up_to",
+        "instances",
+        "up to this count no configuration has more throughput per cost than Base",
+        |it| Some(f64::from(best_up_to(it))),
+    ),
+    row(
+        "base.peak_behind",
+        "configurations",
+        "configurations whose best throughput per cost is above Base's best",
+        |it| {
+            let peak = |name| peak(it, name);
+            let ahead = ConfigurationName::ALL.into_iter().filter(|name| peak(*name) > peak(Base));
+            Some(ahead.count() as f64)
+        },
+    ),
+    row(
+        "cbps.gain_over_base",
+        "%",
+        "throughput per cost of CBPS / of Base - 1, the most at any count that both host",
+        |it| {
+            let hosts = it.prices.configuration(Base).hosts();
+            let gains =
+                (1..=hosts).filter_map(|n| gain(it.per_cost(Cbps, n)?, it.per_cost(Base, n)?));
+            gains.reduce(f64::max)
+        },
+    ),
+    row(
+        "dm.gain_over_max",
+        "%",
+        "throughput per total cost of DM / of Max - 1, all instances",
+        |it| gain_over_max(it, Dm),
+    ),
+    row(
+        "dm-cbps.gain_over_max",
+        "%",
+        "throughput per total cost of DM+CBPS / of Max - 1, all instances",
+        |it| gain_over_max(it, DmCbps),
+    ),
     row("dm-cbps.gain_over_max_by_hardware", "%", "the same per hardware", |it| {
         let cheaper = it.cost(Max).hardware_usd / it.cost(DmCbps).hardware_usd;
         Some(percent(throughput_beside_max(it, DmCbps)? * cheaper - 1.0))
     }),
-    row("dm-cbps.gain_over_max_at_equal_throughput", "%", "the same per total cost, with throughput equal to Max's", |it| {
-        Some(percent(cheaper_than_max(it) - 1.0))
-    }),
-    row("dm-cbps.gain_over_max_at_loss", "%", "the same with throughput below Max's by consolidation.loss_at_most", |it| {
-        let throughput = 1.0 - it.prices.consolidation.loss_at_most;
-        Some(percent(throughput * cheaper_than_max(it) - 1.0))
-    }),
-    row("dm-cbps.gain_over_max_at_scale_out_price", "%", "the same at the total cost that the scale-out has for a server with a blade", |it| {
-        subtotals(it)?;
-        let cheaper = it.cost(Max).total_usd() / it.with_blade.total_usd();
-        Some(percent(throughput_beside_max(it, DmCbps)? * cheaper - 1.0))
-    }),
+    row(
+        "dm-cbps.gain_over_max_at_equal_throughput",
+        "%",
+        "the same per total cost, with throughput equal to Max's",
+        |it| Some(percent(cheaper_than_max(it) - 1.0)),
+    ),
+    row(
+        "dm-cbps.gain_over_max_at_loss",
+        "%",
+        "the same with throughput below Max's by consolidation.loss_at_most",
+        |it| {
+            let throughput = 1.0 - it.prices.consolidation.loss_at_most;
+            Some(percent(throughput * cheaper_than_max(it) - 1.0))
+        },
+    ),
+    row(
+        "dm-cbps.gain_over_max_at_scale_out_price",
+        "%",
+        "the same at the total cost that the scale-out has for a server with a blade",
+        |it| {
+            subtotals(it)?;
+            let cheaper = it.cost(Max).total_usd() / it.with_blade.total_usd();
+            Some(percent(throughput_beside_max(it, DmCbps)? * cheaper - 1.0))
+        },
+    ),
     // Section 6.
     row("scale-out.server_gib", "GiB", "modules of a server × module", |it| {
         let subtotals = subtotals(it)?;
@@ -136,55 +194,100 @@ pub(crate) static ALL: &[Derivation] = &[
     row("scale-out.measured_gib", "GiB", "local + remote memory of the measured server", |it| {
         Some(it.prices.scale_out.local_gib + it.prices.scale_out.remote_gib)
     }),
-    row("scale-out.remote_gib_as_measured", "GiB", "DM's local memory × remote / local of the measured server", |it| {
-        let measured = it.prices.scale_out.remote_gib / it.prices.scale_out.local_gib;
-        Some(it.prices.configuration(Dm).local_gib * measured)
-    }),
+    row(
+        "scale-out.remote_gib_as_measured",
+        "GiB",
+        "DM's local memory × remote / local of the measured server",
+        |it| {
+            let measured = it.prices.scale_out.remote_gib / it.prices.scale_out.local_gib;
+            Some(it.prices.configuration(Dm).local_gib * measured)
+        },
+    ),
     row("base.servers_hardware", "USD", "servers of the scale-out × Base's hardware", |it| {
         Some(it.prices.scale_out.servers * it.cost(Base).hardware_usd)
     }),
     row("base.servers_total", "USD", "servers of the scale-out × Base's total cost", |it| {
         Some(it.prices.scale_out.servers * it.cost(Base).total_usd())
     }),
-    row("scale-out.server_hardware", "USD", "hardware of the scale-out's servers / their number", |it| {
-        Some(it.servers.hardware_usd / it.prices.scale_out.servers)
-    }),
-    row("scale-out.server_total", "USD", "total cost of the scale-out's servers / their number", |it| {
-        Some(it.servers.total_usd() / it.prices.scale_out.servers)
-    }),
-    row("scale-out.blade_hardware", "USD", "hardware of the scale-out's server with a blade", |it| {
-        Some(it.with_blade.hardware_usd)
-    }),
-    row("scale-out.blade_total", "USD", "total cost of the scale-out's server with a blade", |it| {
-        Some(it.with_blade.total_usd())
-    }),
-    row("scale-out.share_hardware", "USD", "the scale-out's share of the blade: hardware with a blade - one server's", |it| {
-        Some(scale_out_share(it, |cost| cost.hardware_usd))
-    }),
+    row(
+        "scale-out.server_hardware",
+        "USD",
+        "hardware of the scale-out's servers / their number",
+        |it| Some(it.servers.hardware_usd / it.prices.scale_out.servers),
+    ),
+    row(
+        "scale-out.server_total",
+        "USD",
+        "total cost of the scale-out's servers / their number",
+        |it| Some(it.servers.total_usd() / it.prices.scale_out.servers),
+    ),
+    row(
+        "scale-out.blade_hardware",
+        "USD",
+        "hardware of the scale-out's server with a blade",
+        |it| Some(it.with_blade.hardware_usd),
+    ),
+    row(
+        "scale-out.blade_total",
+        "USD",
+        "total cost of the scale-out's server with a blade",
+        |it| Some(it.with_blade.total_usd()),
+    ),
+    row(
+        "scale-out.share_hardware",
+        "USD",
+        "the scale-out's share of the blade: hardware with a blade - one server's",
+        |it| Some(scale_out_share(it, |cost| cost.hardware_usd)),
+    ),
     row("scale-out.share_operating", "USD", "the same for power and cooling", |it| {
         Some(scale_out_share(it, |cost| cost.operating_usd))
     }),
-    row("scale-out.share_operating_beside_base", "USD", "power and cooling with a blade - Base's", |it| {
-        Some(it.with_blade.operating_usd - it.cost(Base).operating_usd)
-    }),
-    row("scale-out.gain", "%", "total cost of the servers / of the one with a blade - 1, at equal throughput", |it| {
-        Some(percent(it.servers.total_usd() / it.with_blade.total_usd() - 1.0))
-    }),
-    row("scale-out.gain_at_measured_throughput", "%", "the same at the measured throughputs", |it| {
-        let throughput = it.prices.scale_out.throughput / it.prices.scale_out.servers_throughput;
-        Some(percent(throughput * it.servers.total_usd() / it.with_blade.total_usd() - 1.0))
-    }),
-    row("scale-out.gain_by_hardware", "%", "hardware of the servers / of the one with a blade - 1, at equal throughput", |it| {
-        Some(percent(it.servers.hardware_usd / it.with_blade.hardware_usd - 1.0))
-    }),
-    row("scale-out.gain_if_servers_add_throughput", "%", "the same per total cost, when each server adds the throughput of one", |it| {
-        let throughput = it.prices.scale_out.throughput / it.prices.scale_out.servers;
-        Some(percent(throughput * it.servers.total_usd() / it.with_blade.total_usd() - 1.0))
-    }),
-    row("scale-out.gain_at_consolidation_price", "%", "total cost of as many Base servers / of DM - 1, at equal throughput", |it| {
-        let servers = it.prices.scale_out.servers * it.cost(Base).total_usd();
-        Some(percent(servers / it.cost(Dm).total_usd() - 1.0))
-    }),
+    row(
+        "scale-out.share_operating_beside_base",
+        "USD",
+        "power and cooling with a blade - Base's",
+        |it| Some(it.with_blade.operating_usd - it.cost(Base).operating_usd),
+    ),
+    row(
+        "scale-out.gain",
+        "%",
+        "total cost of the servers / of the one with a blade - 1, at equal throughput",
+        |it| Some(percent(it.servers.total_usd() / it.with_blade.total_usd() - 1.0)),
+    ),
+    row(
+        "scale-out.gain_at_measured_throughput",
+        "%",
+        "the same at the measured throughputs",
+        |it| {
+            let throughput =
+                it.prices.scale_out.throughput / it.prices.scale_out.servers_throughput;
+            Some(percent(throughput * it.servers.total_usd() / it.with_blade.total_usd() - 1.0))
+        },
+    ),
+    row(
+        "scale-out.gain_by_hardware",
+        "%",
+        "hardware of the servers / of the one with a blade - 1, at equal throughput",
+        |it| Some(percent(it.servers.hardware_usd / it.with_blade.hardware_usd - 1.0)),
+    ),
+    row(
+        "scale-out.gain_if_servers_add_throughput",
+        "%",
+        "the same per total cost, when each server adds the throughput of one",
+        |it| {
+            let throughput = it.prices.scale_out.throughput / it.prices.scale_out.servers;
+            Some(percent(throughput * it.servers.total_usd() / it.with_blade.total_usd() - 1.0))
+        },
+    ),
+    row(
+        "scale-out.gain_at_consolidation_price",
+        "%",
+        "total cost of as many Base servers / of DM - 1, at equal throughput",
+        |it| {
+            let servers = it.prices.scale_out.servers * it.cost(Base).total_usd();
+            Some(percent(servers / it.cost(Dm).total_usd() - 1.0))
+        },
+    ),
 ];
 
 const fn row(

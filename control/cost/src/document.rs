@@ -64,7 +64,8 @@ impl<'a> Document<'a> {
             file: self.file.to_owned(),
             line: self.line(error.span().unwrap_or(0..0)),
             problem: error.message().lines().collect::<Vec<_>>().join(", "),
-            remedy: "mend the line; spillway cost --print-prices paper shows how such a file looks".to_owned(),
+            remedy: "mend the line; spillway cost --print-prices paper shows how such a file looks"
+                .to_owned(),
         })
     }
 
@@ -125,7 +126,8 @@ impl<'d> Section<'d> {
             None => None,
             Some(DeValue::Table(sources)) => Some(sources),
             Some(_) => {
-                let path = if name.is_empty() { "sources".into() } else { format!("{name}.sources") };
+                let path =
+                    if name.is_empty() { "sources".into() } else { format!("{name}.sources") };
                 return Err(document.no_section(line, path));
             }
         };
@@ -312,7 +314,8 @@ impl<'d> Section<'d> {
             return Err(self.error(line, key.get_ref(), "is not known", remedy));
         }
         let Some(sources) = self.sources else { return Ok(()) };
-        let stray = sources.iter().find(|(key, _)| !self.table.contains_key(key.get_ref().as_ref()));
+        let stray =
+            sources.iter().find(|(key, _)| !self.table.contains_key(key.get_ref().as_ref()));
         stray.map_or(Ok(()), |(key, _)| {
             let line = self.document.line(key.span());
             let path = format!("sources.{}", key.get_ref());
@@ -374,9 +377,7 @@ impl<'d> Section<'d> {
             match parts[..] {
                 [year] => digits(year, 4),
                 [year, month] => digits(year, 4) && in_range(month, 12),
-                [year, month, day] => {
-                    digits(year, 4) && in_range(month, 12) && in_range(day, 31)
-                }
+                [year, month, day] => digits(year, 4) && in_range(month, 12) && in_range(day, 31),
                 _ => false,
             }
         };

@@ -33,7 +33,8 @@ pub fn page(report: &Report) -> String {
     if !report.claims.is_empty() {
         html.push_str("<h2>Contradictions</h2>\n<ul>\n");
         for it in &report.contradictions {
-            let _ = writeln!(html, "<li>{}: {}</li>", escape(&it.places.join(", ")), escape(&it.line));
+            let _ =
+                writeln!(html, "<li>{}: {}</li>", escape(&it.places.join(", ")), escape(&it.line));
         }
         html.push_str("</ul>\n");
     }

@@ -1,8 +1,6 @@
 //! What each configuration costs.
 
-use crate::prices::{
-    Components, ConfigurationName, Module, Prices, Pricing, Subtotal, Subtotals,
-};
+use crate::prices::{Components, ConfigurationName, Module, Prices, Pricing, Subtotal, Subtotals};
 
 /// Hours in a year that power is paid for.
 const HOURS_PER_YEAR: f64 = 365.0 * 24.0;

@@ -114,13 +114,17 @@ impl Configuration {
             return Err(Fault::new(
                 "throughput",
                 format!("has {hosts} values"),
-                format!("give 1 to {instances} (consolidation.instances), one for each count of instances it hosts"),
+                format!(
+                    "give 1 to {instances} (consolidation.instances), one for each count of instances it hosts"
+                ),
             ));
         }
         if hosts > fits {
             return Err(Fault::new(
                 "throughput",
-                format!("has {hosts} values, but the memory has room for {fits} instances of {instance_gib} GiB"),
+                format!(
+                    "has {hosts} values, but the memory has room for {fits} instances of {instance_gib} GiB"
+                ),
                 "leave out those that do not fit, or give the configuration more memory",
             ));
         }

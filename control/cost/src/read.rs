@@ -32,10 +32,7 @@ pub fn read(file: &str, text: &str) -> Result<Prices, Error> {
     Ok(prices)
 }
 
-fn read_table<'a>(
-    document: &Document<'a>,
-    table: &Spanned<DeTable<'a>>,
-) -> Result<Prices, Error> {
+fn read_table<'a>(document: &Document<'a>, table: &Spanned<DeTable<'a>>) -> Result<Prices, Error> {
     let root = document.root(table)?;
     let title = root.text("title", "whose prices these are")?;
     let years = root.number("years", Bounds::YEARS, "over how many years costs are counted")?;
@@ -152,8 +149,7 @@ fn subtotals(
     };
     let configurations = sections.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     let whose = "all servers";
-    let scale_out_servers =
-        subtotal(scale, "servers_hardware_usd", "servers_total_usd", whose)?;
+    let scale_out_servers = subtotal(scale, "servers_hardware_usd", "servers_total_usd", whose)?;
     let whose = "one server and its share of a blade";
     let scale_out_blade = subtotal(scale, "blade_hardware_usd", "blade_total_usd", whose)?;
     let what = "memory modules of one server";
@@ -195,7 +191,8 @@ fn components(
     root: &Section<'_>,
     sections: &[(ConfigurationName, Section<'_>)],
 ) -> Result<Components, Error> {
-    let energy = root.section("energy", "what electricity costs; or [subtotals] for prices of whole servers")?;
+    let energy = root
+        .section("energy", "what electricity costs; or [subtotals] for prices of whole servers")?;
     let usd_per_kwh =
         energy.number("usd_per_kwh", Bounds::NOT_NEGATIVE, "the price of electricity, in USD")?;
     let what = "power of the whole room in units of the machines' (power usage effectiveness)";

@@ -31,7 +31,7 @@ pub fn text(report: &Report) -> String {
 /// What the report is of.
 pub(crate) fn headline(report: &Report) -> String {
     format!(
-        "{}\n{} years, {} servers share an enclosure's memory blades",
+        "{}\nyears: {}, servers that share an enclosure's memory blades: {}",
         report.title, report.years, report.blades_per_enclosure
     )
 }
@@ -70,8 +70,14 @@ pub(crate) fn tables(report: &Report) -> Vec<Table> {
 
 fn costs(report: &Report) -> Table {
     let heads = [
-        "configuration", "local GiB", "remote GiB", "fits", "hosts", "hardware USD",
-        "power and cooling USD", "total USD",
+        "configuration",
+        "local GiB",
+        "remote GiB",
+        "fits",
+        "hosts",
+        "hardware USD",
+        "power and cooling USD",
+        "total USD",
     ];
     let row = |it: &ConfigurationReport| {
         vec![
@@ -110,7 +116,8 @@ fn by_instances(
         heads.push("best".into());
     }
     let row = |at: usize| {
-        let value = |it| values(it).get(at).map_or("-".to_owned(), |value| format!("{value:.digits$}"));
+        let value =
+            |it| values(it).get(at).map_or("-".to_owned(), |value| format!("{value:.digits$}"));
         let mut row = vec![(at + 1).to_string()];
         row.extend(report.configurations.iter().map(value));
         if with_best {

@@ -14,35 +14,155 @@ fn refused(text: &str, from: &str, to: &str) -> (String, usize) {
 #[test]
 fn values_that_can_not_be() {
     for (text, from, to, says) in [
-        (PAPER, "hardware_usd = 2646", "hardware_usd = -2646", "configuration.max.hardware_usd is negative (-2646): write a number above 0: the price of one such server, in USD"),
-        (PAPER, "hardware_usd = 2646", "hardware_usd = 0", "configuration.max.hardware_usd is 0: write a number above 0"),
-        (PAPER, "hardware_usd = 2646", "hardware_usd = \"2646\"", "configuration.max.hardware_usd is no number"),
-        (PAPER, "hardware_usd = 2646", "hardware_usd = nan", "configuration.max.hardware_usd is NaN"),
-        (PAPER, "hardware_usd = 2646", "hardware_usd = inf", "configuration.max.hardware_usd is inf"),
-        (PAPER, "hardware_usd = 2646", "hardware_usd = 1e300", "configuration.max.hardware_usd is 1"),
-        (PAPER, "hardware_usd = 2646", "hardware_usd = 0x10", "configuration.max.hardware_usd is no number"),
-        (PAPER, "total_usd = 3618", "total_usd = 2000", "configuration.max.total_usd is 2000, below hardware_usd (2646): a total has the hardware in it"),
-        (PAPER, "servers_total_usd = 4768", "servers_total_usd = 3000", "scale-out.servers_total_usd is 3000, below servers_hardware_usd (3360)"),
-        (PAPER, "shared = 0.4", "shared = 1", "configuration.cbps.shared is 1: write a part of 1, 0 to 0.99"),
+        (
+            PAPER,
+            "hardware_usd = 2646",
+            "hardware_usd = -2646",
+            "configuration.max.hardware_usd is negative (-2646): write a number above 0: the price of one such server, in USD",
+        ),
+        (
+            PAPER,
+            "hardware_usd = 2646",
+            "hardware_usd = 0",
+            "configuration.max.hardware_usd is 0: write a number above 0",
+        ),
+        (
+            PAPER,
+            "hardware_usd = 2646",
+            "hardware_usd = \"2646\"",
+            "configuration.max.hardware_usd is no number",
+        ),
+        (
+            PAPER,
+            "hardware_usd = 2646",
+            "hardware_usd = nan",
+            "configuration.max.hardware_usd is NaN",
+        ),
+        (
+            PAPER,
+            "hardware_usd = 2646",
+            "hardware_usd = inf",
+            "configuration.max.hardware_usd is inf",
+        ),
+        (
+            PAPER,
+            "hardware_usd = 2646",
+            "hardware_usd = 1e300",
+            "configuration.max.hardware_usd is 1",
+        ),
+        (
+            PAPER,
+            "hardware_usd = 2646",
+            "hardware_usd = 0x10",
+            "configuration.max.hardware_usd is no number",
+        ),
+        (
+            PAPER,
+            "total_usd = 3618",
+            "total_usd = 2000",
+            "configuration.max.total_usd is 2000, below hardware_usd (2646): a total has the hardware in it",
+        ),
+        (
+            PAPER,
+            "servers_total_usd = 4768",
+            "servers_total_usd = 3000",
+            "scale-out.servers_total_usd is 3000, below servers_hardware_usd (3360)",
+        ),
+        (
+            PAPER,
+            "shared = 0.4",
+            "shared = 1",
+            "configuration.cbps.shared is 1: write a part of 1, 0 to 0.99",
+        ),
         (PAPER, "shared = 0.4", "shared = 40", "configuration.cbps.shared is 40"),
-        (PAPER, "throughput = [1, 2, 3, 4]", "throughput = [1, 2, -3, 4]", "configuration.base.throughput is negative (-3)"),
-        (PAPER, "throughput = [1, 2, 3, 4]", "throughput = []", "configuration.base.throughput has 0 values: give 1 to 8"),
-        (PAPER, "throughput = [1, 2, 3, 4]", "throughput = 4", "configuration.base.throughput is no list"),
-        (PAPER, "throughput = [1, 2, 3, 4]", "throughput = [1, 2, 3, 4, 5]", "configuration.base.throughput has 5 values, but the memory has room for 4 instances of 8 GiB: leave out"),
-        (PAPER, "instances = 8", "instances = 8.5", "consolidation.instances is 8.5: write a whole number"),
+        (
+            PAPER,
+            "throughput = [1, 2, 3, 4]",
+            "throughput = [1, 2, -3, 4]",
+            "configuration.base.throughput is negative (-3)",
+        ),
+        (
+            PAPER,
+            "throughput = [1, 2, 3, 4]",
+            "throughput = []",
+            "configuration.base.throughput has 0 values: give 1 to 8",
+        ),
+        (
+            PAPER,
+            "throughput = [1, 2, 3, 4]",
+            "throughput = 4",
+            "configuration.base.throughput is no list",
+        ),
+        (
+            PAPER,
+            "throughput = [1, 2, 3, 4]",
+            "throughput = [1, 2, 3, 4, 5]",
+            "configuration.base.throughput has 5 values, but the memory has room for 4 instances of 8 GiB: leave out",
+        ),
+        (
+            PAPER,
+            "instances = 8",
+            "instances = 8.5",
+            "consolidation.instances is 8.5: write a whole number",
+        ),
         (PAPER, "years = 3", "years = 0", "years is 0"),
-        (PAPER, "blades = 16", "blades = 0", "enclosure.blades is 0: write a whole number, 1 to 1024"),
-        (PAPER, "is = \"at most\"", "is = \"roughly\"", "claim[3].is is 'roughly': write one of equal, at most, at least, below, above"),
-        (PAPER, "from = [\"dm-cbps.loss\"]", "from = [\"dm-cbps.lost\"]", "claim[3].from names 'dm-cbps.lost', which nothing derives: there are configurations, base.fits"),
+        (
+            PAPER,
+            "blades = 16",
+            "blades = 0",
+            "enclosure.blades is 0: write a whole number, 1 to 1024",
+        ),
+        (
+            PAPER,
+            "is = \"at most\"",
+            "is = \"roughly\"",
+            "claim[3].is is 'roughly': write one of equal, at most, at least, below, above",
+        ),
+        (
+            PAPER,
+            "from = [\"dm-cbps.loss\"]",
+            "from = [\"dm-cbps.lost\"]",
+            "claim[3].from names 'dm-cbps.lost', which nothing derives: there are configurations, base.fits",
+        ),
         (PAPER, "from = [\"dm-cbps.loss\"]", "from = []", "claim[3].from is no list of texts"),
-        (PAPER, "unit = \"sockets\"", "unit = \"%\"", "claim[5].unit is '%', but server.sockets is in 'sockets'"),
-        (PAPER, "hardware_usd = 2646", "hardwre_usd = 2646\nhardware_usd = 2646", "configuration.max.hardwre_usd is not known: there are date, hardware_usd, local_gib"),
+        (
+            PAPER,
+            "unit = \"sockets\"",
+            "unit = \"%\"",
+            "claim[5].unit is '%', but server.sockets is in 'sockets'",
+        ),
+        (
+            PAPER,
+            "hardware_usd = 2646",
+            "hardwre_usd = 2646\nhardware_usd = 2646",
+            "configuration.max.hardwre_usd is not known: there are date, hardware_usd, local_gib",
+        ),
         (PAPER, "[enclosure]", "[enclosures]\nblades = 16\n[enclosure]", "enclosures is not known"),
-        (PAPER, "servers_throughput = \"assumed", "server_throughput = \"assumed", "scale-out.sources.server_throughput is the source of nothing"),
-        (CURRENT, "price_usd = 700", "price_usd = -700", "module.standard.price_usd is negative (-700): write a number above 0: the price of one, in USD"),
-        (CURRENT, "power_w = 10", "power_w = -10", "module.dense.power_w is negative (-10): write a number, 0 or more: the power that one takes on average, in W"),
+        (
+            PAPER,
+            "local_gib = \"Base is",
+            "remote_gib = \"Base is",
+            "configuration.base.sources.remote_gib is the source of nothing",
+        ),
+        (
+            CURRENT,
+            "price_usd = 700",
+            "price_usd = -700",
+            "module.standard.price_usd is negative (-700): write a number above 0: the price of one, in USD",
+        ),
+        (
+            CURRENT,
+            "power_w = 10",
+            "power_w = -10",
+            "module.dense.power_w is negative (-10): write a number, 0 or more: the power that one takes on average, in W",
+        ),
         (CURRENT, "pue = 1.54", "pue = 0.9", "energy.pue is 0.9: write a number, 1 or more"),
-        (CURRENT, "date = \"2025-11\"", "date = \"2025-13\"", "module.standard.date is no date: write it in quotes"),
+        (
+            CURRENT,
+            "date = \"2025-11\"",
+            "date = \"2025-13\"",
+            "module.standard.date is no date: write it in quotes",
+        ),
         (CURRENT, "date = \"2025-11\"", "date = 2025-11-01", "module.standard.date is no date"),
         (CURRENT, "local_gib = 1024", "local_gib = 1000", "configuration.base.local_gib is 1000"),
         (CURRENT, "count = 1", "count = 0", "part[1].count is 0"),
@@ -57,12 +177,37 @@ fn values_that_can_not_be() {
 #[test]
 fn what_is_missing_is_named_with_its_section_and_what_it_is() {
     for (text, section, key, says) in [
-        (PAPER, "[configuration.max]", "hardware_usd = 2646\n", "configuration.max.hardware_usd is missing: add it below [configuration.max]: the price of one such server, in USD"),
-        (PAPER, "[configuration.dm-cbps]", "shared = 0.4\nthroughput = [0.99, 1.98, 2.97, 3.96, 4.95, 5.93", "configuration.dm-cbps.shared is missing"),
+        (
+            PAPER,
+            "[configuration.max]",
+            "hardware_usd = 2646\n",
+            "configuration.max.hardware_usd is missing: add it below [configuration.max]: the price of one such server, in USD",
+        ),
+        (
+            PAPER,
+            "[configuration.dm-cbps]",
+            "shared = 0.4\nthroughput = [0.99, 1.98, 2.97, 3.96, 4.95, 5.93",
+            "configuration.dm-cbps.shared is missing",
+        ),
         (PAPER, "[subtotals]", "sockets = 1\n", "subtotals.sockets is missing"),
-        (CURRENT, "[module.dense]", "price_usd = 2400\n", "module.dense.price_usd is missing: add it below [module.dense]: the price of one, in USD"),
-        (CURRENT, "[[part]]", "power_w = 500\n", "part[1].power_w is missing: add it below that [[part]]: the power"),
-        (CURRENT, "[configuration.max]", "local_module = \"dense\"\n", "configuration.max.local_module is missing"),
+        (
+            CURRENT,
+            "[module.dense]",
+            "price_usd = 2400\n",
+            "module.dense.price_usd is missing: add it below [module.dense]: the price of one, in USD",
+        ),
+        (
+            CURRENT,
+            "[[part]]",
+            "power_w = 500\n",
+            "part[1].power_w is missing: add it below that [[part]]: the power",
+        ),
+        (
+            CURRENT,
+            "[configuration.max]",
+            "local_module = \"dense\"\n",
+            "configuration.max.local_module is missing",
+        ),
     ] {
         let keep = key.split_once('\n').map_or("", |(_, rest)| rest);
         let (line, _) = refused(text, key, keep);
@@ -74,13 +219,18 @@ fn what_is_missing_is_named_with_its_section_and_what_it_is() {
         (PAPER, "configuration.max", "configuration.max is missing: add [configuration.max]"),
         (CURRENT, "blade", "blade is missing: add [blade]: a memory blade without its modules"),
         (CURRENT, "module.dense", "module.dense is missing: add [module.dense]: a memory module"),
-        (CURRENT, "energy", "energy is missing: add [energy]: what electricity costs; or [subtotals]"),
+        (
+            CURRENT,
+            "energy",
+            "energy is missing: add [energy]: what electricity costs; or [subtotals]",
+        ),
     ] {
         let without = without_section(text, section);
         let error = read("mine.toml", &without).expect_err(section).to_string();
         assert!(error.contains(says), "{error}");
     }
-    let error = read("mine.toml", &without_section(CURRENT, "part")).expect_err("no part").to_string();
+    let error =
+        read("mine.toml", &without_section(CURRENT, "part")).expect_err("no part").to_string();
     assert!(error.contains("part is missing: add [[part]]"), "{error}");
     let error = read("mine.toml", "").expect_err("nothing").to_string();
     assert_eq!(error, "mine.toml line 1: title is missing: add it: whose prices these are");
@@ -91,7 +241,8 @@ fn without_section(text: &str, section: &str) -> String {
     let kept = text.split_inclusive('\n').filter(|line| {
         if line.starts_with('[') {
             let name = line.trim().trim_matches(['[', ']']);
-            gone = name == section || name.strip_prefix(section).is_some_and(|it| it.starts_with('.'));
+            gone =
+                name == section || name.strip_prefix(section).is_some_and(|it| it.starts_with('.'));
         }
         !gone
     });
@@ -102,7 +253,10 @@ fn without_section(text: &str, section: &str) -> String {
 fn a_number_without_a_source_is_refused() {
     let (line, number) = refused(PAPER, "instance_gib = \"A single", "#");
     assert!(number > 10, "{number}");
-    assert!(line.contains("consolidation.instance_gib has no source: add source = \"...\""), "{line}");
+    assert!(
+        line.contains("consolidation.instance_gib has no source: add source = \"...\""),
+        "{line}"
+    );
 }
 
 #[test]
@@ -111,14 +265,21 @@ fn what_is_no_toml_is_named_with_its_line() {
     assert!(line.starts_with(&format!("mine.toml line {number}: ")), "{line}");
     assert!(line.contains("--print-prices"), "{line}");
     let (line, number) = refused(PAPER, "hardware_usd = 2646", "local_gib = 64");
-    assert!(line.starts_with(&format!("mine.toml line {number}: ")) && line.contains("duplicate"), "{line}");
+    assert!(
+        line.starts_with(&format!("mine.toml line {number}: ")) && line.contains("duplicate"),
+        "{line}"
+    );
 }
 
 #[test]
 fn parameters_that_do_not_fit() {
     let mut prices = read("paper", PAPER).expect("a sound file");
     for (name, list, says) in [
-        (ConfigurationName::Base, vec![1.0; 5], "throughput of base has 5 values, but the memory has room for 4"),
+        (
+            ConfigurationName::Base,
+            vec![1.0; 5],
+            "throughput of base has 5 values, but the memory has room for 4",
+        ),
         (ConfigurationName::Max, vec![], "throughput of max has 0 values"),
         (ConfigurationName::Dm, vec![1.0, -2.0], "throughput of dm is -2: write numbers above 0"),
         (ConfigurationName::Dm, vec![f64::NAN], "throughput of dm is NaN"),

@@ -5,7 +5,9 @@ use spillway_cost::{CURRENT, PAPER, figures, page, read, report, text};
 
 fn lines(svg: &str) -> Vec<(String, Vec<(f64, f64)>)> {
     let document = Document::parse(svg).expect("an SVG document");
-    let lines = document.descendants().filter(|it| it.has_tag_name(("http://www.w3.org/2000/svg", "polyline")));
+    let lines = document
+        .descendants()
+        .filter(|it| it.has_tag_name(("http://www.w3.org/2000/svg", "polyline")));
     let line = |node: Node<'_, '_>| {
         let name = node.descendants().find_map(|it| it.text()).expect("a name").to_owned();
         let points = node.attribute("points").expect("points").split(' ').map(|point| {
@@ -57,13 +59,15 @@ fn marks_are_where_base_and_cbps_host_no_more() {
     let svg = &figures(&report)[0].svg;
     let document = Document::parse(svg).expect("an SVG document");
     let marks = document.descendants().filter(|it| {
-        it.attribute("d").is_some_and(|path| path.contains('V')) && it.attribute("stroke-dasharray").is_some()
+        it.attribute("d").is_some_and(|path| path.contains('V'))
+            && it.attribute("stroke-dasharray").is_some()
     });
     let marks: Vec<_> = marks.filter_map(|it| it.attribute("d")).collect();
     let lines = lines(svg);
     let right_of = |line: usize, path: &str| {
         let x: f64 = path[1..].split(' ').next().expect("x").parse().expect("a number");
-        let (last, next) = (lines[line].1.last().expect("a point").0, lines[2].1[lines[line].1.len()].0);
+        let (last, next) =
+            (lines[line].1.last().expect("a point").0, lines[2].1[lines[line].1.len()].0);
         last < x && x < next
     };
     assert_eq!(marks.len(), 2, "{marks:?}");
@@ -76,12 +80,17 @@ fn bars_are_as_high_as_their_costs() {
         let report = report(&read("prices", text).expect("a sound file"));
         let svg = &figures(&report)[2].svg;
         let document = Document::parse(svg).expect("an SVG document");
-        let bars = document.descendants().filter(|it| it.has_tag_name(("http://www.w3.org/2000/svg", "rect")));
-        let heights: Vec<f64> =
-            bars.map(|it| it.attribute("height").expect("a height").parse().expect("a number")).collect();
-        let costs: Vec<f64> = report.configurations.iter().flat_map(|it| {
-            it.parts.iter().map(|part| part.usd).chain([it.operating_usd])
-        }).collect();
+        let bars = document
+            .descendants()
+            .filter(|it| it.has_tag_name(("http://www.w3.org/2000/svg", "rect")));
+        let heights: Vec<f64> = bars
+            .map(|it| it.attribute("height").expect("a height").parse().expect("a number"))
+            .collect();
+        let costs: Vec<f64> = report
+            .configurations
+            .iter()
+            .flat_map(|it| it.parts.iter().map(|part| part.usd).chain([it.operating_usd]))
+            .collect();
         assert_eq!(heights.len(), costs.len());
         let unit = heights[0] / costs[0];
         for (height, cost) in heights.iter().zip(&costs) {

@@ -144,7 +144,8 @@ fn each_number_is_an_input_or_derived_or_a_contradiction() {
                 Value::Number(value) => *value == number,
                 Value::Numbers(_) => false,
             };
-            let found = prices.inputs().iter().any(|it| it.source.contains(words) && same(&it.value));
+            let found =
+                prices.inputs().iter().any(|it| it.source.contains(words) && same(&it.value));
             assert!(found, "{number} of '{words}' is no input");
             continue;
         }
@@ -181,8 +182,11 @@ fn no_number_of_a_quoted_sentence_is_left_out() {
     }
     let mut seen = 0;
     for sentence in quoted {
-        for word in sentence.split_whitespace().filter(|word| !ASIDE.iter().any(|it| word.contains(it))) {
-            let digits: String = word.chars().filter(|it| it.is_ascii_digit() || *it == '.').collect();
+        for word in
+            sentence.split_whitespace().filter(|word| !ASIDE.iter().any(|it| word.contains(it)))
+        {
+            let digits: String =
+                word.chars().filter(|it| it.is_ascii_digit() || *it == '.').collect();
             let Ok(number) = digits.trim_matches('.').parse::<f64>() else { continue };
             seen += 1;
             let part = number / 100.0;
@@ -195,11 +199,27 @@ fn no_number_of_a_quoted_sentence_is_left_out() {
 #[test]
 fn the_contradictions_are_these() {
     let report = json(PAPER).expect("a sound file");
-    let lines: Vec<_> = report["contradictions"].as_array().expect("a list").iter()
-        .map(|it| it["line"].as_str().expect("a line")).collect();
+    let lines: Vec<_> = report["contradictions"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|it| it["line"].as_str().expect("a line"))
+        .collect();
     let says = [
-        "50.0 %", "25.0 %", "8 sockets", "256 GiB", "1 instance,", "2434 USD", "2222 USD", "3052 USD",
-        "17.0 %", "32 GiB", "2410 USD", "4768 USD", "3148 USD", "50.0 %",
+        "50.0 %",
+        "25.0 %",
+        "8 sockets",
+        "256 GiB",
+        "1 instance,",
+        "2434 USD",
+        "2222 USD",
+        "3052 USD",
+        "17.0 %",
+        "32 GiB",
+        "2410 USD",
+        "4768 USD",
+        "3148 USD",
+        "50.0 %",
     ];
     assert_eq!(lines.len(), says.len(), "{lines:#?}");
     for (line, says) in lines.iter().zip(says) {
@@ -214,13 +234,17 @@ fn the_contradictions_are_these() {
 #[test]
 fn figure_8_of_the_paper() {
     let report = json(PAPER).expect("a sound file");
-    let best: Vec<_> = report["best"].as_array().expect("a list").iter().map(|it| it.as_str()).collect();
+    let best: Vec<_> =
+        report["best"].as_array().expect("a list").iter().map(|it| it.as_str()).collect();
     let expected = ["base", "base", "base", "base", "cbps", "dm-cbps", "dm-cbps", "dm-cbps"];
     assert_eq!(best, expected.map(Some));
-    for (name, hosts, fits, at_most) in
-        [("base", 4, 4, 4.0 / 2.434), ("cbps", 5, 6, 4.95 / 2.434), ("max", 8, 8, 8.0 / 3.618),
-         ("dm", 8, 8, 7.2 / 3.052), ("dm-cbps", 8, 13, 7.9 / 3.052)]
-    {
+    for (name, hosts, fits, at_most) in [
+        ("base", 4, 4, 4.0 / 2.434),
+        ("cbps", 5, 6, 4.95 / 2.434),
+        ("max", 8, 8, 8.0 / 3.618),
+        ("dm", 8, 8, 7.2 / 3.052),
+        ("dm-cbps", 8, 13, 7.9 / 3.052),
+    ] {
         assert_eq!(of(&report, name, "hosts"), f64::from(hosts), "{name}");
         assert_eq!(of(&report, name, "fits"), f64::from(fits), "{name}");
         let all = report["configurations"].as_array().expect("configurations");
@@ -230,7 +254,11 @@ fn figure_8_of_the_paper() {
         let beside = own["beside_max"][hosts as usize - 1].as_f64().expect("a number");
         let max = f64::from(hosts) / 3.618;
         assert!(close(beside, last / max), "{name}: {beside}");
-        let parts = own["parts"].as_array().expect("parts").iter().map(|it| it["usd"].as_f64().expect("USD"));
+        let parts = own["parts"]
+            .as_array()
+            .expect("parts")
+            .iter()
+            .map(|it| it["usd"].as_f64().expect("USD"));
         assert!(close(parts.sum(), of(&report, name, "hardware_usd")), "{name}");
     }
 }
@@ -269,5 +297,8 @@ fn what_components_cost() {
     assert_eq!(derived(&report, "scale-out.server_hardware"), 17450.0);
     assert!(close(derived(&report, "base.servers_hardware"), 34900.0));
     let names = report["derived"].as_array().expect("a list").iter().map(|it| it["name"].as_str());
-    assert!(!names.into_iter().any(|it| it == Some("server.sockets")), "components have no sockets");
+    assert!(
+        !names.into_iter().any(|it| it == Some("server.sockets")),
+        "components have no sockets"
+    );
 }

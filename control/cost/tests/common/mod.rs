@@ -41,9 +41,9 @@ pub fn numbers(text: &str) -> Vec<Number> {
 }
 
 fn pieces(value: &str) -> impl Iterator<Item = (usize, &str)> {
-    value.split([',', '[', ']', ' ']).map(move |piece| {
-        (piece.as_ptr() as usize - value.as_ptr() as usize, piece)
-    })
+    value
+        .split([',', '[', ']', ' '])
+        .map(move |piece| (piece.as_ptr() as usize - value.as_ptr() as usize, piece))
 }
 
 /// The file with another number in this place.
