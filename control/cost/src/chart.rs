@@ -6,15 +6,15 @@ const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 300.0;
 const LEFT: f64 = 62.0;
 const RIGHT: f64 = 12.0;
-const TOP: f64 = 34.0;
+const TOP: f64 = 42.0;
 const BOTTOM: f64 = 62.0;
 /// Lines that a scale has about.
 const STEPS: f64 = 5.0;
 
 /// Colours of Okabe and Ito, which colour-blind people can tell apart, and dashes.
 const STYLES: [(&str, &str); 6] = [
-    ("#333", ""),
-    ("#999", "2 3"),
+    ("#777", ""),
+    ("#e69f00", "2 3"),
     ("#d55e00", "8 3"),
     ("#0072b2", "8 3 2 3"),
     ("#009e73", "4 2"),
@@ -60,12 +60,12 @@ pub(crate) fn lines(frame: &Frame<'_>, lines: &[Line], marks: &[(usize, f64)]) -
         tick(&mut svg, across(*count), &count.to_string());
     }
     for (style, count) in marks {
-        let (colour, dashes) = STYLES[style % STYLES.len()];
+        let (colour, _) = STYLES[style % STYLES.len()];
         let x = across(*count) + room / 2.0;
         let bottom = HEIGHT - BOTTOM;
         let _ = writeln!(
             svg,
-            "<path d=\"M{x:.1} {TOP}V{bottom}\" stroke=\"{colour}\" stroke-dasharray=\"{dashes}\"/>"
+            "<path d=\"M{x:.1} {TOP}V{bottom}\" stroke=\"{colour}\" stroke-dasharray=\"6 4\"/>"
         );
     }
     for (at, line) in lines.iter().enumerate() {

@@ -352,8 +352,8 @@ impl<'d> Section<'d> {
             let remedy = "add source = \"...\" to its section: where the number is from, or \"assumed: why\"";
             return Err(self.error(line, key, "has no source", remedy));
         };
-        // A number with a source of its own that is assumed has no date.
-        let date = self.date.clone().filter(|_| !source.starts_with("assumed"));
+        // The section's date is that of the section's source.
+        let date = self.date.clone().filter(|_| own.is_none());
         let (key, source) = (self.path(key), source.to_owned());
         let mut inputs = self.document.inputs.borrow_mut();
         // A memory module is read once for each configuration that has it.

@@ -164,7 +164,12 @@ fn values_that_can_not_be() {
             "module.standard.date is no date: write it in quotes",
         ),
         (CURRENT, "date = \"2025-11\"", "date = 2025-11-01", "module.standard.date is no date"),
-        (CURRENT, "local_gib = 1024", "local_gib = 1000", "configuration.base.local_gib is 1000"),
+        (
+            CURRENT,
+            "local_gib = 2048",
+            "local_gib = 2100",
+            "configuration.max.local_gib is 2100, no multiple of module.dense.gib (128): take whole modules",
+        ),
         (CURRENT, "count = 1", "count = 0", "part[1].count is 0"),
     ] {
         let (line, number) = refused(text, from, to);
