@@ -89,3 +89,21 @@ pub fn derived(report: &Value, name: &str) -> f64 {
 pub fn close(one: f64, other: f64) -> bool {
     (one - other).abs() <= 1e-9 * one.abs().max(other.abs()).max(1.0)
 }
+
+/// The file with another value for a key, written as TOML.
+pub fn set(text: &str, section: &str, key: &str, value: &str) -> String {
+    let (mut here, mut done) = (section.is_empty(), false);
+    let lines = text.lines().map(|line| {
+        if line.starts_with('[') {
+            here = line.trim_matches(['[', ']']) == section;
+        }
+        if here && !done && line.split(" = ").next() == Some(key) {
+            done = true;
+            return format!("{key} = {value}\n");
+        }
+        format!("{line}\n")
+    });
+    let changed: String = lines.collect();
+    assert!(done, "there is no {section}.{key}");
+    changed
+}
