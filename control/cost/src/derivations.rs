@@ -33,6 +33,8 @@ pub(crate) static ALL: &[Derivation] = &[
         "CBPS's memory / (instance × (1 - shared)), whole ones, beyond Base's",
         |it| Some(fits(it, Cbps)? - fits(it, Base)?),
     ),
+    row("cbps.holds_gib", "GiB", "CBPS's memory / (1 - shared)", |it| holds_gib(it, Cbps)),
+    row("dm-cbps.holds_gib", "GiB", "DM+CBPS's memory / (1 - shared)", |it| holds_gib(it, DmCbps)),
     row("max.fits", "instances", "Max's memory / instance, whole ones", |it| fits(it, Max)),
     row("max.gib", "GiB", "Max's memory", |it| Some(it.prices.configuration(Max).memory_gib())),
     row("dm.fits", "instances", "DM's memory / instance, whole ones", |it| fits(it, Dm)),
@@ -42,6 +44,9 @@ pub(crate) static ALL: &[Derivation] = &[
     }),
     row("dm.remote_gib", "GiB", "DM's memory on the blade", |it| {
         Some(it.prices.configuration(Dm).remote_gib)
+    }),
+    row("blade.filled", "%", "memory of DM's enclosure on blades / what the blades take", |it| {
+        Some(percent(it.blades_filled()?))
     }),
     row("base.hosted_gib", "GiB", "instances that Base hosts × instance", |it| {
         let hosts = f64::from(it.prices.configuration(Base).hosts());
@@ -313,6 +318,11 @@ fn subtotals<'a>(model: &Model<'a>) -> Option<&'a Subtotals> {
 fn fits(model: &Model<'_>, name: ConfigurationName) -> Option<f64> {
     let instance_gib = model.prices.consolidation.instance_gib;
     Some(f64::from(model.prices.configuration(name).fits(instance_gib)))
+}
+
+fn holds_gib(model: &Model<'_>, name: ConfigurationName) -> Option<f64> {
+    let configuration = model.prices.configuration(name);
+    Some(configuration.memory_gib() / (1.0 - configuration.shared))
 }
 
 /// By how much a ratio is above 1, in percent.

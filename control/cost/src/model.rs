@@ -35,6 +35,8 @@ impl Cost {
 #[derive(Clone, Debug)]
 pub(crate) struct Model<'a> {
     pub prices: &'a Prices,
+    /// Servers that share the memory blades.
+    blades: f64,
     /// In the order of [`ConfigurationName::ALL`].
     costs: Vec<Cost>,
     /// All servers of the scale-out.
@@ -62,6 +64,14 @@ impl<'a> Model<'a> {
         Some(throughput / self.cost(name).total_usd() * 1000.0)
     }
 
+    /// Memory that the enclosure's servers have on blades / what the blades take; none for subtotals.
+    pub fn blades_filled(&self) -> Option<f64> {
+        let Pricing::Components(components) = &self.prices.pricing else { return None };
+        let all_gib = self.blades * self.prices.configuration(ConfigurationName::Dm).remote_gib;
+        let count = blades_for(all_gib, components);
+        Some(all_gib / (count * components.blade.capacity_gib))
+    }
+
     fn of_subtotals(prices: &'a Prices, subtotals: &Subtotals, blades: f64) -> Self {
         let scale = Scale {
             years: prices.years / subtotals.years,
@@ -85,6 +95,7 @@ impl<'a> Model<'a> {
         };
         Self {
             prices,
+            blades,
             costs: ConfigurationName::ALL.map(cost).to_vec(),
             servers: whole(&servers, "servers"),
             with_blade: scale.with_share(&one, &subtotals.scale_out_blade),
@@ -103,7 +114,7 @@ impl<'a> Model<'a> {
             if let Some(remote) = remote {
                 let blade = &components.blade;
                 let all_gib = blades * configuration.remote_gib;
-                let count = (all_gib / blade.capacity_gib).ceil() / blades;
+                let count = blades_for(all_gib, components) / blades;
                 bill.add("share of memory blades", count, blade.price_usd, blade.power_w);
                 let modules = configuration.remote_gib / remote.gib;
                 bill.add_modules("memory on blades", modules, &remote);
@@ -114,8 +125,13 @@ impl<'a> Model<'a> {
         let costs = ConfigurationName::ALL.map(cost).to_vec();
         let servers = costs[ConfigurationName::Base as usize].times(prices.scale_out.servers);
         let with_blade = costs[ConfigurationName::Dm as usize].clone();
-        Self { prices, costs, servers, with_blade }
+        Self { prices, blades, costs, servers, with_blade }
     }
+}
+
+/// Blades that so much memory fills, the last one perhaps in part.
+fn blades_for(all_gib: f64, components: &Components) -> f64 {
+    (all_gib / components.blade.capacity_gib).ceil()
 }
 
 /// From what subtotals stand for to what is asked.

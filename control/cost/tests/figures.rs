@@ -102,9 +102,11 @@ fn bars_are_as_high_as_their_costs() {
 #[test]
 fn the_page_has_figures_tables_sentences_and_sources() {
     let changed = PAPER.replacen("title = \"System", "title = \"<Sys&tem", 1);
+    let changed = changed.replacen("local_gib = \"Base is", "local_gib = \"<b>Base & is", 1);
     let report = report(&read("paper", &changed).expect("a sound file"));
     let page = page(&report);
     assert!(page.contains("&lt;Sys&amp;tem") && !page.contains("<Sys"));
+    assert!(page.contains("&lt;b&gt;Base &amp; is") && !page.contains("<b>"));
     for figure in figures(&report) {
         assert!(page.contains(&figure.svg), "{}", figure.file);
     }

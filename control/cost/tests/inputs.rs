@@ -57,7 +57,7 @@ fn scaled(section: &str, key: &str, factor: f64) -> Value {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn any_other_value_changes_what_follows(
@@ -66,8 +66,7 @@ proptest! {
         let (_, text) = FILES[file];
         let all = numbers(text);
         let number = which.get(&all);
-        // Blades are bought whole: a little more room on each may change nothing.
-        prop_assume!(number.value != 0.0 && number.key != "capacity_gib");
+        prop_assume!(number.value != 0.0);
         prop_assume!((factor - 1.0).abs() > 1e-3);
         if let Ok(after) = outcome(&with(text, number, number.value * factor)) {
             prop_assert_ne!(outcome(text).expect("a sound file"), after, "{:?}", number);

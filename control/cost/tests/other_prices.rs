@@ -63,6 +63,8 @@ fn what_follows_when_no_two_numbers_are_the_same() {
     let expected = [
         ("base.fits", 4.0),
         ("cbps.extra_fits", 2.0),
+        ("cbps.holds_gib", 32.0 / 0.6),
+        ("dm-cbps.holds_gib", 64.0 / 0.6),
         ("max.fits", 10.0),
         ("max.gib", 80.0),
         ("dm.fits", 9.0),
@@ -259,6 +261,8 @@ proptest! {
         let bought = (1u32..).find(|it| it * capacity_gib >= blades * 1024).expect("enough");
         let share = f64::from(bought) / f64::from(blades) * 6250.0 + 16.0 * 700.0;
         prop_assert!(close(derived(&report, "share.hardware"), share));
+        let filled = f64::from(blades * 1024) / f64::from(bought * capacity_gib);
+        prop_assert!(close(derived(&report, "blade.filled"), 100.0 * filled));
     }
 
     // As many instances fit as were made to fit, whatever the fractions.
