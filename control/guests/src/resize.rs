@@ -448,6 +448,8 @@ impl Guest {
                     End::Refused("the guest is still changing, and does not come to rest".into());
                 self.release(now_us, actions);
             }
+            // It went on while it was held: it may keep that.
+            Stage::Rest { .. } if resize.is_read => self.hold(actions),
             Stage::Wait { until_us } if now_us >= *until_us => {
                 self.reserve_from(now_us, 0, actions)
             }

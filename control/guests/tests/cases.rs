@@ -393,16 +393,17 @@ fn what_is_broken_off_is_held_before_more_is_set_aside() {
     // The guest plugs one more section while it is read, and another while it is held.
     case.order(BOOT + 4 * S);
     case.device.size_bytes = 2 * S;
-    let held = Action::Request { device: 0, bytes: 0 };
-    assert!(case.seen().contains(&held), "asked for what it had when it was read last");
-    case.pass(10 * MS);
+    let held = |bytes| Action::Request { device: 0, bytes };
     let seen = case.seen();
-    assert!(
-        !seen.iter().any(|it| matches!(it, Action::Reserve { .. })),
-        "while it is not at rest: {seen:?}"
-    );
-    case.obey();
-    assert!(case.seen().contains(&Action::Request { device: 0, bytes: 4 * S }));
+    assert!(seen.contains(&held(0)), "asked for what it had when it was read last: {seen:?}");
+    let reserves = |it: &Action| matches!(it, Action::Reserve { .. });
+    assert!(!seen.iter().any(reserves), "before it is read again: {seen:?}");
+    case.pass(2 * MS);
+    assert_eq!(case.seen(), [held(2 * S)], "it may keep what it has plugged");
+    case.pass(2 * MS);
+    let seen = case.seen();
+    let reserve = Action::Reserve { device: 0, more_bytes: 2 * S };
+    assert!(seen.contains(&reserve) && seen.contains(&held(4 * S)), "{seen:?}");
     case.obey();
     assert_eq!(case.end(), End::Reached);
 }
