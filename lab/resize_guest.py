@@ -356,8 +356,10 @@ class HugePages:
             lab.fail(f"the host has no {mib} MiB of huge pages")
 
     def _add(self, pages):
-        self.pages += pages
-        self.COUNT.write_text(str(int(self.COUNT.read_text()) + pages))
+        before = int(self.COUNT.read_text())
+        self.COUNT.write_text(str(before + pages))
+        # The host may have fewer: those of others are not given back with them.
+        self.pages += int(self.COUNT.read_text()) - before
 
     def give_back(self):
         self._add(-self.pages)

@@ -115,10 +115,9 @@ impl World {
         match what {
             What::Grow { sections, plugs } => {
                 let reserve = |pool: &Pool| pool.reserve(GUEST, 1, sections * SECTION).is_ok();
-                match self.daemon(killed_after, reserve) {
-                    Some(true) => self.plug(plugs.min(sections)),
-                    // Nothing was asked of the guest.
-                    Some(false) | None => {}
+                // Else nothing is asked of the guest.
+                if self.daemon(killed_after, reserve) == Some(true) {
+                    self.plug(plugs.min(sections));
                 }
                 self.check();
             }
