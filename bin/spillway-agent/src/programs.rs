@@ -326,7 +326,7 @@ mod tests {
                 .chain([(Some(0), true), (Some(7), true), (None, true)])
         {
             let mut setup = Setup::new();
-            let mut call = |bytes, setup: &mut Setup| {
+            let call = |bytes, setup: &mut Setup| {
                 let mut stream = setup.connect();
                 stream.write_all(&Call::Need { bytes }.encode()).unwrap();
                 setup.programs.accept(NOW);
