@@ -25,7 +25,11 @@ pub(crate) struct Resize {
     /// What each device held before, and is to hold.
     from: Vec<u64>,
     to: Vec<u64>,
+    /// Up to what size memory was set aside for each device by this order: it lies where the guest plugs next.
+    reserved: Vec<u64>,
     stage: Stage,
+    /// The devices were read since they were asked for anything last: before that, what a guest has may be old.
+    is_read: bool,
     began_us: u64,
     stage_began_us: u64,
     times: Times,
@@ -42,8 +46,7 @@ pub(crate) struct Resize {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stage {
     /// What was broken off comes to rest: while the guest plugs, nothing can be set aside for it.
-    /// It counts only when the devices were read since they were asked to.
-    Rest { until_us: u64, is_read: bool },
+    Rest { until_us: u64 },
     /// The pool sets aside; this device is asked for.
     Reserve { device: usize },
     /// The pool is dry, but others were asked for memory: asked again at this time.
@@ -91,9 +94,7 @@ impl Resize {
 
     /// The devices were read.
     pub(crate) fn note_reading(&mut self) {
-        if let Stage::Rest { is_read, .. } = &mut self.stage {
-            *is_read = true;
-        }
+        self.is_read = true;
     }
 
     fn enter(&mut self, now_us: u64, stage: Stage) {
@@ -142,9 +143,11 @@ impl Guest {
             order,
             aim_bytes,
             from_bytes,
+            reserved: vec![0; to.len()],
             from,
             to,
             stage: Stage::Reserve { device: 0 },
+            is_read: true,
             began_us: now_us,
             stage_began_us: now_us,
             times: Times::default(),
@@ -164,7 +167,9 @@ impl Guest {
             from_bytes: self.facts.as_ref().map_or(0, Facts::size_bytes),
             from: self.sizes(|device| device.size_bytes),
             to: self.sizes(|device| device.requested_bytes),
+            reserved: self.sizes(|_| 0),
             stage: Stage::Wait { until_us: now_us },
+            is_read: true,
             began_us: now_us,
             stage_began_us: now_us,
             times: Times::default(),
@@ -222,20 +227,27 @@ impl Guest {
         self.facts.iter().flat_map(|facts| &facts.devices).map(of).collect()
     }
 
-    /// Asks the pool for the first device from `device` on that needs more than it has set aside.
+    /// Asks the pool for the first device from `device` on that is to have more than this order has set aside. What an earlier
+    /// one has, or a daemon that was killed, may lie elsewhere than where the guest plugs next, and is given back first.
     fn reserve_from(&mut self, now_us: u64, device: usize, actions: &mut Vec<Action>) {
+        let sizes = self.sizes(|device| device.size_bytes);
         let set_aside = self.sizes(|device| device.set_aside_bytes);
         let is_still = self.is_still();
         let Some(resize) = &mut self.resize else { return };
-        let next = (device..resize.to.len()).find(|&at| resize.to[at] > set_aside[at]);
+        let has = |at: usize| sizes[at].max(resize.reserved[at]);
+        let next = (device..resize.to.len()).find(|&at| resize.to[at] > has(at));
         match next {
             Some(_) if !is_still => {
-                resize.enter(now_us, Stage::Rest { until_us: now_us + FREEZE_US, is_read: false });
+                resize.enter(now_us, Stage::Rest { until_us: now_us + FREEZE_US });
                 self.hold(actions);
             }
             Some(device) => {
+                let more_bytes = resize.to[device] - has(device);
+                let (size_bytes, has_more) = (sizes[device], set_aside[device] > has(device));
                 resize.enter(now_us, Stage::Reserve { device });
-                let more_bytes = resize.to[device] - set_aside[device];
+                if has_more {
+                    actions.push(Action::Release { device, size_bytes });
+                }
                 actions.push(Action::Reserve { device, more_bytes });
             }
             None if resize.aim_bytes < resize.from_bytes && self.agent_answers() => {
@@ -253,8 +265,9 @@ impl Guest {
 
     /// Asks each device for what it has.
     fn hold(&mut self, actions: &mut Vec<Action>) {
-        let devices = self.facts.iter().flat_map(|facts| &facts.devices);
-        for (at, device) in devices.enumerate() {
+        let (Some(resize), Some(facts)) = (&mut self.resize, &self.facts) else { return };
+        resize.is_read = false;
+        for (at, device) in facts.devices.iter().enumerate() {
             if device.requested_bytes != device.size_bytes {
                 actions.push(Action::Request { device: at, bytes: device.size_bytes });
             }
@@ -277,7 +290,8 @@ impl Guest {
         match result {
             Ok(set_aside_bytes) => {
                 self.set_aside(device, set_aside_bytes);
-                if is_awaited {
+                if is_awaited && let Some(resize) = &mut self.resize {
+                    resize.reserved[device] = resize.to[device];
                     self.reserve_from(now_us, device, actions);
                 }
             }
@@ -376,9 +390,10 @@ impl Guest {
 
     /// Asks the devices for what they are to hold.
     fn request(&mut self, actions: &mut Vec<Action>) {
-        let (Some(resize), Some(facts)) = (&self.resize, &self.facts) else { return };
+        let (Some(resize), Some(facts)) = (&mut self.resize, &self.facts) else { return };
         for (at, (device, &bytes)) in facts.devices.iter().zip(&resize.to).enumerate() {
             if device.requested_bytes != bytes || device.size_bytes != bytes {
+                resize.is_read = false;
                 actions.push(Action::Request { device: at, bytes });
             }
         }
@@ -425,8 +440,10 @@ impl Guest {
         let agent_answers = self.agent_answers();
         let Some(resize) = &mut self.resize else { return };
         match &mut resize.stage {
-            Stage::Rest { is_read: true, .. } if is_still => self.reserve_from(now_us, 0, actions),
-            Stage::Rest { until_us, .. } if now_us >= *until_us => {
+            Stage::Rest { .. } if is_still && resize.is_read => {
+                self.reserve_from(now_us, 0, actions)
+            }
+            Stage::Rest { until_us } if now_us >= *until_us => {
                 resize.end =
                     End::Refused("the guest is still changing, and does not come to rest".into());
                 self.release(now_us, actions);
@@ -499,7 +516,8 @@ impl Guest {
     fn is_there(&self) -> bool {
         let (Some(resize), Some(facts)) = (&self.resize, &self.facts) else { return false };
         let mut devices = facts.devices.iter().zip(&resize.to);
-        devices.all(|(device, &to)| device.size_bytes == to && device.requested_bytes == to)
+        resize.is_read
+            && devices.all(|(device, &to)| device.size_bytes == to && device.requested_bytes == to)
     }
 
     /// The guest did not get there in time.

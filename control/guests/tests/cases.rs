@@ -440,8 +440,45 @@ fn what_is_found_under_way_is_said() {
     let device = Device { requested_bytes: S, set_aside_bytes: S, ..device };
     let mut case = Case::attached(settings(), device);
     assert!(said(&mut case));
+    // It is brought to rest first, and goes on then.
+    case.obey();
     case.obey();
     assert_eq!(case.end(), End::Reached);
+}
+
+#[test]
+fn what_is_set_aside_already_may_lie_elsewhere_than_where_the_guest_plugs() {
+    // By a daemon that was killed.
+    let device = Device {
+        max_bytes: 28 * S,
+        size_bytes: 2 * S,
+        requested_bytes: 4 * S,
+        set_aside_bytes: 6 * S,
+    };
+    let mut case = Case::attached(settings(), device);
+    assert!(case.seen().contains(&Action::Request { device: 0, bytes: 2 * S }), "it is held");
+    case.pass(2 * MS);
+    let expected = [
+        Action::Release { device: 0, size_bytes: 2 * S },
+        Action::Reserve { device: 0, more_bytes: 2 * S },
+        Action::Request { device: 0, bytes: 4 * S },
+    ];
+    assert_eq!(case.seen(), expected);
+    case.obey();
+    assert_eq!((case.end(), case.device.set_aside_bytes), (End::Reached, 4 * S));
+    // By an order that is broken off by one that shrinks the guest, and that by one that makes it grow again.
+    case.order(BOOT + 8 * S);
+    case.order(BOOT + 2 * S);
+    case.device.size_bytes = 3 * S;
+    case.pass(2 * MS);
+    case.seen();
+    case.order(BOOT + 6 * S);
+    case.pass(4 * MS);
+    let seen = case.seen();
+    let place = |action| seen.iter().position(|it| *it == action);
+    let release = place(Action::Release { device: 0, size_bytes: 3 * S });
+    let reserve = place(Action::Reserve { device: 0, more_bytes: 3 * S });
+    assert!(release.is_some() && release < reserve, "{seen:?}");
 }
 
 #[test]

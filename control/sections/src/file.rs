@@ -18,9 +18,9 @@ use crate::mount::Backing;
 /// An open file of the pool.
 #[derive(Debug)]
 pub struct SectionFile {
-    descriptor: OwnedFd,
-    path: PathBuf,
-    backing: Backing,
+    pub(crate) descriptor: OwnedFd,
+    pub(crate) path: PathBuf,
+    pub(crate) backing: Backing,
 }
 
 impl SectionFile {
@@ -181,8 +181,15 @@ impl SectionFile {
     /// Allocates a unit. Returns how much of it was a hole.
     fn fill_unit(&self, at: u64, bytes: u64) -> Result<u64, Errno> {
         let before = fstat(&self.descriptor)?.st_blocks;
-        retry_on_intr(|| fallocate(&self.descriptor, FallocateFlags::empty(), at, bytes))?;
+        self.allocate(at, bytes)?;
         Ok((fstat(&self.descriptor)?.st_blocks - before).max(0) as u64 * 512)
+    }
+
+    /// Allocates what a range lacks.
+    pub(crate) fn allocate(&self, at: u64, bytes: u64) -> Result<(), Errno> {
+        #[cfg(test)]
+        crate::crash::step();
+        retry_on_intr(|| fallocate(&self.descriptor, FallocateFlags::empty(), at, bytes))
     }
 
     /// Where the next unit with a hole may be, from `at` on. Only tmpfs tells, and it takes pages that were never
@@ -223,7 +230,9 @@ impl SectionFile {
         self.punch(range).map_err(Error::io("give back memory of", &self.path))
     }
 
-    fn punch(&self, range: Range<u64>) -> Result<(), Errno> {
+    pub(crate) fn punch(&self, range: Range<u64>) -> Result<(), Errno> {
+        #[cfg(test)]
+        crate::crash::step();
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let length = range.end - range.start;
         retry_on_intr(|| fallocate(&self.descriptor, mode, range.start, length))

@@ -19,20 +19,24 @@
 //!           settle_device: counted down to what the file still holds
 //! ```
 //!
-//! The files are the only record. A pool that is opened again reads their sizes and allocated blocks. Which range of a
-//! file is allocated is never asked: hugetlbfs does not tell, and tmpfs takes what was reserved but not yet touched for
-//! a hole. What is asked is how much.
+//! The files are the only record. A pool that is opened again reads their sizes and allocated blocks: how much of a file is
+//! allocated, not where. Reservations take the lowest holes, since that is where a guest plugs. What was set aside and not
+//! plugged, by an order that was broken off or a daemon that was killed half-way, would lie above a hole as soon as the guest
+//! unplugs a section further down; so it is found and given back whenever the guest rests.
 //!
 //! The crate knows nothing of QEMU's monitor or of who decides on sizes: [`Pool::settle_device`] is told the size.
 
 mod accounts;
 mod counted;
+#[cfg(test)]
+mod crash;
 mod error;
 mod file;
 mod folder;
 mod mount;
 mod name;
 mod pool;
+mod unplugged;
 
 pub use accounts::{DeviceUsage, GuestUsage, Usage};
 pub use error::Error;

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, unlinkat};
 use rustix::io::Errno;
+use spillway_platform::pagemap::Pagemap;
 
 use crate::accounts::{Account, Accounts, Usage};
 use crate::error::Error;
@@ -14,6 +15,7 @@ use crate::file::{SectionFile, name_of};
 use crate::folder;
 use crate::mount::{Backing, UNIT_BYTES};
 use crate::name::{GuestFile, check_guest};
+use crate::unplugged::Rest;
 
 /// A section, unless configured.
 pub const SECTION_BYTES: u64 = 128 << 20;
@@ -50,6 +52,7 @@ pub struct Pool {
     backing: Backing,
     /// Locked, so that no second pool uses it.
     dir: OwnedFd,
+    pagemap: Option<Pagemap>,
     /// Taken after a turn, and never while a file is worked on.
     accounts: Mutex<Accounts>,
     /// A guest's operations take the lock that its name falls to.
@@ -81,7 +84,8 @@ impl Pool {
         let held = read_back(&dir, path, backing, &mut accounts)?;
         backing.check_room(&dir, path, capacity_bytes.saturating_sub(held))?;
         let (settings, accounts) = (settings.clone(), Mutex::new(accounts));
-        Ok(Self { settings, backing, dir, accounts, turns: Default::default() })
+        let pagemap = Pagemap::open().ok();
+        Ok(Self { settings, backing, dir, pagemap, accounts, turns: Default::default() })
     }
 
     /// Where the memory comes from.
@@ -170,7 +174,11 @@ impl Pool {
         self.make_room(guest, bytes.saturating_sub(had_ready));
         let _turn = self.turn(guest);
         let opened = self.open_file(guest, &path)?;
-        let before = self.account(guest, file).ok_or(Error::NoFile { path: path.clone() })?;
+        let mut before = self.account(guest, file).ok_or(Error::NoFile { path: path.clone() })?;
+        if before.full_below == 0 {
+            // Where a hole may have come below what lies ready, the guest plugs that one.
+            before = self.take_ready(guest, file, &opened, before, 0)?;
+        }
         let (set_aside_bytes, bound_bytes) = (before.set_aside, before.bound);
         if bytes > bound_bytes.saturating_sub(set_aside_bytes) {
             return Err(Error::BeyondBound {
@@ -253,10 +261,12 @@ impl Pool {
         Ok(made == step && ready < wanted)
     }
 
-    /// Counts a device down to what its file still holds, and at least to `size_bytes`, what the guest has by QEMU's
-    /// word. With 0 all of the file is given back, so the guest must not be about to plug any: its requested size is 0
-    /// too. While the guest has some of it, what was set aside and not plugged stays set aside: which ranges these are
-    /// is not known.
+    /// Gives back what was set aside for a device and not plugged, but for what lies ready, and counts the device down to what
+    /// its file still holds, and at least to `size_bytes`, what the guest has by QEMU's word. To be called while the guest can
+    /// plug none: its requested size is `size_bytes` too.
+    ///
+    /// So what is set aside at the next reservation lies in the lowest holes, where the guest plugs next, and not where a
+    /// reservation lay that was broken off. What can't be told from what the guest has stays set aside.
     ///
     /// # Errors
     /// [`Error::NoFile`].
@@ -271,15 +281,21 @@ impl Pool {
         let _turn = self.turn(guest);
         let opened = self.open_file(guest, &path)?;
         let before = self.account(guest, file).ok_or(Error::NoFile { path })?;
-        if size_bytes == 0 {
-            opened.empty_but(before.ready_from..before.ready_from + before.ready)?;
-        }
+        let ready = before.ready_from..before.ready_from + before.ready;
+        let has_given = if size_bytes == 0 {
+            opened.empty_but(ready)?;
+            true
+        } else {
+            let (section, pagemap) = (self.section_bytes(), self.pagemap.as_ref());
+            opened.give_back_unplugged(&Rest { section, size: size_bytes, ready, pagemap })?
+        };
         let allocated = opened.allocated()?;
         // A guest that was reset: QEMU has emptied the file.
         let size_bytes = size_bytes.min(before.bound);
         let ready = if allocated < size_bytes + before.ready { 0 } else { before.ready };
         let set_aside = (allocated - ready).max(size_bytes);
-        let full_below = if set_aside < before.set_aside { 0 } else { before.full_below };
+        let has_holes = has_given || set_aside < before.set_aside;
+        let full_below = if has_holes { 0 } else { before.full_below };
         self.accounts().set(guest, file, Account { set_aside, full_below, ready, ..before });
         let released_bytes = before.set_aside.saturating_sub(set_aside);
         Ok(Settled { released_bytes, set_aside_bytes: set_aside })

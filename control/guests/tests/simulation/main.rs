@@ -44,10 +44,25 @@ impl Random {
     }
 }
 
+/// Sections that a file has room for.
+const SECTIONS: usize = 32;
+
+/// What lies in a part of a device's file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Section {
+    Hole,
+    SetAside,
+    Plugged,
+}
+
 /// QEMU and the guest's driver: what is requested is plugged or unplugged block by block.
 #[derive(Default)]
 struct Vm {
     devices: Vec<Device>,
+    /// The files of the devices, section by section.
+    files: Vec<[Section; SECTIONS]>,
+    /// Which block the guest gives up next.
+    turn: usize,
     is_out_of_reach: bool,
     refuses: bool,
     /// Blocks that the guest moves in a step; 0 is a guest that does nothing.
@@ -65,16 +80,34 @@ struct Vm {
 impl Vm {
     fn step(&mut self) {
         let mut keeps = self.keeps_bytes;
-        for device in &mut self.devices {
+        for (device, file) in self.devices.iter_mut().zip(&mut self.files) {
             for _ in 0..self.speed {
                 if device.size_bytes < device.requested_bytes {
                     device.size_bytes += S;
+                    // Whatever was set aside: the lowest that it has not got.
+                    let lowest = file.iter_mut().find(|it| **it != Section::Plugged);
+                    *lowest.expect("room in the file") = Section::Plugged;
                 } else if device.size_bytes > device.requested_bytes && device.size_bytes > keeps {
                     device.size_bytes -= S;
                     self.offline_bytes = self.offline_bytes.saturating_sub(S);
+                    self.turn += 7;
+                    let plugged = file.iter().filter(|it| **it == Section::Plugged).count();
+                    let which = self.turn % plugged;
+                    let mut those = file.iter_mut().filter(|it| **it == Section::Plugged);
+                    *those.nth(which).expect("one of them") = Section::Hole;
                 }
             }
             keeps = keeps.saturating_sub(device.size_bytes);
+        }
+    }
+
+    /// QEMU takes all from the guest, and empties its files.
+    fn reset(&mut self) {
+        for (device, file) in self.devices.iter_mut().zip(&mut self.files) {
+            if device.size_bytes > 0 {
+                file.fill(Section::Hole);
+            }
+            device.size_bytes = 0;
         }
     }
 
@@ -131,6 +164,7 @@ impl World {
             if world.random.one_in(3) {
                 vm.devices.push(device(4));
             }
+            vm.files = vec![[Section::Hole; SECTIONS]; vm.devices.len()];
             vm.has_agent = world.random.one_in(2);
             world.vms.push(vm);
             world.machines.push(Pair::new(settings(&mut world.random)));
@@ -182,6 +216,7 @@ impl World {
                 let fits = more_bytes <= free;
                 if fits {
                     vm.devices[device].set_aside_bytes += more_bytes;
+                    fill(&mut vm.files[device], more_bytes / S);
                 }
                 let result =
                     if fits { Ok(vm.devices[device].set_aside_bytes) } else { Err("dry".into()) };
@@ -210,6 +245,8 @@ impl World {
                 // What a driver that does not lag behind would see; the machine must not say less.
                 if it.size_bytes == size_bytes && it.requested_bytes <= size_bytes {
                     it.set_aside_bytes = size_bytes;
+                    let file = vm.files[device].iter_mut();
+                    file.filter(|it| **it == Section::SetAside).for_each(|it| *it = Section::Hole);
                 }
                 Some(Event::Released { device, set_aside_bytes: it.set_aside_bytes })
             }
@@ -313,7 +350,13 @@ impl World {
         let sum: u64 =
             self.vms.iter().flat_map(|vm| &vm.devices).map(|device| device.set_aside_bytes).sum();
         assert!(sum <= self.capacity);
-        for device in &self.vms[at].devices {
+        for (device, file) in self.vms[at].devices.iter().zip(&self.vms[at].files) {
+            let held = held_bytes(file);
+            assert!(
+                held <= device.set_aside_bytes,
+                "the file holds {held} bytes where {} count",
+                device.set_aside_bytes
+            );
             assert!(
                 device.size_bytes <= device.set_aside_bytes,
                 "the guest has what is not set aside"
@@ -396,9 +439,7 @@ impl World {
             }
             12 if self.vms[at].is_out_of_reach => self.attach(at),
             13 => {
-                for device in &mut self.vms[at].devices {
-                    device.size_bytes = 0;
-                }
+                self.vms[at].reset();
                 if !self.vms[at].is_out_of_reach {
                     self.programs.retain(|_, (of, ..)| *of != at);
                 }
@@ -435,8 +476,23 @@ impl World {
         self.tell(at, Event::Order(Order { id, who: Who::Operator, to_bytes, roll_back, force }));
     }
 
-    /// The daemon is killed, and comes back: nothing is known but what pool and VM say.
+    /// The daemon is killed, while it sets memory aside perhaps, and comes back: nothing is known but what the files and the VM
+    /// say.
     fn restart(&mut self, at: usize) {
+        let sections = self.random.below(1 + self.free() / S);
+        let vm = &mut self.vms[at];
+        for (device, file) in vm.devices.iter().zip(&mut vm.files) {
+            let room = (device.max_bytes - device.set_aside_bytes) / S;
+            if device.size_bytes == device.requested_bytes {
+                fill(file, sections.min(room) / 2);
+            }
+        }
+        for vm in &mut self.vms {
+            for (device, file) in vm.devices.iter_mut().zip(&vm.files) {
+                // A guest that was reset plugs again what it is asked for, and nothing of that is in the file yet.
+                device.set_aside_bytes = held_bytes(file).max(device.requested_bytes);
+            }
+        }
         let settings = self.machines[at].settings().clone();
         self.machines[at] = Pair::new(settings);
         self.open.clear();
@@ -487,6 +543,16 @@ impl World {
     }
 }
 
+/// Sets the lowest holes of a file aside.
+fn fill(file: &mut [Section], sections: u64) {
+    let holes = file.iter_mut().filter(|it| **it == Section::Hole);
+    holes.take(sections as usize).for_each(|hole| *hole = Section::SetAside);
+}
+
+fn held_bytes(file: &[Section]) -> u64 {
+    file.iter().filter(|it| **it != Section::Hole).count() as u64 * S
+}
+
 /// A guest for the policy, as the daemon describes it.
 fn holder(machine: &Guest) -> Holder {
     let (view, settings) = (machine.view(), machine.settings());
@@ -534,7 +600,9 @@ fn whatever_fails_the_pool_and_the_guests_agree() {
         let mut world = World::new(seed);
         for _ in 0..40 {
             world.something();
-            let us = world.random.below(4_000_000);
+            // Some things come while another is under way.
+            let us = if world.random.one_in(2) { 100_000 } else { 4_000_000 };
+            let us = world.random.below(us);
             world.run(us);
         }
         world.settle();

@@ -3,7 +3,7 @@
 use spillway_sections::{Backing, Error, GuestFile, Pool, Settings};
 
 use crate::common::{HugePages, MIB, Mapping, SECTION, total_huge_pages};
-use crate::{life, model, ready};
+use crate::{life, model, ready, unplugged};
 
 /// Pages that 8 sections take.
 const PAGES: u64 = 8 * SECTION / (2 * MIB);
@@ -26,6 +26,10 @@ fn on_hugetlbfs() {
     ready::what_is_ready_lies_where_the_guest_grows(&pages.folder());
     ready::others_get_what_lies_ready(&pages.folder());
     ready::a_guest_that_was_reset_has_nothing_ready(&pages.folder());
+    unplugged::what_a_killed_daemon_had_set_aside_is_given_back(&pages.folder());
+    unplugged::what_is_plugged_stays(&pages.folder());
+    unplugged::where_plugged_sections_are_untouched_nothing_goes(&pages.folder());
+    unplugged::what_lies_ready_stays(&pages.folder());
     model::check(8, || pages.folder());
     drop(pages);
     a_mount_with_a_limit();

@@ -7,3 +7,4 @@ mod hugetlbfs;
 mod life;
 mod model;
 mod ready;
+mod unplugged;

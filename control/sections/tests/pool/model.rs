@@ -11,7 +11,7 @@ use crate::common::{Mapping, SECTION, TestFolder, allocated};
 
 /// Sections that the pool has.
 const CAPACITY: u64 = 8;
-const GUESTS: [&str; 3] = ["a", "b", "c"];
+const GUESTS: [&str; 2] = ["a", "b"];
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -29,7 +29,7 @@ enum Step {
         device: u8,
         sections: u64,
     },
-    /// The guest plugs what is set aside, lowest first, or something else at the host's cost.
+    /// The guest plugs what is set aside, lowest first.
     Plug {
         guest: usize,
         device: u8,
@@ -56,7 +56,7 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let (guest, device) = (0..GUESTS.len(), 1..=2u8);
+    let (guest, device) = (0..GUESTS.len(), prop_oneof![3 => Just(1u8), 1 => Just(2u8)]);
     let file = (guest.clone(), device);
     let step = prop_oneof![
         2 => (guest.clone(), 1..6u64).prop_map(|(guest, sections)| Step::CreateBoot { guest, sections }),
@@ -249,9 +249,8 @@ impl World<'_> {
             assert!(matches!(result, Err(Error::NoFile { .. })));
             return;
         };
-        if device.plugged.is_empty() {
-            device.held.clear();
-        }
+        // What was set aside and not plugged is given back.
+        device.held.clone_from(&device.plugged);
         let settled = result.unwrap();
         let counted = device.held.len() as u64;
         assert_eq!(settled.set_aside_bytes, counted * SECTION);
@@ -347,6 +346,7 @@ pub fn check(runs: u32, folder: impl Fn() -> TestFolder) {
         let folder = folder();
         let pool = Some(folder.pool(CAPACITY));
         let mut world = World { folder: &folder, pool, guests: BTreeMap::new() };
+        world.create_device(GUESTS[0], 1, CAPACITY);
         for step in &steps {
             world.take(step);
             world.compare();
@@ -358,5 +358,5 @@ pub fn check(runs: u32, folder: impl Fn() -> TestFolder) {
 
 #[test]
 fn the_pool_is_what_its_model_is() {
-    check(96, TestFolder::shm);
+    check(48, TestFolder::shm);
 }

@@ -1,0 +1,123 @@
+//! What of a device's file the guest has not plugged.
+//!
+//! QEMU touches all of a block while the guest plugs it (`prealloc=on`), and punches it when the guest unplugs it. What the pool
+//! sets aside is allocated, zero, and touched by nobody. On tmpfs the file tells one from the other: SEEK_DATA passes over what
+//! was allocated and never touched. On hugetlbfs it does not; there a section that has not been plugged is mapped by nobody,
+//! and zero. Both are asked: a QEMU that took its memory over from another (`cpr-transfer`) maps what it has not used since as
+//! late as it uses it, and no byte of that may be lost.
+//!
+//! A section that was touched is never punched. One that the guest plugs between the look and the punch would be; so this is done
+//! only while QEMU lets the guest plug nothing, because it has all that it was asked for.
+
+use std::ops::Range;
+
+use rustix::fs::{SeekFrom, fstat, seek};
+use rustix::io::{Errno, pread, retry_on_intr};
+use spillway_platform::pagemap::Pagemap;
+
+use crate::error::Error;
+use crate::file::SectionFile;
+use crate::mount::Backing;
+
+/// What a part of a page that nobody has written to is like.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// What is known of a device while its guest rests.
+pub struct Rest<'a> {
+    /// Bytes of a section.
+    pub section: u64,
+    /// What the guest has plugged by QEMU's word, bytes.
+    pub size: u64,
+    /// What lies ready, which the guest has nothing of either, and which stays.
+    pub ready: Range<u64>,
+    /// None where the kernel does not say what is mapped: then nothing on hugetlbfs is known to be unplugged.
+    pub pagemap: Option<&'a Pagemap>,
+}
+
+impl SectionFile {
+    /// Gives back what was set aside and the guest has not plugged, and says whether there was any. Nothing where fewer sections
+    /// were touched than the guest has: then QEMU does not touch what it plugs, and what it has can't be told.
+    ///
+    /// # Errors
+    /// [`Error::Io`]
+    pub fn give_back_unplugged(&self, rest: &Rest) -> Result<bool, Error> {
+        let kept = rest.size + (rest.ready.end - rest.ready.start);
+        let (mut at, mut touched, mut unplugged) = (0, 0, Vec::new());
+        let mut has_given = false;
+        let bound = self.bound()?;
+        while at < bound && self.allocated()? > kept {
+            let section = at..bound.min(at + rest.section);
+            at = section.end;
+            if section.start < rest.ready.end && rest.ready.start < section.end {
+                continue;
+            }
+            let is_touched = self
+                .is_touched(section.clone(), rest.pagemap)
+                .map_err(Error::io("look at memory of", &self.path))?;
+            if is_touched {
+                touched += section.end - section.start;
+            } else {
+                unplugged.push(section);
+            }
+            if touched >= rest.size {
+                // All that it has lies below.
+                has_given |= !unplugged.is_empty();
+                unplugged.drain(..).try_for_each(|section| self.give_back(section))?;
+            }
+        }
+        Ok(has_given)
+    }
+
+    fn is_touched(&self, section: Range<u64>, pagemap: Option<&Pagemap>) -> Result<bool, Errno> {
+        match (self.backing, pagemap) {
+            (Backing::Tmpfs, _) => match seek(&self.descriptor, SeekFrom::Data(section.start)) {
+                Ok(data) => Ok(data < section.end),
+                // There is none up to the end.
+                Err(Errno::NXIO) => Ok(false),
+                Err(errno) => Err(errno),
+            },
+            (Backing::Hugetlbfs { .. }, None) => Ok(true),
+            (Backing::Hugetlbfs { page_bytes }, Some(pagemap)) => {
+                let mut pages = section.step_by(page_bytes as usize);
+                pages.try_fold(false, |is_touched, at| {
+                    Ok(is_touched || self.is_page_touched(at, page_bytes, pagemap)?)
+                })
+            }
+        }
+    }
+
+    /// Whether a huge page is mapped by anybody, or not zero. To look at a hole it is filled, for a moment.
+    fn is_page_touched(&self, at: u64, bytes: u64, pagemap: &Pagemap) -> Result<bool, Errno> {
+        let before = fstat(&self.descriptor)?.st_blocks;
+        match self.allocate(at, bytes) {
+            // No page is left for a hole.
+            Err(Errno::NOSPC | Errno::NOMEM) => return Ok(false),
+            made => made?,
+        }
+        let was_hole = fstat(&self.descriptor)?.st_blocks > before;
+        if pagemap.is_mapped(&self.descriptor, at, bytes as usize)? || !self.is_zero(at, bytes)? {
+            return Ok(true);
+        }
+        if was_hole {
+            self.punch(at..at + bytes)?;
+        }
+        Ok(false)
+    }
+
+    fn is_zero(&self, at: u64, bytes: u64) -> Result<bool, Errno> {
+        let mut read = vec![0; ZEROS.len()];
+        let (mut at, end) = (at, at + bytes);
+        while at < end {
+            let length = read.len().min((end - at) as usize);
+            let count = retry_on_intr(|| pread(&self.descriptor, &mut read[..length], at))?;
+            if count == 0 {
+                return Err(Errno::NODATA);
+            }
+            if read[..count] != ZEROS[..count] {
+                return Ok(false);
+            }
+            at += count as u64;
+        }
+        Ok(true)
+    }
+}

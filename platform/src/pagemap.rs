@@ -1,0 +1,84 @@
+//! `/proc/self/pagemap`: whether a page of a file in memory is mapped by anybody.
+
+use core::ptr::null_mut;
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::{Errno, pread, retry_on_intr};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+
+use crate::PAGE_SIZE;
+
+/// Bits of an entry (Documentation/admin-guide/mm/pagemap.rst): there is a page, and this mapping is its only one.
+const PRESENT: u64 = 1 << 63;
+const EXCLUSIVE: u64 = 1 << 56;
+
+/// This process's page map, to be opened before a sandbox shuts /proc. It takes no privilege.
+#[derive(Debug)]
+pub struct Pagemap(OwnedFd);
+
+impl Pagemap {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// There is no /proc.
+    pub fn open() -> Result<Self, Errno> {
+        open("/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(Self)
+    }
+
+    /// Whether any process, this one included, maps the page at `at` of a file in tmpfs or hugetlbfs that has touched it there.
+    /// `bytes` are the page's. A page that the file does not have is made.
+    ///
+    /// # Errors
+    /// As mmap(2) and madvise(2) for `MADV_POPULATE_READ` (Linux 5.14).
+    pub fn is_mapped(&self, file: impl AsFd, at: u64, bytes: usize) -> Result<bool, Errno> {
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: a new mapping, which goes again below; nothing reads or writes through it.
+        let mapped = unsafe { mmap(null_mut(), bytes, ProtFlags::READ, flags, file, at)? };
+        let mut entry = [0; 8];
+        let place = mapped as u64 / PAGE_SIZE as u64 * 8;
+        // SAFETY: it changes no contents.
+        let read = unsafe { madvise(mapped, bytes, Advice::LinuxPopulateRead) }
+            .and_then(|()| retry_on_intr(|| pread(&self.0, &mut entry, place)));
+        // SAFETY: the mapping made above, which nobody else knows of.
+        unsafe { munmap(mapped, bytes)? };
+        let entry = u64::from_ne_bytes(entry);
+        if read? < 8 || entry & PRESENT == 0 {
+            return Err(Errno::NODATA);
+        }
+        Ok(entry & EXCLUSIVE == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use rustix::io::pwrite;
+
+    #[test]
+    fn a_page_is_mapped_while_anybody_maps_it() {
+        let pagemap = Pagemap::open().unwrap();
+        let file = memfd_create("pages", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 3 * PAGE_SIZE as u64).unwrap();
+        pwrite(&file, b"written, not mapped", PAGE_SIZE as u64).unwrap();
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let bytes = 3 * PAGE_SIZE;
+        // SAFETY: a new mapping, of which one byte is written below.
+        let mapped = unsafe { mmap(null_mut(), bytes, access, flags, &file, 0).unwrap() };
+        let look = || {
+            let page = |page| pagemap.is_mapped(&file, page * PAGE_SIZE as u64, PAGE_SIZE).unwrap();
+            [page(0), page(1), page(2)]
+        };
+        assert_eq!(look(), [false; 3], "mapped, and never touched there");
+        // SAFETY: within the mapping.
+        unsafe { mapped.cast::<u8>().add(2 * PAGE_SIZE).write_volatile(1) };
+        assert_eq!(look(), [false, false, true]);
+        // SAFETY: nobody keeps an address of the mapping.
+        unsafe { munmap(mapped, bytes).unwrap() };
+        assert_eq!(look(), [false; 3]);
+        let beyond = pagemap.is_mapped(&file, bytes as u64, PAGE_SIZE);
+        assert!(beyond.is_err(), "no page lies behind the file's end");
+    }
+}
