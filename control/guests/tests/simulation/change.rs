@@ -15,8 +15,8 @@ const POOL_ASKED_AGAIN: u64 = 20_000;
 /// Where a change is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// What was broken off has to rest first; and to be seen at rest.
-    Rest { until: u64, is_read: bool },
+    /// What was broken off has to rest first.
+    Rest { until: u64 },
     /// The pool is asked for this device.
     Reserve { device: usize },
     /// The pool was dry, and is asked again.
@@ -40,6 +40,10 @@ pub struct Change {
     pub aim: u64,
     from: Facts,
     to: Vec<u64>,
+    /// What each device can get of what was set aside for this order.
+    can_get: Vec<u64>,
+    /// The devices were read since they were asked last.
+    pub is_read: bool,
     pub stage: Stage,
     /// When each stage was entered.
     diary: Vec<(u64, Stage)>,
@@ -54,12 +58,13 @@ impl Change {
     pub fn new(now: u64, order: Order, vm: &Facts, aim: u64, to: Vec<u64>) -> Self {
         let stage = Stage::Reserve { device: 0 };
         let diary = vec![(now, stage.clone())];
-        let from = vm.clone();
         Self {
             order,
             aim,
-            from,
+            from: vm.clone(),
+            can_get: vec![0; to.len()],
             to,
+            is_read: true,
             stage,
             diary,
             end: End::Reached,
@@ -126,7 +131,7 @@ impl Change {
     /// When something is due.
     pub fn due(&self) -> Vec<u64> {
         match self.stage {
-            Stage::Rest { until, .. }
+            Stage::Rest { until }
             | Stage::Wait { until }
             | Stage::Offline { until, .. }
             | Stage::Online { until, .. } => vec![until],
@@ -220,11 +225,16 @@ impl Model {
     /// More for the first device that has too little, from this one on; then the guest is asked.
     pub fn set_aside(&mut self, now: u64, from: usize) {
         let (Some(change), Some(vm)) = (&self.change, &self.vm) else { return };
-        let lacks = |at: usize| change.to[at].saturating_sub(vm.devices[at].set_aside_bytes);
+        // What lies in the file from before may not be where the guest plugs next.
+        let has = |at: usize| vm.devices[at].size_bytes.max(change.can_get[at]);
+        let lacks = |at: usize| change.to[at].saturating_sub(has(at));
         let shrinks = change.aim < total(&change.from);
         if let Some(device) = (from..change.to.len()).find(|&at| lacks(at) > 0) {
             if self.is_still() {
-                let more_bytes = lacks(device);
+                let (more_bytes, size_bytes) = (lacks(device), vm.devices[device].size_bytes);
+                if vm.devices[device].set_aside_bytes > has(device) {
+                    self.actions.push(Action::Release { device, size_bytes });
+                }
                 self.enter(now, Stage::Reserve { device });
                 self.actions.push(Action::Reserve { device, more_bytes });
                 return;
@@ -235,7 +245,8 @@ impl Model {
                 (bytes != it.requested_bytes).then_some(Action::Request { device: at, bytes })
             };
             let held: Vec<Action> = vm.devices.iter().enumerate().filter_map(hold).collect();
-            self.enter(now, Stage::Rest { until: now + REST, is_read: false });
+            self.enter(now, Stage::Rest { until: now + REST });
+            self.change.iter_mut().for_each(|change| change.is_read = false);
             self.actions.extend(held);
         } else if shrinks && self.has_agent() {
             let bytes = total(&change.from) - change.aim;
@@ -256,7 +267,8 @@ impl Model {
         match result {
             Ok(bytes) => {
                 self.note_set_aside(device, bytes);
-                if is_awaited {
+                if let Some(change) = self.change.as_mut().filter(|_| is_awaited) {
+                    change.can_get[device] = change.to[device];
                     self.set_aside(now, device);
                 }
             }
@@ -328,9 +340,10 @@ impl Model {
 
     /// Each device that is not there is asked.
     fn ask_devices(&mut self) {
-        let (Some(change), Some(vm)) = (&self.change, &self.vm) else { return };
+        let (Some(change), Some(vm)) = (&mut self.change, &self.vm) else { return };
         for (device, (it, &bytes)) in vm.devices.iter().zip(&change.to).enumerate() {
             if (it.size_bytes, it.requested_bytes) != (bytes, bytes) {
+                change.is_read = false;
                 self.actions.push(Action::Request { device, bytes });
             }
         }
@@ -368,9 +381,10 @@ impl Model {
         let (Some(change), Some(vm)) = (&self.change, &self.vm) else { return };
         let mut asked = vm.devices.iter().zip(&change.to);
         let is_there = asked.all(|(it, to)| it.size_bytes == *to && it.requested_bytes == *to);
+        let is_there = is_there && change.is_read;
         match change.stage {
-            Stage::Rest { is_read: true, .. } if self.is_still() => self.set_aside(now, 0),
-            Stage::Rest { until, .. } if now >= until => {
+            Stage::Rest { .. } if change.is_read && self.is_still() => self.set_aside(now, 0),
+            Stage::Rest { until } if now >= until => {
                 let why = "the guest is still changing, and does not come to rest";
                 self.ends_as(End::Refused(why.into()));
                 self.release(now);

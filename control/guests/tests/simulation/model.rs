@@ -184,9 +184,7 @@ impl Model {
     }
 
     fn read(&mut self, now: u64, sizes: &[(u64, u64)]) {
-        if let Some(Change { stage: Stage::Rest { is_read, .. }, .. }) = &mut self.change {
-            *is_read = true;
-        }
+        self.change.iter_mut().for_each(|change| change.is_read = true);
         let Some(vm) = &mut self.vm else { return };
         for (device, &(size, requested)) in vm.devices.iter_mut().zip(sizes) {
             if device.size_bytes != size {
