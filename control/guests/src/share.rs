@@ -241,7 +241,8 @@ mod tests {
             };
             let wanted: u64 = holders.iter().map(|it| sections(it.wanted_bytes)).sum();
             let (mut left, mut missing) = (free.saturating_sub(wanted), wanted.saturating_sub(free));
-            for (at, it) in holders.iter().enumerate().filter(|(_, it)| it.is_pressed && !it.is_fixed) {
+            let lacks = |it: &Holder| it.is_pressed && !it.is_fixed && it.wanted_bytes == 0;
+            for (at, it) in holders.iter().enumerate().filter(|(_, it)| lacks(it)) {
                 let size = sections(it.size_bytes);
                 let may = sections(it.target_bytes.min(it.most_bytes)).saturating_sub(size);
                 let lacks = may.min(size.div_ceil(8));

@@ -1,7 +1,7 @@
 //! The model's change of size: which stage follows which, and when.
 
 use spillway_guests::agent::FromHost;
-use spillway_guests::{Action, End, Facts, Order, Outcome, Times, Who};
+use spillway_guests::{Action, Cause, End, Facts, Order, Outcome, Times, Who};
 use spillway_types::Size;
 
 use crate::model::{Model, Need, total};
@@ -100,12 +100,18 @@ impl Change {
     /// The program that waits for that.
     pub fn program(&self) -> Option<Need> {
         match self.order.who {
-            Who::Guest { need, urgent: false, until_us } if self.waits_for() > 0 => {
-                let bytes = self.waits_for();
-                Some(Need { id: need, bytes, urgent: false, until: until_us })
+            Who::Guest { need, cause: Cause::Program, until_us } if self.waits_for() > 0 => {
+                let (bytes, cause) = (self.waits_for(), Cause::Program);
+                Some(Need { id: need, bytes, cause, until: until_us })
             }
             _ => None,
         }
+    }
+
+    /// Whoever waits for memory of others without need for it at this moment.
+    pub fn waits_with_time(&self) -> bool {
+        let is_last = matches!(self.order.who, Who::Guest { cause: Cause::LastMoment, .. });
+        matches!(self.order.who, Who::Guest { .. }) && !is_last && self.waits_for() > 0
     }
 
     /// From the diary: each stage lasted until the next began.
@@ -421,7 +427,7 @@ impl Model {
     /// New memory is waited for until it is online, where somebody says so and the guest can wait.
     fn arrive(&mut self, now: u64) {
         let (Some(change), Some(vm)) = (&self.change, &self.vm) else { return };
-        let is_urgent = matches!(change.order.who, Who::Guest { urgent: true, .. });
+        let is_urgent = matches!(change.order.who, Who::Guest { cause: Cause::LastMoment, .. });
         if change.grows_by() == 0 || is_urgent || !self.has_agent() {
             return self.release(now);
         }

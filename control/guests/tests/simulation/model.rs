@@ -5,7 +5,9 @@
 use std::collections::HashMap;
 
 use spillway_guests::agent::{FromGuest, FromHost, Profile, Status, VERSION};
-use spillway_guests::{Action, End, Event, Facts, Order, Outcome, Settings, Times, View, Who};
+use spillway_guests::{
+    Action, Cause, End, Event, Facts, Order, Outcome, Settings, Times, View, Who,
+};
 use spillway_types::Size;
 
 use crate::change::{Change, Stage};
@@ -43,7 +45,7 @@ pub struct Agent {
 pub struct Need {
     pub id: u64,
     pub bytes: u64,
-    pub urgent: bool,
+    pub cause: Cause,
     pub until: u64,
 }
 
@@ -227,12 +229,16 @@ impl Model {
             }
             FromGuest::Status(status) => self.status(now, status),
             FromGuest::Need { id, bytes, urgent, wait_ms } => {
-                let wait = (u64::from(wait_ms) * 1000).min(PROGRAM_WAIT);
-                let until = now + if urgent { URGENT_WAIT } else { wait };
-                let need = Need { id, bytes, urgent, until };
-                match self.why_not(self.size(), urgent) {
+                // What the agent wants for itself waits for memory, and not for the end of a change.
+                let (cause, wait) = match (urgent, u64::from(wait_ms) * 1000) {
+                    (true, _) => (Cause::LastMoment, URGENT_WAIT),
+                    (false, 0) => (Cause::Foreseen, URGENT_WAIT),
+                    (false, wait) => (Cause::Program, wait.min(PROGRAM_WAIT)),
+                };
+                let need = Need { id, bytes, cause, until: now + wait };
+                match self.why_not(self.size(), cause) {
                     None => self.grow(now, need),
-                    Some(UNDER_WAY) if wait > 0 && self.queue.len() < PROGRAMS => {
+                    Some(UNDER_WAY) if cause == Cause::Program && self.queue.len() < PROGRAMS => {
                         self.queue.push(need);
                     }
                     Some(why) => self.refuse(id, why),
@@ -281,16 +287,16 @@ impl Model {
     }
 
     /// Why a wish of the guest does not count now.
-    fn why_not(&self, size: u64, urgent: bool) -> Option<&'static str> {
+    fn why_not(&self, size: u64, cause: Cause) -> Option<&'static str> {
         if !self.settings.auto {
             return Some("the guest's size does not change by itself: auto is off");
         }
         let change = self.change.as_ref()?;
         let is_forced = change.order.force && change.order.who == Who::Operator;
         let gives_way = (change.aim < size && !is_forced)
-            || change.program().is_some()
+            || change.waits_with_time()
             || matches!(change.stage, Stage::Online { .. });
-        if urgent && gives_way { None } else { Some(UNDER_WAY) }
+        if cause == Cause::LastMoment && gives_way { None } else { Some(UNDER_WAY) }
     }
 
     fn grow(&mut self, now: u64, need: Need) {
@@ -300,7 +306,7 @@ impl Model {
         if left == 0 || need.bytes == 0 {
             return self.refuse(need.id, "the guest has all that it may have");
         }
-        let who = Who::Guest { need: need.id, urgent: need.urgent, until_us: need.until };
+        let who = Who::Guest { need: need.id, cause: need.cause, until_us: need.until };
         self.wish(now, who, has + need.bytes.min(left));
     }
 
@@ -308,12 +314,12 @@ impl Model {
         let Some(vm) = &self.vm else { return self.refuse(id, OUT_OF_REACH) };
         let (has, least) = (total(vm), self.least(vm));
         let gives = bytes.min(has.saturating_sub(least));
-        if let Some(why) = self.why_not(has, false) {
+        if let Some(why) = self.why_not(has, Cause::Foreseen) {
             self.refuse(id, why);
         } else if gives < self.settings.section_bytes {
             self.refuse(id, "less than a section can be taken back");
         } else {
-            let who = Who::Guest { need: id, urgent: false, until_us: now };
+            let who = Who::Guest { need: id, cause: Cause::Foreseen, until_us: now };
             self.wish(now, who, has - gives);
         }
     }
@@ -333,7 +339,7 @@ impl Model {
         }
         while is_read && self.change.is_none() && !self.queue.is_empty() {
             let need = self.queue.remove(0);
-            match self.why_not(self.size(), false) {
+            match self.why_not(self.size(), Cause::Program) {
                 Some(why) => self.refuse(need.id, why),
                 None => self.grow(now, need),
             }
