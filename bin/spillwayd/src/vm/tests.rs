@@ -17,8 +17,7 @@ use tokio::sync::oneshot;
 
 use super::driver::{Driver, Shared, Wanted, Wish};
 use super::share;
-use super::{Handle, Prepared};
-use crate::config::{Config, Way, read};
+use crate::config::Way;
 
 const S: u64 = 2 << 20;
 const BOOT: u64 = 64 * S;
@@ -288,23 +287,6 @@ fn an_agent_that_is_gone_is_not_waited_for() {
 }
 
 #[test]
-fn a_guest_that_says_something_all_the_while_is_looked_at_as_well() {
-    let driven = Driven::new();
-    let qemu = Qemu::start(&driven);
-    let listener = driven.listener("agent");
-    driven.until("attached", |view| view.size_bytes == Some(BOOT));
-    let mut agent = listener.accept().unwrap().0;
-    // Nobody else wakes the driver, and the VM tells nothing by itself.
-    qemu.requested.store(2 * S, Ordering::Relaxed);
-    let start = Instant::now();
-    while driven.view().size_bytes != Some(BOOT + 2 * S) {
-        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", driven.view());
-        agent.write_all(&hello()).unwrap();
-        thread::sleep(Duration::from_millis(20));
-    }
-}
-
-#[test]
 fn a_guest_that_keeps_its_memory_is_left_alone_for_a_while() {
     let driven = Driven::new();
     let qemu = Qemu::start(&driven);
@@ -359,55 +341,4 @@ fn a_vm_that_was_libvirts_is_not_counted_any_more() {
         pool.count("vm", 1, S).unwrap();
     });
     driven.until("an empty pool", |_| driven.shared.pool.usage().guests.is_empty());
-}
-
-/// Guests of a file, in a pool of the test's.
-fn configured(folder: &Path, vms: &str) -> Config {
-    let file = folder.join("spillwayd.toml");
-    let (listen, pool) = (folder.display(), folder.join("pool"));
-    let text = format!(
-        "[listen]\ndir = \"{listen}\"\n[sections]\ncapacity = \"64M\"\nsection = \"2M\"\ndir = \"{}\"\n{vms}",
-        pool.display()
-    );
-    std::fs::write(&file, text).unwrap();
-    read(Some(&file), &[]).unwrap()
-}
-
-#[test]
-fn a_reload_takes_what_the_file_changes_and_leaves_what_the_operator_said() {
-    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    let vm = |auto: bool, more: &str| {
-        let sizes = "boot = \"2M\"\nmost = \"32M\"\nreserve = \"1M\"\n";
-        format!("[[vm]]\nname = \"a\"\nauto = {auto}\n{sizes}{more}")
-    };
-    for case in 0..12 {
-        let (was, is) = (case % 2 == 0, case / 2 % 2 == 0);
-        let said = [None, Some(false), Some(true)][case / 4];
-        let old = configured(folder.path(), &vm(was, ""));
-        let prepared = Prepared::new(&old).unwrap().unwrap();
-        let handle = prepared.handle();
-        let _threads = prepared.start().unwrap();
-        if let Some(said) = said {
-            assert!(spillway_api::Guests::set_auto(&*handle, "a", said));
-            until(&handle, "what the operator said", |it| it.guest().settings().auto == said);
-        }
-        let more = "weight = 7\nready = \"4M\"\ninterval_ms = 300\nleast = \"4M\"\n";
-        let new = configured(folder.path(), &vm(is, more));
-        handle.configure(&old.vms, &new.vms);
-        until(&handle, "the new settings", |it| it.guest().settings().interval_ms == 300);
-        let guest = handle.vms().next().unwrap();
-        // The operator's word stays until the file's is another.
-        let auto = if was == is { said.unwrap_or(was) } else { is };
-        let expected = spillway_guests::Settings { auto, ..new.vms[0].settings(2 << 20) };
-        assert_eq!(*guest.guest().settings(), expected, "{was} {said:?} {is}");
-        assert_eq!((guest.notes().weight, guest.notes().ready_bytes), (7, 4 << 20));
-    }
-}
-
-fn until(handle: &Handle, what: &str, holds: impl Fn(&Shared) -> bool) {
-    let start = Instant::now();
-    while !holds(handle.vms().next().unwrap()) {
-        assert!(start.elapsed() < Duration::from_secs(30), "{what}");
-        thread::sleep(Duration::from_millis(2));
-    }
 }
