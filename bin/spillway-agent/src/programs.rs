@@ -317,6 +317,39 @@ mod tests {
     }
 
     #[test]
+    fn a_user_pays_for_what_was_granted_however_the_call_ends() {
+        use crate::quota::BYTES;
+        // How much was granted, if the host answers; and whether the program has gone meanwhile.
+        for (granted, is_gone) in
+            [(Some(0), false), (Some(7), false), (Some(BYTES), false), (None, false)]
+                .into_iter()
+                .chain([(Some(0), true), (Some(7), true), (None, true)])
+        {
+            let mut setup = Setup::new();
+            let call = |bytes, setup: &mut Setup| {
+                let mut stream = setup.connect();
+                stream.write_all(&Call::Need { bytes }.encode()).unwrap();
+                setup.programs.accept(NOW);
+                setup.programs.clients.iter_mut().for_each(|client| client.user = 1000);
+                (setup.go_on(NOW), stream)
+            };
+            let (wanted, stream) = call(BYTES, &mut setup);
+            let stream = Some(stream).filter(|_| !is_gone);
+            match granted {
+                Some(granted) => setup.programs.answer(NOW, wanted[0].client, granted, None),
+                None => drop(setup.go_on(NOW + CALL_TIME)),
+            }
+            drop(stream);
+            let paid = granted.unwrap_or(0);
+            let (too_much, mut refused) = call(BYTES - paid + 1, &mut setup);
+            assert_eq!(too_much, [], "{granted:?} {is_gone}");
+            assert!(why(&mut refused).contains("4 GiB"));
+            let (rest, _stream) = call(BYTES - paid, &mut setup);
+            assert_eq!(rest.len(), 1, "{granted:?} {is_gone}");
+        }
+    }
+
+    #[test]
     fn more_programs_than_there_are_places_hear_so() {
         let mut setup = Setup::new();
         let mut streams: Vec<_> = (0..=CLIENTS_MAX).map(|_| setup.connect()).collect();

@@ -149,7 +149,8 @@ pub enum FromGuest {
         bytes: u64,
         /// Its reserve is being used up: the answer decides whether a program is killed.
         urgent: bool,
-        /// How long it may wait for memory that other guests have, and for the end of a change of size, milliseconds.
+        /// How long a program waits for memory that other guests have, and for the end of a change of size, milliseconds. 0 is
+        /// the agent itself: it waits some seconds for the first, and asks again after the second.
         #[serde(default)]
         wait_ms: u32,
     },
@@ -327,8 +328,13 @@ fn within<T, E: de::Error>(value: T, fits: bool, bounds: &'static str) -> Result
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
+    use crate::call::{Call, Reply};
     use proptest::prelude::*;
+
+    static LETTERS: LazyLock<String> = LazyLock::new(|| "abcdefgh".repeat(400));
 
     fn lines(parts: &[&[u8]]) -> Vec<Result<Vec<u8>, Error>> {
         let (mut lines, mut got) = (Lines::default(), Vec::new());
@@ -409,7 +415,137 @@ mod tests {
         );
     }
 
+    /// As JSON, so that a number or a text can be put in anywhere.
+    fn every_message() -> Vec<serde_json::Value> {
+        let (kernel, boot) = ("6.12".to_owned(), "3f0c".to_owned());
+        let from_guest = [
+            FromGuest::Hello { version: VERSION, kernel, boot, block_bytes: 1 },
+            FromGuest::Status(Status::default()),
+            FromGuest::Need { id: 1, bytes: 1, urgent: true, wait_ms: 1 },
+            FromGuest::Give { id: 1, bytes: 1 },
+            FromGuest::Offlined { id: 1, bytes: 1 },
+            FromGuest::Reported { id: 1 },
+            FromGuest::Arrived { id: 1, bytes: 1 },
+        ];
+        let profile = Profile::ReturnsAll;
+        let (reserve_bytes, most_bytes) = (1, 1);
+        let from_host = [
+            FromHost::Hello {
+                version: VERSION,
+                interval_ms: 50,
+                reserve_bytes,
+                most_bytes,
+                profile,
+            },
+            FromHost::Offline { id: 1, bytes: 1, timeout_ms: 1 },
+            FromHost::Online,
+            FromHost::Report { id: 1 },
+            FromHost::Arrive { id: 1, bytes: 1, timeout_ms: 1 },
+            FromHost::Answer { id: 1, granted_bytes: 1, why: Some("dry".into()) },
+            FromHost::Answer { id: 1, granted_bytes: 1, why: None },
+        ];
+        let calls = [Call::Need { bytes: 1 }, Call::Give { bytes: 1 }, Call::Status];
+        let status = Status::default();
+        let replies = [
+            Reply::Answer { granted_bytes: 1, why: Some("dry".into()) },
+            Reply::Answer { granted_bytes: 1, why: None },
+            Reply::Status { host: true, reserve_bytes: 1, status },
+        ];
+        let lines = from_guest.iter().map(FromGuest::encode);
+        let lines = lines.chain(from_host.iter().map(FromHost::encode));
+        let lines = lines.chain(calls.iter().map(Call::encode));
+        let lines = lines.chain(replies.iter().map(Reply::encode));
+        lines.map(|line| serde_json::from_slice(&line).unwrap()).collect()
+    }
+
+    /// What whoever it is for reads of a line.
+    fn is_read(line: &str) -> bool {
+        let line = line.as_bytes();
+        let read = [
+            FromGuest::decode(line).map(|it| it.encode()),
+            FromHost::decode(line).map(|it| it.encode()),
+            Call::decode(line).map(|it| it.encode()),
+            Reply::decode(line).map(|it| it.encode()),
+        ];
+        let value = |line: &[u8]| serde_json::from_slice::<serde_json::Value>(line).ok();
+        // All that was said is in it.
+        read.iter().flatten().any(|again| value(again) == value(line))
+    }
+
+    #[test]
+    fn every_number_of_bytes_and_every_text_is_bounded_in_every_message() {
+        let mut bounded = 0;
+        for message in every_message() {
+            assert!(is_read(&message.to_string()), "{message}");
+            let fields = message.as_object().and_then(|it| it.values().next()?.as_object());
+            for (name, was) in fields.cloned().unwrap_or_default() {
+                let with = |value: serde_json::Value| {
+                    let mut message = message.clone();
+                    message.as_object_mut().unwrap().values_mut().next().unwrap()[&name] = value;
+                    is_read(&message.to_string())
+                };
+                let (fits, not): (Vec<serde_json::Value>, Vec<serde_json::Value>) = if name
+                    .ends_with("bytes")
+                {
+                    let most = 1_u64 << 52;
+                    (vec![0.into(), most.into()], vec![(most + 1).into(), (-1).into()])
+                } else if was.is_string() && name != "profile" {
+                    let (long, longer) = ("\u{e9}".repeat(128), "\u{e9}".repeat(129));
+                    let control = ["a\nb", "\u{7f}", "\u{1b}[2J"].map(Into::into);
+                    (vec![long.into(), "".into()], [vec![longer.into()], control.into()].concat())
+                } else {
+                    continue;
+                };
+                bounded += 1;
+                assert!(fits.into_iter().all(with), "{name} of {message}");
+                assert!(!not.into_iter().any(with), "{name} of {message}");
+            }
+        }
+        assert_eq!(bounded, 27, "every field that is bounded was looked at");
+    }
+
+    #[test]
+    fn a_line_may_be_so_long_and_no_longer() {
+        for message in every_message() {
+            let line = format!("{:<LINE_BYTES_MAX$}", message.to_string());
+            assert_eq!(line.len(), LINE_BYTES_MAX);
+            assert!(is_read(&line), "{message}");
+            let line = line + " ";
+            assert_eq!(FromGuest::decode(line.as_bytes()), Err(Error::Long));
+            assert_eq!(FromHost::decode(line.as_bytes()), Err(Error::Long));
+            assert_eq!(Call::decode(line.as_bytes()), Err(Error::Long));
+            assert_eq!(Reply::decode(line.as_bytes()), Err(Error::Long));
+        }
+    }
+
+    /// What lines are in a text: each that is whole and not empty, and a word for each that is too long, whole or not.
+    fn plain_lines(text: &[u8]) -> Vec<Result<Vec<u8>, Error>> {
+        let mut parts: Vec<&[u8]> = text.split(|&byte| byte == b'\n').collect();
+        let last = parts.pop().filter(|last| last.len() > LINE_BYTES_MAX);
+        let line = |part: &[u8]| {
+            if part.len() > LINE_BYTES_MAX { Err(Error::Long) } else { Ok(part.to_vec()) }
+        };
+        parts.into_iter().chain(last).filter(|part| !part.is_empty()).map(line).collect()
+    }
+
     proptest! {
+        #[test]
+        fn lines_are_those_of_the_text_however_it_is_cut(
+            lengths in proptest::collection::vec(
+                prop_oneof![0..4_usize, 1020..1030_usize, 0..3000_usize], 1..8),
+            cuts in proptest::collection::vec(1..1500_usize, 0..12),
+        ) {
+            let text: Vec<&str> = lengths.iter().map(|length| &LETTERS[..*length]).collect();
+            let text = text.join("\n");
+            let (mut rest, mut parts) = (text.as_bytes(), Vec::new());
+            for cut in cuts {
+                let (part, left) = rest.split_at(cut.min(rest.len()));
+                (rest, parts) = (left, [parts, vec![part]].concat());
+            }
+            parts.push(rest);
+            prop_assert_eq!(lines(&parts), plain_lines(text.as_bytes()));
+        }
+
         #[test]
         fn any_bytes_are_a_message_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..2048)) {
             let mut lines = Lines::default();

@@ -49,7 +49,8 @@ impl Holder {
 
     /// What it should get by its target, whole sections, bytes.
     fn lack_bytes(&self, section_bytes: u64) -> u64 {
-        if self.is_fixed || !self.is_pressed {
+        // What it has asked for it takes itself: a step of the manager's would break that off.
+        if self.is_fixed || !self.is_pressed || self.wanted_bytes > 0 {
             return 0;
         }
         let room = self.target_bytes.min(self.most_bytes).saturating_sub(self.size_bytes);
@@ -224,6 +225,50 @@ mod tests {
             }
             let wanted: u64 = holders.iter().map(|it| it.wanted_bytes).sum();
             prop_assert!(given <= (free * S).saturating_sub(wanted));
+        }
+
+        /// Who lacks what, by hand: in order, as far as what is free and not waited for goes.
+        #[test]
+        fn all_that_is_free_is_given_once_and_only_what_is_missing_is_taken(
+            free in 0..8_u64,
+            holders in proptest::collection::vec(any_holder(), 0..6),
+        ) {
+            let steps = share(S, free * S, &holders);
+            let sections = |bytes: u64| bytes / S;
+            let to = |at: usize| {
+                let step = steps.iter().find(|step| step.holder == at);
+                sections(step.map_or(holders[at].size_bytes, |step| step.to_bytes))
+            };
+            let wanted: u64 = holders.iter().map(|it| sections(it.wanted_bytes)).sum();
+            let (mut left, mut missing) = (free.saturating_sub(wanted), wanted.saturating_sub(free));
+            let lacks = |it: &Holder| it.is_pressed && !it.is_fixed && it.wanted_bytes == 0;
+            for (at, it) in holders.iter().enumerate().filter(|(_, it)| lacks(it)) {
+                let size = sections(it.size_bytes);
+                let may = sections(it.target_bytes.min(it.most_bytes)).saturating_sub(size);
+                let lacks = may.min(size.div_ceil(8));
+                let gets = lacks.min(left);
+                prop_assert_eq!(to(at), size + gets, "{} of {:?}", at, holders);
+                (left, missing) = (left - gets, missing + lacks - gets);
+            }
+            let spare = |it: &Holder| {
+                let rests = !it.is_fixed && !it.is_pressed && it.wanted_bytes == 0;
+                let floor = it.working_bytes.filter(|_| rests).unwrap_or(u64::MAX).max(it.least_bytes);
+                sections(it.size_bytes.saturating_sub(floor))
+            };
+            let taken = |at: usize| sections(holders[at].size_bytes).saturating_sub(to(at));
+            let all: u64 = holders.iter().map(spare).sum();
+            prop_assert_eq!((0..holders.len()).map(taken).sum::<u64>(), missing.min(all), "{:?}", holders);
+            // One after the other, those who have most above their target first, is emptied of what it can spare.
+            let rank = |at: usize| {
+                let above = sections(holders[at].size_bytes.saturating_sub(holders[at].target_bytes));
+                (above.min(spare(&holders[at])), spare(&holders[at]))
+            };
+            let is_donor = |at: &usize| spare(&holders[*at]) > 0;
+            for one in (0..holders.len()).filter(is_donor) {
+                for other in (0..holders.len()).filter(is_donor).filter(|it| rank(*it) < rank(one)) {
+                    prop_assert!(taken(other) == 0 || taken(one) == spare(&holders[one]), "{:?}", holders);
+                }
+            }
         }
     }
 }

@@ -1,6 +1,8 @@
 use super::*;
 use proptest::prelude::*;
 
+mod model;
+
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 128 * MIB;
 const TERMS: Terms = Terms { reserve: 64 * MIB, most: 4096 * MIB, block: BLOCK };

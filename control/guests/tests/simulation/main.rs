@@ -1,6 +1,11 @@
 //! Guests, a pool and an agent that are slow, lose answers, keep memory, are reset and restarted, around the real state
 //! machine in virtual time. `GUESTS_SEEDS` sets how many seeds are run (1000).
 
+mod change;
+mod lockstep;
+mod model;
+mod pair;
+
 use std::collections::HashMap;
 
 use spillway_guests::agent::{FromGuest, FromHost, Profile, Status};
@@ -8,6 +13,8 @@ use spillway_guests::{
     Action, Device, End, Event, Facts, Guest, Holder, Order, Outcome, Settings, Who, share,
     working_bytes,
 };
+
+use pair::Pair;
 
 const S: u64 = 128 << 20;
 const BOOT: u64 = 4 * S;
@@ -122,7 +129,7 @@ struct World {
     now_us: u64,
     capacity: u64,
     vms: Vec<Vm>,
-    machines: Vec<Guest>,
+    machines: Vec<Pair>,
     /// Orders that have not ended: when they were given.
     open: HashMap<u64, u64>,
     next_order: u64,
@@ -160,7 +167,7 @@ impl World {
             vm.files = vec![[Section::Hole; SECTIONS]; vm.devices.len()];
             vm.has_agent = world.random.one_in(2);
             world.vms.push(vm);
-            world.machines.push(Guest::new(settings(&mut world.random)));
+            world.machines.push(Pair::new(settings(&mut world.random)));
         }
         for at in 0..world.vms.len() {
             world.attach(at);
@@ -184,13 +191,12 @@ impl World {
 
     /// Hands in an event, and carries out what comes of it, as the driver does: in order, answered at once.
     fn tell(&mut self, at: usize, event: Event) {
-        let mut actions = Vec::new();
-        self.machines[at].handle(self.now_us, event, &mut actions);
+        let mut actions = self.machines[at].handle(self.now_us, event);
         let mut next = 0;
         while next < actions.len() {
             assert!(next < 1000, "actions without an end: {:?}", &actions[next - 8..]);
             if let Some(answer) = self.carry_out(at, actions[next].clone()) {
-                self.machines[at].handle(self.now_us, answer, &mut actions);
+                actions.extend(self.machines[at].handle(self.now_us, answer));
             }
             next += 1;
             self.check(at);
@@ -329,7 +335,7 @@ impl World {
         if self.machines.iter().all(|machine| machine.wanted_bytes() == 0) {
             return;
         }
-        let holders: Vec<_> = self.machines.iter().map(holder).collect();
+        let holders: Vec<_> = self.machines.iter().map(|it| holder(it)).collect();
         for step in share(S, self.free(), &holders) {
             let id = self.next_order;
             self.next_order += 1;
@@ -488,7 +494,7 @@ impl World {
             }
         }
         let settings = self.machines[at].settings().clone();
-        self.machines[at] = Guest::new(settings);
+        self.machines[at] = Pair::new(settings);
         self.open.clear();
         self.programs.clear();
         for vm in &mut self.vms {
@@ -503,7 +509,7 @@ impl World {
         for other in 0..self.vms.len() {
             if other != at {
                 let settings = self.machines[other].settings().clone();
-                self.machines[other] = Guest::new(settings);
+                self.machines[other] = Pair::new(settings);
             }
             if !self.vms[other].is_out_of_reach {
                 self.attach(other);
