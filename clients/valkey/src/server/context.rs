@@ -125,6 +125,13 @@ impl Context<'_> {
         self.raw
     }
 
+    /// One of the module's own, for where the server hands over none. It lasts for ever.
+    pub fn detached(&self) -> Context<'static> {
+        // SAFETY: the context is the server's.
+        let raw = unsafe { (functions().GetDetachedThreadSafeContext)(self.raw) };
+        Context { raw, lifetime: PhantomData }
+    }
+
     /// Answers with an error: a code in capitals, and why.
     pub fn reply_error(&self, text: &str) {
         let text = CString::new(text.replace(['\r', '\n', '\0'], " ")).unwrap_or_default();

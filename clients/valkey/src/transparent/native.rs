@@ -5,13 +5,14 @@ use std::ffi::{CStr, c_int};
 use super::hand::LOW;
 use super::moves::bring_back;
 use super::patterns::{bring_back_for_migrate, bring_back_for_sort};
-use super::table::{NATIVES, Native, Need, find};
+use super::table::{LETTING_IN, NATIVES, Native, Need, find};
+use super::users;
 use crate::server::{
-    Arity, Command, Context, Key, Kind, OwnText, Text, Told, memory_used, register_as,
+    Arity, Command, Context, Key, Kind, OwnText, Text, Told, memory_used, register_for_native,
 };
 use crate::value::Value;
 
-/// What the module's names begin with.
+/// Both prefixes of the module's names are so long.
 const PREFIX: usize = "spill.do.".len();
 /// A value that is read so often comes back, if there is room.
 const USES: u8 = 2;
@@ -25,7 +26,10 @@ struct Forwarded;
 /// In one line, when the server does not take one.
 pub fn register(context: &Context<'_>) -> Result<(), String> {
     NATIVES.iter().try_for_each(|native| {
-        register_as::<Forwarded>(context, native.ours, native.flags, native.keys)
+        register_for_native::<Forwarded>(context, native.checked, native.flags, native.keys)?;
+        let flags = [native.flags.to_bytes(), b" no-auth\0"].concat();
+        let flags = CStr::from_bytes_with_nul(&flags).map_err(|_| "flags with a zero")?;
+        register_for_native::<Forwarded>(context, native.letting_in, flags, native.keys)
     })
 }
 
@@ -38,6 +42,9 @@ impl Command for Forwarded {
     fn run(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
         let name = arguments[0].bytes().get(PREFIX..).unwrap_or_default();
         let native = &NATIVES[find(name).ok_or("ERR unknown command")?];
+        if arguments[0].bytes().starts_with(LETTING_IN) && !users::is_authenticated(context) {
+            return Err("NOAUTH Authentication required.".to_owned());
+        }
         match native.need {
             Need::Answer => {
                 if answer(context, native, arguments)? {

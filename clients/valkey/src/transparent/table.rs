@@ -22,8 +22,10 @@ pub enum Need {
 pub struct Native {
     /// Its name.
     pub name: &'static CStr,
-    /// The module's name for it.
-    pub ours: &'static CStr,
+    /// The module's name for it under which the server itself checks who asks.
+    pub checked: &'static CStr,
+    /// The module's name for it under which the server lets in every user.
+    pub letting_in: &'static CStr,
     /// Its flags.
     pub flags: &'static CStr,
     /// Where its keys are.
@@ -33,6 +35,9 @@ pub struct Native {
     /// What it needs.
     pub need: Need,
 }
+
+/// What names begin with under which the server lets in every user.
+pub const LETTING_IN: &[u8] = b"spill.as.";
 
 /// One key, the first argument.
 const ONE: (c_int, c_int, c_int) = (1, 1, 1);
@@ -47,7 +52,11 @@ macro_rules! natives {
                 Ok(name) => name,
                 Err(_) => panic!("a name without zeros"),
             },
-            ours: match CStr::from_bytes_with_nul(concat!("spill.do.", $name, "\0").as_bytes()) {
+            checked: match CStr::from_bytes_with_nul(concat!("spill.do.", $name, "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!("a name without zeros"),
+            },
+            letting_in: match CStr::from_bytes_with_nul(concat!("spill.as.", $name, "\0").as_bytes()) {
                 Ok(name) => name,
                 Err(_) => panic!("a name without zeros"),
             },
