@@ -67,7 +67,7 @@ fn load(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
     }
     commands::register(context)?;
     if arguments.transparent {
-        transparent::start(context)?;
+        transparent::start(context, arguments.spill_from_percent)?;
     }
     spill::start(arguments)
 }

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use rustix::process::{Signal, getpid, kill_process};
 
 use crate::error::Error;
-use crate::server::{CommandLog, DataType, Digest, Level, Sink, Source, Text, fail_dump, log};
+use crate::server::{
+    CommandLog, DataType, Digest, Level, OwnText, Sink, Source, Text, fail_dump, log,
+};
 use crate::session::{CHUNK_BYTES, Extent};
 use crate::spill::spill;
 
@@ -81,6 +83,11 @@ impl Value {
         Self::spilled(bytes).unwrap_or_else(|| Self::inline(bytes.into()))
     }
 
+    /// Whether a value of so many bytes may leave the server.
+    pub fn may_spill(bytes: u64) -> bool {
+        bytes >= spill().min_bytes()
+    }
+
     /// A value in the store, if it takes these bytes.
     pub fn spilled(bytes: &[u8]) -> Option<Self> {
         let (extent, checksum) = spill().put(bytes)?;
@@ -123,6 +130,27 @@ impl Value {
         match self {
             Self::Inline(InlineValue(bytes)) => Ok(Cow::Borrowed(bytes)),
             Self::Spilled(value) => spill().read(value.extent, value.checksum).map(Cow::Owned),
+        }
+    }
+
+    /// Its bytes, as a string of the server's.
+    ///
+    /// # Errors
+    /// Why they can't be had.
+    pub fn text(&self) -> Result<OwnText, Error> {
+        match self {
+            Self::Inline(InlineValue(bytes)) => Ok(OwnText::new(bytes)),
+            Self::Spilled(value) => OwnText::filled(value.extent.bytes as usize, |bytes| {
+                spill().read_into(value.extent, value.checksum, bytes)
+            }),
+        }
+    }
+
+    /// The bytes of one in the server's memory.
+    pub const fn inline_bytes(&self) -> Option<&[u8]> {
+        match self {
+            Self::Inline(InlineValue(bytes)) => Some(bytes),
+            Self::Spilled(_) => None,
         }
     }
 

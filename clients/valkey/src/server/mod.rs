@@ -9,6 +9,7 @@ mod data_type;
 mod filter;
 mod foreground;
 mod key;
+mod keyspace;
 mod permission;
 mod register;
 mod table;
@@ -19,6 +20,7 @@ pub use data_type::{CommandLog, DataType, Digest, Sink, Source, register as regi
 pub use filter::{Arrival, Name, Told, is_paused, memory_used, register_filter};
 pub use foreground::{fail_dump, listen as listen_for_dumps};
 pub use key::{Found, Key, Kind, Usage};
+pub use keyspace::{Change, is_loading, modules_changed, observe};
 pub use permission::Asker;
 pub use register::{
     Arity, Command, InfoSection, attach, before_sleep, on_fork, register_command,

@@ -9,6 +9,8 @@ use super::table::{OK, RawString, functions};
 const WITHIN: c_int = 1 | 1 << 1;
 /// `REDISMODULE_CTX_FLAGS_REPLICATED` and `REDISMODULE_CTX_FLAGS_LOADING`: the command was allowed where it came from.
 const FROM_ELSEWHERE: c_int = 1 << 12 | 1 << 13;
+/// `REDISMODULE_CTX_FLAGS_ASYNC_LOADING`.
+const LOADS_BESIDE: c_int = 1 << 23;
 /// What Redis 7.0 writes of a user who may not do something, before what that is.
 const DENIED: &[u8] = b"acl verification failed, ";
 
@@ -25,6 +27,11 @@ impl Context<'_> {
     /// Whether the command runs in a script or at EXEC, which only a client that is authenticated comes to.
     pub fn is_within(&self) -> bool {
         self.flags() & WITHIN != 0
+    }
+
+    /// Whether the server loads a replica's next content beside the one that it serves.
+    pub(super) fn loads_beside(&self) -> bool {
+        self.flags() & LOADS_BESIDE != 0
     }
 
     /// Who asks.

@@ -44,6 +44,9 @@ pub type EventEntry = unsafe extern "C" fn(*mut RawContext, Event, u64, *mut c_v
 /// Adds fields to INFO.
 pub type InfoEntry = unsafe extern "C" fn(*mut RawInfo, c_int);
 
+/// Takes a keyspace event.
+pub type KeyEntry =
+    unsafe extern "C" fn(*mut RawContext, c_int, *const c_char, *mut RawString) -> c_int;
 /// Sees a command that arrives.
 pub type FilterEntry = unsafe extern "C" fn(*mut RawFilter);
 
@@ -269,6 +272,8 @@ functions! {
         GetCommand(*mut RawContext, *const c_char) -> *mut RawCommand;
         SetCommandInfo(*mut RawCommand, *const CommandInfo) -> c_int;
         GetClientUserNameById(*mut RawContext, u64) -> *mut RawString;
+        SubscribeToKeyspaceEvents(*mut RawContext, c_int, KeyEntry) -> c_int;
+        GetNotifyKeyspaceEvents() -> c_int;
         GetDetachedThreadSafeContext(*mut RawContext) -> *mut RawContext;
     }
     newer {

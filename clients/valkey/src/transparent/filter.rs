@@ -3,6 +3,8 @@
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::hand;
+use super::pressure;
 use super::table::{NATIVES, Native, find};
 use super::users;
 use crate::server::{Arrival, Context, Name, now_ms};
@@ -28,6 +30,10 @@ pub fn rename(arrival: &Arrival) -> Option<&'static Name> {
     let name = arrival.argument(0);
     let transactions = TRANSACTIONS.load(Ordering::Relaxed);
     users::note(name, transactions);
+    if pressure::is_near_limit() {
+        // Before it is known what the command finds: what it needs may leave now.
+        users::with_context(hand::before_eviction);
+    }
     if name.eq_ignore_ascii_case(b"multi") {
         TRANSACTIONS.store(true, Ordering::Relaxed);
         return None;

@@ -16,28 +16,34 @@ mod hand;
 mod moves;
 mod native;
 mod patterns;
+mod pressure;
 mod table;
 mod users;
+mod written;
 
-use crate::server::{Context, Level, before_sleep, log, register_filter};
+use crate::server::{Context, Level, before_sleep, log, observe, register_filter};
 
 pub use moves::send_away;
 
-/// Lets unmodified clients use the store.
+/// Lets unmodified clients use the store, to which strings go from a share of `maxmemory` on.
 ///
 /// # Errors
 /// In one line, why this server can't do it correctly.
-pub fn start(context: &Context<'_>) -> Result<(), String> {
+pub fn start(context: &Context<'_>, low_percent: u8) -> Result<(), String> {
+    pressure::start(low_percent);
     // A server that starts reads its users when its modules are loaded: these are looked at in the first turn.
     if let Some(line) = users::refused(context) {
         return Err(line);
     }
     users::start(context);
     native::register(context)?;
-    if register_filter(context, filter::rename) && before_sleep(context, turn) {
+    if !register_filter(context, filter::rename) || !before_sleep(context, turn) {
+        return Err("transparent: the server has no filter of commands".to_owned());
+    }
+    if observe(context, written::observe) {
         Ok(())
     } else {
-        Err("transparent: the server has no filter of commands".to_owned())
+        Err("transparent: the server does not tell what it loads".to_owned())
     }
 }
 
@@ -46,5 +52,6 @@ fn turn(context: &Context<'_>) {
     if let Some(line) = users::look(context) {
         log(Level::Warning, &line);
     }
+    written::turn(context);
     hand::turn(context);
 }

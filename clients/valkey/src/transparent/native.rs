@@ -2,14 +2,12 @@
 
 use std::ffi::{CStr, c_int};
 
-use super::hand::LOW;
 use super::moves::bring_back;
 use super::patterns::{bring_back_for_migrate, bring_back_for_sort};
+use super::pressure;
 use super::table::{LETTING_IN, NATIVES, Native, Need, find};
 use super::users;
-use crate::server::{
-    Arity, Command, Context, Key, Kind, OwnText, Text, Told, memory_used, register_for_native,
-};
+use crate::server::{Arity, Command, Context, Key, Kind, OwnText, Text, Told, register_for_native};
 use crate::value::Value;
 
 /// Both prefixes of the module's names are so long.
@@ -94,7 +92,7 @@ fn answer(context: &Context<'_>, native: &Native, arguments: &[Text<'_>]) -> Res
     match native.name.to_bytes() {
         b"type" => context.reply_word(c"string"),
         b"strlen" => context.reply_number(value.bytes()),
-        _ if value.used() >= USES && memory_used() < LOW => {
+        _ if value.used() >= USES && !pressure::is_above_low() && !pressure::is_always() => {
             drop(key);
             bring_back(context, name)?;
             return Ok(false);

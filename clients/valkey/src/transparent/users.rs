@@ -48,6 +48,13 @@ pub fn start(context: &Context<'_>) {
     CONTEXT.get_or_init(|| Detached(context.detached()));
 }
 
+/// Does `work` with the filter's own context.
+pub fn with_context(work: impl FnOnce(&Context<'_>)) {
+    if let Some(Detached(context)) = CONTEXT.get() {
+        work(context);
+    }
+}
+
 /// Takes note of a command that arrives, which may change users: at once, or at EXEC if a transaction may be open.
 pub fn note(name: &[u8], transactions: bool) {
     if name.eq_ignore_ascii_case(b"acl") || name.eq_ignore_ascii_case(b"config") {
