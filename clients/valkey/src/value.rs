@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ffi::{CStr, c_int};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -13,6 +13,7 @@ use crate::server::{
 };
 use crate::session::{CHUNK_BYTES, Extent};
 use crate::spill::spill;
+use crate::uses::Uses;
 
 /// Most bytes of a value that is taken from a dump: the server's own bound on strings by default.
 const VALUE_BYTES_MAX: u64 = 512 << 20;
@@ -39,8 +40,9 @@ pub struct InlineValue(Box<[u8]>);
 pub struct SpilledValue {
     extent: Extent,
     checksum: u64,
-    /// How often it has been read.
-    uses: AtomicU8,
+    uses: Uses,
+    /// Whether the server kept so short a string in memory of its own, which it does once a command has changed it.
+    apart: bool,
 }
 
 /// Whether there has been a value of the module's type.
@@ -90,10 +92,20 @@ impl Value {
 
     /// A value in the store, if it takes these bytes.
     pub fn spilled(bytes: &[u8]) -> Option<Self> {
+        Self::spilled_string(bytes, false)
+    }
+
+    /// The same of a string of the server's, which was kept apart from its key's object or not.
+    pub fn spilled_string(bytes: &[u8], apart: bool) -> Option<Self> {
         let (extent, checksum) = spill().put(bytes)?;
         let counters = &spill().counters;
         count(&counters.spilled_values, &counters.spilled_bytes, extent.bytes);
-        Some(Self::Spilled(Arc::new(SpilledValue { extent, checksum, uses: AtomicU8::new(0) })))
+        Some(Self::Spilled(Arc::new(SpilledValue {
+            extent,
+            checksum,
+            uses: AtomicU8::new(0),
+            apart,
+        })))
     }
 
     fn inline(bytes: Box<[u8]>) -> Self {
@@ -110,15 +122,16 @@ impl Value {
         }
     }
 
-    /// Counts a use of it; how many there have been. One in the server's memory is there already.
+    /// Whether it was a string that the server kept apart from its key's object.
+    pub fn was_apart(&self) -> bool {
+        matches!(self, Self::Spilled(value) if value.apart)
+    }
+
+    /// Counts a use of it; how many there have been of late. One in the server's memory is there already.
     pub fn used(&self) -> u8 {
         match self {
             Self::Inline(_) => u8::MAX,
-            Self::Spilled(value) => {
-                let uses = value.uses.load(Ordering::Relaxed).saturating_add(1);
-                value.uses.store(uses, Ordering::Relaxed);
-                uses
-            }
+            Self::Spilled(value) => value.uses.add((now_ms() / 1000) as u32),
         }
     }
 

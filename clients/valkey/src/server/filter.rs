@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_int};
 use std::sync::OnceLock;
 
 use super::context::{Context, OwnText, Text};
+use super::keyspace::strings_written;
 use super::permission::{Asker, denied};
 use super::table::{RawFilter, RawString, functions};
 
@@ -30,6 +31,12 @@ impl Arrival {
     pub fn client(&self) -> Option<u64> {
         // SAFETY: the filter is called with it now.
         functions().CommandFilterGetClientId.map(|ask| unsafe { ask(self.raw) })
+    }
+
+    pub(super) fn raw_arguments(&self) -> Vec<*mut RawString> {
+        // SAFETY: the filter is called with it now, and it has so many.
+        let argument = |at| unsafe { (functions().CommandFilterArgGet)(self.raw, at as c_int) };
+        (0..self.count()).map(argument).collect()
     }
 
     /// An argument that it has.
@@ -93,6 +100,8 @@ pub enum Told {
     AsItIs,
     /// Under the module's name for it, which means the same on any state.
     UnderOurName,
+    /// The same, if it writes a string, which the server tells: it may find that nothing changes.
+    UnderOurNameIfWritten,
     /// Not at all: it changes nothing.
     Never,
 }
@@ -102,15 +111,22 @@ impl Context<'_> {
     ///
     /// # Errors
     /// The answer, when it can't be carried out.
-    pub fn forward(&self, native: &CStr, arguments: &[Text<'_>], told: Told) -> Result<(), String> {
+    pub fn forward(
+        &self,
+        asker: &Asker,
+        native: &CStr,
+        arguments: &[Text<'_>],
+        told: Told,
+    ) -> Result<(), String> {
         // v: a list; 0: the client's version of RESP; E: errors are replies; C: as the user; !: told to replicas.
-        let format = match (self.asker() == Asker::Trusted, told == Told::AsItIs) {
+        let format = match (*asker == Asker::Trusted, told == Told::AsItIs) {
             (true, true) => c"!v0E",
             (true, false) => c"v0E",
             (false, true) => c"!v0EC",
             (false, false) => c"v0EC",
         };
         let mut raw: Vec<*mut RawString> = arguments.iter().map(Text::raw).collect();
+        let before = strings_written();
         // SAFETY: it is this thread's own; the server says by it why it carries nothing out.
         unsafe { *libc::__errno_location() = 0 };
         // SAFETY: `v` takes a list of strings and its length, which live until the call has ended.
@@ -144,7 +160,12 @@ impl Context<'_> {
             }
             (functions().ReplyWithCallReply)(self.raw(), reply);
             (functions().FreeCallReply)(reply);
-            if told == Told::UnderOurName && !failed {
+            let written = match told {
+                Told::UnderOurName => true,
+                Told::UnderOurNameIfWritten => strings_written() != before,
+                Told::AsItIs | Told::Never => false,
+            };
+            if written && !failed {
                 (functions().ReplicateVerbatim)(self.raw());
             }
         }

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::context::{Context, Text};
 use super::register::subscribe;
@@ -38,6 +38,8 @@ pub type Observer = fn(&Context<'_>, Change, &Text<'_>);
 static OBSERVER: OnceLock<Observer> = OnceLock::new();
 /// Whether the server loads what is to be all of its content.
 static LOADING: AtomicBool = AtomicBool::new(false);
+/// How many strings commands have written.
+static STRINGS_WRITTEN: AtomicU64 = AtomicU64::new(0);
 /// Whether modules were loaded or unloaded since somebody looked.
 static MODULES_CHANGED: AtomicBool = AtomicBool::new(true);
 
@@ -45,6 +47,11 @@ static MODULES_CHANGED: AtomicBool = AtomicBool::new(true);
 /// that it serves, it does not.
 pub fn is_loading() -> bool {
     LOADING.load(Ordering::Relaxed)
+}
+
+/// How many strings commands have written since the module was loaded.
+pub fn strings_written() -> u64 {
+    STRINGS_WRITTEN.load(Ordering::Relaxed)
 }
 
 /// Whether modules were loaded or unloaded since this was called last.
@@ -71,6 +78,9 @@ unsafe extern "C" fn on_key(
 ) -> c_int {
     // A key of content that is loaded beside the one that is served is not to be found in it.
     let change = if kind & LOADED == 0 { Change::Written } else { Change::Loaded };
+    if change == Change::Written {
+        STRINGS_WRITTEN.fetch_add(1, Ordering::Relaxed);
+    }
     if let Some(observer) = OBSERVER.get().filter(|_| change == Change::Written || is_loading()) {
         // SAFETY: both are the server's, and live as long as this runs.
         unsafe { observer(&Context::from_raw(context), change, &Text::from_raw(key)) };

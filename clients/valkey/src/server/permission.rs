@@ -3,12 +3,15 @@
 use std::ffi::{CStr, c_int};
 
 use super::context::{Context, OwnText, Text};
+use super::filter::Arrival;
 use super::table::{OK, RawString, functions};
 
 /// `REDISMODULE_CTX_FLAGS_LUA` and `REDISMODULE_CTX_FLAGS_MULTI`.
 const WITHIN: c_int = 1 | 1 << 1;
 /// `REDISMODULE_CTX_FLAGS_REPLICATED` and `REDISMODULE_CTX_FLAGS_LOADING`: the command was allowed where it came from.
 const FROM_ELSEWHERE: c_int = 1 << 12 | 1 << 13;
+/// `REDISMODULE_CTX_FLAGS_SLAVE`.
+const REPLICA: c_int = 1 << 3;
 /// `REDISMODULE_CTX_FLAGS_ASYNC_LOADING`.
 const LOADS_BESIDE: c_int = 1 << 23;
 /// What Redis 7.0 writes of a user who may not do something, before what that is.
@@ -34,6 +37,11 @@ impl Context<'_> {
         self.flags() & LOADS_BESIDE != 0
     }
 
+    /// Whether the server is a replica.
+    pub(super) fn is_replica(&self) -> bool {
+        self.flags() & REPLICA != 0
+    }
+
     /// Who asks.
     pub fn asker(&self) -> Asker {
         if self.flags() & FROM_ELSEWHERE != 0 || self.has_no_user() {
@@ -44,25 +52,13 @@ impl Context<'_> {
         Asker::User(self.owned(name))
     }
 
-    /// Whether who asked may have a command of the server's carried out.
-    pub fn permits(&self, native: &CStr, arguments: &[Text<'_>]) -> bool {
-        let Asker::User(name) = self.asker() else { return true };
-        let functions = functions();
-        let (name, native) = (OwnText::new(&name), OwnText::new(native.to_bytes()));
-        let mut raw: Vec<*mut RawString> =
-            std::iter::once(native.text()).chain(arguments).map(Text::raw).collect();
-        // SAFETY: what the server lends here is freed here, and the strings live as long.
-        unsafe {
-            let user = (functions.GetModuleUserFromUserName)(name.text().raw());
-            if user.is_null() {
-                return false;
-            }
-            let permitted =
-                (functions.ACLCheckCommandPermissions)(user, raw.as_mut_ptr(), raw.len() as c_int)
-                    == OK;
-            (functions.FreeModuleUser)(user);
-            permitted
-        }
+    /// Whether who asks may have a command of the server's carried out.
+    pub fn permits(&self, asker: &Asker, native: &CStr, arguments: &[Text<'_>]) -> bool {
+        let native = OwnText::new(native.to_bytes());
+        permits(
+            asker,
+            std::iter::once(native.text().raw()).chain(arguments.iter().map(Text::raw)).collect(),
+        )
     }
 
     fn flags(&self) -> c_int {
@@ -100,6 +96,32 @@ impl Context<'_> {
         // SAFETY: the server looks the number up, and gives null for what is not there.
         let name = unsafe { (functions().GetClientUserNameById)(self.raw(), client) };
         (!name.is_null()).then(|| self.owned(name))
+    }
+}
+
+/// Whether the server's rules let who asks run a command with its arguments.
+fn permits(asker: &Asker, mut command: Vec<*mut RawString>) -> bool {
+    let Asker::User(name) = asker else { return true };
+    let functions = functions();
+    let name = OwnText::new(name);
+    // SAFETY: what the server lends here is freed here, and the strings live as long.
+    unsafe {
+        let user = (functions.GetModuleUserFromUserName)(name.text().raw());
+        if user.is_null() {
+            return false;
+        }
+        let count = command.len() as c_int;
+        let permitted =
+            (functions.ACLCheckCommandPermissions)(user, command.as_mut_ptr(), count) == OK;
+        (functions.FreeModuleUser)(user);
+        permitted
+    }
+}
+
+impl Arrival {
+    /// Whether a user may have the command carried out.
+    pub fn is_permitted(&self, asker: &Asker) -> bool {
+        permits(asker, self.raw_arguments())
     }
 }
 

@@ -19,6 +19,8 @@ const OLDEST_SERVER: c_int = 0x0007_0000;
 const OPTIONS: c_int = 1 | 1 << 1 | 1 << 2;
 /// `REDISMODULE_CMD_KEY_RO`, without a right that it needs.
 const KEY_READ_ONLY: u64 = 1;
+/// `REDISMODULE_CMD_KEY_NOT_KEY`: the rules for users take it for none. Clusters and tracking find it all the same.
+const NO_KEY: u64 = 1 << 8;
 /// `REDISMODULE_KSPEC_BS_INDEX`.
 const BEGINS_AT_INDEX: c_int = 2;
 /// `REDISMODULE_KSPEC_FK_RANGE`.
@@ -115,7 +117,8 @@ pub enum Arity {
 }
 
 impl Arity {
-    const fn allows(self, count: usize) -> bool {
+    /// Whether it takes so many.
+    pub const fn allows(self, count: usize) -> bool {
         match self {
             Self::Exactly(wanted) => count == wanted,
             Self::AtLeast(least) => count >= least,
@@ -175,8 +178,8 @@ pub fn register_as<C: Command>(
     if status == OK { Ok(()) } else { Err(format!("the server does not take {name:?}")) }
 }
 
-/// Registers a command under which the server's own runs: the server checks that the user may name the keys, and
-/// leaves to the command what may be done to them, which it would else take for everything.
+/// Registers a command under which the server's own runs. The server would take what may be done to the keys for
+/// everything: it checks only that the user may name them, or, of a command that lets in every user, nothing.
 ///
 /// # Errors
 /// In one line, when the server does not take it.
@@ -185,15 +188,17 @@ pub fn register_for_native<C: Command>(
     name: &CStr,
     flags: &CStr,
     keys: (c_int, c_int, c_int),
+    lets_in: bool,
 ) -> Result<(), String> {
     register_as::<C>(context, name, flags, keys)?;
     let (first, last, step) = keys;
     if first == 0 {
         return Ok(());
     }
+    let key_flags = if lets_in { KEY_READ_ONLY | NO_KEY } else { KEY_READ_ONLY };
     // The end is counted from the first key, or from the last argument.
     let last_key = if last < 0 { last } else { last - first };
-    let specs = [key_spec(KEY_READ_ONLY, first, last_key, step), key_spec(0, 0, 0, 0)];
+    let specs = [key_spec(key_flags, first, last_key, step), key_spec(0, 0, 0, 0)];
     let version = CommandInfoVersion {
         version: 1,
         history_entry_bytes: 2 * size_of::<usize>(),

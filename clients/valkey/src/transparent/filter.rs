@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::hand;
 use super::pressure;
 use super::table::{NATIVES, Native, find};
-use super::users;
+use super::users::{self, Way};
 use crate::server::{Arrival, Context, Name, now_ms};
 use crate::value;
 
@@ -29,7 +29,7 @@ static LOOKED_MS: AtomicU64 = AtomicU64::new(0);
 pub fn rename(arrival: &Arrival) -> Option<&'static Name> {
     let name = arrival.argument(0);
     let transactions = TRANSACTIONS.load(Ordering::Relaxed);
-    users::note(name, transactions);
+    users::note(arrival, transactions);
     if pressure::is_near_limit() {
         // Before it is known what the command finds: what it needs may leave now.
         users::with_context(hand::before_eviction);
@@ -42,6 +42,10 @@ pub fn rename(arrival: &Arrival) -> Option<&'static Name> {
         return None;
     }
     let at = find(name)?;
+    if !NATIVES[at].arity.allows(arrival.count()) {
+        // The server says so, under its own name.
+        return None;
+    }
     let has = |from: usize, word: &[u8]| {
         (from..arrival.count()).any(|at| arrival.argument(at).eq_ignore_ascii_case(word))
     };
@@ -50,9 +54,19 @@ pub fn rename(arrival: &Arrival) -> Option<&'static Name> {
         b"set" => has(3, b"get"),
         b"object" => arrival.argument(1).eq_ignore_ascii_case(b"encoding"),
         b"scan" => has(2, b"type"),
+        b"debug" => [&b"digest"[..], b"digest-value"]
+            .iter()
+            .any(|digest| arrival.argument(1).eq_ignore_ascii_case(digest)),
+        // Without a pattern it reads its key alone, which is no string.
+        b"sort" | b"sort_ro" => (2..arrival.count()).any(|at| arrival.argument(at).contains(&b'*')),
         _ => true,
     };
-    concerned.then(|| &NAMES[at][usize::from(users::lets_in(arrival))])
+    let way = if concerned { users::way(arrival) } else { Way::Refused };
+    match way {
+        Way::Refused => None,
+        Way::Checked => Some(&NAMES[at][0]),
+        Way::LettingIn => Some(&NAMES[at][1]),
+    }
 }
 
 /// Looks whether a client has a transaction open, if one had, and it is time to look.

@@ -115,7 +115,7 @@ impl Hand {
     fn look_at(&mut self, context: &Context<'_>, name: &OwnText, by: Option<Instant>) {
         let start = Instant::now();
         let kib = {
-            let key = Key::quiet(context, name.text());
+            let key = Key::peek(context, name.text());
             let bytes = match key.kind::<Value>() {
                 Kind::Plain(bytes) => bytes,
                 Kind::Ours(value) => value.inline_bytes().map_or(0, <[u8]>::len),

@@ -6,41 +6,64 @@ use crate::value::Value;
 
 /// Digits of the longest number that the server keeps in no memory beside the key's, its sign included.
 const NUMBER_BYTES_MAX: usize = 20;
+/// The longest string that the server keeps in one piece with its object, as long as no command has changed it.
+const EMBEDDED_BYTES_MAX: usize = 44;
 
 /// Makes a plain string of a key's value, if it is one of the module's; whether it was.
 ///
 /// # Errors
 /// The answer, when its bytes can't be had.
 pub fn bring_back(context: &Context<'_>, name: &Text<'_>) -> Result<bool, String> {
+    if !matches!(Key::peek(context, name).kind::<Value>(), Kind::Ours(_)) {
+        return Ok(false);
+    }
     let mut key = Key::quiet(context, name);
     let Kind::Ours(value) = key.kind::<Value>() else { return Ok(false) };
     let text = value.text().map_err(|error| error.to_string())?;
-    move_to(context, &mut key, |key| key.set_plain(text.text()));
+    let apart = value.was_apart();
+    move_to(context, &mut key, |key| {
+        let set = key.set_plain(text.text());
+        if apart {
+            key.keep_apart();
+        }
+        set
+    });
     written::came_back(context, name);
     Ok(true)
 }
 
 /// Puts a string into the store; whether it went.
 pub fn send_away(context: &Context<'_>, name: &Text<'_>) -> bool {
-    let mut key = Key::quiet(context, name);
-    let wanted = match key.kind::<Value>() {
-        Kind::Plain(bytes) => Value::may_spill(bytes as u64),
-        Kind::Ours(value) => value.inline_bytes().is_some(),
-        _ => false,
+    let bytes = match Key::peek(context, name).kind::<Value>() {
+        Kind::Plain(bytes) if Value::may_spill(bytes as u64) => bytes,
+        Kind::Ours(value) => value.inline_bytes().map_or(0, <[u8]>::len),
+        _ => 0,
     };
-    if !wanted {
+    // Looking at the bytes of a string that is short changes how the server keeps it.
+    let encoding =
+        if (1..=EMBEDDED_BYTES_MAX).contains(&bytes) { encoding(context, name) } else { None };
+    if bytes == 0 || encoding.as_deref() == Some(b"int") {
         return false;
     }
+    let mut key = Key::quiet(context, name);
+    let apart = encoding.as_deref() == Some(b"raw");
     let value = match key.find::<Value>() {
+        // What a number was made into by a command that appends would come back in another encoding.
         Found::Plain(bytes) if is_number(bytes) => None,
-        Found::Plain(bytes) => Value::spilled(bytes),
+        Found::Plain(bytes) => Value::spilled_string(bytes, apart),
         Found::Ours(value) => value.inline_bytes().and_then(Value::spilled),
         _ => None,
     };
     value.is_some_and(|value| move_to(context, &mut key, |key| key.set(value)))
 }
 
-/// Whether the server keeps these bytes as a number.
+/// How the server keeps a string.
+fn encoding(context: &Context<'_>, name: &Text<'_>) -> Option<Vec<u8>> {
+    let reply = context.call(c"OBJECT", &[b"ENCODING", name.bytes()]);
+    reply.as_ref().and_then(|reply| reply.whole().bytes()).map(<[u8]>::to_vec)
+}
+
+/// Whether these bytes are a number.
 fn is_number(bytes: &[u8]) -> bool {
     let number = |text: &str| text.parse::<i64>().is_ok_and(|number| number.to_string() == text);
     bytes.len() <= NUMBER_BYTES_MAX && std::str::from_utf8(bytes).is_ok_and(number)

@@ -10,7 +10,7 @@
 //! default user then. So it is for other users than that one, and for all where the default user needs no password.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use crate::server::{Arrival, Asker, Context};
 
@@ -34,6 +34,8 @@ static DEFAULT_USER: AtomicU8 = AtomicU8::new(DefaultUser::Password as u8);
 static CHANGING: AtomicBool = AtomicBool::new(true);
 /// Whether a command that changes users may have been queued in a transaction.
 static QUEUED: AtomicBool = AtomicBool::new(false);
+/// The client that asked last for a script or for EXEC.
+static CALLER: AtomicU64 = AtomicU64::new(0);
 /// What the filter, which is handed no context, looks at users with.
 static CONTEXT: OnceLock<Detached> = OnceLock::new();
 
@@ -55,15 +57,23 @@ pub fn with_context(work: impl FnOnce(&Context<'_>)) {
     }
 }
 
-/// Takes note of a command that arrives, which may change users: at once, or at EXEC if a transaction may be open.
-pub fn note(name: &[u8], transactions: bool) {
+/// Takes note of a command that arrives. It may change users: at once, or at EXEC if a transaction may be open. Or it may
+/// run a script, whose commands do not say for whom they run.
+pub fn note(arrival: &Arrival, transactions: bool) {
+    let name = arrival.argument(0);
+    let begins =
+        |with: &[u8]| name.get(..with.len()).is_some_and(|start| start.eq_ignore_ascii_case(with));
+    let executes = name.eq_ignore_ascii_case(b"exec");
     if name.eq_ignore_ascii_case(b"acl") || name.eq_ignore_ascii_case(b"config") {
         CHANGING.store(true, Ordering::Relaxed);
         if transactions {
             QUEUED.store(true, Ordering::Relaxed);
         }
-    } else if name.eq_ignore_ascii_case(b"exec") && QUEUED.load(Ordering::Relaxed) {
+    } else if executes && QUEUED.load(Ordering::Relaxed) {
         CHANGING.store(true, Ordering::Relaxed);
+    }
+    if executes || begins(b"eval") || begins(b"fcall") {
+        CALLER.store(arrival.client().unwrap_or_default(), Ordering::Relaxed);
     }
 }
 
@@ -83,22 +93,44 @@ pub fn look(context: &Context<'_>) -> Option<String> {
     refused(context)
 }
 
-/// Whether a command that arrives is to be carried out under the name that lets in every user.
-pub fn lets_in(arrival: &Arrival) -> bool {
-    let Some(Detached(context)) = CONTEXT.get() else { return false };
-    match default_user(context) {
-        DefaultUser::Open => true,
-        found => match arrival.client() {
-            // Whom the server has no name for is a script or a master, or comes from another module.
-            Some(client) => context.user_of(client).is_none_or(|name| name != DEFAULT),
-            None => found == DefaultUser::Off,
-        },
+/// Under which of a command's two names it is to be carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Its own: the user may not, and the server says so.
+    Refused,
+    /// The one that the server itself checks.
+    Checked,
+    /// The one that lets in every user.
+    LettingIn,
+}
+
+/// How a command that arrives is to be carried out. Redis 7.0 does not tell from whom it comes.
+pub fn way(arrival: &Arrival) -> Way {
+    let Some(Detached(context)) = CONTEXT.get() else { return Way::Checked };
+    let found = default_user(context);
+    let Some(client) = arrival.client() else {
+        return if found == DefaultUser::Password { Way::Checked } else { Way::LettingIn };
+    };
+    let Some(user) = user_at(context, client) else { return Way::LettingIn };
+    if !arrival.is_permitted(&user) {
+        Way::Refused
+    } else if found == DefaultUser::Open || user != Asker::User(DEFAULT.to_vec()) {
+        Way::LettingIn
+    } else {
+        Way::Checked
     }
 }
 
+/// The user of a client, or of the one that runs the script. None of a master and of another module, which may do
+/// everything.
+fn user_at(context: &Context<'_>, client: u64) -> Option<Asker> {
+    let client = if context.is_within() { CALLER.load(Ordering::Relaxed) } else { client };
+    context.user_of(client).map(Asker::User)
+}
+
 /// Whether who asks under the name that lets in every user is authenticated.
-pub fn is_authenticated(context: &Context<'_>) -> bool {
-    match context.asker() {
+pub fn is_authenticated(context: &Context<'_>, asker: &Asker) -> bool {
+    match asker {
         Asker::User(name) if name == DEFAULT => {
             context.is_within() || default_user(context) == DefaultUser::Open
         }
