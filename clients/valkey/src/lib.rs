@@ -23,7 +23,6 @@ mod session;
 mod spill;
 mod statistics;
 mod transparent;
-mod uses;
 mod value;
 
 use std::ffi::c_int;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ffi::{CStr, c_int};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -13,7 +13,6 @@ use crate::server::{
 };
 use crate::session::{CHUNK_BYTES, Extent};
 use crate::spill::spill;
-use crate::uses::Uses;
 
 /// Most bytes of a value that is taken from a dump: the server's own bound on strings by default.
 const VALUE_BYTES_MAX: u64 = 512 << 20;
@@ -40,7 +39,8 @@ pub struct InlineValue(Box<[u8]>);
 pub struct SpilledValue {
     extent: Extent,
     checksum: u64,
-    uses: Uses,
+    /// How often it has been read.
+    uses: AtomicU8,
     /// Whether the server kept so short a string in memory of its own, which it does once a command has changed it.
     apart: bool,
 }
@@ -127,11 +127,15 @@ impl Value {
         matches!(self, Self::Spilled(value) if value.apart)
     }
 
-    /// Counts a use of it; how many there have been of late. One in the server's memory is there already.
+    /// Counts a use of it; how many there have been. One in the server's memory is there already.
     pub fn used(&self) -> u8 {
         match self {
             Self::Inline(_) => u8::MAX,
-            Self::Spilled(value) => value.uses.add((now_ms() / 1000) as u32),
+            Self::Spilled(value) => {
+                let uses = value.uses.load(Ordering::Relaxed).saturating_add(1);
+                value.uses.store(uses, Ordering::Relaxed);
+                uses
+            }
         }
     }
 

@@ -47,7 +47,7 @@ pub struct Config {
     /// to do.
     pub pollers_max: u32,
     /// How long a bound pool stays when the last connection that bound it has ended: its client may
-    /// be about to connect again. One that was bound to a server before this one stays six times as long.
+    /// be about to connect again.
     pub bound_grace: Duration,
 }
 
@@ -126,12 +126,11 @@ impl Server {
         rustix::io::ioctl_fionbio(&listener, true)?;
         let mut instance = [0; 8];
         rustix::rand::getrandom(&mut instance, rustix::rand::GetRandomFlags::empty())?;
-        let bound = BoundPools::new(&store, config.bound_grace)?;
         let shared = Arc::new(Shared {
             store,
             instance: u64::from_ne_bytes(instance),
             account: Account::default(),
-            bound,
+            bound: BoundPools::new()?,
             pollers: Pollers::new(config.pollers_max, config.poll),
             stopping: AtomicBool::new(false),
         });
@@ -215,7 +214,7 @@ impl Acceptor {
     fn run(mut self) {
         while !self.shared.stopping.load(Ordering::Relaxed) {
             let bound = &self.shared.bound;
-            let waiting = bound.sweep(&self.shared.store);
+            let waiting = bound.sweep(&self.shared.store, self.config.bound_grace);
             let mut ready = [
                 PollFd::new(&self.listener, PollFlags::IN),
                 PollFd::new(&self.stop, PollFlags::IN),
