@@ -3,16 +3,17 @@
 use std::borrow::Cow;
 use std::ffi::{CStr, c_int};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::process::{Signal, getpid, kill_process};
 
 use crate::error::Error;
 use crate::server::{
-    CommandLog, DataType, Digest, Level, OwnText, Sink, Source, Text, fail_dump, log,
+    CommandLog, DataType, Digest, Level, OwnText, Sink, Source, Text, fail_dump, log, now_ms,
 };
 use crate::session::{CHUNK_BYTES, Extent};
 use crate::spill::spill;
+use crate::uses::Uses;
 
 /// Most bytes of a value that is taken from a dump: the server's own bound on strings by default.
 const VALUE_BYTES_MAX: u64 = 512 << 20;
@@ -39,8 +40,7 @@ pub struct InlineValue(Box<[u8]>);
 pub struct SpilledValue {
     extent: Extent,
     checksum: u64,
-    /// How often it has been read.
-    uses: AtomicU8,
+    uses: Uses,
     /// Whether the server kept so short a string in memory of its own, which it does once a command has changed it.
     apart: bool,
 }
@@ -79,6 +79,21 @@ impl Drop for SpilledValue {
     }
 }
 
+impl SpilledValue {
+    /// Its length.
+    pub const fn bytes(&self) -> u64 {
+        self.extent.bytes
+    }
+
+    /// Its bytes. Any thread may ask.
+    ///
+    /// # Errors
+    /// Why they can't be had.
+    pub fn read(&self) -> Result<Vec<u8>, Error> {
+        spill().read(self.extent, self.checksum)
+    }
+}
+
 impl Value {
     /// A value with these bytes, in the store if it takes them.
     pub fn new(bytes: &[u8]) -> Self {
@@ -103,7 +118,7 @@ impl Value {
         Some(Self::Spilled(Arc::new(SpilledValue {
             extent,
             checksum,
-            uses: AtomicU8::new(0),
+            uses: Uses::default(),
             apart,
         })))
     }
@@ -112,6 +127,14 @@ impl Value {
         let counters = &spill().counters;
         count(&counters.inline_values, &counters.inline_bytes, bytes.len() as u64);
         Self::Inline(InlineValue(bytes))
+    }
+
+    /// The one in the store, if it is there.
+    pub const fn in_store(&self) -> Option<&Arc<SpilledValue>> {
+        match self {
+            Self::Inline(_) => None,
+            Self::Spilled(value) => Some(value),
+        }
     }
 
     /// Its length.
@@ -127,15 +150,11 @@ impl Value {
         matches!(self, Self::Spilled(value) if value.apart)
     }
 
-    /// Counts a use of it; how many there have been. One in the server's memory is there already.
+    /// Counts a use of it; how many there have been of late. One in the server's memory is there already.
     pub fn used(&self) -> u8 {
         match self {
             Self::Inline(_) => u8::MAX,
-            Self::Spilled(value) => {
-                let uses = value.uses.load(Ordering::Relaxed).saturating_add(1);
-                value.uses.store(uses, Ordering::Relaxed);
-                uses
-            }
+            Self::Spilled(value) => value.uses.add((now_ms() / 1000) as u32),
         }
     }
 
@@ -146,7 +165,7 @@ impl Value {
     pub fn read(&self) -> Result<Cow<'_, [u8]>, Error> {
         match self {
             Self::Inline(InlineValue(bytes)) => Ok(Cow::Borrowed(bytes)),
-            Self::Spilled(value) => spill().read(value.extent, value.checksum).map(Cow::Owned),
+            Self::Spilled(value) => value.read().map(Cow::Owned),
         }
     }
 

@@ -4,6 +4,7 @@
 //! types that live no longer than the server's call.
 
 mod allocator;
+mod blocking;
 mod context;
 mod data_type;
 mod filter;
@@ -15,6 +16,7 @@ mod register;
 mod table;
 
 pub use allocator::ServerAllocator;
+pub use blocking::{Waiting, Work};
 pub use context::{Context, Level, NotifyClass, OwnText, Text, log, now_ms};
 pub use data_type::{CommandLog, DataType, Digest, Sink, Source, register as register_type};
 pub use filter::{Arrival, Name, Told, is_paused, memory_used, register_filter};

@@ -61,7 +61,7 @@ impl Context<'_> {
         )
     }
 
-    fn flags(&self) -> c_int {
+    pub(super) fn flags(&self) -> c_int {
         // SAFETY: it takes the context alone.
         unsafe { (functions().GetContextFlags)(self.raw()) }
     }

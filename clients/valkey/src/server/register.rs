@@ -71,7 +71,7 @@ pub unsafe fn within_onload(
 ///
 /// # Safety
 /// There are `count` of them, which live as long as the call.
-unsafe fn texts<'a>(arguments: *mut *mut RawString, count: c_int) -> &'a [Text<'a>] {
+pub(super) unsafe fn texts<'a>(arguments: *mut *mut RawString, count: c_int) -> &'a [Text<'a>] {
     if count == 0 {
         return &[];
     }

@@ -35,6 +35,8 @@ opaque! {
     RawFilterHandle;
     /// `RedisModuleCommand`.
     RawCommand;
+    /// `RedisModuleBlockedClient`.
+    RawBlockedClient;
 }
 
 /// A command's entry point.
@@ -44,6 +46,8 @@ pub type EventEntry = unsafe extern "C" fn(*mut RawContext, Event, u64, *mut c_v
 /// Adds fields to INFO.
 pub type InfoEntry = unsafe extern "C" fn(*mut RawInfo, c_int);
 
+/// Frees what was done for a client.
+pub type FreeEntry = unsafe extern "C" fn(*mut RawContext, *mut c_void);
 /// Takes a keyspace event.
 pub type KeyEntry =
     unsafe extern "C" fn(*mut RawContext, c_int, *const c_char, *mut RawString) -> c_int;
@@ -274,6 +278,9 @@ functions! {
         GetClientUserNameById(*mut RawContext, u64) -> *mut RawString;
         SubscribeToKeyspaceEvents(*mut RawContext, c_int, KeyEntry) -> c_int;
         GetNotifyKeyspaceEvents() -> c_int;
+        BlockClient(*mut RawContext, CommandEntry, *const c_void, FreeEntry, c_longlong) -> *mut RawBlockedClient;
+        UnblockClient(*mut RawBlockedClient, *mut c_void) -> c_int;
+        GetBlockedClientPrivateData(*mut RawContext) -> *mut c_void;
         GetDetachedThreadSafeContext(*mut RawContext) -> *mut RawContext;
     }
     newer {

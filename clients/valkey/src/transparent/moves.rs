@@ -1,7 +1,7 @@
 //! Moving a string between the server and the store, which nobody hears of.
 
 use super::written;
-use crate::server::{Context, Found, Key, Kind, Text};
+use crate::server::{Context, Found, Key, Kind, OwnText, Text};
 use crate::value::Value;
 
 /// Digits of the longest number that the server keeps in no memory beside the key's, its sign included.
@@ -30,6 +30,15 @@ pub fn bring_back(context: &Context<'_>, name: &Text<'_>) -> Result<bool, String
     });
     written::came_back(context, name);
     Ok(true)
+}
+
+/// Makes a plain string of a key's value, which has these bytes.
+pub fn put_back(context: &Context<'_>, name: &Text<'_>, bytes: &[u8]) {
+    let mut key = Key::quiet(context, name);
+    if matches!(key.kind::<Value>(), Kind::Ours(_)) {
+        let text = OwnText::new(bytes);
+        move_to(context, &mut key, |key| key.set_plain(text.text()));
+    }
 }
 
 /// Puts a string into the store; whether it went.

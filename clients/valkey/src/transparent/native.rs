@@ -2,11 +2,12 @@
 
 use std::ffi::{CStr, c_int};
 
-use super::moves::bring_back;
+use super::moves::{bring_back, put_back};
 use super::patterns::{bring_back_for_digest, bring_back_for_migrate, bring_back_for_sort};
 use super::pressure;
 use super::table::{LETTING_IN, NATIVES, Native, Need, find};
 use super::users;
+use crate::fetch::wait_for;
 use crate::server::{Arity, Command, Context, Key, Kind, OwnText, Text, Told, register_for_native};
 use crate::value::Value;
 
@@ -118,12 +119,18 @@ fn answer(context: &Context<'_>, native: &Native, arguments: &[Text<'_>]) -> Res
     match native.name.to_bytes() {
         b"type" => context.reply_word(c"string"),
         b"strlen" => context.reply_number(value.bytes()),
-        _ if value.used() >= USES && !pressure::is_above_low() && !pressure::is_always() => {
-            drop(key);
-            bring_back(context, name)?;
-            return Ok(false);
+        _ => {
+            let hot = value.used() >= USES && !pressure::is_above_low() && !pressure::is_always();
+            if wait_for(context, value, hot.then_some(put_back)) {
+                return Ok(true);
+            }
+            if hot {
+                drop(key);
+                bring_back(context, name)?;
+                return Ok(false);
+            }
+            context.reply_bytes(&value.read().map_err(|error| error.to_string())?);
         }
-        _ => context.reply_bytes(&value.read().map_err(|error| error.to_string())?),
     }
     Ok(true)
 }
