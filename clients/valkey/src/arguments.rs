@@ -20,6 +20,8 @@ pub struct Arguments {
     pub child_limit_bytes: u64,
     /// Whether unmodified clients use the store.
     pub transparent: bool,
+    /// The share of `maxmemory` from which on their strings leave; 0 for always, and without a limit too.
+    pub spill_from_percent: u8,
 }
 
 impl Default for Arguments {
@@ -30,6 +32,7 @@ impl Default for Arguments {
             deadline: Duration::from_secs(1),
             child_limit_bytes: 1 << 30,
             transparent: false,
+            spill_from_percent: 85,
         }
     }
 }
@@ -51,9 +54,10 @@ impl Arguments {
                 "child-limit" => arguments.child_limit_bytes = size(&name, &value)?,
                 "deadline-ms" => arguments.deadline = deadline(&value)?,
                 "transparent" => arguments.transparent = yes_or_no(&name, &value)?,
+                "spill-from" => arguments.spill_from_percent = percent(&value)?,
                 _ => {
                     return Err(format!(
-                        "there is no argument {name}: url, min-bytes, child-limit, deadline-ms and transparent are known"
+                        "there is no argument {name}: url, min-bytes, child-limit, deadline-ms, transparent and spill-from are known"
                     ));
                 }
             }
@@ -85,6 +89,13 @@ fn yes_or_no(name: &str, value: &str) -> Result<bool, String> {
     }
 }
 
+fn percent(value: &str) -> Result<u8, String> {
+    match value.strip_suffix('%').unwrap_or(value).parse() {
+        Ok(percent @ 0..=99) => Ok(percent),
+        _ => Err(format!("spill-from {value}: a percentage of maxmemory from 0 to 99 is needed")),
+    }
+}
+
 fn deadline(value: &str) -> Result<Duration, String> {
     match value.parse() {
         Ok(ms @ 1..=60_000) => Ok(Duration::from_millis(ms)),
@@ -113,6 +124,8 @@ mod tests {
             "64M",
             "transparent",
             "yes",
+            "spill-from",
+            "70%",
         ]);
         assert_eq!(
             read,
@@ -122,6 +135,7 @@ mod tests {
                 deadline: Duration::from_millis(250),
                 child_limit_bytes: 64 << 20,
                 transparent: true,
+                spill_from_percent: 70,
             })
         );
         assert_eq!(parse(&[]), Ok(Arguments::default()));
@@ -136,6 +150,7 @@ mod tests {
             (&["min-bytes", "-1"], "min-bytes -1"),
             (&["deadline-ms", "0"], "1 to 60000"),
             (&["transparent", "maybe"], "yes or no"),
+            (&["spill-from", "100"], "0 to 99"),
             (&["colour", "red"], "no argument colour"),
         ] {
             let line = parse(texts).unwrap_err();

@@ -18,11 +18,13 @@ mod arguments;
 mod commands;
 mod discards;
 mod error;
+mod fetch;
 mod server;
 mod session;
 mod spill;
 mod statistics;
 mod transparent;
+mod uses;
 mod value;
 
 use std::ffi::c_int;
@@ -67,7 +69,8 @@ fn load(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
     }
     commands::register(context)?;
     if arguments.transparent {
-        transparent::start(context)?;
+        transparent::start(context, arguments.spill_from_percent)?;
     }
+    fetch::start()?;
     spill::start(arguments)
 }

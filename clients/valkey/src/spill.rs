@@ -136,6 +136,11 @@ impl Spill {
         getpid() != self.server
     }
 
+    /// Shorter values stay in the server.
+    pub const fn min_bytes(&self) -> u64 {
+        self.min_bytes
+    }
+
     /// Whether there is a connection to the store.
     pub fn is_connected(&self) -> bool {
         self.session().is_some()
@@ -192,8 +197,13 @@ impl Spill {
         let bytes = usize::try_from(extent.bytes).unwrap_or(usize::MAX);
         value.try_reserve_exact(bytes).map_err(|_| Error::Memory(extent.bytes))?;
         value.resize(bytes, 0);
-        self.with_session(extent, |session| session.read(extent, sum, &mut value))?;
+        self.read_into(extent, sum, &mut value)?;
         Ok(value)
+    }
+
+    /// Reads a value into `value`, which has its length.
+    pub fn read_into(&self, extent: Extent, sum: u64, value: &mut [u8]) -> Result<(), Error> {
+        self.with_session(extent, |session| session.read(extent, sum, value))
     }
 
     /// Reads a value chunk by chunk. What was taken is right only if there is no error in the end.

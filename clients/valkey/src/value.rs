@@ -3,14 +3,17 @@
 use std::borrow::Cow;
 use std::ffi::{CStr, c_int};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::process::{Signal, getpid, kill_process};
 
 use crate::error::Error;
-use crate::server::{CommandLog, DataType, Digest, Level, Sink, Source, Text, fail_dump, log};
+use crate::server::{
+    CommandLog, DataType, Digest, Level, OwnText, Sink, Source, Text, fail_dump, log, now_ms,
+};
 use crate::session::{CHUNK_BYTES, Extent};
 use crate::spill::spill;
+use crate::uses::Uses;
 
 /// Most bytes of a value that is taken from a dump: the server's own bound on strings by default.
 const VALUE_BYTES_MAX: u64 = 512 << 20;
@@ -37,8 +40,9 @@ pub struct InlineValue(Box<[u8]>);
 pub struct SpilledValue {
     extent: Extent,
     checksum: u64,
-    /// How often it has been read.
-    uses: AtomicU8,
+    uses: Uses,
+    /// Whether the server kept so short a string in memory of its own, which it does once a command has changed it.
+    apart: bool,
 }
 
 /// Whether there has been a value of the module's type.
@@ -75,24 +79,62 @@ impl Drop for SpilledValue {
     }
 }
 
+impl SpilledValue {
+    /// Its length.
+    pub const fn bytes(&self) -> u64 {
+        self.extent.bytes
+    }
+
+    /// Its bytes. Any thread may ask.
+    ///
+    /// # Errors
+    /// Why they can't be had.
+    pub fn read(&self) -> Result<Vec<u8>, Error> {
+        spill().read(self.extent, self.checksum)
+    }
+}
+
 impl Value {
     /// A value with these bytes, in the store if it takes them.
     pub fn new(bytes: &[u8]) -> Self {
         Self::spilled(bytes).unwrap_or_else(|| Self::inline(bytes.into()))
     }
 
+    /// Whether a value of so many bytes may leave the server.
+    pub fn may_spill(bytes: u64) -> bool {
+        bytes >= spill().min_bytes()
+    }
+
     /// A value in the store, if it takes these bytes.
     pub fn spilled(bytes: &[u8]) -> Option<Self> {
+        Self::spilled_string(bytes, false)
+    }
+
+    /// The same of a string of the server's, which was kept apart from its key's object or not.
+    pub fn spilled_string(bytes: &[u8], apart: bool) -> Option<Self> {
         let (extent, checksum) = spill().put(bytes)?;
         let counters = &spill().counters;
         count(&counters.spilled_values, &counters.spilled_bytes, extent.bytes);
-        Some(Self::Spilled(Arc::new(SpilledValue { extent, checksum, uses: AtomicU8::new(0) })))
+        Some(Self::Spilled(Arc::new(SpilledValue {
+            extent,
+            checksum,
+            uses: Uses::default(),
+            apart,
+        })))
     }
 
     fn inline(bytes: Box<[u8]>) -> Self {
         let counters = &spill().counters;
         count(&counters.inline_values, &counters.inline_bytes, bytes.len() as u64);
         Self::Inline(InlineValue(bytes))
+    }
+
+    /// The one in the store, if it is there.
+    pub const fn in_store(&self) -> Option<&Arc<SpilledValue>> {
+        match self {
+            Self::Inline(_) => None,
+            Self::Spilled(value) => Some(value),
+        }
     }
 
     /// Its length.
@@ -103,15 +145,16 @@ impl Value {
         }
     }
 
-    /// Counts a use of it; how many there have been. One in the server's memory is there already.
+    /// Whether it was a string that the server kept apart from its key's object.
+    pub fn was_apart(&self) -> bool {
+        matches!(self, Self::Spilled(value) if value.apart)
+    }
+
+    /// Counts a use of it; how many there have been of late. One in the server's memory is there already.
     pub fn used(&self) -> u8 {
         match self {
             Self::Inline(_) => u8::MAX,
-            Self::Spilled(value) => {
-                let uses = value.uses.load(Ordering::Relaxed).saturating_add(1);
-                value.uses.store(uses, Ordering::Relaxed);
-                uses
-            }
+            Self::Spilled(value) => value.uses.add((now_ms() / 1000) as u32),
         }
     }
 
@@ -122,7 +165,28 @@ impl Value {
     pub fn read(&self) -> Result<Cow<'_, [u8]>, Error> {
         match self {
             Self::Inline(InlineValue(bytes)) => Ok(Cow::Borrowed(bytes)),
-            Self::Spilled(value) => spill().read(value.extent, value.checksum).map(Cow::Owned),
+            Self::Spilled(value) => value.read().map(Cow::Owned),
+        }
+    }
+
+    /// Its bytes, as a string of the server's.
+    ///
+    /// # Errors
+    /// Why they can't be had.
+    pub fn text(&self) -> Result<OwnText, Error> {
+        match self {
+            Self::Inline(InlineValue(bytes)) => Ok(OwnText::new(bytes)),
+            Self::Spilled(value) => OwnText::filled(value.extent.bytes as usize, |bytes| {
+                spill().read_into(value.extent, value.checksum, bytes)
+            }),
+        }
+    }
+
+    /// The bytes of one in the server's memory.
+    pub const fn inline_bytes(&self) -> Option<&[u8]> {
+        match self {
+            Self::Inline(InlineValue(bytes)) => Some(bytes),
+            Self::Spilled(_) => None,
         }
     }
 

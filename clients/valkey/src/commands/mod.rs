@@ -7,8 +7,10 @@ mod unspill;
 
 use crate::server::{Context, register_command};
 
+pub use unspill::each_value;
+
 /// The answer for a key that holds a value of another type.
-const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 /// The answer for options that make no sense.
 const SYNTAX: &str = "ERR syntax error";
 

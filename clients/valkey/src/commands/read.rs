@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ffi::{CStr, c_int};
 
 use super::WRONG_TYPE;
+use crate::fetch::wait_for;
 use crate::server::{Arity, Command, Context, Found, Key, Text};
 use crate::statistics;
 use crate::value::Value;
@@ -41,6 +42,9 @@ impl Command for Get {
     fn run(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
         let key = Key::read(context, &arguments[1]);
         let found = key.find();
+        if matches!(&found, Found::Ours(value) if wait_for(context, value, None)) {
+            return Ok(());
+        }
         reply(context, bytes_of(&found)?.as_deref());
         Ok(())
     }

@@ -23,7 +23,7 @@ impl Command for Unspill {
     fn run(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
         let name = &arguments[1];
         let done = if name.bytes().eq_ignore_ascii_case(b"ALL") {
-            all(context)?
+            each_value(context, one)?
         } else {
             u64::from(one(context, name)?)
         };
@@ -72,15 +72,21 @@ fn one(context: &Context<'_>, name: &Text<'_>) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Makes plain strings of all of the module's values, in all databases; how many.
-fn all(context: &Context<'_>) -> Result<u64, String> {
+/// What is done with a key.
+type Act = fn(&Context<'_>, &Text<'_>) -> Result<bool, String>;
+
+/// Does something with each key that has one of the module's values, in all databases; to how many it was done.
+///
+/// # Errors
+/// The answer, when it can't be done to a key.
+pub fn each_value(context: &Context<'_>, act: Act) -> Result<u64, String> {
     let current = context.database();
     let mut done = 0;
     for database in 0.. {
         if !context.select(database) {
             break;
         }
-        let step = all_of_database(context);
+        let step = each_of_database(context, act);
         if step.is_err() {
             context.select(current);
         }
@@ -90,7 +96,7 @@ fn all(context: &Context<'_>) -> Result<u64, String> {
     Ok(done)
 }
 
-fn all_of_database(context: &Context<'_>) -> Result<u64, String> {
+fn each_of_database(context: &Context<'_>, act: Act) -> Result<u64, String> {
     let (mut done, mut cursor) = (0, b"0".to_vec());
     loop {
         let options: [&[u8]; 5] = [&cursor, b"COUNT", STEP, b"TYPE", Value::NAME.to_bytes()];
@@ -100,7 +106,7 @@ fn all_of_database(context: &Context<'_>) -> Result<u64, String> {
         let keys = reply.part(1).ok_or("ERR the keys can't be listed")?;
         for at in 0..keys.parts() {
             if let Some(name) = keys.part(at).and_then(|part| part.bytes()) {
-                done += u64::from(one(context, OwnText::new(name).text())?);
+                done += u64::from(act(context, OwnText::new(name).text())?);
             }
         }
         if next == b"0" {

@@ -4,6 +4,8 @@ use std::ffi::{CStr, CString, c_int, c_long, c_longlong};
 use std::marker::PhantomData;
 use std::slice;
 
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
 use super::table::{OK, RawContext, RawReply, RawString, functions};
 
 /// The server, for as long as it calls the module.
@@ -19,6 +21,29 @@ pub struct Context<'a> {
 pub struct Text<'a> {
     raw: *mut RawString,
     lifetime: PhantomData<&'a ()>,
+}
+
+/// Hands over so many zeros, which take no memory however many they are.
+fn with_zeros<T>(length: usize, work: impl FnOnce(&[u8]) -> T) -> T {
+    static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+    if let Some(zeros) = ZEROS.get(..length) {
+        return work(zeros);
+    }
+    // SAFETY: a fresh mapping of the kernel's choice; reading it maps the page of zeros.
+    let start = unsafe {
+        mmap_anonymous(
+            std::ptr::null_mut(),
+            length,
+            ProtFlags::READ,
+            MapFlags::PRIVATE | MapFlags::NORESERVE,
+        )
+    };
+    let Ok(start) = start else { return work(&vec![0; length]) };
+    // SAFETY: it is mapped, and so long.
+    let done = work(unsafe { slice::from_raw_parts(start.cast(), length) });
+    // SAFETY: it is this function's, and nobody has it any more.
+    let _ = unsafe { munmap(start, length) };
+    done
 }
 
 /// How loud a line of the log is.
@@ -99,6 +124,23 @@ impl OwnText {
         Self { text: Text { raw, lifetime: PhantomData } }
     }
 
+    /// One of so many bytes, which `fill` writes: the value is in memory once.
+    ///
+    /// # Errors
+    /// Those of `fill`.
+    pub fn filled<E>(
+        length: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let text = with_zeros(length, Self::new);
+        let mut found = 0;
+        // SAFETY: the string lives.
+        let start = unsafe { (functions().StringPtrLen)(text.text.raw, &mut found) };
+        // SAFETY: the string is this module's alone until it is handed on, and so long.
+        fill(unsafe { slice::from_raw_parts_mut(start.cast_mut().cast(), found) })?;
+        Ok(text)
+    }
+
     /// As the server's strings are.
     pub const fn text(&self) -> &Text<'static> {
         &self.text
@@ -123,6 +165,13 @@ impl Context<'_> {
 
     pub(super) const fn raw(&self) -> *mut RawContext {
         self.raw
+    }
+
+    /// One of the module's own, for where the server hands over none. It lasts for ever.
+    pub fn detached(&self) -> Context<'static> {
+        // SAFETY: the context is the server's.
+        let raw = unsafe { (functions().GetDetachedThreadSafeContext)(self.raw) };
+        Context { raw, lifetime: PhantomData }
     }
 
     /// Answers with an error: a code in capitals, and why.

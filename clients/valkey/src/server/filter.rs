@@ -5,14 +5,14 @@ use std::ffi::{CStr, c_int};
 use std::sync::OnceLock;
 
 use super::context::{Context, OwnText, Text};
-use super::table::{OK, RawFilter, RawString, functions};
+use super::keyspace::strings_written;
+use super::permission::{Asker, denied};
+use super::table::{RawFilter, RawString, functions};
 
 /// `REDISMODULE_CMDFILTER_NOSELF`: what the module itself calls is not filtered.
 const NOT_OF_THE_MODULE: c_int = 1;
 /// `REDISMODULE_REPLY_ERROR`.
 const ERROR: c_int = 1;
-/// `REDISMODULE_CTX_FLAGS_REPLICATED` and `REDISMODULE_CTX_FLAGS_LOADING`: the command was allowed where it came from.
-const FROM_ELSEWHERE: c_int = 1 << 12 | 1 << 13;
 
 /// A command that arrives.
 #[derive(Debug)]
@@ -25,6 +25,18 @@ impl Arrival {
     pub fn count(&self) -> usize {
         // SAFETY: the filter is called with it now.
         unsafe { (functions().CommandFilterArgsCount)(self.raw) as usize }
+    }
+
+    /// The client that it comes from, where the server tells: Redis 7.0 does not.
+    pub fn client(&self) -> Option<u64> {
+        // SAFETY: the filter is called with it now.
+        functions().CommandFilterGetClientId.map(|ask| unsafe { ask(self.raw) })
+    }
+
+    pub(super) fn raw_arguments(&self) -> Vec<*mut RawString> {
+        // SAFETY: the filter is called with it now, and it has so many.
+        let argument = |at| unsafe { (functions().CommandFilterArgGet)(self.raw, at as c_int) };
+        (0..self.count()).map(argument).collect()
     }
 
     /// An argument that it has.
@@ -88,6 +100,8 @@ pub enum Told {
     AsItIs,
     /// Under the module's name for it, which means the same on any state.
     UnderOurName,
+    /// The same, if it writes a string, which the server tells: it may find that nothing changes.
+    UnderOurNameIfWritten,
     /// Not at all: it changes nothing.
     Never,
 }
@@ -97,17 +111,22 @@ impl Context<'_> {
     ///
     /// # Errors
     /// The answer, when it can't be carried out.
-    pub fn forward(&self, native: &CStr, arguments: &[Text<'_>], told: Told) -> Result<(), String> {
-        // SAFETY: it takes the context alone.
-        let flags = unsafe { (functions().GetContextFlags)(self.raw()) };
+    pub fn forward(
+        &self,
+        asker: &Asker,
+        native: &CStr,
+        arguments: &[Text<'_>],
+        told: Told,
+    ) -> Result<(), String> {
         // v: a list; 0: the client's version of RESP; E: errors are replies; C: as the user; !: told to replicas.
-        let format = match (flags & FROM_ELSEWHERE != 0, told == Told::AsItIs) {
+        let format = match (*asker == Asker::Trusted, told == Told::AsItIs) {
             (true, true) => c"!v0E",
             (true, false) => c"v0E",
             (false, true) => c"!v0EC",
             (false, false) => c"v0EC",
         };
         let mut raw: Vec<*mut RawString> = arguments.iter().map(Text::raw).collect();
+        let before = strings_written();
         // SAFETY: it is this thread's own; the server says by it why it carries nothing out.
         unsafe { *libc::__errno_location() = 0 };
         // SAFETY: `v` takes a list of strings and its length, which live until the call has ended.
@@ -128,16 +147,25 @@ impl Context<'_> {
         unsafe {
             let failed = (functions().CallReplyType)(reply) == ERROR;
             if failed && std::io::Error::last_os_error().raw_os_error() == Some(libc::EACCES) {
-                let line = format!(
-                    "NOPERM this user has no permissions to run the '{}' command",
-                    native.to_string_lossy()
-                );
+                let mut length = 0;
+                let said = (functions().CallReplyStringPtr)(reply, &mut length);
+                let said = if said.is_null() {
+                    &[][..]
+                } else {
+                    std::slice::from_raw_parts(said.cast(), length)
+                };
+                let line = denied(native, said);
                 (functions().FreeCallReply)(reply);
                 return Err(line);
             }
             (functions().ReplyWithCallReply)(self.raw(), reply);
             (functions().FreeCallReply)(reply);
-            if told == Told::UnderOurName && !failed {
+            let written = match told {
+                Told::UnderOurName => true,
+                Told::UnderOurNameIfWritten => strings_written() != before,
+                Told::AsItIs | Told::Never => false,
+            };
+            if written && !failed {
                 (functions().ReplicateVerbatim)(self.raw());
             }
         }
@@ -146,30 +174,9 @@ impl Context<'_> {
 }
 
 impl Context<'_> {
-    /// Whether who asked may have a command of the server's carried out. What comes from a master or from the
-    /// append-only file was allowed there.
-    pub fn permits(&self, native: &CStr, arguments: &[Text<'_>]) -> bool {
-        let functions = functions();
-        let name = OwnText::new(native.to_bytes());
-        let mut raw: Vec<*mut RawString> =
-            std::iter::once(name.text()).chain(arguments).map(Text::raw).collect();
-        // SAFETY: the context is the server's; what it lends here is freed here, and the strings live as long.
-        unsafe {
-            if (functions.GetContextFlags)(self.raw()) & FROM_ELSEWHERE != 0 {
-                return true;
-            }
-            let user_name = (functions.GetCurrentUserName)(self.raw());
-            let user = (functions.GetModuleUserFromUserName)(user_name);
-            (functions.FreeString)(self.raw(), user_name);
-            if user.is_null() {
-                return false;
-            }
-            let permitted =
-                (functions.ACLCheckCommandPermissions)(user, raw.as_mut_ptr(), raw.len() as c_int)
-                    == OK;
-            (functions.FreeModuleUser)(user);
-            permitted
-        }
+    /// Whether a filter is told which client a command comes from: Redis 7.0 does not.
+    pub fn tells_clients_to_filters(&self) -> bool {
+        functions().CommandFilterGetClientId.is_some()
     }
 }
 

@@ -14,6 +14,10 @@ const READ: c_int = 1;
 const WRITE: c_int = 2;
 /// `REDISMODULE_OPEN_KEY_NOTOUCH`.
 const UNTOUCHED: c_int = 1 << 16;
+/// `REDISMODULE_OPEN_KEY_NONOTIFY`, `_NOSTATS` and `_NOEXPIRE`, which Redis 7.0 does not know and takes no notice of.
+const UNHEARD: c_int = 1 << 17;
+const UNCOUNTED: c_int = 1 << 18;
+const UNEXPIRED: c_int = 1 << 19;
 /// `REDISMODULE_KEYTYPE_STRING`.
 const STRING: c_int = 1;
 /// `REDISMODULE_KEYTYPE_EMPTY`.
@@ -78,6 +82,24 @@ impl<'a> Key<'a> {
         Self::open(context, name, READ | WRITE | UNTOUCHED)
     }
 
+    /// Looks at what is under a key, as [`Self::quiet`]. On a replica that leaves a key there that has expired.
+    pub fn peek(context: &'a Context<'_>, name: &Text<'_>) -> Self {
+        if context.is_replica() {
+            Self::open(context, name, READ | UNTOUCHED | UNHEARD | UNCOUNTED)
+        } else {
+            Self::quiet(context, name)
+        }
+    }
+
+    /// The same of a key that was listed a moment ago: one that has expired stays, where the server knows how.
+    pub fn peek_listed(context: &'a Context<'_>, name: &Text<'_>) -> Self {
+        if context.tells_clients_to_filters() {
+            Self::open(context, name, READ | UNTOUCHED | UNHEARD | UNCOUNTED | UNEXPIRED)
+        } else {
+            Self::peek(context, name)
+        }
+    }
+
     fn open(context: &'a Context<'_>, name: &Text<'_>, mode: c_int) -> Self {
         // SAFETY: name and context are the server's.
         let raw = unsafe { (functions().OpenKey)(context.raw(), name.raw(), mode) };
@@ -121,6 +143,13 @@ impl<'a> Key<'a> {
     pub fn set_plain(&mut self, value: &Text<'_>) -> bool {
         // SAFETY: the key is open to be written; the server keeps the string.
         unsafe { (functions().StringSet)(self.raw, value.raw()) == OK }
+    }
+
+    /// Lets the server keep its plain string apart from the key's object, as it does once a command has changed it.
+    pub fn keep_apart(&mut self) {
+        let mut length = 0;
+        // SAFETY: the key is open to be written and a string; nothing is written through what is given.
+        unsafe { (functions().StringDMA)(self.raw, &mut length, WRITE) };
     }
 
     /// What is under it, without a plain string's bytes, which stay as they are encoded.

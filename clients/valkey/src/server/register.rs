@@ -5,7 +5,10 @@ use std::slice;
 use std::sync::OnceLock;
 
 use super::context::{Context, Level, Text, log};
-use super::table::{Event, EventEntry, OK, RawContext, RawInfo, RawString, functions, take};
+use super::table::{
+    CommandInfo, CommandInfoVersion, Event, EventEntry, KeySpec, KeySpecBegin, OK, RawContext,
+    RawInfo, RawString, functions, take,
+};
 
 /// `REDISMODULE_APIVER_1`.
 const API_VERSION: c_int = 1;
@@ -14,6 +17,14 @@ const OLDEST_SERVER: c_int = 0x0007_0000;
 /// Errors of reading dumps are told to the module, keys are signalled by the module alone, and values
 /// may be loaded while older ones are served.
 const OPTIONS: c_int = 1 | 1 << 1 | 1 << 2;
+/// `REDISMODULE_CMD_KEY_RO`, without a right that it needs.
+const KEY_READ_ONLY: u64 = 1;
+/// `REDISMODULE_CMD_KEY_NOT_KEY`: the rules for users take it for none. Clusters and tracking find it all the same.
+const NO_KEY: u64 = 1 << 8;
+/// `REDISMODULE_KSPEC_BS_INDEX`.
+const BEGINS_AT_INDEX: c_int = 2;
+/// `REDISMODULE_KSPEC_FK_RANGE`.
+const ENDS_OF_RANGE: c_int = 2;
 /// `REDISMODULE_EVENT_PERSISTENCE`.
 pub(super) const EVENT_PERSISTENCE: u64 = 1;
 /// `REDISMODULE_EVENT_FORK_CHILD`.
@@ -60,7 +71,7 @@ pub unsafe fn within_onload(
 ///
 /// # Safety
 /// There are `count` of them, which live as long as the call.
-unsafe fn texts<'a>(arguments: *mut *mut RawString, count: c_int) -> &'a [Text<'a>] {
+pub(super) unsafe fn texts<'a>(arguments: *mut *mut RawString, count: c_int) -> &'a [Text<'a>] {
     if count == 0 {
         return &[];
     }
@@ -106,7 +117,8 @@ pub enum Arity {
 }
 
 impl Arity {
-    const fn allows(self, count: usize) -> bool {
+    /// Whether it takes so many.
+    pub const fn allows(self, count: usize) -> bool {
         match self {
             Self::Exactly(wanted) => count == wanted,
             Self::AtLeast(least) => count >= least,
@@ -164,6 +176,72 @@ pub fn register_as<C: Command>(
         )
     };
     if status == OK { Ok(()) } else { Err(format!("the server does not take {name:?}")) }
+}
+
+/// Registers a command under which the server's own runs. The server would take what may be done to the keys for
+/// everything: it checks only that the user may name them, or, of a command that lets in every user, nothing.
+///
+/// # Errors
+/// In one line, when the server does not take it.
+pub fn register_for_native<C: Command>(
+    context: &Context<'_>,
+    name: &CStr,
+    flags: &CStr,
+    keys: (c_int, c_int, c_int),
+    lets_in: bool,
+) -> Result<(), String> {
+    register_as::<C>(context, name, flags, keys)?;
+    let (first, last, step) = keys;
+    if first == 0 {
+        return Ok(());
+    }
+    let key_flags = if lets_in { KEY_READ_ONLY | NO_KEY } else { KEY_READ_ONLY };
+    // The end is counted from the first key, or from the last argument.
+    let last_key = if last < 0 { last } else { last - first };
+    let specs = [key_spec(key_flags, first, last_key, step), key_spec(0, 0, 0, 0)];
+    let version = CommandInfoVersion {
+        version: 1,
+        history_entry_bytes: 2 * size_of::<usize>(),
+        key_spec_bytes: size_of::<KeySpec>(),
+        argument_bytes: 0,
+    };
+    let none = std::ptr::null();
+    let info = CommandInfo {
+        version: &version,
+        summary: none,
+        complexity: none,
+        since: none,
+        history: none.cast(),
+        tips: none,
+        arity: 0,
+        key_specs: specs.as_ptr(),
+        arguments: none.cast(),
+    };
+    // SAFETY: the command was registered, and what tells of it is copied.
+    let status = unsafe {
+        let made = (functions().GetCommand)(context.raw(), name.as_ptr());
+        (functions().SetCommandInfo)(made, &info)
+    };
+    if status == OK {
+        Ok(())
+    } else {
+        Err(format!("the server does not take the keys of {name:?}"))
+    }
+}
+
+/// Keys from an index on; the end of a list for the index 0.
+const fn key_spec(flags: u64, index: c_int, last_key: c_int, key_step: c_int) -> KeySpec {
+    let (begins, ends) = if index == 0 { (0, 0) } else { (BEGINS_AT_INDEX, ENDS_OF_RANGE) };
+    KeySpec {
+        notes: std::ptr::null(),
+        flags,
+        begin_search_type: begins,
+        begin: KeySpecBegin { index, others: [0; 3] },
+        find_keys_type: ends,
+        last_key,
+        key_step,
+        limit: 0,
+    }
 }
 
 unsafe extern "C" fn command<C: Command>(

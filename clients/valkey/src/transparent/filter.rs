@@ -3,33 +3,49 @@
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::table::{NATIVES, find};
+use super::hand;
+use super::pressure;
+use super::table::{NATIVES, Native, find};
+use super::users::{self, Way};
 use crate::server::{Arrival, Context, Name, now_ms};
 use crate::value;
 
 /// Time between two looks at the clients for open transactions, milliseconds.
 const LOOK_MS: u64 = 1000;
 
-/// The module's names, in the order of [`NATIVES`].
-static NAMES: LazyLock<Vec<Name>> =
-    LazyLock::new(|| NATIVES.iter().map(|native| Name::new(native.ours.to_bytes())).collect());
-/// Whether a client may have a transaction open.
-static TRANSACTIONS: AtomicBool = AtomicBool::new(false);
+/// The module's names, those that the server itself checks and those that let in every user, in the order of [`NATIVES`].
+static NAMES: LazyLock<Vec<[Name; 2]>> = LazyLock::new(|| {
+    let names = |native: &Native| {
+        [native.checked, native.letting_in].map(|name| Name::new(name.to_bytes()))
+    };
+    NATIVES.iter().map(names).collect()
+});
+/// Whether a client may have a transaction open, also from before the module was loaded.
+static TRANSACTIONS: AtomicBool = AtomicBool::new(true);
 /// When the clients were looked at.
 static LOOKED_MS: AtomicU64 = AtomicU64::new(0);
 
 /// What a command is carried out as, if under another name.
 pub fn rename(arrival: &Arrival) -> Option<&'static Name> {
     let name = arrival.argument(0);
-    let active = value::any_ever() || TRANSACTIONS.load(Ordering::Relaxed);
+    let transactions = TRANSACTIONS.load(Ordering::Relaxed);
+    users::note(arrival, transactions);
+    if pressure::is_near_limit() {
+        // Before it is known what the command finds: what it needs may leave now.
+        users::with_context(hand::before_eviction);
+    }
     if name.eq_ignore_ascii_case(b"multi") {
         TRANSACTIONS.store(true, Ordering::Relaxed);
         return None;
     }
-    if !active {
+    if !transactions && !value::any_ever() {
         return None;
     }
     let at = find(name)?;
+    if !NATIVES[at].arity.allows(arrival.count()) {
+        // The server says so, under its own name.
+        return None;
+    }
     let has = |from: usize, word: &[u8]| {
         (from..arrival.count()).any(|at| arrival.argument(at).eq_ignore_ascii_case(word))
     };
@@ -38,9 +54,19 @@ pub fn rename(arrival: &Arrival) -> Option<&'static Name> {
         b"set" => has(3, b"get"),
         b"object" => arrival.argument(1).eq_ignore_ascii_case(b"encoding"),
         b"scan" => has(2, b"type"),
+        b"debug" => [&b"digest"[..], b"digest-value"]
+            .iter()
+            .any(|digest| arrival.argument(1).eq_ignore_ascii_case(digest)),
+        // Without a pattern it reads its key alone, which is no string.
+        b"sort" | b"sort_ro" => (2..arrival.count()).any(|at| arrival.argument(at).contains(&b'*')),
         _ => true,
     };
-    concerned.then(|| &NAMES[at])
+    let way = if concerned { users::way(arrival) } else { Way::Refused };
+    match way {
+        Way::Refused => None,
+        Way::Checked => Some(&NAMES[at][0]),
+        Way::LettingIn => Some(&NAMES[at][1]),
+    }
 }
 
 /// Looks whether a client has a transaction open, if one had, and it is time to look.
@@ -60,4 +86,7 @@ pub fn look_at_transactions(context: &Context<'_>) {
         .split(|&byte| byte == b' ')
         .any(|word| word.starts_with(b"multi=") && word != b"multi=-1");
     TRANSACTIONS.store(open, Ordering::Relaxed);
+    if !open {
+        users::none_queued();
+    }
 }

@@ -1,20 +1,24 @@
 //! The hand that goes round over the keys and sends cold strings to the store.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::filter::look_at_transactions;
 use super::moves::send_away;
-use crate::server::{Context, Key, OwnText, Usage, is_paused, memory_used};
+use super::pressure;
+use crate::server::{
+    Context, Key, Kind, OwnText, Usage, is_loading, is_paused, memory_used, modules_changed,
+};
 use crate::spill::spill;
+use crate::value::Value;
 
-/// Strings leave while so much of `maxmemory` is used.
-pub const LOW: f32 = 0.85;
-/// From so much on the server gives more of its time to it.
-const HIGH: f32 = 0.95;
 /// Time that one turn takes below and above the high mark, but for the key that it is at.
 const TURN: Duration = Duration::from_micros(200);
 const TURN_HIGH: Duration = Duration::from_millis(2);
+/// Most time that a command which arrives at the limit waits while strings leave, before the server evicts keys for it.
+/// What would take longer by the rate of before is left to the next turn between commands.
+const IN_COMMAND: Duration = Duration::from_millis(1);
 /// Keys that one step looks at.
 const STEP: &[u8] = b"32";
 /// How cold a string is that leaves in the first round over all keys, the second, and so on: not used for so
@@ -25,16 +29,24 @@ struct Hand {
     database: i32,
     cursor: Vec<u8>,
     round: usize,
+    /// How long a KiB takes on its way to the store, of late.
+    us_per_kib: f32,
 }
 
-static HAND: Mutex<Hand> = Mutex::new(Hand { database: 0, cursor: Vec::new(), round: 0 });
+static HAND: Mutex<Hand> =
+    Mutex::new(Hand { database: 0, cursor: Vec::new(), round: 0, us_per_kib: 1.0 });
+/// Whether no other module may be in the midst of something when a command arrives.
+static ALONE: AtomicBool = AtomicBool::new(false);
 
 /// A turn, before the server sleeps.
 pub fn turn(context: &Context<'_>) {
     look_at_transactions(context);
+    if modules_changed() {
+        ALONE.store(!context.has_other_modules(), Ordering::Relaxed);
+    }
     let used = memory_used();
     let mut hand = HAND.lock().unwrap_or_else(PoisonError::into_inner);
-    if used < LOW {
+    if used < pressure::low() {
         hand.round = 0;
         return;
     }
@@ -42,18 +54,34 @@ pub fn turn(context: &Context<'_>) {
     if is_paused() || !spill().is_connected() {
         return;
     }
-    let time = if used < HIGH { TURN } else { TURN_HIGH };
-    let start = Instant::now();
-    while start.elapsed() < time && memory_used() >= LOW {
-        if !hand.step(context, start + time) {
+    let time = if used < pressure::high() { TURN } else { TURN_HIGH };
+    let until = Instant::now() + time;
+    while Instant::now() < until && pressure::is_above_low() {
+        if !hand.step(context, until, false) {
+            break;
+        }
+    }
+}
+
+/// A command arrives while the server is near its limit, beyond which it would evict keys or refuse it. `context` is the module's own.
+pub fn before_eviction(context: &Context<'_>) {
+    let in_midst = !ALONE.load(Ordering::Relaxed) || context.is_within() || is_loading();
+    if in_midst || is_paused() || !spill().is_connected() {
+        return;
+    }
+    let Ok(mut hand) = HAND.try_lock() else { return };
+    hand.round = ROUNDS.len() - 1;
+    let until = Instant::now() + IN_COMMAND;
+    while Instant::now() < until && pressure::is_near_limit() {
+        if !hand.step(context, until, true) {
             break;
         }
     }
 }
 
 impl Hand {
-    /// Looks at the next keys, until a time; whether there may be more.
-    fn step(&mut self, context: &Context<'_>, until: Instant) -> bool {
+    /// Looks at the next keys, until a time, which strings that leave exceed only if they may; whether there may be more.
+    fn step(&mut self, context: &Context<'_>, until: Instant, strict: bool) -> bool {
         if !context.select(self.database) {
             let began = self.database == 0;
             (self.database, self.cursor) = (0, Vec::new());
@@ -67,13 +95,11 @@ impl Hand {
             return false;
         };
         for at in 0..keys.parts() {
-            let Some(name) = keys.part(at).and_then(|part| part.bytes()) else { continue };
-            let name = OwnText::new(name);
-            if self.is_cold(Key::quiet(context, name.text()).usage()) {
-                send_away(context, name.text());
+            if let Some(name) = keys.part(at).and_then(|part| part.bytes()) {
+                self.look_at(context, &OwnText::new(name), strict.then_some(until));
             }
+            // The rest of them are looked at in the next round.
             if Instant::now() > until {
-                // The rest of them are looked at in the next round.
                 break;
             }
         }
@@ -83,6 +109,35 @@ impl Hand {
             self.cursor = next.to_vec();
         }
         true
+    }
+
+    /// Sends a string away if it is cold, and gone by a time if there is one.
+    fn look_at(&mut self, context: &Context<'_>, name: &OwnText, by: Option<Instant>) {
+        let start = Instant::now();
+        let kib = {
+            let key = Key::peek(context, name.text());
+            let bytes = match key.kind::<Value>() {
+                Kind::Plain(bytes) => bytes,
+                Kind::Ours(value) => value.inline_bytes().map_or(0, <[u8]>::len),
+                _ => 0,
+            };
+            if bytes == 0 || !self.is_cold(key.usage()) {
+                return;
+            }
+            bytes as f32 / 1024.0
+        };
+        let wanted = Duration::from_secs_f32(kib * self.us_per_kib / 1e6);
+        if by.is_some_and(|by| start + wanted > by) {
+            // A rate that was taken in a bad moment must not keep everything here.
+            self.us_per_kib *= 0.9;
+            return;
+        }
+        if send_away(context, name.text()) && kib >= 1.0 {
+            let took_us = start.elapsed().as_secs_f32() * 1e6;
+            // What the machine did meanwhile is not the store's: one outlier counts for little.
+            let sample = (took_us / kib).min(2.0 * self.us_per_kib);
+            self.us_per_kib += (sample - self.us_per_kib) / 8.0;
+        }
     }
 
     fn is_cold(&self, usage: Usage) -> bool {

@@ -16,63 +16,42 @@ mod hand;
 mod moves;
 mod native;
 mod patterns;
+mod pressure;
 mod table;
+mod users;
+mod written;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use crate::server::{Context, Level, before_sleep, log, register_filter};
+use crate::server::{Context, Level, before_sleep, log, observe, register_filter};
 
 pub use moves::send_away;
 
-/// Lets unmodified clients use the store.
+/// Lets unmodified clients use the store, to which strings go from a share of `maxmemory` on.
 ///
 /// # Errors
 /// In one line, why this server can't do it correctly.
-pub fn start(context: &Context<'_>) -> Result<(), String> {
-    refuse_narrow_users(context)?;
+pub fn start(context: &Context<'_>, low_percent: u8) -> Result<(), String> {
+    pressure::start(low_percent);
+    // A server that starts reads its users when its modules are loaded: these are looked at in the first turn.
+    if let Some(line) = users::refused(context) {
+        return Err(line);
+    }
+    users::start(context);
     native::register(context)?;
-    if register_filter(context, filter::rename) && before_sleep(context, turn) {
+    if !register_filter(context, filter::rename) || !before_sleep(context, turn) {
+        return Err("transparent: the server has no filter of commands".to_owned());
+    }
+    if observe(context, written::observe) {
         Ok(())
     } else {
-        Err("transparent: the server has no filter of commands".to_owned())
+        Err("transparent: the server does not tell what it loads".to_owned())
     }
-}
-
-/// A user who may run commands by name only would be refused the module's names for them.
-fn refuse_narrow_users(context: &Context<'_>) -> Result<(), String> {
-    narrow_user(context).map_or(Ok(()), |user| {
-        Err(format!(
-            "transparent: user {user} has not +@all on plain keys, and would be refused commands that the module renames"
-        ))
-    })
-}
-
-/// Some user who has not all commands, or has rules for reading and writing apart.
-fn narrow_user(context: &Context<'_>) -> Option<String> {
-    let reply = context.call(c"ACL", &[b"LIST"])?;
-    let rules = (0..).map_while(|at| reply.part(at).and_then(|part| part.bytes()));
-    for rule in rules {
-        let rule = String::from_utf8_lossy(rule);
-        let mut words = rule.split_whitespace().skip(1);
-        let name = words.next().unwrap_or_default().to_owned();
-        let words: Vec<&str> = words.collect();
-        let narrow =
-            !words.contains(&"+@all") || words.iter().any(|word| word.starts_with(['%', '(']));
-        if words.contains(&"on") && narrow {
-            return Some(name);
-        }
-    }
-    None
 }
 
 /// Before the server sleeps.
 fn turn(context: &Context<'_>) {
-    static LOOKED: AtomicBool = AtomicBool::new(false);
-    if !LOOKED.swap(true, Ordering::Relaxed) {
-        // A server that starts reads its users when its modules are loaded.
-        if let Err(line) = refuse_narrow_users(context) {
-            log(Level::Warning, &line);
-        }
+    if let Some(line) = users::look(context) {
+        log(Level::Warning, &line);
     }
+    written::turn(context);
     hand::turn(context);
 }

@@ -2,16 +2,16 @@
 
 use std::ffi::{CStr, c_int};
 
-use super::hand::LOW;
-use super::moves::bring_back;
-use super::patterns::{bring_back_for_migrate, bring_back_for_sort};
-use super::table::{NATIVES, Native, Need, find};
-use crate::server::{
-    Arity, Command, Context, Key, Kind, OwnText, Text, Told, memory_used, register_as,
-};
+use super::moves::{bring_back, put_back};
+use super::patterns::{bring_back_for_digest, bring_back_for_migrate, bring_back_for_sort};
+use super::pressure;
+use super::table::{LETTING_IN, NATIVES, Native, Need, find};
+use super::users;
+use crate::fetch::wait_for;
+use crate::server::{Arity, Command, Context, Key, Kind, OwnText, Text, Told, register_for_native};
 use crate::value::Value;
 
-/// What the module's names begin with.
+/// Both prefixes of the module's names are so long.
 const PREFIX: usize = "spill.do.".len();
 /// A value that is read so often comes back, if there is room.
 const USES: u8 = 2;
@@ -25,7 +25,16 @@ struct Forwarded;
 /// In one line, when the server does not take one.
 pub fn register(context: &Context<'_>) -> Result<(), String> {
     NATIVES.iter().try_for_each(|native| {
-        register_as::<Forwarded>(context, native.ours, native.flags, native.keys)
+        register_for_native::<Forwarded>(
+            context,
+            native.checked,
+            native.flags,
+            native.keys,
+            false,
+        )?;
+        let flags = [native.flags.to_bytes(), b" no-auth\0"].concat();
+        let flags = CStr::from_bytes_with_nul(&flags).map_err(|_| "flags with a zero")?;
+        register_for_native::<Forwarded>(context, native.letting_in, flags, native.keys, true)
     })
 }
 
@@ -38,67 +47,96 @@ impl Command for Forwarded {
     fn run(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
         let name = arguments[0].bytes().get(PREFIX..).unwrap_or_default();
         let native = &NATIVES[find(name).ok_or("ERR unknown command")?];
-        match native.need {
-            Need::Answer => {
-                if answer(context, native, arguments)? {
-                    return Ok(());
-                }
-            }
-            Need::Keys => bring_back_keys(context, native.keys, arguments)?,
-            Need::Patterns => {
-                bring_back_for_sort(context, arguments)?;
-            }
-            Need::Listed => bring_back_for_migrate(context, arguments)?,
+        let asker = context.asker();
+        if arguments[0].bytes().starts_with(LETTING_IN) && !users::is_authenticated(context, &asker)
+        {
+            return Err("NOAUTH Authentication required.".to_owned());
         }
-        context.forward(native.name, &arguments[1..], told(native, arguments))
+        // Whoever may not have it fetches nothing; the server's own command says so.
+        if context.permits(&asker, native.name, &arguments[1..]) {
+            match native.need {
+                Need::Answer => {
+                    if answer(context, native, arguments)? {
+                        return Ok(());
+                    }
+                }
+                Need::Keys => bring_back_keys(context, native.keys, arguments)?,
+                Need::Patterns => {
+                    bring_back_for_sort(context, arguments)?;
+                }
+                Need::Listed => bring_back_for_migrate(context, arguments)?,
+                Need::Digest => bring_back_for_digest(context, arguments)?,
+            }
+        }
+        let told = told(context, native, arguments);
+        context.forward(&asker, native.name, &arguments[1..], told)
     }
 }
 
-/// How a command is told to others: a SORT that stores nothing is not.
-fn told(native: &Native, arguments: &[Text<'_>]) -> Told {
+/// How a command is told to others: a SORT that stores nothing is not. A change of a key that is not there means the same
+/// under the server's own name: elsewhere it is not there either.
+fn told(context: &Context<'_>, native: &Native, arguments: &[Text<'_>]) -> Told {
     let stores = |text: &Text<'_>| text.bytes().eq_ignore_ascii_case(b"store");
-    let idle = native.need == Need::Patterns && !arguments.iter().any(stores);
-    if idle { Told::Never } else { native.told }
+    let absent =
+        |name: &Text<'_>| matches!(Key::peek(context, name).kind::<Value>(), Kind::Nothing);
+    match (native.need, native.told) {
+        (Need::Patterns, _) if !arguments.iter().any(stores) => Told::Never,
+        (Need::Keys, Told::UnderOurName | Told::UnderOurNameIfWritten)
+            if keys(native.keys, arguments).iter().all(absent) =>
+        {
+            Told::AsItIs
+        }
+        _ => native.told,
+    }
+}
+
+/// The arguments that are keys.
+fn keys<'a>((first, last, _): (c_int, c_int, c_int), arguments: &'a [Text<'a>]) -> &'a [Text<'a>] {
+    let end = if last < 0 { arguments.len() } else { arguments.len().min(last as usize + 1) };
+    arguments.get(first as usize..end).unwrap_or_default()
 }
 
 fn bring_back_keys(
     context: &Context<'_>,
-    (first, last, _): (c_int, c_int, c_int),
+    positions: (c_int, c_int, c_int),
     arguments: &[Text<'_>],
 ) -> Result<(), String> {
-    let end = if last < 0 { arguments.len() } else { arguments.len().min(last as usize + 1) };
-    let keys = arguments.get(first as usize..end).unwrap_or_default();
-    keys.iter().try_for_each(|name| bring_back(context, name).map(|_| ()))
+    keys(positions, arguments).iter().try_for_each(|name| bring_back(context, name).map(|_| ()))
 }
 
 /// Answers from what is known of a value in the store, if the command meets one.
 fn answer(context: &Context<'_>, native: &Native, arguments: &[Text<'_>]) -> Result<bool, String> {
     if native.name == c"scan" {
-        return scan(context, native, arguments);
+        return scan(context, arguments);
     }
     let [_, name] = arguments else { return Ok(false) };
-    let key =
-        if native.name == c"type" { Key::quiet(context, name) } else { Key::write(context, name) };
-    let Kind::Ours(value) = key.kind::<Value>() else { return Ok(false) };
-    if !context.permits(native.name, &arguments[1..]) {
-        // The server's own command says so.
+    if !matches!(Key::peek(context, name).kind::<Value>(), Kind::Ours(_)) {
         return Ok(false);
     }
+    let key =
+        if native.name == c"type" { Key::peek(context, name) } else { Key::read(context, name) };
+    let Kind::Ours(value) = key.kind::<Value>() else { return Ok(false) };
     match native.name.to_bytes() {
         b"type" => context.reply_word(c"string"),
         b"strlen" => context.reply_number(value.bytes()),
-        _ if value.used() >= USES && memory_used() < LOW => {
-            drop(key);
-            bring_back(context, name)?;
-            return Ok(false);
+        _ => {
+            let hot = value.used() >= USES && !pressure::is_above_low() && !pressure::is_always();
+            if wait_for(context, value, hot.then_some(put_back)) {
+                return Ok(true);
+            }
+            if hot {
+                drop(key);
+                bring_back(context, name)?;
+                return Ok(false);
+            }
+            context.reply_bytes(&value.read().map_err(|error| error.to_string())?);
         }
-        _ => context.reply_bytes(&value.read().map_err(|error| error.to_string())?),
     }
     Ok(true)
 }
 
 /// SCAN for strings, of which some are of the module's type.
-fn scan(context: &Context<'_>, native: &Native, arguments: &[Text<'_>]) -> Result<bool, String> {
+fn scan(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<bool, String> {
     let is_type = |text: &Text<'_>| text.bytes().eq_ignore_ascii_case(b"type");
     let Some(at) = arguments.iter().skip(2).step_by(2).position(is_type).map(|at| 2 * at + 2)
     else {
@@ -106,7 +144,7 @@ fn scan(context: &Context<'_>, native: &Native, arguments: &[Text<'_>]) -> Resul
     };
     let strings =
         arguments.get(at + 1).is_some_and(|text| text.bytes().eq_ignore_ascii_case(b"string"));
-    if !strings || !context.permits(native.name, &arguments[1..]) {
+    if !strings {
         return Ok(false);
     }
     let others = |number: &usize| *number != at && *number != at + 1;
@@ -121,7 +159,7 @@ fn scan(context: &Context<'_>, native: &Native, arguments: &[Text<'_>]) -> Resul
         .filter_map(|at| keys.part(at).and_then(|part| part.bytes()))
         .filter(|name| {
             let name = OwnText::new(name);
-            let key = Key::quiet(context, name.text());
+            let key = Key::peek_listed(context, name.text());
             matches!(key.kind::<Value>(), Kind::Plain(_) | Kind::Ours(_))
         })
         .collect();

@@ -1,6 +1,7 @@
-//! The keys that SORT's patterns and MIGRATE's list name.
+//! The keys that SORT's patterns, MIGRATE's list and DEBUG's digests name.
 
 use super::moves::bring_back;
+use crate::commands::each_value;
 use crate::server::{Context, OwnText, Text};
 
 /// Brings back what a SORT reads beside its own key.
@@ -36,6 +37,25 @@ pub fn bring_back_for_migrate(context: &Context<'_>, arguments: &[Text<'_>]) -> 
         bring_back(context, name)?;
     }
     Ok(())
+}
+
+/// Brings back what a DEBUG DIGEST or DIGEST-VALUE is of, where the server allows it to every client. Nothing else of DEBUG
+/// is carried out, which the server would have checked under its own name.
+pub fn bring_back_for_digest(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
+    let allowed = context.call(c"CONFIG", &[b"GET", b"enable-debug-command"]);
+    let allowed = allowed.as_ref().and_then(|reply| reply.part(1)).and_then(|part| part.bytes());
+    if allowed != Some(b"yes") {
+        return Err(
+            "ERR DEBUG DIGEST with values in the store needs enable-debug-command yes".to_owned()
+        );
+    }
+    match arguments {
+        [_, word] if is_word(word, b"digest") => each_value(context, bring_back).map(|_| ()),
+        [_, word, names @ ..] if is_word(word, b"digest-value") => {
+            names.iter().try_for_each(|name| bring_back(context, name).map(|_| ()))
+        }
+        _ => Err("ERR unknown subcommand of DEBUG under this name".to_owned()),
+    }
 }
 
 fn is_word(argument: &Text<'_>, word: &[u8]) -> bool {

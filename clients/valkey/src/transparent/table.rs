@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_int};
 
-use crate::server::Told;
+use crate::server::{Arity, Told};
 
 /// What is done for a command before the server's own runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub enum Need {
     Patterns,
     /// The keys behind its word KEYS come back.
     Listed,
+    /// All keys come back, or those behind its word DIGEST-VALUE: a digest is of what kind a value is, too.
+    Digest,
 }
 
 /// A command of the server's.
@@ -22,10 +24,14 @@ pub enum Need {
 pub struct Native {
     /// Its name.
     pub name: &'static CStr,
-    /// The module's name for it.
-    pub ours: &'static CStr,
+    /// The module's name for it under which the server itself checks who asks.
+    pub checked: &'static CStr,
+    /// The module's name for it under which the server lets in every user.
+    pub letting_in: &'static CStr,
     /// Its flags.
     pub flags: &'static CStr,
+    /// How many arguments it takes, its name included.
+    pub arity: Arity,
     /// Where its keys are.
     pub keys: (c_int, c_int, c_int),
     /// How it is told to others.
@@ -34,20 +40,27 @@ pub struct Native {
     pub need: Need,
 }
 
+/// What names begin with under which the server lets in every user.
+pub const LETTING_IN: &[u8] = b"spill.as.";
+
 /// One key, the first argument.
 const ONE: (c_int, c_int, c_int) = (1, 1, 1);
 /// All arguments are keys.
 const ALL: (c_int, c_int, c_int) = (1, -1, 1);
 
 macro_rules! natives {
-    ($($name:literal $flags:literal $keys:expr, $told:ident, $need:ident;)*) => {
+    ($($name:literal $arity:ident($count:literal) $flags:literal $keys:expr, $told:ident, $need:ident;)*) => {
         /// All of them.
         pub const NATIVES: &[Native] = &[$(Native {
             name: match CStr::from_bytes_with_nul(concat!($name, "\0").as_bytes()) {
                 Ok(name) => name,
                 Err(_) => panic!("a name without zeros"),
             },
-            ours: match CStr::from_bytes_with_nul(concat!("spill.do.", $name, "\0").as_bytes()) {
+            checked: match CStr::from_bytes_with_nul(concat!("spill.do.", $name, "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!("a name without zeros"),
+            },
+            letting_in: match CStr::from_bytes_with_nul(concat!("spill.as.", $name, "\0").as_bytes()) {
                 Ok(name) => name,
                 Err(_) => panic!("a name without zeros"),
             },
@@ -55,6 +68,7 @@ macro_rules! natives {
                 Ok(flags) => flags,
                 Err(_) => panic!("flags without zeros"),
             },
+            arity: Arity::$arity($count),
             keys: $keys,
             told: Told::$told,
             need: Need::$need,
@@ -63,40 +77,41 @@ macro_rules! natives {
 }
 
 natives! {
-    "get" "readonly fast" ONE, Never, Answer;
-    "strlen" "readonly fast" ONE, Never, Answer;
-    "type" "readonly fast" ONE, Never, Answer;
-    "mget" "readonly fast" ALL, Never, Keys;
-    "getrange" "readonly" ONE, Never, Keys;
-    "substr" "readonly" ONE, Never, Keys;
-    "getbit" "readonly fast" ONE, Never, Keys;
-    "bitcount" "readonly" ONE, Never, Keys;
-    "bitpos" "readonly" ONE, Never, Keys;
-    "bitfield_ro" "readonly fast" ONE, Never, Keys;
-    "lcs" "readonly" (1, 2, 1), Never, Keys;
-    "dump" "readonly" ONE, Never, Keys;
-    "object" "readonly" (2, 2, 1), Never, Keys;
-    "pfcount" "readonly may-replicate" ALL, Never, Keys;
-    "sort_ro" "readonly" ONE, Never, Patterns;
-    "scan" "readonly" (0, 0, 0), Never, Answer;
-    "set" "write deny-oom" ONE, AsItIs, Keys;
-    "getset" "write deny-oom fast" ONE, AsItIs, Keys;
-    "getdel" "write fast" ONE, AsItIs, Keys;
-    "getex" "write fast" ONE, AsItIs, Keys;
-    "incrbyfloat" "write deny-oom fast" ONE, AsItIs, Keys;
-    "append" "write deny-oom fast" ONE, UnderOurName, Keys;
-    "setrange" "write deny-oom" ONE, UnderOurName, Keys;
-    "incr" "write deny-oom fast" ONE, UnderOurName, Keys;
-    "decr" "write deny-oom fast" ONE, UnderOurName, Keys;
-    "incrby" "write deny-oom fast" ONE, UnderOurName, Keys;
-    "decrby" "write deny-oom fast" ONE, UnderOurName, Keys;
-    "setbit" "write deny-oom" ONE, UnderOurName, Keys;
-    "bitfield" "write deny-oom" ONE, UnderOurName, Keys;
-    "bitop" "write deny-oom" (2, -1, 1), UnderOurName, Keys;
-    "pfadd" "write deny-oom fast" ONE, UnderOurName, Keys;
-    "pfmerge" "write deny-oom" ALL, UnderOurName, Keys;
-    "sort" "write deny-oom" ONE, UnderOurName, Patterns;
-    "migrate" "write" (3, 3, 1), AsItIs, Listed;
+    "get" Exactly(2) "readonly fast" ONE, Never, Answer;
+    "strlen" Exactly(2) "readonly fast" ONE, Never, Answer;
+    "type" Exactly(2) "readonly fast" ONE, Never, Answer;
+    "mget" AtLeast(2) "readonly fast" ALL, Never, Keys;
+    "getrange" Exactly(4) "readonly" ONE, Never, Keys;
+    "substr" Exactly(4) "readonly" ONE, Never, Keys;
+    "getbit" Exactly(3) "readonly fast" ONE, Never, Keys;
+    "bitcount" AtLeast(2) "readonly" ONE, Never, Keys;
+    "bitpos" AtLeast(3) "readonly" ONE, Never, Keys;
+    "bitfield_ro" AtLeast(2) "readonly fast" ONE, Never, Keys;
+    "lcs" AtLeast(3) "readonly" (1, 2, 1), Never, Keys;
+    "dump" Exactly(2) "readonly" ONE, Never, Keys;
+    "object" Exactly(3) "readonly" (2, 2, 1), Never, Keys;
+    "pfcount" AtLeast(2) "readonly may-replicate" ALL, Never, Keys;
+    "sort_ro" AtLeast(2) "readonly" ONE, Never, Patterns;
+    "scan" AtLeast(2) "readonly" (0, 0, 0), Never, Answer;
+    "set" AtLeast(3) "write deny-oom" ONE, AsItIs, Keys;
+    "getset" Exactly(3) "write deny-oom fast" ONE, AsItIs, Keys;
+    "getdel" Exactly(2) "write fast" ONE, AsItIs, Keys;
+    "getex" AtLeast(2) "write fast" ONE, AsItIs, Keys;
+    "incrbyfloat" Exactly(3) "write deny-oom fast" ONE, AsItIs, Keys;
+    "append" Exactly(3) "write deny-oom fast" ONE, UnderOurNameIfWritten, Keys;
+    "setrange" Exactly(4) "write deny-oom" ONE, UnderOurNameIfWritten, Keys;
+    "incr" Exactly(2) "write deny-oom fast" ONE, UnderOurNameIfWritten, Keys;
+    "decr" Exactly(2) "write deny-oom fast" ONE, UnderOurNameIfWritten, Keys;
+    "incrby" Exactly(3) "write deny-oom fast" ONE, UnderOurNameIfWritten, Keys;
+    "decrby" Exactly(3) "write deny-oom fast" ONE, UnderOurNameIfWritten, Keys;
+    "setbit" Exactly(4) "write deny-oom" ONE, UnderOurNameIfWritten, Keys;
+    "bitfield" AtLeast(2) "write deny-oom" ONE, UnderOurNameIfWritten, Keys;
+    "bitop" AtLeast(4) "write deny-oom" (2, -1, 1), UnderOurName, Keys;
+    "pfadd" AtLeast(2) "write deny-oom fast" ONE, UnderOurNameIfWritten, Keys;
+    "pfmerge" AtLeast(2) "write deny-oom" ALL, UnderOurName, Keys;
+    "sort" AtLeast(2) "write deny-oom" ONE, UnderOurName, Patterns;
+    "debug" AtLeast(2) "admin deny-script allow-loading allow-stale" (0, 0, 0), Never, Digest;
+    "migrate" AtLeast(6) "write" (3, 3, 1), AsItIs, Listed;
 }
 
 /// The command of a name, in any case.

@@ -1,0 +1,125 @@
+//! What the server tells of keys: strings that commands write, keys of a dump, and when it loads one.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::context::{Context, Text};
+use super::register::subscribe;
+use super::table::{Event, OK, RawContext, RawString, functions};
+
+/// `REDISMODULE_NOTIFY_STRING`.
+const STRING: c_int = 1 << 3;
+/// `REDISMODULE_NOTIFY_LOADED`.
+const LOADED: c_int = 1 << 12;
+/// `REDISMODULE_NOTIFY_NEW`.
+const NEW: c_int = 1 << 14;
+/// `REDISMODULE_EVENT_LOADING`.
+const EVENT_LOADING: u64 = 3;
+/// `REDISMODULE_EVENT_MODULE_CHANGE`.
+const EVENT_MODULES: u64 = 9;
+/// `REDISMODULE_SUBEVENT_LOADING_ENDED`; below it are three kinds of a start, and behind it is a failure.
+const ENDED: u64 = 3;
+/// The configuration of keyspace events.
+const EVENTS: &[u8] = b"notify-keyspace-events";
+
+/// What happened to a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It was loaded from a dump, with whatever value, and nobody uses it yet.
+    Loaded,
+    /// A command writes its string, and may not be done with it.
+    Written,
+}
+
+/// Takes note of what happened to a key.
+pub type Observer = fn(&Context<'_>, Change, &Text<'_>);
+
+static OBSERVER: OnceLock<Observer> = OnceLock::new();
+/// Whether the server loads what is to be all of its content.
+static LOADING: AtomicBool = AtomicBool::new(false);
+/// How many strings commands have written.
+static STRINGS_WRITTEN: AtomicU64 = AtomicU64::new(0);
+/// Whether modules were loaded or unloaded since somebody looked.
+static MODULES_CHANGED: AtomicBool = AtomicBool::new(true);
+
+/// Whether the server loads what is to be all of its content. While it loads a replica's next content beside the one
+/// that it serves, it does not.
+pub fn is_loading() -> bool {
+    LOADING.load(Ordering::Relaxed)
+}
+
+/// How many strings commands have written since the module was loaded.
+pub fn strings_written() -> u64 {
+    STRINGS_WRITTEN.load(Ordering::Relaxed)
+}
+
+/// Whether modules were loaded or unloaded since this was called last.
+pub fn modules_changed() -> bool {
+    MODULES_CHANGED.swap(false, Ordering::Relaxed)
+}
+
+/// Lets `observer` hear of keys; whether the server tells.
+pub fn observe(context: &Context<'_>, observer: Observer) -> bool {
+    OBSERVER.get_or_init(|| observer);
+    // SAFETY: the entries are functions of this module's, which stays.
+    let told = unsafe {
+        (functions().SubscribeToKeyspaceEvents)(context.raw(), STRING | LOADED, on_key) == OK
+    };
+    told && subscribe(context, EVENT_LOADING, on_loading)
+        && subscribe(context, EVENT_MODULES, on_modules)
+}
+
+unsafe extern "C" fn on_key(
+    context: *mut RawContext,
+    kind: c_int,
+    _event: *const c_char,
+    key: *mut RawString,
+) -> c_int {
+    // A key of content that is loaded beside the one that is served is not to be found in it.
+    let change = if kind & LOADED == 0 { Change::Written } else { Change::Loaded };
+    if change == Change::Written {
+        STRINGS_WRITTEN.fetch_add(1, Ordering::Relaxed);
+    }
+    if let Some(observer) = OBSERVER.get().filter(|_| change == Change::Written || is_loading()) {
+        // SAFETY: both are the server's, and live as long as this runs.
+        unsafe { observer(&Context::from_raw(context), change, &Text::from_raw(key)) };
+    }
+    OK
+}
+
+unsafe extern "C" fn on_loading(context: *mut RawContext, _: Event, kind: u64, _: *mut c_void) {
+    // SAFETY: the context is the server's, and lives as long as this runs.
+    let context = unsafe { Context::from_raw(context) };
+    LOADING.store(kind < ENDED && !context.loads_beside(), Ordering::Relaxed);
+}
+
+unsafe extern "C" fn on_modules(_: *mut RawContext, _: Event, _: u64, _: *mut c_void) {
+    MODULES_CHANGED.store(true, Ordering::Relaxed);
+}
+
+impl Context<'_> {
+    /// Whether other modules are loaded.
+    pub fn has_other_modules(&self) -> bool {
+        self.call(c"MODULE", &[b"LIST"]).is_none_or(|reply| reply.whole().parts() != 1)
+    }
+
+    /// Does `work` without the keyspace event `new`, which the server publishes whenever it adds a key, though the key
+    /// was there before.
+    pub fn without_new_events<T>(&self, work: impl FnOnce() -> T) -> T {
+        // SAFETY: it takes nothing.
+        if unsafe { (functions().GetNotifyKeyspaceEvents)() } & NEW == 0 {
+            return work();
+        }
+        let reply = self.call(c"CONFIG", &[b"GET", EVENTS]);
+        let before = reply.as_ref().and_then(|reply| reply.part(1)).and_then(|part| part.bytes());
+        let Some(before) = before else { return work() };
+        // Redis 7.0 does not list this class beside `A`, all others.
+        let mut events: Vec<u8> = before.iter().copied().filter(|&class| class != b'n').collect();
+        self.call(c"CONFIG", &[b"SET", EVENTS, &events]);
+        let done = work();
+        events.push(b'n');
+        self.call(c"CONFIG", &[b"SET", EVENTS, &events]);
+        done
+    }
+}

@@ -1,0 +1,165 @@
+//! Who asks, and what the server's rules let them do.
+
+use std::ffi::{CStr, c_int};
+
+use super::context::{Context, OwnText, Text};
+use super::filter::Arrival;
+use super::table::{OK, RawString, functions};
+
+/// `REDISMODULE_CTX_FLAGS_LUA` and `REDISMODULE_CTX_FLAGS_MULTI`.
+const WITHIN: c_int = 1 | 1 << 1;
+/// `REDISMODULE_CTX_FLAGS_REPLICATED` and `REDISMODULE_CTX_FLAGS_LOADING`: the command was allowed where it came from.
+const FROM_ELSEWHERE: c_int = 1 << 12 | 1 << 13;
+/// `REDISMODULE_CTX_FLAGS_SLAVE`.
+const REPLICA: c_int = 1 << 3;
+/// `REDISMODULE_CTX_FLAGS_ASYNC_LOADING`.
+const LOADS_BESIDE: c_int = 1 << 23;
+/// What Redis 7.0 writes of a user who may not do something, before what that is.
+const DENIED: &[u8] = b"acl verification failed, ";
+
+/// Who asks for a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asker {
+    /// The master, the append-only file, or another module: whatever it asks for is allowed.
+    Trusted,
+    /// A user of this name.
+    User(Vec<u8>),
+}
+
+impl Context<'_> {
+    /// Whether the command runs in a script or at EXEC, which only a client that is authenticated comes to.
+    pub fn is_within(&self) -> bool {
+        self.flags() & WITHIN != 0
+    }
+
+    /// Whether the server loads a replica's next content beside the one that it serves.
+    pub(super) fn loads_beside(&self) -> bool {
+        self.flags() & LOADS_BESIDE != 0
+    }
+
+    /// Whether the server is a replica.
+    pub(super) fn is_replica(&self) -> bool {
+        self.flags() & REPLICA != 0
+    }
+
+    /// Who asks.
+    pub fn asker(&self) -> Asker {
+        if self.flags() & FROM_ELSEWHERE != 0 || self.has_no_user() {
+            return Asker::Trusted;
+        }
+        // SAFETY: the context's client has a user, whose name is this module's to free.
+        let name = unsafe { (functions().GetCurrentUserName)(self.raw()) };
+        Asker::User(self.owned(name))
+    }
+
+    /// Whether who asks may have a command of the server's carried out.
+    pub fn permits(&self, asker: &Asker, native: &CStr, arguments: &[Text<'_>]) -> bool {
+        let native = OwnText::new(native.to_bytes());
+        permits(
+            asker,
+            std::iter::once(native.text().raw()).chain(arguments.iter().map(Text::raw)).collect(),
+        )
+    }
+
+    pub(super) fn flags(&self) -> c_int {
+        // SAFETY: it takes the context alone.
+        unsafe { (functions().GetContextFlags)(self.raw()) }
+    }
+
+    /// Whether the client of this context has no user. The server has no word for it that is safe to ask: the name
+    /// of no user is read through a null pointer. A call as the user tells, of a command that there is not.
+    fn has_no_user(&self) -> bool {
+        // SAFETY: it is this thread's own; the server says by it why it carries nothing out. `C` needs a user first.
+        unsafe {
+            *libc::__errno_location() = 0;
+            let reply = (functions().Call)(self.raw(), c"spill.nobody".as_ptr(), c"C".as_ptr());
+            debug_assert!(reply.is_null(), "there is no such command");
+        }
+        std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOTSUP)
+    }
+
+    /// The bytes of a string that the server made for the module, which is freed; none of null.
+    fn owned(&self, raw: *mut RawString) -> Vec<u8> {
+        if raw.is_null() {
+            return Vec::new();
+        }
+        // SAFETY: it is the module's, lives until it is freed, and is freed once.
+        unsafe {
+            let bytes = Text::from_raw(raw).bytes().to_vec();
+            (functions().FreeString)(self.raw(), raw);
+            bytes
+        }
+    }
+
+    /// The user of a client of this number, if there is one of both.
+    pub fn user_of(&self, client: u64) -> Option<Vec<u8>> {
+        // SAFETY: the server looks the number up, and gives null for what is not there.
+        let name = unsafe { (functions().GetClientUserNameById)(self.raw(), client) };
+        (!name.is_null()).then(|| self.owned(name))
+    }
+}
+
+/// Whether the server's rules let who asks run a command with its arguments.
+fn permits(asker: &Asker, mut command: Vec<*mut RawString>) -> bool {
+    let Asker::User(name) = asker else { return true };
+    let functions = functions();
+    let name = OwnText::new(name);
+    // SAFETY: what the server lends here is freed here, and the strings live as long.
+    unsafe {
+        let user = (functions.GetModuleUserFromUserName)(name.text().raw());
+        if user.is_null() {
+            return false;
+        }
+        let count = command.len() as c_int;
+        let permitted =
+            (functions.ACLCheckCommandPermissions)(user, command.as_mut_ptr(), count) == OK;
+        (functions.FreeModuleUser)(user);
+        permitted
+    }
+}
+
+impl Arrival {
+    /// Whether a user may have the command carried out.
+    pub fn is_permitted(&self, asker: &Asker) -> bool {
+        permits(asker, self.raw_arguments())
+    }
+}
+
+/// The answer for a user who may not run a command: as the server itself writes it.
+pub(super) fn denied(native: &CStr, said: &[u8]) -> String {
+    let said = said.strip_prefix(b"-").unwrap_or(said);
+    if said.starts_with(b"NOPERM") {
+        return String::from_utf8_lossy(said).trim_end().to_owned();
+    }
+    let what = said.strip_prefix(DENIED).unwrap_or(said);
+    if what.windows(3).any(|word| word == b"key") {
+        return "NOPERM this user has no permissions to access one of the keys used as arguments"
+            .to_owned();
+    }
+    format!("NOPERM this user has no permissions to run the '{}' command", native.to_string_lossy())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn denials_are_told_as_the_server_tells_them() {
+        for (said, told) in [
+            (
+                "-NOPERM User x has no permissions to run the 'get' command\r\n",
+                "NOPERM User x has no permissions to run the 'get' command",
+            ),
+            (
+                "acl verification failed, can't run this command or subcommand.",
+                "NOPERM this user has no permissions to run the 'get' command",
+            ),
+            (
+                "acl verification failed, can't access at least one of the keys mentioned in the command arguments.",
+                "NOPERM this user has no permissions to access one of the keys used as arguments",
+            ),
+        ] {
+            assert_eq!(denied(c"get", said.as_bytes()), told);
+        }
+    }
+}

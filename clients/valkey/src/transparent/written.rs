@@ -1,0 +1,75 @@
+//! Strings that were written a moment ago, and leave as soon as their command is done with them: while the server loads
+//! more than it has room for, and always where the operator wants none in the server.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::moves::send_away;
+use super::pressure;
+use crate::server::{Change, Context, OwnText, Text, is_loading, is_paused};
+
+/// Time that sending them away takes between two rounds of commands, but for the string that it is at.
+const TURN: Duration = Duration::from_millis(2);
+
+/// A key, and its database.
+type Name = (i32, OwnText);
+
+struct Names(VecDeque<Name>);
+// SAFETY: the strings are the module's, and the server's main thread alone makes, uses and frees them.
+unsafe impl Send for Names {}
+
+static WRITTEN: Mutex<Names> = Mutex::new(Names(VecDeque::new()));
+
+fn names() -> std::sync::MutexGuard<'static, Names> {
+    WRITTEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes note of a string that a command writes, or a dump has.
+pub fn observe(context: &Context<'_>, change: Change, key: &Text<'_>) {
+    let loading = is_loading();
+    if !(pressure::is_always() || loading && pressure::is_above_low()) {
+        return;
+    }
+    let name = OwnText::new(key.bytes());
+    if change == Change::Loaded {
+        send_away(context, name.text());
+        return;
+    }
+    let database = context.database();
+    if loading {
+        // Nothing else runs between two commands of a file. Their commands are done with all but this one.
+        let same = |other: &Name| other.0 == database && other.1.text().bytes() == key.bytes();
+        let done: Vec<Name> = names().0.drain(..).filter(|other| !same(other)).collect();
+        send(context, done);
+        context.select(database);
+    }
+    names().0.push_back((database, name));
+}
+
+/// A value came back for a command, and is to leave behind it again, if none is to stay.
+pub fn came_back(context: &Context<'_>, key: &Text<'_>) {
+    if pressure::is_always() {
+        names().0.push_back((context.database(), OwnText::new(key.bytes())));
+    }
+}
+
+/// Sends away what was written, between commands.
+pub fn turn(context: &Context<'_>) {
+    let until = Instant::now() + TURN;
+    while !is_paused() {
+        let Some(name) = names().0.pop_front() else { return };
+        send(context, vec![name]);
+        if Instant::now() > until {
+            return;
+        }
+    }
+}
+
+fn send(context: &Context<'_>, names: Vec<Name>) {
+    for (database, name) in names {
+        if context.select(database) {
+            send_away(context, name.text());
+        }
+    }
+}
