@@ -1,0 +1,16 @@
+//! The native half of the Python package `spillway`: clients/python/spillway says what there is for users.
+
+mod buffer;
+mod cache;
+mod errors;
+mod keys;
+
+use pyo3::prelude::*;
+
+/// What the package's Python half takes in.
+#[pymodule]
+fn _spillway(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<cache::Cache>()?;
+    Ok(())
+}
