@@ -18,6 +18,7 @@
 //! # }
 //! ```
 
+mod batches;
 mod cache;
 mod error;
 mod get;
@@ -25,6 +26,7 @@ mod pool;
 mod put;
 mod record;
 
+pub use batches::{Batches, Completion, Kind, Memory, Settings};
 pub use cache::{Cache, Options};
 pub use error::Error;
 pub use get::{Found, Get};

@@ -11,7 +11,7 @@ use spillway_cache::{Cache as Store, Error, Get, Options, Put};
 
 use crate::buffer::{self, Buffer};
 use crate::errors::{closed, raise};
-use crate::keys::{all_bytes_of, bytes_of};
+use crate::keys::{all_bytes_of, bytes_of, same_length};
 
 type Objects<'py> = Vec<Bound<'py, PyAny>>;
 
@@ -29,12 +29,6 @@ fn all<T>(py: Python<'_>, outcomes: Vec<Result<T, Error>>) -> PyResult<Vec<T>> {
     outcomes.into_iter().map(|outcome| outcome.map_err(|error| raise(py, &error))).collect()
 }
 
-fn same_length(keys: usize, buffers: usize) -> PyResult<()> {
-    if keys == buffers {
-        return Ok(());
-    }
-    Err(PyValueError::new_err(format!("{keys} keys and {buffers} buffers")))
-}
 
 impl Cache {
     fn store(&self, py: Python<'_>) -> PyResult<Arc<Store>> {

@@ -1,6 +1,6 @@
 //! Keys: bytes, or text, which stands for its UTF-8.
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
@@ -21,4 +21,12 @@ pub fn bytes_of<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
 /// The bytes of keys.
 pub fn all_bytes_of<'a>(keys: &'a [Bound<'_, PyAny>]) -> PyResult<Vec<&'a [u8]>> {
     keys.iter().map(bytes_of).collect()
+}
+
+/// Checks that there is a buffer for each key.
+pub fn same_length(keys: usize, buffers: usize) -> PyResult<()> {
+    if keys == buffers {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!("{keys} keys and {buffers} buffers")))
 }

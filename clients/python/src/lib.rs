@@ -2,6 +2,7 @@
 
 mod buffer;
 mod cache;
+mod connector;
 mod errors;
 mod keys;
 
@@ -12,5 +13,6 @@ use pyo3::prelude::*;
 fn _spillway(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<cache::Cache>()?;
+    module.add_class::<connector::Connector>()?;
     Ok(())
 }
