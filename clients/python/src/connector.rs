@@ -31,7 +31,7 @@ impl Memory for Buffer {
     }
 }
 
-/// See clients/python/spillway/_spillway.pyi.
+/// See clients/python/python/spillway/_spillway.pyi.
 #[pyclass(module = "spillway.lmcache", frozen)]
 pub struct Connector {
     batches: Mutex<Option<Batches<Buffer>>>,

@@ -1,4 +1,4 @@
-//! The native half of the Python package `spillway`: clients/python/spillway says what there is for users.
+//! The native half of the Python package `spillway`: clients/python/python/spillway says what there is for users.
 
 mod buffer;
 mod cache;
