@@ -375,11 +375,8 @@ impl Lane {
                     Err(error) => outcomes[next] = Err(error),
                 }
                 if window.room != PAGE_BYTES {
-                    // The copy took a while: the server may have fallen asleep, or be done with the one before.
+                    // The server need not wait until the next value is copied.
                     self.wake_server();
-                    while let Some(completion) = self.next() {
-                        self.take_answer(operations, outcomes, put_off, &completion)?;
-                    }
                 }
             }
             if self.free == window.slots {
@@ -389,6 +386,10 @@ impl Lane {
             self.wait()?;
             while let Some(completion) = self.next() {
                 self.take_answer(operations, outcomes, put_off, &completion)?;
+                if window.room != PAGE_BYTES {
+                    // The place that is free goes to the server before the next value is copied.
+                    break;
+                }
             }
         }
         Ok(())
