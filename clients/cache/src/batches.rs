@@ -123,8 +123,7 @@ impl<M: Memory> Batches<M> {
         let io = |error: std::io::Error| Error::Store(error.into());
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let answered = eventfd(0, flags).map_err(|errno| io(errno.into()))?;
-        let queue =
-            Queue { waiting: VecDeque::new(), done: Vec::new(), last: 0, closed: false };
+        let queue = Queue { waiting: VecDeque::new(), done: Vec::new(), last: 0, closed: false };
         // An embedded store is this object's alone: its threads share it.
         let count = if url.starts_with("embed:") { 1 } else { settings.threads.max(1) };
         let caches = (0..count).map(|_| Cache::open(url, &settings.options));
@@ -180,7 +179,8 @@ impl<M: Memory> Batches<M> {
             let mut queue = self.shared.queue();
             queue.closed = true;
             let waiting = std::mem::take(&mut queue.waiting);
-            let failed = waiting.into_iter().map(|batch| batch.fail("the connector was closed".into()));
+            let failed =
+                waiting.into_iter().map(|batch| batch.fail("the connector was closed".into()));
             queue.done.extend(failed);
         }
         self.shared.wakes.notify_all();

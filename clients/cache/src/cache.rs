@@ -1,12 +1,13 @@
 //! The cache: which store and pool, and the calls that move no values.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use spillway_client::{
-    Embedded, Get as Got, NvmeTcp, Operation, Outcome, Pool, Ring, RingOptions, Statistics, Store, Url,
+    Embedded, Get as Got, NvmeTcp, Operation, Outcome, Pool, Ring, RingOptions, Statistics, Store,
+    Url,
 };
 
 use crate::error::Error;
@@ -127,7 +128,9 @@ impl Cache {
                 let room = &scratch[at * ROOM_BYTES..][..ROOM_BYTES];
                 let mut long = Vec::new();
                 let found = match outcome {
-                    Ok(Outcome::Get(Got::Short(bytes))) => self.long_record(objects[at], bytes, &mut long),
+                    Ok(Outcome::Get(Got::Short(bytes))) => {
+                        self.long_record(objects[at], bytes, &mut long)
+                    }
                     Ok(Outcome::Get(Got::Hit(bytes))) => Ok(Some(&room[..bytes])),
                     Ok(_) => Ok(None),
                     Err(error) => Err(error.into()),
@@ -161,7 +164,8 @@ impl Cache {
     pub fn exists(&self, keys: &[&[u8]]) -> Vec<Result<bool, Error>> {
         let mut found = Vec::with_capacity(keys.len());
         self.records(keys, &mut |number, _, record| {
-            found.push(record.map(|record| record.is_some_and(|record| record.key == keys[number])));
+            found
+                .push(record.map(|record| record.is_some_and(|record| record.key == keys[number])));
         });
         found
     }
@@ -186,7 +190,8 @@ impl Cache {
         let mut removed = Vec::with_capacity(keys.len());
         let mut objects = Vec::new();
         self.records(keys, &mut |number, object, record| {
-            let there = record.map(|record| record.is_some_and(|record| record.key == keys[number]));
+            let there =
+                record.map(|record| record.is_some_and(|record| record.key == keys[number]));
             if matches!(there, Ok(true)) {
                 objects.push((number, object));
             }

@@ -36,7 +36,9 @@ impl Error {
         use spillway_client::Error as Store;
         matches!(
             self,
-            Self::Store(Store::Lost | Store::Timeout | Store::PoolLost | Store::NoPool | Store::Forked)
+            Self::Store(
+                Store::Lost | Store::Timeout | Store::PoolLost | Store::NoPool | Store::Forked
+            )
         )
     }
 }

@@ -135,7 +135,8 @@ impl<'a> Record<'a> {
     pub fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>().ok_or(Malformed("too short"))?;
         let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
-        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let word =
+            |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         if head[..4] != MAGIC || half(4) != FORMAT || word(28) != 0 {
             return Err(Malformed("of another format"));
         }
@@ -161,7 +162,8 @@ impl Parts {
     /// Itself, if there can be such parts.
     fn check(self) -> Result<Self, Malformed> {
         let part_bytes = self.part_bytes as usize;
-        if part_bytes == 0 || part_bytes > PART_BYTES_MAX || !part_bytes.is_multiple_of(PAGE_BYTES) {
+        if part_bytes == 0 || part_bytes > PART_BYTES_MAX || !part_bytes.is_multiple_of(PAGE_BYTES)
+        {
             return Err(Malformed("parts of no possible length"));
         }
         if !(1..VERSIONS).contains(&self.version) {

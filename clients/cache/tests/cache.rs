@@ -175,7 +175,8 @@ fn a_full_store_refuses_and_keeps_what_it_promised() {
         let removed = cache.delete(&keys).into_iter().filter(|one| matches!(one, Ok(true))).count();
         assert_eq!(removed, count);
         // Nothing is left of what was refused: all of it fits again.
-        let again = (0..count as u64).filter(|&n| put(&cache, &key(n), &value(n, 700 << 10))).count();
+        let again =
+            (0..count as u64).filter(|&n| put(&cache, &key(n), &value(n, 700 << 10))).count();
         assert_eq!(again, count, "{url}");
         cache.clear().expect("cleared");
         assert_eq!(cache.prefix(&keys).expect("an answer"), 0);
@@ -365,7 +366,10 @@ fn batches_are_answered_on_a_descriptor() {
     assert_eq!(done[2].found.as_deref(), Some(&[false, false][..]));
     batches.submit(Kind::Delete, keys(0..9), Vec::new());
     let done = answers(&batches, 1);
-    assert_eq!(done[0].found.as_ref().map(|found| found.iter().filter(|one| **one).count()), Some(8));
+    assert_eq!(
+        done[0].found.as_ref().map(|found| found.iter().filter(|one| **one).count()),
+        Some(8)
+    );
     batches.close();
     batches.submit(Kind::Exists, keys(0..1), Vec::new());
     assert!(answers(&batches, 1)[0].error.is_some());

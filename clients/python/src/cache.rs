@@ -29,7 +29,6 @@ fn all<T>(py: Python<'_>, outcomes: Vec<Result<T, Error>>) -> PyResult<Vec<T>> {
     outcomes.into_iter().map(|outcome| outcome.map_err(|error| raise(py, &error))).collect()
 }
 
-
 impl Cache {
     fn store(&self, py: Python<'_>) -> PyResult<Arc<Store>> {
         let store = self.store.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -42,11 +41,7 @@ impl Cache {
 }
 
 /// The options that arguments name.
-pub fn options(
-    name: &str,
-    shared: Option<&str>,
-    timeout_s: f64,
-) -> PyResult<Options> {
+pub fn options(name: &str, shared: Option<&str>, timeout_s: f64) -> PyResult<Options> {
     let shared = shared.map(uuid_of).transpose()?;
     let timeout = Duration::try_from_secs_f64(timeout_s).ok().filter(|timeout| !timeout.is_zero());
     let timeout =
@@ -57,7 +52,9 @@ pub fn options(
 fn uuid_of(text: &str) -> PyResult<u128> {
     let digits: String = text.chars().filter(|&digit| digit != '-').collect();
     let right = digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    let wrong = || PyValueError::new_err(format!("shared is a UUID of 32 hexadecimal digits, not {text:?}"));
+    let wrong = || {
+        PyValueError::new_err(format!("shared is a UUID of 32 hexadecimal digits, not {text:?}"))
+    };
     if right { u128::from_str_radix(&digits, 16).map_err(|_| wrong()) } else { Err(wrong()) }
 }
 
@@ -88,14 +85,24 @@ impl Cache {
         self.store.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    fn put(&self, py: Python<'_>, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    fn put(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
         let store = self.store(py)?;
         let (key, value) = (bytes_of(key)?, Buffer::read(value)?);
         let outcome = py.detach(|| store.put(&[Put { key, value: value.bytes() }]));
         all(py, outcome).map(|stored| stored[0])
     }
 
-    fn put_many(&self, py: Python<'_>, keys: Objects<'_>, values: Objects<'_>) -> PyResult<Vec<bool>> {
+    fn put_many(
+        &self,
+        py: Python<'_>,
+        keys: Objects<'_>,
+        values: Objects<'_>,
+    ) -> PyResult<Vec<bool>> {
         let store = self.store(py)?;
         same_length(keys.len(), values.len())?;
         let values = values.iter().map(Buffer::read).collect::<PyResult<Vec<_>>>()?;
@@ -108,7 +115,11 @@ impl Cache {
         all(py, outcomes)
     }
 
-    fn get<'py>(&self, py: Python<'py>, key: Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        key: Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
         Ok(self.get_many(py, vec![key])?.pop().flatten())
     }
 
@@ -125,7 +136,11 @@ impl Cache {
         for _ in 0..2 {
             let wanted: Vec<&[u8]> = left.iter().map(|&number| keys[number]).collect();
             let found = all(py, py.detach(|| store.look_up(&wanted)))?;
-            let found: Vec<_> = left.iter().zip(&found).filter_map(|(&number, found)| Some((number, found.as_ref()?))).collect();
+            let found: Vec<_> = left
+                .iter()
+                .zip(&found)
+                .filter_map(|(&number, found)| Some((number, found.as_ref()?)))
+                .collect();
             let mut rooms = Vec::with_capacity(found.len());
             for &(number, found) in &found {
                 let (object, room) = buffer::fresh(py, found.length() as usize)?;
@@ -188,7 +203,11 @@ impl Cache {
         self.exists(py, key)
     }
 
-    fn exists_many<'py>(&self, py: Python<'py>, keys: Objects<'py>) -> PyResult<Bound<'py, PyList>> {
+    fn exists_many<'py>(
+        &self,
+        py: Python<'py>,
+        keys: Objects<'py>,
+    ) -> PyResult<Bound<'py, PyList>> {
         let store = self.store(py)?;
         let keys = all_bytes_of(&keys)?;
         let found = all(py, py.detach(|| store.exists(&keys)))?;

@@ -64,6 +64,14 @@ impl Connector {
     }
 }
 
+impl Drop for Connector {
+    fn drop(&mut self) {
+        if process::id() != self.process {
+            // The threads are the parent's: nobody would ever end them here.
+            std::mem::forget(self.batches().take());
+        }
+    }
+}
 
 #[pymethods]
 impl Connector {
@@ -92,13 +100,23 @@ impl Connector {
         self.with(py, |batches| batches.event_fd().as_raw_fd())
     }
 
-    fn submit_batch_set(&self, py: Python<'_>, keys: Objects<'_>, buffers: Objects<'_>) -> PyResult<u64> {
+    fn submit_batch_set(
+        &self,
+        py: Python<'_>,
+        keys: Objects<'_>,
+        buffers: Objects<'_>,
+    ) -> PyResult<u64> {
         same_length(keys.len(), buffers.len())?;
         let memory = buffers.iter().map(Buffer::read).collect::<PyResult<_>>()?;
         self.submit(py, Kind::Set, &keys, memory)
     }
 
-    fn submit_batch_get(&self, py: Python<'_>, keys: Objects<'_>, buffers: Objects<'_>) -> PyResult<u64> {
+    fn submit_batch_get(
+        &self,
+        py: Python<'_>,
+        keys: Objects<'_>,
+        buffers: Objects<'_>,
+    ) -> PyResult<u64> {
         same_length(keys.len(), buffers.len())?;
         self.submit(py, Kind::Get, &keys, buffer::writable(&buffers)?)
     }
@@ -121,12 +139,10 @@ impl Connector {
     }
 
     fn close(&self, py: Python<'_>) {
-        let batches = self.batches().take();
         if process::id() != self.process {
-            // The threads are the parent's.
-            std::mem::forget(batches);
             return;
         }
+        let batches = self.batches().take();
         // A call of theirs may last until its time is over.
         py.detach(|| {
             if let Some(mut batches) = batches {

@@ -149,11 +149,17 @@ fn what_is_kept_for_the_next_put_goes_when_nobody_wants_it() {
         arena.cool();
         assert_eq!(arena.budget().taken(), kept, "it was wanted");
         let short = arena.store(0, b"short").expect("frame");
-        assert!(arena.content(short)[5..].iter().all(|&byte| byte == 0), "nothing of its last owner is left");
+        assert!(
+            arena.content(short)[5..].iter().all(|&byte| byte == 0),
+            "nothing of its last owner is left"
+        );
         arena.release(short);
         arena.cool();
         arena.cool();
-        assert!(arena.budget().taken() < 2 * CHUNK_BYTES as u64, "nobody wanted it for an interval");
+        assert!(
+            arena.budget().taken() < 2 * CHUNK_BYTES as u64,
+            "nobody wanted it for an interval"
+        );
     }
 }
 

@@ -53,7 +53,8 @@ pub fn run() -> anyhow::Result<Report> {
         eprintln!("LMCache's own connector is left out: lab/setup lmcache");
     }
     let others = OTHERS.iter().filter(|_| has_lmcache);
-    let chosen: Vec<&str> = OURS.iter().chain(others).copied().filter(|side| wanted(side)).collect();
+    let chosen: Vec<&str> =
+        OURS.iter().chain(others).copied().filter(|side| wanted(side)).collect();
     go_on()?;
     let mut report = Report::default();
     if !chosen.is_empty()
@@ -88,7 +89,8 @@ fn add_rows(figures: &Figures, report: &mut Report) {
                 let Some(ours) = figures.rate(side, bytes, direction) else { continue };
                 let metric = format!("{side}, {direction} of {} KiB", bytes >> 10);
                 let copy = figures.rate(FLOOR, bytes, "copy").map(|rate| (FLOOR, rate));
-                let redis = |other: &'static str| Some((other, figures.rate(other, bytes, direction)?));
+                let redis =
+                    |other: &'static str| Some((other, figures.rate(other, bytes, direction)?));
                 let beside = copy.into_iter().chain(OTHERS.into_iter().filter_map(redis));
                 for other in beside {
                     report.rows.push(Row::new(BENCH, metric.clone(), "GB/s", ours, other));
@@ -97,7 +99,8 @@ fn add_rows(figures: &Figures, report: &mut Report) {
         }
         if let Some(ours) = figures.lookup(side) {
             let metric = format!("{side}, lookup of 1,000 keys");
-            let redis = OTHERS.into_iter().filter_map(|other| Some((other, figures.lookup(other)?)));
+            let redis =
+                OTHERS.into_iter().filter_map(|other| Some((other, figures.lookup(other)?)));
             for other in [("the aim", LOOKUP_MS)].into_iter().chain(redis) {
                 report.rows.push(Row::new(BENCH, metric.clone(), "ms", ours, other));
             }

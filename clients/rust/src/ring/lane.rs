@@ -28,8 +28,6 @@ const LOOKS: u32 = 32;
 const AREA_BYTES: u32 = 1 << 20;
 /// What long values in flight take of the data area, so that it stays in the caches; two at least, if they fit.
 const WINDOW_BYTES: usize = 1 << 20;
-/// Room from which on a get of a batch is taken for one of a long value. With less, a page is tried first.
-const LONG_ROOM_BYTES: usize = 64 << 10;
 
 /// A queue pair, and a place in the data area for each operation in flight.
 #[derive(Debug)]
@@ -195,8 +193,7 @@ impl Lane {
         let Connected { socket, region, instance } =
             connect(path, depth, data_bytes.min(DATA_BYTES_MAX), options.timeout)?;
         let granted = region.geometry();
-        let window =
-            Window::new(granted.data_bytes() as usize, PAGE_BYTES, granted.depth().into());
+        let window = Window::new(granted.data_bytes() as usize, PAGE_BYTES, granted.depth().into());
         Ok(Self {
             socket,
             region,
@@ -309,6 +306,11 @@ impl Lane {
         self.run(self.pages(), places, operations, outcomes, large)
     }
 
+    /// Whether the data area takes the value of each of the operations at `places`.
+    pub fn takes(&self, operations: &[Operation<'_>], places: &[usize]) -> bool {
+        places.iter().all(|&at| long_bytes(&operations[at]) <= self.area_bytes())
+    }
+
     /// Carries out those of a batch that are in `large`: while the server copies one value, this side copies the next.
     /// Those that the data area is too small for are left.
     pub fn batch_large(
@@ -318,18 +320,19 @@ impl Lane {
         large: &mut Vec<usize>,
     ) -> Result<(), Error> {
         let (area, depth) = (self.area_bytes(), self.region.geometry().depth());
-        // The few that would leave no room for a second one come last.
-        for limit in [area / 4, area] {
-            let fits = |at: &usize| long_bytes(&operations[*at]) <= limit;
-            let (now, later): (Vec<usize>, _) = large.iter().partition(|&at| fits(at));
-            *large = later;
-            let Some(longest) = now.iter().map(|&at| long_bytes(&operations[at])).max() else {
-                continue;
-            };
-            let room = longest.next_multiple_of(PAGE_BYTES);
+        let bytes = |at: usize| long_bytes(&operations[at]);
+        let (now, later): (Vec<usize>, _) = large.iter().partition(|&&at| bytes(at) <= area);
+        // One that leaves no room for a second one goes alone, and all in their order.
+        let is_alone = |at: usize| bytes(at) > area / 2;
+        let groups = now.chunk_by(|&one, &next| !is_alone(one) && !is_alone(next));
+        let longest = |group: &[usize]| group.iter().map(|&at| bytes(at)).max();
+        let groups: Vec<_> = groups.map(|group| (group, longest(group))).collect();
+        *large = later;
+        for (group, longest) in groups {
+            let room = longest.unwrap_or(0).next_multiple_of(PAGE_BYTES).max(PAGE_BYTES);
             let most = (WINDOW_BYTES / room).max(2).min(depth.into());
             let window = Window::new(self.region.geometry().data_bytes() as usize, room, most);
-            self.run(window, now.into_iter(), operations, outcomes, large)?;
+            self.run(window, group.iter().copied(), operations, outcomes, large)?;
         }
         Ok(())
     }
@@ -354,10 +357,6 @@ impl Lane {
                     more = false;
                     break;
                 };
-                if window.room == PAGE_BYTES && long_bytes(&operations[next]) >= LONG_ROOM_BYTES {
-                    put_off.push(next);
-                    continue;
-                }
                 let slot = self.free.trailing_zeros();
                 match window.prepare(&self.region, slot as u16, &operations[next]) {
                     Ok(Some(command)) => {

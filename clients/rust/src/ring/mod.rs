@@ -151,6 +151,10 @@ impl Store for Ring {
         let mut large = Vec::new();
         let mut done = self.lanes.any(|lane: &mut Lane| {
             lane.batch(operations, outcomes, &mut large)?;
+            if !lane.takes(operations, &large) {
+                // All of them by the one lane that does, in their order.
+                return Ok(());
+            }
             lane.batch_large(operations, outcomes, &mut large)
         });
         if done.is_ok() && !large.is_empty() {

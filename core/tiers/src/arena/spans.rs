@@ -32,11 +32,7 @@ impl Arena {
     /// Free spans that are left to packing, because the budget has none for it any more.
     fn spans_kept(&self) -> u64 {
         let has_reserve = self.budget.keeps_for_packing();
-        if has_reserve && self.left(Use::Packing) < CHUNK_BYTES as u64 {
-            CHUNK_SPANS
-        } else {
-            0
-        }
+        if has_reserve && self.left(Use::Packing) < CHUNK_BYTES as u64 { CHUNK_SPANS } else { 0 }
     }
 
     /// Whether packing has few spans left.
