@@ -1,18 +1,17 @@
 //! The cache: which store and pool, and the calls that move no values.
 
-use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use spillway_client::{
-    Embedded, Get as Got, NvmeTcp, Operation, Outcome, Pool, Ring, RingOptions, Statistics, Store,
-    Url,
+    Embedded, Get as Got, Key, NvmeTcp, Operation, Outcome, Pool, Ring, RingOptions, Statistics,
+    Store, Url,
 };
 
 use crate::error::Error;
 use crate::pool;
-use crate::record::{self, Record, VERSIONS};
+use crate::record::{self, Parts, Record, VERSIONS};
 
 /// Room for a record when it is asked for first, bytes. One that is longer is asked for again.
 const ROOM_BYTES: usize = 512;
@@ -188,31 +187,42 @@ impl Cache {
     /// Removes values; whether there was one under each key.
     pub fn delete(&self, keys: &[&[u8]]) -> Vec<Result<bool, Error>> {
         let mut removed = Vec::with_capacity(keys.len());
-        let mut objects = Vec::new();
+        let (mut operations, mut owners) = (Vec::new(), Vec::new());
         self.records(keys, &mut |number, object, record| {
-            let there =
-                record.map(|record| record.is_some_and(|record| record.key == keys[number]));
-            if matches!(there, Ok(true)) {
-                objects.push((number, object));
-            }
-            removed.push(there);
+            removed.push(record.map(|record| {
+                let Some(record) = record.filter(|record| record.key == keys[number]) else {
+                    return false;
+                };
+                // Also what a put has left that was broken off.
+                operations.push(self.flush(record::record_key(object)));
+                operations.extend(self.flush_parts(object, record.parts()));
+                owners.resize(operations.len(), number);
+                record.is_of(keys[number])
+            }));
         });
-        let flush = |&(_, object): &(usize, u64)| self.flush(object);
-        let mut operations: Vec<_> = objects.iter().map(flush).collect();
-        let outcomes = self.batch(&mut operations);
-        for (&(number, _), outcome) in objects.iter().zip(outcomes) {
-            removed[number] = match outcome {
-                Ok(Outcome::Flushed(pages)) => Ok(pages != 0),
-                Ok(_) => Ok(true),
-                Err(error) => Err(error.into()),
-            };
+        for (&owner, outcome) in owners.iter().zip(self.batch(&mut operations)) {
+            if let (Err(error), true) = (outcome, removed[owner].is_ok()) {
+                removed[owner] = Err(error.into());
+            }
         }
         removed
     }
 
-    /// Removes the record and all parts of an object, also those that a put left that was broken off.
-    pub(crate) fn flush<'a>(&self, object: u64) -> Operation<'a> {
-        Operation::FlushObject { pool: self.pool, object }
+    /// Removes one entry.
+    pub(crate) const fn flush<'a>(&self, key: Key) -> Operation<'a> {
+        Operation::Flush { pool: self.pool, key }
+    }
+
+    /// Removes the parts of a value.
+    pub(crate) fn flush_parts<'a>(
+        &self,
+        object: u64,
+        parts: Option<Parts>,
+    ) -> impl Iterator<Item = Operation<'a>> {
+        let count = parts.map_or(0, |parts| parts.count());
+        let key = move |number| parts.map(|parts| parts.key(object, number));
+        let pool = self.pool;
+        (0..count).filter_map(key).map(move |key| Operation::Flush { pool, key })
     }
 
     /// Removes all values of the pool. Those that others put meanwhile may stay.
@@ -223,10 +233,9 @@ impl Cache {
         let mut from = None;
         loop {
             let keys = self.store.list(self.pool, from, LISTED)?;
-            let objects: HashSet<u64> = keys.iter().map(|key| key.object).collect();
             // The pool's name stays.
-            let objects = objects.into_iter().filter(|&object| object != pool::NAME.object);
-            let mut operations: Vec<_> = objects.map(|object| self.flush(object)).collect();
+            let entries = keys.iter().filter(|&&key| key != pool::NAME);
+            let mut operations: Vec<_> = entries.map(|&key| self.flush(key)).collect();
             for outcome in self.batch(&mut operations) {
                 outcome?;
             }

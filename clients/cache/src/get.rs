@@ -44,10 +44,10 @@ impl Cache {
         let mut found = Vec::with_capacity(keys.len());
         self.records(keys, &mut |number, object, record| {
             found.push(record.map(|record| {
-                let record = record.filter(|record| record.key == keys[number])?;
+                let record = record.filter(|record| record.is_of(keys[number]))?;
                 let place = match record.body {
                     Body::Inline(value) => Place::Here(value.to_vec()),
-                    Body::Parts(parts) => Place::Parts(parts),
+                    Body::Parts(parts) | Body::Pending(parts) => Place::Parts(parts),
                 };
                 Some(Found { object, place })
             }));

@@ -1,4 +1,4 @@
-//! Putting values: parts first, then the record that makes them a value.
+//! Putting values: a record that says that it comes, its parts, then the record that makes them a value.
 
 use std::collections::HashSet;
 
@@ -17,30 +17,42 @@ pub struct Put<'a> {
     pub value: &'a [u8],
 }
 
-/// How far a put has come.
+/// A put that is under way.
 struct Step<'a> {
     put: &'a Put<'a>,
     object: u64,
     /// Where the value goes; none for one in the record.
     parts: Option<Parts>,
-    /// Whether the object has to be emptied first.
-    flush: bool,
-    /// Whether it goes on, or what came of it.
-    so_far: Result<bool, Error>,
+    /// What is there of the value before it.
+    old: Option<Parts>,
+    /// Whether a record names `parts`.
+    announced: bool,
+    state: State,
+}
+
+/// How far a put has come.
+enum State {
+    /// It goes on.
+    Going,
+    /// Another has put or removed a value under the key since it began: as if this one had been there before.
+    Overtaken,
+    /// It was refused.
+    Refused,
+    /// An error ended it, the first that it met.
+    Failed(Error),
 }
 
 impl Step<'_> {
     const fn goes_on(&self) -> bool {
-        matches!(self.so_far, Ok(true))
+        matches!(self.state, State::Going)
     }
 
     /// Takes in what came of one of its operations.
     fn take(&mut self, outcome: Result<Outcome, spillway_client::Error>) {
-        match outcome {
-            Ok(Outcome::Put(Stored::Refused(_))) if self.goes_on() => self.so_far = Ok(false),
-            // The first error says most.
-            Err(error) if self.so_far.is_ok() => self.so_far = Err(error.into()),
-            _ => {}
+        match (&self.state, outcome) {
+            (State::Going, Ok(Outcome::Put(Stored::Refused(_)))) => self.state = State::Refused,
+            (State::Failed(_), _) | (_, Ok(_)) => {}
+            (_, Err(error)) => self.state = State::Failed(error.into()),
         }
     }
 }
@@ -68,30 +80,39 @@ impl Cache {
     fn put_distinct(&self, puts: &[Put<'_>]) -> Vec<Result<bool, Error>> {
         let mut steps: Vec<Step<'_>> = puts.iter().map(|put| self.begin(put)).collect();
         self.look(&mut steps);
-        self.empty(&mut steps, |step| step.flush && step.goes_on());
+        for step in &mut steps {
+            step.announced = step.goes_on() && step.parts.is_some();
+        }
+        self.put_records(&mut steps, |step| Some(Body::Pending(step.parts?)));
+        self.remove(&steps, |step| step.old.filter(|_| step.goes_on()));
         self.put_parts(&mut steps);
-        self.put_records(&mut steps);
-        // What was stored of a value that is none. An error before says more than one of this.
-        let mut leftover: Vec<_> = steps
-            .iter()
-            .filter(|step| !step.goes_on() && step.flush)
-            .map(|step| self.flush(step.object))
-            .collect();
-        self.batch(&mut leftover);
-        steps.into_iter().map(|step| step.so_far).collect()
+        self.look_again(&mut steps);
+        self.put_records(&mut steps, |step| {
+            Some(step.parts.map_or(Body::Inline(step.put.value), Body::Parts))
+        });
+        // What was stored of a value that is none. What goes wrong here was said before.
+        self.remove(&steps, |step| step.parts.filter(|_| step.announced && !step.goes_on()));
+        self.withdraw(&steps);
+        let outcome = |step: Step<'_>| match step.state {
+            State::Going | State::Overtaken => Ok(true),
+            State::Refused => Ok(false),
+            State::Failed(error) => Err(error),
+        };
+        steps.into_iter().map(outcome).collect()
     }
 
     fn begin<'a>(&self, put: &'a Put<'a>) -> Step<'a> {
-        let so_far = if put.key.len() > KEY_BYTES_MAX {
-            Err(Error::Key(put.key.len()))
+        let state = if put.key.len() > KEY_BYTES_MAX {
+            State::Failed(Error::Key(put.key.len()))
         } else if put.value.len() > VALUE_BYTES_MAX {
-            Err(Error::Value(put.value.len()))
+            State::Failed(Error::Value(put.value.len()))
         } else {
-            Ok(true)
+            State::Going
         };
         let inline = Record::is_inline(put.key, put.value) || put.value.is_empty();
-        let parts = (!inline).then(|| Parts::new(put.value.len(), self.version()));
-        Step { put, object: object(put.key), parts, flush: false, so_far }
+        let long = !inline && matches!(state, State::Going);
+        let parts = long.then(|| Parts::new(put.value.len(), self.version()));
+        Step { put, object: object(put.key), parts, old: None, announced: false, state }
     }
 
     /// Looks at what is under the keys: that of another key stays.
@@ -99,28 +120,52 @@ impl Cache {
         let keys: Vec<&[u8]> = steps.iter().map(|step| step.put.key).collect();
         self.records(&keys, &mut |number, _, record| {
             let step = &mut steps[number];
-            if step.so_far.is_err() {
-                return;
-            }
             match record {
-                Ok(Some(old)) if old.key != keys[number] => step.so_far = Ok(false),
-                // Also what a put has left that was broken off.
-                Ok(None) => step.flush = step.parts.is_some(),
-                Ok(Some(old)) => {
-                    step.flush = step.parts.is_some() || matches!(old.body, Body::Parts(_));
-                }
-                Err(error) => step.so_far = Err(error),
+                _ if !step.goes_on() => {}
+                Ok(Some(old)) if old.key != keys[number] => step.state = State::Refused,
+                Ok(old) => step.old = old.and_then(|old| old.parts()),
+                Err(error) => step.state = State::Failed(error),
             }
         });
     }
 
-    /// Empties objects.
-    fn empty(&self, steps: &mut [Step<'_>], which: impl Fn(&Step<'_>) -> bool) {
-        let mut chosen: Vec<_> = steps.iter_mut().filter(|step| which(step)).collect();
-        let mut operations: Vec<_> = chosen.iter().map(|step| self.flush(step.object)).collect();
-        for (step, outcome) in chosen.iter_mut().zip(self.batch(&mut operations)) {
-            step.take(outcome);
-        }
+    /// Looks whether nobody else has taken the places meanwhile.
+    fn look_again(&self, steps: &mut [Step<'_>]) {
+        let mut long: Vec<_> =
+            steps.iter_mut().filter(|step| step.goes_on() && step.parts.is_some()).collect();
+        let keys: Vec<&[u8]> = long.iter().map(|step| step.put.key).collect();
+        self.records(&keys, &mut |number, _, record| {
+            let step = &mut long[number];
+            match record {
+                Ok(Some(now)) if now.key == keys[number] && now.parts() == step.parts => {}
+                Ok(_) => step.state = State::Overtaken,
+                Err(error) => step.state = State::Failed(error),
+            }
+        });
+    }
+
+    /// Removes the parts that `which` names of each.
+    fn remove(&self, steps: &[Step<'_>], which: impl Fn(&Step<'_>) -> Option<Parts>) {
+        let parts = steps.iter().flat_map(|step| self.flush_parts(step.object, which(step)));
+        let mut operations: Vec<_> = parts.collect();
+        // A store that can't be asked fails what comes next, too.
+        self.batch(&mut operations);
+    }
+
+    /// Removes the records of values that have not come, if they are still there.
+    fn withdraw(&self, steps: &[Step<'_>]) {
+        let ended = |step: &&Step<'_>| {
+            step.announced && matches!(step.state, State::Refused | State::Failed(_))
+        };
+        let ended: Vec<_> = steps.iter().filter(ended).collect();
+        let keys: Vec<&[u8]> = ended.iter().map(|step| step.put.key).collect();
+        let mut operations = Vec::new();
+        self.records(&keys, &mut |number, object, record| {
+            if matches!(record, Ok(Some(record)) if record.parts() == ended[number].parts) {
+                operations.push(self.flush(record_key(object)));
+            }
+        });
+        self.batch(&mut operations);
     }
 
     fn put_parts(&self, steps: &mut [Step<'_>]) {
@@ -139,21 +184,26 @@ impl Cache {
         }
     }
 
-    fn put_records(&self, steps: &mut [Step<'_>]) {
-        let mut chosen: Vec<_> = steps.iter_mut().filter(|step| step.goes_on()).collect();
-        let (mut bytes, mut ends) = (Vec::new(), Vec::with_capacity(chosen.len()));
-        for step in &chosen {
-            let body = step.parts.map_or(Body::Inline(step.put.value), Body::Parts);
+    /// Puts the records that `body` gives, of the puts that go on.
+    fn put_records<'a>(
+        &self,
+        steps: &mut [Step<'a>],
+        body: impl Fn(&Step<'a>) -> Option<Body<'a>>,
+    ) {
+        let (mut bytes, mut ends, mut chosen) = (Vec::new(), Vec::new(), Vec::new());
+        for step in steps.iter_mut().filter(|step| step.goes_on()) {
+            let Some(body) = body(step) else { continue };
             Record { key: step.put.key, body }.encode(&mut bytes);
             ends.push(bytes.len());
+            chosen.push(step);
         }
         let mut start = 0;
-        let put = |(step, &end): (&&mut Step<'_>, &usize)| {
-            let value = &bytes[start..end];
+        let mut operations = Vec::with_capacity(chosen.len());
+        for (step, end) in chosen.iter().zip(ends) {
+            let (key, value) = (record_key(step.object), &bytes[start..end]);
+            operations.push(Operation::Put { pool: self.pool, key, value });
             start = end;
-            Operation::Put { pool: self.pool, key: record_key(step.object), value }
-        };
-        let mut operations: Vec<_> = chosen.iter().zip(&ends).map(put).collect();
+        }
         for (step, outcome) in chosen.iter_mut().zip(self.batch(&mut operations)) {
             step.take(outcome);
         }

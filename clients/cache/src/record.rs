@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | 0 | 4 | `SPKV` |
 //! | 4 | 2 | format, 1 |
-//! | 6 | 2 | 0: the value lies behind the key; 1: it lies in parts |
+//! | 6 | 2 | 0: the value lies behind the key; 1: it lies in parts; 2: its parts are being put |
 //! | 8 | 4 | bytes of the key |
 //! | 12 | 4 | version of the parts, 1 to 2^26 - 2; else 0 |
 //! | 16 | 8 | bytes of the value |
@@ -59,6 +59,8 @@ pub enum Body<'a> {
     Inline(&'a [u8]),
     /// In entries of their own.
     Parts(Parts),
+    /// Nowhere yet, or nowhere any more: it is being put, or who put it was killed. These entries belong to it.
+    Pending(Parts),
 }
 
 /// The parts of a value.
@@ -102,11 +104,16 @@ impl<'a> Record<'a> {
         HEAD_BYTES + key.len() + value.len() <= PAGE_BYTES
     }
 
-    /// Bytes of the value.
-    pub const fn length(&self) -> u64 {
+    /// Whether it is the record of a value under `key`.
+    pub fn is_of(&self, key: &[u8]) -> bool {
+        self.key == key && !matches!(self.body, Body::Pending(_))
+    }
+
+    /// The entries that belong to the value besides the record.
+    pub const fn parts(&self) -> Option<Parts> {
         match self.body {
-            Body::Inline(value) => value.len() as u64,
-            Body::Parts(parts) => parts.length,
+            Body::Inline(_) => None,
+            Body::Parts(parts) | Body::Pending(parts) => Some(parts),
         }
     }
 
@@ -115,13 +122,15 @@ impl<'a> Record<'a> {
         let (kind, value, parts) = match self.body {
             Body::Inline(value) => (0_u16, value, Parts { version: 0, part_bytes: 0, length: 0 }),
             Body::Parts(parts) => (1, &[][..], parts),
+            Body::Pending(parts) => (2, &[][..], parts),
         };
+        let length = parts.length + value.len() as u64;
         bytes.extend(MAGIC);
         bytes.extend(FORMAT.to_le_bytes());
         bytes.extend(kind.to_le_bytes());
         bytes.extend((self.key.len() as u32).to_le_bytes());
         bytes.extend(parts.version.to_le_bytes());
-        bytes.extend(self.length().to_le_bytes());
+        bytes.extend(length.to_le_bytes());
         bytes.extend(parts.part_bytes.to_le_bytes());
         bytes.extend([0; 4]);
         bytes.extend(self.key);
@@ -150,8 +159,9 @@ impl<'a> Record<'a> {
             }
             0 if value.len() as u64 != length => return Err(Malformed("its value is cut off")),
             0 => Body::Inline(value),
-            1 if !value.is_empty() => return Err(Malformed("bytes behind its key")),
+            1 | 2 if !value.is_empty() => return Err(Malformed("bytes behind its key")),
             1 => Body::Parts(parts.check()?),
+            2 => Body::Pending(parts.check()?),
             _ => return Err(Malformed("of another kind")),
         };
         Ok(Self { key, body })
@@ -223,8 +233,11 @@ mod tests {
 
         #[test]
         fn parts_are_decoded(key: Vec<u8>, length in 1..=VALUE_BYTES_MAX, version in 1..VERSIONS) {
-            let record = Record { key: &key, body: Body::Parts(Parts::new(length, version)) };
-            prop_assert_eq!(Record::decode(&encoded(&record)), Ok(record));
+            let parts = Parts::new(length, version);
+            for body in [Body::Parts(parts), Body::Pending(parts)] {
+                let record = Record { key: &key, body };
+                prop_assert_eq!(Record::decode(&encoded(&record)), Ok(record));
+            }
         }
 
         /// What is decoded is what would have been encoded: no two forms of one record, and no byte that means nothing.

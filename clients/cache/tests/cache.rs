@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use spillway_cache::{
     Batches, Body, Cache, Error, Get, KEY_BYTES_MAX, Kind, Memory, Options, Put, Record, Settings,
 };
-use spillway_client::{Key, PoolSpec, Store as _};
+use spillway_client::{Key, Pool, PoolSpec};
 use spillway_ring::{Config, Server};
 use spillway_store::{ClientConfig, ClientId, Store};
 use spillway_types::{Access, Admitted, Denied, Identity, Limits};
@@ -122,6 +122,43 @@ fn a_short_buffer_is_an_error_with_both_lengths() {
     }
 }
 
+/// Puts an entry past the cache.
+fn store_entry(store: &dyn spillway_client::Store, pool: Pool, key: Key, value: &[u8]) {
+    assert_eq!(store.put(pool, key, value).expect("a put"), spillway_client::Put::Stored);
+}
+
+/// What a writer leaves that was killed while it put a long value.
+#[test]
+fn what_a_killed_writer_left_is_a_miss_and_goes_with_the_key() {
+    for takes_over in [true, false] {
+        let store = spillway_client::open("embed:?capacity=64M").expect("a store");
+        let pool = store.open_pool(PoolSpec::PERSISTENT).expect("a pool");
+        store_entry(&*store, pool, Key::new(0, u32::MAX), b"SPKN\x01\0default");
+        let object = twox_hash::XxHash3_64::oneshot(b"key");
+        // The pending record of 600 KiB in parts of 256 KiB, of version 5, of which two came.
+        let mut record = b"SPKV\x01\0\x02\0\x03\0\0\0\x05\0\0\0".to_vec();
+        record.extend((600_u64 << 10).to_le_bytes());
+        record.extend((256_u32 << 10).to_le_bytes());
+        record.extend(b"\0\0\0\0key");
+        store_entry(&*store, pool, Key::new(object, 0), &record);
+        for part in 0..2 {
+            store_entry(&*store, pool, Key::new(object, 5 << 6 | part), &value(1, 256 << 10));
+        }
+        let cache = Cache::over(store, &Options::default()).expect("a cache");
+        let used = || cache.statistics().expect("counters").used_pages;
+        assert!(used() > 128);
+        assert_eq!(get(&cache, b"key"), None);
+        assert!(!cache.exists(&[b"key"]).remove(0).expect("an answer"));
+        if takes_over {
+            assert!(put(&cache, b"key", b"short"));
+            assert_eq!(get(&cache, b"key").as_deref(), Some(&b"short"[..]));
+        } else {
+            assert!(!cache.delete(&[b"key"]).remove(0).expect("an answer"));
+        }
+        assert!(used() < 4, "{} pages are left", used());
+    }
+}
+
 #[test]
 fn another_keys_record_is_neither_given_nor_replaced() {
     let store = spillway_client::open("embed:").expect("a store");
@@ -130,9 +167,9 @@ fn another_keys_record_is_neither_given_nor_replaced() {
     Record { key: &other, body: Body::Inline(b"its value") }.encode(&mut record);
     let pool = store.open_pool(PoolSpec::PERSISTENT).expect("a pool");
     // The name of the pool, as an earlier cache left it.
-    store.put(pool, Key::new(0, u32::MAX), b"SPKN\x01\0default").expect("a put");
+    store_entry(&*store, pool, Key::new(0, u32::MAX), b"SPKN\x01\0default");
     let object = twox_hash::XxHash3_64::oneshot(b"key");
-    store.put(pool, Key::new(object, 0), &record).expect("a put");
+    store_entry(&*store, pool, Key::new(object, 0), &record);
     let cache = Cache::over(store, &Options::default()).expect("a cache");
     for bytes in [3, 1 << 20] {
         assert!(!put(&cache, b"key", &value(1, bytes)));
@@ -148,9 +185,9 @@ fn another_keys_record_is_neither_given_nor_replaced() {
 fn a_record_that_is_none_is_an_error() {
     let store = spillway_client::open("embed:").expect("a store");
     let pool = store.open_pool(PoolSpec::PERSISTENT).expect("a pool");
-    store.put(pool, Key::new(0, u32::MAX), b"SPKN\x01\0default").expect("a put");
+    store_entry(&*store, pool, Key::new(0, u32::MAX), b"SPKN\x01\0default");
     let object = twox_hash::XxHash3_64::oneshot(b"key");
-    store.put(pool, Key::new(object, 0), b"no record").expect("a put");
+    store_entry(&*store, pool, Key::new(object, 0), b"no record");
     let cache = Cache::over(store, &Options::default()).expect("a cache");
     assert!(matches!(cache.exists(&[b"key"]).remove(0), Err(Error::Malformed(_))));
     assert!(matches!(cache.look_up(&[b"key"]).remove(0), Err(Error::Malformed(_))));
