@@ -228,7 +228,8 @@ mod tests {
         #[test]
         fn what_is_encoded_is_decoded(key: Vec<u8>, value: Vec<u8>) {
             let record = Record { key: &key, body: Body::Inline(&value) };
-            prop_assert_eq!(Record::decode(&encoded(&record)), Ok(record));
+            let bytes = encoded(&record);
+            prop_assert_eq!(Record::decode(&bytes), Ok(record));
         }
 
         #[test]
@@ -236,7 +237,8 @@ mod tests {
             let parts = Parts::new(length, version);
             for body in [Body::Parts(parts), Body::Pending(parts)] {
                 let record = Record { key: &key, body };
-                prop_assert_eq!(Record::decode(&encoded(&record)), Ok(record));
+                let bytes = encoded(&record);
+                prop_assert_eq!(Record::decode(&bytes), Ok(record));
             }
         }
 
