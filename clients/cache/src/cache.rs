@@ -164,7 +164,7 @@ impl Cache {
         let mut found = Vec::with_capacity(keys.len());
         self.records(keys, &mut |number, _, record| {
             found
-                .push(record.map(|record| record.is_some_and(|record| record.key == keys[number])));
+                .push(record.map(|record| record.is_some_and(|record| record.is_of(keys[number]))));
         });
         found
     }

@@ -453,8 +453,9 @@ fn more_batches_than_may_wait_fail_at_once() {
     let daemon = Daemon::start(256 << 20);
     let few = Settings { threads: 1, waiting_max: 2, ..settings() };
     let batches = Batches::open(&daemon.url(), few).expect("batches");
-    for number in 0..20 {
-        batches.submit(Kind::Set, keys(number..number + 1), vec![Own(value(1, 8 << 20))]);
+    let values: Vec<_> = (0..20).map(|_| vec![Own(value(1, 8 << 20))]).collect();
+    for (number, value) in (0..).zip(values) {
+        batches.submit(Kind::Set, keys(number..number + 1), value);
     }
     let done = answers(&batches, 20);
     let refused = |one: &&spillway_cache::Completion<Own>| {
