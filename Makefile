@@ -2,6 +2,7 @@
 # make test    installs what is missing, and runs everything that CI runs
 # make build   builds the command, the library that it preloads, the daemon, and the load of the demo
 # make module  builds the module of Valkey and Redis: target/release/libspillway_valkey.so
+# make wheel   builds the Python package: target/wheels/spillway-*.whl
 # make agent   builds the agent of guests, a static program: target/release/spillway-agent
 # make install-agent PREFIX=/usr   builds and installs the agent and its systemd unit into a guest; with DESTDIR into its image
 # make install-lib PREFIX=/usr/local   builds and installs the C library, its header and pkg-config file
@@ -11,9 +12,10 @@ SHELL := /bin/bash
 export PATH := $(HOME)/.cargo/bin:$(CURDIR)/target/tools:$(PATH)
 
 # What demo, build and the end-to-end tests run, always built together: what one of them has built serves the others.
-PROGRAMS := --package spillway --package spillway-preload --package spillwayd --package spillway-load --package spillway-valkey
+PROGRAMS := --package spillway --package spillway-preload --package spillwayd --package spillway-load --package spillway-valkey \
+    --package spillway-python
 
-.PHONY: demo test build module agent install-agent install-lib tools
+.PHONY: demo test build module wheel agent install-agent install-lib tools
 
 demo: tools
 	@lab/setup demo
@@ -30,6 +32,14 @@ build: tools agent
 
 module: tools
 	@cargo build --release --locked --package spillway-valkey
+
+MATURIN := 1.16.0
+
+# maturin asks Python of the machine which names of files it takes; the package itself is for Python 3.11 and later.
+wheel: tools
+	@[ -x target/tools/maturin-$(MATURIN)/bin/maturin ] \
+	    || python3 -m pip install --quiet --disable-pip-version-check --target target/tools/maturin-$(MATURIN) maturin==$(MATURIN)
+	@target/tools/maturin-$(MATURIN)/bin/maturin build --release --locked --manifest-path clients/python/Cargo.toml --out target/wheels
 
 # It must run in any guest, whatever C library that has. A program that the loader has work with is none that is static.
 AGENT := target/release/spillway-agent

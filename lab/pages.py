@@ -36,6 +36,8 @@ LEFT_OUT = {
     ("docs/nbd.md", "lab/setup bench"): "CI runs every benchmark",
     ("docs/policies.md", "spillway client set python3-4711 --floor 512M --target 2G"):
         "the number of the reader's own process: lab/tests/programs-share",
+    ("docs/python.md", "make wheel                     # builds target/wheels/spillway-*.whl"):
+        "builds all that the package needs by itself: lab/long/python-wheel",
     ("docs/scenarios.md", "lab/scenarios run          # an hour and a half; goes on where it was interrupted"): "hours",
 }
 
@@ -49,11 +51,19 @@ CONFIGURATIONS = {
 # As the unit runs it.
 UNIT = "setpriv --reuid=spillway --regid=spillway --clear-groups --bounding-set=-all --no-new-privs"
 
+# The Python of a virtual environment that has the package, of what was built for the tests.
+PACKAGE = ("mkdir -p /tmp/spillway-python/bin && cp -r clients/python/python/spillway /tmp/spillway-python && "
+           "cp target/release/libspillway_python.so /tmp/spillway-python/spillway/_spillway.abi3.so && "
+           "printf '#!/bin/sh\\nPYTHONPATH=/tmp/spillway-python exec /usr/bin/python3 \"$@\"\\n' > /tmp/spillway-python/bin/python && "
+           "chmod +x /tmp/spillway-python/bin/python")
+
 # What the reader has done before a block, by the text around it or on another page.
 BEFORE = {
     ("docs/blades.md", "shuf -i 1-1000000 > big.txt"): "spillway serve --capacity 1G --nvme-tcp 127.0.0.1:4420",
     ("docs/lending.md", "mkdir -p /var/lib/spillway"):
         "mkdir -p /etc/spillway && cp ca.pem /etc/spillway && cp b.pem /etc/spillway/cert.pem && cp b.key /etc/spillway/key.pem",
+    ("docs/lmcache.md", "/tmp/spillway-python/bin/python example.py"): PACKAGE,
+    ("docs/python.md", "/tmp/spillway-python/bin/python example.py"): PACKAGE,
     ("docs/policies.md", "spillway policy set utility --miss 500us      # until the daemon ends; memory.policy in its configuration is for good"):
         "spillway serve --capacity 1G",
 }

@@ -16,11 +16,12 @@ mod virtqueue;
 pub type Reader = fn(&[u8]);
 
 /// The readers, by the name of their fuzz target and of their folder of the corpus.
-pub const READERS: [(&str, Reader); 15] = [
+pub const READERS: [(&str, Reader); 16] = [
     ("pdus", decoders::pdus),
     ("structures", decoders::structures),
     ("authentication", decoders::authentication),
     ("urls", decoders::urls),
+    ("records", decoders::records),
     ("faults", decoders::faults),
     ("ring", decoders::ring),
     ("programs", decoders::programs),

@@ -11,15 +11,17 @@ use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 type Place = &'static str;
 
 /// Each place, and the places that it may know. A longer name is looked up first.
-const RULES: [(Place, &[Place]); 26] = [
+const RULES: [(Place, &[Place]); 28] = [
     ("bin", &["clients", "frontends", "pager", "control", "observe", "core", "platform"]),
     // The tiers lend it the lock that works on tasks without a C library.
     ("clients/preload", &["clients/blade", "pager", "core/tiers", "platform"]),
     ("clients/blade", &["clients/rust", "core"]),
     ("clients/c", &["clients/guest", "clients/rust"]),
+    ("clients/cache", &["clients/rust"]),
     // The protocol of the agent alone, which does no I/O.
     ("clients/guest", &["control/guests"]),
     ("clients/lender", &["clients/rust", "core", "platform"]),
+    ("clients/python", &["clients/cache", "clients/rust"]),
     ("clients/valkey", &["clients/rust", "core/types"]),
     ("clients", &["frontends", "core", "platform/tls"]),
     ("frontends", &["core", "platform"]),

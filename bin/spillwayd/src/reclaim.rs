@@ -69,6 +69,7 @@ fn run(due: &Receiver<()>, directory: &Directory, disks: &[Arc<Disk>]) {
     let mut scratch = Scratch::new();
     while due.recv().is_ok() {
         disks.iter().for_each(|disk| disk.next_turn());
+        directory.store().cool();
         // The store's own errors alone: the next interval says more.
         let clients = directory.clients().unwrap_or_default();
         for client in clients.iter().filter(|client| !client.importing && !client.frozen) {

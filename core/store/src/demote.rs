@@ -132,7 +132,7 @@ impl Store {
     }
 
     fn is_low(&self) -> bool {
-        if self.budget().left(Use::Index) < INDEX_LOW_BYTES {
+        if self.arena.left(Use::Index) < INDEX_LOW_BYTES {
             return true;
         }
         let part = if self.blade.is_some() { LOW_PART_STAGING } else { LOW_PART };
@@ -181,7 +181,7 @@ impl Store {
         let sent = self.move_to_blade(&mut candidates, scratch);
         let moved = sent + self.move_to_file(candidates, scratch);
         // What knows of the pages grows with each one that leaves.
-        if self.budget().left(Use::Index) < INDEX_LOW_BYTES {
+        if self.arena.left(Use::Index) < INDEX_LOW_BYTES {
             self.arena.hollow_out(moved / 2);
         }
         moved

@@ -304,7 +304,7 @@ impl Store {
     /// room on a disk that is kept itself, whoever puts.
     fn leaves_room_to_callers(&self) -> bool {
         let files = self.files.as_ref().and_then(Disk::own);
-        self.own_scratch.is_none() && files.is_some() && self.budget().left(Memory::Index) == 0
+        self.own_scratch.is_none() && files.is_some() && self.arena.left(Memory::Index) == 0
     }
 
     /// Finds room for a value and copies it there, at the cost of ephemeral values if need be.

@@ -250,6 +250,11 @@ impl Store {
         self.arena.trim();
     }
 
+    /// Gives of that memory what nobody has wanted since the last call. To be called now and then.
+    pub fn cool(&self) {
+        self.arena.cool();
+    }
+
     /// Numbers that clients can have now.
     pub(crate) fn client_numbers(&self) -> core::ops::Range<u16> {
         1..self.clients_high.load(Ordering::Acquire) as u16 + 1

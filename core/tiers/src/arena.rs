@@ -11,6 +11,7 @@ mod low;
 mod rebuild;
 mod reserve;
 mod spans;
+mod warm;
 
 use core::ops::Deref;
 use std::io;
@@ -27,6 +28,7 @@ use low::Low;
 pub use reserve::RESERVES_MAX;
 use reserve::Reserve;
 use spillway_types::PAGE_BYTES;
+use warm::Warm;
 
 /// Frames of a chunk.
 const CHUNK_FRAMES: u32 = 64;
@@ -103,6 +105,7 @@ pub struct Arena {
     /// No reserve has had a number beyond this.
     reserves_high: AtomicU32,
     spare: Lock<Spare>,
+    warm: Warm,
     /// Frames whose memory was given up for the index; a list through [`Meta::next`].
     hollow: Lock<u32>,
     shared: Option<Shared>,
@@ -156,6 +159,7 @@ impl Arena {
             reserves: zeroed_slice(RESERVES_MAX),
             reserves_high: AtomicU32::new(0),
             spare: Lock::new(Spare { first: NONE, high: 0, committed_bytes: 0 }),
+            warm: Warm::new(),
             hollow: Lock::new(NONE),
             budget,
             low: Low::default(),
@@ -292,7 +296,7 @@ impl Arena {
 
     /// Frames that can still be had: free ones, and those of chunks that memory has room for.
     pub fn frames_left(&self) -> u64 {
-        let room = self.budget.left(Use::Frames) / CHUNK_BYTES as u64;
+        let room = self.left(Use::Frames) / CHUNK_BYTES as u64;
         let free: u64 = self.lanes[..LANES].iter().map(|lane| lane.0.lock().free).sum();
         room * u64::from(CHUNK_FRAMES) + free + self.frames_at_hand()
     }
@@ -304,17 +308,20 @@ impl Arena {
         let spans = free(&self.lanes[SPANS]) * u64::from(SPAN_FRAMES);
         let packing = free(&self.lanes[STOCK]) + free(&self.lanes[LEAVING]);
         let at_hand = self.frames_at_hand() * PAGE_BYTES as u64;
-        frames + spans + packing + at_hand + self.reserved_free_bytes()
+        frames + spans + packing + at_hand + self.reserved_free_bytes() + self.warm_bytes()
     }
 
     /// Whether there is memory for another chunk of frames.
     pub fn grows(&self) -> bool {
-        self.budget.left(Use::Frames) >= CHUNK_BYTES as u64
+        self.left(Use::Frames) >= CHUNK_BYTES as u64
     }
 
     /// Gives the memory of up to `count` free frames up, for the index to grow into. The frames are
     /// hollow until there is memory for them again. Gives how many there were.
     pub fn hollow_out(&self, count: usize) -> usize {
+        if self.give_warm_back(1) != 0 {
+            return count;
+        }
         for done in 0..count {
             let Some(frame) = self.take_any() else { return done };
             if self.region.release(frame as usize * PAGE_BYTES, PAGE_BYTES).is_err() {
@@ -348,6 +355,7 @@ impl Arena {
         }
         self.empty_hands();
         self.trim_reserves();
+        self.give_warm_back(u64::MAX);
         for (lane, apart) in self.lanes.iter().enumerate() {
             let whole = if lane == SPANS { SPANS_WHOLE } else { u64::MAX };
             loop {
@@ -379,7 +387,10 @@ impl Arena {
 
     /// A chunk of zeroed memory that is in no lane.
     fn grow(&self, to: Use) -> Option<u32> {
-        let taken = self.budget.take(CHUNK_BYTES as u64, to);
+        let mut taken = self.budget.take(CHUNK_BYTES as u64, to);
+        if !taken && self.give_warm_back(1) != 0 {
+            taken = self.budget.take(CHUNK_BYTES as u64, to);
+        }
         self.check_low();
         if !taken {
             return None;

@@ -120,7 +120,9 @@ fn empty_chunks_go_back_to_the_host_and_read_as_zeros_later() {
         for &frame in &frames {
             arena.release(frame);
         }
-        assert!(arena.budget().taken() < 2 * CHUNK_BYTES as u64, "one chunk is kept");
+        let kept = CAPACITY_BYTES / 16 + 2 * CHUNK_BYTES as u64;
+        assert!(arena.budget().taken() < kept, "one chunk is kept, and a sixteenth of all");
+        assert_eq!(arena.frames_left(), frames.len() as u64, "what is kept can be had");
         arena.trim();
         assert!(arena.budget().taken() < CHUNK_BYTES as u64, "all chunks are given back");
         let again = arena.store(0, b"x").expect("frame");
@@ -128,6 +130,51 @@ fn empty_chunks_go_back_to_the_host_and_read_as_zeros_later() {
         arena.release(again);
         assert_eq!(store_all().len(), frames.len(), "no frame is lost");
     }
+}
+
+#[test]
+fn what_is_kept_for_the_next_put_goes_when_nobody_wants_it() {
+    for backing in BACKINGS {
+        let arena = arena(backing);
+        let chunk = || (0..64).map(|_| arena.store(0, &[7; PAGE_BYTES]).expect("frame"));
+        let cycle = || {
+            let frames: Vec<u32> = chunk().chain(chunk()).chain(chunk()).collect();
+            frames.into_iter().for_each(|frame| arena.release(frame));
+        };
+        cycle();
+        let kept = arena.budget().taken();
+        assert!(kept >= 3 * CHUNK_BYTES as u64);
+        arena.cool();
+        cycle();
+        arena.cool();
+        assert_eq!(arena.budget().taken(), kept, "it was wanted");
+        let short = arena.store(0, b"short").expect("frame");
+        assert!(
+            arena.content(short)[5..].iter().all(|&byte| byte == 0),
+            "nothing of its last owner is left"
+        );
+        arena.release(short);
+        arena.cool();
+        arena.cool();
+        assert!(
+            arena.budget().taken() < 2 * CHUNK_BYTES as u64,
+            "nobody wanted it for an interval"
+        );
+    }
+}
+
+#[test]
+fn kept_memory_serves_every_use() {
+    let arena = arena(Backing::Anonymous);
+    let fill = || std::iter::from_fn(|| arena.store(0, &[7; PAGE_BYTES])).collect::<Vec<_>>();
+    let frames = fill();
+    // All but one frame of each chunk but two: those two chunks are empty, and kept.
+    frames.iter().take(130).for_each(|&frame| arena.release(frame));
+    assert!(arena.left(Use::Frames) >= CHUNK_BYTES as u64);
+    let cells = Cells::default();
+    let cell = cells.store(&arena, &[1; 1000]).expect("a cell of what was kept");
+    assert!(cells.content(&arena, cell)[1000..].iter().all(|&byte| byte == 0));
+    assert_eq!(arena.hollow_out(8), 8, "the index has it too");
 }
 
 #[test]

@@ -28,6 +28,8 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Commands that are begun before the first of them is finished.
 const STEP: u32 = 16;
+/// A command with more data is the last of its step, so that its client can go on.
+const STEP_BYTES_MAX: u32 = 64 << 10;
 
 /// What all connections share.
 #[derive(Debug)]
@@ -195,11 +197,18 @@ impl Ring<'_> {
     /// Carries the next `count` commands out, at most [`STEP`].
     #[inline]
     fn step(&mut self, count: u32) {
+        let mut count = count;
         let mut begun = [const { None }; STEP as usize];
         // Pages of the commands before this one are published.
         let mut settled = 0;
-        for at in 0..count as usize {
+        for at in 0.. {
+            if at == count as usize {
+                break;
+            }
             let command = self.region.command(self.taken.wrapping_add(at as u32));
+            if command.data.bytes > STEP_BYTES_MAX {
+                count = at as u32 + 1;
+            }
             let filled = self.session.fill(self.region, &command);
             let carried_out = filled.unwrap_or_else(|| {
                 Session::publish(&mut begun[settled..at]);

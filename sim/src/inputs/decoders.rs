@@ -122,6 +122,15 @@ pub fn urls(bytes: &[u8]) {
     }
 }
 
+/// Records of a cache's keys.
+pub fn records(bytes: &[u8]) {
+    if let Ok(record) = spillway_cache::Record::decode(bytes) {
+        let mut again = Vec::new();
+        record.encode(&mut again);
+        assert_eq!(again, bytes);
+    }
+}
+
 /// The first messages of a ring.
 pub fn ring(bytes: &[u8]) {
     if let Ok(hello) = Hello::decode(bytes) {

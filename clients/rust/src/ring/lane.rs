@@ -24,8 +24,12 @@ pub const SLOTS_MAX: usize = 64;
 const DOORBELL_EVERY: u32 = 4;
 /// Looks at the queue between two looks at the clock.
 const LOOKS: u32 = 32;
+/// Data area of a lane that need not take values of any length.
+const AREA_BYTES: u32 = 1 << 20;
+/// What long values in flight take of the data area, so that it stays in the caches; two at least, if they fit.
+const WINDOW_BYTES: usize = 1 << 20;
 
-/// A queue pair and a page of the data area for each operation in flight.
+/// A queue pair, and a place in the data area for each operation in flight.
 #[derive(Debug)]
 pub struct Lane {
     socket: OwnedFd,
@@ -36,13 +40,143 @@ pub struct Lane {
     /// Commands written, and completions read, so far.
     submitted: u32,
     completed: u32,
-    /// A bit for each free slot: a command id, and a page of the data area.
+    /// A bit for each slot that is free.
     free: u64,
-    /// All slots.
-    slots: u64,
+    /// The slots of the batch under way.
+    window: Window,
     /// Which operation of the batch under way has a slot.
     operation: [u32; SLOTS_MAX],
     lost: bool,
+}
+
+/// Slots for operations in flight: a command id each, and a place in the data area.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    /// A bit for each.
+    slots: u64,
+    /// Bytes of each place.
+    room: usize,
+}
+
+impl Window {
+    /// As many slots as fit into `area_bytes`, at most `most`.
+    const fn new(area_bytes: usize, room: usize, most: usize) -> Self {
+        let fit = area_bytes / room;
+        let count = if fit < most { fit } else { most };
+        let count = if count < SLOTS_MAX { count } else { SLOTS_MAX };
+        Self { slots: if count == 0 { 0 } else { u64::MAX >> (SLOTS_MAX - count) }, room }
+    }
+
+    /// Where a slot's place begins.
+    const fn offset(&self, slot: u16) -> usize {
+        slot as usize * self.room
+    }
+
+    /// Makes the command of an operation, and puts a value into its slot. `None` when the value does
+    /// not fit there.
+    #[inline]
+    fn prepare(
+        &self,
+        region: &Region,
+        slot: u16,
+        operation: &Operation<'_>,
+    ) -> Result<Option<Command>, Error> {
+        let (offset, room) = (self.offset(slot), self.room);
+        let retrieve = |opcode, pool, key, bytes: usize| {
+            let bytes = bytes.min(room) as u32;
+            let mut command = kv::retrieve(opcode, slot, namespace(pool)?, key, bytes);
+            command.data = data(offset as u32, bytes);
+            Ok(Some(command))
+        };
+        match *operation {
+            Operation::Put { pool, key, value } => {
+                if value.is_empty() || value.len() > VALUE_BYTES_MAX {
+                    return Err(Error::Length { bytes: value.len(), limit: VALUE_BYTES_MAX });
+                }
+                if value.len() > room {
+                    return Ok(None);
+                }
+                let bytes = value.len() as u32;
+                region.write(offset, value);
+                let mut command = kv::store(slot, namespace(pool)?, key, bytes);
+                command.data = data(offset as u32, bytes);
+                Ok(Some(command))
+            }
+            Operation::Get { pool, key, ref value } => {
+                retrieve(io::RETRIEVE, pool, key, value.len())
+            }
+            Operation::Take { pool, key, ref value } => retrieve(io::TAKE, pool, key, value.len()),
+            Operation::Flush { pool, key } => {
+                Ok(Some(kv::with_key(io::DELETE, slot, namespace(pool)?, key)))
+            }
+            Operation::FlushObject { pool, object } => {
+                Ok(Some(kv::flush_object(slot, namespace(pool)?, object)))
+            }
+            Operation::Exists { pool, key } => {
+                Ok(Some(kv::with_key(io::EXIST, slot, namespace(pool)?, key)))
+            }
+        }
+    }
+
+    /// What came of an operation. `None` when its value is longer than its place, but not than the
+    /// caller's buffer.
+    #[inline]
+    fn finish(
+        &self,
+        region: &Region,
+        slot: u16,
+        operation: &mut Operation<'_>,
+        completion: &Completion,
+    ) -> Result<Option<Outcome>, Error> {
+        let (status, result) = (completion.status, completion.result);
+        Ok(Some(match operation {
+            Operation::Put { value, .. } => match status.code() {
+                Status::SUCCESS => Outcome::Put(Put::Stored),
+                Status::CAPACITY => Outcome::Put(Put::Refused(kv::refusal_of(result))),
+                _ => return Err(error_of(status, value.len())),
+            },
+            Operation::Get { value, .. } | Operation::Take { value, .. } => match status.code() {
+                Status::SUCCESS => {
+                    let bytes = usize::try_from(result).unwrap_or(usize::MAX);
+                    if bytes > value.len() {
+                        Outcome::Get(Get::Short(bytes))
+                    } else if bytes > self.room {
+                        return Ok(None);
+                    } else {
+                        region.read(self.offset(slot), &mut value[..bytes]);
+                        Outcome::Get(Get::Hit(bytes))
+                    }
+                }
+                Status::KEY_NOT_FOUND => Outcome::Get(Get::Miss),
+                _ => return Err(error_of(status, value.len())),
+            },
+            Operation::Flush { .. } | Operation::Exists { .. } => {
+                let there = match status.code() {
+                    Status::SUCCESS => true,
+                    Status::KEY_NOT_FOUND => false,
+                    _ => return Err(error_of(status, 0)),
+                };
+                if matches!(operation, Operation::Flush { .. }) {
+                    Outcome::Flushed(u64::from(there))
+                } else {
+                    Outcome::Exists(there)
+                }
+            }
+            Operation::FlushObject { .. } if status.is_success() => Outcome::Flushed(result),
+            Operation::FlushObject { .. } => return Err(error_of(status, 0)),
+        }))
+    }
+}
+
+/// Room that an operation with a long value takes of the data area.
+fn long_bytes(operation: &Operation<'_>) -> usize {
+    match operation {
+        Operation::Put { value, .. } => value.len(),
+        Operation::Get { value, .. } | Operation::Take { value, .. } => {
+            value.len().min(VALUE_BYTES_MAX)
+        }
+        _ => 0,
+    }
 }
 
 /// The namespace that a pool is.
@@ -55,13 +189,11 @@ impl Lane {
     pub fn open(path: &Path, options: &RingOptions, first: bool) -> Result<Self, Error> {
         let depth = options.depth.clamp(1, SLOTS_MAX as u16);
         let pages = u32::from(depth) * PAGE_BYTES as u32;
-        let data_bytes = if first { pages.max(VALUE_BYTES_MAX as u32) } else { pages };
+        let data_bytes = pages.max(if first { VALUE_BYTES_MAX as u32 } else { AREA_BYTES });
         let Connected { socket, region, instance } =
             connect(path, depth, data_bytes.min(DATA_BYTES_MAX), options.timeout)?;
         let granted = region.geometry();
-        let pages = granted.data_bytes() as usize / PAGE_BYTES;
-        let slots = pages.min(granted.depth().into()).min(SLOTS_MAX);
-        let slots = u64::MAX >> (SLOTS_MAX - slots);
+        let window = Window::new(granted.data_bytes() as usize, PAGE_BYTES, granted.depth().into());
         Ok(Self {
             socket,
             region,
@@ -70,8 +202,8 @@ impl Lane {
             timeout: options.timeout,
             submitted: 0,
             completed: 0,
-            free: slots,
-            slots,
+            free: window.slots,
+            window,
             operation: [0; SLOTS_MAX],
             lost: false,
         })
@@ -91,20 +223,22 @@ impl Lane {
     /// [`Self::execute_large`].
     #[inline]
     pub fn execute(&mut self, operation: &mut Operation<'_>) -> Result<Option<Outcome>, Error> {
-        let Some(command) = self.prepare(0, operation, PAGE_BYTES)? else { return Ok(None) };
+        let page = self.pages();
+        let Some(command) = page.prepare(&self.region, 0, operation)? else { return Ok(None) };
         let completion = self.round_trip(command)?;
-        self.finish(0, operation, &completion, PAGE_BYTES)
+        page.finish(&self.region, 0, operation, &completion)
     }
 
     /// Carries one operation out that may have the whole data area.
     pub fn execute_large(&mut self, operation: &mut Operation<'_>) -> Result<Outcome, Error> {
-        let room = (self.region.geometry().data_bytes() as usize).min(VALUE_BYTES_MAX);
-        let Some(command) = self.prepare(0, operation, room)? else {
+        let room = self.area_bytes();
+        let whole = Window::new(room, room, 1);
+        let Some(command) = whole.prepare(&self.region, 0, operation)? else {
             let bytes = if let Operation::Put { value, .. } = operation { value.len() } else { 0 };
             return Err(Error::Length { bytes, limit: room });
         };
         let completion = self.round_trip(command)?;
-        match self.finish(0, operation, &completion, room)? {
+        match whole.finish(&self.region, 0, operation, &completion)? {
             Some(outcome) => Ok(outcome),
             None => Err(Error::Length { bytes: completion.result as usize, limit: room }),
         }
@@ -149,6 +283,17 @@ impl Lane {
         Ok(completion)
     }
 
+    /// The longest value that this lane's data area takes.
+    fn area_bytes(&self) -> usize {
+        (self.region.geometry().data_bytes() as usize).min(VALUE_BYTES_MAX)
+    }
+
+    /// Slots of a page each.
+    fn pages(&self) -> Window {
+        let geometry = self.region.geometry();
+        Window::new(geometry.data_bytes() as usize, PAGE_BYTES, geometry.depth().into())
+    }
+
     /// Carries operations out, as many at the same time as there are slots. Those with values longer
     /// than a page are left, and their places added to `large`.
     pub fn batch(
@@ -157,35 +302,93 @@ impl Lane {
         outcomes: &mut [Result<Outcome, Error>],
         large: &mut Vec<usize>,
     ) -> Result<(), Error> {
-        let mut next = 0;
-        while next < operations.len() || self.free != self.slots {
+        let places = 0..operations.len();
+        self.run(self.pages(), places, operations, outcomes, large)
+    }
+
+    /// Whether the data area takes the value of each of the operations at `places`.
+    pub fn takes(&self, operations: &[Operation<'_>], places: &[usize]) -> bool {
+        places.iter().all(|&at| long_bytes(&operations[at]) <= self.area_bytes())
+    }
+
+    /// Carries out those of a batch that are in `large`: while the server copies one value, this side copies the next.
+    /// Those that the data area is too small for are left.
+    pub fn batch_large(
+        &mut self,
+        operations: &mut [Operation<'_>],
+        outcomes: &mut [Result<Outcome, Error>],
+        large: &mut Vec<usize>,
+    ) -> Result<(), Error> {
+        let (area, depth) = (self.area_bytes(), self.region.geometry().depth());
+        let bytes = |at: usize| long_bytes(&operations[at]);
+        let (now, later): (Vec<usize>, _) = large.iter().partition(|&&at| bytes(at) <= area);
+        // One that leaves no room for a second one goes alone, and all in their order.
+        let is_alone = |at: usize| bytes(at) > area / 2;
+        let groups = now.chunk_by(|&one, &next| !is_alone(one) && !is_alone(next));
+        let longest = |group: &[usize]| group.iter().map(|&at| bytes(at)).max();
+        let groups: Vec<_> = groups.map(|group| (group, longest(group))).collect();
+        *large = later;
+        for (group, longest) in groups {
+            let room = longest.unwrap_or(0).next_multiple_of(PAGE_BYTES).max(PAGE_BYTES);
+            let most = (WINDOW_BYTES / room).max(2).min(depth.into());
+            let window = Window::new(self.region.geometry().data_bytes() as usize, room, most);
+            self.run(window, group.iter().copied(), operations, outcomes, large)?;
+        }
+        Ok(())
+    }
+
+    /// Carries the operations at `places` out in a window. The places of those that do not fit go to `put_off`.
+    #[inline]
+    fn run(
+        &mut self,
+        window: Window,
+        mut places: impl Iterator<Item = usize>,
+        operations: &mut [Operation<'_>],
+        outcomes: &mut [Result<Outcome, Error>],
+        put_off: &mut Vec<usize>,
+    ) -> Result<(), Error> {
+        self.window = window;
+        self.free = window.slots;
+        let mut more = true;
+        while more || self.free != window.slots {
             let mut unannounced = 0;
-            while self.free != 0 && next < operations.len() {
+            while self.free != 0 && more {
+                let Some(next) = places.next() else {
+                    more = false;
+                    break;
+                };
                 let slot = self.free.trailing_zeros();
-                match self.prepare(slot as u16, &operations[next], PAGE_BYTES) {
+                match window.prepare(&self.region, slot as u16, &operations[next]) {
                     Ok(Some(command)) => {
                         self.region.set_command(self.submitted, &command);
                         self.submitted = self.submitted.wrapping_add(1);
                         self.free &= !(1 << slot);
                         self.operation[slot as usize] = next as u32;
                         unannounced += 1;
-                        if unannounced == DOORBELL_EVERY {
+                        if unannounced == DOORBELL_EVERY || window.room != PAGE_BYTES {
                             unannounced = 0;
                             self.region.submitted().store(self.submitted, Ordering::Release);
                         }
                     }
-                    Ok(None) => large.push(next),
+                    Ok(None) => put_off.push(next),
                     Err(error) => outcomes[next] = Err(error),
                 }
-                next += 1;
+                if window.room != PAGE_BYTES {
+                    // The server need not wait until the next value is copied.
+                    self.wake_server();
+                }
             }
-            if self.free == self.slots {
-                break;
+            if self.free == window.slots {
+                continue;
             }
             self.ring_doorbell();
             self.wait()?;
             while let Some(completion) = self.next() {
-                self.take_answer(operations, outcomes, large, &completion)?;
+                self.take_answer(operations, outcomes, put_off, &completion)?;
+                if window.room != PAGE_BYTES {
+                    // The place that is free goes to the server before the next value is copied.
+                    break;
+                }
             }
         }
         Ok(())
@@ -197,117 +400,23 @@ impl Lane {
         &mut self,
         operations: &mut [Operation<'_>],
         outcomes: &mut [Result<Outcome, Error>],
-        large: &mut Vec<usize>,
+        put_off: &mut Vec<usize>,
         completion: &Completion,
     ) -> Result<(), Error> {
-        let slot = completion.id;
-        let in_flight = usize::from(slot) < SLOTS_MAX && (self.slots & !self.free) >> slot & 1 != 0;
+        let (slot, window) = (completion.id, self.window);
+        let in_flight =
+            usize::from(slot) < SLOTS_MAX && (window.slots & !self.free) >> slot & 1 != 0;
         if !in_flight {
             return self.lose(Error::Protocol("an answer to a command that was not sent"));
         }
         self.free |= 1 << slot;
         let at = self.operation[usize::from(slot)] as usize;
-        match self.finish(slot, &mut operations[at], completion, PAGE_BYTES) {
+        match window.finish(&self.region, slot, &mut operations[at], completion) {
             Ok(Some(outcome)) => outcomes[at] = Ok(outcome),
-            Ok(None) => large.push(at),
+            Ok(None) => put_off.push(at),
             Err(error) => outcomes[at] = Err(error),
         }
         Ok(())
-    }
-
-    /// Makes the command of an operation, and puts a value into its slot. `None` when the value does
-    /// not fit into `room`.
-    #[inline]
-    fn prepare(
-        &self,
-        slot: u16,
-        operation: &Operation<'_>,
-        room: usize,
-    ) -> Result<Option<Command>, Error> {
-        let offset = usize::from(slot) * PAGE_BYTES;
-        let retrieve = |opcode, pool, key, bytes: usize| {
-            let bytes = bytes.min(room) as u32;
-            let mut command = kv::retrieve(opcode, slot, namespace(pool)?, key, bytes);
-            command.data = data(offset as u32, bytes);
-            Ok(Some(command))
-        };
-        match *operation {
-            Operation::Put { pool, key, value } => {
-                if value.is_empty() || value.len() > VALUE_BYTES_MAX {
-                    return Err(Error::Length { bytes: value.len(), limit: VALUE_BYTES_MAX });
-                }
-                if value.len() > room {
-                    return Ok(None);
-                }
-                let bytes = value.len() as u32;
-                self.region.write(offset, value);
-                let mut command = kv::store(slot, namespace(pool)?, key, bytes);
-                command.data = data(offset as u32, bytes);
-                Ok(Some(command))
-            }
-            Operation::Get { pool, key, ref value } => {
-                retrieve(io::RETRIEVE, pool, key, value.len())
-            }
-            Operation::Take { pool, key, ref value } => retrieve(io::TAKE, pool, key, value.len()),
-            Operation::Flush { pool, key } => {
-                Ok(Some(kv::with_key(io::DELETE, slot, namespace(pool)?, key)))
-            }
-            Operation::FlushObject { pool, object } => {
-                Ok(Some(kv::flush_object(slot, namespace(pool)?, object)))
-            }
-            Operation::Exists { pool, key } => {
-                Ok(Some(kv::with_key(io::EXIST, slot, namespace(pool)?, key)))
-            }
-        }
-    }
-
-    /// What came of an operation. `None` when its value is longer than `room`, but not than the
-    /// caller's buffer.
-    #[inline]
-    fn finish(
-        &self,
-        slot: u16,
-        operation: &mut Operation<'_>,
-        completion: &Completion,
-        room: usize,
-    ) -> Result<Option<Outcome>, Error> {
-        let (status, result) = (completion.status, completion.result);
-        Ok(Some(match operation {
-            Operation::Put { value, .. } => match status.code() {
-                Status::SUCCESS => Outcome::Put(Put::Stored),
-                Status::CAPACITY => Outcome::Put(Put::Refused(kv::refusal_of(result))),
-                _ => return Err(error_of(status, value.len())),
-            },
-            Operation::Get { value, .. } | Operation::Take { value, .. } => match status.code() {
-                Status::SUCCESS => {
-                    let bytes = usize::try_from(result).unwrap_or(usize::MAX);
-                    if bytes > value.len() {
-                        Outcome::Get(Get::Short(bytes))
-                    } else if bytes > room {
-                        return Ok(None);
-                    } else {
-                        self.region.read(usize::from(slot) * PAGE_BYTES, &mut value[..bytes]);
-                        Outcome::Get(Get::Hit(bytes))
-                    }
-                }
-                Status::KEY_NOT_FOUND => Outcome::Get(Get::Miss),
-                _ => return Err(error_of(status, value.len())),
-            },
-            Operation::Flush { .. } | Operation::Exists { .. } => {
-                let there = match status.code() {
-                    Status::SUCCESS => true,
-                    Status::KEY_NOT_FOUND => false,
-                    _ => return Err(error_of(status, 0)),
-                };
-                if matches!(operation, Operation::Flush { .. }) {
-                    Outcome::Flushed(u64::from(there))
-                } else {
-                    Outcome::Exists(there)
-                }
-            }
-            Operation::FlushObject { .. } if status.is_success() => Outcome::Flushed(result),
-            Operation::FlushObject { .. } => return Err(error_of(status, 0)),
-        }))
     }
 
     /// Tells the server of all commands that were written. Whoever waits for the answers wakes it if it

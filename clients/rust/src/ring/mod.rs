@@ -149,7 +149,17 @@ impl Store for Ring {
         outcomes.clear();
         outcomes.resize_with(operations.len(), || Err(Error::Lost));
         let mut large = Vec::new();
-        let done = self.lanes.any(|lane: &mut Lane| lane.batch(operations, outcomes, &mut large));
+        let mut done = self.lanes.any(|lane: &mut Lane| {
+            lane.batch(operations, outcomes, &mut large)?;
+            if !lane.takes(operations, &large) {
+                // All of them by the one lane that does, in their order.
+                return Ok(());
+            }
+            lane.batch_large(operations, outcomes, &mut large)
+        });
+        if done.is_ok() && !large.is_empty() {
+            done = self.lanes.first(|lane| lane.batch_large(operations, outcomes, &mut large));
+        }
         if let Err(error) = done {
             // The first of those that have no answer says why.
             let unanswered = |outcome: &&mut Result<_, _>| matches!(outcome, Err(Error::Lost));

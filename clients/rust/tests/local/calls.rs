@@ -213,3 +213,48 @@ fn many_threads_share_a_store() {
         assert_eq!(store.statistics().unwrap().puts_stored, 12_000);
     });
 }
+
+#[test]
+fn a_batch_carries_values_of_all_lengths() {
+    over_each(|store| {
+        let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();
+        let lengths = [300 << 10, 1 << 20, 5000, 10, 256 << 10, 3 << 20, 4096, (64 << 10) + 1];
+        let length = |number: u32| match number {
+            50 => VALUE_BYTES_MAX,
+            _ => lengths[number as usize % lengths.len()],
+        };
+        let key = |number| Key::new(9, number);
+        let values: Vec<Vec<u8>> = (0..60).map(|number| value(number, length(number))).collect();
+        let put = |(number, value)| Operation::Put { pool, key: key(number), value };
+        let mut puts: Vec<_> =
+            (0..).zip(&values).map(|(number, value)| put((number, &value[..]))).collect();
+        let mut outcomes = Vec::new();
+        store.batch(&mut puts, &mut outcomes);
+        assert!(outcomes.iter().all(|outcome| matches!(outcome, Ok(Outcome::Put(Put::Stored)))));
+        // Buffers that fit, are too short, and are longer; and keys without a value.
+        let room = |number: u32| match number % 3 {
+            0 => length(number),
+            1 => length(number) - 1,
+            _ => length(number) + 100_000,
+        };
+        let mut rooms: Vec<Vec<u8>> = (0..70).map(|number| vec![0; room(number)]).collect();
+        let get = |(number, value)| Operation::Get { pool, key: key(number), value };
+        let mut gets: Vec<_> =
+            (0..).zip(&mut rooms).map(|(number, room)| get((number, &mut room[..]))).collect();
+        store.batch(&mut gets, &mut outcomes);
+        for (number, (outcome, room)) in (0_u32..).zip(outcomes.iter().zip(&rooms)) {
+            let expected = match number {
+                60.. => Get::Miss,
+                _ if number % 3 == 1 => Get::Short(length(number)),
+                _ => Get::Hit(length(number)),
+            };
+            assert!(
+                matches!(outcome, Ok(Outcome::Get(got)) if *got == expected),
+                "{number}: {outcome:?}"
+            );
+            if expected == Get::Hit(length(number)) {
+                assert!(room[..length(number)] == values[number as usize], "value {number}");
+            }
+        }
+    });
+}

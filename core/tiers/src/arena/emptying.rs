@@ -67,7 +67,7 @@ impl Arena {
 
     /// Whether packing finds as many spans as a chunk has.
     pub fn has_spans(&self) -> bool {
-        self.budget.left(Use::Packing) >= CHUNK_BYTES as u64
+        self.left(Use::Packing) >= CHUNK_BYTES as u64
             || self.lanes[SPANS].0.lock().free >= CHUNK_SPANS
     }
 

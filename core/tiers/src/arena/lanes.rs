@@ -58,7 +58,9 @@ impl Arena {
     /// Gives a lane another chunk, and takes of it.
     pub(super) fn grow_lane(&self, lane: usize, to: Use) -> Option<(u32, u32)> {
         loop {
-            let chunk = self.grow(to)?;
+            // A frame is written before it is read; a span must be all zeros.
+            let warm = if lane < LANES { self.take_warm() } else { None };
+            let chunk = warm.or_else(|| self.grow(to))?;
             self.enter(lane, chunk);
             if let Some(taken) = self.take_free(lane) {
                 return Some(taken);
@@ -129,7 +131,7 @@ impl Arena {
             self.unlink(&mut head, chunk);
             head.free -= u64::from(whole.count_ones());
             drop(head);
-            self.give_back(chunk);
+            if lane < LANES { self.retire(chunk) } else { self.give_back(chunk) }
         }
     }
 

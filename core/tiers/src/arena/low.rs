@@ -18,7 +18,7 @@ pub(super) struct Low(AtomicU32);
 impl Arena {
     /// Tells whoever waits, if memory is low. Called whenever a lane runs out of frames.
     pub(super) fn check_low(&self) {
-        if self.budget.left(Use::Frames) < self.budget.cap() / LOW_PART {
+        if self.left(Use::Frames) < self.budget.cap() / LOW_PART {
             self.tell_low();
         }
     }

@@ -110,6 +110,7 @@ impl Arena {
         if !self.budget.take(bytes, Use::Frames) {
             // A chunk may lack no more than what a core has at hand.
             self.empty_hands();
+            self.give_warm_back(u64::MAX);
             if !self.budget.take(bytes, Use::Frames) {
                 return None;
             }

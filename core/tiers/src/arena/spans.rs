@@ -32,16 +32,12 @@ impl Arena {
     /// Free spans that are left to packing, because the budget has none for it any more.
     fn spans_kept(&self) -> u64 {
         let has_reserve = self.budget.keeps_for_packing();
-        if has_reserve && self.budget.left(Use::Packing) < CHUNK_BYTES as u64 {
-            CHUNK_SPANS
-        } else {
-            0
-        }
+        if has_reserve && self.left(Use::Packing) < CHUNK_BYTES as u64 { CHUNK_SPANS } else { 0 }
     }
 
     /// Whether packing has few spans left.
     pub(crate) fn spans_are_scarce(&self) -> bool {
-        self.budget.left(Use::Packing) < CHUNK_BYTES as u64
+        self.left(Use::Packing) < CHUNK_BYTES as u64
             && self.lanes[SPANS].0.lock().free <= CHUNK_SPANS / 2
     }
 

@@ -1,0 +1,262 @@
+//! The cache: which store and pool, and the calls that move no values.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use spillway_client::{
+    Embedded, Get as Got, Key, NvmeTcp, Operation, Outcome, Pool, Ring, RingOptions, Statistics,
+    Store, Url,
+};
+
+use crate::error::Error;
+use crate::pool;
+use crate::record::{self, Parts, Record, VERSIONS};
+
+/// Room for a record when it is asked for first, bytes. One that is longer is asked for again.
+const ROOM_BYTES: usize = 512;
+/// Records that are asked for at the same time.
+const RECORDS: usize = 4096;
+/// Keys that are listed at the same time.
+const LISTED: usize = 4096;
+
+/// Settings of a [`Cache`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The pool of this client that is used, made where there is none. Whoever opens the same name as the same client
+    /// of the store uses the same pool. 1 to 255 bytes.
+    pub name: String,
+    /// A shared pool instead, of several clients, which the store's operator must have allowed this one to join.
+    pub shared: Option<u128>,
+    /// How long a call waits for the store. A `timeout` in the URL goes before it.
+    pub timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { name: "default".into(), shared: None, timeout: Duration::from_secs(30) }
+    }
+}
+
+/// An open cache. All calls block until they are answered, and may be made from any number of threads.
+pub struct Cache {
+    pub(crate) store: Box<dyn Store>,
+    pub(crate) pool: Pool,
+    /// The version of the parts that are put next.
+    versions: AtomicU32,
+    /// Takes records, kept so that no call maps memory for them.
+    scratch: Mutex<Vec<u8>>,
+}
+
+impl Cache {
+    /// Opens the store that `url` names, and the pool.
+    ///
+    /// # Errors
+    /// [`Error::Store`] for a store or pool that can't be had, [`Error::Name`].
+    pub fn open(url: &str, options: &Options) -> Result<Self, Error> {
+        let store: Box<dyn Store> = match url.parse().map_err(Error::Store)? {
+            Url::Embedded { capacity_bytes } => Box::new(Embedded::open(capacity_bytes)?),
+            Url::Ring { path } => {
+                let options = RingOptions { timeout: options.timeout, ..RingOptions::default() };
+                Box::new(Ring::connect_with(&path, options)?)
+            }
+            Url::NvmeTcp { tls, host, port, subsystem, options: mut asked } => {
+                let timeout_s = options.timeout.as_secs().clamp(1, 3600) as u16;
+                asked.timeout_s = asked.timeout_s.or(Some(timeout_s));
+                Box::new(NvmeTcp::open(tls, &host, port, subsystem.as_deref(), &asked)?)
+            }
+        };
+        Self::over(store, options)
+    }
+
+    /// Opens the pool in a store that is open.
+    ///
+    /// # Errors
+    /// As for [`Self::open`].
+    pub fn over(store: Box<dyn Store>, options: &Options) -> Result<Self, Error> {
+        let pool = match options.shared {
+            Some(uuid) => pool::shared(&*store, uuid)?,
+            None => pool::named(&*store, options.name.as_bytes())?,
+        };
+        let mut first = [0; 4];
+        rustix::rand::getrandom(&mut first, rustix::rand::GetRandomFlags::empty())
+            .map_err(|errno| Error::Store(errno.into()))?;
+        let versions = AtomicU32::new(u32::from_ne_bytes(first));
+        Ok(Self { store, pool, versions, scratch: Mutex::default() })
+    }
+
+    /// A version that no other put of this cache has had for long, and another cache's hardly.
+    pub(crate) fn version(&self) -> u32 {
+        self.versions.fetch_add(1, Ordering::Relaxed) % (VERSIONS - 1) + 1
+    }
+
+    /// Carries operations out.
+    pub(crate) fn batch(
+        &self,
+        operations: &mut [Operation<'_>],
+    ) -> Vec<Result<Outcome, spillway_client::Error>> {
+        let mut outcomes = Vec::new();
+        if !operations.is_empty() {
+            self.store.batch(operations, &mut outcomes);
+        }
+        outcomes
+    }
+
+    /// Shows `each` the record that lies where that of each key would, with the key's number and object.
+    /// It may be another key's.
+    pub(crate) fn records(
+        &self,
+        keys: &[&[u8]],
+        each: &mut dyn FnMut(usize, u64, Result<Option<Record<'_>>, Error>),
+    ) {
+        // Whoever else is at it takes memory of its own.
+        let mut own = Vec::new();
+        let mut kept = self.scratch.try_lock().ok();
+        let scratch = kept.as_deref_mut().unwrap_or(&mut own);
+        for (group, keys) in keys.chunks(RECORDS).enumerate() {
+            let wanted = keys.len() * ROOM_BYTES;
+            if scratch.len() < wanted {
+                scratch.resize(wanted, 0);
+            }
+            let objects: Vec<u64> = keys.iter().map(|key| record::object(key)).collect();
+            let rooms = scratch.chunks_mut(ROOM_BYTES);
+            let get = |(&object, value)| self.get_record(object, value);
+            let mut operations: Vec<_> = objects.iter().zip(rooms).map(get).collect();
+            let outcomes = self.batch(&mut operations);
+            for (at, outcome) in outcomes.into_iter().enumerate() {
+                let room = &scratch[at * ROOM_BYTES..][..ROOM_BYTES];
+                let mut long = Vec::new();
+                let found = match outcome {
+                    Ok(Outcome::Get(Got::Short(bytes))) => {
+                        self.long_record(objects[at], bytes, &mut long)
+                    }
+                    Ok(Outcome::Get(Got::Hit(bytes))) => Ok(Some(&room[..bytes])),
+                    Ok(_) => Ok(None),
+                    Err(error) => Err(error.into()),
+                };
+                let decode = |bytes: Option<_>| Ok(bytes.map(Record::decode).transpose()?);
+                each(group * RECORDS + at, objects[at], found.and_then(decode));
+            }
+        }
+    }
+
+    /// Asks for a record.
+    fn get_record<'a>(&self, object: u64, value: &'a mut [u8]) -> Operation<'a> {
+        Operation::Get { pool: self.pool, key: record::record_key(object), value }
+    }
+
+    /// Reads a record of `bytes` into `long`. One that has become longer meanwhile is none: its put is still under way.
+    fn long_record<'a>(
+        &self,
+        object: u64,
+        bytes: usize,
+        long: &'a mut Vec<u8>,
+    ) -> Result<Option<&'a [u8]>, Error> {
+        long.resize(bytes, 0);
+        match self.store.execute(&mut self.get_record(object, long))? {
+            Outcome::Get(Got::Hit(bytes)) => Ok(Some(&long[..bytes])),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether each key has a value. Asked in one batch.
+    pub fn exists(&self, keys: &[&[u8]]) -> Vec<Result<bool, Error>> {
+        let mut found = Vec::with_capacity(keys.len());
+        self.records(keys, &mut |number, _, record| {
+            found
+                .push(record.map(|record| record.is_some_and(|record| record.is_of(keys[number]))));
+        });
+        found
+    }
+
+    /// How many of the first keys have values, up to the first that has none. Asked in one batch.
+    ///
+    /// # Errors
+    /// When that can't be told of a key before the first that has none.
+    pub fn prefix(&self, keys: &[&[u8]]) -> Result<usize, Error> {
+        let mut count = 0;
+        for found in self.exists(keys) {
+            if !found? {
+                break;
+            }
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Removes values; whether there was one under each key.
+    pub fn delete(&self, keys: &[&[u8]]) -> Vec<Result<bool, Error>> {
+        let mut removed = Vec::with_capacity(keys.len());
+        let (mut operations, mut owners) = (Vec::new(), Vec::new());
+        self.records(keys, &mut |number, object, record| {
+            removed.push(record.map(|record| {
+                let Some(record) = record.filter(|record| record.key == keys[number]) else {
+                    return false;
+                };
+                // Also what a put has left that was broken off.
+                operations.push(self.flush(record::record_key(object)));
+                operations.extend(self.flush_parts(object, record.parts()));
+                owners.resize(operations.len(), number);
+                record.is_of(keys[number])
+            }));
+        });
+        for (&owner, outcome) in owners.iter().zip(self.batch(&mut operations)) {
+            if let (Err(error), true) = (outcome, removed[owner].is_ok()) {
+                removed[owner] = Err(error.into());
+            }
+        }
+        removed
+    }
+
+    /// Removes one entry.
+    pub(crate) const fn flush<'a>(&self, key: Key) -> Operation<'a> {
+        Operation::Flush { pool: self.pool, key }
+    }
+
+    /// Removes the parts of a value.
+    pub(crate) fn flush_parts<'a>(
+        &self,
+        object: u64,
+        parts: Option<Parts>,
+    ) -> impl Iterator<Item = Operation<'a>> {
+        let count = parts.map_or(0, |parts| parts.count());
+        let key = move |number| parts.map(|parts| parts.key(object, number));
+        let pool = self.pool;
+        (0..count).filter_map(key).map(move |key| Operation::Flush { pool, key })
+    }
+
+    /// Removes all values of the pool. Those that others put meanwhile may stay.
+    ///
+    /// # Errors
+    /// Those of the way to the store.
+    pub fn clear(&self) -> Result<(), Error> {
+        let mut from = None;
+        loop {
+            let keys = self.store.list(self.pool, from, LISTED)?;
+            // The pool's name stays.
+            let entries = keys.iter().filter(|&&key| key != pool::NAME);
+            let mut operations: Vec<_> = entries.map(|&key| self.flush(key)).collect();
+            for outcome in self.batch(&mut operations) {
+                outcome?;
+            }
+            if keys.len() < LISTED {
+                return Ok(());
+            }
+            from = keys.last().copied();
+        }
+    }
+
+    /// The counters of this client of the store, over all its pools and connections.
+    ///
+    /// # Errors
+    /// Those of the way to the store.
+    pub fn statistics(&self) -> Result<Statistics, Error> {
+        Ok(self.store.statistics()?)
+    }
+}
+
+impl std::fmt::Debug for Cache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cache").field("pool", &self.pool).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,44 @@
+//! What can go wrong beyond a refusal or a miss.
+
+use crate::record::{KEY_BYTES_MAX, Malformed, VALUE_BYTES_MAX};
+
+/// Why an operation could not be carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The store says so.
+    #[error(transparent)]
+    Store(#[from] spillway_client::Error),
+    /// What lies where a record should is none, or one of a later format.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// The key is longer than a record can hold.
+    #[error("a key of {0} bytes; at most {KEY_BYTES_MAX} are taken")]
+    Key(usize),
+    /// The value is longer than its parts can hold.
+    #[error("a value of {0} bytes; at most {VALUE_BYTES_MAX} are taken")]
+    Value(usize),
+    /// The buffer can't take the value.
+    #[error("the value has {value_bytes} bytes and the buffer {room_bytes}")]
+    Short {
+        /// Bytes of the value.
+        value_bytes: u64,
+        /// Bytes of the buffer.
+        room_bytes: usize,
+    },
+    /// The name of a pool is too long.
+    #[error("a pool's name of {0} bytes; 1 to 255 are taken")]
+    Name(usize),
+}
+
+impl Error {
+    /// Whether the store is gone for this session, so that only opening it again can help.
+    pub const fn is_final(&self) -> bool {
+        use spillway_client::Error as Store;
+        matches!(
+            self,
+            Self::Store(
+                Store::Lost | Store::Timeout | Store::PoolLost | Store::NoPool | Store::Forked
+            )
+        )
+    }
+}

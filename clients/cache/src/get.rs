@@ -1,0 +1,162 @@
+//! Getting values.
+
+use spillway_client::{Get as Got, Operation, Outcome};
+
+use crate::cache::Cache;
+use crate::error::Error;
+use crate::record::{Body, Parts};
+
+/// A value that is wanted.
+#[derive(Debug)]
+pub struct Get<'a> {
+    /// Its key.
+    pub key: &'a [u8],
+    /// Takes it.
+    pub room: &'a mut [u8],
+}
+
+/// Where a value was found. It may be gone when it is fetched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    object: u64,
+    place: Place,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    Here(Vec<u8>),
+    Parts(Parts),
+}
+
+impl Found {
+    /// Bytes of the value.
+    pub const fn length(&self) -> u64 {
+        match &self.place {
+            Place::Here(value) => value.len() as u64,
+            Place::Parts(parts) => parts.length,
+        }
+    }
+}
+
+impl Cache {
+    /// Looks values up, for [`Self::fetch`] when there is room for them. `None` is a miss. Asked in one batch.
+    pub fn look_up(&self, keys: &[&[u8]]) -> Vec<Result<Option<Found>, Error>> {
+        let mut found = Vec::with_capacity(keys.len());
+        self.records(keys, &mut |number, object, record| {
+            found.push(record.map(|record| {
+                let record = record.filter(|record| record.is_of(keys[number]))?;
+                let place = match record.body {
+                    Body::Inline(value) => Place::Here(value.to_vec()),
+                    Body::Parts(parts) | Body::Pending(parts) => Place::Parts(parts),
+                };
+                Some(Found { object, place })
+            }));
+        });
+        found
+    }
+
+    /// Copies values out that were found, each into a room of its length or more. False for one that has gone since, or
+    /// is another by now: then the room holds anything.
+    pub fn fetch(&self, wanted: &mut [(&Found, &mut [u8])]) -> Vec<Result<bool, Error>> {
+        let mut fetched = Vec::with_capacity(wanted.len());
+        let mut operations = Vec::new();
+        let mut counts = Vec::with_capacity(wanted.len());
+        for (found, room) in wanted {
+            let before = operations.len();
+            let length = found.length();
+            fetched.push(if length > room.len() as u64 {
+                Err(Error::Short { value_bytes: length, room_bytes: room.len() })
+            } else {
+                let room = &mut room[..length as usize];
+                match &found.place {
+                    Place::Here(value) => room.copy_from_slice(value),
+                    Place::Parts(parts) => {
+                        let rooms = room.chunks_mut(parts.part_bytes as usize).enumerate();
+                        operations.extend(rooms.map(|(number, value)| {
+                            let key = parts.key(found.object, number);
+                            Operation::Get { pool: self.pool, key, value }
+                        }));
+                    }
+                }
+                Ok(true)
+            });
+            counts.push(operations.len() - before);
+        }
+        let outcomes = self.batch(&mut operations);
+        let mut parts = operations.iter().zip(outcomes);
+        for (fetched, count) in fetched.iter_mut().zip(counts) {
+            for (operation, outcome) in parts.by_ref().take(count) {
+                let whole = match (operation, outcome) {
+                    (Operation::Get { value, .. }, Ok(Outcome::Get(Got::Hit(bytes)))) => {
+                        Ok(bytes == value.len())
+                    }
+                    (_, Ok(_)) => Ok(false),
+                    (_, Err(error)) => Err(Error::from(error)),
+                };
+                match whole {
+                    Ok(true) => {}
+                    Ok(false) if fetched.is_ok() => *fetched = Ok(false),
+                    // The first says most.
+                    Err(_) if fetched.is_err() => {}
+                    other => *fetched = other,
+                }
+            }
+        }
+        fetched
+    }
+
+    /// Copies values out: the bytes of each, or `None` for a miss.
+    ///
+    /// A value that changes meanwhile is looked up once more, and then is a miss: it is being put or deleted.
+    /// [`Error::Short`] for one that its room can't take.
+    pub fn get(&self, gets: &mut [Get<'_>]) -> Vec<Result<Option<usize>, Error>> {
+        let mut outcomes: Vec<_> = gets.iter().map(|_| Ok(None)).collect();
+        let mut left: Vec<usize> = (0..gets.len()).collect();
+        for _ in 0..2 {
+            if left.is_empty() {
+                break;
+            }
+            left = self.try_get(gets, &left, &mut outcomes);
+        }
+        outcomes
+    }
+
+    /// Gets the values with these numbers. Gives the numbers of those that have changed meanwhile.
+    fn try_get(
+        &self,
+        gets: &mut [Get<'_>],
+        numbers: &[usize],
+        outcomes: &mut [Result<Option<usize>, Error>],
+    ) -> Vec<usize> {
+        let keys: Vec<&[u8]> = numbers.iter().map(|&number| gets[number].key).collect();
+        let mut found = Vec::with_capacity(keys.len());
+        for (&number, looked_up) in numbers.iter().zip(self.look_up(&keys)) {
+            match looked_up {
+                Ok(Some(one)) => found.push((number, one)),
+                Ok(None) => outcomes[number] = Ok(None),
+                Err(error) => outcomes[number] = Err(error),
+            }
+        }
+        let mut next = found.iter().peekable();
+        let mut wanted = Vec::with_capacity(found.len());
+        for (number, get) in gets.iter_mut().enumerate() {
+            // Both are in the order of the numbers.
+            if let Some((_, found)) = next.next_if(|(wanted, _)| *wanted == number) {
+                wanted.push((found, &mut *get.room));
+            }
+        }
+        let fetched = self.fetch(&mut wanted);
+        let mut changed = Vec::new();
+        for ((number, found), fetched) in found.iter().zip(fetched) {
+            outcomes[*number] = match fetched {
+                Ok(true) => Ok(Some(found.length() as usize)),
+                Ok(false) => {
+                    changed.push(*number);
+                    Ok(None)
+                }
+                Err(error) => Err(error),
+            };
+        }
+        changed
+    }
+}

@@ -1,0 +1,18 @@
+//! The native half of the Python package `spillway`: clients/python/python/spillway says what there is for users.
+
+mod buffer;
+mod cache;
+mod connector;
+mod errors;
+mod keys;
+
+use pyo3::prelude::*;
+
+/// What the package's Python half takes in.
+#[pymodule]
+fn _spillway(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<cache::Cache>()?;
+    module.add_class::<connector::Connector>()?;
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! `kvcache`: chunks of a language model's cache from Python into a store and back, beside `memcpy` and LMCache's own
+//! connector to Redis.
+//!
+//! A side is a way to a store; `lab/bench-kvcache` has all of them take turns.
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+
+use anyhow::{Context, ensure};
+use serde::Deserialize;
+
+use super::rows::{Report, Row, median};
+use super::{build_programs, go_on, rounds, wanted};
+use crate::{ci::root, command};
+
+const BENCH: &str = "kvcache";
+const FLOOR: &str = "memcpy";
+/// Calls of the package, and LMCache's interface with so many threads.
+const OURS: [&str; 5] = ["ring", "embedded", "network", "connector-1", "connector-8"];
+/// LMCache's own, with so many connections.
+const OTHERS: [&str; 2] = ["redis-1", "redis-8"];
+/// What 1,000 keys in one call may take, ms.
+const LOOKUP_MS: f64 = 0.3;
+
+/// What the sides did.
+#[derive(Deserialize)]
+struct Figures {
+    /// By side, bytes of a chunk and direction, a figure a round.
+    gigabytes_s: BTreeMap<String, BTreeMap<u64, BTreeMap<String, Vec<f64>>>>,
+    /// By side, of 1,000 keys.
+    lookup_ms: BTreeMap<String, Vec<f64>>,
+}
+
+impl Figures {
+    fn rate(&self, side: &str, bytes: u64, direction: &str) -> Option<f64> {
+        let rates = self.gigabytes_s.get(side)?.get(&bytes)?.get(direction)?;
+        Some(median(rates.iter().copied()))
+    }
+
+    fn lookup(&self, side: &str) -> Option<f64> {
+        self.lookup_ms.get(side).map(|times| median(times.iter().copied()))
+    }
+}
+
+/// Measures all sides in turns.
+///
+/// # Errors
+/// A build that fails, a side that does, or the user's interruption.
+pub fn run() -> anyhow::Result<Report> {
+    build_programs()?;
+    let has_lmcache = root().join("lab/cache/lmcache/bin/python").exists();
+    if !has_lmcache {
+        eprintln!("LMCache's own connector is left out: lab/setup lmcache");
+    }
+    let others = OTHERS.iter().filter(|_| has_lmcache);
+    let chosen: Vec<&str> =
+        OURS.iter().chain(others).copied().filter(|side| wanted(side)).collect();
+    go_on()?;
+    let mut report = Report::default();
+    if !chosen.is_empty()
+        && let Some(figures) = report.keep(BENCH, measure(&chosen))
+    {
+        add_rows(&figures, &mut report);
+    }
+    Ok(report)
+}
+
+fn measure(sides: &[&str]) -> anyhow::Result<Figures> {
+    let output = command::command("lab/bench-kvcache")
+        .arg(rounds()?.to_string())
+        .arg(FLOOR)
+        .args(sides)
+        .current_dir(root())
+        .env("SPILLWAY", super::built()?.join("spillway"))
+        .env("LAB_SIZE", super::by_size("full", "ci"))
+        .stderr(Stdio::inherit())
+        .output()
+        .context("can't start lab/bench-kvcache")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "{}: {said}", output.status);
+    Ok(serde_json::from_str(said.lines().last().unwrap_or_default())?)
+}
+
+/// Each of our rates beside `memcpy`, and our connector's beside LMCache's own.
+fn add_rows(figures: &Figures, report: &mut Report) {
+    for side in OURS {
+        for (&bytes, directions) in figures.gigabytes_s.get(side).into_iter().flatten() {
+            for direction in directions.keys() {
+                let Some(ours) = figures.rate(side, bytes, direction) else { continue };
+                let metric = format!("{side}, {direction} of {} KiB", bytes >> 10);
+                let copy = figures.rate(FLOOR, bytes, "copy").map(|rate| (FLOOR, rate));
+                let redis =
+                    |other: &'static str| Some((other, figures.rate(other, bytes, direction)?));
+                let beside = copy.into_iter().chain(OTHERS.into_iter().filter_map(redis));
+                for other in beside {
+                    report.rows.push(Row::new(BENCH, metric.clone(), "GB/s", ours, other));
+                }
+            }
+        }
+        if let Some(ours) = figures.lookup(side) {
+            let metric = format!("{side}, lookup of 1,000 keys");
+            let redis =
+                OTHERS.into_iter().filter_map(|other| Some((other, figures.lookup(other)?)));
+            for other in [("the aim", LOOKUP_MS)].into_iter().chain(redis) {
+                report.rows.push(Row::new(BENCH, metric.clone(), "ms", ours, other));
+            }
+        }
+    }
+}
