@@ -180,7 +180,8 @@ impl Connection {
     fn begin_long(&mut self, length: u64) {
         let text = self.decoder.text(self.input.bytes());
         let known = self.decoder.arguments();
-        let name = Arguments::new(text, known, &mut Vec::new()).get(0);
+        let mut none = Vec::new();
+        let name = Arguments::new(text, known, &mut none).get(0);
         let is_value = length > INLINE_BYTES_MAX as u64 && takes_long(name, known.len());
         self.coming = Some(match &self.session.database {
             Some(database) if is_value => Coming::Value(Chunks::begin(database, length)),
