@@ -8,6 +8,7 @@ mod client;
 mod decoders;
 mod handover;
 mod lending;
+mod resp;
 mod target;
 mod traces;
 mod virtqueue;
@@ -16,7 +17,7 @@ mod virtqueue;
 pub type Reader = fn(&[u8]);
 
 /// The readers, by the name of their fuzz target and of their folder of the corpus.
-pub const READERS: [(&str, Reader); 15] = [
+pub const READERS: [(&str, Reader); 16] = [
     ("pdus", decoders::pdus),
     ("structures", decoders::structures),
     ("authentication", decoders::authentication),
@@ -25,6 +26,7 @@ pub const READERS: [(&str, Reader); 15] = [
     ("ring", decoders::ring),
     ("programs", decoders::programs),
     ("nbd", decoders::nbd),
+    ("resp", resp::read),
     ("target", target::read),
     ("client", client::read),
     ("virtqueue", virtqueue::read),

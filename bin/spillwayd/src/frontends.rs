@@ -94,6 +94,11 @@ fn nvme_tcp(listen: &Listen) -> Result<spillway_nvme_tcp::Config, Error> {
 }
 
 impl Frontends {
+    /// What the RESP front end's connections share, if it has a socket.
+    pub fn resp(&self) -> Option<Arc<spillway_resp::Shared>> {
+        self.resp.as_ref().map(|server| Arc::clone(server.shared()))
+    }
+
     /// Starts a server for each socket.
     ///
     /// # Errors

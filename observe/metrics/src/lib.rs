@@ -8,10 +8,12 @@
 mod catalogue;
 mod guests;
 mod render;
+mod resp;
 
 pub use catalogue::{
     ClientSample, DiskSample, Kind, LendDeviceSample, LendPeerSample, LendSample, Metric, Sample,
     StoreDiskSample, StoreSample,
 };
 pub use guests::{SectionsSample, VmSample};
+pub use resp::RespSample;
 pub use render::{CONTENT_TYPE, document, render};
