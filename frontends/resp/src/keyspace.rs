@@ -105,8 +105,12 @@ impl Keyspace {
     /// # Errors
     /// [`Trouble`] with the store.
     pub fn flush_all(&self) -> Result<(), Trouble> {
-        let numbers: Vec<_> = self.open().iter().map(|database| database.number).collect();
-        numbers.into_iter().try_for_each(|number| self.flush(number))
+        for number in 0..DATABASES_MAX {
+            if self.find(number)?.is_some() {
+                self.flush(number)?;
+            }
+        }
+        Ok(())
     }
 
     /// The pool of a database, if there is one.
@@ -212,7 +216,10 @@ impl Keyspaces {
     pub fn open(&self) -> Vec<Arc<Database>> {
         let mut clients = self.lock();
         clients.retain(|client, _| self.store.statistics(*client).is_ok());
-        clients.values().flat_map(|keyspace| keyspace.open()).collect()
+        let keyspaces: Vec<_> = clients.values().cloned().collect();
+        // One that is being gone through keeps nobody else waiting.
+        drop(clients);
+        keyspaces.iter().flat_map(|keyspace| keyspace.open()).collect()
     }
 
     /// Keys of all databases, and keys of those that expire.

@@ -162,7 +162,13 @@ impl Session {
         user.clone_into(&mut self.described.user);
         self.keyspace = Some(shared.keyspaces.of(client));
         self.admission = Some(admission);
+        self.tell(shared);
         Ok(())
+    }
+
+    /// Has others see what the connection is now.
+    pub fn tell(&self, shared: &Shared) {
+        shared.sessions.lock().insert(self.id, self.described.clone());
     }
 
     /// Lets a user in by its password.

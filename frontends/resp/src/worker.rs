@@ -183,10 +183,7 @@ impl Worker {
             });
             let data = epoll::EventData::new_u64(place as u64);
             let added = epoll::add(&self.epoll, &transport, data, epoll::EventFlags::IN);
-            self.shared.sessions.lock().insert(
-                connection.session.id,
-                connection.session.described.clone(),
-            );
+            connection.session.tell(&self.shared);
             let (has_begun, waits) = (false, Wait::In);
             let served = Served { transport, connection, has_begun, waits, moved_ms: now_ms };
             self.served[place] = Some(Box::new(served));
@@ -310,7 +307,7 @@ impl Served {
             session.ends = true;
             self.connection.output.reply().error(&refused.0);
         }
-        shared.sessions.lock().insert(session.id, session.described.clone());
+        session.tell(shared);
         self.connection.begun();
         Ok(())
     }

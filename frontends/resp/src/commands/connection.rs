@@ -83,6 +83,7 @@ pub(super) fn hello(call: &mut Call<'_>) -> Outcome {
     }
     if let Some(name) = name {
         call.session.described.name = name;
+        call.session.tell(call.shared);
     }
     call.output.version = version;
     let number = if version == Version::Three { 3 } else { 2 };
@@ -155,6 +156,7 @@ pub(super) fn client(call: &mut Call<'_>) -> Outcome {
     }
     if is("setname", 3) {
         call.session.described.name = clean_name(call.arguments.get(2))?;
+        call.session.tell(call.shared);
         return call.ok();
     }
     if is("getname", 2) {
@@ -172,6 +174,7 @@ pub(super) fn client(call: &mut Call<'_>) -> Outcome {
             () if call.arguments.is(2, "lib-ver") => library.1 = value,
             () => return Err(Refused::line("ERR Unrecognized option for CLIENT SETINFO")),
         }
+        call.session.tell(call.shared);
         return call.ok();
     }
     if is("info", 2) {
@@ -213,7 +216,7 @@ fn list(call: &mut Call<'_>) -> Outcome {
         _ => return Err(SYNTAX),
     };
     let own = call.session.described.client;
-    call.shared.sessions.lock().insert(call.session.id, call.session.described.clone());
+    call.session.tell(call.shared);
     let sessions = call.shared.sessions.lock();
     let text: String = sessions
         .iter()
