@@ -11,6 +11,7 @@ use spillway_store::{ClientId, Key, Lifetime, LongGet, PAGE_BYTES, PoolId, Put, 
 use twox_hash::XxHash3_64;
 
 use crate::chunks::{self, Chunks};
+use crate::opening;
 use crate::record::{
     CHUNKS_BIT, FOOTER_BYTES, Footer, INLINE_BYTES_MAX, Record, copy_segments, key_offset,
 };
@@ -221,6 +222,15 @@ impl Database {
             }
         }
         Ok(())
+    }
+
+    /// Counts the keys anew, as after a restart.
+    ///
+    /// # Errors
+    /// [`Trouble`] with the store.
+    pub fn recount(&self) -> Result<(), Trouble> {
+        let _all: Vec<_> = (0..STRIPES).map(|stripe| self.lock_stripe(stripe)).collect();
+        opening::count(self).map(drop)
     }
 
     /// Removes every key at once. `renew` gives another pool, and its seed.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use spillway_store::LongGet;
+use spillway_wire::resp::integer;
 
 use super::strings::put;
 use super::{Call, Outcome};
@@ -146,6 +147,55 @@ pub(super) fn setrange(call: &mut Call<'_>) -> Outcome {
             _ => overwrite(place, &database, &given, offset)?,
         };
         output.reply().integer(length as i64);
+        Ok(())
+    })
+}
+
+/// The byte and the bit in it that argument 2 means.
+fn bit(call: &Call<'_>) -> Result<(u64, u8), Refused> {
+    let wrong = Refused::line("ERR bit offset is not an integer or out of range");
+    let offset = integer(call.arguments.get(2)).and_then(|offset| u64::try_from(offset).ok());
+    match offset.filter(|offset| offset / 8 < VALUE_BYTES_MAX) {
+        Some(offset) => Ok((offset / 8, 7 - (offset % 8) as u8)),
+        None => Err(wrong),
+    }
+}
+
+/// One byte of a value; 0 beyond its end.
+fn byte(place: &mut Place<'_>, at: u64) -> Result<u8, Trouble> {
+    let mut byte = 0;
+    if place.is_inline() {
+        let mut one = Vec::new();
+        place.copy(at.min(place.length()), (at + 1).min(place.length()), &mut one);
+        byte = one.first().copied().unwrap_or(0);
+    } else {
+        Source::of(place)?.show(at, at + 1, |part| byte = part[0]);
+    }
+    Ok(byte)
+}
+
+pub(super) fn getbit(call: &mut Call<'_>) -> Outcome {
+    let (at, bit) = bit(call)?;
+    call.at(1, |place, output| {
+        place.count_read();
+        output.reply().integer((byte(place, at)? >> bit & 1).into());
+        Ok(())
+    })
+}
+
+pub(super) fn setbit(call: &mut Call<'_>) -> Outcome {
+    let (at, bit) = bit(call)?;
+    let set = match call.arguments.get(3) {
+        b"0" => 0,
+        b"1" => 1,
+        _ => return Err(Refused::line("ERR bit is not an integer or out of range")),
+    };
+    let database = call.database()?;
+    call.at(1, |place, output| {
+        let old = byte(place, at)?;
+        let new = [old & !(1 << bit) | set << bit];
+        overwrite(place, &database, &Given::Bytes(&new), at)?;
+        output.reply().integer((old >> bit & 1).into());
         Ok(())
     })
 }

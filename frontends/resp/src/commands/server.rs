@@ -192,8 +192,16 @@ pub(super) fn memory(call: &mut Call<'_>) -> Outcome {
 }
 
 pub(super) fn debug(call: &mut Call<'_>) -> Outcome {
-    if !call.arguments.is(1, "set-active-expire") || call.arguments.count() != 3 {
-        return Err(Refused::line("ERR unknown subcommand. Try DEBUG SET-ACTIVE-EXPIRE."));
+    let is = |word, count| call.arguments.is(1, word) && call.arguments.count() == count;
+    if is("reload", 2) || is("loadaof", 2) {
+        for database in keyspace(call.session)?.open() {
+            database.recount()?;
+        }
+        return call.ok();
+    }
+    if !is("set-active-expire", 3) {
+        let line = "ERR unknown subcommand. Try DEBUG SET-ACTIVE-EXPIRE, RELOAD or LOADAOF.";
+        return Err(Refused::line(line));
     }
     let sweeps = call.arguments.integer(2)? != 0;
     for database in keyspace(call.session)?.open() {

@@ -138,6 +138,8 @@ pub static COMMANDS: &[Command] = &[
     command("setrange", 4, WRITE, ONE, string("Overwrites a part of a value."), parts::setrange),
     command("getrange", 4, SCAN, ONE, string("Gives a part of a value."), parts::getrange),
     command("substr", 4, SCAN, ONE, string("Gives a part of a value."), parts::getrange),
+    command("setbit", 4, WRITE, ONE, string("Sets a bit of a value, and gives the old one."), parts::setbit),
+    command("getbit", 3, READ, ONE, string("Gives a bit of a value."), parts::getbit),
     command("strlen", 2, READ, ONE, string("Gives the length of a value."), parts::strlen),
     command("incr", 2, WRITE_FAST, ONE, string("Adds one to a number."), numbers::incr),
     command("decr", 2, WRITE_FAST, ONE, string("Takes one from a number."), numbers::decr),
@@ -178,7 +180,7 @@ pub static COMMANDS: &[Command] = &[
     command("info", -1, STATE, NONE, of_server("Shows statistics."), info::info),
     command("time", 1, STATE, NONE, of_server("Gives the daemon's time."), server::time),
     command("memory", -2, SCAN, NONE, of_server("Tells what a key takes."), server::memory),
-    command("debug", -2, ADMIN, NONE, of_server("Has keys expire only when they are asked for, for tests."), server::debug),
+    command("debug", -2, ADMIN, NONE, of_server("For tests: has keys expire only when they are asked for; counts keys as after a restart."), server::debug),
     command("function", -2, ADMIN, NONE, of_server("Lists and removes functions, of which there are none."), server::function),
 ];
 
