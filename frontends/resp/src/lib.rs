@@ -17,6 +17,7 @@ mod keyspace;
 mod number;
 mod opening;
 mod output;
+mod places;
 mod record;
 mod server;
 mod session;

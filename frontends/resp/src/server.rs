@@ -14,12 +14,13 @@ use rustix::net::sockopt;
 use spillway_platform::sys::peer_credentials;
 use spillway_store::Store;
 use spillway_tls::ServerSettings;
-use spillway_types::Access;
+use spillway_types::{Access, Peer, Seldom};
 
 use crate::config::Config;
 use crate::connection::Connection;
 use crate::error::Error;
 use crate::keyspace::Keyspaces;
+use crate::places::Places;
 use crate::session::{Described, Origin, Session, Sessions};
 use crate::sweep::{self, Sweep};
 use crate::transport::{Socket, Transport};
@@ -49,6 +50,8 @@ pub struct Shared {
     pub access: Arc<dyn Access>,
     /// What the server was told.
     pub config: Config,
+    /// Their places.
+    pub places: Places,
     /// The connections there are.
     pub sessions: Sessions,
     /// Counters.
@@ -69,6 +72,7 @@ impl Shared {
         Self {
             keyspaces: Keyspaces::new(store, config.lifetime),
             access,
+            places: Places::new(config.connections_max),
             config,
             sessions: Sessions::default(),
             counters: Counters::default(),
@@ -268,9 +272,16 @@ impl Acceptor {
     }
 
     fn run(&self) {
+        let mut refusals = Seldom::default();
         while !self.stops.is_so.load(Ordering::Acquire) {
             match self.accept() {
-                Ok(()) => {}
+                Ok(true) => {}
+                Ok(false) => {
+                    if let Some(others) = refusals.line(unix_ms()) {
+                        let most = self.shared.config.connections_max;
+                        tracing::warn!(others, most, "RESP: too many connections: one was refused, or gave way");
+                    }
+                }
                 Err(Error::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => self.wait(),
                 Err(Error::Io(error)) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
@@ -291,9 +302,10 @@ impl Acceptor {
         let _ = poll(&mut ready, None);
     }
 
-    fn accept(&self) -> Result<(), Error> {
+    /// Takes the next connection in. False when it was refused, or another one ended for it.
+    fn accept(&self) -> Result<bool, Error> {
         let mut described = Described { version: 2, began_ms: unix_ms(), ..Described::default() };
-        let (socket, origin, tls) = match &self.listener {
+        let (socket, peer, origin, tls) = match &self.listener {
             Listener::Unix(listener) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(true)?;
@@ -302,7 +314,7 @@ impl Acceptor {
                 let path = path.as_pathname().map(|path| path.display().to_string());
                 described.addresses = ("unix".into(), path.unwrap_or_default());
                 let origin = Origin::Process { uid: peer.uid, gid: peer.gid, pid: peer.pid };
-                (Socket::Unix(stream), origin, None)
+                (Socket::Unix(stream), Peer::User(peer.uid), origin, None)
             }
             Listener::Tcp(listener, tls) => {
                 let (stream, address) = listener.accept()?;
@@ -311,23 +323,23 @@ impl Acceptor {
                 let is_local = tls.is_none() && address.ip().to_canonical().is_loopback();
                 let name = self.shared.config.loopback_name.clone().filter(|_| is_local);
                 let origin = name.map_or(Origin::Stranger, Origin::Name);
-                (Socket::Tcp(stream), origin, tls.as_ref())
+                (Socket::Tcp(stream), Peer::at(address.ip()), origin, tls.as_ref())
             }
         };
-        let count = |inbox: &Arc<Inbox>| inbox.count.load(Ordering::Relaxed);
-        if self.inboxes.iter().map(count).sum::<usize>() >= self.shared.config.connections_max {
-            tracing::warn!("a RESP connection was refused: there are as many as there may be");
-            // The peer is told so if the socket takes it at once.
-            let _ = rustix::io::write(&socket, b"-ERR max number of clients reached\r\n");
-            return Ok(());
-        }
         let id = 1 + self.shared.counters.connections.fetch_add(1, Ordering::Relaxed);
+        let socket = Arc::new(socket);
+        let transport = Transport::new(Arc::clone(&socket), tls)?;
+        let Ok(gave_way) = self.shared.places.enter(id, peer, &socket) else {
+            // The peer is told so if the socket takes it at once.
+            let _ = rustix::io::write(&*socket, b"-ERR max number of clients reached\r\n");
+            return Ok(false);
+        };
         let connection = Connection::new(Session::new(id, origin, described));
-        let transport = Transport::new(socket, tls)?;
+        let count = |inbox: &Arc<Inbox>| inbox.count.load(Ordering::Relaxed);
         if let Some(idlest) = self.inboxes.iter().min_by_key(|inbox| count(inbox)) {
             idlest.push(Accepted { transport, connection });
         }
-        Ok(())
+        Ok(!gave_way)
     }
 }
 

@@ -162,6 +162,7 @@ impl Session {
         user.clone_into(&mut self.described.user);
         self.keyspace = Some(shared.keyspaces.of(client));
         self.admission = Some(admission);
+        shared.places.prove(self.id);
         self.tell(shared);
         Ok(())
     }

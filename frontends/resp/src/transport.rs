@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 use rustls::ServerConnection;
 use spillway_tls::ServerSettings;
@@ -46,7 +47,7 @@ impl Write for &Socket {
 
 /// A socket, and what encrypts it.
 pub struct Transport {
-    socket: Socket,
+    socket: Arc<Socket>,
     tls: Option<Box<ServerConnection>>,
 }
 
@@ -55,7 +56,7 @@ impl Transport {
     ///
     /// # Errors
     /// The settings make no sense.
-    pub fn new(socket: Socket, tls: Option<&ServerSettings>) -> Result<Self, Error> {
+    pub fn new(socket: Arc<Socket>, tls: Option<&ServerSettings>) -> Result<Self, Error> {
         let connection = tls.map(ServerSettings::connection).transpose()?;
         Ok(Self { socket, tls: connection.map(Box::new) })
     }
@@ -94,7 +95,7 @@ impl Transport {
     /// # Errors
     /// Those of the socket, among them that nothing has come.
     pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let Some(tls) = &mut self.tls else { return (&self.socket).read(into) };
+        let Some(tls) = &mut self.tls else { return (&*self.socket).read(into) };
         loop {
             match tls.reader().read(into) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}

@@ -11,6 +11,8 @@ use rustix::event::{Timespec, epoll};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
+use spillway_types::Seldom;
+
 use crate::connection::Connection;
 use crate::error::Error;
 use crate::input::LENT_BYTES;
@@ -113,6 +115,8 @@ pub struct Worker {
     again: Vec<usize>,
     spare: Vec<u8>,
     ticked_ms: u64,
+    /// Lines about connections that fail.
+    failures: Seldom,
 }
 
 impl Worker {
@@ -137,6 +141,7 @@ impl Worker {
             again: Vec::new(),
             spare: vec![0; LENT_BYTES],
             ticked_ms: 0,
+            failures: Seldom::default(),
         })
     }
 
@@ -223,9 +228,14 @@ impl Worker {
         let Some(mut served) = self.served[place].take() else { return };
         let id = served.connection.session.id;
         match error {
-            Some(error) => tracing::info!(%error, id, "a RESP connection ended"),
             None => served.transport.end(),
+            Some(error) => {
+                if let Some(others) = self.failures.line(unix_ms()) {
+                    tracing::info!(%error, id, others, "a RESP connection ended");
+                }
+            }
         }
+        self.shared.places.leave(id);
         self.shared.sessions.lock().remove(&id);
         self.inbox.count.fetch_sub(1, Ordering::Relaxed);
         self.free.push(place);
