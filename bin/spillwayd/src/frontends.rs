@@ -63,7 +63,12 @@ impl Secrets {
         };
         let name = Some(listen.nbd_tcp_name.clone()).filter(|name| !name.is_empty());
         let nbd_tcp = spillway_nbd::Config { tls, loopback_name: name, ..Default::default() };
-        Ok(Self { nbd_tcp, nvme_tcp: nvme_tcp(listen)?, nvme_tls: load(Versions::Tls13)?, resp_tls })
+        Ok(Self {
+            nbd_tcp,
+            nvme_tcp: nvme_tcp(listen)?,
+            nvme_tls: load(Versions::Tls13)?,
+            resp_tls,
+        })
     }
 }
 

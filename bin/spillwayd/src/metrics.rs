@@ -6,8 +6,8 @@ use std::time::Instant;
 use spillway_api::types::{LendStatus, VmList, VmStatus};
 use spillway_directory::Directory;
 use spillway_metrics::{
-    ClientSample, DiskSample, LendDeviceSample, LendPeerSample, LendSample, RespSample, Sample, SectionsSample,
-    StoreDiskSample, StoreSample, VmSample,
+    ClientSample, DiskSample, LendDeviceSample, LendPeerSample, LendSample, RespSample, Sample,
+    SectionsSample, StoreDiskSample, StoreSample, VmSample,
 };
 use spillway_vhost_user_blk::Disk;
 

@@ -153,7 +153,9 @@ impl Connection {
             Ok(Step::More) => {
                 let most = self.gathered_max();
                 if self.input.bytes().len() > most {
-                    let line = format!("ERR Protocol error: a command of more than {most} bytes beside its values");
+                    let line = format!(
+                        "ERR Protocol error: a command of more than {most} bytes beside its values"
+                    );
                     self.end_with(&line);
                 }
                 false
@@ -166,7 +168,11 @@ impl Connection {
     }
 
     fn end_with(&mut self, line: &str) {
-        tracing::debug!(id = self.session.id, line, "a RESP connection does not keep to the protocol");
+        tracing::debug!(
+            id = self.session.id,
+            line,
+            "a RESP connection does not keep to the protocol"
+        );
         self.output.reply().error(line.as_bytes());
         self.session.ends = true;
     }

@@ -172,16 +172,10 @@ impl Database {
         self.at(key, now_ms, |_| Ok(()))
     }
 
-    fn find<'a>(
-        &'a self,
-        key: &'a [u8],
-        object: u64,
-        now_ms: u64,
-    ) -> Result<Place<'a>, Trouble> {
+    fn find<'a>(&'a self, key: &'a [u8], object: u64, now_ms: u64) -> Result<Place<'a>, Trouble> {
         let pool = self.pool();
         let used = self.store.used_indexes(pool, object);
-        let mut place =
-            Place { database: self, key, pool, object, used, index: 0, record: None };
+        let mut place = Place { database: self, key, pool, object, used, index: 0, record: None };
         let mut left = used;
         while left != 0 {
             let index = left.trailing_zeros();

@@ -91,11 +91,7 @@ mod tests {
             ("", "a", false),
             ("a\\", "a\\", true),
         ] {
-            assert_eq!(
-                matches(pattern.as_bytes(), text.as_bytes()),
-                expected,
-                "{pattern} {text}"
-            );
+            assert_eq!(matches(pattern.as_bytes(), text.as_bytes()), expected, "{pattern} {text}");
         }
     }
 

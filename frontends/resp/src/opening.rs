@@ -194,7 +194,8 @@ mod tests {
             chunks
         };
         database.at(b"a", 0, |place| place.put(Content::Chunks(begun()), 0)).unwrap();
-        let used = |database: &Database| database.store.statistics(database.client).unwrap().used_pages;
+        let used =
+            |database: &Database| database.store.statistics(database.client).unwrap().used_pages;
         let before = used(&database);
         // The kill came before the record was put.
         begun().keep();
@@ -213,7 +214,10 @@ mod tests {
         assert_eq!(put, Put::Stored);
         open(&database).unwrap();
         assert!(!database.store.exists(database.pool(), strange));
-        assert_eq!((get(&database, b"a"), database.keys.load(Ordering::Relaxed)), (b"1".to_vec(), 1));
+        assert_eq!(
+            (get(&database, b"a"), database.keys.load(Ordering::Relaxed)),
+            (b"1".to_vec(), 1)
+        );
     }
 
     #[test]

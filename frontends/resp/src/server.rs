@@ -279,7 +279,11 @@ impl Acceptor {
                 Ok(false) => {
                     if let Some(others) = refusals.line(unix_ms()) {
                         let most = self.shared.config.connections_max;
-                        tracing::warn!(others, most, "RESP: too many connections: one was refused, or gave way");
+                        tracing::warn!(
+                            others,
+                            most,
+                            "RESP: too many connections: one was refused, or gave way"
+                        );
                     }
                 }
                 Err(Error::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => self.wait(),

@@ -229,9 +229,9 @@ pub fn keyspace(session: &Session) -> Result<&Arc<Keyspace>, Refused> {
 
 fn refusal(denied: Denied) -> Refused {
     match denied {
-        Denied::Unknown => Refused::line(
-            "WRONGPASS invalid username-password pair or user is disabled.",
-        ),
+        Denied::Unknown => {
+            Refused::line("WRONGPASS invalid username-password pair or user is disabled.")
+        }
         Denied::Connections => Refused::line("ERR max number of clients reached"),
     }
 }

@@ -28,8 +28,7 @@ impl Sweep {
     pub fn go_on(&mut self, keyspaces: &Keyspaces, now_ms: u64) {
         let began = Instant::now();
         let sweeps = |database: &Arc<Database>| {
-            database.expiring.load(Ordering::Relaxed) > 0
-                && database.sweeps.load(Ordering::Relaxed)
+            database.expiring.load(Ordering::Relaxed) > 0 && database.sweeps.load(Ordering::Relaxed)
         };
         let open: Vec<_> = keyspaces.open().into_iter().filter(sweeps).collect();
         self.cursors.retain(|&(client, number), _| {

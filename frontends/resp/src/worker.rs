@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::buffer::spare_capacity;
-use rustix::event::{Timespec, epoll};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 use spillway_types::Seldom;
@@ -178,9 +178,8 @@ impl Worker {
     }
 
     fn take_in(&mut self, now_ms: u64) {
-        let new = std::mem::take(
-            &mut *self.inbox.new.lock().unwrap_or_else(PoisonError::into_inner),
-        );
+        let new =
+            std::mem::take(&mut *self.inbox.new.lock().unwrap_or_else(PoisonError::into_inner));
         for Accepted { transport, connection } in new {
             let place = self.free.pop().unwrap_or_else(|| {
                 self.served.push(None);

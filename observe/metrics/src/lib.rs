@@ -15,5 +15,5 @@ pub use catalogue::{
     StoreDiskSample, StoreSample,
 };
 pub use guests::{SectionsSample, VmSample};
-pub use resp::RespSample;
 pub use render::{CONTENT_TYPE, document, render};
+pub use resp::RespSample;

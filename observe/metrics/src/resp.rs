@@ -41,9 +41,7 @@ pub(crate) const RESP: [Metric<RespSample>; 8] = [
     ),
     gauge("spillway_resp_expiring_keys", "Keys of those that expire.", |r| Some(r.expiring_keys)),
     counter("spillway_resp_hits_total", "Reads of keys that were there.", |r| Some(r.hits)),
-    counter("spillway_resp_misses_total", "Reads of keys that were not there.", |r| {
-        Some(r.misses)
-    }),
+    counter("spillway_resp_misses_total", "Reads of keys that were not there.", |r| Some(r.misses)),
     counter("spillway_resp_expired_keys_total", "Keys that went because they had expired.", |r| {
         Some(r.expired)
     }),

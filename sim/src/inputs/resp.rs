@@ -70,7 +70,8 @@ pub fn read(bytes: &[u8]) {
         connection.input.filled(piece.len());
         now_ms += u64::from(choice);
         while connection.process(&shared, now_ms) {
-            let sent = connection.output.send(|parts| Ok(parts.iter().map(|part| part.len()).sum()));
+            let sent =
+                connection.output.send(|parts| Ok(parts.iter().map(|part| part.len()).sum()));
             assert!(matches!(sent, Ok(true)));
         }
     }

@@ -164,7 +164,9 @@ fn password(client: &Client, error: &dyn Fn(&str) -> Error) -> Result<Secret, Er
         .map_err(|e| error(&format!("can't read password_file {file}: {e}")))?;
     match text.lines().next() {
         Some(line) if !line.is_empty() => Ok(Secret::of_password(line.as_bytes())),
-        _ => Err(error(&format!("password_file {file} is empty: make one with openssl rand -hex 32"))),
+        _ => Err(error(&format!(
+            "password_file {file} is empty: make one with openssl rand -hex 32"
+        ))),
     }
 }
 
@@ -181,7 +183,9 @@ fn settings(client: &Client, usual: Limits, has_disk: bool) -> Result<ClientSett
         known.push(Who::Disk(name.clone()));
     }
     let [who] = known.as_slice() else {
-        return Err(error("give one of uid, gid, nqn, certificate and password_file, or a [[disk]]"));
+        return Err(error(
+            "give one of uid, gid, nqn, certificate and password_file, or a [[disk]]",
+        ));
     };
     let secret = match (&client.secret_file, who) {
         (None, Who::Password(_)) => Some(password(client, &error)?),

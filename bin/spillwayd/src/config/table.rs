@@ -181,7 +181,7 @@ pub static LISTEN: [Setting<Listen>; 21] = [
         "resp_tls",
         r#""""#,
         Address(|l| &mut l.resp_tls),
-        "Address for RESP inside TLS, 127.0.0.1:6380 by custom. Needs `tls_certificate` and `tls_key`; with `tls_clients`, who connects is the client of its `certificate`, and can authenticate as another.",
+        "Address for RESP inside TLS, 127.0.0.1:6380 by custom. Needs `tls_certificate` and `tls_key`. With `tls_clients`, who connects must show a certificate and is the client of this `certificate`; it can authenticate as another.",
     ),
     fixed(
         "api",

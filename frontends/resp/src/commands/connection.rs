@@ -122,13 +122,13 @@ pub(super) fn reset(call: &mut Call<'_>) -> Outcome {
 }
 
 fn clean_name(name: &[u8]) -> Result<Vec<u8>, Refused> {
-    let is_good = name.len() <= NAME_BYTES_MAX && name.iter().all(|byte| (b'!'..=b'~').contains(byte));
+    let is_good =
+        name.len() <= NAME_BYTES_MAX && name.iter().all(|byte| (b'!'..=b'~').contains(byte));
     if is_good { Ok(name.to_vec()) } else { Err(BAD_NAME) }
 }
 
-const BAD_NAME: Refused = Refused::line(
-    "ERR Client names cannot contain spaces, newlines or special characters.",
-);
+const BAD_NAME: Refused =
+    Refused::line("ERR Client names cannot contain spaces, newlines or special characters.");
 
 /// One line of CLIENT LIST.
 fn line(id: u64, described: &Described, now_ms: u64) -> String {

@@ -84,9 +84,7 @@ impl Only {
             ));
         }
         if only.if_later && only.if_earlier {
-            return Err(Refused::line(
-                "ERR GT and LT options at the same time are not compatible",
-            ));
+            return Err(Refused::line("ERR GT and LT options at the same time are not compatible"));
         }
         Ok(only)
     }

@@ -52,7 +52,11 @@ pub(super) fn object(call: &mut Call<'_>) -> Outcome {
     }
     if is("refcount") {
         return call.at(2, |place, output| {
-            if place.is_taken() { output.reply().integer(1) } else { output.reply().null() }
+            if place.is_taken() {
+                output.reply().integer(1)
+            } else {
+                output.reply().null()
+            }
             Ok(())
         });
     }

@@ -57,7 +57,8 @@ impl Call<'_> {
     fn dispatch(&mut self) -> Outcome {
         let name = self.arguments.get(0);
         let Some(command) = find(name) else {
-            let shown = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(128)]).into_owned();
+            let shown =
+                |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(128)]).into_owned();
             let rest: String =
                 self.arguments.from(1).take(8).map(|it| format!("'{}' ", shown(it))).collect();
             return Err(Refused::told(format!(
@@ -75,7 +76,9 @@ impl Call<'_> {
             return Err(Refused::line("NOAUTH Authentication required."));
         }
         if self.arguments.has_nothing() {
-            return Err(Refused::line("ERR an argument that is no value is longer than 65536 bytes"));
+            return Err(Refused::line(
+                "ERR an argument that is no value is longer than 65536 bytes",
+            ));
         }
         for at in command.keys(self.arguments.count()) {
             if self.arguments.get(at).len() > KEY_BYTES_MAX {

@@ -63,7 +63,8 @@ pub(super) fn incrbyfloat(call: &mut Call<'_>) -> Outcome {
     let increment = call.arguments.get(2);
     let sum = call.at(1, |place, _| {
         let number = text(place);
-        let sum = number.as_deref().map_or(Err(Unsummed::NoNumber), |number| sum(number, increment));
+        let sum =
+            number.as_deref().map_or(Err(Unsummed::NoNumber), |number| sum(number, increment));
         let sum = match sum {
             Ok(sum) => sum,
             Err(Unsummed::NoNumber) => {

@@ -41,11 +41,8 @@ impl Source {
             Given::Bytes(bytes) => return Ok(Self::Bytes(bytes.to_vec())),
             Given::Chunks(chunks) => chunks,
         };
-        let footer = Footer {
-            value_bytes: chunks.total(),
-            chunks: chunks.object(),
-            ..Footer::default()
-        };
+        let footer =
+            Footer { value_bytes: chunks.total(), chunks: chunks.object(), ..Footer::default() };
         let parts = chunks::parts(&database.store, database.pool(), &footer)?;
         // A part of it was refused, or has vanished again.
         parts.map(Self::Parts).ok_or(Trouble::Full)

@@ -141,7 +141,8 @@ pub(super) fn config(call: &mut Call<'_>) -> Outcome {
         for at in (2..count).step_by(2) {
             let name = String::from_utf8_lossy(call.arguments.get(at)).to_ascii_lowercase();
             let Some((_, value)) = settings.iter().find(|(known, _)| *known == name) else {
-                let line = format!("ERR Unknown option or number of arguments for CONFIG SET - '{name}'");
+                let line =
+                    format!("ERR Unknown option or number of arguments for CONFIG SET - '{name}'");
                 return Err(Refused::told(line));
             };
             if value.as_bytes() != call.arguments.get(at + 1) {

@@ -2,7 +2,9 @@
 
 use std::sync::LazyLock;
 
-use super::{Call, Outcome, connection, expiry, info, keys, listing, numbers, parts, server, strings};
+use super::{
+    Call, Outcome, connection, expiry, info, keys, listing, numbers, parts, server, strings,
+};
 
 /// Longest name of a command.
 const NAME_BYTES_MAX: usize = 16;

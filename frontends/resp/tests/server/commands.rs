@@ -14,8 +14,27 @@ fn value(bytes: usize, seed: u8) -> Vec<u8> {
 fn values_of_all_lengths_come_back_whole() {
     let mut client = Client::new(&server(512 << 20));
     let lengths = [
-        0, 1, 100, 2990, 3032, 4000, 4040, 4055, 4056, 4095, 4096, 4097, 8191, 65_535, 65_536,
-        65_537, 70_000, MIB, 16 * MIB, 16 * MIB + 1, 40 * MIB + 5,
+        0,
+        1,
+        100,
+        2990,
+        3032,
+        4000,
+        4040,
+        4055,
+        4056,
+        4095,
+        4096,
+        4097,
+        8191,
+        65_535,
+        65_536,
+        65_537,
+        70_000,
+        MIB,
+        16 * MIB,
+        16 * MIB + 1,
+        40 * MIB + 5,
     ];
     for (seed, &length) in lengths.iter().enumerate() {
         let (key, value) = (format!("key-{length}"), value(length, seed as u8));

@@ -80,7 +80,8 @@ fn a_scan_gives_every_key_that_stays() {
             loop {
                 let reply = client.ask(&[b"SCAN", &cursor, b"MATCH", b"stays*", b"COUNT", b"37"]);
                 let Reply::Array(mut parts) = reply else { panic!("{reply:?}") };
-                let (Some(Reply::Array(names)), Some(Reply::Bulk(next))) = (parts.pop(), parts.pop())
+                let (Some(Reply::Array(names)), Some(Reply::Bulk(next))) =
+                    (parts.pop(), parts.pop())
                 else {
                     panic!()
                 };

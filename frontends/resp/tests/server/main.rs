@@ -5,4 +5,5 @@ mod concurrency;
 mod full;
 mod garbage;
 mod model;
+mod sockets;
 mod support;

@@ -41,7 +41,13 @@ fn length() -> impl Strategy<Value = usize> {
 fn step() -> impl Strategy<Value = Step> {
     let key = || 0..KEYS;
     let ttl = || proptest::option::of(1..2000_u32);
-    let only = prop_oneof![Just(None), Just(Some("NX")), Just(Some("XX")), Just(Some("GT")), Just(Some("LT"))];
+    let only = prop_oneof![
+        Just(None),
+        Just(Some("NX")),
+        Just(Some("XX")),
+        Just(Some("GT")),
+        Just(Some("LT"))
+    ];
     prop_oneof![
         4 => (key(), length(), ttl(), proptest::option::of(any::<bool>()), any::<bool>()).prop_map(
             |(key, length, ttl_ms, only, keep)| Step::Set { key, length, ttl_ms, only, keep }
@@ -226,9 +232,10 @@ fn act(step: &Step, model: &mut Model, client: &mut Client) -> (Reply, Reply) {
             (client.ask(&[b"PERSIST", &name(key)]), Reply::Integer(had.is_some().into()))
         }
         Step::Ttl(key) => {
-            let expected = model.keys.get(&key).map_or(-2, |entry| {
-                entry.expires_ms.map_or(-1, |when| (when - now_ms) as i64)
-            });
+            let expected = model
+                .keys
+                .get(&key)
+                .map_or(-2, |entry| entry.expires_ms.map_or(-1, |when| (when - now_ms) as i64));
             (client.ask(&[b"PTTL", &name(key)]), Reply::Integer(expected))
         }
         Step::Strlen(key) => {
