@@ -9,7 +9,7 @@ use crate::trouble::Refused;
 #[derive(Debug)]
 pub enum Arrived {
     /// A value.
-    Value(Chunks),
+    Value(Box<Chunks>),
     /// Something that can't be so long, and was passed over.
     Nothing,
 }
@@ -20,12 +20,12 @@ pub enum Given<'a> {
     /// Its bytes.
     Bytes(&'a [u8]),
     /// One of more than 64 KiB.
-    Chunks(Chunks),
+    Chunks(Box<Chunks>),
 }
 
 impl Given<'_> {
     /// Bytes of it.
-    pub const fn length(&self) -> u64 {
+    pub fn length(&self) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
             Self::Chunks(chunks) => chunks.total(),

@@ -41,8 +41,8 @@ pub struct Chunks {
 
 impl Chunks {
     /// Begins to take a value of `total` bytes, more than fit into a record.
-    pub fn begin(database: &Arc<Database>, total: u64) -> Self {
-        let mut chunks = Self {
+    pub fn begin(database: &Arc<Database>, total: u64) -> Box<Self> {
+        let mut chunks = Box::new(Self {
             database: Arc::clone(database),
             pool: database.pool(),
             object: database.new_chunks(),
@@ -52,7 +52,7 @@ impl Chunks {
             current: None,
             trouble: None,
             kept: false,
-        };
+        });
         chunks.begin_chunk();
         chunks
     }
@@ -129,7 +129,7 @@ impl Chunks {
     }
 
     /// It belongs to a record now.
-    pub fn keep(mut self) {
+    pub fn keep(mut self: Box<Self>) {
         self.kept = true;
     }
 }

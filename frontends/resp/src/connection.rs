@@ -23,13 +23,13 @@ const GATHERED_BYTES: (u64, u64) = (1 << 20, 64 << 20);
 /// A long argument that is coming.
 #[derive(Debug)]
 enum Coming {
-    Value(Chunks),
+    Value(Box<Chunks>),
     /// One that nobody wants; the bytes that are missing.
     Passed(u64),
 }
 
 impl Coming {
-    const fn missing(&self) -> u64 {
+    fn missing(&self) -> u64 {
         match self {
             Self::Value(chunks) => chunks.missing(),
             Self::Passed(missing) => *missing,

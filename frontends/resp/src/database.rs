@@ -77,7 +77,7 @@ pub enum Content<'a> {
     /// At most [`INLINE_BYTES_MAX`] bytes, in segments that stand one behind the other.
     Inline(&'a [&'a [u8]]),
     /// One that has arrived in chunks.
-    Chunks(Chunks),
+    Chunks(Box<Chunks>),
 }
 
 impl Database {
@@ -343,7 +343,7 @@ impl<'a> Place<'a> {
             value_bytes,
             expires_ms,
             version: old.map_or(1, |old| old.version + 1),
-            chunks: arrived.as_ref().map_or(0, Chunks::object),
+            chunks: arrived.as_ref().map_or(0, |chunks| chunks.object()),
             key_bytes: self.key.len() as u32,
         };
         self.replace(footer, segments)?;

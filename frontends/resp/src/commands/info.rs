@@ -9,7 +9,10 @@ use crate::session::keyspace;
 use crate::trouble::Refused;
 use crate::walk::count_keys;
 
-const SECTIONS: [(&str, fn(&Call<'_>, &mut String) -> Result<(), Refused>); 5] = [
+/// Writes what a section tells.
+type Section = fn(&Call<'_>, &mut String) -> Result<(), Refused>;
+
+const SECTIONS: [(&str, Section); 5] = [
     ("Server", server),
     ("Clients", clients),
     ("Memory", memory),

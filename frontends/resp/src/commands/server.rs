@@ -137,7 +137,7 @@ pub(super) fn config(call: &mut Call<'_>) -> Outcome {
         }
         return Ok(());
     }
-    if call.arguments.is(1, "set") && count >= 4 && count % 2 == 0 {
+    if call.arguments.is(1, "set") && count >= 4 && count.is_multiple_of(2) {
         for at in (2..count).step_by(2) {
             let name = String::from_utf8_lossy(call.arguments.get(at)).to_ascii_lowercase();
             let Some((_, value)) = settings.iter().find(|(known, _)| *known == name) else {

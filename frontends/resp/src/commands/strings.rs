@@ -247,7 +247,7 @@ pub(super) fn mget(call: &mut Call<'_>) -> Outcome {
 /// Sets all pairs; none of them, if `if_absent` and one of the keys is there. Whether they were set.
 fn set_all(call: &mut Call<'_>, name: &str, if_absent: bool) -> Result<bool, Refused> {
     let count = call.arguments.count();
-    if count % 2 == 0 {
+    if count.is_multiple_of(2) {
         let line = format!("ERR wrong number of arguments for '{name}' command");
         return Err(Refused::told(line));
     }

@@ -60,7 +60,7 @@ pub fn takes_long(name: &[u8], at: usize) -> bool {
     match at {
         2 if is(&["set", "setnx", "getset", "append"]) => true,
         3 if is(&["setex", "psetex", "setrange"]) => true,
-        _ => at >= 2 && at % 2 == 0 && is(&["mset", "msetnx"]),
+        _ => at >= 2 && at.is_multiple_of(2) && is(&["mset", "msetnx"]),
     }
 }
 

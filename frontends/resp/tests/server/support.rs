@@ -8,7 +8,7 @@ use spillway_store::{ClientConfig, ClientId, Lifetime, Store};
 use spillway_types::{Access, Admitted, Denied, Identity, Limits};
 
 /// Lets `name` in, and a user of this name whose password is `secret`.
-pub struct Only(ClientId);
+pub struct Only(pub ClientId);
 
 impl Access for Only {
     fn admit(&self, who: Identity<'_>) -> Result<Admitted, Denied> {
