@@ -46,6 +46,7 @@ CONFIGURATIONS = {
     ("docs/daemon.md", "[store]"),
     ("docs/dashboard.md", "[listen]"),
     ("docs/lending.md", "[store]"),
+    ("docs/resp.md", "[listen]"),
 }
 
 # As the unit runs it.

@@ -8,6 +8,7 @@ mod client;
 mod decoders;
 mod handover;
 mod lending;
+mod resp;
 mod target;
 mod traces;
 mod virtqueue;
@@ -26,6 +27,7 @@ pub const READERS: [(&str, Reader); 16] = [
     ("ring", decoders::ring),
     ("programs", decoders::programs),
     ("nbd", decoders::nbd),
+    ("resp", resp::read),
     ("target", target::read),
     ("client", client::read),
     ("virtqueue", virtqueue::read),

@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use spillway_directory::Directory;
@@ -21,6 +22,7 @@ pub struct Frontends {
     programs: Option<spillway_programs::Server>,
     nbd: Vec<spillway_nbd::Server>,
     nvme: Vec<spillway_nvme_tcp::Server>,
+    resp: Option<spillway_resp::Server>,
     disks: Vec<spillway_vhost_user_blk::Server>,
 }
 
@@ -30,6 +32,7 @@ pub struct Secrets {
     nbd_tcp: spillway_nbd::Config,
     nvme_tcp: spillway_nvme_tcp::Config,
     nvme_tls: Option<ServerSettings>,
+    resp_tls: Option<ServerSettings>,
 }
 
 impl Secrets {
@@ -52,14 +55,20 @@ impl Secrets {
             let settings = files.as_ref().map(|files| ServerSettings::load(files, versions));
             settings.transpose().map_err(|error| Error::new(format!("listen.tls_*: {error}")))
         };
-        let tls = match load(Versions::Tls12And13)? {
+        let resp_tls = load(Versions::Tls12And13)?;
+        let tls = match resp_tls.clone() {
             Some(settings) if loopback => TlsMode::Offered(settings),
             Some(settings) => TlsMode::Required(settings),
             None => TlsMode::Off,
         };
         let name = Some(listen.nbd_tcp_name.clone()).filter(|name| !name.is_empty());
         let nbd_tcp = spillway_nbd::Config { tls, loopback_name: name, ..Default::default() };
-        Ok(Self { nbd_tcp, nvme_tcp: nvme_tcp(listen)?, nvme_tls: load(Versions::Tls13)? })
+        Ok(Self {
+            nbd_tcp,
+            nvme_tcp: nvme_tcp(listen)?,
+            nvme_tls: load(Versions::Tls13)?,
+            resp_tls,
+        })
     }
 }
 
@@ -90,6 +99,11 @@ fn nvme_tcp(listen: &Listen) -> Result<spillway_nvme_tcp::Config, Error> {
 }
 
 impl Frontends {
+    /// What the RESP front end's connections share, if it has a socket.
+    pub fn resp(&self) -> Option<Arc<spillway_resp::Shared>> {
+        self.resp.as_ref().map(|server| Arc::clone(server.shared()))
+    }
+
     /// Starts a server for each socket.
     ///
     /// # Errors
@@ -139,6 +153,7 @@ impl Frontends {
                 frontends.nvme.push(server.context("can't serve NVMe/TCP")?);
             }
         }
+        frontends.resp = resp(listeners, directory, secrets.resp_tls, config)?;
         let listening = listeners.disks.drain(..).zip(disks).zip(&config.disks);
         for ((listener, disk), settings) in listening {
             let queues = settings.queues as u16;
@@ -147,4 +162,31 @@ impl Frontends {
         }
         Ok(frontends)
     }
+}
+
+/// Starts to serve RESP, if it has a socket.
+fn resp(
+    listeners: &mut Listeners,
+    directory: &Arc<Directory>,
+    tls: Option<ServerSettings>,
+    config: &Config,
+) -> anyhow::Result<Option<spillway_resp::Server>> {
+    use spillway_resp::Listener;
+    let local = listeners.resp.take().map(Listener::Unix);
+    let tcp = listeners.resp_tcp.take().map(|it| Listener::Tcp(it, None));
+    let inside_tls = listeners.resp_tls.take().map(|it| Listener::Tcp(it, tls));
+    let listeners: Vec<_> = local.into_iter().chain(tcp).chain(inside_tls).collect();
+    if listeners.is_empty() {
+        return Ok(None);
+    }
+    let name = config.listen.resp_tcp_name.clone();
+    let settings = spillway_resp::Config {
+        lifetime: config.resp.lifetime,
+        loopback_name: Some(name).filter(|name| !name.is_empty()),
+        stall_timeout: Duration::from_secs(config.resp.stall_timeout_s),
+        ..Default::default()
+    };
+    let store = Arc::clone(directory.store());
+    let server = spillway_resp::Server::start(listeners, store, directory.clone(), settings);
+    Ok(Some(server.context("can't serve RESP")?))
 }

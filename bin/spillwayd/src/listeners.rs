@@ -29,6 +29,9 @@ pub struct Listeners {
     pub nbd_tcp: Option<TcpListener>,
     pub nvme_tcp: Option<TcpListener>,
     pub nvme_tls: Option<TcpListener>,
+    pub resp: Option<UnixListener>,
+    pub resp_tcp: Option<TcpListener>,
+    pub resp_tls: Option<TcpListener>,
     pub api: Option<UnixListener>,
     pub api_tcp: Option<TcpListener>,
     /// Messages of other hosts.
@@ -53,11 +56,14 @@ impl Listeners {
         let ring = unix(&listen.ring, SocketType::SEQPACKET, EVERYONE)?;
         let programs = unix(&listen.programs, SocketType::SEQPACKET, EVERYONE)?;
         let nbd = unix(&listen.nbd, SocketType::STREAM, EVERYONE)?.map(UnixListener::from);
+        let resp = unix(&listen.resp, SocketType::STREAM, EVERYONE)?.map(UnixListener::from);
         let api = unix(&listen.api, SocketType::STREAM, OWNER)?.map(UnixListener::from);
         let mut on_tcp = |at: Option<SocketAddr>| at.map(|at| tcp(&mut handed, at)).transpose();
         let nbd_tcp = on_tcp(listen.nbd_tcp)?;
         let nvme_tcp = on_tcp(listen.nvme_tcp)?;
         let nvme_tls = on_tcp(listen.nvme_tls)?;
+        let resp_tcp = on_tcp(listen.resp_tcp)?;
+        let resp_tls = on_tcp(listen.resp_tls)?;
         let api_tcp = on_tcp(listen.api_tcp)?;
         let lend = on_tcp(config.lend.listen.filter(|_| config.lend.is_on()))?;
         let disks = config.disks.iter().map(|disk| {
@@ -80,6 +86,9 @@ impl Listeners {
             nbd_tcp,
             nvme_tcp,
             nvme_tls,
+            resp,
+            resp_tcp,
+            resp_tls,
             api,
             api_tcp,
             lend,

@@ -6,8 +6,8 @@ use std::time::Instant;
 use spillway_api::types::{LendStatus, VmList, VmStatus};
 use spillway_directory::Directory;
 use spillway_metrics::{
-    ClientSample, DiskSample, LendDeviceSample, LendPeerSample, LendSample, Sample, SectionsSample,
-    StoreDiskSample, StoreSample, VmSample,
+    ClientSample, DiskSample, LendDeviceSample, LendPeerSample, LendSample, RespSample, Sample,
+    SectionsSample, StoreDiskSample, StoreSample, VmSample,
 };
 use spillway_vhost_user_blk::Disk;
 
@@ -25,6 +25,7 @@ pub fn text(
     disks: &[Arc<Disk>],
     lending: Option<&LendStatus>,
     guests: Option<&VmList>,
+    resp: Option<spillway_resp::Statistics>,
     facts: Facts,
 ) -> String {
     let store = directory.store();
@@ -83,6 +84,16 @@ pub fn text(
         clients: clients.collect(),
         programs: programs.collect(),
         disks: disks.collect(),
+        resp: resp.map(|resp| RespSample {
+            connections: resp.connections,
+            accepted: resp.accepted,
+            commands: resp.commands,
+            keys: resp.keys,
+            expiring_keys: resp.expiring_keys,
+            hits: resp.hits,
+            misses: resp.misses,
+            expired: resp.expired,
+        }),
         lend: lending.map(lend),
         lend_peers: lending.map(peers).unwrap_or_default(),
         lend_devices: lending.map(devices).unwrap_or_default(),

@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use spillway_api::Daemon;
@@ -36,6 +36,8 @@ pub struct Parts {
     pub listeners: Listeners,
     pub daemon: Arc<Daemon>,
     pub secrets: Secrets,
+    /// What the RESP front end's connections share, once it has started.
+    pub resp: Arc<OnceLock<Arc<spillway_resp::Shared>>>,
     /// In the order of the configuration.
     pub disks: Vec<Arc<Disk>>,
     /// Lending, until it is started.
@@ -104,6 +106,8 @@ impl Parts {
         let guests = vms.as_ref().map(vm::Prepared::handle);
         let facts = Facts { capacity_bytes, memory_locked, started };
         let handle = lending.as_ref().map(lend::Prepared::handle);
+        let resp = Arc::<OnceLock<Arc<spillway_resp::Shared>>>::default();
+        let its_resp = Arc::clone(&resp);
         let measured = (Arc::clone(&directory), disks.clone(), handle.clone(), guests.clone());
         let daemon = Arc::new(Daemon {
             directory: Arc::clone(&directory),
@@ -130,6 +134,7 @@ impl Parts {
                         &measured.1,
                         lending.as_ref(),
                         guests.as_ref(),
+                        its_resp.get().map(|shared| shared.statistics()),
                         facts,
                     )
                 }),
@@ -143,6 +148,7 @@ impl Parts {
             listeners,
             daemon,
             secrets,
+            resp,
             disks,
             token,
             lending,

@@ -43,6 +43,10 @@ pub fn run(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
         &parts.config,
         &parts.disks,
     )?;
+    if let Some(shared) = frontends.resp() {
+        // It is set once: this is the only start.
+        let _ = parts.resp.set(shared);
+    }
     let disks = parts.disks.clone();
     let reclaim = Reclaim::start(parts.directory.clone(), disks.clone())?;
     let packing = Packing::start(parts.directory.store())?;

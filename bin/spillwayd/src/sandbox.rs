@@ -131,7 +131,9 @@ fn restrict_files(config: &Config, file: Option<&Path>) -> anyhow::Result<()> {
 /// Directories of what a reload reads: editors put a new file in the place of the old one; and of what a borrower
 /// reads for each loan.
 fn read_again(config: &Config, file: Option<&Path>) -> Vec<PathBuf> {
-    let secrets = config.clients.iter().filter_map(|client| client.secret_file.as_deref());
+    let clients = config.clients.iter();
+    let secrets = clients.flat_map(|client| [&client.secret_file, &client.password_file]);
+    let secrets = secrets.filter_map(|file| file.as_deref());
     let mut dirs: Vec<_> = secrets.chain(file).map(parent).collect();
     if config.lend.borrows() {
         let listen = &config.listen;
@@ -155,7 +157,7 @@ fn parent(path: &Path) -> PathBuf {
 /// Directories in which the daemon makes or removes files.
 fn changed(config: &Config) -> Vec<PathBuf> {
     let listen = &config.listen;
-    let sockets = [&listen.ring, &listen.programs, &listen.nbd, &listen.api];
+    let sockets = [&listen.ring, &listen.programs, &listen.nbd, &listen.resp, &listen.api];
     let sockets = sockets.into_iter().flatten().map(|path| config.listen.path(path));
     let sockets = sockets.filter_map(|path| path.parent().map(Path::to_owned));
     let disks = config.disks.iter().map(|disk| disk.socket(&config.listen));

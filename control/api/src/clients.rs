@@ -176,6 +176,10 @@ fn settings(client: NewClient, usual: Limits) -> Result<ClientSettings, Error> {
             let line = "a client of disks is named in the configuration file, with its [[disk]]";
             return Err(Error::Input(line.into()));
         }
+        Identity::Password(_) => {
+            let line = "a client with a password is named in the configuration file, with its password_file";
+            return Err(Error::Input(line.into()));
+        }
         Identity::Program(_) => {
             return Err(Error::Input("a program comes by itself, with spillway run".into()));
         }
@@ -222,6 +226,7 @@ impl From<ClientView> for Client {
                 Who::Host(nqn) => Identity::Nqn(nqn),
                 Who::Name(name) => Identity::Name(name),
                 Who::Disk(name) => Identity::Disk(name),
+                Who::Password(name) => Identity::Password(name),
                 Who::Program(pid) => Identity::Program(pid),
             },
             origin: match view.origin {

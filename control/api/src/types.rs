@@ -204,6 +204,8 @@ pub enum Identity {
     Name(String),
     /// Nobody connects as it: it is known by its disks, under its own name.
     Disk(String),
+    /// Whoever gives its password, under its own name.
+    Password(String),
     /// A paged program of this host, by its supervisor's process: its pages are local frames, not the store's.
     Program(i32),
 }

@@ -68,6 +68,13 @@ impl State {
                         && (client.secret.is_some() || !self.policy.exposed)
                 })
             }
+            Identity::User { name, password } => {
+                let user = find(&|who| matches!(who, Who::Password(known) if known == name));
+                user.filter(|&at| {
+                    let secret = self.clients[at].secret.as_ref();
+                    secret.is_some_and(|secret| secret.is_of(password))
+                })
+            }
             Identity::Name(name) => find(&|who| matches!(who, Who::Name(known) if known == name)),
         }
     }

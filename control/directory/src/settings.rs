@@ -1,6 +1,7 @@
 //! What an operator says about clients.
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use spillway_types::Limits;
 use spillway_wire::auth::SecretError;
 
@@ -23,6 +24,8 @@ pub enum Who {
     Name(String),
     /// Nobody connects as it: it is a guest known by its disks, under the client's own name.
     Disk(String),
+    /// Whoever gives the client's password, under the client's own name.
+    Password(String),
     /// A paged program of this host, by its supervisor's process.
     Program(i32),
 }
@@ -35,12 +38,13 @@ impl core::fmt::Display for Who {
             Self::Host(nqn) => write!(f, "host {nqn}"),
             Self::Name(name) => write!(f, "name {name}"),
             Self::Disk(_) => f.write_str("its disks"),
+            Self::Password(_) => f.write_str("its password"),
             Self::Program(pid) => write!(f, "process {pid}"),
         }
     }
 }
 
-/// What a host must prove to know. It is not printed.
+/// What a host must prove to know, or the digest of a password. It is not printed.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(Vec<u8>);
@@ -53,6 +57,18 @@ impl Secret {
     pub fn parse(text: &str, nqn: &str) -> Result<Self, SecretError> {
         let (key, bytes) = spillway_wire::auth::Secret::parse(text)?.key_of(nqn);
         Ok(Self(key[..bytes].to_vec()))
+    }
+
+    /// Of a password, which is compared and not kept.
+    pub fn of_password(password: &[u8]) -> Self {
+        Self(Sha256::digest(password).to_vec())
+    }
+
+    /// Whether this is of the password. It takes the same time wherever they differ.
+    pub(crate) fn is_of(&self, password: &[u8]) -> bool {
+        let digest = Sha256::digest(password);
+        let differ = self.0.iter().zip(&digest).fold(0, |sum, (a, b)| sum | (a ^ b));
+        self.0.len() == digest.len() && differ == 0
     }
 
     /// Copies it out; its length.
@@ -75,7 +91,7 @@ pub struct ClientSettings {
     pub name: String,
     /// By what it is known.
     pub who: Who,
-    /// What a host must prove to know; none when it need not.
+    /// What a host must prove to know, or a user's password; none when it need not.
     pub secret: Option<Secret>,
     /// Most pages that it may hold; `u64::MAX` is no limit.
     pub target_pages: u64,

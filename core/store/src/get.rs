@@ -95,11 +95,11 @@ enum Source<'a> {
 /// lives, even when it is flushed meanwhile.
 #[derive(Debug)]
 pub struct Value<'a> {
-    store: &'a Store,
-    pool: PoolId,
-    key: Key,
-    room: usize,
-    held: Held<'a>,
+    pub(crate) store: &'a Store,
+    pub(crate) pool: PoolId,
+    pub(crate) key: Key,
+    pub(crate) room: usize,
+    pub(crate) held: Held<'a>,
 }
 
 impl<'a> Value<'a> {
@@ -436,7 +436,7 @@ impl Store {
             drop(index);
             return Ok((self.adopt(removed), slot));
         }
-        if access.ephemeral && slot.listed() {
+        if access.ephemeral && look.first && slot.listed() {
             // The most recent again; the mark stays as it is.
             self.unlist(slot, at.shard, true);
             self.list(slot, at.shard, leaf, at.index, true);

@@ -267,6 +267,15 @@ impl Index {
         Slot(self.word(leaf, head, offset).load(Ordering::Relaxed))
     }
 
+    /// Which places of a leaf are in use, as bits.
+    pub(crate) fn used(&self, leaf: u32) -> u64 {
+        let leaf = self.leaves.get(leaf as usize);
+        let head = leaf.head();
+        let in_use = |offset: u32| self.word(leaf, head, offset).load(Ordering::Relaxed) != 0;
+        let offsets = (0..1 << head.order()).filter(|&offset| in_use(offset));
+        offsets.fold(0, |bits, offset| bits | 1 << (head.base() + offset))
+    }
+
     /// The word of a slot that a leaf's run covers.
     #[inline(always)]
     fn word<'a>(&'a self, leaf: &'a Leaf, head: Head, offset: u32) -> &'a AtomicU64 {

@@ -19,6 +19,7 @@ mod index;
 mod list;
 mod listing;
 mod long;
+mod look;
 mod migrate;
 mod pack;
 mod pools;

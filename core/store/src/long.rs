@@ -67,6 +67,8 @@ pub struct LongGet {
     client: ClientId,
     cell: u32,
     length: usize,
+    /// Where what is given ends.
+    end: usize,
     left: usize,
     frames: Vec<u32>,
 }
@@ -181,12 +183,40 @@ impl LongGet {
         self.left
     }
 
+    /// The bytes that were not given yet, in parts where they lie.
+    pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        let (from, end) = (self.end - self.left, self.end);
+        let rest = self.store.large().rest(self.cell);
+        let content = |page: usize| match self.frames.get(page) {
+            Some(&frame) => &self.store.arena.content(frame)[..],
+            None => rest,
+        };
+        let pages = from / PAGE_BYTES..end.div_ceil(PAGE_BYTES);
+        pages.map(move |page| {
+            let begin = page * PAGE_BYTES;
+            let whole = content(page);
+            &whole[from.saturating_sub(begin)..whole.len().min(end - begin)]
+        })
+    }
+
+    /// Passes over the next bytes, at most all that are left.
+    pub fn advance(&mut self, bytes: usize) {
+        self.left -= bytes.min(self.left);
+    }
+
+    /// Leaves out the last bytes.
+    pub fn cut(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.left);
+        self.left -= bytes;
+        self.end -= bytes;
+    }
+
     /// Gives the next bytes, as many as there is room for. How many they were.
     pub fn pull(&mut self, into: &mut [u8]) -> usize {
         let given = into.len().min(self.left);
         let mut room = &mut into[..given];
         while !room.is_empty() {
-            let from = self.length - self.left;
+            let from = self.end - self.left;
             let (page, at) = (from / PAGE_BYTES, from % PAGE_BYTES);
             let source = match self.frames.get(page) {
                 Some(&frame) => &self.store.arena.content(frame)[at..],
@@ -304,7 +334,7 @@ impl Store {
     }
 
     /// A value that is about to leave, counted for the client whose pool it was asked of.
-    fn leaving(self: &Arc<Self>, pool: PoolId, pin: LargePin<'_>) -> LongGet {
+    pub(crate) fn leaving(self: &Arc<Self>, pool: PoolId, pin: LargePin<'_>) -> LongGet {
         let length = pin.length();
         let control = self.control.lock();
         let client = self.access(pool).map_or(ClientId(0), |access| {
@@ -315,7 +345,7 @@ impl Store {
         drop(control);
         let cell = pin.into_cell();
         let frames = self.large().frames(cell);
-        LongGet { store: Arc::clone(self), client, cell, length, left: length, frames }
+        LongGet { store: Arc::clone(self), client, cell, length, end: length, left: length, frames }
     }
 
     /// Changes what is counted of a client, if it is still there.

@@ -278,6 +278,11 @@ impl LargePin<'_> {
         self.large.length(self.cell)
     }
 
+    /// What is left of it behind its pages.
+    pub fn rest(&self) -> &[u8] {
+        self.large.rest(self.cell)
+    }
+
     /// Gives up the pin for the number of the first cell of the map: its reference is the caller's.
     pub const fn into_cell(self) -> u32 {
         let cell = self.cell;

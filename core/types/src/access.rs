@@ -3,7 +3,7 @@
 use crate::ClientId;
 
 /// How a peer is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Identity<'a> {
     /// A process at the other end of a Unix socket, by the credentials that the kernel vouches for.
     Peer {
@@ -21,6 +21,25 @@ pub enum Identity<'a> {
     },
     /// A name that a frontend's own authentication vouches for (a TLS certificate's subject).
     Name(&'a str),
+    /// A user and the password that it gave. Whoever keeps the clients compares it.
+    User {
+        /// The client's name.
+        name: &'a str,
+        /// The password.
+        password: &'a [u8],
+    },
+}
+
+impl core::fmt::Debug for Identity<'_> {
+    /// Passwords are not shown.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Peer { uid, gid, pid } => write!(f, "uid {uid}, gid {gid}, process {pid}"),
+            Self::Host { nqn } => write!(f, "host {nqn:?}"),
+            Self::Name(name) => write!(f, "name {name:?}"),
+            Self::User { name, .. } => write!(f, "user {name:?}"),
+        }
+    }
 }
 
 /// What a client may have at the same time. Pages are limited by the store's target.

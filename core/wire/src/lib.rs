@@ -17,6 +17,7 @@ pub mod nbd;
 pub mod nvme;
 pub mod nvme_tcp;
 pub mod programs;
+pub mod resp;
 pub mod ring;
 
 pub use error::Error;

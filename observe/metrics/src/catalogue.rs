@@ -3,6 +3,7 @@
 use spillway_types::{PAGE_BYTES, Statistics};
 
 use crate::guests::{SectionsSample, VmSample};
+use crate::resp::RespSample;
 
 /// How a metric's value moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub struct Sample {
     pub programs: Vec<ClientSample>,
     /// Each tmem disk.
     pub disks: Vec<DiskSample>,
+    /// The RESP front end, where it has a socket.
+    pub resp: Option<RespSample>,
     /// What is lent and borrowed, where that is on.
     pub lend: Option<LendSample>,
     /// Each other host.

@@ -8,6 +8,7 @@
 mod catalogue;
 mod guests;
 mod render;
+mod resp;
 
 pub use catalogue::{
     ClientSample, DiskSample, Kind, LendDeviceSample, LendPeerSample, LendSample, Metric, Sample,
@@ -15,3 +16,4 @@ pub use catalogue::{
 };
 pub use guests::{SectionsSample, VmSample};
 pub use render::{CONTENT_TYPE, document, render};
+pub use resp::RespSample;

@@ -6,6 +6,7 @@ use crate::catalogue::{
     CLIENT, DISK, Kind, LEND, LEND_DEVICE, LEND_PEER, LendSample, Metric, PROGRAM, STORE, Sample,
 };
 use crate::guests::{SECTIONS, SectionsSample, VM};
+use crate::resp::RESP;
 
 /// What kind of text [`render`] writes.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -45,6 +46,12 @@ pub fn render(sample: &Sample) -> String {
         for disk in &sample.disks {
             let label = format!("{{disk=\"{}\"}}", escaped(&disk.name));
             line(&mut out, metric.name, &label, (metric.value)(disk));
+        }
+    }
+    if let Some(resp) = &sample.resp {
+        for metric in &RESP {
+            head(&mut out, metric);
+            line(&mut out, metric.name, "", (metric.value)(resp));
         }
     }
     if let Some(lend) = &sample.lend {
@@ -123,6 +130,8 @@ pub fn document() -> String {
     table(&mut out, &PROGRAM);
     out.push_str("\n## Each tmem disk\n\nLabel `disk`: its name.\n\n");
     table(&mut out, &DISK);
+    out.push_str("\n## RESP\n\nWhere it has a socket.\n\n");
+    table(&mut out, &RESP);
     out.push_str("\n## Lending\n\nWhere `lend.roles` is not \"off\".\n\n");
     table(&mut out, &LEND);
     out.push_str("\n## Each host that lends or borrows\n\nLabel `peer`: its name.\n\n");
@@ -158,6 +167,7 @@ mod tests {
             .chain(CLIENT.iter().map(|m| (m.name, m.kind)))
             .chain(PROGRAM.iter().map(|m| (m.name, m.kind)))
             .chain(DISK.iter().map(|m| (m.name, m.kind)))
+            .chain(RESP.iter().map(|m| (m.name, m.kind)))
             .chain(LEND.iter().map(|m| (m.name, m.kind)))
             .chain(LEND_PEER.iter().map(|m| (m.name, m.kind)))
             .chain(LEND_DEVICE.iter().map(|m| (m.name, m.kind)))

@@ -14,6 +14,7 @@ mod pager;
 mod policy;
 mod replacement;
 mod resize;
+mod resp;
 mod ring;
 mod rows;
 mod sides;
@@ -36,7 +37,7 @@ use rows::Report;
 type Bench = (&'static str, fn() -> anyhow::Result<Report>);
 
 /// All of them.
-const ALL: [Bench; 9] = [
+const ALL: [Bench; 10] = [
     ("store", store::run),
     ("pager", pager::run),
     ("replacement", replacement::run),
@@ -46,6 +47,7 @@ const ALL: [Bench; 9] = [
     ("policy", policy::run),
     ("resize", resize::run),
     ("kvcache", kvcache::run),
+    ("resp", resp::run),
 ];
 
 /// Set by SIGINT and SIGTERM. What was changed on the machine is then put back before the end.

@@ -93,6 +93,7 @@ pub fn identity(identity: &Identity) -> String {
         Identity::Gid(gid) => format!("gid {gid}"),
         Identity::Nqn(nqn) => nqn.clone(),
         Identity::Name(name) => name.clone(),
+        Identity::Password(_) => "its password".to_owned(),
         Identity::Disk(_) => "its disks".to_owned(),
         Identity::Program(pid) => format!("process {pid}"),
     }

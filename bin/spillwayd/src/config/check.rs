@@ -89,6 +89,18 @@ fn check_listeners(config: &Config) -> Result<(), Error> {
             "unnamed.hosts lets anyone in who reaches listen.nvme_tcp {address}: name the hosts as clients"
         )));
     }
+    if let Some(address) = reached(listen.resp_tcp) {
+        return Err(Error::new(format!(
+            "listen.resp_tcp {address} is reached by other hosts, and passwords would pass in the clear: use listen.resp_tls"
+        )));
+    }
+    if let Some(address) = listen.resp_tls
+        && listen.tls_certificate.is_none()
+    {
+        return Err(Error::new(format!(
+            "listen.resp_tls {address} needs tls_certificate and tls_key"
+        )));
+    }
     let has_tls = listen.tls_certificate.is_some() && listen.tls_clients.is_some();
     if let Some(address) = listen.nvme_tls
         && !has_tls
@@ -144,6 +156,20 @@ fn pages(bytes: Option<u64>) -> u64 {
     bytes.map_or(u64::MAX, |bytes| bytes / PAGE_BYTES as u64)
 }
 
+/// Reads a client's password: the first line of its file.
+fn password(client: &Client, error: &dyn Fn(&str) -> Error) -> Result<Secret, Error> {
+    let path = client.password_file.clone().unwrap_or_default();
+    let file = path.display();
+    let text = fs::read_to_string(&path)
+        .map_err(|e| error(&format!("can't read password_file {file}: {e}")))?;
+    match text.lines().next() {
+        Some(line) if !line.is_empty() => Ok(Secret::of_password(line.as_bytes())),
+        _ => Err(error(&format!(
+            "password_file {file} is empty: make one with openssl rand -hex 32"
+        ))),
+    }
+}
+
 fn settings(client: &Client, usual: Limits, has_disk: bool) -> Result<ClientSettings, Error> {
     let name = &client.name;
     let error = |line: &str| Error::new(format!("client '{name}': {line}"));
@@ -151,14 +177,18 @@ fn settings(client: &Client, usual: Limits, has_disk: bool) -> Result<ClientSett
     known.extend(client.uid.map(|uid| Who::User(uid as u32)));
     known.extend(client.gid.map(|gid| Who::Group(gid as u32)));
     known.extend((!client.nqn.is_empty()).then(|| Who::Host(client.nqn.clone())));
+    known.extend(client.password_file.as_ref().map(|_| Who::Password(name.clone())));
     known.extend((!client.certificate.is_empty()).then(|| Who::Name(client.certificate.clone())));
     if known.is_empty() && has_disk {
         known.push(Who::Disk(name.clone()));
     }
     let [who] = known.as_slice() else {
-        return Err(error("give one of uid, gid, nqn and certificate, or a [[disk]]"));
+        return Err(error(
+            "give one of uid, gid, nqn, certificate and password_file, or a [[disk]]",
+        ));
     };
     let secret = match (&client.secret_file, who) {
+        (None, Who::Password(_)) => Some(password(client, &error)?),
         (None, _) => None,
         (Some(path), Who::Host(nqn)) => {
             let file = path.display();

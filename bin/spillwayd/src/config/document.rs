@@ -6,6 +6,7 @@ use super::field::Setting;
 use super::table::{
     BLOCK, CLIENT, DISK, LEND, LISTEN, MEMORY, PEER, PROCESS, SECTIONS, STORE, UNNAMED, VM,
 };
+use super::table_resp::RESP;
 
 /// The page about all settings, in Markdown.
 pub fn document() -> String {
@@ -19,6 +20,7 @@ pub fn document() -> String {
     );
     section(&mut out, "[store]", &STORE);
     section(&mut out, "[listen]", &LISTEN);
+    section(&mut out, "[resp]", &RESP);
     section(&mut out, "[process]", &PROCESS);
     section(&mut out, "[memory]", &MEMORY);
     section(&mut out, "[unnamed]", &UNNAMED);

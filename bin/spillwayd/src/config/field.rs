@@ -7,7 +7,7 @@ use spillway_directory::Users;
 use spillway_guests::agent::Profile;
 use spillway_lending::{Backup, Mode};
 use spillway_manager::{Percent, Policy};
-use spillway_types::parse_size;
+use spillway_types::{Lifetime, parse_size};
 use spillway_vhost_user_blk::Kind;
 use toml::de::DeValue;
 
@@ -55,6 +55,7 @@ pub enum Field<T: 'static> {
     Device(At<T, DeviceUse>),
     Backup(At<T, Backup>),
     Profile(At<T, Profile>),
+    Lifetime(At<T, Lifetime>),
 }
 
 const LOCKS: [(&str, Lock); 3] = [("auto", Lock::Auto), ("on", Lock::On), ("off", Lock::Off)];
@@ -77,6 +78,9 @@ const BACKUPS: [(&str, Backup); 3] =
     [("none", Backup::None), ("mirror", Backup::Mirror), ("file", Backup::File)];
 const PROFILES: [(&str, Profile); 2] =
     [("returns-all", Profile::ReturnsAll), ("grows-far", Profile::GrowsFar)];
+
+const LIFETIMES: [(&str, Lifetime); 2] =
+    [("persistent", Lifetime::Persistent), ("ephemeral", Lifetime::Ephemeral)];
 
 /// Settings that are switched off are empty texts in the file.
 const NOTHING: &str = "";
@@ -129,6 +133,9 @@ impl<T> Field<T> {
             Self::Profile(at) => {
                 text.and_then(|it| word(&PROFILES, it)).map(|it| *at(section) = it)
             }
+            Self::Lifetime(at) => {
+                text.and_then(|it| word(&LIFETIMES, it)).map(|it| *at(section) = it)
+            }
             Self::Policy(at) => {
                 let known = text.filter(|text| Policy::NAMES.contains(text));
                 known.map(|it| it.clone_into(at(section)))
@@ -172,6 +179,7 @@ impl<T> Field<T> {
             Self::Mode(_) => words(&MODES),
             Self::Backup(_) => words(&BACKUPS),
             Self::Profile(_) => words(&PROFILES),
+            Self::Lifetime(_) => words(&LIFETIMES),
             Self::Policy(_) => words(&Policy::NAMES.map(|name| (name, ()))),
             Self::Percent(_) => "a percentage above 0 and up to 100, such as 0.75".into(),
         }
@@ -199,6 +207,7 @@ impl<T> Field<T> {
             Self::Mode(at) => format!("{:?}", at(section)),
             Self::Backup(at) => format!("{:?}", at(section)),
             Self::Profile(at) => format!("{:?}", at(section)),
+            Self::Lifetime(at) => format!("{:?}", at(section)),
             Self::Policy(at) => at(section).clone(),
             Self::Percent(at) => at(section).to_string(),
         }

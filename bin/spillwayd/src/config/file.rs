@@ -13,7 +13,8 @@ use super::field::Setting;
 use super::table::{
     BLOCK, CLIENT, DISK, LEND, LISTEN, MEMORY, PEER, PROCESS, SECTIONS, STORE, UNNAMED, VM,
 };
-use super::values::{Config, Lend, Listen, Memory, Process, Sections, Unnamed};
+use super::table_resp::RESP;
+use super::values::{Config, Lend, Listen, Memory, Process, Resp, Sections, Unnamed};
 
 /// Most bytes of a configuration file.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -86,6 +87,7 @@ fn defaults() -> Config {
     Config {
         store: section_defaults(&STORE),
         listen: section_defaults::<Listen>(&LISTEN),
+        resp: section_defaults::<Resp>(&RESP),
         process: section_defaults::<Process>(&PROCESS),
         memory: section_defaults::<Memory>(&MEMORY),
         unnamed: section_defaults::<Unnamed>(&UNNAMED),
@@ -134,6 +136,7 @@ impl Text<'_> {
             match key.get_ref().as_ref() {
                 "store" => self.section(&STORE, "store", value, &mut config.store)?,
                 "listen" => self.section(&LISTEN, "listen", value, &mut config.listen)?,
+                "resp" => self.section(&RESP, "resp", value, &mut config.resp)?,
                 "process" => self.section(&PROCESS, "process", value, &mut config.process)?,
                 "memory" => self.section(&MEMORY, "memory", value, &mut config.memory)?,
                 "unnamed" => self.section(&UNNAMED, "unnamed", value, &mut config.unnamed)?,
@@ -148,7 +151,7 @@ impl Text<'_> {
                 "vm" => self.array(&VM, "vm", value, &mut config.vms)?,
                 other => {
                     let line = format!(
-                        "there is no section '{other}'; there are [store], [listen], [process], \
+                        "there is no section '{other}'; there are [store], [listen], [resp], [process], \
                          [memory], [unnamed], [[client]], [[block]], [[disk]], [lend], [[peer]], \
                          [sections] and [[vm]]"
                     );

@@ -12,6 +12,7 @@ mod lending;
 mod reload;
 mod table;
 mod table_lend;
+mod table_resp;
 mod table_vm;
 mod values;
 mod vms;

@@ -2,6 +2,7 @@
 
 use super::field::Setting;
 use super::table::{LEND, LISTEN, MEMORY, PROCESS, SECTIONS, STORE, UNNAMED, VM};
+use super::table_resp::RESP;
 use super::values::Config;
 
 /// Names of settings that differ and that a reload does not change.
@@ -10,6 +11,7 @@ pub fn needs_restart(old: &Config, new: &Config) -> Vec<String> {
     let mut names = Vec::new();
     differing(&STORE, "store", &mut old.store, &mut new.store, &mut names);
     differing(&LISTEN, "listen", &mut old.listen, &mut new.listen, &mut names);
+    differing(&RESP, "resp", &mut old.resp, &mut new.resp, &mut names);
     differing(&PROCESS, "process", &mut old.process, &mut new.process, &mut names);
     differing(&MEMORY, "memory", &mut old.memory, &mut new.memory, &mut names);
     differing(&UNNAMED, "unnamed", &mut old.unnamed, &mut new.unnamed, &mut names);

@@ -84,7 +84,7 @@ pub static STORE: [Setting<Store>; 6] = [
 ];
 
 /// `[listen]`
-pub static LISTEN: [Setting<Listen>; 17] = [
+pub static LISTEN: [Setting<Listen>; 21] = [
     fixed(
         "dir",
         r#""/run/spillway""#,
@@ -120,7 +120,7 @@ pub static LISTEN: [Setting<Listen>; 17] = [
         "tls_certificate",
         r#""""#,
         Path(|l| &mut l.tls_certificate),
-        "The daemon's certificate for `nbd_tcp` and `nvme_tls`, in PEM.",
+        "The daemon's certificate for `nbd_tcp`, `nvme_tls` and `resp_tls`, in PEM.",
     ),
     fixed("tls_key", r#""""#, Path(|l| &mut l.tls_key), "The key of `tls_certificate`, in PEM."),
     fixed(
@@ -158,6 +158,30 @@ pub static LISTEN: [Setting<Listen>; 17] = [
         "30",
         Count(|l| &mut l.nvme_data_timeout_s, 1, 3600),
         "A host that has begun to send a value over NVMe is cut off when in so many seconds less than 64 KiB of what it owes comes, or less than all of it if that is less; 30 s in which it receives nothing end it too.",
+    ),
+    fixed(
+        "resp",
+        r#""resp.sock""#,
+        Path(|l| &mut l.resp),
+        "Unix socket for RESP, the protocol of Redis and Valkey (resp.md).",
+    ),
+    fixed(
+        "resp_tcp",
+        r#""""#,
+        Address(|l| &mut l.resp_tcp),
+        "Loopback address for RESP over TCP, 127.0.0.1:6379 by custom. Clients say who they are by AUTH (`client.password_file`). Other hosts use `resp_tls`.",
+    ),
+    fixed(
+        "resp_tcp_name",
+        r#""""#,
+        Text(|l| &mut l.resp_tcp_name),
+        "Whoever connects to `resp_tcp` is the client of this `certificate`, until it authenticates as another. Empty: nobody is.",
+    ),
+    fixed(
+        "resp_tls",
+        r#""""#,
+        Address(|l| &mut l.resp_tls),
+        "Address for RESP inside TLS, 127.0.0.1:6380 by custom. Needs `tls_certificate` and `tls_key`. With `tls_clients`, who connects must show a certificate and is the client of this `certificate`; it can authenticate as another.",
     ),
     fixed(
         "api",
@@ -288,13 +312,13 @@ pub static UNNAMED: [Setting<Unnamed>; 7] = [
 ];
 
 /// `[[client]]`
-pub static CLIENT: [Setting<Client>; 14] = [
+pub static CLIENT: [Setting<Client>; 15] = [
     live("name", "", Text(|c| &mut c.name), "Its name. Needed."),
     live(
         "uid",
         "",
         OptionalCount(|c| &mut c.uid, 0, ID_MAX),
-        "It is the processes of this user. One of `uid`, `gid`, `nqn` and `certificate` is needed, but for a client that only has disks.",
+        "It is the processes of this user. One of `uid`, `gid`, `nqn`, `certificate` and `password_file` is needed, but for a client that only has disks.",
     ),
     live(
         "gid",
@@ -319,6 +343,12 @@ pub static CLIENT: [Setting<Client>; 14] = [
         "",
         Path(|c| &mut c.secret_file),
         "File with the secret that the host must prove to know, as `nvme gen-dhchap-key` prints it.",
+    ),
+    live(
+        "password_file",
+        "",
+        Path(|c| &mut c.password_file),
+        "It is whoever gives the password in this file, over RESP: AUTH with the client's name and the password. AUTH with a password alone means the client `default`.",
     ),
     live("target", r#""none""#, OptionalSize(|c| &mut c.target_bytes), "Most that it may hold."),
     live(

@@ -7,7 +7,7 @@ use spillway_directory::Users;
 use spillway_guests::agent::Profile;
 use spillway_lending::{Backup, Mode};
 use spillway_manager::{Percent, Policy, SmartAlloc, Utility};
-use spillway_types::PAGE_BYTES;
+use spillway_types::{Lifetime, PAGE_BYTES};
 use spillway_vhost_user_blk::Kind;
 
 /// The whole configuration.
@@ -15,6 +15,7 @@ use spillway_vhost_user_blk::Kind;
 pub struct Config {
     pub store: Store,
     pub listen: Listen,
+    pub resp: Resp,
     pub process: Process,
     pub memory: Memory,
     pub unnamed: Unnamed,
@@ -70,6 +71,10 @@ pub struct Listen {
     pub nvme_tcp_secret_file: Option<PathBuf>,
     pub nvme_tls: Option<SocketAddr>,
     pub nvme_data_timeout_s: u64,
+    pub resp: Option<PathBuf>,
+    pub resp_tcp: Option<SocketAddr>,
+    pub resp_tcp_name: String,
+    pub resp_tls: Option<SocketAddr>,
     pub api: Option<PathBuf>,
     pub api_tcp: Option<SocketAddr>,
     pub api_token_file: Option<PathBuf>,
@@ -79,6 +84,19 @@ impl Listen {
     /// A socket's path: one that is relative lies in [`Self::dir`].
     pub fn path(&self, path: &Path) -> PathBuf {
         self.dir.as_deref().unwrap_or(Path::new("/")).join(path)
+    }
+}
+
+/// What RESP's databases are.
+#[derive(Clone, Debug)]
+pub struct Resp {
+    pub lifetime: Lifetime,
+    pub stall_timeout_s: u64,
+}
+
+impl Default for Resp {
+    fn default() -> Self {
+        Self { lifetime: Lifetime::Persistent, stall_timeout_s: 0 }
     }
 }
 
@@ -175,6 +193,7 @@ pub struct Client {
     pub nqn: String,
     pub certificate: String,
     pub secret_file: Option<PathBuf>,
+    pub password_file: Option<PathBuf>,
     pub target_bytes: Option<u64>,
     pub floor_bytes: u64,
     pub weight: u64,

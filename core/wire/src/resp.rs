@@ -1,0 +1,647 @@
+//! RESP, the protocol of Redis and Valkey: commands in, replies of version 2 or 3 out.
+//!
+//! Source: redis.io/docs/latest/develop/reference/protocol-spec, and what Redis 7.0 answers to what is
+//! malformed. A command is an array of bulk strings, or a line of words ("inline").
+
+/// Longest inline command and longest line of a header, bytes.
+pub const LINE_BYTES_MAX: usize = 64 << 10;
+/// Most arguments of one command.
+pub const ARGUMENTS_MAX: usize = 1 << 20;
+/// Longest argument, bytes.
+pub const ARGUMENT_BYTES_MAX: u64 = 512 << 20;
+/// Most arguments of a command of somebody who has not said who he is.
+const STRANGER_ARGUMENTS_MAX: i64 = 10;
+/// Longest argument of somebody who has not said who he is, bytes.
+const STRANGER_BYTES_MAX: u64 = 16 << 10;
+/// An argument of more bytes than this is not gathered: see [`Step::Long`].
+pub const LONG_BYTES_MIN: usize = 64 << 10;
+
+/// Why the bytes are no command. Nothing behind them can be understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A line that does not end.
+    #[error("too big inline request")]
+    Inline,
+    /// A header that does not end.
+    #[error("too big mbulk count string")]
+    CountLine,
+    /// A header that does not end.
+    #[error("too big bulk count string")]
+    LengthLine,
+    /// The number of arguments is none, or too high.
+    #[error("invalid multibulk length")]
+    Count,
+    /// The number of arguments is too high for one who has not authenticated.
+    #[error("unauthenticated multibulk length")]
+    StrangerCount,
+    /// The length of an argument is none, or too high.
+    #[error("invalid bulk length")]
+    Length,
+    /// The length of an argument is too high for one who has not authenticated.
+    #[error("unauthenticated bulk length")]
+    StrangerLength,
+    /// Something else stands where an argument begins.
+    #[error("expected '$', got '{}'", char::from(*.0))]
+    Dollar(u8),
+    /// A line with a quote that does not end.
+    #[error("unbalanced quotes in request")]
+    Quotes,
+}
+
+/// One argument of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Argument {
+    /// So many bytes of the input, from an offset on.
+    Bytes {
+        /// The offset.
+        at: u32,
+        /// The bytes.
+        length: u32,
+    },
+    /// One that was not gathered, by its number among those.
+    Long(u32),
+}
+
+/// What is to be done next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// More bytes are to be waited for.
+    More,
+    /// A command of [`Decoder::arguments`], which took so many bytes. None of them: an empty line.
+    Command(usize),
+    /// The next argument has so many bytes, which are the reader's to take: they begin at [`Decoder::at`] and must
+    /// be taken out of the input. Then comes [`Decoder::taken`].
+    Long(u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Before a command.
+    Start,
+    /// Before the header of an argument.
+    Header,
+    /// In an argument of so many bytes.
+    Body(usize),
+    /// A long one is being taken.
+    Taking,
+    /// Behind a long one, before the end of its line.
+    Taken,
+}
+
+/// Finds commands in bytes that come bit by bit.
+#[derive(Debug)]
+pub struct Decoder {
+    state: State,
+    /// Whether the peer has said who it is.
+    known: bool,
+    /// Where reading goes on, from the beginning of the command.
+    at: usize,
+    /// Arguments that are still to come.
+    missing: usize,
+    long: u32,
+    arguments: Vec<Argument>,
+    /// The words of an inline command, without their quotes.
+    words: Vec<u8>,
+    inline: bool,
+}
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Decoder {
+    /// For somebody who has not said who he is.
+    pub const fn new() -> Self {
+        Self {
+            state: State::Start,
+            known: false,
+            at: 0,
+            missing: 0,
+            long: 0,
+            arguments: Vec::new(),
+            words: Vec::new(),
+            inline: false,
+        }
+    }
+
+    /// Whether the peer has said who it is, and may send more than a stranger.
+    pub const fn set_known(&mut self, known: bool) {
+        self.known = known;
+    }
+
+    /// The arguments so far; all of them after [`Step::Command`].
+    pub fn arguments(&self) -> &[Argument] {
+        &self.arguments
+    }
+
+    /// Where reading goes on, from the beginning of the command.
+    pub const fn at(&self) -> usize {
+        self.at
+    }
+
+    /// What the offsets of the arguments are in: `command`, which began the input, or the words of a line.
+    pub fn text<'a>(&'a self, command: &'a [u8]) -> &'a [u8] {
+        if self.inline { &self.words } else { command }
+    }
+
+    /// A long argument has been taken out of the input.
+    pub fn taken(&mut self) {
+        debug_assert_eq!(self.state, State::Taking);
+        self.state = State::Taken;
+        self.arguments.push(Argument::Long(self.long));
+        self.long += 1;
+        self.missing -= 1;
+    }
+
+    /// Reads on in `input`, which begins where the command does.
+    ///
+    /// # Errors
+    /// What is not understood; the connection is at its end.
+    pub fn decode(&mut self, input: &[u8]) -> Result<Step, Error> {
+        loop {
+            match self.state {
+                State::Start => {
+                    self.arguments.clear();
+                    (self.at, self.long, self.inline) = (0, 0, false);
+                    let Some(&first) = input.first() else { return Ok(Step::More) };
+                    if first != b'*' {
+                        return self.inline(input);
+                    }
+                    let Some(count) = self.number(input, Error::CountLine, Error::Count)? else {
+                        return Ok(Step::More);
+                    };
+                    if count > ARGUMENTS_MAX as i64 {
+                        return Err(Error::Count);
+                    }
+                    if !self.known && count > STRANGER_ARGUMENTS_MAX {
+                        return Err(Error::StrangerCount);
+                    }
+                    if count <= 0 {
+                        return Ok(Step::Command(self.at));
+                    }
+                    self.missing = count as usize;
+                    self.state = State::Header;
+                }
+                State::Header if self.missing == 0 => {
+                    self.state = State::Start;
+                    return Ok(Step::Command(self.at));
+                }
+                State::Header => {
+                    match input.get(self.at) {
+                        None => return Ok(Step::More),
+                        Some(b'$') => {}
+                        Some(&other) => return Err(Error::Dollar(other)),
+                    }
+                    let Some(length) = self.number(input, Error::LengthLine, Error::Length)? else {
+                        return Ok(Step::More);
+                    };
+                    let length = u64::try_from(length).map_err(|_| Error::Length)?;
+                    if length > ARGUMENT_BYTES_MAX {
+                        return Err(Error::Length);
+                    }
+                    if !self.known && length > STRANGER_BYTES_MAX {
+                        return Err(Error::StrangerLength);
+                    }
+                    if length > LONG_BYTES_MIN as u64 {
+                        self.state = State::Taking;
+                        return Ok(Step::Long(length));
+                    }
+                    self.state = State::Body(length as usize);
+                }
+                State::Body(length) => {
+                    if input.len() < self.at + length + 2 {
+                        return Ok(Step::More);
+                    }
+                    self.arguments
+                        .push(Argument::Bytes { at: self.at as u32, length: length as u32 });
+                    self.at += length + 2;
+                    self.missing -= 1;
+                    self.state = State::Header;
+                }
+                State::Taking => return Ok(Step::More),
+                State::Taken => {
+                    if input.len() < self.at + 2 {
+                        return Ok(Step::More);
+                    }
+                    self.at += 2;
+                    self.state = State::Header;
+                }
+            }
+        }
+    }
+
+    /// Bytes that the argument which is coming needs beyond those that are there; 0 when nobody can tell.
+    pub fn wanted(&self, input: &[u8]) -> usize {
+        match self.state {
+            State::Body(length) => (self.at + length + 2).saturating_sub(input.len()),
+            _ => 0,
+        }
+    }
+
+    /// The number of a header that begins at the present place. `None` until its line has ended.
+    fn number(
+        &mut self,
+        input: &[u8],
+        too_long: Error,
+        wrong: Error,
+    ) -> Result<Option<i64>, Error> {
+        let rest = &input[self.at + 1..];
+        // A number has at most 20 digits; Redis waits for more, in vain.
+        let Some(end) = rest.iter().take(32).position(|&byte| byte == b'\r') else {
+            return if rest.len() >= 32 { Err(too_long) } else { Ok(None) };
+        };
+        if rest.len() < end + 2 {
+            return Ok(None);
+        }
+        let number = integer(&rest[..end]).ok_or(wrong)?;
+        self.at += 1 + end + 2;
+        Ok(Some(number))
+    }
+
+    /// A line of words.
+    fn inline(&mut self, input: &[u8]) -> Result<Step, Error> {
+        let Some(end) = input.iter().position(|&byte| byte == b'\n') else {
+            let too_long = input.len() > LINE_BYTES_MAX;
+            return if too_long { Err(Error::Inline) } else { Ok(Step::More) };
+        };
+        if end > LINE_BYTES_MAX {
+            return Err(Error::Inline);
+        }
+        let line = &input[..end];
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        self.inline = true;
+        self.at = end + 1;
+        self.words.clear();
+        split_words(line, &mut self.words, &mut self.arguments)?;
+        Ok(Step::Command(self.at))
+    }
+}
+
+/// Splits a line into words, as Redis's `sdssplitargs`: quoted ones may hold spaces and escapes.
+fn split_words(
+    line: &[u8],
+    words: &mut Vec<u8>,
+    arguments: &mut Vec<Argument>,
+) -> Result<(), Error> {
+    let mut at = 0;
+    loop {
+        while line.get(at).is_some_and(u8::is_ascii_whitespace) {
+            at += 1;
+        }
+        if at == line.len() {
+            return Ok(());
+        }
+        let begin = words.len();
+        let mut quote = None;
+        loop {
+            let byte = line.get(at).copied();
+            match (quote, byte) {
+                (None, None) => break,
+                (None, Some(space)) if space.is_ascii_whitespace() => break,
+                (None, Some(mark @ (b'"' | b'\''))) => quote = Some(mark),
+                (None, Some(other)) => words.push(other),
+                (Some(_), None) => return Err(Error::Quotes),
+                (Some(b'"'), Some(b'\\')) => at += escape(&line[at..], words)?,
+                (Some(b'\''), Some(b'\\')) if line.get(at + 1) == Some(&b'\'') => {
+                    words.push(b'\'');
+                    at += 1;
+                }
+                (Some(mark), Some(end)) if end == mark => {
+                    // A quote ends its word.
+                    if line.get(at + 1).is_some_and(|byte| !byte.is_ascii_whitespace()) {
+                        return Err(Error::Quotes);
+                    }
+                    quote = None;
+                }
+                (Some(_), Some(other)) => words.push(other),
+            }
+            at += 1;
+        }
+        let (at, length) = (begin as u32, (words.len() - begin) as u32);
+        arguments.push(Argument::Bytes { at, length });
+    }
+}
+
+/// Reads `\n`, `\x41` and the like at the beginning of `line`; bytes beyond the first.
+fn escape(line: &[u8], words: &mut Vec<u8>) -> Result<usize, Error> {
+    let hex = |byte: Option<&u8>| byte.and_then(|&byte| char::from(byte).to_digit(16));
+    if let (Some(b'x'), Some(high), Some(low)) = (line.get(1), hex(line.get(2)), hex(line.get(3))) {
+        words.push((high * 16 + low) as u8);
+        return Ok(3);
+    }
+    words.push(match line.get(1) {
+        Some(b'n') => b'\n',
+        Some(b'r') => b'\r',
+        Some(b't') => b'\t',
+        Some(b'b') => 8,
+        Some(b'a') => 7,
+        Some(&other) => other,
+        None => return Err(Error::Quotes),
+    });
+    Ok(1)
+}
+
+/// A decimal number as Redis reads it: no plus, no leading zeros, no spaces.
+pub fn integer(text: &[u8]) -> Option<i64> {
+    let (negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        digits => (false, digits),
+    };
+    match digits {
+        [] => return None,
+        [b'0'] if negative => return None,
+        [b'0', _, ..] => return None,
+        _ => {}
+    }
+    digits.iter().try_fold(0_i64, |sum, &digit| {
+        let digit = i64::from(digit.wrapping_sub(b'0'));
+        if digit > 9 {
+            return None;
+        }
+        let sum = sum.checked_mul(10)?;
+        if negative { sum.checked_sub(digit) } else { sum.checked_add(digit) }
+    })
+}
+
+/// The version of the protocol that replies are written in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Version {
+    /// RESP2.
+    #[default]
+    Two,
+    /// RESP3, after HELLO 3.
+    Three,
+}
+
+/// Writes replies behind those that are there.
+#[derive(Debug)]
+pub struct Encoder<'a> {
+    bytes: &'a mut Vec<u8>,
+    version: Version,
+}
+
+impl<'a> Encoder<'a> {
+    /// Writes to `bytes`.
+    pub const fn new(bytes: &'a mut Vec<u8>, version: Version) -> Self {
+        Self { bytes, version }
+    }
+
+    fn header(&mut self, kind: u8, number: i64) {
+        // Numbers of one digit are the most.
+        if (0..10).contains(&number) {
+            self.bytes.extend([kind, b'0' + number as u8, b'\r', b'\n']);
+            return;
+        }
+        let mut digits = [0; 20];
+        let mut at = digits.len();
+        let mut left = number.unsigned_abs();
+        while left != 0 {
+            at -= 1;
+            digits[at] = b'0' + (left % 10) as u8;
+            left /= 10;
+        }
+        self.bytes.push(kind);
+        if number < 0 {
+            self.bytes.push(b'-');
+        }
+        self.bytes.extend_from_slice(&digits[at..]);
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    /// A line such as OK.
+    pub fn simple(&mut self, line: &str) {
+        self.bytes.push(b'+');
+        self.bytes.extend_from_slice(line.as_bytes());
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    /// An error, with its code first. Line breaks and what is no text become spaces.
+    pub fn error(&mut self, line: &[u8]) {
+        self.bytes.push(b'-');
+        let clean = |&byte: &u8| if byte == b'\r' || byte == b'\n' { b' ' } else { byte };
+        self.bytes.extend(line.iter().map(clean));
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    /// A number.
+    pub fn integer(&mut self, number: i64) {
+        self.header(b':', number);
+    }
+
+    /// Bytes.
+    pub fn bulk(&mut self, bytes: &[u8]) {
+        self.bulk_header(bytes.len());
+        self.bytes.extend_from_slice(bytes);
+        self.bulk_end();
+    }
+
+    /// The beginning of so many bytes, which the caller sends.
+    pub fn bulk_header(&mut self, length: usize) {
+        self.header(b'$', length as i64);
+    }
+
+    /// The end of bytes that the caller sent.
+    pub fn bulk_end(&mut self) {
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    /// Text for people.
+    pub fn text(&mut self, text: &str) {
+        match self.version {
+            Version::Two => self.bulk(text.as_bytes()),
+            Version::Three => {
+                self.header(b'=', text.len() as i64 + 4);
+                self.bytes.extend_from_slice(b"txt:");
+                self.bytes.extend_from_slice(text.as_bytes());
+                self.bulk_end();
+            }
+        }
+    }
+
+    /// Nothing.
+    pub fn null(&mut self) {
+        self.bytes.extend_from_slice(match self.version {
+            Version::Two => b"$-1\r\n",
+            Version::Three => b"_\r\n",
+        });
+    }
+
+    /// Nothing, where an array could be.
+    pub fn null_array(&mut self) {
+        self.bytes.extend_from_slice(match self.version {
+            Version::Two => b"*-1\r\n",
+            Version::Three => b"_\r\n",
+        });
+    }
+
+    /// So many replies follow.
+    pub fn array(&mut self, count: usize) {
+        self.header(b'*', count as i64);
+    }
+
+    /// So many pairs of replies follow.
+    pub fn map(&mut self, pairs: usize) {
+        match self.version {
+            Version::Two => self.header(b'*', 2 * pairs as i64),
+            Version::Three => self.header(b'%', pairs as i64),
+        }
+    }
+
+    /// So many different replies follow, in no order.
+    pub fn set(&mut self, count: usize) {
+        match self.version {
+            Version::Two => self.header(b'*', count as i64),
+            Version::Three => self.header(b'~', count as i64),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The commands in `bytes`, which come in pieces of `step`.
+    fn commands(bytes: &[u8], step: usize) -> Result<Vec<Vec<Vec<u8>>>, Error> {
+        let mut decoder = Decoder::new();
+        decoder.set_known(true);
+        let (mut input, mut long, mut found) = (Vec::new(), Vec::new(), Vec::new());
+        let mut left = 0_u64;
+        for piece in bytes.chunks(step) {
+            let mut piece = piece;
+            if left > 0 {
+                let now = piece.len().min(left as usize);
+                left -= now as u64;
+                piece = &piece[now..];
+                if left == 0 {
+                    decoder.taken();
+                }
+            }
+            input.extend_from_slice(piece);
+            loop {
+                match decoder.decode(&input)? {
+                    Step::More => break,
+                    Step::Command(used) => {
+                        let text = decoder.text(&input[..used]);
+                        let argument = |argument: &Argument| match *argument {
+                            Argument::Bytes { at, length } => {
+                                text[at as usize..][..length as usize].to_vec()
+                            }
+                            Argument::Long(number) => format!("long {number}").into_bytes(),
+                        };
+                        found.push(decoder.arguments().iter().map(argument).collect());
+                        input.drain(..used);
+                    }
+                    Step::Long(length) => {
+                        let at = decoder.at();
+                        let now = (input.len() - at).min(length as usize);
+                        input.drain(at..at + now);
+                        left = length - now as u64;
+                        long.push(length);
+                        if left == 0 {
+                            decoder.taken();
+                        }
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn words(list: &[&[&str]]) -> Vec<Vec<Vec<u8>>> {
+        let command = |words: &&[&str]| words.iter().map(|word| word.as_bytes().to_vec()).collect();
+        list.iter().map(command).collect()
+    }
+
+    #[test]
+    fn commands_are_found_wherever_they_are_cut() {
+        let long = "v".repeat(LONG_BYTES_MIN + 1);
+        let bytes = format!(
+            "*2\r\n$3\r\nGET\r\n$0\r\n\r\nPING  'a b'\r\n*0\r\n*4\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n{long}\r\n$2\r\nNX\r\n\r\nping\n",
+            long.len()
+        );
+        let expected = words(&[
+            &["GET", ""],
+            &["PING", "a b"],
+            &[],
+            &["SET", "k", "long 0", "NX"],
+            &[],
+            &["ping"],
+        ]);
+        for step in [1, 2, 3, 7, 64, 1000, 65_539, bytes.len()] {
+            assert_eq!(commands(bytes.as_bytes(), step).unwrap(), expected, "{step}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_as_redis_does() {
+        for (bytes, line) in [
+            ("*3\r\n$3\r\nSET\r\n$1\r\nx\r\nfooz\r\n", "expected '$', got 'f'"),
+            ("*3\r\n$3\r\nSET\r\n$1\r\nx\r\n$-10\r\n", "invalid bulk length"),
+            ("*3\r\n$3\r\nSET\r\n$1\r\nx\r\n$2000000000\r\n", "invalid bulk length"),
+            ("*3\r\n$3\r\nSET\r\n$1\r\nx\r\n$blabla\r\n", "invalid bulk length"),
+            ("*20000000\r\n", "invalid multibulk length"),
+            ("*x\r\n", "invalid multibulk length"),
+            ("a \"b\r\n", "unbalanced quotes in request"),
+            ("a \"b\"c\r\n", "unbalanced quotes in request"),
+            ("*00000000000000000000000000000000001", "too big mbulk count string"),
+        ] {
+            assert_eq!(commands(bytes.as_bytes(), 1).unwrap_err().to_string(), line, "{bytes}");
+        }
+        let line = vec![b'a'; LINE_BYTES_MAX + 1];
+        assert_eq!(commands(&line, 1 << 20), Err(Error::Inline));
+        let mut stranger = Decoder::new();
+        assert_eq!(stranger.decode(b"*11\r\n"), Err(Error::StrangerCount));
+        let mut stranger = Decoder::new();
+        assert_eq!(stranger.decode(b"*1\r\n$16385\r\n"), Err(Error::StrangerLength));
+    }
+
+    #[test]
+    fn numbers_are_read_strictly() {
+        for (text, number) in [("0", 0), ("-1", -1), ("9223372036854775807", i64::MAX)] {
+            assert_eq!(integer(text.as_bytes()), Some(number));
+        }
+        assert_eq!(integer(i64::MIN.to_string().as_bytes()), Some(i64::MIN));
+        for text in ["", "-", "+1", "01", "-0", " 1", "1 ", "9223372036854775808", "1.0"] {
+            assert_eq!(integer(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn replies_differ_by_version() {
+        let write = |version| {
+            let mut bytes = Vec::new();
+            let mut encoder = Encoder::new(&mut bytes, version);
+            encoder.map(1);
+            encoder.null();
+            encoder.integer(i64::MIN);
+            encoder.text("a");
+            encoder.error(b"ERR a\r\nb");
+            String::from_utf8(bytes).unwrap()
+        };
+        let two = "*2\r\n$-1\r\n:-9223372036854775808\r\n$1\r\na\r\n-ERR a  b\r\n";
+        assert_eq!(write(Version::Two), two);
+        let three = "%1\r\n_\r\n:-9223372036854775808\r\n=5\r\ntxt:a\r\n-ERR a  b\r\n";
+        assert_eq!(write(Version::Three), three);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_the_same_however_they_are_cut(
+            bytes in proptest::collection::vec(
+                prop_oneof![Just(b'*'), Just(b'$'), Just(b'\r'), Just(b'\n'), b'0'..b'3', any::<u8>()],
+                0..200,
+            ),
+            step in 1..50_usize,
+        ) {
+            // A command before the fault is found in both.
+            let (whole, cut) = (commands(&bytes, 1 << 20), commands(&bytes, step));
+            prop_assert_eq!(whole.is_ok(), cut.is_ok());
+            if let (Ok(whole), Ok(cut)) = (whole, cut) {
+                prop_assert_eq!(whole, cut);
+            }
+        }
+    }
+}

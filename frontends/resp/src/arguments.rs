@@ -1,0 +1,113 @@
+//! The arguments of a command, and values among them that came in chunks.
+
+use spillway_wire::resp::{Argument, integer};
+
+use crate::chunks::Chunks;
+use crate::trouble::Refused;
+
+/// A long argument that has arrived.
+#[derive(Debug)]
+pub enum Arrived {
+    /// A value.
+    Value(Box<Chunks>),
+    /// Something that can't be so long, and was passed over.
+    Nothing,
+}
+
+/// A value among the arguments.
+#[derive(Debug)]
+pub enum Given<'a> {
+    /// Its bytes.
+    Bytes(&'a [u8]),
+    /// One of more than 64 KiB.
+    Chunks(Box<Chunks>),
+}
+
+impl Given<'_> {
+    /// Bytes of it.
+    pub fn length(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::Chunks(chunks) => chunks.total(),
+        }
+    }
+}
+
+/// The arguments of a command; the first is its name.
+#[derive(Debug)]
+pub struct Arguments<'a> {
+    text: &'a [u8],
+    list: &'a [Argument],
+    arrived: &'a mut Vec<Option<Arrived>>,
+}
+
+impl<'a> Arguments<'a> {
+    /// `list`, whose offsets are in `text`, and the long ones among them.
+    pub const fn new(
+        text: &'a [u8],
+        list: &'a [Argument],
+        arrived: &'a mut Vec<Option<Arrived>>,
+    ) -> Self {
+        Self { text, list, arrived }
+    }
+
+    /// How many there are, with the name.
+    pub const fn count(&self) -> usize {
+        self.list.len()
+    }
+
+    /// One of them; empty if it is not there, or long.
+    pub fn get(&self, at: usize) -> &'a [u8] {
+        match self.list.get(at) {
+            Some(&Argument::Bytes { at, length }) => {
+                let (at, length) = (at as usize, length as usize);
+                self.text.get(at..at + length).unwrap_or_default()
+            }
+            _ => &[],
+        }
+    }
+
+    /// The arguments from one on.
+    pub fn from(&self, first: usize) -> impl Iterator<Item = &'a [u8]> + use<'_, 'a> {
+        (first..self.count()).map(|at| self.get(at))
+    }
+
+    /// Every second argument from one on.
+    pub fn pairs(&self, first: usize) -> impl Iterator<Item = &'a [u8]> + use<'_, 'a> {
+        (first..self.count()).step_by(2).map(|at| self.get(at))
+    }
+
+    /// Whether one of them is this word, in any case.
+    pub fn is(&self, at: usize, word: &str) -> bool {
+        self.get(at).eq_ignore_ascii_case(word.as_bytes())
+    }
+
+    /// A value, which is taken out.
+    pub fn value(&mut self, at: usize) -> Given<'a> {
+        let Some(&Argument::Long(number)) = self.list.get(at) else {
+            return Given::Bytes(self.get(at));
+        };
+        match self.arrived.get_mut(number as usize).and_then(Option::take) {
+            Some(Arrived::Value(chunks)) => Given::Chunks(chunks),
+            _ => Given::Bytes(&[]),
+        }
+    }
+
+    /// Whether one of them is longer than it can be.
+    pub fn has_nothing(&self) -> bool {
+        self.arrived.iter().any(|arrived| matches!(arrived, Some(Arrived::Nothing)))
+    }
+
+    /// A number.
+    ///
+    /// # Errors
+    /// As Redis says it.
+    pub fn integer(&self, at: usize) -> Result<i64, Refused> {
+        integer(self.get(at)).ok_or(NO_INTEGER)
+    }
+}
+
+/// What is no number.
+pub const NO_INTEGER: Refused = Refused::line("ERR value is not an integer or out of range");
+/// An option that is not known, or not with the others.
+pub const SYNTAX: Refused = Refused::line("ERR syntax error");

@@ -1,0 +1,137 @@
+//! All keys of a database.
+
+use std::sync::Arc;
+
+use super::{Call, Outcome};
+use crate::arguments::SYNTAX;
+use crate::database::Database;
+use crate::glob;
+use crate::keyspace::random;
+use crate::session::keyspace;
+use crate::trouble::{Refused, Trouble};
+use crate::walk::{count_keys, walk};
+
+/// Most that one SCAN looks at.
+const COUNT_MAX: i64 = 10_000;
+/// Most bytes of names that KEYS gives.
+const KEYS_BYTES_MAX: usize = 16 << 20;
+
+/// The keys of a pattern that have not expired, from a cursor on, until `enough` says so after a look at one.
+fn list(
+    database: &Database,
+    cursor: u64,
+    pattern: &[u8],
+    now_ms: u64,
+    mut enough: impl FnMut(&[Vec<u8>]) -> bool,
+) -> Result<(u64, Vec<Vec<u8>>), Trouble> {
+    let (mut found, mut expired) = (Vec::new(), Vec::new());
+    let next = walk(database, cursor, |name, footer| {
+        if footer.is_over(now_ms) {
+            expired.push(name.to_vec());
+        } else if pattern == b"*" || glob::matches(pattern, name) {
+            found.push(name.to_vec());
+        }
+        !enough(&found)
+    })?;
+    for name in expired {
+        database.remove_expired(&name, now_ms)?;
+    }
+    Ok((next, found))
+}
+
+pub(super) fn scan(call: &mut Call<'_>) -> Outcome {
+    let arguments = &call.arguments;
+    let cursor = str::from_utf8(arguments.get(1)).ok().and_then(|text| text.parse().ok());
+    let cursor = cursor.ok_or(Refused::line("ERR invalid cursor"))?;
+    let (mut pattern, mut count, mut kind) = (&b"*"[..], 10, &b"string"[..]);
+    for at in (2..arguments.count()).step_by(2) {
+        if at + 1 == arguments.count() {
+            return Err(SYNTAX);
+        }
+        match () {
+            () if arguments.is(at, "match") => pattern = arguments.get(at + 1),
+            () if arguments.is(at, "type") => kind = arguments.get(at + 1),
+            () if arguments.is(at, "count") => {
+                count = arguments.integer(at + 1)?;
+                if count < 1 {
+                    return Err(SYNTAX);
+                }
+            }
+            () => return Err(SYNTAX),
+        }
+    }
+    let has_type = kind.eq_ignore_ascii_case(b"string");
+    let (mut looked, most) = (0, count.min(COUNT_MAX));
+    let database = call.database()?;
+    let (next, mut found) = list(&database, cursor, pattern, call.now_ms, |_| {
+        looked += 1;
+        looked >= most
+    })?;
+    if !has_type {
+        found.clear();
+    }
+    let mut reply = call.output.reply();
+    reply.array(2);
+    reply.bulk(next.to_string().as_bytes());
+    reply.array(found.len());
+    found.iter().for_each(|name| reply.bulk(name));
+    Ok(())
+}
+
+pub(super) fn keys(call: &mut Call<'_>) -> Outcome {
+    let (database, mut bytes, mut seen) = (call.database()?, 0, 0);
+    let (next, found) = list(&database, 0, call.arguments.get(1), call.now_ms, |found| {
+        bytes += found[seen..].iter().map(Vec::len).sum::<usize>();
+        seen = found.len();
+        bytes > KEYS_BYTES_MAX
+    })?;
+    if next != 0 {
+        return Err(Refused::line("ERR there are too many keys for KEYS: use SCAN"));
+    }
+    let mut reply = call.output.reply();
+    reply.array(found.len());
+    found.iter().for_each(|name| reply.bulk(name));
+    Ok(())
+}
+
+pub(super) fn randomkey(call: &mut Call<'_>) -> Outcome {
+    let database = call.database()?;
+    let mut found = Vec::new();
+    // From any place on, and from the first when there is none behind it.
+    for cursor in [random(), 0] {
+        found = list(&database, cursor, b"*", call.now_ms, |found| !found.is_empty())?.1;
+        if !found.is_empty() {
+            break;
+        }
+    }
+    match found.first() {
+        Some(name) => call.output.reply().bulk(name),
+        None => call.output.reply().null(),
+    }
+    Ok(())
+}
+
+pub(super) fn dbsize(call: &mut Call<'_>) -> Outcome {
+    let keys = count_keys(&*call.database()?)?;
+    call.integer(keys)
+}
+
+/// Whether a flush may have these arguments: it is done at once in any case.
+fn check_flush(call: &Call<'_>) -> Outcome {
+    let arguments = &call.arguments;
+    let known = arguments.count() == 2 && (arguments.is(1, "async") || arguments.is(1, "sync"));
+    if arguments.count() == 1 || known { Ok(()) } else { Err(SYNTAX) }
+}
+
+pub(super) fn flushdb(call: &mut Call<'_>) -> Outcome {
+    check_flush(call)?;
+    let number = call.session.number;
+    keyspace(call.session)?.flush(number)?;
+    call.ok()
+}
+
+pub(super) fn flushall(call: &mut Call<'_>) -> Outcome {
+    check_flush(call)?;
+    Arc::clone(keyspace(call.session)?).flush_all()?;
+    call.ok()
+}

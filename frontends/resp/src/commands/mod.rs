@@ -1,0 +1,121 @@
+//! The commands: their table, and what each does.
+
+mod connection;
+mod expiry;
+mod info;
+mod keys;
+mod listing;
+mod numbers;
+mod parts;
+mod server;
+mod strings;
+mod table;
+
+use std::sync::Arc;
+
+use crate::arguments::Arguments;
+use crate::database::{Database, Place};
+use crate::output::Output;
+use crate::record::KEY_BYTES_MAX;
+use crate::server::Shared;
+use crate::session::Session;
+use crate::trouble::{Refused, Trouble};
+
+pub use strings::Reading;
+pub use table::{COMMANDS, Command, find, takes_long};
+
+/// What a command has to do with.
+#[derive(Debug)]
+pub struct Call<'a> {
+    /// The connection that it came by.
+    pub session: &'a mut Session,
+    /// What all connections share.
+    pub shared: &'a Shared,
+    /// Its arguments.
+    pub arguments: Arguments<'a>,
+    /// Where its reply goes.
+    pub output: &'a mut Output,
+    /// The time, milliseconds since 1970.
+    pub now_ms: u64,
+    /// What is still to be read, for a reply that is too long to be written at once.
+    pub reading: &'a mut Option<Reading>,
+}
+
+/// What became of a command: its reply is written, or it is refused.
+pub type Outcome = Result<(), Refused>;
+
+impl Call<'_> {
+    /// Carries the command out. A refusal becomes its reply.
+    pub fn run(&mut self) {
+        let mark = self.output.mark();
+        if let Err(Refused(line)) = self.dispatch() {
+            self.output.forget_from(mark);
+            self.output.reply().error(&line);
+        }
+    }
+
+    fn dispatch(&mut self) -> Outcome {
+        let name = self.arguments.get(0);
+        let Some(command) = find(name) else {
+            let shown =
+                |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(128)]).into_owned();
+            let rest: String =
+                self.arguments.from(1).take(8).map(|it| format!("'{}' ", shown(it))).collect();
+            return Err(Refused::told(format!(
+                "ERR unknown command '{}', with args beginning with: {rest}",
+                shown(name)
+            )));
+        };
+        if !command.takes(self.arguments.count()) {
+            return Err(Refused::told(format!(
+                "ERR wrong number of arguments for '{}' command",
+                command.name
+            )));
+        }
+        if self.session.database.is_none() && !command.is_for_strangers() {
+            return Err(Refused::line("NOAUTH Authentication required."));
+        }
+        if self.arguments.has_nothing() {
+            return Err(Refused::line(
+                "ERR an argument that is no value is longer than 65536 bytes",
+            ));
+        }
+        for at in command.keys(self.arguments.count()) {
+            if self.arguments.get(at).len() > KEY_BYTES_MAX {
+                return Err(Refused::line("ERR a key is longer than 65536 bytes"));
+            }
+        }
+        (command.run)(self)
+    }
+
+    /// The database that is selected.
+    fn database(&self) -> Result<Arc<Database>, Refused> {
+        let none = Refused::line("NOAUTH Authentication required.");
+        self.session.database.clone().ok_or(none)
+    }
+
+    /// Does something at the place of the key that is argument `at`.
+    fn at<R>(
+        &mut self,
+        at: usize,
+        act: impl FnOnce(&mut Place<'_>, &mut Output) -> Result<R, Trouble>,
+    ) -> Result<R, Refused> {
+        let database = self.session.database.as_deref();
+        let Some(database) = database else {
+            return Err(Refused::line("NOAUTH Authentication required."));
+        };
+        let output = &mut *self.output;
+        let key = self.arguments.get(at);
+        Ok(database.at(key, self.now_ms, |place| act(place, output))?)
+    }
+
+    fn ok(&mut self) -> Outcome {
+        self.output.reply().simple("OK");
+        Ok(())
+    }
+
+    fn integer(&mut self, number: impl TryInto<i64>) -> Outcome {
+        self.output.reply().integer(number.try_into().unwrap_or(i64::MAX));
+        Ok(())
+    }
+}

@@ -1,0 +1,224 @@
+//! What clients ask of the server.
+
+use std::sync::atomic::Ordering;
+
+use spillway_store::Lifetime;
+
+use super::{COMMANDS, Call, Command, Outcome, find};
+use crate::arguments::{Arguments, SYNTAX};
+use crate::glob;
+use crate::keyspace::DATABASES_MAX;
+use crate::output::Output;
+use crate::record::{FOOTER_BYTES, VALUE_BYTES_MAX};
+use crate::session::keyspace;
+use crate::trouble::Refused;
+
+pub(super) fn command(call: &mut Call<'_>) -> Outcome {
+    let (arguments, output) = (&call.arguments, &mut *call.output);
+    let is = |word| arguments.is(1, word);
+    let named = || arguments.from(2).map(find);
+    match arguments.count() {
+        1 => {
+            output.reply().array(COMMANDS.len());
+            COMMANDS.iter().for_each(|command| describe(command, output));
+        }
+        2 if is("count") => output.reply().integer(COMMANDS.len() as i64),
+        2 if is("info") => {
+            output.reply().array(COMMANDS.len());
+            COMMANDS.iter().for_each(|command| describe(command, output));
+        }
+        count if is("info") => {
+            output.reply().array(count - 2);
+            for command in named() {
+                match command {
+                    Some(command) => describe(command, output),
+                    None => output.reply().null_array(),
+                }
+            }
+        }
+        2 if is("docs") => {
+            output.reply().map(COMMANDS.len());
+            COMMANDS.iter().for_each(|command| document(command, output));
+        }
+        _ if is("docs") => {
+            output.reply().map(named().flatten().count());
+            named().flatten().for_each(|command| document(command, output));
+        }
+        2 if is("list") => {
+            output.reply().array(COMMANDS.len());
+            COMMANDS.iter().for_each(|command| output.reply().bulk(command.name.as_bytes()));
+        }
+        _ if is("getkeys") => return keys_of(arguments, output),
+        _ => {
+            return Err(Refused::line(
+                "ERR unknown subcommand. Try COMMAND COUNT, INFO, DOCS, LIST or GETKEYS.",
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn describe(command: &Command, output: &mut Output) {
+    let mut reply = output.reply();
+    reply.array(10);
+    reply.bulk(command.name.as_bytes());
+    reply.integer(command.arity.into());
+    reply.set(command.flags.len());
+    command.flags.iter().for_each(|flag| reply.simple(flag));
+    let (first, last, step) = command.keys;
+    [first, last, step].iter().for_each(|&number| reply.integer(number.into()));
+    reply.set(1);
+    reply.simple(&format!("@{}", command.group));
+    // Tips, key specifications and subcommands.
+    (0..3).for_each(|_| reply.array(0));
+}
+
+fn document(command: &Command, output: &mut Output) {
+    let mut reply = output.reply();
+    reply.bulk(command.name.as_bytes());
+    reply.map(3);
+    for (name, value) in
+        [("summary", command.summary), ("since", "1.0.0"), ("group", command.group)]
+    {
+        reply.bulk(name.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+}
+
+fn keys_of(arguments: &Arguments<'_>, output: &mut Output) -> Outcome {
+    let command = find(arguments.get(2)).ok_or(Refused::line("ERR Invalid command specified"))?;
+    let count = arguments.count() - 2;
+    let keys: Vec<_> = command.keys(count).map(|at| arguments.get(at + 2)).collect();
+    if keys.is_empty() || !command.takes(count) {
+        return Err(Refused::line("ERR The command has no key arguments"));
+    }
+    output.reply().array(keys.len());
+    keys.iter().for_each(|key| output.reply().bulk(key));
+    Ok(())
+}
+
+/// The settings that clients ask for, as they are.
+fn settings(call: &Call<'_>) -> Vec<(&'static str, String)> {
+    let config = &call.shared.config;
+    let policy = match config.lifetime {
+        Lifetime::Persistent => "noeviction",
+        Lifetime::Ephemeral => "allkeys-lru",
+    };
+    let client = call.session.described.client;
+    let target = client.and_then(|client| call.shared.keyspaces.store().statistics(client).ok());
+    let target = target.map_or(u64::MAX, |it| it.target_pages);
+    let maxmemory = if target == u64::MAX { 0 } else { target.saturating_mul(4096) };
+    vec![
+        ("appendonly", "no".into()),
+        ("bind", String::new()),
+        ("databases", DATABASES_MAX.to_string()),
+        ("maxclients", config.connections_max.to_string()),
+        ("maxmemory", maxmemory.to_string()),
+        ("maxmemory-policy", policy.into()),
+        ("notify-keyspace-events", String::new()),
+        ("proto-max-bulk-len", VALUE_BYTES_MAX.to_string()),
+        ("save", String::new()),
+        ("timeout", "0".into()),
+    ]
+}
+
+pub(super) fn config(call: &mut Call<'_>) -> Outcome {
+    let settings = settings(call);
+    let count = call.arguments.count();
+    if call.arguments.is(1, "get") && count >= 3 {
+        let patterns: Vec<_> = call.arguments.from(2).map(<[u8]>::to_ascii_lowercase).collect();
+        let wanted = |name: &str| patterns.iter().any(|it| glob::matches(it, name.as_bytes()));
+        let found: Vec<_> = settings.iter().filter(|(name, _)| wanted(name)).collect();
+        let mut reply = call.output.reply();
+        reply.map(found.len());
+        for (name, value) in found {
+            reply.bulk(name.as_bytes());
+            reply.bulk(value.as_bytes());
+        }
+        return Ok(());
+    }
+    if call.arguments.is(1, "set") && count >= 4 && count.is_multiple_of(2) {
+        for at in (2..count).step_by(2) {
+            let name = String::from_utf8_lossy(call.arguments.get(at)).to_ascii_lowercase();
+            let Some((_, value)) = settings.iter().find(|(known, _)| *known == name) else {
+                let line =
+                    format!("ERR Unknown option or number of arguments for CONFIG SET - '{name}'");
+                return Err(Refused::told(line));
+            };
+            if value.as_bytes() != call.arguments.get(at + 1) {
+                return Err(Refused::told(format!(
+                    "ERR CONFIG SET failed (possibly related to argument '{name}') - it is set in the daemon's \
+                     configuration file"
+                )));
+            }
+        }
+        return call.ok();
+    }
+    if call.arguments.is(1, "resetstat") && count == 2 {
+        for database in keyspace(call.session)?.open() {
+            let counters = &database.counters;
+            [&counters.hits, &counters.misses, &counters.expired]
+                .iter()
+                .for_each(|counter| counter.store(0, Ordering::Relaxed));
+        }
+        return call.ok();
+    }
+    Err(Refused::line("ERR unknown subcommand. Try CONFIG GET, SET or RESETSTAT."))
+}
+
+pub(super) fn time(call: &mut Call<'_>) -> Outcome {
+    let now_ms = call.now_ms;
+    let mut reply = call.output.reply();
+    reply.array(2);
+    reply.bulk((now_ms / 1000).to_string().as_bytes());
+    reply.bulk((now_ms % 1000 * 1000).to_string().as_bytes());
+    Ok(())
+}
+
+pub(super) fn memory(call: &mut Call<'_>) -> Outcome {
+    if !call.arguments.is(1, "usage") || call.arguments.count() < 3 {
+        return Err(Refused::line("ERR unknown subcommand. Try MEMORY USAGE."));
+    }
+    let key_bytes = call.arguments.get(2).len();
+    call.at(2, |place, output| {
+        match place.footer() {
+            None => output.reply().null(),
+            Some(footer) => {
+                let bytes = footer.value_bytes as usize + key_bytes + FOOTER_BYTES;
+                output.reply().integer(bytes as i64);
+            }
+        }
+        Ok(())
+    })
+}
+
+pub(super) fn debug(call: &mut Call<'_>) -> Outcome {
+    let is = |word, count| call.arguments.is(1, word) && call.arguments.count() == count;
+    if is("reload", 2) || is("loadaof", 2) {
+        for database in keyspace(call.session)?.open() {
+            database.recount()?;
+        }
+        return call.ok();
+    }
+    if !is("set-active-expire", 3) {
+        let line = "ERR unknown subcommand. Try DEBUG SET-ACTIVE-EXPIRE, RELOAD or LOADAOF.";
+        return Err(Refused::line(line));
+    }
+    let sweeps = call.arguments.integer(2)? != 0;
+    for database in keyspace(call.session)?.open() {
+        database.sweeps.store(sweeps, Ordering::Relaxed);
+    }
+    call.ok()
+}
+
+pub(super) fn function(call: &mut Call<'_>) -> Outcome {
+    let is = |word| call.arguments.is(1, word);
+    if is("list") {
+        call.output.reply().array(0);
+        return Ok(());
+    }
+    if is("flush") {
+        return call.ok();
+    }
+    Err(SYNTAX)
+}

@@ -1,0 +1,224 @@
+//! A connection without I/O: bytes go in, replies come out.
+
+use std::sync::atomic::Ordering;
+
+use spillway_wire::resp::{Decoder, Step};
+
+use crate::arguments::{Arguments, Arrived};
+use crate::chunks::Chunks;
+use crate::commands::{Call, Reading, takes_long};
+use crate::input::Input;
+use crate::output::Output;
+use crate::record::INLINE_BYTES_MAX;
+use crate::server::Shared;
+use crate::session::{Replies, Session};
+
+/// Commands that a connection has carried out before others have their turn.
+const TURN_COMMANDS: usize = 1000;
+/// Most bytes of a stranger's command.
+const STRANGER_BYTES_MAX: usize = 256 << 10;
+/// Bounds of what a command may have beside its long values, bytes.
+const GATHERED_BYTES: (u64, u64) = (1 << 20, 64 << 20);
+
+/// A long argument that is coming.
+#[derive(Debug)]
+enum Coming {
+    Value(Box<Chunks>),
+    /// One that nobody wants; the bytes that are missing.
+    Passed(u64),
+}
+
+impl Coming {
+    fn missing(&self) -> u64 {
+        match self {
+            Self::Value(chunks) => chunks.missing(),
+            Self::Passed(missing) => *missing,
+        }
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Value(chunks) => chunks.push(bytes),
+            Self::Passed(missing) => *missing -= bytes.len() as u64,
+        }
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Connection {
+    /// Who it is.
+    pub session: Session,
+    /// Bytes that came.
+    pub input: Input,
+    /// Replies that wait.
+    pub output: Output,
+    decoder: Decoder,
+    coming: Option<Coming>,
+    arrived: Vec<Option<Arrived>>,
+    reading: Option<Reading>,
+}
+
+impl Connection {
+    /// A connection of which nothing has come.
+    pub fn new(session: Session) -> Self {
+        Self {
+            session,
+            input: Input::default(),
+            output: Output::default(),
+            decoder: Decoder::new(),
+            coming: None,
+            arrived: Vec::new(),
+            reading: None,
+        }
+    }
+
+    /// The peer was asked who it is.
+    pub fn begun(&mut self) {
+        self.decoder.set_known(self.session.database.is_some());
+    }
+
+    /// Bytes that are known to come next.
+    pub fn wanted(&self) -> usize {
+        match &self.coming {
+            // Between two turns of a long value there is room for much of it.
+            Some(coming) => coming.missing().min(crate::input::LENT_BYTES as u64 / 2) as usize,
+            None => self.decoder.wanted(self.input.bytes()),
+        }
+    }
+
+    /// Whether the client owes the rest of a command.
+    pub fn is_within_command(&self) -> bool {
+        self.coming.is_some() || !self.input.bytes().is_empty()
+    }
+
+    /// Carries out what has come, as far as there is room for replies. Whether there is more to do before more comes.
+    pub fn process(&mut self, shared: &Shared, now_ms: u64) -> bool {
+        for _ in 0..TURN_COMMANDS {
+            if self.session.ends {
+                return false;
+            }
+            if let Some(reading) = &mut self.reading {
+                if !reading.go_on(&mut self.output, now_ms) {
+                    return true;
+                }
+                self.reading = None;
+            }
+            if self.output.is_full() {
+                return true;
+            }
+            if !self.take() || !self.step(shared, now_ms) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Takes what has come of a long argument. Whether none is missing.
+    fn take(&mut self) -> bool {
+        let Some(coming) = &mut self.coming else { return true };
+        let at = self.decoder.at();
+        let come = &self.input.bytes()[at..];
+        let now = (come.len() as u64).min(coming.missing()) as usize;
+        coming.push(&come[..now]);
+        self.input.cut(at, now);
+        if coming.missing() > 0 {
+            return false;
+        }
+        let arrived = match self.coming.take() {
+            Some(Coming::Value(chunks)) => Arrived::Value(chunks),
+            _ => Arrived::Nothing,
+        };
+        self.arrived.push(Some(arrived));
+        self.decoder.taken();
+        true
+    }
+
+    /// Reads on. Whether there may be more in what has come.
+    fn step(&mut self, shared: &Shared, now_ms: u64) -> bool {
+        match self.decoder.decode(self.input.bytes()) {
+            Ok(Step::Command(used)) => {
+                if !self.decoder.arguments().is_empty() {
+                    self.run(used, shared, now_ms);
+                }
+                self.input.consume(used);
+                self.arrived.clear();
+                self.decoder.set_known(self.session.database.is_some());
+                true
+            }
+            Ok(Step::Long(length)) => {
+                self.begin_long(length);
+                true
+            }
+            Ok(Step::More) => {
+                let most = self.gathered_max();
+                if self.input.bytes().len() > most {
+                    let line = format!(
+                        "ERR Protocol error: a command of more than {most} bytes beside its values"
+                    );
+                    self.end_with(&line);
+                }
+                false
+            }
+            Err(error) => {
+                self.end_with(&format!("ERR Protocol error: {error}"));
+                false
+            }
+        }
+    }
+
+    fn end_with(&mut self, line: &str) {
+        tracing::debug!(
+            id = self.session.id,
+            line,
+            "a RESP connection does not keep to the protocol"
+        );
+        self.output.reply().error(line.as_bytes());
+        self.session.ends = true;
+    }
+
+    fn gathered_max(&self) -> usize {
+        let (least, most) = GATHERED_BYTES;
+        let share = self.session.bytes_max().map(|share| share.clamp(least, most) as usize);
+        share.unwrap_or(STRANGER_BYTES_MAX)
+    }
+
+    fn begin_long(&mut self, length: u64) {
+        let text = self.decoder.text(self.input.bytes());
+        let known = self.decoder.arguments();
+        let mut none = Vec::new();
+        let name = Arguments::new(text, known, &mut none).get(0);
+        let is_value = length > INLINE_BYTES_MAX as u64 && takes_long(name, known.len());
+        self.coming = Some(match &self.session.database {
+            Some(database) if is_value => Coming::Value(Chunks::begin(database, length)),
+            _ => Coming::Passed(length),
+        });
+    }
+
+    fn run(&mut self, used: usize, shared: &Shared, now_ms: u64) {
+        shared.counters.commands.fetch_add(1, Ordering::Relaxed);
+        let (before, mark) = (self.session.replies, self.output.mark());
+        let text = self.decoder.text(&self.input.bytes()[..used]);
+        let mut call = Call {
+            session: &mut self.session,
+            shared,
+            arguments: Arguments::new(text, self.decoder.arguments(), &mut self.arrived),
+            output: &mut self.output,
+            now_ms,
+            reading: &mut self.reading,
+        };
+        call.run();
+        let is_meant = match before {
+            Replies::On => true,
+            Replies::Off => self.session.replies == Replies::On,
+            Replies::Skip => false,
+        };
+        if !is_meant {
+            self.output.forget_from(mark);
+            self.reading = None;
+        }
+        if before == Replies::Skip {
+            self.session.replies = Replies::On;
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! RESP2 and RESP3: the store as a key-value server for clients of Redis and Valkey.
+//!
+//! [`Server`] listens; a few threads serve all connections. [`Connection`] is the protocol without I/O and clocks:
+//! bytes and times go in, replies come out. A key lies in the store whole, as a record of its value, its name and
+//! when it expires; nothing of it is kept elsewhere (docs/adr/0028-keys-of-the-resp-front-end.md).
+
+mod arguments;
+mod chunks;
+mod commands;
+mod config;
+mod connection;
+mod database;
+mod error;
+mod glob;
+mod input;
+mod keyspace;
+mod number;
+mod opening;
+mod output;
+mod places;
+mod record;
+mod server;
+mod session;
+mod sweep;
+mod transport;
+mod trouble;
+mod walk;
+mod worker;
+
+pub use config::Config;
+pub use connection::Connection;
+pub use error::Error;
+pub use keyspace::Keyspaces;
+pub use server::{Listener, Server, Shared, Statistics};
+pub use session::{Described, Origin, Session};

@@ -1,0 +1,180 @@
+//! Replies on their way to the client: bytes, and values that stay in the store until they have left.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+
+use spillway_store::LongGet;
+use spillway_wire::resp::{Encoder, Version};
+
+/// Replies that wait beyond which no further command is carried out, bytes.
+const FULL_BYTES: usize = 256 << 10;
+/// Most parts that are sent by one call.
+const PARTS_MAX: usize = 256;
+/// An empty buffer with more room than this is given back.
+const KEPT_BYTES: usize = 64 << 10;
+
+#[derive(Debug)]
+enum Piece {
+    Bytes(Vec<u8>),
+    Value(LongGet),
+}
+
+/// Replies that wait to be sent.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// What leaves first.
+    pieces: VecDeque<Piece>,
+    /// What comes behind the pieces, and is written to.
+    tail: Vec<u8>,
+    /// Bytes of the first piece, or of the tail without pieces, that have left.
+    sent: usize,
+    /// Bytes of all pieces that have not left.
+    waiting: u64,
+    /// The version of replies.
+    pub version: Version,
+}
+
+impl Output {
+    /// Writes a reply.
+    pub const fn reply(&mut self) -> Encoder<'_> {
+        Encoder::new(&mut self.tail, self.version)
+    }
+
+    /// Where replies are written, for values that are copied in.
+    pub const fn bytes(&mut self) -> &mut Vec<u8> {
+        &mut self.tail
+    }
+
+    /// Sends what is left of a value.
+    pub fn push(&mut self, value: LongGet) {
+        if !self.tail.is_empty() {
+            self.waiting += self.tail_left() as u64;
+            let bytes = std::mem::take(&mut self.tail);
+            self.pieces.push_back(Piece::Bytes(bytes));
+        }
+        self.waiting += value.left() as u64;
+        self.pieces.push_back(Piece::Value(value));
+    }
+
+    /// Bytes behind the pieces that have not left.
+    fn tail_left(&self) -> usize {
+        if self.pieces.is_empty() { self.tail.len() - self.sent } else { self.tail.len() }
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty() && self.tail_left() == 0
+    }
+
+    /// Whether so much waits that the client should read first.
+    pub fn is_full(&self) -> bool {
+        self.waiting as usize + self.tail_left() >= FULL_BYTES
+    }
+
+    /// Where the next reply begins, for [`Self::forget_from`].
+    pub fn mark(&self) -> (usize, usize) {
+        (self.pieces.len(), self.tail.len())
+    }
+
+    /// Takes back what was written since a mark, for a client that wants no replies.
+    pub fn forget_from(&mut self, (pieces, tail): (usize, usize)) {
+        if self.pieces.len() == pieces {
+            self.tail.truncate(tail);
+            return;
+        }
+        // What was in the tail at the mark is the first of the new pieces.
+        let mut new = self.pieces.split_off(pieces);
+        self.tail.clear();
+        if tail > 0
+            && let Some(Piece::Bytes(mut bytes)) = new.pop_front()
+        {
+            bytes.truncate(tail);
+            self.tail = bytes;
+        }
+        let left: u64 = self.pieces.iter().map(|piece| piece.left() as u64).sum();
+        self.waiting = if self.pieces.is_empty() { 0 } else { left - self.sent as u64 };
+    }
+
+    /// Has `send` send what waits, until it takes no more. Whether all has left.
+    ///
+    /// # Errors
+    /// Those of `send`.
+    pub fn send(
+        &mut self,
+        mut send: impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>,
+    ) -> io::Result<bool> {
+        while !self.is_empty() {
+            let sent = if self.pieces.is_empty() {
+                send(&[IoSlice::new(&self.tail[self.sent..])])
+            } else {
+                send(&self.parts())
+            };
+            match sent {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(sent) => self.advance(sent),
+            }
+        }
+        self.tail.clear();
+        self.sent = 0;
+        if self.tail.capacity() > KEPT_BYTES {
+            self.tail = Vec::new();
+        }
+        Ok(true)
+    }
+
+    fn parts(&self) -> Vec<IoSlice<'_>> {
+        let mut parts = Vec::with_capacity(PARTS_MAX);
+        for (number, piece) in self.pieces.iter().enumerate() {
+            let skipped = if number == 0 { self.sent } else { 0 };
+            match piece {
+                Piece::Bytes(bytes) => parts.push(IoSlice::new(&bytes[skipped..])),
+                Piece::Value(value) => parts.extend(
+                    value.parts().take(PARTS_MAX - parts.len().min(PARTS_MAX)).map(IoSlice::new),
+                ),
+            }
+            if parts.len() >= PARTS_MAX {
+                return parts;
+            }
+        }
+        parts.push(IoSlice::new(&self.tail));
+        parts
+    }
+
+    fn advance(&mut self, sent: usize) {
+        let mut sent = sent;
+        while sent > 0 {
+            let Some(piece) = self.pieces.front_mut() else {
+                self.sent += sent;
+                return;
+            };
+            let left = match piece {
+                Piece::Bytes(bytes) => bytes.len() - self.sent,
+                Piece::Value(value) => value.left(),
+            };
+            let now = left.min(sent);
+            sent -= now;
+            self.waiting -= now as u64;
+            match piece {
+                _ if now == left => {
+                    self.pieces.pop_front();
+                    self.sent = 0;
+                }
+                Piece::Bytes(_) => self.sent += now,
+                Piece::Value(value) => value.advance(now),
+            }
+        }
+    }
+}
+
+impl Piece {
+    /// Bytes of it that have not left, but for [`Output::sent`].
+    fn left(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Value(value) => value.left(),
+        }
+    }
+}

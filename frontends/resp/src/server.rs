@@ -1,0 +1,357 @@
+//! Listening, and the threads that serve.
+
+use std::io;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::net::sockopt;
+use spillway_platform::sys::peer_credentials;
+use spillway_store::Store;
+use spillway_tls::ServerSettings;
+use spillway_types::{Access, Peer, Seldom};
+
+use crate::config::Config;
+use crate::connection::Connection;
+use crate::error::Error;
+use crate::keyspace::Keyspaces;
+use crate::places::Places;
+use crate::session::{Described, Origin, Session, Sessions};
+use crate::sweep::{self, Sweep};
+use crate::transport::{Socket, Transport};
+use crate::worker::{Accepted, Inbox, Worker, unix_ms};
+
+/// Bytes of a thread's stack. It is locked in memory with the rest of the daemon.
+const STACK_BYTES: usize = 256 << 10;
+/// Wait after the kernel had no descriptor or memory for a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Time without a sign of life after which a TCP peer is asked for one.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+
+/// What all connections count.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Connections that were accepted.
+    pub connections: AtomicU64,
+    /// Commands that were carried out.
+    pub commands: AtomicU64,
+}
+
+/// What all connections share.
+pub struct Shared {
+    /// The databases of all clients.
+    pub keyspaces: Keyspaces,
+    /// Who may come in.
+    pub access: Arc<dyn Access>,
+    /// What the server was told.
+    pub config: Config,
+    /// Their places.
+    pub places: Places,
+    /// The connections there are.
+    pub sessions: Sessions,
+    /// Counters.
+    pub counters: Counters,
+    /// When it began.
+    pub began: Instant,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// Of a server that does not listen yet.
+    pub fn new(store: Arc<Store>, access: Arc<dyn Access>, config: Config) -> Self {
+        Self {
+            keyspaces: Keyspaces::new(store, config.lifetime),
+            access,
+            places: Places::new(config.connections_max),
+            config,
+            sessions: Sessions::default(),
+            counters: Counters::default(),
+            began: Instant::now(),
+        }
+    }
+}
+
+/// What a server has done, and has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Connections there are.
+    pub connections: u64,
+    /// Connections that were accepted.
+    pub accepted: u64,
+    /// Commands that were carried out.
+    pub commands: u64,
+    /// Keys of all databases.
+    pub keys: u64,
+    /// Keys of those that expire.
+    pub expiring_keys: u64,
+    /// Reads that found their key.
+    pub hits: u64,
+    /// Reads that did not.
+    pub misses: u64,
+    /// Keys that have expired.
+    pub expired: u64,
+}
+
+/// Where connections come from.
+#[derive(Debug)]
+pub enum Listener {
+    /// Processes of this host.
+    Unix(UnixListener),
+    /// The network; inside TLS, if there are settings for that.
+    Tcp(TcpListener, Option<ServerSettings>),
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix(listener) => listener.as_fd(),
+            Self::Tcp(listener, _) => listener.as_fd(),
+        }
+    }
+}
+
+/// Listeners and their connections. They end when this is dropped.
+pub struct Server {
+    shared: Arc<Shared>,
+    inboxes: Arc<[Arc<Inbox>]>,
+    stops: Arc<Stops>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Tells threads that wait for other things than connections to end.
+#[derive(Debug)]
+struct Stops {
+    is_so: AtomicBool,
+    wake: OwnedFd,
+    lock: Mutex<()>,
+    rung: Condvar,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("statistics", &self.statistics()).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Starts to serve whoever comes by one of the listeners. Databases that an earlier daemon has left are opened
+    /// before.
+    ///
+    /// # Errors
+    /// The kernel has no thread or descriptor left.
+    pub fn start(
+        listeners: Vec<Listener>,
+        store: Arc<Store>,
+        access: Arc<dyn Access>,
+        config: Config,
+    ) -> Result<Self, Error> {
+        let shared = Arc::new(Shared::new(store, access, config));
+        shared.keyspaces.reopen();
+        let inboxes: Result<Vec<_>, _> =
+            (0..shared.config.workers.max(1)).map(|_| Inbox::new().map(Arc::new)).collect();
+        let stops = Arc::new(Stops {
+            is_so: AtomicBool::new(false),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            lock: Mutex::new(()),
+            rung: Condvar::new(),
+        });
+        let mut server = Self { shared, inboxes: inboxes?.into(), stops, threads: Vec::new() };
+        for (number, inbox) in server.inboxes.clone().iter().enumerate() {
+            let worker = Worker::new(Arc::clone(&server.shared), Arc::clone(inbox))?;
+            server.spawn(format!("resp-{number}"), move || worker.run())?;
+        }
+        for listener in listeners {
+            let acceptor = Acceptor::new(listener, &server)?;
+            server.spawn("resp-accept".into(), move || acceptor.run())?;
+        }
+        let (shared, stops) = (Arc::clone(&server.shared), Arc::clone(&server.stops));
+        server.spawn("resp-expiry".into(), move || stops.sweep(&shared))?;
+        Ok(server)
+    }
+
+    fn spawn(&mut self, name: String, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let thread = thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(run)?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// What it has done.
+    pub fn statistics(&self) -> Statistics {
+        self.shared.statistics()
+    }
+
+    /// What its connections share.
+    pub const fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl Shared {
+    /// What the server has done, and has.
+    pub fn statistics(&self) -> Statistics {
+        let (keys, expiring_keys) = self.keyspaces.keys();
+        let mut statistics = Statistics {
+            connections: self.sessions.lock().len() as u64,
+            accepted: self.counters.connections.load(Ordering::Relaxed),
+            commands: self.counters.commands.load(Ordering::Relaxed),
+            keys,
+            expiring_keys,
+            ..Statistics::default()
+        };
+        for database in self.keyspaces.open() {
+            statistics.hits += database.counters.hits.load(Ordering::Relaxed);
+            statistics.misses += database.counters.misses.load(Ordering::Relaxed);
+            statistics.expired += database.counters.expired.load(Ordering::Relaxed);
+        }
+        statistics
+    }
+}
+
+impl Stops {
+    /// Sweeps until the server stops.
+    fn sweep(&self, shared: &Shared) {
+        let mut sweep = Sweep::default();
+        let mut locked = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        while !self.is_so.load(Ordering::Acquire) {
+            sweep.go_on(&shared.keyspaces, unix_ms());
+            locked = match self.rung.wait_timeout(locked, sweep::PAUSE) {
+                Ok((locked, _)) => locked,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+    }
+
+    fn ring(&self) {
+        let locked = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_so.store(true, Ordering::Release);
+        drop(locked);
+        self.rung.notify_all();
+        // An eventfd that counts no further is ready as well.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+}
+
+impl Drop for Server {
+    /// Accepts no more and ends all connections; commands that have begun are carried out.
+    fn drop(&mut self) {
+        self.stops.ring();
+        self.inboxes.iter().for_each(|inbox| inbox.stop());
+        for thread in self.threads.drain(..) {
+            // One that has panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread that takes connections in.
+struct Acceptor {
+    listener: Listener,
+    shared: Arc<Shared>,
+    inboxes: Arc<[Arc<Inbox>]>,
+    stops: Arc<Stops>,
+}
+
+impl Acceptor {
+    fn new(listener: Listener, server: &Server) -> io::Result<Self> {
+        match &listener {
+            Listener::Unix(listener) => listener.set_nonblocking(true)?,
+            Listener::Tcp(listener, _) => listener.set_nonblocking(true)?,
+        }
+        let (shared, inboxes) = (Arc::clone(&server.shared), Arc::clone(&server.inboxes));
+        Ok(Self { listener, shared, inboxes, stops: Arc::clone(&server.stops) })
+    }
+
+    fn run(&self) {
+        let mut refusals = Seldom::default();
+        while !self.stops.is_so.load(Ordering::Acquire) {
+            match self.accept() {
+                Ok(true) => {}
+                Ok(false) => {
+                    if let Some(others) = refusals.line(unix_ms()) {
+                        let most = self.shared.config.connections_max;
+                        tracing::warn!(
+                            others,
+                            most,
+                            "RESP: too many connections: one was refused, or gave way"
+                        );
+                    }
+                }
+                Err(Error::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => self.wait(),
+                Err(Error::Io(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    tracing::warn!(%error, "no RESP connection could be accepted");
+                    thread::sleep(ACCEPT_PAUSE);
+                }
+            }
+        }
+    }
+
+    /// Waits for a connection, or for the end.
+    fn wait(&self) {
+        let mut ready = [
+            PollFd::new(&self.listener, PollFlags::IN),
+            PollFd::new(&self.stops.wake, PollFlags::IN),
+        ];
+        // Interrupted or not, the loop looks again.
+        let _ = poll(&mut ready, None);
+    }
+
+    /// Takes the next connection in. False when it was refused, or another one ended for it.
+    fn accept(&self) -> Result<bool, Error> {
+        let mut described = Described { version: 2, began_ms: unix_ms(), ..Described::default() };
+        let (socket, peer, origin, tls) = match &self.listener {
+            Listener::Unix(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(true)?;
+                let peer = peer_credentials(&stream)?;
+                let path = listener.local_addr()?;
+                let path = path.as_pathname().map(|path| path.display().to_string());
+                described.addresses = ("unix".into(), path.unwrap_or_default());
+                let origin = Origin::Process { uid: peer.uid, gid: peer.gid, pid: peer.pid };
+                (Socket::Unix(stream), Peer::User(peer.uid), origin, None)
+            }
+            Listener::Tcp(listener, tls) => {
+                let (stream, address) = listener.accept()?;
+                prepare(&stream)?;
+                described.addresses = (address.to_string(), stream.local_addr()?.to_string());
+                let is_local = tls.is_none() && address.ip().to_canonical().is_loopback();
+                let name = self.shared.config.loopback_name.clone().filter(|_| is_local);
+                let origin = name.map_or(Origin::Stranger, Origin::Name);
+                (Socket::Tcp(stream), Peer::at(address.ip()), origin, tls.as_ref())
+            }
+        };
+        let id = 1 + self.shared.counters.connections.fetch_add(1, Ordering::Relaxed);
+        let socket = Arc::new(socket);
+        let transport = Transport::new(Arc::clone(&socket), tls)?;
+        let Ok(gave_way) = self.shared.places.enter(id, peer, &socket) else {
+            // The peer is told so if the socket takes it at once.
+            let _ = rustix::io::write(&*socket, b"-ERR max number of clients reached\r\n");
+            return Ok(false);
+        };
+        let connection = Connection::new(Session::new(id, origin, described));
+        let count = |inbox: &Arc<Inbox>| inbox.count.load(Ordering::Relaxed);
+        if let Some(idlest) = self.inboxes.iter().min_by_key(|inbox| count(inbox)) {
+            idlest.push(Accepted { transport, connection });
+        }
+        Ok(!gave_way)
+    }
+}
+
+/// Makes a TCP socket fit for commands and replies.
+fn prepare(stream: &TcpStream) -> Result<(), Error> {
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    Ok(())
+}

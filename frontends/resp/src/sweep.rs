@@ -1,0 +1,73 @@
+//! Removing keys that have expired and that nobody asks for.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::database::Database;
+use crate::keyspace::Keyspaces;
+use crate::trouble::Trouble;
+use crate::walk::walk;
+
+/// Time between two sweeps.
+pub const PAUSE: Duration = Duration::from_millis(100);
+/// Longest time of a sweep: a tenth of a processor in all.
+const SWEEP: Duration = Duration::from_millis(10);
+/// Keys that are looked at before the clock is.
+const LOT: usize = 200;
+
+/// Where each database was left. Databases of which no key expires are passed over.
+#[derive(Debug, Default)]
+pub struct Sweep {
+    cursors: HashMap<(u64, u32), u64>,
+}
+
+impl Sweep {
+    /// Goes on where the last one ended, for a bounded time.
+    pub fn go_on(&mut self, keyspaces: &Keyspaces, now_ms: u64) {
+        let began = Instant::now();
+        let sweeps = |database: &Arc<Database>| {
+            database.expiring.load(Ordering::Relaxed) > 0 && database.sweeps.load(Ordering::Relaxed)
+        };
+        let open: Vec<_> = keyspaces.open().into_iter().filter(sweeps).collect();
+        self.cursors.retain(|&(client, number), _| {
+            open.iter().any(|it| (it.client.0, it.number) == (client, number))
+        });
+        let share = SWEEP / open.len().max(1) as u32;
+        for database in open {
+            let cursor = self.cursors.entry((database.client.0, database.number)).or_default();
+            let (began_its, mut first) = (Instant::now(), true);
+            // Once round is enough.
+            while (first || *cursor != 0) && began_its.elapsed() < share {
+                first = false;
+                match lot(&database, *cursor, now_ms) {
+                    Ok(next) => *cursor = next,
+                    Err(trouble) => {
+                        tracing::debug!(%trouble, "keys that have expired stay");
+                        break;
+                    }
+                }
+            }
+            if began.elapsed() >= SWEEP {
+                return;
+            }
+        }
+    }
+}
+
+/// Looks at some keys, and removes those that have expired.
+fn lot(database: &Database, cursor: u64, now_ms: u64) -> Result<u64, Trouble> {
+    let (mut looked, mut expired) = (0, Vec::new());
+    let next = walk(database, cursor, |name, footer| {
+        looked += 1;
+        if footer.is_over(now_ms) {
+            expired.push(name.to_vec());
+        }
+        looked < LOT
+    })?;
+    for name in expired {
+        database.remove_expired(&name, now_ms)?;
+    }
+    Ok(next)
+}

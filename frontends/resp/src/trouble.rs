@@ -1,0 +1,71 @@
+//! Why a command was not carried out.
+
+use std::borrow::Cow;
+
+use spillway_store::Refusal;
+
+/// What keeps a key from being read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum Trouble {
+    /// There is no memory left.
+    #[error("OOM the store has no memory left for this value")]
+    Full,
+    /// The client has what it may have.
+    #[error("OOM this client holds all the memory that its target allows")]
+    AtTarget,
+    /// The client is being moved.
+    #[error("TRYAGAIN this client is being moved to another daemon")]
+    Moving,
+    /// The pool is gone: the database was flushed, or the client removed.
+    #[error("TRYAGAIN the database was flushed meanwhile")]
+    Flushed,
+    /// So many keys with the same hash that there is no index for another.
+    #[error("ERR there are too many keys of the same hash")]
+    Crowded,
+    /// The store failed.
+    #[error("ERR the store: {0}")]
+    Store(spillway_store::Error),
+}
+
+impl From<spillway_store::Error> for Trouble {
+    fn from(error: spillway_store::Error) -> Self {
+        match error {
+            spillway_store::Error::NoPool => Self::Flushed,
+            error => Self::Store(error),
+        }
+    }
+}
+
+impl From<Refusal> for Trouble {
+    fn from(reason: Refusal) -> Self {
+        match reason {
+            Refusal::AtTarget => Self::AtTarget,
+            // Lengths are checked before: a record fits always.
+            Refusal::NodeFull | Refusal::Length => Self::Full,
+            Refusal::Frozen => Self::Moving,
+            Refusal::NoPool => Self::Flushed,
+        }
+    }
+}
+
+/// An error that a client is told: one line, with its code first.
+#[derive(Debug)]
+pub struct Refused(pub Cow<'static, [u8]>);
+
+impl Refused {
+    /// A line of its own.
+    pub const fn line(line: &'static str) -> Self {
+        Self(Cow::Borrowed(line.as_bytes()))
+    }
+
+    /// A line that was put together.
+    pub fn told(line: impl Into<String>) -> Self {
+        Self(Cow::Owned(line.into().into_bytes()))
+    }
+}
+
+impl From<Trouble> for Refused {
+    fn from(trouble: Trouble) -> Self {
+        Self::told(trouble.to_string())
+    }
+}

@@ -1,0 +1,345 @@
+//! A thread that serves many connections.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+
+use spillway_types::Seldom;
+
+use crate::connection::Connection;
+use crate::error::Error;
+use crate::input::LENT_BYTES;
+use crate::server::Shared;
+use crate::session::Origin;
+use crate::transport::Transport;
+
+/// Events that are taken at a time.
+const EVENTS: usize = 128;
+/// The event of the worker's own descriptor.
+const WAKE: u64 = u64::MAX;
+/// Reads of a connection before others have their turn.
+const TURN_READS: usize = 8;
+/// Time between two looks for connections that wait for too long.
+const TICK_MS: u64 = 1000;
+
+/// The system's clock, milliseconds since 1970.
+pub fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
+}
+
+/// A connection that was accepted.
+pub struct Accepted {
+    /// Its socket.
+    pub transport: Transport,
+    /// Who it is, and what it says.
+    pub connection: Connection,
+}
+
+/// What others know of a worker.
+pub struct Inbox {
+    wake: OwnedFd,
+    new: Mutex<Vec<Accepted>>,
+    /// Connections that it has.
+    pub count: AtomicUsize,
+    stops: AtomicBool,
+}
+
+impl Inbox {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub fn new() -> io::Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (new, count, stops) = (Mutex::default(), AtomicUsize::new(0), AtomicBool::new(false));
+        Ok(Self { wake, new, count, stops })
+    }
+
+    /// Hands a connection over.
+    pub fn push(&self, accepted: Accepted) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.new.lock().unwrap_or_else(PoisonError::into_inner).push(accepted);
+        self.ring();
+    }
+
+    /// Ends the worker.
+    pub fn stop(&self) {
+        self.stops.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    fn ring(&self) {
+        // An eventfd that counts no further is ready as well.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+}
+
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    /// Bytes.
+    In,
+    /// Room for replies.
+    Out,
+    /// Its next turn.
+    Turn,
+}
+
+/// A connection and its socket.
+struct Served {
+    transport: Transport,
+    connection: Connection,
+    /// Whether TLS is agreed on, and the peer was asked who it is.
+    has_begun: bool,
+    /// What the kernel was told that it waits for.
+    waits: Wait,
+    /// When something came or left last.
+    moved_ms: u64,
+}
+
+/// A thread's connections.
+pub struct Worker {
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+    epoll: OwnedFd,
+    served: Vec<Option<Box<Served>>>,
+    free: Vec<usize>,
+    /// Those whose turn was cut short.
+    again: Vec<usize>,
+    spare: Vec<u8>,
+    ticked_ms: u64,
+    /// Lines about connections that fail.
+    failures: Seldom,
+}
+
+impl Worker {
+    /// A worker without connections.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub fn new(shared: Arc<Shared>, inbox: Arc<Inbox>) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(
+            &epoll,
+            &inbox.wake,
+            epoll::EventData::new_u64(WAKE),
+            epoll::EventFlags::IN | epoll::EventFlags::ET,
+        )?;
+        Ok(Self {
+            shared,
+            inbox,
+            epoll,
+            served: Vec::new(),
+            free: Vec::new(),
+            again: Vec::new(),
+            spare: vec![0; LENT_BYTES],
+            ticked_ms: 0,
+            failures: Seldom::default(),
+        })
+    }
+
+    /// Serves until it is stopped.
+    pub fn run(mut self) {
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS);
+        let second = Timespec { tv_sec: 1, tv_nsec: 0 };
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        while !self.inbox.stops.load(Ordering::Acquire) {
+            events.clear();
+            let timeout = if self.again.is_empty() { &second } else { &at_once };
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(timeout)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => {
+                    tracing::error!(%error, "a RESP worker can't wait for its connections");
+                    return;
+                }
+            }
+            let now_ms = unix_ms();
+            for place in std::mem::take(&mut self.again) {
+                self.turn(place, now_ms);
+            }
+            for event in &events {
+                match event.data.u64() {
+                    WAKE => self.take_in(now_ms),
+                    place => self.turn(place as usize, now_ms),
+                }
+            }
+            if now_ms.abs_diff(self.ticked_ms) >= TICK_MS {
+                self.ticked_ms = now_ms;
+                self.end_stalled(now_ms);
+            }
+        }
+    }
+
+    fn take_in(&mut self, now_ms: u64) {
+        let new =
+            std::mem::take(&mut *self.inbox.new.lock().unwrap_or_else(PoisonError::into_inner));
+        for Accepted { transport, connection } in new {
+            let place = self.free.pop().unwrap_or_else(|| {
+                self.served.push(None);
+                self.served.len() - 1
+            });
+            let data = epoll::EventData::new_u64(place as u64);
+            let added = epoll::add(&self.epoll, &transport, data, epoll::EventFlags::IN);
+            connection.session.tell(&self.shared);
+            let (has_begun, waits) = (false, Wait::In);
+            let served = Served { transport, connection, has_begun, waits, moved_ms: now_ms };
+            self.served[place] = Some(Box::new(served));
+            match added {
+                Ok(()) => self.turn(place, now_ms),
+                Err(error) => self.end(place, Some(&error.into())),
+            }
+        }
+    }
+
+    /// Has a connection do what it can.
+    fn turn(&mut self, place: usize, now_ms: u64) {
+        let Some(Some(served)) = self.served.get_mut(place) else { return };
+        served.connection.input.lend(&mut self.spare);
+        let turned = served.turn(&self.shared, now_ms);
+        served.connection.input.give_back(&mut self.spare);
+        match turned {
+            Err(error) => self.end(place, Some(&error)),
+            Ok(None) => self.end(place, None),
+            Ok(Some(Wait::Turn)) => self.again.push(place),
+            Ok(Some(wait)) if wait == served.waits => {}
+            Ok(Some(wait)) => {
+                served.waits = wait;
+                let flags = match wait {
+                    Wait::Out => epoll::EventFlags::OUT,
+                    _ => epoll::EventFlags::IN,
+                };
+                let data = epoll::EventData::new_u64(place as u64);
+                if let Err(error) = epoll::modify(&self.epoll, &served.transport, data, flags) {
+                    self.end(place, Some(&error.into()));
+                }
+            }
+        }
+    }
+
+    fn end(&mut self, place: usize, error: Option<&Error>) {
+        let Some(mut served) = self.served[place].take() else { return };
+        let id = served.connection.session.id;
+        match error {
+            None => served.transport.end(),
+            Some(error) => {
+                if let Some(others) = self.failures.line(unix_ms()) {
+                    tracing::info!(%error, id, others, "a RESP connection ended");
+                }
+            }
+        }
+        self.shared.places.leave(id);
+        self.shared.sessions.lock().remove(&id);
+        self.inbox.count.fetch_sub(1, Ordering::Relaxed);
+        self.free.push(place);
+    }
+
+    /// Ends connections that wait for their peer for too long.
+    fn end_stalled(&mut self, now_ms: u64) {
+        let config = &self.shared.config;
+        let (handshake, stall) = (config.handshake_timeout, config.stall_timeout);
+        for place in 0..self.served.len() {
+            let Some(served) = &self.served[place] else { continue };
+            let connection = &served.connection;
+            let is_over = |since_ms: u64, time: std::time::Duration| {
+                u128::from(now_ms.saturating_sub(since_ms)) >= time.as_millis()
+            };
+            let is_stranger = connection.session.database.is_none();
+            let owes = connection.is_within_command() || !connection.output.is_empty();
+            if is_stranger && is_over(connection.session.described.began_ms, handshake) {
+                self.end(place, Some(&Error::Slow("the peer did not say who it is")));
+            } else if owes && is_over(served.moved_ms, stall) {
+                self.end(place, Some(&Error::Slow("the peer stopped in a command or reply")));
+            }
+        }
+    }
+}
+
+impl Served {
+    /// Goes on until there is something to wait for; `None`: the connection is at its end.
+    fn turn(&mut self, shared: &Shared, now_ms: u64) -> Result<Option<Wait>, Error> {
+        if !self.has_begun {
+            if !self.transport.handshake()? {
+                return Ok(Some(Wait::In));
+            }
+            self.begin(shared)?;
+        }
+        let mut drained = false;
+        for _ in 0..TURN_READS {
+            let more = self.connection.process(shared, now_ms);
+            if !self.send(now_ms)? {
+                return Ok(Some(Wait::Out));
+            }
+            if self.connection.session.ends {
+                return Ok(None);
+            }
+            if more {
+                continue;
+            }
+            if drained {
+                return Ok(Some(Wait::In));
+            }
+            let wanted = self.connection.wanted();
+            let room = self.connection.input.room(wanted);
+            let bytes = room.len();
+            match self.transport.read(room) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(Some(Wait::In));
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
+                Err(error) => return Err(error.into()),
+                Ok(0) => return Ok(None),
+                Ok(read) => {
+                    self.connection.input.filled(read);
+                    self.moved_ms = now_ms;
+                    drained = self.transport.is_plain() && read < bytes;
+                }
+            }
+        }
+        Ok(Some(Wait::Turn))
+    }
+
+    fn begin(&mut self, shared: &Shared) -> Result<(), Error> {
+        self.has_begun = true;
+        let session = &mut self.connection.session;
+        if let Some(name) = self.transport.name()? {
+            session.origin = Origin::Name(name);
+        }
+        if let Err(refused) = session.begin(shared) {
+            session.ends = true;
+            self.connection.output.reply().error(&refused.0);
+        }
+        session.tell(shared);
+        self.connection.begun();
+        Ok(())
+    }
+
+    /// Sends replies; whether all have left.
+    fn send(&mut self, now_ms: u64) -> Result<bool, Error> {
+        let (transport, output) = (&mut self.transport, &mut self.connection.output);
+        let mut moved = false;
+        let sent = output.send(|parts| {
+            let sent = transport.write(parts)?;
+            moved = true;
+            Ok(sent)
+        });
+        let all = match sent {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.connection.session.ends = true;
+                return Ok(true);
+            }
+            sent => sent? && transport.flush()?,
+        };
+        if moved {
+            self.moved_ms = now_ms;
+        }
+        Ok(all)
+    }
+}

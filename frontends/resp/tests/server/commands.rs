@@ -1,0 +1,251 @@
+//! Single commands.
+
+use spillway_store::Lifetime;
+
+use crate::support::{Client, Reply, command, server, shared_of};
+
+const MIB: usize = 1 << 20;
+
+fn value(bytes: usize, seed: u8) -> Vec<u8> {
+    (0..bytes).map(|at| (at / 7 + at / 4096) as u8 ^ seed).collect()
+}
+
+#[test]
+fn values_of_all_lengths_come_back_whole() {
+    let mut client = Client::new(&server(512 << 20));
+    let lengths = [
+        0,
+        1,
+        100,
+        2990,
+        3032,
+        4000,
+        4040,
+        4055,
+        4056,
+        4095,
+        4096,
+        4097,
+        8191,
+        65_535,
+        65_536,
+        65_537,
+        70_000,
+        MIB,
+        16 * MIB,
+        16 * MIB + 1,
+        40 * MIB + 5,
+    ];
+    for (seed, &length) in lengths.iter().enumerate() {
+        let (key, value) = (format!("key-{length}"), value(length, seed as u8));
+        let set = command(&[b"SET", key.as_bytes(), &value]);
+        client.feed(&set, if length > MIB { 100_000 } else { 777 });
+        assert_eq!(client.replies(), [Reply::ok()], "{length}");
+        assert_eq!(client.ask(&[b"GET", key.as_bytes()]), Reply::Bulk(value.clone()), "{length}");
+        assert_eq!(client.say(&format!("STRLEN {key}")), Reply::Integer(length as i64));
+        assert_eq!(client.say(&format!("EXPIRE {key} 100")), Reply::Integer(1));
+        assert_eq!(client.say(&format!("TTL {key}")), Reply::Integer(100));
+        let part = client.say(&format!("GETRANGE {key} 5 -3"));
+        let expected = if length > 7 { &value[5..length - 2] } else { &[] };
+        assert_eq!(part, Reply::bulk(expected), "{length}");
+    }
+    assert_eq!(client.say("DBSIZE"), Reply::Integer(lengths.len() as i64));
+    assert_eq!(client.say("FLUSHALL"), Reply::ok());
+    assert_eq!(client.say("DBSIZE"), Reply::Integer(0));
+}
+
+#[test]
+fn keys_of_all_lengths_are_compared_whole() {
+    let mut client = Client::new(&server(64 << 20));
+    for length in [0, 1, 1000, 4055, 4056, 4096, 8152, 65_536] {
+        let (key, mut other) = (vec![b'k'; length], vec![b'k'; length]);
+        for value in [&b"short"[..], &value(5000, 3)] {
+            assert_eq!(client.ask(&[b"SET", &key, value]), Reply::ok());
+            assert_eq!(client.ask(&[b"GET", &key]), Reply::bulk(value), "{length}");
+        }
+        other.push(b'k');
+        if length < 65_536 {
+            assert_eq!(client.ask(&[b"GET", &other]), Reply::Null, "{length}");
+        }
+        assert_eq!(client.ask(&[b"DEL", &key]), Reply::Integer(1));
+    }
+    assert!(client.error(&format!("GET {}", "k".repeat(65_537))).contains("longer than 65536"));
+    assert_eq!(client.say("PING"), Reply::Simple("PONG".into()));
+}
+
+#[test]
+fn values_are_changed_in_part() {
+    let mut client = Client::new(&server(256 << 20));
+    let (half, long) = (value(40_000, 1), value(3 * MIB, 2));
+    let mut expected = Vec::new();
+    for part in [&half[..], &half, &long, b"end"] {
+        expected.extend_from_slice(part);
+        let length = Reply::Integer(expected.len() as i64);
+        assert_eq!(client.ask(&[b"APPEND", b"a", part]), length);
+    }
+    assert_eq!(client.say("GET a"), Reply::Bulk(expected.clone()));
+    let at = 100_000;
+    expected[at..at + half.len()].copy_from_slice(&half);
+    client.ask(&[b"SETRANGE", b"a", b"100000", &half]);
+    assert_eq!(client.say("GET a"), Reply::Bulk(expected));
+    assert_eq!(client.say("SETRANGE gap 70000 x"), Reply::Integer(70_001));
+    let mut gap = vec![0; 70_000];
+    gap.push(b'x');
+    assert_eq!(client.say("GET gap"), Reply::Bulk(gap));
+    assert!(client.error("SETRANGE gap 536870912 x").contains("maximum allowed size"));
+    assert!(client.error("SETRANGE gap -1 x").contains("out of range"));
+}
+
+#[test]
+fn options_of_set_are_minded() {
+    let mut client = Client::new(&server(16 << 20));
+    assert_eq!(client.say("SET a 1 XX"), Reply::Null);
+    assert_eq!(client.say("SET a 1 NX EX 10"), Reply::ok());
+    assert_eq!(client.say("SET a 2 NX"), Reply::Null);
+    assert_eq!(client.say("SET a 2 KEEPTTL GET"), Reply::bulk("1"));
+    assert_eq!(client.say("PTTL a"), Reply::Integer(10_000));
+    assert_eq!(client.say("SET a 3"), Reply::ok());
+    assert_eq!(client.say("TTL a"), Reply::Integer(-1));
+    for wrong in ["SET a 1 NX XX", "SET a 1 EX 1 PX 1", "SET a 1 EX", "SET a 1 KEEPTTL EX 1"] {
+        assert!(client.error(wrong).contains("syntax"), "{wrong}");
+    }
+    assert!(client.error("SET a 1 EX 0").contains("invalid expire time in 'set'"));
+    assert!(client.error("SET a 1 EX x").contains("not an integer"));
+    client.now_ms += 1;
+    assert_eq!(client.say("PSETEX b 5 v"), Reply::ok());
+    client.now_ms += 4;
+    assert_eq!(client.say("GET b"), Reply::bulk("v"));
+    client.now_ms += 1;
+    assert_eq!(client.say("GET b"), Reply::Null);
+    assert_eq!(client.say("MSETNX x 1 a 2"), Reply::Integer(0));
+    assert_eq!(client.say("EXISTS x a a"), Reply::Integer(2));
+    assert_eq!(client.say("MSETNX x 1 y 2"), Reply::Integer(1));
+    let values = vec![Reply::bulk("1"), Reply::Null, Reply::bulk("2")];
+    assert_eq!(client.say("MGET x none y"), Reply::Array(values));
+}
+
+#[test]
+fn strangers_say_who_they_are_first() {
+    let shared = server(16 << 20);
+    let mut client = Client::stranger(&shared);
+    for line in ["GET a", "CLIENT ID", "SELECT 1", "PING"] {
+        assert!(client.error(line).starts_with("NOAUTH"), "{line}");
+    }
+    assert!(client.error("HELLO 3").starts_with("NOAUTH"));
+    for wrong in ["AUTH secret", "AUTH name wrong", "HELLO 3 AUTH name wrong"] {
+        assert!(client.error(wrong).starts_with("WRONGPASS"), "{wrong}");
+    }
+    assert_eq!(client.say("AUTH name secret"), Reply::ok());
+    assert_eq!(client.say("SET a 1"), Reply::ok());
+    assert!(client.error("AUTH name wrong").starts_with("WRONGPASS"));
+    assert_eq!(client.say("GET a"), Reply::bulk("1"));
+    assert_eq!(client.say("RESET"), Reply::Simple("RESET".into()));
+    assert!(client.error("GET a").starts_with("NOAUTH"));
+    client.feed(b"*20\r\n", 1);
+    let reply = client.replies();
+    let line = "ERR Protocol error: unauthenticated multibulk length";
+    assert_eq!(reply, [Reply::Error(line.into())]);
+    assert!(client.connection.session.ends);
+}
+
+#[test]
+fn databases_are_apart_and_survive_the_server() {
+    let shared = server(64 << 20);
+    let mut client = Client::new(&shared);
+    let long = value(100_000, 5);
+    client.say("SET a zero");
+    client.say("SELECT 3");
+    assert_eq!(client.say("GET a"), Reply::Null);
+    client.ask(&[b"SET", b"a", &long]);
+    client.say("SET b three EX 10");
+    assert!(client.error("SELECT 16").contains("out of range"));
+    // Another server finds what this one left in the store.
+    let store = shared.keyspaces.store();
+    let own = client.connection.session.described.client.unwrap();
+    let again = shared_of(store, own, Lifetime::Persistent);
+    again.keyspaces.reopen();
+    assert_eq!((again.statistics().keys, again.statistics().expiring_keys), (3, 1));
+    let mut client = Client::new(&again);
+    assert_eq!(client.say("GET a"), Reply::bulk("zero"));
+    client.say("SELECT 3");
+    assert_eq!(client.say("GET a"), Reply::Bulk(long));
+    assert_eq!(client.say("TTL b"), Reply::Integer(10));
+    assert_eq!(client.say("FLUSHDB"), Reply::ok());
+    client.say("SELECT 0");
+    assert_eq!(client.say("DBSIZE"), Reply::Integer(1));
+}
+
+#[test]
+fn an_ephemeral_value_stays_when_it_is_read() {
+    let store = spillway_store::Store::open(spillway_store::Config::embedded(16 << 20)).unwrap();
+    let store = std::sync::Arc::new(store);
+    let own = store.add_client(Default::default()).unwrap();
+    let mut client = Client::new(&shared_of(&store, own, Lifetime::Ephemeral));
+    let long = value(200_000, 1);
+    client.say("SET a 1");
+    client.ask(&[b"SET", b"long", &long]);
+    for _ in 0..2 {
+        assert_eq!(client.say("GET a"), Reply::bulk("1"));
+        assert_eq!(client.say("GET long"), Reply::Bulk(long.clone()));
+    }
+    assert_eq!(client.say("DBSIZE"), Reply::Integer(2));
+    // More than there is room for: some go, nothing is refused, and nothing comes back wrong.
+    for number in 0..300 {
+        let set = client.ask(&[b"SET", format!("k{number}").as_bytes(), &long]);
+        assert_eq!(set, Reply::ok(), "{number}");
+    }
+    let mut found = 0;
+    for number in 0..300 {
+        match client.say(&format!("GET k{number}")) {
+            Reply::Null => {}
+            Reply::Bulk(value) if value == long => found += 1,
+            other => panic!("{number}: {other:?}"),
+        }
+    }
+    assert!((20..300).contains(&found), "{found} values are left");
+    client.say("FLUSHDB");
+    assert_eq!(client.say("DBSIZE"), Reply::Integer(0));
+}
+
+#[test]
+fn replies_are_as_the_client_wants_them() {
+    let mut client = Client::new(&server(16 << 20));
+    client.feed(b"CLIENT REPLY OFF\r\nSET a 1\r\nCLIENT REPLY ON\r\nGET a\r\n", 3);
+    assert_eq!(client.replies(), [Reply::ok(), Reply::bulk("1")]);
+    client.feed(b"CLIENT REPLY SKIP\r\nGET a\r\nGET a\r\n", 3);
+    assert_eq!(client.replies(), [Reply::bulk("1")]);
+    client.feed(b"HELLO 3\r\nGET none\r\n", 100);
+    assert!(client.bytes().ends_with(b"_\r\n"));
+    client.say("CLIENT SETNAME me");
+    assert_eq!(client.say("CLIENT GETNAME"), Reply::bulk("me"));
+    assert!(client.error("NOTHING a").starts_with("ERR unknown command 'NOTHING'"));
+    assert!(client.error("GET").contains("wrong number of arguments for 'get'"));
+}
+
+#[test]
+fn an_mget_longer_than_memory_for_replies_is_whole() {
+    let mut client = Client::new(&server(64 << 20));
+    let long = value(60_000, 9);
+    let mut parts = vec![b"MGET".to_vec()];
+    for number in 0..100 {
+        let key = format!("k{number}").into_bytes();
+        client.ask(&[b"SET", &key, &long]);
+        parts.push(key);
+    }
+    let parts: Vec<_> = parts.iter().map(Vec::as_slice).collect();
+    let mut commands = command(&parts);
+    commands.extend_from_slice(b"PING\r\n");
+    client.feed(&commands, usize::MAX);
+    let replies = client.replies();
+    assert_eq!(replies, [Reply::Array(vec![Reply::Bulk(long); 100]), Reply::Simple("PONG".into())]);
+}
+
+#[test]
+fn a_pipeline_of_100_000_is_answered_in_order() {
+    let mut client = Client::new(&server(64 << 20));
+    let mut bytes = Vec::new();
+    (0..100_000).for_each(|_| bytes.extend_from_slice(b"*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n"));
+    client.feed(&bytes, 65_536);
+    let expected: Vec<_> = (1..=100_000).map(Reply::Integer).collect();
+    assert!(client.replies() == expected);
+}

@@ -1,0 +1,120 @@
+//! A server with sockets.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use spillway_resp::{Config, Listener, Server};
+use spillway_store::{ClientConfig, Store};
+
+use crate::support::{Only, command};
+
+fn start(config: Config) -> (Server, SocketAddr) {
+    let store = Arc::new(Store::open(spillway_store::Config::embedded(128 << 20)).unwrap());
+    let client = store.add_client(ClientConfig::default()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let listeners = vec![Listener::Tcp(listener, None)];
+    (Server::start(listeners, store, Arc::new(Only(client)), config).unwrap(), address)
+}
+
+fn known() -> Config {
+    Config { loopback_name: Some("name".into()), workers: 2, ..Config::default() }
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream
+}
+
+fn expect(stream: &mut TcpStream, bytes: &[u8]) {
+    let mut read = vec![0; bytes.len()];
+    stream.read_exact(&mut read).unwrap();
+    assert!(read == bytes, "{:?}", String::from_utf8_lossy(&read[..read.len().min(200)]));
+}
+
+/// Waits for the end of a connection.
+fn ends(stream: &mut TcpStream) -> usize {
+    let (mut bytes, mut buffer) = (0, vec![0; 1 << 16]);
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => return bytes,
+            Ok(read) => bytes += read,
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => return bytes,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn clients_are_served_side_by_side() {
+    let (server, address) = start(known());
+    let long = vec![b'v'; 20 << 20];
+    let (mut slow, mut fast) = (connect(address), connect(address));
+    // One whose value comes in part, and is not waited for by others.
+    let set = command(&[b"SET", b"long", &long]);
+    slow.write_all(&set[..set.len() / 2]).unwrap();
+    let pipeline: Vec<u8> = (0..1000).flat_map(|_| *b"INCR n\r\n").collect();
+    fast.write_all(&pipeline).unwrap();
+    let replies: String = (1..=1000).map(|number| format!(":{number}\r\n")).collect();
+    expect(&mut fast, replies.as_bytes());
+    slow.write_all(&set[set.len() / 2..]).unwrap();
+    expect(&mut slow, b"+OK\r\n");
+    // One that does not read what it asked for, either.
+    (0..4).for_each(|_| slow.write_all(b"GET long\r\n").unwrap());
+    fast.write_all(b"PING\r\n").unwrap();
+    expect(&mut fast, b"+PONG\r\n");
+    for _ in 0..4 {
+        expect(&mut slow, b"$20971520\r\n");
+        expect(&mut slow, &long);
+        expect(&mut slow, b"\r\n");
+    }
+    assert_eq!(server.statistics().connections, 2);
+    fast.write_all(b"QUIT\r\n").unwrap();
+    assert_eq!(ends(&mut fast), 5);
+    drop(server);
+    assert_eq!(ends(&mut slow), 0);
+}
+
+#[test]
+fn whoever_stops_is_cut_off() {
+    let stall_timeout = Duration::from_secs(1);
+    let (server, address) = start(Config { stall_timeout, ..known() });
+    let (mut half, mut deaf, mut idle) = (connect(address), connect(address), connect(address));
+    deaf.write_all(&command(&[b"SET", b"long", &vec![1; 16 << 20]])).unwrap();
+    expect(&mut deaf, b"+OK\r\n");
+    let began = Instant::now();
+    half.write_all(b"*2\r\n$3\r\nGET\r\n").unwrap();
+    (0..8).for_each(|_| deaf.write_all(b"GET long\r\n").unwrap());
+    assert_eq!(ends(&mut half), 0);
+    assert!(began.elapsed() >= stall_timeout);
+    // It begins to read when it is too late.
+    while server.statistics().connections > 1 {
+        assert!(began.elapsed() < Duration::from_secs(60), "a client that reads nothing stays");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(ends(&mut deaf) < 8 * (16 << 20));
+    idle.write_all(b"PING\r\n").unwrap();
+    expect(&mut idle, b"+PONG\r\n");
+}
+
+#[test]
+fn strangers_are_few_and_do_not_stay() {
+    let handshake_timeout = Duration::from_secs(1);
+    let config = Config { handshake_timeout, connections_max: 32, workers: 2, ..Config::default() };
+    let (server, address) = start(config);
+    let mut known = connect(address);
+    known.write_all(b"AUTH name secret\r\n").unwrap();
+    expect(&mut known, b"+OK\r\n");
+    // A quarter of a quarter of 32 are one host's: the oldest gives way.
+    let mut strangers: Vec<_> = (0..3).map(|_| connect(address)).collect();
+    assert_eq!(ends(&mut strangers[0]), 0);
+    for stranger in &mut strangers[1..] {
+        assert_eq!(ends(stranger), 0);
+    }
+    known.write_all(b"PING\r\n").unwrap();
+    expect(&mut known, b"+PONG\r\n");
+    assert_eq!(server.statistics().connections, 1);
+}

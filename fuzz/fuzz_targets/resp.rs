@@ -1,0 +1,5 @@
+//! Commands of RESP.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| spillway_sim::inputs::read("resp", bytes));

@@ -1,0 +1,48 @@
+//! Metrics of the RESP front end.
+
+use crate::catalogue::{Metric, counter, gauge};
+
+/// The RESP front end at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RespSample {
+    /// Connections there are.
+    pub connections: u64,
+    /// Connections that were accepted.
+    pub accepted: u64,
+    /// Commands that were carried out.
+    pub commands: u64,
+    /// Keys of all databases.
+    pub keys: u64,
+    /// Keys of those that expire.
+    pub expiring_keys: u64,
+    /// Reads that found their key.
+    pub hits: u64,
+    /// Reads that did not.
+    pub misses: u64,
+    /// Keys that have expired.
+    pub expired: u64,
+}
+
+/// Metrics of the RESP front end.
+pub(crate) const RESP: [Metric<RespSample>; 8] = [
+    gauge("spillway_resp_connections", "Connections of clients that speak RESP.", |r| {
+        Some(r.connections)
+    }),
+    counter("spillway_resp_connections_total", "Connections that were accepted.", |r| {
+        Some(r.accepted)
+    }),
+    counter("spillway_resp_commands_total", "Commands that were carried out.", |r| {
+        Some(r.commands)
+    }),
+    gauge(
+        "spillway_resp_keys",
+        "Keys of all databases; of ephemeral ones also those whose values have vanished.",
+        |r| Some(r.keys),
+    ),
+    gauge("spillway_resp_expiring_keys", "Keys of those that expire.", |r| Some(r.expiring_keys)),
+    counter("spillway_resp_hits_total", "Reads of keys that were there.", |r| Some(r.hits)),
+    counter("spillway_resp_misses_total", "Reads of keys that were not there.", |r| Some(r.misses)),
+    counter("spillway_resp_expired_keys_total", "Keys that went because they had expired.", |r| {
+        Some(r.expired)
+    }),
+];

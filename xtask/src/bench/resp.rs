@@ -1,0 +1,116 @@
+//! `resp`: GET and SET beside Redis, Valkey with I/O threads and memcached, by one client.
+//!
+//! A cell is one run of `lab/bench-resp`, in which the servers take turns. All of them and the client share the processors.
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+
+use anyhow::{Context, ensure};
+use serde::Deserialize;
+
+use super::rows::{Report, Row, median};
+use super::{build_programs, by_size, go_on, rounds, wanted};
+use crate::{ci::root, command};
+
+const BENCH: &str = "resp";
+const OURS: &str = "spillway";
+/// Seconds of one server's turn.
+const TURN_S: &str = "1";
+
+/// What a server did in its turns.
+#[derive(Deserialize)]
+struct Turn {
+    per_second: f64,
+    /// Processor time of the server a request, microseconds.
+    cpu_us: f64,
+}
+
+struct Cell {
+    socket: &'static str,
+    operation: &'static str,
+    value_bytes: usize,
+    connections: usize,
+    depth: usize,
+}
+
+impl Cell {
+    fn name(&self) -> String {
+        let Self { socket, operation, value_bytes, connections, depth } = self;
+        format!(
+            "{operation} of {value_bytes} bytes, {socket}, {connections} connections, depth {depth}"
+        )
+    }
+
+    fn all() -> Vec<Self> {
+        let mut cells = Vec::new();
+        for socket in ["unix", "tcp"] {
+            for value_bytes in [100, 4096, 1 << 20] {
+                for operation in ["get", "set"] {
+                    for connections in [1, 50] {
+                        for depth in [1, 16] {
+                            cells.push(Self { socket, operation, value_bytes, connections, depth });
+                        }
+                    }
+                }
+            }
+        }
+        let step = by_size(1, 17);
+        cells.into_iter().step_by(step).collect()
+    }
+
+    fn measure(&self) -> anyhow::Result<BTreeMap<String, Vec<Turn>>> {
+        let numbers = [self.value_bytes, self.connections, self.depth, rounds()?];
+        let output = command::command("lab/bench-resp")
+            .args([self.socket, self.operation])
+            .args(numbers.map(|number| number.to_string()))
+            .arg(by_size(TURN_S, "0.2"))
+            .current_dir(root())
+            .env("SPILLWAY", super::built()?.join("spillway"))
+            .stderr(Stdio::inherit())
+            .output()
+            .context("can't start lab/bench-resp")?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        ensure!(output.status.success(), "{}: {said}", output.status);
+        Ok(serde_json::from_str(said.lines().last().unwrap_or_default())?)
+    }
+}
+
+/// Measures all cells, one after the other.
+///
+/// # Errors
+/// A build that fails, or the user's interruption. A cell that fails is in the report.
+pub fn run() -> anyhow::Result<Report> {
+    build_programs()?;
+    let mut report = Report::default();
+    for cell in Cell::all() {
+        let name = cell.name();
+        if !wanted(&name) {
+            continue;
+        }
+        go_on()?;
+        eprintln!("{name}");
+        let measured = cell.measure();
+        if let Some(servers) = report.keep(&name, measured) {
+            add_rows(&name, &servers, &mut report);
+        }
+    }
+    Ok(report)
+}
+
+/// Our medians beside each of the others'.
+fn add_rows(name: &str, servers: &BTreeMap<String, Vec<Turn>>, report: &mut Report) {
+    let middle =
+        |turns: &[Turn], value: fn(&Turn) -> f64| median(turns.iter().map(value).collect());
+    let Some(ours) = servers.get(OURS) else { return };
+    for (other, turns) in servers.iter().filter(|(server, _)| *server != OURS) {
+        let values: [(&str, &'static str, fn(&Turn) -> f64); 2] = [
+            ("requests", "1/s", |turn| turn.per_second),
+            ("processor time a request", "us", |turn| turn.cpu_us),
+        ];
+        for (metric, unit, value) in values {
+            let theirs = (other.clone(), middle(turns, value));
+            let metric = format!("{name}: {metric}");
+            report.rows.push(Row::new(BENCH, metric, unit, middle(ours, value), theirs));
+        }
+    }
+}
