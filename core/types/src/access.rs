@@ -21,6 +21,8 @@ pub enum Identity<'a> {
     },
     /// A name that a frontend's own authentication vouches for (a TLS certificate's subject).
     Name(&'a str),
+    /// A client by the operator's name for it, where the configuration says who it is: a guest, by its channel.
+    Client(&'a str),
 }
 
 /// What a client may have at the same time. Pages are limited by the store's target.

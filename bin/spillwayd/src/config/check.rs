@@ -32,8 +32,11 @@ impl Clients {
             operations_max: config.unnamed.operations_max as u32,
             bytes_max: config.unnamed.bytes_max,
         };
-        let has_disk = |client: &Client| config.disks.iter().any(|disk| disk.client == client.name);
-        let clients = config.clients.iter().map(|client| settings(client, usual, has_disk(client)));
+        let is_guest = |client: &Client| {
+            config.disks.iter().any(|disk| disk.client == client.name)
+                || config.vms.iter().any(|vm| vm.client == client.name)
+        };
+        let clients = config.clients.iter().map(|client| settings(client, usual, is_guest(client)));
         let clients = clients.collect::<Result<Vec<_>, _>>()?;
         let reached = config.listen.nvme_tcp.filter(|address| !address.ip().is_loopback());
         let open = clients
@@ -144,7 +147,7 @@ fn pages(bytes: Option<u64>) -> u64 {
     bytes.map_or(u64::MAX, |bytes| bytes / PAGE_BYTES as u64)
 }
 
-fn settings(client: &Client, usual: Limits, has_disk: bool) -> Result<ClientSettings, Error> {
+fn settings(client: &Client, usual: Limits, is_guest: bool) -> Result<ClientSettings, Error> {
     let name = &client.name;
     let error = |line: &str| Error::new(format!("client '{name}': {line}"));
     let mut known = Vec::new();
@@ -152,11 +155,11 @@ fn settings(client: &Client, usual: Limits, has_disk: bool) -> Result<ClientSett
     known.extend(client.gid.map(|gid| Who::Group(gid as u32)));
     known.extend((!client.nqn.is_empty()).then(|| Who::Host(client.nqn.clone())));
     known.extend((!client.certificate.is_empty()).then(|| Who::Name(client.certificate.clone())));
-    if known.is_empty() && has_disk {
+    if known.is_empty() && is_guest {
         known.push(Who::Disk(name.clone()));
     }
     let [who] = known.as_slice() else {
-        return Err(error("give one of uid, gid, nqn and certificate, or a [[disk]]"));
+        return Err(error("give one of uid, gid, nqn and certificate, or a [[disk]] or [[vm]]"));
     };
     let secret = match (&client.secret_file, who) {
         (None, _) => None,

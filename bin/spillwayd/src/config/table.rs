@@ -294,7 +294,7 @@ pub static CLIENT: [Setting<Client>; 14] = [
         "uid",
         "",
         OptionalCount(|c| &mut c.uid, 0, ID_MAX),
-        "It is the processes of this user. One of `uid`, `gid`, `nqn` and `certificate` is needed, but for a client that only has disks.",
+        "It is the processes of this user. One of `uid`, `gid`, `nqn` and `certificate` is needed, but for a guest that only has disks (`[[disk]]`) or windows (`[[vm]]`).",
     ),
     live(
         "gid",
