@@ -137,7 +137,11 @@ impl Programs {
                         // Without a descriptor for it, it finds the connection closed.
                         let stream = client.stream.try_clone();
                         let user = client.user;
-                        self.borrowers.extend(stream.map(|stream| Borrower { user, stream, hello }));
+                        self.borrowers.extend(stream.map(|stream| Borrower {
+                            user,
+                            stream,
+                            hello,
+                        }));
                         client.state = State::Done;
                     }
                     Ok(Some(Heard::Call(Call::Status))) => client.reply(now, &status()),

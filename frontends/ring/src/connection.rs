@@ -258,8 +258,7 @@ impl Ring<'_> {
         let there = || {
             // What was completed last is seen by a client that fell asleep meanwhile.
             self.wake_client();
-            self.region.submitted().load(Ordering::Relaxed) != self.taken
-                || self.is_ending()
+            self.region.submitted().load(Ordering::Relaxed) != self.taken || self.is_ending()
         };
         if worked {
             self.session.rest();

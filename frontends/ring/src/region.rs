@@ -84,11 +84,7 @@ impl Region {
     /// # Errors
     /// [`io::ErrorKind::InvalidInput`] when there are not as many offsets as the region has huge pages, or the file ends
     /// before; what mmap(2) says.
-    pub fn map_guest(
-        file: impl AsFd,
-        offsets: &[u64],
-        geometry: Geometry,
-    ) -> io::Result<Self> {
+    pub fn map_guest(file: impl AsFd, offsets: &[u64], geometry: Geometry) -> io::Result<Self> {
         let end = rustix::fs::fstat(&file)?.st_size as u64;
         let page = WINDOW_PAGE_BYTES as u64;
         let lies_within = |&at: &u64| at.is_multiple_of(page) && at < end && end - at >= page;
@@ -103,7 +99,8 @@ impl Region {
             rustix::mm::mmap_anonymous(ptr::null_mut(), mapped_bytes, ProtFlags::empty(), flags)?
         };
         let ahead = mapped.cast::<u8>().align_offset(WINDOW_PAGE_BYTES);
-        let region = Self { base: mapped.cast::<u8>().wrapping_add(ahead), geometry, mapped, mapped_bytes };
+        let region =
+            Self { base: mapped.cast::<u8>().wrapping_add(ahead), geometry, mapped, mapped_bytes };
         let access = ProtFlags::READ | ProtFlags::WRITE;
         for (at, &offset) in offsets.iter().enumerate() {
             let place = region.base.wrapping_add(at * WINDOW_PAGE_BYTES).cast::<c_void>();

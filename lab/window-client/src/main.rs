@@ -1,5 +1,5 @@
 //! A program that puts and gets pages through any store, checks each, and says how long they take: for guests, whose windows
-//! it tries (lab/tests/guest-window, `cargo xtask bench window`).
+//! it tries (lab/tests/guest-window).
 //!
 //! ```text
 //! window-client URL fill COUNT        opens a persistent pool and puts COUNT pages

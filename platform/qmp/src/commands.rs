@@ -257,6 +257,18 @@ impl Monitor {
         added.map(drop)
     }
 
+    /// Whether the VM has a balloon, by which its guest gives pages of any memory away.
+    ///
+    /// # Errors
+    /// Those of [`Self::execute`].
+    pub fn has_balloon(&mut self, deadline: Instant) -> Result<bool, Error> {
+        match self.execute("query-balloon", Value::Null, deadline) {
+            Ok(_) => Ok(true),
+            Err(Error::Refused { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Has QEMU send [`crate::Event::Migration`].
     ///
     /// # Errors
@@ -323,7 +335,9 @@ mod tests {
         let text = "Host virtual address for 0x100000 (boot (1)) is 0x7f5c7be00000\r\n";
         let boot = ("boot (1)".to_owned(), 0x7f5c_7be0_0000);
         assert_eq!(read_host_address(text), Some(boot));
-        for none in ["", "No memory is mapped at address 0x100000000", "x (y) is 0x", "x (y) is 0xg"] {
+        for none in
+            ["", "No memory is mapped at address 0x100000000", "x (y) is 0x", "x (y) is 0xg"]
+        {
             assert_eq!(read_host_address(none), None, "{none}");
         }
     }

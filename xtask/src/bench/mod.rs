@@ -18,6 +18,7 @@ mod rows;
 mod sides;
 mod spec;
 mod store;
+mod window;
 mod zram;
 
 use std::process::{Command, Stdio};
@@ -35,7 +36,7 @@ use rows::Report;
 type Bench = (&'static str, fn() -> anyhow::Result<Report>);
 
 /// All of them.
-const ALL: [Bench; 8] = [
+const ALL: [Bench; 9] = [
     ("store", store::run),
     ("pager", pager::run),
     ("replacement", replacement::run),
@@ -44,6 +45,7 @@ const ALL: [Bench; 8] = [
     ("fanout", fanout::run),
     ("policy", policy::run),
     ("resize", resize::run),
+    ("window", window::run),
 ];
 
 /// Set by SIGINT and SIGTERM. What was changed on the machine is then put back before the end.

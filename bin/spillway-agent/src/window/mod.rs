@@ -23,8 +23,8 @@ use crate::cli::Run;
 use crate::parse;
 use crate::port::{News, Port, readable, wait};
 pub use holder::hold;
-use lent::{Heard, Lent};
 pub use lent::Borrower;
+use lent::{Heard, Lent};
 use pages::{PAGE_BYTES, Pages, random, run_name, say};
 
 /// Huge pages that all windows together may have, and those of one user. Root is bounded by the first alone.
@@ -246,7 +246,9 @@ impl Windows {
         match said {
             FromHost::Greet { version } => {
                 if version != VERSION {
-                    say(&format!("the host's windows are of version {version}, these of {VERSION}"));
+                    say(&format!(
+                        "the host's windows are of version {version}, these of {VERSION}"
+                    ));
                 }
                 self.greet();
             }
@@ -267,7 +269,10 @@ impl Windows {
             FromHost::Refused { id, reason, why } => {
                 if let Some(lent) = self.taken(id) {
                     let reason = Reason::of(reason).unwrap_or(Reason::Failed);
-                    self.note(format!("the host refuses a window: {}", why.as_deref().unwrap_or(reason.text())));
+                    self.note(format!(
+                        "the host refuses a window: {}",
+                        why.as_deref().unwrap_or(reason.text())
+                    ));
                     let (borrower, window) = lent.into_parts();
                     self.pages.give_back(window);
                     borrower.into_iter().for_each(|it| it.refuse(reason));

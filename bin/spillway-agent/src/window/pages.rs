@@ -143,7 +143,8 @@ impl Pages {
     fn try_make(&mut self, id: u64, attempt: usize, count: usize) -> io::Result<Window> {
         let slot = self.free.pop().ok_or_else(|| io::Error::other("there are too many windows"))?;
         let path = self.folder.join(format!("{}-{id}-{attempt}", self.run));
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
+        let file =
+            OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
         let file = match file {
             Ok(file) => file,
             Err(error) => {
@@ -170,7 +171,8 @@ impl Pages {
         ftruncate(&window.file, bytes as u64)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice; nobody else has the file yet.
-        let base = unsafe { mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, &window.file, 0)? };
+        let base =
+            unsafe { mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, &window.file, 0)? };
         let pinned = self.pin(window.slot, iovec { iov_base: base, iov_len: bytes });
         let pages = pinned.and_then(|()| {
             (0..count).map(|at| self.place(base as u64 + at as u64 * PAGE_BYTES)).collect()

@@ -75,9 +75,10 @@ pub fn check(config: &Config) -> Result<(), Error> {
             if other.client == vm.client && !vm.client.is_empty() {
                 return error(format!("vm '{}' has the same client", other.name));
             }
-            if other.windows(listen).is_some_and(|(_, path)| {
-                vm.windows(listen).is_some_and(|(_, own)| own == path)
-            }) {
+            if other
+                .windows(listen)
+                .is_some_and(|(_, path)| vm.windows(listen).is_some_and(|(_, own)| own == path))
+            {
                 return error(format!("vm '{}' has the same socket for windows", other.name));
             }
             if other.way(listen) == vm.way(listen) && !vm.libvirt.is_empty() {

@@ -131,6 +131,10 @@ impl Attached {
                 "its boot memory is not what `spillway vm args {name}` prints for it"
             ));
         }
+        // Its guest could have QEMU take a page away that the daemon has mapped: what touches it then gets SIGBUS.
+        if self.monitor.has_balloon(deadline()).map_err(|error| error.to_string())? {
+            return Err("it has a balloon: start it without one".into());
+        }
         // Once it moves, what the host writes is no longer seen by QEMU.
         self.monitor.tell_migration(deadline()).map_err(|error| error.to_string())?;
         Layout::find(BOOT, boot_bytes, |address| self.monitor.host_address(address, deadline()))

@@ -89,12 +89,7 @@ pub fn qemu(vm: &Vm<'_>, files: &Files<'_>) -> VmArgs {
             format!("virtserialport,bus=spillway-serial.0,chardev=spillway-windows,name={port}");
         qemu.extend(["-chardev".into(), channel, "-device".into(), port]);
     }
-    VmArgs {
-        qemu,
-        libvirt: String::new(),
-        boot_bytes: vm.boot_bytes,
-        max_bytes: vm.max_bytes,
-    }
+    VmArgs { qemu, libvirt: String::new(), boot_bytes: vm.boot_bytes, max_bytes: vm.max_bytes }
 }
 
 /// A path inside an option of QEMU: a comma is written twice.

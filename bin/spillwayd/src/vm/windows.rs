@@ -277,8 +277,7 @@ impl Windows {
                 self.nonce = Some(nonce);
             }
             FromGuest::Open { id, pages, depth, data_bytes } => {
-                let hello =
-                    Hello { version: spillway_wire::ring::VERSION, depth, data_bytes };
+                let hello = Hello { version: spillway_wire::ring::VERSION, depth, data_bytes };
                 match self.open_window(id, pages, hello) {
                     Ok(opened) => self.tell(&opened),
                     Err((reason, why)) => {
@@ -344,7 +343,11 @@ impl Windows {
             let path = path.map_err(io::Error::other)?;
             let file = std::fs::File::options().read(true).write(true).open(path)?;
             // The client's limits may have left a smaller ring.
-            Region::map_guest(&file, offsets.get(..geometry.window_pages()).unwrap_or_default(), geometry)
+            Region::map_guest(
+                &file,
+                offsets.get(..geometry.window_pages()).unwrap_or_default(),
+                geometry,
+            )
         };
         let ring = server.attach(&self.place.client, hello, map).map_err(|why| (why, None))?;
         let (depth, data_bytes) = (ring.geometry.depth(), ring.geometry.data_bytes());
