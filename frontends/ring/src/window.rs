@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, so
 use spillway_types::{Admitted, Identity};
 use spillway_wire::ring::{Geometry, Hello, Reason, VERSION};
 
-use crate::connection::{Shared, exchange};
+use crate::connection::{Ended, Shared, exchange};
 use crate::region::Region;
 use crate::server::{STACK_BYTES, Seat, Server, reason, told};
 
@@ -27,15 +27,26 @@ pub struct Attached {
     /// Carries wake-ups both ways, [`spillway_wire::ring::WAKE`] in a message of its own. The server's end of it is closed
     /// once the region is unmapped, and not before.
     pub socket: OwnedFd,
-    stop: Arc<AtomicBool>,
+    state: Arc<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    stop: AtomicBool,
+    is_broken: AtomicBool,
 }
 
 impl Attached {
     /// Ends the ring, whatever its client still submits. [`Self::socket`] says when the region is unmapped.
     pub fn end(&self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.state.stop.store(true, Ordering::Relaxed);
         // The reading side stays open: its end is what tells.
         let _ = shutdown(&self.socket, Shutdown::Write);
+    }
+
+    /// Whether it has ended because its client broke the protocol. To be asked once the server's end of [`Self::socket`] is closed.
+    pub fn is_broken(&self) -> bool {
+        self.state.is_broken.load(Ordering::Relaxed)
     }
 }
 
@@ -73,21 +84,26 @@ impl Server {
             socketpair(kind.0, kind.1, kind.2, None).map_err(|errno| failed(errno.into()))?;
         let ours = Arc::new(ours);
         self.open.sockets().insert(number, ours.clone());
-        let (instance, stop) = (shared.instance, Arc::new(AtomicBool::new(false)));
-        let stopped = stop.clone();
+        let (instance, state) = (shared.instance, Arc::<State>::default());
+        let own = state.clone();
         let serve = move || {
             // In this order: the region is gone before the socket closes.
             let _seat = seat;
             let socket = ours;
             let region = region;
-            let ended = exchange(&granted.shared, &socket, admitted, &region, &stopped);
+            let ended = exchange(&granted.shared, &socket, admitted, &region, &own.stop);
             drop(region);
             drop(granted);
-            told(client.0, 0, ended);
+            // A guest can do so as often as it likes: whoever has attached the window says it.
+            if matches!(ended, Err(Ended::Protocol(_))) {
+                own.is_broken.store(true, Ordering::Relaxed);
+            } else {
+                told(client.0, 0, ended);
+            }
         };
         let thread = thread::Builder::new().name(format!("window-{}", number & !FIRST));
         thread.stack_size(STACK_BYTES).spawn(serve).map_err(failed)?;
-        Ok(Attached { geometry, instance, socket: theirs, stop })
+        Ok(Attached { geometry, instance, socket: theirs, state })
     }
 }
 

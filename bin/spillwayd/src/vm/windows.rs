@@ -17,7 +17,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use spillway_guests::window::{FromGuest, FromHost, VERSION, WINDOWS_MAX};
 use spillway_ring::{Attached, Region, Server};
 use spillway_sections::GuestFile;
-use spillway_wire::ring::{Hello, Reason, WAKE, WINDOW_PAGE_BYTES};
+use spillway_wire::ring::{Geometry, Hello, Reason, WAKE, WINDOW_PAGE_BYTES};
 
 use crate::vm::agent::Channel;
 use crate::vm::driver::Shared;
@@ -128,6 +128,7 @@ pub struct Windows {
     nonce: Option<u64>,
     changes: u64,
     has_said_refused: bool,
+    has_said_broken: bool,
 }
 
 impl Windows {
@@ -149,6 +150,7 @@ impl Windows {
             nonce: None,
             changes: 0,
             has_said_refused: false,
+            has_said_broken: false,
         }
     }
 
@@ -228,8 +230,14 @@ impl Windows {
             self.tell(&FromHost::Wake { id });
         }
         for id in ended {
-            self.open.remove(&id);
+            let is_broken = self.open.remove(&id).is_some_and(|window| window.ring.is_broken());
             tracing::debug!("vm {}: window {id} is closed", self.shared.name);
+            if is_broken && !std::mem::replace(&mut self.has_said_broken, true) {
+                tracing::warn!(
+                    "vm {}: a window is closed, since its program broke the ring's protocol; further ones are not said",
+                    self.shared.name
+                );
+            }
             self.tell(&FromHost::Closed { id });
         }
         if self.open.is_empty()
@@ -317,6 +325,10 @@ impl Windows {
         if self.open.len() >= WINDOWS_MAX {
             return refused("the guest has all the windows that it may have");
         }
+        let geometry = Geometry::new(hello.depth, hello.data_bytes);
+        if !geometry.is_ok_and(|geometry| geometry.window_pages() == pages.len()) {
+            return refused("the window is not as long as its ring");
+        }
         let is_taken = |page: &u64| self.open.values().any(|window| window.pages.contains(page));
         let is_twice = |(at, page): (usize, &u64)| pages[..at].contains(page) || is_taken(page);
         if pages.iter().enumerate().any(is_twice) {
@@ -339,7 +351,7 @@ impl Windows {
             return refused("a page does not lie in the memory that the VM booted with");
         };
         let path = self.shared.pool.path(&self.shared.name, GuestFile::Boot);
-        let map = |geometry: spillway_wire::ring::Geometry| {
+        let map = |geometry: Geometry| {
             let path = path.map_err(io::Error::other)?;
             let file = std::fs::File::options().read(true).write(true).open(path)?;
             // The client's limits may have left a smaller ring.
