@@ -12,7 +12,7 @@ use spillway_wire::ring::{Geometry, Hello, Reason, VERSION};
 
 use crate::connection::{Ended, Shared, exchange};
 use crate::region::Region;
-use crate::server::{STACK_BYTES, Seat, Server, reason, told};
+use crate::server::{STACK_BYTES, Seat, Server, reason};
 
 /// Windows are numbered apart from the connections that were accepted.
 const FIRST: u64 = 1 << 63;
@@ -94,11 +94,13 @@ impl Server {
             let ended = exchange(&granted.shared, &socket, admitted, &region, &own.stop);
             drop(region);
             drop(granted);
-            // A guest can do so as often as it likes: whoever has attached the window says it.
-            if matches!(ended, Err(Ended::Protocol(_))) {
-                own.is_broken.store(true, Ordering::Relaxed);
-            } else {
-                told(client.0, 0, ended);
+            match ended {
+                Ok(()) => {}
+                // A guest can do so as often as it likes: whoever has attached the window says it.
+                Err(Ended::Protocol(_)) => own.is_broken.store(true, Ordering::Relaxed),
+                Err(ended) => {
+                    tracing::warn!(client = client.0, ?ended, "a guest's window is closed")
+                }
             }
         };
         let thread = thread::Builder::new().name(format!("window-{}", number & !FIRST));
