@@ -25,7 +25,7 @@ use crate::port::{News, Port, readable, wait};
 pub use holder::hold;
 pub use lent::Borrower;
 use lent::{Heard, Lent};
-use pages::{PAGE_BYTES, Pages, random, run_name, say};
+use pages::{PAGE_BYTES, Pages, random, run_name};
 
 /// Huge pages that all windows together may have, and those of one user. Root is bounded by the first alone.
 const PAGES_MAX: u64 = 64;
@@ -105,7 +105,10 @@ impl Windows {
         }
         let opened = Self::try_open(options);
         if let Err(error) = &opened {
-            say(&format!("no windows for programs: {}: {error}", options.hugetlbfs.display()));
+            eprintln!(
+                "spillway-agent: no windows for programs: {}: {error}",
+                options.hugetlbfs.display()
+            );
         }
         opened.ok()
     }
@@ -146,7 +149,7 @@ impl Windows {
         match thread.spawn(move || windows.go_on()) {
             Ok(thread) => Some(Handle { shared, bell, thread }),
             Err(error) => {
-                say(&format!("no windows for programs: {error}"));
+                eprintln!("spillway-agent: no windows for programs: {error}");
                 None
             }
         }
@@ -246,9 +249,9 @@ impl Windows {
         match said {
             FromHost::Greet { version } => {
                 if version != VERSION {
-                    say(&format!(
-                        "the host's windows are of version {version}, these of {VERSION}"
-                    ));
+                    eprintln!(
+                        "spillway-agent: the host's windows are of version {version}, these of {VERSION}"
+                    );
                 }
                 self.greet();
             }
@@ -393,7 +396,7 @@ impl Windows {
     /// A line for each new problem, not for each program that meets it.
     fn note(&mut self, problem: String) {
         if problem != self.last_problem {
-            say(&problem);
+            eprintln!("spillway-agent: {problem}");
             self.last_problem = problem;
         }
     }

@@ -5,7 +5,7 @@
 //! shares the pins, and outlives an agent that is killed (holder.rs).
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
@@ -272,11 +272,6 @@ pub fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(u64::from_ne_bytes(bytes))
-}
-
-/// Says a line that nobody need read.
-pub fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "spillway-agent: {line}");
 }
 
 #[cfg(test)]
