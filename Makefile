@@ -4,6 +4,7 @@
 # make module  builds the module of Valkey and Redis: target/release/libspillway_valkey.so
 # make wheel   builds the Python package: target/wheels/spillway-*.whl
 # make agent   builds the agent of guests, a static program: target/release/spillway-agent
+# make window-client   builds a static program that tries the agent's windows: target/release/window-client
 # make install-agent PREFIX=/usr   builds and installs the agent and its systemd unit into a guest; with DESTDIR into its image
 # make install-lib PREFIX=/usr/local   builds and installs the C library, its header and pkg-config file
 
@@ -15,7 +16,7 @@ export PATH := $(HOME)/.cargo/bin:$(CURDIR)/target/tools:$(PATH)
 PROGRAMS := --package spillway --package spillway-preload --package spillwayd --package spillway-load --package spillway-valkey \
     --package spillway-python
 
-.PHONY: demo test build module wheel agent install-agent install-lib tools
+.PHONY: demo test build module wheel agent window-client install-agent install-lib tools
 
 demo: tools
 	@lab/setup demo
@@ -27,7 +28,7 @@ test: tools
 	@.ci/cargo-deny || true
 	@cargo xtask ci
 
-build: tools agent
+build: tools agent window-client
 	@cargo build --release --locked $(PROGRAMS)
 
 module: tools
@@ -47,6 +48,10 @@ AGENT := target/release/spillway-agent
 agent: tools
 	@cargo rustc --release --locked --package spillway-agent --bin spillway-agent -- -C target-feature=+crt-static
 	@! ldd $(AGENT) >/dev/null 2>&1 || ldd $(AGENT) | grep -q 'statically linked' || { echo "$(AGENT) is not static"; exit 1; }
+
+# It runs in any guest, too.
+window-client: tools
+	@cargo rustc --release --locked --package window-client -- -C target-feature=+crt-static
 
 PREFIX ?= /usr/local
 

@@ -47,6 +47,7 @@ mount -t devtmpfs dev /dev
 mount -t tmpfs -o size=90% tmp /tmp
 mount -t tmpfs run /run
 mkdir -p /dev/shm && mount -t tmpfs -o size=100% shm /dev/shm
+mkdir -p /dev/hugepages && mount -t hugetlbfs huge /dev/hugepages
 for module in $MODULES; do modprobe $module; done
 if [ $CGROUP = 1 ]; then
     mount -t cgroup2 cgroup /sys/fs/cgroup

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use spillway_guests::call::{Call, SOCKET};
 
-use crate::{client, high, hurry, mover, run};
+use crate::{client, high, hurry, mover, run, window};
 
 /// Runs in a guest: tells the host how the guest's memory is, asks for more in time, and lets go of memory that the host takes
 /// back.
@@ -32,6 +32,14 @@ enum Command {
         #[command(flatten)]
         state: State,
     },
+    /// Holds the pages of windows when the agent is killed.
+    #[command(hide = true)]
+    HoldWindows {
+        /// Where their files lie.
+        folder: PathBuf,
+        /// What their names begin with.
+        run: String,
+    },
     /// Changes memory blocks as standard input says.
     #[command(hide = true)]
     MoveBlocks {
@@ -49,6 +57,12 @@ pub struct Run {
     /// Where programs reach the agent.
     #[arg(long, value_name = "PATH", default_value = SOCKET)]
     pub socket: PathBuf,
+    /// The virtio-serial port for windows, in which programs reach the host's store. Without udev it is found by its name.
+    #[arg(long, value_name = "PATH", default_value = "/dev/virtio-ports/org.spillway.windows.0")]
+    pub windows_port: PathBuf,
+    /// Where a hugetlbfs of 2 MiB pages is mounted, for windows; `none` for no windows.
+    #[arg(long, value_name = "PATH", default_value = "/dev/hugepages")]
+    pub hugetlbfs: PathBuf,
     /// The control group that must not use up the reserve; `none` for no group.
     #[arg(long, value_name = "NAME", default_value = "user.slice")]
     pub cgroup: PathBuf,
@@ -116,6 +130,7 @@ pub fn dispatch() -> anyhow::Result<ExitCode> {
             high::put_back(&hurry::kept(&state.path))?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::HoldWindows { folder, run } => Ok(window::hold(&folder, &run)),
         Command::MoveBlocks { root } => {
             mover::work(&root)?;
             Ok(ExitCode::SUCCESS)

@@ -17,6 +17,7 @@ mod rights;
 mod run;
 mod system;
 mod watch;
+mod window;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use rustix::process::setpriority_process;
+use rustix::process::{Signal, set_parent_process_death_signal, setpriority_process};
 
 use crate::blocks::{Blocks, Wish};
 
@@ -232,8 +232,9 @@ impl Drop for Mover {
 /// # Errors
 /// There are no blocks, or nobody listens.
 pub fn work(root: &Path) -> io::Result<()> {
-    // The kernel may search a block for minutes: the agent goes first.
+    // The kernel may search a block for minutes: the agent goes first, and the search ends with it.
     let _ = setpriority_process(None, 0);
+    set_parent_process_death_signal(Some(Signal::KILL))?;
     let blocks = Blocks::open(root)?;
     let mut output = io::stdout().lock();
     for line in io::stdin().lock().lines() {

@@ -1,4 +1,4 @@
-//! The virtio-serial port to the host: opened when it appears, followed when the host's side comes and goes.
+//! A virtio-serial port to the host: opened when it appears, followed when the host's side comes and goes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
-use spillway_guests::agent::{FromGuest, FromHost, Lines, PORT};
+use spillway_guests::Error;
+use spillway_guests::agent::{FromGuest, FromHost, Lines};
 
 /// Between two looks whether the port or the host's side is there.
 const LOOKS_EVERY: Duration = Duration::from_millis(200);
@@ -20,16 +21,18 @@ const INCOMING_MAX: usize = 16 << 10;
 
 /// What became of the port.
 #[derive(Debug, PartialEq, Eq)]
-pub enum News {
+pub enum News<T> {
     /// The host said something.
-    Said(FromHost),
+    Said(T),
     /// The host's side was closed, or the port is gone.
     Gone,
 }
 
-/// The port, open or not.
+/// A port, open or not, over which the host says `T`.
 #[derive(Debug)]
-pub struct Port {
+pub struct Port<T> {
+    name: &'static str,
+    decode: fn(&[u8]) -> Result<T, Error>,
     path: PathBuf,
     sysfs: PathBuf,
     file: Option<File>,
@@ -43,10 +46,18 @@ pub struct Port {
     last_problem: String,
 }
 
-impl Port {
-    /// A port at `path`; in a guest without udev, where that is missing, the one with the right name in sysfs.
-    pub fn new(path: &Path, root: &Path) -> Self {
+impl<T> Port<T> {
+    /// A port at `path`; in a guest without udev, where that is missing, the one of this name in sysfs. `decode` reads what the
+    /// host says.
+    pub fn new(
+        path: &Path,
+        root: &Path,
+        name: &'static str,
+        decode: fn(&[u8]) -> Result<T, Error>,
+    ) -> Self {
         Self {
+            name,
+            decode,
             path: path.to_owned(),
             sysfs: root.join("sys/class/virtio-ports"),
             file: None,
@@ -72,7 +83,7 @@ impl Port {
     }
 
     /// Reads and writes what can be, and opens what is closed.
-    pub fn go_on(&mut self, now: Duration, mut each: impl FnMut(News)) {
+    pub fn go_on(&mut self, now: Duration, mut each: impl FnMut(News<T>)) {
         if !self.is_up {
             if now < self.look_at {
                 return;
@@ -89,13 +100,20 @@ impl Port {
         }
     }
 
-    /// Sends a message; a host that does not read is not waited for.
-    pub fn say(&mut self, message: &FromGuest) {
-        if self.is_up && self.outgoing.len() < OUTGOING_MAX {
-            self.outgoing.extend_from_slice(&message.encode());
+    /// Sends a line; a host that does not read is not waited for. Says whether there was room for it.
+    pub fn send(&mut self, line: &[u8]) -> bool {
+        let has_room = self.is_up && self.outgoing.len() < OUTGOING_MAX;
+        if has_room {
+            self.outgoing.extend_from_slice(line);
             // What goes wrong is seen when the port is read.
             let _ = self.flush();
         }
+        has_room
+    }
+
+    /// The host's side is open, as far as is known.
+    pub fn is_up(&self) -> bool {
+        self.is_up
     }
 
     /// Ends what an earlier connection may have left half said.
@@ -152,15 +170,15 @@ impl Port {
         for entry in fs::read_dir(&self.sysfs)? {
             let entry = entry?;
             let name = fs::read_to_string(entry.path().join("name")).unwrap_or_default();
-            if name.trim() == PORT {
+            if name.trim() == self.name {
                 return open(&Path::new("/dev").join(entry.file_name()));
             }
         }
         Err(io::Error::new(io::ErrorKind::NotFound, "no such virtio-serial port"))
     }
 
-    fn read(&mut self, each: &mut impl FnMut(News)) -> io::Result<()> {
-        let Self { file: Some(file), lines, strange, .. } = self else { return Ok(()) };
+    fn read(&mut self, each: &mut impl FnMut(News<T>)) -> io::Result<()> {
+        let Self { file: Some(file), lines, strange, decode, .. } = self else { return Ok(()) };
         let mut bytes = [0; 4096];
         let mut held = 0;
         while held < INCOMING_MAX {
@@ -168,7 +186,7 @@ impl Port {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => {
                     held += count;
-                    lines.push(&bytes[..count], |line| match line.and_then(FromHost::decode) {
+                    lines.push(&bytes[..count], |line| match line.and_then(*decode) {
                         Ok(message) => each(News::Said(message)),
                         Err(error) => {
                             *strange += 1;
@@ -210,6 +228,13 @@ impl Port {
     }
 }
 
+impl Port<FromHost> {
+    /// Sends a message of the agent's.
+    pub fn say(&mut self, message: &FromGuest) {
+        self.send(&message.encode());
+    }
+}
+
 /// Polls for what `waits` names, until `timeout` at the latest.
 pub fn wait(waits: &mut [PollFd<'_>], timeout: Duration) {
     // At least a millisecond: a deadline that has just not been reached must not spin.
@@ -230,18 +255,20 @@ pub fn readable<Fd: AsFd>(fd: &Fd) -> PollFd<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use spillway_guests::agent::PORT;
     use std::os::unix::net::UnixStream;
 
     /// A port over a socket pair, and the host's side.
-    fn pair() -> (Port, UnixStream) {
+    fn pair() -> (Port<FromHost>, UnixStream) {
         let (guest, host) = UnixStream::pair().unwrap();
         guest.set_nonblocking(true).unwrap();
-        let mut port = Port::new(Path::new("/nonexistent"), Path::new("/nonexistent"));
+        let nowhere = Path::new("/nonexistent");
+        let mut port = Port::new(nowhere, nowhere, PORT, FromHost::decode);
         (port.file, port.is_up) = (Some(File::from(std::os::fd::OwnedFd::from(guest))), true);
         (port, host)
     }
 
-    fn news(port: &mut Port) -> Vec<News> {
+    fn news(port: &mut Port<FromHost>) -> Vec<News<FromHost>> {
         let mut got = Vec::new();
         port.go_on(Duration::from_secs(1), |news| got.push(news));
         got
@@ -282,7 +309,8 @@ mod tests {
 
     #[test]
     fn a_port_that_is_missing_is_looked_for_again() {
-        let mut port = Port::new(Path::new("/nonexistent"), Path::new("/nonexistent"));
+        let nowhere = Path::new("/nonexistent");
+        let mut port = Port::new(nowhere, nowhere, PORT, FromHost::decode);
         let mut got = Vec::new();
         port.go_on(Duration::from_secs(1), |news| got.push(news));
         assert_eq!(got, []);

@@ -15,6 +15,8 @@ use spillway_guests::call::{Call, Reply};
 use crate::port::readable;
 use crate::quota::Quota;
 use crate::watch::Ask;
+use crate::window::Borrower;
+use spillway_wire::ring::Hello;
 
 /// Programs that may be connected at the same time, and of one user.
 pub const CLIENTS_MAX: usize = 32;
@@ -43,8 +45,18 @@ pub struct Wanted {
 pub struct Programs {
     listener: UnixListener,
     clients: Vec<Client>,
+    /// Programs that want a window, and are somebody else's from now on.
+    borrowers: Vec<Borrower>,
     quota: Quota,
     next: u64,
+}
+
+/// What a program has said.
+#[derive(Debug)]
+enum Heard {
+    Call(Call),
+    /// It wants a window: it says so as a client of the ring says hello.
+    Window(Hello),
 }
 
 #[derive(Debug)]
@@ -85,7 +97,13 @@ impl Programs {
         let listener = UnixListener::bind(path)?;
         listener.set_nonblocking(true)?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
-        Ok(Self { listener, clients: Vec::new(), quota: Quota::default(), next: 0 })
+        Ok(Self {
+            listener,
+            clients: Vec::new(),
+            borrowers: Vec::new(),
+            quota: Quota::default(),
+            next: 0,
+        })
     }
 
     /// What to poll.
@@ -115,12 +133,23 @@ impl Programs {
             if matches!(client.state, State::Asks) {
                 match client.read() {
                     Ok(None) => {}
-                    Ok(Some(Call::Status)) => client.reply(now, &status()),
-                    Ok(Some(Call::Need { bytes })) => {
+                    Ok(Some(Heard::Window(hello))) => {
+                        // Without a descriptor for it, it finds the connection closed.
+                        let stream = client.stream.try_clone();
+                        let user = client.user;
+                        self.borrowers.extend(stream.map(|stream| Borrower {
+                            user,
+                            stream,
+                            hello,
+                        }));
+                        client.state = State::Done;
+                    }
+                    Ok(Some(Heard::Call(Call::Status))) => client.reply(now, &status()),
+                    Ok(Some(Heard::Call(Call::Need { bytes }))) => {
                         let ask = Ask::Need { bytes, urgent: false };
                         wanted.extend(client.want(now, ask, bytes, &mut self.quota));
                     }
-                    Ok(Some(Call::Give { bytes })) => {
+                    Ok(Some(Heard::Call(Call::Give { bytes }))) => {
                         wanted.extend(client.want(now, Ask::Give { bytes }, 0, &mut self.quota));
                     }
                     Err(why) => client.refuse(now, why),
@@ -139,6 +168,11 @@ impl Programs {
         }
         self.clients.retain(|client| !matches!(client.state, State::Done));
         wanted
+    }
+
+    /// Those that have asked for a window since the last call.
+    pub fn borrowers(&mut self) -> Vec<Borrower> {
+        std::mem::take(&mut self.borrowers)
     }
 
     /// The host's answer to a call; the program may have gone.
@@ -176,7 +210,7 @@ impl Programs {
 
 impl Client {
     /// A call, once it is whole.
-    fn read(&mut self) -> Result<Option<Call>, String> {
+    fn read(&mut self) -> Result<Option<Heard>, String> {
         let mut bytes = [0; LINE_BYTES_MAX];
         loop {
             match self.stream.read(&mut bytes) {
@@ -189,9 +223,13 @@ impl Client {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) => return Err(error.to_string()),
             }
+            // A hello is as long, and no call begins like it.
+            if let Ok(hello) = Hello::decode(&self.line) {
+                return Ok(Some(Heard::Window(hello)));
+            }
             if let Some(end) = self.line.iter().position(|&byte| byte == b'\n') {
                 let call = Call::decode(&self.line[..end]);
-                return call.map(Some).map_err(|error| error.to_string());
+                return call.map(|it| Some(Heard::Call(it))).map_err(|error| error.to_string());
             }
             if self.line.len() > LINE_BYTES_MAX {
                 return Err(spillway_guests::Error::Long.to_string());

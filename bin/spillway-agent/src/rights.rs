@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use rustix::mm::{MlockAllFlags, mlockall};
-use rustix::process::setpriority_process;
+use rustix::process::{Resource, Rlimit, setpriority_process, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
 
 /// Never chosen when the kernel kills for want of memory.
@@ -18,6 +18,11 @@ pub fn take(root: &Path) {
     let said = |what: &str, error: &dyn std::fmt::Display| {
         eprintln!("spillway-agent: {what}: {error}; goes on without");
     };
+    // Windows are mapped while they are pinned, and count as locked.
+    let unlimited = Rlimit { current: None, maximum: None };
+    if let Err(error) = setrlimit(Resource::Memlock, unlimited) {
+        said("the limit of locked memory", &error);
+    }
     if let Err(error) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE) {
         said("locking itself in memory", &error);
     }

@@ -10,9 +10,10 @@ use anyhow::Context;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::PollFd;
-use spillway_guests::agent::{FromGuest, FromHost, INTERVALS_MS, Profile, Status, VERSION};
+use spillway_guests::agent::{FromGuest, FromHost, INTERVALS_MS, PORT, Profile, Status, VERSION};
 use spillway_guests::call::Reply;
 use spillway_types::Size;
+use spillway_wire::ring::Reason;
 
 use crate::blocks::{Blocks, State, Wish};
 use crate::cli::Run;
@@ -27,6 +28,7 @@ use crate::reclaim::{Idle, Reclaimer};
 use crate::rights;
 use crate::system::System;
 use crate::watch::{Ask, SAMPLES_EVERY, Sample, Terms, Watch};
+use crate::window::{Handle, Windows};
 
 /// How often the slower files of /proc are read while there is plenty; else with every sample that is not a quick one.
 const SLOW_EVERY: Duration = Duration::from_secs(1);
@@ -50,14 +52,19 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
     let ends = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     rights::take(&options.root);
     let mut agent = Agent::new(options)?;
+    let windows = Windows::open(options);
     rights::give_up();
     agent.mover.ready().context("the worker does not start")?;
+    agent.windows = windows.and_then(Windows::start);
     let mut manager = Manager::of_this_process();
     manager.ready();
     while !matches!(ends.read_signal(), Ok(Some(_))) {
         manager.alive(agent.start.elapsed());
         let timeout = agent.turn();
         agent.sleep(&ends, timeout);
+    }
+    if let Some(windows) = agent.windows.take() {
+        windows.end();
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -102,8 +109,10 @@ struct Agent {
     start: Instant,
     system: System,
     blocks: Blocks,
-    port: Port,
+    port: Port<FromHost>,
     programs: Programs,
+    /// None where there are no windows.
+    windows: Option<Handle>,
     mover: Mover,
     hurry: Hurry,
     /// None where there is no such control group yet.
@@ -153,8 +162,9 @@ impl Agent {
             start: Instant::now(),
             system,
             blocks,
-            port: Port::new(&options.port, &options.root),
+            port: Port::new(&options.port, &options.root, PORT, FromHost::decode),
             programs,
+            windows: None,
             mover: Mover::new(&options.root)?,
             hurry: Hurry::open(&options.root, &options.state.path),
             high,
@@ -436,6 +446,12 @@ impl Agent {
             let reserve_bytes = watch.as_ref().map_or(0, |watch| watch.terms().reserve);
             Reply::Status { host: *is_greeted, reserve_bytes, status }
         });
+        for borrower in self.programs.borrowers() {
+            match &self.windows {
+                Some(windows) => windows.lend(borrower),
+                None => borrower.refuse(Reason::NoPages),
+            }
+        }
         for Wanted { client, ask } in wanted {
             let possible = self.watch.as_ref().map_or(0, Watch::possible_now);
             let why = match ask {

@@ -18,7 +18,7 @@ use crate::listeners::Listeners;
 /// The servers that run. They end when this is dropped.
 #[derive(Debug, Default)]
 pub struct Frontends {
-    ring: Option<spillway_ring::Server>,
+    ring: Option<Arc<spillway_ring::Server>>,
     programs: Option<spillway_programs::Server>,
     nbd: Vec<spillway_nbd::Server>,
     nvme: Vec<spillway_nvme_tcp::Server>,
@@ -104,6 +104,11 @@ impl Frontends {
         self.resp.as_ref().map(|server| Arc::clone(server.shared()))
     }
 
+    /// The ring's server, which serves windows of guests, too.
+    pub fn ring(&self) -> Option<&Arc<spillway_ring::Server>> {
+        self.ring.as_ref()
+    }
+
     /// Starts a server for each socket.
     ///
     /// # Errors
@@ -121,7 +126,7 @@ impl Frontends {
             let store = Arc::clone(directory.store());
             let config = spillway_ring::Config::default();
             let server = spillway_ring::Server::start(listener, store, access.clone(), config);
-            frontends.ring = Some(server.context("can't serve the ring")?);
+            frontends.ring = Some(Arc::new(server.context("can't serve the ring")?));
         }
         if let Some(listener) = listeners.programs.take() {
             let config = spillway_programs::Config::default();

@@ -52,7 +52,7 @@ pub fn run(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
     let packing = Packing::start(parts.directory.store())?;
     let lending = parts.lending.take().map(lend::Prepared::start).transpose()?;
     let guests = parts.vms.as_ref().map(vm::Prepared::handle);
-    let vms = parts.vms.take().map(vm::Prepared::start).transpose()?;
+    let vms = parts.vms.take().map(|vms| vms.start(frontends.ring())).transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()

@@ -1,4 +1,4 @@
-//! One interface to a page store: embedded, over the ring, over NVMe/TCP.
+//! One interface to a page store: embedded, over the ring, out of a guest, over NVMe/TCP.
 //!
 //! ```
 //! use spillway_client::{Get, Key, PoolSpec, Put};
@@ -40,6 +40,7 @@ pub fn open(url: &str) -> Result<Box<dyn Store>, Error> {
     match url.parse()? {
         Url::Embedded { capacity_bytes } => Ok(Box::new(Embedded::open(capacity_bytes)?)),
         Url::Ring { path } => Ok(Box::new(Ring::connect(&path)?)),
+        Url::Guest { path, pages } => Ok(Box::new(Ring::connect_from_guest(&path, pages)?)),
         Url::NvmeTcp { tls, host, port, subsystem, options } => {
             Ok(Box::new(NvmeTcp::open(tls, &host, port, subsystem.as_deref(), &options)?))
         }

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use spillway_wire::ring::{WINDOW_PAGE_BYTES, WINDOW_PAGES_MAX};
+
 use crate::Error;
 use crate::nvme_tcp::settings::Options;
 
@@ -23,6 +25,15 @@ pub enum Url {
         /// The socket.
         path: PathBuf,
     },
+    /// `guest:`, `guest:PATH`, with `?window=SIZE` behind it: in the daemon of the host of this virtual machine, through a
+    /// window in this machine's memory, which the agent there lends (`spillway-agent`, on the Unix socket PATH). The window has
+    /// room for values nearly as long as it is: 2M, unless it is said, to 18M.
+    Guest {
+        /// The agent's socket.
+        path: PathBuf,
+        /// Huge pages of 2 MiB of the window.
+        pages: usize,
+    },
     /// `nvme+tcp://HOST[:PORT][/SUBSYSTEM][?OPTIONS]`: in a daemon of another host. An IPv6 address
     /// stands in brackets. With `nvme+tls` inside TLS 1.3; then HOST is also the name that the target's
     /// certificate must bear.
@@ -40,6 +51,8 @@ pub enum Url {
     },
 }
 
+/// Where the agent of a guest listens unless it is told otherwise.
+const AGENT_SOCKET: &str = "/run/spillway-agent/socket";
 /// The port that IANA has for NVMe over TCP.
 const NVME_TCP_PORT: u16 = 4420;
 /// The daemon's custom.
@@ -53,6 +66,8 @@ impl FromStr for Url {
             embedded(rest)
         } else if let Some(path) = text.strip_prefix("ring:") {
             ring(path)
+        } else if let Some(rest) = text.strip_prefix("guest:") {
+            guest(rest)
         } else if let Some(rest) = text.strip_prefix("nvme+tcp://") {
             nvme_tcp(false, rest)
         } else if let Some(rest) = text.strip_prefix("nvme+tls://") {
@@ -90,6 +105,24 @@ fn ring(path: &str) -> Result<Url, &'static str> {
         return Err("a path must follow ring:");
     }
     Ok(Url::Ring { path: path.into() })
+}
+
+fn guest(rest: &str) -> Result<Url, &'static str> {
+    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let path = if path.is_empty() { AGENT_SOCKET } else { path };
+    if path.contains('\0') {
+        return Err("the agent's socket is no path");
+    }
+    let page = WINDOW_PAGE_BYTES as u64;
+    let bytes = match query.strip_prefix("window=") {
+        Some(size) => size_bytes(size).ok_or("the window is no size")?,
+        None if query.is_empty() => page,
+        None => return Err("only ?window=SIZE can follow"),
+    };
+    if !(1..=WINDOW_PAGES_MAX as u64 * page).contains(&bytes) {
+        return Err("a window has 2M to 18M");
+    }
+    Ok(Url::Guest { path: path.into(), pages: bytes.div_ceil(page) as usize })
 }
 
 fn nvme_tcp(tls: bool, rest: &str) -> Result<Url, &'static str> {
@@ -152,6 +185,9 @@ mod tests {
             ("embed:?capacity=2G", Url::Embedded { capacity_bytes: 2 << 30 }),
             ("embed:?capacity=1048576", Url::Embedded { capacity_bytes: 1 << 20 }),
             ("ring:/run/spillway.sock", Url::Ring { path: "/run/spillway.sock".into() }),
+            ("guest:", Url::Guest { path: AGENT_SOCKET.into(), pages: 1 }),
+            ("guest:/run/a?window=3M", Url::Guest { path: "/run/a".into(), pages: 2 }),
+            ("guest:?window=18M", Url::Guest { path: AGENT_SOCKET.into(), pages: 9 }),
             ("nvme+tcp://blade", nvme("blade", 4420, None)),
             ("nvme+tcp://blade:99/", nvme("blade", 99, None)),
             ("nvme+tcp://[::1]:99", nvme("::1", 99, None)),
@@ -182,6 +218,9 @@ mod tests {
             "embed:?capacity=-1",
             "embed:?capacity=99999999999T",
             "ring:",
+            "guest:?window=0",
+            "guest:?window=19M",
+            "guest:?size=2M",
             "nvme+tcp://",
             "nvme+tcp://:4420",
             "nvme+tcp://host:70000",

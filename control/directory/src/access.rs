@@ -5,7 +5,7 @@ use std::time::Instant;
 use spillway_types::{Access, Admitted, ClientId, Denied, Identity};
 
 use crate::directory::{Directory, State};
-use crate::entry::check_name;
+use crate::entry::{Entry, check_name};
 use crate::settings::{ClientSettings, NAME_BYTES_MAX, SECRET_BYTES_MAX, Users, Who};
 use crate::views::Origin;
 
@@ -76,6 +76,10 @@ impl State {
                 })
             }
             Identity::Name(name) => find(&|who| matches!(who, Who::Name(known) if known == name)),
+            Identity::Client(name) => {
+                let named = |entry: &Entry| entry.name == name && entry.origin != Origin::Unnamed;
+                self.clients.iter().position(named)
+            }
         }
     }
 

@@ -16,6 +16,7 @@ mod plan;
 mod resize;
 mod settings;
 mod share;
+pub mod window;
 
 pub use error::Error;
 pub use event::{Action, Cause, Device, End, Event, Facts, Order, OrderId, Outcome, Times, Who};

@@ -28,6 +28,8 @@ pub enum Identity<'a> {
         /// The password.
         password: &'a [u8],
     },
+    /// A client by the operator's name for it, where the configuration says who it is: a guest, by its channel.
+    Client(&'a str),
 }
 
 impl core::fmt::Debug for Identity<'_> {
@@ -37,6 +39,7 @@ impl core::fmt::Debug for Identity<'_> {
             Self::Peer { uid, gid, pid } => write!(f, "uid {uid}, gid {gid}, process {pid}"),
             Self::Host { nqn } => write!(f, "host {nqn:?}"),
             Self::Name(name) => write!(f, "name {name:?}"),
+            Self::Client(name) => write!(f, "client {name:?}"),
             Self::User { name, .. } => write!(f, "user {name:?}"),
         }
     }

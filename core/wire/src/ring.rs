@@ -17,6 +17,11 @@ pub const DATA_BYTES_MAX: u32 = (16 << 20) + (DEPTH_MAX as u32) * PAGE;
 /// The byte that wakes the other side. It travels over the socket alone, in a message of its own.
 pub const WAKE: u8 = b'!';
 
+/// Bytes of a piece of a guest's window: a huge page, which lies in one place of the guest's memory.
+pub const WINDOW_PAGE_BYTES: usize = 2 << 20;
+/// Most huge pages of a window: a ring for values of the greatest length.
+pub const WINDOW_PAGES_MAX: usize = 9;
+
 const PAGE: u32 = 4096;
 const HELLO_MAGIC: [u8; 8] = *b"spillrng";
 
@@ -96,6 +101,26 @@ impl Geometry {
     /// Bytes of the region.
     pub const fn region_bytes(&self) -> usize {
         self.data_at() + self.data_bytes as usize
+    }
+
+    /// Huge pages that a window of a guest needs for the region.
+    pub const fn window_pages(&self) -> usize {
+        self.region_bytes().div_ceil(WINDOW_PAGE_BYTES)
+    }
+
+    /// The ring of this depth that fills a window of so many huge pages.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; a window of no page holds none.
+    pub const fn filling(depth: u16, window_pages: usize) -> Result<Self, Error> {
+        let least = match Self::new(depth, Self::DATA_BYTES_MIN) {
+            Ok(least) => least,
+            Err(error) => return Err(error),
+        };
+        let window_bytes = window_pages.saturating_mul(WINDOW_PAGE_BYTES);
+        let data_bytes = window_bytes.saturating_sub(least.data_at());
+        let most = DATA_BYTES_MAX as usize;
+        Self::new(depth, if data_bytes < most { data_bytes as u32 } else { DATA_BYTES_MAX })
     }
 
     /// Whether `data` lies in the data area.
@@ -181,6 +206,12 @@ pub enum Reason {
     Limits = 4,
     /// The server could not make a ring.
     Failed = 5,
+    /// In a guest: there is no huge page for a window, or the user has as many as it may have.
+    NoPages = 6,
+    /// In a guest: the host serves no windows to it.
+    NoWindows = 7,
+    /// In a guest: the host is not there, or does not answer.
+    HostAway = 8,
 }
 
 impl Reason {
@@ -192,16 +223,23 @@ impl Reason {
             Self::Connections => "there are as many connections as there may be",
             Self::Limits => "this client's other connections use up its limits",
             Self::Failed => "it has no memory or no threads left; see its log",
+            Self::NoPages => "the guest has no huge page for a window; see the agent's log",
+            Self::NoWindows => "the host serves no windows to this guest; see the agent's log",
+            Self::HostAway => "the host is not there, or serves no windows to this guest",
         }
     }
 
-    const fn of(number: u16) -> Option<Self> {
+    /// The reason of a number, if there is one.
+    pub const fn of(number: u16) -> Option<Self> {
         Some(match number {
             1 => Self::Version,
             2 => Self::Unknown,
             3 => Self::Connections,
             4 => Self::Limits,
             5 => Self::Failed,
+            6 => Self::NoPages,
+            7 => Self::NoWindows,
+            8 => Self::HostAway,
             _ => return None,
         })
     }
@@ -287,6 +325,21 @@ mod tests {
     }
 
     #[test]
+    fn a_ring_fills_the_window_that_it_is_made_for() {
+        for pages in 1..=WINDOW_PAGES_MAX {
+            let ring = Geometry::filling(64, pages).unwrap();
+            assert_eq!(ring.window_pages(), pages);
+            let full = ring.region_bytes() == pages * WINDOW_PAGE_BYTES;
+            assert!(full || ring.data_bytes() == DATA_BYTES_MAX, "{pages}: {ring:?}");
+        }
+        assert!(Geometry::filling(64, 0).is_err() && Geometry::filling(3, 1).is_err());
+        assert_eq!(
+            Geometry::new(DEPTH_MAX, DATA_BYTES_MAX).unwrap().window_pages(),
+            WINDOW_PAGES_MAX
+        );
+    }
+
+    #[test]
     fn data_stays_in_the_data_area() {
         let ring = Geometry::new(1, 2 * PAGE).unwrap();
         for (offset, bytes) in [(0, 0), (0, 2 * PAGE), (2 * PAGE, 0), (PAGE, PAGE)] {
@@ -311,9 +364,16 @@ mod tests {
         let geometry = Geometry::new(64, 1 << 20).unwrap();
         let granted = Welcome::Granted { geometry, instance: 7 << 40 };
         assert_eq!(Welcome::decode(&granted.encode()), Ok(granted));
-        for reason in
-            [Reason::Version, Reason::Unknown, Reason::Connections, Reason::Limits, Reason::Failed]
-        {
+        for reason in [
+            Reason::Version,
+            Reason::Unknown,
+            Reason::Connections,
+            Reason::Limits,
+            Reason::Failed,
+            Reason::NoPages,
+            Reason::NoWindows,
+            Reason::HostAway,
+        ] {
             let refused = Welcome::Refused(reason);
             assert_eq!(Welcome::decode(&refused.encode()), Ok(refused));
         }

@@ -92,11 +92,24 @@ pub fn serve(shared: &Shared, socket: &OwnedFd, admitted: Admitted) -> Result<()
         }
     };
     welcome(socket, geometry, shared.instance, file)?;
-    let session = Session::new(&shared.store, admitted.client, &shared.bound);
-    let mut ring = Ring { shared, socket, region: &region, session, taken: 0 };
-    let ended = ring.run();
+    let ended = exchange(shared, socket, admitted, &region, &shared.stopping);
     region.discard();
     ended
+}
+
+/// Serves what comes through a region, until the other end of `socket` is closed or `stop` is set.
+///
+/// # Errors
+/// As [`serve`].
+pub fn exchange(
+    shared: &Shared,
+    socket: &OwnedFd,
+    admitted: Admitted,
+    region: &Region,
+    stop: &AtomicBool,
+) -> Result<(), Ended> {
+    let session = Session::new(&shared.store, admitted.client, &shared.bound);
+    Ring { shared, socket, region, session, stop, taken: 0 }.run()
 }
 
 /// Gives back what was granted when the connection ends.
@@ -166,6 +179,8 @@ struct Ring<'a> {
     socket: &'a OwnedFd,
     region: &'a Region,
     session: Session<'a>,
+    /// Set when this connection is to end, whatever its client still submits.
+    stop: &'a AtomicBool,
     /// Commands taken out of the queue so far.
     taken: u32,
 }
@@ -173,7 +188,7 @@ struct Ring<'a> {
 impl Ring<'_> {
     fn run(&mut self) -> Result<(), Ended> {
         let mut worked = true;
-        while !self.shared.stopping.load(Ordering::Relaxed) {
+        while !self.is_ending() {
             let submitted = self.region.submitted().load(Ordering::Acquire);
             let waiting = submitted.wrapping_sub(self.taken);
             if waiting == 0 {
@@ -192,6 +207,11 @@ impl Ring<'_> {
             self.step(waiting.min(STEP));
         }
         Ok(())
+    }
+
+    #[inline]
+    fn is_ending(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.shared.stopping.load(Ordering::Relaxed)
     }
 
     /// Carries the next `count` commands out, at most [`STEP`].
@@ -247,8 +267,7 @@ impl Ring<'_> {
         let there = || {
             // What was completed last is seen by a client that fell asleep meanwhile.
             self.wake_client();
-            self.region.submitted().load(Ordering::Relaxed) != self.taken
-                || self.shared.stopping.load(Ordering::Relaxed)
+            self.region.submitted().load(Ordering::Relaxed) != self.taken || self.is_ending()
         };
         if worked {
             self.session.rest();
@@ -272,9 +291,12 @@ impl Ring<'_> {
                 done => break done,
             }
         };
+        // After the end nothing is written any more: a guest's window may be other memory by then.
+        if matches!(received, Ok((_, 0)) | Err(Errno::CONNRESET)) {
+            return Ok(Waited::Closed);
+        }
         asleep.store(0, Ordering::Relaxed);
         match received {
-            Ok((_, 0)) | Err(Errno::CONNRESET) => Ok(Waited::Closed),
             Ok((_, 1)) if byte[0] == WAKE => Ok(Waited::Commands),
             Ok(_) => Err(Ended::Protocol("the socket carries something else than wake-ups")),
             Err(errno) => Err(errno.into()),

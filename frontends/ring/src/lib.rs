@@ -23,6 +23,8 @@ mod pollers;
 mod pools;
 mod region;
 mod server;
+mod window;
 
 pub use region::Region;
 pub use server::{Config, Server};
+pub use window::Attached;

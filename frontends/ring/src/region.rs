@@ -1,4 +1,5 @@
-//! The memory that both sides share: the only place where it is touched.
+//! The memory that both sides share: the only place where it is touched. It is a memfd of the server's, or, for programs of
+//! guests, a window in the guest's own memory.
 //!
 //! The other side can write any byte of it at any time. So queues and control words are read and
 //! written as atomics, data by copies that the compiler sees nothing of, and no reference to the
@@ -14,7 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use spillway_wire::nvme::{COMMAND_BYTES, COMPLETION_BYTES, Command, Completion};
-use spillway_wire::ring::{Geometry, control};
+use spillway_wire::ring::{Geometry, WINDOW_PAGE_BYTES, control};
 
 /// What keeps the region as long as it was made, so that no access to it can fault.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -27,6 +28,9 @@ const LINE_COPY_MIN: usize = 256;
 pub struct Region {
     base: *mut u8,
     geometry: Geometry,
+    /// All that is mapped for it: more than the region where it lies in huge pages.
+    mapped: *mut c_void,
+    mapped_bytes: usize,
 }
 
 // SAFETY: the mapping belongs to no thread, and everything in it is reached by atomics or by copies
@@ -72,7 +76,66 @@ impl Region {
             rustix::mm::madvise(base, bytes, Advice::LinuxDontDump)?;
             base
         };
-        Ok(Self { base: base.cast(), geometry })
+        Ok(Self { base: base.cast(), geometry, mapped: base, mapped_bytes: bytes })
+    }
+
+    /// Maps a window in a guest's memory, as the host: the huge pages lie at `offsets` of the VM's memory file.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidInput`] when there are not as many offsets as the region has huge pages, or the file ends
+    /// before; what mmap(2) says.
+    pub fn map_guest(file: impl AsFd, offsets: &[u64], geometry: Geometry) -> io::Result<Self> {
+        let end = rustix::fs::fstat(&file)?.st_size as u64;
+        let page = WINDOW_PAGE_BYTES as u64;
+        let lies_within = |&at: &u64| at.is_multiple_of(page) && at < end && end - at >= page;
+        if offsets.len() != geometry.window_pages() || !offsets.iter().all(lies_within) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // One more: huge pages of the host are mapped at addresses that are multiples of their size.
+        let mapped_bytes = (offsets.len() + 1) * WINDOW_PAGE_BYTES;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: new addresses of the kernel's choice, which nothing can be read from or written to.
+        let mapped = unsafe {
+            rustix::mm::mmap_anonymous(ptr::null_mut(), mapped_bytes, ProtFlags::empty(), flags)?
+        };
+        let ahead = mapped.cast::<u8>().align_offset(WINDOW_PAGE_BYTES);
+        let region =
+            Self { base: mapped.cast::<u8>().wrapping_add(ahead), geometry, mapped, mapped_bytes };
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        for (at, &offset) in offsets.iter().enumerate() {
+            let place = region.base.wrapping_add(at * WINDOW_PAGE_BYTES).cast::<c_void>();
+            let flags = MapFlags::SHARED | MapFlags::FIXED;
+            // SAFETY: the place is within the addresses that were just taken, and replaces nothing else.
+            unsafe {
+                rustix::mm::mmap(place, WINDOW_PAGE_BYTES, access, flags, &file, offset)?;
+                // Advice that changes no byte.
+                rustix::mm::madvise(place, WINDOW_PAGE_BYTES, Advice::LinuxDontDump)?;
+                rustix::mm::madvise(place, WINDOW_PAGE_BYTES, Advice::LinuxDontFork)?;
+            }
+        }
+        Ok(region)
+    }
+
+    /// Maps a window as a program of the guest: a file of huge pages that the guest's agent lends.
+    ///
+    /// # Errors
+    /// When it is not as long as `geometry` says, and what mmap(2) says.
+    pub fn map_window(file: impl AsFd, geometry: Geometry) -> io::Result<Self> {
+        let bytes = geometry.window_pages() * WINDOW_PAGE_BYTES;
+        if rustix::fs::fstat(&file)?.st_size < bytes as i64 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the window is too short"));
+        }
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice. The agent, which can change the file, is trusted as
+        // the kernel is.
+        let base = unsafe {
+            let base =
+                rustix::mm::mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, &file, 0)?;
+            // Advice that changes no byte.
+            rustix::mm::madvise(base, bytes, Advice::LinuxDontDump)?;
+            base
+        };
+        Ok(Self { base: base.cast(), geometry, mapped: base, mapped_bytes: bytes })
     }
 
     /// Gives the memory back, also when the other side keeps its descriptor or its mapping. The region
@@ -245,8 +308,7 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: nobody has a reference into the mapping; unmapping one's own cannot fail.
-        let _ =
-            unsafe { rustix::mm::munmap(self.base.cast::<c_void>(), self.geometry.region_bytes()) };
+        let _ = unsafe { rustix::mm::munmap(self.mapped, self.mapped_bytes) };
     }
 }
 
@@ -352,6 +414,26 @@ mod tests {
         assert!(Region::map(&file, geometry).is_err());
         let (_, short) = region();
         assert!(Region::map(&short, Geometry::new(256, 1 << 20).unwrap()).is_err());
+    }
+
+    #[test]
+    fn a_window_is_put_together_from_where_its_pages_lie() {
+        let geometry = Geometry::filling(64, 2).unwrap();
+        let page = WINDOW_PAGE_BYTES as u64;
+        let memory = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&memory, 8 * page).unwrap();
+        let host = Region::map_guest(&memory, &[5 * page, 2 * page], geometry).unwrap();
+        let last = geometry.data_bytes() as usize - 1;
+        host.write(0, b"first");
+        host.write(last, b"l");
+        let mut byte = [0; 5];
+        rustix::io::pread(&memory, &mut byte, 5 * page + geometry.data_at() as u64).unwrap();
+        assert_eq!(&byte, b"first");
+        rustix::io::pread(&memory, &mut byte[..1], 3 * page - 1).unwrap();
+        assert_eq!(byte[0], b'l');
+        for wrong in [&[0][..], &[0, 8 * page], &[0, page + 4096], &[0, u64::MAX - page + 1]] {
+            assert!(Region::map_guest(&memory, wrong, geometry).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]

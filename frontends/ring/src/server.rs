@@ -5,7 +5,7 @@ use std::io;
 use std::num::NonZero;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ use crate::pollers::Pollers;
 /// Connections that the kernel keeps until they are accepted.
 const BACKLOG: i32 = 64;
 /// A connection's thread needs little: its buffers are on the heap.
-const STACK_BYTES: usize = 256 << 10;
+pub(crate) const STACK_BYTES: usize = 256 << 10;
 /// How long the server waits when it has no descriptors or threads left.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 
@@ -65,23 +65,32 @@ impl Default for Config {
 }
 
 /// The ring's server: a thread that accepts, and one for each connection.
-#[derive(Debug)]
 pub struct Server {
-    shared: Arc<Shared>,
-    open: Arc<Open>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) open: Arc<Open>,
+    pub(crate) access: Arc<dyn Access>,
+    pub(crate) connections_max: usize,
+    /// Windows of guests that were attached so far.
+    pub(crate) windows: AtomicU64,
     stop: OwnedFd,
     acceptor: Option<JoinHandle<()>>,
 }
 
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("connections", &self.connections()).finish_non_exhaustive()
+    }
+}
+
 /// The connections that are open, and who waits for their end.
 #[derive(Debug, Default)]
-struct Open {
+pub(crate) struct Open {
     sockets: Mutex<HashMap<u64, Arc<OwnedFd>>>,
     closed: Condvar,
 }
 
 impl Open {
-    fn sockets(&self) -> MutexGuard<'_, HashMap<u64, Arc<OwnedFd>>> {
+    pub(crate) fn sockets(&self) -> MutexGuard<'_, HashMap<u64, Arc<OwnedFd>>> {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -139,7 +148,7 @@ impl Server {
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let acceptor = Acceptor {
             listener,
-            access,
+            access: access.clone(),
             config,
             shared: shared.clone(),
             open: open.clone(),
@@ -149,7 +158,15 @@ impl Server {
         };
         let acceptor =
             thread::Builder::new().name("ring-accept".into()).spawn(move || acceptor.run())?;
-        Ok(Self { shared, open, stop, acceptor: Some(acceptor) })
+        Ok(Self {
+            shared,
+            open,
+            access,
+            connections_max: config.connections_max,
+            windows: AtomicU64::new(0),
+            stop,
+            acceptor: Some(acceptor),
+        })
     }
 
     /// Connections that are open now.
@@ -279,7 +296,7 @@ impl Acceptor {
     }
 }
 
-fn reason(why: Denied) -> Reason {
+pub(crate) fn reason(why: Denied) -> Reason {
     match why {
         Denied::Unknown => Reason::Unknown,
         Denied::Connections => Reason::Connections,
@@ -316,11 +333,11 @@ fn attend(
 }
 
 /// A connection's place among those that are open, given up when its thread ends or never began.
-struct Seat {
-    number: u64,
-    client: ClientId,
-    open: Arc<Open>,
-    access: Arc<dyn Access>,
+pub(crate) struct Seat {
+    pub(crate) number: u64,
+    pub(crate) client: ClientId,
+    pub(crate) open: Arc<Open>,
+    pub(crate) access: Arc<dyn Access>,
 }
 
 impl Drop for Seat {

@@ -257,6 +257,43 @@ impl Monitor {
         added.map(drop)
     }
 
+    /// Whether the VM has a balloon, by which its guest gives pages of any memory away.
+    ///
+    /// # Errors
+    /// Those of [`Self::execute`].
+    pub fn has_balloon(&mut self, deadline: Instant) -> Result<bool, Error> {
+        match self.execute("query-balloon", Value::Null, deadline) {
+            Ok(_) => Ok(true),
+            Err(Error::Refused { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Has QEMU send [`crate::Event::Migration`].
+    ///
+    /// # Errors
+    /// Those of [`Self::execute`].
+    pub fn tell_migration(&mut self, deadline: Instant) -> Result<(), Error> {
+        let events = json!({ "capabilities": [{ "capability": "events", "state": true }] });
+        self.execute("migrate-set-capabilities", events, deadline).map(drop)
+    }
+
+    /// What lies at a guest-physical address: the memory's name, which is its backend's id, and where QEMU has it in its own
+    /// address space. None where there is no RAM.
+    ///
+    /// # Errors
+    /// Those of [`Self::execute`].
+    pub fn host_address(
+        &mut self,
+        guest_address: u64,
+        deadline: Instant,
+    ) -> Result<Option<(String, u64)>, Error> {
+        let line = format!("gpa2hva {guest_address:#x}");
+        let arguments = json!({ "command-line": line });
+        let text: String = self.ask("human-monitor-command", arguments, deadline)?;
+        Ok(read_host_address(&text))
+    }
+
     fn property<T: DeserializeOwned>(
         &mut self,
         path: &str,
@@ -277,7 +314,31 @@ impl Monitor {
     }
 }
 
+/// `Host virtual address for 0x100000 (NAME) is 0x7f5c7be00000`; other texts say that there is no RAM.
+fn read_host_address(text: &str) -> Option<(String, u64)> {
+    let (before, address) = text.trim().rsplit_once(") is 0x")?;
+    let (_, name) = before.split_once(" (")?;
+    Some((name.to_owned(), u64::from_str_radix(address, 16).ok()?))
+}
+
 /// A command's answer, as what it is known to be.
 fn read<T: DeserializeOwned>(command: &str, answer: Value) -> Result<T, Error> {
     serde_json::from_value(answer).map_err(|error| Error::garbage(format!("{command}: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_address_is_read_or_there_is_none() {
+        let text = "Host virtual address for 0x100000 (boot (1)) is 0x7f5c7be00000\r\n";
+        let boot = ("boot (1)".to_owned(), 0x7f5c_7be0_0000);
+        assert_eq!(read_host_address(text), Some(boot));
+        for none in
+            ["", "No memory is mapped at address 0x100000000", "x (y) is 0x", "x (y) is 0xg"]
+        {
+            assert_eq!(read_host_address(none), None, "{none}");
+        }
+    }
 }

@@ -28,6 +28,12 @@ pub enum Event {
     Stop,
     /// They go on.
     Resume,
+    /// `MIGRATION`: the VM is on its way to another host, or no longer: it has arrived there, or stays here. QEMU says so
+    /// only where [`crate::Monitor::tell_migration`] asked for it.
+    Migration {
+        /// It is on its way.
+        is_under_way: bool,
+    },
     /// Another event, by name.
     Other(String),
 }
@@ -73,6 +79,11 @@ impl Event {
                 Ok(change) => Self::SizeChange { id: change.id, bytes: change.size },
                 Err(_) => Self::Other(name.to_owned()),
             },
+            "MIGRATION" => {
+                let status = data["status"].as_str().unwrap_or_default();
+                let is_over = matches!(status, "completed" | "failed" | "cancelled");
+                Self::Migration { is_under_way: !is_over }
+            }
             "RESET" => Self::Reset,
             "SHUTDOWN" => Self::Shutdown,
             "STOP" => Self::Stop,
@@ -103,6 +114,16 @@ mod tests {
         assert!(!events.seen.contains(&Event::Reset), "with no others left the oldest goes");
         assert_eq!(events.take().seen.len(), EVENTS_MAX);
         assert_eq!(events, Events::default());
+    }
+
+    #[test]
+    fn a_migration_is_under_way_until_it_is_over() {
+        for (status, is_under_way) in
+            [("setup", true), ("active", true), ("completed", false), ("failed", false)]
+        {
+            let event = Event::read("MIGRATION", json!({ "status": status }));
+            assert_eq!(event, Event::Migration { is_under_way });
+        }
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod rows;
 mod sides;
 mod spec;
 mod store;
+mod window;
 mod zram;
 
 use std::process::{Command, Stdio};
@@ -37,7 +38,7 @@ use rows::Report;
 type Bench = (&'static str, fn() -> anyhow::Result<Report>);
 
 /// All of them.
-const ALL: [Bench; 10] = [
+const ALL: [Bench; 11] = [
     ("store", store::run),
     ("pager", pager::run),
     ("replacement", replacement::run),
@@ -48,6 +49,7 @@ const ALL: [Bench; 10] = [
     ("resize", resize::run),
     ("kvcache", kvcache::run),
     ("resp", resp::run),
+    ("window", window::run),
 ];
 
 /// Set by SIGINT and SIGTERM. What was changed on the machine is then put back before the end.

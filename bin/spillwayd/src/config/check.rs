@@ -32,8 +32,11 @@ impl Clients {
             operations_max: config.unnamed.operations_max as u32,
             bytes_max: config.unnamed.bytes_max,
         };
-        let has_disk = |client: &Client| config.disks.iter().any(|disk| disk.client == client.name);
-        let clients = config.clients.iter().map(|client| settings(client, usual, has_disk(client)));
+        let is_guest = |client: &Client| {
+            config.disks.iter().any(|disk| disk.client == client.name)
+                || config.vms.iter().any(|vm| vm.client == client.name)
+        };
+        let clients = config.clients.iter().map(|client| settings(client, usual, is_guest(client)));
         let clients = clients.collect::<Result<Vec<_>, _>>()?;
         let reached = config.listen.nvme_tcp.filter(|address| !address.ip().is_loopback());
         let open = clients
@@ -170,7 +173,7 @@ fn password(client: &Client, error: &dyn Fn(&str) -> Error) -> Result<Secret, Er
     }
 }
 
-fn settings(client: &Client, usual: Limits, has_disk: bool) -> Result<ClientSettings, Error> {
+fn settings(client: &Client, usual: Limits, is_guest: bool) -> Result<ClientSettings, Error> {
     let name = &client.name;
     let error = |line: &str| Error::new(format!("client '{name}': {line}"));
     let mut known = Vec::new();
@@ -179,12 +182,12 @@ fn settings(client: &Client, usual: Limits, has_disk: bool) -> Result<ClientSett
     known.extend((!client.nqn.is_empty()).then(|| Who::Host(client.nqn.clone())));
     known.extend(client.password_file.as_ref().map(|_| Who::Password(name.clone())));
     known.extend((!client.certificate.is_empty()).then(|| Who::Name(client.certificate.clone())));
-    if known.is_empty() && has_disk {
+    if known.is_empty() && is_guest {
         known.push(Who::Disk(name.clone()));
     }
     let [who] = known.as_slice() else {
         return Err(error(
-            "give one of uid, gid, nqn, certificate and password_file, or a [[disk]]",
+            "give one of uid, gid, nqn, certificate and password_file, or a [[disk]] or [[vm]]",
         ));
     };
     let secret = match (&client.secret_file, who) {

@@ -318,7 +318,7 @@ pub static CLIENT: [Setting<Client>; 15] = [
         "uid",
         "",
         OptionalCount(|c| &mut c.uid, 0, ID_MAX),
-        "It is the processes of this user. One of `uid`, `gid`, `nqn`, `certificate` and `password_file` is needed, but for a client that only has disks.",
+        "It is the processes of this user. One of `uid`, `gid`, `nqn`, `certificate` and `password_file` is needed, but for a guest that only has disks (`[[disk]]`) or windows (`[[vm]]`).",
     ),
     live(
         "gid",

@@ -37,7 +37,7 @@ pub static SECTIONS: [Setting<Sections>; 4] = [
 ];
 
 /// `[[vm]]`
-pub static VM: [Setting<Vm>; 16] = [
+pub static VM: [Setting<Vm>; 18] = [
     fixed("name", "", Text(|v| &mut v.name), "Its name. Needed."),
     fixed(
         "qmp",
@@ -62,6 +62,18 @@ pub static VM: [Setting<Vm>; 16] = [
         r#""""#,
         Path(|v| &mut v.agent),
         "Unix socket of the agent's channel. Without it `NAME.agent.sock` in `listen.dir`. A guest without an agent grows and shrinks too, slower.",
+    ),
+    fixed(
+        "client",
+        r#""""#,
+        Text(|v| &mut v.client),
+        "The `[[client]]` whose values its programs put and get, through windows in its memory (docs/clients.md). No other VM has the same. Without it they get no windows.",
+    ),
+    fixed(
+        "windows",
+        r#""""#,
+        Path(|v| &mut v.windows),
+        "Unix socket of the windows' channel. Without it `NAME.windows.sock` in `listen.dir`.",
     ),
     fixed(
         "boot",

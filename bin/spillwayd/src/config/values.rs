@@ -422,6 +422,8 @@ pub struct Vm {
     pub libvirt: String,
     pub libvirt_socket: Option<PathBuf>,
     pub agent: Option<PathBuf>,
+    pub client: String,
+    pub windows: Option<PathBuf>,
     pub boot_bytes: u64,
     pub least_bytes: Option<u64>,
     pub most_bytes: u64,
@@ -465,6 +467,13 @@ impl Vm {
     pub fn agent(&self, listen: &Listen) -> PathBuf {
         let usual = || PathBuf::from(format!("{}.agent.sock", self.name));
         listen.path(&self.agent.clone().unwrap_or_else(usual))
+    }
+
+    /// The client that its programs are, and the path of their windows' channel.
+    pub fn windows(&self, listen: &Listen) -> Option<(String, PathBuf)> {
+        let usual = || PathBuf::from(format!("{}.windows.sock", self.name));
+        let path = listen.path(&self.windows.clone().unwrap_or_else(usual));
+        (!self.client.is_empty()).then(|| (self.client.clone(), path))
     }
 
     /// What its state machine goes by.

@@ -58,9 +58,28 @@ pub fn check(config: &Config) -> Result<(), Error> {
         if vm.libvirt_socket.is_some() && vm.libvirt.is_empty() {
             return error("libvirt_socket: name the domain, too, as libvirt".into());
         }
+        if vm.windows.is_some() && vm.client.is_empty() {
+            return error("windows: name the client that its programs are, too, as client".into());
+        }
+        if !vm.client.is_empty() && !vm.libvirt.is_empty() {
+            return error("client: the memory of libvirt's domains has no file for windows".into());
+        }
+        if !vm.client.is_empty() && !config.clients.iter().any(|it| it.name == vm.client) {
+            let name = &vm.client;
+            return error(format!("there is no client '{name}': add a [[client]] of it"));
+        }
         for other in &vms[..at] {
             if other.name == vm.name {
                 return error("there are two of this name".into());
+            }
+            if other.client == vm.client && !vm.client.is_empty() {
+                return error(format!("vm '{}' has the same client", other.name));
+            }
+            if other
+                .windows(listen)
+                .is_some_and(|(_, path)| vm.windows(listen).is_some_and(|(_, own)| own == path))
+            {
+                return error(format!("vm '{}' has the same socket for windows", other.name));
             }
             if other.way(listen) == vm.way(listen) && !vm.libvirt.is_empty() {
                 return error(format!("vm '{}' has the same domain", other.name));
@@ -88,6 +107,7 @@ mod tests {
     fn what_does_not_hold_together_is_said() {
         let pool = "[sections]\ncapacity = \"8G\"\n";
         let vm = "[[vm]]\nname = \"a\"\n";
+        let client = "[[client]]\nname = \"c\"\n";
         assert_eq!(checked(&format!("{pool}{vm}")), Ok(()));
         assert_eq!(checked(""), Ok(()));
         for (text, expected) in [
@@ -104,6 +124,13 @@ mod tests {
             (format!("{pool}{vm}[[vm]]\nname = \"b\"\nqmp = \"a.qmp.sock\"\n"), "same socket"),
             (format!("{pool}{vm}qmp = \"q\"\nlibvirt = \"a\"\n"), "name one of them"),
             (format!("{pool}{vm}libvirt_socket = \"/s\"\n"), "name the domain"),
+            (format!("{pool}{vm}windows = \"w\"\n"), "name the client"),
+            (format!("{pool}{vm}client = \"c\"\n"), "there is no client 'c'"),
+            (format!("{client}{pool}{vm}client = \"c\"\nlibvirt = \"d\"\n"), "no file for windows"),
+            (
+                format!("{client}{pool}{vm}client = \"c\"\n[[vm]]\nname = \"b\"\nclient = \"c\"\n"),
+                "has the same client",
+            ),
             (
                 format!("{pool}{vm}libvirt = \"d\"\n[[vm]]\nname = \"b\"\nlibvirt = \"d\"\n"),
                 "same domain",

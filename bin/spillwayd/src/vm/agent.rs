@@ -1,4 +1,4 @@
-//! The agent's channel: a Unix socket at whose other end is a virtio-serial port of the guest.
+//! A channel to the agent: a Unix socket at whose other end is a virtio-serial port of the guest.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use spillway_guests::Error;
 use spillway_guests::agent::{FromGuest, FromHost, Lines};
 
 /// Most bytes that wait for a guest that does not read: what comes then is dropped, and the agent asks again.
@@ -69,14 +70,22 @@ impl Channel {
     /// # Errors
     /// The channel is closed.
     pub fn tell(&mut self, said: &FromHost) -> io::Result<()> {
-        let line = said.encode();
         if matches!(said, FromHost::Hello { .. }) {
             self.heard = Instant::now();
         }
-        if self.waiting.len() + line.len() <= WAITING_BYTES_MAX {
+        self.send(said.encode()).map(drop)
+    }
+
+    /// Sends a line as far as the guest takes it; says whether there was room for it.
+    ///
+    /// # Errors
+    /// The channel is closed.
+    pub fn send(&mut self, line: Vec<u8>) -> io::Result<bool> {
+        let has_room = self.waiting.len() + line.len() <= WAITING_BYTES_MAX;
+        if has_room {
             self.waiting.extend(line);
         }
-        self.flush()
+        self.flush().map(|()| has_room)
     }
 
     /// Sends what waits.
@@ -107,6 +116,14 @@ impl Channel {
     /// # Errors
     /// The channel is closed.
     pub fn read(&mut self) -> io::Result<Vec<FromGuest>> {
+        self.read_as(FromGuest::decode)
+    }
+
+    /// The same for messages of another protocol.
+    ///
+    /// # Errors
+    /// The channel is closed.
+    pub fn read_as<T>(&mut self, decode: fn(&[u8]) -> Result<T, Error>) -> io::Result<Vec<T>> {
         if self.is_over() {
             return Ok(Vec::new());
         }
@@ -126,7 +143,7 @@ impl Channel {
         };
         self.second_bytes += count;
         let (mut said, mut garbled) = (Vec::new(), 0);
-        self.lines.push(&bytes[..count], |line| match line.and_then(FromGuest::decode) {
+        self.lines.push(&bytes[..count], |line| match line.and_then(decode) {
             Ok(message) => said.push(message),
             Err(_) => garbled += 1,
         });

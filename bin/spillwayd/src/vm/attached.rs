@@ -7,6 +7,7 @@ use spillway_qmp::Event;
 use spillway_sections::{Error, Pool};
 
 use crate::config::Way;
+use crate::vm::layout::Layout;
 use crate::vm::{libvirt, monitor};
 
 /// A VM that is the one that is meant.
@@ -21,6 +22,8 @@ pub enum Attached {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     pub resets: usize,
+    /// It has begun to move to another host, or no longer does.
+    pub is_migrating: Option<bool>,
     /// A device's size is another now.
     pub has_changed: bool,
 }
@@ -44,6 +47,17 @@ impl Attached {
         })
     }
 
+    /// Where what it booted with lies, for its programs' windows.
+    ///
+    /// # Errors
+    /// Why that can't be had.
+    pub fn layout(&mut self, name: &str, pool: &Pool, boot_bytes: u64) -> Result<Layout, String> {
+        match self {
+            Self::Monitor(attached) => attached.layout(name, pool, boot_bytes),
+            Self::Libvirt(_) => Err("the memory of libvirt's domains has no file of a name".into()),
+        }
+    }
+
     /// Hears what the VM tells, without waiting.
     ///
     /// # Errors
@@ -59,7 +73,12 @@ impl Attached {
                     return Err("the monitor sent more events than are kept".into());
                 }
                 let is_change = |event: &Event| matches!(event, Event::SizeChange { .. });
+                let migrating = |event: &Event| match event {
+                    Event::Migration { is_under_way } => Some(*is_under_way),
+                    _ => None,
+                };
                 Ok(Seen {
+                    is_migrating: events.seen.iter().filter_map(migrating).next_back(),
                     resets: events.seen.iter().filter(|event| **event == Event::Reset).count(),
                     has_changed: events.seen.iter().any(is_change),
                 })

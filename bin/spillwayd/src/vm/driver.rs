@@ -20,6 +20,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::config::Way;
 use crate::vm::agent::Channel;
 use crate::vm::attached::Attached;
+use crate::vm::windows::Place;
 
 /// Until what is out of reach is tried again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -63,6 +64,8 @@ pub struct Shared {
     pub stop: AtomicBool,
     /// Rings while a guest waits for memory that others have: it is shared out at once.
     pub hunger: Arc<Notify>,
+    /// Where its programs' windows are served, if it has a client.
+    pub windows: Option<Arc<Place>>,
 }
 
 /// What is counted and remembered of a VM.
@@ -214,6 +217,9 @@ impl Driver {
             Some(attached) => match attached.look() {
                 Err(why) => self.detach(why),
                 Ok(seen) => {
+                    if let Some(windows) = &self.shared.windows {
+                        windows.look(seen.resets > 0, seen.is_migrating);
+                    }
                     for _ in 0..seen.resets {
                         self.tell(Event::Reset);
                     }
@@ -231,7 +237,8 @@ impl Driver {
             return self.note_problem(format!("{error:#}"));
         }
         match Attached::connect(&self.shared.name, &self.shared.way, &self.shared.pool) {
-            Ok((attached, facts)) => {
+            Ok((mut attached, facts)) => {
+                self.find_memory(&mut attached, facts.boot_bytes);
                 let (size, name) = (facts.size_bytes(), &self.shared.name);
                 tracing::info!("vm {name}: attached, {}", spillway_types::Size(size));
                 self.note_absent(false);
@@ -248,6 +255,16 @@ impl Driver {
                 self.take_back();
             }
         }
+    }
+
+    /// Finds out where the memory lies that windows may be in.
+    fn find_memory(&self, attached: &mut Attached, boot_bytes: u64) {
+        let Some(windows) = &self.shared.windows else { return };
+        let layout = attached.layout(&self.shared.name, &self.shared.pool, boot_bytes);
+        if let Err(why) = &layout {
+            tracing::warn!("vm {}: its programs get no windows: {why}", self.shared.name);
+        }
+        windows.renew(layout.ok());
     }
 
     /// What the VM had when the configuration named another way to it: files of the pool under QEMU, accounts under libvirt.
@@ -287,6 +304,9 @@ impl Driver {
 
     fn detach(&mut self, why: String) {
         self.attached = None;
+        if let Some(windows) = &self.shared.windows {
+            windows.renew(None);
+        }
         self.try_monitor_at = Instant::now() + RETRY;
         self.tell(Event::Detached(why.clone()));
         self.note_problem(why);

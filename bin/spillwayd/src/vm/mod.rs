@@ -4,6 +4,7 @@
 mod agent;
 mod attached;
 mod driver;
+mod layout;
 mod libvirt;
 mod monitor;
 mod options;
@@ -12,6 +13,7 @@ mod start;
 mod status;
 #[cfg(test)]
 mod tests;
+mod windows;
 
 pub use share::{at_once, hunger, interval};
 pub use start::{Handle, Prepared};

@@ -8,7 +8,8 @@ use spillway_guests::{Device, Facts};
 use spillway_qmp::{Error, MemoryDevice, Monitor, NewDevice};
 use spillway_sections::{DEVICES_MAX, GuestFile, Pool};
 
-use crate::vm::options::{SLOTS, backend_id, device_id};
+use crate::vm::layout::Layout;
+use crate::vm::options::{BOOT, SLOTS, backend_id, device_id};
 
 /// How long QEMU may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -116,6 +117,27 @@ impl Attached {
         };
         let found: Option<Vec<_>> = self.devices.iter().map(find).collect();
         found.context("a virtio-mem device has gone")
+    }
+
+    /// Where the guest's boot memory lies, if that is the pool's file.
+    ///
+    /// # Errors
+    /// It is not, or the monitor does not say.
+    pub fn layout(&mut self, name: &str, pool: &Pool, boot_bytes: u64) -> Result<Layout, String> {
+        let backend = self.monitor.backend(BOOT, deadline()).map_err(|error| error.to_string())?;
+        let path = pool.path(name, GuestFile::Boot).map_err(|error| error.to_string())?;
+        if backend.path != Some(path) || !backend.share {
+            return Err(format!(
+                "its boot memory is not what `spillway vm args {name}` prints for it"
+            ));
+        }
+        // Its guest could have QEMU take a page away that the daemon has mapped: what touches it then gets SIGBUS.
+        if self.monitor.has_balloon(deadline()).map_err(|error| error.to_string())? {
+            return Err("it has a balloon: start it without one".into());
+        }
+        // Once it moves, what the host writes is no longer seen by QEMU.
+        self.monitor.tell_migration(deadline()).map_err(|error| error.to_string())?;
+        Layout::find(BOOT, boot_bytes, |address| self.monitor.host_address(address, deadline()))
     }
 
     /// The size and requested size of each device, bytes.

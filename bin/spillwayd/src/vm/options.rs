@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use spillway_api::types::VmArgs;
-use spillway_guests::agent::PORT;
+use spillway_guests::{agent::PORT, window};
 
 /// What the options are made from.
 pub struct Vm<'a> {
@@ -14,12 +14,17 @@ pub struct Vm<'a> {
     pub max_bytes: u64,
     pub section_bytes: u64,
     pub agent: &'a Path,
+    /// The channel of its programs' windows, if it has a client.
+    pub windows: Option<&'a Path>,
 }
 
 /// The bridge that further devices come to while the VM runs. Other buses take none on some machines, or none without ACPI.
 pub const SLOTS: &str = "spillway-slots";
 /// A number that no other bridge has.
 const CHASSIS: u8 = 250;
+
+/// QEMU's name for the boot memory.
+pub const BOOT: &str = "spillway-boot";
 
 /// QEMU's name for a virtio-mem device.
 pub fn device_id(number: u8) -> String {
@@ -42,14 +47,14 @@ pub struct Files<'a> {
 pub fn qemu(vm: &Vm<'_>, files: &Files<'_>) -> VmArgs {
     let mib = |bytes: u64| bytes >> 20;
     let (boot, device) = (comma(files.boot), comma(files.device));
-    let qemu = [
+    let mut qemu = vec![
         "-m".into(),
         format!("{}M,slots=1,maxmem={}M", mib(vm.boot_bytes), mib(vm.max_bytes)),
         "-machine".into(),
-        "memory-backend=spillway-boot".into(),
+        format!("memory-backend={BOOT}"),
         "-object".into(),
         format!(
-            "memory-backend-file,id=spillway-boot,mem-path={boot},size={}M,share=on,prealloc=on",
+            "memory-backend-file,id={BOOT},mem-path={boot},size={}M,share=on,prealloc=on",
             mib(vm.boot_bytes)
         ),
         "-object".into(),
@@ -76,12 +81,15 @@ pub fn qemu(vm: &Vm<'_>, files: &Files<'_>) -> VmArgs {
         "-qmp".into(),
         format!("unix:{},server=on,wait=off", comma(files.qmp)),
     ];
-    VmArgs {
-        qemu: qemu.into(),
-        libvirt: String::new(),
-        boot_bytes: vm.boot_bytes,
-        max_bytes: vm.max_bytes,
+    if let Some(windows) = vm.windows {
+        let channel =
+            format!("socket,id=spillway-windows,path={},server=on,wait=off", comma(windows));
+        let port = window::PORT;
+        let port =
+            format!("virtserialport,bus=spillway-serial.0,chardev=spillway-windows,name={port}");
+        qemu.extend(["-chardev".into(), channel, "-device".into(), port]);
     }
+    VmArgs { qemu, libvirt: String::new(), boot_bytes: vm.boot_bytes, max_bytes: vm.max_bytes }
 }
 
 /// A path inside an option of QEMU: a comma is written twice.
@@ -142,6 +150,7 @@ mod tests {
             max_bytes: 8 << 30,
             section_bytes: 128 << 20,
             agent: Path::new("/run/a'.agent.sock"),
+            windows: Some(Path::new("/run/a.windows.sock")),
         };
         let files = Files {
             boot: Path::new("/pool/a/boot"),
@@ -157,9 +166,13 @@ mod tests {
             "pci-bridge,id=spillway-slots,chassis_nr=250,shpc=on",
             "name=org.spillway.agent.0",
             "unix:/run/a.qmp.sock,server=on,wait=off",
+            "socket,id=spillway-windows,path=/run/a.windows.sock,server=on,wait=off",
+            "name=org.spillway.windows.0",
         ] {
             assert!(line.contains(part), "{part}: {line}");
         }
+        let none = qemu(&Vm { windows: None, ..vm }, &files).qemu.join(" ");
+        assert!(!none.contains("windows"), "{none}");
         let xml = libvirt(&vm, true).libvirt;
         assert!(xml.contains("<size unit='KiB'>3670016</size>"), "{}", xml);
         assert!(xml.contains("<cell id='0' memory='524288' unit='KiB'/>"));

@@ -17,6 +17,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::config::{Config, Error, Vm, Way};
 use crate::vm::driver::{Driver, Notes, Shared, Wanted, Wish};
 use crate::vm::share::Sharing;
+use crate::vm::windows::{Place, Windows};
 use crate::vm::{options, status};
 
 /// Addresses beyond these are asked for only where the configuration needs them.
@@ -25,13 +26,20 @@ const ADDRESSES_MAX: u64 = 256 << 30;
 /// What is ready to start.
 pub struct Prepared {
     handle: Arc<Handle>,
-    inputs: Vec<(Receiver<Wish>, UnixStream)>,
+    inputs: Vec<Inputs>,
 }
 
 /// Guests, each with its thread. The threads end when this is dropped.
 pub struct Vms {
     handle: Arc<Handle>,
     threads: Vec<JoinHandle<()>>,
+}
+
+/// What the threads of a VM hear: its driver's wishes and bell, and the bell of its windows.
+struct Inputs {
+    wished: Receiver<Wish>,
+    hears: UnixStream,
+    windows: Option<UnixStream>,
 }
 
 /// Guests for the HTTP interface and the memory manager.
@@ -78,6 +86,9 @@ impl Prepared {
             hears.set_nonblocking(true)?;
             let (wishes, wished) = channel();
             let settings = vm.settings(sections.section_bytes);
+            let windows = vm.windows(&config.listen).map(|(client, path)| Place::new(client, path));
+            let windows = windows.transpose().context("can't make a socket pair")?;
+            let (place, windows) = windows.unzip();
             let notes = Notes {
                 target_bytes: vm.most_bytes,
                 weight: vm.weight as u32,
@@ -93,9 +104,10 @@ impl Prepared {
                 notes: Mutex::new(notes),
                 stop: AtomicBool::new(false),
                 hunger: hunger.clone(),
+                windows: place,
             };
             vms.push(Wired { shared: Arc::new(shared), boot_bytes: vm.boot_bytes, wishes, bell });
-            inputs.push((wished, hears));
+            inputs.push(Inputs { wished, hears, windows });
         }
         let sharing = Mutex::new(Sharing::new(config.memory.policy()));
         Ok(Some(Self { handle: Arc::new(Handle { pool, dir, vms, sharing, hunger }), inputs }))
@@ -106,13 +118,20 @@ impl Prepared {
         self.handle.clone()
     }
 
-    /// Starts the threads.
+    /// Starts the threads. Windows are served by `ring`.
     ///
     /// # Errors
     /// The kernel has no threads left.
-    pub fn start(self) -> anyhow::Result<Vms> {
+    pub fn start(self, ring: Option<&Arc<spillway_ring::Server>>) -> anyhow::Result<Vms> {
         let mut threads = Vec::new();
-        for (vm, (wished, hears)) in self.handle.vms.iter().zip(self.inputs) {
+        for (vm, inputs) in self.handle.vms.iter().zip(self.inputs) {
+            let Inputs { wished, hears, windows } = inputs;
+            if let (Some(place), Some(bell)) = (&vm.shared.windows, windows) {
+                let windows = Windows::new(vm.shared.clone(), place.clone(), ring.cloned(), bell);
+                let thread = thread::Builder::new().name(format!("win-{}", vm.shared.name));
+                let thread = thread.spawn(|| windows.run());
+                threads.push(thread.context("can't start a thread for a VM's windows")?);
+            }
             let driver = Driver::new(vm.shared.clone(), wished, hears);
             let thread = thread::Builder::new().name(format!("vm-{}", vm.shared.name));
             threads.push(thread.spawn(|| driver.run()).context("can't start a thread for a VM")?);
@@ -138,6 +157,13 @@ impl Wired {
     fn ring(&self) {
         // When it is full, the thread will wake anyway.
         let _ = (&self.bell).write(&[0]);
+        if let Some(windows) = self.shared.windows.as_ref().filter(|_| self.is_stopping()) {
+            windows.ring();
+        }
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.shared.stop.load(Ordering::Relaxed)
     }
 }
 
@@ -199,6 +225,7 @@ impl Handle {
             max_bytes: most_ever(vm.boot_bytes, device_bytes),
             section_bytes: section,
             agent: &vm.shared.agent,
+            windows: vm.shared.windows.as_ref().map(|place| place.channel.as_path()),
         };
         let Way::Monitor(qmp) = &vm.shared.way else {
             // libvirt brings the memory.

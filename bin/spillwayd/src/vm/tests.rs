@@ -72,6 +72,7 @@ impl Driven {
             notes: Mutex::default(),
             stop: AtomicBool::new(false),
             hunger: Arc::default(),
+            windows: None,
         });
         let (bell, hears) = UnixStream::pair().unwrap();
         hears.set_nonblocking(true).unwrap();

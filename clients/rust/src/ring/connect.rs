@@ -1,9 +1,9 @@
-//! Getting a region from a daemon.
+//! Getting a region: from a daemon of this host, or from the agent of this guest, which lends a window.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -13,9 +13,39 @@ use rustix::net::{
     SocketFlags, SocketType, recvmsg, send, socket_with,
 };
 use spillway_ring::Region;
-use spillway_wire::ring::{Hello, VERSION, Welcome};
+use spillway_wire::ring::{Geometry, Hello, VERSION, Welcome};
 
 use crate::Error;
+
+/// Who listens.
+#[derive(Clone, Debug)]
+pub enum Peer {
+    /// A daemon, at this socket.
+    Daemon(PathBuf),
+    /// The agent of the guest that this program runs in.
+    Agent {
+        /// Its socket.
+        path: PathBuf,
+        /// Huge pages of the first window.
+        pages: usize,
+    },
+}
+
+impl Peer {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Daemon(path) | Self::Agent { path, .. } => path,
+        }
+    }
+
+    /// The ring that fills a window of so many huge pages.
+    pub fn filling(&self, depth: u16, pages: usize) -> Result<Geometry, Error> {
+        Geometry::filling(depth, pages).map_err(|_| Error::Connect {
+            peer: self.path().display().to_string(),
+            source: std::io::ErrorKind::InvalidInput.into(),
+        })
+    }
+}
 
 /// A region and the socket that it came over.
 #[derive(Debug)]
@@ -28,15 +58,20 @@ pub struct Connected {
 
 /// Connects, says hello, and takes the region. `timeout` is for the welcome, and stays the socket's.
 pub fn connect(
-    path: &Path,
+    peer: &Peer,
     depth: u16,
     data_bytes: u32,
     timeout: Duration,
 ) -> Result<Connected, Error> {
+    let path = peer.path();
     let failed =
         |source: std::io::Error| Error::Connect { peer: path.display().to_string(), source };
     let io = |errno: Errno| failed(errno.into());
-    let kind = SocketType::SEQPACKET;
+    let (kind, stranger) = match peer {
+        Peer::Daemon(_) => (SocketType::SEQPACKET, "what listens there is no daemon of Spillway"),
+        // What it says otherwise comes in lines.
+        Peer::Agent { .. } => (SocketType::STREAM, "what listens there lends no windows"),
+    };
     let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).map_err(io)?;
     set_socket_timeout(&socket, Timeout::Recv, Some(timeout)).map_err(io)?;
     let address = SocketAddrUnix::new(path).map_err(io)?;
@@ -48,7 +83,8 @@ pub fn connect(
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let parts = &mut [IoSliceMut::new(&mut bytes)];
-    let mut receive = || recvmsg(&socket, parts, &mut control, RecvFlags::CMSG_CLOEXEC);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL;
+    let mut receive = || recvmsg(&socket, parts, &mut control, flags);
     // A daemon that closes without having read the hello resets the connection: that is told once,
     // before the reason that it sent.
     let received = match receive() {
@@ -64,11 +100,15 @@ pub fn connect(
         RecvAncillaryMessage::ScmRights(mut files) => files.next(),
         _ => None,
     });
-    let wrong = || failed(std::io::Error::other("what listens there is no daemon of Spillway"));
+    let wrong = || failed(std::io::Error::other(stranger));
     match (Welcome::decode(&bytes[..length]).map_err(|_| wrong())?, file) {
         (Welcome::Granted { geometry, instance }, Some(file)) => Ok(Connected {
             socket,
-            region: Region::map(&file, geometry).map_err(failed)?,
+            region: match peer {
+                Peer::Daemon(_) => Region::map(&file, geometry),
+                Peer::Agent { .. } => Region::map_window(&file, geometry),
+            }
+            .map_err(failed)?,
             instance,
         }),
         (Welcome::Granted { .. }, None) => Err(wrong()),

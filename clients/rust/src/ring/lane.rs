@@ -1,7 +1,6 @@
 //! One queue pair, as the client drives it.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,7 @@ use spillway_wire::kv::{self, io};
 use spillway_wire::nvme::{Command, Completion, Status};
 use spillway_wire::ring::{DATA_BYTES_MAX, WAKE, data};
 
-use super::connect::{Connected, connect};
+use super::connect::{Connected, Peer, connect};
 use super::{RingOptions, error_of};
 use crate::{Error, Operation, Outcome, Pool};
 
@@ -186,12 +185,19 @@ pub fn namespace(pool: Pool) -> Result<u32, Error> {
 
 impl Lane {
     /// Opens a connection; the first one of a ring with a data area for values of any length.
-    pub fn open(path: &Path, options: &RingOptions, first: bool) -> Result<Self, Error> {
-        let depth = options.depth.clamp(1, SLOTS_MAX as u16);
-        let pages = u32::from(depth) * PAGE_BYTES as u32;
-        let data_bytes = pages.max(if first { VALUE_BYTES_MAX as u32 } else { AREA_BYTES });
+    pub fn open(peer: &Peer, options: &RingOptions, first: bool) -> Result<Self, Error> {
+        let depth = 1 << options.depth.clamp(1, SLOTS_MAX as u16).ilog2();
+        let data_bytes = match peer {
+            Peer::Agent { pages, .. } => {
+                peer.filling(depth, if first { *pages } else { 1 })?.data_bytes()
+            }
+            Peer::Daemon(_) => {
+                let pages = u32::from(depth) * PAGE_BYTES as u32;
+                pages.max(if first { VALUE_BYTES_MAX as u32 } else { AREA_BYTES })
+            }
+        };
         let Connected { socket, region, instance } =
-            connect(path, depth, data_bytes.min(DATA_BYTES_MAX), options.timeout)?;
+            connect(peer, depth, data_bytes.min(DATA_BYTES_MAX), options.timeout)?;
         let granted = region.geometry();
         let window = Window::new(granted.data_bytes() as usize, PAGE_BYTES, granted.depth().into());
         Ok(Self {

@@ -1,12 +1,12 @@
 //! The connections of a ring, of which each call has one to itself.
 
 use std::cell::UnsafeCell;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rustix::thread::futex;
 
 use super::RingOptions;
+use super::connect::Peer;
 use super::fork::Owner;
 use super::lane::Lane;
 use crate::Error;
@@ -19,7 +19,7 @@ const FIRST: u32 = 1;
 /// Connections, opened as they are needed.
 #[derive(Debug)]
 pub struct Lanes {
-    path: PathBuf,
+    peer: Peer,
     options: RingOptions,
     owner: Owner,
     /// The daemon's number for this run of it.
@@ -58,12 +58,12 @@ impl Drop for Taken<'_> {
 
 impl Lanes {
     /// Opens the first one.
-    pub fn open(path: &Path, options: RingOptions) -> Result<Self, Error> {
-        let first = Lane::open(path, &options, true)?;
+    pub fn open(peer: Peer, options: RingOptions) -> Result<Self, Error> {
+        let first = Lane::open(&peer, &options, true)?;
         let count = options.connections_max.clamp(1, LANES_MAX as u32);
         let lanes = [const { UnsafeCell::new(None) }; LANES_MAX];
         let this = Self {
-            path: path.to_owned(),
+            peer,
             options,
             owner: Owner::new()?,
             instance: first.instance(),
@@ -156,7 +156,7 @@ impl Lanes {
     /// Opens lane `number`. When that can't be had, those that are open have to do.
     #[cold]
     fn open_another(&self, number: u32) -> Option<Lane> {
-        let opened = Lane::open(&self.path, &self.options, false);
+        let opened = Lane::open(&self.peer, &self.options, false);
         match opened {
             Ok(lane) if lane.instance() == self.instance => Some(lane),
             // Another daemon listens there by now: the one that this is connected to has ended.

@@ -1,4 +1,4 @@
-//! A store in a daemon of this host, over shared memory.
+//! A store in a daemon of this host, over shared memory; or, out of a guest, of the host that it runs on.
 
 mod connect;
 mod fork;
@@ -14,6 +14,7 @@ use spillway_wire::{kv, nvme};
 
 use crate::lists;
 use crate::{Error, Operation, Outcome, Pool, PoolInfo, Store};
+use connect::Peer;
 use lane::Lane;
 use lanes::Lanes;
 
@@ -70,7 +71,21 @@ impl Ring {
     /// # Errors
     /// As for [`Self::connect`].
     pub fn connect_with(path: &Path, options: RingOptions) -> Result<Self, Error> {
-        Ok(Self { path: path.to_owned(), lanes: Lanes::open(path, options)? })
+        let peer = Peer::Daemon(path.to_owned());
+        Ok(Self { path: path.to_owned(), lanes: Lanes::open(peer, options)? })
+    }
+
+    /// Connects a program of a guest to the daemon of its host, by the agent that listens at `path`: through windows in this
+    /// guest's memory, the first of `pages` huge pages of 2 MiB, 1 to 9, and the others of one. Values may be as long as the first has room for.
+    ///
+    /// # Errors
+    /// As for [`Self::connect`].
+    pub fn connect_from_guest(path: &Path, pages: usize) -> Result<Self, Error> {
+        // The host's processors poll, too: also on a single one of this guest's.
+        let poll = Duration::from_micros(50);
+        let options = RingOptions { poll, ..RingOptions::default() };
+        let peer = Peer::Agent { path: path.to_owned(), pages };
+        Ok(Self { path: path.to_owned(), lanes: Lanes::open(peer, options)? })
     }
 
     /// The socket that this is connected to.

@@ -5,3 +5,4 @@ mod daemon;
 mod endings;
 mod hostile;
 mod isolation;
+mod window;

@@ -1,0 +1,159 @@
+//! A window that a program has or is about to have: its socket, and what passes over it.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use spillway_wire::ring::{Hello, Reason, WAKE, Welcome};
+
+use super::pages::Window;
+
+/// Wake-ups that are read at a time: several are as good as one.
+const WAKES_MAX: usize = 64;
+
+/// A program that wants a window.
+#[derive(Debug)]
+pub struct Borrower {
+    /// Whose it is.
+    pub user: u32,
+    /// The way to it, which does not block.
+    pub stream: UnixStream,
+    /// The ring that it would like.
+    pub hello: Hello,
+}
+
+impl Borrower {
+    /// Tells it why it gets none.
+    pub fn refuse(self, reason: Reason) {
+        // There is room for it on a connection that is new.
+        let _ = (&self.stream).write(&Welcome::Refused(reason).encode());
+    }
+}
+
+/// How far a window is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The host was asked to serve it, and may answer until then.
+    Asked(Duration),
+    /// The program has it.
+    Open,
+    /// The program has it no more, and the host may have.
+    Ending,
+}
+
+/// What a program did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    Nothing,
+    /// It wakes the host.
+    Wake,
+    /// It has closed its socket, or broken the protocol.
+    Gone,
+    /// The host has not answered in time.
+    HostSilent,
+}
+
+/// A window, its pages and its program.
+#[derive(Debug)]
+pub struct Lent {
+    pub user: u32,
+    pub window: Window,
+    hello: Hello,
+    stream: Option<UnixStream>,
+    state: State,
+}
+
+impl Lent {
+    /// For a program whose wish the host may answer until then.
+    pub fn new(borrower: Borrower, window: Window, until: Duration) -> Self {
+        let Borrower { user, stream, hello } = borrower;
+        Self { user, window, hello, stream: Some(stream), state: State::Asked(until) }
+    }
+
+    pub fn is_ending(&self) -> bool {
+        self.state == State::Ending
+    }
+
+    /// What to poll for.
+    pub fn interest(&self) -> Option<PollFd<'_>> {
+        self.stream.as_ref().map(|stream| PollFd::new(stream, PollFlags::IN))
+    }
+
+    /// When the host has had enough time.
+    pub fn deadline(&self) -> Option<Duration> {
+        match self.state {
+            State::Asked(until) => Some(until),
+            State::Open | State::Ending => None,
+        }
+    }
+
+    /// The program finds its socket closed.
+    pub fn end(&mut self) {
+        (self.stream, self.state) = (None, State::Ending);
+    }
+
+    /// Hands the window over; says whether the program took it.
+    pub fn welcome(&mut self, welcome: &Welcome) -> bool {
+        let (State::Asked(_), Some(stream)) = (self.state, &self.stream) else { return false };
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let files = [self.window.as_fd()];
+        let bytes = welcome.encode();
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let is_sent = control.push(SendAncillaryMessage::ScmRights(&files))
+            && sendmsg(stream, &[IoSlice::new(&bytes)], &mut control, flags) == Ok(bytes.len());
+        self.state = State::Open;
+        is_sent
+    }
+
+    /// Tells the program why it gets no window.
+    pub fn refuse(&mut self, reason: Reason) {
+        if let Some(stream) = self.stream.take() {
+            Borrower { user: self.user, stream, hello: self.hello }.refuse(reason);
+        }
+    }
+
+    /// Wakes the program. One whose socket is full has wake-ups to read already.
+    pub fn wake(&mut self) {
+        if let (State::Open, Some(stream)) = (self.state, &mut self.stream) {
+            let _ = stream.write(&[WAKE]);
+        }
+    }
+
+    /// Reads what the program sends.
+    pub fn hear(&mut self, now: Duration) -> Heard {
+        if matches!(self.state, State::Asked(until) if now >= until) {
+            return Heard::HostSilent;
+        }
+        let Some(stream) = &mut self.stream else { return Heard::Nothing };
+        let mut bytes = [0; WAKES_MAX];
+        match stream.read(&mut bytes) {
+            Ok(0) => Heard::Gone,
+            Ok(count) if bytes[..count].iter().all(|&byte| byte == WAKE) => Heard::Wake,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) =>
+            {
+                Heard::Nothing
+            }
+            _ => Heard::Gone,
+        }
+    }
+
+    /// Its pages: the host has let go of them.
+    pub fn into_window(self) -> Window {
+        self.window
+    }
+
+    /// The program, if it still waits, and the pages.
+    pub fn into_parts(self) -> (Option<Borrower>, Window) {
+        let Self { user, window, hello, stream, .. } = self;
+        (stream.map(|stream| Borrower { user, stream, hello }), window)
+    }
+}

@@ -1,0 +1,414 @@
+//! Windows: memory of this guest in which its programs and the host's store exchange values. A thread of its own lends them: it
+//! gets pages, has the host map them, hands them to programs, carries wake-ups, and gives no page back before the host says that it
+//! has let go of it. docs/adr/0030-windows-in-the-guests-memory.md says why.
+
+mod holder;
+mod lent;
+mod pages;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFd;
+use rustix::process::setpriority_process;
+use spillway_guests::window::{FromGuest, FromHost, PORT, VERSION, WINDOWS_MAX};
+use spillway_wire::ring::{Geometry, Reason, WINDOW_PAGES_MAX, Welcome};
+
+use crate::cli::Run;
+use crate::parse;
+use crate::port::{News, Port, readable, wait};
+pub use holder::hold;
+pub use lent::Borrower;
+use lent::{Heard, Lent};
+use pages::{PAGE_BYTES, Pages, random, run_name};
+
+/// Huge pages that all windows together may have, and those of one user. Root is bounded by the first alone.
+const PAGES_MAX: u64 = 64;
+const PAGES_OF_USER_MAX: usize = 16;
+/// Windows take at most this part of the guest's memory.
+const MEMORY_PART: u64 = 8;
+/// How long the host may take to answer a program's wish.
+const OPEN_TIME: Duration = Duration::from_secs(5);
+/// How long the agent waits at its end for the host to let go.
+const END_TIME: Duration = Duration::from_secs(2);
+/// The longest sleep.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// The way to the thread.
+#[derive(Debug)]
+pub struct Handle {
+    shared: Arc<Shared>,
+    bell: UnixStream,
+    thread: JoinHandle<()>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    wishes: Mutex<VecDeque<Borrower>>,
+    is_ending: AtomicBool,
+}
+
+impl Handle {
+    /// Passes a program on that wants a window.
+    pub fn lend(&self, borrower: Borrower) {
+        self.shared.wishes.lock().unwrap_or_else(PoisonError::into_inner).push_back(borrower);
+        self.ring();
+    }
+
+    /// Ends all windows, and waits a while for the host to let go of them.
+    pub fn end(self) {
+        self.shared.is_ending.store(true, Ordering::Relaxed);
+        self.ring();
+        // One that panicked has said so.
+        let _ = self.thread.join();
+    }
+
+    fn ring(&self) {
+        // When it is full, the thread will wake anyway.
+        let _ = (&self.bell).write(&[0]);
+    }
+}
+
+/// The thread, and what it has.
+pub struct Windows {
+    shared: Arc<Shared>,
+    bell: UnixStream,
+    start: Instant,
+    port: Port<FromHost>,
+    pages: Pages,
+    run: String,
+    /// Since the first window; its end tells the holder that the agent has ended.
+    holder: Option<UnixStream>,
+    /// Pages that all windows may have.
+    pages_max: usize,
+    lent: BTreeMap<u64, Lent>,
+    next: u64,
+    was_up: bool,
+    /// Of the last hello, until the host has answered it.
+    nonce: Option<u64>,
+    is_clear: bool,
+    /// Windows below this number ended with the last hello.
+    first: u64,
+    last_problem: String,
+}
+
+impl Windows {
+    /// Opens what needs rights. None where there can be no windows, and why is said.
+    pub fn open(options: &Run) -> Option<(Self, UnixStream)> {
+        if options.hugetlbfs.as_os_str() == "none" {
+            return None;
+        }
+        let opened = Self::try_open(options);
+        if let Err(error) = &opened {
+            eprintln!(
+                "spillway-agent: no windows for programs: {}: {error}",
+                options.hugetlbfs.display()
+            );
+        }
+        opened.ok()
+    }
+
+    fn try_open(options: &Run) -> io::Result<(Self, UnixStream)> {
+        let run = run_name()?;
+        let pages = Pages::open(&options.root, &options.hugetlbfs, run.clone())?;
+        let memory = fs::read_to_string(options.root.join("proc/meminfo"))?;
+        let part = parse::meminfo(&memory).total / MEMORY_PART / PAGE_BYTES;
+        let (bell, hears) = UnixStream::pair()?;
+        bell.set_nonblocking(true)?;
+        hears.set_nonblocking(true)?;
+        let port = Port::new(&options.windows_port, &options.root, PORT, FromHost::decode);
+        let windows = Self {
+            shared: Arc::default(),
+            bell: hears,
+            start: Instant::now(),
+            port,
+            pages,
+            run,
+            holder: None,
+            pages_max: PAGES_MAX.min(part) as usize,
+            lent: BTreeMap::new(),
+            next: 0,
+            was_up: false,
+            nonce: None,
+            is_clear: false,
+            first: 0,
+            last_problem: String::new(),
+        };
+        Ok((windows, bell))
+    }
+
+    /// Starts the thread, without rights.
+    pub fn start((windows, bell): (Self, UnixStream)) -> Option<Handle> {
+        let shared = windows.shared.clone();
+        let thread = thread::Builder::new().name("windows".into());
+        match thread.spawn(move || windows.go_on()) {
+            Ok(thread) => Some(Handle { shared, bell, thread }),
+            Err(error) => {
+                eprintln!("spillway-agent: no windows for programs: {error}");
+                None
+            }
+        }
+    }
+
+    fn go_on(mut self) {
+        // This thread's alone: programs that wake the host again and again take the processor from no others.
+        let _ = setpriority_process(None, 0);
+        let mut until = None;
+        loop {
+            let now = self.start.elapsed();
+            if self.shared.is_ending.load(Ordering::Relaxed) {
+                let until = *until.get_or_insert(now + END_TIME);
+                (self.first, self.is_clear) = (self.next, false);
+                self.close_old();
+                // What is left is the next agent's to give back, and the holder's to hold.
+                if self.lent.is_empty() || now >= until {
+                    return;
+                }
+            }
+            self.turn(now);
+            self.sleep(now);
+        }
+    }
+
+    fn turn(&mut self, now: Duration) {
+        let mut rings = [0; 64];
+        while matches!(io::Read::read(&mut self.bell, &mut rings), Ok(count) if count > 0) {}
+        let mut news = Vec::new();
+        self.port.go_on(now, |it| news.push(it));
+        let is_free = self.port.is_up() && self.port.is_flushed();
+        if is_free && !std::mem::replace(&mut self.was_up, true) {
+            self.greet();
+        }
+        for news in news {
+            match news {
+                News::Said(said) => self.hear(said),
+                News::Gone => {
+                    self.was_up = false;
+                    self.end_all();
+                }
+            }
+        }
+        let wishes =
+            std::mem::take(&mut *self.shared.wishes.lock().unwrap_or_else(PoisonError::into_inner));
+        for borrower in wishes {
+            self.lend(now, borrower);
+        }
+        self.hear_programs(now);
+    }
+
+    fn sleep(&self, now: Duration) {
+        let mut waits: Vec<PollFd<'_>> = vec![readable(&self.bell)];
+        waits.extend(self.port.interest());
+        waits.extend(self.lent.values().filter_map(Lent::interest));
+        let due = self.lent.values().filter_map(Lent::deadline).chain(self.port.deadline()).min();
+        let due = due.unwrap_or(now + SLEEP_MAX).saturating_sub(self.start.elapsed());
+        wait(&mut waits, due.min(SLEEP_MAX));
+    }
+
+    /// All windows end here; what the host had of them it gives back by answering this.
+    fn greet(&mut self) {
+        self.end_all();
+        let Ok(nonce) = random() else { return };
+        self.nonce = Some(nonce);
+        // Ends what an earlier agent may have left half said.
+        self.port.say_nothing();
+        self.say(&FromGuest::Hello { version: VERSION, nonce });
+    }
+
+    /// Every program finds its window closed. The pages stay.
+    fn end_all(&mut self) {
+        (self.first, self.is_clear) = (self.next, false);
+        self.lent.values_mut().for_each(Lent::end);
+    }
+
+    /// Asks the host to let go of windows whose programs were told of the end.
+    fn close_old(&mut self) {
+        let mut ids = Vec::new();
+        for (&id, lent) in &mut self.lent {
+            if !lent.is_ending() {
+                lent.end();
+                ids.push(id);
+            }
+        }
+        for id in ids {
+            self.say(&FromGuest::Close { id });
+        }
+    }
+
+    fn say(&mut self, said: &FromGuest) {
+        if !self.port.send(&said.encode()) && self.port.is_up() {
+            // A host that reads nothing: what was to be said holds after the next hello.
+            self.was_up = false;
+        }
+    }
+
+    fn hear(&mut self, said: FromHost) {
+        match said {
+            FromHost::Greet { version } => {
+                if version != VERSION {
+                    eprintln!(
+                        "spillway-agent: the host's windows are of version {version}, these of {VERSION}"
+                    );
+                }
+                self.greet();
+            }
+            FromHost::Cleared { nonce } if self.nonce == Some(nonce) => {
+                self.nonce = None;
+                let newer = self.lent.split_off(&self.first);
+                let old = std::mem::replace(&mut self.lent, newer);
+                for lent in old.into_values() {
+                    self.pages.give_back(lent.into_window());
+                }
+                self.pages.forget_others();
+                self.is_clear = true;
+            }
+            FromHost::Cleared { .. } => {}
+            FromHost::Opened { id, depth, data_bytes, instance } => {
+                self.opened(id, depth, data_bytes, instance);
+            }
+            FromHost::Refused { id, reason, why } => {
+                if let Some(lent) = self.taken(id) {
+                    let reason = Reason::of(reason).unwrap_or(Reason::Failed);
+                    self.note(format!(
+                        "the host refuses a window: {}",
+                        why.as_deref().unwrap_or(reason.text())
+                    ));
+                    let (borrower, window) = lent.into_parts();
+                    self.pages.give_back(window);
+                    borrower.into_iter().for_each(|it| it.refuse(reason));
+                }
+            }
+            FromHost::Closed { id } => {
+                if let Some(lent) = self.taken(id) {
+                    self.pages.give_back(lent.into_window());
+                }
+            }
+            FromHost::Wake { id } => {
+                if let Some(lent) = self.lent.get_mut(&id).filter(|_| id >= self.first) {
+                    lent.wake();
+                }
+            }
+        }
+    }
+
+    /// A window that the host has let go of, unless it is of before the last hello: then it is what answers that which counts.
+    fn taken(&mut self, id: u64) -> Option<Lent> {
+        if id < self.first && !self.shared.is_ending.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.lent.remove(&id)
+    }
+
+    fn opened(&mut self, id: u64, depth: u16, data_bytes: u32, instance: u64) {
+        let Some(lent) = self.lent.get_mut(&id).filter(|_| id >= self.first) else { return };
+        let geometry = Geometry::new(depth, data_bytes).ok();
+        let is_good = geometry
+            .filter(|geometry| geometry.window_pages() <= lent.window.pages.len())
+            .is_some_and(|geometry| lent.welcome(&Welcome::Granted { geometry, instance }));
+        if !is_good {
+            lent.end();
+            self.say(&FromGuest::Close { id });
+        }
+    }
+
+    /// Gets a window for a program, and asks the host to serve it.
+    fn lend(&mut self, now: Duration, borrower: Borrower) {
+        let why = match borrower.pages() {
+            _ if !self.is_clear || self.shared.is_ending.load(Ordering::Relaxed) => {
+                Reason::HostAway
+            }
+            None => Reason::Limits,
+            Some(count) if !self.has_room(borrower.user, count) => {
+                self.note("windows have as many huge pages as they may have".into());
+                Reason::NoPages
+            }
+            Some(count) => {
+                // A page that is given back is free a moment later.
+                let allowed = self.pages.allow(2 * self.pages_max as u64);
+                let held = allowed.and_then(|()| self.start_holder());
+                match held.and_then(|()| self.pages.make(self.next, count)) {
+                    Ok(window) => return self.ask(now, borrower, window),
+                    Err(error) => {
+                        self.note(format!("no window of {count} huge pages: {error}"));
+                        Reason::NoPages
+                    }
+                }
+            }
+        };
+        borrower.refuse(why);
+    }
+
+    fn ask(&mut self, now: Duration, borrower: Borrower, window: pages::Window) {
+        let id = self.next;
+        self.next += 1;
+        let (depth, data_bytes) = (borrower.hello.depth, borrower.hello.data_bytes);
+        let pages = window.pages.clone();
+        self.lent.insert(id, Lent::new(borrower, window, now + OPEN_TIME));
+        self.say(&FromGuest::Open { id, pages, depth, data_bytes });
+    }
+
+    fn start_holder(&mut self) -> io::Result<()> {
+        if self.holder.is_none() {
+            let (pins, folder) = (self.pages.pins(), self.pages.folder());
+            self.holder = Some(holder::start(pins, folder, &self.run)?);
+        }
+        Ok(())
+    }
+
+    fn has_room(&self, user: u32, count: usize) -> bool {
+        let pages = |of: &dyn Fn(&Lent) -> bool| -> usize {
+            self.lent.values().filter(|lent| of(lent)).map(|lent| lent.window.pages.len()).sum()
+        };
+        let is_root = user == 0;
+        self.lent.len() < WINDOWS_MAX
+            && pages(&|_| true) + count <= self.pages_max
+            && (is_root || pages(&|lent| lent.user == user) + count <= PAGES_OF_USER_MAX)
+    }
+
+    /// Takes what programs send: wake-ups, and their end.
+    fn hear_programs(&mut self, now: Duration) {
+        let (mut wakes, mut gone) = (Vec::new(), Vec::new());
+        for (&id, lent) in &mut self.lent {
+            match lent.hear(now) {
+                Heard::Nothing => {}
+                Heard::Wake => wakes.push(id),
+                Heard::Gone => gone.push(id),
+                Heard::HostSilent => {
+                    lent.refuse(Reason::HostAway);
+                    gone.push(id);
+                }
+            }
+        }
+        for id in wakes {
+            self.say(&FromGuest::Wake { id });
+        }
+        for id in gone {
+            if let Some(lent) = self.lent.get_mut(&id) {
+                lent.end();
+            }
+            self.say(&FromGuest::Close { id });
+        }
+    }
+
+    /// A line for each new problem, not for each program that meets it.
+    fn note(&mut self, problem: String) {
+        if problem != self.last_problem {
+            eprintln!("spillway-agent: {problem}");
+            self.last_problem = problem;
+        }
+    }
+}
+
+impl Borrower {
+    /// Huge pages that its ring takes; none when there is no such ring.
+    fn pages(&self) -> Option<usize> {
+        let geometry = Geometry::new(self.hello.depth, self.hello.data_bytes).ok()?;
+        Some(geometry.window_pages()).filter(|&pages| pages <= WINDOW_PAGES_MAX)
+    }
+}

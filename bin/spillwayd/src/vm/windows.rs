@@ -1,0 +1,381 @@
+//! A VM's thread for windows: the agent in the guest names memory of the guest, the ring's server maps it and serves what comes
+//! through it, and wake-ups go over the channel. Nothing that the guest says is believed: an address counts only where it lies in
+//! the memory that this VM booted with, and the client is the one that the configuration names.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use spillway_guests::window::{FromGuest, FromHost, VERSION, WINDOWS_MAX};
+use spillway_ring::{Attached, Region, Server};
+use spillway_sections::GuestFile;
+use spillway_wire::ring::{Geometry, Hello, Reason, WAKE, WINDOW_PAGE_BYTES};
+
+use crate::vm::agent::Channel;
+use crate::vm::driver::Shared;
+use crate::vm::layout::Layout;
+
+/// Until a channel is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+/// Longest wait, so that the end of the daemon is seen.
+const LOOK: Duration = Duration::from_millis(500);
+/// A window whose end takes longer is said to: a command of its ring takes its time.
+const SLOW_END: Duration = Duration::from_secs(5);
+/// Wake-ups that are read from one window at a time.
+const WAKES_MAX: usize = 16;
+
+/// What the VM's other thread shares with this one.
+#[derive(Debug)]
+pub struct Place {
+    /// Whose values the guest's programs put and get.
+    pub client: String,
+    /// The Unix socket of the channel.
+    pub channel: PathBuf,
+    seen: Mutex<Seen>,
+    bell: UnixStream,
+}
+
+/// What is known of the VM by its monitor.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    layout: Option<Layout>,
+    is_migrating: bool,
+    /// Counts resets, and times when the monitor was out of reach: all windows end then.
+    changes: u64,
+}
+
+impl Place {
+    /// For a VM whose programs are `client`; and what wakes the thread.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub fn new(client: String, channel: PathBuf) -> io::Result<(Arc<Self>, UnixStream)> {
+        let (bell, hears) = UnixStream::pair()?;
+        bell.set_nonblocking(true)?;
+        hears.set_nonblocking(true)?;
+        Ok((Arc::new(Self { client, channel, seen: Mutex::default(), bell }), hears))
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The VM was reset, or is another, or can't be seen: its windows end.
+    pub fn renew(&self, layout: Option<Layout>) {
+        let mut seen = self.seen();
+        (seen.layout, seen.changes) = (layout, seen.changes + 1);
+        // Another VM, or none.
+        seen.is_migrating &= layout.is_some();
+        drop(seen);
+        self.ring();
+    }
+
+    /// What the VM told: it was reset, or begins or ends to move to another host.
+    pub fn look(&self, is_reset: bool, is_migrating: Option<bool>) {
+        let mut seen = self.seen();
+        let is_new = is_migrating.is_some_and(|it| it != seen.is_migrating);
+        seen.is_migrating = is_migrating.unwrap_or(seen.is_migrating);
+        if is_reset || is_new {
+            let layout = seen.layout;
+            drop(seen);
+            self.renew(layout);
+        }
+    }
+
+    /// Wakes the thread.
+    pub fn ring(&self) {
+        // When it is full, the thread will wake anyway.
+        let _ = (&self.bell).write(&[0]);
+    }
+}
+
+/// A window that is mapped.
+struct Window {
+    ring: Attached,
+    pages: Vec<u64>,
+    /// Since when it is to end.
+    ending: Option<Instant>,
+    is_slow: bool,
+}
+
+impl Window {
+    fn end(&mut self) {
+        if self.ending.is_none() {
+            self.ending = Some(Instant::now());
+            self.ring.end();
+        }
+    }
+}
+
+/// The thread.
+pub struct Windows {
+    shared: Arc<Shared>,
+    place: Arc<Place>,
+    server: Option<Arc<Server>>,
+    bell: UnixStream,
+    channel: Option<Channel>,
+    try_at: Instant,
+    open: BTreeMap<u64, Window>,
+    /// A hello whose answer waits for the end of all windows.
+    nonce: Option<u64>,
+    changes: u64,
+    has_said_refused: bool,
+    has_said_broken: bool,
+}
+
+impl Windows {
+    /// Serves by `server`, if there is one.
+    pub fn new(
+        shared: Arc<Shared>,
+        place: Arc<Place>,
+        server: Option<Arc<Server>>,
+        bell: UnixStream,
+    ) -> Self {
+        Self {
+            shared,
+            place,
+            server,
+            bell,
+            channel: None,
+            try_at: Instant::now(),
+            open: BTreeMap::new(),
+            nonce: None,
+            changes: 0,
+            has_said_refused: false,
+            has_said_broken: false,
+        }
+    }
+
+    /// Runs until the daemon ends, and all windows with it.
+    pub fn run(mut self) {
+        loop {
+            if self.shared.stop.load(Ordering::Relaxed) {
+                self.end_all();
+                if self.open.is_empty() {
+                    return;
+                }
+            }
+            self.wait();
+            self.look_at_vm();
+            self.look_at_windows();
+            self.look_at_channel();
+        }
+    }
+
+    fn wait(&self) {
+        let longest = Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as i64 };
+        let mut fds = vec![PollFd::new(&self.bell, PollFlags::IN)];
+        if let Some(channel) = &self.channel {
+            let mut flags = PollFlags::empty();
+            flags.set(PollFlags::OUT, channel.has_waiting());
+            flags.set(PollFlags::IN, !channel.is_over());
+            if !flags.is_empty() {
+                fds.push(PollFd::from_borrowed_fd(channel.as_fd(), flags));
+            }
+        }
+        let sockets = self.open.values().map(|window| window.ring.socket.as_fd());
+        fds.extend(sockets.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        // An interrupted wait is a short one.
+        let _ = poll(&mut fds, Some(&longest));
+    }
+
+    /// Ends all windows when the VM was reset or has gone.
+    fn look_at_vm(&mut self) {
+        let mut rings = [0; 64];
+        while matches!(io::Read::read(&mut self.bell, &mut rings), Ok(count) if count > 0) {}
+        let changes = self.place.seen().changes;
+        if std::mem::replace(&mut self.changes, changes) != changes {
+            self.end_all();
+        }
+    }
+
+    fn end_all(&mut self) {
+        self.open.values_mut().for_each(Window::end);
+    }
+
+    /// Carries wake-ups to the guest, and tells it which windows have ended.
+    fn look_at_windows(&mut self) {
+        let (mut wakes, mut ended) = (Vec::new(), Vec::new());
+        for (&id, window) in &mut self.open {
+            let mut byte = [0; 1];
+            for _ in 0..WAKES_MAX {
+                match recv(&window.ring.socket, &mut byte, RecvFlags::DONTWAIT) {
+                    Ok((_, 0)) | Err(Errno::CONNRESET) => {
+                        ended.push(id);
+                        break;
+                    }
+                    Ok(_) => wakes.push(id),
+                    Err(Errno::INTR) => {}
+                    Err(_) => break,
+                }
+            }
+            let since = window.ending.filter(|since| since.elapsed() > SLOW_END);
+            if since.is_some() && !std::mem::replace(&mut window.is_slow, true) {
+                tracing::warn!(
+                    "vm {}: window {id} is to end and still at a command: its guest waits for the page",
+                    self.shared.name
+                );
+            }
+        }
+        wakes.dedup();
+        for id in wakes {
+            self.tell(&FromHost::Wake { id });
+        }
+        for id in ended {
+            let is_broken = self.open.remove(&id).is_some_and(|window| window.ring.is_broken());
+            tracing::debug!("vm {}: window {id} is closed", self.shared.name);
+            if is_broken && !std::mem::replace(&mut self.has_said_broken, true) {
+                tracing::warn!(
+                    "vm {}: a window is closed, since its program broke the ring's protocol; further ones are not said",
+                    self.shared.name
+                );
+            }
+            self.tell(&FromHost::Closed { id });
+        }
+        if self.open.is_empty()
+            && let Some(nonce) = self.nonce.take()
+        {
+            self.tell(&FromHost::Cleared { nonce });
+        }
+    }
+
+    fn look_at_channel(&mut self) {
+        // The agent takes a new connection for one whose host has nothing mapped.
+        let is_due = Instant::now() >= self.try_at && self.open.is_empty();
+        if self.channel.is_none() && is_due && !self.shared.stop.load(Ordering::Relaxed) {
+            self.try_at = Instant::now() + RETRY;
+            // Without a VM nothing listens there.
+            self.channel = Channel::connect(&self.place.channel).ok();
+            self.tell(&FromHost::Greet { version: VERSION });
+        }
+        let Some(channel) = &mut self.channel else { return };
+        match channel.flush().and_then(|()| channel.read_as(FromGuest::decode)) {
+            Ok(said) => said.into_iter().for_each(|said| self.hear(said)),
+            Err(_) => self.hang_up(),
+        }
+    }
+
+    fn hang_up(&mut self) {
+        self.channel = None;
+        self.nonce = None;
+        self.try_at = Instant::now() + RETRY;
+        self.end_all();
+    }
+
+    /// A guest that reads nothing for so long that there is no room for an answer starts anew.
+    fn tell(&mut self, said: &FromHost) {
+        let Some(channel) = &mut self.channel else { return };
+        if !matches!(channel.send(said.encode()), Ok(true)) {
+            self.hang_up();
+        }
+    }
+
+    fn hear(&mut self, said: FromGuest) {
+        match said {
+            FromGuest::Hello { nonce, .. } => {
+                self.end_all();
+                self.nonce = Some(nonce);
+            }
+            FromGuest::Open { id, pages, depth, data_bytes } => {
+                let hello = Hello { version: spillway_wire::ring::VERSION, depth, data_bytes };
+                match self.open_window(id, pages, hello) {
+                    Ok(opened) => self.tell(&opened),
+                    Err((reason, why)) => {
+                        self.note_refused(reason, why.as_deref());
+                        self.tell(&FromHost::Refused { id, reason: reason as u16, why });
+                    }
+                }
+            }
+            FromGuest::Close { id } => match self.open.get_mut(&id) {
+                Some(window) => window.end(),
+                None => self.tell(&FromHost::Closed { id }),
+            },
+            FromGuest::Wake { id } => {
+                if let Some(window) = self.open.get(&id).filter(|it| it.ending.is_none()) {
+                    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+                    // A socket that is full has wake-ups to read already.
+                    let _ = send(&window.ring.socket, &[WAKE], flags);
+                }
+            }
+        }
+    }
+
+    /// Maps and serves a window.
+    fn open_window(
+        &mut self,
+        id: u64,
+        pages: Vec<u64>,
+        hello: Hello,
+    ) -> Result<FromHost, (Reason, Option<String>)> {
+        let refused = |why: &str| Err((Reason::NoWindows, Some(why.to_owned())));
+        if self.nonce.is_some() {
+            return refused("windows of an earlier agent are still being closed");
+        }
+        if self.open.contains_key(&id) {
+            return refused("a window of this number is open");
+        }
+        if self.open.len() >= WINDOWS_MAX {
+            return refused("the guest has all the windows that it may have");
+        }
+        let geometry = Geometry::new(hello.depth, hello.data_bytes);
+        if !geometry.is_ok_and(|geometry| geometry.window_pages() == pages.len()) {
+            return refused("the window is not as long as its ring");
+        }
+        let is_taken = |page: &u64| self.open.values().any(|window| window.pages.contains(page));
+        let is_twice = |(at, page): (usize, &u64)| pages[..at].contains(page) || is_taken(page);
+        if pages.iter().enumerate().any(is_twice) {
+            return refused("a page is in a window already");
+        }
+        let Some(server) = &self.server else {
+            return refused("the daemon serves no ring (listen.ring)");
+        };
+        let Seen { layout, is_migrating, .. } = *self.place.seen();
+        if is_migrating {
+            return refused("the VM moves to another host");
+        }
+        let Some(layout) = layout else {
+            return refused("the VM's monitor does not say where its memory lies");
+        };
+        let page_bytes = WINDOW_PAGE_BYTES as u64;
+        let offsets: Option<Vec<u64>> =
+            pages.iter().map(|page| layout.offset(page.checked_mul(page_bytes)?)).collect();
+        let Some(offsets) = offsets else {
+            return refused("a page does not lie in the memory that the VM booted with");
+        };
+        let path = self.shared.pool.path(&self.shared.name, GuestFile::Boot);
+        let map = |geometry: Geometry| {
+            let path = path.map_err(io::Error::other)?;
+            let file = std::fs::File::options().read(true).write(true).open(path)?;
+            // The client's limits may have left a smaller ring.
+            Region::map_guest(
+                &file,
+                offsets.get(..geometry.window_pages()).unwrap_or_default(),
+                geometry,
+            )
+        };
+        let ring = server.attach(&self.place.client, hello, map).map_err(|why| (why, None))?;
+        let (depth, data_bytes) = (ring.geometry.depth(), ring.geometry.data_bytes());
+        let instance = ring.instance;
+        tracing::debug!("vm {}: window {id} is open: {} pages", self.shared.name, pages.len());
+        self.open.insert(id, Window { ring, pages, ending: None, is_slow: false });
+        Ok(FromHost::Opened { id, depth, data_bytes, instance })
+    }
+
+    /// A line for the first; a guest that asks again and again is told so itself.
+    fn note_refused(&mut self, reason: Reason, why: Option<&str>) {
+        let (name, why) = (&self.shared.name, why.unwrap_or(reason.text()));
+        if std::mem::replace(&mut self.has_said_refused, true) {
+            tracing::debug!("vm {name}: a window is refused: {why}");
+        } else {
+            tracing::warn!("vm {name}: a window is refused: {why}");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! What the host and the agent in a guest say to each other about windows: memory of the guest in which its programs and the
+//! host's store exchange values. One JSON object a line, over a virtio-serial port of its own.
+//!
+//! ```text
+//!  host                                    agent
+//!   | greet: nothing is mapped               |   when it has connected
+//!   |--------------------------------------->|
+//!   |                          hello: nonce  |   when it has started, and after each greet
+//!   |<---------------------------------------|
+//!   | cleared: nonce                         |   when nothing is mapped that it was told of before that hello
+//!   |--------------------------------------->|
+//!   |       open: id, pages, ring's sizes    |   a program wants a window
+//!   |<---------------------------------------|
+//!   | opened: id, ring's sizes; or refused   |
+//!   |--------------------------------------->|
+//!   |              wake: id, in both ways    |   one side of the ring sleeps
+//!   |<-------------------------------------->|
+//!   |                            close: id   |   the program has gone
+//!   |<---------------------------------------|
+//!   | closed: id                             |   it is no longer mapped; also without being asked
+//!   |--------------------------------------->|
+//! ```
+//!
+//! A page belongs to the host from open until refused, closed, or the cleared that answers a later hello: until then the agent
+//! keeps it from the guest's kernel. What a guest says is not trusted: numbers are bounded here, and addresses are looked up in what the VM's
+//! monitor says of its memory.
+
+use serde::{Deserialize, Deserializer, Serialize, de};
+
+use crate::Error;
+use crate::agent::{decode, encode, text};
+
+/// The version of all messages.
+pub const VERSION: u32 = 1;
+/// The name of the virtio-serial port.
+pub const PORT: &str = "org.spillway.windows.0";
+/// Most huge pages of a window, as many as spillway-wire's `WINDOW_PAGES_MAX`.
+pub const PAGES_MAX: usize = 9;
+/// Windows of a guest at most.
+pub const WINDOWS_MAX: usize = 64;
+/// A guest-physical address is at most so many huge pages high: what x86-64 can address.
+const PAGE_MAX: u64 = 1 << 31;
+
+/// What the host says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FromHost {
+    /// The first message on each connection.
+    Greet {
+        /// [`VERSION`].
+        version: u32,
+    },
+    /// Nothing is mapped of what was opened before this hello.
+    Cleared {
+        /// The hello's.
+        nonce: u64,
+    },
+    /// A window is served.
+    Opened {
+        /// The window's.
+        id: u64,
+        /// Commands in flight at most.
+        depth: u16,
+        /// Bytes of the data area.
+        data_bytes: u32,
+        /// The number of the daemon's run.
+        instance: u64,
+    },
+    /// A window is not served, and not mapped.
+    Refused {
+        /// The window's.
+        id: u64,
+        /// The ring's number for the reason.
+        reason: u16,
+        /// In words.
+        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "text")]
+        why: Option<String>,
+    },
+    /// A window is no longer mapped.
+    Closed {
+        /// The window's.
+        id: u64,
+    },
+    /// There is something in a window for its program, which sleeps.
+    Wake {
+        /// The window's.
+        id: u64,
+    },
+}
+
+/// What the agent says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FromGuest {
+    /// It knows of no window that is open.
+    Hello {
+        /// [`VERSION`].
+        version: u32,
+        /// Comes back in [`FromHost::Cleared`].
+        nonce: u64,
+    },
+    /// A program wants a window.
+    Open {
+        /// Its number, which no other window has since the last hello.
+        id: u64,
+        /// Where each of its huge pages lies: the guest-physical address divided by 2 MiB.
+        #[serde(deserialize_with = "pages")]
+        pages: Vec<u64>,
+        /// Commands in flight that the program would like.
+        depth: u16,
+        /// Bytes of the data area that it would like.
+        data_bytes: u32,
+    },
+    /// Its program has gone.
+    Close {
+        /// The window's.
+        id: u64,
+    },
+    /// There is something in a window for the host, which sleeps.
+    Wake {
+        /// The window's.
+        id: u64,
+    },
+}
+
+impl FromHost {
+    /// Reads a line, without its end.
+    ///
+    /// # Errors
+    /// [`Error::Long`]; [`Error::Message`] also for a kind of message that is not known.
+    pub fn decode(line: &[u8]) -> Result<Self, Error> {
+        decode(line)
+    }
+
+    /// Its line, with its end.
+    pub fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
+}
+
+impl FromGuest {
+    /// Reads a line, without its end.
+    ///
+    /// # Errors
+    /// [`Error::Long`]; [`Error::Message`] also for a kind of message that is not known.
+    pub fn decode(line: &[u8]) -> Result<Self, Error> {
+        decode(line)
+    }
+
+    /// Its line, with its end.
+    pub fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
+}
+
+fn pages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Error> {
+    let pages = Vec::<u64>::deserialize(deserializer)?;
+    let fits = (1..=PAGES_MAX).contains(&pages.len()) && pages.iter().all(|&at| at < PAGE_MAX);
+    if fits { Ok(pages) } else { Err(de::Error::custom("pages: 1 to 9 below 4 PiB")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::LINE_BYTES_MAX;
+    use proptest::prelude::*;
+
+    #[test]
+    fn messages_are_read_as_they_were_written() {
+        let pages = vec![PAGE_MAX - 1; PAGES_MAX];
+        for said in [
+            FromGuest::Hello { version: VERSION, nonce: u64::MAX },
+            FromGuest::Open { id: u64::MAX, pages, depth: 64, data_bytes: u32::MAX },
+            FromGuest::Close { id: 1 },
+            FromGuest::Wake { id: 1 },
+        ] {
+            let line = said.encode();
+            assert!(line.len() <= LINE_BYTES_MAX);
+            assert_eq!(FromGuest::decode(line.strip_suffix(b"\n").unwrap()), Ok(said));
+        }
+        for said in [
+            FromHost::Greet { version: VERSION },
+            FromHost::Cleared { nonce: 7 },
+            FromHost::Opened { id: 1, depth: 64, data_bytes: 4096, instance: u64::MAX },
+            FromHost::Refused { id: 1, reason: 4, why: Some("why not".into()) },
+            FromHost::Closed { id: 1 },
+            FromHost::Wake { id: 1 },
+        ] {
+            let line = said.encode();
+            assert_eq!(FromHost::decode(line.strip_suffix(b"\n").unwrap()), Ok(said));
+        }
+    }
+
+    #[test]
+    fn what_is_out_of_bounds_is_refused() {
+        for line in [
+            r#"{"open":{"id":1,"pages":[],"depth":64,"data_bytes":4096}}"#,
+            r#"{"open":{"id":1,"pages":[1,2,3,4,5,6,7,8,9,10],"depth":64,"data_bytes":4096}}"#,
+            r#"{"open":{"id":1,"pages":[2147483648],"depth":64,"data_bytes":4096}}"#,
+            r#"{"open":{"id":1,"pages":[-1],"depth":64,"data_bytes":4096}}"#,
+            r#"{"open":{"id":1,"pages":[1],"depth":65536,"data_bytes":4096}}"#,
+            r#"{"open":{"id":1,"pages":[1]}}"#,
+        ] {
+            assert!(matches!(FromGuest::decode(line.as_bytes()), Err(Error::Message(_))), "{line}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_message_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..1100)) {
+            let _ = (FromGuest::decode(&bytes), FromHost::decode(&bytes));
+        }
+    }
+}
