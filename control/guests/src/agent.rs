@@ -149,7 +149,8 @@ pub enum FromGuest {
         bytes: u64,
         /// Its reserve is being used up: the answer decides whether a program is killed.
         urgent: bool,
-        /// How long it may wait for memory that other guests have, and for the end of a change of size, milliseconds.
+        /// How long a program waits for memory that other guests have, and for the end of a change of size, milliseconds. 0 is
+        /// the agent itself: it waits some seconds for the first, and asks again after the second.
         #[serde(default)]
         wait_ms: u32,
     },

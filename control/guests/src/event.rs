@@ -86,13 +86,24 @@ pub enum Who {
     Guest {
         /// Comes back in [`FromHost::Answer`].
         need: u64,
-        /// A program may be killed otherwise.
-        urgent: bool,
+        /// Why.
+        cause: Cause,
         /// How long it may wait for memory that others have, microseconds of the machine's time.
         until_us: u64,
     },
     /// The daemon: what it found under way when it came to the VM.
     Daemon,
+}
+
+/// Why a guest wants another size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Its reserve is being used up: a program may be killed otherwise.
+    LastMoment,
+    /// Its agent foresees that it will be, or that it never will.
+    Foreseen,
+    /// A program has asked for it.
+    Program,
 }
 
 /// A wish for another size.

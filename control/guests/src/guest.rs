@@ -9,7 +9,7 @@ use crate::held::Held;
 use crate::needs::{Need, Needs};
 use crate::resize::Resize;
 use crate::settings::{KEPT_US, NEED_WAIT_US, PROGRAM_WAIT_US, REST_POLL_US};
-use crate::{Action, Device, Event, Facts, Order, OrderId, Settings, Who};
+use crate::{Action, Cause, Device, Event, Facts, Order, OrderId, Settings, Who};
 
 /// The state machine of one guest. Time is monotonic, microseconds.
 #[derive(Clone, Debug)]
@@ -297,9 +297,13 @@ impl Guest {
             }
             FromGuest::Status(status) => self.status(now_us, status),
             FromGuest::Need { id, bytes, urgent, wait_ms } => {
-                let wait_us = (1000 * u64::from(wait_ms)).min(PROGRAM_WAIT_US);
-                let until_us = now_us + if urgent { NEED_WAIT_US } else { wait_us };
-                self.need(now_us, Need { id, bytes, urgent, until_us }, wait_us, actions);
+                let (cause, wait_us) = match (urgent, 1000 * u64::from(wait_ms)) {
+                    (true, _) => (Cause::LastMoment, NEED_WAIT_US),
+                    (false, 0) => (Cause::Foreseen, NEED_WAIT_US),
+                    (false, wait_us) => (Cause::Program, wait_us.min(PROGRAM_WAIT_US)),
+                };
+                let until_us = now_us + wait_us;
+                self.need(now_us, Need { id, bytes, cause, until_us }, actions);
             }
             FromGuest::Give { id, bytes } => self.give(now_us, id, bytes, actions),
             FromGuest::Offlined { id, bytes } => self.offlined(now_us, id, bytes, actions),

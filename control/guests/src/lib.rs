@@ -18,7 +18,7 @@ mod settings;
 mod share;
 
 pub use error::Error;
-pub use event::{Action, Device, End, Event, Facts, Order, OrderId, Outcome, Times, Who};
+pub use event::{Action, Cause, Device, End, Event, Facts, Order, OrderId, Outcome, Times, Who};
 pub use guest::{Guest, View};
 pub use settings::{GROWTH_MAX, Settings};
 pub use share::{Holder, Step, share, working_bytes};

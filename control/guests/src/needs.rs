@@ -2,7 +2,7 @@
 
 use crate::agent::FromHost;
 use crate::settings::{MESSAGES_MAX, NEEDS_MAX, WAITING_MAX};
-use crate::{Action, Facts, Guest, Order, Who};
+use crate::{Action, Cause, Facts, Guest, Order, Who};
 
 const UNDER_WAY: &str = "a change of size is under way";
 
@@ -11,7 +11,7 @@ const UNDER_WAY: &str = "a change of size is under way";
 pub(crate) struct Need {
     pub(crate) id: u64,
     pub(crate) bytes: u64,
-    pub(crate) urgent: bool,
+    pub(crate) cause: Cause,
     /// When it is answered at the latest, but for the time that the change itself takes.
     pub(crate) until_us: u64,
 }
@@ -58,19 +58,14 @@ impl Needs {
 impl Guest {
     /// The guest needs more. What it gets is answered when the change has ended. A program's need waits for the end of a change
     /// under way.
-    pub(crate) fn need(
-        &mut self,
-        now_us: u64,
-        need: Need,
-        wait_us: u64,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(crate) fn need(&mut self, now_us: u64, need: Need, actions: &mut Vec<Action>) {
         if !self.needs.may_wish() {
             return;
         }
         let size_bytes = self.facts.as_ref().map_or(0, Facts::size_bytes);
-        match self.refusal(size_bytes, need.urgent) {
-            Some(UNDER_WAY) if wait_us > 0 && self.waiting.len() < WAITING_MAX => {
+        let may_wait = need.cause == Cause::Program && now_us < need.until_us;
+        match self.refusal(size_bytes, need.cause) {
+            Some(UNDER_WAY) if may_wait && self.waiting.len() < WAITING_MAX => {
                 self.waiting.push_back(need);
             }
             Some(why) => refuse(need.id, why, actions),
@@ -91,7 +86,7 @@ impl Guest {
             && self.resize.is_none()
             && let Some(need) = self.waiting.pop_front()
         {
-            match self.refusal(0, false) {
+            match self.refusal(0, Cause::Program) {
                 Some(why) => refuse(need.id, why, actions),
                 None => self.grow(now_us, need, actions),
             }
@@ -99,7 +94,7 @@ impl Guest {
     }
 
     fn grow(&mut self, now_us: u64, need: Need, actions: &mut Vec<Action>) {
-        let Need { id, bytes, urgent, until_us } = need;
+        let Need { id, bytes, cause, until_us } = need;
         let Some(facts) = &self.facts else {
             return refuse(id, "the VM's monitor is out of reach", actions);
         };
@@ -112,7 +107,7 @@ impl Guest {
             return refuse(id, "the guest has all that it may have", actions);
         }
         let to_bytes = to_bytes.min(size + room);
-        self.wish(now_us, Who::Guest { need: id, urgent, until_us }, to_bytes, actions);
+        self.wish(now_us, Who::Guest { need: id, cause, until_us }, to_bytes, actions);
     }
 
     /// The guest can do without so much.
@@ -125,14 +120,14 @@ impl Guest {
         };
         let size = facts.size_bytes();
         let least = self.settings.least_bytes.max(facts.boot_bytes);
-        if let Some(why) = self.refusal(size, false) {
+        if let Some(why) = self.refusal(size, Cause::Foreseen) {
             return refuse(id, why, actions);
         }
         let to_bytes = size.saturating_sub(bytes).max(least);
         if size.saturating_sub(to_bytes) < self.settings.section_bytes {
             return refuse(id, "less than a section can be taken back", actions);
         }
-        let who = Who::Guest { need: id, urgent: false, until_us: now_us };
+        let who = Who::Guest { need: id, cause: Cause::Foreseen, until_us: now_us };
         self.wish(now_us, who, to_bytes, actions);
     }
 
@@ -141,18 +136,17 @@ impl Guest {
         self.order(now_us, order, actions);
     }
 
-    /// Why the guest's wishes do not count now. An urgent one breaks off what shrinks the guest, unless the operator forces
-    /// it, and takes the place of a program's that waits for memory; what makes it grow goes on, and the agent asks again.
-    fn refusal(&self, size_bytes: u64, urgent: bool) -> Option<&'static str> {
+    /// Why the guest's wishes do not count now. One of the last moment breaks off what shrinks the guest, unless the operator
+    /// forces it, and takes the place of one that waits for memory; what makes it grow goes on, and the agent asks again.
+    fn refusal(&self, size_bytes: u64, cause: Cause) -> Option<&'static str> {
         if !self.settings.auto {
             return Some("the guest's size does not change by itself: auto is off");
         }
         let resize = self.resize.as_ref()?;
         let shrinks = resize.aim_bytes < size_bytes;
         let is_forced = resize.order.force && resize.order.who == Who::Operator;
-        let gives_way =
-            (shrinks && !is_forced) || resize.program().is_some() || resize.is_plugged();
-        (!(urgent && gives_way)).then_some(UNDER_WAY)
+        let gives_way = (shrinks && !is_forced) || resize.waits_with_time() || resize.is_plugged();
+        (!(cause == Cause::LastMoment && gives_way)).then_some(UNDER_WAY)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::agent::FromHost;
 use crate::needs::{Need, refuse};
 use crate::plan::spread;
 use crate::settings::{ARRIVE_US, FREEZE_US, NEED_RETRY_US, NUDGE_US, POLL_US};
-use crate::{Action, Device, End, Facts, Guest, Order, Outcome, Times, Who};
+use crate::{Action, Cause, Device, End, Facts, Guest, Order, Outcome, Times, Who};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Resize {
@@ -79,9 +79,17 @@ impl Resize {
 
     /// What a program of the guest needs that waits for memory of others; nothing has changed yet.
     pub(crate) fn program(&self) -> Option<Need> {
-        let Who::Guest { need, urgent: false, until_us } = self.order.who else { return None };
+        let Who::Guest { need, cause: cause @ Cause::Program, until_us } = self.order.who else {
+            return None;
+        };
         let bytes = self.wanted_bytes();
-        (bytes > 0).then_some(Need { id: need, bytes, urgent: false, until_us })
+        (bytes > 0).then_some(Need { id: need, bytes, cause, until_us })
+    }
+
+    /// The guest waits for memory of others, and could wait longer.
+    pub(crate) fn waits_with_time(&self) -> bool {
+        matches!(self.order.who, Who::Guest { cause: Cause::Foreseen | Cause::Program, .. })
+            && self.wanted_bytes() > 0
     }
 
     /// The guest has what it was to get, and it may not be online yet.
@@ -465,7 +473,7 @@ impl Guest {
         let id = self.new_id();
         let Some(resize) = &mut self.resize else { return };
         let has_grown = resize.aim_bytes > resize.from_bytes;
-        let is_urgent = matches!(resize.order.who, Who::Guest { urgent: true, .. });
+        let is_urgent = matches!(resize.order.who, Who::Guest { cause: Cause::LastMoment, .. });
         if !has_grown || is_urgent || !agent_answers {
             return self.release(now_us, actions);
         }

@@ -49,7 +49,8 @@ impl Holder {
 
     /// What it should get by its target, whole sections, bytes.
     fn lack_bytes(&self, section_bytes: u64) -> u64 {
-        if self.is_fixed || !self.is_pressed {
+        // What it has asked for it takes itself: a step of the manager's would break that off.
+        if self.is_fixed || !self.is_pressed || self.wanted_bytes > 0 {
             return 0;
         }
         let room = self.target_bytes.min(self.most_bytes).saturating_sub(self.size_bytes);

@@ -740,3 +740,37 @@ fn a_full_guest_grows_by_as_much_as_half_of_its_kernels_memory_describes() {
     case.obey();
     assert_eq!(answers(&mut case), [(2, S, None)]);
 }
+
+#[test]
+fn what_an_agent_foresees_waits_for_memory_of_others() {
+    let mut case = Case::with_agent(settings(), 0, S);
+    case.free = S;
+    case.agent(program(9, 4, 0));
+    assert_eq!(case.view().wanted_bytes, 4 * S, "the policy sees it");
+    case.pass(2_000 * MS);
+    assert_eq!(answers(&mut case), []);
+    case.free = 4 * S;
+    case.pass(100 * MS);
+    case.obey();
+    case.pass(3000 * MS);
+    assert_eq!(answers(&mut case), [(9, 4 * S, None)]);
+    // Not for the end of a change: it asks again.
+    case.order(BOOT + 5 * S);
+    case.agent(program(10, 1, 0));
+    let why = "a change of size is under way";
+    assert_eq!(answers(&mut case), [(10, 0, Some(why.into()))]);
+}
+
+#[test]
+fn the_last_moment_takes_the_place_of_what_was_foreseen() {
+    let mut case = Case::with_agent(settings(), 0, S);
+    case.free = S;
+    case.agent(program(9, 4, 0));
+    case.agent(FromGuest::Need { id: 10, bytes: S, urgent: true, wait_ms: 0 });
+    let why = "a newer order took its place";
+    assert_eq!(answers(&mut case), [(9, 0, Some(why.into()))]);
+    case.obey();
+    case.pass(100 * MS);
+    assert_eq!(answers(&mut case), [(10, S, None)]);
+    assert_eq!(case.guest.running(), None, "what was foreseen is asked for anew");
+}
