@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use spillway_guests::call::{Call, SOCKET};
 
-use crate::{client, high, mover, run};
+use crate::{client, high, hurry, mover, run};
 
 /// Runs in a guest: tells the host how the guest's memory is, asks for more in time, and lets go of memory that the host takes
 /// back.
@@ -113,6 +113,7 @@ pub fn dispatch() -> anyhow::Result<ExitCode> {
         Command::Status(reach) => client::ask(&reach, &Call::Status),
         Command::PutBack { state } => {
             high::put_back(&state.path)?;
+            high::put_back(&hurry::kept(&state.path))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::MoveBlocks { root } => {

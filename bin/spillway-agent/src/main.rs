@@ -4,6 +4,7 @@ mod blocks;
 mod cli;
 mod client;
 mod high;
+mod hurry;
 mod mover;
 mod notify;
 mod overcommit;

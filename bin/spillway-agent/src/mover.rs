@@ -1,5 +1,6 @@
 //! Sets memory blocks online and offline, one after the other, by a child process: the kernel may try for minutes to empty a
-//! block whose pages are in use, and gives up only when the process that asked is killed.
+//! block whose pages are in use, and gives up only when the process that asked is killed. The child is told of some blocks ahead:
+//! it need not wait for this process between two of them.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Read, Write};
@@ -18,6 +19,9 @@ pub const BLOCK_TIME: Duration = Duration::from_secs(1);
 /// How long it may take to set one online: that is quick, but may wait for another that is being set offline.
 const ONLINE_TIME: Duration = Duration::from_secs(10);
 
+/// How many blocks the worker is told of before it answers: their lines fit into its pipe, so this never waits for it.
+const AHEAD_MAX: usize = 16;
+
 /// Blocks to be changed, and who changes them.
 #[derive(Debug)]
 pub struct Mover {
@@ -26,8 +30,9 @@ pub struct Mover {
     /// Killed, and not reaped yet.
     ended: Vec<Child>,
     queue: VecDeque<(u64, Wish)>,
-    /// The worker is at a block, and may be until then.
-    current: Option<Duration>,
+    /// What the worker was told and has not answered. It is at the first, and may be until then.
+    handed: VecDeque<(u64, Wish)>,
+    until: Duration,
     answer: Vec<u8>,
     /// How many are to change yet.
     wanted: usize,
@@ -48,9 +53,17 @@ impl Mover {
 
     /// A mover with a worker of the caller's.
     pub fn with(program: Command) -> Self {
-        let (queue, answer) = (VecDeque::new(), Vec::new());
-        let (worker, ended, current) = (None, Vec::new(), None);
-        Self { program, worker, ended, queue, current, answer, wanted: 0, failed: 0 }
+        Self {
+            program,
+            worker: None,
+            ended: Vec::new(),
+            queue: VecDeque::new(),
+            handed: VecDeque::new(),
+            until: Duration::ZERO,
+            answer: Vec::new(),
+            wanted: 0,
+            failed: 0,
+        }
     }
 
     /// Starts the worker ahead of need, which takes some milliseconds.
@@ -86,14 +99,15 @@ impl Mover {
     /// Drops what waits, and ends what is under way: that block may change all the same, a moment later.
     pub fn stop(&mut self) {
         self.queue.clear();
-        if self.current.take().is_some() {
+        if !self.handed.is_empty() {
+            self.handed.clear();
             self.end_worker();
         }
     }
 
     /// Nothing waits, and nothing is under way.
     pub fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.current.is_none()
+        self.queue.is_empty() && self.handed.is_empty()
     }
 
     /// How many of the blocks did not change since [`Mover::start`].
@@ -103,46 +117,70 @@ impl Mover {
 
     /// What the worker says, for poll.
     pub fn output(&self) -> Option<BorrowedFd<'_>> {
-        let worker = self.worker.as_ref().filter(|_| self.current.is_some())?;
+        let worker = self.worker.as_ref().filter(|_| !self.handed.is_empty())?;
         worker.stdout.as_ref().map(AsFd::as_fd)
     }
 
     /// When the worker has had enough time.
     pub fn deadline(&self) -> Option<Duration> {
-        self.current
+        (!self.handed.is_empty()).then_some(self.until)
     }
 
     /// Looks what the worker has said, ends it when its time is over, and goes on with the next block.
     pub fn go_on(&mut self, now: Duration) {
-        let Some(until) = self.current else { return self.next(now) };
-        match self.read_answer() {
-            Ok(None) if now < until => return,
-            Ok(Some(true)) => self.wanted = self.wanted.saturating_sub(1),
-            Ok(Some(false)) => self.failed += 1,
-            Ok(None) | Err(_) => {
-                self.failed += 1;
-                self.end_worker();
+        while !self.handed.is_empty() {
+            match self.read_answer() {
+                Ok(None) if now < self.until => break,
+                Ok(Some(true)) => self.wanted = self.wanted.saturating_sub(1),
+                Ok(Some(false)) => self.failed += 1,
+                Ok(None) | Err(_) => {
+                    self.failed += 1;
+                    self.end_worker();
+                }
             }
+            self.handed.pop_front();
+            if self.worker.is_none() {
+                self.take_back();
+            }
+            self.expect(now);
         }
-        self.current = None;
         self.next(now);
+    }
+
+    /// What a worker that has ended was told goes to the next one.
+    fn take_back(&mut self) {
+        while let Some(block) = self.handed.pop_back() {
+            self.queue.push_front(block);
+        }
+    }
+
+    /// The worker begins with the first of what it was told.
+    fn expect(&mut self, now: Duration) {
+        if let Some((_, wish)) = self.handed.front() {
+            self.until = now + if *wish == Wish::Offline { BLOCK_TIME } else { ONLINE_TIME };
+        }
     }
 
     /// A whole line of the worker: whether the block changed.
     fn read_answer(&mut self) -> io::Result<Option<bool>> {
         let output = self.worker.as_mut().and_then(|worker| worker.stdout.as_mut());
         let output = output.ok_or(io::ErrorKind::BrokenPipe)?;
-        let mut bytes = [0; 64];
+        let (mut bytes, mut has_ended) = ([0; 64], false);
         loop {
             match output.read(&mut bytes) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(0) => {
+                    has_ended = true;
+                    break;
+                }
                 Ok(count) => self.answer.extend_from_slice(&bytes[..count]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),
             }
         }
-        let Some(end) = self.answer.iter().position(|&byte| byte == b'\n') else { return Ok(None) };
+        let Some(end) = self.answer.iter().position(|&byte| byte == b'\n') else {
+            return if has_ended { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(None) };
+        };
         let line: Vec<u8> = self.answer.drain(..=end).collect();
         Ok(Some(line == b"ok\n"))
     }
@@ -151,15 +189,18 @@ impl Mover {
         if self.wanted == 0 {
             self.queue.clear();
         }
-        while self.current.is_none() {
+        // No more than are wanted: what it was told it does.
+        while self.handed.len() < self.wanted.min(AHEAD_MAX) {
             let Some((number, wish)) = self.queue.pop_front() else { return };
-            let time = if wish == Wish::Offline { BLOCK_TIME } else { ONLINE_TIME };
-            match self.hand_over(number, wish) {
-                Ok(()) => self.current = Some(now + time),
-                Err(_) => {
-                    self.failed += 1;
-                    self.end_worker();
-                }
+            if self.hand_over(number, wish).is_err() {
+                self.failed += 1;
+                self.end_worker();
+                self.take_back();
+                continue;
+            }
+            self.handed.push_back((number, wish));
+            if self.handed.len() == 1 {
+                self.expect(now);
             }
         }
     }
@@ -261,6 +302,28 @@ mod tests {
         mover.start(start.elapsed(), 1, [(7, Wish::Offline)]);
         assert!(run(&mut mover, &[1, 2, 9]) < BLOCK_TIME);
         assert_eq!(mover.failed(), 1);
+    }
+
+    #[test]
+    fn a_worker_that_ends_takes_nothing_with_it_that_it_was_told() {
+        let done = tempfile::NamedTempFile::new().unwrap();
+        let mut shell = Command::new("sh");
+        // Each does two, and ends.
+        let script =
+            r#"for i in 1 2; do read -r number word; echo "$number" >>"$0"; echo ok; done"#;
+        shell.args(["-c", script]).arg(done.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut mover = Mover::with(shell);
+        let start = Instant::now();
+        mover.start(start.elapsed(), 20, (0..60).map(|number| (number, Wish::Offline)));
+        while !mover.is_idle() {
+            assert!(start.elapsed() < 10 * BLOCK_TIME, "it does not come to an end");
+            std::thread::sleep(Duration::from_millis(2));
+            mover.go_on(start.elapsed());
+        }
+        let text = std::fs::read_to_string(done.path()).unwrap();
+        let numbers: std::collections::HashSet<_> = text.lines().collect();
+        assert_eq!((text.lines().count(), numbers.len()), (20, 20), "{text}");
+        assert_eq!(mover.wanted, 0);
     }
 
     #[test]

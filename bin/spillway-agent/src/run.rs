@@ -17,6 +17,7 @@ use spillway_types::Size;
 use crate::blocks::{Blocks, State, Wish};
 use crate::cli::Run;
 use crate::high::High;
+use crate::hurry::Hurry;
 use crate::mover::Mover;
 use crate::notify::Manager;
 use crate::overcommit;
@@ -33,6 +34,8 @@ const SLOW_EVERY: Duration = Duration::from_secs(1);
 const BLOCKS_EVERY: Duration = Duration::from_secs(5);
 /// How often new memory is looked at that the host waits to hear of.
 const ARRIVAL_EVERY: Duration = Duration::from_millis(4);
+/// How long the host may take for what is offline, until the kernel's grace periods are as long as ever.
+const TAKEN_TIME: Duration = Duration::from_secs(1);
 /// The longest sleep.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
@@ -102,6 +105,7 @@ struct Agent {
     port: Port,
     programs: Programs,
     mover: Mover,
+    hurry: Hurry,
     /// None where there is no such control group yet.
     high: Option<High>,
     group: Option<Group>,
@@ -152,6 +156,7 @@ impl Agent {
             port: Port::new(&options.port, &options.root),
             programs,
             mover: Mover::new(&options.root)?,
+            hurry: Hurry::open(&options.root, &options.state.path),
             high,
             group,
             root: options.root.clone(),
@@ -186,6 +191,7 @@ impl Agent {
             }
         }
         self.mover.go_on(now);
+        self.hurry.look(now);
         self.look_at_job(now);
         self.look_at_arrival(now);
         self.hear_programs(now);
@@ -209,6 +215,7 @@ impl Agent {
             self.is_greeted.then_some(self.status_at),
             self.port.deadline(),
             self.mover.deadline(),
+            self.hurry.deadline(),
             self.job.map(|job| job.until),
             self.arrival.map(|arrival| arrival.next),
             self.programs.deadline(),
@@ -244,8 +251,10 @@ impl Agent {
                 let until = now + Duration::from_millis(timeout_ms.into());
                 self.start_job(now, Job { id, wanted_bytes: bytes, since: now, until });
             }
+            // It has taken what it wanted.
             FromHost::Online => {
                 self.end_job(now);
+                self.hurry.end();
                 self.bring_online(now, Wish::Movable);
             }
             FromHost::Report { id } => {
@@ -317,6 +326,7 @@ impl Agent {
         }
         (self.job, self.arrival) = (None, None);
         self.mover.stop();
+        self.hurry.end();
         if let Some(high) = &mut self.high {
             high.raise();
         }
@@ -325,13 +335,14 @@ impl Agent {
     /// Sets blocks offline, as far as the reserve allows.
     fn start_job(&mut self, now: Duration, job: Job) {
         self.end_job(now);
-        self.count(now);
+        let list = self.count(now);
         let block = self.blocks.bytes();
         let missing = job.wanted_bytes.saturating_sub(self.counted.offline).div_ceil(block);
         let reserve = self.watch.as_ref().map_or(0, |watch| watch.terms().reserve);
         let spare = self.system.meminfo().available.saturating_sub(reserve) / block;
         let wanted = usize::try_from(missing.min(spare)).unwrap_or(usize::MAX);
-        let movable = self.list().into_iter().filter(|(_, state)| *state == State::Movable);
+        let movable = list.into_iter().filter(|(_, state)| *state == State::Movable);
+        self.hurry.begin(job.until + TAKEN_TIME);
         self.mover.start(now, wanted, movable.map(|(number, _)| (number, Wish::Offline)));
         self.job = Some(job);
         self.look_at_job(now);
@@ -539,7 +550,8 @@ impl Agent {
         self.blocks.within(&self.system.virtio_mem())
     }
 
-    fn count(&mut self, now: Duration) {
+    /// Counts the blocks, and lists them.
+    fn count(&mut self, now: Duration) -> Vec<(u64, State)> {
         let total = self.system.meminfo().total;
         let list = self.list();
         let bytes = |wanted| {
@@ -548,6 +560,7 @@ impl Agent {
         };
         let (offline, movable) = (bytes(State::Offline), bytes(State::Movable));
         self.counted = Counted { at: now, total, offline, movable };
+        list
     }
 }
 
