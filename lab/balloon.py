@@ -23,6 +23,47 @@ GREETING = {"QMP": {"version": {"qemu": {"major": 7, "minor": 2, "micro": 0}, "p
 libc = ctypes.CDLL(None, use_errno=True)
 
 
+class AgentProxy:
+    """The agent's channel: it says of virtio-mem's blocks alone when new memory is online. What a balloon leaves the guest is there
+    at once, which this says in its place."""
+
+    def __init__(self, listen, port):
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(listen))
+        self.listener.listen()
+        self.port = port
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        while True:
+            daemon, _ = self.listener.accept()
+            agent = socket.socket(socket.AF_UNIX)
+            agent.connect(str(self.port))
+            threading.Thread(target=self._pass, args=(agent, daemon), daemon=True).start()
+            self._pass(daemon, agent, self._arrives)
+
+    @staticmethod
+    def _arrives(line):
+        """The answer to what the agent is not to hear."""
+        said = json.loads(line) if line.strip() else None
+        wanted = said.get("arrive") if isinstance(said, dict) else None
+        return wanted and json.dumps({"arrived": {"id": wanted["id"], "bytes": wanted["bytes"]}}).encode() + b"\n"
+
+    @staticmethod
+    def _pass(source, sink, answered=lambda line: None):
+        try:
+            for line in source.makefile("rb"):
+                answer = answered(line)
+                source.sendall(answer) if answer else sink.sendall(line)
+        except OSError:
+            pass
+        for end in source, sink:
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+
 class Proxy:
     def __init__(self, listen, monitor, boot_mib, device_file, device_mib):
         self.monitor = Monitor(monitor)

@@ -14,6 +14,7 @@ Each line of the agent in the guest is in /run/agent.log there, and `session COM
 import atexit
 import collections
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -33,6 +34,9 @@ QEMUS = {
     "7.2": ["qemu-system-x86_64"],
     "10.0": [BACKPORTS / "bin/qemu-system-x86_64", "-L", BACKPORTS / "share/qemu", "-L", BACKPORTS / "share/seabios"],
 }
+# One of which each kernel takes care: where a processor has `rep stosb` (`max`), the kernel zeroes memory by it, which TCG does
+# byte by byte.
+CPU = os.environ.get("LAB_CPU", "Nehalem")
 MODULES = "virtio_pci virtio_console virtio_mem"
 MIB = 1 << 20
 INIT = """#!/bin/busybox sh
@@ -207,7 +211,7 @@ class Guest:
         else:
             _initramfs(kernel, self.folder, packed, tuple(programs), agent, variables)
         self.line = [
-            *QEMUS[qemu], "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", processors,
+            *QEMUS[qemu], "-accel", "tcg,thread=multi", "-cpu", CPU, "-smp", processors,
             "-machine", f"{machine},acpi={'on' if acpi else 'off'}", "-nodefaults", "-nographic", "-no-reboot",
             "-serial", f"file:{self.console}", "-qmp", f"unix:{self.folder}/monitor,server=on,wait=off",
             "-device", "virtio-serial-pci,id=serial", "-chardev", f"socket,id=lab,path={self.folder}/lab,server=on,wait=off",
