@@ -34,8 +34,7 @@ QEMUS = {
     "7.2": ["qemu-system-x86_64"],
     "10.0": [BACKPORTS / "bin/qemu-system-x86_64", "-L", BACKPORTS / "share/qemu", "-L", BACKPORTS / "share/seabios"],
 }
-# One of which each kernel takes care: where a processor has `rep stosb` (`max`), the kernel zeroes memory by it, which TCG does
-# byte by byte.
+# A kernel that sees `rep stosb` (`max`) zeroes memory by it, which TCG does byte by byte.
 CPU = os.environ.get("LAB_CPU", "Nehalem")
 MODULES = "virtio_pci virtio_console virtio_mem"
 MIB = 1 << 20
@@ -360,8 +359,10 @@ class HugePages:
             lab.fail(f"the host has no {mib} MiB of huge pages")
 
     def _add(self, pages):
-        self.pages += pages
-        self.COUNT.write_text(str(int(self.COUNT.read_text()) + pages))
+        before = int(self.COUNT.read_text())
+        self.COUNT.write_text(str(max(before + pages, 0)))
+        # The kernel gives fewer where it finds no more.
+        self.pages += int(self.COUNT.read_text()) - before
 
     def give_back(self):
         self._add(-self.pages)

@@ -6,7 +6,8 @@ import statistics
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 720, 220, 46, 24, 14
 # Told apart by colour (Okabe and Ito's, which colour-blind people can tell) and by dashes.
 LINES = [("#0072b2", ""), ("#d55e00", "7 3"), ("#009e73", "2 3")]
-TITLES = {"auto": "Spillway: sections by virtio-mem", "fixed": "fixed equal shares", "balloon": "the same policy, by a balloon"}
+TITLES = {"auto": "Spillway: sections by virtio-mem", "fixed": "fixed equal shares", "balloon": "the same policy, by a balloon",
+          "whole": "each guest has 2 GiB, all the time"}
 
 
 def load(out):
@@ -20,20 +21,21 @@ def load(out):
 
 def table(rounds):
     lines = ["| memory | rounds | work, median (least to most) | beside fixed shares | beside the balloon | programs killed | "
-             "pages swapped in, median |", "|---|---|---|---|---|---|---|"]
+             "pages swapped in, median | stalled for memory, s, median |", "|---|---|---|---|---|---|---|---|"]
     middle = {how: statistics.median(it["total"] for it in its) for how, its in rounds.items() if its}
     for how in middle:
         totals = [it["total"] for it in rounds[how]]
         swapped = statistics.median(sum(it["swapped_in"]) for it in rounds[how])
+        stalled_s = statistics.median(sum(phase["stalled_s"] for phase in it["phases"]) for it in rounds[how])
         ratios = [f"{middle[how] / middle[other]:.2f}" if other in middle else "–" for other in ("fixed", "balloon")]
         lines.append(f"| {TITLES[how]} | {len(totals)} | {middle[how]:.0f} ({min(totals)} to {max(totals)}) | {' | '.join(ratios)} | "
-                     f"{sum(it['killed'] for it in rounds[how])} | {swapped:.0f} |")
+                     f"{sum(it['killed'] for it in rounds[how])} | {swapped:.0f} | {stalled_s:.1f} |")
     return "\n".join(lines) + "\n"
 
 
 def figure(rounds):
     """Each guest's size over time, one picture above the other; the phases of the load as bars below."""
-    shown = [(how, its[0]) for how, its in rounds.items() if its]
+    shown = [(how, its[0]) for how, its in rounds.items() if its and "samples" in its[0]]
     end_s = max(it["samples"][-1][0] for _, it in shown)
     top = max(size for _, it in shown for sample in it["samples"] for size in sample[1:]) * 1.05
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT * len(shown)}" width="{WIDTH}" role="img" '

@@ -755,6 +755,7 @@ fn what_an_agent_foresees_waits_for_memory_of_others() {
     case.pass(3000 * MS);
     assert_eq!(answers(&mut case), [(9, 4 * S, None)]);
     // Not for the end of a change: it asks again.
+    case.free = 4 * S;
     case.order(BOOT + 5 * S);
     case.agent(program(10, 1, 0));
     let why = "a change of size is under way";
