@@ -60,6 +60,7 @@ impl Cache {
                 let options = RingOptions { timeout: options.timeout, ..RingOptions::default() };
                 Box::new(Ring::connect_with(&path, options)?)
             }
+            Url::Guest { path, pages } => Box::new(Ring::connect_from_guest(&path, pages)?),
             Url::NvmeTcp { tls, host, port, subsystem, options: mut asked } => {
                 let timeout_s = options.timeout.as_secs().clamp(1, 3600) as u16;
                 asked.timeout_s = asked.timeout_s.or(Some(timeout_s));

@@ -85,8 +85,7 @@ fn connections_share_a_device() {
     expect(&mut two, &[&simple(2, 0)[..], &[0; 12], &[7; 1024], &[0; 64]].concat());
     let uid = rustix::process::getuid().as_raw();
     let known = house.names.lock().unwrap().iter().all(|name| {
-        name.starts_with(&format!("uid {uid}, "))
-            && name.contains(&std::process::id().to_string())
+        name.starts_with(&format!("uid {uid}, ")) && name.contains(&std::process::id().to_string())
     });
     assert!(known, "the kernel says who connects: {:?}", house.names);
     assert_eq!(house.connections.load(Ordering::SeqCst), 2);
