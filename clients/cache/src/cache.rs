@@ -20,6 +20,9 @@ const RECORDS: usize = 4096;
 /// Keys that are listed at the same time.
 const LISTED: usize = 4096;
 
+/// What came of reading a record.
+type Read<'a> = Result<Option<Record<'a>>, Error>;
+
 /// Settings of a [`Cache`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -105,11 +108,7 @@ impl Cache {
 
     /// Shows `each` the record that lies where that of each key would, with the key's number and object.
     /// It may be another key's.
-    pub(crate) fn records(
-        &self,
-        keys: &[&[u8]],
-        each: &mut dyn FnMut(usize, u64, Result<Option<Record<'_>>, Error>),
-    ) {
+    pub(crate) fn records(&self, keys: &[&[u8]], each: &mut dyn FnMut(usize, u64, Read<'_>)) {
         // Whoever else is at it takes memory of its own.
         let mut own = Vec::new();
         let mut kept = self.scratch.try_lock().ok();

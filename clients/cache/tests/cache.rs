@@ -267,7 +267,7 @@ fn writers_of_one_key_never_mix() {
                     while Instant::now() < end {
                         let mut gets = [Get { key: b"key", room: &mut room }];
                         if cache.get(&mut gets).remove(0).expect("a get").is_some() {
-                            assert!(values.iter().any(|value| *value == room), "mixed");
+                            assert!(values.contains(&room), "mixed");
                             hits += 1;
                         }
                     }
