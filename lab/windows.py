@@ -43,7 +43,8 @@ def boots_windowed(daemon, name, programs=(), **options):
 
 def background(guest, name, command):
     """Starts a command whose output is to be had by `ended`."""
-    guest.run(f"({command} >/run/{name} 2>&1; echo ended $? >>/run/{name}) & echo $! >/run/{name}.pid")
+    # The guest waits for whoever still has the pipe.
+    guest.run(f"rm -f /run/{name}; ({command}; echo ended $?) >/run/{name} 2>&1 </dev/null & echo $! >/run/{name}.pid")
 
 
 def ended(guest, name, seconds=60):
