@@ -51,6 +51,7 @@ pub fn claim(text: &str, timeout: Duration) -> Result<Claim, Error> {
     let url: Url = text.parse()?;
     let (address, secret) = match &url {
         Url::Embedded { .. } => return Err(Error::Embedded(text.to_owned())),
+        Url::Guest { .. } => return Err(Error::Guest(text.to_owned())),
         Url::Ring { path } => {
             let path = fs::canonicalize(path).map_err(|source| unreachable(text, source))?;
             (format!("ring:{}", path.display()), None)

@@ -43,6 +43,11 @@ pub enum Error {
     /// An embedded store is no other place than this process.
     #[error("'{0}' is a store in this process, and no blade: write ring:PATH or nvme+tcp://HOST")]
     Embedded(String),
+    /// Windows are for programs that call the store themselves.
+    #[error(
+        "{0}: pages of a program in a guest can't go through a window; name a blade by nvme+tcp:"
+    )]
+    Guest(String),
     /// The pager's tasks can't run TLS.
     #[error("'{0}' can't be a blade: pages leave sealed, so write nvme+tcp")]
     Tls(String),
@@ -56,7 +61,9 @@ pub enum Error {
 
 /// Whether `text` is the path of a directory and not a URL.
 pub fn is_directory(text: &str) -> bool {
-    !["embed:", "ring:", "nvme+tcp:", "nvme+tls:"].iter().any(|scheme| text.starts_with(scheme))
+    !["embed:", "ring:", "guest:", "nvme+tcp:", "nvme+tls:"]
+        .iter()
+        .any(|scheme| text.starts_with(scheme))
 }
 
 /// A way to the blade at an address that [`Claim`] gave, with the secret and the identity of the pool
@@ -91,5 +98,6 @@ pub fn carrier(
             Ok(Box::new(Line::new(way, timeout)))
         }
         Url::Embedded { .. } => Err(Error::Embedded(address.to_owned())),
+        Url::Guest { .. } => Err(Error::Guest(address.to_owned())),
     }
 }

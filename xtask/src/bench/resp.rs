@@ -99,8 +99,7 @@ pub fn run() -> anyhow::Result<Report> {
 
 /// Our medians beside each of the others'.
 fn add_rows(name: &str, servers: &BTreeMap<String, Vec<Turn>>, report: &mut Report) {
-    let middle =
-        |turns: &[Turn], value: fn(&Turn) -> f64| median(turns.iter().map(value).collect());
+    let middle = |turns: &[Turn], value: fn(&Turn) -> f64| median(turns.iter().map(value));
     let Some(ours) = servers.get(OURS) else { return };
     for (other, turns) in servers.iter().filter(|(server, _)| *server != OURS) {
         let values: [(&str, &'static str, fn(&Turn) -> f64); 2] = [
