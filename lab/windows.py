@@ -38,6 +38,8 @@ auto = false
 def boots_windowed(daemon, name, programs=(), **options):
     guest = daemon.boots(name, programs=(CLIENT, "window-fuzz", *programs), seconds=300, **options)
     guest.run(USER)
+    # The host tries the channel once a second.
+    guest.until("window-client guest: fill 1")
     return guest
 
 
@@ -85,4 +87,4 @@ def says_itself(guest, lines, seconds=2):
     port = guest.run(f"basename $(dirname $(grep -lx {PORT} /sys/class/virtio-ports/*/name))")
     script = "\\n".join(["", *lines, ""]).replace('"', '\\"')
     heard = guest.run(f'exec 3<>/dev/{port} && printf "{script}" >&3 && (timeout {seconds} cat <&3 || true)')
-    return [json.loads(line) for line in heard.splitlines() if line.strip()]
+    return [json.loads(line) for line in heard.splitlines() if line.startswith("{")]
