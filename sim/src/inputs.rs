@@ -17,7 +17,7 @@ mod virtqueue;
 pub type Reader = fn(&[u8]);
 
 /// The readers, by the name of their fuzz target and of their folder of the corpus.
-pub const READERS: [(&str, Reader); 16] = [
+pub const READERS: [(&str, Reader); 17] = [
     ("pdus", decoders::pdus),
     ("structures", decoders::structures),
     ("authentication", decoders::authentication),
