@@ -68,9 +68,7 @@ impl Cache {
                 let timeout_s = options.timeout.as_secs().clamp(1, 3600) as u16;
                 asked.timeout_s = asked.timeout_s.or(Some(timeout_s));
                 Box::new(NvmeTcp::open(tls, &host, port, subsystem.as_deref(), &asked)?)
-            }
-            // A program of a guest: the library's own times hold.
-            Url::Guest { .. } => spillway_client::open(url)?,
+            } // A program of a guest: the library's own times hold.
         };
         Self::over(store, options)
     }

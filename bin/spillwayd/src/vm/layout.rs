@@ -38,7 +38,8 @@ impl Layout {
             None => boot_bytes,
         };
         let layout = Self { boot_bytes, low_bytes };
-        let last = |end: u64| end.checked_sub(PAGE_BYTES).filter(|_| end % PAGE_BYTES == 0);
+        let last =
+            |end: u64| end.checked_sub(PAGE_BYTES).filter(|_| end.is_multiple_of(PAGE_BYTES));
         let ends = [Some(low_bytes), Some(ABOVE_DEVICES + boot_bytes.wrapping_sub(low_bytes))];
         let pieces = if low_bytes == boot_bytes { 1 } else { 2 };
         for end in ends.into_iter().take(pieces) {
