@@ -97,12 +97,15 @@ pub fn run() -> anyhow::Result<Report> {
     Ok(report)
 }
 
+/// A figure of a turn.
+type Figure = fn(&Turn) -> f64;
+
 /// Our medians beside each of the others'.
 fn add_rows(name: &str, servers: &BTreeMap<String, Vec<Turn>>, report: &mut Report) {
-    let middle = |turns: &[Turn], value: fn(&Turn) -> f64| median(turns.iter().map(value));
+    let middle = |turns: &[Turn], value: Figure| median(turns.iter().map(value));
     let Some(ours) = servers.get(OURS) else { return };
     for (other, turns) in servers.iter().filter(|(server, _)| *server != OURS) {
-        let values: [(&str, &'static str, fn(&Turn) -> f64); 2] = [
+        let values: [(&str, &'static str, Figure); 2] = [
             ("requests", "1/s", |turn| turn.per_second),
             ("processor time a request", "us", |turn| turn.cpu_us),
         ];

@@ -280,8 +280,9 @@ mod tests {
 
     #[test]
     fn pages_that_the_host_may_take_are_known_at_both_ends() {
-        let ranges = [10 * PAGE_BYTES..12 * PAGE_BYTES];
-        let inside: Vec<u64> = (0..20).filter(|&page| is_in(&ranges, page)).collect();
+        let range = 10 * PAGE_BYTES..12 * PAGE_BYTES;
+        let ranges = std::slice::from_ref(&range);
+        let inside: Vec<u64> = (0..20).filter(|&page| is_in(ranges, page)).collect();
         assert_eq!(inside, [10, 11]);
     }
 

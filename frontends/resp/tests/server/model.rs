@@ -87,7 +87,7 @@ impl Model {
     fn value(&mut self, length: usize) -> Vec<u8> {
         self.seed = self.seed.wrapping_add(1);
         let seed = self.seed;
-        (0..length).map(|at| b'a' + (at / 3 + at / 4096) as u8 % 20 ^ seed % 4).collect()
+        (0..length).map(|at| (b'a' + (at / 3 + at / 4096) as u8 % 20) ^ (seed % 4)).collect()
     }
 
     fn length(&self, key: u8) -> i64 {

@@ -323,7 +323,7 @@ impl Both {
             4 => it.available = many,
             // At a pace that is just a trend.
             5 => it.available = near(it.available.saturating_sub(4 * MIB * since / 1000)),
-            6 => it.stalled_us += near(since * if step.many % 2 == 0 { 100 } else { 10 }),
+            6 => it.stalled_us += near(since * if step.many.is_multiple_of(2) { 100 } else { 10 }),
             7 => it.refaults += near(since * 64 / 1000),
             8 => it.swap_ins += step.many % 2,
             9 => it.kernel_free = many / 16,
@@ -346,7 +346,7 @@ impl Both {
                 self.plain.alarm = true;
             }
             1 => {
-                let was_there = step.many % 2 == 0;
+                let was_there = step.many.is_multiple_of(2);
                 self.real.greeted(self.now, was_there);
                 self.plain.greeted(self.now, was_there);
             }
@@ -355,7 +355,7 @@ impl Both {
                 let late = usize::from(step.kind == 5);
                 let Some(&ask) = self.asks.iter().rev().nth(late) else { return };
                 let (Ask::Need { bytes, .. } | Ask::Give { bytes }) = ask;
-                let granted = if step.many % 3 == 0 { 0 } else { bytes };
+                let granted = if step.many.is_multiple_of(3) { 0 } else { bytes };
                 self.real.answered(self.now, ask, granted);
                 self.plain.answered(self.now, ask, granted);
             }
