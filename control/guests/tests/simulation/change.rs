@@ -246,14 +246,8 @@ impl Model {
                 return;
             }
             // What the guest is about to take can't be told from what it is to get.
-            let hold = |(at, it): (usize, &spillway_guests::Device)| {
-                let bytes = it.size_bytes;
-                (bytes != it.requested_bytes).then_some(Action::Request { device: at, bytes })
-            };
-            let held: Vec<Action> = vm.devices.iter().enumerate().filter_map(hold).collect();
             self.enter(now, Stage::Rest { until: now + REST });
-            self.change.iter_mut().for_each(|change| change.is_read = false);
-            self.actions.extend(held);
+            self.keep_what_is_there();
         } else if shrinks && self.has_agent() {
             let bytes = total(&change.from) - change.aim;
             let may_take = self.settings.offline_timeout_us;
@@ -382,6 +376,16 @@ impl Model {
         }
     }
 
+    /// Each device is asked for what it has, where it was asked for something else.
+    fn keep_what_is_there(&mut self) {
+        let Some(vm) = &self.vm else { return };
+        let differs =
+            vm.devices.iter().enumerate().filter(|(_, it)| it.size_bytes != it.requested_bytes);
+        let asked = differs.map(|(device, it)| Action::Request { device, bytes: it.size_bytes });
+        self.actions.extend(asked);
+        self.change.iter_mut().for_each(|change| change.is_read = false);
+    }
+
     /// What time and readings bring about: one step.
     pub fn go_on(&mut self, now: u64) {
         let (Some(change), Some(vm)) = (&self.change, &self.vm) else { return };
@@ -395,6 +399,8 @@ impl Model {
                 self.ends_as(End::Refused(why.into()));
                 self.release(now);
             }
+            // It has changed since it was asked to stay: it stays as it is now.
+            Stage::Rest { .. } if change.is_read => self.keep_what_is_there(),
             Stage::Wait { until } if now >= until => self.set_aside(now, 0),
             Stage::Offline { until, .. } if now >= until => self.plug(now),
             Stage::Plug { .. } if is_there => self.arrive(now),
