@@ -142,8 +142,10 @@ fn work(url: &str, time: Duration) -> Done {
 
 fn work_on(store: &dyn Store, until: Instant, rounds: &mut u64) -> Done {
     let pool = store.open_pool(PoolSpec::PERSISTENT)?;
+    // What another connection has put lies in another pool.
+    let mut pages = (0..512).cycle();
     while Instant::now() < until {
-        let index = *rounds % 512;
+        let index = pages.next().unwrap_or_default();
         put(store, pool, index)?;
         check(store, pool, index)?;
         check(store, pool, index / 2)?;
