@@ -90,8 +90,11 @@ fn find(url: &str, count: u64) -> Done {
     // Programs that were killed have left pools, too.
     let pools = store.pools()?;
     let has_all = |pool: Pool| (0..count).try_for_each(|index| check(&*store, pool, index));
-    if !pools.iter().any(|pool| has_all(pool.pool).is_ok()) {
-        return Err(format!("none of {} pools has all {count} pages", pools.len()).into());
+    let missing: Vec<_> = pools.iter().map(|pool| has_all(pool.pool)).collect();
+    if !missing.iter().any(Result::is_ok) {
+        return Err(
+            format!("none of {} pools has all {count} pages: {missing:?}", pools.len()).into()
+        );
     }
     println!("{count} pages are there");
     Ok(())
