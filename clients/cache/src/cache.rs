@@ -193,10 +193,9 @@ impl Cache {
                 let Some(record) = record.filter(|record| record.key == keys[number]) else {
                     return false;
                 };
-                // Also what a put has left that was broken off.
-                operations.push(self.flush(record::record_key(object)));
-                operations.extend(self.flush_parts(object, record.parts()));
-                owners.resize(operations.len(), number);
+                // Also what puts have left that were broken off, or that did not see each other.
+                operations.push(Operation::FlushObject { pool: self.pool, object });
+                owners.push(number);
                 record.is_of(keys[number])
             }));
         });
