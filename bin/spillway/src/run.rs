@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{self, Command, ExitCode};
 use std::time::Instant;
 
 use anyhow::Context;
@@ -70,7 +70,7 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
     let mut eyes = Eyes {
         tree: &tree,
         watch: Watch::default(),
-        sampler: sink.is_some().then(Sampler::new),
+        sampler: sink.is_some().then(|| Sampler::new(process::id())),
         outside: Outside::new(),
         progress: options.progress.then(|| Progress::new(&tree)),
         registration: Registration::new(

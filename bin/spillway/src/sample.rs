@@ -32,16 +32,18 @@ pub struct Usage {
 
 /// Takes samples, seldom enough not to be felt.
 pub struct Sampler {
+    root: u32,
     next: Instant,
 }
 
 impl Sampler {
-    /// The first sample is due at once.
-    pub fn new() -> Self {
-        Self { next: Instant::now() }
+    /// Samples what runs below the process `root`. The first is due at once.
+    pub fn new(root: u32) -> Self {
+        Self { root, next: Instant::now() }
     }
 
-    /// A sample if one is due.
+    /// A sample if one is due: the memory of all processes but the pagers. A pager lives in the address space of its
+    /// program, which is counted already.
     pub fn sample(&mut self, tree: &Tree) -> Option<Usage> {
         if Instant::now() < self.next {
             return None;
@@ -50,18 +52,13 @@ impl Sampler {
         let pagers: HashSet<u32> =
             tree.slots.iter().map(|slot| slot.pager_pid.load(Relaxed)).collect();
         let mut usage = Usage::default();
-        for pid in descendants_of(std::process::id()) {
-            // A pager lives in the address space of its program, which is counted already.
-            if pagers.contains(&pid) {
-                continue;
-            }
-            if let Some(memory) = memory_of(pid) {
-                usage.rss_bytes += memory.rss_bytes;
-                usage.pss_bytes += memory.pss_bytes;
-                usage.pss_shared_bytes += memory.pss_shared_bytes;
-                usage.pss_file_bytes += memory.pss_file_bytes;
-                usage.processes += 1;
-            }
+        let counted = descendants_of(self.root).into_iter().filter(|pid| !pagers.contains(pid));
+        for memory in counted.filter_map(memory_of) {
+            usage.rss_bytes += memory.rss_bytes;
+            usage.pss_bytes += memory.pss_bytes;
+            usage.pss_shared_bytes += memory.pss_shared_bytes;
+            usage.pss_file_bytes += memory.pss_file_bytes;
+            usage.processes += 1;
         }
         let took = cpu_time().saturating_sub(start);
         self.next = Instant::now() + INTERVAL.max(took * SHARE);
@@ -135,12 +132,14 @@ mod tests {
         let found = descendants_of(std::process::id());
         assert!(found.contains(&shell.id()) && found.contains(&sleep));
 
+        // Below the shell, since other tests have children, too.
         let tree = SharedTree::new(&settings()).unwrap();
-        let all = Sampler::new().sample(&tree).unwrap();
+        let all = Sampler::new(shell.id()).sample(&tree).unwrap();
+        assert!(all.processes == 1 && all.rss_bytes > 0);
         tree.slots[0].pager_pid.store(sleep, Relaxed);
-        let mut sampler = Sampler::new();
+        let mut sampler = Sampler::new(shell.id());
         let fewer = sampler.sample(&tree).unwrap();
-        assert!(fewer.processes < all.processes + 1 && fewer.rss_bytes > 0);
+        assert!(fewer.processes == 0 && fewer.rss_bytes == 0);
         assert!(sampler.sample(&tree).is_none(), "not due yet");
 
         shell.kill().unwrap();

@@ -282,7 +282,8 @@ fn writers_of_one_key_never_mix() {
     });
     println!("{hits} values were seen");
     // Puts that did not see each other may have left parts of values that nobody finds.
-    let (cache, store) = (open(&daemon.url()), spillway_client::open(&daemon.url()).expect("a store"));
+    let (cache, store) =
+        (open(&daemon.url()), spillway_client::open(&daemon.url()).expect("a store"));
     assert!(cache.delete(&[b"key"]).remove(0).is_ok());
     assert_eq!(store.pools().expect("pools")[0].pages, 1, "the name alone");
 }
