@@ -89,13 +89,16 @@ class VmDaemon(Daemon):
         """What all files hold."""
         return sum(path.stat().st_blocks * 512 for path in self.pool.glob("*/*")) // MIB
 
-    def agree(self, guest, mib, boot_mib=512):
-        """The daemon, QEMU, the guest and the file say the same."""
+    def sizes(self, guest, boot_mib=512):
+        """What the daemon, QEMU, the file and the pool say that the guest has."""
         status, held = self.vm(guest.name), self.held_mib(guest.name) + boot_mib
         plugged = guest.monitor.ask("qom-get", path="/machine/peripheral/spillway1", property="size") // MIB + boot_mib
-        set_aside = status["set_aside_bytes"] // MIB + boot_mib
-        seen = status["size_bytes"] // MIB, plugged, held, set_aside
-        if set(seen) != {mib}:
-            lab.fail(f"{guest.name}: {mib} MiB expected; daemon, QEMU, file, set aside: {seen}")
+        return status["size_bytes"] // MIB, plugged, held, status["set_aside_bytes"] // MIB + boot_mib
+
+    def agree(self, guest, mib, boot_mib=512):
+        """The daemon, QEMU, the guest and the file say the same."""
+        sizes = self.sizes(guest, boot_mib)
+        if set(sizes) != {mib}:
+            lab.fail(f"{guest.name}: {mib} MiB expected; daemon, QEMU, file, set aside: {sizes}")
         # The last block is plugged a moment before it is online.
         lab.until(lambda: mib - 150 < guest.memory_mib() < mib, f"a MemTotal of {mib} MiB in {guest.name}", 20)
