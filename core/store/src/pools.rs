@@ -76,6 +76,9 @@ impl Access {
     }
 }
 
+/// Set in the word of an [`Access`], above its fields: the pool is to go with the connections that bound it.
+const BOUND: u64 = 1 << 50;
+
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Handle {
@@ -369,6 +372,33 @@ impl Store {
         let mut pools: Vec<PoolInfo> = control.pools.iter().filter_map(its).collect();
         pools.sort_unstable_by_key(|pool| pool.number);
         Ok(pools)
+    }
+
+    /// Marks a private pool as one that goes with whoever bound it. The mark is kept as the pool is, for a process that takes
+    /// the store over: it knows nothing of connections to the one before.
+    ///
+    /// # Errors
+    /// [`Error::NoPool`]; [`Error::WrongSharing`] for a shared pool.
+    pub fn mark_bound(&self, pool: PoolId) -> Result<(), Error> {
+        let _control = self.control.lock();
+        let access = self.access(pool).ok_or(Error::NoPool)?;
+        if access.shared {
+            return Err(Error::WrongSharing);
+        }
+        let word = &self.pools.handle(pool).access;
+        // Whoever writes a handle has the lock of the control plane.
+        word.store(word.load(Ordering::Relaxed) | BOUND, Ordering::Release);
+        Ok(())
+    }
+
+    /// The pools that are marked so.
+    pub fn bound_pools(&self) -> Vec<PoolId> {
+        let _control = self.control.lock();
+        let bound = |handle: &Handle| {
+            let (id, _) = handle.record()?;
+            (handle.access.load(Ordering::Relaxed) & BOUND != 0).then_some(id)
+        };
+        self.pools.handles.iter().filter_map(bound).collect()
     }
 
     /// Whether a pool id is in use, at this moment.

@@ -243,6 +243,19 @@ fn damage(file: &OwnedFd, at: u64, word: u64, kind: u8) {
 }
 
 #[test]
+fn which_pools_were_bound_is_kept() {
+    let config = config(Dedup::Off);
+    let store = Store::open(config.clone()).unwrap();
+    let client = store.add_client(ClientConfig::default()).unwrap();
+    let pools = [(); 2].map(|()| store.create_pool(client, PoolSpec::PERSISTENT).unwrap());
+    store.mark_bound(pools[1]).unwrap();
+    let store = again(store, &config);
+    assert_eq!(store.bound_pools(), [pools[1]]);
+    store.destroy_pool(pools[1]).unwrap();
+    assert!(store.bound_pools().is_empty() && store.mark_bound(pools[1]).is_err());
+}
+
+#[test]
 fn a_store_that_has_nothing_yet_is_reopened() {
     let config = config(Dedup::Off);
     let store = again(Store::open(config.clone()).expect("open"), &config);

@@ -9,9 +9,15 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, eventfd};
 use spillway_store::{PoolId, Store};
 
+/// How many times as long the pools stay that were bound to a server before this one: their clients have yet to learn that
+/// the daemon is another.
+const RESTART_FACTOR: u32 = 6;
+
 /// The bound pools of a server, over all its connections.
 #[derive(Debug)]
 pub struct BoundPools {
+    /// How long a pool stays that nobody holds.
+    grace: Duration,
     pools: Mutex<HashMap<PoolId, Holders>>,
     /// Counts the pools that nobody holds any more: wakes whoever sweeps.
     abandoned: OwnedFd,
@@ -22,15 +28,17 @@ pub struct BoundPools {
 enum Holders {
     /// So many connections.
     Connections(u32),
-    /// Nobody, since then.
+    /// Nobody; it stays until then.
     Nobody(Instant),
 }
 
 impl BoundPools {
-    /// None yet.
-    pub fn new() -> io::Result<Self> {
-        let abandoned = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { pools: Mutex::default(), abandoned })
+    /// Those that were bound to a server before, whose store this is now: nobody holds them yet.
+    pub fn new(store: &Store, grace: Duration) -> io::Result<Self> {
+        let abandoned = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let until = Instant::now() + grace * RESTART_FACTOR;
+        let pools = store.bound_pools().into_iter().map(|pool| (pool, Holders::Nobody(until)));
+        Ok(Self { grace, pools: Mutex::new(pools.collect()), abandoned })
     }
 
     /// Readable when a pool has been abandoned since the last [`Self::sweep`].
@@ -57,22 +65,22 @@ impl BoundPools {
         if let Some(holders) = self.pools().get_mut(&pool) {
             *holders = match *holders {
                 Holders::Connections(count) if count > 1 => Holders::Connections(count - 1),
-                _ => Holders::Nobody(Instant::now()),
+                _ => Holders::Nobody(Instant::now() + self.grace),
             };
             // A counter that is full is readable all the same.
             let _ = rustix::io::write(&self.abandoned, &1_u64.to_ne_bytes());
         }
     }
 
-    /// Destroys the pools that nobody has held for `grace`. Returns whether others wait for that.
-    pub fn sweep(&self, store: &Store, grace: Duration) -> bool {
+    /// Destroys the pools that nobody has held for as long as they stay. Returns whether others wait for that.
+    pub fn sweep(&self, store: &Store) -> bool {
         // Nothing to read when it is time that has come.
         let _ = rustix::io::read(&self.abandoned, &mut [0; 8]);
         let mut abandoned = Vec::new();
         let mut waiting = false;
         self.pools().retain(|&pool, holders| {
-            let Holders::Nobody(since) = holders else { return true };
-            let due = since.elapsed() >= grace;
+            let Holders::Nobody(until) = *holders else { return true };
+            let due = Instant::now() >= until;
             if due {
                 abandoned.push(pool);
             }

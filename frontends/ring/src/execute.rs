@@ -206,6 +206,7 @@ impl<'a> Session<'a> {
             admin::DESTROY_POOL => self.destroy_pool(command),
             admin::BIND_POOL => {
                 let pool = self.private_pool(command.namespace)?;
+                self.store.mark_bound(pool)?;
                 self.bound.add(pool);
                 Ok(0)
             }

@@ -47,7 +47,7 @@ pub struct Config {
     /// to do.
     pub pollers_max: u32,
     /// How long a bound pool stays when the last connection that bound it has ended: its client may
-    /// be about to connect again.
+    /// be about to connect again. One that was bound to a server before this one stays six times as long.
     pub bound_grace: Duration,
 }
 
@@ -135,11 +135,12 @@ impl Server {
         rustix::io::ioctl_fionbio(&listener, true)?;
         let mut instance = [0; 8];
         rustix::rand::getrandom(&mut instance, rustix::rand::GetRandomFlags::empty())?;
+        let bound = BoundPools::new(&store, config.bound_grace)?;
         let shared = Arc::new(Shared {
             store,
             instance: u64::from_ne_bytes(instance),
             account: Account::default(),
-            bound: BoundPools::new()?,
+            bound,
             pollers: Pollers::new(config.pollers_max, config.poll),
             stopping: AtomicBool::new(false),
         });
@@ -231,7 +232,7 @@ impl Acceptor {
     fn run(mut self) {
         while !self.shared.stopping.load(Ordering::Relaxed) {
             let bound = &self.shared.bound;
-            let waiting = bound.sweep(&self.shared.store, self.config.bound_grace);
+            let waiting = bound.sweep(&self.shared.store);
             let mut ready = [
                 PollFd::new(&self.listener, PollFlags::IN),
                 PollFd::new(&self.stop, PollFlags::IN),

@@ -79,6 +79,15 @@ impl Daemon {
         Self { server: Some(server.expect("a server")), door, path, _folder: folder }
     }
 
+    /// Ends the server, and starts another one over the same store.
+    pub fn restart(&mut self, config: Config) {
+        drop(self.server.take());
+        let _ = std::fs::remove_file(&self.path);
+        let listener = Server::bind(&self.path).expect("a socket");
+        let server = Server::start(listener, self.door.store.clone(), self.door.clone(), config);
+        self.server = Some(server.expect("a server"));
+    }
+
     /// Connections that were let in and have not left.
     pub fn inside(&self) -> u32 {
         self.door.inside.load(Ordering::SeqCst)

@@ -167,6 +167,29 @@ fn a_bound_pool_goes_with_the_last_connection_that_bound_it() {
 }
 
 #[test]
+fn a_pool_that_was_bound_to_the_daemon_before_goes_unless_it_is_bound_again() {
+    let config = Config { bound_grace: Duration::from_millis(300), ..Config::default() };
+    let mut daemon = Daemon::with(LIMITS, config);
+    let client = daemon.connect(1);
+    let pools = [(); 3].map(|()| client.open_pool(PoolSpec::PERSISTENT).unwrap());
+    let [bound_again, bound, free] = pools;
+    client.bind_pool(bound_again).unwrap();
+    client.bind_pool(bound).unwrap();
+    daemon.restart(config);
+    let witness = daemon.connect(1);
+    witness.bind_pool(bound_again).unwrap();
+    assert_eq!(witness.pools().unwrap().len(), 3);
+    let start = Instant::now();
+    while witness.pools().unwrap().len() > 2 {
+        assert!(start.elapsed() < Duration::from_secs(30), "the pool stays");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    let left: Vec<_> = witness.pools().unwrap().iter().map(|info| info.pool).collect();
+    assert_eq!(left, [bound_again, free]);
+}
+
+#[test]
 fn only_a_private_pool_of_ones_own_is_bound() {
     let daemon = Daemon::for_many(LIMITS);
     let (mine, other) = (daemon.connect(1), daemon.connect(1));
