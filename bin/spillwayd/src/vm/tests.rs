@@ -1,6 +1,7 @@
 //! The driver between sockets: an agent that means ill, and one that goes away, beside a monitor that answers as QEMU does.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,6 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
+use rustix::fs::{FallocateFlags, fallocate};
 use spillway_guests::agent::{FromGuest, Profile, Status};
 use spillway_guests::{End, Guest, Outcome, Settings, View, Who};
 use spillway_sections::{GuestFile, Pool};
@@ -127,12 +129,23 @@ struct Qemu {
     requested: AtomicU64,
     /// What the guest does not give back, bytes.
     keeps: AtomicU64,
+    /// A second device, if it has one.
+    second: Option<PathBuf>,
+    /// How often it was to get a further device.
+    widened: AtomicU64,
+    /// It ends at the next command.
+    hangs_up: AtomicBool,
 }
 
 impl Qemu {
     fn start(driven: &Driven) -> Arc<Self> {
+        Self::with(driven, None)
+    }
+
+    fn with(driven: &Driven, second: Option<PathBuf>) -> Arc<Self> {
         let path = driven.shared.pool.create("vm", GuestFile::Device(1), DEVICE).unwrap();
-        let qemu = Arc::new(Self { path, requested: AtomicU64::new(0), keeps: AtomicU64::new(0) });
+        let (requested, keeps, widened, hangs_up) = Default::default();
+        let qemu = Arc::new(Self { path, requested, keeps, second, widened, hangs_up });
         let (listener, served) = (driven.listener("qmp"), qemu.clone());
         thread::spawn(move || served.serve(listener.accept().unwrap().0));
         qemu
@@ -143,6 +156,9 @@ impl Qemu {
         let lines = BufReader::new(stream.try_clone().ok()?).lines();
         for line in lines {
             let asked: serde_json::Value = serde_json::from_str(&line.ok()?).ok()?;
+            if self.hangs_up.load(Ordering::Relaxed) {
+                return None;
+            }
             let mut answer = serde_json::json!({ "return": self.answer(&asked) });
             if let Some(id) = asked.get("id") {
                 answer["id"] = id.clone();
@@ -152,20 +168,37 @@ impl Qemu {
         Some(())
     }
 
+    /// Touches what the guest has, and punches what it has not, as QEMU does.
+    fn plug(&self, size: u64) {
+        let file = std::fs::File::options().write(true).open(&self.path).unwrap();
+        for section in (0..size).step_by(S as usize) {
+            file.write_all_at(&[1], section).unwrap();
+        }
+        if size < DEVICE {
+            let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            fallocate(&file, mode, size, DEVICE - size).unwrap();
+        }
+    }
+
     fn answer(&self, asked: &serde_json::Value) -> serde_json::Value {
         use serde_json::json;
         match asked["execute"].as_str().unwrap() {
             "query-memory-devices" => {
                 let requested = self.requested.load(Ordering::Relaxed);
                 let size = requested.max(self.keeps.load(Ordering::Relaxed));
-                json!([{ "type": "virtio-mem", "data": {
-                    "id": "m", "memdev": "/objects/b", "node": 0, "size": size, "max-size": DEVICE,
-                    "requested-size": requested, "block-size": S, "memaddr": 0,
-                }}])
+                let device = |id: &str, memdev: &str, size, requested| {
+                    json!({ "type": "virtio-mem", "data": {
+                        "id": id, "memdev": memdev, "node": 0, "size": size, "max-size": DEVICE,
+                        "requested-size": requested, "block-size": S, "memaddr": 0,
+                    }})
+                };
+                let second = self.second.iter().map(|_| device("n", "/objects/c", 0, 0));
+                [device("m", "/objects/b", size, requested)].into_iter().chain(second).collect()
             }
             "query-memory-size-summary" => json!({ "base-memory": BOOT, "plugged-memory": 0 }),
             "qom-get" => match asked["arguments"]["property"].as_str().unwrap() {
                 "type" => json!("memory-backend-file"),
+                "mem-path" if asked["arguments"]["path"] == "/objects/c" => json!(self.second),
                 "mem-path" => json!(self.path),
                 "size" => json!(DEVICE),
                 _ => json!(true),
@@ -173,6 +206,11 @@ impl Qemu {
             "qom-set" => {
                 let bytes = asked["arguments"]["value"].as_u64().unwrap();
                 self.requested.store(bytes, Ordering::Relaxed);
+                self.plug(bytes.max(self.keeps.load(Ordering::Relaxed)));
+                json!({})
+            }
+            "object-add" => {
+                self.widened.fetch_add(1, Ordering::Relaxed);
                 json!({})
             }
             _ => json!({}),
@@ -342,4 +380,74 @@ fn a_vm_that_was_libvirts_is_not_counted_any_more() {
         pool.count("vm", 1, S).unwrap();
     });
     driven.until("an empty pool", |_| driven.shared.pool.usage().guests.is_empty());
+}
+
+#[test]
+fn a_vm_that_starts_anew_is_offered_a_further_device_again() {
+    let driven = Driven::new();
+    let first = Qemu::start(&driven);
+    driven.until("attached", |view| view.size_bytes == Some(BOOT));
+    let larger = Settings { most_bytes: BOOT + 2 * DEVICE, ..settings() };
+    driven.wishes.send(Wish::Settings(larger)).unwrap();
+    driven.until("a try", |_| first.widened.load(Ordering::Relaxed) == 1);
+    // The VM ends, and is started as before.
+    std::fs::remove_file(driven.folder.path().join("qmp")).unwrap();
+    first.hangs_up.store(true, Ordering::Relaxed);
+    driven.until("detached", |view| view.size_bytes.is_none());
+    let second = Qemu::start(&driven);
+    driven.until("attached", |view| view.size_bytes == Some(BOOT));
+    driven.until("another try", |_| second.widened.load(Ordering::Relaxed) == 1);
+}
+
+#[test]
+fn what_lies_ready_is_ready_once_whatever_the_devices() {
+    let driven = Driven::new();
+    let second = driven.shared.pool.create("vm", GuestFile::Device(2), DEVICE).unwrap();
+    driven.shared.notes().ready_bytes = 4 * S;
+    Qemu::with(&driven, Some(second));
+    let larger = Settings { most_bytes: BOOT + 2 * DEVICE, ..settings() };
+    driven.wishes.send(Wish::Settings(larger)).unwrap();
+    let ready = |device: u8| {
+        let usage = driven.shared.pool.usage();
+        usage.guests["vm"].devices.get(&device).map_or(0, |it| it.ready_bytes)
+    };
+    driven.until("four sections to be ready", |_| ready(1) == 4 * S);
+    assert_eq!(ready(2), 0);
+    assert_eq!(driven.shared.pool.usage().guests["vm"].ready_bytes(), 4 * S);
+}
+
+#[test]
+fn a_reload_takes_an_auto_that_has_changed_and_no_other() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let file = folder.path().join("spillwayd.toml");
+    let read = |auto: bool| {
+        let dir = folder.path().display();
+        let text = format!(
+            "[listen]\ndir = \"{dir}\"\n[sections]\ncapacity = \"1G\"\ndir = \"{dir}/pool\"\n\
+             [[vm]]\nname = \"vm\"\nauto = {auto}\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        crate::config::read(Some(&file), &[]).unwrap()
+    };
+    let (on, off) = (read(true), read(false));
+    let prepared = super::start::Prepared::new(&on).unwrap().unwrap();
+    let handle = prepared.handle();
+    let _vms = prepared.start(None).unwrap();
+    let becomes = |auto: bool, what: &str| {
+        let start = Instant::now();
+        while handle.vms().any(|vm| vm.guest().settings().auto != auto) {
+            assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+            thread::sleep(Duration::from_millis(2));
+        }
+    };
+    handle.configure(&on.vms, &off.vms);
+    becomes(false, "the file says off");
+    handle.wish(0, Wish::Auto(true));
+    becomes(true, "the operator says on");
+    handle.configure(&off.vms, &off.vms);
+    thread::sleep(Duration::from_millis(200));
+    becomes(true, "the operator's word stays");
+    handle.configure(&off.vms, &on.vms);
+    handle.wish(0, Wish::Auto(false));
+    becomes(false, "the operator says off");
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::common::{SECTION, TestFolder, allocated};
+use crate::common::{SECTION, TestFolder, TestMount, allocated};
 use spillway_sections::{GuestFile, Pool};
 
 fn counted(pool: &Pool) -> (u64, u64) {
@@ -58,4 +58,21 @@ fn a_pool_opened_again_knows_and_an_end_is_forgotten() {
     pool.count("vm", 3, 0).unwrap();
     assert!(pool.count("vm", 17, SECTION).is_err());
     assert!(pool.count("..", 0, SECTION).is_err());
+}
+
+#[test]
+fn what_a_guest_has_from_elsewhere_has_its_room_already() {
+    let Some(mount) = TestMount::new(c"tmpfs", "size=33M") else { return };
+    let (folder, other) = (mount.folder(), mount.folder());
+    let pool = folder.pool(8);
+    pool.count("vm", 1, 4 * SECTION).unwrap();
+    // The domain's own memory, on the same mount.
+    let domain = other.pool(4);
+    domain.create("domain", GuestFile::Boot, 4 * SECTION).unwrap();
+    // There is room for what it asks for, and less than for all that it has then.
+    assert_eq!(pool.count_more("vm", 1, 3 * SECTION).unwrap(), 7 * SECTION);
+    pool.count("vm", 1, 4 * SECTION).unwrap();
+    drop(pool);
+    let pool = folder.pool(8);
+    assert_eq!(counted(&pool), (0, 4 * SECTION));
 }

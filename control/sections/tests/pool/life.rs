@@ -191,6 +191,19 @@ fn a_hole_that_was_not_settled_is_found_when_there_is_no_other() {
 }
 
 #[test]
+fn a_device_that_was_emptied_is_filled_from_its_start() {
+    let folder = TestFolder::shm();
+    let pool = folder.pool(8);
+    let path = pool.create("vm", DEVICE, 8 * SECTION).unwrap();
+    pool.reserve("vm", 1, 3 * SECTION).unwrap();
+    assert_eq!(pool.empty_devices("vm").unwrap(), 3 * SECTION);
+    // The next VM of this name plugs its lowest section first.
+    pool.reserve("vm", 1, SECTION).unwrap();
+    assert_eq!(Mapping::of(&path).take(0, SECTION), SECTION);
+    assert_eq!(allocated(&path), 0);
+}
+
+#[test]
 fn holes_of_single_pages_are_filled_to_the_byte() {
     let folder = TestFolder::shm();
     let pool = folder.pool(8);
