@@ -193,7 +193,7 @@ impl SectionFile {
     }
 
     /// Where the next unit with a hole may be, from `at` on. Only tmpfs tells, and it takes pages that were never
-    /// touched for a hole. To allocate those again changes nothing.
+    /// touched for a hole. To allocate those again makes data of them, for SEEK_DATA: as if they had been touched.
     fn next_hole(&self, at: u64) -> Result<u64, Errno> {
         match self.backing {
             Backing::Hugetlbfs { .. } => Ok(at),

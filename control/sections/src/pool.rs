@@ -158,8 +158,11 @@ impl Pool {
 
     /// Sets `bytes` more aside for a device: what lies ready, and the lowest holes of its file beyond that; all or nothing.
     /// What lies ready for others is taken from them where the pool would be dry otherwise, and what still lies ready for
-    /// this one is given back: the guest may plug any of it from now on. Returns what is set aside then. To be called before the guest is asked to grow, while its requested size is what it has: what was
-    /// allocated is punched when the rest can't be had, and must not have been plugged meanwhile.
+    /// this one is given back: the guest may plug any of it from now on. Returns what is set aside then.
+    ///
+    /// To be called before the guest is asked to grow, while its requested size is what it has: what was allocated is punched
+    /// when the rest can't be had, and must not have been plugged meanwhile. What an earlier daemon had set aside is settled
+    /// first ([`Self::settle_device`]): on tmpfs it would seem plugged once it is allocated again.
     ///
     /// # Errors
     /// [`Error::Dry`], [`Error::BeyondBound`], [`Error::Unaligned`], [`Error::NoFile`].

@@ -81,6 +81,8 @@ struct Device {
     plugged: BTreeSet<u64>,
     /// Something was punched that is not settled yet: where the pool looks for holes is its own affair.
     unsettled: bool,
+    /// An earlier daemon may have left something set aside.
+    is_left: bool,
 }
 
 #[derive(Default)]
@@ -165,6 +167,10 @@ impl World<'_> {
     }
 
     fn reserve(&mut self, name: &'static str, number: u8, sections: u64) {
+        let device = self.guests.get(name).and_then(|guest| guest.devices.get(&number));
+        if device.is_some_and(|device| device.is_left) {
+            self.settle(name, number);
+        }
         let result = self.pool().reserve(name, number, sections * SECTION);
         let (free, mapping) =
             (self.free(), self.has(name, number).then(|| self.mapping(name, number)));
@@ -257,6 +263,7 @@ impl World<'_> {
         assert_eq!(settled.released_bytes, (device.counted - counted) * SECTION);
         device.counted = counted;
         device.unsettled = false;
+        device.is_left = false;
     }
 
     /// The guest is reset: QEMU punches all of its devices.
@@ -290,6 +297,7 @@ impl World<'_> {
         for device in self.guests.values_mut().flat_map(|guest| guest.devices.values_mut()) {
             device.counted = device.held.len() as u64;
             device.unsettled = false;
+            device.is_left = true;
         }
     }
 
