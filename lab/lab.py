@@ -108,6 +108,13 @@ def until(condition, what, seconds=60):
     return answer
 
 
+def stop(pid):
+    """Stops a process. Its threads stop one by one: one that runs meanwhile could answer one more."""
+    os.kill(pid, signal.SIGSTOP)
+    tasks = list(pathlib.Path(f"/proc/{pid}/task").glob("*/stat"))
+    until(lambda: all(task.read_text().rpartition(")")[2].split()[0] == "T" for task in tasks), "all threads to stop", 10)
+
+
 def ends(process, seconds=60):
     """The exit status of a process that must end by itself."""
     try:
