@@ -294,6 +294,22 @@ mod tests {
     }
 
     #[test]
+    fn each_block_has_its_own_time() {
+        let mut shell = Command::new("sh");
+        let script = "while read -r number word; do sleep 0.3; echo ok; done";
+        shell.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut mover = Mover::with(shell);
+        let start = Instant::now();
+        mover.start(start.elapsed(), 6, (0..6).map(|number| (number, Wish::Offline)));
+        while !mover.is_idle() {
+            assert!(start.elapsed() < 10 * BLOCK_TIME, "it does not come to an end");
+            std::thread::sleep(Duration::from_millis(2));
+            mover.go_on(start.elapsed());
+        }
+        assert_eq!(mover.failed(), 0);
+    }
+
+    #[test]
     fn what_is_under_way_does_not_count_for_what_comes_next() {
         let mut mover = mover();
         let start = Instant::now();

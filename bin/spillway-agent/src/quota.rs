@@ -78,6 +78,15 @@ mod tests {
     }
 
     #[test]
+    fn a_minute_is_over_for_who_asks_all_the_while() {
+        let mut quota = Quota::default();
+        for call in 0..CALLS {
+            quota.call(call * 5 * SECOND, 1000, 1).unwrap();
+        }
+        quota.call(WINDOW, 1000, 1).unwrap();
+    }
+
+    #[test]
     fn bytes_of_a_user_are_bounded_and_what_was_not_granted_does_not_count() {
         let mut quota = Quota::default();
         quota.call(SECOND, 1000, BYTES).unwrap();

@@ -144,6 +144,9 @@ mod tests {
         let steps = share(S, 2 * S, &[needy, holder(16, 5)]);
         assert_eq!(steps, [Step { holder: 1, to_bytes: 15 * S }]);
         assert_eq!(share(S, 3 * S, &[needy, holder(16, 5)]), []);
+        // What is free need not be whole sections.
+        let steps = share(S, 2 * S + S / 2, &[needy, holder(16, 5)]);
+        assert_eq!(steps, [Step { holder: 1, to_bytes: 15 * S }]);
     }
 
     #[test]
@@ -152,6 +155,13 @@ mod tests {
         let rich = Holder { target_bytes: 20 * S, ..holder(16, 5) };
         let steps = share(S, 0, &[needy, rich, holder(11, 8)]);
         assert_eq!(steps, [Step { holder: 2, to_bytes: 9 * S }]);
+    }
+
+    #[test]
+    fn who_is_far_above_its_target_and_has_little_to_spare_is_not_asked_first() {
+        let needy = Holder { wanted_bytes: 2 * S, ..holder(8, 8) };
+        let steps = share(S, 0, &[needy, holder(24, 23), holder(10, 5)]);
+        assert_eq!(steps, [Step { holder: 2, to_bytes: 8 * S }]);
     }
 
     #[test]

@@ -30,6 +30,7 @@ impl Pool {
     pub fn count_more(&self, guest: &str, part: u8, bytes: u64) -> Result<u64, Error> {
         let file = GuestFile::Counted(part);
         let bytes = bytes.next_multiple_of(self.backing().unit_bytes());
+        self.make_room(guest, bytes);
         let _turn = self.turn(guest);
         let before = self.account(guest, file).unwrap_or_default();
         let room = self.room()?;

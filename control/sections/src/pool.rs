@@ -456,7 +456,7 @@ impl Pool {
     }
 
     /// Gives back what lies ready for other guests until `bytes` are idle, or nothing is ready any more. No turn may be held.
-    fn make_room(&self, guest: &str, bytes: u64) {
+    pub(crate) fn make_room(&self, guest: &str, bytes: u64) {
         loop {
             let accounts = self.accounts();
             let other = accounts.ready_of_others(guest).filter(|_| accounts.idle() < bytes);

@@ -424,6 +424,10 @@ impl Driver {
                 let more = spillway_types::Size(lacks);
                 tracing::info!("vm {name}: it has a further device, of {more}");
                 self.tell(Event::Attached(facts));
+                // As much more may be wanted once again.
+                if self.shared.guest().lacks_bytes() == 0 {
+                    self.refused_bytes = 0;
+                }
             }
             Err(error) => self.note_problem(format!(
                 "it can't become larger while it runs: {error}; start it with what `spillway vm args {name}` prints now"

@@ -135,6 +135,8 @@ struct Qemu {
     widened: AtomicU64,
     /// It ends at the next command.
     hangs_up: AtomicBool,
+    /// Further devices that it takes, where it does: id, backend, file.
+    added: Option<Mutex<Vec<[String; 3]>>>,
 }
 
 impl Qemu {
@@ -143,9 +145,17 @@ impl Qemu {
     }
 
     fn with(driven: &Driven, second: Option<PathBuf>) -> Arc<Self> {
+        Self::that_takes(driven, second, None)
+    }
+
+    fn that_takes(
+        driven: &Driven,
+        second: Option<PathBuf>,
+        added: Option<Mutex<Vec<[String; 3]>>>,
+    ) -> Arc<Self> {
         let path = driven.shared.pool.create("vm", GuestFile::Device(1), DEVICE).unwrap();
         let (requested, keeps, widened, hangs_up) = Default::default();
-        let qemu = Arc::new(Self { path, requested, keeps, second, widened, hangs_up });
+        let qemu = Arc::new(Self { path, requested, keeps, second, widened, hangs_up, added });
         let (listener, served) = (driven.listener("qmp"), qemu.clone());
         thread::spawn(move || served.serve(listener.accept().unwrap().0));
         qemu
@@ -193,13 +203,26 @@ impl Qemu {
                     }})
                 };
                 let second = self.second.iter().map(|_| device("n", "/objects/c", 0, 0));
-                [device("m", "/objects/b", size, requested)].into_iter().chain(second).collect()
+                let added = self.added.iter().flat_map(|it| it.lock().unwrap().clone());
+                let added = added.filter(|it| !it[0].is_empty());
+                let added =
+                    added.map(|[id, memdev, _]| device(&id, &format!("/objects/{memdev}"), 0, 0));
+                [device("m", "/objects/b", size, requested)]
+                    .into_iter()
+                    .chain(second)
+                    .chain(added)
+                    .collect()
             }
             "query-memory-size-summary" => json!({ "base-memory": BOOT, "plugged-memory": 0 }),
             "qom-get" => match asked["arguments"]["property"].as_str().unwrap() {
                 "type" => json!("memory-backend-file"),
                 "mem-path" if asked["arguments"]["path"] == "/objects/c" => json!(self.second),
-                "mem-path" => json!(self.path),
+                "mem-path" => {
+                    let asked = asked["arguments"]["path"].as_str().unwrap();
+                    let added = self.added.iter().flat_map(|it| it.lock().unwrap().clone());
+                    let mut added = added.filter(|it| asked == format!("/objects/{}", it[1]));
+                    added.next().map_or(json!(self.path), |it| json!(it[2]))
+                }
                 "size" => json!(DEVICE),
                 _ => json!(true),
             },
@@ -211,6 +234,17 @@ impl Qemu {
             }
             "object-add" => {
                 self.widened.fetch_add(1, Ordering::Relaxed);
+                let text = |name: &str| asked["arguments"][name].as_str().unwrap().to_owned();
+                if let Some(added) = &self.added {
+                    added.lock().unwrap().push([String::new(), text("id"), text("mem-path")]);
+                }
+                json!({})
+            }
+            "device_add" => {
+                let id = asked["arguments"]["id"].as_str().unwrap().to_owned();
+                if let Some(added) = &self.added {
+                    added.lock().unwrap().last_mut().unwrap()[0] = id;
+                }
                 json!({})
             }
             _ => json!({}),
@@ -450,4 +484,52 @@ fn a_reload_takes_an_auto_that_has_changed_and_no_other() {
     handle.configure(&off.vms, &on.vms);
     handle.wish(0, Wish::Auto(false));
     becomes(false, "the operator says off");
+}
+
+#[test]
+fn what_lay_ready_for_a_vm_that_has_ended_is_free() {
+    let driven = Driven::new();
+    driven.shared.notes().ready_bytes = 4 * S;
+    let qemu = Qemu::start(&driven);
+    let ready = || driven.shared.pool.usage().guests["vm"].ready_bytes();
+    driven.until("four sections to be ready", |_| ready() == 4 * S);
+    std::fs::remove_file(driven.folder.path().join("qmp")).unwrap();
+    qemu.hangs_up.store(true, Ordering::Relaxed);
+    driven.until("nothing is ready", |view| view.size_bytes.is_none() && ready() == 0);
+    let held = std::fs::metadata(&qemu.path).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::blocks(&held), 0);
+}
+
+#[test]
+fn a_reload_takes_what_else_has_changed() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let file = folder.path().join("spillwayd.toml");
+    let read = |weight: u32, ready: &str| {
+        let dir = folder.path().display();
+        let text = format!(
+            "[listen]\ndir = \"{dir}\"\n[sections]\ncapacity = \"1G\"\ndir = \"{dir}/pool\"\n\
+             [[vm]]\nname = \"vm\"\nweight = {weight}\nready = \"{ready}\"\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        crate::config::read(Some(&file), &[]).unwrap()
+    };
+    let (before, after) = (read(1, "0"), read(7, "256M"));
+    let prepared = super::start::Prepared::new(&before).unwrap().unwrap();
+    let handle = prepared.handle();
+    handle.configure(&before.vms, &after.vms);
+    let notes = handle.vms().next().unwrap().notes().clone();
+    assert_eq!((notes.weight, notes.ready_bytes), (7, 256 << 20));
+}
+
+#[test]
+fn a_guest_that_may_have_as_much_more_once_again_gets_a_device_once_again() {
+    let driven = Driven::new();
+    let qemu = Qemu::that_takes(&driven, None, Some(Mutex::default()));
+    driven.until("attached", |view| view.size_bytes == Some(BOOT));
+    for devices in 2..=3 {
+        let larger = Settings { most_bytes: BOOT + devices * DEVICE, ..settings() };
+        driven.wishes.send(Wish::Settings(larger)).unwrap();
+        driven.until("a further device", |view| view.ceiling_bytes == BOOT + devices * DEVICE);
+        assert_eq!(qemu.widened.load(Ordering::Relaxed), devices - 1);
+    }
 }

@@ -76,3 +76,13 @@ fn what_a_guest_has_from_elsewhere_has_its_room_already() {
     let pool = folder.pool(8);
     assert_eq!(counted(&pool), (0, 4 * SECTION));
 }
+
+#[test]
+fn a_domain_gets_what_lies_ready_for_others() {
+    let folder = TestFolder::shm();
+    let pool = folder.pool(4);
+    pool.create("other", GuestFile::Device(1), 4 * SECTION).unwrap();
+    while pool.keep_ready("other", 1, 0, 2 * SECTION).unwrap() {}
+    assert_eq!(pool.usage().free_bytes, 4 * SECTION);
+    assert_eq!(pool.count_more("vm", 1, 3 * SECTION).unwrap(), 3 * SECTION);
+}

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::common::{Mapping, SECTION, TestFolder, allocated};
+use crate::common::{Mapping, SECTION, TestFolder, TestMount, allocated};
 use spillway_sections::{Error, GuestFile, Pool};
 
 const DEVICE: GuestFile = GuestFile::Device(1);
@@ -124,4 +124,29 @@ fn on_tmpfs() {
     what_is_ready_lies_where_the_guest_grows(&TestFolder::shm());
     others_get_what_lies_ready(&TestFolder::shm());
     a_guest_that_was_reset_has_nothing_ready(&TestFolder::shm());
+}
+
+#[test]
+fn what_lies_ready_for_others_stays_where_a_guest_has_enough_of_its_own() {
+    let folder = TestFolder::shm();
+    let pool = folder.pool(8);
+    for guest in ["a", "b"] {
+        pool.create(guest, DEVICE, 8 * SECTION).unwrap();
+        assert_eq!(keep(&pool, guest, 0, 4), 4);
+    }
+    pool.reserve("a", 1, 4 * SECTION).unwrap();
+    assert_eq!(pool.usage().guests["b"].ready_bytes(), 4 * SECTION);
+}
+
+#[test]
+fn what_lay_ready_counts_when_the_rest_can_not_be_had() {
+    let Some(mount) = TestMount::new(c"tmpfs", "size=33M") else { return };
+    let (folder, other) = (mount.folder(), mount.folder());
+    let pool = folder.pool(8);
+    let path = pool.create("vm", DEVICE, 8 * SECTION).unwrap();
+    assert_eq!(keep(&pool, "vm", 0, 4), 4);
+    other.pool(2).create("other", GuestFile::Boot, 2 * SECTION).unwrap();
+    let refused = pool.reserve("vm", 1, 7 * SECTION).unwrap_err();
+    assert!(matches!(refused, Error::Dry { .. }), "{refused}");
+    assert_eq!(pool.usage().used_bytes, allocated(&path));
 }
