@@ -161,6 +161,7 @@ impl Store {
         if !self.has_below() {
             return 0;
         }
+        let mut moving = self.kept_disk().map(|disk| disk.turns().moving());
         let mut candidates = [const { None }; WRITE_PAGES_MAX];
         let mut count = 0;
         for _ in 0..2 * WRITE_PAGES_MAX {
@@ -180,6 +181,9 @@ impl Store {
         }
         let sent = self.move_to_blade(&mut candidates, scratch);
         let moved = sent + self.move_to_file(candidates, scratch);
+        if let Some(moving) = &mut moving {
+            moving.moved(moved);
+        }
         // What knows of the pages grows with each one that leaves.
         if self.arena.left(Use::Index) < INDEX_LOW_BYTES {
             self.arena.hollow_out(moved / 2);
@@ -254,9 +258,10 @@ impl Store {
 
     /// Chooses the coldest page on some lists of the next shard that has one.
     pub(crate) fn candidate(&self, lists: &[List]) -> Option<Candidate<'_>> {
-        for _ in 0..SHARDS {
-            let turn = self.demote_turn.fetch_add(1, Ordering::Relaxed);
-            let shard = turn as usize % SHARDS;
+        let in_turn =
+            (0..SHARDS).map(|_| self.demote_turn.fetch_add(1, Ordering::Relaxed) as usize % SHARDS);
+        // Those who choose at the same time may pass each other by in step, and leave shards out.
+        for shard in in_turn.chain(0..SHARDS) {
             for _ in 0..2 {
                 let Some((owner, list)) = self.coldest_of_shard(shard, lists) else { break };
                 if let Some(candidate) = self.take_oldest(shard, owner, list) {

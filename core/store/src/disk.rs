@@ -94,8 +94,10 @@ impl Store {
     /// disk takes waits for it. Whether there may be some. False where the disk is full or fails.
     pub(crate) fn make_room_by_disk(&self) -> bool {
         let Some(disk) = self.kept_disk().filter(|disk| disk.takes()) else { return false };
+        let (turns, deadline) = (disk.turns(), disk.deadline());
+        let before = turns.made_room();
         // Enough others are at it, and one of them has made room now.
-        let Some(turn) = disk.turns().begin(disk.deadline()) else { return true };
+        let Some(turn) = turns.begin(deadline) else { return true };
         let mut scratch = Scratch::new();
         let mut moved = self.page_out(WRITE_PAGES_MAX, &mut scratch);
         if moved == 0 {
@@ -103,8 +105,8 @@ impl Store {
             moved = self.page_out_of(&[List::Frames], WRITE_PAGES_MAX, &mut scratch);
         }
         drop(turn);
-        // Or others have all that could go, and are about to free it.
-        moved != 0 || disk.turns().wait_for_one(disk.deadline())
+        // Or others have all that could go, and are about to free it, or just have.
+        moved != 0 || turns.wait_for_room(before, deadline)
     }
 
     /// Has a page that was read from the kept disk lie in memory again, while there is much room:

@@ -52,12 +52,13 @@ pub struct LongPut {
     paid: u64,
 }
 
-/// Whole pages that have come.
+/// What a value holds of memory.
 #[derive(Debug)]
 struct Kept {
+    /// The first cell of its map, taken before its pages come. None while memory was out for a part: nothing is kept.
+    map: Option<u32>,
+    /// Whole pages that have come.
     frames: Vec<u32>,
-    /// There was no frame for one of them: none is kept.
-    full: bool,
 }
 
 /// A value that leaves in parts: as it was when it was looked up, whatever becomes of its key meanwhile.
@@ -90,7 +91,7 @@ impl LongPut {
     pub fn push(&mut self, part: &[u8]) {
         assert!(part.len() <= self.missing(), "more than was announced");
         let mut part = part;
-        while !part.is_empty() && !self.kept.full {
+        while !part.is_empty() && self.kept.map.is_some() {
             let at = self.arrived % PAGE_BYTES;
             let taken = part.len().min(PAGE_BYTES - at);
             let (now, rest) = part.split_at(taken);
@@ -120,22 +121,17 @@ impl LongPut {
     pub fn publish(mut self) -> Put {
         assert_eq!(self.arrived, self.length, "a part is missing");
         let store = Arc::clone(&self.store);
-        let lane = lane();
-        let placed = if self.kept.full {
-            None
-        } else {
-            let (frames, rest) = (&self.kept.frames, &self.page.0[..self.length % PAGE_BYTES]);
-            let assemble = || store.large().assemble(lane, frames, rest);
-            store.place_at(self.access, lane, || assemble().map(|cell| Place::Large { cell }))
-        };
-        let Some(place) = placed else {
+        let Some(cell) = self.kept.map.take() else {
             return store.refuse(self.pool, self.access, &self.at, Refusal::NodeFull);
         };
+        let rest = &self.page.0[..self.length % PAGE_BYTES];
+        // SAFETY: the map was this value's alone, and is published below.
+        unsafe { store.large().complete(cell, &self.kept.frames, rest) };
         // They belong to the value now.
         self.kept.frames.clear();
-        let slot = Slot::new(place, self.access.payer()).with_listed(true);
+        let slot = Slot::new(Place::Large { cell }, self.access.payer()).with_listed(true);
         let slot = (slot, self.paid);
-        let put = store.publish_or_refuse(self.pool, self.access, &self.at, slot, lane, None);
+        let put = store.publish_or_refuse(self.pool, self.access, &self.at, slot, lane(), None);
         if put == Put::Stored {
             self.paid = 0;
         }
@@ -144,19 +140,30 @@ impl LongPut {
 }
 
 impl Kept {
+    /// Nothing, and a map for what comes if there is memory for it.
+    fn begin(store: &Store, access: Access, length: usize) -> Self {
+        let lane = lane();
+        let begin = || store.large().begin(lane, length).map(|cell| Place::Large { cell });
+        let map = match store.place_at(access, lane, begin) {
+            Some(Place::Large { cell }) => Some(cell),
+            _ => None,
+        };
+        Self { map, frames: Vec::with_capacity(length / PAGE_BYTES) }
+    }
+
     fn push(&mut self, store: &Store, access: Access, page: &[u8; PAGE_BYTES]) {
         let lane = lane();
         let raw = |frame| Place::Raw { frame, length: PAGE_BYTES as u16, stiff: false };
         match store.place_at(access, lane, || store.arena.store(lane, page).map(raw)) {
             Some(Place::Raw { frame, .. }) => self.frames.push(frame),
-            _ => {
-                self.full = true;
-                self.free(store);
-            }
+            _ => self.free(store),
         }
     }
 
     fn free(&mut self, store: &Store) {
+        if let Some(map) = self.map.take() {
+            store.large().cancel(map);
+        }
         self.frames.drain(..).for_each(|frame| store.arena.release(frame));
     }
 }
@@ -246,7 +253,8 @@ impl Store {
     /// Begins to put a value of `length` bytes, more than a page, that arrives in parts. A refusal is a normal answer, as
     /// for [`Store::put`].
     ///
-    /// The client is billed for the value from now on. Its memory is taken as it comes.
+    /// The client is billed for the value from now on. The memory for its pages is taken as they come; that for what
+    /// tells where they lie, at once.
     pub fn begin_put(self: &Arc<Self>, pool: PoolId, key: Key, length: usize) -> Begun {
         let Some(access) = self.access(pool) else { return Begun::Refused(Refusal::NoPool) };
         let at = Position::new(access.pool, key, self.seed);
@@ -279,8 +287,7 @@ impl Store {
         entry.arriving_pages.fetch_add(pages, Ordering::Relaxed);
         let client = ClientId(entry.id.load(Ordering::Relaxed));
         drop(control);
-        self.tell(access, &at, Use::Put);
-        Begun::Put(LongPut {
+        let put = LongPut {
             store: Arc::clone(self),
             client,
             pool,
@@ -288,10 +295,16 @@ impl Store {
             at,
             length,
             arrived: 0,
-            kept: Kept { frames: Vec::with_capacity(length / PAGE_BYTES), full: false },
+            kept: Kept::begin(self, access, length),
             page: Box::new(PageBuf::ZERO),
             paid,
-        })
+        };
+        if put.kept.map.is_none() {
+            drop(put);
+            return refused(Refusal::NodeFull);
+        }
+        self.tell(access, &at, Use::Put);
+        Begun::Put(put)
     }
 
     /// Like [`Store::get`], with the value shown to `take` in parts, as by [`Value::show`](crate::Value::show); but one of

@@ -226,6 +226,18 @@ impl Arena {
         self.meta(frame).first_reference();
     }
 
+    /// Writes to the beginning of a frame.
+    ///
+    /// # Safety
+    /// The caller holds the only reference, and nobody else knows the frame.
+    pub(crate) unsafe fn write(&self, frame: u32, bytes: &[u8]) {
+        assert!(bytes.len() <= PAGE_BYTES);
+        // SAFETY: it lies within the frame, which nobody else reads or writes.
+        unsafe {
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), self.address(frame), bytes.len());
+        }
+    }
+
     /// Like [`Self::store`] for a page, but gives a reference to an equal page of the same sharing
     /// domain if there is one. Also tells whether that is so.
     pub fn store_shared(

@@ -136,6 +136,22 @@ impl Cells {
         Some(cell)
     }
 
+    /// Writes to a cell, from byte `offset` of its content on.
+    ///
+    /// # Safety
+    /// The caller holds the only reference, and nobody else knows the cell.
+    ///
+    /// # Panics
+    /// When the cell is shorter than that.
+    pub(crate) unsafe fn write(&self, arena: &Arena, cell: u32, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.content(arena, cell).len());
+        // SAFETY: it lies within the cell, which nobody else reads or writes.
+        unsafe {
+            let at = address(arena, cell).add(HEADER_BYTES + offset);
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
+        }
+    }
+
     /// Adds a reference to a cell that has one, for reading `length` bytes of it. `None` when there
     /// are too many.
     pub fn pin<'a>(&'a self, arena: &'a Arena, cell: u32, length: usize) -> Option<CellPin<'a>> {

@@ -31,7 +31,7 @@ use spillway_types::PAGE_BYTES;
 pub use disk::{Disk, DiskRead};
 pub use kept::{DiskCounters, DiskTrouble, KeptFile, KeptSettings};
 use slots::{GROUP_BYTES, GROUP_SLOTS, Slots, checksum};
-pub use turns::{Turn, Turns};
+pub use turns::{Moving, Turn, Turns};
 
 /// Files that there can be at the same time: one that grows, the others sealed.
 pub const FILES_MAX: usize = 256;

@@ -67,16 +67,60 @@ impl<'a> Large<'a> {
         map
     }
 
-    /// Makes a value of frames that hold its pages, and of `rest`. Gives the number of the first cell of its
-    /// map, which the frames belong to from then on; `None` when memory is out.
-    pub fn assemble(self, lane: usize, frames: &[u32], rest: &[u8]) -> Option<u32> {
-        let length = frames.len() * PAGE_BYTES + rest.len();
-        let rest_at = self.store_rest(lane, rest)?;
-        let map = self.store_map(length, rest_at, |page| Some(frames[page]), |_| {});
+    /// Takes the map and the place of the rest of a value of `length` bytes whose pages are still to come. Gives the
+    /// number of the first cell for [`Self::complete`] or [`Self::cancel`]; `None` when memory is out.
+    ///
+    /// Cells need adjacent frames, which many values on their way at once may leave none of: a value whose map
+    /// is taken first can't fail for it when all its pages have come.
+    pub fn begin(self, lane: usize, length: usize) -> Option<u32> {
+        let rest = length % PAGE_BYTES;
+        let rest_at = self.store_rest(lane, &[0; PAGE_BYTES][..rest])?;
+        let map = self.store_map(length, rest_at, |_| Some(NONE), |_| {});
         if map.is_none() {
-            self.free_rest(rest.len(), rest_at);
+            self.free_rest(rest, rest_at);
         }
         map
+    }
+
+    /// Makes a value of the map that [`Self::begin`] gave, of the frames that hold its pages, which belong to it from
+    /// then on, and of `rest`.
+    ///
+    /// # Safety
+    /// Nobody else knows the map yet.
+    ///
+    /// # Panics
+    /// Unless there are as many frames, and `rest` is as long, as was said.
+    pub unsafe fn complete(self, map: u32, frames: &[u32], rest: &[u8]) {
+        let length = self.length(map);
+        let (pages, rest_bytes) = (length / PAGE_BYTES, length % PAGE_BYTES);
+        assert_eq!((frames.len(), rest.len()), (pages, rest_bytes));
+        let rest_at = word(self.cells.content(self.arena, map), 1);
+        match rest_bytes {
+            0 => {}
+            // SAFETY: as the caller promises.
+            1..=CELL_BYTES_MAX => unsafe { self.cells.write(self.arena, rest_at, 0, rest) },
+            // SAFETY: as the caller promises.
+            _ => unsafe { self.arena.write(rest_at, rest) },
+        }
+        let mut cell = map;
+        for (number, group) in groups(pages).enumerate() {
+            let head = head_words(number);
+            let next = word(self.cells.content(self.arena, cell), head - 1);
+            for (at, &frame) in frames[group].iter().enumerate() {
+                let (offset, bytes) = ((head + at) * WORD, frame.to_ne_bytes());
+                // SAFETY: as the caller promises.
+                unsafe { self.cells.write(self.arena, cell, offset, &bytes) };
+            }
+            cell = next;
+        }
+    }
+
+    /// Gives back what [`Self::begin`] took.
+    pub fn cancel(self, map: u32) {
+        let length = self.length(map);
+        let rest_at = word(self.cells.content(self.arena, map), 1);
+        self.free_rest(length % PAGE_BYTES, rest_at);
+        self.free_groups(length / PAGE_BYTES, 0, map, &|_| {});
     }
 
     /// Stores what is left of a value behind its pages; [`NONE`] for nothing.

@@ -23,8 +23,8 @@ pub use apart::{Apart, expect_write};
 pub use arena::{Arena, CHUNK_BYTES, Emptying, NONE, Pinned, RESERVES_MAX};
 pub use cells::{CELL_BYTES_MAX, CellPin, Cells, Claims};
 pub use file::{
-    Disk, DiskCounters, DiskRead, DiskTrouble, FILES_MAX, Files, KeptFile, KeptSettings, SLOTS_MAX,
-    SlotRead, Turn, Turns, WRITE_PAGES_MAX, Written, try_directory,
+    Disk, DiskCounters, DiskRead, DiskTrouble, FILES_MAX, Files, KeptFile, KeptSettings, Moving,
+    SLOTS_MAX, SlotRead, Turn, Turns, WRITE_PAGES_MAX, Written, try_directory,
 };
 pub use large::{Large, LargePin};
 pub use meta::Meta;

@@ -1,4 +1,4 @@
-//! Who moves pages to a disk: a few at the same time, the others wait for one of them.
+//! Who moves pages to a disk: of those that put, a few at the same time; the others wait for one that makes room.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,62 +10,102 @@ const TURNS_MAX: usize = 8;
 #[derive(Debug, Default)]
 pub struct Turns {
     state: Mutex<State>,
-    ended: Condvar,
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    running: usize,
-    /// How many have ended so far.
-    ended: u64,
+    /// Turns that are taken.
+    taken: usize,
+    /// How many move pages, with a turn or without.
+    moving: usize,
+    /// How many have made room so far.
+    made_room: u64,
 }
 
-/// One of them, until it is dropped.
+/// A turn, until it is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Turn<'a>(&'a Turns);
+
+/// Somebody who chooses pages and moves them, until it is dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct Moving<'a> {
+    turns: &'a Turns,
+    made_room: bool,
+}
 
 impl Turns {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A turn, or none after one of the others has ended, for which this waits no longer than until
-    /// `deadline` from now.
+    /// A turn; or none when there was none for `deadline`, or somebody has made room first.
     pub fn begin(&self, deadline: Duration) -> Option<Turn<'_>> {
         let mut state = self.state();
-        if state.running >= TURNS_MAX {
-            Self::wait(&self.ended, state, deadline);
-            return None;
+        let before = state.made_room;
+        if state.taken >= TURNS_MAX {
+            let waits = |state: &State| state.taken >= TURNS_MAX && state.made_room == before;
+            state = self.wait(state, deadline, waits);
+            if waits(&state) || state.made_room != before {
+                return None;
+            }
         }
-        state.running += 1;
+        state.taken += 1;
         Some(Turn(self))
     }
 
-    /// Waits until one has ended, no longer than until `deadline` from now. False when there is none.
-    pub fn wait_for_one(&self, deadline: Duration) -> bool {
-        let state = self.state();
-        let some = state.running != 0;
-        if some {
-            Self::wait(&self.ended, state, deadline);
-        }
-        some
+    /// To be held by whoever moves pages, from before it chooses them until they are where they go.
+    pub fn moving(&self) -> Moving<'_> {
+        self.state().moving += 1;
+        Moving { turns: self, made_room: false }
     }
 
-    fn wait(ended: &Condvar, state: MutexGuard<'_, State>, deadline: Duration) {
-        let before = state.ended;
-        let waited = ended.wait_timeout_while(state, deadline, |state| state.ended == before);
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    /// How many have made room so far, for [`Self::wait_for_room`].
+    pub fn made_room(&self) -> u64 {
+        self.state().made_room
+    }
+
+    /// For those that find no page to move because others have them: waits until one of these has made room
+    /// since there were `before`, no longer than until `deadline` from now. Whether one has.
+    pub fn wait_for_room(&self, before: u64, deadline: Duration) -> bool {
+        let waits = |state: &State| state.moving != 0 && state.made_room == before;
+        self.wait(self.state(), deadline, waits).made_room != before
+    }
+
+    fn wait<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        deadline: Duration,
+        waits: impl Fn(&State) -> bool,
+    ) -> MutexGuard<'a, State> {
+        let waited = self.changed.wait_timeout_while(state, deadline, |state| waits(state));
+        waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.state();
-        state.running -= 1;
-        state.ended += 1;
+        self.0.state().taken -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Moving<'_> {
+    /// To be called when it has moved `pages`.
+    pub const fn moved(&mut self, pages: usize) {
+        self.made_room |= pages != 0;
+    }
+}
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        let mut state = self.turns.state();
+        state.moving -= 1;
+        state.made_room += u64::from(self.made_room);
         drop(state);
-        self.0.ended.notify_all();
+        self.turns.changed.notify_all();
     }
 }
 
@@ -74,29 +114,55 @@ mod tests {
     use super::*;
     use std::time::Instant;
 
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Has several wait, and tells whether they end after `ends`, and not before.
+    fn wait_for(turns: &Turns, wait: impl Fn() -> bool + Sync, ends: impl FnOnce()) -> bool {
+        let began = Instant::now();
+        let answers = std::thread::scope(|scope| {
+            let waits = [(); 3].map(|()| scope.spawn(&wait));
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!waits.iter().any(|waits| waits.is_finished()), "{turns:?}");
+            ends();
+            waits.map(|waits| waits.join().unwrap())
+        });
+        assert!(began.elapsed() < LONG);
+        assert!(answers.iter().all(|answer| *answer == answers[0]));
+        answers[0]
+    }
+
     #[test]
-    fn who_finds_no_turn_waits_for_one_that_ends_or_for_the_deadline() {
+    fn who_finds_no_turn_waits_for_room_or_for_a_turn_or_for_the_deadline() {
         let turns = Turns::default();
-        let long = Duration::from_secs(60);
-        assert!(!turns.wait_for_one(long), "nobody moves anything");
-        let mut held: Vec<_> = (0..TURNS_MAX).map(|_| turns.begin(long).unwrap()).collect();
+        let mut held: Vec<_> = (0..TURNS_MAX).map(|_| turns.begin(LONG).unwrap()).collect();
         let began = Instant::now();
         assert!(turns.begin(Duration::from_millis(30)).is_none());
         assert!(began.elapsed() >= Duration::from_millis(30));
-        std::thread::scope(|scope| {
-            let waits = [
-                scope.spawn(|| drop(turns.begin(long))),
-                scope.spawn(|| assert!(turns.wait_for_one(long))),
-            ];
-            std::thread::sleep(Duration::from_millis(50));
-            assert!(!waits.iter().any(|waits| waits.is_finished()));
-            // As long as one may not have begun to wait.
-            while !waits.iter().all(|waits| waits.is_finished()) {
-                drop(held.remove(0));
-                std::thread::sleep(Duration::from_millis(10));
-                held.extend(turns.begin(long));
-            }
-        });
-        assert!(began.elapsed() < long);
+        let mut moving = turns.moving();
+        let room = || {
+            moving.moved(1);
+            drop(moving);
+        };
+        assert!(!wait_for(&turns, || turns.begin(LONG).is_some(), room));
+        // All of those that wait come to their turn, one after the other.
+        assert!(wait_for(&turns, || turns.begin(LONG).is_some(), || drop(held.pop())));
+    }
+
+    #[test]
+    fn who_finds_no_page_waits_for_those_that_have_them() {
+        let turns = Turns::default();
+        let before = turns.made_room();
+        assert!(!turns.wait_for_room(before, LONG), "nobody moves anything");
+        let [mut first, second] = [turns.moving(), turns.moving()];
+        assert!(!turns.wait_for_room(before, Duration::from_millis(30)));
+        let room = || {
+            first.moved(3);
+            drop(first);
+        };
+        assert!(wait_for(&turns, || turns.wait_for_room(before, LONG), room));
+        assert!(turns.wait_for_room(before, LONG), "somebody has made room since");
+        let before = turns.made_room();
+        assert!(!wait_for(&turns, || turns.wait_for_room(before, LONG), || drop(second)));
+        assert!(!turns.wait_for_room(before, LONG), "whoever moved nothing made no room");
     }
 }
