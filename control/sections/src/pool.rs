@@ -19,6 +19,8 @@ use crate::unplugged::Rest;
 
 /// A section, unless configured.
 pub const SECTION_BYTES: u64 = 128 << 20;
+/// What is made ready at a time: an order that comes meanwhile waits for it. The host may take tens of milliseconds for so much.
+const READY_STEP_BYTES: u64 = 16 << 20;
 /// Operations on guests that share one of so many locks wait for each other.
 const TURNS: usize = 32;
 
@@ -210,7 +212,7 @@ impl Pool {
         filled.map(|_| after.set_aside)
     }
 
-    /// Brings what lies ready for a device one section nearer to `bytes`: allocated in the lowest holes of its file, so that a
+    /// Brings what lies ready for a device a step nearer to `bytes`, so small that orders need not wait long: allocated in the lowest holes of its file, so that a
     /// growing guest does not wait for it. What is set aside and not plugged counts as ready. To be called while the guest has
     /// what it was asked for, `size_bytes`, and nobody asks it for more. Says whether it is to be called again: otherwise as
     /// much is ready as can be.
@@ -244,7 +246,8 @@ impl Pool {
         let kept = if account.full_below == 0 { 0 } else { wanted };
         self.accounts().set(guest, file, account);
         account = self.take_ready(guest, file, &opened, account, kept)?;
-        let step = wanted.saturating_sub(account.ready).min(self.section_bytes());
+        let step_max = READY_STEP_BYTES.max(self.backing.unit_bytes()).min(self.section_bytes());
+        let step = wanted.saturating_sub(account.ready).min(step_max);
         let more = Account { ready: account.ready + step, ..account };
         if step == 0 || self.accounts().claim(guest, file, more).is_err() {
             return Ok(false);

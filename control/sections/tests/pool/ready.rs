@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::common::{Mapping, SECTION, TestFolder, TestMount, allocated};
-use spillway_sections::{Error, GuestFile, Pool};
+use spillway_sections::{Error, GuestFile, Pool, Settings};
 
 const DEVICE: GuestFile = GuestFile::Device(1);
 
@@ -116,6 +116,25 @@ pub fn a_guest_that_was_reset_has_nothing_ready(folder: &TestFolder) {
     assert_eq!((allocated(&path), counts(&pool)), (0, (0, 8)));
     assert_eq!(keep(&pool, "vm", 0, 2), 2);
     assert_eq!((pool.clear("vm").unwrap(), counts(&pool)), (0, (0, 8)));
+}
+
+/// An order that comes while memory is made ready waits for one step.
+#[test]
+fn large_sections_are_made_ready_in_small_steps() {
+    const MIB: u64 = 1 << 20;
+    let folder = TestFolder::shm();
+    let section_bytes = 40 * MIB;
+    let pool = Pool::open(&Settings { section_bytes, ..folder.settings(20) }).unwrap();
+    let path = pool.create("vm", DEVICE, 2 * section_bytes).unwrap();
+    let seen = [16, 32, 40].map(|mib| {
+        let again = pool.keep_ready("vm", 1, 0, section_bytes + MIB).unwrap();
+        assert_eq!(pool.usage().guests["vm"].ready_bytes(), mib * MIB);
+        assert_eq!(allocated(&path), mib * MIB);
+        again
+    });
+    assert_eq!(seen, [true, true, false], "whole sections");
+    assert_eq!(pool.reserve("vm", 1, section_bytes).unwrap(), section_bytes);
+    assert_eq!(allocated(&path), section_bytes);
 }
 
 #[test]
