@@ -82,6 +82,22 @@ impl Guest {
         fs::write(root.join("proc/iomem"), line).unwrap();
     }
 
+    /// So many blocks of a virtio-mem device, online and movable. Gives the files of their states.
+    fn plug_movable(&self, blocks: u64) -> Vec<PathBuf> {
+        let root = self.folder.path().join("root");
+        let end = 0x1_0000_0000 + blocks * 128 * MIB - 1;
+        let line = format!("100000000-{end:x} : System RAM (virtio_mem)\n");
+        fs::write(root.join("proc/iomem"), line).unwrap();
+        let block = |number: u64| {
+            let block = root.join(format!("sys/devices/system/memory/memory{}", 32 + number));
+            fs::create_dir_all(&block).unwrap();
+            fs::write(block.join("valid_zones"), "Movable\n").unwrap();
+            fs::write(block.join("state"), "online\n").unwrap();
+            block.join("state")
+        };
+        (0..blocks).map(block).collect()
+    }
+
     fn say(&mut self, message: &FromHost) {
         self.host.write_all(&message.encode()).unwrap();
     }
@@ -187,6 +203,23 @@ fn the_host_hears_how_the_guest_is_and_when_new_memory_is_online() {
 }
 
 #[test]
+fn what_is_set_offline_leaves_the_guest_its_reserve() {
+    let mut guest = Guest::start();
+    let states = guest.plug_movable(5);
+    guest.greet();
+    // 512 MiB are available, of which 64 are the reserve: three blocks of 128 may go.
+    guest.say(&FromHost::Offline { id: 5, bytes: 640 * MIB, timeout_ms: 2000 });
+    let offlined = loop {
+        if let Some(FromGuest::Offlined { id, bytes }) = guest.hear() {
+            break (id, bytes / MIB);
+        }
+    };
+    assert_eq!(offlined, (5, 384));
+    let is_offline = |state: &&PathBuf| fs::read_to_string(state).unwrap().trim() == "offline";
+    assert_eq!(states.iter().filter(is_offline).count(), 3);
+}
+
+#[test]
 fn a_slow_host_and_an_agent_that_is_killed_keep_nobody() {
     let mut guest = Guest::start();
     guest.greet();
@@ -203,6 +236,7 @@ fn a_slow_host_and_an_agent_that_is_killed_keep_nobody() {
     guest.answer(id, bytes, None);
     guest.asked();
     guest.agent.kill().unwrap();
+    guest.agent.wait().unwrap();
     let (second, third) = program.join().unwrap();
     assert_eq!(second.unwrap().granted_bytes, 256 * MIB);
     assert!(matches!(third, Err(Error::Lost)), "{third:?}");

@@ -212,10 +212,10 @@ impl Pool {
         filled.map(|_| after.set_aside)
     }
 
-    /// Brings what lies ready for a device a step nearer to `bytes`, so small that orders need not wait long: allocated in the lowest holes of its file, so that a
-    /// growing guest does not wait for it. What is set aside and not plugged counts as ready. To be called while the guest has
-    /// what it was asked for, `size_bytes`, and nobody asks it for more. Says whether it is to be called again: otherwise as
-    /// much is ready as can be.
+    /// Brings what lies ready for a device a step nearer to `bytes`, so small that orders need not wait long: allocated
+    /// in the lowest holes of its file, so that a growing guest does not wait for it. What is set aside and not plugged
+    /// counts as ready. To be called while the guest has what it was asked for, `size_bytes`, and nobody asks it for more.
+    /// Says whether it is to be called again: otherwise as much is ready as can be.
     ///
     /// # Errors
     /// [`Error::NoFile`], [`Error::Io`].

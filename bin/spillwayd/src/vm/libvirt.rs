@@ -43,10 +43,9 @@ impl Attached {
         pool.count(name, 0, description.boot_bytes)?;
         let mut devices = Vec::new();
         for (at, device) in description.devices.iter().enumerate() {
-            let MemoryDevice { max_bytes, size_bytes, requested_bytes, .. } = *device;
-            let set_aside_bytes = size_bytes.max(requested_bytes);
-            pool.count(name, account(at), set_aside_bytes)?;
-            devices.push(Device { max_bytes, size_bytes, requested_bytes, set_aside_bytes });
+            let device = counted(device);
+            pool.count(name, account(at), device.set_aside_bytes)?;
+            devices.push(device);
         }
         // Devices that an earlier start had.
         for at in devices.len()..DEVICES_MAX.into() {
@@ -108,6 +107,13 @@ pub fn account(device: usize) -> u8 {
     device as u8 + 1
 }
 
+/// A device as it is found: one that shrinks still has what it had, and one that grows may have all that it was asked for.
+fn counted(found: &MemoryDevice) -> Device {
+    let MemoryDevice { max_bytes, size_bytes, requested_bytes, .. } = *found;
+    let set_aside_bytes = size_bytes.max(requested_bytes);
+    Device { max_bytes, size_bytes, requested_bytes, set_aside_bytes }
+}
+
 /// Refuses a domain that can't be resized without harm.
 fn check(name: &str, domain: &str, found: &Description, section_bytes: u64) -> anyhow::Result<()> {
     let elements = format!("give it the elements that `spillway vm args {name}` prints");
@@ -134,4 +140,64 @@ fn check(name: &str, domain: &str, found: &Description, section_bytes: u64) -> a
 
 fn deadline() -> Instant {
     Instant::now() + ANSWER
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A domain of one device of 1 GiB, for each (MiB that it has, MiB that it was asked for).
+    fn domain(allocation: &str, block_mib: u64, devices: &[(u64, u64)]) -> Description {
+        let device = |&(size, requested): &(u64, u64)| {
+            format!(
+                "<memory model='virtio-mem'><target><size unit='KiB'>1048576</size>\
+                <block unit='KiB'>{}</block><requested unit='KiB'>{}</requested>\
+                <current unit='KiB'>{}</current></target></memory>",
+                block_mib << 10,
+                requested << 10,
+                size << 10
+            )
+        };
+        let devices: String = devices.iter().map(device).collect();
+        Description::read(format!(
+            "<domain id='1'><memory unit='KiB'>8388608</memory><memoryBacking>{allocation}</memoryBacking>\
+            <devices>{devices}</devices></domain>"
+        ))
+        .unwrap()
+    }
+
+    const IMMEDIATE: &str = "<allocation mode='immediate'/>";
+
+    #[test]
+    fn what_a_device_may_hold_is_counted_whichever_way_it_changes() {
+        let found = domain(IMMEDIATE, 2, &[(512, 256), (256, 512), (128, 128)]);
+        let seen = found.devices.iter().map(|device| {
+            let Device { max_bytes, size_bytes, requested_bytes, set_aside_bytes } =
+                counted(device);
+            [max_bytes, size_bytes, requested_bytes, set_aside_bytes].map(|bytes| bytes / MIB)
+        });
+        let expected = [[1024, 512, 256, 512], [1024, 256, 512, 512], [1024, 128, 128, 128]];
+        assert!(seen.eq(expected));
+    }
+
+    #[test]
+    fn a_domain_that_cant_be_resized_without_harm_is_refused() {
+        let check = |found: &Description| check("vm", "web", found, 128 * MIB);
+        assert!(check(&domain(IMMEDIATE, 2, &[(0, 0); 2])).is_ok());
+        assert!(check(&domain("<hugepages/>", 128, &[(0, 0)])).is_ok());
+        let most = usize::from(DEVICES_MAX);
+        assert!(check(&domain(IMMEDIATE, 2, &vec![(0, 0); most])).is_ok());
+        for (found, why) in [
+            (domain(IMMEDIATE, 2, &[]), "has 0 virtio-mem devices"),
+            (domain(IMMEDIATE, 2, &vec![(0, 0); most + 1]), "virtio-mem devices"),
+            (domain("", 2, &[(0, 0)]), "lacks <allocation mode='immediate'/>"),
+            (domain(IMMEDIATE, 256, &[(0, 0)]), "has blocks of 256.0 MiB"),
+            (domain(IMMEDIATE, 0, &[(0, 0)]), "has blocks of 0"),
+        ] {
+            let error = check(&found).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
 }

@@ -137,6 +137,10 @@ struct Qemu {
     hangs_up: AtomicBool,
     /// Further devices that it takes, where it does: id, backend, file.
     added: Option<Mutex<Vec<[String; 3]>>>,
+    /// What its guest has not yet plugged of what it is to have, bytes.
+    lacks: AtomicU64,
+    /// Where it speaks to whoever has connected.
+    stream: Mutex<Option<UnixStream>>,
 }
 
 impl Qemu {
@@ -154,8 +158,19 @@ impl Qemu {
         added: Option<Mutex<Vec<[String; 3]>>>,
     ) -> Arc<Self> {
         let path = driven.shared.pool.create("vm", GuestFile::Device(1), DEVICE).unwrap();
-        let (requested, keeps, widened, hangs_up) = Default::default();
-        let qemu = Arc::new(Self { path, requested, keeps, second, widened, hangs_up, added });
+        let (requested, keeps, widened, lacks) = Default::default();
+        let (hangs_up, stream) = Default::default();
+        let qemu = Arc::new(Self {
+            path,
+            requested,
+            keeps,
+            second,
+            widened,
+            hangs_up,
+            added,
+            lacks,
+            stream,
+        });
         let (listener, served) = (driven.listener("qmp"), qemu.clone());
         thread::spawn(move || served.serve(listener.accept().unwrap().0));
         qemu
@@ -164,6 +179,7 @@ impl Qemu {
     fn serve(&self, mut stream: UnixStream) -> Option<()> {
         stream.write_all(b"{\"QMP\": {\"version\": {}, \"capabilities\": []}}\r\n").ok()?;
         let lines = BufReader::new(stream.try_clone().ok()?).lines();
+        *self.stream.lock().unwrap() = stream.try_clone().ok();
         for line in lines {
             let asked: serde_json::Value = serde_json::from_str(&line.ok()?).ok()?;
             if self.hangs_up.load(Ordering::Relaxed) {
@@ -190,12 +206,21 @@ impl Qemu {
         }
     }
 
+    /// The guest starts anew: its memory is gone, and it has still to plug what it was asked to have.
+    fn reset(&self) {
+        self.lacks.store(self.requested.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.plug(0);
+        let mut stream = self.stream.lock().unwrap();
+        stream.as_mut().unwrap().write_all(b"{\"event\": \"RESET\", \"data\": {}}\r\n").unwrap();
+    }
+
     fn answer(&self, asked: &serde_json::Value) -> serde_json::Value {
         use serde_json::json;
         match asked["execute"].as_str().unwrap() {
             "query-memory-devices" => {
                 let requested = self.requested.load(Ordering::Relaxed);
-                let size = requested.max(self.keeps.load(Ordering::Relaxed));
+                let lacks = self.lacks.load(Ordering::Relaxed);
+                let size = requested.max(self.keeps.load(Ordering::Relaxed)) - lacks;
                 let device = |id: &str, memdev: &str, size, requested| {
                     json!({ "type": "virtio-mem", "data": {
                         "id": id, "memdev": memdev, "node": 0, "size": size, "max-size": DEVICE,
@@ -532,4 +557,45 @@ fn a_guest_that_may_have_as_much_more_once_again_gets_a_device_once_again() {
         driven.until("a further device", |view| view.ceiling_bytes == BOOT + devices * DEVICE);
         assert_eq!(qemu.widened.load(Ordering::Relaxed), devices - 1);
     }
+}
+
+#[test]
+fn nothing_is_made_ready_while_a_guest_plugs_by_itself() {
+    let driven = Driven::new();
+    let qemu = Qemu::start(&driven);
+    driven.until("attached", |view| view.size_bytes == Some(BOOT));
+    assert_eq!(driven.order(BOOT + S).0.end, End::Reached);
+    driven.shared.notes().ready_bytes = 2 * S;
+    driven.wishes.send(Wish::Settings(settings())).unwrap();
+    let ready = || driven.shared.pool.usage().guests["vm"].ready_bytes();
+    driven.until("two sections to be ready", |_| ready() == 2 * S);
+    qemu.reset();
+    driven.until("the reset to be seen", |view| view.size_bytes == Some(BOOT));
+    // For longer than the driver waits for a change that it finds under way.
+    thread::sleep(Duration::from_millis(1500));
+    let held = std::fs::metadata(&qemu.path).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::blocks(&held), 0, "the guest plugs there");
+    // It has plugged what it was to have.
+    qemu.plug(S);
+    qemu.lacks.store(0, Ordering::Relaxed);
+    driven.wishes.send(Wish::Settings(settings())).unwrap();
+    driven.until("what lies ready again", |view| view.size_bytes == Some(BOOT + S) && ready() != 0);
+}
+
+#[test]
+fn what_a_guest_works_on_is_told_by_the_size_that_its_status_is_of() {
+    let driven = Driven::new();
+    let working_mib = |size_mib: u64, status_size_mib: u64, available_mib: u64| {
+        let status = Status { available_bytes: available_mib << 20, ..Status::default() };
+        let view = View {
+            size_bytes: Some(size_mib << 20),
+            status_size_bytes: status_size_mib << 20,
+            status: Some(status),
+            ..View::default()
+        };
+        share::holder(&driven.shared, &view).working_bytes.map(|bytes| bytes >> 20)
+    };
+    let reserve_mib = settings().reserve_bytes >> 20;
+    assert_eq!(working_mib(1024, 512, 300), Some(512 - 300 + reserve_mib), "it has grown since");
+    assert_eq!(working_mib(512, 1024, 600), Some(1024 - 600 + reserve_mib), "it has shrunk since");
 }

@@ -1,5 +1,6 @@
 //! Sections that are allocated before a guest asks for them.
 
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::common::{Mapping, SECTION, TestFolder, TestMount, allocated};
@@ -168,4 +169,20 @@ fn what_lay_ready_counts_when_the_rest_can_not_be_had() {
     let refused = pool.reserve("vm", 1, 7 * SECTION).unwrap_err();
     assert!(matches!(refused, Error::Dry { .. }), "{refused}");
     assert_eq!(pool.usage().used_bytes, allocated(&path));
+}
+
+#[test]
+fn what_lay_ready_for_a_reservation_that_failed_is_ready_no_more() {
+    let folder = TestFolder::shm();
+    let pool = folder.pool(16);
+    let path = pool.create("vm", DEVICE, 4 * SECTION).unwrap();
+    assert_eq!(keep(&pool, "vm", 0, 1), 1);
+    // Nothing is left of the file to set aside beyond that.
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.write_all_at(&vec![7; 3 * SECTION as usize], SECTION).unwrap();
+    let refused = pool.reserve("vm", 1, 2 * SECTION).unwrap_err();
+    assert!(matches!(refused, Error::Dry { .. }), "{refused}");
+    let usage = pool.usage();
+    assert_eq!(usage.guests["vm"].ready_bytes(), 0);
+    assert_eq!(usage.used_bytes, allocated(&path), "each section counts once");
 }
