@@ -48,6 +48,9 @@ fn values_of_all_lengths_come_back_whole() {
         let part = client.say(&format!("GETRANGE {key} 5 -3"));
         let expected = if length > 7 { &value[5..length - 2] } else { &[] };
         assert_eq!(part, Reply::bulk(expected), "{length}");
+        let from = length.saturating_sub(70);
+        let part = client.say(&format!("GETRANGE {key} {from} {}", length + 9));
+        assert_eq!(part, Reply::bulk(&value[from..]), "the end of {length}");
     }
     assert_eq!(client.say("DBSIZE"), Reply::Integer(lengths.len() as i64));
     assert_eq!(client.say("FLUSHALL"), Reply::ok());
@@ -248,4 +251,19 @@ fn a_pipeline_of_100_000_is_answered_in_order() {
     client.feed(&bytes, 65_536);
     let expected: Vec<_> = (1..=100_000).map(Reply::Integer).collect();
     assert!(client.replies() == expected);
+}
+
+#[test]
+fn of_a_command_whose_reply_is_skipped_nothing_is_said_however_much_it_is() {
+    let mut client = Client::new(&server(64 << 20));
+    for number in 0..10 {
+        let key = format!("key-{number}");
+        let set = client.ask(&[b"SET", key.as_bytes(), &value(60 << 10, number)]);
+        assert_eq!(set, Reply::ok());
+    }
+    let keys: String = (0..10).map(|number| format!(" key-{number}")).collect();
+    client.feed(b"CLIENT REPLY SKIP\r\n", 777);
+    client.feed(format!("MGET{keys}\r\n").as_bytes(), 777);
+    client.feed(b"PING\r\n", 777);
+    assert_eq!(client.replies(), [Reply::Simple("PONG".into())]);
 }
