@@ -55,7 +55,7 @@ pub struct LongPut {
 /// What a value holds of memory.
 #[derive(Debug)]
 struct Kept {
-    /// The first cell of its map, taken before its pages come. None while memory was out for a part: nothing is kept.
+    /// The first cell of its map, taken before its pages come. None once memory was out: nothing is kept.
     map: Option<u32>,
     /// Whole pages that have come.
     frames: Vec<u32>,

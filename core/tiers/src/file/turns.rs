@@ -116,14 +116,18 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// Has several wait, and tells whether they end after `ends`, and not before.
-    fn wait_for(turns: &Turns, wait: impl Fn() -> bool + Sync, ends: impl FnOnce()) -> bool {
+    /// Has several wait, and tells what they answer after `ends`, and not before. One may not have begun to wait, so
+    /// that is called until all have ended.
+    fn wait_for(turns: &Turns, wait: impl Fn() -> bool + Sync, mut ends: impl FnMut()) -> bool {
         let began = Instant::now();
         let answers = std::thread::scope(|scope| {
             let waits = [(); 3].map(|()| scope.spawn(&wait));
             std::thread::sleep(Duration::from_millis(50));
             assert!(!waits.iter().any(|waits| waits.is_finished()), "{turns:?}");
-            ends();
+            while !waits.iter().all(|waits| waits.is_finished()) {
+                ends();
+                std::thread::sleep(Duration::from_millis(10));
+            }
             waits.map(|waits| waits.join().unwrap())
         });
         assert!(began.elapsed() < LONG);
@@ -138,11 +142,7 @@ mod tests {
         let began = Instant::now();
         assert!(turns.begin(Duration::from_millis(30)).is_none());
         assert!(began.elapsed() >= Duration::from_millis(30));
-        let mut moving = turns.moving();
-        let room = || {
-            moving.moved(1);
-            drop(moving);
-        };
+        let room = || turns.moving().moved(1);
         assert!(!wait_for(&turns, || turns.begin(LONG).is_some(), room));
         // All of those that wait come to their turn, one after the other.
         assert!(wait_for(&turns, || turns.begin(LONG).is_some(), || drop(held.pop())));
@@ -153,16 +153,17 @@ mod tests {
         let turns = Turns::default();
         let before = turns.made_room();
         assert!(!turns.wait_for_room(before, LONG), "nobody moves anything");
-        let [mut first, second] = [turns.moving(), turns.moving()];
+        let [mut first, mut second] = [Some(turns.moving()), Some(turns.moving())];
         assert!(!turns.wait_for_room(before, Duration::from_millis(30)));
         let room = || {
-            first.moved(3);
-            drop(first);
+            if let Some(mut moving) = first.take() {
+                moving.moved(3);
+            }
         };
         assert!(wait_for(&turns, || turns.wait_for_room(before, LONG), room));
         assert!(turns.wait_for_room(before, LONG), "somebody has made room since");
         let before = turns.made_room();
-        assert!(!wait_for(&turns, || turns.wait_for_room(before, LONG), || drop(second)));
+        assert!(!wait_for(&turns, || turns.wait_for_room(before, LONG), || drop(second.take())));
         assert!(!turns.wait_for_room(before, LONG), "whoever moved nothing made no room");
     }
 }
