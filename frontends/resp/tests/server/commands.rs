@@ -267,3 +267,41 @@ fn of_a_command_whose_reply_is_skipped_nothing_is_said_however_much_it_is() {
     client.feed(b"PING\r\n", 777);
     assert_eq!(client.replies(), [Reply::Simple("PONG".into())]);
 }
+
+#[test]
+fn a_database_that_was_flushed_has_no_keys_that_expire() {
+    let shared = server(16 << 20);
+    let mut client = Client::new(&shared);
+    client.say("SET old 1 EX 100");
+    client.say("SET older 1 EX 100");
+    assert_eq!(client.say("FLUSHDB"), Reply::ok());
+    assert_eq!(shared.statistics().expiring_keys, 0);
+    client.say("SET a 1");
+    client.say("SET b 1");
+    let Reply::Bulk(text) = client.say("INFO keyspace") else { panic!() };
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains("db0:keys=2,expires=0,"), "{text}");
+}
+
+#[test]
+fn a_long_set_during_a_flush_is_refused_or_kept() {
+    let shared = server(64 << 20);
+    let (mut client, mut other) = (Client::new(&shared), Client::new(&shared));
+    let value = value(MIB, 7);
+    let set = command(&[b"SET", b"a", &value]);
+    // In the middle of the value, and when all of it has come but the end of its line.
+    for cut in [set.len() / 2, set.len() - 2] {
+        client.feed(&set[..cut], 10_000);
+        assert_eq!(other.say("FLUSHDB"), Reply::ok());
+        client.feed(&set[cut..], 10_000);
+        match &client.replies()[..] {
+            [Reply::Error(line)] => assert!(line.starts_with("TRYAGAIN "), "{line}"),
+            replies => {
+                assert_eq!(replies, [Reply::ok()]);
+                assert!(client.say("GET a") == Reply::bulk(&value), "OK, and gone: {cut}");
+            }
+        }
+    }
+    assert_eq!(client.ask(&[b"SET", b"a", &value]), Reply::ok());
+    assert_eq!(client.say("GET a"), Reply::bulk(&value));
+}

@@ -5,22 +5,54 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+use rustls::StreamOwned;
 use spillway_resp::{Config, Listener, Server};
 use spillway_store::{ClientConfig, Store};
+use spillway_tls::{ClientSettings, Files, ServerSettings, Versions};
 
 use crate::support::{Only, command};
 
 fn start(config: Config) -> (Server, SocketAddr) {
+    start_with(config, None)
+}
+
+fn start_with(config: Config, tls: Option<ServerSettings>) -> (Server, SocketAddr) {
     let store = Arc::new(Store::open(spillway_store::Config::embedded(128 << 20)).unwrap());
     let client = store.add_client(ClientConfig::default()).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let listeners = vec![Listener::Tcp(listener, None)];
+    let listeners = vec![Listener::Tcp(listener, tls)];
     (Server::start(listeners, store, Arc::new(Only(client)), config).unwrap(), address)
 }
 
 fn known() -> Config {
     Config { loopback_name: Some("name".into()), workers: 2, ..Config::default() }
+}
+
+/// What a server and a client need that speak TLS, where the client is asked for no certificate.
+fn keys() -> (ServerSettings, ClientSettings) {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: String| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let mut params = CertificateParams::new([]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority_key = KeyPair::generate().unwrap();
+    let authority = params.self_signed(&authority_key).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+    let own = params.signed_by(&key, &authority, &authority_key).unwrap();
+    let files = Files {
+        certificate: write("own.pem", own.pem()),
+        key: write("own.key", key.serialize_pem()),
+        authority: None,
+    };
+    let server = ServerSettings::load(&files, Versions::Tls12And13).unwrap();
+    let authority = write("authority.pem", authority.pem());
+    (server, ClientSettings::load(&files, &authority, "127.0.0.1").unwrap())
 }
 
 fn connect(address: SocketAddr) -> TcpStream {
@@ -29,7 +61,7 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-fn expect(stream: &mut TcpStream, bytes: &[u8]) {
+fn expect(stream: &mut impl Read, bytes: &[u8]) {
     let mut read = vec![0; bytes.len()];
     stream.read_exact(&mut read).unwrap();
     assert!(read == bytes, "{:?}", String::from_utf8_lossy(&read[..read.len().min(200)]));
@@ -117,4 +149,29 @@ fn strangers_are_few_and_do_not_stay() {
     known.write_all(b"PING\r\n").unwrap();
     expect(&mut known, b"+PONG\r\n");
     assert_eq!(server.statistics().connections, 1);
+}
+
+#[test]
+fn replies_that_nobody_wants_take_no_room_however_long_they_are() {
+    let (_server, address) = start(known());
+    let mut client = connect(address);
+    client.write_all(&command(&[b"SET", b"long", &vec![b'v'; 1 << 20]])).unwrap();
+    expect(&mut client, b"+OK\r\n");
+    client.write_all(b"CLIENT REPLY OFF\r\n").unwrap();
+    (0..4).for_each(|_| client.write_all(b"GET long\r\n").unwrap());
+    client.write_all(b"CLIENT REPLY ON\r\nPING\r\n").unwrap();
+    expect(&mut client, b"+OK\r\n+PONG\r\n");
+}
+
+#[test]
+fn inside_tls_a_client_of_this_host_is_a_stranger_too() {
+    let (ours, theirs) = keys();
+    let (_server, address) = start_with(known(), Some(ours));
+    let mut client = StreamOwned::new(theirs.connection().unwrap(), connect(address));
+    client.write_all(b"GET a\r\n").unwrap();
+    // The first byte alone: another reply would be shorter.
+    expect(&mut client, b"-");
+    expect(&mut client, b"NOAUTH Authentication required.\r\n");
+    client.write_all(b"AUTH name secret\r\nGET a\r\n").unwrap();
+    expect(&mut client, b"+OK\r\n$-1\r\n");
 }
