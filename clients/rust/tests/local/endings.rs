@@ -167,6 +167,22 @@ fn a_bound_pool_goes_with_the_last_connection_that_bound_it() {
 }
 
 #[test]
+fn a_pool_that_a_connection_bound_twice_goes_with_it() {
+    let config = Config { bound_grace: Duration::from_millis(300), ..Config::default() };
+    let daemon = Daemon::with(LIMITS, config);
+    let (witness, client) = (daemon.connect(1), daemon.connect(1));
+    let pool = client.open_pool(PoolSpec::PERSISTENT).unwrap();
+    client.bind_pool(pool).unwrap();
+    client.bind_pool(pool).unwrap();
+    drop(client);
+    let start = Instant::now();
+    while !witness.pools().unwrap().is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(30), "the pool stays");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
 fn a_pool_that_was_bound_to_the_daemon_before_goes_unless_it_is_bound_again() {
     let config = Config { bound_grace: Duration::from_millis(300), ..Config::default() };
     let mut daemon = Daemon::with(LIMITS, config);

@@ -16,6 +16,7 @@ use rustix::net::{
 };
 use spillway_client::{Error, Get, Key, PoolSpec, Put, Ring, Store};
 use spillway_ring::{Attached, Region, Server};
+use spillway_types::Limits;
 use spillway_wire::ring::{Geometry, Hello, Reason, WAKE, WINDOW_PAGE_BYTES, Welcome};
 
 use crate::daemon::{Daemon, LIMITS};
@@ -92,7 +93,11 @@ fn bridge(program: UnixStream, attached: &Attached) {
 }
 
 fn server() -> (Daemon, Arc<Server>) {
-    let mut daemon = Daemon::for_one(LIMITS);
+    server_with(LIMITS)
+}
+
+fn server_with(limits: Limits) -> (Daemon, Arc<Server>) {
+    let mut daemon = Daemon::for_one(limits);
     let server = Arc::new(daemon.server.take().unwrap());
     (daemon, server)
 }
@@ -119,6 +124,20 @@ fn values_of_all_lengths_go_through_a_window_and_its_end_is_seen() {
     let attached = agent.thread.join().unwrap().unwrap();
     assert!(!attached.is_broken());
     assert_eq!(daemon.inside(), 0);
+}
+
+/// Serves a window of one page, with a memfd for the guest's memory.
+fn attach(server: &Server, hello: Hello) -> Result<Attached, Reason> {
+    let memory = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&memory, PAGE).unwrap();
+    server.attach("guest", hello, |geometry| Region::map_guest(&memory, &[0], geometry))
+}
+
+/// Ends a window, and waits until nothing of it is left.
+fn end(attached: &Attached) {
+    attached.end();
+    let mut byte = [0; 1];
+    while matches!(recv(&attached.socket, &mut byte, RecvFlags::empty()), Ok((_, 1))) {}
 }
 
 #[test]
@@ -161,9 +180,7 @@ fn a_window_that_is_kept_busy_ends_all_the_same() {
         }
     });
     thread::sleep(Duration::from_millis(20));
-    attached.end();
-    let mut byte = [0; 1];
-    while matches!(recv(&attached.socket, &mut byte, RecvFlags::empty()), Ok((_, 1))) {}
+    end(&attached);
     assert_eq!(daemon.inside(), 0);
     busy.join().unwrap();
 }
@@ -178,4 +195,37 @@ fn a_window_for_which_there_is_no_memory_is_refused() {
     assert_eq!(server.connections(), 0);
     let hello = Hello { version: 7, ..hello };
     assert_eq!(server.attach("guest", hello, none).unwrap_err(), Reason::Version);
+}
+
+#[test]
+fn windows_that_failed_leave_the_client_its_limits() {
+    // So much as one ring takes.
+    let limits = Limits { operations_max: 64, bytes_max: 4096, ..LIMITS };
+    let (_daemon, server) = server_with(limits);
+    let hello = Hello { version: 1, depth: 64, data_bytes: 4096 };
+    let none = |_| Err(std::io::ErrorKind::InvalidInput.into());
+    for _ in 0..3 {
+        assert_eq!(server.attach("guest", hello, none).unwrap_err(), Reason::Failed);
+    }
+    let attached = attach(&server, hello).unwrap();
+    assert_eq!((attached.geometry.depth(), attached.geometry.data_bytes()), (64, 4096));
+    assert_eq!(attach(&server, hello).unwrap_err(), Reason::Limits);
+    end(&attached);
+}
+
+#[test]
+fn rings_that_come_and_go_leave_the_client_its_limits() {
+    let (_daemon, server) = server_with(Limits { bytes_max: 32 << 10, ..LIMITS });
+    // No whole pages.
+    let hello = Hello { version: 1, depth: 8, data_bytes: 10_000 };
+    let stays = attach(&server, hello).unwrap();
+    assert_eq!(stays.geometry.data_bytes(), 8192);
+    for _ in 0..10 {
+        let attached = attach(&server, hello).unwrap();
+        assert_eq!(attached.geometry, stays.geometry);
+        end(&attached);
+    }
+    let rest = attach(&server, Hello { data_bytes: 32 << 10, ..hello }).unwrap();
+    assert_eq!(rest.geometry.data_bytes(), 24 << 10);
+    [stays, rest].iter().for_each(end);
 }
