@@ -412,3 +412,43 @@ impl Borrower {
         Some(geometry.window_pages()).filter(|&pages| pages <= WINDOW_PAGES_MAX)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use spillway_wire::ring::Hello;
+
+    use super::*;
+
+    #[test]
+    fn an_agent_that_ends_gives_back_what_the_host_has_let_go_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let (pages, window) = Pages::pretended(folder.path());
+        let ((_, bell), (stream, mut program)) =
+            (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
+        let hello = Hello { version: 1, depth: 64, data_bytes: 4096 };
+        let lent = Lent::new(Borrower { user: 1000, stream, hello }, window, OPEN_TIME);
+        let mut windows = Windows {
+            shared: Arc::default(),
+            bell,
+            start: Instant::now(),
+            port: Port::new(&folder.path().join("port"), folder.path(), PORT, FromHost::decode),
+            pages,
+            run: String::new(),
+            holder: None,
+            pages_max: 1,
+            lent: [(0, lent)].into(),
+            next: 1,
+            was_up: true,
+            nonce: None,
+            is_clear: true,
+            first: 0,
+            last_problem: String::new(),
+        };
+        windows.shared.is_ending.store(true, Ordering::Relaxed);
+        windows.end_all();
+        assert_eq!(io::Read::read(&mut program, &mut [0; 1]).unwrap(), 0, "the program has it");
+        windows.hear(FromHost::Closed { id: 0 });
+        assert!(windows.lent.is_empty(), "it would be waited for");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "its pages stay");
+    }
+}

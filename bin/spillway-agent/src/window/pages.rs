@@ -94,6 +94,24 @@ impl Pages {
         })
     }
 
+    /// A window in a folder that need not be hugetlbfs, without pages.
+    #[cfg(test)]
+    pub fn pretended(folder: &Path) -> (Self, Window) {
+        let none = || File::open("/dev/null").unwrap();
+        let path = folder.join("window");
+        let file = File::create(&path).unwrap();
+        let pages = Self {
+            folder: folder.to_owned(),
+            run: String::new(),
+            pagemap: none(),
+            iomem: none(),
+            overcommit: folder.join("overcommit"),
+            pins: none().into(),
+            free: Vec::new(),
+        };
+        (pages, Window { file, path, slot: 0, pages: Vec::new() })
+    }
+
     /// The descriptor that all pins hang on.
     pub const fn pins(&self) -> &OwnedFd {
         &self.pins

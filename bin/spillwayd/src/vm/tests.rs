@@ -34,7 +34,7 @@ struct Driven {
     thread: Option<JoinHandle<()>>,
 }
 
-fn settings() -> Settings {
+pub fn settings() -> Settings {
     Settings {
         section_bytes: S,
         least_bytes: BOOT,

@@ -379,3 +379,157 @@ impl Windows {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::net::UnixListener;
+    use std::sync::atomic::AtomicBool;
+    use std::thread::{self, JoinHandle};
+
+    use spillway_guests::Guest;
+    use spillway_sections::Pool;
+    use spillway_store::{ClientConfig, Store};
+    use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits};
+
+    use super::*;
+    use crate::config::Way;
+    use crate::vm::tests::settings;
+
+    const PAGE: u64 = WINDOW_PAGE_BYTES as u64;
+    const BOOT: u64 = 8 * PAGE;
+    const LIMITS: Limits = Limits { connections_max: 8, operations_max: 1024, bytes_max: 64 << 20 };
+    /// Of the ring that programs ask for.
+    const DEPTH: u16 = 64;
+    const DATA_BYTES: u32 = 4 << 20;
+
+    /// Lets in the client that the configuration names for the VM.
+    struct Door(ClientId, Limits);
+
+    impl Access for Door {
+        fn admit(&self, who: Identity<'_>) -> Result<Admitted, Denied> {
+            let admitted = Admitted { client: self.0, limits: self.1 };
+            (who == Identity::Client("guest")).then_some(admitted).ok_or(Denied::Unknown)
+        }
+
+        fn leave(&self, _: ClientId) {}
+
+        fn host_secret(&self, _: &str, _: &mut [u8; 64]) -> Option<usize> {
+            None
+        }
+    }
+
+    /// The thread, for a VM whose boot memory is a file of a pool, and the agent's end of its channel.
+    struct Served {
+        shared: Arc<Shared>,
+        place: Arc<Place>,
+        agent: BufReader<UnixStream>,
+        thread: Option<JoinHandle<()>>,
+        _folder: tempfile::TempDir,
+    }
+
+    impl Served {
+        /// The client may have so much. The agent has said hello.
+        fn new(limits: Limits) -> Self {
+            // tmpfs, as the pool demands.
+            let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+            let path = |name: &str| folder.path().join(name);
+            let pool = Pool::open(&spillway_sections::Settings {
+                dir: path("pool"),
+                capacity_bytes: BOOT,
+                section_bytes: PAGE,
+                group: None,
+            });
+            let pool = Arc::new(pool.unwrap());
+            pool.create("vm", GuestFile::Boot, BOOT).unwrap();
+            let store = Store::open(spillway_store::Config::embedded(64 << 20)).unwrap();
+            let door = Arc::new(Door(store.add_client(ClientConfig::default()).unwrap(), limits));
+            let ring = Server::bind(&path("ring")).unwrap();
+            let server = Server::start(ring, Arc::new(store), door, Default::default()).unwrap();
+            let listener = UnixListener::bind(path("windows")).unwrap();
+            let (place, hears) = Place::new("guest".into(), path("windows")).unwrap();
+            let shared = Arc::new(Shared {
+                name: "vm".into(),
+                way: Way::Monitor(path("qmp")),
+                agent: path("agent"),
+                pool,
+                guest: Mutex::new(Guest::new(settings())),
+                notes: Mutex::default(),
+                stop: AtomicBool::new(false),
+                hunger: Arc::default(),
+                windows: Some(place.clone()),
+            });
+            place.renew(Some(layout()));
+            let server = Some(Arc::new(server));
+            let windows = Windows::new(shared.clone(), place.clone(), server, hears);
+            let thread = Some(thread::spawn(|| windows.run()));
+            let (agent, _) = listener.accept().unwrap();
+            agent.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            let agent = BufReader::new(agent);
+            let mut served = Self { shared, place, agent, thread, _folder: folder };
+            assert_eq!(served.hear(), FromHost::Greet { version: VERSION });
+            served.say(&FromGuest::Hello { version: VERSION, nonce: 7 });
+            assert_eq!(served.hear(), FromHost::Cleared { nonce: 7 });
+            served
+        }
+
+        fn say(&self, said: &FromGuest) {
+            self.agent.get_ref().write_all(&said.encode()).unwrap();
+        }
+
+        fn hear(&mut self) -> FromHost {
+            let mut line = Vec::new();
+            self.agent.read_until(b'\n', &mut line).unwrap();
+            FromHost::decode(line.strip_suffix(b"\n").unwrap()).unwrap()
+        }
+
+        /// What the host says to a program's wish.
+        fn open(&mut self, id: u64) -> FromHost {
+            let pages = Geometry::new(DEPTH, DATA_BYTES).unwrap().window_pages() as u64;
+            let pages = (0..pages).collect();
+            self.say(&FromGuest::Open { id, pages, depth: DEPTH, data_bytes: DATA_BYTES });
+            self.hear()
+        }
+    }
+
+    impl Drop for Served {
+        fn drop(&mut self) {
+            self.shared.stop.store(true, Ordering::Relaxed);
+            self.place.ring();
+            let ended = self.thread.take().map(JoinHandle::join);
+            if !thread::panicking() {
+                ended.unwrap().unwrap();
+            }
+        }
+    }
+
+    /// The boot memory in one piece.
+    fn layout() -> Layout {
+        let machine =
+            |at: u64| Ok::<_, String>((at < BOOT).then(|| ("boot".to_owned(), PAGE + at)));
+        Layout::find("boot", BOOT, machine).unwrap()
+    }
+
+    #[test]
+    fn a_vm_that_went_while_it_moved_leaves_the_next_one_its_windows() {
+        let mut served = Served::new(LIMITS);
+        served.place.look(false, Some(true));
+        let FromHost::Refused { why: Some(why), .. } = served.open(0) else { panic!() };
+        assert!(why.contains("moves to another host"), "{why}");
+        // It ends, and another is started under its name.
+        served.place.renew(None);
+        served.place.renew(Some(layout()));
+        let opened = served.open(1);
+        assert!(matches!(opened, FromHost::Opened { id: 1, .. }), "{opened:?}");
+    }
+
+    #[test]
+    fn a_ring_that_the_limits_of_the_client_cut_gets_its_window() {
+        let mut served = Served::new(Limits { bytes_max: 64 << 10, ..LIMITS });
+        let opened = served.open(0);
+        let FromHost::Opened { id: 0, depth: DEPTH, data_bytes, .. } = opened else {
+            panic!("{opened:?}")
+        };
+        assert_eq!(data_bytes, 64 << 10);
+    }
+}
