@@ -1,9 +1,9 @@
 //! The cache over stores of this process and over a ring.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -470,4 +470,27 @@ fn more_batches_than_may_wait_fail_at_once() {
     let refused = done.iter().filter(refused).count();
     assert!((1..=18).contains(&refused), "{refused} were refused");
     assert!(done.iter().all(|one| one.memory.len() == 1), "each gives its memory back");
+}
+
+/// The descriptor is silent again once it was read: whoever has read it must have the answers of which it spoke.
+#[test]
+fn an_answer_that_comes_while_answers_are_taken_is_taken() {
+    let batches: Batches<Own> = Batches::open("embed:", settings()).expect("batches");
+    // So the taker waits where it reads the descriptor, and the answer comes just then.
+    rustix::io::ioctl_fionbio(batches.event_fd(), false).expect("a descriptor that waits");
+    let (told, heard) = mpsc::channel();
+    let done = thread::scope(|scope| {
+        let taker = scope.spawn(|| {
+            told.send(std::fs::read_link("/proc/thread-self").expect("a thread")).expect("told");
+            batches.drain()
+        });
+        let stat = Path::new("/proc").join(heard.recv().expect("a thread")).join("stat");
+        let sleeps = || std::fs::read_to_string(&stat).expect("its state").contains(") S ");
+        while !sleeps() {
+            thread::yield_now();
+        }
+        batches.submit(Kind::Exists, keys(0..1), Vec::new());
+        taker.join().expect("the taker")
+    });
+    assert_eq!(done.len(), 1);
 }
