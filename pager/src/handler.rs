@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustix::thread::sched_yield;
 use spillway_platform::PAGE_SIZE;
 use spillway_platform::memory::is_mapped;
+use spillway_platform::process::core_of_thread;
 use spillway_platform::uffd::Message;
 use std::sync::atomic::Ordering;
 
@@ -24,18 +25,31 @@ impl Pager {
         let mut buffers = Buffers::new(&self.tallies[number]);
         drop(starting);
         let uffd = self.main();
+        let mut seat = self.parking.seat(number);
         loop {
             let descriptor = uffd.as_fd();
             let mut readable = [PollFd::new(&descriptor, PollFlags::IN)];
             if poll(&mut readable, None).is_err() {
                 continue;
             }
-            let _work = self.rest.work(number);
-            self.take_message(&mut buffers);
+            let work = self.rest.work(number);
+            let taken = self.take_message(&mut buffers);
+            if let Some((thread, now_ns)) = taken {
+                seat.answered(thread, now_ns, || self.core_of(thread));
+                self.choose_eviction(now_ns);
+            }
+            drop(work);
+            seat.park_if_useless();
         }
     }
 
-    fn take_message(&self, buffers: &mut Buffers) {
+    /// The core on which a thread of the program ran last.
+    fn core_of(&self, thread: u32) -> Option<usize> {
+        core_of_thread(self.program.load(Ordering::Relaxed), thread)
+    }
+
+    /// Takes the next message, unless another handler was there first. Tells whose fault it answered, and when.
+    fn take_message(&self, buffers: &mut Buffers) -> Option<(u32, u64)> {
         let began_ns = crate::link::now_ns();
         let gate = self.gate.lock();
         self.reading.fetch_add(1, Ordering::SeqCst);
@@ -45,10 +59,13 @@ impl Pager {
         }
         self.reading.fetch_add(1, Ordering::SeqCst);
         drop(gate);
-        if let Ok(Message::Fault { address, write, protected }) = message {
-            self.answer(Fault { address, write, protected }, buffers);
-            buffers.tally.count_fault(crate::link::now_ns() - began_ns);
-        }
+        let Ok(Message::Fault { address, write, protected, thread }) = message else {
+            return None;
+        };
+        self.answer(Fault { address, write, protected }, buffers);
+        let now_ns = crate::link::now_ns();
+        buffers.tally.count_fault(now_ns - began_ns);
+        Some((thread, now_ns))
     }
 
     /// For threads that answer their own faults: waits until an event that was taken before now

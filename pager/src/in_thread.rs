@@ -167,7 +167,9 @@ impl Pager {
         self.lending.with(tallies, |desk, buffers| {
             self.note_crowd(desk);
             self.answer_own(address, write, buffers);
-            buffers.tally.count_fault(crate::link::now_ns() - began_ns);
+            let now_ns = crate::link::now_ns();
+            buffers.tally.count_fault(now_ns - began_ns);
+            self.choose_eviction(now_ns);
         });
         drop(work);
         true

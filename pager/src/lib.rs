@@ -11,6 +11,7 @@
 //! thread-local storage, no locks of the standard library, system calls by rustix.
 
 mod change;
+mod choice;
 mod evict;
 mod far;
 pub mod fault;
@@ -19,6 +20,7 @@ mod handler;
 mod in_thread;
 pub mod link;
 mod pager;
+mod parking;
 mod program;
 pub mod record;
 pub mod regions;

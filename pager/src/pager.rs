@@ -1,7 +1,9 @@
 //! The pager of one process: its parts, its budget and its handles.
 
+use crate::choice::Choice;
 use crate::far::Ways;
 use crate::link::Link;
+use crate::parking::Parking;
 use crate::record::{Asked, Record};
 use crate::regions::Regions;
 use crate::rest::Rest;
@@ -114,6 +116,7 @@ pub struct Pager {
     pub(crate) regions: Lock<Regions>,
     pub(crate) staging: Staging,
     pub(crate) rest: Rest,
+    pub(crate) parking: Parking,
     pub(crate) streams: Streams,
     pub(crate) link: Link,
     pub(crate) store: Store,
@@ -150,6 +153,11 @@ pub struct Pager {
     pub(crate) stuck_until_ns: AtomicU64,
     /// 1 when the evictor has work; it sleeps on this.
     pub(crate) wanted: AtomicU32,
+    /// [`Eviction`] that is followed now, as a number; never `Auto`.
+    pub(crate) scheme: AtomicU32,
+    /// How it is chosen, and when that goes on.
+    pub(crate) choice: Lock<Choice>,
+    pub(crate) next_choice_ns: AtomicU64,
     /// Tells that the pager of this process is up: 1, or failed: 2.
     pub(crate) ready: AtomicU32,
     /// Notes of the handlers, then of the desks of the in-thread mode.
@@ -196,6 +204,11 @@ impl Pager {
         };
         // What goes to a blade goes at the pace of `make_room`.
         let has_spare = settings.faults == Faults::Thread as u32 && store.blade().is_none();
+        let first_scheme = match settings.eviction {
+            e if e == Eviction::OnDemand as u32 => Eviction::OnDemand,
+            _ => Eviction::PreEvict,
+        };
+        tree.counters.choice.scheme.store(first_scheme as u32 + 1, Ordering::Relaxed);
         let client = store.add_client(ClientConfig::default())?;
         let spec = PoolSpec { lifetime: Lifetime::Persistent, sharing: Sharing::Private };
         let pool = store.create_pool(client, spec)?;
@@ -207,6 +220,7 @@ impl Pager {
             regions: Lock::new(Regions::new()),
             staging: Staging::new().map_err(Error::Resources)?,
             rest: Rest::new(),
+            parking: Parking::new(),
             streams: Streams::new(),
             link: Link::new(settings.link_delay_ns),
             store,
@@ -230,6 +244,9 @@ impl Pager {
             moving_since_ns: AtomicU64::new(0),
             stuck_until_ns: AtomicU64::new(0),
             wanted: AtomicU32::new(0),
+            scheme: AtomicU32::new(first_scheme as u32),
+            choice: Lock::new(Choice::new(first_scheme)),
+            next_choice_ns: AtomicU64::new(0),
             ready: AtomicU32::new(0),
             tallies: [const { Tally::new() }; TALLIES],
             cores: AtomicU32::new(1),
@@ -385,7 +402,7 @@ impl Pager {
 
     /// Whether pages leave ahead of need.
     pub(crate) fn pre_evicts(&self) -> bool {
-        self.settings.eviction == Eviction::PreEvict as u32
+        self.scheme.load(Ordering::Relaxed) == Eviction::PreEvict as u32
     }
 
     /// Pages that the victim pool holds; 0 for plain round-robin.

@@ -26,7 +26,11 @@ impl Pager {
         let _blocked = SignalsBlocked::new();
         self.program.store(rustix::process::getpid().as_raw_pid() as u32, Ordering::Relaxed);
         let events = feature::EVENT_REMAP | feature::EVENT_REMOVE | feature::EVENT_UNMAP;
-        let needed = feature::PAGEFAULT_FLAG_WP | feature::MOVE | feature::POISON | events;
+        let needed = feature::PAGEFAULT_FLAG_WP
+            | feature::MOVE
+            | feature::POISON
+            | feature::THREAD_ID
+            | events;
         let in_thread = self.is_in_thread();
         let features = if in_thread { needed | feature::SIGBUS } else { needed };
         let main = open_uffd(features).map_err(Error::Userfaultfd)?;
@@ -99,6 +103,7 @@ impl Pager {
         // Besides the handlers: warden, evictor and registrar.
         self.tasks.store(count as u32 + 3, Ordering::Relaxed);
         let pager = std::ptr::from_ref(self) as usize;
+        self.parking.open(&cores[..count]);
         for (number, &core) in cores[..count].iter().enumerate() {
             let seat = Seat { pager, number, core: if in_thread { None } else { Some(core) } };
             spawn_thread(handler_main, Box::into_raw(Box::new(seat)) as usize)?;

@@ -79,6 +79,11 @@ impl Tally {
         self.histogram[bucket_of_ns(took_ns)].add(1);
     }
 
+    /// How often something was counted so far.
+    pub(crate) fn counted(&self, what: Count) -> u64 {
+        self.counts[what as usize].0.load(Ordering::Relaxed)
+    }
+
     /// Leaves a stale handle behind; false when there is no room. Only the owner may call this.
     pub(crate) fn leave_stale(&self, handle: u64) -> bool {
         let head = self.stale_head.load(Ordering::Relaxed);

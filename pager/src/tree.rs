@@ -15,7 +15,7 @@ pub const ENV: &str = "SPILLWAY_TREE";
 /// First eight bytes of a shared page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"spillway");
 /// Layout version; supervisor and preload library must agree.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// How many processes of a tree have a slot of their own at the same time.
 pub const SLOTS: usize = HOLDERS_MAX;
 /// A slot that a fork has set aside for its child has this bit and a number of the fork in place of a
@@ -48,6 +48,8 @@ pub enum Eviction {
     OnDemand = 0,
     /// Ahead of need, by a task of its own.
     PreEvict = 1,
+    /// Choose between the two by trying them in turns.
+    Auto = 2,
 }
 
 /// Who handles a fault.
@@ -268,6 +270,27 @@ pub struct Counters {
     pub processes: AtomicU64,
     /// Time spent answering faults, ns.
     pub fault_ns: AtomicU64,
+    /// When pages leave, where that is chosen by itself.
+    pub choice: ChoiceCounters,
+}
+
+/// What came of choosing when pages leave ([`Eviction::Auto`]). Each process chooses for itself; what is not a sum is the
+/// latest one's.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct ChoiceCounters {
+    /// The scheme that is kept (gauge), 1 + [`Eviction`] as a number; 0 before the first pager is there.
+    pub scheme: AtomicU32,
+    /// Trials that came to their end.
+    pub trials: AtomicU64,
+    /// Changes of scheme.
+    pub changes: AtomicU64,
+    /// When the latest change was, ns as [`crate::link::now_ns`] has it.
+    pub changed_at_ns: AtomicU64,
+    /// What the latest trial found for on-demand, pages that came in a second.
+    pub on_demand_rate: AtomicU64,
+    /// The same for pre-evict.
+    pub pre_evict_rate: AtomicU64,
 }
 
 /// One paged process. Free when `pid` is 0.

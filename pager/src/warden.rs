@@ -64,6 +64,7 @@ impl Pager {
                 program.kill();
             }
             self.count_inherited();
+            self.call_parked();
             if let Some(blade) = self.store.blade()
                 && let Some(_work) = self.rest.try_work(WARDEN_PLACE)
             {
@@ -77,6 +78,19 @@ impl Pager {
         let mut keep = [self.main().number(), self.staging_uffd().number()];
         keep.sort_unstable();
         leave_program(&keep, name);
+    }
+
+    /// Handlers that are parked are called back when a message waits: those that are awake may be waiting
+    /// themselves, for a tier that is slow.
+    fn call_parked(&self) {
+        let uffd = self.main();
+        let descriptor = uffd.as_fd();
+        let mut readable = [PollFd::new(&descriptor, PollFlags::IN)];
+        if self.parking.has_parked()
+            && poll(&mut readable, Some(&Timespec::default())).is_ok_and(|count| count > 0)
+        {
+            self.parking.call_all();
+        }
     }
 
     fn begin_tasks(&'static self) -> Result<Program, Errno> {

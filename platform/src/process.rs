@@ -115,11 +115,7 @@ impl Stat {
     }
 
     fn parse(text: &[u8]) -> Option<Self> {
-        // The name before may hold anything, brackets too.
-        let after = text.iter().rposition(|&byte| byte == b')')? + 1;
-        let rest = core::str::from_utf8(&text[after..]).ok()?;
-        // The first word is field 3.
-        let field = |number: usize| rest.split_ascii_whitespace().nth(number - 3);
+        let field = |number| field_of_stat(text, number);
         Some(Self {
             state: *field(3)?.as_bytes().first()?,
             threads: field(20)?.parse().ok()?,
@@ -223,6 +219,26 @@ pub fn usable_cores(cores: &mut [usize]) -> usize {
     count
 }
 
+/// The core on which a thread of a process ran last, if /proc says so.
+pub fn core_of_thread(process: u32, thread: u32) -> Option<usize> {
+    let mut path = [0u8; 48];
+    let line = format_args!("/proc/{process}/task/{thread}/stat");
+    std::io::Write::write_fmt(&mut &mut path[..47], line).ok()?;
+    let path = core::ffi::CStr::from_bytes_until_nul(&path).ok()?;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    let mut text = [0u8; 1024];
+    let length = rustix::io::read(&file, &mut text).ok()?;
+    field_of_stat(&text[..length], 39)?.parse().ok()
+}
+
+/// A field of `/proc/PID/stat`, by its number in proc(5) from 3 on.
+fn field_of_stat(text: &[u8], number: usize) -> Option<&str> {
+    // The name before may hold anything, brackets too.
+    let after = text.iter().rposition(|&byte| byte == b')')? + 1;
+    core::str::from_utf8(&text[after..]).ok()?.split_ascii_whitespace().nth(number - 3)
+}
+
 /// Keeps the calling thread on one core.
 pub fn pin_to_core(core: usize) {
     let mut set = CpuSet::new();
@@ -282,8 +298,25 @@ mod tests {
         assert_eq!(stat, wanted);
         assert!(!stat.has_ended(), "three threads still run");
         assert!(Stat { threads: 1, ..stat }.has_ended());
+        assert_eq!(field_of_stat(LINE.as_bytes(), 39), Some("1"));
         assert_eq!(Stat::parse(b"77 (name"), None);
         assert_eq!(Stat::parse(b"77 (name) S 1"), None);
+    }
+
+    #[test]
+    fn a_threads_core_is_the_one_that_it_runs_on() {
+        let mut cores = [0; 64];
+        let count = usable_cores(&mut cores);
+        for core in cores[..count].iter().copied() {
+            std::thread::spawn(move || {
+                pin_to_core(core);
+                let thread = rustix::thread::gettid().as_raw_pid() as u32;
+                assert_eq!(core_of_thread(std::process::id(), thread), Some(core));
+            })
+            .join()
+            .unwrap();
+        }
+        assert_eq!(core_of_thread(std::process::id(), u32::MAX), None);
     }
 
     #[test]

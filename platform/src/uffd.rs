@@ -20,6 +20,8 @@ pub mod feature {
     pub const EVENT_UNMAP: u64 = 1 << 6;
     /// A fault raises SIGBUS in the faulting thread.
     pub const SIGBUS: u64 = 1 << 7;
+    /// A fault's message says which thread it is of.
+    pub const THREAD_ID: u64 = 1 << 8;
     /// Pages can be poisoned.
     pub const POISON: u64 = 1 << 14;
     /// Pages can be moved.
@@ -109,6 +111,8 @@ pub enum Message {
         write: bool,
         /// The page is there, and write-protected.
         protected: bool,
+        /// The thread, as its own process namespace numbers it, with [`feature::THREAD_ID`]; else 0.
+        thread: u32,
     },
     /// A range moved.
     Remap {
@@ -340,6 +344,7 @@ pub fn decode(raw: &[u8; 32]) -> Message {
             address: second & !(PAGE_SIZE - 1),
             write: first & 1 != 0,
             protected: first & 2 != 0,
+            thread: third as u32,
         },
         0x14 => Message::Remap { from: first as usize, to: second, bytes: third },
         0x15 => Message::Remove { start: first as usize, end: second },

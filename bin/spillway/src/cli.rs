@@ -98,7 +98,7 @@ pub struct Run {
     #[arg(long, value_enum, default_value_t)]
     pub replacement: Replacement,
 
-    /// When it leaves: inside the fault that needs the memory, or ahead of need.
+    /// When it leaves: inside the fault that needs the memory, or ahead of need. The statistics say which was chosen.
     #[arg(long, value_enum, default_value_t)]
     pub eviction: Eviction,
 
@@ -197,10 +197,12 @@ pub enum Replacement {
 /// When it leaves.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum Eviction {
+    /// Whichever of the two lets the program fault faster; tried in turns while it runs.
+    #[default]
+    Auto,
     /// Inside the fault that needs its frame.
     OnDemand,
     /// Ahead of need, by a task of its own.
-    #[default]
     PreEvict,
 }
 
@@ -237,6 +239,7 @@ impl From<Replacement> for tree::Replacement {
 impl From<Eviction> for tree::Eviction {
     fn from(value: Eviction) -> Self {
         match value {
+            Eviction::Auto => Self::Auto,
             Eviction::OnDemand => Self::OnDemand,
             Eviction::PreEvict => Self::PreEvict,
         }

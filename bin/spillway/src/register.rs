@@ -236,7 +236,8 @@ fn tell(socket: &OwnedFd, message: &[u8]) -> Result<(), Errno> {
 fn counters(tree: &Tree) -> ProgramCounters {
     let sums = &tree.counters;
     let count = |counter: &AtomicU64| counter.load(Relaxed);
-    let pre_evicts = tree.settings.eviction == Eviction::PreEvict as u32;
+    // Where that is chosen while the program runs, it may come to be.
+    let pre_evicts = tree.settings.eviction != Eviction::OnDemand as u32;
     let budget_pages = tree.budget_pages.load(Relaxed);
     ProgramCounters {
         resident_pages: gauge(&sums.resident_pages),

@@ -363,7 +363,7 @@ pub mod tests {
         assert_eq!(settings.local_pages, 16384);
         assert_eq!(settings.store_bytes, (4 << 30) - (64 << 20));
         assert_eq!(settings.replacement, tree::Replacement::Auto as u32);
-        assert_eq!(settings.eviction, tree::Eviction::PreEvict as u32);
+        assert_eq!(settings.eviction, tree::Eviction::Auto as u32);
         assert_eq!(settings.faults, tree::Faults::Thread as u32);
         assert_eq!((settings.prefetch, settings.compress, settings.link_delay_ns), (1, 1, 0));
     }

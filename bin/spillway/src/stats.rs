@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use serde::Serialize;
-use spillway_pager::tree::{BUCKETS, Tree, bucket_floor_ns};
+use spillway_pager::link::now_ns;
+use spillway_pager::tree::{BUCKETS, ChoiceCounters, Eviction, Tree, bucket_floor_ns};
 
 use crate::cli::{Run, Switch, name_of};
 use crate::sample::Usage;
@@ -189,6 +190,43 @@ pub struct FaultTimes {
     pub p999_ns: u64,
 }
 
+/// When pages left, and why: what the trials of `--eviction auto` found.
+#[derive(Serialize)]
+struct Choice {
+    /// The scheme at the end; null when no process was paged.
+    scheme: Option<&'static str>,
+    trials: u64,
+    changes: u64,
+    /// When the latest change was, seconds since the start.
+    changed_after_seconds: Option<f64>,
+    /// Pages that came in a second during the latest trial, under each.
+    on_demand_pages_per_second: Option<u64>,
+    pre_evict_pages_per_second: Option<u64>,
+}
+
+impl Choice {
+    /// The choice at the end of a run that took this long.
+    fn of(counters: &ChoiceCounters, seconds: f64) -> Self {
+        let count = |counter: &AtomicU64| counter.load(Relaxed);
+        let some = |rate: &AtomicU64| (count(&counters.trials) > 0).then(|| count(rate));
+        let since_ns = now_ns().saturating_sub(count(&counters.changed_at_ns));
+        let changes = count(&counters.changes);
+        Self {
+            scheme: match counters.scheme.load(Relaxed).checked_sub(1) {
+                Some(s) if s == Eviction::OnDemand as u32 => Some("on-demand"),
+                Some(_) => Some("pre-evict"),
+                None => None,
+            },
+            trials: count(&counters.trials),
+            changes,
+            changed_after_seconds: (changes > 0)
+                .then(|| (seconds - since_ns as f64 / 1e9).max(0.0)),
+            on_demand_pages_per_second: some(&counters.on_demand_rate),
+            pre_evict_pages_per_second: some(&counters.pre_evict_rate),
+        }
+    }
+}
+
 /// Everything, in the order in which it is printed.
 #[derive(Serialize)]
 pub struct Report {
@@ -200,6 +238,7 @@ pub struct Report {
     counters: Counters,
     fault_times: FaultTimes,
     faults_per_second: f64,
+    eviction: Choice,
     budget: Budget,
     /// At the moment when the program held most.
     fullest: Memory,
@@ -269,6 +308,7 @@ impl Report {
             },
             fault_times: fault_times(&histogram(tree)),
             faults_per_second: count(&sums.faults) as f64 / seconds.max(1e-9),
+            eviction: Choice::of(&sums.choice, seconds),
             budget: watch.budget(tree),
             fullest: watch.fullest,
             peaks: watch.peaks,

@@ -1,0 +1,428 @@
+//! When pages leave, chosen by what it costs: on demand or ahead of need.
+//!
+//! Which of the two is faster is a property of the processor and of the load, by a factor of two either way. So
+//! both are tried in turns while the program faults, and the one under which more pages come in is kept.
+//! A trial takes a fraction of a second; after a change there is none for ten seconds.
+//!
+//! [`Choice`] is a pure state machine: the time and the count of pages go in, the scheme comes out.
+
+use crate::pager::Pager;
+use crate::tally::Count;
+use crate::tree::{Eviction, reserve_pages};
+use std::sync::atomic::Ordering;
+
+/// How often the choice goes on, ns.
+const STEP_NS: u64 = 2_000_000;
+
+/// How long a turn is measured, ns.
+const TURN_NS: u64 = 20_000_000;
+/// A turn that takes this much longer was one in which the program did something else.
+const LATE: u64 = 8;
+/// Turns of a trial; half of them try the other scheme.
+const TURNS: usize = 8;
+/// Pages that have to come in during a turn, or else it says nothing.
+const PAGES_MIN: u64 = 200;
+/// How much faster the other scheme has to be, per cent.
+const BETTER_PERCENT: u64 = 105;
+/// How long a scheme that was changed to is kept at least, ns; and the longest time from one trial to the next.
+const KEEP_NS: u64 = 10_000_000_000;
+/// How long it takes from the first trial to the second, ns. It doubles with each trial that changes nothing.
+const SECOND_NS: u64 = 1_000_000_000;
+/// How long it takes until a trial is begun again that the program did not let come to an end, ns.
+const AGAIN_NS: u64 = 500_000_000;
+
+/// What a trial found: pages a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rates {
+    pub(crate) on_demand: u64,
+    pub(crate) pre_evict: u64,
+}
+
+/// What came of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Nothing new.
+    Goes,
+    /// Another scheme is to be tried.
+    Tries,
+    /// A trial came to its end.
+    Found(Rates),
+}
+
+/// The choice, and how far the trial is.
+#[derive(Debug)]
+pub(crate) struct Choice {
+    /// The scheme that is kept.
+    kept: Eviction,
+    /// The scheme that is to be followed now.
+    now: Eviction,
+    trial: Option<Trial>,
+    /// When and at which count the latest turn, or the wait for a load, began.
+    since: Mark,
+    next_trial_ns: u64,
+    /// How long it takes until the next trial when this one changes nothing.
+    pause_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark {
+    at_ns: u64,
+    pages: u64,
+}
+
+#[derive(Debug)]
+struct Trial {
+    /// Pages a second of the turns that are over.
+    rates: [u64; TURNS],
+    over: usize,
+    /// The turn is measured from here on: before, what the other scheme left is used up.
+    measured: bool,
+}
+
+impl Mark {
+    /// Pages a second since then.
+    fn rate(self, now_ns: u64, pages: u64) -> u64 {
+        let ns = now_ns.saturating_sub(self.at_ns).max(1);
+        (u128::from(pages.saturating_sub(self.pages)) * 1_000_000_000 / u128::from(ns)) as u64
+    }
+}
+
+impl Choice {
+    /// Begins with this scheme.
+    pub(crate) const fn new(scheme: Eviction) -> Self {
+        let since = Mark { at_ns: 0, pages: 0 };
+        Self {
+            kept: scheme,
+            now: scheme,
+            trial: None,
+            since,
+            next_trial_ns: 0,
+            pause_ns: SECOND_NS,
+        }
+    }
+
+    /// The scheme to be followed now.
+    pub(crate) fn scheme(&self) -> Eviction {
+        self.now
+    }
+
+    /// The scheme that is kept when no trial is under way.
+    pub(crate) fn kept(&self) -> Eviction {
+        self.kept
+    }
+
+    /// Goes on: `pages` have come in so far, and `reserve_pages` may lie free when eviction ahead of need ends.
+    pub(crate) fn step(&mut self, now_ns: u64, pages: u64, reserve_pages: u64) -> Step {
+        let Some(trial) = &mut self.trial else { return self.wait(now_ns, pages) };
+        let took_ns = now_ns.saturating_sub(self.since.at_ns);
+        if took_ns > LATE * TURN_NS {
+            return self.give_up(now_ns, pages);
+        }
+        if !trial.measured {
+            if pages.saturating_sub(self.since.pages) >= reserve_pages {
+                trial.measured = true;
+                self.since = Mark { at_ns: now_ns, pages };
+            }
+            return Step::Goes;
+        }
+        if took_ns < TURN_NS {
+            return Step::Goes;
+        }
+        if pages.saturating_sub(self.since.pages) < PAGES_MIN {
+            return self.give_up(now_ns, pages);
+        }
+        trial.rates[trial.over] = self.since.rate(now_ns, pages);
+        trial.over += 1;
+        trial.measured = false;
+        let over = trial.over;
+        self.since = Mark { at_ns: now_ns, pages };
+        if over == TURNS {
+            return self.decide(now_ns);
+        }
+        self.now = if over % 2 == 0 { self.kept } else { other(self.kept) };
+        Step::Tries
+    }
+
+    /// Waits until a trial is due and the program faults enough for one.
+    fn wait(&mut self, now_ns: u64, pages: u64) -> Step {
+        let took_ns = now_ns.saturating_sub(self.since.at_ns);
+        if now_ns < self.next_trial_ns || took_ns < TURN_NS {
+            return Step::Goes;
+        }
+        let dense =
+            took_ns <= LATE * TURN_NS && pages.saturating_sub(self.since.pages) >= PAGES_MIN;
+        self.since = Mark { at_ns: now_ns, pages };
+        if dense {
+            // What comes first is the scheme that is followed already.
+            self.trial = Some(Trial { rates: [0; TURNS], over: 0, measured: true });
+        }
+        Step::Goes
+    }
+
+    fn give_up(&mut self, now_ns: u64, pages: u64) -> Step {
+        self.trial = None;
+        self.since = Mark { at_ns: now_ns, pages };
+        self.next_trial_ns = now_ns + AGAIN_NS;
+        let tried = self.now != self.kept;
+        self.now = self.kept;
+        if tried { Step::Tries } else { Step::Goes }
+    }
+
+    /// The other scheme has to be better in all, and in most pairs of turns: the load may have changed meanwhile.
+    fn decide(&mut self, now_ns: u64) -> Step {
+        let Some(trial) = self.trial.take() else { return Step::Goes };
+        let pairs = trial.rates.chunks_exact(2).map(|pair| (pair[0], pair[1]));
+        let better = |(kept, other): (u64, u64)| other * 100 > kept * BETTER_PERCENT;
+        let won = pairs.clone().filter(|&pair| better(pair)).count();
+        let (kept, tried) = pairs.fold((0, 0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1));
+        let of = |sum: u64| sum / (TURNS / 2) as u64;
+        let rates = match self.kept {
+            Eviction::PreEvict => Rates { pre_evict: of(kept), on_demand: of(tried) },
+            _ => Rates { on_demand: of(kept), pre_evict: of(tried) },
+        };
+        if better((kept, tried)) && won * 4 > TURNS {
+            self.kept = other(self.kept);
+            self.pause_ns = KEEP_NS;
+        }
+        self.now = self.kept;
+        self.next_trial_ns = now_ns + self.pause_ns;
+        self.pause_ns = (2 * self.pause_ns).min(KEEP_NS);
+        Step::Found(rates)
+    }
+}
+
+fn other(scheme: Eviction) -> Eviction {
+    match scheme {
+        Eviction::PreEvict => Eviction::OnDemand,
+        _ => Eviction::PreEvict,
+    }
+}
+
+impl Pager {
+    /// Called by who has just answered a fault: lets the choice go on when that is due.
+    pub(crate) fn choose_eviction(&self, now_ns: u64) {
+        if self.settings.eviction != Eviction::Auto as u32
+            || now_ns < self.next_choice_ns.load(Ordering::Relaxed)
+        {
+            return;
+        }
+        let mut choice = self.choice.lock();
+        self.next_choice_ns.store(now_ns + STEP_NS, Ordering::Relaxed);
+        let came = |what: Count| self.tallies.iter().map(|tally| tally.counted(what)).sum::<u64>();
+        let pages = came(Count::Fetches) + came(Count::Prefetches);
+        let before = choice.kept();
+        let step = choice.step(now_ns, pages, reserve_pages(self.budget_pages()));
+        if step == Step::Goes {
+            return;
+        }
+        self.scheme.store(choice.scheme() as u32, Ordering::Relaxed);
+        if let Step::Found(rates) = step {
+            let told = &self.counters().choice;
+            told.trials.fetch_add(1, Ordering::Relaxed);
+            told.on_demand_rate.store(rates.on_demand, Ordering::Relaxed);
+            told.pre_evict_rate.store(rates.pre_evict, Ordering::Relaxed);
+            told.scheme.store(choice.kept() as u32 + 1, Ordering::Relaxed);
+            if choice.kept() != before {
+                told.changes.fetch_add(1, Ordering::Relaxed);
+                told.changed_at_ns.store(now_ns, Ordering::Relaxed);
+            }
+        }
+        drop(choice);
+        if self.pre_evicts() {
+            self.want_eviction();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RESERVE_PAGES: u64 = 512;
+    const SECOND: u64 = 1_000_000_000;
+
+    /// A program that faults: how many pages come in a second under a scheme, at a time in ns.
+    struct Load<F: Fn(Eviction, u64) -> u64> {
+        choice: Choice,
+        rate: F,
+        now_ns: u64,
+        /// Thousand-millionths of pages that have come in.
+        pages: u128,
+        changes_ns: Vec<u64>,
+        found: Vec<(u64, Rates)>,
+        tried_ns: u64,
+    }
+
+    impl<F: Fn(Eviction, u64) -> u64> Load<F> {
+        fn new(rate: F) -> Self {
+            let choice = Choice::new(Eviction::PreEvict);
+            let (changes_ns, found) = (Vec::new(), Vec::new());
+            Self { choice, rate, now_ns: SECOND, pages: 0, changes_ns, found, tried_ns: 0 }
+        }
+
+        /// Runs until a time; faults come all the while.
+        fn run_until(&mut self, until_ns: u64) {
+            while self.now_ns < until_ns {
+                let rate = (self.rate)(self.choice.scheme(), self.now_ns);
+                self.pages += u128::from(rate) * u128::from(STEP_NS);
+                self.now_ns += STEP_NS;
+                if self.choice.scheme() != self.choice.kept() {
+                    self.tried_ns += STEP_NS;
+                }
+                let before = self.choice.kept();
+                let pages = (self.pages / u128::from(SECOND)) as u64;
+                if let Step::Found(rates) = self.choice.step(self.now_ns, pages, RESERVE_PAGES) {
+                    self.found.push((self.now_ns, rates));
+                }
+                if self.choice.kept() != before {
+                    self.changes_ns.push(self.now_ns);
+                }
+            }
+        }
+    }
+
+    /// On demand this many pages a second, ahead of need that many.
+    fn rates(on_demand: u64, pre_evict: u64) -> impl Fn(Eviction) -> u64 {
+        move |scheme| if scheme == Eviction::OnDemand { on_demand } else { pre_evict }
+    }
+
+    #[test]
+    fn whichever_scheme_is_faster_is_kept_soon() {
+        for (on_demand, pre_evict, wanted) in [
+            (100_000, 50_000, Eviction::OnDemand),
+            (50_000, 100_000, Eviction::PreEvict),
+            (20_000, 17_000, Eviction::OnDemand),
+            (30_000, 28_900, Eviction::PreEvict),
+        ] {
+            let of = rates(on_demand, pre_evict);
+            let mut load = Load::new(|scheme, _| of(scheme));
+            load.run_until(2 * SECOND);
+            assert_eq!(load.choice.kept(), wanted, "{on_demand} and {pre_evict} a second");
+            let (_, found) = load.found[0];
+            let near = |found: u64, rate: u64| found.abs_diff(rate) * 50 <= rate;
+            assert!(
+                near(found.on_demand, on_demand) && near(found.pre_evict, pre_evict),
+                "{found:?}"
+            );
+            load.run_until(60 * SECOND);
+            assert_eq!(load.choice.kept(), wanted);
+            assert_eq!(load.changes_ns.len(), usize::from(wanted != Eviction::PreEvict));
+        }
+    }
+
+    #[test]
+    fn when_the_load_changes_so_does_the_scheme() {
+        let (first, then) = (rates(90_000, 60_000), rates(40_000, 60_000));
+        let mut load = Load::new(
+            |scheme, at_ns| if at_ns < 30 * SECOND { first(scheme) } else { then(scheme) },
+        );
+        load.run_until(30 * SECOND);
+        assert_eq!(load.choice.kept(), Eviction::OnDemand);
+        load.run_until(30 * SECOND + KEEP_NS + SECOND);
+        assert_eq!(load.choice.kept(), Eviction::PreEvict);
+    }
+
+    #[test]
+    fn what_was_decided_too_early_is_mended_within_seconds() {
+        let (first, then) = (rates(50_000, 60_000), rates(80_000, 60_000));
+        let start = SECOND + SECOND / 2;
+        let mut load =
+            Load::new(|scheme, at_ns| if at_ns < start { first(scheme) } else { then(scheme) });
+        load.run_until(start);
+        assert_eq!((load.found.len(), load.choice.kept()), (1, Eviction::PreEvict));
+        load.run_until(start + 3 * SECOND_NS);
+        assert_eq!(load.choice.kept(), Eviction::OnDemand);
+    }
+
+    #[test]
+    fn a_cost_that_oscillates_changes_no_mind_more_often_than_each_ten_seconds() {
+        for period_ms in [3, 7, 19, 50, 333, 1000, 5_000, 11_000] {
+            let half_ns = period_ms * 500_000;
+            let (one, two) = (rates(90_000, 45_000), rates(45_000, 90_000));
+            let mut load =
+                Load::new(
+                    |scheme, at_ns: u64| {
+                        if at_ns / half_ns % 2 == 0 { one(scheme) } else { two(scheme) }
+                    },
+                );
+            load.run_until(200 * SECOND);
+            for pair in load.changes_ns.windows(2) {
+                assert!(pair[1] - pair[0] >= KEEP_NS, "period {period_ms} ms: {pair:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn trials_take_little_of_the_time() {
+        let of = rates(60_000, 80_000);
+        let mut load = Load::new(|scheme, _| of(scheme));
+        load.run_until(121 * SECOND);
+        assert!(load.tried_ns < 120 * SECOND / 50, "{} ms", load.tried_ns / 1_000_000);
+        assert!((8..=20).contains(&load.found.len()), "{} trials", load.found.len());
+    }
+
+    #[test]
+    fn who_faults_rarely_is_left_alone() {
+        let of = rates(9_000, 9_000);
+        let mut load = Load::new(|scheme, _| of(scheme));
+        load.run_until(30 * SECOND);
+        assert_eq!((load.found.len(), load.tried_ns), (0, 0));
+    }
+
+    #[test]
+    fn a_trial_that_the_program_breaks_off_says_nothing_and_is_made_again() {
+        let of = rates(100_000, 50_000);
+        let mut load = Load::new(|scheme, _| of(scheme));
+        while load.choice.scheme() != Eviction::OnDemand {
+            load.run_until(load.now_ns + STEP_NS);
+        }
+        // No fault, so nobody comes by.
+        load.now_ns += SECOND;
+        load.run_until(load.now_ns + STEP_NS);
+        assert_eq!(load.choice.scheme(), Eviction::PreEvict, "back to what is kept");
+        assert_eq!(load.found.len(), 0);
+        let paused_ns = load.now_ns;
+        load.run_until(paused_ns + AGAIN_NS);
+        assert_eq!(load.tried_ns, STEP_NS, "not at once");
+        load.run_until(paused_ns + AGAIN_NS + SECOND);
+        assert_eq!(load.choice.kept(), Eviction::OnDemand);
+    }
+
+    #[test]
+    fn a_turn_with_few_pages_ends_the_trial() {
+        let mut load =
+            Load::new(|scheme, _| if scheme == Eviction::OnDemand { 9_000 } else { 60_000 });
+        load.run_until(20 * SECOND);
+        assert_eq!(load.found.len(), 0);
+        assert_eq!(load.choice.kept(), Eviction::PreEvict);
+    }
+
+    #[test]
+    fn what_lies_free_from_before_is_used_up_before_a_turn_counts() {
+        // On demand the first pages after a turn ahead of need find memory free.
+        let mut choice = Choice::new(Eviction::PreEvict);
+        let (mut pages, mut since) = (0u64, 0u64);
+        let mut found = None;
+        for step in 1..2_000u64 {
+            let free = choice.scheme() == Eviction::OnDemand && pages - since < RESERVE_PAGES;
+            let each = if choice.scheme() == Eviction::PreEvict {
+                120
+            } else if free {
+                500
+            } else {
+                100
+            };
+            pages += each;
+            let before = choice.scheme();
+            if let Step::Found(rates) = choice.step(step * STEP_NS, pages, RESERVE_PAGES) {
+                found = Some(rates);
+                break;
+            }
+            if choice.scheme() != before {
+                since = pages;
+            }
+        }
+        assert_eq!(found, Some(Rates { on_demand: 50_000, pre_evict: 60_000 }));
+        assert_eq!(choice.kept(), Eviction::PreEvict);
+    }
+}
