@@ -1,0 +1,53 @@
+/* two-paces MIB SECONDS: one thread reads far pages at random and checks them; a second one touches a fresh page every
+ * 5 ms. Says "ready" when the memory is filled, and at the end how long each of them waited at most, and how many pages
+ * were read. */
+#include "../programs/far.h"
+#include <pthread.h>
+#include <time.h>
+
+static volatile int over;
+static double worst_fresh_s;
+
+static double now_s(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec + time.tv_nsec / 1e9;
+}
+
+static void *touch_fresh_pages(void *base) {
+    char *page = base;
+    for (; !over; page += PAGE) {
+        double began_s = now_s();
+        *page = 1;
+        double took_s = now_s() - began_s;
+        if (took_s > worst_fresh_s)
+            worst_fresh_s = took_s;
+        usleep(5000);
+    }
+    return NULL;
+}
+
+int main(int argc, char **argv) {
+    if (argc != 3)
+        far_fail("usage: two-paces MIB SECONDS");
+    size_t pages = (size_t)atol(argv[1]) * MIB_PAGES;
+    double seconds = atof(argv[2]), worst_far_s = 0;
+    char *far = far_make(pages);
+    pthread_t other;
+    far_must(-pthread_create(&other, NULL, touch_fresh_pages, far_map(64 * MIB_PAGES)));
+    puts("ready");
+    fflush(stdout);
+    uint64_t state = 1, read = 0;
+    for (double end_s = now_s() + seconds; now_s() < end_s; read++) {
+        size_t page = far_mix(state++) % pages;
+        double began_s = now_s();
+        (void)*(volatile char *)(far + page * PAGE);
+        double took_s = now_s() - began_s;
+        if (took_s > worst_far_s)
+            worst_far_s = took_s;
+        far_check_at(far + page * PAGE, page, 1, "read at random");
+    }
+    over = 1;
+    pthread_join(other, NULL);
+    printf("{\"worst_far_ms\": %.0f, \"worst_fresh_ms\": %.0f, \"read\": %lu}\n", worst_far_s * 1e3, worst_fresh_s * 1e3, read);
+}
