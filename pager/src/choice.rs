@@ -339,12 +339,9 @@ mod tests {
         for period_ms in [3, 7, 19, 50, 333, 1000, 5_000, 11_000] {
             let half_ns = period_ms * 500_000;
             let (one, two) = (rates(90_000, 45_000), rates(45_000, 90_000));
-            let mut load =
-                Load::new(
-                    |scheme, at_ns: u64| {
-                        if at_ns / half_ns % 2 == 0 { one(scheme) } else { two(scheme) }
-                    },
-                );
+            let mut load = Load::new(|scheme, at_ns: u64| {
+                if (at_ns / half_ns).is_multiple_of(2) { one(scheme) } else { two(scheme) }
+            });
             load.run_until(200 * SECOND);
             for pair in load.changes_ns.windows(2) {
                 assert!(pair[1] - pair[0] >= KEEP_NS, "period {period_ms} ms: {pair:?}");

@@ -12,6 +12,7 @@ mod kvcache;
 mod metadata;
 mod pager;
 mod policy;
+mod programs;
 mod replacement;
 mod resize;
 mod resp;
@@ -38,9 +39,10 @@ use rows::Report;
 type Bench = (&'static str, fn() -> anyhow::Result<Report>);
 
 /// All of them.
-const ALL: [Bench; 11] = [
+const ALL: [Bench; 12] = [
     ("store", store::run),
     ("pager", pager::run),
+    ("programs", programs::run),
     ("replacement", replacement::run),
     ("ring", ring::run),
     ("blocks", blocks::run),
