@@ -3,7 +3,8 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,6 +17,21 @@ use spillway_guests::agent::{FromGuest, FromHost, Profile, VERSION};
 const MIB: u64 = 1 << 20;
 /// Far more than anything here takes, on a busy machine too.
 const LONG: Duration = Duration::from_secs(60);
+
+/// A pseudo terminal that the link leads to: the host's end, which closes when the host does, and the guest's.
+fn open_port(link: &Path) -> (File, File) {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let host: OwnedFd = openpt(flags).unwrap();
+    unlockpt(&host).unwrap();
+    let name = ptsname(&host, Vec::new()).unwrap().into_string().unwrap();
+    let port = File::options().read(true).write(true).open(&name).unwrap();
+    let mut raw = tcgetattr(&port).unwrap();
+    raw.make_raw();
+    tcsetattr(&port, OptionalActions::Now, &raw).unwrap();
+    let _ = fs::remove_file(link);
+    symlink(name, link).unwrap();
+    (File::from(host), port)
+}
 
 /// An agent in a guest of 1 GiB, of which the kernel's files tell.
 struct Guest {
@@ -44,16 +60,11 @@ impl Guest {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        let host: OwnedFd = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        unlockpt(&host).unwrap();
-        let name = ptsname(&host, Vec::new()).unwrap().into_string().unwrap();
-        let port = File::options().read(true).write(true).open(&name).unwrap();
-        let mut raw = tcgetattr(&port).unwrap();
-        raw.make_raw();
-        tcsetattr(&port, OptionalActions::Now, &raw).unwrap();
-        let (host, socket) = (File::from(host), folder.path().join("run/socket"));
+        let socket = folder.path().join("run/socket");
+        let (host, port) = open_port(&folder.path().join("port"));
         let agent = Command::new(env!("CARGO_BIN_EXE_spillway-agent"))
-            .args(["run", "--cgroup", "none", "--port", &name])
+            .args(["run", "--cgroup", "none", "--port"])
+            .arg(folder.path().join("port"))
             .arg("--socket")
             .arg(&socket)
             .arg("--root")
@@ -102,7 +113,7 @@ impl Guest {
         self.host.write_all(&message.encode()).unwrap();
     }
 
-    fn greet(&mut self) {
+    fn say_hello(&mut self) {
         self.say(&FromHost::Hello {
             version: VERSION,
             interval_ms: 60_000,
@@ -110,6 +121,17 @@ impl Guest {
             most_bytes: 8192 * MIB,
             profile: Profile::ReturnsAll,
         });
+    }
+
+    /// The host goes, and another one comes.
+    fn change_host(&mut self) {
+        let (host, port) = open_port(&self.folder.path().join("port"));
+        self.heard = BufReader::new(host.try_clone().unwrap());
+        (self.host, self._port) = (host, port);
+    }
+
+    fn greet(&mut self) {
+        self.say_hello();
         while !matches!(self.hear(), Some(FromGuest::Hello { .. })) {}
         // What programs may ask for is known once memory was looked at.
         let start = Instant::now();
@@ -139,6 +161,15 @@ impl Guest {
                 }
                 Some(FromGuest::Give { id, bytes }) => return (id, bytes, false),
                 _ => {}
+            }
+        }
+    }
+
+    /// What the guest itself needs: the id.
+    fn next_need(&mut self) -> u64 {
+        loop {
+            if let Some(FromGuest::Need { id, .. }) = self.hear() {
+                return id;
             }
         }
     }
@@ -217,6 +248,26 @@ fn what_is_set_offline_leaves_the_guest_its_reserve() {
     assert_eq!(offlined, (5, 384));
     let is_offline = |state: &&PathBuf| fs::read_to_string(state).unwrap().trim() == "offline";
     assert_eq!(states.iter().filter(is_offline).count(), 3);
+}
+
+/// After five refusals the agent asks again 8 s later only.
+#[test]
+fn a_host_that_is_new_is_asked_at_once_whatever_the_one_before_said() {
+    let mut guest = Guest::start();
+    guest.greet();
+    // The agent holds the file open.
+    let path = guest.folder.path().join("root/proc/meminfo");
+    let short = b"MemTotal: 1048576 kB\nMemAvailable:  32768 kB\nCached: 9 kB\n";
+    File::options().write(true).open(path).unwrap().write_all(short).unwrap();
+    for _ in 0..5 {
+        let id = guest.next_need();
+        guest.answer(id, 0, Some("the pool is dry"));
+    }
+    guest.change_host();
+    let start = Instant::now();
+    guest.say_hello();
+    guest.next_need();
+    assert!(start.elapsed() < Duration::from_secs(5), "after {:?}", start.elapsed());
 }
 
 #[test]

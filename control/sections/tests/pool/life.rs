@@ -1,8 +1,11 @@
 //! What the pool does for guests that behave.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
+use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use crate::common::{MIB, Mapping, SECTION, TestFolder, TestMount, allocated};
 use spillway_sections::{Backing, Error, GuestFile, Pool, Settings};
@@ -365,6 +368,26 @@ fn guests_that_ask_at_once_get_what_there_is_and_no_more() {
         guests.into_iter().map(|guest| guest.join().unwrap()).sum()
     });
     assert_eq!((granted, pool.usage().free_bytes), (16 * SECTION, 0));
+}
+
+/// Guests share 32 turns by their names' hash.
+#[test]
+fn a_guest_gets_what_lies_ready_for_another_of_its_turn() {
+    let turn = |name: &str| {
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        hasher.finish() % 32
+    };
+    let other = (0..).map(|it| format!("vm{it}")).find(|it| turn(it) == turn("vm")).unwrap();
+    let folder = TestFolder::shm();
+    let pool = folder.pool(8);
+    pool.create("vm", DEVICE, 8 * SECTION).unwrap();
+    pool.create(&other, DEVICE, 8 * SECTION).unwrap();
+    while pool.keep_ready("vm", 1, 0, 8 * SECTION).unwrap() {}
+    assert_eq!(pool.usage().guests["vm"].ready_bytes(), 8 * SECTION);
+    let (said, heard) = mpsc::channel();
+    thread::spawn(move || said.send(pool.reserve(&other, 1, 2 * SECTION).is_ok()));
+    assert_eq!(heard.recv_timeout(Duration::from_secs(60)), Ok(true), "it waits for itself");
 }
 
 #[test]

@@ -48,6 +48,7 @@ pub fn a_guest_that_grows_finds_its_sections_ready(folder: &TestFolder) {
     assert_eq!((allocated(&path), holes(&mapping, &path, 0, 6 * SECTION)), (6 * SECTION, 0));
     assert_eq!(keep(&pool, "vm", 6, 9), 2, "no further than the file");
     assert_eq!(pool.reserve("vm", 1, SECTION).unwrap(), 7 * SECTION);
+    assert_eq!(holes(&mapping, &path, 6 * SECTION, SECTION), 0, "the one that it plugs stays");
     assert_eq!(allocated(&path), 7 * SECTION, "the guest may plug any hole now: none is ready");
     assert!((0..3).all(|section| mapping.reads(section, section + 1)));
 }

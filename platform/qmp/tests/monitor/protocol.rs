@@ -417,6 +417,7 @@ fn a_deadline_that_has_passed_is_not_put_off_by_what_there_is_to_read() {
     assert!(readable(&monitor));
     let late = monitor.execute("x", Value::Null, Instant::now()).unwrap_err();
     assert!(matches!(late, Error::TimedOut { .. }), "{late}");
+    assert!(monitor.events().seen.is_empty(), "nothing is read any more");
     drop(monitor);
     fake.finish();
 }
