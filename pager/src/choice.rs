@@ -7,7 +7,7 @@
 //! [`Choice`] is a pure state machine: the time and the count of pages go in, the scheme comes out.
 
 use crate::pager::Pager;
-use crate::tally::Count;
+use crate::tally::{Count, Tally};
 use crate::tree::{Eviction, reserve_pages};
 use std::sync::atomic::Ordering;
 
@@ -198,6 +198,12 @@ fn other(scheme: Eviction) -> Eviction {
     }
 }
 
+/// Pages that have come in so far, for a fault or ahead of one.
+fn pages_in(tallies: &[Tally]) -> u64 {
+    let count = |tally: &Tally| tally.counted(Count::Fetches) + tally.counted(Count::Prefetches);
+    tallies.iter().map(count).sum()
+}
+
 impl Pager {
     /// Called by who has just answered a fault: lets the choice go on when that is due.
     pub(crate) fn choose_eviction(&self, now_ns: u64) {
@@ -208,8 +214,7 @@ impl Pager {
         }
         let mut choice = self.choice.lock();
         self.next_choice_ns.store(now_ns + STEP_NS, Ordering::Relaxed);
-        let came = |what: Count| self.tallies.iter().map(|tally| tally.counted(what)).sum::<u64>();
-        let pages = came(Count::Fetches) + came(Count::Prefetches);
+        let pages = pages_in(&self.tallies);
         let before = choice.kept();
         let step = choice.step(now_ns, pages, reserve_pages(self.budget_pages()));
         if step == Step::Goes {
@@ -308,6 +313,32 @@ mod tests {
             assert_eq!(load.choice.kept(), wanted);
             assert_eq!(load.changes_ns.len(), usize::from(wanted != Eviction::PreEvict));
         }
+    }
+
+    #[test]
+    fn the_other_scheme_has_to_be_better_in_all_and_in_most_pairs() {
+        for (rates, changes) in [
+            ([100, 106, 100, 106, 100, 106, 100, 106], true),
+            ([100, 105, 100, 105, 100, 105, 100, 105], false),
+            ([100, 150, 100, 150, 100, 150, 100, 100], true),
+            ([100, 150, 100, 150, 100, 100, 100, 100], false),
+            ([100, 110, 100, 110, 100, 110, 100, 70], false),
+        ] {
+            let mut choice = Choice::new(Eviction::PreEvict);
+            choice.trial = Some(Trial { rates, over: TURNS, measured: false });
+            choice.decide(SECOND);
+            assert_eq!(choice.kept() == Eviction::OnDemand, changes, "{rates:?}");
+        }
+    }
+
+    #[test]
+    fn pages_that_come_ahead_of_a_fault_count_and_fresh_ones_do_not() {
+        let tallies = [Tally::new(), Tally::new()];
+        tallies[0].count(Count::Fetches, 3);
+        tallies[0].count(Count::FirstTouches, 100);
+        tallies[1].count(Count::Fetches, 20);
+        tallies[1].count(Count::Prefetches, 500);
+        assert_eq!(pages_in(&tallies), 523);
     }
 
     #[test]

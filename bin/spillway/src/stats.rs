@@ -377,6 +377,33 @@ mod tests {
     }
 
     #[test]
+    fn a_choice_is_told_with_what_it_was_made_by() {
+        let counters = ChoiceCounters::default();
+        let told = || serde_json::to_value(Choice::of(&counters, 5.0)).unwrap();
+        let nothing = serde_json::json!({
+            "scheme": null, "trials": 0, "changes": 0, "changed_after_seconds": null,
+            "on_demand_pages_per_second": null, "pre_evict_pages_per_second": null,
+        });
+        assert_eq!(told(), nothing);
+        counters.scheme.store(1 + Eviction::PreEvict as u32, Relaxed);
+        counters.trials.store(1, Relaxed);
+        counters.on_demand_rate.store(70, Relaxed);
+        counters.pre_evict_rate.store(80, Relaxed);
+        let kept = serde_json::json!({
+            "scheme": "pre-evict", "trials": 1, "changes": 0, "changed_after_seconds": null,
+            "on_demand_pages_per_second": 70, "pre_evict_pages_per_second": 80,
+        });
+        assert_eq!(told(), kept);
+        counters.scheme.store(1 + Eviction::OnDemand as u32, Relaxed);
+        counters.changes.store(1, Relaxed);
+        counters.changed_at_ns.store(now_ns() - 2_000_000_000, Relaxed);
+        let changed = told();
+        assert_eq!(changed["scheme"], "on-demand");
+        let after = changed["changed_after_seconds"].as_f64().unwrap();
+        assert!((after - 3.0).abs() < 0.5, "{after}");
+    }
+
+    #[test]
     fn the_fullest_moment_keeps_what_belongs_together() {
         let tree = SharedTree::new(&settings()).unwrap();
         let sums = &tree.counters;
