@@ -20,15 +20,20 @@ const TURN_NS: u64 = 20_000_000;
 const LATE: u64 = 8;
 /// Turns of a trial; half of them try the other scheme.
 const TURNS: usize = 8;
+/// Pages a second that have to come in for a trial to begin.
+const RATE_MIN: u64 = 10_000;
 /// Pages that have to come in during a turn, or else it says nothing.
 const PAGES_MIN: u64 = 200;
+/// How long each page may take at most that is waited for before a turn is measured, ns.
+const PAGE_NS_MAX: u64 = 200_000;
 /// How much faster the other scheme has to be, per cent.
 const BETTER_PERCENT: u64 = 105;
 /// How long a scheme that was changed to is kept at least, ns; and the longest time from one trial to the next.
 const KEEP_NS: u64 = 10_000_000_000;
 /// How long it takes from the first trial to the second, ns. It doubles with each trial that changes nothing.
 const SECOND_NS: u64 = 1_000_000_000;
-/// How long it takes until a trial is begun again that the program did not let come to an end, ns.
+/// How long it takes until a trial is begun again that the program did not let come to an end, ns. It doubles with each
+/// one in a row, up to `KEEP_NS`.
 const AGAIN_NS: u64 = 500_000_000;
 
 /// What a trial found: pages a second.
@@ -62,6 +67,8 @@ pub(crate) struct Choice {
     next_trial_ns: u64,
     /// How long it takes until the next trial when this one changes nothing.
     pause_ns: u64,
+    /// The same when it does not come to its end.
+    again_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -98,6 +105,7 @@ impl Choice {
             since,
             next_trial_ns: 0,
             pause_ns: SECOND_NS,
+            again_ns: AGAIN_NS,
         }
     }
 
@@ -115,7 +123,11 @@ impl Choice {
     pub(crate) fn step(&mut self, now_ns: u64, pages: u64, reserve_pages: u64) -> Step {
         let Some(trial) = &mut self.trial else { return self.wait(now_ns, pages) };
         let took_ns = now_ns.saturating_sub(self.since.at_ns);
-        if took_ns > LATE * TURN_NS {
+        let most_ns = match trial.measured {
+            true => LATE * TURN_NS,
+            false => (LATE * TURN_NS).max(reserve_pages * PAGE_NS_MAX),
+        };
+        if took_ns > most_ns {
             return self.give_up(now_ns, pages);
         }
         if !trial.measured {
@@ -149,8 +161,7 @@ impl Choice {
         if now_ns < self.next_trial_ns || took_ns < TURN_NS {
             return Step::Goes;
         }
-        let dense =
-            took_ns <= LATE * TURN_NS && pages.saturating_sub(self.since.pages) >= PAGES_MIN;
+        let dense = took_ns <= LATE * TURN_NS && self.since.rate(now_ns, pages) >= RATE_MIN;
         self.since = Mark { at_ns: now_ns, pages };
         if dense {
             // What comes first is the scheme that is followed already.
@@ -162,7 +173,8 @@ impl Choice {
     fn give_up(&mut self, now_ns: u64, pages: u64) -> Step {
         self.trial = None;
         self.since = Mark { at_ns: now_ns, pages };
-        self.next_trial_ns = now_ns + AGAIN_NS;
+        self.next_trial_ns = now_ns + self.again_ns;
+        self.again_ns = (2 * self.again_ns).min(KEEP_NS);
         let tried = self.now != self.kept;
         self.now = self.kept;
         if tried { Step::Tries } else { Step::Goes }
@@ -171,6 +183,7 @@ impl Choice {
     /// The other scheme has to be better in all, and in most pairs of turns: the load may have changed meanwhile.
     fn decide(&mut self, now_ns: u64) -> Step {
         let Some(trial) = self.trial.take() else { return Step::Goes };
+        self.again_ns = AGAIN_NS;
         let pairs = trial.rates.chunks_exact(2).map(|pair| (pair[0], pair[1]));
         let better = |(kept, other): (u64, u64)| other * 100 > kept * BETTER_PERCENT;
         let won = pairs.clone().filter(|&pair| better(pair)).count();
@@ -253,6 +266,7 @@ mod tests {
         now_ns: u64,
         /// Thousand-millionths of pages that have come in.
         pages: u128,
+        reserve_pages: u64,
         changes_ns: Vec<u64>,
         found: Vec<(u64, Rates)>,
         tried_ns: u64,
@@ -262,7 +276,16 @@ mod tests {
         fn new(rate: F) -> Self {
             let choice = Choice::new(Eviction::PreEvict);
             let (changes_ns, found) = (Vec::new(), Vec::new());
-            Self { choice, rate, now_ns: SECOND, pages: 0, changes_ns, found, tried_ns: 0 }
+            Self {
+                choice,
+                rate,
+                now_ns: SECOND,
+                pages: 0,
+                reserve_pages: RESERVE_PAGES,
+                changes_ns,
+                found,
+                tried_ns: 0,
+            }
         }
 
         /// Runs until a time; faults come all the while.
@@ -276,7 +299,8 @@ mod tests {
                 }
                 let before = self.choice.kept();
                 let pages = (self.pages / u128::from(SECOND)) as u64;
-                if let Step::Found(rates) = self.choice.step(self.now_ns, pages, RESERVE_PAGES) {
+                if let Step::Found(rates) = self.choice.step(self.now_ns, pages, self.reserve_pages)
+                {
                     self.found.push((self.now_ns, rates));
                 }
                 if self.choice.kept() != before {
@@ -387,6 +411,25 @@ mod tests {
         load.run_until(121 * SECOND);
         assert!(load.tried_ns < 120 * SECOND / 50, "{} ms", load.tried_ns / 1_000_000);
         assert!((8..=20).contains(&load.found.len()), "{} trials", load.found.len());
+    }
+
+    #[test]
+    fn a_large_reserve_is_waited_for_and_what_is_too_slow_for_that_is_tried_rarely() {
+        for (on_demand, pre_evict, wanted) in [
+            (30_000, 11_000, Some(Eviction::OnDemand)),
+            (10_500, 20_000, Some(Eviction::PreEvict)),
+            (12_000, 12_000, Some(Eviction::PreEvict)),
+            (2_000, 12_000, None),
+        ] {
+            let of = rates(on_demand, pre_evict);
+            let mut load = Load::new(|scheme, _| of(scheme));
+            load.reserve_pages = 2048;
+            load.run_until(121 * SECOND);
+            assert_eq!(load.choice.kept(), wanted.unwrap_or(Eviction::PreEvict));
+            assert_eq!(!load.found.is_empty(), wanted.is_some(), "{on_demand} and {pre_evict}");
+            let share = 120 * SECOND / load.tried_ns.max(1);
+            assert!(share >= 12, "{on_demand} and {pre_evict}: one in {share} of the time");
+        }
     }
 
     #[test]

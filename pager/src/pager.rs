@@ -208,7 +208,10 @@ impl Pager {
             e if e == Eviction::OnDemand as u32 => Eviction::OnDemand,
             _ => Eviction::PreEvict,
         };
-        tree.counters.choice.scheme.store(first_scheme as u32 + 1, Ordering::Relaxed);
+        // Another process of the run may have chosen already.
+        let told = &tree.counters.choice.scheme;
+        let first = first_scheme as u32 + 1;
+        let _ = told.compare_exchange(0, first, Ordering::Relaxed, Ordering::Relaxed);
         let client = store.add_client(ClientConfig::default())?;
         let spec = PoolSpec { lifetime: Lifetime::Persistent, sharing: Sharing::Private };
         let pool = store.create_pool(client, spec)?;

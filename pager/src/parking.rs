@@ -97,8 +97,8 @@ impl Parking {
     }
 
     fn call(&self, place: &Place) {
-        place.is_needed.store(true, Ordering::Relaxed);
-        if place.parked.swap(0, Ordering::AcqRel) == 1 {
+        place.is_needed.store(true, Ordering::SeqCst);
+        if place.parked.swap(0, Ordering::SeqCst) == 1 {
             self.awake.fetch_add(1, Ordering::AcqRel);
             let _ = futex::wake(&place.parked, futex::Flags::PRIVATE, 1);
         }
@@ -113,9 +113,14 @@ impl Parking {
             *place = Seen { thread, core, at_ns: now_ns };
         }
         let fresh = |seen: &&Seen| seen.thread != 0 && now_ns.saturating_sub(seen.at_ns) < FRESH_NS;
+        let is_at = |place: &Place, seen: &Seen| place.core.load(Ordering::Relaxed) == seen.core;
+        // There are more cores than handlers, or the program may use other cores now: each handler is as good.
+        let is_elsewhere = |seen: &Seen| !self.all().iter().any(|place| is_at(place, seen));
+        if seen.iter().filter(fresh).any(is_elsewhere) {
+            return self.call_all();
+        }
         for place in self.all() {
-            let core = place.core.load(Ordering::Relaxed);
-            if seen.iter().filter(fresh).any(|seen| seen.core == core) {
+            if seen.iter().filter(fresh).any(|seen| is_at(place, seen)) {
                 self.call(place);
             } else {
                 place.is_needed.store(false, Ordering::Relaxed);
@@ -159,7 +164,11 @@ impl Seat<'_> {
             return;
         }
         let parked = &self.place.parked;
-        parked.store(1, Ordering::Release);
+        parked.store(1, Ordering::SeqCst);
+        // Who called a moment ago found nobody parked.
+        if self.place.is_needed.load(Ordering::SeqCst) {
+            self.parking.call(self.place);
+        }
         while parked.load(Ordering::Acquire) == 1 {
             let _ = futex::wait(parked, futex::Flags::PRIVATE, 1, None);
         }
@@ -229,8 +238,9 @@ mod tests {
     #[test]
     fn the_last_one_stays_awake() {
         let parking = of_two();
-        parking.seat(0).answered(7, LOOK_NS, || Some(5));
-        assert_eq!(needed(parking), [false, false]);
+        for place in parking.all() {
+            place.is_needed.store(false, Ordering::Relaxed);
+        }
         let goes_on = come_by(parking, 1);
         wait_until_parked(parking, 1);
         come_by(parking, 0).recv_timeout(DEADLINE).unwrap();
@@ -277,6 +287,39 @@ mod tests {
         seat.answered(7, 2 * LOOK_NS, || None);
         goes_on.recv_timeout(DEADLINE).unwrap();
         assert_eq!(needed(parking), [true, true]);
+    }
+
+    #[test]
+    fn a_thread_on_a_core_without_a_handler_needs_all_of_them() {
+        let parking = of_two();
+        let mut seat = parking.seat(0);
+        seat.answered(7, LOOK_NS, || Some(0));
+        let goes_on = come_by(parking, 1);
+        wait_until_parked(parking, 1);
+        seat.answered(8, 2 * LOOK_NS, || Some(5));
+        goes_on.recv_timeout(DEADLINE).unwrap();
+        assert_eq!(needed(parking), [true, true]);
+    }
+
+    #[test]
+    fn who_is_called_while_it_parks_goes_on() {
+        let parking = of_two();
+        let (left, deadline) = (std::time::Instant::now(), Duration::from_secs(2));
+        let calls = std::thread::spawn(move || {
+            while left.elapsed() < deadline {
+                parking.call_all();
+            }
+        });
+        for number in 0..2 {
+            std::thread::spawn(move || {
+                loop {
+                    parking.places[number].is_needed.store(false, Ordering::SeqCst);
+                    parking.seat(number).park_if_useless();
+                }
+            });
+        }
+        calls.join().unwrap();
+        assert!((1..=2).contains(&parking.awake.load(Ordering::SeqCst)));
     }
 
     #[test]
