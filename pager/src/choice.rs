@@ -32,6 +32,8 @@ const BETTER_PERCENT: u64 = 105;
 const KEEP_NS: u64 = 10_000_000_000;
 /// How long it takes from the first trial to the second, ns. It doubles with each trial that changes nothing.
 const SECOND_NS: u64 = 1_000_000_000;
+/// How many times as long as a trial it takes until the next one, at least.
+const REST: u64 = 10;
 /// How long it takes until a trial is begun again that the program did not let come to an end, ns. It doubles with each
 /// one in a row, up to `KEEP_NS`.
 const AGAIN_NS: u64 = 500_000_000;
@@ -82,6 +84,7 @@ struct Trial {
     /// Pages a second of the turns that are over.
     rates: [u64; TURNS],
     over: usize,
+    began_ns: u64,
     /// The turn is measured from here on: before, what the other scheme left is used up.
     measured: bool,
 }
@@ -165,7 +168,8 @@ impl Choice {
         self.since = Mark { at_ns: now_ns, pages };
         if dense {
             // What comes first is the scheme that is followed already.
-            self.trial = Some(Trial { rates: [0; TURNS], over: 0, measured: true });
+            self.trial =
+                Some(Trial { rates: [0; TURNS], over: 0, began_ns: now_ns, measured: true });
         }
         Step::Goes
     }
@@ -198,7 +202,8 @@ impl Choice {
             self.pause_ns = KEEP_NS;
         }
         self.now = self.kept;
-        self.next_trial_ns = now_ns + self.pause_ns;
+        let took_ns = now_ns.saturating_sub(trial.began_ns);
+        self.next_trial_ns = now_ns + self.pause_ns.max(REST * took_ns);
         self.pause_ns = (2 * self.pause_ns).min(KEEP_NS);
         Step::Found(rates)
     }
@@ -349,7 +354,7 @@ mod tests {
             ([100, 110, 100, 110, 100, 110, 100, 70], false),
         ] {
             let mut choice = Choice::new(Eviction::PreEvict);
-            choice.trial = Some(Trial { rates, over: TURNS, measured: false });
+            choice.trial = Some(Trial { rates, over: TURNS, began_ns: SECOND, measured: false });
             choice.decide(SECOND);
             assert_eq!(choice.kept() == Eviction::OnDemand, changes, "{rates:?}");
         }
@@ -428,7 +433,7 @@ mod tests {
             assert_eq!(load.choice.kept(), wanted.unwrap_or(Eviction::PreEvict));
             assert_eq!(!load.found.is_empty(), wanted.is_some(), "{on_demand} and {pre_evict}");
             let share = 120 * SECOND / load.tried_ns.max(1);
-            assert!(share >= 12, "{on_demand} and {pre_evict}: one in {share} of the time");
+            assert!(share >= 14, "{on_demand} and {pre_evict}: one in {share} of the time");
         }
     }
 
