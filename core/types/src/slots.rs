@@ -87,7 +87,7 @@ impl ConnectionSlots {
         } else {
             None
         };
-        if loser.is_some() && self.ending.len() >= self.limits.unproven_max {
+        if loser.is_some() && self.waits_for_ends() {
             return Err(SlotsFull);
         }
         let gone = loser.and_then(|peer| self.displace(peer));
@@ -109,6 +109,11 @@ impl ConnectionSlots {
         }
         self.prove(number);
         self.open = self.open.saturating_sub(1);
+    }
+
+    /// Whether so many that gave way have not ended yet that a newcomer who needs another's place is refused.
+    pub fn waits_for_ends(&self) -> bool {
+        self.ending.len() >= self.limits.unproven_max
     }
 
     /// Connections that there are, without those that gave way.
@@ -198,6 +203,7 @@ mod tests {
         let mut slots = ConnectionSlots::new(LIMITS);
         let entered = (0..100).filter(|&number| slots.enter(number, MALLORY).is_ok()).count();
         assert_eq!(entered, LIMITS.unproven_of_peer_max + LIMITS.unproven_max);
+        assert!(slots.waits_for_ends());
         assert_eq!(slots.enter(100, ALICE), Ok(None), "they keep nobody else out");
         slots.leave(0);
         assert!(slots.enter(101, MALLORY).is_ok());

@@ -35,6 +35,8 @@ const FOLLOW_EVERY: u32 = 64;
 const PROBE_AFTER_S: Duration = Duration::from_secs(30);
 const PROBE_EVERY_S: Duration = Duration::from_secs(10);
 const PROBES: u32 = 3;
+/// How long newcomers wait at most for connections that gave way to end.
+const ENDS_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// A target that listens.
 #[derive(Debug)]
@@ -175,6 +177,14 @@ impl Shared {
         Ok(())
     }
 
+    /// Connections that gave way end within moments; who comes meanwhile waits in the backlog rather than be refused.
+    fn wait_for_ends(&self) {
+        let began = Instant::now();
+        while self.open().slots.waits_for_ends() && began.elapsed() < ENDS_WAIT_MAX {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// The connection's host was let in.
     fn prove(&self, number: u64) {
         let mut open = self.open();
@@ -223,6 +233,7 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
         if poll(&mut fds, None).is_err() {
             continue;
         }
+        shared.wait_for_ends();
         match listener.accept() {
             Ok((stream, peer)) => {
                 number += 1;
@@ -366,10 +377,6 @@ impl<'a> Driver<'a> {
                 Err(error) => return Err(error.into()),
             }
             self.carry_out()?;
-            if !self.is_proven && self.connection.is_admitted() {
-                self.is_proven = true;
-                self.shared.prove(self.number);
-            }
             self.follow_packets();
         }
         Ok(())
@@ -436,6 +443,11 @@ impl<'a> Driver<'a> {
             if self.start == self.end {
                 self.start = 0;
                 self.end = 0;
+            }
+            // Before the host hears that it was let in: from then on its connection gives way to nobody.
+            if !self.is_proven && self.connection.is_admitted() {
+                self.is_proven = true;
+                self.shared.prove(self.number);
             }
             let waited = !self.out.pending().is_empty();
             self.send()?;
