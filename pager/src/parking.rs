@@ -144,7 +144,9 @@ impl Seat<'_> {
         now_ns: u64,
         core_of: impl FnOnce() -> Option<usize>,
     ) {
-        if now_ns < self.next_look_ns {
+        // A single handler has nobody to park.
+        let handlers = self.parking.handlers.load(Ordering::Relaxed);
+        if handlers < 2 || now_ns < self.next_look_ns {
             return;
         }
         self.next_look_ns = now_ns + LOOK_NS;
