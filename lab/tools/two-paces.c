@@ -1,6 +1,6 @@
-/* two-paces MIB SECONDS: one thread reads far pages at random and checks them; a second one touches a fresh page every
- * 5 ms: one that it has just dropped, so that it needs no more memory. Says "ready" when the memory is filled, and at the end how long each of them waited at most, and how many pages
- * were read. */
+/* two-paces MIB SECONDS [READS]: one thread reads far pages at random and checks them, for so long and so many at least; a
+ * second one touches a fresh page every 5 ms: one that it has just dropped, so that it needs no more memory. Says "ready"
+ * when the memory is filled, and at the end how long each of them waited at most, and how many pages were read. */
 #include "../programs/far.h"
 #include <pthread.h>
 #include <time.h>
@@ -31,8 +31,8 @@ static void *touch_fresh_pages(void *base) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 3)
-        far_fail("usage: two-paces MIB SECONDS");
+    if (argc != 3 && argc != 4)
+        far_fail("usage: two-paces MIB SECONDS [READS]");
     size_t pages = (size_t)atol(argv[1]) * MIB_PAGES;
     double seconds = atof(argv[2]), worst_far_s = 0;
     char *far = far_make(pages);
@@ -40,8 +40,8 @@ int main(int argc, char **argv) {
     far_must(-pthread_create(&other, NULL, touch_fresh_pages, far_map(MIB_PAGES)));
     puts("ready");
     fflush(stdout);
-    uint64_t state = 1, read = 0;
-    for (double end_s = now_s() + seconds; now_s() < end_s; read++) {
+    uint64_t state = 1, read = 0, reads = argc > 3 ? strtoull(argv[3], NULL, 10) : 0;
+    for (double end_s = now_s() + seconds; now_s() < end_s || read < reads; read++) {
         size_t page = far_mix(state++) % pages;
         double began_s = now_s();
         (void)*(volatile char *)(far + page * PAGE);

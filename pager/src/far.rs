@@ -54,6 +54,8 @@ pub(crate) struct Published {
     counts: BladeCounts,
     disk_reads: u64,
     down: u32,
+    /// Blade or mirror fell, and the call that found it out has not said yet how long it took.
+    awaits_stall: bool,
     bytes: i64,
     inherited_bytes: i64,
 }
@@ -131,7 +133,9 @@ impl Pager {
         let (blade_down, mirror_down) = blade.down();
         let down = if blade_down { BLADE } else { 0 } | if mirror_down { MIRROR } else { 0 };
         let before = std::mem::replace(&mut published.down, down);
-        if stall_ms >= TOLD_STALL_MS || stall_ms > 0 && down & !before != 0 {
+        published.awaits_stall |= down & !before != 0;
+        if stall_ms >= TOLD_STALL_MS || stall_ms > 0 && published.awaits_stall {
+            published.awaits_stall = false;
             self.tell(Notice::Stall, stall_ms);
         }
         for (bit, fell, rose) in [
