@@ -28,14 +28,16 @@ const PAGES_MIN: u64 = 200;
 const PAGE_NS_MAX: u64 = 200_000;
 /// How much faster the other scheme has to be, per cent.
 const BETTER_PERCENT: u64 = 105;
+/// How much faster the best turn of a scheme may be than its worst under one load, per cent.
+const SAME_LOAD_PERCENT: u64 = 150;
 /// How long a scheme that was changed to is kept at least, ns; and the longest time from one trial to the next.
 const KEEP_NS: u64 = 10_000_000_000;
 /// How long it takes from the first trial to the second, ns. It doubles with each trial that changes nothing.
 const SECOND_NS: u64 = 1_000_000_000;
 /// How many times as long as a trial it takes until the next one, at least.
 const REST: u64 = 10;
-/// How long it takes until a trial is begun again that the program did not let come to an end, ns. It doubles with each
-/// one in a row, up to `KEEP_NS`.
+/// How long it takes until a trial is begun again that the program did not let come to an end, or in which its load
+/// changed, ns. It doubles with each one in a row, up to `KEEP_NS`.
 const AGAIN_NS: u64 = 500_000_000;
 
 /// What a trial found: pages a second.
@@ -94,6 +96,17 @@ impl Mark {
     fn rate(self, now_ns: u64, pages: u64) -> u64 {
         let ns = now_ns.saturating_sub(self.at_ns).max(1);
         (u128::from(pages.saturating_sub(self.pages)) * 1_000_000_000 / u128::from(ns)) as u64
+    }
+}
+
+impl Trial {
+    /// Whether the turns of one scheme differ so much that the program did something else meanwhile.
+    fn load_changed(&self) -> bool {
+        (0..2).any(|scheme| {
+            let rates = || self.rates[scheme..].iter().step_by(2);
+            let (least, most) = (rates().min().unwrap_or(&0), rates().max().unwrap_or(&0));
+            most * 100 > least * SAME_LOAD_PERCENT
+        })
     }
 }
 
@@ -187,7 +200,6 @@ impl Choice {
     /// The other scheme has to be better in all, and in most pairs of turns: the load may have changed meanwhile.
     fn decide(&mut self, now_ns: u64) -> Step {
         let Some(trial) = self.trial.take() else { return Step::Goes };
-        self.again_ns = AGAIN_NS;
         let pairs = trial.rates.chunks_exact(2).map(|pair| (pair[0], pair[1]));
         let better = |(kept, other): (u64, u64)| other * 100 > kept * BETTER_PERCENT;
         let won = pairs.clone().filter(|&pair| better(pair)).count();
@@ -197,11 +209,19 @@ impl Choice {
             Eviction::PreEvict => Rates { pre_evict: of(kept), on_demand: of(tried) },
             _ => Rates { on_demand: of(kept), pre_evict: of(tried) },
         };
-        if better((kept, tried)) && won * 4 > TURNS {
+        let wins = better((kept, tried)) && won * 4 > TURNS;
+        if !wins && trial.load_changed() {
+            self.now = self.kept;
+            self.next_trial_ns = now_ns + self.again_ns;
+            self.again_ns = (2 * self.again_ns).min(KEEP_NS);
+            return Step::Found(rates);
+        }
+        if wins {
             self.kept = other(self.kept);
             self.pause_ns = KEEP_NS;
         }
         self.now = self.kept;
+        self.again_ns = AGAIN_NS;
         let took_ns = now_ns.saturating_sub(trial.began_ns);
         self.next_trial_ns = now_ns + self.pause_ns.max(REST * took_ns);
         self.pause_ns = (2 * self.pause_ns).min(KEEP_NS);
@@ -392,6 +412,35 @@ mod tests {
         assert_eq!((load.found.len(), load.choice.kept()), (1, Eviction::PreEvict));
         load.run_until(start + 3 * SECOND_NS);
         assert_eq!(load.choice.kept(), Eviction::OnDemand);
+    }
+
+    #[test]
+    fn a_load_that_changes_during_a_trial_is_tried_again_within_a_second() {
+        // A program that has filled its memory in order reads it at random: seen with 150,000 and then 50,000.
+        let start = SECOND + SECOND / 10;
+        let then = rates(120_000, 55_000);
+        let load = |scheme, at_ns| if at_ns < start { 150_000 } else { then(scheme) };
+        let mut load = Load::new(load);
+        load.run_until(SECOND + SECOND / 2);
+        assert_eq!((load.found.len(), load.choice.kept()), (1, Eviction::PreEvict));
+        load.run_until(2 * SECOND + SECOND / 10);
+        assert_eq!(load.choice.kept(), Eviction::OnDemand);
+    }
+
+    #[test]
+    fn a_load_that_changes_during_every_trial_is_tried_less_and_less() {
+        let mut choice = Choice::new(Eviction::PreEvict);
+        for again_ns in [1, 2, 4, 8, 16, 20, 20].map(|halves| halves * SECOND / 2) {
+            let rates = [151, 100, 150, 100, 101, 100, 100, 100];
+            choice.trial = Some(Trial { rates, over: TURNS, began_ns: SECOND, measured: false });
+            choice.decide(SECOND);
+            assert_eq!(choice.next_trial_ns, SECOND + again_ns);
+        }
+        let rates = [150, 100, 150, 149, 100, 100, 100, 100];
+        choice.trial = Some(Trial { rates, over: TURNS, began_ns: SECOND, measured: false });
+        choice.decide(SECOND);
+        assert_eq!(choice.next_trial_ns, SECOND + SECOND_NS);
+        assert_eq!(choice.again_ns, AGAIN_NS);
     }
 
     #[test]

@@ -133,7 +133,8 @@ fn measure(cell: Cell, side: Side) -> anyhow::Result<Sample> {
         scan_percent: 0,
         write_percent: cell.write_percent,
         threads: cell.threads,
-        warm_ops: by_size(20_000, 1_000),
+        // Long enough for `--eviction auto` to have made its choice, which takes some 1.2 s.
+        warm_ops: by_size(120_000, 1_000),
         ops: 2 * pages() as u64,
         floor: None,
     };
