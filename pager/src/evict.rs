@@ -5,6 +5,7 @@
 //! them to the store, at once or after a wait in the victim pool.
 
 use crate::pager::{EVICTOR_PLACE, Pager};
+use crate::retire::Memory;
 use crate::staging::SPARE_WINDOW;
 use crate::table::{Entry, Leaf, State, WINDOW_PAGES, leaf_end, place};
 use rustix::io::Errno;
@@ -12,7 +13,7 @@ use rustix::mm::Advice;
 use rustix::thread::{futex, sched_yield};
 use spillway_platform::PAGE_SIZE;
 use spillway_platform::memory::{advise, is_mapped, residency};
-use spillway_store::Scratch;
+use spillway_store::{Packer, Scratch};
 use std::sync::atomic::Ordering;
 
 pub(crate) const WINDOW_BYTES: usize = WINDOW_PAGES * PAGE_SIZE;
@@ -33,14 +34,6 @@ const TIDY_PAGES: usize = 128;
 /// Pages that the evictor packs at a time when nothing is to be evicted.
 const PACK_PAGES: usize = 64;
 
-/// What the evictor's own task brings along, and a fault does not.
-struct Desk {
-    /// Room for packing pages.
-    scratch: Scratch,
-    /// Pages that could not leave because a fork shares them.
-    shared: Vec<usize>,
-}
-
 /// The resident pages of a window, one bit a page, and their entries.
 struct Victims<'a> {
     address: usize,
@@ -51,10 +44,11 @@ struct Victims<'a> {
 
 impl Pager {
     /// Evicts on the fault path until the budget is kept or nothing more can leave.
-    pub(crate) fn make_room(&self) {
+    pub(crate) fn make_room(&self, packer: &mut Packer) {
         for _ in 0..PATIENCE {
             let over = self.excess(self.budget_pages()) > 0;
-            if !over || self.is_stuck() || self.store.is_draining() || !self.evict_window(None) {
+            let may = over && !self.is_stuck() && !self.store.is_draining();
+            if !may || !self.evict_window(Memory::Fault(packer), None) {
                 break;
             }
         }
@@ -92,7 +86,9 @@ impl Pager {
     /// The evictor's task: keeps pages free ahead of need, and packs stored pages when it has time.
     pub(crate) fn run_evictor(&self) -> ! {
         let starting = self.rest.work(EVICTOR_PLACE);
-        let mut desk = Desk { scratch: Scratch::new(), shared: Vec::with_capacity(WINDOW_PAGES) };
+        let mut scratch = Scratch::new();
+        // Pages that could not leave because a fork shares them.
+        let mut shared = Vec::with_capacity(WINDOW_PAGES);
         drop(starting);
         let mut may_pack = true;
         loop {
@@ -110,7 +106,10 @@ impl Pager {
             };
             self.deal();
             let mut moved = false;
-            while self.excess(limit) > 0 && !self.is_stuck() && self.evict_window(Some(&mut desk)) {
+            while self.excess(limit) > 0
+                && !self.is_stuck()
+                && self.evict_window(Memory::Evictor(&mut scratch), Some(&mut shared))
+            {
                 moved = true;
             }
             let tidied = self.store.blade().map_or(0, |blade| blade.tidy(TIDY_PAGES));
@@ -118,22 +117,22 @@ impl Pager {
             may_pack = if wanted || moved || tidied > 0 {
                 true
             } else {
-                self.store.demote(PACK_PAGES, &mut desk.scratch) > 0
+                self.store.demote(PACK_PAGES, &mut scratch) > 0
             };
             drop(work);
-            Self::break_sharing(&mut desk.shared);
+            Self::break_sharing(&mut shared);
         }
     }
 
-    /// Takes one window out. False when nothing could leave. The evictor's task gives its `desk`
-    /// and packs what it stores; a fault gives none, for nothing slow may happen there while memory takes pages.
-    fn evict_window(&self, mut desk: Option<&mut Desk>) -> bool {
+    /// Takes one window out. False when nothing could leave. Pages that could not because a fork shares them are
+    /// added to `shared`.
+    fn evict_window(&self, memory: Memory<'_>, mut shared: Option<&mut Vec<usize>>) -> bool {
         let mut turn = self.staging.turn();
         let Some(window) = turn.take_free() else {
             let oldest = turn.oldest(0);
             drop(turn);
             match oldest {
-                Some(window) => return self.retire(window, desk.map(|desk| &mut desk.scratch)),
+                Some(window) => return self.retire(window, memory),
                 None => sched_yield(),
             }
             return true;
@@ -143,8 +142,8 @@ impl Pager {
             let Some(victims) = self.next_victims(turn.hand()) else { break };
             let busy;
             (moved, busy) = self.move_out(&victims, window);
-            if let Some(desk) = desk.as_deref_mut() {
-                desk.note_shared(&victims, busy);
+            if let Some(shared) = shared.as_deref_mut() {
+                note_shared(&victims, busy, shared);
             }
             if moved > 0 {
                 break;
@@ -157,7 +156,7 @@ impl Pager {
         }
         let due = turn.oldest(self.pool_pages());
         drop(turn);
-        let kept = due.is_some_and(|due| !self.retire(due, desk.map(|desk| &mut desk.scratch)));
+        let kept = due.is_some_and(|due| !self.retire(due, memory));
         let progress = moved > 0 && !kept;
         if !progress {
             self.set_stuck();
@@ -362,13 +361,11 @@ impl Pager {
     }
 }
 
-impl Desk {
-    /// Puts down which pages of a window the kernel would not move.
-    fn note_shared(&mut self, victims: &Victims<'_>, busy: u64) {
-        for page in (0..WINDOW_PAGES).filter(|page| busy & 1 << page != 0) {
-            if self.shared.len() < self.shared.capacity() {
-                self.shared.push(victims.address + page * PAGE_SIZE);
-            }
+/// Puts down which pages of a window the kernel would not move, as long as that takes no memory.
+fn note_shared(victims: &Victims<'_>, busy: u64, shared: &mut Vec<usize>) {
+    for page in (0..WINDOW_PAGES).filter(|page| busy & 1 << page != 0) {
+        if shared.len() < shared.capacity() {
+            shared.push(victims.address + page * PAGE_SIZE);
         }
     }
 }

@@ -475,7 +475,7 @@ impl Pager {
             self.want_eviction();
         }
         if over {
-            self.make_room();
+            self.make_room(&mut buffers.packer);
         }
     }
 

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::thread::futex;
 use spillway_platform::sys;
 use spillway_platform::uffd::Uffd;
-use spillway_store::{ClientConfig, Config, DiskConfig, Scratch, Store};
+use spillway_store::{ClientConfig, Config, DiskConfig, Packer, Scratch, Store};
 use spillway_tiers::PageBuf;
 use spillway_tiers::sync::Lock;
 use spillway_types::{Key, Lifetime, PoolId, PoolSpec, Sharing};
@@ -89,6 +89,8 @@ pub struct Buffers {
     pub(crate) page: Box<PageBuf>,
     /// Several pages on their way, one after the other.
     pub(crate) run: Box<[PageBuf]>,
+    /// For the pages that a fault evicts.
+    pub(crate) packer: Packer,
     /// Pages counted into the budget ahead of need, so that not every fault does it.
     pub(crate) credit_pages: i64,
     /// The notes of the task.
@@ -101,6 +103,7 @@ impl Buffers {
         Self {
             page: Box::default(),
             run: vec![PageBuf::ZERO; crate::streams::MOST_AHEAD].into_boxed_slice(),
+            packer: Packer::new(),
             credit_pages: 0,
             tally,
         }

@@ -13,18 +13,25 @@ use rustix::mm::Advice;
 use rustix::thread::sched_yield;
 use spillway_platform::PAGE_SIZE;
 use spillway_platform::memory::advise;
-use spillway_store::Scratch;
+use spillway_store::{Packer, Scratch};
 use spillway_types::Put;
 use std::sync::atomic::Ordering;
 
 /// Pages that a full store moves on at a time.
 const MAKE_ROOM_PAGES: usize = 64;
 
+/// The working memory of who writes pages back, and so what may be done for them.
+pub(crate) enum Memory<'a> {
+    /// The evictor's task, for which nobody waits: a full store makes room by writing pages to lower tiers.
+    Evictor(&'a mut Scratch),
+    /// A fault packs pages, and writes none to a lower tier while memory takes them.
+    Fault(&'a mut Packer),
+}
+
 impl Pager {
-    /// Writes a pooled window back to the store and frees its memory. A fault gives no scratch memory, for
-    /// nothing slow may happen there while memory takes pages; when it does not, the spare one is taken.
-    /// False when all of it had to stay, no tier taking more.
-    pub(crate) fn retire(&self, window: u16, mut scratch: Option<&mut Scratch>) -> bool {
+    /// Writes a pooled window back to the store and frees its memory. False when all of it had to stay, no tier
+    /// taking more.
+    pub(crate) fn retire(&self, window: u16, mut memory: Memory<'_>) -> bool {
         let base = usize::from(window) * WINDOW_PAGES;
         let (mut freed, mut kept, mut waiting) = (0, 0, 0u64);
         for slot in base..base + WINDOW_PAGES {
@@ -36,7 +43,7 @@ impl Pager {
                 freed += i64::from(self.staging.note(slot).address.load(Ordering::Acquire) != 0);
                 continue;
             };
-            let new = self.write_back(slot, address, scratch.as_deref_mut());
+            let new = self.write_back(slot, address, &mut memory);
             match new.state() {
                 State::Far => {
                     freed += 1;
@@ -110,7 +117,7 @@ impl Pager {
 
     /// Stores a staged page, or finds that the store has it already. When every tier refuses, the
     /// page goes back to the program, above its budget.
-    fn write_back(&self, slot: usize, address: usize, scratch: Option<&mut Scratch>) -> Entry {
+    fn write_back(&self, slot: usize, address: usize, memory: &mut Memory<'_>) -> Entry {
         let counters = self.counters();
         let clean = self.staging.note(slot).handle.load(Ordering::Acquire);
         if clean != 0 {
@@ -123,11 +130,11 @@ impl Pager {
         // SAFETY: the staged page is mapped, only this task works on its slot (the entry is
         // marked), and no thread of the program can reach it.
         let page = unsafe { &*(self.staging.slot_address(slot) as *const [u8; PAGE_SIZE]) };
-        let stored = match scratch {
-            Some(scratch) => self.store_packed(handle, page, scratch),
-            None => {
-                matches!(self.store.put(self.pool, Self::key(handle), page), Put::Stored)
-                    || self.store_with_spare(handle, page)
+        let stored = match memory {
+            Memory::Evictor(scratch) => self.store_packed(handle, page, scratch),
+            Memory::Fault(packer) => {
+                let put = self.store.put_packed(self.pool, Self::key(handle), page, packer);
+                put == Put::Stored || self.store_with_spare(handle, page)
             }
         };
         if stored {
@@ -139,7 +146,7 @@ impl Pager {
         }
     }
 
-    /// Stores a page inside a fault whose plain put found memory full. So whoever writes faster than the
+    /// Stores a page inside a fault whose put found memory full. So whoever writes faster than the
     /// evictor packs goes at the pace of packing and of the disk tier.
     #[cold]
     fn store_with_spare(&self, handle: u64, page: &[u8]) -> bool {

@@ -204,11 +204,11 @@ impl Store {
             contents[count] = match &candidate.bytes {
                 Bytes::Packed(cell) => cell,
                 Bytes::Raw(page) if self.config.compress => {
-                    let length = pack(page, &mut scratch.packed, &mut scratch.table);
+                    let length = pack(page, &mut scratch.packer.packed, &mut scratch.packer.table);
                     if length > PAGE_BYTES - TAG_BYTES {
                         &page[..]
                     } else {
-                        room.0[..length].copy_from_slice(&scratch.packed[..length]);
+                        room.0[..length].copy_from_slice(&scratch.packer.packed[..length]);
                         &room.0[..length]
                     }
                 }

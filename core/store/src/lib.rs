@@ -41,7 +41,7 @@ pub use long::{Begun, Found, LongGet, LongPut};
 pub use migrate::Flushed;
 pub use put::Filled;
 pub use reopen::Kept;
-pub use scratch::Scratch;
+pub use scratch::{Packer, Scratch};
 pub use spillway_reuse::Curve;
 pub use spillway_tiers::{Backing, DiskCounters, DiskTrouble, PageBuf};
 pub use spillway_types::{

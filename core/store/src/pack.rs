@@ -177,12 +177,13 @@ impl Store {
                 return Tried::Shared;
             }
         };
-        let Some(length) = scratch.pack(page) else {
+        let Some(length) = scratch.packer.pack(page) else {
             let place = stiff(candidate.slot);
             self.settle(candidate, place);
             return Tried::Stiff;
         };
-        let Some(cell) = self.cells.store_packed(&self.arena, &scratch.packed[..length]) else {
+        let Some(cell) = self.cells.store_packed(&self.arena, &scratch.packer.packed[..length])
+        else {
             self.settle(candidate, None);
             return Tried::NoCell;
         };

@@ -12,7 +12,7 @@ use crate::migrate::Flushed;
 use crate::pools::Access;
 use crate::reserved::PREPAID;
 use crate::reuse::Use;
-use crate::scratch::Scratch;
+use crate::scratch::{Packer, Scratch};
 use crate::shard::Position;
 use crate::slot::{Place, Slot};
 use crate::store::Store;
@@ -80,7 +80,7 @@ impl Store {
     /// The value is stored as it is, by one copy; a page filled with one word takes no memory.
     pub fn put(&self, pool: PoolId, key: Key, value: &[u8]) -> Put {
         let put = self.put_with(pool, key, value.len(), None, |access, lane, scratch| {
-            self.try_place(access, lane, value, scratch)
+            self.try_place(access, lane, value, scratch.map(|scratch| &mut scratch.packer))
         });
         if value.len() == PAGE_BYTES {
             self.expect_put();
@@ -108,7 +108,8 @@ impl Store {
         self.put_with(pool, key, PAGE_BYTES, None, |access, lane, scratch| {
             if access.is_reserved() || self.finds_equals(access) || scratch.is_some() {
                 fill(&mut buffer.0);
-                return self.try_place(access, lane, &buffer.0, scratch);
+                let packer = scratch.map(|scratch| &mut scratch.packer);
+                return self.try_place(access, lane, &buffer.0, packer);
             }
             let Some(frame) = self.arena.store_page(lane, &mut fill) else {
                 // A page filled with one word needs none.
@@ -164,7 +165,15 @@ impl Store {
         scratch: &mut Scratch,
     ) -> Put {
         self.put_with(pool, key, value.len(), Some(scratch), |access, lane, scratch| {
-            self.try_place(access, lane, value, scratch)
+            self.try_place(access, lane, value, scratch.map(|scratch| &mut scratch.packer))
+        })
+    }
+
+    /// Like [`Store::put_compressed`], but writes nothing to a lower tier to make room. For callers that somebody
+    /// waits for.
+    pub fn put_packed(&self, pool: PoolId, key: Key, value: &[u8], packer: &mut Packer) -> Put {
+        self.put_with(pool, key, value.len(), None, |access, lane, _| {
+            self.try_place(access, lane, value, Some(packer))
         })
     }
 
@@ -359,7 +368,7 @@ impl Store {
         access: Access,
         lane: usize,
         value: &[u8],
-        scratch: Option<&mut Scratch>,
+        packer: Option<&mut Packer>,
     ) -> Option<Placed> {
         if access.is_reserved() {
             return self.place_reserved(access.reserve, value).map(Placed::from);
@@ -385,13 +394,13 @@ impl Store {
             return Some(Place::Uniform { word }.into());
         }
         let mut stiff = false;
-        if let Some(scratch) = scratch
+        if let Some(packer) = packer
             && self.config.compress
-            && scratch.expects_gain()
+            && packer.expects_gain()
         {
-            match scratch.pack(page) {
+            match packer.pack(page) {
                 Some(length) => {
-                    if let Some(packed) = self.keep_packed(&scratch.packed[..length]) {
+                    if let Some(packed) = self.keep_packed(&packer.packed[..length]) {
                         return Some(packed.into());
                     }
                 }

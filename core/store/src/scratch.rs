@@ -9,28 +9,30 @@ const FUTILE_MAX: u32 = 32;
 /// Then one page in so many is tried.
 const PROBE_EVERY: u32 = 8;
 
+/// Working memory for packing pages, 12 KiB. One for each task that calls
+/// [`Store::put_packed`](crate::Store::put_packed).
+#[derive(Debug)]
+pub struct Packer {
+    pub(crate) table: Table,
+    pub(crate) packed: Box<[u8; PACKED_BYTES]>,
+    /// Pages in a row that did not pack or were not tried.
+    futile: u32,
+}
+
 /// Working memory for packing pages and for writing them to files, 140 KiB. One for each task that
 /// calls [`Store::demote`](crate::Store::demote) or
 /// [`Store::put_compressed`](crate::Store::put_compressed).
 #[derive(Debug)]
 pub struct Scratch {
-    pub(crate) table: Table,
-    pub(crate) packed: Box<[u8; PACKED_BYTES]>,
+    pub(crate) packer: Packer,
     /// Pages on their way to a file.
     pub(crate) pages: Box<[PageBuf]>,
-    /// Pages in a row that did not pack or were not tried.
-    futile: u32,
 }
 
-impl Scratch {
+impl Packer {
     /// Allocates the memory; nothing is allocated later.
     pub fn new() -> Self {
-        Self {
-            table: Table::default(),
-            packed: Box::new([0; PACKED_BYTES]),
-            pages: vec![PageBuf::ZERO; WRITE_PAGES_MAX].into_boxed_slice(),
-            futile: 0,
-        }
+        Self { table: Table::default(), packed: Box::new([0; PACKED_BYTES]), futile: 0 }
     }
 
     /// Whether packing the next page is worth the microsecond that it takes. What is not tried now
@@ -50,6 +52,20 @@ impl Scratch {
     }
 }
 
+impl Default for Packer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Scratch {
+    /// Allocates the memory; nothing is allocated later.
+    pub fn new() -> Self {
+        let pages = vec![PageBuf::ZERO; WRITE_PAGES_MAX].into_boxed_slice();
+        Self { packer: Packer::new(), pages }
+    }
+}
+
 impl Default for Scratch {
     fn default() -> Self {
         Self::new()
@@ -62,21 +78,21 @@ mod tests {
 
     #[test]
     fn packing_is_given_up_while_it_is_futile_and_taken_up_again() {
-        let mut scratch = Scratch::new();
+        let mut packer = Packer::new();
         let stiff: [u8; PAGE_BYTES] = core::array::from_fn(|at| {
             let mixed = (at as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             ((mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 56) as u8
         });
         let mut tried = 0;
         for _ in 0..1000 {
-            if scratch.expects_gain() {
+            if packer.expects_gain() {
                 tried += 1;
-                assert_eq!(scratch.pack(&stiff), None);
+                assert_eq!(packer.pack(&stiff), None);
             }
         }
         assert!((100..200).contains(&tried), "{tried} of 1000");
-        while !scratch.expects_gain() {}
-        assert!(scratch.pack(&[7; PAGE_BYTES]).is_some());
-        assert!(scratch.expects_gain() && scratch.expects_gain(), "packs again at once");
+        while !packer.expects_gain() {}
+        assert!(packer.pack(&[7; PAGE_BYTES]).is_some());
+        assert!(packer.expects_gain() && packer.expects_gain(), "packs again at once");
     }
 }
