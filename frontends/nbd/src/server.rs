@@ -24,6 +24,8 @@ const STACK_BYTES: usize = 256 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Time that connections have to answer what they have taken in when the server stops.
 const STOP_GRACE: Duration = Duration::from_secs(1);
+/// How long newcomers wait at most for connections that gave way to end.
+const ENDS_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The connections there are.
 struct Connections {
@@ -47,9 +49,12 @@ impl Connections {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a connection in. Whether another one, whose peer had not said who it is, gave way.
+    /// Takes a connection in. Whether another one, whose peer had not said who it is, gave way. Those that did so
+    /// end within moments: a newcomer waits for that rather than be refused.
     fn begin(&self, number: u64, peer: Peer, socket: &Arc<Socket>) -> Result<bool, SlotsFull> {
-        let mut open = self.lock();
+        let waits = |open: &mut Open| open.slots.waits_for_ends();
+        let waited = self.ended.wait_timeout_while(self.lock(), ENDS_WAIT_MAX, waits);
+        let mut open = waited.unwrap_or_else(PoisonError::into_inner).0;
         let gone = open.slots.enter(number, peer)?;
         if let Some(socket) = gone.and_then(|number| open.sockets.get(&number)) {
             socket.shutdown(Shutdown::Both);
@@ -221,5 +226,32 @@ impl Acceptor {
             });
         started.map(drop).inspect_err(|_| self.connections.end(number))?;
         if displaced { Err(Error::Displaced(peer)) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn newcomers_wait_for_those_that_gave_way_for_a_second_at_most() {
+        // Four places for peers that have proven nothing, one of them for each peer.
+        let (connections, peer) = (Connections::new(16), Peer::User(1000));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let _other_end = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let socket = Arc::new(Listener::Tcp(listener).accept().unwrap());
+        let begin = |number| connections.begin(number, peer, &socket);
+        assert_eq!((1..=5).map(begin).filter(|gave_way| *gave_way == Ok(true)).count(), 4);
+        thread::scope(|scope| {
+            let began = Instant::now();
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(100));
+                connections.end(1);
+            });
+            assert_eq!(begin(6), Ok(true), "one that gave way ends late");
+            assert!(began.elapsed() >= Duration::from_millis(100));
+        });
+        assert_eq!(begin(7), Err(SlotsFull), "none ends");
     }
 }

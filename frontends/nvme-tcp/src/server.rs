@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -55,6 +55,8 @@ struct Shared {
     /// Woken when the server stops.
     stop: OwnedFd,
     open: Mutex<Open>,
+    /// Rung when a connection has ended, and when the server stops.
+    ended: Condvar,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -93,6 +95,7 @@ impl Server {
             stopping: AtomicBool::new(false),
             stop: event()?,
             open: Mutex::new(open),
+            ended: Condvar::new(),
             threads: Mutex::default(),
         });
         let acceptor = {
@@ -126,6 +129,9 @@ impl Server {
     fn end(&mut self) {
         self.shared.stopping.store(true, Ordering::Release);
         signal(&self.shared.stop);
+        // Under the lock, so that nobody misses it who has just seen that nothing stops.
+        drop(self.shared.open());
+        self.shared.ended.notify_all();
         if let Some(acceptor) = self.acceptor.take() {
             // A thread that panicked has ended the process.
             let _ = acceptor.join();
@@ -179,10 +185,8 @@ impl Shared {
 
     /// Connections that gave way end within moments; who comes meanwhile waits in the backlog rather than be refused.
     fn wait_for_ends(&self) {
-        let began = Instant::now();
-        while self.open().slots.waits_for_ends() && began.elapsed() < ENDS_WAIT_MAX {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let waits = |open: &mut Open| open.slots.waits_for_ends() && !self.is_stopping();
+        drop(self.ended.wait_timeout_while(self.open(), ENDS_WAIT_MAX, waits));
     }
 
     /// The connection's host was let in.
@@ -196,6 +200,8 @@ impl Shared {
         let mut open = self.open();
         open.slots.leave(number);
         open.unproven.remove(&number);
+        drop(open);
+        self.ended.notify_all();
     }
 
     fn is_stopping(&self) -> bool {

@@ -1,16 +1,24 @@
 //! The places of connections: who has one, and who gives way when there are too many.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::net::Shutdown;
 use spillway_types::{ConnectionSlots, Peer, SlotLimits, SlotsFull};
 
 use crate::transport::Socket;
 
+/// How long newcomers wait at most for connections that gave way to end.
+const ENDS_WAIT_MAX: Duration = Duration::from_secs(1);
+
 /// The sockets of all connections, and their places.
 #[derive(Debug)]
-pub struct Places(Mutex<Open>);
+pub struct Places {
+    open: Mutex<Open>,
+    /// Rung when one ends.
+    ended: Condvar,
+}
 
 #[derive(Debug)]
 struct Open {
@@ -22,20 +30,23 @@ impl Places {
     /// Of a server that has at most so many connections.
     pub fn new(connections_max: usize) -> Self {
         let slots = ConnectionSlots::new(SlotLimits::quarters(connections_max));
-        Self(Mutex::new(Open { sockets: HashMap::new(), slots }))
+        Self { open: Mutex::new(Open { sockets: HashMap::new(), slots }), ended: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a place for a connection that has come. Whether another one, whose peer had not said who it is, gives way:
-    /// its socket is shut, and its worker notices.
+    /// its socket is shut, and its worker notices. Those that gave way end within moments: a newcomer waits for that
+    /// rather than be refused.
     ///
     /// # Errors
     /// There is no place.
     pub fn enter(&self, id: u64, peer: Peer, socket: &Arc<Socket>) -> Result<bool, SlotsFull> {
-        let mut open = self.lock();
+        let waits = |open: &mut Open| open.slots.waits_for_ends();
+        let waited = self.ended.wait_timeout_while(self.lock(), ENDS_WAIT_MAX, waits);
+        let mut open = waited.unwrap_or_else(PoisonError::into_inner).0;
         let gone = open.slots.enter(id, peer)?;
         if let Some(socket) = gone.and_then(|id| open.sockets.get(&id)) {
             // It may have ended by itself.
@@ -56,5 +67,33 @@ impl Places {
         if open.sockets.remove(&id).is_some() {
             open.slots.leave(id);
         }
+        drop(open);
+        self.ended.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+    use std::time::Instant;
+
+    #[test]
+    fn newcomers_wait_for_those_that_gave_way_for_a_second_at_most() {
+        // Four places for peers that have proven nothing, one of them for each peer.
+        let (places, peer) = (Places::new(16), Peer::User(1000));
+        let socket = Arc::new(Socket::Unix(UnixStream::pair().unwrap().0));
+        let enter = |id| places.enter(id, peer, &socket);
+        assert_eq!((1..=5).map(enter).filter(|gave_way| *gave_way == Ok(true)).count(), 4);
+        std::thread::scope(|scope| {
+            let began = Instant::now();
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(100));
+                places.leave(1);
+            });
+            assert_eq!(enter(6), Ok(true), "one that gave way ends late");
+            assert!(began.elapsed() >= Duration::from_millis(100));
+        });
+        assert_eq!(enter(7), Err(SlotsFull), "none ends");
     }
 }
