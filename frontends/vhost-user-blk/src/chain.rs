@@ -12,9 +12,17 @@ pub const SEGMENTS_MAX: usize = 256;
 /// Bytes of a descriptor.
 const DESCRIPTOR_BYTES: u32 = 16;
 
-/// The chain is not as virtio says, or lies beyond the guest's memory.
+/// Why a chain can't be followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed;
+pub enum Malformed {
+    /// It is not as virtio says.
+    Chain,
+    /// It names memory that the guest's QEMU does not share, or that is not there.
+    Memory {
+        /// Where, in the guest.
+        address: u64,
+    },
+}
 
 /// A part of the guest's memory.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,12 +52,12 @@ pub struct DescriptorTable {
 impl DescriptorTable {
     fn descriptor(self, memory: &GuestMemoryMmap, at: u16) -> Result<Descriptor, Malformed> {
         if at >= self.length {
-            return Err(Malformed);
+            return Err(Malformed::Chain);
         }
         let offset = u64::from(at) * u64::from(DESCRIPTOR_BYTES);
-        let address = self.address.checked_add(offset).ok_or(Malformed)?;
+        let address = self.address.checked_add(offset).ok_or(Malformed::Chain)?;
         // A copy: what is checked is what is used.
-        memory.read_obj(GuestAddress(address)).map_err(|_| Malformed)
+        memory.read_obj(GuestAddress(address)).map_err(|_| Malformed::Memory { address })
     }
 }
 
@@ -75,9 +83,9 @@ impl Chain {
                 // One level, at the end of a chain; a table that is longer than a chain may be is
                 // walked no further than that.
                 if indirect || !whole || descriptor.has_next() || length == 0 {
-                    return Err(Malformed);
+                    return Err(Malformed::Chain);
                 }
-                let length = u16::try_from(length).map_err(|_| Malformed)?;
+                let length = u16::try_from(length).map_err(|_| Malformed::Chain)?;
                 table = DescriptorTable { address: descriptor.addr().0, length };
                 (at, indirect) = (0, true);
                 continue;
@@ -94,7 +102,7 @@ impl Chain {
     fn push(&mut self, descriptor: Descriptor) -> Result<(), Malformed> {
         let writable = descriptor.is_write_only();
         if self.count == SEGMENTS_MAX || (!writable && self.out < self.count) {
-            return Err(Malformed);
+            return Err(Malformed::Chain);
         }
         let segment = Segment { address: descriptor.addr().0, bytes: descriptor.len() };
         self.segments[self.count] = segment;
@@ -160,10 +168,12 @@ impl Cursor<'_> {
         while !rest.is_empty() {
             let (address, length) = self.next_part(rest.len() as u64);
             if length == 0 {
-                return Err(Malformed);
+                return Err(Malformed::Chain);
             }
             let (part, after) = rest.split_at_mut(length as usize);
-            memory.read_slice(part, GuestAddress(address)).map_err(|_| Malformed)?;
+            memory
+                .read_slice(part, GuestAddress(address))
+                .map_err(|_| Malformed::Memory { address })?;
             rest = after;
         }
         Ok(())
@@ -175,10 +185,12 @@ impl Cursor<'_> {
         while !rest.is_empty() {
             let (address, length) = self.next_part(rest.len() as u64);
             if length == 0 {
-                return Err(Malformed);
+                return Err(Malformed::Chain);
             }
             let (part, after) = rest.split_at(length as usize);
-            memory.write_slice(part, GuestAddress(address)).map_err(|_| Malformed)?;
+            memory
+                .write_slice(part, GuestAddress(address))
+                .map_err(|_| Malformed::Memory { address })?;
             rest = after;
         }
         Ok(())

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use spillway_types::{PAGE_BYTES, Size};
 
+use crate::chain::Malformed;
+
 /// Why a disk can't be had, or a request to it was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -73,6 +75,18 @@ pub enum Error {
     /// Parts of a guest's memory overlap, or can't be mapped.
     #[error("its memory can't be mapped: {0}")]
     MapMemory(String),
+    /// A request is not as virtio says.
+    #[error("the guest's driver made a request that virtio rules out")]
+    Request,
+    /// A request names memory that is not shared.
+    #[error(
+        "the guest's memory at {address:#x} is not shared with this daemon: back all of it by \
+         memory-backend-memfd,share=on, also what is plugged in later"
+    )]
+    NotShared {
+        /// Where, in the guest.
+        address: u64,
+    },
     /// The value of a block was in a store that is gone.
     #[error("block {0} is lost with the store that held it")]
     Lost(u64),
@@ -82,4 +96,13 @@ pub enum Error {
     /// The store failed.
     #[error("the store: {0}")]
     Store(#[from] spillway_store::Error),
+}
+
+impl From<Malformed> for Error {
+    fn from(malformed: Malformed) -> Self {
+        match malformed {
+            Malformed::Chain => Self::Request,
+            Malformed::Memory { address } => Self::NotShared { address },
+        }
+    }
 }

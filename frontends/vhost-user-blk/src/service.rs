@@ -17,21 +17,21 @@ const GROUP_BYTES: u64 = (GROUP_BLOCKS * PAGE_BYTES) as u64;
 /// Why a request failed.
 #[derive(Debug)]
 enum Failure {
-    Disk(Error),
-    /// What the guest gave is not there.
-    Guest,
+    /// Counted and logged.
+    Error(Error),
+    /// A request that the disk does not take.
     Status(Status),
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::Disk(error)
+        Self::Error(error)
     }
 }
 
 impl From<Malformed> for Failure {
-    fn from(_: Malformed) -> Self {
-        Self::Guest
+    fn from(malformed: Malformed) -> Self {
+        Self::Error(malformed.into())
     }
 }
 
@@ -65,21 +65,29 @@ impl Service {
     /// Carries out the request that begins at `head`. Gives the bytes written to the guest's memory;
     /// 0 for a chain that has no place for a status.
     pub fn serve(&mut self, memory: &GuestMemoryMmap, table: DescriptorTable, head: u16) -> u32 {
-        if self.chain.collect(memory, table, head).is_err() {
-            return 0;
-        }
+        self.try_to_serve(memory, table, head).unwrap_or_else(|malformed| {
+            self.mover.disk.count_error(&malformed.into());
+            0
+        })
+    }
+
+    fn try_to_serve(
+        &mut self,
+        memory: &GuestMemoryMmap,
+        table: DescriptorTable,
+        head: u16,
+    ) -> Result<u32, Malformed> {
+        self.chain.collect(memory, table, head)?;
         let mut status_at = self.chain.device_writes();
         // The last byte is the status's.
-        let Some(in_bytes) = status_at.left().checked_sub(1) else { return 0 };
+        let in_bytes = status_at.left().checked_sub(1).ok_or(Malformed::Chain)?;
         status_at.leave(1);
         let (status, written) = match self.mover.carry_out(memory, &self.chain, in_bytes) {
             Ok(written) => (Status::Ok, written),
             Err(failure) => (self.mover.report(failure), 0),
         };
-        match status_at.write(memory, &[status as u8]) {
-            Ok(()) => written as u32 + 1,
-            Err(Malformed) => 0,
-        }
+        status_at.write(memory, &[status as u8])?;
+        Ok(written as u32 + 1)
     }
 }
 
@@ -87,8 +95,7 @@ impl Mover {
     fn report(&self, failure: Failure) -> Status {
         match failure {
             Failure::Status(status) => status,
-            Failure::Guest => Status::Error,
-            Failure::Disk(error) => {
+            Failure::Error(error) => {
                 self.disk.count_error(&error);
                 Status::Error
             }

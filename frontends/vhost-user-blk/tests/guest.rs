@@ -352,6 +352,34 @@ fn a_hostile_guest_spoils_its_own_queue() {
     assert_eq!(guest.read(8, 512), [1; 512]);
 }
 
+#[test]
+fn requests_into_memory_that_is_not_shared_fail_and_are_counted() {
+    let host = Host::new();
+    let mut guest = Guest::new();
+    let mut frontend = host.connect();
+    guest.attach(&mut frontend);
+    let errors = || host.disk.statistics().errors;
+    assert_eq!(guest.ask(OUT, 8, &[1; 512], 0), 0);
+    assert_eq!(errors(), 0);
+    // Memory that was plugged in, and that QEMU does not share, lies beyond what it told of.
+    for (number, (flags, status_at)) in
+        [(NEXT, HEADERS + 32), (NEXT | WRITE, HEADERS + 32), (NEXT, MEMORY_BYTES)]
+            .into_iter()
+            .enumerate()
+    {
+        let head = guest.request(0, if flags == NEXT { OUT } else { IN }, 8, &[], 512);
+        let data_at = if status_at == MEMORY_BYTES { DATA } else { MEMORY_BYTES };
+        guest.descriptor(head + 1, data_at, 512, flags, head + 2);
+        guest.descriptor(head + 2, status_at, 1, WRITE, 0);
+        guest.offer(head);
+        guest.kick.write(1).unwrap();
+        guest.wait();
+        let status = if status_at == MEMORY_BYTES { 0xff } else { 1 };
+        assert_eq!(guest.status(0), status, "what the guest finds");
+        assert_eq!(errors(), number as u64 + 1);
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Write(u64, u32, u8),
