@@ -174,12 +174,14 @@ fn databases_are_apart_and_survive_the_server() {
     client.ask(&[b"SET", b"a", &long]);
     client.say("SET b three EX 10");
     assert!(client.error("SELECT 16").contains("out of range"));
+    client.say("SELECT 4");
+    (0..5000).for_each(|number| drop(client.say(&format!("SET many-{number} 1"))));
     // Another server finds what this one left in the store.
     let store = shared.keyspaces.store();
     let own = client.connection.session.described.client.unwrap();
     let again = shared_of(store, own, Lifetime::Persistent);
     again.keyspaces.reopen();
-    assert_eq!((again.statistics().keys, again.statistics().expiring_keys), (3, 1));
+    assert_eq!((again.statistics().keys, again.statistics().expiring_keys), (5003, 1));
     let mut client = Client::new(&again);
     assert_eq!(client.say("GET a"), Reply::bulk("zero"));
     client.say("SELECT 3");
