@@ -198,6 +198,9 @@ impl Connection {
     fn run(&mut self, used: usize, shared: &Shared, now_ms: u64) {
         shared.counters.commands.fetch_add(1, Ordering::Relaxed);
         let (before, mark) = (self.session.replies, self.output.mark());
+        if before == Replies::Skip {
+            self.session.replies = Replies::Skipped;
+        }
         let text = self.decoder.text(&self.input.bytes()[..used]);
         let mut call = Call {
             session: &mut self.session,
@@ -210,14 +213,13 @@ impl Connection {
         call.run();
         let is_meant = match before {
             Replies::On => true,
-            Replies::Off => self.session.replies == Replies::On,
-            Replies::Skip => false,
+            Replies::Off | Replies::Skip | Replies::Skipped => self.session.replies == Replies::On,
         };
         if !is_meant {
             self.output.forget_from(mark);
             self.reading = None;
         }
-        if before == Replies::Skip {
+        if self.session.replies == Replies::Skipped {
             self.session.replies = Replies::On;
         }
     }

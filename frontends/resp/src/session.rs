@@ -64,6 +64,8 @@ pub enum Replies {
     Off,
     /// Not that of the next command.
     Skip,
+    /// Not that of the command that is carried out.
+    Skipped,
 }
 
 /// What CLIENT LIST tells of a connection.

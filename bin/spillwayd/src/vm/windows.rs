@@ -258,7 +258,15 @@ impl Windows {
         }
         let Some(channel) = &mut self.channel else { return };
         match channel.flush().and_then(|()| channel.read_as(FromGuest::decode)) {
-            Ok(said) => said.into_iter().for_each(|said| self.hear(said)),
+            Ok(said) => {
+                for said in said {
+                    if self.channel.is_none() {
+                        // An answer did not get through: the rest counts no more, and would open windows of nobody.
+                        return;
+                    }
+                    self.hear(said);
+                }
+            }
             Err(_) => self.hang_up(),
         }
     }
@@ -423,6 +431,7 @@ mod tests {
     struct Served {
         shared: Arc<Shared>,
         place: Arc<Place>,
+        listener: UnixListener,
         agent: BufReader<UnixStream>,
         thread: Option<JoinHandle<()>>,
         _folder: tempfile::TempDir,
@@ -466,7 +475,7 @@ mod tests {
             let (agent, _) = listener.accept().unwrap();
             agent.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
             let agent = BufReader::new(agent);
-            let mut served = Self { shared, place, agent, thread, _folder: folder };
+            let mut served = Self { shared, place, listener, agent, thread, _folder: folder };
             assert_eq!(served.hear(), FromHost::Greet { version: VERSION });
             served.say(&FromGuest::Hello { version: VERSION, nonce: 7 });
             assert_eq!(served.hear(), FromHost::Cleared { nonce: 7 });
@@ -521,6 +530,24 @@ mod tests {
         served.place.renew(Some(layout()));
         let opened = served.open(1);
         assert!(matches!(opened, FromHost::Opened { id: 1, .. }), "{opened:?}");
+    }
+
+    #[test]
+    fn what_an_agent_that_hears_no_answer_wishes_for_opens_no_window() {
+        let served = Served::new(LIMITS);
+        served.agent.get_ref().shutdown(std::net::Shutdown::Read).unwrap();
+        let pages = (0..Geometry::new(DEPTH, DATA_BYTES).unwrap().window_pages() as u64).collect();
+        let open = FromGuest::Open { id: 1, pages, depth: DEPTH, data_bytes: DATA_BYTES };
+        // In one piece: the first can't be answered.
+        let said = [FromGuest::Close { id: 0 }.encode(), open.encode()].concat();
+        served.agent.get_ref().write_all(&said).unwrap();
+        // The channel is opened anew once no window is open.
+        served.listener.set_nonblocking(true).unwrap();
+        let until = Instant::now() + Duration::from_secs(30);
+        while served.listener.accept().is_err() {
+            assert!(Instant::now() < until, "a window is open, and nobody has it");
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     #[test]

@@ -237,7 +237,7 @@ fn replies(call: &mut Call<'_>) -> Outcome {
     if call.arguments.is(2, "off") {
         call.session.replies = Replies::Off;
     } else if call.arguments.is(2, "skip") {
-        if call.session.replies == Replies::On {
+        if call.session.replies != Replies::Off {
             call.session.replies = Replies::Skip;
         }
     } else {

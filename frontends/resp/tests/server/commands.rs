@@ -100,6 +100,18 @@ fn values_are_changed_in_part() {
 }
 
 #[test]
+fn a_value_that_is_changed_in_part_expires_as_before() {
+    let mut client = Client::new(&server(16 << 20));
+    for before in ["", "some"] {
+        client.say(&format!("SET a {before} EX 100"));
+        for change in ["APPEND a x", "SETRANGE a 3 y", "SETBIT a 7 1"] {
+            client.say(change);
+            assert_eq!(client.say("TTL a"), Reply::Integer(100), "{before:?}, {change}");
+        }
+    }
+}
+
+#[test]
 fn options_of_set_are_minded() {
     let mut client = Client::new(&server(16 << 20));
     assert_eq!(client.say("SET a 1 XX"), Reply::Null);
@@ -162,12 +174,14 @@ fn databases_are_apart_and_survive_the_server() {
     client.ask(&[b"SET", b"a", &long]);
     client.say("SET b three EX 10");
     assert!(client.error("SELECT 16").contains("out of range"));
+    client.say("SELECT 4");
+    (0..5000).for_each(|number| drop(client.say(&format!("SET many-{number} 1"))));
     // Another server finds what this one left in the store.
     let store = shared.keyspaces.store();
     let own = client.connection.session.described.client.unwrap();
     let again = shared_of(store, own, Lifetime::Persistent);
     again.keyspaces.reopen();
-    assert_eq!((again.statistics().keys, again.statistics().expiring_keys), (3, 1));
+    assert_eq!((again.statistics().keys, again.statistics().expiring_keys), (5003, 1));
     let mut client = Client::new(&again);
     assert_eq!(client.say("GET a"), Reply::bulk("zero"));
     client.say("SELECT 3");
@@ -217,6 +231,15 @@ fn replies_are_as_the_client_wants_them() {
     assert_eq!(client.replies(), [Reply::ok(), Reply::bulk("1")]);
     client.feed(b"CLIENT REPLY SKIP\r\nGET a\r\nGET a\r\n", 3);
     assert_eq!(client.replies(), [Reply::bulk("1")]);
+    // As in Redis, the command whose reply is skipped may be this one.
+    client.feed(b"CLIENT REPLY SKIP\r\nCLIENT REPLY SKIP\r\nGET a\r\nECHO b\r\n", 3);
+    assert_eq!(client.replies(), [Reply::bulk("b")]);
+    client.feed(b"CLIENT REPLY SKIP\r\nCLIENT REPLY ON\r\nGET a\r\n", 3);
+    assert_eq!(client.replies(), [Reply::ok(), Reply::bulk("1")]);
+    client.feed(b"CLIENT REPLY SKIP\r\nCLIENT REPLY OFF\r\nGET a\r\n", 3);
+    assert_eq!(client.replies(), []);
+    client.feed(b"GET a\r\nRESET\r\nGET a\r\n", 3);
+    assert_eq!(client.replies(), [Reply::Simple("RESET".into()), Reply::bulk("1")]);
     client.feed(b"HELLO 3\r\nGET none\r\n", 100);
     assert!(client.bytes().ends_with(b"_\r\n"));
     client.say("CLIENT SETNAME me");
@@ -281,6 +304,18 @@ fn a_database_that_was_flushed_has_no_keys_that_expire() {
     let Reply::Bulk(text) = client.say("INFO keyspace") else { panic!() };
     let text = String::from_utf8(text).unwrap();
     assert!(text.contains("db0:keys=2,expires=0,"), "{text}");
+}
+
+#[test]
+fn a_key_that_is_given_another_time_to_live_counts_once() {
+    let shared = server(16 << 20);
+    let mut client = Client::new(&shared);
+    for line in ["SET a 1 EX 100", "EXPIRE a 200", "SET a 2 EX 300", "APPEND a x"] {
+        client.say(line);
+        assert_eq!(shared.statistics().expiring_keys, 1, "{line}");
+    }
+    client.say("PERSIST a");
+    assert_eq!(shared.statistics().expiring_keys, 0);
 }
 
 #[test]
