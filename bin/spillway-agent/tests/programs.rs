@@ -250,6 +250,18 @@ fn what_is_set_offline_leaves_the_guest_its_reserve() {
     assert_eq!(states.iter().filter(is_offline).count(), 3);
 }
 
+#[test]
+fn a_program_is_told_when_the_host_it_waits_for_goes() {
+    let mut guest = Guest::start();
+    guest.greet();
+    let socket = guest.socket.clone();
+    let program = thread::spawn(move || need(&socket, 128 * MIB, LONG).unwrap());
+    guest.asked();
+    guest.change_host();
+    let answer = program.join().unwrap();
+    assert_eq!((answer.granted_bytes, answer.why.as_deref()), (0, Some("the host is gone")));
+}
+
 /// After five refusals the agent asks again 8 s later only.
 #[test]
 fn a_host_that_is_new_is_asked_at_once_whatever_the_one_before_said() {

@@ -195,6 +195,14 @@ mod tests {
         assert_eq!(working_bytes(2 * S, &status, S), 2 * S);
     }
 
+    #[test]
+    fn shared_memory_is_not_counted_twice_although_the_kernel_has_it_in_the_cache() {
+        let status = Status { available_bytes: 2 * S, cached_bytes: 6 * S, ..Status::default() };
+        assert_eq!(working_bytes(10 * S, &status, S / 2), 9 * S + S / 2);
+        let status = Status { available_bytes: 0, ..status };
+        assert_eq!(working_bytes(10 * S, &status, 0), 10 * S);
+    }
+
     fn any_holder() -> impl Strategy<Value = Holder> {
         let sizes =
             (0..40_u64, 0..8_u64, 8..40_u64, 0..40_u64, proptest::option::of(0..40_u64), 0..8_u64);

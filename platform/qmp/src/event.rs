@@ -118,9 +118,14 @@ mod tests {
 
     #[test]
     fn a_migration_is_under_way_until_it_is_over() {
-        for (status, is_under_way) in
-            [("setup", true), ("active", true), ("completed", false), ("failed", false)]
-        {
+        for (status, is_under_way) in [
+            ("setup", true),
+            ("active", true),
+            ("cancelling", true),
+            ("completed", false),
+            ("failed", false),
+            ("cancelled", false),
+        ] {
             let event = Event::read("MIGRATION", json!({ "status": status }));
             assert_eq!(event, Event::Migration { is_under_way });
         }

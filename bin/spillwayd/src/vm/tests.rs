@@ -384,6 +384,18 @@ fn an_agent_that_is_gone_is_not_waited_for() {
     driven.until("the agent again", |view| view.kernel.is_some());
 }
 
+/// Whatever the one before said.
+#[test]
+fn an_agent_that_was_started_anew_is_greeted_anew() {
+    let driven = Driven::new();
+    driven.shared.notes().has_said_ignored = true;
+    let agent = driven.listener("agent").accept().unwrap().0;
+    agent.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let hellos =
+        BufReader::new(agent).lines().filter(|line| line.as_ref().unwrap().contains("hello"));
+    assert_eq!(hellos.take(2).count(), 2);
+}
+
 #[test]
 fn a_guest_that_keeps_its_memory_is_left_alone_for_a_while() {
     let driven = Driven::new();
@@ -396,6 +408,16 @@ fn a_guest_that_keeps_its_memory_is_left_alone_for_a_while() {
     let view = driven.view();
     assert_eq!(view.kept_bytes, 8 * S);
     assert!(share::holder(&driven.shared, &view).is_fixed);
+}
+
+#[test]
+fn a_guest_is_not_asked_for_what_it_booted_with() {
+    let driven = Driven::new();
+    let least = |boot_bytes| {
+        share::holder(&driven.shared, &View { boot_bytes, ..View::default() }).least_bytes
+    };
+    let configured = settings().least_bytes;
+    assert_eq!([0, configured + S].map(least), [configured, configured + S]);
 }
 
 #[test]
