@@ -129,7 +129,7 @@ pub fn discovery(generation: u64, entries: &[DiscoveryEntry]) -> Vec<u8> {
     for (place, entry) in bytes.chunks_exact_mut(DISCOVERY_ENTRY_BYTES).skip(1).zip(entries) {
         let family = if entry.address.is_ipv4() { FAMILY_IPV4 } else { FAMILY_IPV6 };
         let (channel, security) =
-            if entry.secure { (SECURE_CHANNEL, TLS_13) } else { (NO_SECURE_CHANNEL, 0) };
+            if entry.secure { (SECURE_CHANNEL, TLS_13) } else { (CHANNEL_NOT_SPECIFIED, 0) };
         place[..4].copy_from_slice(&[TRANSPORT_TCP, family, SUBTYPE_NVM, channel]);
         place[SECURITY_AT] = security;
         put(place, 4, &1u16.to_le_bytes()); // port id
@@ -147,7 +147,9 @@ const FAMILY_IPV4: u8 = 1;
 const FAMILY_IPV6: u8 = 2;
 const SUBTYPE_NVM: u8 = 2;
 const SECURE_CHANNEL: u8 = 1;
-const NO_SECURE_CHANNEL: u8 = 2;
+/// NVMe over Fabrics 1.1a, Figure 9 (TREQ): whether there is a secure channel is not specified. "Not required" would be
+/// closer, but nvme-cli takes it for an offer of TLS, and its connect-all fails for want of a key.
+const CHANNEL_NOT_SPECIFIED: u8 = 0;
 /// Which security, in the part of an entry that is TCP's own.
 const SECURITY_AT: usize = 768;
 const TLS_13: u8 = 2;
@@ -259,7 +261,8 @@ mod tests {
         ];
         let bytes = discovery(5, &entries);
         assert_eq!(decode_discovery_header(&bytes), Ok((5, 2)));
-        assert_eq!(bytes[1024..1028], [3, 1, 2, 2]);
+        assert_eq!(bytes[1024..1028], [3, 1, 2, 0]);
+        assert_eq!(bytes[2048..2052], [3, 2, 2, 1]);
         for (bytes, entry) in bytes[1024..].chunks_exact(1024).zip(&entries) {
             assert_eq!(DiscoveryEntry::decode(bytes), Ok(Some(entry.clone())));
         }
