@@ -5,6 +5,7 @@
 //! SHUTDOWN then answer with an error, the old dump stays, and the server goes on.
 
 use std::ffi::c_void;
+use std::sync::{Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -22,8 +23,8 @@ const FAILED: u64 = 4;
 
 /// Whether this process writes a dump to a file, and waits for it.
 static WRITING: AtomicBool = AtomicBool::new(false);
-/// Whether the limit is lowered.
-static LOWERED: AtomicBool = AtomicBool::new(false);
+/// What the limit was before it was lowered; none while it is not.
+static BEFORE: Mutex<Option<Rlimit>> = Mutex::new(None);
 
 /// Learns when the server writes a dump itself; whether the server tells.
 pub fn listen(context: &Context<'_>) -> bool {
@@ -38,11 +39,14 @@ pub fn fail_dump() -> bool {
     if !WRITING.load(Ordering::Relaxed) {
         return false;
     }
+    let mut before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner);
     let limit = getrlimit(Resource::Fsize);
-    if setrlimit(Resource::Fsize, Rlimit { current: Some(0), maximum: limit.maximum }).is_err() {
+    let maximum = limit.maximum;
+    if setrlimit(Resource::Fsize, Rlimit { current: Some(0), maximum }).is_err() {
         return false;
     }
-    LOWERED.store(true, Ordering::Relaxed);
+    // More than one value may fail the same dump.
+    before.get_or_insert(limit);
     true
 }
 
@@ -51,10 +55,10 @@ unsafe extern "C" fn on_persistence(_: *mut RawContext, _: Event, kind: u64, _: 
         SYNC_RDB_START => WRITING.store(true, Ordering::Relaxed),
         ENDED | FAILED => {
             WRITING.store(false, Ordering::Relaxed);
-            if LOWERED.swap(false, Ordering::Relaxed) {
-                let maximum = getrlimit(Resource::Fsize).maximum;
-                // Raising the soft limit to the hard one is always allowed.
-                let _ = setrlimit(Resource::Fsize, Rlimit { current: maximum, maximum });
+            let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(limit) = before {
+                // Raising the soft limit up to the hard one is always allowed.
+                let _ = setrlimit(Resource::Fsize, limit);
             }
         }
         _ => {}

@@ -29,12 +29,13 @@ struct Hand {
     database: i32,
     cursor: Vec<u8>,
     round: usize,
+    /// The first round began in the midst of the keys: it goes on until all were looked at.
+    is_midway: bool,
     /// How long a KiB takes on its way to the store, of late.
     us_per_kib: f32,
 }
 
-static HAND: Mutex<Hand> =
-    Mutex::new(Hand { database: 0, cursor: Vec::new(), round: 0, us_per_kib: 1.0 });
+static HAND: Mutex<Hand> = Mutex::new(Hand::NEW);
 /// Whether no other module may be in the midst of something when a command arrives.
 static ALONE: AtomicBool = AtomicBool::new(false);
 
@@ -47,7 +48,7 @@ pub fn turn(context: &Context<'_>) {
     let used = memory_used();
     let mut hand = HAND.lock().unwrap_or_else(PoisonError::into_inner);
     if used < pressure::low() {
-        hand.round = 0;
+        hand.begin_anew();
         return;
     }
     // A command that waits was looked at when it arrived.
@@ -80,12 +81,28 @@ pub fn before_eviction(context: &Context<'_>) {
 }
 
 impl Hand {
+    const NEW: Self =
+        Self { database: 0, cursor: Vec::new(), round: 0, is_midway: false, us_per_kib: 1.0 };
+
+    /// Begins with the coldest strings again, where the hand is.
+    fn begin_anew(&mut self) {
+        self.round = 0;
+        self.is_midway = self.database != 0 || !self.cursor.is_empty();
+    }
+
+    /// The hand came past the last key.
+    fn end_round(&mut self) {
+        (self.database, self.cursor) = (0, Vec::new());
+        if !std::mem::take(&mut self.is_midway) {
+            self.round = (self.round + 1).min(ROUNDS.len() - 1);
+        }
+    }
+
     /// Looks at the next keys, until a time, which strings that leave exceed only if they may; whether there may be more.
     fn step(&mut self, context: &Context<'_>, until: Instant, strict: bool) -> bool {
         if !context.select(self.database) {
             let began = self.database == 0;
-            (self.database, self.cursor) = (0, Vec::new());
-            self.round = (self.round + 1).min(ROUNDS.len() - 1);
+            self.end_round();
             return !began;
         }
         let cursor = if self.cursor.is_empty() { b"0" } else { &self.cursor[..] };
@@ -146,5 +163,24 @@ impl Hand {
             Usage::IdleMs(ms) => ms >= idle_ms,
             Usage::Frequency(found) => found <= frequency,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_coldest_leave_first_wherever_the_hand_begins() {
+        let mut hand = Hand { cursor: vec![b'7'], round: 3, ..Hand::NEW };
+        hand.begin_anew();
+        let rounds = [0; 4].map(|_| {
+            hand.end_round();
+            hand.round
+        });
+        assert_eq!(rounds, [0, 1, 2, 3], "the first one lacks the keys before the hand");
+        hand.begin_anew();
+        hand.end_round();
+        assert_eq!(hand.round, 1);
     }
 }
