@@ -5,8 +5,8 @@
 //! SHUTDOWN then answer with an error, the old dump stays, and the server goes on.
 
 use std::ffi::c_void;
-use std::sync::{Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
