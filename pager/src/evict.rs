@@ -5,8 +5,9 @@
 //! them to the store, at once or after a wait in the victim pool.
 
 use crate::pager::{EVICTOR_PLACE, Pager};
+use crate::quiesce::Slept;
 use crate::retire::Memory;
-use crate::staging::SPARE_WINDOW;
+use crate::staging::{SPARE_WINDOW, Turn};
 use crate::table::{Entry, Leaf, State, WINDOW_PAGES, leaf_end, place};
 use rustix::io::Errno;
 use rustix::mm::Advice;
@@ -31,6 +32,8 @@ const STUCK_NS: u64 = 20_000_000;
 const DRAIN_NS: u64 = 50_000_000;
 /// Freed values that are removed from the blade at a time.
 const TIDY_PAGES: usize = 128;
+/// Pages that a handler moves out at most while the others sleep.
+const BATCH_PAGES: usize = 128;
 /// Pages that the evictor packs at a time when nothing is to be evicted.
 const PACK_PAGES: usize = 64;
 
@@ -48,8 +51,11 @@ impl Pager {
         for _ in 0..PATIENCE {
             let over = self.excess(self.budget_pages()) > 0;
             let may = over && !self.is_stuck() && !self.store.is_draining();
-            if !may || !self.evict_window(Memory::Fault(packer), None) {
-                break;
+            let slept = if may { self.quiesce.sleep() } else { Slept::No };
+            match slept {
+                Slept::UntilDone => {}
+                Slept::No if may && self.evict_in_fault(packer) => {}
+                Slept::No | Slept::TooLong => break,
             }
         }
         if self.store.is_draining() {
@@ -124,11 +130,46 @@ impl Pager {
         }
     }
 
-    /// Takes one window out. False when nothing could leave. Pages that could not because a fork shares them are
-    /// added to `shared`.
-    fn evict_window(&self, memory: Memory<'_>, mut shared: Option<&mut Vec<usize>>) -> bool {
+    /// Makes room for a fault. False when nothing could leave. While other handlers answer faults, one handler moves
+    /// out what all will need next, and each of them writes back a window of it at a time.
+    fn evict_in_fault(&self, packer: &mut Packer) -> bool {
+        let others = if self.is_in_thread() { 0 } else { self.parking.awake().saturating_sub(1) };
+        if others == 0 {
+            return self.evict_window(Memory::Fault(packer), None);
+        }
+        let due = self.staging.turn().oldest(self.pool_pages());
+        if let Some(due) = due {
+            let progress = self.retire(due, Memory::Fault(packer));
+            if !progress {
+                self.set_stuck();
+            }
+            return progress;
+        }
+        let now_ns = crate::link::now_ns;
+        let moved =
+            self.quiesce.evict_for_all(others, now_ns, |asleep| self.take_out_batch(asleep));
+        moved != Some(0) || self.evict_window(Memory::Fault(packer), None)
+    }
+
+    /// Moves windows to the victim pool: as many as pay for a sleep of the other handlers, or one. Returns the pages.
+    fn take_out_batch(&self, others_sleep: bool) -> usize {
+        let most =
+            if others_sleep { (self.budget_pages() as usize / 64).min(BATCH_PAGES) } else { 1 };
+        let mut all = 0;
+        while all == 0 || all < most {
+            match self.take_out(&mut self.staging.turn(), None) {
+                None | Some(0) => break,
+                Some(moved) => all += moved,
+            }
+        }
+        all
+    }
+
+    /// Evicts one window. False when nothing could leave. Pages that could not because a fork shares them are added
+    /// to `shared`.
+    fn evict_window(&self, memory: Memory<'_>, shared: Option<&mut Vec<usize>>) -> bool {
         let mut turn = self.staging.turn();
-        let Some(window) = turn.take_free() else {
+        let Some(moved) = self.take_out(&mut turn, shared) else {
             let oldest = turn.oldest(0);
             drop(turn);
             match oldest {
@@ -137,6 +178,20 @@ impl Pager {
             }
             return true;
         };
+        let due = turn.oldest(self.pool_pages());
+        drop(turn);
+        let kept = due.is_some_and(|due| !self.retire(due, memory));
+        let progress = moved > 0 && !kept;
+        if !progress {
+            self.set_stuck();
+        }
+        progress
+    }
+
+    /// Moves the next window that can leave to the victim pool and returns how many pages did; None when no staging
+    /// window is free.
+    fn take_out(&self, turn: &mut Turn<'_>, mut shared: Option<&mut Vec<usize>>) -> Option<usize> {
+        let window = turn.take_free()?;
         let mut moved = 0;
         for _ in 0..TRIES {
             let Some(victims) = self.next_victims(turn.hand()) else { break };
@@ -154,14 +209,7 @@ impl Pager {
         } else {
             turn.pool(window, moved);
         }
-        let due = turn.oldest(self.pool_pages());
-        drop(turn);
-        let kept = due.is_some_and(|due| !self.retire(due, memory));
-        let progress = moved > 0 && !kept;
-        if !progress {
-            self.set_stuck();
-        }
-        progress
+        Some(moved)
     }
 
     /// Claims the next window with resident pages; None after the hand went once around.

@@ -62,6 +62,7 @@ impl Pager {
         let Ok(Message::Fault { address, write, protected, thread }) = message else {
             return None;
         };
+        self.quiesce.sleep();
         self.answer(Fault { address, write, protected }, buffers);
         let now_ns = crate::link::now_ns();
         buffers.tally.count_fault(now_ns - began_ns);

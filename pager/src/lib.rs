@@ -22,6 +22,7 @@ pub mod link;
 mod pager;
 mod parking;
 mod program;
+mod quiesce;
 pub mod record;
 pub mod regions;
 mod registrar;

@@ -4,6 +4,7 @@ use crate::choice::Choice;
 use crate::far::Ways;
 use crate::link::Link;
 use crate::parking::Parking;
+use crate::quiesce::Quiesce;
 use crate::record::{Asked, Record};
 use crate::regions::Regions;
 use crate::rest::Rest;
@@ -120,6 +121,7 @@ pub struct Pager {
     pub(crate) staging: Staging,
     pub(crate) rest: Rest,
     pub(crate) parking: Parking,
+    pub(crate) quiesce: Quiesce,
     pub(crate) streams: Streams,
     pub(crate) link: Link,
     pub(crate) store: Store,
@@ -227,6 +229,7 @@ impl Pager {
             staging: Staging::new().map_err(Error::Resources)?,
             rest: Rest::new(),
             parking: Parking::new(),
+            quiesce: Quiesce::new(),
             streams: Streams::new(),
             link: Link::new(settings.link_delay_ns),
             store,

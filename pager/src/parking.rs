@@ -87,6 +87,11 @@ impl Parking {
         self.awake.load(Ordering::Relaxed) < self.handlers.load(Ordering::Relaxed)
     }
 
+    /// Handlers that wait for faults or answer one.
+    pub(crate) fn awake(&self) -> u32 {
+        self.awake.load(Ordering::Relaxed)
+    }
+
     /// Calls back every handler that is parked.
     pub(crate) fn call_all(&self) {
         self.all().iter().for_each(|place| self.call(place));

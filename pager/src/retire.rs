@@ -34,7 +34,11 @@ impl Pager {
     pub(crate) fn retire(&self, window: u16, mut memory: Memory<'_>) -> bool {
         let base = usize::from(window) * WINDOW_PAGES;
         let (mut freed, mut kept, mut waiting) = (0, 0, 0u64);
+        let is_handler = matches!(memory, Memory::Fault(_)) && !self.is_in_thread();
         for slot in base..base + WINDOW_PAGES {
+            if is_handler {
+                self.quiesce.sleep();
+            }
             if self.staging.note(slot).address.load(Ordering::Acquire) == 0 {
                 continue;
             }
