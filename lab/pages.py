@@ -8,7 +8,6 @@ import textwrap
 LEFT_OUT = {
     ("README.md", "make demo    # installs what is missing, builds, runs memcached in a fraction of its memory, shows what happened"):
         "CI itself: .ci/run",
-    ("README.md", "cargo xtask bench store         # put and get beside memcpy"): "CI runs every benchmark",
     ("docs/clients.md", "mount -t hugetlbfs none /dev/hugepages"): "in a guest: lab/tests/guest-window",
     ("docs/daemon.md", 'b$ nvme connect -t tcp -a 192.0.2.1 -s 4420 -n nqn.2026-11.io.spillway:blocks --dhchap-secret "$(cat b.secret)"'):
         "the kernel's nvme-tcp: lab/long/guest-nvme-tcp",
