@@ -3,6 +3,7 @@
 # make build   builds the command, the library that it preloads, the daemon, and the load of the demo
 # make module  builds the module of Valkey and Redis: target/release/libspillway_valkey.so
 # make wheel   builds the Python package: target/wheels/spillway-*.whl
+# make site    checks links and spelling of the pages, and builds them as a site: target/site/index.html
 # make agent   builds the agent of guests, a static program: target/release/spillway-agent
 # make window-client   builds a static program that tries the agent's windows: target/release/window-client
 # make install-agent PREFIX=/usr   builds and installs the agent and its systemd unit into a guest; with DESTDIR into its image
@@ -16,7 +17,7 @@ export PATH := $(HOME)/.cargo/bin:$(CURDIR)/target/tools:$(PATH)
 PROGRAMS := --package spillway --package spillway-preload --package spillwayd --package spillway-load --package spillway-valkey \
     --package spillway-python
 
-.PHONY: demo test build module wheel agent window-client install-agent install-lib tools
+.PHONY: demo test build module wheel site agent window-client install-agent install-lib tools
 
 demo: tools
 	@lab/setup demo
@@ -41,6 +42,18 @@ wheel: tools
 	@[ -x target/tools/maturin-$(MATURIN)/bin/maturin ] \
 	    || python3 -m pip install --quiet --disable-pip-version-check --target target/tools/maturin-$(MATURIN) maturin==$(MATURIN)
 	@target/tools/maturin-$(MATURIN)/bin/maturin build --release --locked --manifest-path clients/python/Cargo.toml --out target/wheels
+
+MKDOCS := 1.6.1
+CODESPELL := 2.4.3
+PAGE_TOOLS := target/tools/mkdocs-$(MKDOCS)-codespell-$(CODESPELL)
+PAGES := README.md ARCHITECTURE.md CHANGELOG.md docs
+
+site:
+	@[ -d $(PAGE_TOOLS)/codespell_lib ] || python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore \
+	    --target $(PAGE_TOOLS) mkdocs==$(MKDOCS) codespell==$(CODESPELL)
+	@PYTHONPATH=$(PAGE_TOOLS) python3 -m codespell_lib --ignore-words docs/words.txt --skip '*.svg,*.json,*.html,*.png' $(PAGES)
+	@rm -rf target/pages && mkdir -p target/pages && cp -r $(PAGES) target/pages/
+	@PYTHONPATH=$(PAGE_TOOLS) python3 -m mkdocs build --quiet --strict --config-file docs/mkdocs.yml
 
 # It must run in any guest, whatever C library that has. A program that the loader has work with is none that is static.
 AGENT := target/release/spillway-agent
