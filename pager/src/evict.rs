@@ -153,10 +153,13 @@ impl Pager {
 
     /// Moves windows to the victim pool: as many as pay for a sleep of the other handlers, or one. Returns the pages.
     fn take_out_batch(&self, others_sleep: bool) -> usize {
-        let most =
-            if others_sleep { (self.budget_pages() as usize / 64).min(BATCH_PAGES) } else { 1 };
+        let most = if others_sleep {
+            (self.budget_pages() as usize / 64).clamp(1, BATCH_PAGES)
+        } else {
+            1
+        };
         let mut all = 0;
-        while all == 0 || all < most {
+        while all < most {
             match self.take_out(&mut self.staging.turn(), None) {
                 None | Some(0) => break,
                 Some(moved) => all += moved,

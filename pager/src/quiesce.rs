@@ -149,25 +149,25 @@ mod tests {
     #[test]
     fn a_sleep_ends_with_the_eviction() {
         let quiesce = Quiesce::new();
-        let slept = thread::scope(|scope| {
-            loop {
-                let other = scope.spawn(|| {
-                    loop {
-                        match quiesce.sleep() {
-                            Slept::No => thread::yield_now(),
-                            slept => break slept,
-                        }
+        let woken = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // On a busy machine a sleep may end by itself: then it sleeps again.
+                while quiesce.sleep() != Slept::UntilDone {
+                    thread::yield_now();
+                }
+                woken.store(true, Ordering::SeqCst);
+            });
+            while !woken.load(Ordering::SeqCst) {
+                quiesce.evict_for_all(0, still, |_| {
+                    let is_there = || quiesce.sleeping.load(Ordering::SeqCst) != 0;
+                    while !is_there() && !woken.load(Ordering::SeqCst) {
+                        thread::yield_now();
                     }
                 });
-                quiesce.evict_for_all(1, still, |_| ());
-                // On a busy machine the sleep may have ended by itself.
-                match other.join().unwrap() {
-                    Slept::TooLong => {}
-                    slept => break slept,
-                }
             }
         });
-        assert_eq!(slept, Slept::UntilDone);
+        assert_eq!(quiesce.sleeping.load(Ordering::SeqCst), 0);
     }
 
     #[test]

@@ -34,9 +34,10 @@ impl Pager {
     pub(crate) fn retire(&self, window: u16, mut memory: Memory<'_>) -> bool {
         let base = usize::from(window) * WINDOW_PAGES;
         let (mut freed, mut kept, mut waiting) = (0, 0, 0u64);
-        let is_handler = matches!(memory, Memory::Fault(_)) && !self.is_in_thread();
+        // The evictor is none of those who are waited for.
+        let is_fault = matches!(memory, Memory::Fault(_));
         for slot in base..base + WINDOW_PAGES {
-            if is_handler {
+            if is_fault {
                 self.quiesce.sleep();
             }
             if self.staging.note(slot).address.load(Ordering::Acquire) == 0 {
