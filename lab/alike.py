@@ -119,7 +119,8 @@ class Target:
             # A scan, which removes what has expired.
             keys = self.admin.ask("SCAN", 0, "COUNT", 1000).content[1].content
             for key in sorted(key.content for key in keys):
-                commands = [(b"TYPE", key), (b"PEXPIRETIME", key), (b"GET", key), (b"STRLEN", key), *([(b"DUMP", key)] if dumps else [])]
+                commands = [(b"TYPE", key), (b"PEXPIRETIME", key), (b"GET", key), (b"STRLEN", key)]
+                commands += [(b"DUMP", key), (b"DEBUG", b"DIGEST-VALUE", key)] if dumps else []
                 found += [(database, command, self.admin.ask(*command)) for command in commands]
             found.append((database, (b"DBSIZE",), self.admin.ask("DBSIZE")))
         return found
@@ -141,6 +142,9 @@ def is_alike(words, expected, answer, queued):
         return is_alike(words[3:], expected, answer, queued)
     if expected.kind != answer.kind:
         return False
+    # docs/resp.md, "longest argument that is no value": the front end does not look at the command then.
+    if expected.kind == b"-" and answer.content == b"ERR an argument that is no value is longer than 65536 bytes":
+        return True
     lists = isinstance(expected.content, list) and isinstance(answer.content, list)
     if name == b"EXEC" and lists and len(expected.content) == len(answer.content) == len(queued):
         return all(is_alike(command, *both, []) for command, *both in zip(queued, expected.content, answer.content))
@@ -153,6 +157,9 @@ def is_alike(words, expected, answer, queued):
     if name == b"HELLO" and lists:
         # The server's name and version, and the number of the connection.
         return len(expected.content) == len(answer.content) and expected.content[4:6] == answer.content[4:6]
+    if name == b"DUMP" and expected.content and not expected.content.startswith(b"\0"):
+        # Of sets and hashes the order differs from one server to the other.
+        return answer.content[:1] == expected.content[:1]
     if name == b"OBJECT" and expected.kind == b":":
         # How often the server shares a small number, and when a key was used.
         return True

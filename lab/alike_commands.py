@@ -269,10 +269,16 @@ class Commands:
         return [name]
 
     def unknown(self):
-        return [self.pick("NOSUCH", "GE", "a b", "\xff\n"), *(self.value() for _ in range(self.random.randrange(4)))] if self.random.random() < 0.3 else self.get()
+        if self.random.random() < 0.7:
+            return self.get()
+        # docs/resp.md, "longest argument that is no value": of longer ones the front end can't show the beginning.
+        return [self.pick("NOSUCH", "GE", "a b", "\xff\n", "n" * 200), *(self.short() for _ in range(self.random.randrange(4)))]
+
+    def short(self):
+        return self.bytes(self.random.choice(LENGTHS))
 
     def connection(self):
-        return self.pick(["PING"], ["PING", self.value()], ["PING", "a", "b"], ["ECHO", self.value()], ["ECHO"], ["HELLO", self.pick(1, 4, "abc", "")],
+        return self.pick(["PING"], ["PING", self.short()], ["PING", "a", "b"], ["ECHO", self.short()], ["ECHO"], ["HELLO", self.pick(1, 4, "abc", "")],
                          ["HELLO", self.pick(2, 3)], ["HELLO", 3, "abc"], ["HELLO", 2, "SETNAME", self.pick("name", "a b")], ["CLIENT", "GETNAME"],
                          ["CLIENT", "SETNAME", self.pick("me", "", "a b", "\n")], ["RESET"])
 
