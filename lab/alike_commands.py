@@ -70,10 +70,11 @@ class Commands:
         if self.module and chance < 0.11:
             return [self.step([self.word(self.pick("MULTI", "EXEC", "DISCARD", "UNWATCH", "WATCH"))])]
         if chance < 0.16:
-            # The server keeps a value in another way when a command has changed it, which the front end does not know.
             command = self.pick(["SET", self.key(), self.value()], ["SETEX", self.key(), self.life(), self.value()])
-            at = 1
-            return [self.step(command), self.step([self.word("OBJECT"), self.word("ENCODING"), command[at]])]
+            # The server keeps a value in another way when a command has changed it, which the front end does not know.
+            if self.module:
+                command = self.pick(command, self.set(), self.strings(), self.numbers(), self.change())
+            return [self.step(command), self.step([self.word("OBJECT"), self.word("ENCODING"), command[1]])]
         return [self.step(self.command())]
 
     def transaction(self):
@@ -101,11 +102,15 @@ class Commands:
         command = self.random.choice(self.kinds)()
         while not alone and command[0].upper() in ("DBSIZE", "SCAN", "RANDOMKEY", "KEYS", "SELECT", "SWAPDB"):
             command = self.random.choice(self.kinds)()
-        return [self.word(command[0]), *(self.spoiled(command[1:]) if self.random.random() < 0.06 else command[1:])]
+        # A set of other things than numbers has no order; a life that is too long for RESTORE is not refused.
+        may_spoil = command[0] not in ("SADD", "RESTORE") and self.random.random() < 0.06
+        return [self.word(command[0]), *(self.spoiled(command[1:]) if may_spoil else command[1:])]
 
     def spoiled(self, words):
         """With an argument more, less, or another."""
-        words, at = list(words), self.random.randrange(len(words) + 1)
+        # docs/resp.md, "longest argument that is no value": a long value must not come to stand where a key or an option does.
+        words = [word[:100] if isinstance(word, bytes) and len(word) > 65_536 else word for word in words]
+        at = self.random.randrange(len(words) + 1)
         kind = self.random.randrange(3)
         if kind == 0 or at == len(words):
             words.insert(at, self.random.choice(WORDS))
@@ -121,7 +126,7 @@ class Commands:
     def word(self, word):
         """In any case."""
         chance = self.random.random()
-        if chance < 0.7:
+        if chance < 0.7 or not word.isascii():
             return word
         return word.lower() if chance < 0.9 else "".join(self.random.choice((letter.lower(), letter.upper())) for letter in word)
 
