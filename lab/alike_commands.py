@@ -71,7 +71,7 @@ class Commands:
             return [self.step([self.word(self.pick("MULTI", "EXEC", "DISCARD", "UNWATCH", "WATCH"))])]
         if chance < 0.16:
             command = self.pick(["SET", self.key(), self.value()], ["SETEX", self.key(), self.life(), self.value()])
-            # The server keeps a value in another way when a command has changed it, which the front end does not know.
+            # docs/resp.md, "OBJECT ENCODING is that of a value that SET has set": the front end is asked behind SET alone.
             if self.module:
                 command = self.pick(command, self.set(), self.strings(), self.numbers(), self.change())
             return [self.step(command), self.step([self.word("OBJECT"), self.word("ENCODING"), command[1]])]
