@@ -149,6 +149,9 @@ def is_alike(words, expected, answer, queued):
         return abs(int(expected.content) - int(answer.content)) <= TOLERANCE_S * (1 if name in SECONDS else 1000)
     if name == b"KEYS" and lists:
         return sorted(expected.content) == sorted(answer.content)
+    if name == b"SCAN" and expected.kind == b"*" and words[1] not in (b"0", b""):
+        # A cursor that nobody gave means another place on each server.
+        return True
     if name == b"RANDOMKEY":
         return (expected.content is None) == (answer.content is None)
     if name == b"HELLO" and lists:

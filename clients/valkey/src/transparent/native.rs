@@ -164,7 +164,7 @@ fn without_type<'a>(arguments: &[&'a [u8]]) -> Option<Vec<&'a [u8]>> {
     let (first, options) = arguments.get(1..)?.split_first()?;
     let is_type = |pair: &&[&[u8]]| pair.len() == 2 && pair[0].eq_ignore_ascii_case(b"type");
     // Of several types the last counts.
-    let kind = options.chunks(2).filter(is_type).next_back()?[1];
+    let kind = options.chunks(2).rfind(is_type)?[1];
     if !kind.eq_ignore_ascii_case(b"string") {
         return None;
     }
