@@ -14,6 +14,7 @@ mod error;
 mod glob;
 mod input;
 mod keyspace;
+mod natural;
 mod number;
 mod opening;
 mod output;

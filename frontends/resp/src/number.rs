@@ -1,11 +1,18 @@
-//! Numbers as Redis reads and writes them: integers, and decimal fractions for INCRBYFLOAT.
+//! Numbers as Redis reads, adds and writes them for INCRBYFLOAT: those of the x87, with 64 bits of mantissa.
+
+use crate::natural::Natural;
 
 /// Most bytes of a number with a fraction.
 const TEXT_BYTES_MAX: usize = 5 << 10;
 /// Digits behind the point that a result keeps.
-const FRACTION_DIGITS: i64 = 17;
-/// Most digits before the point: those of the largest x87 number, which Redis uses.
-const WHOLE_DIGITS_MAX: i64 = 4932;
+const FRACTION_DIGITS: usize = 17;
+/// Bits of a mantissa.
+const MANTISSA_BITS: i32 = 64;
+/// The exponent of the smallest number that is not 0, and the one that no number reaches.
+const EXPONENT_MIN: i32 = -16_445;
+const EXPONENT_END: i32 = 16_384;
+/// Decimal exponents beyond which all numbers are infinite, or 0, whatever their digits are.
+const DECIMAL_END: i64 = 5000;
 
 /// Why there is no sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,134 +23,167 @@ pub enum Unsummed {
     Infinite,
 }
 
-/// A decimal number: digits, least first, from the one worth 10^`lowest` on.
-#[derive(Debug)]
-struct Decimal {
+/// A number: mantissa * 2^exponent. The highest bit of the mantissa is set, but for the smallest numbers and 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Extended {
     negative: bool,
-    digits: Vec<u8>,
-    lowest: i64,
+    mantissa: u64,
+    exponent: i32,
 }
 
-impl Decimal {
+impl Extended {
+    const ZERO: Self = Self { negative: false, mantissa: 0, exponent: EXPONENT_MIN };
+
+    /// The nearest number to `number` * 2^`exponent`, which is not 0. None if that is infinite, or 0.
+    fn nearest(negative: bool, number: u128, exponent: i32) -> Option<Self> {
+        let bits = (u128::BITS - number.leading_zeros()) as i32;
+        let shift = (bits - MANTISSA_BITS).max(EXPONENT_MIN - exponent);
+        let mut mantissa = match u32::try_from(shift) {
+            Ok(shift) => shifted(number, shift),
+            Err(_) => number << shift.unsigned_abs(),
+        };
+        let mut exponent = exponent + shift;
+        if mantissa >> MANTISSA_BITS != 0 {
+            (mantissa, exponent) = (mantissa >> 1, exponent + 1);
+        }
+        let fits = mantissa != 0 && exponent + MANTISSA_BITS <= EXPONENT_END;
+        fits.then_some(Self { negative, mantissa: mantissa as u64, exponent })
+    }
+
+    /// Reads what `strtold` reads. None if it is no number, infinite, or so small that it would be 0.
     fn parse(text: &[u8]) -> Option<Self> {
-        if text.len() > TEXT_BYTES_MAX {
+        if text.len() >= TEXT_BYTES_MAX {
             return None;
         }
-        let (negative, rest) = match text {
+        let (negative, text) = match text {
             [b'-', rest @ ..] => (true, rest),
             [b'+', rest @ ..] => (false, rest),
             rest => (false, rest),
         };
-        let end = rest.iter().position(|byte| matches!(byte, b'e' | b'E')).unwrap_or(rest.len());
-        let (mantissa, exponent) = rest.split_at(end);
-        let exponent = match exponent {
-            [] => 0,
-            [_, b'+', digits @ ..] => i64::from(small(digits)?),
-            [_, b'-', digits @ ..] => -i64::from(small(digits)?),
-            [_, digits @ ..] => i64::from(small(digits)?),
+        match text {
+            [b'0', b'x' | b'X', rest @ ..] => hexadecimal(negative, rest),
+            _ => decimal(negative, text),
+        }
+    }
+
+    fn plus(self, other: Self) -> Option<Self> {
+        const GUARD_BITS: i32 = 60;
+        let (high, low) =
+            if self.exponent < other.exponent { (other, self) } else { (self, other) };
+        let wide = |it: Self| u128::from(it.mantissa) << GUARD_BITS;
+        // The last of the bits below those that are kept says whether anything was there.
+        let distance = (high.exponent - low.exponent) as u32;
+        let low_wide = wide(low).checked_shr(distance).unwrap_or(0);
+        let lost = low_wide.checked_shl(distance).unwrap_or(0) != wide(low);
+        let (high_wide, low_wide) = (wide(high), low_wide | u128::from(lost));
+        let exponent = high.exponent - GUARD_BITS;
+        let (negative, sum) = match (high.negative == low.negative, high_wide < low_wide) {
+            (true, _) => (high.negative, high_wide + low_wide),
+            (false, true) => (low.negative, low_wide - high_wide),
+            (false, false) => (high.negative, high_wide - low_wide),
         };
-        let point = mantissa.iter().position(|&byte| byte == b'.').unwrap_or(mantissa.len());
-        let fraction = mantissa.len().saturating_sub(point + 1);
-        let mut digits = Vec::with_capacity(mantissa.len());
-        for (at, &byte) in mantissa.iter().enumerate().rev() {
-            match byte {
-                _ if at == point => {}
-                b'0'..=b'9' => digits.push(byte - b'0'),
-                _ => return None,
-            }
-        }
-        let lowest = exponent - fraction as i64;
-        // What is smaller than any digit that is kept, or beyond all bounds, need not be added exactly.
-        let fits = lowest >= -2 * TEXT_BYTES_MAX as i64
-            && lowest + digits.len() as i64 <= 2 * WHOLE_DIGITS_MAX;
-        (!digits.is_empty() && fits).then_some(Self { negative, digits, lowest })
+        if sum == 0 { Some(Self::ZERO) } else { Self::nearest(negative, sum, exponent) }
     }
 
-    /// The digits from 10^`lowest` on, in all `count` of them.
-    fn aligned(&self, lowest: i64, count: usize) -> Vec<i8> {
-        let mut aligned = vec![0; count];
-        let shift = (self.lowest - lowest) as usize;
-        for (at, &digit) in self.digits.iter().enumerate() {
-            aligned[shift + at] = if self.negative { -(digit as i8) } else { digit as i8 };
-        }
-        aligned
-    }
-
-    fn plus(&self, other: &Self) -> Self {
-        let lowest = self.lowest.min(other.lowest);
-        let highest = |it: &Self| it.lowest + it.digits.len() as i64;
-        let count = (highest(self).max(highest(other)) - lowest) as usize + 2;
-        let other = other.aligned(lowest, count);
-        let mut sum: Vec<i8> =
-            self.aligned(lowest, count).iter().zip(other).map(|(a, b)| a + b).collect();
-        let negative = sum.iter().rev().find(|&&digit| digit != 0).is_some_and(|&digit| digit < 0);
-        if negative {
-            sum.iter_mut().for_each(|digit| *digit = -*digit);
-        }
-        let mut carry = 0;
-        let digits = sum.into_iter().map(|digit| {
-            let digit = digit + carry;
-            carry = digit.div_euclid(10);
-            digit.rem_euclid(10) as u8
-        });
-        Self { negative, digits: digits.collect(), lowest }
-    }
-
-    /// Rounds to what is kept behind the point.
-    fn rounded(mut self) -> Self {
-        let cut = -FRACTION_DIGITS - self.lowest;
-        if cut <= 0 {
-            return self;
-        }
-        let cut = cut as usize;
-        let up = self.digits.get(cut - 1).is_some_and(|&digit| digit >= 5);
-        self.digits.drain(..cut.min(self.digits.len()));
-        self.lowest = -FRACTION_DIGITS;
-        self.digits.push(0);
-        let mut at = 0;
-        let mut carry = up;
-        while carry {
-            self.digits[at] += 1;
-            carry = self.digits[at] == 10;
-            if carry {
-                self.digits[at] = 0;
-            }
-            at += 1;
-        }
-        self
-    }
-
-    fn write(&self) -> String {
-        let digit = |place: i64| {
-            let at = usize::try_from(place - self.lowest).ok();
-            at.and_then(|at| self.digits.get(at)).copied().unwrap_or(0)
+    /// As `%.17Lf` writes it, without zeros at the end.
+    fn write(self) -> String {
+        let (whole, fraction) = if self.exponent >= 0 {
+            (Natural::shifted(self.mantissa, self.exponent as usize).text(), String::new())
+        } else {
+            let scale = 10_u128.pow(FRACTION_DIGITS as u32);
+            let scaled = shifted(u128::from(self.mantissa) * scale, self.exponent.unsigned_abs());
+            ((scaled / scale).to_string(), format!("{:017}", scaled % scale))
         };
-        let highest = (self.lowest + self.digits.len() as i64).max(1);
-        let first = (0..highest).rev().find(|&place| digit(place) != 0).unwrap_or(0);
-        let last = (self.lowest.min(0)..0).find(|&place| digit(place) != 0);
-        let mut text = String::new();
-        let is_zero = self.digits.iter().all(|&digit| digit == 0);
-        if self.negative && !is_zero {
-            text.push('-');
-        }
-        let character = |place| char::from(b'0' + digit(place));
-        text.extend((0..=first).rev().map(character));
-        if let Some(last) = last {
-            text.push('.');
-            text.extend((last..0).rev().map(character));
-        }
-        text
-    }
-
-    fn is_infinite(&self) -> bool {
-        let highest = self.digits.iter().rposition(|&digit| digit != 0);
-        highest.is_some_and(|at| self.lowest + at as i64 >= WHOLE_DIGITS_MAX)
+        let fraction = fraction.trim_end_matches('0');
+        let is_zero = whole == "0" && fraction.is_empty();
+        let sign = if self.negative && !is_zero { "-" } else { "" };
+        let point = if fraction.is_empty() { "" } else { "." };
+        format!("{sign}{whole}{point}{fraction}")
     }
 }
 
-fn small(digits: &[u8]) -> Option<u16> {
-    let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-    is_number.then(|| str::from_utf8(digits).ok()?.parse().ok()).flatten()
+/// `number` / 2^`bits`, rounded to the nearest integer, to the even one of two that are as near.
+const fn shifted(number: u128, bits: u32) -> u128 {
+    if bits >= u128::BITS {
+        return 0;
+    }
+    let (floor, rest, half) = (number >> bits, number & ((1 << bits) - 1), (1 << bits) >> 1);
+    let up = bits > 0 && (rest > half || rest == half && floor & 1 == 1);
+    if up { floor + 1 } else { floor }
+}
+
+/// Digits with at most one point among them, of which one at least must be there: the values, without the point, and how
+/// many of them are behind it.
+fn digits(text: &[u8], radix: u32) -> Option<(Vec<u8>, i64)> {
+    let point = text.iter().position(|&byte| byte == b'.');
+    let behind = point.map_or(0, |point| text.len() - point - 1);
+    let digit = |&byte: &u8| char::from(byte).to_digit(radix).map(|digit| digit as u8);
+    let others = |(at, _): &(usize, &u8)| Some(*at) != point;
+    let digits: Option<Vec<u8>> =
+        text.iter().enumerate().filter(others).map(|(_, byte)| digit(byte)).collect();
+    digits.filter(|digits| !digits.is_empty()).map(|digits| (digits, behind as i64))
+}
+
+/// What stands before an exponent's letter, and the exponent.
+fn split(text: &[u8], letter: u8) -> Option<(&[u8], i64)> {
+    let Some(end) = text.iter().position(|byte| byte.eq_ignore_ascii_case(&letter)) else {
+        return Some((text, 0));
+    };
+    let (negative, digits) = match &text[end + 1..] {
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] => (false, rest),
+        rest => (false, rest),
+    };
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    // Beyond this all exponents mean the same.
+    let add = |sum: i64, digit: &u8| (sum * 10 + i64::from(digit - b'0')).min(1 << 40);
+    let exponent = digits.iter().fold(0, add);
+    Some((&text[..end], if negative { -exponent } else { exponent }))
+}
+
+fn decimal(negative: bool, text: &[u8]) -> Option<Extended> {
+    let (text, exponent) = split(text, b'e')?;
+    let (digits, behind) = digits(text, 10)?;
+    let zeros = digits.iter().take_while(|&&digit| digit == 0).count();
+    let digits = &digits[zeros..];
+    let exponent = exponent - behind;
+    let size = digits.len() as i64 + exponent;
+    if digits.is_empty() {
+        return Some(Extended::ZERO);
+    }
+    if size.abs() > DECIMAL_END {
+        return None;
+    }
+    let (mut number, mut divisor) = (Natural::default(), Natural::shifted(1, 0));
+    digits.iter().for_each(|&digit| number.times_plus(10, digit.into()));
+    match exponent {
+        0.. => number.times_ten_to(exponent as usize),
+        _ => divisor.times_ten_to(exponent.unsigned_abs() as usize),
+    }
+    let (quotient, exponent) = number.quotient(divisor);
+    Extended::nearest(negative, quotient, exponent)
+}
+
+fn hexadecimal(negative: bool, text: &[u8]) -> Option<Extended> {
+    let (text, exponent) = split(text, b'p')?;
+    let (digits, behind) = digits(text, 16)?;
+    let mut exponent = exponent - 4 * behind;
+    let mut number = 0_u128;
+    for digit in digits {
+        if number >> 120 == 0 {
+            number = number << 4 | u128::from(digit);
+        } else {
+            number |= u128::from(digit != 0);
+            exponent += 4;
+        }
+    }
+    if number == 0 {
+        return Some(Extended::ZERO);
+    }
+    // Beyond these all is infinite, or 0.
+    Extended::nearest(negative, number, exponent.clamp(-100_000, 100_000) as i32)
 }
 
 fn is_infinity(text: &[u8]) -> bool {
@@ -151,18 +191,20 @@ fn is_infinity(text: &[u8]) -> bool {
     text.eq_ignore_ascii_case(b"inf") || text.eq_ignore_ascii_case(b"infinity")
 }
 
-/// The sum of two decimal numbers, exact to 17 digits behind the point.
+/// The sum of two numbers.
 ///
 /// # Errors
 /// [`Unsummed`].
 pub fn sum(number: &[u8], increment: &[u8]) -> Result<String, Unsummed> {
-    if is_infinity(number) || is_infinity(increment) {
+    // None for one that is infinite.
+    let read = |text| match is_infinity(text) {
+        true => Ok(None),
+        false => Extended::parse(text).map(Some).ok_or(Unsummed::NoNumber),
+    };
+    let (Some(number), Some(increment)) = (read(number)?, read(increment)?) else {
         return Err(Unsummed::Infinite);
-    }
-    let number = Decimal::parse(number).ok_or(Unsummed::NoNumber)?;
-    let increment = Decimal::parse(increment).ok_or(Unsummed::NoNumber)?;
-    let sum = number.plus(&increment).rounded();
-    if sum.is_infinite() { Err(Unsummed::Infinite) } else { Ok(sum.write()) }
+    };
+    number.plus(increment).map(Extended::write).ok_or(Unsummed::Infinite)
 }
 
 #[cfg(test)]
@@ -170,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_are_those_of_decimal_numbers() {
+    fn sums_are_those_of_redis() {
         for (a, b, expected) in [
             ("0", "1", "1"),
             ("1", "0.25", "1.25"),
@@ -182,11 +224,22 @@ mod tests {
             ("5.0e3", "2.0e2", "5200"),
             ("0.1", "0.2", "0.3"),
             ("-5", "5", "0"),
+            ("-0.0", "0", "0"),
             ("9.99999999999999999", "0.000000000000000014", "10"),
-            ("1.23456789012345678901", "0", "1.23456789012345679"),
             ("-0.5", "0.25", "-0.25"),
             ("1000", "-1", "999"),
             ("5.", "1", "6"),
+            // What the x87 rounds.
+            ("0", "123456789.987654321", "123456789.98765432099753525"),
+            ("1e17", "5.0e-3", "100000000000000000.0078125"),
+            ("123456789.987654321", "9223372036854775807", "9223372036978232597"),
+            ("0", "18446744073709551617", "18446744073709551616"),
+            ("0", "1e22", "10000000000000000000000"),
+            ("1e-4000", "1e-4940", "0"),
+            ("1e300", "-1e300", "0"),
+            ("0x10", "0x.8p1", "17"),
+            ("0x1.8P-1", "-0X0", "0.75"),
+            ("0e99999", "1", "1"),
         ] {
             assert_eq!(sum(a.as_bytes(), b.as_bytes()).as_deref(), Ok(expected), "{a} + {b}");
         }
@@ -194,10 +247,46 @@ mod tests {
 
     #[test]
     fn what_is_no_number_is_refused() {
-        for text in ["", " 1", "1 ", "abc", "1e", "1.2.3", "--1", ".", "1\0", "nan", "1e99999"] {
+        for text in [
+            "",
+            " 1",
+            "1 ",
+            "abc",
+            "1e",
+            "1.2.3",
+            "--1",
+            ".",
+            "1\0",
+            "nan",
+            "1e99999",
+            "0x",
+            "0x1p",
+            "1e5000",
+            "1e-5000",
+            "0x1p99999",
+            "0x1p-99999",
+            "0x0e5p-99999",
+            "e5",
+            "1e+",
+        ] {
             assert_eq!(sum(b"1", text.as_bytes()), Err(Unsummed::NoNumber), "{text:?}");
         }
         assert_eq!(sum(b"1", b"+inf"), Err(Unsummed::Infinite));
+        assert_eq!(sum(b"inf", b"-Infinity"), Err(Unsummed::Infinite));
+        assert_eq!(sum(b"inf", b"no"), Err(Unsummed::NoNumber));
         assert_eq!(sum(b"9e4931", b"9e4931"), Err(Unsummed::Infinite));
+    }
+
+    #[test]
+    fn the_smallest_and_the_largest_numbers_are_read() {
+        let smallest = Extended { negative: false, mantissa: 1, exponent: EXPONENT_MIN };
+        assert_eq!(Extended::parse(b"3.7e-4951"), Some(smallest));
+        assert_eq!(Extended::parse(b"0x1p-16445"), Some(smallest));
+        let largest =
+            Extended { negative: true, mantissa: u64::MAX, exponent: EXPONENT_END - MANTISSA_BITS };
+        assert_eq!(Extended::parse(b"-1.18973149535723176502e4932"), Some(largest));
+        assert_eq!(Extended::parse(b"-1.18973149535723176509e4932"), None);
+        assert_eq!(largest.plus(largest), None);
+        assert_eq!(largest.plus(smallest), Some(largest));
     }
 }

@@ -59,8 +59,16 @@ impl Refused {
     }
 
     /// A line that was put together.
-    pub fn told(line: impl Into<String>) -> Self {
-        Self(Cow::Owned(line.into().into_bytes()))
+    pub fn told(line: impl Into<Vec<u8>>) -> Self {
+        Self(Cow::Owned(line.into()))
+    }
+
+    /// A line with what the client said in it, as Redis shows it: to its first zero, without line ends around the line.
+    pub fn quoting(before: &str, said: &[u8], behind: &str) -> Self {
+        let line = [before.as_bytes(), until_zero(said), behind.as_bytes()].concat();
+        let is_text = |byte: &u8| !matches!(byte, b'\r' | b'\n');
+        let end = line.iter().rposition(is_text).map_or(0, |last| last + 1);
+        Self::told(&line[..end])
     }
 }
 
@@ -68,4 +76,9 @@ impl From<Trouble> for Refused {
     fn from(trouble: Trouble) -> Self {
         Self::told(trouble.to_string())
     }
+}
+
+/// The bytes before the first zero.
+pub fn until_zero(bytes: &[u8]) -> &[u8] {
+    bytes.split(|&byte| byte == 0).next().unwrap_or_default()
 }

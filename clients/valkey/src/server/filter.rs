@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use super::context::{Context, OwnText, Text};
 use super::keyspace::strings_written;
 use super::permission::{Asker, denied};
-use super::table::{RawFilter, RawString, functions};
+use super::table::{RawFilter, RawReply, RawString, functions};
 
 /// `REDISMODULE_CMDFILTER_NOSELF`: what the module itself calls is not filtered.
 const NOT_OF_THE_MODULE: c_int = 1;
@@ -93,6 +93,9 @@ unsafe extern "C" fn filter(raw: *mut RawFilter) {
     }
 }
 
+/// Most bytes of a string that the server keeps as a number.
+const NUMBER_BYTES_MAX: usize = 20;
+
 /// How a command of the server's is told to replicas and the append-only file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
@@ -104,6 +107,13 @@ pub enum Told {
     UnderOurNameIfWritten,
     /// Not at all: it changes nothing.
     Never,
+}
+
+/// The value that a command sets, if it is so short that the server may keep it as a number: that it does only with a
+/// string that nobody else has.
+fn short_value<'a>(native: &CStr, arguments: &'a [Text<'a>]) -> Option<&'a Text<'a>> {
+    let sets = matches!(native.to_bytes(), b"set" | b"getset" | b"append");
+    arguments.get(1).filter(|value| sets && value.bytes().len() <= NUMBER_BYTES_MAX)
 }
 
 impl Context<'_> {
@@ -118,27 +128,10 @@ impl Context<'_> {
         arguments: &[Text<'_>],
         told: Told,
     ) -> Result<(), String> {
-        // v: a list; 0: the client's version of RESP; E: errors are replies; C: as the user; !: told to replicas.
-        let format = match (*asker == Asker::Trusted, told == Told::AsItIs) {
-            (true, true) => c"!v0E",
-            (true, false) => c"v0E",
-            (false, true) => c"!v0EC",
-            (false, false) => c"v0EC",
-        };
-        let mut raw: Vec<*mut RawString> = arguments.iter().map(Text::raw).collect();
         let before = strings_written();
         // SAFETY: it is this thread's own; the server says by it why it carries nothing out.
         unsafe { *libc::__errno_location() = 0 };
-        // SAFETY: `v` takes a list of strings and its length, which live until the call has ended.
-        let reply = unsafe {
-            (functions().Call)(
-                self.raw(),
-                native.as_ptr(),
-                format.as_ptr(),
-                raw.as_mut_ptr(),
-                raw.len(),
-            )
-        };
+        let reply = self.call_native(*asker == Asker::Trusted, native, arguments, told);
         if reply.is_null() {
             let error = std::io::Error::last_os_error();
             return Err(format!("ERR {} can't be carried out: {error}", native.to_string_lossy()));
@@ -170,6 +163,50 @@ impl Context<'_> {
             }
         }
         Ok(())
+    }
+
+    fn call_native(
+        &self,
+        trusted: bool,
+        native: &CStr,
+        arguments: &[Text<'_>],
+        told: Told,
+    ) -> *mut RawReply {
+        let mut raw: Vec<*mut RawString> = arguments.iter().map(Text::raw).collect();
+        let call = functions().Call;
+        if let Some(value) = short_value(native, arguments) {
+            // s: a string; b: bytes, of which the server makes a string of its own, and of that a number if it is one.
+            // The others are as below.
+            let format = match (trusted, told == Told::AsItIs) {
+                (true, true) => c"!sbv0E",
+                (true, false) => c"sbv0E",
+                (false, true) => c"!sbv0EC",
+                (false, false) => c"sbv0EC",
+            };
+            let (bytes, rest) = (value.bytes(), &mut raw[2..]);
+            // SAFETY: what the format names follows: all of it lives until the call has ended.
+            return unsafe {
+                call(
+                    self.raw(),
+                    native.as_ptr(),
+                    format.as_ptr(),
+                    arguments[0].raw(),
+                    bytes.as_ptr(),
+                    bytes.len(),
+                    rest.as_mut_ptr(),
+                    rest.len(),
+                )
+            };
+        }
+        // v: a list; 0: the client's version of RESP; E: errors are replies; C: as the user; !: told to replicas.
+        let format = match (trusted, told == Told::AsItIs) {
+            (true, true) => c"!v0E",
+            (true, false) => c"v0E",
+            (false, true) => c"!v0EC",
+            (false, false) => c"v0EC",
+        };
+        // SAFETY: `v` takes a list of strings and its length, which live until the call has ended.
+        unsafe { call(self.raw(), native.as_ptr(), format.as_ptr(), raw.as_mut_ptr(), raw.len()) }
     }
 }
 

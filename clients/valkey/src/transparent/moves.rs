@@ -57,8 +57,15 @@ pub fn send_away(context: &Context<'_>, name: &Text<'_>) -> bool {
     let mut key = Key::quiet(context, name);
     let apart = encoding.as_deref() == Some(b"raw");
     let value = match key.find::<Value>() {
-        // What a number was made into by a command that appends would come back in another encoding.
-        Found::Plain(bytes) if is_number(bytes) => None,
+        // What a number was made into by a command that appends would come back in another encoding. The look at it has
+        // changed how the server keeps it, if it was not apart.
+        Found::Plain(bytes) if is_number(bytes) => {
+            let text = (!apart).then(|| OwnText::new(bytes));
+            if let Some(text) = text {
+                move_to(context, &mut key, |key| key.set_plain(text.text()));
+            }
+            return false;
+        }
         Found::Plain(bytes) => Value::spilled_string(bytes, apart),
         Found::Ours(value) => value.inline_bytes().and_then(Value::spilled),
         _ => None,

@@ -137,19 +137,8 @@ fn answer(context: &Context<'_>, native: &Native, arguments: &[Text<'_>]) -> Res
 
 /// SCAN for strings, of which some are of the module's type.
 fn scan(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<bool, String> {
-    let is_type = |text: &Text<'_>| text.bytes().eq_ignore_ascii_case(b"type");
-    let Some(at) = arguments.iter().skip(2).step_by(2).position(is_type).map(|at| 2 * at + 2)
-    else {
-        return Ok(false);
-    };
-    let strings =
-        arguments.get(at + 1).is_some_and(|text| text.bytes().eq_ignore_ascii_case(b"string"));
-    if !strings {
-        return Ok(false);
-    }
-    let others = |number: &usize| *number != at && *number != at + 1;
-    let asked: Vec<&[u8]> =
-        (1..arguments.len()).filter(others).map(|number| arguments[number].bytes()).collect();
+    let texts: Vec<&[u8]> = arguments.iter().map(Text::bytes).collect();
+    let Some(asked) = without_type(&texts) else { return Ok(false) };
     let Some(reply) = context.call(c"SCAN", &asked) else { return Ok(false) };
     let (Some(cursor), Some(keys)) = (reply.part(0).and_then(|part| part.bytes()), reply.part(1))
     else {
@@ -168,4 +157,42 @@ fn scan(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<bool, String> {
     context.reply_array(strings.len());
     strings.iter().for_each(|name| context.reply_bytes(name));
     Ok(true)
+}
+
+/// The arguments of a SCAN for strings, without the type. None if it is for something else.
+fn without_type<'a>(arguments: &[&'a [u8]]) -> Option<Vec<&'a [u8]>> {
+    let (first, options) = arguments.get(1..)?.split_first()?;
+    let is_type = |pair: &&[&[u8]]| pair.len() == 2 && pair[0].eq_ignore_ascii_case(b"type");
+    // Of several types the last counts.
+    let kind = options.chunks(2).rfind(is_type)?[1];
+    if !kind.eq_ignore_ascii_case(b"string") {
+        return None;
+    }
+    let others = options.chunks(2).filter(|pair| !is_type(pair)).flatten();
+    Some(std::iter::once(first).chain(others).copied().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_type;
+
+    #[test]
+    fn a_scan_for_strings_is_carried_out_without_the_type() {
+        for (line, expected) in [
+            ("scan 0 type string", Some("0")),
+            ("scan 7 count 5 TYPE String match k*", Some("7 count 5 match k*")),
+            ("scan 0 type string type string", Some("0")),
+            ("scan 0 type list type string count 1", Some("0 count 1")),
+            ("scan 0 type string type list", None),
+            ("scan 0 type string count", Some("0 count")),
+            ("scan 0 match type", None),
+            ("scan 0 type", None),
+            ("scan 0", None),
+        ] {
+            let arguments: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+            let expected: Option<Vec<&[u8]>> =
+                expected.map(|line| line.split(' ').map(str::as_bytes).collect());
+            assert_eq!(without_type(&arguments), expected, "{line}");
+        }
+    }
 }

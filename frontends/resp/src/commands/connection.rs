@@ -30,7 +30,11 @@ pub(super) fn echo(call: &mut Call<'_>) -> Outcome {
 }
 
 pub(super) fn select(call: &mut Call<'_>) -> Outcome {
-    let number = call.arguments.integer(1).map_err(|_| Refused::line("ERR invalid DB index"))?;
+    let number = call.arguments.integer(1)?;
+    if i32::try_from(number).is_err() {
+        let line = "ERR value is out of range, value must between -2147483648 and 2147483647";
+        return Err(Refused::line(line));
+    }
     let in_range = u32::try_from(number).ok().filter(|&number| number < DATABASES_MAX);
     call.session.select(in_range.ok_or(Refused::line("ERR DB index is out of range"))?)?;
     call.ok()
@@ -56,9 +60,11 @@ pub(super) fn auth(call: &mut Call<'_>) -> Outcome {
 pub(super) fn hello(call: &mut Call<'_>) -> Outcome {
     let (mut version, count) = (call.output.version, call.arguments.count());
     if count > 1 {
-        version = match call.arguments.get(1) {
-            b"2" => Version::Two,
-            b"3" => Version::Three,
+        let no_number = "ERR Protocol version is not an integer or out of range";
+        let number = call.arguments.integer(1).map_err(|_| Refused::line(no_number))?;
+        version = match number {
+            2 => Version::Two,
+            3 => Version::Three,
             _ => return Err(Refused::line("NOPROTO unsupported protocol version")),
         };
     }
@@ -72,8 +78,8 @@ pub(super) fn hello(call: &mut Call<'_>) -> Outcome {
             name = Some(clean_name(call.arguments.get(at + 1))?);
             at += 2;
         } else {
-            let shown = String::from_utf8_lossy(call.arguments.get(at));
-            return Err(Refused::told(format!("ERR Syntax error in HELLO option '{shown}'")));
+            let option = call.arguments.get(at);
+            return Err(Refused::quoting("ERR Syntax error in HELLO option '", option, "'"));
         }
     }
     if call.session.database.is_none() {
@@ -192,11 +198,9 @@ pub(super) fn client(call: &mut Call<'_>) -> Outcome {
     if is("reply", 3) {
         return replies(call);
     }
-    let shown = String::from_utf8_lossy(call.arguments.get(1));
-    Err(Refused::told(format!(
-        "ERR Unknown subcommand or wrong number of arguments for '{shown}'. Try CLIENT ID, SETNAME, GETNAME, \
-         SETINFO, INFO, LIST, NO-EVICT, NO-TOUCH or REPLY."
-    )))
+    Err(call.no_subcommand(&[
+        "id", "setname", "getname", "setinfo", "info", "no-evict", "no-touch", "reply",
+    ]))
 }
 
 /// The connections of this client; those of others are none of its business.

@@ -1,14 +1,11 @@
 //! When keys expire.
 
-use spillway_wire::resp::integer;
-
 use super::{Call, Outcome};
-use crate::arguments::NO_INTEGER;
 use crate::record::Footer;
 use crate::trouble::Refused;
 
 /// In what a time is given.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unit {
     in_seconds: bool,
     /// From 1970 on; else from now on.
@@ -73,8 +70,7 @@ impl Only {
                 () if is("gt") => only.if_later = true,
                 () if is("lt") => only.if_earlier = true,
                 () => {
-                    let shown = String::from_utf8_lossy(option);
-                    return Err(Refused::told(format!("ERR Unsupported option {shown}")));
+                    return Err(Refused::quoting("ERR Unsupported option ", option, ""));
                 }
             }
         }
@@ -96,14 +92,14 @@ impl Only {
         !(self.if_none && has_time
             || self.if_some && !has_time
             || self.if_later && (!has_time || new <= old)
-            || self.if_earlier && new >= old)
+            || self.if_earlier && has_time && new >= old)
     }
 }
 
 fn change(call: &mut Call<'_>, unit: Unit, name: &str) -> Outcome {
-    let time = integer(call.arguments.get(2)).ok_or(NO_INTEGER)?;
-    let when = unit.absolute(time, call.now_ms).ok_or_else(|| invalid(name))?;
     let only = Only::read(call)?;
+    let time = call.arguments.integer(2)?;
+    let when = unit.absolute(time, call.now_ms).ok_or_else(|| invalid(name))?;
     let now_ms = call.now_ms as i64;
     call.at(1, |place, output| {
         let changed = place.footer().is_some_and(|footer| only.allows(footer.expires_ms, when));

@@ -3,7 +3,6 @@
 use spillway_wire::resp::integer;
 
 use super::{Call, Outcome};
-use crate::arguments::SYNTAX;
 use crate::trouble::Refused;
 
 /// Longest value that Redis keeps together with its key, bytes.
@@ -48,7 +47,7 @@ pub(super) fn object(call: &mut Call<'_>) -> Outcome {
         return Ok(());
     }
     if call.arguments.count() != 3 {
-        return Err(SYNTAX);
+        return Err(call.no_subcommand(&["help", "encoding", "refcount", "idletime", "freq"]));
     }
     if is("refcount") {
         return call.at(2, |place, output| {
@@ -82,5 +81,5 @@ pub(super) fn object(call: &mut Call<'_>) -> Outcome {
     if is("idletime") || is("freq") {
         return Err(Refused::line("ERR the store does not tell when a value was used"));
     }
-    Err(SYNTAX)
+    Err(call.no_subcommand(&["help"]))
 }

@@ -39,10 +39,21 @@ fn list(
     Ok((next, found))
 }
 
+/// A cursor as `strtoul` reads it, nothing and negative numbers too.
+fn cursor(text: &[u8]) -> Option<u64> {
+    let number = |text: &[u8]| str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    match text {
+        [] => Some(0),
+        [b'-', digits @ ..] if digits.first().is_some_and(u8::is_ascii_digit) => {
+            number(digits).map(u64::wrapping_neg)
+        }
+        text => number(text),
+    }
+}
+
 pub(super) fn scan(call: &mut Call<'_>) -> Outcome {
     let arguments = &call.arguments;
-    let cursor = str::from_utf8(arguments.get(1)).ok().and_then(|text| text.parse().ok());
-    let cursor = cursor.ok_or(Refused::line("ERR invalid cursor"))?;
+    let cursor = cursor(arguments.get(1)).ok_or(Refused::line("ERR invalid cursor"))?;
     let (mut pattern, mut count, mut kind) = (&b"*"[..], 10, &b"string"[..]);
     for at in (2..arguments.count()).step_by(2) {
         if at + 1 == arguments.count() {
@@ -134,4 +145,28 @@ pub(super) fn flushall(call: &mut Call<'_>) -> Outcome {
     check_flush(call)?;
     Arc::clone(keyspace(call.session)?).flush_all()?;
     call.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cursor;
+
+    #[test]
+    fn cursors_are_read_as_by_redis() {
+        for (text, expected) in [
+            ("0", Some(0)),
+            ("", Some(0)),
+            ("+7", Some(7)),
+            ("-1", Some(u64::MAX)),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("18446744073709551616", None),
+            (" 1", None),
+            ("1 ", None),
+            ("--1", None),
+            ("-", None),
+            ("a", None),
+        ] {
+            assert_eq!(cursor(text.as_bytes()), expected, "{text:?}");
+        }
+    }
 }

@@ -19,10 +19,13 @@ use crate::output::Output;
 use crate::record::KEY_BYTES_MAX;
 use crate::server::Shared;
 use crate::session::Session;
-use crate::trouble::{Refused, Trouble};
+use crate::trouble::{Refused, Trouble, until_zero};
 
 pub use strings::Reading;
 pub use table::{COMMANDS, Command, find, takes_long};
+
+/// Most bytes of an unknown name, and of the arguments behind it, that an error shows.
+const SHOWN_BYTES: usize = 128;
 
 /// What a command has to do with.
 #[derive(Debug)]
@@ -57,14 +60,7 @@ impl Call<'_> {
     fn dispatch(&mut self) -> Outcome {
         let name = self.arguments.get(0);
         let Some(command) = find(name) else {
-            let shown =
-                |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(128)]).into_owned();
-            let rest: String =
-                self.arguments.from(1).take(8).map(|it| format!("'{}' ", shown(it))).collect();
-            return Err(Refused::told(format!(
-                "ERR unknown command '{}', with args beginning with: {rest}",
-                shown(name)
-            )));
+            return Err(self.unknown());
         };
         if !command.takes(self.arguments.count()) {
             return Err(Refused::told(format!(
@@ -86,6 +82,38 @@ impl Call<'_> {
             }
         }
         (command.run)(self)
+    }
+
+    /// There is no command of this name.
+    fn unknown(&self) -> Refused {
+        let shown = |bytes: &'_ [u8], most: usize| {
+            let text = until_zero(bytes);
+            text[..text.len().min(most)].to_vec()
+        };
+        let mut rest = Vec::new();
+        for argument in self.arguments.from(1) {
+            let Some(room) = SHOWN_BYTES.checked_sub(rest.len()).filter(|&room| room > 0) else {
+                break;
+            };
+            rest.extend([b"'", &shown(argument, room)[..], b"' "].concat());
+        }
+        let name = shown(self.arguments.get(0), SHOWN_BYTES);
+        let parts = [b"ERR unknown command '", &name[..], b"', with args beginning with: ", &rest];
+        Refused::told(parts.concat())
+    }
+
+    /// Argument 1 is no subcommand, or there are not as many arguments as one of those that are `known` takes.
+    fn no_subcommand(&self, known: &[&str]) -> Refused {
+        let (name, word) = (self.arguments.get(0), until_zero(self.arguments.get(1)));
+        let name = String::from_utf8_lossy(name);
+        if let Some(word) = known.iter().find(|known| self.arguments.is(1, known)) {
+            let name = name.to_lowercase();
+            let line = format!("ERR wrong number of arguments for '{name}|{word}' command");
+            return Refused::told(line);
+        }
+        let behind = format!("'. Try {} HELP.", name.to_uppercase());
+        let shown = &word[..word.len().min(SHOWN_BYTES)];
+        Refused::quoting("ERR unknown subcommand '", shown, &behind)
     }
 
     /// The database that is selected.

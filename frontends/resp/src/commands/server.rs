@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use spillway_store::Lifetime;
 
 use super::{COMMANDS, Call, Command, Outcome, find};
-use crate::arguments::{Arguments, SYNTAX};
+use crate::arguments::Arguments;
 use crate::glob;
 use crate::keyspace::DATABASES_MAX;
 use crate::output::Output;
@@ -49,11 +49,7 @@ pub(super) fn command(call: &mut Call<'_>) -> Outcome {
             COMMANDS.iter().for_each(|command| output.reply().bulk(command.name.as_bytes()));
         }
         _ if is("getkeys") => return keys_of(arguments, output),
-        _ => {
-            return Err(Refused::line(
-                "ERR unknown subcommand. Try COMMAND COUNT, INFO, DOCS, LIST or GETKEYS.",
-            ));
-        }
+        _ => return Err(call.no_subcommand(&["count", "list"])),
     }
     Ok(())
 }
@@ -163,7 +159,7 @@ pub(super) fn config(call: &mut Call<'_>) -> Outcome {
         }
         return call.ok();
     }
-    Err(Refused::line("ERR unknown subcommand. Try CONFIG GET, SET or RESETSTAT."))
+    Err(call.no_subcommand(&["get", "set", "resetstat"]))
 }
 
 pub(super) fn time(call: &mut Call<'_>) -> Outcome {
@@ -177,7 +173,7 @@ pub(super) fn time(call: &mut Call<'_>) -> Outcome {
 
 pub(super) fn memory(call: &mut Call<'_>) -> Outcome {
     if !call.arguments.is(1, "usage") || call.arguments.count() < 3 {
-        return Err(Refused::line("ERR unknown subcommand. Try MEMORY USAGE."));
+        return Err(call.no_subcommand(&["usage"]));
     }
     let key_bytes = call.arguments.get(2).len();
     call.at(2, |place, output| {
@@ -220,5 +216,5 @@ pub(super) fn function(call: &mut Call<'_>) -> Outcome {
     if is("flush") {
         return call.ok();
     }
-    Err(SYNTAX)
+    Err(call.no_subcommand(&[]))
 }

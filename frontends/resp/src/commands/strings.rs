@@ -52,51 +52,63 @@ pub(super) fn get(call: &mut Call<'_>) -> Outcome {
 enum Expiry {
     Never,
     Kept,
-    At(u64),
+    /// At a time, which is the argument of this number.
+    At(Unit, usize),
 }
 
-/// What SET was told.
+/// What SET or GETEX was told.
 struct Options {
     if_absent: bool,
     if_present: bool,
     gives_old: bool,
-    expiry: Expiry,
+    expiry: Option<Expiry>,
 }
 
-fn options(call: &Call<'_>) -> Result<Options, Refused> {
-    let mut options =
-        Options { if_absent: false, if_present: false, gives_old: false, expiry: Expiry::Never };
-    let arguments = &call.arguments;
-    let (mut at, mut has_expiry) = (3, false);
-    while at < arguments.count() {
-        let word = |word: &str| arguments.is(at, word);
-        let unit = Unit::of(arguments.get(at));
-        if word("nx") && !options.if_present {
-            options.if_absent = true;
-        } else if word("xx") && !options.if_absent {
-            options.if_present = true;
-        } else if word("get") {
-            options.gives_old = true;
-        } else if word("keepttl") && !has_expiry {
-            (options.expiry, has_expiry) = (Expiry::Kept, true);
-        } else if let Some(unit) = unit
-            && !has_expiry
-            && at + 1 < arguments.count()
-        {
-            let when = arguments.integer(at + 1)?;
-            options.expiry = Expiry::At(expiry::when(when, unit, call.now_ms, "set")?);
-            has_expiry = true;
+impl Options {
+    /// Reads those from argument `first` on. One that stands twice is none too many; of two times of the same unit the last
+    /// counts.
+    fn read(call: &Call<'_>, first: usize, of_set: bool) -> Result<Self, Refused> {
+        let mut options =
+            Self { if_absent: false, if_present: false, gives_old: false, expiry: None };
+        let arguments = &call.arguments;
+        let mut at = first;
+        while at < arguments.count() {
+            let word = |word: &str| arguments.is(at, word);
+            let has_next = at + 1 < arguments.count();
+            match (options.expiry, Unit::of(arguments.get(at))) {
+                (None, Some(unit)) if has_next => {
+                    at += 1;
+                    options.expiry = Some(Expiry::At(unit, at));
+                }
+                (Some(Expiry::At(before, _)), Some(unit)) if has_next && before == unit => {
+                    at += 1;
+                    options.expiry = Some(Expiry::At(unit, at));
+                }
+                (None | Some(Expiry::Kept), _) if of_set && word("keepttl") => {
+                    options.expiry = Some(Expiry::Kept);
+                }
+                (None | Some(Expiry::Never), _) if !of_set && word("persist") => {
+                    options.expiry = Some(Expiry::Never);
+                }
+                _ if of_set && word("nx") && !options.if_present => options.if_absent = true,
+                _ if of_set && word("xx") && !options.if_absent => options.if_present = true,
+                _ if of_set && word("get") => options.gives_old = true,
+                _ => return Err(SYNTAX),
+            }
             at += 1;
-        } else {
-            return Err(SYNTAX);
         }
-        at += 1;
+        Ok(options)
     }
-    Ok(options)
 }
 
 pub(super) fn set(call: &mut Call<'_>) -> Outcome {
-    let options = options(call)?;
+    let options = Options::read(call, 3, true)?;
+    let at_ms = match options.expiry {
+        Some(Expiry::At(unit, at)) => {
+            expiry::when(call.arguments.integer(at)?, unit, call.now_ms, "set")?
+        }
+        _ => 0,
+    };
     let value = call.arguments.value(2);
     call.at(1, |place, output| {
         if options.gives_old {
@@ -106,9 +118,8 @@ pub(super) fn set(call: &mut Call<'_>) -> Outcome {
         let is_meant = if place.is_taken() { !options.if_absent } else { !options.if_present };
         if is_meant {
             let expires_ms = match options.expiry {
-                Expiry::Never => 0,
-                Expiry::At(when) => when,
-                Expiry::Kept => place.footer().map_or(0, |footer| footer.expires_ms),
+                Some(Expiry::Kept) => place.footer().map_or(0, |footer| footer.expires_ms),
+                _ => at_ms,
             };
             put(place, value, expires_ms)?;
         }
@@ -170,32 +181,38 @@ pub(super) fn getdel(call: &mut Call<'_>) -> Outcome {
 }
 
 pub(super) fn getex(call: &mut Call<'_>) -> Outcome {
-    let arguments = &call.arguments;
-    let expiry = match arguments.count() {
-        2 => Expiry::Kept,
-        3 if arguments.is(2, "persist") => Expiry::Never,
-        4 => {
-            let unit = Unit::of(arguments.get(2)).ok_or(SYNTAX)?;
-            Expiry::At(expiry::when(arguments.integer(3)?, unit, call.now_ms, "getex")?)
-        }
-        _ => return Err(SYNTAX),
-    };
+    let options = Options::read(call, 2, false)?;
     let now_ms = call.now_ms;
+    // A time that is wrong does not matter to a key that is not there.
+    let at_ms = match options.expiry {
+        Some(Expiry::At(unit, at)) => call
+            .arguments
+            .integer(at)
+            .and_then(|time| expiry::when(time, unit, now_ms, "getex"))
+            .map(Some),
+        _ => Ok(None),
+    };
     call.at(1, |place, output| {
         place.count_read();
+        let at_ms = match at_ms {
+            Err(refused) if place.is_taken() => return Ok(Err(refused)),
+            at_ms => at_ms.unwrap_or_default(),
+        };
         show(place, output)?;
-        match expiry {
-            Expiry::At(when) if when <= now_ms => {
+        match (options.expiry, at_ms) {
+            (_, Some(when)) if when <= now_ms => {
                 place.remove();
             }
-            Expiry::At(when) => place.set_expiry(when)?,
-            Expiry::Never if place.footer().is_some_and(|footer| footer.expires_ms != 0) => {
+            (_, Some(when)) => place.set_expiry(when)?,
+            (Some(Expiry::Never), _)
+                if place.footer().is_some_and(|footer| footer.expires_ms != 0) =>
+            {
                 place.set_expiry(0)?;
             }
-            Expiry::Never | Expiry::Kept => {}
+            _ => {}
         }
-        Ok(())
-    })
+        Ok(Ok(()))
+    })?
 }
 
 /// Values that are still to be read, of an MGET whose replies would take too much memory at once.

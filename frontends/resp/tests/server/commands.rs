@@ -340,3 +340,78 @@ fn a_long_set_during_a_flush_is_refused_or_kept() {
     assert_eq!(client.ask(&[b"SET", b"a", &value]), Reply::ok());
     assert_eq!(client.say("GET a"), Reply::bulk(&value));
 }
+
+#[test]
+fn options_that_stand_twice_are_read_as_by_redis() {
+    let mut client = Client::new(&server(16 << 20));
+    for (line, ttl) in [
+        ("SET a 1 EX 10 EX 20", 20),
+        ("SET a 1 EX x EX 30", 30),
+        ("SET a 2 KEEPTTL KEEPTTL NX XX", 30),
+        ("SET a 2 XX keepttl XX KEEPTTL", 30),
+        ("GETEX a EX 40 ex 50", 50),
+        ("GETEX a EX 40 PX 50000", 50),
+        ("GETEX a PERSIST PERSIST", -1),
+    ] {
+        client.say(line);
+        assert_eq!(client.say("TTL a"), Reply::Integer(ttl), "{line}");
+    }
+    for wrong in [
+        "SET a 1 EX 10 PX 20",
+        "SET a 1 EX 10 EXAT 20",
+        "SET a 1 EX x abc",
+        "SET a 1 PERSIST",
+        "SET a 1 KEEPTTL PX 1",
+        "GETEX a KEEPTTL",
+        "GETEX a GET",
+        "GETEX a PERSIST EX 1",
+        "GETEX a EX 1 PERSIST",
+        "GETEX a EX",
+    ] {
+        assert_eq!(client.error(wrong), "ERR syntax error", "{wrong}");
+    }
+    // A wrong time does not matter to GETEX of a key that is not there.
+    assert_eq!(client.say("GETEX none EX 0"), Reply::Null);
+    assert!(client.error("GETEX a EX 0").contains("invalid expire time in 'getex'"));
+    assert!(client.error("GETEX a EX x").contains("not an integer"));
+    // EXPIRE reads its options before the time, and a key without a time expires later than all others.
+    assert_eq!(client.error("EXPIRE a x abc"), "ERR Unsupported option abc");
+    assert!(client.error("EXPIRE a x NX XX").contains("not compatible"));
+    client.say("SET a 1");
+    assert_eq!(client.say("PEXPIREAT a 9223372036854775807 LT"), Reply::Integer(1));
+}
+
+#[test]
+fn mistakes_are_told_as_by_redis() {
+    let mut client = Client::new(&server(16 << 20));
+    for (line, expected) in [
+        ("SELECT abc", "ERR value is not an integer or out of range"),
+        (
+            "SELECT 2147483648",
+            "ERR value is out of range, value must between -2147483648 and 2147483647",
+        ),
+        ("SELECT -1", "ERR DB index is out of range"),
+        ("HELLO abc", "ERR Protocol version is not an integer or out of range"),
+        ("HELLO 4", "NOPROTO unsupported protocol version"),
+        ("OBJECT abc k", "ERR unknown subcommand 'abc'. Try OBJECT HELP."),
+        ("OBJECT encoding", "ERR wrong number of arguments for 'object|encoding' command"),
+        ("CLIENT getname x", "ERR wrong number of arguments for 'client|getname' command"),
+        ("config abc", "ERR unknown subcommand 'abc'. Try CONFIG HELP."),
+        ("INCRBYFLOAT a 1e5000", "ERR value is not a valid float"),
+        ("INCRBYFLOAT a inf", "ERR increment would produce NaN or Infinity"),
+        ("NOTHING a", "ERR unknown command 'NOTHING', with args beginning with: 'a' "),
+    ] {
+        assert_eq!(client.error(line), expected, "{line}");
+    }
+    // 128 bytes of the name, and of all arguments.
+    let (name, long) = ("n".repeat(200), "a".repeat(100));
+    let expected = format!(
+        "ERR unknown command '{}', with args beginning with: '{long}' '{}' ",
+        &name[..128],
+        &long[..25]
+    );
+    assert_eq!(client.error(&format!("{name} {long} {long} {long}")), expected);
+    client.feed(&command(&[b"no\xff\n", b"x\0y"]), 100);
+    let line = b"-ERR unknown command 'no\xff ', with args beginning with: 'x' \r\n";
+    assert_eq!(client.bytes(), line);
+}

@@ -171,7 +171,8 @@ impl Client {
 
 fn parse(bytes: &[u8], at: &mut usize) -> Reply {
     let end = *at + bytes[*at..].windows(2).position(|pair| pair == b"\r\n").unwrap();
-    let (kind, line) = (bytes[*at], str::from_utf8(&bytes[*at + 1..end]).unwrap());
+    // An error may show what a client sent, which need not be text.
+    let (kind, line) = (bytes[*at], String::from_utf8_lossy(&bytes[*at + 1..end]));
     *at = end + 2;
     let number = || line.parse::<i64>().unwrap();
     match kind {
