@@ -48,12 +48,18 @@ CODESPELL := 2.4.3
 PAGE_TOOLS := target/tools/mkdocs-$(MKDOCS)-codespell-$(CODESPELL)
 PAGES := README.md ARCHITECTURE.md CHANGELOG.md docs
 
-site:
-	@[ -d $(PAGE_TOOLS)/codespell_lib ] || python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore \
-	    --target $(PAGE_TOOLS) mkdocs==$(MKDOCS) codespell==$(CODESPELL)
-	@PYTHONPATH=$(PAGE_TOOLS) python3 -m codespell_lib --ignore-words docs/words.txt --skip '*.svg,*.json,*.html,*.png' $(PAGES)
+$(PAGE_TOOLS)/complete:
+	@lab/setup site
+	@rm -rf $(PAGE_TOOLS) && mkdir -p target/tools && /usr/bin/python3 -m venv $(PAGE_TOOLS)
+	@$(PAGE_TOOLS)/bin/pip install --quiet --disable-pip-version-check mkdocs==$(MKDOCS) codespell==$(CODESPELL) \
+	    2>$(PAGE_TOOLS)/log || { echo "make site: pip can't install mkdocs and codespell: $(PAGE_TOOLS)/log" >&2; exit 1; }
+	@touch $@
+
+site: $(PAGE_TOOLS)/complete
+	@$(PAGE_TOOLS)/bin/codespell --ignore-words docs/words.txt --skip '*.svg,*.json,*.html,*.png' $(PAGES)
 	@rm -rf target/pages && mkdir -p target/pages && cp -r $(PAGES) target/pages/
-	@PYTHONPATH=$(PAGE_TOOLS) python3 -m mkdocs build --quiet --strict --config-file docs/mkdocs.yml
+	@# Not --quiet, which would hide warnings from --strict.
+	@$(PAGE_TOOLS)/bin/mkdocs build --strict --config-file docs/mkdocs.yml 2>&1 | sed '/^INFO/d'
 
 # It must run in any guest, whatever C library that has. A program that the loader has work with is none that is static.
 AGENT := target/release/spillway-agent

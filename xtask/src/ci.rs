@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use cargo_metadata::MetadataCommand;
 
-use crate::{alone, bench, command, layering};
+use crate::{alone, bench, command, layering, pages};
 
 /// How long all unit and property tests together may run, several times what they take on two cores.
 const UNIT_TESTS_MAX: Duration = Duration::from_mins(12);
@@ -31,6 +31,10 @@ pub fn run() -> anyhow::Result<()> {
 fn all(steps: &mut Steps) {
     steps.run("format", || cargo(&["fmt", "--all", "--check"]));
     steps.run("layering", layering::check);
+    steps.run("words and widths of the pages", pages::check);
+    steps.run("links and spelling of the pages", || {
+        execute(command::command("make").args(["--no-print-directory", "site"]))
+    });
     let level = if has_own_compiler() { "-Dwarnings" } else { "-Wwarnings" };
     steps.run("lints", || {
         cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", level])

@@ -1,10 +1,11 @@
-//! The developer's commands: ci, layering check, bench, simulation.
+//! The developer's commands: ci, checks of layering and pages, bench, simulation.
 
 mod alone;
 mod bench;
 mod ci;
 mod command;
 mod layering;
+mod pages;
 mod sim;
 
 use std::process::ExitCode;
@@ -25,6 +26,8 @@ enum Command {
     Ci,
     /// Checks that no crate knows one that it must not know.
     Layering,
+    /// Checks that the pages use no retired word and no line that is too wide.
+    Pages,
     /// Type-checks each crate by itself, without features and with each one.
     Alone,
     /// Measures one thing beside what it is compared with.
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Ci => ci::run(),
         Command::Layering => layering::check(),
+        Command::Pages => pages::check(),
         Command::Alone => alone::check(),
         Command::Bench { name, json } => bench::run(&name, json),
         Command::Sim { simulation } => sim::run(&simulation),

@@ -10,7 +10,7 @@ use crate::config::{self, Config};
 #[derive(Debug, Parser)]
 #[command(name = "spillwayd", version)]
 pub struct Arguments {
-    /// Configuration file; docs/config.md tells what can be set.
+    /// Configuration file; docs/config.md lists the settings.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 

@@ -213,26 +213,26 @@ pub(crate) const fn counter<T>(
 
 /// Metrics of the daemon and its store.
 pub(crate) const STORE: [Metric<StoreSample>; 19] = [
-    gauge("spillway_store_capacity_bytes", "Most memory that the store may take.", |s| {
+    gauge("spillway_store_capacity_bytes", "The most memory that the store may take.", |s| {
         Some(s.capacity_bytes)
     }),
     gauge(
         "spillway_store_memory_bytes",
-        "Memory that the store takes: frames, index and what is set aside for block devices.",
+        "Memory that the store takes: frames, index, and memory reserved for block devices.",
         |s| Some(s.memory_bytes),
     ),
     gauge(
         "spillway_store_in_flight_bytes",
-        "Values of more than a page that are on their way to the store or from it, in whole pages.",
+        "Values of more than a page that are in flight to or from the store, in whole pages.",
         |s| Some(s.in_flight_bytes),
     ),
     gauge(
         "spillway_store_free_frame_bytes",
-        "Of the memory that the store takes, what is free for the next put or set aside.",
+        "The part of the store's memory that is free for the next put, or reserved.",
         |s| Some(s.free_frame_bytes),
     ),
     gauge("spillway_store_disk_bytes", "Pages in the disk tier.", |s| Some(s.disk_bytes)),
-    gauge("spillway_store_disk_capacity_bytes", "Most pages that the disk tier may have.", |s| {
+    gauge("spillway_store_disk_capacity_bytes", "The most that the disk tier may hold.", |s| {
         pages(s.disk?.capacity_pages)
     }),
     counter("spillway_store_disk_read_bytes_total", "Pages read from the disk tier.", |s| {
@@ -253,33 +253,33 @@ pub(crate) const STORE: [Metric<StoreSample>; 19] = [
     ),
     counter(
         "spillway_store_disk_corrupt_reads_total",
-        "Reads of the disk tier that gave other bytes than had been written; each was answered with an error.",
+        "Reads of the disk tier that returned other bytes than were written; each was answered with an error.",
         |s| Some(s.disk?.corrupt_reads),
     ),
     gauge(
         "spillway_store_disk_trouble",
-        "1 when the disk tier takes no pages, because it fails or is full, else 0.",
+        "1 while the disk tier takes no pages, because it fails or is full, else 0.",
         |s| Some(u64::from(s.disk?.has_trouble)),
     ),
     gauge(
         "spillway_store_same_filled_bytes",
-        "Pages that are one word all over and take no memory, at full size.",
+        "Pages whose words are all equal, which take no memory, at full size.",
         |s| pages(s.same_filled_pages),
     ),
-    gauge("spillway_store_compressed_bytes", "Pages that are packed, at full size.", |s| {
+    gauge("spillway_store_compressed_bytes", "Packed pages, at full size.", |s| {
         pages(s.compressed_pages)
     }),
-    gauge("spillway_store_pools", "Pools.", |s| Some(s.pools)),
-    gauge("spillway_store_block_devices", "Block devices.", |s| Some(s.blocks)),
-    gauge("spillway_memory_locked", "1 when memory is locked against paging, else 0.", |s| {
+    gauge("spillway_store_pools", "The number of pools.", |s| Some(s.pools)),
+    gauge("spillway_store_block_devices", "The number of block devices.", |s| Some(s.blocks)),
+    gauge("spillway_memory_locked", "1 while memory is locked against paging, else 0.", |s| {
         Some(u64::from(s.memory_locked))
     }),
     counter(
         "spillway_restarts_total",
-        "Starts of the daemon that took up the store of one before.",
+        "Starts of the daemon that took over the store of an earlier one.",
         |s| Some(s.restarts),
     ),
-    gauge("spillway_uptime_seconds", "Since the daemon started.", |s| Some(s.uptime_seconds)),
+    gauge("spillway_uptime_seconds", "Time since the daemon started.", |s| Some(s.uptime_seconds)),
 ];
 
 /// Metrics of each client.
@@ -289,7 +289,7 @@ pub(crate) const CLIENT: [Metric<ClientSample>; 16] = [
     }),
     gauge(
         "spillway_client_in_flight_bytes",
-        "Values of more than a page that the client is putting or getting, in whole pages; those that it puts count as used.",
+        "Values of more than a page that the client is putting or getting, in whole pages; those that it is putting count as used.",
         |c| Some(c.in_flight_bytes),
     ),
     gauge("spillway_client_used_bytes", "What the client holds, in whole pages.", |c| {
@@ -297,7 +297,7 @@ pub(crate) const CLIENT: [Metric<ClientSample>; 16] = [
     }),
     gauge(
         "spillway_client_target_bytes",
-        "What the client may hold; missing when there is no limit.",
+        "The most that the client may hold; missing if there is no limit.",
         |c| match c.statistics.target_pages {
             u64::MAX => None,
             target => pages(target),
@@ -306,10 +306,12 @@ pub(crate) const CLIENT: [Metric<ClientSample>; 16] = [
     gauge("spillway_client_debt_bytes", "What the client holds beyond its target.", |c| {
         pages(c.statistics.debt_pages())
     }),
-    gauge("spillway_client_reserved_bytes", "Set aside for the client's block devices.", |c| {
-        pages(c.statistics.reserved_pages)
-    }),
-    counter("spillway_client_puts_total", "Puts asked for.", |c| Some(c.statistics.puts)),
+    gauge(
+        "spillway_client_reserved_bytes",
+        "Memory reserved for the client's block devices.",
+        |c| pages(c.statistics.reserved_pages),
+    ),
+    counter("spillway_client_puts_total", "Puts requested.", |c| Some(c.statistics.puts)),
     counter("spillway_client_puts_stored_total", "Puts that stored their value.", |c| {
         Some(c.statistics.puts_stored)
     }),
@@ -325,12 +327,14 @@ pub(crate) const CLIENT: [Metric<ClientSample>; 16] = [
     ),
     counter(
         "spillway_client_puts_refused_other_total",
-        "Puts refused because the client was frozen or the value's length is not stored.",
+        "Puts refused because the client was frozen, or because of a length that the store does not take.",
         |c| Some(c.statistics.puts_refused_other),
     ),
-    counter("spillway_client_gets_total", "Gets asked for.", |c| Some(c.statistics.gets)),
+    counter("spillway_client_gets_total", "Gets requested.", |c| Some(c.statistics.gets)),
     counter("spillway_client_hits_total", "Gets that found a value.", |c| Some(c.statistics.hits)),
-    counter("spillway_client_misses_total", "Gets that found none.", |c| Some(c.statistics.misses)),
+    counter("spillway_client_misses_total", "Gets that found no value.", |c| {
+        Some(c.statistics.misses)
+    }),
     counter(
         "spillway_client_flushed_bytes_total",
         "Freed by flushes, pool destruction and failed overwrites, in whole pages.",
@@ -350,7 +354,7 @@ pub(crate) const PROGRAM: [Metric<ClientSample>; 6] = [
     }),
     gauge(
         "spillway_program_target_bytes",
-        "Local frames that the program may hold; missing when it keeps what its user gave it.",
+        "The most local frames that the program may hold; missing if it keeps what its user gave it.",
         |p| match p.statistics.target_pages {
             u64::MAX => None,
             target => pages(target),
@@ -362,12 +366,10 @@ pub(crate) const PROGRAM: [Metric<ClientSample>; 6] = [
         "Faults on a page never touched before.",
         |p| Some(p.statistics.puts_stored),
     ),
-    counter(
-        "spillway_program_refaults_total",
-        "Faults on a page that had left for want of local frames.",
-        |p| Some(p.statistics.misses),
-    ),
-    counter("spillway_program_evicted_bytes_total", "Pages that left.", |p| {
+    counter("spillway_program_refaults_total", "Faults on an evicted page.", |p| {
+        Some(p.statistics.misses)
+    }),
+    counter("spillway_program_evicted_bytes_total", "Pages evicted.", |p| {
         pages(p.statistics.evicted_pages)
     }),
 ];
@@ -392,7 +394,7 @@ pub(crate) const DISK: [Metric<DiskSample>; 9] = [
     counter("spillway_disk_refused_bytes_total", "Puts that the store refused.", |d| {
         pages(d.refused)
     }),
-    counter("spillway_disk_discarded_bytes_total", "Given back by the guest.", |d| {
+    counter("spillway_disk_discarded_bytes_total", "Discarded by the guest.", |d| {
         pages(d.discarded)
     }),
     counter(
@@ -416,21 +418,25 @@ pub(crate) const LEND: [Metric<LendSample>; 7] = [
     gauge("spillway_lend_host_swap_used_bytes", "Swap space of this host in use.", |l| {
         Some(l.swap_used_bytes)
     }),
-    gauge("spillway_lend_spare_bytes", "What this host would lend now.", |l| Some(l.spare_bytes)),
-    gauge("spillway_lend_lent_used_bytes", "What lies in the memory that is lent.", |l| {
+    gauge("spillway_lend_spare_bytes", "Memory that this host would lend now.", |l| {
+        Some(l.spare_bytes)
+    }),
+    gauge("spillway_lend_lent_used_bytes", "Lent memory that holds pages.", |l| {
         Some(l.lent_used_bytes)
     }),
 ];
 
 /// Metrics of each other host.
 pub(crate) const LEND_PEER: [Metric<LendPeerSample>; 3] = [
-    gauge("spillway_lend_peer_spare_bytes", "What the host would lend, as it said last.", |p| {
-        Some(p.spare_bytes)
-    }),
-    gauge("spillway_lend_peer_lent_bytes", "What the host has borrowed here.", |p| {
+    gauge(
+        "spillway_lend_peer_spare_bytes",
+        "Memory that the host would lend, as it last reported.",
+        |p| Some(p.spare_bytes),
+    ),
+    gauge("spillway_lend_peer_lent_bytes", "Memory that the host has borrowed here.", |p| {
         Some(p.lent_bytes)
     }),
-    gauge("spillway_lend_peer_borrowed_bytes", "What is borrowed of the host.", |p| {
+    gauge("spillway_lend_peer_borrowed_bytes", "Memory borrowed from the host.", |p| {
         Some(p.borrowed_bytes)
     }),
 ];
@@ -438,13 +444,13 @@ pub(crate) const LEND_PEER: [Metric<LendPeerSample>; 3] = [
 /// Metrics of each borrowed device.
 pub(crate) const LEND_DEVICE: [Metric<LendDeviceSample>; 8] = [
     gauge("spillway_lend_device_bytes", "Length of the device.", |d| Some(d.bytes)),
-    gauge("spillway_lend_device_used_bytes", "What lies on the device.", |d| Some(d.used_bytes)),
+    gauge("spillway_lend_device_used_bytes", "Bytes of the device in use.", |d| Some(d.used_bytes)),
     gauge("spillway_lend_device_mirrored_slabs", "Slabs with two copies.", |d| Some(d.slabs[0])),
     gauge("spillway_lend_device_single_slabs", "Slabs with one copy.", |d| Some(d.slabs[1])),
     gauge("spillway_lend_device_lost_slabs", "Slabs without a copy.", |d| Some(d.slabs[2])),
     counter(
         "spillway_lend_device_fail_overs_total",
-        "Pages that the second copy gave, since the first did not.",
+        "Pages served from the second copy because the first failed.",
         |d| Some(d.fail_overs),
     ),
     counter(
@@ -454,7 +460,7 @@ pub(crate) const LEND_DEVICE: [Metric<LendDeviceSample>; 8] = [
     ),
     gauge(
         "spillway_lend_device_longest_stall_microseconds",
-        "The longest time that a group of requests took.",
+        "The longest time that a batch of requests took.",
         |d| Some(d.longest_stall_us),
     ),
 ];

@@ -40,10 +40,12 @@ pub struct VmSample {
 
 /// Metrics of the section pool.
 pub(crate) const SECTIONS: [Metric<SectionsSample>; 2] = [
-    gauge("spillway_sections_capacity_bytes", "Memory that is set aside for guests.", |s| {
+    gauge("spillway_sections_capacity_bytes", "Memory reserved for guests.", |s| {
         Some(s.capacity_bytes)
     }),
-    gauge("spillway_sections_used_bytes", "What guests have of it.", |s| Some(s.used_bytes)),
+    gauge("spillway_sections_used_bytes", "The part of it that guests have.", |s| {
+        Some(s.used_bytes)
+    }),
 ];
 
 /// Metrics of each guest.
@@ -51,48 +53,50 @@ pub(crate) const VM: [Metric<VmSample>; 13] = [
     gauge("spillway_vm_attached", "1 while the guest's monitor answers, else 0.", |v| {
         Some(u64::from(v.size_bytes.is_some()))
     }),
-    gauge("spillway_vm_size_bytes", "What the guest has, boot memory included.", |v| v.size_bytes),
-    gauge("spillway_vm_target_bytes", "What the policy would let the guest have.", |v| {
+    gauge("spillway_vm_size_bytes", "The guest's memory, boot memory included.", |v| v.size_bytes),
+    gauge("spillway_vm_target_bytes", "The size to which the policy would set the guest.", |v| {
         Some(v.target_bytes)
     }),
-    gauge("spillway_vm_set_aside_bytes", "What is set aside for the guest's devices.", |v| {
+    gauge("spillway_vm_set_aside_bytes", "Memory reserved for the guest's devices.", |v| {
         Some(v.set_aside_bytes)
     }),
-    gauge("spillway_vm_ready_bytes", "What is allocated beyond that, for when it grows.", |v| {
+    gauge("spillway_vm_ready_bytes", "Memory allocated beyond that, for the next growth.", |v| {
         Some(v.ready_bytes)
     }),
     gauge(
         "spillway_vm_wanted_bytes",
-        "What the guest needs at once and could not be given.",
+        "Memory that the guest needs at once and could not be given.",
         |v| Some(v.wanted_bytes),
     ),
     gauge(
         "spillway_vm_kept_bytes",
-        "What the guest kept lately of what it was to give back.",
+        "Memory that the guest lately did not give back, although asked.",
         |v| Some(v.kept_bytes),
     ),
     gauge(
         "spillway_vm_available_bytes",
-        "What is available in the guest, as its agent says.",
+        "Available memory in the guest, as its agent reports.",
         |v| v.available_bytes,
     ),
     counter(
         "spillway_vm_kills_total",
-        "Processes that the guest's kernel killed for want of memory, as its agent says.",
+        "Processes that the guest's kernel killed for lack of memory, as its agent reports.",
         |v| v.kills,
     ),
     counter(
         "spillway_vm_ignored_messages_total",
-        "Messages of the guest's agent that were not heard: too many, or not true.",
+        "Messages of the guest's agent that the daemon ignored: too many, or implausible.",
         |v| Some(v.ignored_messages),
     ),
-    counter("spillway_vm_resizes_reached_total", "Changes of size that reached their aim.", |v| {
+    counter("spillway_vm_resizes_reached_total", "Changes of size that reached their goal.", |v| {
         Some(v.resizes[0])
     }),
-    counter("spillway_vm_resizes_failed_total", "Changes of size that ended otherwise.", |v| {
-        Some(v.resizes[1])
-    }),
-    counter("spillway_vm_resizes_refused_total", "Orders that changed nothing.", |v| {
+    counter(
+        "spillway_vm_resizes_failed_total",
+        "Changes of size that did not reach their goal.",
+        |v| Some(v.resizes[1]),
+    ),
+    counter("spillway_vm_resizes_refused_total", "Orders that the daemon refused.", |v| {
         Some(v.resizes[2])
     }),
 ];

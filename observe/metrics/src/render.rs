@@ -119,28 +119,32 @@ fn escaped(value: &str) -> String {
 pub fn document() -> String {
     let mut out = String::from(
         "# Metrics\n\n\
-         `GET /metrics` of the daemon's API gives these in Prometheus' text format. This page is made\n\
-         from the catalogue in observe/metrics (a test compares them).\n\n\
+         This page is for operators who monitor the daemon. It lists every metric. `GET /metrics` of the\n\
+         daemon's API returns them in Prometheus' text format:\n\n    \
+         curl --unix-socket /run/spillway/api.sock http://localhost/metrics\n\n\
+         Prometheus reads them over TCP: set `listen.api_tcp` and `listen.api_token_file`, and give\n\
+         Prometheus the token as a bearer token.\n\n\
+         A test compares this page with its source, the catalogue in observe/metrics.\n\n\
          ## The daemon and its store\n\n",
     );
     table(&mut out, &STORE);
-    out.push_str("\n## Each client\n\nLabel `client`: its name.\n\n");
+    out.push_str("\n## Each client\n\nThe label `client` is its name.\n\n");
     table(&mut out, &CLIENT);
-    out.push_str("\n## Each paged program\n\nLabel `program`: its name.\n\n");
+    out.push_str("\n## Each paged program\n\nThe label `program` is its name.\n\n");
     table(&mut out, &PROGRAM);
-    out.push_str("\n## Each tmem disk\n\nLabel `disk`: its name.\n\n");
+    out.push_str("\n## Each tmem disk\n\nThe label `disk` is its name.\n\n");
     table(&mut out, &DISK);
-    out.push_str("\n## RESP\n\nWhere it has a socket.\n\n");
+    out.push_str("\n## RESP\n\nThe daemon reports these if a socket for RESP is configured.\n\n");
     table(&mut out, &RESP);
-    out.push_str("\n## Lending\n\nWhere `lend.roles` is not \"off\".\n\n");
+    out.push_str("\n## Lending\n\nThe daemon reports these if `lend.roles` is not \"off\".\n\n");
     table(&mut out, &LEND);
-    out.push_str("\n## Each host that lends or borrows\n\nLabel `peer`: its name.\n\n");
+    out.push_str("\n## Each host that lends or borrows\n\nThe label `peer` is its name.\n\n");
     table(&mut out, &LEND_PEER);
-    out.push_str("\n## Each borrowed device\n\nLabel `device`: its number.\n\n");
+    out.push_str("\n## Each borrowed device\n\nThe label `device` is its number.\n\n");
     table(&mut out, &LEND_DEVICE);
-    out.push_str("\n## The section pool\n\nWhere there is a `[[vm]]`.\n\n");
+    out.push_str("\n## The section pool\n\nThe daemon reports these if there is a `[[vm]]`.\n\n");
     table(&mut out, &SECTIONS);
-    out.push_str("\n## Each guest\n\nLabel `vm`: its name.\n\n");
+    out.push_str("\n## Each guest\n\nThe label `vm` is its name.\n\n");
     table(&mut out, &VM);
     out
 }

@@ -25,24 +25,18 @@ pub struct RespSample {
 
 /// Metrics of the RESP front end.
 pub(crate) const RESP: [Metric<RespSample>; 8] = [
-    gauge("spillway_resp_connections", "Connections of clients that speak RESP.", |r| {
-        Some(r.connections)
-    }),
-    counter("spillway_resp_connections_total", "Connections that were accepted.", |r| {
-        Some(r.accepted)
-    }),
-    counter("spillway_resp_commands_total", "Commands that were carried out.", |r| {
-        Some(r.commands)
-    }),
+    gauge("spillway_resp_connections", "Connections of RESP clients.", |r| Some(r.connections)),
+    counter("spillway_resp_connections_total", "Connections accepted.", |r| Some(r.accepted)),
+    counter("spillway_resp_commands_total", "Commands executed.", |r| Some(r.commands)),
     gauge(
         "spillway_resp_keys",
-        "Keys of all databases; of ephemeral ones also those whose values have vanished.",
+        "Keys of all databases; in ephemeral ones also keys whose values have been dropped.",
         |r| Some(r.keys),
     ),
-    gauge("spillway_resp_expiring_keys", "Keys of those that expire.", |r| Some(r.expiring_keys)),
-    counter("spillway_resp_hits_total", "Reads of keys that were there.", |r| Some(r.hits)),
-    counter("spillway_resp_misses_total", "Reads of keys that were not there.", |r| Some(r.misses)),
-    counter("spillway_resp_expired_keys_total", "Keys that went because they had expired.", |r| {
+    gauge("spillway_resp_expiring_keys", "Keys with an expiry time.", |r| Some(r.expiring_keys)),
+    counter("spillway_resp_hits_total", "Reads of keys that existed.", |r| Some(r.hits)),
+    counter("spillway_resp_misses_total", "Reads of keys that did not exist.", |r| Some(r.misses)),
+    counter("spillway_resp_expired_keys_total", "Keys removed because they had expired.", |r| {
         Some(r.expired)
     }),
 ];

@@ -72,42 +72,42 @@ struct Move {
 #[derive(Debug, Args)]
 #[group(id = "who", required = true, multiple = false, args = ["uid", "gid", "nqn", "certificate"])]
 struct Add {
-    /// Its name.
+    /// The name of the client.
     name: String,
 
-    /// It is the processes of this user.
+    /// The client is the processes of this user.
     #[arg(long)]
     uid: Option<u32>,
 
-    /// It is the processes of this group whose user is no client.
+    /// The client is the processes of this group, unless their user is another client.
     #[arg(long)]
     gid: Option<u32>,
 
-    /// It is the host of this NVMe Qualified Name (/etc/nvme/hostnqn there).
+    /// The client is the host with this NVMe Qualified Name (/etc/nvme/hostnqn on that host).
     #[arg(long)]
     nqn: Option<String>,
 
-    /// It is whoever shows a certificate for this DNS name over TLS.
+    /// The client is every connection that shows a certificate for this DNS name over TLS.
     #[arg(long, value_name = "NAME")]
     certificate: Option<String>,
 
-    /// File with the secret that the host must prove to know, as nvme gen-dhchap-key prints it.
+    /// File with the secret by which the host authenticates, in the form that nvme gen-dhchap-key prints.
     #[arg(long, value_name = "FILE", requires = "nqn")]
     secret_file: Option<PathBuf>,
 
-    /// Most that it may hold: a size, or none.
+    /// The most that the client may hold: a size, or none.
     #[arg(long, value_name = "SIZE|none", value_parser = parse_limit)]
     target: Option<Limit>,
 
-    /// Most connections.
+    /// The most connections.
     #[arg(long, value_name = "COUNT")]
     connections_max: Option<u32>,
 
-    /// Most operations under way.
+    /// The most operations in flight.
     #[arg(long, value_name = "COUNT")]
     operations_max: Option<u32>,
 
-    /// Most bytes of values of operations under way.
+    /// The most bytes of values in flight.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     bytes_max: Option<u64>,
 
@@ -115,7 +115,7 @@ struct Add {
     #[arg(long, value_name = "NUMBER")]
     domain: Option<u32>,
 
-    /// A shared pool that it may join; may be given again.
+    /// A shared pool that the client may join; can be repeated.
     #[arg(long, value_name = "UUID")]
     shared: Vec<String>,
 
@@ -125,23 +125,23 @@ struct Add {
 
 /// Changes what a client or a paged program may hold, while the daemon runs.
 ///
-/// The policy gives targets within that from the next interval on. It holds over a kill of the daemon, until the client
-/// is removed or the program has been away for a while; a change of the configuration file is taken over it.
+/// From the next interval on, the policy sets targets within that. It survives a kill of the daemon, and lasts until the
+/// client is removed or the program has been away for a while; a later change of the configuration file replaces it.
 #[derive(Debug, Args)]
 #[group(id = "what", required = true, multiple = true, args = ["target", "floor", "weight"])]
 struct Set {
     /// The client or program, as `spillway client list` names it.
     name: String,
 
-    /// Most that it may hold, its cap: a size, or none. A program may be given more than its own --local.
+    /// The most that it may hold, its cap: a size, or none. A program can get more than its own --local.
     #[arg(long, value_name = "SIZE|none", value_parser = parse_limit)]
     target: Option<Limit>,
 
-    /// What it is left at any time: of a program's local frames by every policy, of the store by utility.
+    /// Its target is never below this: for a program's local frames under every policy, for the store under utility.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     floor: Option<u64>,
 
-    /// What its waiting counts beside 1 for others, and its share, for the policy utility (1 to 1000).
+    /// utility: how much its waiting counts relative to 1 for others, and how large its fair share is (1 to 1000).
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
     weight: Option<u32>,
 

@@ -12,11 +12,23 @@ use super::table_resp::RESP;
 pub fn document() -> String {
     let mut out = String::from(
         "# The configuration of spillwayd\n\n\
-         `spillwayd --config FILE` reads a TOML file (`/etc/spillway/spillwayd.toml` by custom);\n\
-         without one every setting has its default. `--set SECTION.NAME=VALUE` overrides one. SIGHUP reads\n\
-         the file again: settings marked *yes* change at once, changes to others are logged as needing a restart, and a\n\
-         file with a mistake changes nothing. Sizes are bytes, or texts with K, M, G or T in steps of 1024.\n\n\
-         This page is made from the table in bin/spillwayd/src/config/table.rs (a test compares them).\n",
+         This page is for operators of the daemon. It lists every setting. To begin, write a file\n\
+         `spillwayd.toml`:\n\n    \
+         [store]\n    \
+         capacity = \"4G\"\n\n    \
+         [[client]]\n    \
+         name = \"alice\"\n    \
+         uid = 1000\n    \
+         target = \"1G\"\n\n\
+         Check it, and start the daemon with it:\n\n    \
+         spillwayd --config spillwayd.toml --check\n    \
+         spillwayd --config spillwayd.toml\n\n\
+         The usual file is `/etc/spillway/spillwayd.toml`. Without `--config`, every setting has its default.\n\
+         `--set SECTION.NAME=VALUE` overrides a setting. On SIGHUP the daemon reads the file again: settings\n\
+         marked *yes* under *reload* change at once; for others the daemon logs that they need a restart. A\n\
+         file with an error changes nothing. A size is a number of bytes, or a text with K, M, G or T (powers\n\
+         of 1024).\n\n\
+         A test compares this page with its source, the table in bin/spillwayd/src/config/table.rs.\n",
     );
     section(&mut out, "[store]", &STORE);
     section(&mut out, "[listen]", &LISTEN);
@@ -38,7 +50,7 @@ fn section<T>(out: &mut String, title: &str, settings: &[Setting<T>]) {
     // Writing to a string does not fail.
     let _ = write!(
         out,
-        "\n## `{title}`\n\n| setting | default | may be | reload | meaning |\n|---|---|---|---|---|\n"
+        "\n## `{title}`\n\n| setting | default | values | reload | meaning |\n|---|---|---|---|---|\n"
     );
     for setting in settings {
         let default = match setting.default {
