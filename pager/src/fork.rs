@@ -69,7 +69,7 @@ impl Pager {
             if needed.clone().all(is_here) {
                 self.publish_counters();
                 self.store.seal_files();
-                self.prepare_heir();
+                self.prepare_child_slot();
                 self.advise_fork(Advice::LinuxDoFork);
                 return Ok(());
             }

@@ -185,7 +185,7 @@ pub struct Pager {
     /// What of the blade the shared page knows already.
     pub(crate) published: Lock<crate::far::Published>,
     /// What a fork under way has set aside for its child.
-    pub(crate) heir: Lock<Option<crate::far::Heir>>,
+    pub(crate) child_slot: Lock<Option<crate::far::ChildSlot>>,
 }
 
 impl Pager {
@@ -268,7 +268,7 @@ impl Pager {
             told_full: AtomicU32::new(0),
             spare: Lock::new(has_spare.then(Scratch::new)),
             published: Lock::new(crate::far::Published::default()),
-            heir: Lock::new(None),
+            child_slot: Lock::new(None),
         })
     }
 

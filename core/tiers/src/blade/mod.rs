@@ -512,9 +512,9 @@ impl Blade {
         self.carriers().for_each(Carrier::tend);
     }
 
-    /// Before a fork: makes `heir` a holder of all that this process holds. Neither of them writes
+    /// Before a fork: makes `successor` a holder of all that this process holds. Neither of them writes
     /// to these objects any more.
-    pub fn share(&self, heir: usize) {
+    pub fn share(&self, successor: usize) {
         let mut current = self.current.lock();
         *current = None;
         for object in &self.objects {
@@ -525,7 +525,7 @@ impl Blade {
                 object.grows = false;
             }
         }
-        self.ledger.share(self.holder(), heir);
+        self.ledger.share(self.holder(), successor);
     }
 
     /// In a forked child, which is holder `holder`.
