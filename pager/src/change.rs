@@ -167,7 +167,7 @@ impl Change<'_> {
     pub fn refused(self) {
         let _work = self.pager.program_work();
         for (start, end) in self.gone.into_iter().filter(|(start, end)| start < end) {
-            let _ = self.pager.mailbox.ask(Task::Recheck, start, end - start);
+            let _ = self.pager.registrar_slot.ask(Task::Recheck, start, end - start);
         }
         *self.pager.plan.lock() = Plan::NONE;
     }

@@ -6,8 +6,8 @@
 //!
 //! [`Choice`] is a pure state machine: the time and the count of pages go in, the scheme comes out.
 
+use crate::batched_counters::{BatchedCounters, Count};
 use crate::pager::Pager;
-use crate::tally::{Count, Tally};
 use crate::tree::{Eviction, reserve_pages};
 use std::sync::atomic::Ordering;
 
@@ -237,9 +237,11 @@ fn other(scheme: Eviction) -> Eviction {
 }
 
 /// Pages that have come in so far, for a fault or ahead of one.
-fn pages_in(tallies: &[Tally]) -> u64 {
-    let count = |tally: &Tally| tally.counted(Count::Fetches) + tally.counted(Count::Prefetches);
-    tallies.iter().map(count).sum()
+fn pages_in(task_counters: &[BatchedCounters]) -> u64 {
+    let count = |counters: &BatchedCounters| {
+        counters.counted(Count::Fetches) + counters.counted(Count::Prefetches)
+    };
+    task_counters.iter().map(count).sum()
 }
 
 impl Pager {
@@ -252,7 +254,7 @@ impl Pager {
         }
         let mut choice = self.choice.lock();
         self.next_choice_ns.store(now_ns + STEP_NS, Ordering::Relaxed);
-        let pages = pages_in(&self.tallies);
+        let pages = pages_in(&self.task_counters);
         let before = choice.kept();
         let step = choice.step(now_ns, pages, reserve_pages(self.budget_pages()));
         if step == Step::Goes {
@@ -382,12 +384,12 @@ mod tests {
 
     #[test]
     fn pages_that_come_ahead_of_a_fault_count_and_fresh_ones_do_not() {
-        let tallies = [Tally::new(), Tally::new()];
-        tallies[0].count(Count::Fetches, 3);
-        tallies[0].count(Count::FirstTouches, 100);
-        tallies[1].count(Count::Fetches, 20);
-        tallies[1].count(Count::Prefetches, 500);
-        assert_eq!(pages_in(&tallies), 523);
+        let task_counters = [BatchedCounters::new(), BatchedCounters::new()];
+        task_counters[0].count(Count::Fetches, 3);
+        task_counters[0].count(Count::FirstTouches, 100);
+        task_counters[1].count(Count::Fetches, 20);
+        task_counters[1].count(Count::Prefetches, 500);
+        assert_eq!(pages_in(&task_counters), 523);
     }
 
     #[test]

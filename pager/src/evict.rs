@@ -110,7 +110,7 @@ impl Pager {
             } else {
                 self.budget_pages()
             };
-            self.deal();
+            self.publish_counters();
             let mut moved = false;
             while self.excess(limit) > 0
                 && !self.is_stuck()

@@ -42,7 +42,7 @@ fn number_of(tree: &Tree, slot: &Slot) -> usize {
 
 /// What is set aside for the child of a fork.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Heir {
+pub(crate) struct ChildSlot {
     slot: &'static Slot,
     /// What the slot has in place of a process; 0 for the slot that all share.
     mark: u32,
@@ -63,31 +63,35 @@ pub(crate) struct Published {
 impl Pager {
     /// Before a fork, with everything at rest: sets a slot aside for the child and makes it a holder
     /// of all that is on the blade, so that nothing of it goes before the child is there to keep it.
-    pub(crate) fn prepare_heir(&self) {
+    pub(crate) fn prepare_child_slot(&self) {
         let Some(blade) = self.store.blade() else { return };
         let number = self.tree.forks.fetch_add(1, Ordering::Relaxed);
         let mark = SET_ASIDE | number;
         let slot = take_slot(self.tree, mark);
         let shared = slot.pid.load(Ordering::Acquire) != mark;
-        *self.heir.lock() = Some(Heir { slot, mark: if shared { 0 } else { mark } });
+        *self.child_slot.lock() = Some(ChildSlot { slot, mark: if shared { 0 } else { mark } });
         blade.share(number_of(self.tree, slot));
     }
 
     /// In a forked child: the slot that was set aside for it.
     pub(crate) fn inherit_slot(&self, pid: u32) -> Result<&'static Slot, Error> {
         let Some(blade) = self.store.blade() else { return Ok(take_slot(self.tree, pid)) };
-        let heir = self.heir.lock().take().ok_or(Error::Store(Errno::TIMEDOUT))?;
-        if heir.mark != 0 {
+        let child = self.child_slot.lock().take().ok_or(Error::Store(Errno::TIMEDOUT))?;
+        if child.mark != 0 {
             // The supervisor takes a slot back whose child does not come.
-            let taken =
-                heir.slot.pid.compare_exchange(heir.mark, pid, Ordering::AcqRel, Ordering::Relaxed);
+            let taken = child.slot.pid.compare_exchange(
+                child.mark,
+                pid,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
             taken.map_err(|_| Error::Resources(Errno::TIMEDOUT))?;
         }
-        blade.become_child(number_of(self.tree, heir.slot));
+        blade.become_child(number_of(self.tree, child.slot));
         let mut published = self.published.lock();
         published.inherited_bytes = blade.bytes() as i64;
         published.bytes = 0;
-        Ok(heir.slot)
+        Ok(child.slot)
     }
 
     /// When the program has ended: lets go of what it held on the blade. The last one of a run whose

@@ -3,10 +3,10 @@
 //! Whoever answers first marks the entry [`State::Filling`]; anybody else who meets the mark
 //! leaves [`Entry::WAITED`] there and lets the thread sleep until it is woken.
 
+use crate::batched_counters::Count;
 use crate::pager::{Buffers, Pager};
 use crate::record::Asked;
 use crate::table::{Entry, Leaf, State, WINDOW_PAGES, place};
-use crate::tally::Count;
 use crate::tree::Notice;
 use rustix::io::Errno;
 use rustix::mm::Advice;
@@ -105,7 +105,7 @@ impl Pager {
         if filled == 0 || there {
             self.main().wake(address, PAGE_SIZE);
         }
-        buffers.tally.count(Count::FirstTouches, filled as u64);
+        buffers.counters.count(Count::FirstTouches, filled as u64);
         true
     }
 
@@ -148,7 +148,7 @@ impl Pager {
         if let Some(ahead) = ahead.filter(|a| a.count > 1 && a.stride != 1) {
             self.fetch_strided(fault.address, ahead, buffers);
         }
-        buffers.tally.count(Count::Fetches, 1);
+        buffers.counters.count(Count::Fetches, 1);
         true
     }
 
@@ -233,7 +233,7 @@ impl Pager {
             return false;
         }
         leaf.resident.fetch_add(1, Ordering::Relaxed);
-        self.note_near(seen, buffers.tally);
+        self.note_near(seen, buffers.counters);
         if protect && stopped.is_none() {
             self.clean_reads.fetch_add(1, Ordering::Relaxed);
             self.record(Asked::Get, handle);
@@ -241,7 +241,7 @@ impl Pager {
         } else {
             self.record(Asked::Take, handle);
             self.settle(leaf, address, Entry::new(State::Resident, 0));
-            self.drop_later(handle, buffers.tally);
+            self.drop_later(handle, buffers.counters);
         }
         if stopped.is_some() {
             self.main().wake(address, PAGE_SIZE);
@@ -296,7 +296,7 @@ impl Pager {
                 self.stay_far(leaf, entry, address, buffers);
             }
         }
-        buffers.tally.count(Count::Prefetches, filled.saturating_sub(1) as u64);
+        buffers.counters.count(Count::Prefetches, filled.saturating_sub(1) as u64);
     }
 
     /// Reads a run of pages into the task's buffers, up to the first that does not come. Gives how
@@ -336,7 +336,7 @@ impl Pager {
                 self.admit(1, buffers);
                 let ahead = Fault { address, write: false, protected: false };
                 match self.try_to_fill(leaf, entry, ahead, buffers) {
-                    Ok(filled) => buffers.tally.count(Count::Prefetches, u64::from(filled)),
+                    Ok(filled) => buffers.counters.count(Count::Prefetches, u64::from(filled)),
                     Err(_) => return self.stay_far(leaf, entry, address, buffers),
                 }
             }
@@ -354,7 +354,7 @@ impl Pager {
         buffers: &mut Buffers,
     ) {
         buffers.credit_pages += 1;
-        self.note_near(seen, buffers.tally);
+        self.note_near(seen, buffers.counters);
         self.flush(seen.handle());
         let (counter, notice) = match error {
             StoreError::Gone => (&self.counters().lost_pages, Notice::Gone),
@@ -381,9 +381,9 @@ impl Pager {
             if !leaf.exchange(place(address), seen, dirty) {
                 return false;
             }
-            self.flush_later(seen.handle(), buffers.tally);
+            self.flush_later(seen.handle(), buffers.counters);
             self.clean_writes.fetch_add(1, Ordering::Relaxed);
-            buffers.tally.count(Count::WriteFaults, 1);
+            buffers.counters.count(Count::WriteFaults, 1);
         }
         if self.main().unprotect(address, PAGE_SIZE).is_err() {
             self.main().wake(address, PAGE_SIZE);
@@ -456,9 +456,9 @@ impl Pager {
         leaf.resident.fetch_add(1, Ordering::Relaxed);
         self.settle(leaf, address, Entry::new(State::Resident, 0));
         if stale != 0 {
-            self.flush_later(stale, buffers.tally);
+            self.flush_later(stale, buffers.counters);
         }
-        buffers.tally.count(Count::Rescues, 1);
+        buffers.counters.count(Count::Rescues, 1);
         true
     }
 

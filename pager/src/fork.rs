@@ -67,9 +67,9 @@ impl Pager {
                 matches!(self.entry(page).state(), State::Resident | State::Untouched)
             };
             if needed.clone().all(is_here) {
-                self.deal();
+                self.publish_counters();
                 self.store.seal_files();
-                self.prepare_heir();
+                self.prepare_child_slot();
                 self.advise_fork(Advice::LinuxDoFork);
                 return Ok(());
             }
@@ -120,7 +120,7 @@ impl Pager {
         self.advise_fork(Advice::LinuxDontFork);
         if !self.store.file_descriptors().is_empty() {
             let reopened =
-                self.mailbox.ask(crate::registrar::Task::Reopen, parent_pager as usize, 0);
+                self.registrar_slot.ask(crate::registrar::Task::Reopen, parent_pager as usize, 0);
             reopened.map_err(Error::Store)?;
         }
         Ok(())

@@ -1,10 +1,11 @@
-//! The tasks that answer faults, and what the kernel tells besides faults.
+//! The tasks that answer faults, and process the other messages of the kernel.
 //!
-//! A handler per core waits for the userfaultfd to become readable and takes one message. A fault
-//! it answers itself. Any other message means that a thread has just changed a mapping, and that
-//! thread goes on as soon as the message is *taken*: if it then touches the range or changes it
-//! again, another handler may read of that before this one has followed the first change. So
-//! messages are taken at a gate, which whoever took an event passes on only when it has followed.
+//! Each core has a handler. It waits until the userfaultfd is readable and reads one message. If
+//! that is a fault, the handler answers it. Any other message is an event: a thread has just
+//! changed a mapping, and that thread continues as soon as the message is *read*. If it then
+//! touches the range or changes it again, another handler could read that message before this one
+//! has processed the first change. So a handler reads messages under the event lock, and holds it
+//! until it has processed an event.
 
 use crate::fault::Fault;
 use crate::pager::{Buffers, Pager};
@@ -19,10 +20,10 @@ use spillway_platform::uffd::Message;
 use std::sync::atomic::Ordering;
 
 impl Pager {
-    /// The life of one handler.
+    /// Runs a handler.
     pub(crate) fn run_handler(&'static self, number: usize) -> ! {
         let starting = self.rest.work(number);
-        let mut buffers = Buffers::new(&self.tallies[number]);
+        let mut buffers = Buffers::new(&self.task_counters[number]);
         drop(starting);
         let uffd = self.main();
         let mut seat = self.parking.seat(number);
@@ -48,29 +49,30 @@ impl Pager {
         core_of_thread(self.program.load(Ordering::Relaxed), thread)
     }
 
-    /// Takes the next message, unless another handler was there first. Tells whose fault it answered, and when.
+    /// Reads the next message, unless another handler did. Returns the thread whose fault it
+    /// answered, and when.
     fn take_message(&self, buffers: &mut Buffers) -> Option<(u32, u64)> {
         let began_ns = crate::link::now_ns();
-        let gate = self.gate.lock();
+        let event_lock = self.event_lock.lock();
         self.reading.fetch_add(1, Ordering::SeqCst);
         let message = self.main().read();
         if let Ok(event) = message {
             self.follow(event);
         }
         self.reading.fetch_add(1, Ordering::SeqCst);
-        drop(gate);
+        drop(event_lock);
         let Ok(Message::Fault { address, write, protected, thread }) = message else {
             return None;
         };
         self.quiesce.sleep();
         self.answer(Fault { address, write, protected }, buffers);
         let now_ns = crate::link::now_ns();
-        buffers.tally.count_fault(now_ns - began_ns);
+        buffers.counters.count_fault(now_ns - began_ns);
         Some((thread, now_ns))
     }
 
-    /// For threads that answer their own faults: waits until an event that was taken before now
-    /// has been followed.
+    /// For threads that answer their own faults: waits until an event that was read before now is
+    /// processed.
     pub(crate) fn wait_for_events(&self) {
         let seen = self.reading.load(Ordering::SeqCst);
         while seen % 2 == 1 && self.reading.load(Ordering::SeqCst) == seen {
@@ -78,7 +80,7 @@ impl Pager {
         }
     }
 
-    /// Follows what happened to a mapping.
+    /// Processes an event: the change of a mapping.
     fn follow(&self, message: Message) {
         match message {
             Message::Remap { from, to, bytes } => self.moved(from, to, bytes),

@@ -1,14 +1,14 @@
 //! The in-thread mode: a fault raises SIGBUS in the faulting thread, which answers it itself.
 //!
-//! It saves two context switches a fault. The kernel does not answer faults of system calls in
-//! this mode (they fail with EFAULT), so memory that a system call will touch is *held*: it is
-//! brought in before and does not leave until the call is done. Holding is up to whoever makes
-//! the call; the preload library does it for the C library's reads and writes.
+//! This saves two context switches a fault. In this mode the kernel does not answer the faults of
+//! system calls: they fail with EFAULT. So memory that a system call will touch is *held*: it is
+//! brought in before the call and does not leave until the call returns. The caller has to hold it.
+//! The preload library does so for the C library's reads and writes.
 
+use crate::batched_counters::BatchedCounters;
 use crate::fault::Fault;
 use crate::pager::{Buffers, PROGRAM_PLACE, Pager};
 use crate::table::{Entry, State, place};
-use crate::tally::Tally;
 use crate::tree::Faults;
 use rustix::thread::sched_yield;
 use spillway_platform::PAGE_SIZE;
@@ -18,48 +18,53 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering}
 pub(crate) const ANSWERERS: usize = 32;
 /// A share of 1 in [`Pager::note_crowd`].
 const CROWD_ONE: u32 = 1 << 16;
-/// Ranges that can be held at the same time; a thread that finds none free waits for one. Calls that
-/// wait for other programs, for a socket say, hold theirs meanwhile.
+/// Ranges that can be held at the same time. A thread that finds none free waits for one. A call
+/// that waits for another program, on a socket for example, holds its range meanwhile.
 pub(crate) const HOLDS: usize = 1024;
 
-/// Buffers for the threads that answer their own faults.
-pub(crate) struct Lending {
-    desks: [Desk; ANSWERERS],
+/// The pool of buffers for threads that answer their own faults.
+pub(crate) struct BufferPool {
+    sets: [BufferSet; ANSWERERS],
 }
 
-struct Desk {
+struct BufferSet {
     taken: AtomicBool,
     buffers: AtomicPtr<Buffers>,
 }
 
-impl Desk {
+impl BufferSet {
     const fn free() -> Self {
         Self { taken: AtomicBool::new(false), buffers: AtomicPtr::new(std::ptr::null_mut()) }
     }
 }
 
-impl Lending {
+impl BufferPool {
     pub(crate) const fn new() -> Self {
-        Self { desks: [const { Desk::free() }; ANSWERERS] }
+        Self { sets: [const { BufferSet::free() }; ANSWERERS] }
     }
 
-    /// Runs `work` with buffers that nobody else uses meanwhile.
-    fn with(&self, tallies: &'static [Tally], work: impl FnOnce(usize, &mut Buffers)) {
-        let (at, desk) = loop {
-            let free = |(_, desk): &(usize, &Desk)| !desk.taken.swap(true, Ordering::Acquire);
-            match self.desks.iter().enumerate().find(free) {
+    /// Runs `work` with a free set of buffers, and its index.
+    fn with(
+        &self,
+        task_counters: &'static [BatchedCounters],
+        work: impl FnOnce(usize, &mut Buffers),
+    ) {
+        let (at, set) = loop {
+            let free = |(_, set): &(usize, &BufferSet)| !set.taken.swap(true, Ordering::Acquire);
+            match self.sets.iter().enumerate().find(free) {
                 Some(found) => break found,
                 None => sched_yield(),
             }
         };
-        let mut buffers = desk.buffers.load(Ordering::Relaxed);
+        let mut buffers = set.buffers.load(Ordering::Relaxed);
         if buffers.is_null() {
-            buffers = Box::into_raw(Box::new(Buffers::new(&tallies[at])));
-            desk.buffers.store(buffers, Ordering::Relaxed);
+            buffers = Box::into_raw(Box::new(Buffers::new(&task_counters[at])));
+            set.buffers.store(buffers, Ordering::Relaxed);
         }
-        // SAFETY: made once, never freed, and used only by whoever holds the desk.
+        // SAFETY: the buffers are made once and never freed. Only the thread that has taken the set
+        // uses them.
         work(at, unsafe { &mut *buffers });
-        desk.taken.store(false, Ordering::Release);
+        set.taken.store(false, Ordering::Release);
     }
 }
 
@@ -163,12 +168,12 @@ impl Pager {
         // Its signal handler blocks all signals already.
         let work = self.rest.work(PROGRAM_PLACE);
         self.wait_for_events();
-        let tallies = &self.tallies[crate::pager::HANDLERS_MAX..];
-        self.lending.with(tallies, |desk, buffers| {
-            self.note_crowd(desk);
+        let task_counters = &self.task_counters[crate::pager::HANDLERS_MAX..];
+        self.buffer_pool.with(task_counters, |set, buffers| {
+            self.note_crowd(set);
             self.answer_own(address, write, buffers);
             let now_ns = crate::link::now_ns();
-            buffers.tally.count_fault(now_ns - began_ns);
+            buffers.counters.count_fault(now_ns - began_ns);
             self.choose_eviction(now_ns);
         });
         drop(work);
@@ -182,9 +187,9 @@ impl Pager {
 
     /// Keeps a running share of the faults at which every core was busy answering one: while it
     /// is large no core is free to evict ahead of need, and faults do it themselves.
-    fn note_crowd(&self, desk: usize) {
+    fn note_crowd(&self, set: usize) {
         let share = self.crowd.load(Ordering::Relaxed);
-        let full = desk + 1 >= self.cores.load(Ordering::Relaxed) as usize;
+        let full = set + 1 >= self.cores.load(Ordering::Relaxed) as usize;
         let more = if full { (CROWD_ONE - share) / 64 } else { 0 };
         self.crowd.store(share - share / 64 + more, Ordering::Relaxed);
     }

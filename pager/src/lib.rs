@@ -5,11 +5,12 @@
 //! chooses victims and moves them to `staging`, `retire` from there to the store. `program` is
 //! what the program's threads tell, `change` what they do to mappings, `fork` what happens when the
 //! program forks, [`tree`] what all processes of a run share, `far` what concerns the blade; `start`
-//! starts the tasks, `warden` and `watcher` end them.
+//! starts the tasks, `main_task` and `watcher` end them.
 //!
 //! All of this runs inside a foreign program, much of it on tasks that no C library knows: no
 //! thread-local storage, no locks of the standard library, system calls by rustix.
 
+mod batched_counters;
 mod change;
 mod choice;
 mod evict;
@@ -19,6 +20,7 @@ mod fork;
 mod handler;
 mod in_thread;
 pub mod link;
+mod main_task;
 mod pager;
 mod parking;
 mod program;
@@ -32,10 +34,8 @@ mod staging;
 mod start;
 pub mod streams;
 pub mod table;
-mod tally;
 pub mod tree;
 pub mod unserved;
-mod warden;
 mod watcher;
 
 pub use change::{Change, Remap};

@@ -1,5 +1,6 @@
 //! The pager of one process: its parts, its budget and its handles.
 
+use crate::batched_counters::{BatchedCounters, Count};
 use crate::choice::Choice;
 use crate::far::Ways;
 use crate::link::Link;
@@ -11,7 +12,6 @@ use crate::rest::Rest;
 use crate::staging::{Staging, WINDOWS};
 use crate::streams::Streams;
 use crate::table::{Entry, Table, WINDOW_PAGES};
-use crate::tally::{Count, Tally};
 use crate::tree::{Counters, Eviction, Faults, Notice, Replacement, Settings, Slot, Tree};
 use rustix::io::Errno;
 use rustix::thread::futex;
@@ -26,14 +26,14 @@ use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// Most fault-handling threads of a process.
 pub const HANDLERS_MAX: usize = 32;
-/// Tasks with notes: handlers, and threads that answer their own faults at the same time.
-pub(crate) const TALLIES: usize = HANDLERS_MAX + crate::in_thread::ANSWERERS;
+/// Tasks with counters: handlers, and threads that answer their own faults at the same time.
+pub(crate) const COUNTING_TASKS: usize = HANDLERS_MAX + crate::in_thread::ANSWERERS;
 /// Place of the evictor in [`Rest`]; handlers have the places below it.
 pub(crate) const EVICTOR_PLACE: usize = HANDLERS_MAX;
 /// Place of the program's own threads in [`Rest`], shared by all of them.
 pub(crate) const PROGRAM_PLACE: usize = HANDLERS_MAX + 1;
-/// Place of the warden in [`Rest`].
-pub(crate) const WARDEN_PLACE: usize = HANDLERS_MAX + 2;
+/// Place of the main task in [`Rest`].
+pub(crate) const MAIN_TASK_PLACE: usize = HANDLERS_MAX + 2;
 /// A fetch that takes longer than this makes the victim pool pay, ns (measured: a rescue costs 6
 /// to 8 µs, so it pays when a fetch costs two to three times that).
 const POOL_PAYS_NS: u64 = 15_000;
@@ -94,19 +94,19 @@ pub struct Buffers {
     pub(crate) packer: Packer,
     /// Pages counted into the budget ahead of need, so that not every fault does it.
     pub(crate) credit_pages: i64,
-    /// The notes of the task.
-    pub(crate) tally: &'static Tally,
+    /// The counters of the task.
+    pub(crate) counters: &'static BatchedCounters,
 }
 
 impl Buffers {
-    /// Fresh buffers for the task with these notes.
-    pub(crate) fn new(tally: &'static Tally) -> Self {
+    /// Fresh buffers for the task with these counters.
+    pub(crate) fn new(counters: &'static BatchedCounters) -> Self {
         Self {
             page: Box::default(),
             run: vec![PageBuf::ZERO; crate::streams::MOST_AHEAD].into_boxed_slice(),
             packer: Packer::new(),
             credit_pages: 0,
-            tally,
+            counters,
         }
     }
 }
@@ -126,9 +126,9 @@ pub struct Pager {
     pub(crate) link: Link,
     pub(crate) store: Store,
     pub(crate) pool: PoolId,
-    /// Held while a message is read and, if it is an event, until it has been followed.
-    pub(crate) gate: Lock<()>,
-    /// Odd while the gate is held, for threads that only want to know.
+    /// Held while a message is read and, if it is an event, until it is processed.
+    pub(crate) event_lock: Lock<()>,
+    /// Odd while the event lock is held, for threads that only want to know.
     pub(crate) reading: AtomicU32,
     /// The program, as its own process namespace numbers it.
     pub(crate) program: AtomicU32,
@@ -165,19 +165,19 @@ pub struct Pager {
     pub(crate) next_choice_ns: AtomicU64,
     /// Tells that the pager of this process is up: 1, or failed: 2.
     pub(crate) ready: AtomicU32,
-    /// Notes of the handlers, then of the desks of the in-thread mode.
-    pub(crate) tallies: [Tally; TALLIES],
+    /// Counters of the handlers, then of the buffer sets of the in-thread mode.
+    pub(crate) task_counters: [BatchedCounters; COUNTING_TASKS],
     /// Cores that the program may use.
     pub(crate) cores: AtomicU32,
     /// See [`Pager::is_crowded`].
     pub(crate) crowd: AtomicU32,
-    pub(crate) lending: crate::in_thread::Lending,
+    pub(crate) buffer_pool: crate::in_thread::BufferPool,
     pub(crate) holds: crate::in_thread::Holds,
     /// Ranges that are being unmapped, replaced or moved; see [`crate::change`].
     pub(crate) moves: crate::in_thread::Holds,
     /// What the change of these ranges will do.
     pub(crate) plan: Lock<crate::change::Plan>,
-    pub(crate) mailbox: crate::registrar::Mailbox,
+    pub(crate) registrar_slot: crate::registrar::RegistrarSlot,
     /// Set once a tier refused a page, so that the user is told once.
     pub(crate) told_full: AtomicU32,
     /// Working memory for faults that find memory full: they pack, and write to the disk tier, one at a time.
@@ -185,7 +185,7 @@ pub struct Pager {
     /// What of the blade the shared page knows already.
     pub(crate) published: Lock<crate::far::Published>,
     /// What a fork under way has set aside for its child.
-    pub(crate) heir: Lock<Option<crate::far::Heir>>,
+    pub(crate) child_slot: Lock<Option<crate::far::ChildSlot>>,
 }
 
 impl Pager {
@@ -234,7 +234,7 @@ impl Pager {
             link: Link::new(settings.link_delay_ns),
             store,
             pool,
-            gate: Lock::new(()),
+            event_lock: Lock::new(()),
             reading: AtomicU32::new(0),
             program: AtomicU32::new(0),
             pager_process: AtomicU32::new(0),
@@ -257,18 +257,18 @@ impl Pager {
             choice: Lock::new(Choice::new(first_scheme)),
             next_choice_ns: AtomicU64::new(0),
             ready: AtomicU32::new(0),
-            tallies: [const { Tally::new() }; TALLIES],
+            task_counters: [const { BatchedCounters::new() }; COUNTING_TASKS],
             cores: AtomicU32::new(1),
             crowd: AtomicU32::new(0),
-            lending: crate::in_thread::Lending::new(),
+            buffer_pool: crate::in_thread::BufferPool::new(),
             holds: crate::in_thread::Holds::new(),
             moves: crate::in_thread::Holds::new(),
             plan: Lock::new(crate::change::Plan::NONE),
-            mailbox: crate::registrar::Mailbox::new(),
+            registrar_slot: crate::registrar::RegistrarSlot::new(),
             told_full: AtomicU32::new(0),
             spare: Lock::new(has_spare.then(Scratch::new)),
             published: Lock::new(crate::far::Published::default()),
-            heir: Lock::new(None),
+            child_slot: Lock::new(None),
         })
     }
 
@@ -297,7 +297,7 @@ impl Pager {
         self.slot = self.inherit_slot(pid)?;
         let inherited = self.store.memory_bytes() as i64;
         self.inherited_store_bytes.store(inherited, Ordering::Relaxed);
-        self.lending = crate::in_thread::Lending::new();
+        self.buffer_pool = crate::in_thread::BufferPool::new();
         self.holds.let_go_after_fork();
         self.moves.let_go_after_fork();
         self.moving_since_ns.store(0, Ordering::Relaxed);
@@ -332,31 +332,35 @@ impl Pager {
     }
 
     /// Frees the store's copy of a page, later: nobody waits for it.
-    pub(crate) fn flush_later(&self, handle: u64, tally: &Tally) {
+    pub(crate) fn flush_later(&self, handle: u64, counters: &BatchedCounters) {
         self.record(Asked::Free, handle);
-        self.drop_later(handle, tally);
+        self.drop_later(handle, counters);
     }
 
     /// As [`Self::flush_later`], of a copy that was taken.
-    pub(crate) fn drop_later(&self, handle: u64, tally: &Tally) {
-        if !tally.leave_stale(handle) {
+    pub(crate) fn drop_later(&self, handle: u64, counters: &BatchedCounters) {
+        if !counters.queue_stale(handle) {
             self.drop_copy(handle);
         }
     }
 
-    /// Deals with what the tasks that answer faults noted down.
-    pub(crate) fn deal(&self) {
-        let near: u64 =
-            self.tallies.iter().map(|t| t.deal(self.tree, |handle| self.drop_copy(handle))).sum();
+    /// Publishes the counters of the tasks that answer faults, and frees the stale copies that they
+    /// queued.
+    pub(crate) fn publish_counters(&self) {
+        let near: u64 = self
+            .task_counters
+            .iter()
+            .map(|counters| counters.publish(self.tree, |handle| self.drop_copy(handle)))
+            .sum();
         if near > 0 {
             self.count_far(-(near as i64));
         }
     }
 
     /// Notes that a page stopped being far, unless another process counts it.
-    pub(crate) fn note_near(&self, seen: Entry, tally: &Tally) {
+    pub(crate) fn note_near(&self, seen: Entry, counters: &BatchedCounters) {
         if !seen.has(Entry::INHERITED) {
-            tally.count(Count::Near, 1);
+            counters.count(Count::Near, 1);
         }
     }
 
@@ -454,7 +458,7 @@ impl Pager {
 
     /// Brings the shared counts and the gauges of the store up to date.
     pub(crate) fn publish(&self) {
-        self.deal();
+        self.publish_counters();
         let inherited = self.inherited_store_bytes.load(Ordering::Relaxed);
         let own = (self.store.memory_bytes() as i64 - inherited).max(0);
         let before = self.slot.store_bytes.swap(own, Ordering::Relaxed);

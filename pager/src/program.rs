@@ -58,7 +58,7 @@ impl Pager {
         self.forget(start, end);
         let _ = advise(start, bytes, Advice::LinuxNoHugepage);
         advise(start, bytes, Advice::LinuxDontFork)?;
-        if let Err(errno) = self.mailbox.ask(Task::Register, start, bytes) {
+        if let Err(errno) = self.registrar_slot.ask(Task::Register, start, bytes) {
             let _ = advise(start, bytes, Advice::LinuxDoFork);
             return Err(errno);
         }
@@ -116,7 +116,7 @@ impl Pager {
                 return Err(errno);
             }
             let _work = self.program_work();
-            self.mailbox.ask(Task::Unregister, start, end - start)?;
+            self.registrar_slot.ask(Task::Unregister, start, end - start)?;
             self.regions.lock().remove(start, end);
             self.forget(start, end);
             advise(start, end - start, Advice::LinuxDoFork)?;

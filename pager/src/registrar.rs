@@ -1,7 +1,7 @@
-//! Requests of the program's own threads to the pager's tasks.
+//! Requests from the program's threads to the registrar.
 //!
-//! The userfaultfd is in the pager's descriptor table, out of the program's reach, so a thread that
-//! maps memory asks here for its registration and sleeps until it is done.
+//! The userfaultfd is in the pager's descriptor table, which the program can't use. So a thread
+//! that maps memory requests its registration here, and sleeps until it is done.
 
 use crate::pager::Pager;
 use rustix::io::Errno;
@@ -10,15 +10,15 @@ use spillway_platform::uffd::mode;
 use spillway_tiers::sync::Lock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// What the registrar does.
+/// The requests to the registrar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Task {
     /// Register a range.
     Register = 0,
-    /// Take a range out again.
+    /// Unregister a range.
     Unregister = 1,
-    /// Forget what is not mapped any more of a range.
+    /// Forget the pages of a range that are not mapped any more.
     Recheck = 3,
     /// In a forked child: open the disk tier's files again.
     Reopen = 2,
@@ -28,9 +28,9 @@ const IDLE: u32 = 0;
 const ASKED: u32 = 1;
 const DONE: u32 = 2;
 
-/// Room for one request at a time.
-pub(crate) struct Mailbox {
-    turn: Lock<()>,
+/// A request slot: it takes one request at a time.
+pub(crate) struct RegistrarSlot {
+    caller: Lock<()>,
     state: AtomicU32,
     task: AtomicU32,
     start: AtomicUsize,
@@ -38,10 +38,10 @@ pub(crate) struct Mailbox {
     errno: AtomicU32,
 }
 
-impl Mailbox {
+impl RegistrarSlot {
     pub(crate) const fn new() -> Self {
         Self {
-            turn: Lock::new(()),
+            caller: Lock::new(()),
             state: AtomicU32::new(IDLE),
             task: AtomicU32::new(0),
             start: AtomicUsize::new(0),
@@ -50,9 +50,9 @@ impl Mailbox {
         }
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a request and waits for the answer.
     pub(crate) fn ask(&self, task: Task, start: usize, bytes: usize) -> Result<(), Errno> {
-        let _turn = self.turn.lock();
+        let _caller = self.caller.lock();
         self.task.store(task as u32, Ordering::Relaxed);
         self.start.store(start, Ordering::Relaxed);
         self.bytes.store(bytes, Ordering::Relaxed);
@@ -74,18 +74,18 @@ impl Mailbox {
 }
 
 impl Pager {
-    /// The life of the registrar.
+    /// Runs the registrar.
     pub(crate) fn run_registrar(&self) -> ! {
-        let mailbox = &self.mailbox;
+        let slot = &self.registrar_slot;
         loop {
-            let state = mailbox.state.load(Ordering::Acquire);
+            let state = slot.state.load(Ordering::Acquire);
             if state != ASKED {
-                let _ = futex::wait(&mailbox.state, futex::Flags::PRIVATE, state, None);
+                let _ = futex::wait(&slot.state, futex::Flags::PRIVATE, state, None);
                 continue;
             }
-            let start = mailbox.start.load(Ordering::Relaxed);
-            let bytes = mailbox.bytes.load(Ordering::Relaxed);
-            let answer = match mailbox.task.load(Ordering::Relaxed) {
+            let start = slot.start.load(Ordering::Relaxed);
+            let bytes = slot.bytes.load(Ordering::Relaxed);
+            let answer = match slot.task.load(Ordering::Relaxed) {
                 t if t == Task::Register as u32 => {
                     self.main().register(start, bytes, mode::MISSING | mode::WP)
                 }
@@ -97,8 +97,8 @@ impl Pager {
                 _ => self.reopen_files(start),
             };
             let errno = answer.err().map_or(0, |e| e.raw_os_error() as u32);
-            mailbox.errno.store(errno, Ordering::Relaxed);
-            mailbox.move_to(DONE);
+            slot.errno.store(errno, Ordering::Relaxed);
+            slot.move_to(DONE);
         }
     }
 

@@ -100,7 +100,7 @@ impl Pager {
         self.cores.store(usable as u32, Ordering::Release);
         // In-thread mode has no faults to hand out: one reader of events will do.
         let count = if in_thread { 1 } else { usable };
-        // Besides the handlers: warden, evictor and registrar.
+        // Besides the handlers: main task, evictor and registrar.
         self.tasks.store(count as u32 + 3, Ordering::Relaxed);
         let pager = std::ptr::from_ref(self) as usize;
         self.parking.open(&cores[..count]);
@@ -126,7 +126,7 @@ pub(crate) fn pager_at(argument: usize) -> &'static Pager {
 }
 
 extern "C" fn guest_main(pager: usize) {
-    pager_at(pager).run_warden()
+    pager_at(pager).run_main_task()
 }
 
 extern "C" fn handler_main(seat: usize) {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use spillway_sim::lending::{Options, Plant, Summary, run};
+use spillway_sim::lending::{InjectedBug, Options, Summary, run};
 
 /// Seeds that are run unless the environment says otherwise.
 const SEEDS: u64 = 2_000;
@@ -70,12 +70,12 @@ fn many_hosts_keep_the_promises_too() {
 }
 
 #[test]
-fn each_planted_bug_is_found() {
-    for plant in Plant::ALL {
-        let options = Options { plant: Some(plant), ..Options::default() };
+fn each_injected_bug_is_found() {
+    for bug in InjectedBug::ALL {
+        let options = Options { bug: Some(bug), ..Options::default() };
         let found =
             (0..PLANT_SEEDS).find_map(|seed| run(seed, &options).err().map(|wrong| (seed, wrong)));
-        let (seed, wrong) = found.unwrap_or_else(|| panic!("{} is not found", plant.name()));
-        println!("{}: seed {seed}, {wrong}", plant.name());
+        let (seed, wrong) = found.unwrap_or_else(|| panic!("{} is not found", bug.name()));
+        println!("{}: seed {seed}, {wrong}", bug.name());
     }
 }

@@ -7,7 +7,7 @@ use anyhow::bail;
 use cargo_metadata::camino::Utf8Path;
 use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 
-/// A place in the house: a folder of the workspace, or a crate where one has a rule of its own.
+/// A place in the layering: a folder of the workspace, or a crate that has a rule of its own.
 type Place = &'static str;
 
 /// Each place, and the places that it may know. A longer name is looked up first.
@@ -109,7 +109,9 @@ fn objection(edge: &Edge) -> Option<String> {
         return None;
     }
     let Some((_, known)) = RULES.iter().find(|(place, _)| is_in(from, place)) else {
-        return Some(format!("{from} has no place in the house: add it to xtask/src/layering.rs"));
+        return Some(format!(
+            "{from} has no place in the layering: add it to xtask/src/layering.rs"
+        ));
     };
     let allowed = known.iter().any(|place| is_in(target, place));
     (!allowed).then(|| format!("{from} must not know {to}: it may know {known:?}"))

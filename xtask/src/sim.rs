@@ -8,7 +8,9 @@ use std::time::Instant;
 use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
-use spillway_sim::lending::{Options, Placement, Plant, Violation, placement, run as run_world};
+use spillway_sim::lending::{
+    InjectedBug, Options, Placement, Violation, placement, run as run_world,
+};
 
 /// Violations that are printed.
 const PRINTED_MAX: usize = 20;
@@ -33,8 +35,8 @@ pub struct Lending {
     #[arg(long)]
     hosts: Option<usize>,
     /// Puts a bug in: stale-ack, early-release, no-reserve, early-move, endless-lease or long-lease.
-    #[arg(long, value_parser = plant)]
-    plant: Option<Plant>,
+    #[arg(long = "plant", value_parser = injected_bug)]
+    bug: Option<InjectedBug>,
     /// Prints where a thousand hosts put their slabs: rejections, balance, movement.
     #[arg(long)]
     report: bool,
@@ -55,7 +57,7 @@ pub fn run(simulation: &Simulation) -> anyhow::Result<()> {
         return Ok(());
     }
     let options =
-        Options { hosts: lending.hosts, plant: lending.plant, is_traced: lending.seed.is_some() };
+        Options { hosts: lending.hosts, bug: lending.bug, is_traced: lending.seed.is_some() };
     if let Some(seed) = lending.seed {
         let summary = run_world(seed, &options).with_context(|| format!("seed {seed}"))?;
         println!("seed {seed}: {summary:?}");
@@ -100,7 +102,7 @@ fn many(seeds: u64, options: &Options) -> anyhow::Result<()> {
     found.sort_by_key(|(seed, _)| *seed);
     let how = [
         options.hosts.map(|hosts| format!(" --hosts {hosts}")),
-        options.plant.map(|plant| format!(" --plant {}", plant.name())),
+        options.bug.map(|bug| format!(" --plant {}", bug.name())),
     ];
     let how: String = how.into_iter().flatten().collect();
     for (seed, wrong) in found.iter().take(PRINTED_MAX) {
@@ -119,10 +121,10 @@ fn many(seeds: u64, options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn plant(name: &str) -> Result<Plant, String> {
-    let found = Plant::ALL.into_iter().find(|plant| plant.name() == name);
+fn injected_bug(name: &str) -> Result<InjectedBug, String> {
+    let found = InjectedBug::ALL.into_iter().find(|bug| bug.name() == name);
     found.ok_or_else(|| {
-        let names: Vec<&str> = Plant::ALL.iter().map(|plant| plant.name()).collect();
+        let names: Vec<&str> = InjectedBug::ALL.iter().map(|bug| bug.name()).collect();
         format!("there is no such bug; there are {}", names.join(", "))
     })
 }

@@ -3,22 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_directory::Directory;
+use spillway_directory::ClientRegistry;
 use spillway_vhost_user_blk::{Demoted, Disk, DiskConfig};
 
 use crate::config::{Config, Error};
 
-/// Opens the disks that the configuration names, and has the directory know of them.
+/// Opens the disks that the configuration names, and has the client registry know them.
 ///
 /// # Errors
 /// A client is not there, or a file can't be used.
-pub fn open(config: &Config, directory: &Directory) -> anyhow::Result<Vec<Arc<Disk>>> {
+pub fn open(config: &Config, client_registry: &ClientRegistry) -> anyhow::Result<Vec<Arc<Disk>>> {
     let mut disks = Vec::new();
     for settings in &config.disks {
         let name = &settings.name;
-        let client = directory.client(&settings.client)?.id;
+        let client = client_registry.client(&settings.client)?.id;
         let disk = Disk::open(
-            Arc::clone(directory.store()),
+            Arc::clone(client_registry.store()),
             DiskConfig {
                 name: name.clone(),
                 kind: settings.kind,
@@ -29,7 +29,7 @@ pub fn open(config: &Config, directory: &Directory) -> anyhow::Result<Vec<Arc<Di
             },
         )
         .map_err(|error| Error::new(format!("disk '{name}': {error}")))?;
-        directory.attach_disk(name, client, disk.pool());
+        client_registry.attach_disk(name, client, disk.pool());
         disks.push(Arc::new(disk));
     }
     Ok(disks)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use spillway_directory::Directory;
+use spillway_directory::ClientRegistry;
 use spillway_nbd::{Listener, TlsMode};
 use spillway_nvme_tcp::Target;
 use spillway_tls::{Files, ServerSettings, Versions};
@@ -115,29 +115,30 @@ impl Frontends {
     /// There are no threads or descriptors left.
     pub fn start(
         listeners: &mut Listeners,
-        directory: &Arc<Directory>,
+        client_registry: &Arc<ClientRegistry>,
         secrets: Secrets,
         config: &Config,
         disks: &[Arc<Disk>],
     ) -> anyhow::Result<Self> {
         let mut frontends = Self::default();
-        let access: Arc<dyn Access> = directory.clone();
+        let access: Arc<dyn Access> = client_registry.clone();
         if let Some(listener) = listeners.ring.take() {
-            let store = Arc::clone(directory.store());
+            let store = Arc::clone(client_registry.store());
             let config = spillway_ring::Config::default();
             let server = spillway_ring::Server::start(listener, store, access.clone(), config);
             frontends.ring = Some(Arc::new(server.context("can't serve the ring")?));
         }
         if let Some(listener) = listeners.programs.take() {
             let config = spillway_programs::Config::default();
-            let server = spillway_programs::Server::start(listener, directory.clone(), config);
+            let server =
+                spillway_programs::Server::start(listener, client_registry.clone(), config);
             frontends.programs = Some(server.context("can't serve programs")?);
         }
         let local = listeners.nbd.take().map(|it| (Listener::Unix(it), Default::default()));
         let tcp =
             listeners.nbd_tcp.take().map(|it: TcpListener| (Listener::Tcp(it), secrets.nbd_tcp));
         for (listener, config) in local.into_iter().chain(tcp) {
-            let exports = directory.clone();
+            let exports = client_registry.clone();
             let server = spillway_nbd::Server::start(listener, access.clone(), exports, config);
             frontends.nbd.push(server.context("can't serve NBD")?);
         }
@@ -145,10 +146,10 @@ impl Frontends {
         let inside_tls = listeners.nvme_tls.take().map(|it| (it, secrets.nvme_tls));
         let nvme: Vec<_> = plain.into_iter().chain(inside_tls).collect();
         if !nvme.is_empty() {
-            let store = Arc::clone(directory.store());
-            let target = Target::new(store, access, directory.clone(), secrets.nvme_tcp)?;
+            let store = Arc::clone(client_registry.store());
+            let target = Target::new(store, access, client_registry.clone(), secrets.nvme_tcp)?;
             let told = Arc::downgrade(&target);
-            directory.watch(move |client| {
+            client_registry.watch(move |client| {
                 if let Some(target) = told.upgrade() {
                     target.namespaces_changed(client);
                 }
@@ -158,7 +159,7 @@ impl Frontends {
                 frontends.nvme.push(server.context("can't serve NVMe/TCP")?);
             }
         }
-        frontends.resp = resp(listeners, directory, secrets.resp_tls, config)?;
+        frontends.resp = resp(listeners, client_registry, secrets.resp_tls, config)?;
         let listening = listeners.disks.drain(..).zip(disks).zip(&config.disks);
         for ((listener, disk), settings) in listening {
             let queues = settings.queues as u16;
@@ -172,7 +173,7 @@ impl Frontends {
 /// Starts to serve RESP, if it has a socket.
 fn resp(
     listeners: &mut Listeners,
-    directory: &Arc<Directory>,
+    client_registry: &Arc<ClientRegistry>,
     tls: Option<ServerSettings>,
     config: &Config,
 ) -> anyhow::Result<Option<spillway_resp::Server>> {
@@ -191,7 +192,7 @@ fn resp(
         stall_timeout: Duration::from_secs(config.resp.stall_timeout_s),
         ..Default::default()
     };
-    let store = Arc::clone(directory.store());
-    let server = spillway_resp::Server::start(listeners, store, directory.clone(), settings);
+    let store = Arc::clone(client_registry.store());
+    let server = spillway_resp::Server::start(listeners, store, client_registry.clone(), settings);
     Ok(Some(server.context("can't serve RESP")?))
 }

@@ -1,21 +1,21 @@
-//! What outlives the daemon: descriptors that a service manager or our keeper holds.
+//! The descriptors that outlive the daemon: the service manager or Spillway's fd store holds them.
 //!
-//! Both speak systemd's protocol: the daemon sends descriptors with names to NOTIFY_SOCKET
-//! (FDSTORE=1), and finds them after LISTEN_FDS when it is started again.
+//! Both use systemd's protocol: the daemon sends named descriptors to NOTIFY_SOCKET (FDSTORE=1),
+//! and inherits them by LISTEN_FDS when it is started again.
 
 use std::env;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 
 use anyhow::Context;
 
-use crate::keeper;
+use crate::fd_store;
 use crate::manager;
 use crate::sockets::Handed;
 
 /// What the names of kept descriptors begin with.
 const PREFIX: &str = "spillway-";
 
-/// What was handed over at the start.
+/// The descriptors that the daemon inherited.
 #[derive(Debug, Default)]
 pub struct Inherited {
     /// Kept by name, without the prefix.
@@ -25,14 +25,14 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Takes all descriptors that were handed over. To be called once, before anything is opened.
+    /// Takes all inherited descriptors. Call it once, before anything is opened.
     ///
     /// # Errors
     /// What stands in the environment can't be understood.
     pub fn take() -> anyhow::Result<Self> {
         let mut inherited = Self::default();
-        if env::var_os(keeper::MARK).is_some() {
-            // The keeper can't know the number before the process is there.
+        if env::var_os(fd_store::MARK).is_some() {
+            // The fd store can't know the process id before the process exists.
             // SAFETY: this is the only thread yet.
             unsafe { env::set_var("LISTEN_PID", std::process::id().to_string()) };
         }
@@ -51,18 +51,18 @@ impl Inherited {
     }
 }
 
-/// Who keeps descriptors.
-pub fn keeper_name() -> &'static str {
+/// The name of the fd store in the API: `systemd`, `keeper` or `nobody`.
+pub fn fd_store_name() -> &'static str {
     if env::var_os("NOTIFY_SOCKET").is_none() {
         "nobody"
-    } else if env::var_os(keeper::MARK).is_some() {
+    } else if env::var_os(fd_store::MARK).is_some() {
         "keeper"
     } else {
         "systemd"
     }
 }
 
-/// Hands descriptors over to be kept. Does nothing where nobody keeps any.
+/// Sends descriptors to the fd store. Does nothing if there is none.
 ///
 /// # Errors
 /// The socket of the service manager does not take them.
@@ -76,7 +76,7 @@ pub fn keep<'a>(
     Ok(())
 }
 
-/// Has what is kept under a name forgotten.
+/// Removes the descriptors of a name from the fd store.
 ///
 /// # Errors
 /// The socket of the service manager does not take the message.

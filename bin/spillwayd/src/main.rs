@@ -4,9 +4,10 @@ mod arguments;
 mod capacity;
 mod config;
 mod disks;
+mod fd_store;
 mod frontends;
 mod hardening;
-mod keeper;
+
 mod kept;
 mod lend;
 mod listeners;
@@ -60,8 +61,8 @@ fn daemon(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     hardening::no_dumps()?;
-    if config.process.keeper && keeper::is_needed() {
-        return keeper::run(config.process.lock_memory);
+    if config.process.keeper && fd_store::is_needed() {
+        return fd_store::run(config.process.lock_memory);
     }
     log::start();
     let inherited = Inherited::take()?;

@@ -1,4 +1,4 @@
-//! What is told to the service manager, or to our keeper, as sd_notify(3) describes it.
+//! What is told to the service manager, or to the fd store, as sd_notify(3) describes it.
 
 use std::env;
 use std::io::{self, IoSlice};

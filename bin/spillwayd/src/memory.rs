@@ -1,4 +1,4 @@
-//! The store's memory and the directory's record: new, or those of the daemon before.
+//! The store's memory and the client registry's journal: new, or those of the daemon before.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use spillway_types::{PAGE_BYTES, Size};
 use crate::config;
 use crate::kept::{self, Inherited};
 
-/// What the record of the directory is kept as. The store's own parts are frames, index and tables, and disk and
+/// The name of the client registry's journal in the fd store. The store's own parts are frames, index and tables, and disk and
 /// sums where it has a disk.
 const RECORD: &str = "directory";
 /// What the store's disk is kept as.

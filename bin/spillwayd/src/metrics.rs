@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use spillway_api::types::{LendStatus, VmList, VmStatus};
-use spillway_directory::Directory;
+use spillway_directory::ClientRegistry;
 use spillway_metrics::{
     ClientSample, DiskSample, LendDeviceSample, LendPeerSample, LendSample, RespSample, Sample,
     SectionsSample, StoreDiskSample, StoreSample, VmSample,
@@ -21,14 +21,14 @@ pub struct Facts {
 
 /// The metrics of now, as text.
 pub fn text(
-    directory: &Arc<Directory>,
+    client_registry: &Arc<ClientRegistry>,
     disks: &[Arc<Disk>],
     lending: Option<&LendStatus>,
     guests: Option<&VmList>,
     resp: Option<spillway_resp::Statistics>,
     facts: Facts,
 ) -> String {
-    let store = directory.store();
+    let store = client_registry.store();
     let store = StoreSample {
         capacity_bytes: facts.capacity_bytes,
         memory_bytes: store.memory_bytes(),
@@ -46,19 +46,20 @@ pub fn text(
         }),
         same_filled_pages: store.same_filled_pages(),
         compressed_pages: store.compressed_pages(),
-        pools: directory.pools().map_or(0, |pools| pools.len() as u64),
-        blocks: directory.blocks().len() as u64,
+        pools: client_registry.pools().map_or(0, |pools| pools.len() as u64),
+        blocks: client_registry.blocks().len() as u64,
         memory_locked: facts.memory_locked,
-        restarts: directory.restarts(),
+        restarts: client_registry.restarts(),
         uptime_seconds: facts.started.elapsed().as_secs(),
     };
-    let clients = directory.clients().unwrap_or_default().into_iter().map(|client| ClientSample {
-        name: client.name,
-        statistics: client.statistics,
-        connections: client.connections,
-        in_flight_bytes: client.in_flight_bytes,
-    });
-    let programs = directory.programs().into_iter().map(|program| ClientSample {
+    let clients =
+        client_registry.clients().unwrap_or_default().into_iter().map(|client| ClientSample {
+            name: client.name,
+            statistics: client.statistics,
+            connections: client.connections,
+            in_flight_bytes: client.in_flight_bytes,
+        });
+    let programs = client_registry.programs().into_iter().map(|program| ClientSample {
         name: program.name,
         statistics: program.statistics,
         connections: program.connections,

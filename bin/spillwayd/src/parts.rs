@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use spillway_api::Daemon;
 use spillway_api::types::Dashboard;
-use spillway_directory::Directory;
+use spillway_directory::ClientRegistry;
 use spillway_history::{Bounds, History};
 use spillway_host::Limits;
 use spillway_manager::Manager;
@@ -32,7 +32,7 @@ pub struct Parts {
     pub config: Config,
     /// What the machine had at the start: its files are out of reach later.
     pub limits: Limits,
-    pub directory: Arc<Directory>,
+    pub client_registry: Arc<ClientRegistry>,
     pub listeners: Listeners,
     pub daemon: Arc<Daemon>,
     pub secrets: Secrets,
@@ -76,29 +76,30 @@ impl Parts {
         let memory = Memory::take_up(&config.store, capacity_bytes, inherited.kept)?;
         let capacity_bytes = memory.journal.capacity_bytes();
         store_disk::warn_of_room(&config.store, &memory.store);
-        let directory = Directory::open(Arc::new(memory.store), memory.journal, clients.policy)?;
-        directory.configure(&clients.clients, &clients.blocks, clients.policy)?;
-        let directory = Arc::new(directory);
+        let client_registry =
+            ClientRegistry::open(Arc::new(memory.store), memory.journal, clients.policy)?;
+        client_registry.configure(&clients.clients, &clients.blocks, clients.policy)?;
+        let client_registry = Arc::new(client_registry);
         let programs = Manager::of_frames(config.memory.policy());
         // Before the first interval ends, programs may be back that the daemon before has told something.
         let first_pages = (program_pages > 0).then(|| programs.first_target_pages(program_pages));
         let interval = Duration::from_millis(config.memory.interval_ms);
-        directory.set_programs_first_target(interval, first_pages);
-        let disks = disks::open(&config, &directory)?;
+        client_registry.set_programs_first_target(interval, first_pages);
+        let disks = disks::open(&config, &client_registry)?;
         let memory_locked = hardening::lock_memory(config.process.lock_memory)?;
         let lending = match listeners.lend.take() {
             Some(listener) => {
                 let nqn = secrets.blocks_nqn();
                 Some(lend::Prepared::new(
                     &config,
-                    (&directory, capacity_bytes),
+                    (&client_registry, capacity_bytes),
                     listener,
                     nqn,
                     helper,
                 )?)
             }
             None => {
-                lend::free_kept(&directory);
+                lend::free_kept(&client_registry);
                 None
             }
         };
@@ -108,9 +109,10 @@ impl Parts {
         let handle = lending.as_ref().map(lend::Prepared::handle);
         let resp = Arc::<OnceLock<Arc<spillway_resp::Shared>>>::default();
         let its_resp = Arc::clone(&resp);
-        let measured = (Arc::clone(&directory), disks.clone(), handle.clone(), guests.clone());
+        let measured =
+            (Arc::clone(&client_registry), disks.clone(), handle.clone(), guests.clone());
         let daemon = Arc::new(Daemon {
-            directory: Arc::clone(&directory),
+            client_registry: Arc::clone(&client_registry),
             manager: Arc::new(Mutex::new(Manager::new(config.memory.policy()))),
             programs: Mutex::new(programs),
             program_pages: program_pages.into(),
@@ -121,7 +123,7 @@ impl Parts {
             started,
             started_ms,
             memory_locked,
-            kept_by: kept::keeper_name(),
+            kept_by: kept::fd_store_name(),
             dashboard: dashboard(&config.listen),
             lending: handle.map(|handle| handle as Arc<dyn spillway_api::Lending>),
             guests: guests.map(|guests| guests as Arc<dyn spillway_api::Guests>),
@@ -144,7 +146,7 @@ impl Parts {
         Ok(Self {
             config,
             limits,
-            directory,
+            client_registry,
             listeners,
             daemon,
             secrets,

@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use spillway_directory::{ClientView, Directory};
+use spillway_directory::{ClientRegistry, ClientView};
 use spillway_store::Scratch;
 use spillway_vhost_user_blk::Disk;
 
@@ -38,11 +38,14 @@ impl Reclaim {
     ///
     /// # Errors
     /// There are no threads left.
-    pub fn start(directory: Arc<Directory>, disks: Vec<Arc<Disk>>) -> anyhow::Result<Self> {
+    pub fn start(
+        client_registry: Arc<ClientRegistry>,
+        disks: Vec<Arc<Disk>>,
+    ) -> anyhow::Result<Self> {
         let (due, waits) = sync_channel(1);
         let thread = thread::Builder::new()
             .name("reclaim".into())
-            .spawn(move || run(&waits, &directory, &disks))
+            .spawn(move || run(&waits, &client_registry, &disks))
             .context("can't start to reclaim")?;
         Ok(Self { due: Some(due), thread: Some(thread) })
     }
@@ -65,15 +68,15 @@ impl Drop for Reclaim {
     }
 }
 
-fn run(due: &Receiver<()>, directory: &Directory, disks: &[Arc<Disk>]) {
+fn run(due: &Receiver<()>, client_registry: &ClientRegistry, disks: &[Arc<Disk>]) {
     let mut scratch = Scratch::new();
     while due.recv().is_ok() {
         disks.iter().for_each(|disk| disk.next_turn());
-        directory.store().cool();
+        client_registry.store().cool();
         // The store's own errors alone: the next interval says more.
-        let clients = directory.clients().unwrap_or_default();
+        let clients = client_registry.clients().unwrap_or_default();
         for client in clients.iter().filter(|client| !client.importing && !client.frozen) {
-            if let Err(error) = reclaim(directory, client, disks, &mut scratch) {
+            if let Err(error) = reclaim(client_registry, client, disks, &mut scratch) {
                 tracing::error!(client = client.name, "can't take pages back: {error:#}");
             }
         }
@@ -82,12 +85,12 @@ fn run(due: &Receiver<()>, directory: &Directory, disks: &[Arc<Disk>]) {
 
 /// Takes back a part of what a client holds beyond its target.
 fn reclaim(
-    directory: &Directory,
+    client_registry: &ClientRegistry,
     client: &ClientView,
     disks: &[Arc<Disk>],
     scratch: &mut Scratch,
 ) -> anyhow::Result<()> {
-    let store = directory.store();
+    let store = client_registry.store();
     let share = share(client.statistics.debt_pages()) as usize;
     if share == 0 {
         return Ok(());

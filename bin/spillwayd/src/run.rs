@@ -38,7 +38,7 @@ pub fn run(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
     // After the sandbox: their threads are in it too.
     let frontends = Frontends::start(
         &mut parts.listeners,
-        &parts.directory,
+        &parts.client_registry,
         parts.secrets.clone(),
         &parts.config,
         &parts.disks,
@@ -48,8 +48,8 @@ pub fn run(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
         let _ = parts.resp.set(shared);
     }
     let disks = parts.disks.clone();
-    let reclaim = Reclaim::start(parts.directory.clone(), disks.clone())?;
-    let packing = Packing::start(parts.directory.store())?;
+    let reclaim = Reclaim::start(parts.client_registry.clone(), disks.clone())?;
+    let packing = Packing::start(parts.client_registry.store())?;
     let lending = parts.lending.take().map(lend::Prepared::start).transpose()?;
     let guests = parts.vms.as_ref().map(vm::Prepared::handle);
     let vms = parts.vms.take().map(|vms| vms.start(frontends.ring())).transpose()?;
@@ -93,7 +93,7 @@ async fn control(
         capacity = %spillway_types::Size(parts.daemon.capacity_bytes),
         memory_locked = parts.daemon.memory_locked,
         kept_by = parts.daemon.kept_by,
-        restarts = parts.directory.restarts(),
+        restarts = parts.client_registry.restarts(),
         "ready"
     );
     loop {
@@ -125,9 +125,9 @@ async fn control(
                 }
             }
             _ = tick.tick() => {
-                parts.directory.note_all_flushes();
-                parts.directory.expire();
-                disk.look(parts.directory.store());
+                parts.client_registry.note_all_flushes();
+                parts.client_registry.expire();
+                disk.look(parts.client_registry.store());
             }
         }
     }
@@ -191,7 +191,7 @@ fn reload_config(parts: &mut Parts, arguments: &Arguments, guests: Option<&vm::H
     let applied = arguments.read().map_err(anyhow::Error::from).and_then(|config| {
         let clients = Clients::new(&config)?;
         let program_pages = capacity::program_pages(config.memory.programs, &parts.limits)?;
-        parts.directory.configure(&clients.clients, &clients.blocks, clients.policy)?;
+        parts.client_registry.configure(&clients.clients, &clients.blocks, clients.policy)?;
         parts.daemon.program_pages.store(program_pages, Ordering::Relaxed);
         Ok(config)
     });

@@ -14,8 +14,8 @@ use spillway_types::Statistics;
 /// # Errors
 /// A client can't be sampled.
 pub fn interval(daemon: &Daemon, interval: Duration) -> Result<(), Error> {
-    let directory = &daemon.directory;
-    let mut views = directory.clients()?;
+    let client_registry = &daemon.client_registry;
+    let mut views = client_registry.clients()?;
     // One that is being imported has what it needs until that is done.
     let managed = views.iter().filter(|view| !view.importing);
     let mut clients: Vec<_> = managed.map(client).collect();
@@ -26,37 +26,38 @@ pub fn interval(daemon: &Daemon, interval: Duration) -> Result<(), Error> {
     let samples = manager.policy().wants_curves();
     for client in &mut clients {
         // A client that has gone since it was sampled needs none.
-        let _ = directory.store().set_sampling(client.id, samples);
-        client.curve = directory.store().reuse(client.id).unwrap_or_default();
+        let _ = client_registry.store().set_sampling(client.id, samples);
+        client.curve = client_registry.store().reuse(client.id).unwrap_or_default();
     }
     let changes = manager.interval(total_pages, &clients);
-    directory.set_first_target(manager.first_target_pages(total_pages));
+    client_registry.set_first_target(manager.first_target_pages(total_pages));
     drop(manager);
     views.extend(programs(daemon, interval));
     record(daemon, &views, total_pages);
     for Change { id, target_pages } in changes {
         // A client that has gone since it was sampled needs none.
-        let _ = directory.store().set_target(id, target_pages);
+        let _ = client_registry.store().set_target(id, target_pages);
     }
     Ok(())
 }
 
 /// Ends the interval for paged programs, which are counted in any case; what they were.
 fn programs(daemon: &Daemon, interval: Duration) -> Vec<ClientView> {
-    let directory = &daemon.directory;
-    let views = directory.programs();
+    let client_registry = &daemon.client_registry;
+    let views = client_registry.programs();
     let Some(total_pages) = daemon.program_pages() else {
-        directory.set_programs_first_target(interval, None);
+        client_registry.set_programs_first_target(interval, None);
         return views;
     };
     let programs: Vec<_> = views.iter().map(program).collect();
     let mut manager = daemon.programs.lock().unwrap_or_else(PoisonError::into_inner);
     manager.set_interval_us(interval.as_micros() as u64);
     let changes = manager.interval(total_pages, &programs);
-    directory.set_programs_first_target(interval, Some(manager.first_target_pages(total_pages)));
+    client_registry
+        .set_programs_first_target(interval, Some(manager.first_target_pages(total_pages)));
     drop(manager);
     for Change { id, target_pages } in changes {
-        directory.set_program_target(id, target_pages);
+        client_registry.set_program_target(id, target_pages);
     }
     views
 }
@@ -72,7 +73,7 @@ fn program(view: &ClientView) -> Client {
 
 /// Keeps what was sampled.
 fn record(daemon: &Daemon, views: &[ClientView], total_pages: u64) {
-    let store = daemon.directory.store();
+    let store = daemon.client_registry.store();
     let levels = StoreLevels {
         total_pages,
         memory_bytes: store.memory_bytes(),
@@ -104,12 +105,12 @@ fn client(view: &ClientView) -> Client {
 
 /// What is known about the store's memory.
 fn room(daemon: &Daemon, clients: &[Statistics]) -> Result<Room, Error> {
-    let store = daemon.directory.store();
+    let store = daemon.client_registry.store();
     let reserved_pages = clients.iter().map(|its| its.reserved_pages).sum();
     let written_pages = if reserved_pages == 0 {
         0
     } else {
-        let pools = daemon.directory.pools()?;
+        let pools = daemon.client_registry.pools()?;
         pools.iter().filter(|pool| pool.reserved_pages != 0).map(|pool| pool.pages).sum()
     };
     let disk = store.disk_counters().unwrap_or_default();

@@ -12,7 +12,7 @@
 //! A call makes a connection of its own and keeps nothing, so any thread may make it, also after a fork. None takes longer
 //! than its time, whatever the agent does.
 
-mod talk;
+mod line;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -97,6 +97,6 @@ fn answer(socket: &Path, call: &Call, bytes: u64, wait: Duration) -> Result<Answ
 /// # Errors
 /// There is no reply, or what came is none.
 pub fn ask(socket: &Path, call: &Call, wait: Duration) -> Result<Reply, Error> {
-    let line = talk::exchange(socket, &call.encode(), wait)?;
+    let line = line::exchange(socket, &call.encode(), wait)?;
     Reply::decode(&line).map_err(Error::Reply)
 }

@@ -10,7 +10,7 @@ use spillway_client::nvme_tcp::call::{Call, Outcome, PoolRef};
 use spillway_client::nvme_tcp::session::{Data, Request, Session, now_us};
 use spillway_client::nvme_tcp::settings::Settings as SessionSettings;
 use spillway_client::nvme_tcp::tls::TlsDial;
-use spillway_fanout::{BATCH_PAGES, Carried, Lender, Page};
+use spillway_fanout::{BATCH_PAGES, Lender, Page, PageOutcome};
 use spillway_types::{Key, PAGE_BYTES};
 use spillway_wire::kv::PoolEntry;
 use spillway_wire::nvme::Status;
@@ -50,7 +50,7 @@ impl Loan {
     }
 
     /// Makes calls that end by the deadline; what came of each.
-    fn run(&self, requests: &mut [Request<'_>], outcomes: &mut [Carried], deadline: Instant) {
+    fn run(&self, requests: &mut [Request<'_>], outcomes: &mut [PageOutcome], deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now());
         self.session.run_within(requests, left.as_micros() as u64);
         for (request, outcome) in requests.iter().zip(outcomes) {
@@ -136,23 +136,23 @@ fn tend(session: &Session<TlsDial>, stopping: &AtomicBool) {
 }
 
 /// What the end of a call means for its page.
-fn carried(call: &Call, outcome: Option<Outcome>) -> Carried {
+fn carried(call: &Call, outcome: Option<Outcome>) -> PageOutcome {
     let Some(Outcome::Answered { status, result, bytes, .. }) = outcome else {
         return match outcome {
-            Some(Outcome::PoolLost) => Carried::Missing,
-            _ => Carried::Lost,
+            Some(Outcome::PoolLost) => PageOutcome::Missing,
+            _ => PageOutcome::Lost,
         };
     };
     let page = PAGE_BYTES as u64;
     match (call, Status(status).code()) {
-        (Call::Store(..), Status::SUCCESS) => Carried::Done,
-        (Call::Store(..), _) => Carried::Refused,
+        (Call::Store(..), Status::SUCCESS) => PageOutcome::Done,
+        (Call::Store(..), _) => PageOutcome::Refused,
         (Call::Retrieve(..), Status::SUCCESS) if result == page && u64::from(bytes) == page => {
-            Carried::Done
+            PageOutcome::Done
         }
-        (Call::Delete(..), Status::SUCCESS | Status::KEY_NOT_FOUND) => Carried::Done,
-        (Call::Delete(..), _) => Carried::Lost,
-        _ => Carried::Missing,
+        (Call::Delete(..), Status::SUCCESS | Status::KEY_NOT_FOUND) => PageOutcome::Done,
+        (Call::Delete(..), _) => PageOutcome::Lost,
+        _ => PageOutcome::Missing,
     }
 }
 
@@ -162,7 +162,7 @@ const fn none<'a>() -> Request<'a> {
 }
 
 impl Lender for Loan {
-    fn put(&self, keys: &[Key], pages: &[Page], outcomes: &mut [Carried], deadline: Instant) {
+    fn put(&self, keys: &[Key], pages: &[Page], outcomes: &mut [PageOutcome], deadline: Instant) {
         let mut pairs = keys.iter().zip(pages);
         let mut requests: [_; BATCH_PAGES] = array::from_fn(|_| match pairs.next() {
             Some((key, page)) => {
@@ -174,7 +174,13 @@ impl Lender for Loan {
         self.run(&mut requests[..keys.len()], outcomes, deadline);
     }
 
-    fn get(&self, keys: &[Key], pages: &mut [Page], outcomes: &mut [Carried], deadline: Instant) {
+    fn get(
+        &self,
+        keys: &[Key],
+        pages: &mut [Page],
+        outcomes: &mut [PageOutcome],
+        deadline: Instant,
+    ) {
         let mut pairs = keys.iter().zip(pages);
         let mut requests: [_; BATCH_PAGES] = array::from_fn(|_| match pairs.next() {
             Some((key, page)) => {
@@ -186,7 +192,7 @@ impl Lender for Loan {
         self.run(&mut requests[..keys.len()], outcomes, deadline);
     }
 
-    fn flush(&self, keys: &[Key], outcomes: &mut [Carried], deadline: Instant) {
+    fn flush(&self, keys: &[Key], outcomes: &mut [PageOutcome], deadline: Instant) {
         let mut keys_left = keys.iter();
         let mut requests: [_; BATCH_PAGES] = array::from_fn(|_| match keys_left.next() {
             Some(key) => Request::new(Call::Delete(self.pool, *key), Data::None),

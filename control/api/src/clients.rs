@@ -20,7 +20,8 @@ pub const FLOOR_PAGES_MAX: u64 = (1 << 50) / spillway_types::PAGE_BYTES as u64;
 /// All clients, by name; then all paged programs.
 #[utoipa::path(get, path = "/v1/clients", tag = "clients", responses((status = 200, body = [Client])))]
 pub(crate) async fn list(State(daemon): Shared) -> Result<Json<Vec<Client>>, Error> {
-    let clients = daemon.directory.clients()?.into_iter().chain(daemon.directory.programs());
+    let clients =
+        daemon.client_registry.clients()?.into_iter().chain(daemon.client_registry.programs());
     Ok(Json(clients.map(Client::from).collect()))
 }
 
@@ -38,8 +39,8 @@ pub(crate) async fn add(
 ) -> Result<(StatusCode, Json<Client>), Error> {
     let Json(client) = client?;
     let settings = settings(client, daemon.limits)?;
-    daemon.directory.add_client(&settings)?;
-    Ok((StatusCode::CREATED, Json(daemon.directory.client(&settings.name)?.into())))
+    daemon.client_registry.add_client(&settings)?;
+    Ok((StatusCode::CREATED, Json(daemon.client_registry.client(&settings.name)?.into())))
 }
 
 /// One client.
@@ -54,7 +55,7 @@ pub(crate) async fn show(
     State(daemon): Shared,
     Path(name): Path<String>,
 ) -> Result<Json<Client>, Error> {
-    Ok(Json(daemon.directory.client(&name)?.into()))
+    Ok(Json(daemon.client_registry.client(&name)?.into()))
 }
 
 /// Removes a client with its pools.
@@ -69,8 +70,8 @@ pub(crate) async fn remove(
     State(daemon): Shared,
     Path(name): Path<String>,
 ) -> Result<StatusCode, Error> {
-    let directory = daemon.directory.clone();
-    aside(move || directory.remove_client(&name)).await?;
+    let client_registry = daemon.client_registry.clone();
+    aside(move || client_registry.remove_client(&name)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -86,7 +87,7 @@ pub(crate) async fn target(
     State(daemon): Shared,
     Path(name): Path<String>,
 ) -> Result<Json<ClientTarget>, Error> {
-    Ok(Json(daemon.directory.client(&name)?.into()))
+    Ok(Json(daemon.client_registry.client(&name)?.into()))
 }
 
 /// Sets the most that a client may hold, its cap. Above the target, which is at most that, puts are
@@ -106,8 +107,10 @@ pub(crate) async fn set_target(
 ) -> Result<Json<ClientTarget>, Error> {
     let Json(target) = target?;
     let cap_pages = Some(target.target_pages.unwrap_or(u64::MAX));
-    daemon.directory.change_client(&name, ClientChange { cap_pages, ..ClientChange::default() })?;
-    Ok(Json(daemon.directory.client(&name)?.into()))
+    daemon
+        .client_registry
+        .change_client(&name, ClientChange { cap_pages, ..ClientChange::default() })?;
+    Ok(Json(daemon.client_registry.client(&name)?.into()))
 }
 
 /// Changes what the operator wants of a client or program: cap, floor, weight. It holds from the next interval on, and
@@ -138,8 +141,8 @@ pub(crate) async fn change(
         floor_pages: change.floor_pages,
         weight: change.weight,
     };
-    daemon.directory.change_client(&name, change)?;
-    Ok(Json(daemon.directory.client(&name)?.into()))
+    daemon.client_registry.change_client(&name, change)?;
+    Ok(Json(daemon.client_registry.client(&name)?.into()))
 }
 
 /// Takes the puts of an exported client again.
@@ -154,7 +157,7 @@ pub(crate) async fn thaw(
     State(daemon): Shared,
     Path(name): Path<String>,
 ) -> Result<StatusCode, Error> {
-    daemon.directory.thaw(&name)?;
+    daemon.client_registry.thaw(&name)?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -27,7 +27,7 @@ pub(crate) async fn health(State(daemon): Shared) -> Json<Health> {
     Json(Health {
         serving: true,
         uptime_seconds: daemon.started.elapsed().as_secs(),
-        restarts: daemon.directory.restarts(),
+        restarts: daemon.client_registry.restarts(),
         memory_locked: daemon.memory_locked,
         kept_by: daemon.kept_by.to_owned(),
     })

@@ -3,7 +3,7 @@
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use spillway_directory::Error as DirectoryError;
+use spillway_directory::Error as RegistryError;
 use spillway_store::Error as StoreError;
 
 use crate::types::{PROBLEM_TYPE, Problem};
@@ -14,9 +14,9 @@ const BEARER: HeaderValue = HeaderValue::from_static("Bearer");
 /// Why a request was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// The directory refused.
+    /// The client registry refused.
     #[error(transparent)]
-    Directory(#[from] DirectoryError),
+    Registry(#[from] RegistryError),
     /// The body or the query is not what is asked for.
     #[error("{0}")]
     Input(String),
@@ -73,33 +73,33 @@ impl Error {
             Self::VmRefused(_) => (S::CONFLICT, "vm-refused"),
             Self::Token => (S::UNAUTHORIZED, "token"),
             Self::Stopping => (S::SERVICE_UNAVAILABLE, "stopping"),
-            Self::Directory(error) => match error {
-                DirectoryError::NoClient(_) => (S::NOT_FOUND, "no-client"),
-                DirectoryError::Program(_) => (S::CONFLICT, "program"),
-                DirectoryError::NoPool(_) => (S::NOT_FOUND, "no-pool"),
-                DirectoryError::NoBlock(_) => (S::NOT_FOUND, "no-block"),
-                DirectoryError::ClientExists(_) => (S::CONFLICT, "client-exists"),
-                DirectoryError::NeedsSecret(_) => (S::BAD_REQUEST, "needs-secret"),
-                DirectoryError::IdentityTaken(_) => (S::CONFLICT, "identity-taken"),
-                DirectoryError::Configured(_) => (S::CONFLICT, "configured"),
-                DirectoryError::BlockExists(_) => (S::CONFLICT, "block-exists"),
-                DirectoryError::InUse(_)
-                | DirectoryError::HasDisk(_)
-                | DirectoryError::HasLoan(_) => (S::CONFLICT, "in-use"),
-                DirectoryError::NoLoan(_) => (S::NOT_FOUND, "no-loan"),
-                DirectoryError::LoanExists(_) => (S::CONFLICT, "loan-exists"),
-                DirectoryError::NotEmpty(_) => (S::CONFLICT, "not-empty"),
-                DirectoryError::NotFrozen(_) => (S::CONFLICT, "not-frozen"),
-                DirectoryError::TooManyFlushes(_) => (S::CONFLICT, "too-many-flushes"),
-                DirectoryError::Name(_) => (S::BAD_REQUEST, "name"),
-                DirectoryError::Stream(_) => (S::BAD_REQUEST, "stream"),
-                DirectoryError::NoRoom(_) | DirectoryError::JournalFull(_) => {
+            Self::Registry(error) => match error {
+                RegistryError::NoClient(_) => (S::NOT_FOUND, "no-client"),
+                RegistryError::Program(_) => (S::CONFLICT, "program"),
+                RegistryError::NoPool(_) => (S::NOT_FOUND, "no-pool"),
+                RegistryError::NoBlock(_) => (S::NOT_FOUND, "no-block"),
+                RegistryError::ClientExists(_) => (S::CONFLICT, "client-exists"),
+                RegistryError::NeedsSecret(_) => (S::BAD_REQUEST, "needs-secret"),
+                RegistryError::IdentityTaken(_) => (S::CONFLICT, "identity-taken"),
+                RegistryError::Configured(_) => (S::CONFLICT, "configured"),
+                RegistryError::BlockExists(_) => (S::CONFLICT, "block-exists"),
+                RegistryError::InUse(_) | RegistryError::HasDisk(_) | RegistryError::HasLoan(_) => {
+                    (S::CONFLICT, "in-use")
+                }
+                RegistryError::NoLoan(_) => (S::NOT_FOUND, "no-loan"),
+                RegistryError::LoanExists(_) => (S::CONFLICT, "loan-exists"),
+                RegistryError::NotEmpty(_) => (S::CONFLICT, "not-empty"),
+                RegistryError::NotFrozen(_) => (S::CONFLICT, "not-frozen"),
+                RegistryError::TooManyFlushes(_) => (S::CONFLICT, "too-many-flushes"),
+                RegistryError::Name(_) => (S::BAD_REQUEST, "name"),
+                RegistryError::Stream(_) => (S::BAD_REQUEST, "stream"),
+                RegistryError::NoRoom(_) | RegistryError::JournalFull(_) => {
                     (S::INSUFFICIENT_STORAGE, "no-room")
                 }
-                DirectoryError::Store(error) => of_store(error),
-                DirectoryError::Block(spillway_block::Error::Size(_)) => (S::BAD_REQUEST, "size"),
-                DirectoryError::Block(spillway_block::Error::Store(error)) => of_store(error),
-                DirectoryError::Block(_) | DirectoryError::Journal(_) | DirectoryError::Io(_) => {
+                RegistryError::Store(error) => of_store(error),
+                RegistryError::Block(spillway_block::Error::Size(_)) => (S::BAD_REQUEST, "size"),
+                RegistryError::Block(spillway_block::Error::Store(error)) => of_store(error),
+                RegistryError::Block(_) | RegistryError::Journal(_) | RegistryError::Io(_) => {
                     (S::INTERNAL_SERVER_ERROR, "internal")
                 }
             },

@@ -9,7 +9,7 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderValue, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
-use spillway_directory::Directory;
+use spillway_directory::ClientRegistry;
 use spillway_history::History;
 use spillway_manager::{Manager, Policy};
 use spillway_types::Limits;
@@ -30,7 +30,7 @@ const BODY_BYTES_MAX: usize = 64 << 10;
 /// What the service shows and changes.
 pub struct Daemon {
     /// Clients, pools and devices.
-    pub directory: Arc<Directory>,
+    pub client_registry: Arc<ClientRegistry>,
     /// Who sets the clients' targets.
     pub manager: Arc<Mutex<Manager>>,
     /// Who sets those of paged programs.

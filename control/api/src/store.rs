@@ -14,7 +14,7 @@ use crate::types::{Block, Lifetime, NewBlock, NewPool, Pool, Problem, StoreDisk,
 /// How full the store is.
 #[utoipa::path(get, path = "/v1/store", tag = "store", responses((status = 200, body = StoreStatus)))]
 pub(crate) async fn status(State(daemon): Shared) -> Json<StoreStatus> {
-    let store = daemon.directory.store();
+    let store = daemon.client_registry.store();
     Json(StoreStatus {
         capacity_bytes: daemon.capacity_bytes,
         program_pages: daemon.program_pages(),
@@ -39,7 +39,7 @@ pub(crate) async fn status(State(daemon): Shared) -> Json<StoreStatus> {
 /// All pools, by number; a shared one once for each member.
 #[utoipa::path(get, path = "/v1/pools", tag = "pools", responses((status = 200, body = [Pool])))]
 pub(crate) async fn pools(State(daemon): Shared) -> Result<Json<Vec<Pool>>, Error> {
-    let pools = daemon.directory.pools()?;
+    let pools = daemon.client_registry.pools()?;
     Ok(Json(pools.into_iter().map(Pool::from).collect()))
 }
 
@@ -64,9 +64,9 @@ pub(crate) async fn create_pool(
         None => Sharing::Private,
         Some(text) => Sharing::Shared { uuid: parse_uuid(text)? },
     };
-    let directory = daemon.directory.clone();
+    let client_registry = daemon.client_registry.clone();
     let spec = PoolSpec { lifetime, sharing };
-    let made = aside(move || directory.create_pool(&pool.client, spec)).await?;
+    let made = aside(move || client_registry.create_pool(&pool.client, spec)).await?;
     Ok((StatusCode::CREATED, Json(made.into())))
 }
 
@@ -84,15 +84,15 @@ pub(crate) async fn destroy_pool(
 ) -> Result<StatusCode, Error> {
     let number = number.parse();
     let number = number.map_err(|_| Error::Input("a pool is named by its number".into()))?;
-    let directory = daemon.directory.clone();
-    aside(move || directory.destroy_pool(number)).await?;
+    let client_registry = daemon.client_registry.clone();
+    aside(move || client_registry.destroy_pool(number)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// All block devices.
 #[utoipa::path(get, path = "/v1/blocks", tag = "blocks", responses((status = 200, body = [Block])))]
 pub(crate) async fn blocks(State(daemon): Shared) -> Json<Vec<Block>> {
-    Json(daemon.directory.blocks().into_iter().map(Block::from).collect())
+    Json(daemon.client_registry.blocks().into_iter().map(Block::from).collect())
 }
 
 /// Makes a block device, with all its memory set aside unless that is not wanted.
@@ -119,8 +119,8 @@ pub(crate) async fn create_block(
         block_bytes,
         reserve: block.reserve.unwrap_or(true),
     };
-    let directory = daemon.directory.clone();
-    let made = aside(move || directory.create_block(&settings)).await?;
+    let client_registry = daemon.client_registry.clone();
+    let made = aside(move || client_registry.create_block(&settings)).await?;
     Ok((StatusCode::CREATED, Json(made.into())))
 }
 
@@ -136,8 +136,8 @@ pub(crate) async fn destroy_block(
     State(daemon): Shared,
     Path(name): Path<String>,
 ) -> Result<StatusCode, Error> {
-    let directory = daemon.directory.clone();
-    aside(move || directory.destroy_block(&name)).await?;
+    let client_registry = daemon.client_registry.clone();
+    aside(move || client_registry.destroy_block(&name)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -51,13 +51,13 @@ pub(crate) async fn export(
 ) -> Result<impl IntoResponse, Error> {
     let Query(part) = part?;
     let (sender, mut receiver) = mpsc::channel(CHUNKS_WAITING);
-    let directory = daemon.directory.clone();
+    let client_registry = daemon.client_registry.clone();
     let streamed = tokio::task::spawn_blocking(move || {
         let mut sink = Chunks { sender, chunk: Vec::new() };
         let moved = if part.rest {
-            directory.export_rest(&name, &mut sink)
+            client_registry.export_rest(&name, &mut sink)
         } else {
-            directory.export(&name, &mut sink)
+            client_registry.export(&name, &mut sink)
         };
         if let Err(error) = moved {
             // An error in the middle cuts the body short, which the peer sees.
@@ -120,12 +120,12 @@ pub(crate) async fn import(
     let Query(part) = part?;
     let stream = body.into_data_stream().map(|chunk| chunk.map_err(io::Error::other));
     let mut source = SyncIoBridge::new(StreamReader::new(stream));
-    let directory = daemon.directory.clone();
+    let client_registry = daemon.client_registry.clone();
     let moved = aside(move || {
         if part.rest {
-            directory.import_rest(&name, &mut source)
+            client_registry.import_rest(&name, &mut source)
         } else {
-            directory.import(&name, &mut source)
+            client_registry.import(&name, &mut source)
         }
     });
     let moved = moved.await?;

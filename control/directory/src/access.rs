@@ -4,12 +4,12 @@ use std::time::Instant;
 
 use spillway_types::{Access, Admitted, ClientId, Denied, Identity};
 
-use crate::directory::{Directory, State};
 use crate::entry::{Entry, check_name};
+use crate::registry::{ClientRegistry, State};
 use crate::settings::{ClientSettings, NAME_BYTES_MAX, SECRET_BYTES_MAX, Users, Who};
 use crate::views::Origin;
 
-impl Access for Directory {
+impl Access for ClientRegistry {
     fn admit(&self, who: Identity<'_>) -> Result<Admitted, Denied> {
         let mut state = self.lock();
         let at = match state.known(who) {
@@ -99,7 +99,7 @@ impl State {
     }
 }
 
-impl Directory {
+impl ClientRegistry {
     /// Makes a client of someone whom nobody named, if the policy lets it in.
     fn welcome(&self, state: &mut State, who: Identity<'_>) -> Result<usize, Denied> {
         let (name, who) = match who {

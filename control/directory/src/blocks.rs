@@ -6,10 +6,10 @@ use spillway_block::{BlockDevice, BlockSize, Device, ExportInfo, Exports, Geomet
 use spillway_store::Store;
 use spillway_types::{ClientId, PoolId};
 
-use crate::directory::{Directory, State};
 use crate::entry::check_name;
 use crate::error::Error;
 use crate::journal::BlockRecord;
+use crate::registry::{ClientRegistry, State};
 use crate::settings::BlockSettings;
 use crate::views::BlockView;
 
@@ -47,7 +47,7 @@ fn geometry(bytes: u64, block_bytes: u32, uuid: u128) -> Geometry {
     Geometry { bytes, block_size, uuid }
 }
 
-impl Exports for Directory {
+impl Exports for ClientRegistry {
     fn list(&self, client: ClientId) -> Vec<ExportInfo> {
         let state = self.lock();
         let name = state.name_of(client);
@@ -68,7 +68,7 @@ impl Exports for Directory {
     }
 }
 
-impl Directory {
+impl ClientRegistry {
     /// Makes a block device, with all its memory set aside if it is to be.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! What the directory knows of one client.
+//! What the registry knows of one client.
 
 use std::time::Instant;
 
@@ -42,7 +42,7 @@ pub(crate) struct Entry {
     pub(crate) domain: Option<u32>,
     pub(crate) shared: Vec<u128>,
     pub(crate) connections: u32,
-    /// When its last connection ended, or the directory was opened.
+    /// When its last connection ended, or the registry was opened.
     pub(crate) idle_since: Instant,
     /// Whether its pools are arriving.
     pub(crate) importing: bool,

@@ -1,6 +1,6 @@
-//! What can go wrong in the directory.
+//! What can go wrong in the registry.
 
-/// Why the directory did not do what it was asked.
+/// Why the registry did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no client of this name.

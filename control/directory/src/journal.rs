@@ -1,4 +1,4 @@
-//! What the directory must not forget when the daemon is killed.
+//! What the registry must not forget when the daemon is killed.
 //!
 //! A memory file holds the record twice. A new one is written over the older of the two and then
 //! named by a header that fits one sector: whoever opens the file after a kill at any instant finds

@@ -5,9 +5,9 @@
 
 use spillway_types::{PAGE_BYTES, PoolId, PoolSpec};
 
-use crate::directory::{Directory, State};
 use crate::error::Error;
 use crate::journal::LoanRecord;
+use crate::registry::{ClientRegistry, State};
 use crate::settings::{BlockSettings, ClientSettings, Who};
 use crate::views::Origin;
 
@@ -56,7 +56,7 @@ fn position(state: &State, borrower: &str, number: u64) -> Option<usize> {
     state.loans.iter().position(|loan| loan.borrower == borrower && loan.number == number)
 }
 
-impl Directory {
+impl ClientRegistry {
     /// Sets memory aside for a loan, in full.
     ///
     /// # Errors

@@ -3,11 +3,11 @@
 use spillway_store::PoolInfo;
 use spillway_types::{ClientId, PoolSpec, Sharing};
 
-use crate::directory::{Directory, State};
 use crate::error::Error;
+use crate::registry::{ClientRegistry, State};
 use crate::views::PoolView;
 
-impl Directory {
+impl ClientRegistry {
     /// All pools, by number; a shared one once for each member.
     ///
     /// # Errors

@@ -10,9 +10,9 @@ use spillway_types::{
     Registration,
 };
 
-use crate::directory::{Directory, State};
 use crate::error::Error;
 use crate::journal::ProgramRecord;
+use crate::registry::{ClientRegistry, State};
 use crate::settings::{ClientChange, Who};
 use crate::views::{ClientView, Origin};
 
@@ -48,7 +48,7 @@ pub(crate) struct Program {
 #[derive(Debug)]
 pub(crate) struct Terms {
     pub(crate) record: ProgramRecord,
-    /// When its program was last seen, or the directory opened.
+    /// When its program was last seen, or the registry opened.
     pub(crate) seen: Instant,
 }
 
@@ -168,7 +168,7 @@ fn name(state: &State, who: &Registration<'_>) -> String {
     name
 }
 
-impl Programs for Directory {
+impl Programs for ClientRegistry {
     fn register(&self, who: Registration<'_>) -> Result<(ClientId, Orders), Denied> {
         let mut state = self.lock();
         if !state.lets_in(Identity::Peer { uid: who.uid, gid: who.gid, pid: who.pid }) {
@@ -221,7 +221,7 @@ impl Programs for Directory {
     }
 }
 
-impl Directory {
+impl ClientRegistry {
     /// All paged programs, by name.
     pub fn programs(&self) -> Vec<ClientView> {
         self.lock().programs.views()

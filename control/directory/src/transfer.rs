@@ -1,8 +1,8 @@
 //! Moving a client to another daemon (rule P10 of transcendent memory).
 //!
-//! [`Directory::export`] freezes the client: its puts are refused, gets and flushes go on. It
+//! [`ClientRegistry::export`] freezes the client: its puts are refused, gets and flushes go on. It
 //! streams the persistent private pools, and the flushes made meanwhile. The client stays frozen;
-//! flushes that come later are noted, and [`Directory::export_rest`] streams those. Then the
+//! flushes that come later are noted, and [`ClientRegistry::export_rest`] streams those. Then the
 //! operator removes the client here, or thaws it. Shared pools stay with their other members.
 
 use std::io::{Read, Write};
@@ -10,12 +10,12 @@ use std::io::{Read, Write};
 use spillway_store::{Flushed, PoolInfo};
 use spillway_types::{ClientId, PoolId, PoolSpec, Put, Refusal};
 
-use crate::directory::{Directory, State};
 use crate::error::Error;
+use crate::registry::{ClientRegistry, State};
 use crate::settings::BlockSettings;
 use crate::stream::{BlockHead, Frame, PoolHead, StreamReader, StreamWriter};
 
-/// Most flushes of a frozen client that are noted for [`Directory::export_rest`].
+/// Most flushes of a frozen client that are noted for [`ClientRegistry::export_rest`].
 const REST_MAX: usize = 1 << 20;
 
 /// How much a move carried.
@@ -40,7 +40,7 @@ pub(crate) struct Move {
     numbers: Vec<(u32, PoolId)>,
 }
 
-impl Directory {
+impl ClientRegistry {
     /// Freezes a client and writes its persistent private pools to `sink`. When that fails, the
     /// client is thawed and nothing has changed.
     ///
@@ -221,7 +221,7 @@ fn write_flushes(
     Ok(written)
 }
 
-impl Directory {
+impl ClientRegistry {
     /// Reads a stream of [`Self::export`] into a client that has no pools. When that fails, what
     /// had arrived is destroyed again.
     ///

@@ -1,4 +1,4 @@
-//! What the directory shows of itself.
+//! What the registry shows of itself.
 
 use serde::{Deserialize, Serialize};
 use spillway_types::{ClientId, Limits, PoolSpec, Statistics};

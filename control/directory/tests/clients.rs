@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use spillway_block::Exports;
 use spillway_directory::{
-    BlockSettings, ClientChange, ClientSettings, Directory, Error, Journal, Origin, Policy, Users,
-    Who,
+    BlockSettings, ClientChange, ClientRegistry, ClientSettings, Error, Journal, Origin, Policy,
+    Users, Who,
 };
 use spillway_store::{Config, PoolSpec, Store};
 use spillway_types::{Access, Denied, Identity, Limits};
@@ -21,9 +21,9 @@ const POLICY: Policy = Policy {
     grace_s: 0,
 };
 
-fn directory(policy: Policy) -> Directory {
+fn registry(policy: Policy) -> ClientRegistry {
     let store = Arc::new(Store::open(Config::embedded(16 << 20)).unwrap());
-    Directory::open(store, Journal::create(16 << 20).unwrap(), policy).unwrap()
+    ClientRegistry::open(store, Journal::create(16 << 20).unwrap(), policy).unwrap()
 }
 
 fn settings(name: &str, who: Who) -> ClientSettings {
@@ -46,91 +46,91 @@ const fn peer(uid: u32, gid: u32) -> Identity<'static> {
 
 #[test]
 fn a_user_counts_before_its_group_and_both_before_the_policy() {
-    let directory = directory(POLICY);
+    let registry = registry(POLICY);
     let named = [settings("alice", Who::User(7)), settings("staff", Who::Group(50))];
-    directory.configure(&named, &[], POLICY).unwrap();
-    let id = |name: &str| directory.client(name).unwrap().id;
-    assert_eq!(directory.admit(peer(7, 50)).unwrap().client, id("alice"));
-    assert_eq!(directory.admit(peer(8, 50)).unwrap().client, id("staff"));
-    let unnamed = directory.admit(peer(9, 9)).unwrap();
+    registry.configure(&named, &[], POLICY).unwrap();
+    let id = |name: &str| registry.client(name).unwrap().id;
+    assert_eq!(registry.admit(peer(7, 50)).unwrap().client, id("alice"));
+    assert_eq!(registry.admit(peer(8, 50)).unwrap().client, id("staff"));
+    let unnamed = registry.admit(peer(9, 9)).unwrap();
     assert_eq!(unnamed.client, id("uid-9"));
     assert_eq!(unnamed.limits, LIMITS);
-    assert_eq!(directory.admit(peer(9, 9)).unwrap().client, unnamed.client, "the same user again");
+    assert_eq!(registry.admit(peer(9, 9)).unwrap().client, unnamed.client, "the same user again");
 }
 
 #[test]
 fn a_policy_keeps_strangers_out() {
-    let directory = directory(Policy { users: Users::None, ..POLICY });
-    assert_eq!(directory.admit(peer(9, 9)), Err(Denied::Unknown));
-    assert_eq!(directory.admit(Identity::Host { nqn: "nqn.x" }), Err(Denied::Unknown));
-    assert_eq!(directory.admit(Identity::Name("CN=x")), Err(Denied::Unknown));
-    directory.add_client(&settings("host", Who::Host("nqn.x".into()))).unwrap();
-    assert!(directory.admit(Identity::Host { nqn: "nqn.x" }).is_ok());
-    assert_eq!(directory.admit(Identity::Host { nqn: "nqn.xy" }), Err(Denied::Unknown));
+    let registry = registry(Policy { users: Users::None, ..POLICY });
+    assert_eq!(registry.admit(peer(9, 9)), Err(Denied::Unknown));
+    assert_eq!(registry.admit(Identity::Host { nqn: "nqn.x" }), Err(Denied::Unknown));
+    assert_eq!(registry.admit(Identity::Name("CN=x")), Err(Denied::Unknown));
+    registry.add_client(&settings("host", Who::Host("nqn.x".into()))).unwrap();
+    assert!(registry.admit(Identity::Host { nqn: "nqn.x" }).is_ok());
+    assert_eq!(registry.admit(Identity::Host { nqn: "nqn.xy" }), Err(Denied::Unknown));
 }
 
 #[test]
 fn a_host_that_others_could_pretend_to_be_needs_a_secret() {
     let exposed = Policy { exposed: true, ..POLICY };
-    let directory = directory(exposed);
+    let registry = registry(exposed);
     let open = settings("open", Who::Host("nqn.open".into()));
-    assert!(matches!(directory.add_client(&open), Err(Error::NeedsSecret(_))));
-    directory.configure(std::slice::from_ref(&open), &[], POLICY).unwrap();
-    assert!(directory.admit(Identity::Host { nqn: "nqn.open" }).is_ok());
-    directory.configure(&[open], &[], exposed).unwrap();
-    assert_eq!(directory.admit(Identity::Host { nqn: "nqn.open" }), Err(Denied::Unknown));
+    assert!(matches!(registry.add_client(&open), Err(Error::NeedsSecret(_))));
+    registry.configure(std::slice::from_ref(&open), &[], POLICY).unwrap();
+    assert!(registry.admit(Identity::Host { nqn: "nqn.open" }).is_ok());
+    registry.configure(&[open], &[], exposed).unwrap();
+    assert_eq!(registry.admit(Identity::Host { nqn: "nqn.open" }), Err(Denied::Unknown));
 }
 
 #[test]
 fn connections_are_counted() {
-    let directory = directory(POLICY);
-    let client = directory.admit(peer(9, 9)).unwrap().client;
-    directory.admit(peer(9, 9)).unwrap();
-    assert_eq!(directory.admit(peer(9, 9)), Err(Denied::Connections));
-    directory.leave(client);
-    assert!(directory.admit(peer(9, 9)).is_ok());
+    let registry = registry(POLICY);
+    let client = registry.admit(peer(9, 9)).unwrap().client;
+    registry.admit(peer(9, 9)).unwrap();
+    assert_eq!(registry.admit(peer(9, 9)), Err(Denied::Connections));
+    registry.leave(client);
+    assert!(registry.admit(peer(9, 9)).is_ok());
 }
 
 #[test]
 fn only_who_nobody_named_goes_when_it_is_away() {
-    let directory = directory(POLICY);
-    directory.configure(&[settings("alice", Who::User(7))], &[], POLICY).unwrap();
-    directory.add_client(&settings("bob", Who::User(8))).unwrap();
-    let connected = directory.admit(peer(9, 9)).unwrap().client;
-    let left = directory.admit(peer(10, 10)).unwrap().client;
-    directory.leave(left);
-    directory.expire();
-    let names: Vec<_> = directory.clients().unwrap().into_iter().map(|it| it.name).collect();
+    let registry = registry(POLICY);
+    registry.configure(&[settings("alice", Who::User(7))], &[], POLICY).unwrap();
+    registry.add_client(&settings("bob", Who::User(8))).unwrap();
+    let connected = registry.admit(peer(9, 9)).unwrap().client;
+    let left = registry.admit(peer(10, 10)).unwrap().client;
+    registry.leave(left);
+    registry.expire();
+    let names: Vec<_> = registry.clients().unwrap().into_iter().map(|it| it.name).collect();
     assert_eq!(names, ["alice", "bob", "uid-9"]);
-    assert!(directory.store().statistics(left).is_err(), "its pools are gone with it");
-    assert!(directory.store().statistics(connected).is_ok());
+    assert!(registry.store().statistics(left).is_err(), "its pools are gone with it");
+    assert!(registry.store().statistics(connected).is_ok());
 }
 
 #[test]
 fn a_changed_file_changes_what_it_names_and_nothing_else() {
-    let directory = directory(POLICY);
+    let registry = registry(POLICY);
     let alice = settings("alice", Who::User(7));
-    directory.configure(std::slice::from_ref(&alice), &[], POLICY).unwrap();
-    directory
+    registry.configure(std::slice::from_ref(&alice), &[], POLICY).unwrap();
+    registry
         .change_client("alice", ClientChange { cap_pages: Some(10), ..ClientChange::default() })
         .unwrap();
-    let target = || directory.client("alice").unwrap().statistics.target_pages;
-    directory.configure(std::slice::from_ref(&alice), &[], POLICY).unwrap();
+    let target = || registry.client("alice").unwrap().statistics.target_pages;
+    registry.configure(std::slice::from_ref(&alice), &[], POLICY).unwrap();
     assert_eq!(target(), 10, "what was set by hand stays");
     let more = ClientSettings { target_pages: 60, ..alice.clone() };
-    directory.configure(&[more], &[], POLICY).unwrap();
+    registry.configure(&[more], &[], POLICY).unwrap();
     assert_eq!(target(), 60);
-    assert!(matches!(directory.remove_client("alice"), Err(Error::Configured(_))));
-    directory.configure(&[], &[], Policy { grace_s: 60, ..POLICY }).unwrap();
-    assert_eq!(directory.client("alice").unwrap().origin, Origin::Unnamed);
-    directory.remove_client("alice").unwrap();
+    assert!(matches!(registry.remove_client("alice"), Err(Error::Configured(_))));
+    registry.configure(&[], &[], Policy { grace_s: 60, ..POLICY }).unwrap();
+    assert_eq!(registry.client("alice").unwrap().origin, Origin::Unnamed);
+    registry.remove_client("alice").unwrap();
 }
 
 #[test]
 fn a_file_that_contradicts_itself_changes_nothing() {
-    let directory = directory(POLICY);
+    let registry = registry(POLICY);
     let twice = [settings("a", Who::User(7)), settings("b", Who::User(7))];
-    assert!(matches!(directory.configure(&twice, &[], POLICY), Err(Error::IdentityTaken(_))));
+    assert!(matches!(registry.configure(&twice, &[], POLICY), Err(Error::IdentityTaken(_))));
     let block = BlockSettings {
         name: "d".into(),
         client: "c".into(),
@@ -138,15 +138,15 @@ fn a_file_that_contradicts_itself_changes_nothing() {
         block_bytes: 512,
         reserve: true,
     };
-    assert!(matches!(directory.configure(&[], &[block], POLICY), Err(Error::NoClient(_))));
+    assert!(matches!(registry.configure(&[], &[block], POLICY), Err(Error::NoClient(_))));
     let bad = [settings("no spaces", Who::User(7))];
-    assert!(matches!(directory.configure(&bad, &[], POLICY), Err(Error::Name(_))));
-    assert!(directory.clients().unwrap().is_empty());
+    assert!(matches!(registry.configure(&bad, &[], POLICY), Err(Error::Name(_))));
+    assert!(registry.clients().unwrap().is_empty());
 }
 
 #[test]
 fn block_devices_are_their_clients_alone() {
-    let directory = directory(POLICY);
+    let registry = registry(POLICY);
     let named = [settings("alice", Who::User(7)), settings("bob", Who::User(8))];
     let block = BlockSettings {
         name: "d".into(),
@@ -155,32 +155,32 @@ fn block_devices_are_their_clients_alone() {
         block_bytes: 4096,
         reserve: true,
     };
-    directory.configure(&named, std::slice::from_ref(&block), POLICY).unwrap();
-    let id = |name: &str| directory.client(name).unwrap().id;
-    assert_eq!(directory.list(id("alice")).len(), 1);
-    assert!(directory.list(id("bob")).is_empty());
-    assert!(directory.open(id("bob"), "d").is_none());
-    let device = directory.open(id("alice"), "d").unwrap();
-    assert!(matches!(directory.destroy_block("d"), Err(Error::InUse(_))));
-    assert!(matches!(directory.create_block(&block), Err(Error::BlockExists(_))));
-    let number = directory.blocks()[0].number;
+    registry.configure(&named, std::slice::from_ref(&block), POLICY).unwrap();
+    let id = |name: &str| registry.client(name).unwrap().id;
+    assert_eq!(registry.list(id("alice")).len(), 1);
+    assert!(registry.list(id("bob")).is_empty());
+    assert!(registry.open(id("bob"), "d").is_none());
+    let device = registry.open(id("alice"), "d").unwrap();
+    assert!(matches!(registry.destroy_block("d"), Err(Error::InUse(_))));
+    assert!(matches!(registry.create_block(&block), Err(Error::BlockExists(_))));
+    let number = registry.blocks()[0].number;
     drop(device);
-    directory.destroy_pool(number).unwrap();
-    assert!(directory.blocks().is_empty() && directory.pools().unwrap().is_empty());
+    registry.destroy_pool(number).unwrap();
+    assert!(registry.blocks().is_empty() && registry.pools().unwrap().is_empty());
 }
 
 #[test]
 fn pools_are_made_and_destroyed_by_number() {
-    let directory = directory(POLICY);
+    let registry = registry(POLICY);
     let named = [settings("alice", Who::User(7)), settings("bob", Who::User(8))];
-    directory.configure(&named, &[], POLICY).unwrap();
-    let private = directory.create_pool("alice", PoolSpec::PERSISTENT).unwrap();
-    let shared = directory.create_pool("alice", PoolSpec::shared_ephemeral(5)).unwrap();
-    let joined = directory.create_pool("bob", PoolSpec::shared_ephemeral(5)).unwrap();
+    registry.configure(&named, &[], POLICY).unwrap();
+    let private = registry.create_pool("alice", PoolSpec::PERSISTENT).unwrap();
+    let shared = registry.create_pool("alice", PoolSpec::shared_ephemeral(5)).unwrap();
+    let joined = registry.create_pool("bob", PoolSpec::shared_ephemeral(5)).unwrap();
     assert_eq!(shared.number, joined.number);
-    assert_eq!(directory.pools().unwrap().len(), 3);
-    directory.destroy_pool(shared.number).unwrap();
-    assert!(matches!(directory.destroy_pool(shared.number), Err(Error::NoPool(_))));
-    let left = directory.pools().unwrap();
+    assert_eq!(registry.pools().unwrap().len(), 3);
+    registry.destroy_pool(shared.number).unwrap();
+    assert!(matches!(registry.destroy_pool(shared.number), Err(Error::NoPool(_))));
+    let left = registry.pools().unwrap();
     assert_eq!((left.len(), left[0].number), (1, private.number));
 }

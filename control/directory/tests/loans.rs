@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use spillway_directory::{ClientSettings, Directory, Error, Journal, Loan, Policy, Users, Who};
+use spillway_directory::{
+    ClientRegistry, ClientSettings, Error, Journal, Loan, Policy, Users, Who,
+};
 use spillway_store::{Config, Key, PoolSpec, Put, Store};
 use spillway_types::{Access, Identity, Limits};
 
@@ -17,9 +19,9 @@ const POLICY: Policy = Policy {
 };
 const SLAB: u64 = 1 << 20;
 
-fn directory() -> Directory {
+fn registry() -> ClientRegistry {
     let store = Arc::new(Store::open(Config::embedded(32 << 20)).unwrap());
-    Directory::open(store, Journal::create(32 << 20).unwrap(), POLICY).unwrap()
+    ClientRegistry::open(store, Journal::create(32 << 20).unwrap(), POLICY).unwrap()
 }
 
 fn loan(number: u64, is_block: bool) -> Loan {
@@ -28,14 +30,14 @@ fn loan(number: u64, is_block: bool) -> Loan {
 
 #[test]
 fn a_loan_is_for_its_borrower_and_takes_its_pages_alone() {
-    let directory = directory();
-    assert!(directory.admit(Identity::Name("b.test")).is_err(), "nobody has named it");
-    let first = directory.create_loan(&loan(1, false)).unwrap();
-    let second = directory.create_loan(&loan(2, false)).unwrap();
+    let registry = registry();
+    assert!(registry.admit(Identity::Name("b.test")).is_err(), "nobody has named it");
+    let first = registry.create_loan(&loan(1, false)).unwrap();
+    let second = registry.create_loan(&loan(2, false)).unwrap();
     assert_ne!(first.identity, second.identity);
-    assert!(matches!(directory.create_loan(&loan(2, false)), Err(Error::LoanExists(_))));
-    let client = directory.admit(Identity::Name("b.test")).unwrap().client;
-    let store = directory.store();
+    assert!(matches!(registry.create_loan(&loan(2, false)), Err(Error::LoanExists(_))));
+    let client = registry.admit(Identity::Name("b.test")).unwrap().client;
+    let store = registry.store();
     let pools = store.pools(client).unwrap();
     let numbers: Vec<_> = pools.iter().map(|pool| store.identity(pool.id)).collect();
     assert_eq!(numbers, [first.identity, second.identity]);
@@ -43,7 +45,7 @@ fn a_loan_is_for_its_borrower_and_takes_its_pages_alone() {
     for index in 0..2 * (SLAB / 4096) as u32 {
         assert_eq!(store.put(pools[0].id, Key::new(0, index), &page), Put::Stored);
     }
-    assert_eq!(directory.loans()[0].pages, 512);
+    assert_eq!(registry.loans()[0].pages, 512);
     let own = store.create_pool(client, PoolSpec::PERSISTENT).unwrap();
     let refused = store.put(own, Key::new(0, 0), &page);
     assert!(matches!(refused, Put::Refused(_)), "it may hold nothing but what it borrowed");
@@ -51,26 +53,26 @@ fn a_loan_is_for_its_borrower_and_takes_its_pages_alone() {
 
 #[test]
 fn a_loan_outlives_what_would_end_its_client_and_frees_its_memory_at_its_end() {
-    let directory = directory();
-    directory.create_loan(&loan(1, false)).unwrap();
-    let pool = directory.pools().unwrap()[0].number;
-    directory.expire();
-    assert!(matches!(directory.remove_client("b.test"), Err(Error::HasLoan(_))));
-    assert!(matches!(directory.destroy_pool(pool), Err(Error::HasLoan(_))));
+    let registry = registry();
+    registry.create_loan(&loan(1, false)).unwrap();
+    let pool = registry.pools().unwrap()[0].number;
+    registry.expire();
+    assert!(matches!(registry.remove_client("b.test"), Err(Error::HasLoan(_))));
+    assert!(matches!(registry.destroy_pool(pool), Err(Error::HasLoan(_))));
     let all = Loan { slabs: 1 << 12, ..loan(3, false) };
-    assert!(directory.create_loan(&all).is_err(), "more than the store has");
-    assert_eq!(directory.loans().len(), 1);
-    directory.destroy_loan("b.test", 1).unwrap();
-    directory.destroy_loan("b.test", 1).unwrap();
-    assert!(directory.loans().is_empty() && directory.pools().unwrap().is_empty());
-    directory.expire();
-    assert!(directory.clients().unwrap().is_empty());
+    assert!(registry.create_loan(&all).is_err(), "more than the store has");
+    assert_eq!(registry.loans().len(), 1);
+    registry.destroy_loan("b.test", 1).unwrap();
+    registry.destroy_loan("b.test", 1).unwrap();
+    assert!(registry.loans().is_empty() && registry.pools().unwrap().is_empty());
+    registry.expire();
+    assert!(registry.clients().unwrap().is_empty());
 }
 
 #[test]
 fn a_kernel_borrows_a_device_as_the_client_of_the_borrowers_name() {
-    let directory = directory();
-    assert!(matches!(directory.create_loan(&loan(1, true)), Err(Error::NoClient(_))));
+    let registry = registry();
+    assert!(matches!(registry.create_loan(&loan(1, true)), Err(Error::NoClient(_))));
     let named = ClientSettings {
         name: "b.test".into(),
         who: Who::Host("nqn.2014-08.org.nvmexpress:b".into()),
@@ -82,10 +84,10 @@ fn a_kernel_borrows_a_device_as_the_client_of_the_borrowers_name() {
         domain: None,
         shared: Vec::new(),
     };
-    directory.add_client(&named).unwrap();
-    let lent = directory.create_loan(&loan(1, true)).unwrap();
-    let block = &directory.blocks()[0];
+    registry.add_client(&named).unwrap();
+    let lent = registry.create_loan(&loan(1, true)).unwrap();
+    let block = &registry.blocks()[0];
     assert_eq!((block.uuid, block.bytes), (lent.identity, 2 * SLAB));
-    directory.destroy_loan("b.test", 1).unwrap();
-    assert!(directory.blocks().is_empty() && directory.loans().is_empty());
+    registry.destroy_loan("b.test", 1).unwrap();
+    assert!(registry.blocks().is_empty() && registry.loans().is_empty());
 }

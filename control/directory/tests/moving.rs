@@ -8,7 +8,7 @@ use std::thread;
 
 use spillway_block::Exports;
 use spillway_directory::{
-    BlockSettings, ClientChange, ClientSettings, Directory, Error, Journal, Policy, Users, Who,
+    BlockSettings, ClientChange, ClientRegistry, ClientSettings, Error, Journal, Policy, Users, Who,
 };
 use spillway_store::{Config, Get, Key, PoolId, PoolSpec, Put, Refusal, Store};
 use spillway_types::{ClientId, Limits};
@@ -22,9 +22,9 @@ const POLICY: Policy = Policy {
     grace_s: 0,
 };
 
-fn directory(target_pages: u64) -> Directory {
+fn registry(target_pages: u64) -> ClientRegistry {
     let store = Arc::new(Store::open(Config::embedded(64 << 20)).unwrap());
-    let directory = Directory::open(store, Journal::create(64 << 20).unwrap(), POLICY).unwrap();
+    let registry = ClientRegistry::open(store, Journal::create(64 << 20).unwrap(), POLICY).unwrap();
     let client = ClientSettings {
         name: "c".into(),
         who: Who::User(7),
@@ -36,18 +36,18 @@ fn directory(target_pages: u64) -> Directory {
         domain: None,
         shared: Vec::new(),
     };
-    directory.add_client(&client).unwrap();
-    directory
+    registry.add_client(&client).unwrap();
+    registry
 }
 
-fn client(directory: &Directory) -> ClientId {
-    directory.client("c").unwrap().id
+fn client(registry: &ClientRegistry) -> ClientId {
+    registry.client("c").unwrap().id
 }
 
 /// The persistent pools of the client in the order of their numbers, with all values.
-fn contents(directory: &Directory) -> Vec<BTreeMap<(u64, u32), Vec<u8>>> {
-    let store = directory.store();
-    let pools = store.pools(client(directory)).unwrap();
+fn contents(registry: &ClientRegistry) -> Vec<BTreeMap<(u64, u32), Vec<u8>>> {
+    let store = registry.store();
+    let pools = store.pools(client(registry)).unwrap();
     let persistent = pools.iter().filter(|pool| pool.spec == PoolSpec::PERSISTENT);
     persistent
         .map(|pool| {
@@ -62,9 +62,9 @@ fn contents(directory: &Directory) -> Vec<BTreeMap<(u64, u32), Vec<u8>>> {
         .collect()
 }
 
-fn fill(directory: &Directory, values: u32) -> PoolId {
-    let store = directory.store();
-    let pool = store.create_pool(client(directory), PoolSpec::PERSISTENT).unwrap();
+fn fill(registry: &ClientRegistry, values: u32) -> PoolId {
+    let store = registry.store();
+    let pool = store.create_pool(client(registry), PoolSpec::PERSISTENT).unwrap();
     for index in 0..values {
         let key = Key::new(u64::from(index % 7), index);
         // Pages, small values, values of many pages, pages of one word.
@@ -79,7 +79,7 @@ fn fill(directory: &Directory, values: u32) -> PoolId {
 
 #[test]
 fn what_arrives_is_what_was_there_while_the_client_goes_on() {
-    let (from, to) = (directory(u64::MAX), directory(u64::MAX));
+    let (from, to) = (registry(u64::MAX), registry(u64::MAX));
     let pool = fill(&from, 2000);
     let second = fill(&from, 10);
     let ephemeral = from.store().create_pool(client(&from), PoolSpec::EPHEMERAL).unwrap();
@@ -122,7 +122,7 @@ fn what_arrives_is_what_was_there_while_the_client_goes_on() {
 
 #[test]
 fn block_devices_come_along() {
-    let (from, to) = (directory(u64::MAX), directory(u64::MAX));
+    let (from, to) = (registry(u64::MAX), registry(u64::MAX));
     let settings = BlockSettings {
         name: "d".into(),
         client: "c".into(),
@@ -148,12 +148,12 @@ fn block_devices_come_along() {
 
 #[test]
 fn a_stream_that_is_damaged_or_ends_early_leaves_nothing() {
-    let from = directory(u64::MAX);
+    let from = registry(u64::MAX);
     fill(&from, 50);
     let mut stream = Vec::new();
     from.export("c", &mut stream).unwrap();
     for at in (0..stream.len()).step_by(997).chain([stream.len() - 1]) {
-        let to = directory(u64::MAX);
+        let to = registry(u64::MAX);
         let mut damaged = stream.clone();
         damaged[at] ^= 1;
         assert!(matches!(to.import("c", &mut damaged.as_slice()), Err(Error::Stream(_))), "{at}");
@@ -167,7 +167,7 @@ fn a_stream_that_is_damaged_or_ends_early_leaves_nothing() {
 
 #[test]
 fn an_import_without_room_leaves_nothing() {
-    let (from, to) = (directory(u64::MAX), directory(20));
+    let (from, to) = (registry(u64::MAX), registry(20));
     fill(&from, 50);
     let mut stream = Vec::new();
     from.export("c", &mut stream).unwrap();
@@ -181,7 +181,7 @@ fn an_import_without_room_leaves_nothing() {
 
 #[test]
 fn what_arrives_fits_whatever_a_policy_gives() {
-    let (from, to) = (directory(u64::MAX), directory(u64::MAX));
+    let (from, to) = (registry(u64::MAX), registry(u64::MAX));
     fill(&from, 50);
     to.store().set_target(client(&to), 0).unwrap();
     let mut stream = Vec::new();
@@ -203,7 +203,7 @@ fn a_sink_that_fails_changes_nothing() {
             Ok(())
         }
     }
-    let from = directory(u64::MAX);
+    let from = registry(u64::MAX);
     let pool = fill(&from, 50);
     assert!(matches!(from.export("c", &mut Full(5000)), Err(Error::Io(_))));
     assert_eq!(from.store().put(pool, Key::new(0, 0), &[7]), Put::Stored, "it goes on");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_directory::{
-    ClientChange, ClientSettings, Directory, Error, Journal, Policy, Users, Who, is_program,
+    ClientChange, ClientRegistry, ClientSettings, Error, Journal, Policy, Users, Who, is_program,
 };
 use spillway_store::{Config, Store};
 use spillway_types::{Denied, Limits, ProgramCounters, Programs, Registration};
@@ -17,12 +17,12 @@ fn policy(users: Users, grace_s: u64) -> Policy {
     Policy { users, hosts: false, exposed: false, target_pages, limits: LIMITS, grace_s }
 }
 
-fn opened(journal: Journal, policy: Policy) -> Directory {
+fn opened(journal: Journal, policy: Policy) -> ClientRegistry {
     let store = Arc::new(Store::open(Config::embedded(16 << 20)).unwrap());
-    Directory::open(store, journal, policy).unwrap()
+    ClientRegistry::open(store, journal, policy).unwrap()
 }
 
-fn directory(users: Users) -> Directory {
+fn registry(users: Users) -> ClientRegistry {
     opened(Journal::create(16 << 20).unwrap(), policy(users, 60))
 }
 
@@ -36,7 +36,7 @@ fn cap(pages: u64) -> ClientChange {
 
 #[test]
 fn a_program_has_a_name_of_its_own_and_no_part_in_the_store() {
-    let directory = directory(Users::All);
+    let registry = registry(Users::All);
     for (pid, program, name) in [
         (7, "python3", "python3-7"),
         (8, "../../x y\n", "....xy-8"),
@@ -44,14 +44,14 @@ fn a_program_has_a_name_of_its_own_and_no_part_in_the_store() {
         // The same process again, by another connection.
         (7, "python3", "python3-7-2"),
     ] {
-        let (id, orders) = directory.register(who(1, pid, program)).unwrap();
+        let (id, orders) = registry.register(who(1, pid, program)).unwrap();
         assert!(is_program(id));
         assert_eq!((orders.target_pages, orders.beyond_local), (u64::MAX, false));
-        let view = directory.client(name).unwrap();
+        let view = registry.client(name).unwrap();
         assert_eq!((view.id, view.who, view.cap_pages), (id, Who::Program(pid), 5000));
     }
-    assert_eq!(directory.programs().len(), 4);
-    assert!(directory.clients().unwrap().is_empty(), "no client of the store comes of it");
+    assert_eq!(registry.programs().len(), 4);
+    assert!(registry.clients().unwrap().is_empty(), "no client of the store comes of it");
     let taken = ClientSettings {
         name: "python3-7".into(),
         who: Who::User(5),
@@ -63,14 +63,14 @@ fn a_program_has_a_name_of_its_own_and_no_part_in_the_store() {
         domain: None,
         shared: Vec::new(),
     };
-    assert!(matches!(directory.add_client(&taken), Err(Error::ClientExists(_))));
+    assert!(matches!(registry.add_client(&taken), Err(Error::ClientExists(_))));
 }
 
 #[test]
 fn only_users_that_would_be_let_in_are_counted_and_not_without_end() {
-    let same = directory(Users::None);
+    let same = registry(Users::None);
     assert_eq!(same.register(who(1, 1, "a")), Err(Denied::Unknown));
-    let all = directory(Users::All);
+    let all = registry(Users::All);
     let first = all.register(who(1, 1, "a")).unwrap().0;
     let more = (2..10_000).take_while(|&pid| all.register(who(1, pid, "a")).is_ok()).count();
     assert_eq!(more, 31);
@@ -82,15 +82,15 @@ fn only_users_that_would_be_let_in_are_counted_and_not_without_end() {
 
 #[test]
 fn targets_and_caps_reach_the_program_with_its_next_report() {
-    let directory = directory(Users::All);
-    directory.set_programs_first_target(SECOND, Some(700));
-    let (id, orders) = directory.register(who(1, 1, "a")).unwrap();
+    let registry = registry(Users::All);
+    registry.set_programs_first_target(SECOND, Some(700));
+    let (id, orders) = registry.register(who(1, 1, "a")).unwrap();
     assert_eq!((orders.target_pages, orders.interval_ms), (700, 1000));
     let again = Registration { budget_pages: 300, ..who(1, 2, "told") };
-    let (told, orders) = directory.register(again).unwrap();
+    let (told, orders) = registry.register(again).unwrap();
     assert_eq!(orders.target_pages, 300, "what it was told before holds for now");
-    directory.leave(told);
-    directory.set_programs_first_target(SECOND * 3600, Some(700));
+    registry.leave(told);
+    registry.set_programs_first_target(SECOND * 3600, Some(700));
     let counters = ProgramCounters {
         resident_pages: 650,
         reserve_pages: 20,
@@ -99,31 +99,31 @@ fn targets_and_caps_reach_the_program_with_its_next_report() {
         refaults: 30,
         pages_out: 40,
     };
-    assert_eq!(directory.report(id, counters).interval_ms, 1000, "it is to hear of changes");
-    directory.set_program_target(id, 800);
-    assert_eq!(directory.report(id, counters).target_pages, 800);
-    directory.change_client("a-1", cap(600)).unwrap();
-    let orders = directory.report(id, counters);
+    assert_eq!(registry.report(id, counters).interval_ms, 1000, "it is to hear of changes");
+    registry.set_program_target(id, 800);
+    assert_eq!(registry.report(id, counters).target_pages, 800);
+    registry.change_client("a-1", cap(600)).unwrap();
+    let orders = registry.report(id, counters);
     assert_eq!((orders.target_pages, orders.beyond_local), (600, false));
-    let view = directory.client("a-1").unwrap();
+    let view = registry.client("a-1").unwrap();
     assert_eq!((view.cap_pages, view.reserve_pages), (600, 20));
     let its = view.statistics;
     assert_eq!((its.used_pages, its.target_pages, its.evicted_pages), (650, 600, 40));
     assert_eq!((its.puts, its.puts_refused_at_target, its.gets, its.misses), (90, 30, 90, 30));
-    directory.change_client("a-1", cap(6000)).unwrap();
-    assert!(directory.report(id, counters).beyond_local);
-    directory.change_client("a-1", cap(u64::MAX)).unwrap();
-    assert_eq!(directory.client("a-1").unwrap().cap_pages, 5000, "its user's limit is left");
+    registry.change_client("a-1", cap(6000)).unwrap();
+    assert!(registry.report(id, counters).beyond_local);
+    registry.change_client("a-1", cap(u64::MAX)).unwrap();
+    assert_eq!(registry.client("a-1").unwrap().cap_pages, 5000, "its user's limit is left");
     // No capacity for programs: they keep what they have.
-    directory.set_programs_first_target(SECOND, None);
-    assert_eq!(directory.report(id, counters).target_pages, u64::MAX);
+    registry.set_programs_first_target(SECOND, None);
+    assert_eq!(registry.report(id, counters).target_pages, u64::MAX);
     // A target for one that has gone meanwhile is no problem, nor is its report.
-    directory.leave(id);
-    directory.leave(id);
-    directory.set_program_target(id, 5);
-    assert_eq!(directory.report(id, counters).target_pages, u64::MAX);
-    assert!(matches!(directory.client("a-1"), Err(Error::NoClient(_))));
-    assert!(matches!(directory.change_client("a-1", cap(1)), Err(Error::NoClient(_))));
+    registry.leave(id);
+    registry.leave(id);
+    registry.set_program_target(id, 5);
+    assert_eq!(registry.report(id, counters).target_pages, u64::MAX);
+    assert!(matches!(registry.client("a-1"), Err(Error::NoClient(_))));
+    assert!(matches!(registry.change_client("a-1", cap(1)), Err(Error::NoClient(_))));
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn what_the_operator_said_outlives_a_kill_and_goes_a_while_after_the_program() {
 
 #[test]
 fn a_client_keeps_what_was_set_by_hand_until_the_file_says_something_else() {
-    let directory = directory(Users::None);
+    let registry = registry(Users::None);
     let named = |floor_pages, weight| ClientSettings {
         name: "alice".into(),
         who: Who::User(5),
@@ -172,13 +172,13 @@ fn a_client_keeps_what_was_set_by_hand_until_the_file_says_something_else() {
     };
     let configure = |floor_pages, weight| {
         let policy = policy(Users::None, 60);
-        directory.configure(&[named(floor_pages, weight)], &[], policy).unwrap();
-        let view = directory.client("alice").unwrap();
+        registry.configure(&[named(floor_pages, weight)], &[], policy).unwrap();
+        let view = registry.client("alice").unwrap();
         (view.cap_pages, view.floor_pages, view.weight)
     };
     assert_eq!(configure(10, 2), (50, 10, 2));
     let change = ClientChange { cap_pages: Some(40), floor_pages: Some(20), weight: Some(7) };
-    directory.change_client("alice", change).unwrap();
+    registry.change_client("alice", change).unwrap();
     assert_eq!(configure(10, 2), (40, 20, 7));
     assert_eq!(configure(11, 2), (40, 11, 7));
     assert_eq!(configure(11, 3), (40, 11, 3));

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use spillway_types::Size;
 
 use crate::agent::{self, FromGuest, FromHost, Status};
-use crate::held::Held;
+use crate::held::HeldOrder;
 use crate::needs::{Need, Needs};
 use crate::resize::Resize;
 use crate::settings::{KEPT_US, NEED_WAIT_US, PROGRAM_WAIT_US, REST_POLL_US};
@@ -18,7 +18,7 @@ pub struct Guest {
     pub(crate) facts: Option<Facts>,
     pub(crate) agent: Option<Agent>,
     pub(crate) resize: Option<Resize>,
-    pub(crate) held: Option<Held>,
+    pub(crate) held: Option<HeldOrder>,
     pub(crate) needs: Needs,
     /// What programs of the guest need, who wait for the end of what is under way.
     pub(crate) waiting: VecDeque<Need>,

@@ -6,7 +6,7 @@ use crate::settings::REPORT_US;
 use crate::{Action, Guest, Order, Who};
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldOrder {
     order: Order,
     /// What the agent was asked, and until when it may answer.
     id: u64,
@@ -26,7 +26,7 @@ impl Guest {
             return false;
         }
         let id = self.new_id();
-        self.held = Some(Held { order, id, until_us: now_us + REPORT_US });
+        self.held = Some(HeldOrder { order, id, until_us: now_us + REPORT_US });
         actions.push(Action::Tell(FromHost::Report { id }));
         true
     }
@@ -47,7 +47,7 @@ impl Guest {
     }
 
     fn decide(&mut self, now_us: u64, actions: &mut Vec<Action>) {
-        if let Some(Held { order, .. }) = self.held.take() {
+        if let Some(HeldOrder { order, .. }) = self.held.take() {
             self.order_now(now_us, order, actions);
         }
     }
@@ -59,7 +59,7 @@ impl Guest {
 
     /// A newer order of the operator takes the place of one that is held back.
     pub(crate) fn drop_held(&mut self, actions: &mut Vec<Action>) {
-        if let Some(Held { order, .. }) = self.held.take() {
+        if let Some(HeldOrder { order, .. }) = self.held.take() {
             self.unchanged(order, crate::End::Superseded, actions);
         }
     }

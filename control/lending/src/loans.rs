@@ -34,11 +34,11 @@ pub(crate) struct Loan {
 #[derive(Clone, Debug)]
 enum State {
     Asked { again_at: Duration, until: Duration },
-    Held(Held),
+    Held(GrantedLoan),
 }
 
 #[derive(Clone, Debug)]
-struct Held {
+struct GrantedLoan {
     pool: PoolIdentity,
     /// The lender's boot that was heard of last.
     epoch: Epoch,
@@ -65,12 +65,12 @@ impl Loan {
     }
 
     pub const fn is_recalled(&self) -> bool {
-        matches!(self.state, State::Held(Held { recall: Some(_), .. }))
+        matches!(self.state, State::Held(GrantedLoan { recall: Some(_), .. }))
     }
 
     /// Whether slabs may be placed in it.
     pub const fn is_sound(&self) -> bool {
-        matches!(self.state, State::Held(Held { recall: None, is_suspect: false, .. }))
+        matches!(self.state, State::Held(GrantedLoan { recall: None, is_suspect: false, .. }))
     }
 
     pub fn suspect(&mut self, now: Duration) {
@@ -180,7 +180,7 @@ impl Machine {
             State::Asked { .. } if until > now => {
                 let pool = access.pool;
                 let (device, slabs) = (loan.device, loan.used.len() as u32);
-                let held = Held {
+                let held = GrantedLoan {
                     pool,
                     epoch,
                     lease_until: until,
@@ -334,7 +334,8 @@ impl Machine {
         for (number, loan) in &mut self.loans {
             match &mut loan.state {
                 State::Asked { until, .. } if now >= *until => unanswered.push(*number),
-                State::Asked { again_at: at, .. } | State::Held(Held { renew_at: at, .. })
+                State::Asked { again_at: at, .. }
+                | State::Held(GrantedLoan { renew_at: at, .. })
                     if now >= *at =>
                 {
                     *at = now + timeout;

@@ -13,7 +13,7 @@ const NONE: u32 = u32::MAX;
 
 /// Where a key's page is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Held {
+enum Residency {
     /// Not in memory: on the client's disk, or nowhere.
     No,
     /// Put and not read yet.
@@ -26,7 +26,7 @@ enum Held {
 struct Entry {
     newer: u32,
     older: u32,
-    held: Held,
+    held: Residency,
 }
 
 /// Keys in the order of their last put or get.
@@ -48,11 +48,11 @@ struct Client {
 }
 
 impl Client {
-    fn list(&mut self, held: Held) -> &mut List {
-        if held == Held::Read { &mut self.read } else { &mut self.unread }
+    fn list(&mut self, held: Residency) -> &mut List {
+        if held == Residency::Read { &mut self.read } else { &mut self.unread }
     }
 
-    fn link(&mut self, key: u32, held: Held) {
+    fn link(&mut self, key: u32, held: Residency) {
         let list = self.list(held);
         let older = core::mem::replace(&mut list.newest, key);
         if older == NONE {
@@ -73,7 +73,7 @@ impl Client {
             NONE => self.list(held).oldest = newer,
             older => self.entries[older as usize].newer = newer,
         }
-        self.entries[key as usize].held = Held::No;
+        self.entries[key as usize].held = Residency::No;
     }
 }
 
@@ -88,7 +88,7 @@ pub struct Node {
 impl Node {
     /// An empty node of `total_pages`, with a client for each of `keys`: how many keys it has.
     pub fn new(total_pages: u64, keys: &[u32]) -> Self {
-        let entry = Entry { newer: NONE, older: NONE, held: Held::No };
+        let entry = Entry { newer: NONE, older: NONE, held: Residency::No };
         let client = |&keys: &u32| Client {
             entries: vec![entry; keys as usize],
             unread: EMPTY,
@@ -112,7 +112,7 @@ impl Node {
     pub fn put(&mut self, client: usize, key: u32) -> bool {
         let its = &mut self.clients[client];
         its.statistics.puts += 1;
-        if its.entries[key as usize].held != Held::No {
+        if its.entries[key as usize].held != Residency::No {
             its.unlink(key);
         } else if its.statistics.used_pages >= its.statistics.target_pages {
             its.statistics.puts_refused_at_target += 1;
@@ -124,7 +124,7 @@ impl Node {
             its.statistics.used_pages += 1;
             self.used_pages += 1;
         }
-        its.link(key, Held::Unread);
+        its.link(key, Residency::Unread);
         its.statistics.puts_stored += 1;
         true
     }
@@ -133,10 +133,10 @@ impl Node {
     pub fn get(&mut self, client: usize, key: u32) -> bool {
         let its = &mut self.clients[client];
         its.statistics.gets += 1;
-        let hit = its.entries[key as usize].held != Held::No;
+        let hit = its.entries[key as usize].held != Residency::No;
         if hit {
             its.unlink(key);
-            its.link(key, Held::Read);
+            its.link(key, Residency::Read);
             its.statistics.hits += 1;
         } else {
             its.statistics.misses += 1;
@@ -170,7 +170,7 @@ impl Node {
 
     fn drop_page(&mut self, client: usize, key: u32) -> bool {
         let its = &mut self.clients[client];
-        if its.entries[key as usize].held == Held::No {
+        if its.entries[key as usize].held == Residency::No {
             return false;
         }
         its.unlink(key);

@@ -20,7 +20,7 @@ pub struct ExportInfo {
     pub bytes: u64,
 }
 
-/// The directory of block devices. The daemon keeps it; every block frontend asks it.
+/// The registry of block devices. The daemon keeps it; every block frontend queries it.
 pub trait Exports: Send + Sync {
     /// What a client may use.
     fn list(&self, client: ClientId) -> Vec<ExportInfo>;

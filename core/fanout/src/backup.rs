@@ -1,5 +1,5 @@
-//! The local file that has copies of slabs: fully allocated, read and written past the page cache. Or a disk or partition in
-//! its place, which a file system's own need of memory can't hold up.
+//! The local file with copies of slabs: fully allocated, and accessed past the page cache. A disk
+//! or partition can take its place: then no file system needs memory while pages are written.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Seek, SeekFrom};
@@ -12,17 +12,18 @@ use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock,
 use rustix::io::{Errno, preadv, pwritev};
 use spillway_types::PAGE_BYTES;
 
-use crate::behind::Pages;
 use crate::error::Error;
 use crate::lender::BATCH_PAGES;
 use crate::page::Page;
+use crate::write_back::Pages;
 
-/// The threads of a device that was just closed leave its disk within so long, looked for so often.
+/// How long the threads of a device that was just closed may still hold its disk, and how often
+/// this tries again.
 const LEAVES: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A preallocated file, which is gone with its device: it has no name once it is open, for what it holds is sealed with a
-/// key that nobody has afterwards.
+/// A preallocated file that ends with its device. It is unlinked once it is open: its contents are
+/// sealed with a key that nobody has afterwards.
 #[derive(Debug)]
 pub struct BackupFile {
     file: File,
@@ -35,8 +36,8 @@ impl BackupFile {
         path.metadata().is_ok_and(|found| found.file_type().is_block_device())
     }
 
-    /// Makes the file, in place of one that a kill left behind, and sets `bytes` aside for it, so that no write to it meets
-    /// a full disk. A disk is taken as it is, if nobody else uses it.
+    /// Creates the file, in place of one that a killed daemon left, and allocates `bytes` for it,
+    /// so that no write meets a full disk. A disk is used as it is, if nobody else uses it.
     ///
     /// # Errors
     /// [`Error::Open`], [`Error::InUse`], [`Error::Allocate`], [`Error::Small`].
@@ -58,7 +59,8 @@ impl BackupFile {
     }
 
     fn open_disk(path: &Path, bytes: u64) -> Result<Self, Error> {
-        // EXCL: the kernel refuses what is mounted, swapped onto or opened so by others.
+        // EXCL: the kernel refuses a disk that is mounted, swapped onto or opened exclusively by
+        // others.
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::EXCL | OFlags::DIRECT;
         let until = Instant::now() + LEAVES;
         let opened = loop {
@@ -119,7 +121,7 @@ const fn offset(first: u64, done: usize) -> u64 {
     (first + done as u64) * PAGE_BYTES as u64
 }
 
-/// Opens past the page cache, where that can be done.
+/// Opens the file past the page cache if its file system can do that.
 fn open_direct(path: &Path) -> Result<File, Errno> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(0o600);
@@ -136,7 +138,7 @@ fn open_direct(path: &Path) -> Result<File, Errno> {
     }
 }
 
-/// Whole pages of what was read or written; at least one, else it failed.
+/// The number of whole pages that were read or written. Fewer than one is an error.
 fn whole(done: Result<usize, Errno>) -> io::Result<usize> {
     match done {
         Err(Errno::INTR) => Ok(0),

@@ -1,4 +1,4 @@
-//! Requests about ranges of bytes, as rounds of pages.
+//! Requests for ranges of bytes, as batches of pages.
 
 use core::cell::Cell;
 use std::time::Instant;
@@ -6,30 +6,30 @@ use std::time::Instant;
 use spillway_block::{Data, Error, Request, parts, whole_pages};
 use spillway_types::PAGE_BYTES;
 
+use crate::batch::{Batch, Want};
 use crate::counters::add;
 use crate::device::Core;
-use crate::round::{Round, Want};
 use crate::scratch::Scratch;
 
 impl Core {
-    /// Carries out reads and writes in any order.
+    /// Executes reads and writes, in any order.
     pub fn batch(&self, requests: &mut [Request<'_>]) {
         let mut scratch = self.scratches.take();
-        let mut round = Round::new();
+        let mut batch = Batch::new();
         for Request { offset, data, failed } in requests {
             failed.set(false);
             let (offset, failed) = (*offset, &*failed);
             match data {
-                Data::Read(room) => self.read(&mut round, &mut scratch, offset, room, failed),
-                Data::Write(data) => self.write(&mut round, &mut scratch, offset, data, failed),
+                Data::Read(room) => self.read(&mut batch, &mut scratch, offset, room, failed),
+                Data::Write(data) => self.write(&mut batch, &mut scratch, offset, data, failed),
             }
         }
-        self.run(&mut round, &mut scratch);
+        self.run(&mut batch, &mut scratch);
     }
 
     fn read<'x>(
         &self,
-        round: &mut Round<'x>,
+        batch: &mut Batch<'x>,
         scratch: &mut Scratch,
         offset: u64,
         mut room: &'x mut [u8],
@@ -38,21 +38,21 @@ impl Core {
         if self.check(offset, room.len() as u64).is_err() {
             return failed.set(true);
         }
-        add(&self.tally.read_bytes, room.len() as u64);
+        add(&self.counters.read_bytes, room.len() as u64);
         for part in parts(offset, room.len() as u64) {
             let (piece, rest) = room.split_at_mut(part.end - part.start);
             room = rest;
-            add(&self.tally.reads, 1);
-            if !round.takes(part.page) {
-                self.run(round, scratch);
+            add(&self.counters.reads, 1);
+            if !batch.takes(part.page) {
+                self.run(batch, scratch);
             }
-            round.push(part.page, Want::Read { room: piece, start: part.start }, failed);
+            batch.push(part.page, Want::Read { room: piece, start: part.start }, failed);
         }
     }
 
     fn write<'x>(
         &self,
-        round: &mut Round<'x>,
+        batch: &mut Batch<'x>,
         scratch: &mut Scratch,
         offset: u64,
         mut data: &'x [u8],
@@ -61,19 +61,19 @@ impl Core {
         if self.check(offset, data.len() as u64).is_err() {
             return failed.set(true);
         }
-        add(&self.tally.written_bytes, data.len() as u64);
+        add(&self.counters.written_bytes, data.len() as u64);
         for part in parts(offset, data.len() as u64) {
             let (piece, rest) = data.split_at(part.end - part.start);
             data = rest;
-            add(&self.tally.writes, 1);
+            add(&self.counters.writes, 1);
             if part.is_whole() {
-                if !round.takes(part.page) {
-                    self.run(round, scratch);
+                if !batch.takes(part.page) {
+                    self.run(batch, scratch);
                 }
-                round.push(part.page, Want::Write(piece), failed);
+                batch.push(part.page, Want::Write(piece), failed);
                 continue;
             }
-            self.run(round, scratch);
+            self.run(batch, scratch);
             let change = |page: &mut [u8]| page[part.start..part.end].copy_from_slice(piece);
             if !self.change(part.page, scratch, change) {
                 failed.set(true);
@@ -81,28 +81,28 @@ impl Core {
         }
     }
 
-    /// Reads a page, changes it and writes it back, as one step; whether it could.
+    /// Reads a page, changes it and writes it back, as one step. Returns whether that worked.
     fn change(&self, page: u64, scratch: &mut Scratch, change: impl FnOnce(&mut [u8])) -> bool {
         let began = Instant::now();
         let slabs = self.slabs();
         let guards = self.locks.take(core::iter::once((page, true)));
         let mut bytes = [0; PAGE_BYTES];
         let failed = Cell::new(false);
-        let mut round = Round::new();
-        round.push(page, Want::Read { room: &mut bytes, start: 0 }, &failed);
-        self.run_locked(&slabs, &mut round, scratch);
+        let mut batch = Batch::new();
+        batch.push(page, Want::Read { room: &mut bytes, start: 0 }, &failed);
+        self.run_locked(&slabs, &mut batch, scratch);
         if !failed.get() {
             change(&mut bytes);
-            let mut round = Round::new();
-            round.push(page, Want::Write(&bytes), &failed);
-            self.run_locked(&slabs, &mut round, scratch);
+            let mut batch = Batch::new();
+            batch.push(page, Want::Write(&bytes), &failed);
+            self.run_locked(&slabs, &mut batch, scratch);
         }
         drop(guards);
-        self.tally.note_stall(began.elapsed());
+        self.counters.note_stall(began.elapsed());
         !failed.get()
     }
 
-    /// Makes a range zeros; its whole pages take no memory any more.
+    /// Makes a range zeros, and frees the memory of its whole pages.
     pub fn write_zeroes(&self, offset: u64, bytes: u64) -> Result<(), Error> {
         self.check(offset, bytes)?;
         let end = offset + bytes;
@@ -112,7 +112,7 @@ impl Core {
         let mut scratch = self.scratches.take();
         for part in parts(offset, inner_start - offset).chain(parts(inner_end, end - inner_end)) {
             let zero = |page: &mut [u8]| page[part.start..part.end].fill(0);
-            // What is not there is zeros already.
+            // A page that is not stored is zeros already.
             if self.table.is_stored(part.page) && !self.change(part.page, &mut scratch, zero) {
                 return Err(Error::NoCopy(part.page));
             }
@@ -121,7 +121,7 @@ impl Core {
         Ok(())
     }
 
-    /// Makes the whole pages of a range zeros, which take no memory any more.
+    /// Makes the whole pages of a range zeros, and frees their memory.
     pub fn deallocate(&self, offset: u64, bytes: u64) -> Result<(), Error> {
         self.check(offset, bytes)?;
         self.discard(whole_pages(offset, offset + bytes), &mut self.scratches.take());
@@ -129,15 +129,15 @@ impl Core {
     }
 
     fn discard(&self, pages: core::ops::Range<u64>, scratch: &mut Scratch) {
-        // A discard does not fail: the page is zeros here, whatever a holder still has.
+        // A discard never fails: the page is zeros here, even if a holder still has its bytes.
         let failed = Cell::new(false);
-        let mut round = Round::new();
+        let mut batch = Batch::new();
         for page in pages.filter(|page| self.table.is_stored(*page)) {
-            if !round.takes(page) {
-                self.run(&mut round, scratch);
+            if !batch.takes(page) {
+                self.run(&mut batch, scratch);
             }
-            round.push(page, Want::Discard, &failed);
+            batch.push(page, Want::Discard, &failed);
         }
-        self.run(&mut round, scratch);
+        self.run(&mut batch, scratch);
     }
 }

@@ -1,14 +1,14 @@
-//! What a device did.
+//! The counters of a device.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What a device did since it was opened.
+/// The counters of a device since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Pages, and parts of pages, that were read.
+    /// Reads of a page or of a part of one.
     pub reads: u64,
-    /// Pages, and parts of pages, that were written.
+    /// Writes of a page or of a part of one.
     pub writes: u64,
     /// Pages that were discarded and took memory before.
     pub discards: u64,
@@ -16,13 +16,13 @@ pub struct Counters {
     pub read_bytes: u64,
     /// Bytes that were written.
     pub written_bytes: u64,
-    /// Pages that a second copy gave, since the first did not.
+    /// Pages read from the second copy because the first failed.
     pub fail_overs: u64,
     /// Holders that were declared lost.
     pub lost_places: u64,
     /// Pages of which no copy could be read or written.
     pub errors: u64,
-    /// The longest time that a group of requests took, µs.
+    /// The longest time that a batch took, µs.
     pub longest_stall_us: u64,
     /// Pages that were copied to a new place of their slab.
     pub moved_pages: u64,
@@ -31,7 +31,7 @@ pub struct Counters {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct AtomicCounters {
     pub reads: AtomicU64,
     pub writes: AtomicU64,
     pub discards: AtomicU64,
@@ -49,12 +49,12 @@ pub(crate) fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
 }
 
-impl Tally {
+impl AtomicCounters {
     pub(crate) fn note_stall(&self, took: Duration) {
         self.longest_stall_us.fetch_max(took.as_micros() as u64, Ordering::Relaxed);
     }
 
-    pub(crate) fn counters(&self) -> Counters {
+    pub(crate) fn snapshot(&self) -> Counters {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Counters {
             reads: get(&self.reads),

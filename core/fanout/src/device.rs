@@ -1,4 +1,4 @@
-//! The device itself.
+//! The device and the threads that it starts.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use spillway_block::{BlockSize, Data, Device, Extent, Geometry, Request, STATUS_PAGES_MAX, parts};
 use spillway_types::PAGE_BYTES;
 
-use crate::counters::{Counters, Tally};
+use crate::counters::{AtomicCounters, Counters};
 use crate::error::Error;
 use crate::holder::Holder;
 use crate::lender::BATCH_PAGES;
@@ -19,14 +19,14 @@ use crate::settings::Settings;
 use crate::slabs::{COPIES, Place, Slab, Standing};
 use crate::table::Table;
 
-/// A block device whose slabs lie with holders; see the crate.
+/// A block device whose slabs lie with holders. See the crate.
 ///
-/// Requests go through `&self`, from any number of threads. It ends when it is dropped; holders go when nobody else has
-/// them.
+/// Requests go through `&self`, from any number of threads. Dropping it ends it. A holder ends with
+/// its last device.
 #[derive(Debug)]
 pub struct FanOut {
     core: Arc<Core>,
-    teller: Option<JoinHandle<()>>,
+    notifier: Option<JoinHandle<()>>,
 }
 
 /// What the device's threads share.
@@ -34,15 +34,17 @@ pub struct FanOut {
 pub(crate) struct Core {
     pub settings: Settings,
     geometry: Geometry,
-    /// Whoever carries something out reads it all the while; so whoever writes it knows that nothing is under way.
+    /// A thread that processes a batch holds it for reading. So a thread that holds it for writing
+    /// knows that no batch is being processed.
     slabs: RwLock<Box<[Slab]>>,
     pub locks: Locks,
     pub table: Table,
     pub cipher: Cipher,
-    pub tally: Tally,
+    pub counters: AtomicCounters,
     pub scratches: Pool,
     pub losses: Losses,
-    /// Held to mark a copy as lost, so that no two threads give up the two copies of a slab at the same time.
+    /// Held while a copy is marked as lost, so that no two threads give up both copies of a slab at
+    /// the same time.
     pub losing: Mutex<()>,
 }
 
@@ -51,7 +53,8 @@ impl Core {
         self.slabs.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// To change which places there are. Waits until nothing is under way, and nothing begins meanwhile.
+    /// Locks the slabs to change their places. Waits until no batch is being processed; none begins
+    /// while it is held.
     pub fn slabs_alone(&self) -> RwLockWriteGuard<'_, Box<[Slab]>> {
         self.slabs.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -67,9 +70,9 @@ impl Core {
 }
 
 impl FanOut {
-    /// Makes a device of zeros out of slabs, each with one place or two. `uuid` names this generation of the device,
-    /// see [`fresh_uuid`](spillway_block::fresh_uuid). `lost` is told of each holder that fails, on a thread off the
-    /// way of any page; the line is logged besides.
+    /// Makes a device of zeros out of slabs, each with one place or two. `uuid` names this
+    /// generation of the device, see [`fresh_uuid`](spillway_block::fresh_uuid). The notifier, a
+    /// thread that serves no pages, logs each holder that fails and calls `lost` with it.
     ///
     /// # Errors
     /// [`Error::SlabBytes`], [`Error::NoPlace`], [`Error::SamePlace`]; [`Error::Io`] when the kernel has no thread or
@@ -89,14 +92,14 @@ impl FanOut {
             locks: Locks::new(),
             table: Table::new(bytes / PAGE_BYTES as u64),
             cipher: Cipher::fresh()?,
-            tally: Tally::default(),
+            counters: AtomicCounters::default(),
             scratches: Pool::new(settings.threads_max),
             losses: Losses::new(),
             losing: Mutex::new(()),
             settings,
         });
-        let teller = thread::Builder::new().name("fanout-tell".into());
-        let teller = teller.spawn({
+        let notifier = thread::Builder::new().name("fanout-notify".into());
+        let notifier = notifier.spawn({
             let core = Arc::clone(&core);
             move || {
                 while let Some(loss) = core.losses.next() {
@@ -105,7 +108,7 @@ impl FanOut {
                 }
             }
         })?;
-        Ok(Self { core, teller: Some(teller) })
+        Ok(Self { core, notifier: Some(notifier) })
     }
 
     /// Number of slabs.
@@ -113,7 +116,7 @@ impl FanOut {
         self.core.slabs().len() as u32
     }
 
-    /// How the copies of a slab stand: the primary, which is read, and the second.
+    /// The state of a slab's copies: the primary, which is read, and the second.
     ///
     /// # Errors
     /// [`Error::NoSlab`].
@@ -123,10 +126,11 @@ impl FanOut {
         Ok(core::array::from_fn(|copy| found.standing(copy)))
     }
 
-    /// Copies a slab to a new place, under traffic, and then uses that as its copy 0 (the primary) or 1 in place of the
-    /// one that was there, if any. When this returns, nothing is on its way to the old place on behalf of this slab but
-    /// what had timed out there; see [`Self::forget`]. It blocks; slabs may be moved at the same time by several
-    /// threads. A slab without any copy takes pages again from then on; those that it had are lost.
+    /// Copies a slab to a new place, under traffic, and then uses that place as its copy 0 (the
+    /// primary) or 1 instead of the old one, if any. When this returns, no request for this slab is
+    /// in flight to the old place, except those that timed out there; see [`Self::forget`]. It
+    /// blocks. Several threads may move slabs at the same time. A slab without any copy takes pages
+    /// again from then on; the pages that it had are lost.
     ///
     /// # Errors
     /// [`Error::NoSlab`], [`Error::SamePlace`], [`Error::Moving`]; [`Error::PlaceLost`] and [`Error::Unreadable`],
@@ -135,24 +139,24 @@ impl FanOut {
         self.core.move_slab(slab, copy, place)
     }
 
-    /// Stops using a holder: its copies are dropped, last ones too, and what is being copied there fails. When this
-    /// returns, nothing is on its way there, and nothing will be: the loan can be given back.
+    /// Stops using a holder: drops its copies, last copies too, and fails the moves to it. When
+    /// this returns, no request to it is in flight, and none will be: the loan can be returned.
     pub fn forget(&self, holder: &Arc<Holder>) {
         self.core.forget(holder);
     }
 
-    /// What it did so far.
+    /// The counters as they are now.
     pub fn counters(&self) -> Counters {
-        self.core.tally.counters()
+        self.core.counters.snapshot()
     }
 }
 
 impl Drop for FanOut {
     fn drop(&mut self) {
         self.core.losses.stop();
-        if let Some(teller) = self.teller.take() {
-            // It ends without a panic, which would end the program.
-            let _ = teller.join();
+        if let Some(notifier) = self.notifier.take() {
+            // The notifier ends without a panic: a panic would end the program.
+            let _ = notifier.join();
         }
     }
 }
@@ -196,8 +200,8 @@ impl Device for FanOut {
         self.core.deallocate(offset, bytes)
     }
 
-    /// Nothing: a write has reached the lenders' copies and the buffer before the file when it is answered, and what is in the file
-    /// means nothing to a later start, whose key is another.
+    /// Does nothing. An acknowledged write has reached the lenders' copies and the write-back
+    /// buffer. The file's contents are worthless after a restart, because the key is another.
     fn flush(&self) -> Result<(), spillway_block::Error> {
         Ok(())
     }

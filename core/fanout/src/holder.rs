@@ -1,4 +1,4 @@
-//! Who holds copies of slabs: a loan on a lender, or the local file.
+//! A holder keeps copies of slabs: it is a loan on a lender, or the local file.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,28 +7,29 @@ use std::thread;
 use std::time::Instant;
 
 use crate::backup::BackupFile;
-use crate::behind::{Behind, Pages};
-use crate::lender::{Carried, Lender};
-use crate::lot::{Cargo, Errand, Lot};
+use crate::lender::{Lender, PageOutcome};
+use crate::request::{Operation, Payload, RequestSlot};
+use crate::write_back::{Pages, WriteBack};
 
-/// Threads that carry lots to a holder, besides the threads that want something themselves.
+/// Threads of a holder that execute requests. A thread inside the device executes some itself.
 const WORKERS: usize = 2;
-/// Bytes of a worker's stack, which is locked in memory. A lender's connection puts a batch of requests and rustls's
-/// records there.
+/// Bytes of a worker's stack, which is locked in memory. A lender's connection keeps a batch of
+/// requests and rustls's records there.
 const STACK_BYTES: usize = 256 << 10;
-/// Lots that wait for a worker without an allocation.
-const QUEUE_LOTS: usize = 256;
+/// Requests that can wait for a worker without an allocation.
+const QUEUE_SLOTS: usize = 256;
 
-/// How pages get there.
+/// How pages reach the holder.
 #[derive(Debug)]
-enum Way {
+enum Transport {
     Lender(Arc<dyn Lender>),
-    File(Behind),
+    File(WriteBack),
 }
 
-/// A loan on a lender or the local file, with the threads that carry pages there. Devices may share one.
+/// A loan on a lender or the local file, with the threads that execute requests to it. Devices may
+/// share one.
 ///
-/// The threads end when it is dropped, and each when it is done with what it carries then.
+/// Dropping it ends the threads, each after the request that it is executing.
 #[derive(Debug)]
 pub struct Holder {
     number: u64,
@@ -37,18 +38,18 @@ pub struct Holder {
 
 #[derive(Debug)]
 struct Shared {
-    way: Way,
+    transport: Transport,
     queue: Mutex<Queue>,
-    /// Rung when a lot comes, and at the end.
-    came: Condvar,
-    /// Lots that are on their way there, the waiting ones included.
-    under_way: Mutex<usize>,
-    rested: Condvar,
+    /// Notified when a request is queued, and at the end.
+    arrived: Condvar,
+    /// Requests in flight, the queued ones included.
+    in_flight: Mutex<usize>,
+    idle: Condvar,
 }
 
 #[derive(Debug)]
 struct Queue {
-    lots: VecDeque<Arc<Lot>>,
+    slots: VecDeque<Arc<RequestSlot>>,
     ended: bool,
 }
 
@@ -56,12 +57,13 @@ impl Holder {
     /// The number of every local file.
     pub const FILE: u64 = u64::MAX;
 
-    /// A loan. `number` is the caller's name for it, by which losses are told; below [`Self::FILE`].
+    /// A loan. `number` is the caller's name for it, which a [`Loss`](crate::Loss) reports. It is
+    /// below [`Self::FILE`].
     ///
     /// # Errors
     /// When the kernel has no thread left.
     pub fn lender(number: u64, lender: Arc<dyn Lender>) -> io::Result<Arc<Self>> {
-        Self::start(number, Way::Lender(lender))
+        Self::start(number, Transport::Lender(lender))
     }
 
     /// The local file, whose number is [`Self::FILE`].
@@ -72,80 +74,82 @@ impl Holder {
         Self::pages(Box::new(file))
     }
 
-    /// What is read and written like the local file.
+    /// A holder over anything that is read and written like the local file.
     pub(crate) fn pages(file: Box<dyn Pages>) -> io::Result<Arc<Self>> {
-        Self::start(Self::FILE, Way::File(Behind::start(file)?))
+        Self::start(Self::FILE, Transport::File(WriteBack::start(file)?))
     }
 
-    fn start(number: u64, way: Way) -> io::Result<Arc<Self>> {
-        let queue = Queue { lots: VecDeque::with_capacity(QUEUE_LOTS), ended: false };
+    fn start(number: u64, transport: Transport) -> io::Result<Arc<Self>> {
+        let queue = Queue { slots: VecDeque::with_capacity(QUEUE_SLOTS), ended: false };
         let shared = Arc::new(Shared {
-            way,
+            transport,
             queue: Mutex::new(queue),
-            came: Condvar::new(),
-            under_way: Mutex::new(0),
-            rested: Condvar::new(),
+            arrived: Condvar::new(),
+            in_flight: Mutex::new(0),
+            idle: Condvar::new(),
         });
         let holder = Arc::new(Self { number, shared });
         for _ in 0..WORKERS {
             let shared = Arc::clone(&holder.shared);
-            let worker = thread::Builder::new().name("fanout-carry".into());
+            let worker = thread::Builder::new().name("fanout-worker".into());
             worker.stack_size(STACK_BYTES).spawn(move || shared.work())?;
         }
         Ok(holder)
     }
 
-    /// The caller's name for it.
+    /// The number that the caller gave the holder.
     pub const fn number(&self) -> u64 {
         self.number
     }
 
-    /// Whether a thread carries its lot itself: calls to a lender end in time, and who waits for room in the buffer waits as long as
-    /// it wants. Reading a disk may take longer.
-    pub(crate) fn is_prompt(&self, errand: Errand) -> bool {
-        self.is_lender() || errand == Errand::Put
+    /// Whether the sending thread may execute the request itself: a call to a lender ends by its
+    /// deadline, and so does waiting for room in the write-back buffer. Reading a disk may take
+    /// longer.
+    pub(crate) fn is_prompt(&self, operation: Operation) -> bool {
+        self.is_lender() || operation == Operation::Put
     }
 
-    /// Whether it is a loan, and not the local file.
+    /// Whether the holder is a loan, not the local file.
     pub(crate) fn is_lender(&self) -> bool {
-        matches!(self.shared.way, Way::Lender(_))
+        matches!(self.shared.transport, Transport::Lender(_))
     }
 
-    /// Has a worker carry a lot.
-    pub(crate) fn post(&self, lot: &Arc<Lot>) {
-        lot.hand_over();
-        self.shared.set_out();
+    /// Queues a request for a worker.
+    pub(crate) fn submit(&self, slot: &Arc<RequestSlot>) {
+        slot.start();
+        self.shared.begin();
         let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.lots.push_back(Arc::clone(lot));
+        queue.slots.push_back(Arc::clone(slot));
         drop(queue);
-        self.shared.came.notify_one();
+        self.shared.arrived.notify_one();
     }
 
-    /// Carries a lot on this thread if it needs no waiting; whether it did.
-    pub(crate) fn carry_now(&self, cargo: &mut Cargo) -> bool {
-        let Cargo { errand: Errand::Put, count, keys, pages, outcomes, .. } = cargo else {
+    /// Executes a request on this thread if that needs no waiting. Returns whether it did.
+    pub(crate) fn try_execute(&self, payload: &mut Payload) -> bool {
+        let Payload { operation: Operation::Put, count, keys, pages, outcomes, .. } = payload
+        else {
             return false;
         };
-        match &self.shared.way {
-            Way::Lender(_) => false,
-            Way::File(file) => {
+        match &self.shared.transport {
+            Transport::Lender(_) => false,
+            Transport::File(file) => {
                 file.put_now(&keys[..*count], &pages[..*count], &mut outcomes[..*count])
             }
         }
     }
 
-    /// Carries a lot on this thread.
-    pub(crate) fn carry(&self, cargo: &mut Cargo) {
-        self.shared.set_out();
-        self.shared.way.carry(cargo);
-        self.shared.rest();
+    /// Executes a request on this thread.
+    pub(crate) fn execute(&self, payload: &mut Payload) {
+        self.shared.begin();
+        self.shared.transport.execute(payload);
+        self.shared.end();
     }
 
-    /// Waits until nothing is on its way there.
-    pub(crate) fn wait_for_rest(&self) {
-        let mut count = self.shared.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Waits until no request to the holder is in flight.
+    pub(crate) fn wait_until_idle(&self) {
+        let mut count = self.shared.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
         while *count != 0 {
-            count = self.shared.rested.wait(count).unwrap_or_else(PoisonError::into_inner);
+            count = self.shared.idle.wait(count).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -153,69 +157,69 @@ impl Holder {
 impl Drop for Holder {
     fn drop(&mut self) {
         self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
-        self.shared.came.notify_all();
+        self.shared.arrived.notify_all();
     }
 }
 
 impl Shared {
-    fn set_out(&self) {
-        *self.under_way.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+    fn begin(&self) {
+        *self.in_flight.lock().unwrap_or_else(PoisonError::into_inner) += 1;
     }
 
-    fn rest(&self) {
-        let mut count = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+    fn end(&self) {
+        let mut count = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
         *count -= 1;
         if *count == 0 {
-            self.rested.notify_all();
+            self.idle.notify_all();
         }
     }
 
     fn work(&self) {
-        // The kernel may wait for it. Without the privilege there is no kernel behind this device:
-        // `spillway_nbd::attach` insists.
+        // The kernel may wait for this thread. Without the privilege no kernel uses this device:
+        // `spillway_nbd::attach` requires it.
         let _ = spillway_platform::swap::serve_swap();
-        while let Some(lot) = self.next() {
-            self.way.carry(&mut lot.cargo());
-            self.rest();
-            lot.give_back();
+        while let Some(slot) = self.next() {
+            self.transport.execute(&mut slot.payload());
+            self.end();
+            slot.complete();
         }
     }
 
-    fn next(&self) -> Option<Arc<Lot>> {
+    fn next(&self) -> Option<Arc<RequestSlot>> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if let Some(lot) = queue.lots.pop_front() {
-                return Some(lot);
+            if let Some(slot) = queue.slots.pop_front() {
+                return Some(slot);
             }
             if queue.ended {
                 return None;
             }
-            queue = self.came.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue = self.arrived.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
-impl Way {
-    fn carry(&self, cargo: &mut Cargo) {
-        let Cargo { errand, count, keys, pages, outcomes, deadline, .. } = cargo;
+impl Transport {
+    fn execute(&self, payload: &mut Payload) {
+        let Payload { operation, count, keys, pages, outcomes, deadline, .. } = payload;
         let (keys, pages) = (&keys[..*count], &mut pages[..*count]);
         let outcomes = &mut outcomes[..*count];
-        // What waited for a worker for too long is not even begun.
+        // A request that waited for a worker beyond its deadline is not started.
         if *deadline <= Instant::now() {
-            outcomes.fill(Carried::Lost);
+            outcomes.fill(PageOutcome::Lost);
             return;
         }
         match self {
-            Self::Lender(lender) => match errand {
-                Errand::Put => lender.put(keys, pages, outcomes, *deadline),
-                Errand::Get => lender.get(keys, pages, outcomes, *deadline),
-                Errand::Flush => lender.flush(keys, outcomes, *deadline),
+            Self::Lender(lender) => match operation {
+                Operation::Put => lender.put(keys, pages, outcomes, *deadline),
+                Operation::Get => lender.get(keys, pages, outcomes, *deadline),
+                Operation::Flush => lender.flush(keys, outcomes, *deadline),
             },
-            Self::File(file) => match errand {
-                Errand::Put => file.put(keys, pages, outcomes, *deadline),
-                Errand::Get => file.get(keys, pages, outcomes),
+            Self::File(file) => match operation {
+                Operation::Put => file.put(keys, pages, outcomes, *deadline),
+                Operation::Get => file.get(keys, pages, outcomes),
                 // The file keeps its blocks.
-                Errand::Flush => outcomes.fill(Carried::Done),
+                Operation::Flush => outcomes.fill(PageOutcome::Done),
             },
         }
     }

@@ -1,11 +1,11 @@
-//! Holders that are lost, and who is told.
+//! Reports of lost holders, and the queue to the notifier.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use crate::holder::Holder;
 
-/// Losses that can be told. A device has far fewer holders.
+/// The most losses that are reported. A device has far fewer holders.
 const LOSSES_MAX: usize = 2048;
 
 /// Why a holder is lost.
@@ -32,7 +32,8 @@ impl core::fmt::Display for Cause {
     }
 }
 
-/// A holder that failed. Told once for each holder, but for one that had a last copy first and is lost later.
+/// A holder that failed. It is reported once for each holder, or twice if it first had a last copy
+/// and is lost later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
     /// The holder, by the number that it was made with.
@@ -41,8 +42,8 @@ pub struct Loss {
     pub slab: u32,
     /// Why.
     pub cause: Cause,
-    /// No other copy of the page is left: its reader or writer had an I/O error, and the holder stays in use, as it may
-    /// come back. Else the holder is not used any more.
+    /// No other copy of the page is left. The request failed with an I/O error, and the holder
+    /// stays in use, because it may come back. Otherwise the holder is given up.
     pub last_copy: bool,
 }
 
@@ -64,48 +65,49 @@ impl core::fmt::Display for Loss {
 #[derive(Debug)]
 struct Waiting {
     losses: VecDeque<Loss>,
-    /// Holders that were told of already, and whether with a last copy.
-    told: Vec<(u64, bool)>,
+    /// Holders that were reported already, and whether with a last copy.
+    reported: Vec<(u64, bool)>,
     ended: bool,
 }
 
-/// Losses on their way from the threads that found them to the thread that tells them.
+/// The queue of losses from the threads that find them to the notifier.
 #[derive(Debug)]
 pub(crate) struct Losses {
     waiting: Mutex<Waiting>,
-    rung: Condvar,
+    woken: Condvar,
 }
 
 impl Losses {
     pub(crate) fn new() -> Self {
         let waiting = Waiting {
             losses: VecDeque::with_capacity(LOSSES_MAX),
-            told: Vec::with_capacity(LOSSES_MAX),
+            reported: Vec::with_capacity(LOSSES_MAX),
             ended: false,
         };
-        Self { waiting: Mutex::new(waiting), rung: Condvar::new() }
+        Self { waiting: Mutex::new(waiting), woken: Condvar::new() }
     }
 
-    /// Notes a loss, if it is the first of its kind and holder; whether it is. It allocates nothing.
+    /// Queues a loss if it is the first of its kind and holder. Returns whether it is. It allocates
+    /// nothing.
     pub(crate) fn push(&self, loss: Loss) -> bool {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = (loss.holder, loss.last_copy);
-        if waiting.told.contains(&told) || waiting.told.len() == LOSSES_MAX {
+        let reported = (loss.holder, loss.last_copy);
+        if waiting.reported.contains(&reported) || waiting.reported.len() == LOSSES_MAX {
             return false;
         }
-        waiting.told.push(told);
+        waiting.reported.push(reported);
         waiting.losses.push_back(loss);
-        self.rung.notify_one();
+        self.woken.notify_one();
         true
     }
 
     /// Ends [`Self::next`].
     pub(crate) fn stop(&self) {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
-        self.rung.notify_all();
+        self.woken.notify_all();
     }
 
-    /// The next loss; none at the end.
+    /// Waits for the next loss. None at the end.
     pub(crate) fn next(&self) -> Option<Loss> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -115,7 +117,7 @@ impl Losses {
             if waiting.ended {
                 return None;
             }
-            waiting = self.rung.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            waiting = self.woken.wait(waiting).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }

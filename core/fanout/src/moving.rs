@@ -1,22 +1,22 @@
-//! Slabs that get a new place, and holders that are not used any more.
+//! Moves slabs to new places, and forgets holders.
 
 use core::cell::Cell;
 use std::sync::Arc;
 
+use crate::batch::{Batch, Want};
 use crate::counters::add;
 use crate::device::Core;
 use crate::error::Error;
 use crate::holder::Holder;
 use crate::lender::BATCH_PAGES;
-use crate::round::{Round, Want};
 use crate::slabs::{COPIES, Place, TARGET};
-use crate::table::Known;
+use crate::table::PageState;
 
 impl Core {
     /// Copies a slab to `place`, and makes that its copy `copy`.
     pub fn move_slab(&self, number: u32, copy: usize, place: Place) -> Result<(), Error> {
         self.begin_move(number, copy, place)?;
-        // From here on every write of the slab goes to the new place as well.
+        // From here on, every write to the slab goes to the new place too.
         let copied = self.copy_pages(number);
         let mut slabs = self.slabs_alone();
         let slab = &mut slabs[number as usize];
@@ -44,20 +44,20 @@ impl Core {
         Ok(())
     }
 
-    /// Copies each page that is stored. Its writers wait meanwhile, its readers do not.
+    /// Copies each stored page. Its writers wait meanwhile; its readers do not.
     fn copy_pages(&self, number: u32) -> Result<(), Error> {
         let pages = self.pages_per_slab();
         let (first, end) = (u64::from(number) * pages, (u64::from(number) + 1) * pages);
         let mut at = first;
         while at < end {
             let failed = Cell::new(false);
-            let mut round = Round::new();
+            let mut batch = Batch::new();
             let from = at;
             let mut count = 0;
             while at < end && count < BATCH_PAGES {
-                // A page that is written from now on gets to the new place by that.
+                // A page that is written from now on reaches the new place by that write.
                 if self.table.is_stored(at) {
-                    round.push(at, Want::Copy, &failed);
+                    batch.push(at, Want::Copy, &failed);
                     count += 1;
                 }
                 at += 1;
@@ -65,20 +65,22 @@ impl Core {
             if count == 0 {
                 break;
             }
-            // Taken anew for each group, so that requests get their turn.
-            self.run(&mut round, &mut self.scratches.take());
+            // The buffers are taken anew for each batch, so that other requests can use them in
+            // between.
+            self.run(&mut batch, &mut self.scratches.take());
             if self.slabs()[number as usize].live(TARGET).is_none() {
                 return Err(Error::PlaceLost(number));
             }
             if failed.get() {
                 return Err(Error::Unreadable(from));
             }
-            add(&self.tally.moved_pages, count as u64);
+            add(&self.counters.moved_pages, count as u64);
         }
         Ok(())
     }
 
-    /// Drops a holder's copies, and waits until nothing is on its way there. Pages whose last copy goes are lost.
+    /// Drops a holder's copies, and waits until no request to it is in flight. Pages whose last
+    /// copy is dropped are lost.
     pub fn forget(&self, holder: &Arc<Holder>) {
         let mut slabs = self.slabs_alone();
         let with_it =
@@ -97,14 +99,14 @@ impl Core {
             }
         }
         drop(slabs);
-        holder.wait_for_rest();
+        holder.wait_until_idle();
     }
 
-    /// Notes that the pages of a slab are lost, while nothing is under way.
+    /// Records that the pages of a slab are lost. No batch is being processed.
     fn lose_pages(&self, number: u64) {
         let pages = number * self.pages_per_slab()..(number + 1) * self.pages_per_slab();
         for page in pages.filter(|page| self.table.is_stored(*page)) {
-            self.table.set(page, Known::Broken);
+            self.table.set(page, PageState::Broken);
         }
     }
 }

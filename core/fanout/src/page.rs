@@ -1,14 +1,14 @@
-//! A page's bytes on their way.
+//! The bytes of a page in transit.
 
 use spillway_types::PAGE_BYTES;
 
-/// Room for a sealed page, aligned as direct I/O wants it.
+/// A buffer for a sealed page, aligned for direct I/O.
 #[derive(Clone)]
 #[repr(C, align(4096))]
 pub struct Page(pub [u8; PAGE_BYTES]);
 
 impl Page {
-    /// Rooms that the kernel has given memory for already, since they are written.
+    /// Buffers that already have their memory, because they are written here.
     pub(crate) fn rooms(count: usize) -> Box<[Self]> {
         vec![Self([0xa5; PAGE_BYTES]); count].into()
     }

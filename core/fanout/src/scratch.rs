@@ -1,27 +1,28 @@
-//! The buffers of a thread that is inside of the device.
+//! The buffers of a thread that is inside the device.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use crate::lender::BATCH_PAGES;
-use crate::lot::Lot;
 use crate::page::Page;
+use crate::request::RequestSlot;
 
-/// Lots of a thread: so many holders and errands a round serves at the same time. What is more waits for its turn.
-pub const LOTS: usize = 6;
+/// Request slots of a thread: the most requests of a batch that are in flight at once. Further ones
+/// wait for the next dispatch.
+pub const SLOTS: usize = 6;
 
 #[derive(Debug)]
 pub struct Scratch {
-    pub lots: [Arc<Lot>; LOTS],
-    /// Sealed pages of the round's entries.
+    pub slots: [Arc<RequestSlot>; SLOTS],
+    /// Sealed pages of the batch's entries.
     pub sealed: Box<[Page]>,
 }
 
-/// The buffers that nobody uses. A thread that finds none waits.
+/// The free buffers. A thread that finds none waits.
 #[derive(Debug)]
 pub struct Pool {
     free: Mutex<Vec<Scratch>>,
-    came: Condvar,
+    arrived: Condvar,
 }
 
 /// Buffers that are in use.
@@ -33,10 +34,10 @@ pub struct Taken<'a> {
 impl Pool {
     pub fn new(count: usize) -> Self {
         let scratch = |_| Scratch {
-            lots: core::array::from_fn(|_| Arc::new(Lot::new())),
+            slots: core::array::from_fn(|_| Arc::new(RequestSlot::new())),
             sealed: Page::rooms(BATCH_PAGES),
         };
-        Self { free: Mutex::new((0..count.max(1)).map(scratch).collect()), came: Condvar::new() }
+        Self { free: Mutex::new((0..count.max(1)).map(scratch).collect()), arrived: Condvar::new() }
     }
 
     pub fn take(&self) -> Taken<'_> {
@@ -45,7 +46,7 @@ impl Pool {
             if let Some(scratch) = free.pop() {
                 return Taken { pool: self, scratch: Some(scratch) };
             }
-            free = self.came.wait(free).unwrap_or_else(PoisonError::into_inner);
+            free = self.arrived.wait(free).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -53,10 +54,10 @@ impl Pool {
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         let mut free = self.pool.free.lock().unwrap_or_else(PoisonError::into_inner);
-        // There is room: it came from there.
+        // The vector has room: the buffers were taken from it.
         free.extend(self.scratch.take());
         drop(free);
-        self.pool.came.notify_one();
+        self.pool.arrived.notify_one();
     }
 }
 

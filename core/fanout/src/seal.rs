@@ -1,8 +1,9 @@
-//! What makes a page unreadable where it lies, and tells whether it came back as it was.
+//! Seals pages, so that a holder can't read or change them.
 //!
-//! AES-256-GCM under a key that is fresh for each device at each start. The nonce is the page's version, a number
-//! that the device never gives twice; the page's number is associated data. Tag and version stay here, so a holder has
-//! nothing that it could forge a page from, and an older version of a page, or another page, does not pass.
+//! The cipher is AES-256-GCM under a key that is fresh for each device at each start. The nonce is
+//! the page's version, a number that the device never uses twice. The page's number is associated
+//! data. Tag and version stay here, so a holder can't forge a page, replay an older version or
+//! substitute another page.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::io;
@@ -15,12 +16,12 @@ use crate::page::Page;
 /// Bytes of a tag.
 pub const TAG_BYTES: usize = 16;
 
-/// Tag and version of a page as it was sealed last.
+/// Tag and version of a page's newest seal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seal {
-    /// Never given twice under one key; from 1.
+    /// Never used twice under one key. The first is 1.
     pub version: u64,
-    /// GCM's tag.
+    /// The tag of GCM.
     pub tag: [u8; TAG_BYTES],
 }
 
@@ -43,7 +44,7 @@ fn nonce(version: u64) -> Nonce {
 }
 
 impl Cipher {
-    /// A cipher under a fresh key, which nobody else knows.
+    /// A cipher under a fresh random key.
     ///
     /// # Errors
     /// When the kernel gives no random bytes.
@@ -55,7 +56,7 @@ impl Cipher {
         Ok(Self { key: LessSafeKey::new(key), versions: AtomicU64::new(1) })
     }
 
-    /// Seals a page where it lies, under a version of its own.
+    /// Seals a page in place, under a version of its own.
     pub fn seal(&self, number: u64, page: &mut Page) -> Seal {
         // 2^64 versions do not run out.
         let version = self.versions.fetch_add(1, Ordering::Relaxed);
@@ -72,7 +73,8 @@ impl Cipher {
         Seal { version, tag: bytes }
     }
 
-    /// Opens a page where it lies; false when it is not what was sealed, and then its bytes mean nothing.
+    /// Opens a page in place. Returns false if it is not the page that was sealed; its bytes are
+    /// then garbage.
     pub fn open(&self, number: u64, seal: &Seal, page: &mut Page) -> bool {
         let aad = Aad::from(number.to_le_bytes());
         let tag = Tag::from(seal.tag);

@@ -1,4 +1,4 @@
-//! What a device is told.
+//! The settings of a device.
 
 use std::time::Duration;
 
@@ -12,10 +12,11 @@ pub const SLAB_BYTES: (u64, u64) = (1 << 20, 1 << 30);
 pub struct Settings {
     /// Bytes of a slab: a power of two from 1 MiB to 1 GiB.
     pub slab_bytes: u64,
-    /// How long a holder may take for a request. A holder that takes longer is lost while another copy is there.
+    /// How long a holder may take for a request. A slower holder is given up if there is another
+    /// copy.
     pub request_timeout: Duration,
-    /// Threads that can be inside of the device at the same time, movers included; more wait. Each has some
-    /// 900 KiB of buffers.
+    /// Threads that can be inside the device at the same time, movers included. Further ones wait.
+    /// Each has some 900 KiB of buffers.
     pub threads_max: usize,
 }
 

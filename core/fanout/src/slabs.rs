@@ -1,4 +1,4 @@
-//! Which copies of each slab there are, and which of them are lost.
+//! The copies of each slab, and which of them are lost.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use crate::holder::Holder;
 
 /// Copies of a slab.
 pub const COPIES: usize = 2;
-/// The place of the copy that is being made, behind the copies.
+/// The index of the copy that is being made, after the copies.
 pub const TARGET: usize = COPIES;
 
 /// Where a copy of a slab lies.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// With whom.
+    /// The holder.
     pub holder: Arc<Holder>,
-    /// Which of the slabs there it is.
+    /// The number of the slab at the holder.
     pub slab: u32,
 }
 
@@ -25,12 +25,12 @@ impl Place {
     }
 }
 
-/// How a copy of a slab stands.
+/// The state of a slab's copy.
 #[derive(Clone, Debug)]
 pub struct Standing {
     /// Where it lies.
     pub place: Place,
-    /// It failed, and is not used any more.
+    /// The copy failed, and is not used any more.
     pub is_lost: bool,
 }
 
@@ -38,7 +38,8 @@ pub struct Standing {
 #[derive(Debug)]
 pub struct Slab {
     places: [Option<Place>; COPIES + 1],
-    /// A bit for each place that is not used any more. The device's `losing` lock is held to set one of a copy.
+    /// A bit for each place that is not used any more. A thread holds the device's `losing` lock to
+    /// set the bit of a copy.
     lost: AtomicU8,
 }
 
@@ -57,25 +58,25 @@ impl Slab {
         self.places[copy].as_ref()
     }
 
-    /// How a copy stands.
+    /// The state of a copy.
     pub fn standing(&self, copy: usize) -> Option<Standing> {
         let place = self.places[copy].clone()?;
         Some(Standing { place, is_lost: self.live(copy).is_none() })
     }
 
-    /// Puts another place in, or none.
+    /// Sets the place of a copy, or none.
     pub fn set(&mut self, copy: usize, place: Option<Place>) {
         self.places[copy] = place;
         *self.lost.get_mut() &= !(1 << copy);
     }
 
-    /// Takes the place out in which a copy was made.
+    /// Removes the place in which a copy was made, and returns it.
     pub fn take_target(&mut self) -> Option<Place> {
         *self.lost.get_mut() &= !(1 << TARGET);
         self.places[TARGET].take()
     }
 
-    /// Does not use a place any more.
+    /// Marks a place as not used any more.
     pub fn lose(&self, copy: usize) {
         self.lost.fetch_or(1 << copy, Ordering::AcqRel);
     }

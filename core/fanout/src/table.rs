@@ -1,7 +1,8 @@
-//! What is known of each page: its seal, or that it is not stored. 24 bytes a page, allocated up front.
+//! The table of pages: the seal of each page, or that it is not stored. It takes 24 bytes a page,
+//! allocated up front.
 //!
-//! Entries are atomic words, so that sharing them needs no unsafe code. Who reads an entry has the page's lock, who
-//! writes it has it alone; the lock orders them.
+//! Entries are atomic words, so that sharing them needs no unsafe code. A thread reads an entry
+//! under the page's lock, and writes it under the exclusive lock. The lock orders the accesses.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,17 +10,18 @@ use crate::seal::Seal;
 
 /// The version of a page that is not stored.
 const ABSENT: u64 = 0;
-/// The version of a page of which a write failed in all its places.
+/// The version of a page whose last write failed in all places.
 const BROKEN: u64 = u64::MAX;
 
-/// What is known of a page.
+/// The state of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
-    /// Never written, or discarded: zeros.
+pub enum PageState {
+    /// The page was never written, or was discarded. It reads as zeros.
     Absent,
-    /// Stored under this seal.
+    /// The page is stored under this seal.
     Sealed(Seal),
-    /// The last write failed, and nobody knows where it did: reads fail until it is written again.
+    /// The last write failed, and some places may have it. Reads fail until the page is written
+    /// again.
     Broken,
 }
 
@@ -39,17 +41,17 @@ impl Table {
         Self((0..pages).map(entry).collect())
     }
 
-    pub fn get(&self, page: u64) -> Known {
+    pub fn get(&self, page: u64) -> PageState {
         let entry = &self.0[page as usize];
         match entry.version.load(Ordering::Relaxed) {
-            ABSENT => Known::Absent,
-            BROKEN => Known::Broken,
+            ABSENT => PageState::Absent,
+            BROKEN => PageState::Broken,
             version => {
                 let mut tag = [0; 16];
                 for (bytes, word) in tag.chunks_exact_mut(8).zip(&entry.tag) {
                     bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
                 }
-                Known::Sealed(Seal { version, tag })
+                PageState::Sealed(Seal { version, tag })
             }
         }
     }
@@ -58,14 +60,14 @@ impl Table {
         self.0[page as usize].version.load(Ordering::Relaxed) != ABSENT
     }
 
-    /// Sets what is known; what was known before.
-    pub fn set(&self, page: u64, known: Known) -> Known {
+    /// Sets the state of a page, and returns the former one.
+    pub fn set(&self, page: u64, known: PageState) -> PageState {
         let before = self.get(page);
         let entry = &self.0[page as usize];
         let version = match known {
-            Known::Absent => ABSENT,
-            Known::Broken => BROKEN,
-            Known::Sealed(seal) => {
+            PageState::Absent => ABSENT,
+            PageState::Broken => BROKEN,
+            PageState::Sealed(seal) => {
                 for (bytes, word) in seal.tag.chunks_exact(8).zip(&entry.tag) {
                     let half = bytes.try_into().unwrap_or_default();
                     word.store(u64::from_le_bytes(half), Ordering::Relaxed);

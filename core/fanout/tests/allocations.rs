@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use spillway_block::{Data, Device, Request};
-use spillway_fanout::{BackupFile, Carried, FanOut, Holder, Lender, Page, Place, Settings};
+use spillway_fanout::{BackupFile, FanOut, Holder, Lender, Page, PageOutcome, Place, Settings};
 use spillway_types::Key;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
@@ -35,24 +35,24 @@ static COUNTING: Counting = Counting;
 struct Array(Mutex<Vec<Page>>);
 
 impl Lender for Array {
-    fn put(&self, keys: &[Key], pages: &[Page], outcomes: &mut [Carried], _: Instant) {
+    fn put(&self, keys: &[Key], pages: &[Page], outcomes: &mut [PageOutcome], _: Instant) {
         let mut all = self.0.lock().unwrap();
         for ((key, page), outcome) in keys.iter().zip(pages).zip(outcomes) {
             all[key.index as usize].0 = page.0;
-            *outcome = Carried::Done;
+            *outcome = PageOutcome::Done;
         }
     }
 
-    fn get(&self, keys: &[Key], pages: &mut [Page], outcomes: &mut [Carried], _: Instant) {
+    fn get(&self, keys: &[Key], pages: &mut [Page], outcomes: &mut [PageOutcome], _: Instant) {
         let all = self.0.lock().unwrap();
         for ((key, page), outcome) in keys.iter().zip(pages).zip(outcomes) {
             page.0 = all[key.index as usize].0;
-            *outcome = Carried::Done;
+            *outcome = PageOutcome::Done;
         }
     }
 
-    fn flush(&self, _: &[Key], outcomes: &mut [Carried], _: Instant) {
-        outcomes.fill(Carried::Done);
+    fn flush(&self, _: &[Key], outcomes: &mut [PageOutcome], _: Instant) {
+        outcomes.fill(PageOutcome::Done);
     }
 }
 

@@ -7,7 +7,7 @@ use spillway_tiers::{PageBuf, WRITE_PAGES_MAX};
 use spillway_types::{Key, PAGE_BYTES, PoolId};
 
 use crate::error::Error;
-use crate::get::{Held, PageRef};
+use crate::get::{PageRef, PinnedValue};
 use crate::store::Store;
 
 /// Frames that puts which make no room themselves need at a time: two windows of a pager.
@@ -63,7 +63,7 @@ impl Store {
         let [read] = read;
         if let Err(error) = read.outcome {
             return match self.hold(pool, key, PAGE_BYTES, false)? {
-                Held::Blade(still) if still == place => Err(error.into()),
+                PinnedValue::Blade(still) if still == place => Err(error.into()),
                 held => self.page_of(held, pool, key, scratch),
             };
         }
@@ -96,7 +96,7 @@ impl Store {
         let mut come = [false; READ_PAGES_MAX];
         for (at, (&key, page)) in keys.iter().zip(pages.iter_mut()).enumerate() {
             match self.hold(pool, key, PAGE_BYTES, true) {
-                Ok(Held::Blade(place)) => places[at] = Some(place),
+                Ok(PinnedValue::Blade(place)) => places[at] = Some(place),
                 Ok(held) => come[at] = self.copy_page(held, pool, key, page),
                 Err(_) => {}
             }
@@ -124,7 +124,7 @@ impl Store {
         come[..keys.len()].iter().take_while(|came| **came).count()
     }
 
-    fn copy_page(&self, held: Held<'_>, pool: PoolId, key: Key, page: &mut PageBuf) -> bool {
+    fn copy_page(&self, held: PinnedValue<'_>, pool: PoolId, key: Key, page: &mut PageBuf) -> bool {
         let mut scratch = PageBuf::ZERO;
         match self.page_of(held, pool, key, &mut scratch) {
             Ok(Some(found)) => {

@@ -148,7 +148,7 @@ impl Store {
 mod tests {
     use super::*;
     use crate::config::ClientConfig;
-    use crate::get::Held;
+    use crate::get::PinnedValue;
     use spillway_tiers::PageBuf;
     use spillway_types::{Get, PoolSpec, Put};
     use std::time::{Duration, Instant};
@@ -162,7 +162,7 @@ mod tests {
             assert_eq!(store.put(pool, KEY, page), Put::Stored);
             assert_eq!(store.page_out(1, &mut Scratch::new()), 1);
             match store.hold(pool, KEY, PAGE_BYTES, false).unwrap() {
-                Held::Disk(DiskRead::Kept { at: (0, 0), .. }) => return,
+                PinnedValue::Disk(DiskRead::Kept { at: (0, 0), .. }) => return,
                 // The slot's group is still to be punched out.
                 _ => assert!(Instant::now() < until, "the slot is not free again"),
             }
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn a_page_that_was_read_late_does_not_win_over_a_newer_one_at_its_place() {
         let (store, pool, [_, new]) = one_page_on_disk();
-        let Ok(Held::Disk(read)) = store.hold(pool, KEY, PAGE_BYTES, false) else {
+        let Ok(PinnedValue::Disk(read)) = store.hold(pool, KEY, PAGE_BYTES, false) else {
             panic!("it is on disk")
         };
         let mut scratch = PageBuf::ZERO;

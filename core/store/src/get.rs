@@ -16,9 +16,9 @@ use crate::shard::{Position, Removed};
 use crate::slot::{Place, Slot};
 use crate::store::Store;
 
-/// A value that stays where it is while it is read.
+/// A pinned value: it stays in place while it is read.
 #[derive(Debug)]
-pub(crate) enum Held<'a> {
+pub(crate) enum PinnedValue<'a> {
     Miss,
     /// Longer than the reader has room for; the length.
     Short(usize),
@@ -32,7 +32,7 @@ pub(crate) enum Held<'a> {
     Blade(BladePlace),
 }
 
-impl Held<'_> {
+impl PinnedValue<'_> {
     /// Shows the value in parts with their offsets; one in a lower tier is not shown.
     #[inline]
     fn show(
@@ -99,14 +99,14 @@ pub struct Value<'a> {
     pub(crate) pool: PoolId,
     pub(crate) key: Key,
     pub(crate) room: usize,
-    pub(crate) held: Held<'a>,
+    pub(crate) held: PinnedValue<'a>,
 }
 
 impl<'a> Value<'a> {
     /// What holds a long value of more than `short` bytes; any other is given back.
     pub(crate) fn into_large(self, short: usize) -> Result<LargePin<'a>, Self> {
         match self.held {
-            Held::Large(pin) if pin.length() > short => Ok(pin),
+            PinnedValue::Large(pin) if pin.length() > short => Ok(pin),
             held => Err(Self { held, ..self }),
         }
     }
@@ -123,13 +123,13 @@ impl<'a> Value<'a> {
         mut take: impl FnMut(usize, &[u8]),
     ) -> Result<(Get, Shown<'a>), Error> {
         let Self { store, pool, key, room, mut held } = self;
-        while let Held::Disk(_) | Held::Blade(_) = held {
+        while let PinnedValue::Disk(_) | PinnedValue::Blade(_) = held {
             match store.page_of(held, pool, key, scratch) {
                 Ok(Some(page)) => {
                     take(0, &*page);
-                    return Ok((Get::Hit(PAGE_BYTES), Shown(Held::Miss)));
+                    return Ok((Get::Hit(PAGE_BYTES), Shown(PinnedValue::Miss)));
                 }
-                Ok(None) => return Ok((Get::Miss, Shown(Held::Miss))),
+                Ok(None) => return Ok((Get::Miss, Shown(PinnedValue::Miss))),
                 // A value of another length took the page's place meanwhile.
                 Err(Error::NotAPage(_)) => held = store.hold(pool, key, room, false)?,
                 Err(error) => return Err(error),
@@ -144,7 +144,7 @@ impl<'a> Value<'a> {
 /// would wait for all that was written.
 #[derive(Debug)]
 #[must_use]
-pub struct Shown<'a>(#[expect(dead_code, reason = "held to be dropped")] Held<'a>);
+pub struct Shown<'a>(#[expect(dead_code, reason = "held to be dropped")] PinnedValue<'a>);
 
 static ZERO: PageBuf = PageBuf::ZERO;
 
@@ -173,33 +173,33 @@ impl Store {
     /// from a lower tier.
     pub fn get(&self, pool: PoolId, key: Key, value: &mut [u8]) -> Result<Get, Error> {
         let length = match self.hold(pool, key, value.len(), true)? {
-            Held::Miss => return Ok(Get::Miss),
-            Held::Short(length) => return Ok(Get::Short(length)),
-            Held::Raw(frame, length) => {
+            PinnedValue::Miss => return Ok(Get::Miss),
+            PinnedValue::Short(length) => return Ok(Get::Short(length)),
+            PinnedValue::Raw(frame, length) => {
                 value[..length].copy_from_slice(&frame[..length]);
                 length
             }
-            Held::Small(cell) => {
+            PinnedValue::Small(cell) => {
                 value[..cell.len()].copy_from_slice(&cell);
                 cell.len()
             }
-            Held::Packed(cell) => {
+            PinnedValue::Packed(cell) => {
                 let (page, _) = value.split_first_chunk_mut().ok_or(Error::Corrupt)?;
                 if !unpack(&cell, page) {
                     return Err(Error::Corrupt);
                 }
                 PAGE_BYTES
             }
-            Held::Uniform(word) => {
+            PinnedValue::Uniform(word) => {
                 fill_word(&mut value[..PAGE_BYTES], word);
                 PAGE_BYTES
             }
-            Held::Large(large) => {
+            PinnedValue::Large(large) => {
                 let length = large.length();
                 large.read(&mut value[..length]);
                 length
             }
-            held @ (Held::Disk(_) | Held::Blade(_)) => {
+            held @ (PinnedValue::Disk(_) | PinnedValue::Blade(_)) => {
                 return self.get_from_below(held, pool, key, value);
             }
         };
@@ -211,7 +211,7 @@ impl Store {
     #[inline(never)]
     fn get_from_below(
         &self,
-        held: Held<'_>,
+        held: PinnedValue<'_>,
         pool: PoolId,
         key: Key,
         value: &mut [u8],
@@ -295,27 +295,29 @@ impl Store {
         (room, shown_max): (usize, usize),
         scratch: &mut PageBuf,
         mut take: impl FnMut(usize, &[u8]),
-    ) -> Result<(Get, Held<'_>), Error> {
+    ) -> Result<(Get, PinnedValue<'_>), Error> {
         let (mut first, mut misfits) = (true, Misfits::default());
         loop {
             let (held, slot) = self.hold_slot(pool, key, Look { room, first })?;
-            let sum = if let Held::Disk(read) = &held { Some(read.sum()) } else { None };
+            let sum = if let PinnedValue::Disk(read) = &held { Some(read.sum()) } else { None };
             first = false;
             let shown = match &held {
-                Held::Disk(read) if read.read(scratch).map_err(Error::Disk)? => {
+                PinnedValue::Disk(read) if read.read(scratch).map_err(Error::Disk)? => {
                     take(0, &scratch.0);
                     Get::Hit(PAGE_BYTES)
                 }
-                Held::Disk(read) if misfits.may_be_a_race(read.sum()) => continue,
-                Held::Disk(_) => return Err(self.corrupt_on_disk()),
-                Held::Blade(place) => match self.page_from_blade(*place, pool, key, scratch)? {
-                    Some(page) => {
-                        take(0, &*page);
-                        Get::Hit(PAGE_BYTES)
+                PinnedValue::Disk(read) if misfits.may_be_a_race(read.sum()) => continue,
+                PinnedValue::Disk(_) => return Err(self.corrupt_on_disk()),
+                PinnedValue::Blade(place) => {
+                    match self.page_from_blade(*place, pool, key, scratch)? {
+                        Some(page) => {
+                            take(0, &*page);
+                            Get::Hit(PAGE_BYTES)
+                        }
+                        None => Get::Miss,
                     }
-                    None => Get::Miss,
-                },
-                Held::Large(large) if large.length() > shown_max => Get::Hit(large.length()),
+                }
+                PinnedValue::Large(large) if large.length() > shown_max => Get::Hit(large.length()),
                 _ => held.show(scratch, &mut take)?,
             };
             // What is held can't be freed, so an equal slot still means the value that was shown.
@@ -355,14 +357,14 @@ impl Store {
     /// Makes a held value a page.
     pub(crate) fn page_of<'a>(
         &'a self,
-        held: Held<'a>,
+        held: PinnedValue<'a>,
         pool: PoolId,
         key: Key,
         scratch: &'a mut PageBuf,
     ) -> Result<Option<PageRef<'a>>, Error> {
         let mut held = held;
         let mut misfits = Misfits::default();
-        while let Held::Disk(slot) = held {
+        while let PinnedValue::Disk(slot) = held {
             if slot.read(scratch).map_err(Error::Disk)? {
                 self.bring_back(pool, key, &slot, &scratch.0);
                 return Ok(Some(PageRef(Source::Buffer(scratch))));
@@ -373,21 +375,21 @@ impl Store {
             held = self.hold(pool, key, PAGE_BYTES, false)?;
         }
         let source = match held {
-            Held::Miss | Held::Disk(_) => return Ok(None),
-            Held::Blade(place) => return self.page_from_blade(place, pool, key, scratch),
-            Held::Short(length) => return Err(Error::NotAPage(length)),
-            Held::Raw(page, PAGE_BYTES) => Source::Frame(page),
-            Held::Raw(_, length) => return Err(Error::NotAPage(length)),
-            Held::Small(cell) => return Err(Error::NotAPage(cell.len())),
-            Held::Large(large) => return Err(Error::NotAPage(large.length())),
-            Held::Packed(cell) => {
+            PinnedValue::Miss | PinnedValue::Disk(_) => return Ok(None),
+            PinnedValue::Blade(place) => return self.page_from_blade(place, pool, key, scratch),
+            PinnedValue::Short(length) => return Err(Error::NotAPage(length)),
+            PinnedValue::Raw(page, PAGE_BYTES) => Source::Frame(page),
+            PinnedValue::Raw(_, length) => return Err(Error::NotAPage(length)),
+            PinnedValue::Small(cell) => return Err(Error::NotAPage(cell.len())),
+            PinnedValue::Large(large) => return Err(Error::NotAPage(large.length())),
+            PinnedValue::Packed(cell) => {
                 if !unpack(&cell, &mut scratch.0) {
                     return Err(Error::Corrupt);
                 }
                 Source::Buffer(scratch)
             }
-            Held::Uniform(0) => Source::Buffer(&ZERO),
-            Held::Uniform(word) => {
+            PinnedValue::Uniform(0) => Source::Buffer(&ZERO),
+            PinnedValue::Uniform(word) => {
                 fill_word(&mut scratch.0, word);
                 Source::Buffer(scratch)
             }
@@ -403,13 +405,18 @@ impl Store {
         key: Key,
         room: usize,
         first: bool,
-    ) -> Result<Held<'_>, Error> {
+    ) -> Result<PinnedValue<'_>, Error> {
         self.hold_slot(pool, key, Look { room, first }).map(|(held, _)| held)
     }
 
     /// As [`Self::hold`], with the slot that the value was found in.
     #[inline]
-    fn hold_slot(&self, pool: PoolId, key: Key, look: Look) -> Result<(Held<'_>, Slot), Error> {
+    fn hold_slot(
+        &self,
+        pool: PoolId,
+        key: Key,
+        look: Look,
+    ) -> Result<(PinnedValue<'_>, Slot), Error> {
         let access = self.access(pool).ok_or(Error::NoPool)?;
         let at = Position::new(access.pool, key, self.seed);
         if look.first {
@@ -424,11 +431,11 @@ impl Store {
         }
         counters.gets.add_guarded(u64::from(look.first));
         let Some((leaf, slot)) = self.find(&index, &at) else {
-            return Ok((Held::Miss, Slot::EMPTY));
+            return Ok((PinnedValue::Miss, Slot::EMPTY));
         };
         let length = self.length(slot);
         if length > look.room {
-            return Ok((Held::Short(length), slot));
+            return Ok((PinnedValue::Short(length), slot));
         }
         counters.hits.add_guarded(u64::from(look.first));
         if access.consumes() {
@@ -459,51 +466,51 @@ impl Store {
 
     /// Adds a reader's reference to a slot's value. Called under the shard's lock. `None` when it
     /// has more readers than can be counted.
-    fn pin(&self, slot: Slot) -> Option<Held<'_>> {
+    fn pin(&self, slot: Slot) -> Option<PinnedValue<'_>> {
         match slot.place() {
-            Place::Empty => Some(Held::Miss),
+            Place::Empty => Some(PinnedValue::Miss),
             Place::Raw { frame, length, .. } => {
                 let page = self.arena.pin(frame)?;
-                Some(Held::Raw(page, usize::from(length)))
+                Some(PinnedValue::Raw(page, usize::from(length)))
             }
             Place::Small { cell, length } => {
-                self.cells.pin(&self.arena, cell, usize::from(length)).map(Held::Small)
+                self.cells.pin(&self.arena, cell, usize::from(length)).map(PinnedValue::Small)
             }
             Place::Packed { cell, length } => {
-                self.cells.pin(&self.arena, cell, usize::from(length)).map(Held::Packed)
+                self.cells.pin(&self.arena, cell, usize::from(length)).map(PinnedValue::Packed)
             }
-            Place::Uniform { word } => Some(Held::Uniform(word)),
-            Place::Large { cell } => self.large().pin(cell).map(Held::Large),
+            Place::Uniform { word } => Some(PinnedValue::Uniform(word)),
+            Place::Large { cell } => self.large().pin(cell).map(PinnedValue::Large),
             Place::Disk { file, slot } => {
-                self.files.as_ref().map(|files| Held::Disk(files.hold(file, slot)))
+                self.files.as_ref().map(|files| PinnedValue::Disk(files.hold(file, slot)))
             }
-            Place::Blade(place) => Some(Held::Blade(place)),
+            Place::Blade(place) => Some(PinnedValue::Blade(place)),
         }
     }
 
     /// Makes the reference of a slot that was removed the reader's.
-    fn adopt(&self, removed: Removed) -> Held<'_> {
+    fn adopt(&self, removed: Removed) -> PinnedValue<'_> {
         let slot = removed.slot;
         self.leave(removed);
         match slot.place() {
-            Place::Empty => Held::Miss,
+            Place::Empty => PinnedValue::Miss,
             Place::Raw { frame, length, .. } => {
-                Held::Raw(self.arena.adopt(frame), usize::from(length))
+                PinnedValue::Raw(self.arena.adopt(frame), usize::from(length))
             }
             Place::Small { cell, length } => {
-                Held::Small(self.cells.adopt(&self.arena, cell, usize::from(length)))
+                PinnedValue::Small(self.cells.adopt(&self.arena, cell, usize::from(length)))
             }
             Place::Packed { cell, length } => {
                 self.packed_pages.fetch_sub(1, Ordering::Relaxed);
-                Held::Packed(self.cells.adopt(&self.arena, cell, usize::from(length)))
+                PinnedValue::Packed(self.cells.adopt(&self.arena, cell, usize::from(length)))
             }
             Place::Uniform { word } => {
                 self.uniform_pages.fetch_sub(1, Ordering::Relaxed);
-                Held::Uniform(word)
+                PinnedValue::Uniform(word)
             }
-            Place::Large { cell } => Held::Large(self.large().adopt(cell)),
+            Place::Large { cell } => PinnedValue::Large(self.large().adopt(cell)),
             // Ephemeral values are dropped under pressure, never moved to lower tiers.
-            Place::Disk { .. } | Place::Blade(_) => Held::Miss,
+            Place::Disk { .. } | Place::Blade(_) => PinnedValue::Miss,
         }
     }
 }

@@ -14,7 +14,7 @@ use spillway_types::{
 
 use crate::client::Client;
 use crate::error::Error;
-use crate::get::Held;
+use crate::get::PinnedValue;
 use crate::pools::Access;
 use crate::put::lane;
 use crate::reuse::Use;
@@ -339,7 +339,7 @@ impl Store {
         take: impl FnMut(usize, &[u8]),
     ) -> Result<Found, Error> {
         match self.take_held(pool, key, (room, short), scratch, take)? {
-            (Get::Hit(length), Held::Large(pin)) if length > short => {
+            (Get::Hit(length), PinnedValue::Large(pin)) if length > short => {
                 Ok(Found::Long(self.leaving(pool, pin)))
             }
             (got, _) => Ok(Found::Other(got)),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use spillway_types::{Key, PoolId};
 
 use crate::error::Error;
-use crate::get::{Held, Value};
+use crate::get::{PinnedValue, Value};
 use crate::long::LongGet;
 use crate::shard::Position;
 use crate::store::Store;
@@ -14,13 +14,14 @@ impl Value<'_> {
     /// Bytes of the value; 0 when there is none.
     pub fn length(&self) -> usize {
         match &self.held {
-            Held::Miss => 0,
-            Held::Short(length) | Held::Raw(_, length) => *length,
-            Held::Small(cell) => cell.len(),
-            Held::Large(large) => large.length(),
-            Held::Packed(_) | Held::Uniform(_) | Held::Disk(_) | Held::Blade(_) => {
-                spillway_types::PAGE_BYTES
-            }
+            PinnedValue::Miss => 0,
+            PinnedValue::Short(length) | PinnedValue::Raw(_, length) => *length,
+            PinnedValue::Small(cell) => cell.len(),
+            PinnedValue::Large(large) => large.length(),
+            PinnedValue::Packed(_)
+            | PinnedValue::Uniform(_)
+            | PinnedValue::Disk(_)
+            | PinnedValue::Blade(_) => spillway_types::PAGE_BYTES,
         }
     }
 
@@ -28,9 +29,11 @@ impl Value<'_> {
     /// what is beyond its whole pages. Empty for a value of whole pages, which may be packed or on disk.
     pub fn tail(&self) -> &[u8] {
         match &self.held {
-            Held::Raw(frame, length) if *length < spillway_types::PAGE_BYTES => &frame[..*length],
-            Held::Small(cell) => cell,
-            Held::Large(large) => large.rest(),
+            PinnedValue::Raw(frame, length) if *length < spillway_types::PAGE_BYTES => {
+                &frame[..*length]
+            }
+            PinnedValue::Small(cell) => cell,
+            PinnedValue::Large(large) => large.rest(),
             _ => &[],
         }
     }
@@ -39,7 +42,7 @@ impl Value<'_> {
     /// its tail at any time. One of a whole page, which may be packed or on disk, is not shown.
     pub fn each_part(&self, mut take: impl FnMut(usize, &[u8])) {
         match &self.held {
-            Held::Large(large) => large.show(&mut take),
+            PinnedValue::Large(large) => large.show(&mut take),
             _ => take(0, self.tail()),
         }
     }

@@ -491,21 +491,21 @@ impl Store {
         let (leaver, _) = pool.members.remove(member);
         self.pools.handle(id).id.store(0, Ordering::Release);
         let leaver = client_number(leaver) as u16;
-        let heir = client_number(pool.members[0].0) as u16;
+        let successor = client_number(pool.members[0].0) as u16;
         let ephemeral = pool.spec.lifetime == Lifetime::Ephemeral;
         self.scan(pool.number, |index, shard, leaf, at| {
-            self.pass_on(index, (shard, leaf, at), leaver, heir, ephemeral);
+            self.pass_on(index, (shard, leaf, at), leaver, successor, ephemeral);
             None
         });
     }
 
-    /// Bills a value to `heir` that was billed to `leaver`.
+    /// Bills a value to `successor` that was billed to `leaver`.
     fn pass_on(
         &self,
         index: &mut Index,
         (shard, leaf, at): (usize, u32, u32),
         leaver: u16,
-        heir: u16,
+        successor: u16,
         ephemeral: bool,
     ) {
         let slot = index.slot(leaf, at);
@@ -513,14 +513,14 @@ impl Store {
             return;
         }
         self.unlist(slot, shard, ephemeral);
-        let moved = slot.with_owner(heir);
+        let moved = slot.with_owner(successor);
         if slot.listed() {
             self.list(moved, shard, leaf, at, ephemeral);
         }
         let kept = index.set(leaf, at, moved, self.budget());
         debug_assert!(kept, "changing a used slot takes no memory");
         let pages = self.pages_of(slot);
-        self.clients[usize::from(heir)].charge_always(pages);
+        self.clients[usize::from(successor)].charge_always(pages);
         self.clients[usize::from(leaver)].refund(pages);
     }
 

@@ -204,10 +204,10 @@ fn what_outlives_its_client_touches_nobody_elses_account() {
     let mut put = world.begin(KEY, MIB);
     put.push(&value(5000, 2));
     world.store.remove_client(world.client).unwrap();
-    let heir = world.store.add_client(ClientConfig::default()).unwrap();
+    let successor = world.store.add_client(ClientConfig::default()).unwrap();
     let account = || {
-        let used = world.store.statistics(heir).unwrap().used_pages;
-        (used, world.store.in_flight_bytes_of(heir).unwrap())
+        let used = world.store.statistics(successor).unwrap().used_pages;
+        (used, world.store.in_flight_bytes_of(successor).unwrap())
     };
     assert_eq!(account(), (0, 0));
     drop((put, get));

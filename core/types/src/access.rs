@@ -85,7 +85,7 @@ impl core::fmt::Display for Denied {
 
 impl core::error::Error for Denied {}
 
-/// The directory of clients, as frontends see it.
+/// The client registry, as frontends see it.
 pub trait Access: Send + Sync {
     /// Lets a connection in, and counts it.
     ///

@@ -34,13 +34,13 @@ pub struct Far {
 pub struct Blade {
     seal: Seal,
     carriers: Vec<Box<dyn Carrier>>,
-    desk: Mutex<Desk>,
+    buffers: Mutex<SendBuffers>,
     stale: Mutex<Vec<Key>>,
 }
 
-/// Pages on their way out, packed and sealed.
+/// The buffers in which pages are packed and sealed before they are sent.
 #[derive(Debug)]
-struct Desk {
+struct SendBuffers {
     sealed: Vec<[u8; SEALED_BYTES_MAX]>,
     packed: Box<[u8; PACKED_BYTES]>,
     table: lz4::Table,
@@ -162,21 +162,21 @@ impl Blade {
     pub fn new(seal: Seal, carriers: Vec<Box<dyn Carrier>>) -> Self {
         let sealed = vec![[0; SEALED_BYTES_MAX]; WRITE_PAGES_MAX];
         let packed = Box::new([0; PACKED_BYTES]);
-        let desk = Mutex::new(Desk { sealed, packed, table: lz4::Table::default() });
-        Self { seal, carriers, desk, stale: Mutex::default() }
+        let buffers = Mutex::new(SendBuffers { sealed, packed, table: lz4::Table::default() });
+        Self { seal, carriers, buffers, stale: Mutex::default() }
     }
 
     /// Sends the pages at `which`. One is safe when blade and mirror have it, or one of them while the other is
     /// down.
     fn put(&self, map: &Map, which: &[usize], pages: &[PageBuf], places: &mut [Place]) {
-        let mut desk = lock(&self.desk);
-        let Desk { sealed, packed, table } = &mut *desk;
+        let mut buffers = lock(&self.buffers);
+        let SendBuffers { sealed, packed, table } = &mut *buffers;
         let first = map.take_handles(which.len() as u64);
         let lengths: Vec<(usize, usize)> = (first..)
             .zip(which)
             .zip(sealed.iter_mut())
             .map(|((handle, &at), room)| {
-                let length = lay_out(&pages[at], room, packed, table);
+                let length = pack_into(&pages[at], room, packed, table);
                 (length, self.seal.seal(blade_key(handle), room, length))
             })
             .collect();
@@ -280,8 +280,8 @@ impl Blade {
     }
 }
 
-/// Writes a page to its place on the desk, packed where that gains something; the length.
-fn lay_out(
+/// Writes a page to its buffer, packed if that saves enough. Returns the length.
+fn pack_into(
     page: &PageBuf,
     room: &mut [u8; SEALED_BYTES_MAX],
     packed: &mut [u8; PACKED_BYTES],

@@ -66,10 +66,10 @@ pub struct Manager {
     guest: Guest,
     settings: Settings,
     say: Box<Say>,
-    /// Held over a message: whoever read an event follows it before the next message is read.
-    gate: Mutex<()>,
+    /// Held while a message is read and, if it is an event, until it is processed.
+    event_lock: Mutex<()>,
     busy: Busy,
-    desk: Mutex<Desk>,
+    eviction_buffers: Mutex<EvictionBuffers>,
     low: Condvar,
     low_lock: Mutex<()>,
     stop: AtomicBool,
@@ -79,8 +79,8 @@ pub struct Manager {
     fatal: Mutex<Option<Fatal>>,
 }
 
-/// What the one who evicts works with.
-struct Desk {
+/// The buffers of the thread that evicts.
+struct EvictionBuffers {
     pages: Vec<PageBuf>,
     places: Vec<Place>,
 }
@@ -103,14 +103,15 @@ impl Manager {
         say: impl Fn(&str) + Send + Sync + 'static,
     ) -> Self {
         let pages = vec![PageBuf::ZERO; WINDOW as usize];
-        let desk = Desk { pages, places: vec![Place::Near; WINDOW as usize] };
+        let eviction_buffers =
+            EvictionBuffers { pages, places: vec![Place::Near; WINDOW as usize] };
         Self {
             guest,
             settings,
             say: Box::new(say),
-            gate: Mutex::default(),
+            event_lock: Mutex::default(),
             busy: Busy::default(),
-            desk: Mutex::new(desk),
+            eviction_buffers: Mutex::new(eviction_buffers),
             low: Condvar::new(),
             low_lock: Mutex::default(),
             stop: AtomicBool::new(false),
@@ -220,7 +221,7 @@ impl Manager {
         let mut page = vec![0; self.guest.layout().unit_bytes() as usize];
         while !self.stops() {
             let claimed = {
-                let _gate = lock(&self.gate);
+                let _event_lock = lock(&self.event_lock);
                 match self.next_fault() {
                     Ok(claimed) => claimed,
                     Err(fatal) => return self.give_up(fatal),
@@ -239,8 +240,8 @@ impl Manager {
         }
     }
 
-    /// Waits for a message, with the gate held: a fault that is this handler's to answer, or an event, which has been
-    /// followed.
+    /// Waits for a message; the caller holds the event lock. Returns a fault that this handler has
+    /// to answer. An event has been processed when this returns.
     fn next_fault(&self) -> Result<Option<(u64, bool)>, Fatal> {
         let timeout = Timespec { tv_sec: 0, tv_nsec: TICK.subsec_nanos().into() };
         let mut polled = [PollFd::from_borrowed_fd(self.guest.events(), PollFlags::IN)];
@@ -368,12 +369,12 @@ impl Manager {
     /// Takes the next window of pages out; false when none of it left. When no tier takes more, or there is nothing
     /// that could leave, nobody tries for a while.
     fn evict_window(&self) -> Result<bool, Fatal> {
-        let mut desk = lock(&self.desk);
+        let mut buffers = lock(&self.eviction_buffers);
         let Some(run) = self.next_victims()? else {
             self.pause();
             return Ok(false);
         };
-        let Desk { pages, places } = &mut *desk;
+        let EvictionBuffers { pages, places } = &mut *buffers;
         let evicted = steps::evict(&self.guest, run, pages, places)?;
         if self.busy.release(run) {
             self.guest.wake(run)?;
@@ -434,7 +435,7 @@ impl Manager {
     fn leave(&self) -> bool {
         self.leaving.store(true, Ordering::Relaxed);
         // Whoever evicts ends the window first.
-        drop(lock(&self.desk));
+        drop(lock(&self.eviction_buffers));
         let mut page = vec![0; self.guest.layout().unit_bytes() as usize];
         for unit in 0..self.guest.layout().units() {
             if let Err(fatal) = self.bring_back(unit, &mut page) {

@@ -255,7 +255,7 @@ impl Map {
         read: impl FnOnce(&mut [u8; MESSAGE_BYTES]) -> Result<(), Errno>,
     ) -> Result<[u8; MESSAGE_BYTES], Errno> {
         let place = self.word(MESSAGE_WORD).as_ptr().cast::<[u8; MESSAGE_BYTES]>();
-        // SAFETY: four words of the header that nobody else uses: the caller holds the gate.
+        // SAFETY: four words of the header that nobody else uses: the caller holds the event lock.
         let message = unsafe { &mut *place };
         read(message)?;
         Ok(*message)

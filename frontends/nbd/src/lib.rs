@@ -24,7 +24,7 @@ pub use attach::{AttachSettings, Attached, Itself, Kernel, attach, attach_by};
 pub use buffer::Output;
 pub use config::{Config, TlsMode};
 pub use error::Error;
-pub use negotiation::{Directory, Negotiation, Peer, Session, Step, TlsState};
+pub use negotiation::{Negotiation, Peer, Session, Step, TlsState};
 pub use server::Server;
 pub use socket::Listener;
 pub use transmission::{Progress, REQUEST_BYTES_MAX, Transmission};

@@ -45,9 +45,6 @@ pub enum Peer {
     Denied(Denied),
 }
 
-/// Where exports are looked up.
-pub type Directory = dyn Exports;
-
 /// What was agreed on.
 #[derive(Clone, Debug)]
 pub struct Session {
@@ -115,7 +112,7 @@ impl Negotiation {
     pub fn advance(
         &mut self,
         input: &[u8],
-        directory: &Directory,
+        exports: &dyn Exports,
         output: &mut Vec<u8>,
     ) -> Result<(usize, Step), Error> {
         let mut rest = input;
@@ -143,7 +140,7 @@ impl Negotiation {
                 return Ok((used, Step::Meet));
             }
             rest = after;
-            if let Outcome::Done(step) = self.answer(header.option, data, directory, output)? {
+            if let Outcome::Done(step) = self.answer(header.option, data, exports, output)? {
                 return Ok((input.len() - rest.len(), step));
             }
         }
@@ -167,11 +164,11 @@ impl Negotiation {
         &mut self,
         option: u32,
         data: &[u8],
-        directory: &Directory,
+        exports: &dyn Exports,
         output: &mut Vec<u8>,
     ) -> Result<Outcome, Error> {
         if option == option::EXPORT_NAME {
-            let session = self.begin_at_once(data, directory, output)?;
+            let session = self.begin_at_once(data, exports, output)?;
             return Ok(Outcome::Done(Step::Begin(session)));
         }
         let mut say = |kind: u32, parts: &[&[u8]]| push_option_reply(output, option, kind, parts);
@@ -193,7 +190,7 @@ impl Negotiation {
             return Ok(Outcome::Next);
         }
         match option {
-            option::LIST => self.list(directory, &mut say),
+            option::LIST => self.list(exports, &mut say),
             option::STARTTLS if self.tls == TlsState::Active => {
                 say(reply::ERR_INVALID, &[b"TLS is spoken already"]);
             }
@@ -209,22 +206,22 @@ impl Negotiation {
                 say(reply::ACK, &[]);
             }
             option::INFO | option::GO => {
-                let session = self.describe(data, directory, &mut say);
+                let session = self.describe(data, exports, &mut say);
                 if let (option::GO, Some(session)) = (option, session) {
                     return Ok(Outcome::Done(Step::Begin(session)));
                 }
             }
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
-                self.contexts(option == option::SET_META_CONTEXT, data, directory, &mut say);
+                self.contexts(option == option::SET_META_CONTEXT, data, exports, &mut say);
             }
             _ => say(reply::ERR_UNSUPPORTED, &[]),
         }
         Ok(Outcome::Next)
     }
 
-    fn list(&self, directory: &Directory, say: &mut impl FnMut(u32, &[&[u8]])) {
+    fn list(&self, exports: &dyn Exports, say: &mut impl FnMut(u32, &[&[u8]])) {
         if let Peer::Client(client) = self.peer {
-            for export in directory.list(client) {
+            for export in exports.list(client) {
                 let name = export.name.as_bytes();
                 if name.len() <= STRING_BYTES_MAX {
                     say(reply::SERVER, &[&(name.len() as u32).to_be_bytes(), name]);
@@ -235,16 +232,16 @@ impl Negotiation {
     }
 
     /// Finds an export. No name means the only one that there is.
-    fn find(&self, name: &str, directory: &Directory) -> Option<(String, Arc<dyn Device>)> {
+    fn find(&self, name: &str, exports: &dyn Exports) -> Option<(String, Arc<dyn Device>)> {
         let Peer::Client(client) = self.peer else { return None };
         let name = match name {
-            "" => match <[_; 1]>::try_from(directory.list(client)) {
+            "" => match <[_; 1]>::try_from(exports.list(client)) {
                 Ok([only]) => only.name,
                 Err(_) => String::new(),
             },
             name => name.to_owned(),
         };
-        let device = directory.open(client, &name)?;
+        let device = exports.open(client, &name)?;
         Some((name, device))
     }
 
@@ -268,14 +265,14 @@ impl Negotiation {
     fn describe(
         &self,
         data: &[u8],
-        directory: &Directory,
+        exports: &dyn Exports,
         say: &mut impl FnMut(u32, &[&[u8]]),
     ) -> Option<Session> {
         let Ok(query) = InfoQuery::decode(data) else {
             say(reply::ERR_INVALID, &[]);
             return None;
         };
-        let Some((name, device)) = self.find(query.name, directory) else {
+        let Some((name, device)) = self.find(query.name, exports) else {
             say(reply::ERR_UNKNOWN, &[unknown(query.name).as_bytes()]);
             return None;
         };
@@ -296,13 +293,13 @@ impl Negotiation {
     fn begin_at_once(
         &self,
         data: &[u8],
-        directory: &Directory,
+        exports: &dyn Exports,
         output: &mut Vec<u8>,
     ) -> Result<Session, Error> {
         if self.tls == TlsState::Required {
             return Err(Error::Refused("the peer chose an export without TLS"));
         }
-        let found = self.find(export_name(data)?, directory);
+        let found = self.find(export_name(data)?, exports);
         let (name, device) = found.ok_or(Error::Refused("the peer chose an unknown export"))?;
         output.extend(device.bytes().to_be_bytes());
         output.extend(self.export_flags().to_be_bytes());
@@ -317,7 +314,7 @@ impl Negotiation {
         &mut self,
         set: bool,
         data: &[u8],
-        directory: &Directory,
+        exports: &dyn Exports,
         say: &mut impl FnMut(u32, &[&[u8]]),
     ) {
         if set {
@@ -328,7 +325,7 @@ impl Negotiation {
             Ok(_) => return say(reply::ERR_INVALID, &[b"ask for structured replies first"]),
             Err(_) => return say(reply::ERR_INVALID, &[]),
         };
-        let Some((name, _)) = self.find(query.name, directory) else {
+        let Some((name, _)) = self.find(query.name, exports) else {
             return say(reply::ERR_UNKNOWN, &[unknown(query.name).as_bytes()]);
         };
         let named = |query: &str| query == ALLOCATION || !set && query == "base:";

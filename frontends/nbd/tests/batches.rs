@@ -61,7 +61,7 @@ impl Device for Spotty {
 
 /// All that a device answers to `input`, which comes in pieces of `piece` bytes.
 fn answers(batch_max: usize, structured: bool, input: &[u8], piece: usize) -> Vec<u8> {
-    let device = Arc::new(Spotty { inner: House::new().device(), batch_max });
+    let device = Arc::new(Spotty { inner: FakeRegistry::new().device(), batch_max });
     let session = Session { device, structured, allocation: false };
     let mut transmission = Transmission::new(session);
     let (mut output, mut all) = (Output::new(80 << 10), Vec::new());

@@ -16,14 +16,14 @@ const ERR_UNKNOWN: u32 = 0x8000_0006;
 
 /// Runs a handshake to its end over `input`, meeting the first client when asked. Gives what came
 /// out, and where it ended.
-fn haggle(house: &House, tls: TlsState, input: &[u8]) -> Result<(Vec<u8>, Step), Error> {
+fn haggle(registry: &FakeRegistry, tls: TlsState, input: &[u8]) -> Result<(Vec<u8>, Step), Error> {
     let mut negotiation = Negotiation::new(tls);
     let (mut output, mut at) = (Vec::new(), 0);
     loop {
-        let (used, step) = negotiation.advance(&input[at..], house, &mut output)?;
+        let (used, step) = negotiation.advance(&input[at..], registry, &mut output)?;
         at += used;
         match step {
-            Step::Meet => negotiation.meet(Peer::Client(house.client)),
+            Step::Meet => negotiation.meet(Peer::Client(registry.client)),
             step => return Ok((output, step)),
         }
     }
@@ -38,16 +38,16 @@ fn replies(mut output: &[u8]) -> Vec<(u32, Vec<u8>)> {
     found
 }
 
-fn kinds_of(house: &House, tls: TlsState, options: &[Vec<u8>]) -> Vec<u32> {
+fn kinds_of(registry: &FakeRegistry, tls: TlsState, options: &[Vec<u8>]) -> Vec<u32> {
     let input = [&FLAGS[..], &options.concat()].concat();
-    let (output, _) = haggle(house, tls, &input).unwrap();
+    let (output, _) = haggle(registry, tls, &input).unwrap();
     replies(&output).into_iter().map(|reply| reply.0).collect()
 }
 
 #[test]
 fn options_are_answered() {
-    let house = House::new();
-    let kinds = |options: &[Vec<u8>]| kinds_of(&house, TlsState::Off, options);
+    let registry = FakeRegistry::new();
+    let kinds = |options: &[Vec<u8>]| kinds_of(&registry, TlsState::Off, options);
     assert_eq!(kinds(&[option(3, &[])]), [2, 1]);
     assert_eq!(kinds(&[option(3, b"x")]), [ERR_INVALID]);
     assert_eq!(kinds(&[option(4711, b"anything")]), [ERR_UNSUPPORTED]);
@@ -63,8 +63,8 @@ fn options_are_answered() {
 
 #[test]
 fn block_status_is_chosen_after_structured_replies() {
-    let house = House::new();
-    let kinds = |options: &[Vec<u8>]| kinds_of(&house, TlsState::Off, options);
+    let registry = FakeRegistry::new();
+    let kinds = |options: &[Vec<u8>]| kinds_of(&registry, TlsState::Off, options);
     let set = |query: &str| option(10, &context("disk", query));
     assert_eq!(kinds(&[set("base:allocation")]), [ERR_INVALID]);
     assert_eq!(kinds(&[option(8, &[]), set("base:allocation")]), [1, 4, 1]);
@@ -78,10 +78,10 @@ fn block_status_is_chosen_after_structured_replies() {
 
 #[test]
 fn the_only_export_needs_no_name() {
-    let house = House::new();
+    let registry = FakeRegistry::new();
     let input = [&FLAGS[..], &option(8, &[]), &option(10, &context("", "base:allocation"))];
     let input = [&input.concat()[..], &option(7, &info("disk"))].concat();
-    let (_, step) = haggle(&house, TlsState::Off, &input).unwrap();
+    let (_, step) = haggle(&registry, TlsState::Off, &input).unwrap();
     let Step::Begin(session) = step else { panic!("{step:?}") };
     assert!(session.structured && session.allocation);
     assert_eq!(session.device.bytes(), 64 * MIB);
@@ -89,50 +89,50 @@ fn the_only_export_needs_no_name() {
 
 #[test]
 fn the_oldest_way_of_choosing_works() {
-    let house = House::new();
+    let registry = FakeRegistry::new();
     for (flags, length) in [([0, 0, 0, 1], 8 + 2 + 124), (FLAGS, 8 + 2)] {
         let input = [&flags[..], &option(1, b"disk")].concat();
-        let (output, step) = haggle(&house, TlsState::Off, &input).unwrap();
+        let (output, step) = haggle(&registry, TlsState::Off, &input).unwrap();
         assert!(matches!(step, Step::Begin(_)));
         assert_eq!(output.len(), length);
         assert_eq!(output[..8], (64 * MIB).to_be_bytes());
     }
     let input = [&FLAGS[..], &option(1, b"secret")].concat();
-    assert!(haggle(&house, TlsState::Off, &input).is_err());
+    assert!(haggle(&registry, TlsState::Off, &input).is_err());
 }
 
 #[test]
 fn nothing_is_told_before_tls_where_it_is_required() {
-    let house = House::new();
+    let registry = FakeRegistry::new();
     for number in [3, 6, 7, 8, 9, 10, 99] {
-        let kinds = kinds_of(&house, TlsState::Required, &[option(number, &info("disk"))]);
+        let kinds = kinds_of(&registry, TlsState::Required, &[option(number, &info("disk"))]);
         assert_eq!(kinds, [ERR_TLS_REQUIRED]);
     }
     let oldest = [&FLAGS[..], &option(1, b"disk")].concat();
-    assert!(haggle(&house, TlsState::Required, &oldest).is_err());
+    assert!(haggle(&registry, TlsState::Required, &oldest).is_err());
     let input = [&FLAGS[..], &option(5, &[]), b"more"].concat();
     let mut negotiation = Negotiation::new(TlsState::Required);
     let mut output = Vec::new();
-    let (used, step) = negotiation.advance(&input, &house, &mut output).unwrap();
+    let (used, step) = negotiation.advance(&input, &registry, &mut output).unwrap();
     assert!(matches!(step, Step::StartTls));
     assert_eq!(input.len() - used, 4, "what follows is left");
     // What was chosen before TLS does not count after it.
     negotiation.encrypted();
     let input = [option(5, &[]), option(10, &context("disk", "base:allocation"))].concat();
     output.clear();
-    let (_, step) = negotiation.advance(&input, &house, &mut output).unwrap();
+    let (_, step) = negotiation.advance(&input, &registry, &mut output).unwrap();
     assert!(matches!(step, Step::Meet));
     assert_eq!(replies(&output)[0].0, ERR_INVALID);
 }
 
 #[test]
 fn who_is_denied_is_told_so() {
-    let house = House::new();
+    let registry = FakeRegistry::new();
     let mut negotiation = Negotiation::new(TlsState::Off);
     negotiation.meet(Peer::Denied(spillway_types::Denied::Connections));
     let mut output = Vec::new();
     let input = [&FLAGS[..], &option(3, &[]), &option(7, &info("disk"))].concat();
-    let (_, step) = negotiation.advance(&input, &house, &mut output).unwrap();
+    let (_, step) = negotiation.advance(&input, &registry, &mut output).unwrap();
     assert!(matches!(step, Step::More));
     let said = replies(&output);
     assert_eq!(said.iter().map(|reply| reply.0).collect::<Vec<_>>(), [ERR_POLICY; 2]);
@@ -141,18 +141,18 @@ fn who_is_denied_is_told_so() {
 
 #[test]
 fn broken_handshakes_end() {
-    let house = House::new();
+    let registry = FakeRegistry::new();
     for input in [
         &[0, 0, 0, 7][..],
         &[&FLAGS[..], b"IHAVEOPX", &[0; 8]].concat(),
         &[&FLAGS[..], b"IHAVEOPT", &[0, 0, 0, 7, 0xff, 0, 0, 0]].concat(),
     ] {
-        assert!(haggle(&house, TlsState::Off, input).is_err());
+        assert!(haggle(&registry, TlsState::Off, input).is_err());
     }
 }
 
-fn transmission(house: &House, structured: bool) -> Transmission {
-    Transmission::new(Session { device: house.device(), structured, allocation: structured })
+fn transmission(registry: &FakeRegistry, structured: bool) -> Transmission {
+    Transmission::new(Session { device: registry.device(), structured, allocation: structured })
 }
 
 /// Sends `input` in pieces through a transmission; gives all that comes out.
@@ -176,7 +176,7 @@ fn carry_out(transmission: &mut Transmission, input: &[u8], piece: usize) -> Vec
 
 #[test]
 fn reads_and_writes_with_simple_replies() {
-    let house = House::new();
+    let registry = FakeRegistry::new();
     let data: Vec<u8> = (0..200_000_u32).map(|at| (at % 251) as u8).collect();
     let input = [
         request(WRITE, 1, 1, 1000, data.len() as u32),
@@ -190,16 +190,16 @@ fn reads_and_writes_with_simple_replies() {
     let expected =
         [simple(1, 0), simple(2, 0), data, simple(3, 0), simple(4, 0), simple(5, 0)].concat();
     for piece in [1, 29, 5000, usize::MAX / 2] {
-        let mut transmission = transmission(&house, false);
+        let mut transmission = transmission(&registry, false);
         assert!(carry_out(&mut transmission, &input, piece) == expected, "pieces of {piece}");
     }
 }
 
 #[test]
 fn reads_with_structured_replies() {
-    let house = House::new();
-    house.device().write(0, &[9; 100_000]).unwrap();
-    let mut transmission = transmission(&house, true);
+    let registry = FakeRegistry::new();
+    registry.device().write(0, &[9; 100_000]).unwrap();
+    let mut transmission = transmission(&registry, true);
     let input = [request(READ, 0, 1, 100, 90_000), request(READ, 0, 2, 0, 0)].concat();
     let output = carry_out(&mut transmission, &input, usize::MAX / 2);
     // In pieces of whole pages that fit the buffer.
@@ -218,9 +218,9 @@ fn reads_with_structured_replies() {
 
 #[test]
 fn block_status_tells_holes() {
-    let house = House::new();
-    house.device().write(8192, &[1; 4096]).unwrap();
-    let mut transmission = transmission(&house, true);
+    let registry = FakeRegistry::new();
+    registry.device().write(8192, &[1; 4096]).unwrap();
+    let mut transmission = transmission(&registry, true);
     let status = |bytes: u32, flags| request(BLOCK_STATUS, flags, 1, 0, bytes);
     let expected = |extents: &[[u32; 2]]| {
         let words = extents.as_flattened().iter().flat_map(|word| word.to_be_bytes());
@@ -236,10 +236,10 @@ fn block_status_tells_holes() {
 
 #[test]
 fn zeroes_and_trim_give_memory_back() {
-    let house = House::new();
-    let device = house.device();
+    let registry = FakeRegistry::new();
+    let device = registry.device();
     device.write(0, &[1; 32 << 10]).unwrap();
-    let mut transmission = transmission(&house, false);
+    let mut transmission = transmission(&registry, false);
     let input = [
         request(TRIM, 0, 1, 0, 8192),
         request(WRITE_ZEROES, 2, 2, 8192, 4096),
@@ -257,7 +257,7 @@ fn zeroes_and_trim_give_memory_back() {
 
 #[test]
 fn bad_requests_are_refused_and_the_next_is_served() {
-    let house = House::new();
+    let registry = FakeRegistry::new();
     let end = 64 * MIB;
     let data = vec![7; 5000];
     let cases = [
@@ -274,14 +274,14 @@ fn bad_requests_are_refused_and_the_next_is_served() {
         (request(99, 0, 1, 0, 4096), &[], 22),
     ];
     for (request_, data, error) in cases {
-        let mut transmission = transmission(&house, false);
+        let mut transmission = transmission(&registry, false);
         let next = request(FLUSH, 0, 2, 0, 0);
         let output = carry_out(&mut transmission, &[&request_, data, &next].concat(), 700);
         assert_eq!(output, [simple(1, error), simple(2, 0)].concat());
     }
-    assert!(house.device().compare(0, &vec![0; 1 << 20]).unwrap(), "nothing was written");
+    assert!(registry.device().compare(0, &vec![0; 1 << 20]).unwrap(), "nothing was written");
     // With structured replies reads fail with a chunk, others may fail simply.
-    let mut transmission = transmission(&house, true);
+    let mut transmission = transmission(&registry, true);
     let output = carry_out(&mut transmission, &request(READ, 0, 1, end, 1), 1000);
     assert_eq!(output, chunk(0x8001, true, 1, &[0, 0, 0, 22, 0, 0]));
     let output = carry_out(&mut transmission, &request(BLOCK_STATUS, 0, 1, 0, 0), 1000);
@@ -290,8 +290,8 @@ fn bad_requests_are_refused_and_the_next_is_served() {
 
 #[test]
 fn a_device_that_is_gone_fails_requests() {
-    let house = House::new();
-    house.store.destroy_pool(house.device().pool()).unwrap();
+    let registry = FakeRegistry::new();
+    registry.store.destroy_pool(registry.device().pool()).unwrap();
     let input = [
         request(READ, 0, 1, 0, 4096),
         request(WRITE, 0, 2, 0, 4096),
@@ -299,24 +299,24 @@ fn a_device_that_is_gone_fails_requests() {
         request(FLUSH, 0, 3, 0, 0),
     ]
     .concat();
-    let output = carry_out(&mut transmission(&house, false), &input, 1000);
+    let output = carry_out(&mut transmission(&registry, false), &input, 1000);
     assert_eq!(output, [simple(1, 5), simple(2, 5), simple(3, 5)].concat());
     // A simple reply that has begun cannot take it back.
-    let house = House::new();
-    let mut transmission = transmission(&house, false);
+    let registry = FakeRegistry::new();
+    let mut transmission = transmission(&registry, false);
     let mut output = Output::new(68 << 10);
     let long = request(READ, 0, 1, 0, 1 << 20);
     let (used, progress) = transmission.advance(&long, &mut output).unwrap();
     assert_eq!((used, progress), (28, Progress::NeedRoom));
     output.clear();
-    house.store.destroy_pool(house.device().pool()).unwrap();
+    registry.store.destroy_pool(registry.device().pool()).unwrap();
     assert!(transmission.advance(&[], &mut output).is_err());
 }
 
 #[test]
 fn goodbye_ends() {
-    let house = House::new();
-    let mut transmission = transmission(&house, false);
+    let registry = FakeRegistry::new();
+    let mut transmission = transmission(&registry, false);
     let input = [request(FLUSH, 0, 1, 0, 0), request(DISCONNECT, 0, 2, 0, 0), vec![0xff; 40]];
     let mut output = Output::new(68 << 10);
     let (_, progress) = transmission.advance(&input.concat(), &mut output).unwrap();
@@ -326,11 +326,11 @@ fn goodbye_ends() {
 
 #[test]
 fn a_write_beyond_all_bounds_ends_the_connection() {
-    let house = House::new();
+    let registry = FakeRegistry::new();
     let mut output = Output::new(68 << 10);
     let long = request(WRITE, 0, 1, 0, (32 << 20) + 1);
-    assert!(transmission(&house, false).advance(&long, &mut output).is_err());
-    assert!(transmission(&house, false).advance(&[0; 28], &mut output).is_err());
+    assert!(transmission(&registry, false).advance(&long, &mut output).is_err());
+    assert!(transmission(&registry, false).advance(&[0; 28], &mut output).is_err());
 }
 
 proptest! {
@@ -352,7 +352,7 @@ proptest! {
                 input.extend((0..bytes).map(|at| (at % 253) as u8));
             }
         }
-        let (one, two) = (House::new(), House::new());
+        let (one, two) = (FakeRegistry::new(), FakeRegistry::new());
         let whole = carry_out(&mut transmission(&one, structured), &input, usize::MAX / 2);
         let cut = carry_out(&mut transmission(&two, structured), &input, piece);
         prop_assert!(whole == cut);
@@ -364,11 +364,11 @@ proptest! {
         junk in prop::collection::vec(any::<u8>(), 0..400),
         option_number in 0..12_u32,
     ) {
-        let house = House::new();
+        let registry = FakeRegistry::new();
         let input = [&FLAGS[..], &option(option_number, &junk), &junk].concat();
-        let _ = haggle(&house, TlsState::Off, &input);
-        let _ = transmission(&house, true).advance(&junk, &mut Output::new(68 << 10));
+        let _ = haggle(&registry, TlsState::Off, &input);
+        let _ = transmission(&registry, true).advance(&junk, &mut Output::new(68 << 10));
         let magic = [&[0x25, 0x60, 0x95, 0x13][..], &junk].concat();
-        let _ = transmission(&house, true).advance(&magic, &mut Output::new(68 << 10));
+        let _ = transmission(&registry, true).advance(&magic, &mut Output::new(68 << 10));
     }
 }

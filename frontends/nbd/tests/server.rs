@@ -21,11 +21,11 @@ use support::*;
 
 const ERR_POLICY: u32 = 0x8000_0002;
 
-fn serve_unix(house: &Arc<House>, directory: &Path) -> (Server, impl Fn() -> UnixStream) {
+fn serve_unix(registry: &Arc<FakeRegistry>, directory: &Path) -> (Server, impl Fn() -> UnixStream) {
     let path = directory.join("nbd.sock");
     let listener = Listener::Unix(UnixListener::bind(&path).unwrap());
     let config = Config { handshake_timeout: Duration::from_millis(300), ..Config::default() };
-    let server = Server::start(listener, house.clone(), house.clone(), config).unwrap();
+    let server = Server::start(listener, registry.clone(), registry.clone(), config).unwrap();
     (server, move || {
         let stream = UnixStream::connect(&path).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -33,11 +33,11 @@ fn serve_unix(house: &Arc<House>, directory: &Path) -> (Server, impl Fn() -> Uni
     })
 }
 
-fn serve_tcp(house: &Arc<House>, config: Config) -> (Server, impl Fn() -> TcpStream) {
+fn serve_tcp(registry: &Arc<FakeRegistry>, config: Config) -> (Server, impl Fn() -> TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let listener = Listener::Tcp(listener);
-    let server = Server::start(listener, house.clone(), house.clone(), config).unwrap();
+    let server = Server::start(listener, registry.clone(), registry.clone(), config).unwrap();
     (server, move || {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -73,9 +73,9 @@ fn is_closed(stream: &mut impl Read) -> bool {
 
 #[test]
 fn connections_share_a_device() {
-    let house = Arc::new(House::new());
+    let registry = Arc::new(FakeRegistry::new());
     let directory = tempfile::tempdir().unwrap();
-    let (server, connect) = serve_unix(&house, directory.path());
+    let (server, connect) = serve_unix(&registry, directory.path());
     let (mut one, mut two) = (connect(), connect());
     begin(&mut one, "disk");
     begin(&mut two, "");
@@ -84,23 +84,23 @@ fn connections_share_a_device() {
     two.write_all(&request(READ, 0, 2, 500, 1100)).unwrap();
     expect(&mut two, &[&simple(2, 0)[..], &[0; 12], &[7; 1024], &[0; 64]].concat());
     let uid = rustix::process::getuid().as_raw();
-    let known = house.names.lock().unwrap().iter().all(|name| {
+    let known = registry.names.lock().unwrap().iter().all(|name| {
         name.starts_with(&format!("uid {uid}, ")) && name.contains(&std::process::id().to_string())
     });
-    assert!(known, "the kernel says who connects: {:?}", house.names);
-    assert_eq!(house.connections.load(Ordering::SeqCst), 2);
+    assert!(known, "the kernel says who connects: {:?}", registry.names);
+    assert_eq!(registry.connections.load(Ordering::SeqCst), 2);
     one.write_all(&request(DISCONNECT, 0, 0, 0, 0)).unwrap();
     assert!(is_closed(&mut one));
     drop(two);
-    wait_until("places are given back", || house.connections.load(Ordering::SeqCst) == 0);
+    wait_until("places are given back", || registry.connections.load(Ordering::SeqCst) == 0);
     wait_until("nobody is left", || server.connections() == 0);
 }
 
 #[test]
 fn slow_and_stuck_peers_hold_nobody_up() {
-    let house = Arc::new(House::new());
+    let registry = Arc::new(FakeRegistry::new());
     let directory = tempfile::tempdir().unwrap();
-    let (server, connect) = serve_unix(&house, directory.path());
+    let (server, connect) = serve_unix(&registry, directory.path());
     // One asks for more than fits every buffer and reads nothing of it; one stops amid a request,
     // and one amid the data of a write.
     let (mut deaf, mut silent, mut amid) = (connect(), connect(), connect());
@@ -125,14 +125,14 @@ fn slow_and_stuck_peers_hold_nobody_up() {
     drop(server);
     assert!(began.elapsed() < Duration::from_secs(5));
     assert!(is_closed(&mut deaf) && is_closed(&mut silent) && is_closed(&mut amid));
-    assert_eq!(house.connections.load(Ordering::SeqCst), 0);
+    assert_eq!(registry.connections.load(Ordering::SeqCst), 0);
 }
 
 #[test]
 fn who_never_chooses_is_sent_away() {
-    let house = Arc::new(House::new());
+    let registry = Arc::new(FakeRegistry::new());
     let directory = tempfile::tempdir().unwrap();
-    let (server, connect) = serve_unix(&house, directory.path());
+    let (server, connect) = serve_unix(&registry, directory.path());
     let mut idle = connect();
     let mut chatty = connect();
     let began = Instant::now();
@@ -148,9 +148,9 @@ fn who_never_chooses_is_sent_away() {
 
 #[test]
 fn a_client_has_so_many_connections_and_no_more() {
-    let house = Arc::new(House { connections_max: 1, ..House::new() });
+    let registry = Arc::new(FakeRegistry { connections_max: 1, ..FakeRegistry::new() });
     let directory = tempfile::tempdir().unwrap();
-    let (_server, connect) = serve_unix(&house, directory.path());
+    let (_server, connect) = serve_unix(&registry, directory.path());
     let mut first = connect();
     begin(&mut first, "disk");
     let mut second = connect();
@@ -160,7 +160,7 @@ fn a_client_has_so_many_connections_and_no_more() {
     assert_eq!(kind, ERR_POLICY);
     assert!(String::from_utf8_lossy(&text).contains("connections"));
     drop(first);
-    wait_until("the place is free", || house.connections.load(Ordering::SeqCst) == 0);
+    wait_until("the place is free", || registry.connections.load(Ordering::SeqCst) == 0);
     begin(&mut connect(), "disk");
 }
 
@@ -176,7 +176,7 @@ fn connect_from(address: [u8; 4], server: SocketAddr) -> TcpStream {
 
 #[test]
 fn who_holds_connections_without_a_word_keeps_nobody_out() {
-    let house = Arc::new(House { connections_max: 64, ..House::new() });
+    let registry = Arc::new(FakeRegistry { connections_max: 64, ..FakeRegistry::new() });
     // Unproven: 16 of them, 4 of one peer.
     let config = Config {
         connections_max: 64,
@@ -184,7 +184,7 @@ fn who_holds_connections_without_a_word_keeps_nobody_out() {
         handshake_timeout: Duration::from_secs(60),
         ..Config::default()
     };
-    let (server, connect) = serve_tcp(&house, config);
+    let (server, connect) = serve_tcp(&registry, config);
     let address = connect().peer_addr().unwrap();
     let mut before = connect();
     begin(&mut before, "disk");
@@ -204,9 +204,9 @@ fn who_holds_connections_without_a_word_keeps_nobody_out() {
 
 #[test]
 fn malformed_bytes_end_that_connection_alone() {
-    let house = Arc::new(House::new());
+    let registry = Arc::new(FakeRegistry::new());
     let directory = tempfile::tempdir().unwrap();
-    let (_server, connect) = serve_unix(&house, directory.path());
+    let (_server, connect) = serve_unix(&registry, directory.path());
     let mut fine = connect();
     begin(&mut fine, "disk");
     for junk in [&[0xff; 4][..], &[&FLAGS[..], &[0; 16]].concat(), b"GET / HTTP/1.1\r\n\r\n"] {
@@ -224,14 +224,14 @@ fn malformed_bytes_end_that_connection_alone() {
 
 #[test]
 fn a_loopback_peer_needs_a_configured_name() {
-    let house = Arc::new(House::new());
-    let (_server, connect) = serve_tcp(&house, Config::default());
+    let registry = Arc::new(FakeRegistry::new());
+    let (_server, connect) = serve_tcp(&registry, Config::default());
     let mut peer = connect();
     peer.read_exact(&mut [0; 18]).unwrap();
     peer.write_all(&[&FLAGS[..], &option(3, &[])].concat()).unwrap();
     assert_eq!(option_reply(&mut peer).0, ERR_POLICY);
     let named = Config { loopback_name: Some("other".into()), ..Config::default() };
-    let (_server, connect) = serve_tcp(&house, named);
+    let (_server, connect) = serve_tcp(&registry, named);
     begin(&mut connect(), "secret");
 }
 
@@ -302,12 +302,12 @@ impl Authority {
 
 #[test]
 fn a_certificate_names_its_client() {
-    let house = Arc::new(House::new());
+    let registry = Arc::new(FakeRegistry::new());
     let directory = tempfile::tempdir().unwrap();
     let authority = Authority::new();
     let tls = TlsMode::Required(authority.server(directory.path()));
     let config = Config { tls, loopback_name: Some("local".into()), ..Config::default() };
-    let (_server, connect) = serve_tcp(&house, config);
+    let (_server, connect) = serve_tcp(&registry, config);
     let mut peer = authority.go_over(connect(), &authority, &["other", "alias"]);
     peer.write_all(&option(7, &info("secret"))).unwrap();
     assert_eq!(option_reply(&mut peer).0, 3);
@@ -335,11 +335,11 @@ fn a_certificate_names_its_client() {
 
 #[test]
 fn bytes_that_run_ahead_of_tls_are_refused() {
-    let house = Arc::new(House::new());
+    let registry = Arc::new(FakeRegistry::new());
     let directory = tempfile::tempdir().unwrap();
     let tls = TlsMode::Offered(Authority::new().server(directory.path()));
     let config = Config { tls, loopback_name: Some("local".into()), ..Config::default() };
-    let (_server, connect) = serve_tcp(&house, config);
+    let (_server, connect) = serve_tcp(&registry, config);
     let mut peer = connect();
     peer.read_exact(&mut [0; 18]).unwrap();
     let ahead = [&FLAGS[..], &option(5, &[]), &option(7, &info("disk"))].concat();

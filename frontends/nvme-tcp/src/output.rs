@@ -1,6 +1,6 @@
 //! Bytes on their way to a host.
 
-use crate::quota::Held;
+use crate::quota::QuotaGuard;
 
 /// No more commands are taken up while so many bytes wait to be sent.
 pub(crate) const FULL_BYTES: usize = 256 << 10;
@@ -15,7 +15,7 @@ pub struct Output {
     start: usize,
     end: usize,
     /// Quota of answers that wait here.
-    held: Vec<Held>,
+    held: Vec<QuotaGuard>,
 }
 
 impl Output {
@@ -57,7 +57,7 @@ impl Output {
     }
 
     /// Keeps a part of a quota until all is sent.
-    pub(crate) fn keep(&mut self, held: Held) {
+    pub(crate) fn keep(&mut self, held: QuotaGuard) {
         self.held.push(held);
     }
 }

@@ -13,7 +13,7 @@ use crate::blocks::BlockQueue;
 use crate::controller::{Client, Controller, Subsystem};
 use crate::output::Output;
 use crate::pools::PoolQueue;
-use crate::quota::Held;
+use crate::quota::QuotaGuard;
 use crate::reply::{Failure, PDU_DATA_BYTES_MAX, QueueState, Reply};
 use crate::sink::{SHORT_BYTES_MAX, Sink};
 use crate::source::{self, Outgoing, Source};
@@ -108,7 +108,7 @@ impl Queue {
             && self.number != 0
     }
 
-    pub(crate) fn begin_answer(&mut self, command: Command, source: Source, held: Held) {
+    pub(crate) fn begin_answer(&mut self, command: Command, source: Source, held: QuotaGuard) {
         self.transfers.outgoing.push_back(Outgoing { command, source, sent: 0, held });
     }
 

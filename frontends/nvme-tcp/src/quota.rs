@@ -13,9 +13,9 @@ pub(crate) struct Quota {
     bytes: AtomicU64,
 }
 
-/// A part of a quota that is in use, given back when this goes.
+/// A part of a quota that is in use. Dropping it returns the part.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct QuotaGuard {
     quota: Arc<Quota>,
     bytes: u64,
 }
@@ -30,7 +30,7 @@ impl Quota {
     }
 
     /// Takes room for one command with `bytes` of data. `None` when there is none now.
-    pub(crate) fn hold(self: &Arc<Self>, bytes: u64) -> Option<Held> {
+    pub(crate) fn hold(self: &Arc<Self>, bytes: u64) -> Option<QuotaGuard> {
         add_within(&self.operations, 1, self.limits.operations_max)?;
         let room = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
             used.checked_add(bytes).filter(|&sum| sum <= self.limits.bytes_max)
@@ -39,7 +39,7 @@ impl Quota {
             self.operations.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
-        Some(Held { quota: Arc::clone(self), bytes })
+        Some(QuotaGuard { quota: Arc::clone(self), bytes })
     }
 }
 
@@ -48,7 +48,7 @@ fn add_within(counter: &AtomicU32, add: u32, max: u32) -> Option<()> {
     counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).ok().map(|_| ())
 }
 
-impl Drop for Held {
+impl Drop for QuotaGuard {
     fn drop(&mut self) {
         self.quota.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
         self.quota.operations.fetch_sub(1, Ordering::Relaxed);

@@ -9,7 +9,7 @@ use spillway_wire::nvme::Command;
 
 use crate::blocks;
 use crate::output::Output;
-use crate::quota::Held;
+use crate::quota::QuotaGuard;
 use crate::reply::{Failure, PDU_DATA_BYTES_MAX, Reply};
 
 /// Where the data of a long answer comes from.
@@ -27,7 +27,7 @@ pub(crate) struct Outgoing {
     pub(crate) command: Command,
     pub(crate) source: Source,
     pub(crate) sent: u64,
-    pub(crate) held: Held,
+    pub(crate) held: QuotaGuard,
 }
 
 impl Source {

@@ -6,7 +6,7 @@ use spillway_wire::nvme::Command;
 use spillway_wire::nvme_tcp::{ReadyToTransfer, Transfer};
 
 use crate::error::Error;
-use crate::quota::Held;
+use crate::quota::QuotaGuard;
 use crate::reply::{Failure, Outcome};
 use crate::sink::{Sink, Taken};
 use crate::source::Outgoing;
@@ -29,7 +29,7 @@ struct Incoming {
     granted: u32,
     /// Why the command fails. What was granted comes all the same, and is dropped.
     failed: Option<Failure>,
-    held: Held,
+    held: QuotaGuard,
 }
 
 /// What is to be done after data came.
@@ -39,7 +39,7 @@ pub(crate) enum Next {
     /// The host is granted another part.
     Grant(ReadyToTransfer),
     /// All is there, and the command is to be carried out.
-    Execute(Command, Vec<u8>, Held),
+    Execute(Command, Vec<u8>, QuotaGuard),
     /// The command is over.
     Done(Command, Outcome),
 }
@@ -96,7 +96,12 @@ impl Transfers {
     }
 
     /// Grants the first part of a command's data.
-    pub(crate) fn begin(&mut self, command: Command, sink: Sink, held: Held) -> ReadyToTransfer {
+    pub(crate) fn begin(
+        &mut self,
+        command: Command,
+        sink: Sink,
+        held: QuotaGuard,
+    ) -> ReadyToTransfer {
         let mut incoming = Incoming { command, sink, received: 0, granted: 0, failed: None, held };
         let free = self.incoming.iter().position(Option::is_none);
         let tag = free.unwrap_or_else(|| {

@@ -54,7 +54,7 @@ impl Server {
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let told = stop.try_clone()?;
         let slots = ConnectionSlots::new(SlotLimits::quarters(config.connections_max));
-        let desk = Desk {
+        let event_loop = EventLoop {
             listener,
             stop: told,
             programs,
@@ -64,7 +64,8 @@ impl Server {
             began: Instant::now(),
             refusals: Seldom::default(),
         };
-        let thread = thread::Builder::new().name("programs".into()).spawn(move || desk.run())?;
+        let thread =
+            thread::Builder::new().name("programs".into()).spawn(move || event_loop.run())?;
         Ok(Self { stop, thread: Some(thread) })
     }
 }
@@ -79,8 +80,8 @@ impl Drop for Server {
     }
 }
 
-/// What the thread has.
-struct Desk {
+/// The event loop of the server's thread, and what it owns.
+struct EventLoop {
     listener: OwnedFd,
     stop: OwnedFd,
     programs: Arc<dyn Programs>,
@@ -92,7 +93,7 @@ struct Desk {
     refusals: Seldom,
 }
 
-impl Desk {
+impl EventLoop {
     fn run(mut self) {
         loop {
             let Some(ready) = self.wait() else { return };
@@ -181,7 +182,7 @@ impl Desk {
     }
 }
 
-impl Drop for Desk {
+impl Drop for EventLoop {
     fn drop(&mut self) {
         for connection in &self.connections {
             part(connection, None, &*self.programs);

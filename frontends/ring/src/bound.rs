@@ -103,14 +103,14 @@ impl BoundPools {
     }
 }
 
-/// The pools that one connection has bound; it lets go of them when dropped.
+/// The pools that one connection has bound. Dropping it releases them.
 #[derive(Debug)]
-pub struct Held<'a> {
+pub struct HeldPools<'a> {
     all: &'a BoundPools,
     pools: HashSet<PoolId>,
 }
 
-impl<'a> Held<'a> {
+impl<'a> HeldPools<'a> {
     /// None yet.
     pub fn new(all: &'a BoundPools) -> Self {
         Self { all, pools: HashSet::new() }
@@ -124,7 +124,7 @@ impl<'a> Held<'a> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldPools<'_> {
     fn drop(&mut self) {
         for &pool in &self.pools {
             self.all.let_go(pool);

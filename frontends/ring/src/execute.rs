@@ -8,7 +8,7 @@ use spillway_types::{PAGE_BYTES, PoolInfo, Sharing, VALUE_BYTES_MAX};
 use spillway_wire::kv::{self, CreatePool, KeyList, PoolEntry, admin, io, store_option};
 use spillway_wire::nvme::{Command, DataPointer, Direction, Status};
 
-use crate::bound::{BoundPools, Held};
+use crate::bound::{BoundPools, HeldPools};
 use crate::pools::PoolTable;
 use crate::region::Region;
 
@@ -21,7 +21,7 @@ pub struct Session<'a> {
     store: &'a Store,
     client: ClientId,
     pools: PoolTable,
-    bound: Held<'a>,
+    bound: HeldPools<'a>,
     /// Takes values of a page or less out of the region before they are looked at, and unpacked pages
     /// on their way into it.
     page: Box<PageBuf>,
@@ -74,7 +74,7 @@ impl<'a> Session<'a> {
     /// Begins for `client`.
     pub fn new(store: &'a Store, client: ClientId, bound: &'a BoundPools) -> Self {
         let (pools, page) = (PoolTable::default(), Box::new(PageBuf::ZERO));
-        Self { store, client, pools, bound: Held::new(bound), page }
+        Self { store, client, pools, bound: HeldPools::new(bound), page }
     }
 
     /// Copies the page of a command that stores one, if that can be published later.

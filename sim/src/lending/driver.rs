@@ -4,7 +4,7 @@ use spillway_lending::{Action, Body, Event, Message, Note, PoolIdentity};
 
 use super::Violation;
 use super::host::{Grant, SLAB_BYTES, Slab};
-use super::plant::Plant;
+use super::injected_bug::InjectedBug;
 use super::world::{What, Work, World, access};
 
 impl World {
@@ -69,11 +69,11 @@ impl World {
 
     fn send(&mut self, at: usize, message: Message) {
         self.summary.messages += 1;
-        match (&message.body, self.plant) {
-            (Body::MemBorReq(request), Some(Plant::StaleAck)) => {
+        match (&message.body, self.bug) {
+            (Body::MemBorReq(request), Some(InjectedBug::StaleAck)) => {
                 self.sequences.insert(request.loan.clone(), request.sequence);
             }
-            (Body::MemLenFin(fin), Some(Plant::EarlyRelease)) => {
+            (Body::MemLenFin(fin), Some(InjectedBug::EarlyRelease)) => {
                 self.hosts[at].end_pool(&fin.loan);
             }
             _ => {}
@@ -112,7 +112,9 @@ impl World {
             }
             Work::Released { loan, slabs } => {
                 self.hosts[at].changing_slabs -= slabs;
-                if self.plant == Some(Plant::EndlessLease) && self.summary.expired.contains(&loan) {
+                if self.bug == Some(InjectedBug::EndlessLease)
+                    && self.summary.expired.contains(&loan)
+                {
                     self.hosts[at].changing_slabs += slabs;
                     return Ok(());
                 }

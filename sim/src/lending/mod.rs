@@ -2,7 +2,7 @@
 //!
 //! [`run`] makes a world out of a seed: 2 to 8 hosts or as many as are wanted, with settings, memory and racks drawn
 //! from the seed; a network that loses, repeats, delays and reorders; drivers that take their time and fail;
-//! and a model of the data plane that knows which version of each slab lies where (`plane`). For 90 virtual seconds
+//! and a model of the data plane that knows which version of each slab lies where (`data_plane`). For 90 virtual seconds
 //! programs want more and less memory, hosts are cut off, stopped, crash and come back with their store or
 //! without, and operators give orders. Then all is calm, and everything must be given back.
 //!
@@ -19,14 +19,14 @@
 //!
 //! Wall clocks do not appear: the machine is given monotonic time alone, so there is none that could jump.
 //!
-//! Bugs put in on purpose show that the checks bite: [`Plant`].
+//! Injected bugs show that the checks work: [`InjectedBug`].
 
 mod checks;
+mod data_plane;
 mod driver;
 mod faults;
 mod host;
-mod plane;
-mod plant;
+mod injected_bug;
 mod report;
 mod world;
 
@@ -35,7 +35,7 @@ use std::collections::BTreeSet;
 
 use spillway_lending::{Backup, LoanId, Mode, Roles, Settings, Shareable};
 
-pub use plant::Plant;
+pub use injected_bug::InjectedBug;
 pub use report::{Placement, placement};
 
 use crate::random::Random;
@@ -48,7 +48,7 @@ pub struct Options {
     /// How many hosts, 2 to 2000; drawn from the seed when none.
     pub hosts: Option<usize>,
     /// A bug.
-    pub plant: Option<Plant>,
+    pub bug: Option<InjectedBug>,
     /// Prints every event and action.
     pub is_traced: bool,
 }

@@ -10,7 +10,7 @@ use spillway_lending::{
 };
 
 use super::host::{Host, SLAB_BYTES};
-use super::plant::Plant;
+use super::injected_bug::InjectedBug;
 use super::{Options, Summary, Violation};
 use crate::random::Random;
 
@@ -87,7 +87,7 @@ pub(super) struct World {
     pub hosts: Vec<Host>,
     pub names: BTreeMap<HostId, usize>,
     pub settings: Settings,
-    pub plant: Option<Plant>,
+    pub bug: Option<InjectedBug>,
     pub summary: Summary,
     pub is_calm: bool,
     /// Messages lost or repeated, out of a thousand.
@@ -96,7 +96,7 @@ pub(super) struct World {
     pub late_permille: u64,
     pub delay_us: u64,
     is_traced: bool,
-    /// The last number of a request for each loan, for [`Plant::StaleAck`].
+    /// The last number of a request for each loan, for [`InjectedBug::StaleAck`].
     pub sequences: BTreeMap<LoanId, u32>,
 }
 
@@ -110,7 +110,7 @@ impl World {
             hosts: Vec::new(),
             names: BTreeMap::new(),
             settings,
-            plant: options.plant,
+            bug: options.bug,
             summary: Summary::default(),
             is_calm: false,
             loss_permille: 0,
@@ -282,11 +282,11 @@ impl World {
             return Ok(());
         }
         if let Body::MemBorAck(ack) = &mut message.body {
-            match self.plant {
-                Some(Plant::StaleAck) => {
+            match self.bug {
+                Some(InjectedBug::StaleAck) => {
                     ack.sequence = self.sequences.get(&ack.loan).copied().unwrap_or(ack.sequence);
                 }
-                Some(Plant::LongLease) => ack.lease_ms *= 2,
+                Some(InjectedBug::LongLease) => ack.lease_ms *= 2,
                 _ => {}
             }
         }
@@ -316,7 +316,7 @@ impl World {
     fn look(&mut self, at: usize) -> Result<(), Violation> {
         let mut reading = self.hosts[at].reading();
         let upper_bytes = Settings::share(reading.total_bytes, self.settings.upper_permille);
-        if self.plant == Some(Plant::NoReserve) && reading.used_bytes <= upper_bytes {
+        if self.bug == Some(InjectedBug::NoReserve) && reading.used_bytes <= upper_bytes {
             reading.total_bytes *= 2;
         }
         self.step(at, Event::Memory(reading))

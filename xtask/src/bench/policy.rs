@@ -28,7 +28,7 @@ const CLIENTS: u64 = 1000;
 
 /// What became of a set of scenarios.
 #[derive(Default)]
-struct Tally {
+struct Totals {
     lines: Vec<Vec<String>>,
     /// Logarithms of utility's slowdowns beside others': mean and worst, beside the best P and the fixed one.
     ratios: [Vec<f64>; 4],
@@ -44,14 +44,14 @@ pub fn run() -> anyhow::Result<Report> {
     for (set, seed, scenarios) in
         [("tuned", 1, scenarios()), ("other seed", 2, scenarios()), ("mixes", 1, mixes())]
     {
-        let mut tally = Tally::default();
+        let mut totals = Totals::default();
         let chosen = scenarios.iter().filter(|it| wanted(&it.name));
         for scenario in chosen.take(by_size(usize::MAX, 1)) {
             eprintln!("{set}: {}", scenario.name);
-            compare(scenario, seed, set, &mut tally, &mut report)?;
+            compare(scenario, seed, set, &mut totals, &mut report)?;
         }
-        if !tally.lines.is_empty() {
-            sum_up(set, tally, &mut report);
+        if !totals.lines.is_empty() {
+            sum_up(set, totals, &mut report);
         }
     }
     if wanted("interval") {
@@ -71,7 +71,7 @@ fn compare(
     scenario: &Scenario,
     seed: u64,
     set: &str,
-    tally: &mut Tally,
+    totals: &mut Totals,
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let prepared = scenario.prepare(seed);
@@ -110,15 +110,15 @@ fn compare(
         ));
     }
     let log = |figure: fn(&Run) -> f64, other: &Run| (figure(&ours) / figure(other)).ln();
-    tally.ratios[0].push(log(Run::mean_slowdown, best));
-    tally.ratios[1].push(log(Run::worst_slowdown, best));
-    tally.ratios[2].push(log(Run::mean_slowdown, fixed));
-    tally.ratios[3].push(log(Run::worst_slowdown, fixed));
-    tally.settled.extend(&ours.settled_intervals);
+    totals.ratios[0].push(log(Run::mean_slowdown, best));
+    totals.ratios[1].push(log(Run::worst_slowdown, best));
+    totals.ratios[2].push(log(Run::mean_slowdown, fixed));
+    totals.ratios[3].push(log(Run::worst_slowdown, fixed));
+    totals.settled.extend(&ours.settled_intervals);
     let pair =
         |run: &Run| format!("{} {}", figure(run.mean_slowdown()), figure(run.worst_slowdown()));
     let settled = ours.settled_mean().map_or("-".to_owned(), figure);
-    tally.lines.push(line_of([
+    totals.lines.push(line_of([
         name,
         &pair(&ours),
         &pair(best),
@@ -141,7 +141,7 @@ fn least<'a>(runs: impl Iterator<Item = &'a Run>) -> &'a Run {
     least.expect("there are always the three without a parameter")
 }
 
-fn sum_up(set: &str, tally: Tally, report: &mut Report) {
+fn sum_up(set: &str, totals: Totals, report: &mut Report) {
     let geometric = |logs: &[f64]| (logs.iter().sum::<f64>() / logs.len() as f64).exp();
     let names = [
         "mean slowdown, geometric mean beside the best",
@@ -149,17 +149,17 @@ fn sum_up(set: &str, tally: Tally, report: &mut Report) {
         "mean slowdown, geometric mean beside fixed P",
         "worst slowdown, geometric mean beside fixed P",
     ];
-    for (name, logs) in names.iter().zip(&tally.ratios) {
+    for (name, logs) in names.iter().zip(&totals.ratios) {
         let other = ("the paper's", 1.0);
         report.rows.push(Row::new(BENCH, format!("{name}, {set}"), "x", geometric(logs), other));
     }
-    let within = tally.ratios[0].iter().filter(|&&log| log <= 1.02_f64.ln()).count() as f64;
-    let all = ("scenarios", tally.ratios[0].len() as f64);
+    let within = totals.ratios[0].iter().filter(|&&log| log <= 1.02_f64.ln()).count() as f64;
+    let all = ("scenarios", totals.ratios[0].len() as f64);
     let metric = format!("mean slowdown within 2 % of the best, {set}");
     report.rows.push(Row::new(BENCH, metric, "count", within, all));
-    let quick = tally.settled.iter().filter(|&&took| took <= 10.0).count() as f64;
+    let quick = totals.settled.iter().filter(|&&took| took <= 10.0).count() as f64;
     let metric = format!("shifts followed within 10 intervals, {set}");
-    let shifts = ("shifts", tally.settled.len() as f64);
+    let shifts = ("shifts", totals.settled.len() as f64);
     report.rows.push(Row::new(BENCH, metric, "count", quick, shifts));
     let mut lines = vec![line_of([
         set,
@@ -175,7 +175,7 @@ fn sum_up(set: &str, tally: Tally, report: &mut Report) {
         "settled",
         "who is best",
     ])];
-    lines.extend(tally.lines);
+    lines.extend(totals.lines);
     report.remarks.push(table(&lines));
 }
 

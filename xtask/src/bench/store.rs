@@ -55,7 +55,7 @@ struct Sample {
 }
 
 /// One place that values of one size lie in.
-trait Held: Sync {
+trait StoreUnderTest: Sync {
     fn put(&self, number: usize, value: &[u8]);
     fn get(&self, number: usize, value: &mut [u8]);
 }
@@ -100,8 +100,11 @@ fn measure(bytes: usize) -> anyhow::Result<Vec<Sample>> {
     let mut order: Vec<usize> = (0..count).collect();
     order.shuffle(&mut SmallRng::seed_from_u64(bytes as u64));
     let stores = Stores::open(&order)?;
-    let sides =
-        [(Place::Store, &store as &dyn Held), (Place::Stores, &stores), (Place::Copies, &copies)];
+    let sides = [
+        (Place::Store, &store as &dyn StoreUnderTest),
+        (Place::Stores, &stores),
+        (Place::Copies, &copies),
+    ];
     for (_, side) in sides {
         pass(side, Way::Put, &order, 1, bytes)?;
     }
@@ -164,7 +167,7 @@ fn sampling() -> anyhow::Result<Vec<Row>> {
 
 /// Puts or gets every value once; gives the seconds that it took.
 fn pass(
-    side: &dyn Held,
+    side: &dyn StoreUnderTest,
     way: Way,
     order: &[usize],
     threads: usize,
@@ -188,7 +191,7 @@ fn pass(
     Ok(seconds)
 }
 
-fn put_all(side: &dyn Held, numbers: &[usize], bytes: usize) -> u64 {
+fn put_all(side: &dyn StoreUnderTest, numbers: &[usize], bytes: usize) -> u64 {
     let buffers = (SOURCE_BYTES / bytes).clamp(1, 64);
     let mut source = vec![0; buffers * bytes];
     SmallRng::seed_from_u64(1).fill_bytes(&mut source);
@@ -200,7 +203,7 @@ fn put_all(side: &dyn Held, numbers: &[usize], bytes: usize) -> u64 {
     0
 }
 
-fn get_all(side: &dyn Held, numbers: &[usize], bytes: usize) -> u64 {
+fn get_all(side: &dyn StoreUnderTest, numbers: &[usize], bytes: usize) -> u64 {
     let mut value = vec![0; bytes];
     let mut wrong = 0;
     for &number in numbers {
@@ -243,7 +246,7 @@ pub fn key(number: usize) -> Key {
     Key::new(number as u64 >> 20, number as u32 & 0xf_ffff)
 }
 
-impl Held for Embedded {
+impl StoreUnderTest for Embedded {
     fn put(&self, number: usize, value: &[u8]) {
         // A put that was refused shows as a wrong value at the next get.
         let _ = black_box::<Put>(self.store.put(self.pool, key(number), value));
@@ -273,7 +276,7 @@ impl Stores {
     }
 }
 
-impl Held for Stores {
+impl StoreUnderTest for Stores {
     fn put(&self, number: usize, value: &[u8]) {
         self.stores[usize::from(self.thread[number])].put(number, value);
     }
@@ -300,7 +303,7 @@ impl Copies {
     }
 }
 
-impl Held for Copies {
+impl StoreUnderTest for Copies {
     fn put(&self, number: usize, value: &[u8]) {
         let frame = self.start.wrapping_add(number * self.bytes);
         // SAFETY: the frame lies within the array, and the value is of the frame's size.

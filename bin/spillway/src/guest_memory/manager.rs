@@ -53,6 +53,6 @@ pub fn run(plan_number: i32, supervisor: i32) -> anyhow::Result<ExitCode> {
 fn inherit(plan: i32) -> anyhow::Error {
     super::supervisor::say("the supervisor was killed: its manager takes its place");
     let mut command = Command::new("/proc/self/exe");
-    command.args(["guest-memory-part", "heir", &plan.to_string()]);
+    command.args(["guest-memory-part", "successor", &plan.to_string()]);
     anyhow::Error::new(command.exec()).context("can't take the supervisor's place")
 }

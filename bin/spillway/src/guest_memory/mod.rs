@@ -91,7 +91,7 @@ enum Part {
     /// Answers faults.
     Manager,
     /// Takes a supervisor's place.
-    Heir,
+    Successor,
 }
 
 /// Whose handshake.
@@ -151,7 +151,7 @@ pub fn part(options: &GuestMemoryPart) -> anyhow::Result<ExitCode> {
     match (options.part, options.supervisor) {
         (Part::Manager, Some(supervisor)) => manager::run(options.plan, supervisor),
         (Part::Manager, None) => Err(Refusal::usage("a manager needs a supervisor").into()),
-        (Part::Heir, _) => {
+        (Part::Successor, _) => {
             let held = supervisor::hold_signals()?;
             supervisor::Supervisor::inherit(options.plan)?.run(&held, None, None)
         }

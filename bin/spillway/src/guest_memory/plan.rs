@@ -1,4 +1,4 @@
-//! What a manager, and an heir of the supervisor, must know: written to a memory file that outlives them all.
+//! What a manager, and a successor of the supervisor, must know: written to a memory file that outlives them all.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};

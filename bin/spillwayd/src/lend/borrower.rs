@@ -50,13 +50,13 @@ pub struct Borrower {
 
 #[derive(Debug, Default)]
 struct State {
-    loans: BTreeMap<LoanId, Arc<Held>>,
+    loans: BTreeMap<LoanId, Arc<OpenLoan>>,
     devices: BTreeMap<DeviceId, Arc<Device>>,
 }
 
 /// A loan that was granted.
 #[derive(Debug)]
-struct Held {
+struct OpenLoan {
     device: DeviceId,
     lender: HostId,
     access: Access,
@@ -99,7 +99,7 @@ impl Borrower {
     /// Notes a loan that was granted.
     pub fn open(&self, device: DeviceId, loan: LoanId, lender: HostId, access: Access) {
         let holder = Mutex::default();
-        let held = Held { device, lender, access, holder };
+        let held = OpenLoan { device, lender, access, holder };
         self.state().loans.insert(loan, Arc::new(held));
     }
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use spillway_directory::{Directory, Loan, LoanView};
+use spillway_directory::{ClientRegistry, Loan, LoanView};
 use spillway_lending::{Access, HostId, Kept, LoanId, Mode, PoolIdentity};
 use spillway_types::{PAGE_BYTES, Size};
 
@@ -12,7 +12,7 @@ use crate::config::Config;
 /// Sets memory aside and frees it.
 #[derive(Debug)]
 pub struct Lender {
-    directory: Arc<Directory>,
+    client_registry: Arc<ClientRegistry>,
     /// Where borrowers reach pools.
     pools_at: Option<SocketAddr>,
     /// Where kernels reach devices, and the subsystem there.
@@ -25,10 +25,10 @@ pub struct Lender {
 }
 
 impl Lender {
-    /// Lends from the store of `directory`.
+    /// Lends from the store of `client_registry`.
     pub fn new(
         config: &Config,
-        directory: Arc<Directory>,
+        client_registry: Arc<ClientRegistry>,
         store_bytes: u64,
         blocks_nqn: String,
     ) -> Self {
@@ -38,7 +38,7 @@ impl Lender {
         // One address for others can't be that of two listeners: it is that of pools, where there are.
         let blocks = if listen.nvme_tls.is_some() { listen.nvme_tcp } else { at(listen.nvme_tcp) };
         Self {
-            directory,
+            client_registry,
             pools_at: at(listen.nvme_tls),
             blocks_at: blocks.map(|address| (address, blocks_nqn)),
             capacity_bytes: lend.capacity_bytes.unwrap_or(u64::MAX),
@@ -54,12 +54,12 @@ impl Lender {
 
     /// The loans in the store.
     pub fn loans(&self) -> Vec<LoanView> {
-        self.directory.loans()
+        self.client_registry.loans()
     }
 
     /// Of `spare_bytes`, what the capacities of lending and of the store leave.
     pub fn bounded(&self, spare_bytes: u64, lent_bytes: u64) -> u64 {
-        let room = self.store_bytes.saturating_sub(self.directory.store().memory_bytes());
+        let room = self.store_bytes.saturating_sub(self.client_registry.store().memory_bytes());
         spare_bytes.min(self.capacity_bytes.saturating_sub(lent_bytes)).min(room)
     }
 
@@ -104,7 +104,7 @@ impl Lender {
                 Size(lent)
             ));
         }
-        let made = self.directory.create_loan(&Loan {
+        let made = self.client_registry.create_loan(&Loan {
             borrower: loan.borrower.as_str().to_owned(),
             number: loan.number,
             slabs,
@@ -116,7 +116,7 @@ impl Lender {
 
     /// Ends a loan. Its memory is free when this returns.
     pub fn release(&self, loan: &LoanId) {
-        let ended = self.directory.destroy_loan(loan.borrower.as_str(), loan.number);
+        let ended = self.client_registry.destroy_loan(loan.borrower.as_str(), loan.number);
         if let Err(error) = ended {
             tracing::error!(%loan, "can't free a loan's memory: {error}");
         }

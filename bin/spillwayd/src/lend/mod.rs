@@ -24,15 +24,15 @@ mod socket;
 mod start;
 mod status;
 
-use spillway_directory::Directory;
+use spillway_directory::ClientRegistry;
 
 pub use start::{Lending, Prepared};
 
 /// Frees what the store kept of loans, where nothing is lent any more.
-pub fn free_kept(directory: &Directory) {
-    for view in directory.loans() {
+pub fn free_kept(client_registry: &ClientRegistry) {
+    for view in client_registry.loans() {
         let (borrower, number) = (view.loan.borrower, view.loan.number);
-        if let Err(error) = directory.destroy_loan(&borrower, number) {
+        if let Err(error) = client_registry.destroy_loan(&borrower, number) {
             tracing::error!(borrower, "can't free what was lent: {error}");
         }
     }

@@ -10,7 +10,7 @@ use anyhow::Context;
 use rustix::rand::{GetRandomFlags, getrandom};
 use spillway_api::types::LendStatus;
 use spillway_api::{LendOrder, Lending as Ordered};
-use spillway_directory::Directory;
+use spillway_directory::ClientRegistry;
 use spillway_host::{Memory, Monitor};
 use spillway_lending::{Epoch, HostId, Machine};
 use spillway_peers::outbox::Outbox;
@@ -67,7 +67,7 @@ impl Prepared {
     /// Keys can't be used, or do not name this host.
     pub fn new(
         config: &Config,
-        (directory, store_bytes): (&Arc<Directory>, u64),
+        (client_registry, store_bytes): (&Arc<ClientRegistry>, u64),
         listener: TcpListener,
         blocks_nqn: String,
         helper: Option<Helper>,
@@ -79,9 +79,9 @@ impl Prepared {
         let authority = files.authority.clone().unwrap_or_default();
         let client = ClientSettings::load(&files, &authority, host.as_str()).map_err(error)?;
         let server = ServerSettings::load(&files, Versions::Tls13).map_err(error)?;
-        let lender = Lender::new(config, directory.clone(), store_bytes, blocks_nqn);
+        let lender = Lender::new(config, client_registry.clone(), store_bytes, blocks_nqn);
         if !config.lend.lends() {
-            super::free_kept(directory);
+            super::free_kept(client_registry);
         }
         let settings = borrower_settings(config, host.clone(), files)?;
         let (peers, messages) = Peers::new(host.clone());

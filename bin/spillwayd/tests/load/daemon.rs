@@ -16,9 +16,9 @@ pub fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// A keeper with its daemon, and a directory for their sockets. Ends with the test.
+/// A daemon with the process that holds its descriptors (its fd store), and a directory for their sockets. Ends with the test.
 pub struct Daemon {
-    keeper: Child,
+    fd_store: Child,
     dir: TempDir,
     /// The process that was killed last.
     killed: std::cell::Cell<u32>,
@@ -34,8 +34,8 @@ impl Daemon {
             command.args(["--set", setting]);
         }
         // Its lines are for whoever looks at a test that failed.
-        let keeper = command.stdin(Stdio::null()).spawn().unwrap();
-        let daemon = Self { keeper, dir, killed: 0.into() };
+        let fd_store = command.stdin(Stdio::null()).spawn().unwrap();
+        let daemon = Self { fd_store, dir, killed: 0.into() };
         daemon.wait_for_restart(Duration::from_secs(10));
         daemon
     }
@@ -65,7 +65,7 @@ impl Daemon {
         rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
     }
 
-    /// Kills the daemon, not its keeper.
+    /// Kills the daemon, not its fd store.
     pub fn kill(&self) {
         let pid = self.pid().expect("a daemon that answers");
         self.killed.set(pid);
@@ -98,8 +98,8 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        let raw = rustix::process::Pid::from_raw(self.keeper.id().cast_signed()).unwrap();
+        let raw = rustix::process::Pid::from_raw(self.fd_store.id().cast_signed()).unwrap();
         let _ = rustix::process::kill_process(raw, rustix::process::Signal::TERM);
-        let _ = self.keeper.wait();
+        let _ = self.fd_store.wait();
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use spillway_fanout::{Carried, FanOut, Holder, Lender, Page, Place, Settings};
+use spillway_fanout::{FanOut, Holder, Lender, Page, PageOutcome, Place, Settings};
 use spillway_types::Key;
 
 pub const SLAB_BYTES: u64 = 1 << 20;
@@ -112,24 +112,30 @@ impl Fake {
 }
 
 impl Lender for Fake {
-    fn put(&self, keys: &[Key], pages: &[Page], outcomes: &mut [Carried], deadline: Instant) {
+    fn put(&self, keys: &[Key], pages: &[Page], outcomes: &mut [PageOutcome], deadline: Instant) {
         let answers = self.begin(deadline);
         let fault = self.fault();
         let mut stored = self.stored.lock().unwrap();
         for ((key, page), outcome) in keys.iter().zip(pages).zip(outcomes) {
             *outcome = match fault {
-                _ if !answers => Carried::Lost,
-                Fault::Full => Carried::Refused,
+                _ if !answers => PageOutcome::Lost,
+                Fault::Full => PageOutcome::Refused,
                 _ => {
                     stored.first.entry(*key).or_insert_with(|| page.clone());
                     stored.last.insert(*key, page.clone());
-                    if fault == Fault::LostAnswers { Carried::Lost } else { Carried::Done }
+                    if fault == Fault::LostAnswers { PageOutcome::Lost } else { PageOutcome::Done }
                 }
             };
         }
     }
 
-    fn get(&self, keys: &[Key], pages: &mut [Page], outcomes: &mut [Carried], deadline: Instant) {
+    fn get(
+        &self,
+        keys: &[Key],
+        pages: &mut [Page],
+        outcomes: &mut [PageOutcome],
+        deadline: Instant,
+    ) {
         let answers = self.begin(deadline);
         let fault = self.fault();
         let stored = self.stored.lock().unwrap();
@@ -141,25 +147,25 @@ impl Lender for Fake {
                 _ => stored.last.get(key),
             };
             *outcome = match found {
-                _ if !answers || fault == Fault::LostAnswers => Carried::Lost,
-                None => Carried::Missing,
+                _ if !answers || fault == Fault::LostAnswers => PageOutcome::Lost,
+                None => PageOutcome::Missing,
                 Some(found) => {
                     page.0 = found.0;
                     page.0[77] ^= u8::from(fault == Fault::Forging);
-                    Carried::Done
+                    PageOutcome::Done
                 }
             };
         }
     }
 
-    fn flush(&self, keys: &[Key], outcomes: &mut [Carried], deadline: Instant) {
+    fn flush(&self, keys: &[Key], outcomes: &mut [PageOutcome], deadline: Instant) {
         let answers = self.begin(deadline);
         let mut stored = self.stored.lock().unwrap();
         for (key, outcome) in keys.iter().zip(outcomes) {
             if answers {
                 stored.last.remove(key);
             }
-            *outcome = if answers { Carried::Done } else { Carried::Lost };
+            *outcome = if answers { PageOutcome::Done } else { PageOutcome::Lost };
         }
     }
 }

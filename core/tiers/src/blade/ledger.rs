@@ -53,9 +53,9 @@ impl Ledger {
         Some((place as u16, name))
     }
 
-    /// Makes `heir` a holder of all that `holder` holds.
-    pub fn share(&self, holder: usize, heir: usize) {
-        for (from, to) in self.held[holder].iter().zip(&self.held[heir]) {
+    /// Makes `successor` a holder of all that `holder` holds.
+    pub fn share(&self, holder: usize, successor: usize) {
+        for (from, to) in self.held[holder].iter().zip(&self.held[successor]) {
             let bits = from.load(Ordering::Acquire);
             let _ = to.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |held| Some(held | bits));
         }

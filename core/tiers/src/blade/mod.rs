@@ -131,7 +131,7 @@ pub struct Blade {
     /// Place of the object that grows. Its lock is taken before an object's.
     current: Lock<Option<u16>>,
     /// Values being sealed.
-    desk: Lock<Buffers>,
+    send_buffers: Lock<Buffers>,
     /// Sealed bytes of live values.
     bytes: AtomicU64,
     /// Freed values and finished objects that [`Blade::tidy`] has to look at.
@@ -166,7 +166,7 @@ impl Blade {
             holder: AtomicU32::new(holder as u32),
             objects: (0..OBJECTS_MAX).map(|_| Lock::default()).collect(),
             current: Lock::new(None),
-            desk: Lock::new(buffers.into_boxed_slice()),
+            send_buffers: Lock::new(buffers.into_boxed_slice()),
             bytes: AtomicU64::new(0),
             untidy: AtomicU64::new(0),
             refused_until_ns: AtomicU64::new(0),
@@ -221,11 +221,11 @@ impl Blade {
     /// by the blade and the mirror, or by one of them while the other is down.
     pub fn write(&self, contents: &[&[u8]], places: &mut [Option<BladePlace>], budget: &Budget) {
         let count = contents.len().min(WRITE_PAGES_MAX);
-        let mut desk = self.desk.lock();
+        let mut buffers = self.send_buffers.lock();
         let mut parcels = [Parcel { key: Key::new(0, 0), value: &[] }; WRITE_PAGES_MAX];
         let mut taken = [None; WRITE_PAGES_MAX];
         let mut sent = 0;
-        for (content, buffer) in contents[..count].iter().zip(desk.iter_mut()) {
+        for (content, buffer) in contents[..count].iter().zip(buffers.iter_mut()) {
             let Some((place, key)) = self.take_index(content.len(), budget) else { break };
             buffer[..content.len()].copy_from_slice(content);
             let length = self.seal.seal(key, buffer, content.len());
@@ -512,9 +512,9 @@ impl Blade {
         self.carriers().for_each(Carrier::tend);
     }
 
-    /// Before a fork: makes `heir` a holder of all that this process holds. Neither of them writes
+    /// Before a fork: makes `successor` a holder of all that this process holds. Neither of them writes
     /// to these objects any more.
-    pub fn share(&self, heir: usize) {
+    pub fn share(&self, successor: usize) {
         let mut current = self.current.lock();
         *current = None;
         for object in &self.objects {
@@ -525,7 +525,7 @@ impl Blade {
                 object.grows = false;
             }
         }
-        self.ledger.share(self.holder(), heir);
+        self.ledger.share(self.holder(), successor);
     }
 
     /// In a forked child, which is holder `holder`.

@@ -1,4 +1,4 @@
-//! A directory of clients and exports in memory, and a client's half of the protocol.
+//! A fake client registry with exports, and a client's half of the protocol.
 
 #![allow(dead_code)] // each test uses its part
 
@@ -14,7 +14,7 @@ use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits};
 pub const MIB: u64 = 1 << 20;
 
 /// Two clients with exports of their own. Everybody is the first one but who is called `other`.
-pub struct House {
+pub struct FakeRegistry {
     pub store: Arc<Store>,
     pub client: ClientId,
     pub other: ClientId,
@@ -24,7 +24,7 @@ pub struct House {
     pub names: Mutex<Vec<String>>,
 }
 
-impl House {
+impl FakeRegistry {
     pub fn new() -> Self {
         let store = Arc::new(Store::open(Config::embedded(192 * MIB)).unwrap());
         let client = store.add_client(ClientConfig::default()).unwrap();
@@ -46,7 +46,7 @@ impl House {
     }
 }
 
-impl Access for House {
+impl Access for FakeRegistry {
     fn admit(&self, who: Identity<'_>) -> Result<Admitted, Denied> {
         self.names.lock().unwrap().push(format!("{who:?}"));
         let client = match who {
@@ -71,7 +71,7 @@ impl Access for House {
     }
 }
 
-impl Exports for House {
+impl Exports for FakeRegistry {
     fn list(&self, client: ClientId) -> Vec<ExportInfo> {
         let mine = self.exports.iter().filter(|((owner, _), _)| *owner == client);
         mine.map(|((_, name), device)| ExportInfo {

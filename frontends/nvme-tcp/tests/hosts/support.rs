@@ -30,14 +30,14 @@ pub struct World {
     pub target: Arc<Target>,
 }
 
-struct House {
+struct FakeRegistry {
     alice: ClientId,
     bob: ClientId,
     number: u32,
     device: Arc<BlockDevice>,
 }
 
-impl Access for House {
+impl Access for FakeRegistry {
     fn admit(&self, who: Identity<'_>) -> Result<Admitted, Denied> {
         let client = match who {
             Identity::Host { nqn: ALICE | CAROL } => self.alice,
@@ -61,7 +61,7 @@ impl Access for House {
     }
 }
 
-impl Exports for House {
+impl Exports for FakeRegistry {
     fn list(&self, client: ClientId) -> Vec<ExportInfo> {
         let bytes = self.device.bytes();
         let export = ExportInfo { name: "disk".into(), number: self.number, bytes };
@@ -89,8 +89,8 @@ impl World {
         let device = Arc::new(device);
         let pools = store.pools(alice).unwrap();
         let number = pools.iter().find(|pool| pool.id == device.pool()).unwrap().number;
-        let house = Arc::new(House { alice, bob, number, device: Arc::clone(&device) });
-        let target = Target::new(Arc::clone(&store), house.clone(), house, config).unwrap();
+        let registry = Arc::new(FakeRegistry { alice, bob, number, device: Arc::clone(&device) });
+        let target = Target::new(Arc::clone(&store), registry.clone(), registry, config).unwrap();
         Self { store, alice, bob, device, target }
     }
 

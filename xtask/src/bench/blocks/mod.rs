@@ -6,9 +6,9 @@
 pub(super) mod awake;
 pub(super) mod fio;
 mod floor;
-pub(super) mod house;
 pub(super) mod nbd;
 mod nvme;
+pub(super) mod registry;
 
 use super::rows::Report;
 

@@ -14,7 +14,7 @@ use spillway_nbd::{Config, Listener, Server};
 use spillway_store::{ClientConfig, Store};
 
 use super::fio::{self, Measured, Way};
-use super::house::House;
+use super::registry::FakeRegistry;
 use super::{BENCH, DEPTHS};
 use crate::bench::rows::{Report, Row, median};
 use crate::bench::{by_size, go_on, rounds, wanted};
@@ -143,7 +143,7 @@ impl Ours {
         let block_size = BlockSize::B4096;
         let geometry = Geometry { bytes: device_bytes(), block_size, uuid: fresh_uuid()? };
         let device = Arc::new(BlockDevice::create(store, client, geometry)?);
-        let house = Arc::new(House { client, device: Some(device) });
+        let registry = Arc::new(FakeRegistry { client, device: Some(device) });
         let (listener, uri) = match transport {
             Transport::Unix => {
                 let path = folder.join("ours.sock");
@@ -156,7 +156,7 @@ impl Ours {
             }
         };
         let config = Config { loopback_name: Some("bench".to_owned()), ..Config::default() };
-        Ok((Self { _server: Server::start(listener, house.clone(), house, config)? }, uri))
+        Ok((Self { _server: Server::start(listener, registry.clone(), registry, config)? }, uri))
     }
 }
 

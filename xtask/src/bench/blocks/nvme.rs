@@ -12,7 +12,7 @@ use spillway_nvme_tcp::{Config, Server, Target};
 use spillway_store::{ClientConfig, Store};
 
 use super::fio::{Measured, Way};
-use super::house::House;
+use super::registry::FakeRegistry;
 use super::{BENCH, BLOCK, DEPTHS, floor};
 use crate::bench::rows::{Report, Row, median};
 use crate::bench::{by_size, go_on, rounds, wanted};
@@ -46,8 +46,8 @@ pub fn run(report: &mut Report) -> anyhow::Result<()> {
 fn measure() -> anyhow::Result<Vec<Sample>> {
     let store = Arc::new(Store::open(spillway_store::Config::embedded(256 << 20))?);
     let client = store.add_client(ClientConfig::default())?;
-    let house = Arc::new(House { client, device: None });
-    let target = Target::new(store, house.clone(), house, Config::default())?;
+    let registry = Arc::new(FakeRegistry { client, device: None });
+    let target = Target::new(store, registry.clone(), registry, Config::default())?;
     let server = Server::start(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?, target, None)?;
     let mut samples = Vec::new();
     let rounds = rounds()?;

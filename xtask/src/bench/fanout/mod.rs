@@ -18,8 +18,8 @@ use spillway_types::ClientId;
 use self::lenders::Lenders;
 use super::blocks::awake::Awake;
 use super::blocks::fio::{self, Measured, Way};
-use super::blocks::house::House;
 use super::blocks::nbd::{Folder, Nbdkit, Transport, uri_of_socket};
+use super::blocks::registry::FakeRegistry;
 use super::rows::{Report, Row, median};
 use super::{build_programs, by_size, go_on, rounds, wanted};
 
@@ -156,9 +156,9 @@ fn serve(layout: Layout, lenders: &Lenders, folder: &Path) -> anyhow::Result<(Se
         })
         .collect();
     let device = FanOut::open(settings, fresh_uuid()?, slabs, |_| {})?;
-    let house = Arc::new(House { client: ClientId(1), device: Some(Arc::new(device)) });
+    let registry = Arc::new(FakeRegistry { client: ClientId(1), device: Some(Arc::new(device)) });
     let path = folder.join(format!("{}.sock", layout.name().replace(' ', "-")));
     let listener = Listener::Unix(UnixListener::bind(&path)?);
-    let server = Server::start(listener, house.clone(), house, Config::default())?;
+    let server = Server::start(listener, registry.clone(), registry, Config::default())?;
     Ok((server, uri_of_socket(&path)))
 }

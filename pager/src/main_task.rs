@@ -1,7 +1,7 @@
-//! The first task of a pager, the warden: it starts the others, then watches over program and supervisor.
-//! It waits for no other task, so that it ends all of them also while they rest.
+//! The main task is the first task of a pager: it starts the others, then watches program and
+//! supervisor. It waits for no other task, so it can end all of them even while they rest.
 
-use crate::pager::{Pager, WARDEN_PLACE};
+use crate::pager::{MAIN_TASK_PLACE, Pager};
 use crate::start::FAILED;
 use crate::table::{Entry, State};
 use crate::tree::SET_ASIDE;
@@ -15,15 +15,15 @@ use spillway_platform::task::leave_program;
 use spillway_platform::{PAGE_SIZE, sys};
 use std::sync::atomic::Ordering;
 
-/// How often the warden looks whether the program still is what it was, seconds / nanoseconds.
+/// How often the main task checks the program, seconds / nanoseconds.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// Ticks after which there is no more hope: for a move that does not end, and for processes that
+/// Ticks after which the main task gives up: on a move that does not end, and on processes that
 /// share the memory of a program that has ended.
 const LAST_TICKS: usize = 10;
 
 impl Pager {
-    /// The life of the warden.
-    pub(crate) fn run_warden(&'static self) -> ! {
+    /// Runs the main task.
+    pub(crate) fn run_main_task(&'static self) -> ! {
         let in_program = self.is_in_program();
         self.leave_for(c"spillway-pager");
         let own = if in_program { own_thread_number() } else { own_number() };
@@ -66,7 +66,7 @@ impl Pager {
             self.count_inherited();
             self.call_parked();
             if let Some(blade) = self.store.blade()
-                && let Some(_work) = self.rest.try_work(WARDEN_PLACE)
+                && let Some(_work) = self.rest.try_work(MAIN_TASK_PLACE)
             {
                 blade.tend();
             }
@@ -146,7 +146,7 @@ impl Pager {
         // One that is set aside or has no pager yet belongs to a process that is about to come.
         if pid & SET_ASIDE == 0 && pager != 0 && is_gone(pager) && is_gone(pid) {
             let blade = self.store.blade();
-            let Some(_work) = self.rest.try_work(WARDEN_PLACE) else { return };
+            let Some(_work) = self.rest.try_work(MAIN_TASK_PLACE) else { return };
             self.tree.take_back(slot, pid, |object| {
                 if let Some(blade) = blade {
                     blade.flush_object(object);
@@ -167,7 +167,7 @@ impl Pager {
         }
         // It must not outlive the pager and read zeros.
         others_share_memory(watcher, true);
-        self.deal();
+        self.publish_counters();
         self.leave_blade();
         let counters = self.counters();
         let take = |own: &std::sync::atomic::AtomicI64, all: &std::sync::atomic::AtomicI64| {
@@ -191,7 +191,7 @@ impl Pager {
         let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
         let path = "/proc/self/pagemap";
         let Ok(pagemap) = rustix::fs::open(path, flags, rustix::fs::Mode::empty()) else { return };
-        let Some(work) = self.rest.try_work(WARDEN_PLACE) else { return };
+        let Some(work) = self.rest.try_work(MAIN_TASK_PLACE) else { return };
         let regions = self.regions.lock().all().to_vec();
         let mut left = 0;
         for region in regions {

@@ -1,10 +1,11 @@
-//! The keeper: holds the store's memory when the daemon is killed, and starts it again.
+//! The fd store: a process that holds the store's memory while the daemon is killed and started
+//! again. The setting is `process.keeper`.
 //!
-//! Where no service manager does, `spillwayd` begins as this small process. It opens nothing but a
-//! socket, on which it takes descriptors as systemd does (FDSTORE=1, FDNAME=), starts the daemon,
-//! hands them to the next one as systemd does (LISTEN_FDS), and ends as the daemon ends.
+//! Without a service manager, `spillwayd` begins as this small process. It starts the daemon, and
+//! opens only a socket. There it takes descriptors as systemd does (FDSTORE=1, FDNAME=). It passes
+//! them to the next daemon as systemd does (LISTEN_FDS), and ends when the daemon ends by itself.
 
-mod hold;
+mod locked;
 
 use std::env;
 use std::fs;
@@ -25,27 +26,27 @@ use rustix::net::{
 };
 
 use crate::config::Lock;
-use crate::keeper::hold::Held;
+use crate::fd_store::locked::LockedMapping;
 
-/// Environment variable by which a daemon knows that a keeper started it.
+/// Environment variable by which a daemon knows that an fd store started it.
 pub const MARK: &str = "SPILLWAY_KEEPER";
-/// Most descriptors that are kept.
+/// The most descriptors in the store.
 const KEPT_MAX: usize = 512;
 /// Descriptors of one message.
 const MESSAGE_FDS_MAX: usize = 16;
 /// Longest message.
 const MESSAGE_BYTES_MAX: usize = 4096;
-/// The first descriptor that is handed over, as systemd has it.
+/// The first descriptor that the daemon inherits, as with systemd.
 const LISTEN_FDS_START: i32 = 3;
-/// A daemon that dies so often in a row before it is ready is not started again.
+/// After so many deaths in a row before it was ready, the daemon is not started again.
 const DEATHS_MAX: u32 = 5;
 
-/// Whether no service manager keeps what the daemon hands over, nor has handed over sockets itself.
+/// Whether no service manager stores descriptors or passes sockets.
 pub fn is_needed() -> bool {
     env::var_os("NOTIFY_SOCKET").is_none() && env::var_os("LISTEN_FDS").is_none()
 }
 
-/// Runs the daemon until it ends by itself.
+/// Runs the daemon, again after each death, until it ends by itself.
 ///
 /// # Errors
 /// The daemon can't be started, or dies again and again.
@@ -59,50 +60,51 @@ pub fn run(lock: Lock) -> anyhow::Result<ExitCode> {
     let signals_fd =
         SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     rustix::thread::set_name(c"spillway-keeper")?;
-    let mut keeper = Keeper::new(signals)?;
+    let mut store = FdStore::new(signals)?;
     let mut deaths = 0;
     loop {
-        let status = keeper.watch(&signals_fd)?;
+        let status = store.watch(&signals_fd)?;
         if let Some(code) = status.code() {
             return Ok(ExitCode::from(code.to_le_bytes()[0]));
         }
-        if keeper.stopping {
+        if store.stopping {
             return Ok(ExitCode::SUCCESS);
         }
-        deaths = if std::mem::take(&mut keeper.ready) { 0 } else { deaths + 1 };
+        deaths = if std::mem::take(&mut store.ready) { 0 } else { deaths + 1 };
         ensure!(
             deaths < DEATHS_MAX,
             "the daemon died {DEATHS_MAX} times before it was ready ({status})"
         );
         eprintln!("spillwayd: the daemon ended ({status}); it is started again with its store");
-        keeper.child = keeper.start()?;
+        store.child = store.start()?;
         if lock != Lock::Off {
-            // Beside the daemon's start, which it does not hold up.
-            keeper.held = keeper.kept.iter().filter_map(|(_, file)| Held::new(file)).collect();
+            // While the daemon starts, so that this does not delay it.
+            store.locked =
+                store.kept.iter().filter_map(|(_, file)| LockedMapping::new(file)).collect();
         }
     }
 }
 
-struct Keeper {
+struct FdStore {
     program: PathBuf,
     socket: OwnedFd,
     address: String,
     signals: SigSet,
     kept: Vec<(String, OwnedFd)>,
-    /// What is locked until the daemon does that itself.
-    held: Vec<Held>,
+    /// The mappings that are locked until the daemon locks them itself.
+    locked: Vec<LockedMapping>,
     child: Child,
-    /// Whether it has said that it serves.
+    /// Whether the daemon has reported that it is ready.
     ready: bool,
     stopping: bool,
 }
 
-impl Keeper {
+impl FdStore {
     fn new(signals: SigSet) -> anyhow::Result<Self> {
         let program = fs::read_link("/proc/self/exe").context("can't find this program")?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
-        // The kernel gives it an abstract name that nobody else has.
+        // The kernel gives the socket a unique abstract name.
         bind(&socket, &SocketAddrUnix::new_unnamed())?;
         sockopt::set_socket_passcred(&socket, true)?;
         let name = SocketAddrUnix::try_from(getsockname(&socket)?)?;
@@ -115,7 +117,7 @@ impl Keeper {
             address,
             signals,
             kept: Vec::new(),
-            held: Vec::new(),
+            locked: Vec::new(),
             child,
             ready: false,
             stopping: false,
@@ -126,7 +128,7 @@ impl Keeper {
         spawn(&self.program, &self.address, &self.signals, &self.kept)
     }
 
-    /// Serves the daemon until it ends.
+    /// Takes the daemon's messages until it ends.
     fn watch(&mut self, signals: &SignalFd) -> anyhow::Result<ExitStatus> {
         loop {
             let mut fds = [
@@ -140,7 +142,7 @@ impl Keeper {
             while let Some(info) = signals.read_signal()? {
                 self.pass_on(info.ssi_signo);
             }
-            // What the daemon sent before it ended is still taken.
+            // Messages that the daemon sent before it ended are still taken.
             let ended = self.child.try_wait()?;
             while self.take_message()? {}
             if let Some(status) = ended {
@@ -149,7 +151,7 @@ impl Keeper {
         }
     }
 
-    /// The daemon gets the signals that this process gets.
+    /// Passes a signal on to the daemon.
     fn pass_on(&mut self, number: u32) {
         let Ok(signal) = Signal::try_from(number.cast_signed()) else { return };
         if signal == Signal::SIGCHLD {
@@ -157,11 +159,11 @@ impl Keeper {
         }
         self.stopping |= signal != Signal::SIGHUP;
         let pid = nix::unistd::Pid::from_raw(self.child.id().cast_signed());
-        // One that has ended needs none; its end is seen next.
+        // A daemon that has ended needs no signal; its end is noticed next.
         let _ = nix::sys::signal::kill(pid, signal);
     }
 
-    /// Takes one message off the socket; false when there is none.
+    /// Takes one message from the socket. Returns false if there is none.
     fn take_message(&mut self) -> anyhow::Result<bool> {
         let mut text = [0; MESSAGE_BYTES_MAX];
         let mut space = [MaybeUninit::uninit();
@@ -196,11 +198,11 @@ impl Keeper {
         Ok(true)
     }
 
-    /// Does what a message says, as systemd would; what is unknown is passed over.
+    /// Executes a message as systemd would. Unknown lines are ignored.
     fn follow(&mut self, text: &str, fds: Vec<OwnedFd>) {
         if text.lines().any(|line| line == "READY=1") {
             self.ready = true;
-            self.held.clear();
+            self.locked.clear();
         }
         let name = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).unwrap_or("stored");
         if text.lines().any(|line| line == "FDSTOREREMOVE=1") {
@@ -213,7 +215,7 @@ impl Keeper {
     }
 }
 
-/// Starts the daemon with this process's arguments and what is kept.
+/// Starts the daemon with this process's arguments and the stored descriptors.
 fn spawn(
     program: &Path,
     address: &str,
@@ -226,7 +228,7 @@ fn spawn(
         let names: Vec<_> = kept.iter().map(|(name, _)| name.as_str()).collect();
         command.env("LISTEN_FDS", kept.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
     }
-    // Copies above the numbers that the daemon finds them under, made before the fork.
+    // Copies above the numbers under which the daemon finds them, made before the fork.
     let above = LISTEN_FDS_START + kept.len() as i32;
     let copies: Vec<OwnedFd> = kept
         .iter()
@@ -234,7 +236,7 @@ fn spawn(
         .collect::<Result<_, _>>()?;
     let sources: Vec<i32> = copies.iter().map(AsRawFd::as_raw_fd).collect();
     let signals = *signals;
-    let hand_over = move || {
+    let install_descriptors = move || {
         for (place, &source) in (LISTEN_FDS_START..).zip(&sources) {
             // SAFETY: both are numbers; the copy lives until the program is executed, and is not
             // closed by that.
@@ -245,7 +247,7 @@ fn spawn(
         signals.thread_unblock().map_err(io::Error::from)
     };
     // SAFETY: the closure makes system calls only, and does not allocate.
-    unsafe { command.pre_exec(hand_over) };
+    unsafe { command.pre_exec(install_descriptors) };
     let child = command.spawn().context("can't start the daemon")?;
     Ok(child)
 }

@@ -1,4 +1,4 @@
-//! A group of pages that are carried out together: what is wanted of each, and how that ends.
+//! A batch: pages that are processed together, what is wanted of each, and how that ends.
 
 use core::cell::Cell;
 use std::time::Instant;
@@ -10,52 +10,52 @@ use crate::loss::{Cause, Loss};
 use crate::scratch::Scratch;
 use crate::seal::Seal;
 use crate::slabs::{COPIES, Slab, TARGET};
-use crate::table::Known;
+use crate::table::PageState;
 
-/// The bits of a slab's copies, without that of the one that is being made.
+/// The bits of a slab's copies, without the one that is being made.
 const COPY_BITS: u8 = (1 << COPIES) - 1;
 
-/// What is wanted of a page.
+/// What a request wants of a page.
 #[derive(Debug)]
 pub enum Want<'x> {
-    /// Its bytes from `start` on.
+    /// Read its bytes from `start` on.
     Read { room: &'x mut [u8], start: usize },
-    /// To hold these bytes, a whole page.
+    /// Write these bytes, a whole page.
     Write(&'x [u8]),
-    /// To be zeros, and take no memory.
+    /// Make it zeros, and free its memory.
     Discard,
-    /// To be in the slab's new place as well.
+    /// Copy it to the slab's new place.
     Copy,
 }
 
-/// How far it is.
+/// How far an entry has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// There is more to be sent.
+    /// More requests can be sent.
     Open,
-    /// An answer is awaited, and decides what is sent next.
+    /// An answer is awaited; it decides what is sent next.
     Awaited,
-    /// It is as wanted, or all was sent that can be.
+    /// The entry is done, or all requests that can be sent were sent.
     Closed,
-    /// It can't be as wanted.
+    /// The entry has failed.
     Failed,
 }
 
-/// A page of a round.
+/// A page of a batch.
 #[derive(Debug)]
 pub struct Entry<'x> {
     pub page: u64,
     pub want: Want<'x>,
-    /// Where its failure is noted.
+    /// Set if the entry fails.
     failed: &'x Cell<bool>,
     pub progress: Progress,
-    /// What the stored page must open with, or what the new one was sealed with.
+    /// The seal that opens the stored page, or the seal of the new page.
     pub seal: Option<Seal>,
-    /// A copy's sealed bytes are at hand.
+    /// The sealed bytes of a copy are in the scratch buffers.
     pub fetched: bool,
-    /// The file is waited for without a deadline.
+    /// The write to the local file has no deadline.
     pub is_patient: bool,
-    /// Places that were asked, that did it, and that failed: a bit each.
+    /// Places to which a request was sent, that did it, and that failed: a bit each.
     pub sent: u8,
     pub good: u8,
     pub bad: u8,
@@ -67,21 +67,21 @@ impl Entry<'_> {
         matches!(self.want, Want::Write(_) | Want::Discard)
     }
 
-    /// Notes that a place failed.
+    /// Records that a place failed.
     pub const fn note_bad(&mut self, copy: usize, cause: Cause) {
         self.bad |= 1 << copy;
         self.causes[copy] = cause;
     }
 }
 
-/// See the module.
+/// The entries of a batch. See the module.
 #[derive(Debug)]
-pub struct Round<'x> {
+pub struct Batch<'x> {
     entries: [Option<Entry<'x>>; BATCH_PAGES],
     count: usize,
 }
 
-impl<'x> Round<'x> {
+impl<'x> Batch<'x> {
     pub const fn new() -> Self {
         Self { entries: [const { None }; BATCH_PAGES], count: 0 }
     }
@@ -90,7 +90,7 @@ impl<'x> Round<'x> {
         self.count == 0
     }
 
-    /// Whether there is room for a page which is not in it yet. Each page is in a round once.
+    /// Whether the batch has room for the page. A batch has each page at most once.
     pub fn takes(&self, page: u64) -> bool {
         self.count < BATCH_PAGES && !self.iter().any(|entry| entry.page == page)
     }
@@ -122,9 +122,9 @@ impl<'x> Round<'x> {
         self.entries[..self.count].iter_mut().flatten()
     }
 
-    /// The entry at a place among the entries.
+    /// The entry with that index.
     pub fn at(&mut self, place: usize) -> &mut Entry<'x> {
-        self.entries[place].as_mut().expect("a place that was given")
+        self.entries[place].as_mut().expect("an index of an entry")
     }
 
     pub fn clear(&mut self) {
@@ -134,36 +134,36 @@ impl<'x> Round<'x> {
 }
 
 impl Core {
-    /// Carries a round out, and empties it.
-    pub fn run(&self, round: &mut Round<'_>, scratch: &mut Scratch) {
-        if round.is_empty() {
+    /// Processes a batch under the locks of its pages, and empties it.
+    pub fn run(&self, batch: &mut Batch<'_>, scratch: &mut Scratch) {
+        if batch.is_empty() {
             return;
         }
         let began = Instant::now();
         let slabs = self.slabs();
-        let guards = self.locks.take(round.iter().map(|entry| (entry.page, entry.is_alone())));
-        self.run_locked(&slabs, round, scratch);
+        let guards = self.locks.take(batch.iter().map(|entry| (entry.page, entry.is_alone())));
+        self.run_locked(&slabs, batch, scratch);
         drop(guards);
-        self.tally.note_stall(began.elapsed());
+        self.counters.note_stall(began.elapsed());
     }
 
-    /// The same for pages whose locks are held.
-    pub fn run_locked(&self, slabs: &[Slab], round: &mut Round<'_>, scratch: &mut Scratch) {
-        for (place, entry) in round.iter_mut().enumerate() {
+    /// Like [`Self::run`], for pages whose locks the caller holds.
+    pub fn run_locked(&self, slabs: &[Slab], batch: &mut Batch<'_>, scratch: &mut Scratch) {
+        for (place, entry) in batch.iter_mut().enumerate() {
             self.prepare(entry, place, scratch);
         }
-        while self.wave(slabs, round, scratch) {}
-        for entry in round.iter_mut() {
+        while self.dispatch(slabs, batch, scratch) {}
+        for entry in batch.iter_mut() {
             self.finish(slabs, entry);
         }
-        round.clear();
+        batch.clear();
     }
 
     pub const fn slab_of(&self, page: u64) -> usize {
         (page / self.pages_per_slab()) as usize
     }
 
-    /// Does what needs no holder.
+    /// Does what needs no holder: seals, looks up seals, and fills pages that are not stored.
     fn prepare(&self, entry: &mut Entry<'_>, place: usize, scratch: &mut Scratch) {
         match &mut entry.want {
             Want::Write(data) => {
@@ -172,34 +172,35 @@ impl Core {
                 entry.seal = Some(self.cipher.seal(entry.page, page));
             }
             Want::Discard => {
-                if self.table.set(entry.page, Known::Absent) == Known::Absent {
+                if self.table.set(entry.page, PageState::Absent) == PageState::Absent {
                     entry.progress = Progress::Closed;
                 } else {
-                    self.tally.stored_pages.fetch_sub(1, core::sync::atomic::Ordering::Relaxed);
-                    add(&self.tally.discards, 1);
+                    self.counters.stored_pages.fetch_sub(1, core::sync::atomic::Ordering::Relaxed);
+                    add(&self.counters.discards, 1);
                 }
             }
             want => match (self.table.get(entry.page), want) {
-                (Known::Sealed(seal), _) => entry.seal = Some(seal),
-                (Known::Absent, Want::Read { room, .. }) => {
+                (PageState::Sealed(seal), _) => entry.seal = Some(seal),
+                (PageState::Absent, Want::Read { room, .. }) => {
                     room.fill(0);
                     entry.progress = Progress::Closed;
                 }
-                (Known::Broken, Want::Read { .. }) => entry.progress = Progress::Failed,
-                // Nothing that could be copied.
+                (PageState::Broken, Want::Read { .. }) => entry.progress = Progress::Failed,
+                // There is nothing to copy.
                 _ => entry.progress = Progress::Closed,
             },
         }
     }
 
-    /// Draws the conclusions.
+    /// Records the result of an entry, and gives up the places that failed.
     fn finish(&self, slabs: &[Slab], entry: &mut Entry<'_>) {
         let (number, failed) = (self.slab_of(entry.page), entry.progress == Progress::Failed);
         let slab = &slabs[number];
         match entry.want {
             Want::Write(_) => self.finish_write(slabs, entry),
             Want::Discard => {
-                // The page is zeros whatever the holders do. One that does not answer holds up nobody twice.
+                // The page is zeros whatever the holders do. A holder that does not answer is given
+                // up, so that it delays only one batch.
                 if entry.bad != 0 {
                     self.give_up(slabs, number, !entry.bad, entry);
                 }
@@ -207,7 +208,7 @@ impl Core {
             Want::Read { .. } | Want::Copy if failed => self.fail(slab, number, entry),
             Want::Read { .. } | Want::Copy => {
                 if entry.bad & COPY_BITS != 0 {
-                    add(&self.tally.fail_overs, 1);
+                    add(&self.counters.fail_overs, 1);
                 }
                 if entry.bad != 0 {
                     self.give_up(slabs, number, entry.good, entry);
@@ -221,29 +222,29 @@ impl Core {
         let good = entry.good & COPY_BITS;
         let stored = good != 0 && (entry.bad == 0 || self.give_up(slabs, number, good, entry));
         let known = match entry.seal {
-            Some(seal) if stored => Known::Sealed(seal),
-            // Some place may have the new bytes and some the old ones.
-            _ => Known::Broken,
+            Some(seal) if stored => PageState::Sealed(seal),
+            // Some places may have the new bytes and others the old ones.
+            _ => PageState::Broken,
         };
-        if self.table.set(entry.page, known) == Known::Absent {
-            add(&self.tally.stored_pages, 1);
+        if self.table.set(entry.page, known) == PageState::Absent {
+            add(&self.counters.stored_pages, 1);
         }
         if !stored {
             self.fail(&slabs[number], number, entry);
         }
     }
 
-    /// Notes that no copy did what was wanted.
+    /// Records that no copy could do what was wanted.
     fn fail(&self, slab: &Slab, number: usize, entry: &Entry<'_>) {
         entry.failed.set(true);
-        add(&self.tally.errors, 1);
+        add(&self.counters.errors, 1);
         for copy in (0..COPIES).filter(|copy| entry.bad & 1 << copy != 0) {
-            self.tell(slab, number, copy, entry.causes[copy], true);
+            self.report_loss(slab, number, copy, entry.causes[copy], true);
         }
     }
 
-    /// Does not use the places any more that failed for an entry, since a copy of `good` has the page; false when that is
-    /// not so any more, as another thread gave that copy up at the same time.
+    /// Gives up the places that failed for an entry, as long as a copy of `good` still has the
+    /// page. Returns false if none does: another thread gave that copy up at the same time.
     fn give_up(&self, slabs: &[Slab], number: usize, good: u8, entry: &Entry<'_>) -> bool {
         let slab = &slabs[number];
         let losing = self.losing.lock();
@@ -256,14 +257,15 @@ impl Core {
         }
         for copy in (0..COPIES).filter(|copy| entry.bad & 1 << copy != 0).filter(live) {
             slab.lose(copy);
-            self.tell(slab, number, copy, entry.causes[copy], false);
+            self.report_loss(slab, number, copy, entry.causes[copy], false);
             self.give_up_holder(slabs, slab, copy);
         }
         drop(losing);
         true
     }
 
-    /// Does not use a holder any more wherever another copy is in use, so that no other slab has to wait for it.
+    /// Gives up a holder in every slab that has another live copy, so that no other slab waits for
+    /// it.
     fn give_up_holder(&self, slabs: &[Slab], found_in: &Slab, copy: usize) {
         let Some(gone) = found_in.place(copy) else { return };
         for slab in slabs {
@@ -276,13 +278,13 @@ impl Core {
         }
     }
 
-    /// Tells of a holder once.
-    fn tell(&self, slab: &Slab, number: usize, copy: usize, cause: Cause, last_copy: bool) {
+    /// Reports the loss of a holder, once.
+    fn report_loss(&self, slab: &Slab, number: usize, copy: usize, cause: Cause, last_copy: bool) {
         let Some(place) = slab.place(copy) else { return };
         let holder = place.holder.number();
         let loss = Loss { holder, slab: number as u32, cause, last_copy };
         if self.losses.push(loss) && !last_copy {
-            add(&self.tally.lost_places, 1);
+            add(&self.counters.lost_places, 1);
         }
     }
 }

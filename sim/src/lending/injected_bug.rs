@@ -1,9 +1,9 @@
-//! Bugs put in on purpose, each at the border of a machine: what it is told or what it wants is changed. The simulation must
-//! find every one (sim/tests/lending.rs).
+//! Injected bugs. Each changes the input or the output of a state machine. The simulation must find
+//! every one (sim/tests/lending.rs).
 
-/// A bug.
+/// A bug that the simulation injects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plant {
+pub enum InjectedBug {
     /// A borrower takes any ack, however old, as the answer to its last request.
     StaleAck,
     /// A lender frees a loan as soon as it recalls it, before the borrower has forgotten it.
@@ -18,7 +18,7 @@ pub enum Plant {
     LongLease,
 }
 
-impl Plant {
+impl InjectedBug {
     /// All of them.
     pub const ALL: [Self; 6] = [
         Self::StaleAck,

@@ -1,17 +1,17 @@
-//! One client, whoever asks, with at most one device.
+//! A fake client registry: every connection is the same client, which has at most one device.
 
 use std::sync::Arc;
 
 use spillway_block::{Device, ExportInfo, Exports};
 use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits};
 
-/// The directory of clients and exports.
-pub struct House {
+/// A client registry and a list of exports.
+pub struct FakeRegistry {
     pub client: ClientId,
     pub device: Option<Arc<dyn Device>>,
 }
 
-impl Access for House {
+impl Access for FakeRegistry {
     fn admit(&self, _who: Identity<'_>) -> Result<Admitted, Denied> {
         let limits = Limits { connections_max: 16, operations_max: 1024, bytes_max: 16 << 20 };
         Ok(Admitted { client: self.client, limits })
@@ -24,7 +24,7 @@ impl Access for House {
     }
 }
 
-impl Exports for House {
+impl Exports for FakeRegistry {
     fn list(&self, _client: ClientId) -> Vec<ExportInfo> {
         let export = |device: &Arc<dyn Device>| ExportInfo {
             name: "disk".to_owned(),

@@ -1,8 +1,9 @@
-//! What is written to the local file, behind those who write.
+//! The write-back buffer in front of the local file.
 //!
-//! A page counts as written once it is in the buffer here, from which it is read until the file has it. The buffer is lost only
-//! with the process, and so are the keys without which the file is worth nothing. A slow disk is felt when the buffer is full,
-//! not before, and pages that follow each other are written together.
+//! A page counts as written once it is in the buffer. Reads take it from there until the file has
+//! it. The buffer is lost only with the process, as are the keys without which the file is
+//! worthless. A slow disk delays writers only while the buffer is full. Adjacent pages are written
+//! together.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,39 +13,40 @@ use std::time::{Duration, Instant};
 
 use spillway_types::Key;
 
-use crate::lender::{BATCH_PAGES, Carried};
+use crate::lender::{BATCH_PAGES, PageOutcome};
 use crate::page::Page;
 
 /// Pages of the buffer: 4 MiB.
 const BUFFER_PAGES: usize = 1024;
-/// Threads that write. A page is always written by the same one, so that no older write of it comes after a newer one.
+/// Threads that write to the file. The same thread always writes a page, so that an older write
+/// never follows a newer one.
 const WRITERS: usize = 4;
-/// Pages that follow each other and have the same writer.
+/// Adjacent pages that have the same writer.
 const EXTENT_PAGES: u64 = BATCH_PAGES as u64;
-/// A write that failed is tried again after so long.
+/// How long a writer waits before it retries a failed write.
 const RETRY: Duration = Duration::from_secs(1);
 /// Bytes of a writer's stack, which is locked in memory.
 const STACK_BYTES: usize = 128 << 10;
-/// Threads that wait for room at the same time without an allocation.
+/// Threads that can wait for room at the same time without an allocation.
 const WAITING_MAX: usize = 64;
 /// No slot.
 const NONE: u32 = u32::MAX;
 
-/// A file of pages, or what stands for one in a test.
+/// A file of pages, or a test's fake of one.
 pub trait Pages: core::fmt::Debug + Send + Sync + 'static {
-    /// How many there are.
+    /// Number of pages.
     fn count(&self) -> u64;
 
-    /// Reads pages that follow each other from `first` on, at most [`BATCH_PAGES`].
+    /// Reads adjacent pages from `first` on, at most [`BATCH_PAGES`].
     fn read(&self, first: u64, pages: &mut [Page]) -> io::Result<()>;
 
-    /// Writes pages from `first` on, at most [`BATCH_PAGES`].
+    /// Writes adjacent pages from `first` on, at most [`BATCH_PAGES`].
     fn write(&self, first: u64, pages: &[Page]) -> io::Result<()>;
 }
 
-/// See the module. Its threads end when it is dropped, and each when it is done with what it writes then.
+/// See the module. Dropping it ends its threads, each after the write that it is doing.
 #[derive(Debug)]
-pub struct Behind {
+pub struct WriteBack {
     shared: Arc<Shared>,
 }
 
@@ -52,19 +54,20 @@ pub struct Behind {
 struct Shared {
     file: Box<dyn Pages>,
     buffer: Mutex<Buffer>,
-    /// Rung for a writer when there is something for it, and at the end.
-    came: [Condvar; WRITERS],
-    /// Rung when slots have become free, or the turn of those who wait for some.
+    /// For each writer: notified when its queue gets a slot, and at the end.
+    arrived: [Condvar; WRITERS],
+    /// Notified when slots become free, or when the first of the waiting threads changes.
     room: Condvar,
 }
 
-/// What a slot of the buffer is for.
+/// The use of a slot of the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     Free,
-    /// In its writer's queue, and there alone.
+    /// Only in its writer's queue.
     Waiting,
-    /// It stays as it is, to be read, and to be put back if that fails. A newer write of the page takes another slot.
+    /// Being written. Its contents stay, so that it can be read, and queued again if the write
+    /// fails. A newer write of the page takes another slot.
     Writing,
 }
 
@@ -79,72 +82,80 @@ struct Buffer {
     rooms: Box<[Page]>,
     slots: Box<[Slot]>,
     free: Vec<u32>,
-    /// The slot of each page of the file that has what was written last, or [`NONE`]: then the file has it.
+    /// For each page of the file: the slot with its newest contents, or [`NONE`] if the file has
+    /// them.
     newest: Box<[u32]>,
     queues: [VecDeque<u32>; WRITERS],
-    /// Writers whose last write failed, a bit each.
+    /// Writers whose last write failed: a bit each.
     failing: u8,
-    /// Those who wait for slots; the first gets the next ones.
-    turns: VecDeque<u64>,
-    next_turn: u64,
+    /// Tickets of the threads that wait for slots. The first gets the next free ones.
+    tickets: VecDeque<u64>,
+    next_ticket: u64,
     ended: bool,
 }
 
-/// Slots whose pages follow each other.
+/// Slots of adjacent pages.
 struct Run {
     first: u64,
     slots: [u32; BATCH_PAGES],
     count: usize,
 }
 
-impl Behind {
-    /// Writes to `file`.
+impl WriteBack {
+    /// Starts the writers to `file`.
     ///
     /// # Errors
     /// When the kernel has no thread left.
     pub fn start(file: Box<dyn Pages>) -> io::Result<Self> {
         let buffer = Mutex::new(Buffer::new(file.count()));
-        let came = [const { Condvar::new() }; WRITERS];
-        let behind = Self { shared: Arc::new(Shared { file, buffer, came, room: Condvar::new() }) };
+        let arrived = [const { Condvar::new() }; WRITERS];
+        let write_back =
+            Self { shared: Arc::new(Shared { file, buffer, arrived, room: Condvar::new() }) };
         for writer in 0..WRITERS {
-            let (shared, rooms) = (Arc::clone(&behind.shared), Page::rooms(BATCH_PAGES));
-            let thread = thread::Builder::new().name("fanout-behind".into());
+            let (shared, rooms) = (Arc::clone(&write_back.shared), Page::rooms(BATCH_PAGES));
+            let thread = thread::Builder::new().name("fanout-writer".into());
             thread.stack_size(STACK_BYTES).spawn(move || shared.write(writer, rooms))?;
         }
-        Ok(behind)
+        Ok(write_back)
     }
 
-    /// Takes pages in, if there is room for all just now and nobody waits for it, or says that they are lost if the file fails;
-    /// whether it did one of the two.
-    pub fn put_now(&self, keys: &[Key], pages: &[Page], outcomes: &mut [Carried]) -> bool {
+    /// Buffers pages if there is room for all of them and no thread waits for room, or reports them
+    /// lost if the file fails. Returns whether it did one of the two.
+    pub fn put_now(&self, keys: &[Key], pages: &[Page], outcomes: &mut [PageOutcome]) -> bool {
         let mut buffer = self.shared.buffer();
-        let has_room = buffer.turns.is_empty() && buffer.slots_for(keys) <= buffer.free.len();
-        let is_carried = has_room || buffer.failing != 0;
-        if is_carried {
+        let has_room = buffer.tickets.is_empty() && buffer.slots_for(keys) <= buffer.free.len();
+        let is_taken = has_room || buffer.failing != 0;
+        if is_taken {
             buffer.put(keys, pages, outcomes);
         }
         drop(buffer);
-        if is_carried {
-            self.shared.ring(keys, outcomes);
+        if is_taken {
+            self.shared.wake(keys, outcomes);
         }
-        is_carried
+        is_taken
     }
 
-    /// Takes pages in as there is room for them.
-    pub fn put(&self, keys: &[Key], pages: &[Page], outcomes: &mut [Carried], deadline: Instant) {
-        outcomes.fill(Carried::Lost);
+    /// Buffers pages, and waits for room until the deadline. Pages beyond it are reported lost.
+    pub fn put(
+        &self,
+        keys: &[Key],
+        pages: &[Page],
+        outcomes: &mut [PageOutcome],
+        deadline: Instant,
+    ) {
+        outcomes.fill(PageOutcome::Lost);
         let mut buffer = self.shared.buffer();
-        let turn = buffer.queue_up();
+        let ticket = buffer.take_ticket();
         let mut done = 0;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            // What comes late is not wanted: there may be something newer.
+            // A late page is not buffered: a newer one may exist.
             if left.is_zero() {
                 break;
             }
-            if buffer.turns.front() == Some(&turn) {
+            if buffer.tickets.front() == Some(&ticket) {
                 let taken = buffer.put(&keys[done..], &pages[done..], &mut outcomes[done..]);
-                self.shared.ring(&keys[done..done + taken], &outcomes[done..done + taken]);
+                self.shared.wake(&keys[done..done + taken], &outcomes[done..done + taken]);
                 done += taken;
             }
             if done == keys.len() {
@@ -152,18 +163,18 @@ impl Behind {
             }
             buffer = wait(&self.shared.room, buffer, left);
         }
-        buffer.turns.retain(|other| *other != turn);
+        buffer.tickets.retain(|other| *other != ticket);
         self.shared.room.notify_all();
     }
 
-    /// Brings pages back, those that follow each other in the file together.
-    pub fn get(&self, keys: &[Key], pages: &mut [Page], outcomes: &mut [Carried]) {
+    /// Reads pages from the buffer, and the others from the file, adjacent ones together.
+    pub fn get(&self, keys: &[Key], pages: &mut [Page], outcomes: &mut [PageOutcome]) {
         let mut here = [false; BATCH_PAGES];
         let buffer = self.shared.buffer();
         for (at, key) in keys.iter().enumerate() {
             if let Some(page) = buffer.page(number(*key)) {
                 pages[at].0 = page.0;
-                outcomes[at] = Carried::Done;
+                outcomes[at] = PageOutcome::Done;
                 here[at] = true;
             }
         }
@@ -179,16 +190,20 @@ impl Behind {
                 |at: &usize| !here[*at] && number(keys[*at]) == first + (*at - start) as u64;
             let end = start + (start..keys.len()).take_while(follows).count();
             let done = self.shared.file.read(first, &mut pages[start..end]);
-            outcomes[start..end].fill(if done.is_ok() { Carried::Done } else { Carried::Lost });
+            outcomes[start..end].fill(if done.is_ok() {
+                PageOutcome::Done
+            } else {
+                PageOutcome::Lost
+            });
             start = end;
         }
     }
 }
 
-impl Drop for Behind {
+impl Drop for WriteBack {
     fn drop(&mut self) {
         self.shared.buffer().ended = true;
-        self.shared.came.iter().for_each(Condvar::notify_all);
+        self.shared.arrived.iter().for_each(Condvar::notify_all);
     }
 }
 
@@ -197,26 +212,26 @@ impl Shared {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes those who write the pages that were taken in.
-    fn ring(&self, keys: &[Key], outcomes: &[Carried]) {
-        let mut rung = [false; WRITERS];
-        let taken = keys.iter().zip(outcomes).filter(|(_, outcome)| **outcome == Carried::Done);
+    /// Wakes the writers of the pages that were buffered.
+    fn wake(&self, keys: &[Key], outcomes: &[PageOutcome]) {
+        let mut woken = [false; WRITERS];
+        let taken = keys.iter().zip(outcomes).filter(|(_, outcome)| **outcome == PageOutcome::Done);
         for (key, _) in taken {
             let writer = writer_of(number(*key));
-            if !std::mem::replace(&mut rung[writer], true) {
-                self.came[writer].notify_one();
+            if !std::mem::replace(&mut woken[writer], true) {
+                self.arrived[writer].notify_one();
             }
         }
     }
 
-    /// A writer's life.
+    /// The main loop of a writer.
     fn write(&self, writer: usize, mut rooms: Box<[Page]>) {
-        // As in a holder's workers: the kernel may wait for it.
+        // The kernel may wait for this thread, as for a holder's workers.
         let _ = spillway_platform::swap::serve_swap();
         let mut buffer = self.buffer();
         while !buffer.ended {
             let Some(run) = buffer.take(writer, &mut rooms) else {
-                buffer = self.came[writer].wait(buffer).unwrap_or_else(PoisonError::into_inner);
+                buffer = self.arrived[writer].wait(buffer).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
             drop(buffer);
@@ -229,10 +244,10 @@ impl Shared {
                     self.room.notify_all();
                 }
                 Err(error) => {
-                    buffer.put_back(&run);
+                    buffer.requeue(&run);
                     let is_first = buffer.failing == 0;
                     buffer.failing |= 1 << writer;
-                    // Whoever waits for room hears of it.
+                    // Threads that wait for room learn of the failure.
                     self.room.notify_all();
                     drop(buffer);
                     if is_first {
@@ -242,7 +257,7 @@ impl Shared {
                     }
                     buffer = self.buffer();
                     if !buffer.ended {
-                        buffer = wait(&self.came[writer], buffer, RETRY);
+                        buffer = wait(&self.arrived[writer], buffer, RETRY);
                     }
                 }
             }
@@ -259,13 +274,13 @@ impl Buffer {
             newest: vec![NONE; pages as usize].into(),
             queues: core::array::from_fn(|_| VecDeque::with_capacity(BUFFER_PAGES)),
             failing: 0,
-            turns: VecDeque::with_capacity(WAITING_MAX),
-            next_turn: 0,
+            tickets: VecDeque::with_capacity(WAITING_MAX),
+            next_ticket: 0,
             ended: false,
         }
     }
 
-    /// The slot of a page, if the file does not have what was written last.
+    /// The slot of a page, if the file does not have its newest contents.
     fn slot(&self, page: u64) -> Option<u32> {
         self.newest.get(page as usize).copied().filter(|slot| *slot != NONE)
     }
@@ -274,40 +289,40 @@ impl Buffer {
         self.slot(page).map(|slot| &self.rooms[slot as usize])
     }
 
-    /// The slot of a page that no writer has begun with.
+    /// The slot of a page that is queued and not yet being written.
     fn waiting(&self, page: u64) -> Option<u32> {
         self.slot(page).filter(|slot| self.slots[*slot as usize].is == Use::Waiting)
     }
 
-    /// A place at the end of those who wait.
-    fn queue_up(&mut self) -> u64 {
-        let turn = self.next_turn;
-        self.next_turn += 1;
-        self.turns.push_back(turn);
-        turn
+    /// Takes a ticket at the end of the waiting threads.
+    fn take_ticket(&mut self) -> u64 {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.tickets.push_back(ticket);
+        ticket
     }
 
-    /// Slots that pages need: those that wait are overwritten.
+    /// How many free slots the pages need: queued slots are overwritten in place.
     fn slots_for(&self, keys: &[Key]) -> usize {
         keys.iter().filter(|key| self.waiting(number(**key)).is_none()).count()
     }
 
-    /// Takes pages in while there is room; how many have an outcome now.
-    fn put(&mut self, keys: &[Key], pages: &[Page], outcomes: &mut [Carried]) -> usize {
+    /// Buffers pages while there is room. Returns how many have an outcome now.
+    fn put(&mut self, keys: &[Key], pages: &[Page], outcomes: &mut [PageOutcome]) -> usize {
         for (at, (key, page)) in keys.iter().zip(pages).enumerate() {
             let number = number(*key);
             if self.failing != 0 || number >= self.newest.len() as u64 {
-                outcomes[at] = Carried::Lost;
+                outcomes[at] = PageOutcome::Lost;
                 continue;
             }
             let Some(slot) = self.waiting(number).or_else(|| self.begin(number)) else { return at };
             self.rooms[slot as usize].0 = page.0;
-            outcomes[at] = Carried::Done;
+            outcomes[at] = PageOutcome::Done;
         }
         keys.len()
     }
 
-    /// A free slot for a page.
+    /// Allocates a slot for a page and queues it for its writer.
     fn begin(&mut self, page: u64) -> Option<u32> {
         let slot = self.free.pop()?;
         self.newest[page as usize] = slot;
@@ -316,7 +331,7 @@ impl Buffer {
         Some(slot)
     }
 
-    /// What a writer is to write next, copied into `rooms`.
+    /// Takes the pages that a writer writes next, and copies them into `rooms`.
     fn take(&mut self, writer: usize, rooms: &mut [Page]) -> Option<Run> {
         let oldest = self.slots[self.queues[writer].pop_front()? as usize].page;
         let extent = oldest - oldest % EXTENT_PAGES;
@@ -337,7 +352,7 @@ impl Buffer {
         Some(run)
     }
 
-    /// The file has what was taken.
+    /// Frees the slots of a run: the file has its pages.
     fn written(&mut self, run: &Run) {
         for &slot in &run.slots[..run.count] {
             let page = self.slots[slot as usize].page as usize;
@@ -348,8 +363,8 @@ impl Buffer {
         }
     }
 
-    /// The file does not have what was taken.
-    fn put_back(&mut self, run: &Run) {
+    /// Queues the slots of a run again: the file does not have its pages.
+    fn requeue(&mut self, run: &Run) {
         for &slot in &run.slots[..run.count] {
             let Slot { page, is } = &mut self.slots[slot as usize];
             if self.newest[*page as usize] == slot {
@@ -367,7 +382,7 @@ impl Buffer {
     }
 }
 
-/// Which page of the file a key is.
+/// The page of the file that a key names.
 const fn number(key: Key) -> u64 {
     key.object << 32 | key.index as u64
 }
@@ -377,11 +392,11 @@ const fn writer_of(page: u64) -> usize {
 }
 
 fn wait<'a>(
-    rung: &Condvar,
+    woken: &Condvar,
     buffer: MutexGuard<'a, Buffer>,
     limit: Duration,
 ) -> MutexGuard<'a, Buffer> {
-    match rung.wait_timeout(buffer, limit) {
+    match woken.wait_timeout(buffer, limit) {
         Ok((buffer, _)) => buffer,
         Err(poisoned) => poisoned.into_inner().0,
     }

@@ -1,4 +1,4 @@
-//! The directory itself: opening, configuring, adding and removing clients.
+//! The registry: opening, configuring, adding and removing clients.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use crate::views::{ClientView, Origin};
 
 /// The daemon's clients by name.
 #[derive(Debug)]
-pub struct Directory {
+pub struct ClientRegistry {
     pub(crate) store: Arc<Store>,
     state: Mutex<State>,
     /// What a client may hold that is added now, pages, until a policy gives it a target.
@@ -98,8 +98,8 @@ impl State {
     }
 }
 
-impl Directory {
-    /// Opens the directory of `store`. What `journal` remembers and the store still has is there
+impl ClientRegistry {
+    /// Opens the registry of `store`. What `journal` remembers and the store still has is there
     /// again.
     ///
     /// # Errors

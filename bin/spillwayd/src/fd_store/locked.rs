@@ -1,4 +1,4 @@
-//! Keeps pages of memory files from being paged out while no daemon is there to lock them.
+//! Locks the pages of memory files while no daemon does, so that they are not paged out.
 
 use std::os::fd::OwnedFd;
 use std::ptr;
@@ -8,12 +8,12 @@ use rustix::mm::{MapFlags, ProtFlags, mlock, mmap, munmap};
 
 /// A file's mapping with all its pages locked.
 #[derive(Debug)]
-pub struct Held {
+pub struct LockedMapping {
     start: *mut core::ffi::c_void,
     bytes: usize,
 }
 
-impl Held {
+impl LockedMapping {
     /// Locks all pages that the file has now, as far as the limit on locked memory allows. Holes
     /// stay holes. None when the file can't be mapped.
     pub fn new(file: &OwnedFd) -> Option<Self> {
@@ -21,24 +21,24 @@ impl Held {
         // SAFETY: a new mapping at an address of the kernel's choice; nobody reads through it.
         let start =
             unsafe { mmap(ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file, 0) };
-        let held = Self { start: start.ok()?, bytes };
+        let mapping = Self { start: start.ok()?, bytes };
         let mut at = 0;
         while let Ok(data) = seek(file, SeekFrom::Data(at)) {
             let Ok(hole) = seek(file, SeekFrom::Hole(data)) else { break };
             let (from, length) = (data as usize, (hole - data) as usize);
             // SAFETY: the range lies in the mapping, which is as long as the file.
-            let locked = unsafe { mlock(held.start.byte_add(from), length) };
+            let locked = unsafe { mlock(mapping.start.byte_add(from), length) };
             // Beyond the limit the rest stays as it is: the daemon has said so when it started.
             if locked.is_err() {
                 break;
             }
             at = hole;
         }
-        Some(held)
+        Some(mapping)
     }
 }
 
-impl Drop for Held {
+impl Drop for LockedMapping {
     fn drop(&mut self) {
         // SAFETY: it is ours alone, and nobody reads through it.
         let unmapped = unsafe { munmap(self.start, self.bytes) };

@@ -1,22 +1,23 @@
-//! What a task that answers faults notes down while a thread waits for it, to be dealt with later
-//! by the evictor: counts, and store copies that are stale.
+//! Batched counters: each task that answers faults keeps its own counts, and the handles of stale
+//! store copies. The evictor adds the counts to the shared page and frees the copies later, when no
+//! thread waits for it.
 //!
-//! Each task has notes of its own and is the only one to write them, so noting takes no locked
-//! instruction and no shared cache line.
+//! Only the owning task writes them, so counting needs no atomic read-modify-write instruction and
+//! touches no shared cache line.
 
 use crate::tree::{BUCKETS, Tree, bucket_of_ns};
 use spillway_tiers::sync::Lock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Stale handles that one task may leave behind; a power of two.
+/// Stale handles that one task can queue; a power of two.
 const STALE_MAX: u64 = 256;
 
 /// A number that one task adds to and another reads.
 #[derive(Default)]
-pub(crate) struct Own(AtomicU64);
+pub(crate) struct OwnedCounter(AtomicU64);
 
-impl Own {
-    /// Adds; only the owner may call this.
+impl OwnedCounter {
+    /// Adds to the counter. Only the owner may call this.
     pub(crate) fn add(&self, more: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(more), Ordering::Release);
     }
@@ -38,54 +39,54 @@ pub(crate) enum Count {
 
 const COUNTS: usize = Count::Near as usize + 1;
 
-/// One task's notes.
+/// The counters and stale handles of one task.
 #[repr(align(64))]
-pub(crate) struct Tally {
-    counts: [Own; COUNTS],
-    histogram: [Own; BUCKETS],
+pub(crate) struct BatchedCounters {
+    counts: [OwnedCounter; COUNTS],
+    histogram: [OwnedCounter; BUCKETS],
     stale: [AtomicU64; STALE_MAX as usize],
     stale_head: AtomicU64,
-    /// What has been dealt with so far.
-    dealt: Lock<Dealt>,
+    /// What was published so far.
+    published: Lock<Published>,
 }
 
-struct Dealt {
+struct Published {
     counts: [u64; COUNTS],
     histogram: [u64; BUCKETS],
     stale_tail: u64,
 }
 
-impl Tally {
+impl BatchedCounters {
     pub(crate) const fn new() -> Self {
-        let dealt = Dealt { counts: [0; COUNTS], histogram: [0; BUCKETS], stale_tail: 0 };
+        let published = Published { counts: [0; COUNTS], histogram: [0; BUCKETS], stale_tail: 0 };
         Self {
-            counts: [const { Own(AtomicU64::new(0)) }; COUNTS],
-            histogram: [const { Own(AtomicU64::new(0)) }; BUCKETS],
+            counts: [const { OwnedCounter(AtomicU64::new(0)) }; COUNTS],
+            histogram: [const { OwnedCounter(AtomicU64::new(0)) }; BUCKETS],
             stale: [const { AtomicU64::new(0) }; STALE_MAX as usize],
             stale_head: AtomicU64::new(0),
-            dealt: Lock::new(dealt),
+            published: Lock::new(published),
         }
     }
 
-    /// Counts something; only the owner may call this.
+    /// Adds to a count. Only the owner may call this.
     pub(crate) fn count(&self, what: Count, more: u64) {
         self.counts[what as usize].add(more);
     }
 
-    /// Counts a fault that took this long; only the owner may call this.
+    /// Counts a fault and how long it took. Only the owner may call this.
     pub(crate) fn count_fault(&self, took_ns: u64) {
         self.count(Count::Faults, 1);
         self.count(Count::FaultNs, took_ns);
         self.histogram[bucket_of_ns(took_ns)].add(1);
     }
 
-    /// How often something was counted so far.
+    /// The current value of a count.
     pub(crate) fn counted(&self, what: Count) -> u64 {
         self.counts[what as usize].0.load(Ordering::Relaxed)
     }
 
-    /// Leaves a stale handle behind; false when there is no room. Only the owner may call this.
-    pub(crate) fn leave_stale(&self, handle: u64) -> bool {
+    /// Queues a stale handle. Returns false if the queue is full. Only the owner may call this.
+    pub(crate) fn queue_stale(&self, handle: u64) -> bool {
         let head = self.stale_head.load(Ordering::Relaxed);
         let place = &self.stale[(head % STALE_MAX) as usize];
         if place.load(Ordering::Acquire) != 0 {
@@ -96,20 +97,20 @@ impl Tally {
         true
     }
 
-    /// Deals with what was noted since the last time: adds the counts to the shared page and
-    /// gives each stale handle to `flush`. Returns how many pages stopped being far.
-    pub(crate) fn deal(&self, tree: &Tree, flush: impl Fn(u64)) -> u64 {
-        let mut dealt = self.dealt.lock();
+    /// Publishes what was counted since the last call: adds the counts to the shared page and gives
+    /// each stale handle to `flush`. Returns how many pages stopped being far.
+    pub(crate) fn publish(&self, tree: &Tree, flush: impl Fn(u64)) -> u64 {
+        let mut published = self.published.lock();
         let head = self.stale_head.load(Ordering::Acquire);
-        while dealt.stale_tail < head {
-            let place = &self.stale[(dealt.stale_tail % STALE_MAX) as usize];
+        while published.stale_tail < head {
+            let place = &self.stale[(published.stale_tail % STALE_MAX) as usize];
             flush(place.swap(0, Ordering::AcqRel));
-            dealt.stale_tail += 1;
+            published.stale_tail += 1;
         }
         let mut near = 0;
         for what in 0..COUNTS {
             let now = self.counts[what].0.load(Ordering::Acquire);
-            let more = now.wrapping_sub(std::mem::replace(&mut dealt.counts[what], now));
+            let more = now.wrapping_sub(std::mem::replace(&mut published.counts[what], now));
             match counter(tree, what) {
                 Some(counter) if more > 0 => {
                     counter.fetch_add(more, Ordering::Relaxed);
@@ -120,7 +121,7 @@ impl Tally {
         }
         for (bucket, own) in self.histogram.iter().enumerate() {
             let now = own.0.load(Ordering::Acquire);
-            let more = now.wrapping_sub(std::mem::replace(&mut dealt.histogram[bucket], now));
+            let more = now.wrapping_sub(std::mem::replace(&mut published.histogram[bucket], now));
             if more > 0 {
                 tree.fault_histogram[bucket].fetch_add(more, Ordering::Relaxed);
             }
@@ -129,7 +130,7 @@ impl Tally {
     }
 }
 
-/// The shared counter of a count; far pages are a gauge and have none of this kind.
+/// The shared counter of a count. Far pages are a gauge and have no such counter.
 fn counter(tree: &Tree, what: usize) -> Option<&AtomicU64> {
     let counters = &tree.counters;
     let all = [
@@ -156,15 +157,15 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dealt_with_is_not_dealt_with_again() {
-        let (tree, tally) = (tree(), Tally::new());
-        tally.count(Count::Fetches, 3);
-        tally.count(Count::Near, 2);
-        tally.count_fault(1000);
-        assert_eq!(tally.deal(&tree, |_| ()), 2);
-        assert_eq!(tally.deal(&tree, |_| ()), 0);
-        tally.count(Count::Fetches, 1);
-        tally.deal(&tree, |_| ());
+    fn a_count_is_published_once() {
+        let (tree, counters) = (tree(), BatchedCounters::new());
+        counters.count(Count::Fetches, 3);
+        counters.count(Count::Near, 2);
+        counters.count_fault(1000);
+        assert_eq!(counters.publish(&tree, |_| ()), 2);
+        assert_eq!(counters.publish(&tree, |_| ()), 0);
+        counters.count(Count::Fetches, 1);
+        counters.publish(&tree, |_| ());
         assert_eq!(tree.counters.fetches.load(Ordering::Relaxed), 4);
         assert_eq!(tree.counters.faults.load(Ordering::Relaxed), 1);
         assert_eq!(tree.fault_histogram[bucket_of_ns(1000)].load(Ordering::Relaxed), 1);
@@ -172,13 +173,13 @@ mod tests {
 
     #[test]
     fn every_stale_handle_is_flushed_once_and_a_full_ring_says_so() {
-        let (tree, tally) = (tree(), Tally::new());
+        let (tree, counters) = (tree(), BatchedCounters::new());
         let flushed = RefCell::new(Vec::new());
         for round in 0..3 {
             let first = round * STALE_MAX + 1;
-            assert!((first..first + STALE_MAX).all(|handle| tally.leave_stale(handle)));
-            assert!(!tally.leave_stale(7));
-            tally.deal(&tree, |handle| flushed.borrow_mut().push(handle));
+            assert!((first..first + STALE_MAX).all(|handle| counters.queue_stale(handle)));
+            assert!(!counters.queue_stale(7));
+            counters.publish(&tree, |handle| flushed.borrow_mut().push(handle));
         }
         assert_eq!(*flushed.borrow(), (1..=3 * STALE_MAX).collect::<Vec<_>>());
     }

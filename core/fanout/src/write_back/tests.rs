@@ -1,4 +1,4 @@
-//! The buffer before a file that is slow, hangs and fails.
+//! The write-back buffer in front of a file that is slow, hangs and fails.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,18 +8,18 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// More than the buffer has room for.
+/// Pages of the file: more than the buffer has room for.
 const PAGES: u64 = BUFFER_PAGES as u64 + EXTENT_PAGES * WRITERS as u64;
 const LONG: Duration = Duration::from_secs(30);
 
-/// A file in memory, whose writes wait while it is held, and fail while it is broken.
+/// A file in memory. Its writes wait while it is held, and fail while it is broken.
 #[derive(Debug)]
 pub(crate) struct Fake {
     pages: Mutex<Vec<Page>>,
     held: Mutex<bool>,
     let_go: Condvar,
     broken: AtomicBool,
-    /// Who wrote each extent first.
+    /// The thread that wrote each extent first.
     writers: Mutex<HashMap<u64, ThreadId>>,
 }
 
@@ -92,34 +92,40 @@ fn keys(first: u64, count: usize) -> Vec<Key> {
     (first..).take(count).map(|page| Key::new(0, page as u32)).collect()
 }
 
-fn put(behind: &Behind, first: u64, count: usize, value: u8, limit: Duration) -> Carried {
+fn put(
+    write_back: &WriteBack,
+    first: u64,
+    count: usize,
+    value: u8,
+    limit: Duration,
+) -> PageOutcome {
     let (pages, mut outcomes) =
-        (vec![Page([value; PAGE_BYTES]); count], vec![Carried::Missing; count]);
-    behind.put(&keys(first, count), &pages, &mut outcomes, Instant::now() + limit);
+        (vec![Page([value; PAGE_BYTES]); count], vec![PageOutcome::Missing; count]);
+    write_back.put(&keys(first, count), &pages, &mut outcomes, Instant::now() + limit);
     assert!(outcomes.iter().all(|outcome| *outcome == outcomes[0]));
     outcomes[0]
 }
 
-/// Whether there was room at once.
-fn put_now(behind: &Behind, first: u64, count: usize, value: u8) -> bool {
+/// Returns whether there was room at once.
+fn put_now(write_back: &WriteBack, first: u64, count: usize, value: u8) -> bool {
     let (pages, mut outcomes) =
-        (vec![Page([value; PAGE_BYTES]); count], vec![Carried::Missing; count]);
-    let carried = behind.put_now(&keys(first, count), &pages, &mut outcomes);
-    assert!(outcomes.iter().all(|outcome| (*outcome == Carried::Done) == carried));
-    carried
+        (vec![Page([value; PAGE_BYTES]); count], vec![PageOutcome::Missing; count]);
+    let executed = write_back.put_now(&keys(first, count), &pages, &mut outcomes);
+    assert!(outcomes.iter().all(|outcome| (*outcome == PageOutcome::Done) == executed));
+    executed
 }
 
-fn get(behind: &Behind, first: u64, count: usize) -> Vec<u8> {
-    let (mut pages, mut outcomes) = (Page::rooms(count), vec![Carried::Missing; count]);
-    behind.get(&keys(first, count), &mut pages, &mut outcomes);
-    assert!(outcomes.iter().all(|outcome| *outcome == Carried::Done));
+fn get(write_back: &WriteBack, first: u64, count: usize) -> Vec<u8> {
+    let (mut pages, mut outcomes) = (Page::rooms(count), vec![PageOutcome::Missing; count]);
+    write_back.get(&keys(first, count), &mut pages, &mut outcomes);
+    assert!(outcomes.iter().all(|outcome| *outcome == PageOutcome::Done));
     pages.iter().map(|page| page.0[0]).collect()
 }
 
-/// Waits until the file has all that was taken in.
-fn settle(behind: &Behind) {
+/// Waits until the file has all pages of the buffer.
+fn settle(write_back: &WriteBack) {
     let end = Instant::now() + LONG;
-    while behind.shared.buffer().free.len() < BUFFER_PAGES {
+    while write_back.shared.buffer().free.len() < BUFFER_PAGES {
         assert!(Instant::now() < end, "it is never written");
         thread::sleep(Duration::from_millis(1));
     }
@@ -144,7 +150,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => any::<bool>().prop_map(Step::Hold),
         1 => Just(Step::Settle),
     ];
-    // All of it fits the buffer while the file is held.
+    // All pages of a sequence fit the buffer while the file is held.
     proptest::collection::vec(step, 1..BUFFER_PAGES / RUN_PAGES)
 }
 
@@ -153,27 +159,27 @@ proptest! {
     #[test]
     fn what_was_put_last_is_read_and_gets_to_the_file(steps in steps()) {
         let fake = Fake::new();
-        let behind = Behind::start(Box::new(Arc::clone(&fake))).unwrap();
+        let write_back = WriteBack::start(Box::new(Arc::clone(&fake))).unwrap();
         let mut model = vec![0; PAGES as usize];
         for step in steps {
             match step {
                 Step::Put(first, count, value) => {
-                    prop_assert_eq!(put(&behind, first, count, value, LONG), Carried::Done);
+                    prop_assert_eq!(put(&write_back, first, count, value, LONG), PageOutcome::Done);
                     model[first as usize..][..count].fill(value);
                 }
                 Step::Get(first, count) => {
-                    prop_assert_eq!(&get(&behind, first, count), &model[first as usize..][..count]);
+                    prop_assert_eq!(&get(&write_back, first, count), &model[first as usize..][..count]);
                 }
                 Step::Hold(held) => fake.hold(held),
                 Step::Settle => {
                     fake.hold(false);
-                    settle(&behind);
+                    settle(&write_back);
                     prop_assert_eq!(&fake.values(), &model);
                 }
             }
         }
         fake.hold(false);
-        settle(&behind);
+        settle(&write_back);
         prop_assert_eq!(&fake.values(), &model);
     }
 }
@@ -181,43 +187,43 @@ proptest! {
 #[test]
 fn a_file_that_hangs_is_waited_for_until_the_deadline() {
     let fake = Fake::new();
-    let behind = Behind::start(Box::new(Arc::clone(&fake))).unwrap();
+    let write_back = WriteBack::start(Box::new(Arc::clone(&fake))).unwrap();
     fake.hold(true);
     let full = BUFFER_PAGES as u64;
     for first in (0..full).step_by(BATCH_PAGES) {
-        assert!(put_now(&behind, first, BATCH_PAGES, 1));
+        assert!(put_now(&write_back, first, BATCH_PAGES, 1));
     }
-    assert_eq!(put(&behind, full, 1, 1, Duration::from_millis(10)), Carried::Lost);
-    // What no writer has begun with is overwritten in place.
-    assert!(put_now(&behind, full - 8, 8, 2));
-    assert!(!put_now(&behind, full, 1, 1));
-    assert_eq!(put(&behind, 0, 1, 1, Duration::ZERO), Carried::Lost, "too late");
+    assert_eq!(put(&write_back, full, 1, 1, Duration::from_millis(10)), PageOutcome::Lost);
+    // A queued page that no writer has taken is overwritten in place.
+    assert!(put_now(&write_back, full - 8, 8, 2));
+    assert!(!put_now(&write_back, full, 1, 1));
+    assert_eq!(put(&write_back, 0, 1, 1, Duration::ZERO), PageOutcome::Lost, "too late");
     thread::scope(|scope| {
-        let waits = scope.spawn(|| put(&behind, full, BATCH_PAGES, 3, LONG));
+        let waits = scope.spawn(|| put(&write_back, full, BATCH_PAGES, 3, LONG));
         fake.hold(false);
-        assert_eq!(waits.join().unwrap(), Carried::Done);
+        assert_eq!(waits.join().unwrap(), PageOutcome::Done);
     });
-    settle(&behind);
-    assert_eq!(get(&behind, full - 9, 10), [1, 2, 2, 2, 2, 2, 2, 2, 2, 3]);
+    settle(&write_back);
+    assert_eq!(get(&write_back, full - 9, 10), [1, 2, 2, 2, 2, 2, 2, 2, 2, 3]);
     assert_eq!(fake.values()[full as usize - 9..][..10], [1, 2, 2, 2, 2, 2, 2, 2, 2, 3]);
 }
 
 #[test]
 fn a_file_that_fails_takes_nothing_more_and_comes_back() {
     let fake = Fake::new();
-    let behind = Behind::start(Box::new(Arc::clone(&fake))).unwrap();
+    let write_back = WriteBack::start(Box::new(Arc::clone(&fake))).unwrap();
     fake.break_it(true);
-    assert_eq!(put(&behind, 5, 2, 1, LONG), Carried::Done);
+    assert_eq!(put(&write_back, 5, 2, 1, LONG), PageOutcome::Done);
     let end = Instant::now() + LONG;
-    while put(&behind, 200, 1, 9, LONG) == Carried::Done {
+    while put(&write_back, 200, 1, 9, LONG) == PageOutcome::Done {
         assert!(Instant::now() < end, "nobody notices");
     }
-    // What was taken in is still there.
-    assert_eq!(get(&behind, 5, 2), [1, 1]);
+    // The buffered pages are still there.
+    assert_eq!(get(&write_back, 5, 2), [1, 1]);
     fake.break_it(false);
-    settle(&behind);
-    assert_eq!(put(&behind, 5, 1, 3, LONG), Carried::Done);
-    settle(&behind);
+    settle(&write_back);
+    assert_eq!(put(&write_back, 5, 1, 3, LONG), PageOutcome::Done);
+    settle(&write_back);
     assert_eq!(fake.values()[4..8], [0, 3, 1, 0]);
 }
 
@@ -226,7 +232,7 @@ fn a_slot_that_is_used_again_is_with_the_writer_of_its_page() {
     let mut buffer = Buffer::new(PAGES);
     let mut rooms = Page::rooms(BATCH_PAGES);
     let put = |buffer: &mut Buffer, page| {
-        buffer.put(&keys(page, 1), &Page::rooms(1), &mut [Carried::Missing]);
+        buffer.put(&keys(page, 1), &Page::rooms(1), &mut [PageOutcome::Missing]);
     };
     // Extents 0, 4 and 8 have the first writer, extent 1 the second.
     for page in [128, 256, 129] {

@@ -7,7 +7,7 @@
 use spillway_lending::{DeviceId, Event, LoanId, Place, PoolIdentity};
 
 use super::host::{Content, Host, SLAB_BYTES};
-use super::plant::Plant;
+use super::injected_bug::InjectedBug;
 use super::world::{What, World};
 use super::{Backup, Violation};
 
@@ -181,7 +181,7 @@ impl World {
         copy: u8,
         place: &Place,
     ) -> Result<Result<(), String>, Violation> {
-        let is_early = self.plant == Some(Plant::EarlyMove);
+        let is_early = self.bug == Some(InjectedBug::EarlyMove);
         let Some(its) = self.hosts[at].devices.get(&device) else {
             return Ok(Err("no such device".into()));
         };
