@@ -71,7 +71,7 @@ class Commands:
             return [self.step([self.word(self.pick("MULTI", "EXEC", "DISCARD", "UNWATCH", "WATCH"))])]
         if chance < 0.16:
             command = self.pick(["SET", self.key(), self.value()], ["SETEX", self.key(), self.life(), self.value()])
-            # docs/resp.md, "OBJECT ENCODING is that of a value that SET has set": the front end is asked behind SET alone.
+            # docs/resp.md, "OBJECT ENCODING is that of a value set by SET": the front end is asked behind SET alone.
             if self.module:
                 command = self.pick(command, self.set(), self.strings(), self.numbers(), self.change())
             return [self.step(command), self.step([self.word("OBJECT"), self.word("ENCODING"), command[1]])]
@@ -108,7 +108,7 @@ class Commands:
 
     def spoiled(self, words):
         """With an argument more, less, or another."""
-        # docs/resp.md, "longest argument that is no value": a long value must not come to stand where a key or an option does.
+        # docs/resp.md, "longest argument other than a value": a long value must not come to stand where a key or an option does.
         words = [word[:100] if isinstance(word, bytes) and len(word) > 65_536 else word for word in words]
         at = self.random.randrange(len(words) + 1)
         kind = self.random.randrange(3)
@@ -276,7 +276,7 @@ class Commands:
     def unknown(self):
         if self.random.random() < 0.7:
             return self.get()
-        # docs/resp.md, "longest argument that is no value": of longer ones the front end can't show the beginning.
+        # docs/resp.md, "longest argument other than a value": of longer ones the front end can't show the beginning.
         return [self.pick("NOSUCH", "GE", "a b", "\xff\n", "n" * 200), *(self.short() for _ in range(self.random.randrange(4)))]
 
     def short(self):
