@@ -235,6 +235,19 @@ impl Port<FromHost> {
     }
 }
 
+#[cfg(test)]
+impl Port<FromHost> {
+    /// A port over a socket pair, and the host's side.
+    pub fn pair() -> (Self, std::os::unix::net::UnixStream) {
+        let (guest, host) = std::os::unix::net::UnixStream::pair().unwrap();
+        guest.set_nonblocking(true).unwrap();
+        let nowhere = Path::new("/nonexistent");
+        let mut port = Self::new(nowhere, nowhere, spillway_guests::agent::PORT, FromHost::decode);
+        (port.file, port.is_up) = (Some(File::from(std::os::fd::OwnedFd::from(guest))), true);
+        (port, host)
+    }
+}
+
 /// Polls for what `waits` names, until `timeout` at the latest.
 pub fn wait(waits: &mut [PollFd<'_>], timeout: Duration) {
     // At least a millisecond: a deadline that has just not been reached must not spin.
@@ -256,17 +269,6 @@ pub fn readable<Fd: AsFd>(fd: &Fd) -> PollFd<'_> {
 mod tests {
     use super::*;
     use spillway_guests::agent::PORT;
-    use std::os::unix::net::UnixStream;
-
-    /// A port over a socket pair, and the host's side.
-    fn pair() -> (Port<FromHost>, UnixStream) {
-        let (guest, host) = UnixStream::pair().unwrap();
-        guest.set_nonblocking(true).unwrap();
-        let nowhere = Path::new("/nonexistent");
-        let mut port = Port::new(nowhere, nowhere, PORT, FromHost::decode);
-        (port.file, port.is_up) = (Some(File::from(std::os::fd::OwnedFd::from(guest))), true);
-        (port, host)
-    }
 
     fn news(port: &mut Port<FromHost>) -> Vec<News<FromHost>> {
         let mut got = Vec::new();
@@ -276,7 +278,7 @@ mod tests {
 
     #[test]
     fn messages_pass_and_garbage_is_passed_over() {
-        let (mut port, mut host) = pair();
+        let (mut port, mut host) = Port::pair();
         host.write_all(b"\n{\"strange\":1}\n\xff\xfe\n").unwrap();
         host.write_all(&vec![b'x'; 5000]).unwrap();
         host.write_all(b"\n\"online\"\n").unwrap();
@@ -289,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_host_that_goes_is_noticed_once() {
-        let (mut port, host) = pair();
+        let (mut port, host) = Port::pair();
         drop(host);
         assert_eq!(news(&mut port), [News::Gone]);
         assert!(port.interest().is_none());
@@ -299,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_host_that_does_not_read_is_not_waited_for() {
-        let (mut port, _host) = pair();
+        let (mut port, _host) = Port::pair();
         for id in 0..100_000 {
             port.say(&FromGuest::Give { id, bytes: 2 });
         }
