@@ -318,4 +318,60 @@ mod tests {
         assert_eq!(got, []);
         assert_eq!(port.deadline(), Some(Duration::from_millis(1200)));
     }
+
+    #[test]
+    fn half_a_line_of_a_host_that_went_is_not_joined_with_the_next_ones() {
+        let (mut port, mut host) = Port::pair();
+        host.write_all(b"\"onl").unwrap();
+        assert_eq!(news(&mut port), []);
+        drop(host);
+        assert_eq!(news(&mut port), [News::Gone]);
+        let (other, mut host) = Port::pair();
+        (port.file, port.is_up) = (other.file, true);
+        host.write_all(b"ine\"\n\"online\"\n").unwrap();
+        assert_eq!(news(&mut port), [News::Said(FromHost::Online)]);
+        assert_eq!(port.strange, 1);
+    }
+
+    #[test]
+    fn a_line_that_comes_in_parts_is_one_message() {
+        let (mut port, mut host) = Port::pair();
+        let line = FromHost::Report { id: 7 }.encode();
+        for (at, byte) in line.iter().enumerate() {
+            host.write_all(&[*byte]).unwrap();
+            let said = news(&mut port);
+            assert_eq!(!said.is_empty(), at + 1 == line.len());
+        }
+    }
+
+    #[test]
+    fn a_host_that_floods_is_read_to_a_bound_at_a_time() {
+        let (mut port, mut host) = Port::pair();
+        host.set_nonblocking(true).unwrap();
+        let (line, mut sent) = (b"\"online\"\n", 0);
+        while let Ok(count) = host.write(&line.repeat(1000)) {
+            sent += count;
+        }
+        assert!(sent > 2 * INCOMING_MAX, "{sent}");
+        let first = news(&mut port).len();
+        assert!((INCOMING_MAX / line.len()..=INCOMING_MAX / line.len() + 1).contains(&first));
+        assert!(news(&mut port).len().abs_diff(first) < 2);
+    }
+
+    #[test]
+    fn what_is_said_is_kept_until_it_is_read_and_no_message_is_cut() {
+        let (mut port, mut host) = Port::pair();
+        let message = FromGuest::Give { id: 1, bytes: 2 };
+        let mut taken = 0;
+        while port.send(&message.encode()) {
+            taken += 1;
+        }
+        let mut heard = Vec::new();
+        host.set_nonblocking(true).unwrap();
+        while !port.is_flushed() || heard.len() < taken * message.encode().len() {
+            let _ = host.read_to_end(&mut heard);
+            assert_eq!(news(&mut port), []);
+        }
+        assert_eq!(heard, message.encode().repeat(taken));
+    }
 }
