@@ -353,7 +353,8 @@ mod tests {
     /// A worker that never answers, and writes down what it is told.
     fn silent(told: &Path) -> Mover {
         let mut shell = Command::new("sh");
-        shell.args(["-c", r#"exec cat >>"$0""#]).arg(told);
+        let script = r#"while read -r line; do echo "$line" >>"$0"; done"#;
+        shell.args(["-c", script]).arg(told);
         shell.stdin(Stdio::piped()).stdout(Stdio::piped());
         Mover::with(shell)
     }
