@@ -410,6 +410,16 @@ mod tests {
     }
 
     #[test]
+    fn what_an_ended_worker_was_told_goes_to_the_next_in_the_same_order() {
+        let told = tempfile::NamedTempFile::new().unwrap();
+        let mut mover = silent(told.path());
+        mover.start(Duration::ZERO, 4, (1..=4).rev().map(|number| (number, Wish::Offline)));
+        mover.go_on(BLOCK_TIME);
+        let handed: Vec<_> = mover.handed.iter().map(|(number, _)| *number).collect();
+        assert_eq!(handed, [3, 2, 1]);
+    }
+
+    #[test]
     fn a_new_start_counts_failures_anew_and_a_stop_ends_the_worker() {
         let told = tempfile::NamedTempFile::new().unwrap();
         let mut mover = silent(told.path());

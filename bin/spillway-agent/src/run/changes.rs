@@ -141,3 +141,31 @@ fn next_look(now: Duration, took: Duration, until: Duration) -> Duration {
 fn bytes_in(list: &[(u64, State)], wanted: State, block_bytes: u64) -> u64 {
     list.iter().filter(|(_, state)| *state == wanted).count() as u64 * block_bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_next_look_leaves_four_fifths_of_the_time_to_others() {
+        let ms = Duration::from_millis;
+        for (took, until, next) in
+            [(0, 100, 14), (1, 100, 14), (2, 100, 18), (20, 100, 90), (30, 100, 100), (0, 12, 12)]
+        {
+            assert_eq!(next_look(ms(10), ms(took), ms(until)), ms(next), "{took} {until}");
+        }
+    }
+
+    proptest! {
+        /// One after the other, while something is missing and a whole block is spare.
+        #[test]
+        fn blocks_go_one_by_one(missing in 0..5000u64, spare in 0..5000u64, block in 1..700u64) {
+            let (mut gone, mut left) = (0, spare);
+            while gone * block < missing && left >= block {
+                (gone, left) = (gone + 1, left - block);
+            }
+            prop_assert_eq!(blocks_to_go(missing, spare, block) as u64, gone);
+        }
+    }
+}

@@ -83,8 +83,9 @@ impl Guest {
             while read -r number word; do
                 while [ ! -e "go$number" ] && [ ! -e go-all ]; do sleep 0.003; done
                 case $word in offline) state=offline;; *) state=online;; esac
+                file="sys/devices/system/memory/memory$number/state"
+                echo $state >"$file.new" && mv "$file.new" "$file"
                 echo "$number $word" >>moved
-                echo $state >"sys/devices/system/memory/memory$number/state"
                 echo ok
             done"#;
         worker.args(["-c", script]).arg(&root).stdin(Stdio::piped()).stdout(Stdio::piped());

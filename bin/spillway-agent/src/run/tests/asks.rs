@@ -191,3 +191,75 @@ fn a_hello_that_changes_nothing_keeps_what_the_watch_knows() {
     let said = guest.turn(ms(1300));
     assert!(said.iter().any(|it| matches!(it, FromGuest::Need { .. })), "{said:?}");
 }
+
+/// Nor does it begin anew with each sample.
+#[test]
+fn blocks_that_come_online_without_a_host_are_not_begun_again() {
+    let mut guest = Guest::new();
+    guest.greeted(ms(1000));
+    guest.plug("moo");
+    guest.host.shutdown(std::net::Shutdown::Both).unwrap();
+    guest.available(63);
+    guest.turn(ms(1100));
+    let deadline = guest.agent.mover.deadline();
+    assert_eq!(deadline, Some(ms(11_100)));
+    // The watch asks again when nobody has answered for some seconds.
+    for now in (1200..9000).step_by(100) {
+        guest.turn(ms(now));
+    }
+    assert_eq!(guest.agent.mover.deadline(), deadline);
+}
+
+/// Ten seconds of rest, then a step: what stands in the way of it?
+#[test]
+fn idle_page_cache_is_dropped_while_nothing_else_is_under_way() {
+    let starts = |prepare: &dyn Fn(&mut Guest)| {
+        let mut guest = Guest::new();
+        guest.plug("mmmm");
+        guest.put("sys/fs/cgroup/memory.reclaim", "");
+        guest.agent.reclaimer = Reclaimer::open(&guest.path(""));
+        let text = "MemTotal: 1048576 kB\nMemAvailable: 786432 kB\nCached: 655360 kB\n\
+                    SwapTotal: 2048 kB\nSwapFree: 2048 kB\n";
+        guest.put("proc/meminfo", text);
+        guest.greeted(ms(1000));
+        let is_idle = |guest: &Guest| guest.agent.reclaimer.as_ref().unwrap().is_idle();
+        for now in (2000..10_000).step_by(1000) {
+            guest.turn(ms(now));
+            assert!(is_idle(&guest), "{now}");
+        }
+        prepare(&mut guest);
+        for now in (10_000..12_000).step_by(1000) {
+            guest.turn(ms(now));
+        }
+        !is_idle(&guest)
+    };
+    assert!(starts(&|_| {}));
+    assert!(!starts(&|guest| guest.host.shutdown(std::net::Shutdown::Both).unwrap()));
+    assert!(!starts(&|guest| {
+        guest.agent.asked.insert(9, (ms(9000), Origin::Watch, Ask::Give { bytes: MIB }));
+    }));
+    assert!(!starts(&|guest| guest.agent.mover.start(ms(9999), 1, [(35, Wish::Movable)])));
+}
+
+/// Also where nothing of the swap space is in use yet.
+#[test]
+fn a_kernel_that_would_swap_for_it_drops_no_page_cache() {
+    for (swap_kib, is_left) in [(0, true), (2048, false)] {
+        let mut guest = Guest::new();
+        guest.plug("mmmm");
+        guest.put("sys/fs/cgroup/memory.reclaim", "");
+        let mut reclaimer = Reclaimer::open(&guest.path("")).unwrap();
+        reclaimer.forget_swappiness();
+        guest.agent.reclaimer = Some(reclaimer);
+        let text = format!(
+            "MemTotal: 1048576 kB\nMemAvailable: 786432 kB\nCached: 655360 kB\n\
+             SwapTotal: {swap_kib} kB\nSwapFree: {swap_kib} kB\n"
+        );
+        guest.put("proc/meminfo", &text);
+        guest.greeted(ms(1000));
+        for now in (2000..12_000).step_by(1000) {
+            guest.turn(ms(now));
+        }
+        assert_eq!(guest.agent.reclaimer.is_some(), is_left, "{swap_kib}");
+    }
+}
