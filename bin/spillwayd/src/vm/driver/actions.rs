@@ -1,6 +1,7 @@
 //! What the state machine wants is carried out: memory, sizes, words to the agent, and the end of an order.
 
 use spillway_guests::{Action, End, Event, Outcome, Who};
+use spillway_sections::Usage;
 
 use super::Driver;
 use crate::config::Way;
@@ -32,11 +33,9 @@ impl Driver {
                     Ok(set_aside_bytes) => Some(Event::Released { device, set_aside_bytes }),
                     Err(error) => {
                         tracing::error!("vm {name}: can't release memory: {error}");
-                        let usage = pool.usage();
-                        let devices = usage.guests.get(name).map(|guest| &guest.devices);
-                        let set_aside =
-                            devices.and_then(|devices| devices.get(&attached.file(device)));
-                        let set_aside_bytes = set_aside.map_or(size_bytes, |it| it.set_aside_bytes);
+                        let file = attached.file(device);
+                        let set_aside_bytes =
+                            still_set_aside(&pool.usage(), name, file, size_bytes);
                         Some(Event::Released { device, set_aside_bytes })
                     }
                 }
@@ -117,4 +116,10 @@ impl Driver {
             let _ = told.send(outcome);
         }
     }
+}
+
+/// What counts as set aside for a device that could not be settled: all that did before, or else what the guest has.
+pub(super) fn still_set_aside(usage: &Usage, name: &str, file: u8, size_bytes: u64) -> u64 {
+    let device = usage.guests.get(name).and_then(|guest| guest.devices.get(&file));
+    device.map_or(size_bytes, |device| device.set_aside_bytes)
 }

@@ -1,7 +1,7 @@
 //! The pool's memory beside the orders: what lies ready, further devices, and what a VM that has ended leaves.
 
 use anyhow::Context;
-use spillway_guests::Event;
+use spillway_guests::{Event, View};
 
 use super::Driver;
 use crate::config::Way;
@@ -85,16 +85,14 @@ impl Driver {
         // What libvirt's domains have lies elsewhere.
         let Some(Attached::Monitor(attached)) = &self.attached else { return };
         let guest = self.shared.guest();
-        if guest.running().is_some() || !is_still(sizes) {
-            return;
-        }
-        let view = guest.view();
+        let (is_busy, view) = (guest.running().is_some(), guest.view());
         drop(guest);
-        let growth = view.ceiling_bytes.saturating_sub(view.size_bytes.unwrap_or_default());
-        let wanted = self.shared.notes().ready_bytes.min(growth);
-        let with_room = first_with_room(sizes, |device| attached.max_bytes(device));
-        for (device, &(size, _)) in sizes.iter().enumerate() {
-            let bytes = if with_room == Some(device) { wanted } else { 0 };
+        let ready_bytes = self.shared.notes().ready_bytes;
+        let max_bytes = |device| attached.max_bytes(device);
+        let Some(shares) = to_lie_ready(ready_bytes, &view, is_busy, sizes, max_bytes) else {
+            return;
+        };
+        for (device, (&(size, _), bytes)) in sizes.iter().zip(shares).enumerate() {
             let kept =
                 self.shared.pool.keep_ready(&self.shared.name, attached.file(device), size, bytes);
             match kept {
@@ -107,15 +105,23 @@ impl Driver {
     }
 }
 
-/// The guest has what it was asked to have.
-pub(super) fn is_still(sizes: &[(u64, u64)]) -> bool {
-    sizes.iter().all(|(size, requested)| size == requested)
-}
-
-/// The device that grows next.
-pub(super) fn first_with_room(
+/// What is to lie ready for each device, bytes: no more than the guest may still get, and for the device that grows next. None
+/// while the guest changes its size, by an order or by itself.
+pub(super) fn to_lie_ready(
+    ready_bytes: u64,
+    view: &View,
+    is_busy: bool,
     sizes: &[(u64, u64)],
     max_bytes: impl Fn(usize) -> u64,
-) -> Option<usize> {
-    sizes.iter().enumerate().position(|(device, &(size, _))| size < max_bytes(device))
+) -> Option<Vec<u64>> {
+    if is_busy || sizes.iter().any(|(size, requested)| size != requested) {
+        return None;
+    }
+    let growth = view.ceiling_bytes.saturating_sub(view.size_bytes.unwrap_or_default());
+    let mut shares = vec![0; sizes.len()];
+    let first = sizes.iter().enumerate().position(|(at, &(size, _))| size < max_bytes(at));
+    if let Some(share) = first.and_then(|first| shares.get_mut(first)) {
+        *share = ready_bytes.min(growth);
+    }
+    Some(shares)
 }

@@ -1,6 +1,10 @@
 //! Sizes, times and counters of the driver.
 
-use super::memory::{first_with_room, is_still};
+use spillway_guests::View;
+use spillway_sections::{DeviceUsage, GuestUsage, Usage};
+
+use super::actions::still_set_aside;
+use super::memory::to_lie_ready;
 use super::*;
 
 #[test]
@@ -68,8 +72,10 @@ fn sizes_are_read_soon_after_a_change_and_what_is_said_never_puts_that_off() {
 }
 
 #[test]
-fn a_guest_is_still_when_each_device_has_what_it_was_asked_to_have() {
-    for (sizes, still) in [
+fn nothing_is_made_ready_while_a_device_has_not_what_it_was_asked_to_have() {
+    let view = View { ceiling_bytes: 100, size_bytes: Some(60), ..View::default() };
+    let shares = |is_busy, sizes: &[(u64, u64)]| to_lie_ready(9, &view, is_busy, sizes, |_| 50);
+    for (sizes, is_still) in [
         (&[][..], true),
         (&[(5, 5), (0, 0)], true),
         (&[(5, 5), (4, 5)], false),
@@ -77,20 +83,39 @@ fn a_guest_is_still_when_each_device_has_what_it_was_asked_to_have() {
         // What one lacks another's surplus does not make up for.
         (&[(4, 5), (6, 5)], false),
     ] {
-        assert_eq!(is_still(sizes), still, "{sizes:?}");
+        assert_eq!(shares(false, sizes).is_some(), is_still, "{sizes:?}");
+        assert_eq!(shares(true, sizes), None, "an order is under way");
     }
 }
 
 #[test]
-fn the_device_that_grows_next_is_the_first_that_is_not_full() {
+fn what_lies_ready_is_what_may_still_come_in_the_first_device_that_is_not_full() {
     let max = |device: usize| [8, 4, 0][device];
-    for (sizes, device) in [
-        ([(0, 0), (0, 0), (0, 0)], Some(0)),
-        ([(7, 7), (0, 0), (0, 0)], Some(0)),
-        ([(8, 8), (0, 0), (0, 0)], Some(1)),
-        ([(8, 8), (4, 4), (0, 0)], None),
-        ([(9, 9), (3, 3), (0, 0)], Some(1)),
+    let sizes = |first, second| [(first, first), (second, second), (0, 0)];
+    // Wanted, the guest's size and ceiling, what its devices have, and what is to lie ready.
+    for (wanted, size, ceiling, sizes, shares) in [
+        (3, Some(64), 76, sizes(0, 0), [3, 0, 0]),
+        (3, Some(71), 76, sizes(7, 0), [3, 0, 0]),
+        (3, Some(72), 76, sizes(8, 0), [0, 3, 0]),
+        (3, Some(74), 76, sizes(8, 2), [0, 2, 0]),
+        (3, Some(76), 76, sizes(8, 4), [0, 0, 0]),
+        (3, Some(80), 76, sizes(8, 3), [0, 0, 0]),
+        (0, Some(64), 76, sizes(0, 0), [0, 0, 0]),
+        (3, Some(75), 80, sizes(9, 3), [0, 3, 0]),
     ] {
-        assert_eq!(first_with_room(&sizes, max), device, "{sizes:?}");
+        let view = View { ceiling_bytes: ceiling, size_bytes: size, ..View::default() };
+        let ready = to_lie_ready(wanted, &view, false, &sizes, max);
+        assert_eq!(ready, Some(shares.to_vec()), "{wanted} {size:?} {ceiling}");
+    }
+}
+
+#[test]
+fn what_could_not_be_settled_stays_set_aside() {
+    let device = DeviceUsage { bound_bytes: 16, set_aside_bytes: 7, ready_bytes: 2 };
+    let guest = GuestUsage { boot_bytes: 4, devices: [(2, device)].into() };
+    let guests = [("vm".to_owned(), guest)].into();
+    let usage = Usage { capacity_bytes: 32, used_bytes: 11, free_bytes: 21, guests };
+    for (name, file, bytes) in [("vm", 2, 7), ("vm", 1, 5), ("other", 2, 5)] {
+        assert_eq!(still_set_aside(&usage, name, file, 5), bytes, "{name} {file}");
     }
 }
