@@ -280,4 +280,57 @@ mod tests {
             High::open(root.path(), Path::new("user.slice"), &root.path().join("kept")).is_err()
         );
     }
+
+    /// Its limit, in bytes.
+    fn bytes(group: &Group) -> Option<u64> {
+        limit(&fs::read_to_string(group.path("memory.high")).unwrap())
+    }
+
+    #[test]
+    fn the_limit_is_whole_pages_and_there_is_none_below_the_least_room() {
+        let reserve = 64 * MIB;
+        for (used, room, high) in [
+            (100 * MIB, ROOM_LEAST, Some(100 * MIB + ROOM_LEAST)),
+            (100 * MIB, ROOM_LEAST - 1, None),
+            (100 * MIB + 1, ROOM_LEAST + 4094, Some(100 * MIB + ROOM_LEAST)),
+            (100 * MIB + 1, ROOM_LEAST + 4095, Some(100 * MIB + ROOM_LEAST + 4096)),
+        ] {
+            let group = Group::new();
+            group.put("memory.current", &used.to_string());
+            let mut opened = group.open();
+            opened.follow(Duration::from_secs(1), reserve + room, reserve);
+            assert_eq!(bytes(&group), high, "{used} {room}");
+        }
+    }
+
+    #[test]
+    fn a_change_of_a_step_is_written_up_and_down_and_a_smaller_one_is_not() {
+        let group = Group::new();
+        let mut high = group.open();
+        let mut limit_at = |available: u64| {
+            high.follow(Duration::from_secs(1), available, 64 * MIB);
+            bytes(&group).unwrap() - 436 * MIB
+        };
+        assert_eq!(limit_at(400 * MIB), 0);
+        assert_eq!(limit_at(408 * MIB - 4096), 0);
+        assert_eq!(limit_at(408 * MIB), 8 * MIB);
+        assert_eq!(limit_at(400 * MIB + 4096), 8 * MIB);
+        assert_eq!(limit_at(400 * MIB), 0);
+    }
+
+    #[test]
+    fn it_stays_raised_for_two_seconds_to_the_moment_and_a_foreign_limit_is_no_alarm() {
+        let group = Group::new();
+        let mut high = group.open();
+        group.put("memory.events", "high 4\n");
+        assert!(!high.alarm(Duration::from_secs(1)), "the limit is not this one's");
+        follow(&mut high, 1, 400);
+        group.put("memory.events", "high 5\n");
+        assert!(high.alarm(Duration::from_secs(2)));
+        let end = Duration::from_secs(4);
+        high.follow(end - Duration::from_nanos(1), 400 * MIB, 64 * MIB);
+        assert_eq!(group.high(), None);
+        high.follow(end, 400 * MIB, 64 * MIB);
+        assert_eq!(group.high(), Some(436));
+    }
 }

@@ -109,6 +109,16 @@ mod tests {
     }
 
     #[test]
+    fn the_last_change_says_until_when() {
+        let (root, _file) = root("0\n");
+        let mut hurry = Hurry::open(root.path(), &root.path().join("state"));
+        for seconds in [5, 2, 3] {
+            hurry.begin(Duration::from_secs(seconds));
+            assert_eq!(hurry.deadline(), Some(Duration::from_secs(seconds)));
+        }
+    }
+
+    #[test]
     fn what_somebody_else_has_set_stays() {
         let (root, file) = root("1\n");
         let mut hurry = Hurry::open(root.path(), &root.path().join("state"));

@@ -349,4 +349,88 @@ mod tests {
         run(&mut mover, &[1, 2]);
         assert_eq!(mover.failed(), 2);
     }
+
+    /// A worker that never answers, and writes down what it is told.
+    fn silent(told: &Path) -> Mover {
+        let mut shell = Command::new("sh");
+        let script = r#"while read -r line; do echo "$line" >>"$0"; done"#;
+        shell.args(["-c", script]).arg(told);
+        shell.stdin(Stdio::piped()).stdout(Stdio::piped());
+        Mover::with(shell)
+    }
+
+    fn lines(told: &Path, count: usize) -> Vec<String> {
+        let start = Instant::now();
+        loop {
+            let text = std::fs::read_to_string(told).unwrap();
+            if text.lines().count() >= count {
+                return text.lines().map(str::to_owned).collect();
+            }
+            assert!(start.elapsed() < Duration::from_secs(60), "{text}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    #[test]
+    fn the_worker_is_told_of_no_more_than_are_wanted_and_of_16_ahead() {
+        for (wanted, handed) in [(0, 0), (1, 1), (16, 16), (17, 16), (60, 16)] {
+            let told = tempfile::NamedTempFile::new().unwrap();
+            let mut mover = silent(told.path());
+            mover.start(Duration::ZERO, wanted, (0..60).map(|number| (number, Wish::Movable)));
+            mover.go_on(Duration::ZERO);
+            assert_eq!(mover.handed.len(), handed, "{wanted}");
+            assert_eq!(mover.is_idle(), wanted == 0);
+            let expected: Vec<_> =
+                (0..handed).map(|number| format!("{number} online_movable")).collect();
+            assert_eq!(lines(told.path(), handed), expected);
+        }
+    }
+
+    #[test]
+    fn a_block_has_a_second_to_go_offline_and_ten_to_come_online() {
+        let second = Duration::from_secs(1);
+        for (wish, time) in
+            [(Wish::Offline, second), (Wish::Movable, 10 * second), (Wish::Online, 10 * second)]
+        {
+            let told = tempfile::NamedTempFile::new().unwrap();
+            let mut mover = silent(told.path());
+            assert_eq!(mover.deadline(), None);
+            mover.start(5 * second, 1, [(3, wish), (2, wish)]);
+            assert_eq!(mover.deadline(), Some(5 * second + time));
+            mover.go_on(5 * second + time - Duration::from_nanos(1));
+            assert_eq!((mover.failed(), mover.handed.front()), (0, Some(&(3, wish))));
+            // The next one's time begins with it.
+            mover.go_on(5 * second + time);
+            assert_eq!((mover.failed(), mover.handed.front()), (1, Some(&(2, wish))));
+            assert_eq!(mover.deadline(), Some(5 * second + 2 * time));
+            mover.go_on(5 * second + 2 * time);
+            assert!(mover.is_idle());
+            assert_eq!((mover.failed(), mover.deadline()), (2, None));
+        }
+    }
+
+    #[test]
+    fn what_an_ended_worker_was_told_goes_to_the_next_in_the_same_order() {
+        let told = tempfile::NamedTempFile::new().unwrap();
+        let mut mover = silent(told.path());
+        mover.start(Duration::ZERO, 4, (1..=4).rev().map(|number| (number, Wish::Offline)));
+        mover.go_on(BLOCK_TIME);
+        let handed: Vec<_> = mover.handed.iter().map(|(number, _)| *number).collect();
+        assert_eq!(handed, [3, 2, 1]);
+    }
+
+    #[test]
+    fn a_new_start_counts_failures_anew_and_a_stop_ends_the_worker() {
+        let told = tempfile::NamedTempFile::new().unwrap();
+        let mut mover = silent(told.path());
+        mover.start(Duration::ZERO, 2, [(3, Wish::Offline)]);
+        mover.go_on(BLOCK_TIME);
+        assert_eq!((mover.failed(), mover.is_idle()), (1, true));
+        mover.start(BLOCK_TIME, 1, [(4, Wish::Offline)]);
+        assert_eq!((mover.failed(), mover.is_idle()), (0, false));
+        mover.stop();
+        assert!(mover.is_idle() && mover.worker.is_none() && mover.output().is_none());
+        mover.go_on(2 * BLOCK_TIME);
+        assert_eq!(mover.failed(), 0, "what was dropped has not failed");
+    }
 }

@@ -163,7 +163,8 @@ mod tests {
         let text = zone("DMA", 1, 10)
             + &zone("DMA32", 2, 20)
             + &zone("Normal", 4, 40)
-            + &zone("Movable", 8, 80);
+            + &zone("Movable", 8, 80)
+            + &zone("Device", 16, 160);
         let pages = |count| count * PAGE_BYTES;
         assert_eq!(zoneinfo(&text), KernelZones { free: pages(7), managed: pages(70) });
     }

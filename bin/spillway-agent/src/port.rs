@@ -235,6 +235,19 @@ impl Port<FromHost> {
     }
 }
 
+#[cfg(test)]
+impl Port<FromHost> {
+    /// A port over a socket pair, and the host's side.
+    pub fn pair() -> (Self, std::os::unix::net::UnixStream) {
+        let (guest, host) = std::os::unix::net::UnixStream::pair().unwrap();
+        guest.set_nonblocking(true).unwrap();
+        let nowhere = Path::new("/nonexistent");
+        let mut port = Self::new(nowhere, nowhere, spillway_guests::agent::PORT, FromHost::decode);
+        (port.file, port.is_up) = (Some(File::from(std::os::fd::OwnedFd::from(guest))), true);
+        (port, host)
+    }
+}
+
 /// Polls for what `waits` names, until `timeout` at the latest.
 pub fn wait(waits: &mut [PollFd<'_>], timeout: Duration) {
     // At least a millisecond: a deadline that has just not been reached must not spin.
@@ -256,17 +269,6 @@ pub fn readable<Fd: AsFd>(fd: &Fd) -> PollFd<'_> {
 mod tests {
     use super::*;
     use spillway_guests::agent::PORT;
-    use std::os::unix::net::UnixStream;
-
-    /// A port over a socket pair, and the host's side.
-    fn pair() -> (Port<FromHost>, UnixStream) {
-        let (guest, host) = UnixStream::pair().unwrap();
-        guest.set_nonblocking(true).unwrap();
-        let nowhere = Path::new("/nonexistent");
-        let mut port = Port::new(nowhere, nowhere, PORT, FromHost::decode);
-        (port.file, port.is_up) = (Some(File::from(std::os::fd::OwnedFd::from(guest))), true);
-        (port, host)
-    }
 
     fn news(port: &mut Port<FromHost>) -> Vec<News<FromHost>> {
         let mut got = Vec::new();
@@ -276,7 +278,7 @@ mod tests {
 
     #[test]
     fn messages_pass_and_garbage_is_passed_over() {
-        let (mut port, mut host) = pair();
+        let (mut port, mut host) = Port::pair();
         host.write_all(b"\n{\"strange\":1}\n\xff\xfe\n").unwrap();
         host.write_all(&vec![b'x'; 5000]).unwrap();
         host.write_all(b"\n\"online\"\n").unwrap();
@@ -289,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_host_that_goes_is_noticed_once() {
-        let (mut port, host) = pair();
+        let (mut port, host) = Port::pair();
         drop(host);
         assert_eq!(news(&mut port), [News::Gone]);
         assert!(port.interest().is_none());
@@ -299,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_host_that_does_not_read_is_not_waited_for() {
-        let (mut port, _host) = pair();
+        let (mut port, _host) = Port::pair();
         for id in 0..100_000 {
             port.say(&FromGuest::Give { id, bytes: 2 });
         }
@@ -315,5 +317,61 @@ mod tests {
         port.go_on(Duration::from_secs(1), |news| got.push(news));
         assert_eq!(got, []);
         assert_eq!(port.deadline(), Some(Duration::from_millis(1200)));
+    }
+
+    #[test]
+    fn half_a_line_of_a_host_that_went_is_not_joined_with_the_next_ones() {
+        let (mut port, mut host) = Port::pair();
+        host.write_all(b"\"onl").unwrap();
+        assert_eq!(news(&mut port), []);
+        drop(host);
+        assert_eq!(news(&mut port), [News::Gone]);
+        let (other, mut host) = Port::pair();
+        (port.file, port.is_up) = (other.file, true);
+        host.write_all(b"ine\"\n\"online\"\n").unwrap();
+        assert_eq!(news(&mut port), [News::Said(FromHost::Online)]);
+        assert_eq!(port.strange, 1);
+    }
+
+    #[test]
+    fn a_line_that_comes_in_parts_is_one_message() {
+        let (mut port, mut host) = Port::pair();
+        let line = FromHost::Report { id: 7 }.encode();
+        for (at, byte) in line.iter().enumerate() {
+            host.write_all(&[*byte]).unwrap();
+            let said = news(&mut port);
+            assert_eq!(!said.is_empty(), at + 1 == line.len());
+        }
+    }
+
+    #[test]
+    fn a_host_that_floods_is_read_to_a_bound_at_a_time() {
+        let (mut port, mut host) = Port::pair();
+        host.set_nonblocking(true).unwrap();
+        let (line, mut sent) = (b"\"online\"\n", 0);
+        while let Ok(count) = host.write(&line.repeat(1000)) {
+            sent += count;
+        }
+        assert!(sent > 2 * INCOMING_MAX, "{sent}");
+        let first = news(&mut port).len();
+        assert!((INCOMING_MAX / line.len()..=INCOMING_MAX / line.len() + 1).contains(&first));
+        assert!(news(&mut port).len().abs_diff(first) < 2);
+    }
+
+    #[test]
+    fn what_is_said_is_kept_until_it_is_read_and_no_message_is_cut() {
+        let (mut port, mut host) = Port::pair();
+        let message = FromGuest::Give { id: 1, bytes: 2 };
+        let mut taken = 0;
+        while port.send(&message.encode()) {
+            taken += 1;
+        }
+        let mut heard = Vec::new();
+        host.set_nonblocking(true).unwrap();
+        while !port.is_flushed() || heard.len() < taken * message.encode().len() {
+            let _ = host.read_to_end(&mut heard);
+            assert_eq!(news(&mut port), []);
+        }
+        assert_eq!(heard, message.encode().repeat(taken));
     }
 }

@@ -186,6 +186,12 @@ impl Programs {
         }
     }
 
+    /// Whether one more program of a user may be connected.
+    fn has_place(&self, user: u32) -> bool {
+        let of_user = self.clients.iter().filter(|it| it.user == user).count();
+        self.clients.len() < CLIENTS_MAX && (user == 0 || of_user < CLIENTS_OF_USER_MAX)
+    }
+
     fn accept(&mut self, now: Duration) {
         while let Ok((stream, _)) = self.listener.accept() {
             let (Ok(who), Ok(())) = (socket_peercred(&stream), stream.set_nonblocking(true)) else {
@@ -196,8 +202,7 @@ impl Programs {
             self.next += 1;
             let mut client =
                 Client { id, user, stream, line: Vec::new(), state: State::Asks, until };
-            let of_user = self.clients.iter().filter(|it| it.user == user).count();
-            if self.clients.len() >= CLIENTS_MAX || (user != 0 && of_user >= CLIENTS_OF_USER_MAX) {
+            if !self.has_place(user) {
                 // It hears why if there is room for a line, as there is on a new connection.
                 client.refuse(now, "too many programs ask at the same time".into());
                 client.write();
@@ -394,6 +399,22 @@ mod tests {
         setup.go_on(NOW);
         assert_eq!(why(streams.last_mut().unwrap()), "too many programs ask at the same time");
         assert!(setup.programs.clients.len() <= CLIENTS_MAX);
+    }
+
+    #[test]
+    fn nobody_but_root_takes_more_than_eight_places() {
+        let mut setup = Setup::new();
+        let mut streams = Vec::new();
+        for taken in 1..=CLIENTS_MAX {
+            streams.push(setup.connect());
+            // So that the places are there to take, whoever runs the test.
+            setup.programs.clients.iter_mut().for_each(|client| client.user = 2000);
+            setup.programs.accept(NOW);
+            setup.programs.clients.iter_mut().for_each(|client| client.user = 1000);
+            let places = [1000, 1001, 0].map(|user| setup.programs.has_place(user));
+            let is_left = taken < CLIENTS_MAX;
+            assert_eq!(places, [taken < CLIENTS_OF_USER_MAX, is_left, is_left], "{taken}");
+        }
     }
 
     #[test]

@@ -108,4 +108,31 @@ mod tests {
         assert_eq!(quota.users.len(), USERS_MAX);
         quota.call(SECOND + WINDOW, 5000, 1).unwrap();
     }
+
+    #[test]
+    fn a_minute_is_a_minute_from_the_first_call_on() {
+        let mut quota = Quota::default();
+        quota.call(SECOND, 1000, BYTES).unwrap();
+        let end = SECOND + WINDOW;
+        quota.call(end - Duration::from_nanos(1), 1000, 1).unwrap_err();
+        quota.call(end, 1000, BYTES).unwrap();
+        // The next one begins there.
+        quota.call(end + WINDOW - Duration::from_nanos(1), 1000, 1).unwrap_err();
+        quota.call(end + WINDOW, 1000, 1).unwrap();
+    }
+
+    #[test]
+    fn a_call_that_is_too_large_is_a_call_and_takes_no_bytes() {
+        let mut quota = Quota::default();
+        for _ in 1..CALLS {
+            quota.call(SECOND, 1000, BYTES + 1).unwrap_err();
+        }
+        quota.call(SECOND, 1000, BYTES).unwrap();
+        assert!(quota.call(SECOND, 1000, 0).unwrap_err().contains("12 times"));
+        // More than was taken is not given back, and who took nothing gets nothing.
+        quota.refund(1000, u64::MAX);
+        quota.refund(1001, 5);
+        assert_eq!(quota.users[&1000].bytes, 0);
+        assert!(!quota.users.contains_key(&1001));
+    }
 }

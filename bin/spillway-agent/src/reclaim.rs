@@ -124,6 +124,12 @@ impl Reclaimer {
         file.exists().then_some(Self { file, knows_swappiness: true, running: None })
     }
 
+    /// As with a kernel that can't be told to leave programs alone.
+    #[cfg(test)]
+    pub fn forget_swappiness(&mut self) {
+        self.knows_swappiness = false;
+    }
+
     /// Nothing is under way.
     pub fn is_idle(&self) -> bool {
         self.running.is_none()

@@ -1,8 +1,8 @@
 //! The agent's loop: one thread that polls for the host, for programs, for the worker and for the kernel's alarm, and looks at
-//! memory in between.
+//! memory in between. What is due at a time is done by [`Agent::turn`], which reads no clock.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -10,34 +10,36 @@ use anyhow::Context;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::PollFd;
-use spillway_guests::agent::{FromGuest, FromHost, INTERVALS_MS, PORT, Profile, Status, VERSION};
-use spillway_guests::call::Reply;
+use spillway_guests::agent::{FromGuest, FromHost, INTERVALS_MS, PORT, Profile, VERSION};
 use spillway_types::Size;
-use spillway_wire::ring::Reason;
 
-use crate::blocks::{Blocks, State, Wish};
+use crate::blocks::{Blocks, Wish};
 use crate::cli::Run;
 use crate::high::High;
 use crate::hurry::Hurry;
 use crate::mover::Mover;
 use crate::notify::Manager;
-use crate::overcommit;
 use crate::port::{News, Port, readable, wait};
-use crate::programs::{CALL_TIME, NEED_TIME, Programs, Wanted};
+use crate::programs::{CALL_TIME, Programs};
 use crate::reclaim::{Idle, Reclaimer};
 use crate::rights;
 use crate::system::System;
-use crate::watch::{Ask, SAMPLES_EVERY, Sample, Terms, Watch};
+use crate::watch::{Ask, Sample, Terms, Watch};
 use crate::window::{Handle, Windows};
 
-/// How often the slower files of /proc are read while there is plenty; else with every sample that is not a quick one.
-const SLOW_EVERY: Duration = Duration::from_secs(1);
-/// How often memory blocks are counted, where nothing says that they changed.
-const BLOCKS_EVERY: Duration = Duration::from_secs(5);
-/// How often new memory is looked at that the host waits to hear of.
-const ARRIVAL_EVERY: Duration = Duration::from_millis(4);
-/// How long the host may take for what is offline, until the kernel's grace periods are as long as ever.
-const TAKEN_TIME: Duration = Duration::from_secs(1);
+mod changes;
+mod group;
+mod looks;
+mod requests;
+#[cfg(test)]
+mod tests;
+
+use changes::{Arrival, Counted, Job};
+use group::{Group, allow_large_mappings};
+use requests::Origin;
+
+/// How long a request is remembered that the host does not answer.
+const ASKED_TIME: Duration = Duration::from_secs(2 * CALL_TIME.as_secs());
 /// The longest sleep.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
@@ -51,6 +53,7 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
     ends.thread_block()?;
     let ends = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     rights::take(&options.root);
+    let start = Instant::now();
     let mut agent = Agent::new(options)?;
     let windows = Windows::open(options);
     rights::give_up();
@@ -59,9 +62,9 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
     let mut manager = Manager::of_this_process();
     manager.ready();
     while !matches!(ends.read_signal(), Ok(Some(_))) {
-        manager.alive(agent.start.elapsed());
-        let timeout = agent.turn();
-        agent.sleep(&ends, timeout);
+        manager.alive(start.elapsed());
+        let due = agent.turn(start.elapsed());
+        agent.sleep(&ends, due.saturating_sub(start.elapsed()).min(SLEEP_MAX));
     }
     if let Some(windows) = agent.windows.take() {
         windows.end();
@@ -69,44 +72,7 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Who has asked the host for something.
-#[derive(Clone, Copy, Debug)]
-enum Origin {
-    Watch,
-    Program(u64),
-}
-
-/// Blocks that the host wants offline.
-#[derive(Clone, Copy, Debug)]
-struct Job {
-    id: u64,
-    wanted_bytes: u64,
-    since: Duration,
-    until: Duration,
-}
-
-/// New memory that the host waits to hear of.
-#[derive(Clone, Copy, Debug)]
-struct Arrival {
-    id: u64,
-    wanted_bytes: u64,
-    until: Duration,
-    /// When it is looked at again.
-    next: Duration,
-}
-
-/// What is counted of the devices' memory blocks.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counted {
-    at: Duration,
-    /// MemTotal then: it changes with every block.
-    total: u64,
-    offline: u64,
-    movable: u64,
-}
-
 struct Agent {
-    start: Instant,
     system: System,
     blocks: Blocks,
     port: Port<FromHost>,
@@ -159,7 +125,6 @@ impl Agent {
             opened.ok()
         });
         Ok(Self {
-            start: Instant::now(),
             system,
             blocks,
             port: Port::new(&options.port, &options.root, PORT, FromHost::decode),
@@ -189,9 +154,8 @@ impl Agent {
         })
     }
 
-    /// Does all that is due; gives the time until more is.
-    fn turn(&mut self) -> Duration {
-        let now = self.start.elapsed();
+    /// Does all that is due at a time; says when more is, unless something comes before.
+    fn turn(&mut self, now: Duration) -> Duration {
         let mut news = Vec::new();
         self.port.go_on(now, |it| news.push(it));
         for news in news {
@@ -219,7 +183,7 @@ impl Agent {
                 self.port.say(&FromGuest::Status(status));
             }
         }
-        self.asked.retain(|_, (since, _, _)| now < *since + 2 * CALL_TIME);
+        self.asked.retain(|_, (since, _, _)| now < *since + ASKED_TIME);
         let due = [
             self.watch.as_ref().map(|_| self.sample_at),
             self.is_greeted.then_some(self.status_at),
@@ -230,8 +194,7 @@ impl Agent {
             self.arrival.map(|arrival| arrival.next),
             self.programs.deadline(),
         ];
-        let next = due.into_iter().flatten().min().unwrap_or(now + SLEEP_MAX);
-        next.saturating_sub(self.start.elapsed()).min(SLEEP_MAX)
+        due.into_iter().flatten().min().unwrap_or(now + SLEEP_MAX)
     }
 
     fn sleep(&self, ends: &SignalFd, timeout: Duration) {
@@ -340,281 +303,5 @@ impl Agent {
         if let Some(high) = &mut self.high {
             high.raise();
         }
-    }
-
-    /// Sets blocks offline, as far as the reserve allows.
-    fn start_job(&mut self, now: Duration, job: Job) {
-        self.end_job(now);
-        let list = self.count(now);
-        let block = self.blocks.bytes();
-        let missing = job.wanted_bytes.saturating_sub(self.counted.offline).div_ceil(block);
-        let reserve = self.watch.as_ref().map_or(0, |watch| watch.terms().reserve);
-        let spare = self.system.meminfo().available.saturating_sub(reserve) / block;
-        let wanted = usize::try_from(missing.min(spare)).unwrap_or(usize::MAX);
-        let movable = list.into_iter().filter(|(_, state)| *state == State::Movable);
-        self.hurry.begin(job.until + TAKEN_TIME);
-        self.mover.start(now, wanted, movable.map(|(number, _)| (number, Wish::Offline)));
-        self.job = Some(job);
-        self.look_at_job(now);
-    }
-
-    /// Answers the host once it is done, or its time is over.
-    fn look_at_job(&mut self, now: Duration) {
-        let Some(job) = self.job else { return };
-        if self.watch.as_ref().is_some_and(Watch::is_short) {
-            self.mover.stop();
-        }
-        if self.mover.is_idle() || now >= job.until {
-            self.end_job(now);
-        }
-    }
-
-    /// Tells the host once its new memory is online, or that it does not get there.
-    fn look_at_arrival(&mut self, now: Duration) {
-        let Some(arrival) = self.arrival.filter(|it| now >= it.next) else { return };
-        let bytes = self.blocks.online_within(&self.system.virtio_mem());
-        if bytes < arrival.wanted_bytes && now < arrival.until {
-            // Where there are many blocks, the look itself takes its time.
-            let took = self.start.elapsed().saturating_sub(now);
-            let next = (now + ARRIVAL_EVERY.max(4 * took)).min(arrival.until);
-            self.arrival = Some(Arrival { next, ..arrival });
-            return;
-        }
-        self.arrival = None;
-        self.port.say(&FromGuest::Arrived { id: arrival.id, bytes });
-    }
-
-    fn end_job(&mut self, now: Duration) {
-        self.mover.stop();
-        let Some(job) = self.job.take() else { return };
-        self.count(now);
-        let bytes = self.counted.offline;
-        self.port.say(&FromGuest::Offlined { id: job.id, bytes });
-        let (wanted, ms) = (Size(job.wanted_bytes), (self.start.elapsed() - job.since).as_millis());
-        let busy = match self.mover.failed() {
-            0 => String::new(),
-            count => format!(", {count} blocks are in use"),
-        };
-        eprintln!("spillway-agent: offline: {} of {wanted}, after {ms} ms{busy}", Size(bytes));
-    }
-
-    fn bring_online(&mut self, now: Duration, wish: Wish) {
-        let mut offline = self.list();
-        // One that was broken off may still change.
-        offline.retain(|(_, state)| matches!(state, State::Offline | State::Changing));
-        if offline.is_empty() {
-            return;
-        }
-        let bytes = Size(offline.len() as u64 * self.blocks.bytes());
-        eprintln!("spillway-agent: brings {bytes} online again");
-        // The lowest first: virtio-mem unplugs from the top.
-        self.mover.start(now, offline.len(), offline.into_iter().rev().map(|(it, _)| (it, wish)));
-    }
-
-    fn answered(&mut self, now: Duration, id: u64, granted: u64, why: Option<String>) {
-        let (Some((since, origin, ask)), Some(watch)) = (self.asked.remove(&id), &mut self.watch)
-        else {
-            return;
-        };
-        let (Ask::Need { bytes, .. } | Ask::Give { bytes }) = ask;
-        // Growing rounds up to blocks, so it may be a little more.
-        let granted = granted.min(bytes.saturating_add(self.blocks.bytes()));
-        match origin {
-            Origin::Watch => {
-                watch.answered(now, ask, granted);
-                let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-                let what = match ask {
-                    Ask::Need { urgent: true, .. } => "needs at once",
-                    Ask::Need { .. } => "needs soon",
-                    Ask::Give { .. } => "can give back",
-                };
-                let (bytes, granted) = (Size(bytes), Size(granted));
-                let ms = (now - since).as_millis();
-                eprintln!("spillway-agent: {what} {bytes}, granted {granted} after {ms} ms{why}");
-            }
-            Origin::Program(client) => {
-                self.programs.answer(now, client, granted, why);
-            }
-        }
-    }
-
-    fn hear_programs(&mut self, now: Duration) {
-        let Self { programs, system, watch, is_greeted, counted, .. } = self;
-        let wanted = programs.go_on(now, || {
-            let mut status = system.status();
-            status.offline_bytes = counted.offline;
-            let reserve_bytes = watch.as_ref().map_or(0, |watch| watch.terms().reserve);
-            Reply::Status { host: *is_greeted, reserve_bytes, status }
-        });
-        for borrower in self.programs.borrowers() {
-            match &self.windows {
-                Some(windows) => windows.lend(borrower),
-                None => borrower.refuse(Reason::NoPages),
-            }
-        }
-        for Wanted { client, ask } in wanted {
-            let possible = self.watch.as_ref().map_or(0, Watch::possible_now);
-            let why = match ask {
-                _ if !self.is_greeted => "the host is not there",
-                Ask::Need { .. } if possible == 0 => {
-                    "the guest holds as much as the host allows, or as its kernel can describe"
-                }
-                Ask::Need { bytes, urgent } => {
-                    let bytes = bytes.min(possible);
-                    self.ask(now, Ask::Need { bytes, urgent }, Origin::Program(client));
-                    continue;
-                }
-                Ask::Give { .. } => {
-                    self.ask(now, ask, Origin::Program(client));
-                    continue;
-                }
-            };
-            self.programs.answer(now, client, 0, Some(why.into()));
-        }
-    }
-
-    fn ask(&mut self, now: Duration, ask: Ask, origin: Origin) {
-        let id = self.next_id;
-        self.next_id += 1;
-        self.asked.insert(id, (now, origin, ask));
-        self.port.say(&match ask {
-            Ask::Need { bytes, urgent } => {
-                let wait = if let Origin::Program(_) = origin { NEED_TIME } else { Duration::ZERO };
-                FromGuest::Need { id, bytes, urgent, wait_ms: wait.as_millis() as u32 }
-            }
-            Ask::Give { bytes } => FromGuest::Give { id, bytes },
-        });
-    }
-
-    fn sample(&mut self, now: Duration) {
-        let memory = self.system.meminfo();
-        let reserve = self.watch.as_ref().map_or(0, |watch| watch.terms().reserve);
-        let has_plenty = memory.available > 4 * reserve;
-        let every = if has_plenty { SLOW_EVERY } else { *SAMPLES_EVERY.end() };
-        // With its size, its limits change.
-        let is_slow = memory.total != self.sample.total || now >= self.slow_at + every;
-        (self.sample.total, self.sample.available) = (memory.total, memory.available);
-        self.sample.cached = memory.cached.saturating_sub(memory.shared);
-        // Where idle cache is dropped, the rest is in use; else that is not known.
-        let part = if self.reclaimer.is_some() { 1 } else { 2 };
-        self.sample.used_cache = self.sample.cached / part;
-        if is_slow {
-            self.slow_at = now;
-            if memory.total != self.counted.total || now >= self.counted.at + BLOCKS_EVERY {
-                self.count(now);
-            }
-            let counters = self.system.vmstat();
-            self.sample = Sample {
-                kernel_free: self.system.zones().free,
-                returnable: self.counted.movable,
-                stalled_us: self.system.stalled_us(),
-                refaults: counters.refaults,
-                swap_ins: counters.swap_ins,
-                ..self.sample
-            };
-        }
-        if is_slow {
-            self.drop_idle(now, memory.swap_total > 0);
-        }
-        let Some(watch) = &mut self.watch else { return };
-        let ask = watch.sample(now, self.sample);
-        self.sample_at = now + watch.next();
-        match ask {
-            Some(ask) if self.is_greeted => self.ask(now, ask, Origin::Watch),
-            // Nobody takes what is offline: it is used again.
-            Some(Ask::Need { .. }) if self.mover.is_idle() => self.bring_online(now, Wish::Movable),
-            _ => {}
-        }
-        if self.high.is_none() && is_slow {
-            // systemd makes user.slice when the first user comes.
-            self.high = self.group.as_ref().and_then(|group| group.open().ok());
-        }
-        if let Some(high) = self.high.as_mut().filter(|_| is_slow && self.is_greeted) {
-            high.follow(now, memory.available, reserve);
-        }
-    }
-
-    /// Drops page cache that nobody reads, so that the memory can be given back.
-    fn drop_idle(&mut self, now: Duration, has_swap: bool) {
-        let (Some(reclaimer), Some(watch)) = (&mut self.reclaimer, &self.watch) else { return };
-        match reclaimer.ended() {
-            Some(Ok(bytes)) => self.idle.dropped(bytes),
-            // It found no more, or was interrupted.
-            Some(Err(_)) => said(self.idle.pause(now)),
-            None => {}
-        }
-        let (step, dropped) = self.idle.step(now, &self.sample, &watch.terms());
-        said(dropped);
-        let is_free = self.is_greeted && self.mover.is_idle() && self.asked.is_empty();
-        let Some(bytes) = step.filter(|_| is_free && reclaimer.is_idle()) else { return };
-        if let Err(error) = reclaimer.start(bytes, has_swap) {
-            eprintln!("spillway-agent: idle page cache is not dropped: {error}");
-            self.reclaimer = None;
-        }
-    }
-
-    fn status(&mut self, now: Duration) -> Status {
-        let mut status = self.system.status();
-        if status.total_bytes != self.counted.total {
-            self.count(now);
-        }
-        status.offline_bytes = self.counted.offline;
-        status
-    }
-
-    fn list(&mut self) -> Vec<(u64, State)> {
-        self.blocks.within(&self.system.virtio_mem())
-    }
-
-    /// Counts the blocks, and lists them.
-    fn count(&mut self, now: Duration) -> Vec<(u64, State)> {
-        let total = self.system.meminfo().total;
-        let list = self.list();
-        let bytes = |wanted| {
-            let count = list.iter().filter(|(_, state)| *state == wanted).count();
-            count as u64 * self.blocks.bytes()
-        };
-        let (offline, movable) = (bytes(State::Offline), bytes(State::Movable));
-        self.counted = Counted { at: now, total, offline, movable };
-        list
-    }
-}
-
-/// The control group that must not use up the reserve.
-#[derive(Debug)]
-struct Group {
-    root: PathBuf,
-    name: PathBuf,
-    kept: PathBuf,
-}
-
-impl Group {
-    /// None where the agent is to watch no group.
-    fn of(options: &Run) -> Option<Self> {
-        let (root, name) = (options.root.clone(), options.cgroup.clone());
-        (name.as_os_str() != "none").then(|| Self { root, name, kept: options.state.path.clone() })
-    }
-
-    fn open(&self) -> std::io::Result<High> {
-        High::open(&self.root, &self.name, &self.kept)
-    }
-}
-
-/// A program may map more than the guest has now: the memory comes when it is touched.
-fn allow_large_mappings(root: &Path) {
-    match overcommit::allow(root) {
-        Ok(true) => eprintln!(
-            "spillway-agent: vm.overcommit_memory is 1 now: at 0 a mapping larger than the guest is refused, though the guest can grow"
-        ),
-        Ok(false) => {}
-        Err(error) => eprintln!("spillway-agent: vm.overcommit_memory stays as it is: {error}"),
-    }
-}
-
-/// A line about page cache that was dropped, before a pause.
-fn said(dropped: u64) {
-    if dropped > 0 {
-        let size = Size(dropped);
-        eprintln!("spillway-agent: dropped {size} of page cache that was not read; pauses");
     }
 }

@@ -187,3 +187,6 @@ fn guest_usage(files: &BTreeMap<GuestFile, Account>) -> GuestUsage {
     }
     usage
 }
+
+#[cfg(test)]
+mod tests;

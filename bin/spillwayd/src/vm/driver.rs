@@ -10,9 +10,7 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use spillway_guests::agent::FromGuest;
 use spillway_guests::{Action, End, Event, Guest, Order, OrderId, Outcome, Settings, Who};
 use spillway_sections::Pool;
 use tokio::sync::{Notify, oneshot};
@@ -21,6 +19,12 @@ use crate::config::Way;
 use crate::vm::agent::Channel;
 use crate::vm::attached::Attached;
 use crate::vm::windows::Place;
+
+mod actions;
+mod channel;
+mod memory;
+#[cfg(test)]
+mod tests;
 
 /// Until what is out of reach is tried again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -51,6 +55,17 @@ pub enum Wanted {
     To(u64),
     Grow(u64),
     Shrink(u64),
+}
+
+impl Wanted {
+    /// The size that is wanted of a VM of this size, bytes.
+    fn from(self, size_bytes: u64) -> u64 {
+        match self {
+            Self::To(bytes) => bytes,
+            Self::Grow(bytes) => size_bytes.saturating_add(bytes),
+            Self::Shrink(bytes) => size_bytes.saturating_sub(bytes),
+        }
+    }
 }
 
 /// What driver and status look at together.
@@ -88,6 +103,18 @@ pub struct Notes {
     pub weight: u32,
     /// What is to lie ready for it, bytes.
     pub ready_bytes: u64,
+}
+
+impl Notes {
+    /// Counts how an order ended.
+    fn count(&mut self, end: &End) {
+        let counter = match end {
+            End::Reached => &mut self.reached,
+            End::Refused(_) => &mut self.refused,
+            End::Superseded | End::Partial | End::RolledBack | End::Lost(_) => &mut self.failed,
+        };
+        *counter += 1;
+    }
 }
 
 impl Shared {
@@ -161,10 +188,9 @@ impl Driver {
     fn wait(&self) {
         let now = Instant::now();
         let now_us = self.now_us();
-        let mut longest = LOOK.min(Duration::from_micros(self.read_at_us.saturating_sub(now_us)));
-        if self.attached.is_none() {
-            longest = LOOK.min(self.try_monitor_at.saturating_duration_since(now));
-        }
+        let until_read = Duration::from_micros(self.read_at_us.saturating_sub(now_us));
+        let until_try = self.try_monitor_at.saturating_duration_since(now);
+        let longest = longest_wait(self.attached.is_none().then_some(until_try), until_read);
         let longest = Timespec { tv_sec: 0, tv_nsec: longest.as_nanos() as i64 };
         let mut fds = vec![PollFd::new(&self.bell, PollFlags::IN)];
         let monitor = self.attached.as_ref().map(AsFd::as_fd);
@@ -198,11 +224,7 @@ impl Driver {
                     self.next_order += 1;
                     let id = self.next_order;
                     let size = self.shared.guest().view().size_bytes.unwrap_or_default();
-                    let to_bytes = match wanted {
-                        Wanted::To(bytes) => bytes,
-                        Wanted::Grow(bytes) => size.saturating_add(bytes),
-                        Wanted::Shrink(bytes) => size.saturating_sub(bytes),
-                    };
+                    let to_bytes = wanted.from(size);
                     self.told.extend(told.map(|told| (id, told)));
                     self.tell(Event::Order(Order { id, who, to_bytes, roll_back, force }));
                 }
@@ -257,51 +279,6 @@ impl Driver {
         }
     }
 
-    /// Finds out where the memory lies that windows may be in.
-    fn find_memory(&self, attached: &mut Attached, boot_bytes: u64) {
-        let Some(windows) = &self.shared.windows else { return };
-        let layout = attached.layout(&self.shared.name, &self.shared.pool, boot_bytes);
-        if let Err(why) = &layout {
-            tracing::warn!("vm {}: its programs get no windows: {why}", self.shared.name);
-        }
-        windows.renew(layout.ok());
-    }
-
-    /// What the VM had when the configuration named another way to it: files of the pool under QEMU, accounts under libvirt.
-    fn forget_other_way(&self) -> anyhow::Result<()> {
-        let (name, pool) = (&self.shared.name, &self.shared.pool);
-        let Way::Libvirt { .. } = self.shared.way else { return Ok(pool.forget_counted(name)?) };
-        let bytes = pool.clear_held(name).with_context(|| {
-            format!("vm '{name}' is libvirt's now, and its former QEMU has to end first")
-        })?;
-        if bytes > 0 {
-            let size = spillway_types::Size(bytes);
-            tracing::info!("vm {name}: it is libvirt's now, {size} that QEMU had is free");
-        }
-        Ok(())
-    }
-
-    /// What a VM that has ended had beyond its boot memory goes back to the pool.
-    fn take_back(&self) {
-        let (name, pool) = (&self.shared.name, &self.shared.pool);
-        // What libvirt's domains have is nobody's to take: it says itself when one has ended.
-        let Way::Monitor(_) = self.shared.way else { return };
-        let usage = pool.usage();
-        let devices = usage.guests.get(name).map(|guest| guest.devices.values());
-        if devices.into_iter().flatten().all(|it| it.set_aside_bytes + it.ready_bytes == 0) {
-            return;
-        }
-        match pool.empty_devices(name) {
-            Ok(bytes) => {
-                let size = spillway_types::Size(bytes);
-                tracing::info!("vm {name}: it has ended, {size} of it is free");
-            }
-            // It runs, and only its monitor is out of reach.
-            Err(spillway_sections::Error::InUse { .. }) => {}
-            Err(error) => tracing::error!("vm {name}: can't take its memory back: {error}"),
-        }
-    }
-
     fn detach(&mut self, why: String) {
         self.attached = None;
         if let Some(windows) = &self.shared.windows {
@@ -325,75 +302,6 @@ impl Driver {
         }
     }
 
-    fn look_at_agent(&mut self) {
-        if self.channel.is_none() && Instant::now() >= self.try_agent_at {
-            self.try_agent_at = Instant::now() + RETRY;
-            // A guest without an agent is served as well.
-            self.channel = Channel::connect(&self.shared.agent).ok();
-            if self.channel.is_some() {
-                self.tell(Event::AgentConnected);
-            }
-        }
-        let interval = Duration::from_millis(self.shared.guest().settings().interval_ms.into());
-        let Some(channel) = &mut self.channel else { return };
-        let said = channel.flush().and_then(|()| channel.read());
-        let (garbled, is_silent) = (channel.garbled, channel.is_silent(interval));
-        self.note_garbled(garbled);
-        match said {
-            Ok(said) => {
-                let wishes =
-                    |it: &FromGuest| matches!(it, FromGuest::Need { .. } | FromGuest::Give { .. });
-                if said.iter().any(wishes) {
-                    self.read_sizes();
-                }
-                for said in said {
-                    self.tell(Event::Agent(said));
-                }
-                self.note_ignored();
-                if is_silent {
-                    self.tell(Event::AgentConnected);
-                }
-            }
-            Err(_) => self.hang_up(),
-        }
-    }
-
-    fn note_garbled(&mut self, garbled: u64) {
-        let mut notes = self.shared.notes();
-        if garbled > 0 && notes.garbled == 0 {
-            tracing::warn!(
-                "vm {}: its agent's channel bears lines that are no messages",
-                self.shared.name
-            );
-        }
-        notes.garbled += garbled;
-        if let Some(channel) = &mut self.channel {
-            channel.garbled = 0;
-        }
-    }
-
-    /// A line for the first message that is not heard; the others are counted.
-    fn note_ignored(&self) {
-        let ignored = self.shared.guest().view().ignored_messages;
-        let mut notes = self.shared.notes();
-        if ignored > 0 && !notes.has_said_ignored {
-            notes.has_said_ignored = true;
-            tracing::warn!(
-                "vm {}: its agent says more than it may, or what can't be true: that is not heard, and counted as \
-                 ignored messages",
-                self.shared.name
-            );
-        }
-    }
-
-    fn hang_up(&mut self) {
-        if self.channel.take().is_some_and(|channel| channel.has_spoken) {
-            tracing::info!("vm {}: its agent's channel is closed", self.shared.name);
-        }
-        self.try_agent_at = Instant::now() + RETRY;
-        self.tell(Event::AgentGone);
-    }
-
     fn read_sizes(&mut self) {
         self.read_at_us = u64::MAX;
         let read = self.attached.as_mut().map(Attached::sizes);
@@ -405,60 +313,6 @@ impl Driver {
                 self.keep_ready(&sizes);
             }
             Some(Err(why)) => self.detach(why),
-        }
-    }
-
-    /// A guest that may have more than its devices hold gets a further device, while it rests. What QEMU has refused is
-    /// not tried again until another size is wanted.
-    fn widen(&mut self) {
-        let lacks = self.shared.guest().lacks_bytes();
-        let Some(attached) = &mut self.attached else { return };
-        if lacks == 0 || self.refused_bytes == lacks {
-            return;
-        }
-        self.refused_bytes = lacks;
-        let name = &self.shared.name;
-        match attached.add_device(name, &self.shared.pool, lacks) {
-            Ok(None) => {}
-            Ok(Some(facts)) => {
-                let more = spillway_types::Size(lacks);
-                tracing::info!("vm {name}: it has a further device, of {more}");
-                self.tell(Event::Attached(facts));
-                // As much more may be wanted once again.
-                if self.shared.guest().lacks_bytes() == 0 {
-                    self.refused_bytes = 0;
-                }
-            }
-            Err(error) => self.note_problem(format!(
-                "it can't become larger while it runs: {error}; start it with what `spillway vm args {name}` prints now"
-            )),
-        }
-    }
-
-    /// While the guest rests, what it may be given next is made ready for it, in the first device that has room.
-    fn keep_ready(&mut self, sizes: &[(u64, u64)]) {
-        // What libvirt's domains have lies elsewhere.
-        let Some(Attached::Monitor(attached)) = &self.attached else { return };
-        let guest = self.shared.guest();
-        let is_still = sizes.iter().all(|(size, requested)| size == requested);
-        if guest.running().is_some() || !is_still {
-            return;
-        }
-        let view = guest.view();
-        drop(guest);
-        let growth = view.ceiling_bytes.saturating_sub(view.size_bytes.unwrap_or_default());
-        let mut wanted = self.shared.notes().ready_bytes.min(growth);
-        for (device, &(size, _)) in sizes.iter().enumerate() {
-            let bytes = if size < attached.max_bytes(device) { wanted } else { 0 };
-            wanted -= bytes;
-            let kept =
-                self.shared.pool.keep_ready(&self.shared.name, attached.file(device), size, bytes);
-            match kept {
-                // Orders that have come meanwhile are heard in between.
-                Ok(true) => self.read_at_us = 0,
-                Ok(false) => {}
-                Err(error) => return self.note_problem(error.to_string()),
-            }
         }
     }
 
@@ -477,131 +331,22 @@ impl Driver {
         let now_us = self.now_us();
         let has_ended = actions.iter().any(|action| matches!(action, Action::Done(_)));
         let guest = self.shared.guest();
-        // What it may be given next is made ready before it asks.
-        let wake_at_us = if has_ended { now_us + AFTER_US } else { guest.wake_at_us(now_us) };
-        // A guest that says something all the while does not put the reading off.
-        self.read_at_us = self.read_at_us.min(wake_at_us);
+        let wake_at_us = guest.wake_at_us(now_us);
+        self.read_at_us = next_reading(self.read_at_us, now_us, has_ended, wake_at_us);
         if guest.wanted_bytes() > 0 {
             self.shared.hunger.notify_one();
         }
     }
+}
 
-    fn carry_out(&mut self, action: Action) -> Option<Event> {
-        let (name, pool) = (&self.shared.name, &self.shared.pool);
-        match action {
-            Action::Reserve { device, more_bytes } => {
-                let result = match &self.attached {
-                    None => Err("the VM's monitor is out of reach".to_owned()),
-                    Some(attached) => {
-                        let reserved = attached.reserve(name, pool, device, more_bytes);
-                        reserved.map_err(|error| error.to_string())
-                    }
-                };
-                Some(Event::Reserved { device, result })
-            }
-            Action::Request { device, bytes } => {
-                let result = match &mut self.attached {
-                    None => Err("the VM's monitor is out of reach".to_owned()),
-                    Some(attached) => attached.request(device, bytes).map(|()| bytes),
-                };
-                Some(Event::Requested { device, result })
-            }
-            Action::Release { device, size_bytes } => {
-                let attached = self.attached.as_ref()?;
-                match attached.settle(name, pool, device, size_bytes) {
-                    Ok(set_aside_bytes) => Some(Event::Released { device, set_aside_bytes }),
-                    Err(error) => {
-                        tracing::error!("vm {name}: can't release memory: {error}");
-                        let usage = pool.usage();
-                        let devices = usage.guests.get(name).map(|guest| &guest.devices);
-                        let set_aside =
-                            devices.and_then(|devices| devices.get(&attached.file(device)));
-                        let set_aside_bytes = set_aside.map_or(size_bytes, |it| it.set_aside_bytes);
-                        Some(Event::Released { device, set_aside_bytes })
-                    }
-                }
-            }
-            Action::Tell(said) => {
-                if let Some(channel) = &mut self.channel
-                    && channel.tell(&said).is_err()
-                {
-                    // The next look finds it closed.
-                    tracing::debug!("vm {name}: its agent's channel is closed");
-                }
-                None
-            }
-            Action::Done(outcome) => {
-                self.done(outcome);
-                None
-            }
-            Action::Say(line) => {
-                tracing::info!("vm {name}: {line}");
-                None
-            }
-        }
-    }
+/// How long the driver waits for what comes by itself: at most until it tries a VM that is out of reach again, or else until sizes
+/// are to be read.
+fn longest_wait(until_try: Option<Duration>, until_read: Duration) -> Duration {
+    LOOK.min(until_try.unwrap_or(until_read))
+}
 
-    fn done(&mut self, mut outcome: Outcome) {
-        let name = &self.shared.name;
-        if let (End::Refused(why), None) = (&mut outcome.end, &self.attached) {
-            let problem = self.shared.notes().problem.clone().unwrap_or_default();
-            *why = match self.shared.way {
-                Way::Monitor(_) => format!(
-                    "{why}: {problem}; start the VM with what `spillway vm args {name}` prints"
-                ),
-                Way::Libvirt { .. } => format!("{why}: {problem}"),
-            };
-        }
-        let size = spillway_types::Size;
-        let (from, aim, now) =
-            (size(outcome.from_bytes), size(outcome.aim_bytes), size(outcome.size_bytes));
-        let who = match outcome.order.who {
-            Who::Operator => "operator",
-            Who::Manager => "memory manager",
-            Who::Guest { .. } => "guest",
-            Who::Daemon => "daemon",
-        };
-        let ms = outcome.times.total_us / 1000;
-        let mut notes = self.shared.notes();
-        match &outcome.end {
-            End::Reached => {
-                notes.reached += 1;
-                tracing::info!("vm {name}: {from} to {now} in {ms} ms ({who})");
-            }
-            End::Refused(why) => {
-                notes.refused += 1;
-                // A guest that asks again and again is told so itself.
-                if matches!(outcome.order.who, Who::Guest { .. }) {
-                    tracing::debug!("vm {name}: refused ({who}): {why}");
-                } else {
-                    tracing::warn!("vm {name}: refused ({who}): {why}");
-                }
-            }
-            End::Superseded => {
-                notes.failed += 1;
-                tracing::info!(
-                    "vm {name}: {from} to {aim} broken off at {now}: a newer order ({who})"
-                );
-            }
-            End::Partial => {
-                notes.failed += 1;
-                tracing::warn!("vm {name}: {from} to {aim} got as far as {now} in {ms} ms ({who})");
-            }
-            End::RolledBack => {
-                notes.failed += 1;
-                tracing::warn!(
-                    "vm {name}: {from} to {aim} rolled back to {now} after {ms} ms ({who})"
-                );
-            }
-            End::Lost(why) => {
-                notes.failed += 1;
-                tracing::warn!("vm {name}: {from} to {aim} broken off: {why} ({who})");
-            }
-        }
-        drop(notes);
-        if let Some(told) = self.told.remove(&outcome.order.id) {
-            // Whoever asked may have gone.
-            let _ = told.send(outcome);
-        }
-    }
+/// When sizes are read next, microseconds. After a change that is soon: what the guest may be given next is made ready before it
+/// asks. A guest that says something all the while does not put the reading off.
+fn next_reading(read_at_us: u64, now_us: u64, has_ended: bool, wake_at_us: u64) -> u64 {
+    read_at_us.min(if has_ended { now_us + AFTER_US } else { wake_at_us })
 }

@@ -206,3 +206,6 @@ fn identify(
 fn deadline() -> Instant {
     Instant::now() + ANSWER
 }
+
+#[cfg(test)]
+mod tests;

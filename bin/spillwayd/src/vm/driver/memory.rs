@@ -1,0 +1,127 @@
+//! The pool's memory beside the orders: what lies ready, further devices, and what a VM that has ended leaves.
+
+use anyhow::Context;
+use spillway_guests::{Event, View};
+
+use super::Driver;
+use crate::config::Way;
+use crate::vm::attached::Attached;
+
+impl Driver {
+    /// Finds out where the memory lies that windows may be in.
+    pub(super) fn find_memory(&self, attached: &mut Attached, boot_bytes: u64) {
+        let Some(windows) = &self.shared.windows else { return };
+        let layout = attached.layout(&self.shared.name, &self.shared.pool, boot_bytes);
+        if let Err(why) = &layout {
+            tracing::warn!("vm {}: its programs get no windows: {why}", self.shared.name);
+        }
+        windows.renew(layout.ok());
+    }
+
+    /// What the VM had when the configuration named another way to it: files of the pool under QEMU, accounts under libvirt.
+    pub(super) fn forget_other_way(&self) -> anyhow::Result<()> {
+        let (name, pool) = (&self.shared.name, &self.shared.pool);
+        let Way::Libvirt { .. } = self.shared.way else { return Ok(pool.forget_counted(name)?) };
+        let bytes = pool.clear_held(name).with_context(|| {
+            format!("vm '{name}' is libvirt's now, and its former QEMU has to end first")
+        })?;
+        if bytes > 0 {
+            let size = spillway_types::Size(bytes);
+            tracing::info!("vm {name}: it is libvirt's now, {size} that QEMU had is free");
+        }
+        Ok(())
+    }
+
+    /// What a VM that has ended had beyond its boot memory goes back to the pool.
+    pub(super) fn take_back(&self) {
+        let (name, pool) = (&self.shared.name, &self.shared.pool);
+        // What libvirt's domains have is nobody's to take: it says itself when one has ended.
+        let Way::Monitor(_) = self.shared.way else { return };
+        let usage = pool.usage();
+        let devices = usage.guests.get(name).map(|guest| guest.devices.values());
+        if devices.into_iter().flatten().all(|it| it.set_aside_bytes + it.ready_bytes == 0) {
+            return;
+        }
+        match pool.empty_devices(name) {
+            Ok(bytes) => {
+                let size = spillway_types::Size(bytes);
+                tracing::info!("vm {name}: it has ended, {size} of it is free");
+            }
+            // It runs, and only its monitor is out of reach.
+            Err(spillway_sections::Error::InUse { .. }) => {}
+            Err(error) => tracing::error!("vm {name}: can't take its memory back: {error}"),
+        }
+    }
+
+    /// A guest that may have more than its devices hold gets a further device, while it rests. What QEMU has refused is
+    /// not tried again until another size is wanted.
+    pub(super) fn widen(&mut self) {
+        let lacks = self.shared.guest().lacks_bytes();
+        let Some(attached) = &mut self.attached else { return };
+        if lacks == 0 || lacks == self.refused_bytes {
+            return;
+        }
+        self.refused_bytes = lacks;
+        let name = &self.shared.name;
+        match attached.add_device(name, &self.shared.pool, lacks) {
+            Ok(None) => {}
+            Ok(Some(facts)) => {
+                let more = spillway_types::Size(lacks);
+                tracing::info!("vm {name}: it has a further device, of {more}");
+                self.tell(Event::Attached(facts));
+                // As much more may be wanted once again.
+                if self.shared.guest().lacks_bytes() == 0 {
+                    self.refused_bytes = 0;
+                }
+            }
+            Err(error) => self.note_problem(format!(
+                "it can't become larger while it runs: {error}; start it with what `spillway vm args {name}` prints now"
+            )),
+        }
+    }
+
+    /// While the guest rests, what it may be given next is made ready for it, in the first device that has room.
+    pub(super) fn keep_ready(&mut self, sizes: &[(u64, u64)]) {
+        // What libvirt's domains have lies elsewhere.
+        let Some(Attached::Monitor(attached)) = &self.attached else { return };
+        let guest = self.shared.guest();
+        let (is_busy, view) = (guest.running().is_some(), guest.view());
+        drop(guest);
+        let ready_bytes = self.shared.notes().ready_bytes;
+        let max_bytes = |device| attached.max_bytes(device);
+        let Some(shares) = to_lie_ready(ready_bytes, &view, is_busy, sizes, max_bytes) else {
+            return;
+        };
+        for (device, (&(size, _), bytes)) in sizes.iter().zip(shares).enumerate() {
+            let kept =
+                self.shared.pool.keep_ready(&self.shared.name, attached.file(device), size, bytes);
+            match kept {
+                // Orders that have come meanwhile are heard in between.
+                Ok(true) => self.read_at_us = 0,
+                Ok(false) => {}
+                Err(error) => return self.note_problem(error.to_string()),
+            }
+        }
+    }
+}
+
+/// What is to lie ready for each device, bytes: no more than the guest may still get, and for the device that grows next. None
+/// while the guest changes its size, by an order or by itself.
+pub(super) fn to_lie_ready(
+    ready_bytes: u64,
+    view: &View,
+    is_busy: bool,
+    sizes: &[(u64, u64)],
+    max_bytes: impl Fn(usize) -> u64,
+) -> Option<Vec<u64>> {
+    if is_busy || sizes.iter().any(|(size, requested)| size != requested) {
+        return None;
+    }
+    let growth = view.ceiling_bytes.saturating_sub(view.size_bytes.unwrap_or_default());
+    let mut shares = vec![0; sizes.len()];
+    let first = sizes.iter().enumerate().position(|(at, &(size, _))| size < max_bytes(at));
+    if let Some(share) = first.and_then(|first| shares.get_mut(first)) {
+        *share = ready_bytes.min(growth);
+    }
+    Some(shares)
+}
