@@ -168,7 +168,7 @@ mod tests {
             ("core/store", "platform"),
             ("core/store", "tokio"),
             ("frontends/ring", "frontends/nbd"),
-            ("frontends/ring", "control/memory"),
+            ("frontends/ring", "control/manager"),
             ("pager", "clients/preload"),
             ("clients/preload", "core/store"),
             ("clients/rust", "pager"),
