@@ -25,6 +25,8 @@
 //! The same seed does the same. To see one: `SPILLWAY_SIM_SEED=N cargo test -p spillway-sim`; for more
 //! of them: `SPILLWAY_SIM_SEEDS=100000 cargo test --release -p spillway-sim`.
 
+#![forbid(unsafe_code)]
+
 pub mod client;
 pub mod inputs;
 pub mod lending;

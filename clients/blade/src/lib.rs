@@ -4,6 +4,8 @@
 //! then has a [`carrier`] of its own, which connects when the first page leaves. Carriers run on tasks
 //! without a C library's thread, as the pager does.
 
+#![forbid(unsafe_code)]
+
 mod claim;
 mod directory;
 mod line;

@@ -12,6 +12,8 @@
 //! A call makes a connection of its own and keeps nothing, so any thread may make it, also after a fork. None takes longer
 //! than its time, whatever the agent does.
 
+#![forbid(unsafe_code)]
+
 mod line;
 
 use std::io;

@@ -4,6 +4,8 @@
 //! of its own, which any number of threads use at the same time. It ends when it is dropped; the pool stays, until the
 //! lender releases the loan.
 
+#![forbid(unsafe_code)]
+
 mod loan;
 mod settings;
 

@@ -3,6 +3,8 @@
 //! [`types`] is what goes over the wire; with the feature `server` there is also the service that
 //! answers. docs/openapi.json is made from the same definitions.
 
+#![forbid(unsafe_code)]
+
 pub mod types;
 mod types_lend;
 mod types_vm;

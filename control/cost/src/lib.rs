@@ -9,6 +9,8 @@
 //! Pure functions: texts and parameters in, a report out. Prices come as subtotals of whole servers, as the paper has them, or as
 //! components.
 
+#![forbid(unsafe_code)]
+
 mod chart;
 mod derivations;
 mod document;

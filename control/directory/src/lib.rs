@@ -5,6 +5,8 @@
 //! ([`spillway_block::Exports`]), and what the operator changes. What it must not forget when the
 //! daemon is killed, it writes into a memory file that outlives the process ([`Journal`]).
 
+#![forbid(unsafe_code)]
+
 mod access;
 mod blocks;
 

@@ -4,6 +4,8 @@
 //! Nothing here does I/O or reads a clock: whoever drives it hands in events with the monotonic time, and carries out the
 //! actions that come back.
 
+#![forbid(unsafe_code)]
+
 pub mod agent;
 pub mod call;
 mod check;

@@ -5,6 +5,8 @@
 //! [after](History::after). Memory is bounded by [`Bounds`] whoever comes and goes: a client's past goes with the
 //! last sample that it is in.
 
+#![forbid(unsafe_code)]
+
 mod seen;
 
 use std::collections::VecDeque;

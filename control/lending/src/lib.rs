@@ -4,6 +4,8 @@
 //! [`Machine`] is one host's. It does no I/O and reads no clock: whoever drives it hands in [`Event`]s with the monotonic
 //! time, and carries out the [`Action`]s that it gives.
 
+#![forbid(unsafe_code)]
+
 mod action;
 mod devices;
 mod error;

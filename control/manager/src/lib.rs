@@ -4,6 +4,8 @@
 //! It reads no clock and does no I/O. Whoever drives it samples the store, calls [`Manager::interval`], and sets
 //! the targets that it gives.
 
+#![forbid(unsafe_code)]
+
 mod frames;
 mod room;
 

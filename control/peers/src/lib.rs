@@ -5,6 +5,8 @@
 //! answers are messages of their own. [`outbox`] sends them, a bounded queue a peer; [`http`] is one
 //! connection, which the registry uses too.
 
+#![forbid(unsafe_code)]
+
 mod error;
 pub mod http;
 pub mod outbox;

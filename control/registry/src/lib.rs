@@ -4,6 +4,8 @@
 //! ([`listed`]); with etcd each host says it itself, under one lease ([`etcd`]). Either is discovery and
 //! no more: a host that is not seen for a while is not chosen, and its loans go on.
 
+#![forbid(unsafe_code)]
+
 mod error;
 pub mod etcd;
 pub mod listed;

@@ -8,6 +8,8 @@
 //!
 //! Manager, policies and sampler are those of production. The store is counted to the page ([`node`]).
 
+#![forbid(unsafe_code)]
+
 pub mod blocks;
 pub mod engine;
 mod lines;

@@ -26,6 +26,8 @@
 //!
 //! The crate knows nothing of QEMU's monitor or of who decides on sizes: [`Pool::settle_device`] is told the size.
 
+#![forbid(unsafe_code)]
+
 mod accounts;
 mod counted;
 #[cfg(test)]

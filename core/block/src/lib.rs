@@ -7,6 +7,8 @@
 //!
 //! Frontends serve whatever is a [`Device`]; a `BlockDevice` is one, and so is the device of lending (`core/fanout`).
 
+#![forbid(unsafe_code)]
+
 mod device;
 mod error;
 mod exports;

@@ -5,6 +5,8 @@
 //! Virtualized Server", RADR/IPDPS workshops 2019, section III-E); where its text and its algorithms differ or are
 //! silent, the documentation of each says what is done. The fifth, [`Utility`], asks what pages are worth.
 
+#![forbid(unsafe_code)]
+
 pub mod hull;
 mod percent;
 mod rates;

@@ -15,6 +15,8 @@
 //! read back is dead, or will be read again; which of the two is counted too, and pages that were read count in
 //! distances by the share of such pages that were wanted again.
 
+#![forbid(unsafe_code)]
+
 mod curve;
 mod sampler;
 

@@ -4,6 +4,7 @@
 //! memory (tmem): a *client* owns *pools*, a pool holds *objects*, an object holds values under
 //! an *index*.
 
+#![forbid(unsafe_code)]
 #![no_std]
 
 extern crate alloc;

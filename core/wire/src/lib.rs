@@ -5,6 +5,8 @@
 //! Numbers are little-endian unless something else is said. For whatever speaks nothing else there
 //! is NBD.
 
+#![forbid(unsafe_code)]
+
 mod bytes;
 mod error;
 

@@ -8,6 +8,8 @@
 //! streams through it. So a connection never holds more than its buffers, and a peer that is slow
 //! or stuck holds up nobody but itself.
 
+#![forbid(unsafe_code)]
+
 mod admission;
 mod attach;
 mod batch;

@@ -13,6 +13,8 @@
 //! Three subsystems: discovery, the block exports of a client, the pools of a client. Which client it is
 //! follows from the host's name. docs/protocol.md says what is spoken.
 
+#![forbid(unsafe_code)]
+
 mod admin;
 mod authentication;
 mod blocks;

@@ -4,6 +4,8 @@
 //! counted is up to [`spillway_types::Programs`], by the credentials that the kernel vouches for. A program that breaks the protocol,
 //! says too much or does not read its answers is hung up on, which ends nothing but its registration.
 
+#![forbid(unsafe_code)]
+
 mod connection;
 mod server;
 

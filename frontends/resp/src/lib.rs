@@ -4,6 +4,8 @@
 //! bytes and times go in, replies come out. A key lies in the store whole, as a record of its value, its name and
 //! when it expires; nothing of it is kept elsewhere (docs/adr/0028-keys-of-the-resp-front-end.md).
 
+#![forbid(unsafe_code)]
+
 mod arguments;
 mod chunks;
 mod commands;

@@ -4,6 +4,8 @@
 //! graph, and alternating least squares over ratings as MovieLens has them. (usemem is lab/tools/usemem.c.) Each says as lines of JSON what it has done and when; what it computed is a checksum, which is
 //! the same however the program's memory is kept.
 
+#![forbid(unsafe_code)]
+
 mod als;
 mod pagerank;
 

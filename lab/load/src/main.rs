@@ -4,6 +4,8 @@
 //! value once more; each value read is compared byte by byte with what was last written.
 //! `spillway-load table` lays two such runs beside each other.
 
+#![forbid(unsafe_code)]
+
 mod client;
 mod memory;
 mod table;

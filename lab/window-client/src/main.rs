@@ -10,6 +10,8 @@
 //! window-client URL long BYTES        a value of so many bytes, there and back
 //! ```
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 

@@ -5,6 +5,8 @@
 //! 0.0.4), [`document`] the catalogue for people. Names end in their base unit, and in `_total` when
 //! they only grow.
 
+#![forbid(unsafe_code)]
+
 mod catalogue;
 mod guests;
 mod render;

@@ -3,6 +3,8 @@
 //! Its files are part of the program. They hold no data, so anybody may have them; what the page shows it asks of the
 //! HTTP interface, with the token that the user gives it. It loads nothing from elsewhere, and nothing may frame it.
 
+#![forbid(unsafe_code)]
+
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use axum::Router;

@@ -1,5 +1,7 @@
 //! How much memory this machine, cgroup and user can give.
 
+#![forbid(unsafe_code)]
+
 mod monitor;
 
 use std::fs;

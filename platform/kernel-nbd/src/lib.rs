@@ -4,6 +4,8 @@
 //! the kernel for each disk, and finds a free disk by itself. It knows nothing of the protocol on the sockets: that is
 //! NBD's transmission phase, the export's size and flags being told here.
 
+#![forbid(unsafe_code)]
+
 mod message;
 
 use std::io;

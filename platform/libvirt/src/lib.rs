@@ -11,6 +11,8 @@
 //! QEMU's monitor belongs to libvirt and is never touched. Every call has a deadline, every buffer a bound. The crate knows
 //! nothing of who decides on sizes.
 
+#![forbid(unsafe_code)]
+
 mod client;
 mod description;
 mod error;

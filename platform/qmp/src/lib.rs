@@ -7,6 +7,8 @@
 //! A monitor socket serves one client at a time. QEMU lets a second one connect and never greets it, which is
 //! [`Error::Held`].
 
+#![forbid(unsafe_code)]
+
 mod commands;
 mod error;
 mod event;

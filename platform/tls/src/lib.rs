@@ -3,6 +3,8 @@
 //! It knows no sockets and no protocol inside. Both sides show a certificate where a server is given an
 //! authority for its clients; clients always check the server's.
 
+#![forbid(unsafe_code)]
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
