@@ -84,14 +84,10 @@ impl Driver {
     pub(super) fn keep_ready(&mut self, sizes: &[(u64, u64)]) {
         // What libvirt's domains have lies elsewhere.
         let Some(Attached::Monitor(attached)) = &self.attached else { return };
-        let guest = self.shared.guest();
-        let (is_busy, view) = (guest.running().is_some(), guest.view());
-        drop(guest);
+        let view = self.shared.guest().view();
         let ready_bytes = self.shared.notes().ready_bytes;
         let max_bytes = |device| attached.max_bytes(device);
-        let Some(shares) = to_lie_ready(ready_bytes, &view, is_busy, sizes, max_bytes) else {
-            return;
-        };
+        let Some(shares) = to_lie_ready(ready_bytes, &view, sizes, max_bytes) else { return };
         for (device, (&(size, _), bytes)) in sizes.iter().zip(shares).enumerate() {
             let kept =
                 self.shared.pool.keep_ready(&self.shared.name, attached.file(device), size, bytes);
@@ -110,11 +106,10 @@ impl Driver {
 pub(super) fn to_lie_ready(
     ready_bytes: u64,
     view: &View,
-    is_busy: bool,
     sizes: &[(u64, u64)],
     max_bytes: impl Fn(usize) -> u64,
 ) -> Option<Vec<u64>> {
-    if is_busy || sizes.iter().any(|(size, requested)| size != requested) {
+    if view.aim_bytes.is_some() || sizes.iter().any(|(size, requested)| size != requested) {
         return None;
     }
     let growth = view.ceiling_bytes.saturating_sub(view.size_bytes.unwrap_or_default());

@@ -74,7 +74,9 @@ fn sizes_are_read_soon_after_a_change_and_what_is_said_never_puts_that_off() {
 #[test]
 fn nothing_is_made_ready_while_a_device_has_not_what_it_was_asked_to_have() {
     let view = View { ceiling_bytes: 100, size_bytes: Some(60), ..View::default() };
-    let shares = |is_busy, sizes: &[(u64, u64)]| to_lie_ready(9, &view, is_busy, sizes, |_| 50);
+    let shares = |aim_bytes, sizes: &[(u64, u64)]| {
+        to_lie_ready(9, &View { aim_bytes, ..view.clone() }, sizes, |_| 50)
+    };
     for (sizes, is_still) in [
         (&[][..], true),
         (&[(5, 5), (0, 0)], true),
@@ -83,8 +85,8 @@ fn nothing_is_made_ready_while_a_device_has_not_what_it_was_asked_to_have() {
         // What one lacks another's surplus does not make up for.
         (&[(4, 5), (6, 5)], false),
     ] {
-        assert_eq!(shares(false, sizes).is_some(), is_still, "{sizes:?}");
-        assert_eq!(shares(true, sizes), None, "an order is under way");
+        assert_eq!(shares(None, sizes).is_some(), is_still, "{sizes:?}");
+        assert_eq!(shares(Some(60), sizes), None, "an order is under way");
     }
 }
 
@@ -104,7 +106,7 @@ fn what_lies_ready_is_what_may_still_come_in_the_first_device_that_is_not_full()
         (3, Some(75), 80, sizes(9, 3), [0, 3, 0]),
     ] {
         let view = View { ceiling_bytes: ceiling, size_bytes: size, ..View::default() };
-        let ready = to_lie_ready(wanted, &view, false, &sizes, max);
+        let ready = to_lie_ready(wanted, &view, &sizes, max);
         assert_eq!(ready, Some(shares.to_vec()), "{wanted} {size:?} {ceiling}");
     }
 }
