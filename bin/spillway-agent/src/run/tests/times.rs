@@ -75,6 +75,14 @@ fn the_agent_sleeps_until_what_is_due_first() {
     guest.agent.turn(ms(3140));
     guest.say(&FromHost::Arrive { id: 2, bytes: 2 * BLOCK, timeout_ms: 3 });
     assert_eq!(guest.agent.turn(ms(3141)), ms(3144));
+    guest.turn(ms(3144));
+    // New memory is looked at again and again, not at the end of its time alone.
+    guest.say(&FromHost::Arrive { id: 3, bytes: 2 * BLOCK, timeout_ms: 60_000 });
+    (guest.agent.sample_at, guest.agent.status_at) = (ms(9000), ms(9000));
+    guest.agent.hurry.end();
+    let due = guest.agent.turn(ms(3145));
+    assert_eq!(due, guest.agent.arrival.unwrap().next);
+    assert!(due >= ms(3149));
 }
 
 #[test]
