@@ -263,6 +263,17 @@ mod tests {
     }
 
     #[test]
+    fn another_size_does_not_shorten_a_pause() {
+        let mut idle = Idle::new(at(0));
+        run(&mut idle, 0..62, &sample());
+        let pressed = Sample { swap_ins: 1, ..sample() };
+        assert_eq!(run(&mut idle, 62..70, &pressed), []);
+        let grown = Sample { total: 4096 * MIB, ..pressed };
+        assert_eq!(run(&mut idle, 70..122, &grown), []);
+        assert_eq!(run(&mut idle, 122..123, &grown).len(), 1);
+    }
+
+    #[test]
     fn nothing_is_dropped_where_nothing_more_could_be_given() {
         for useless in [
             Sample { returnable: 0, ..sample() },
