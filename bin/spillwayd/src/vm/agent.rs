@@ -207,8 +207,10 @@ mod tests {
         channel.read().unwrap();
         assert!(channel.is_over());
         channel.second -= Duration::from_secs(1);
+        let former = channel.second;
         channel.read().unwrap();
         assert!(!channel.is_over());
+        assert!(channel.second >= former + Duration::from_secs(1), "no new second has begun");
     }
 
     #[test]
