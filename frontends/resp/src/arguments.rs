@@ -73,7 +73,7 @@ impl<'a> Arguments<'a> {
     }
 
     /// Every second argument from one on.
-    pub fn pairs(&self, first: usize) -> impl Iterator<Item = &'a [u8]> + use<'_, 'a> {
+    pub fn pairs(&self, first: usize) -> impl Iterator<Item = &'a [u8]> + Clone + use<'_, 'a> {
         (first..self.count()).step_by(2).map(|at| self.get(at))
     }
 

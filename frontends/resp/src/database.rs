@@ -126,6 +126,17 @@ impl Database {
         object as usize % self.stripes.len()
     }
 
+    /// Locks the place of a key, and gives its object. A flush that came in between has changed the object.
+    fn lock_key(&self, key: &[u8]) -> (MutexGuard<'_, ()>, u64) {
+        loop {
+            let object = self.object(key);
+            let locked = self.lock_stripe(self.stripe(object));
+            if self.object(key) == object {
+                return (locked, object);
+            }
+        }
+    }
+
     fn lock_stripe(&self, stripe: usize) -> MutexGuard<'_, ()> {
         self.stripes[stripe].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -140,18 +151,28 @@ impl Database {
         now_ms: u64,
         act: impl FnOnce(&mut Place<'_>) -> Result<R, Trouble>,
     ) -> Result<R, Trouble> {
-        let object = self.object(key);
-        let _locked = self.lock_stripe(self.stripe(object));
+        let (_locked, object) = self.lock_key(key);
         act(&mut self.find(key, object, now_ms)?)
     }
 
     /// Locks all places of several keys at once, for [`Self::at_locked`].
-    pub fn lock_all<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Vec<MutexGuard<'_, ()>> {
-        let mut stripes: Vec<_> = keys.map(|key| self.stripe(self.object(key))).collect();
-        // In one order, so that no two wait for each other.
-        stripes.sort_unstable();
-        stripes.dedup();
-        stripes.into_iter().map(|stripe| self.lock_stripe(stripe)).collect()
+    pub fn lock_all<'k>(
+        &self,
+        keys: impl Iterator<Item = &'k [u8]> + Clone,
+    ) -> Vec<MutexGuard<'_, ()>> {
+        loop {
+            let seed = self.seed.load(Ordering::Relaxed);
+            let mut stripes: Vec<_> =
+                keys.clone().map(|key| self.stripe(self.object(key))).collect();
+            // In one order, so that no two wait for each other.
+            stripes.sort_unstable();
+            stripes.dedup();
+            let locked = stripes.into_iter().map(|stripe| self.lock_stripe(stripe)).collect();
+            // A flush that came in between has changed the places.
+            if self.seed.load(Ordering::Relaxed) == seed {
+                return locked;
+            }
+        }
     }
 
     /// Like [`Self::at`], for a caller that has locked the key's place.

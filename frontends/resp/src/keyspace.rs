@@ -52,7 +52,14 @@ impl Keyspace {
     /// # Errors
     /// [`Trouble`] with the store.
     pub fn database(&self, number: u32) -> Result<Arc<Database>, Trouble> {
-        let mut databases = self.lock();
+        self.database_in(&mut self.lock(), number)
+    }
+
+    fn database_in(
+        &self,
+        databases: &mut [Option<Arc<Database>>],
+        number: u32,
+    ) -> Result<Arc<Database>, Trouble> {
         let place = &mut databases[number as usize];
         if let Some(database) = place.as_ref().filter(|open| self.store.has_pool(open.pool())) {
             return Ok(Arc::clone(database));
@@ -87,7 +94,10 @@ impl Keyspace {
     /// # Errors
     /// [`Trouble`] with the store.
     pub fn flush(&self, number: u32) -> Result<(), Trouble> {
-        let database = self.database(number)?;
+        // Until the new pool has taken the place of the old one, nobody finds this database without a pool and opens a
+        // second one.
+        let mut databases = self.lock();
+        let database = self.database_in(&mut databases, number)?;
         database.flush(|pool| {
             let gone = match self.lifetime {
                 Lifetime::Persistent => self.store.destroy_pool(pool),

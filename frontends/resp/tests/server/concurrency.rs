@@ -1,6 +1,7 @@
 //! Several connections at once.
 
 use std::collections::HashSet;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -95,4 +96,60 @@ fn a_scan_gives_every_key_that_stays() {
         }
         stop.store(true, Ordering::Relaxed);
     });
+}
+
+/// Does both at once, and waits for both.
+fn at_once(one: impl FnOnce() + Send, other: impl FnOnce() + Send) {
+    let barrier = Barrier::new(2);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            barrier.wait();
+            one();
+        });
+        barrier.wait();
+        other();
+    });
+}
+
+#[test]
+fn who_connects_while_all_is_flushed_has_the_same_database() {
+    let shared = server(64 << 20);
+    for round in 0..500 {
+        let mut early = Client::new(&shared);
+        let mut late = None;
+        at_once(
+            || assert_eq!(early.say("FLUSHALL"), Reply::ok()),
+            || late = Some(Client::new(&shared)),
+        );
+        early.say("SET a 1");
+        late.unwrap().say("SET b 1");
+        for mut client in [early, Client::new(&shared)] {
+            assert_eq!(client.say("EXISTS a b"), Reply::Integer(2), "round {round}");
+            assert_eq!(client.say("DBSIZE"), Reply::Integer(2), "round {round}");
+        }
+    }
+}
+
+#[test]
+fn keys_that_are_set_while_all_is_flushed_are_there_or_are_not() {
+    let shared = server(64 << 20);
+    let (mut flushes, mut sets) = (Client::new(&shared), Client::new(&shared));
+    for round in 0..500 {
+        at_once(
+            || assert_eq!(flushes.say("FLUSHDB"), Reply::ok()),
+            || {
+                for number in 0..8 {
+                    sets.say(&format!("SET single{number} 1"));
+                    sets.say(&format!("MSET first{number} 1 second{number} 1"));
+                }
+            },
+        );
+        let Reply::Array(listed) = flushes.say("KEYS *") else { panic!() };
+        for name in &listed {
+            let Reply::Bulk(name) = name else { panic!() };
+            let exists = format!("EXISTS {}", str::from_utf8(name).unwrap());
+            assert_eq!(flushes.say(&exists), Reply::Integer(1), "round {round}: {exists}");
+        }
+        assert_eq!(flushes.say("DBSIZE"), Reply::Integer(listed.len() as i64), "round {round}");
+    }
 }
