@@ -505,7 +505,7 @@ fn a_reload_takes_an_auto_that_has_changed_and_no_other() {
         let dir = folder.path().display();
         let text = format!(
             "[listen]\ndir = \"{dir}\"\n[sections]\ncapacity = \"1G\"\ndir = \"{dir}/pool\"\n\
-             [[vm]]\nname = \"vm\"\nauto = {auto}\n"
+             [[vm]]\nname = \"vm\"\nauto = {auto}\n[[vm]]\nname = \"other\"\nauto = false\n"
         );
         std::fs::write(&file, text).unwrap();
         crate::config::read(Some(&file), &[]).unwrap()
@@ -514,10 +514,11 @@ fn a_reload_takes_an_auto_that_has_changed_and_no_other() {
     let prepared = super::start::Prepared::new(&on).unwrap().unwrap();
     let handle = prepared.handle();
     let _vms = prepared.start(None).unwrap();
+    let has_auto = || handle.vms().map(|vm| vm.guest().settings().auto).collect::<Vec<_>>();
     let becomes = |auto: bool, what: &str| {
         let start = Instant::now();
-        while handle.vms().any(|vm| vm.guest().settings().auto != auto) {
-            assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+        while has_auto() != [auto, false] {
+            assert!(start.elapsed() < Duration::from_secs(20), "{what}: {:?}", has_auto());
             thread::sleep(Duration::from_millis(2));
         }
     };
