@@ -1,13 +1,13 @@
 //! The developer's commands: ci, checks of layering and pages, bench, simulation.
 
 mod alone;
-mod bench;
 mod ci;
 mod command;
 mod layering;
 mod pages;
-mod sim;
+mod programs;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -32,16 +32,18 @@ enum Command {
     Alone,
     /// Measures one thing beside what it is compared with.
     Bench {
-        /// Which benchmark.
-        name: String,
+        /// Which benchmark. Without it, the names of all are printed, one a line.
+        name: Option<OsString>,
         /// Prints one JSON row a line instead of a table.
         #[arg(long)]
         json: bool,
     },
     /// Runs state machines on virtual hosts, over many seeds.
+    #[command(disable_help_flag = true)]
     Sim {
-        #[command(subcommand)]
-        simulation: sim::Simulation,
+        /// What is simulated, and how: `cargo xtask sim --help` says what there is.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
     },
 }
 
@@ -51,8 +53,11 @@ fn main() -> ExitCode {
         Command::Layering => layering::check(),
         Command::Pages => pages::check(),
         Command::Alone => alone::check(),
-        Command::Bench { name, json } => bench::run(&name, json),
-        Command::Sim { simulation } => sim::run(&simulation),
+        Command::Bench { name, json } => {
+            let flag = json.then(|| "--json".into());
+            programs::run("spillway-bench", name.into_iter().chain(flag))
+        }
+        Command::Sim { arguments } => programs::run("spillway-sim", arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

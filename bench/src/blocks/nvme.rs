@@ -14,8 +14,8 @@ use spillway_store::{ClientConfig, Store};
 use super::fio::{Measured, Way};
 use super::registry::FakeRegistry;
 use super::{BENCH, BLOCK, DEPTHS, floor};
-use crate::bench::rows::{Report, Row, median};
-use crate::bench::{by_size, go_on, rounds, wanted};
+use crate::rows::{Report, Row, median};
+use crate::{by_size, go_on, rounds, wanted};
 
 /// Values in the pool.
 const VALUES: u32 = 16 << 10;

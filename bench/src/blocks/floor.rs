@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::BLOCK;
 use super::fio::{Measured, Way};
-use crate::bench::rows::median;
+use crate::rows::median;
 
 /// Bytes of a command capsule: the header of its PDU and the command.
 const COMMAND_BYTES: usize = 72;

@@ -3,14 +3,13 @@
 //! The guest runs in software (TCG), which takes many times longer than KVM for what the program does itself: the embedded store in the
 //! same guest shows how much. The ring on the host is the same store without a guest.
 
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, ensure};
 use serde::Deserialize;
 
 use super::rows::{Report, Row, median};
-use super::{build_programs, by_size, go_on, rounds, wanted};
-use crate::{ci::root, command};
+use super::{build_programs, by_size, go_on, root, rounds, wanted};
 
 const BENCH: &str = "window";
 /// Puts, and gets, of a round.
@@ -63,7 +62,7 @@ pub fn run() -> anyhow::Result<Report> {
 }
 
 fn measure(rounds: usize, count: usize) -> anyhow::Result<Vec<Round>> {
-    let output = command::command("lab/bench-window")
+    let output = Command::new("lab/bench-window")
         .args([rounds.to_string(), count.to_string()])
         .current_dir(root())
         .env("SPILLWAY", super::built()?.join("spillway"))

@@ -7,8 +7,8 @@ use spillway_fanout::Page;
 use spillway_fanout::seal::Cipher;
 
 use super::BENCH;
-use crate::bench::rows::{Row, median};
-use crate::bench::{by_size, rounds};
+use crate::rows::{Row, median};
+use crate::{by_size, rounds};
 
 /// Pages of a round: more than the caches hold.
 const PAGES: usize = 16 << 10;

@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 use serde::Deserialize;
 
 use super::BLOCK;
-use crate::bench::{by_size, go_on};
+use crate::{by_size, go_on};
 
 /// Time that a run is measured, as fio writes times.
 const RUN: &str = "1s";

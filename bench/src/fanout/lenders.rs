@@ -13,7 +13,7 @@ use spillway_fanout::Holder;
 use spillway_lender::{Loan, Settings};
 use spillway_tls::Files;
 
-use crate::bench::built;
+use crate::built;
 
 /// Certificates as docs/daemon.md makes them: an authority, the lenders', and the borrower's.
 const CERTIFICATES: &str = r#"

@@ -17,7 +17,7 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
 use super::rows::{Report, Row, median};
-use super::{build_own, by_size, go_on, rounds, wanted};
+use super::{by_size, go_on, rounds, wanted};
 use bare::Bare;
 use process::{Child, pin};
 use servers::{Dialect, Server};
@@ -74,7 +74,6 @@ const fn cell(name: &'static str, bytes: usize, count: usize, way: Way, flight: 
 /// # Errors
 /// A server that can't be started, a value that came back wrong, the user's interruption.
 pub fn run() -> anyhow::Result<Report> {
-    build_own()?;
     pin(0)?;
     let mut report = Report::default();
     for bytes in [4096, 100] {

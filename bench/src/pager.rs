@@ -6,7 +6,7 @@ use super::rows::{Report, Row, figure, line_of, median, table};
 use super::sides::{self, Options};
 use super::spec::{Content, Floor, Handler, MISS_NS, Outcome, PAGE, Pattern, Spec};
 use super::zram::Zram;
-use super::{build_own, build_programs, by_size, go_on, rounds, wanted};
+use super::{build_programs, by_size, go_on, rounds, wanted};
 
 const BENCH: &str = "pager";
 const MIB: u64 = 1 << 20;
@@ -68,7 +68,6 @@ struct Sample {
 /// # Errors
 /// A build that fails, or the user's interruption. A side that fails is in the report.
 pub fn run() -> anyhow::Result<Report> {
-    build_own()?;
     build_programs()?;
     let mut report = Report::default();
     let no_zram = Zram::unavailable();

@@ -24,16 +24,27 @@ mod store;
 mod window;
 mod zram;
 
-use std::process::{Command, Stdio};
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
-use std::{env, path::PathBuf};
 
 use anyhow::{Context, ensure};
+use clap::Parser;
 
-use crate::{ci::root, command};
 use cells::{by_size, rounds, wanted};
 use rows::Report;
+
+/// Measures one thing beside what it is compared with.
+#[derive(Parser)]
+struct Arguments {
+    /// Which benchmark. Without it, the names of all are printed, one a line.
+    name: Option<String>,
+    /// Prints one JSON row a line instead of a table.
+    #[arg(long)]
+    json: bool,
+}
 
 /// A benchmark: its name and what runs it.
 type Bench = (&'static str, fn() -> anyhow::Result<Report>);
@@ -57,29 +68,36 @@ const ALL: [Bench; 12] = [
 /// Set by SIGINT and SIGTERM. What was changed on the machine is then put back before the end.
 static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-/// Runs the benchmark `name`; prints a table, or one JSON row a line when `json` is set.
-///
-/// # Errors
-/// An unknown name, or what the benchmark itself met.
-pub fn run(name: &str, json: bool) -> anyhow::Result<()> {
+fn main() -> ExitCode {
+    let Arguments { name, json } = Arguments::parse();
+    let Some(name) = name else {
+        ALL.iter().for_each(|bench| println!("{}", bench.0));
+        return ExitCode::SUCCESS;
+    };
+    match run(&name, json) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(name: &str, json: bool) -> anyhow::Result<()> {
     ensure!(!cfg!(debug_assertions), "a debug build measures nothing: cargo xtask bench {name}");
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, INTERRUPTED.clone())?;
     }
     let bench = ALL.iter().find(|bench| bench.0 == name);
     let (_, measure) = bench.with_context(|| {
-        format!("no benchmark is called {name}: {}", names().collect::<Vec<_>>().join(", "))
+        let names: Vec<_> = ALL.iter().map(|bench| bench.0).collect();
+        format!("no benchmark is called {name}: {}", names.join(", "))
     })?;
     let report = measure()?;
     cells::some_chosen(name)?;
     report.print(json)?;
     ensure!(report.failures.is_empty(), "{} runs failed, see above", report.failures.len());
     Ok(())
-}
-
-/// The names of all benchmarks.
-pub fn names() -> impl Iterator<Item = &'static str> {
-    ALL.iter().map(|bench| bench.0)
 }
 
 /// Fails when the user asked to stop.
@@ -94,26 +112,21 @@ fn built() -> anyhow::Result<PathBuf> {
     Ok(own.parent().context("a program lies in a folder")?.to_owned())
 }
 
-/// Builds this package's other programs, which benchmarks start.
-fn build_own() -> anyhow::Result<()> {
-    let mut cargo = command::cargo();
-    cargo.args(["build", "--quiet", "--release", "--package", "xtask"]);
-    build(cargo)
+/// The workspace's root: the folder above this crate's.
+fn root() -> &'static Path {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.parent().unwrap_or(own)
 }
 
 /// Builds what `make build` does, all together as that does it: a build of some of it would share little with that.
+/// The results lie in the folder that this program lies in.
 fn build_programs() -> anyhow::Result<()> {
-    let mut make = command::command("make");
-    make.args(["--silent", "build"]).current_dir(root());
-    build(make)
-}
-
-/// Runs a build whose results lie in the folder that this program lies in.
-fn build(mut command: Command) -> anyhow::Result<()> {
     let folder = built()?;
     let target = folder.parent().context("target/release lies in target")?;
-    let status = command.env("CARGO_TARGET_DIR", target).stdout(Stdio::null()).status();
-    let status = status.with_context(|| format!("can't start {command:?}"))?;
+    let mut make = Command::new("make");
+    make.args(["--silent", "build"]).current_dir(root());
+    let status = make.env("CARGO_TARGET_DIR", target).stdout(Stdio::null()).status();
+    let status = status.with_context(|| format!("can't start {make:?}"))?;
     ensure!(status.success(), "the build failed");
     Ok(())
 }

@@ -1,12 +1,13 @@
 //! `cargo xtask sim lending`: the lending state machines on virtual hosts, over many seeds, on all cores.
 
+use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
-use clap::{Args, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use spillway_sim::lending::{
     InjectedBug, Options, Placement, Violation, placement, run as run_world,
@@ -15,16 +16,24 @@ use spillway_sim::lending::{
 /// Violations that are printed.
 const PRINTED_MAX: usize = 20;
 
+/// Runs state machines on virtual hosts, over many seeds.
+#[derive(Parser)]
+#[command(name = "cargo xtask sim")]
+struct Arguments {
+    #[command(subcommand)]
+    simulation: Simulation,
+}
+
 /// What can be simulated.
 #[derive(Subcommand)]
-pub enum Simulation {
+enum Simulation {
     /// Hosts that lend each other memory.
     Lending(Lending),
 }
 
 /// How the lending simulation is run.
 #[derive(Args)]
-pub struct Lending {
+struct Lending {
     /// How many seeds.
     #[arg(long, default_value_t = 1_000)]
     seeds: u64,
@@ -42,11 +51,17 @@ pub struct Lending {
     report: bool,
 }
 
-/// Runs a simulation.
-///
-/// # Errors
-/// What a simulation found.
-pub fn run(simulation: &Simulation) -> anyhow::Result<()> {
+fn main() -> ExitCode {
+    match run(&Arguments::parse().simulation) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("sim: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(simulation: &Simulation) -> anyhow::Result<()> {
     let Simulation::Lending(lending) = simulation;
     if let Some(hosts) = lending.hosts {
         ensure!((2..=2_000).contains(&hosts), "--hosts {hosts}: say 2 to 2000");

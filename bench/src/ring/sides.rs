@@ -9,7 +9,7 @@ use spillway_client::{
 };
 
 use super::{DEEP, STRIDE};
-use crate::bench::store::key;
+use crate::store::key;
 
 /// Which way values go.
 #[derive(Clone, Copy, PartialEq, Eq)]

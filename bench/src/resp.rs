@@ -3,14 +3,13 @@
 //! A cell is one run of `lab/bench-resp`, in which the servers take turns. All of them and the client share the processors.
 
 use std::collections::BTreeMap;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, ensure};
 use serde::Deserialize;
 
 use super::rows::{Report, Row, median};
-use super::{build_programs, by_size, go_on, rounds, wanted};
-use crate::{ci::root, command};
+use super::{build_programs, by_size, go_on, root, rounds, wanted};
 
 const BENCH: &str = "resp";
 const OURS: &str = "spillway";
@@ -60,7 +59,7 @@ impl Cell {
 
     fn measure(&self) -> anyhow::Result<BTreeMap<String, Vec<Turn>>> {
         let numbers = [self.value_bytes, self.connections, self.depth, rounds()?];
-        let output = command::command("lab/bench-resp")
+        let output = Command::new("lab/bench-resp")
             .args([self.socket, self.operation])
             .args(numbers.map(|number| number.to_string()))
             .arg(by_size(TURN_S, "0.2"))

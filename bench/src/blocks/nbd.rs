@@ -16,8 +16,8 @@ use spillway_store::{ClientConfig, Store};
 use super::fio::{self, Measured, Way};
 use super::registry::FakeRegistry;
 use super::{BENCH, DEPTHS};
-use crate::bench::rows::{Report, Row, median};
-use crate::bench::{by_size, go_on, rounds, wanted};
+use crate::rows::{Report, Row, median};
+use crate::{by_size, go_on, rounds, wanted};
 
 /// Bytes of the devices.
 fn device_bytes() -> u64 {

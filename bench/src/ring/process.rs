@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
-use crate::bench::built;
+use crate::built;
 
 /// How long a server may take until it listens.
 const START: Duration = Duration::from_secs(10);

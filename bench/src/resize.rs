@@ -4,14 +4,13 @@
 //! `lab/bench-resize`, one guest and all its rounds.
 
 use std::collections::BTreeMap;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, ensure};
 use serde::Deserialize;
 
 use super::rows::{Report, Row, figure, line_of, median, table};
-use super::{build_programs, by_size, go_on, rounds, wanted};
-use crate::{ci::root, command};
+use super::{build_programs, by_size, go_on, root, rounds, wanted};
 
 const BENCH: &str = "resize";
 /// Rounds of one guest, for each of `BENCH_ROUNDS`: 40 changes of a kind by default.
@@ -88,7 +87,7 @@ pub fn run() -> anyhow::Result<Report> {
 }
 
 fn measure(name: &str, count: usize) -> anyhow::Result<Side> {
-    let output = command::command("lab/bench-resize")
+    let output = Command::new("lab/bench-resize")
         .args([name, &count.to_string()])
         .current_dir(root())
         .env("SPILLWAY", super::built()?.join("spillway"))

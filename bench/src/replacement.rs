@@ -6,7 +6,7 @@ use std::fmt;
 use super::rows::{Report, Row, figure, line_of, median, table};
 use super::sides::{self, Options};
 use super::spec::{Content, Handler, PAGE, Pattern, Spec};
-use super::{build_own, build_programs, by_size, go_on, rounds, wanted};
+use super::{build_programs, by_size, go_on, rounds, wanted};
 
 const BENCH: &str = "replacement";
 const REMOTE_PERCENT: [u64; 3] = [25, 50, 75];
@@ -65,7 +65,6 @@ struct Sample {
 /// # Errors
 /// A build that fails, or the user's interruption. A run that fails is in the report.
 pub fn run() -> anyhow::Result<Report> {
-    build_own()?;
     build_programs()?;
     let mut report = Report::default();
     let places: Vec<_> = places().filter(|place| wanted(&place.to_string())).collect();

@@ -4,14 +4,13 @@
 //! A side is a way to a store; `lab/bench-kvcache` has all of them take turns.
 
 use std::collections::BTreeMap;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, ensure};
 use serde::Deserialize;
 
 use super::rows::{Report, Row, median};
-use super::{build_programs, go_on, rounds, wanted};
-use crate::{ci::root, command};
+use super::{build_programs, go_on, root, rounds, wanted};
 
 const BENCH: &str = "kvcache";
 const FLOOR: &str = "memcpy";
@@ -66,7 +65,7 @@ pub fn run() -> anyhow::Result<Report> {
 }
 
 fn measure(sides: &[&str]) -> anyhow::Result<Figures> {
-    let output = command::command("lab/bench-kvcache")
+    let output = Command::new("lab/bench-kvcache")
         .arg(rounds()?.to_string())
         .arg(FLOOR)
         .args(sides)
