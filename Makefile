@@ -6,6 +6,7 @@
 # make site    checks links and spelling of the pages, and builds them as a site: target/site/index.html
 # make agent   builds the agent of guests, a static program: target/release/spillway-agent
 # make window-client   builds a static program that tries the agent's windows: target/release/window-client
+# make install PREFIX=/usr/local   builds and installs the command, the daemon, its service, manual pages and completions; DESTDIR too
 # make install-agent PREFIX=/usr   builds and installs the agent and its systemd unit into a guest; with DESTDIR into its image
 # make install-lib PREFIX=/usr/local   builds and installs the C library, its header and pkg-config file
 
@@ -17,7 +18,7 @@ export PATH := $(HOME)/.cargo/bin:$(CURDIR)/target/tools:$(PATH)
 PROGRAMS := --package spillway --package spillway-preload --package spillwayd --package spillway-load --package spillway-valkey \
     --package spillway-python
 
-.PHONY: demo test build module wheel site agent window-client install-agent install-lib tools
+.PHONY: demo test build module wheel site agent window-client install install-agent install-lib tools
 
 demo: tools
 	@lab/setup demo
@@ -73,6 +74,26 @@ window-client: tools
 	@cargo rustc --release --locked --package window-client -- -C target-feature=+crt-static
 
 PREFIX ?= /usr/local
+
+# What tells lines of the source apart stays here, not where it is installed: it is most of each file.
+install: build
+	install -D -m 755 --strip --strip-program=packaging/strip target/release/spillway $(DESTDIR)$(PREFIX)/bin/spillway
+	install -D -m 755 --strip --strip-program=packaging/strip target/release/spillwayd $(DESTDIR)$(PREFIX)/bin/spillwayd
+	install -D -m 644 --strip --strip-program=packaging/strip target/release/libspillway_preload.so \
+	    $(DESTDIR)$(PREFIX)/lib/spillway/libspillway_preload.so
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	sed 's|/usr/bin/|$(PREFIX)/bin/|' packaging/systemd/spillwayd.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/spillwayd.service
+	install -m 644 packaging/systemd/spillwayd.socket $(DESTDIR)$(PREFIX)/lib/systemd/system/
+	install -D -m 644 packaging/systemd/spillway.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/spillway.conf
+	[ -e $(DESTDIR)/etc/spillway/spillwayd.toml ] || install -D -m 644 packaging/spillwayd.toml $(DESTDIR)/etc/spillway/spillwayd.toml
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1
+	target/release/spillway man $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
+	    $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	target/release/spillway completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/spillway
+	target/release/spillway completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_spillway
+	target/release/spillway completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/spillway.fish
+	[ -n "$(DESTDIR)" ] || ! [ -d /run/systemd/system ] || { systemd-sysusers && systemctl daemon-reload; }
 
 install-agent: agent
 	install -D -m 755 $(AGENT) $(DESTDIR)$(PREFIX)/bin/spillway-agent

@@ -40,6 +40,8 @@ const LEAST_STAGING: u64 = 8 << 20;
 const LEAST_STORE: u64 = 16 << 20;
 /// The library that the program loads first.
 const LIBRARY: &str = "libspillway_preload.so";
+/// Where an installed one is, from the folder of the command on.
+const INSTALLED: &str = "../lib/spillway";
 const PRELOAD: &str = "LD_PRELOAD";
 
 /// Runs the program and ends as it ended.
@@ -260,17 +262,20 @@ pub fn writable_dir(dir: &Path) -> Result<PathBuf, Refusal> {
     Ok(absolute)
 }
 
-/// The library beside this executable.
+/// The library beside this executable, or where `make install` puts it.
 pub fn library() -> Result<PathBuf, Refusal> {
     let own = env::current_exe()
         .map_err(|error| Refusal::usage(format!("can't find myself: {}", plain(&error))))?;
-    let path = own.with_file_name(LIBRARY);
-    if !path.is_file() {
+    let beside = own.with_file_name(LIBRARY);
+    let installed = own.with_file_name(INSTALLED).join(LIBRARY);
+    // The program may change its folder, and names are shorter without "..".
+    let found = [&beside, &installed].into_iter().find_map(|path| path.canonicalize().ok());
+    let Some(path) = found.filter(|path| path.is_file()) else {
         return Err(Refusal::usage(format!(
             "{} is missing: build it with `make build`, or put it beside the command",
-            path.display()
+            beside.display()
         )));
-    }
+    };
     // The loader splits LD_PRELOAD at these (ld.so(8)) and knows no quoting.
     if path.as_os_str().as_bytes().iter().any(|byte| b" :\t\n".contains(byte)) {
         return Err(Refusal::usage(format!(
