@@ -9,7 +9,6 @@ mod blocks;
 mod cells;
 mod fanout;
 mod kvcache;
-mod metadata;
 mod pager;
 mod policy;
 mod programs;

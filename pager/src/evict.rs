@@ -7,7 +7,7 @@
 use crate::pager::{EVICTOR_PLACE, Pager};
 use crate::quiesce::Slept;
 use crate::retire::Memory;
-use crate::staging::{SPARE_WINDOW, Turn};
+use crate::staging::{AGAIN_MAX, SPARE_WINDOW, Turn, WINDOW_BYTES};
 use crate::table::{Entry, Leaf, State, WINDOW_PAGES, leaf_end, place};
 use rustix::io::Errno;
 use rustix::mm::Advice;
@@ -17,13 +17,10 @@ use spillway_platform::memory::{advise, is_mapped, residency};
 use spillway_store::{Packer, Scratch};
 use std::sync::atomic::Ordering;
 
-pub(crate) const WINDOW_BYTES: usize = WINDOW_PAGES * PAGE_SIZE;
 /// How often a fault waits for another task's eviction before it goes over the budget.
 const PATIENCE: usize = 10_000;
 /// Windows tried in one turn when the kernel refuses all their pages.
 const TRIES: usize = 64;
-/// How often the kernel may ask to try a page again.
-pub(crate) const AGAIN_MAX: usize = 16;
 /// A move of one window takes microseconds; after this long it is lost, ns.
 const LOST_NS: u64 = 20_000_000_000;
 /// How long nobody tries again after nothing could leave, ns.

@@ -3,9 +3,9 @@
 //! A window that has waited long enough is *retired*: what the store has already is dropped, the
 //! rest is stored. What no tier takes goes back to the program, above its budget.
 
-use crate::evict::{AGAIN_MAX, WINDOW_BYTES};
 use crate::pager::Pager;
 use crate::record::Asked;
+use crate::staging::{AGAIN_MAX, WINDOW_BYTES};
 use crate::table::{Entry, Leaf, State, WINDOW_PAGES, place};
 use crate::tree::Notice;
 use rustix::io::Errno;

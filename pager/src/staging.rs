@@ -16,7 +16,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub const WINDOWS: usize = 4096;
 /// A window that is never handed out; its first slot is for trying whether a page is there.
 pub const SPARE_WINDOW: u16 = 0;
-const WINDOW_BYTES: usize = WINDOW_PAGES * PAGE_SIZE;
+/// Bytes of a window.
+pub const WINDOW_BYTES: usize = WINDOW_PAGES * PAGE_SIZE;
+/// How often the kernel may ask to move a page again.
+pub const AGAIN_MAX: usize = 16;
 
 /// A page's note while it lies in staging.
 #[derive(Default)]

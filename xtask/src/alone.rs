@@ -8,7 +8,7 @@ use std::iter;
 use anyhow::ensure;
 use cargo_metadata::{MetadataCommand, Package};
 
-use crate::ci::cargo;
+use crate::command::run_cargo;
 
 /// Type-checks each crate without features and with each one of them, without and with its tests.
 ///
@@ -18,7 +18,7 @@ pub fn check() -> anyhow::Result<()> {
     let metadata = MetadataCommand::new().no_deps().exec()?;
     let packages = metadata.workspace_packages();
     let commands: Vec<_> = packages.into_iter().flat_map(commands).collect();
-    let fails = |arguments: &&Vec<&str>| cargo(arguments).is_err();
+    let fails = |arguments: &&Vec<&str>| run_cargo(arguments).is_err();
     let failed: Vec<_> = commands.iter().filter(fails).map(|it| it.join(" ")).collect();
     ensure!(failed.is_empty(), "cargo {}", failed.join("\ncargo "));
     println!(

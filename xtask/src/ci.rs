@@ -2,14 +2,14 @@
 //! of the output names all that failed.
 
 use std::env;
-use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use cargo_metadata::MetadataCommand;
 
-use crate::{alone, command, layering, pages};
+use crate::command::{self, execute, root, run_cargo};
+use crate::{alone, layering, pages};
 
 /// How long all unit and property tests together may run, several times what they take on two cores.
 const UNIT_TESTS_MAX: Duration = Duration::from_mins(12);
@@ -29,7 +29,7 @@ pub fn run() -> anyhow::Result<()> {
 }
 
 fn all(steps: &mut Steps) {
-    steps.run("format", || cargo(&["fmt", "--all", "--check"]));
+    steps.run("format", || run_cargo(&["fmt", "--all", "--check"]));
     steps.run("layering", layering::check);
     steps.run("words and widths of the pages", pages::check);
     steps.run("links and spelling of the pages", || {
@@ -37,12 +37,12 @@ fn all(steps: &mut Steps) {
     });
     let level = if has_own_compiler() { "-Dwarnings" } else { "-Wwarnings" };
     steps.run("lints", || {
-        cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", level])
+        run_cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", level])
     });
     steps.run("licences and sources of dependencies", deny);
     steps.run("each crate alone", alone::check);
     steps.run("build of unit and property tests", || {
-        cargo(&["test", "--workspace", "--locked", "--no-run", "--quiet"])
+        run_cargo(&["test", "--workspace", "--locked", "--no-run", "--quiet"])
     });
     steps.run("unit and property tests", || {
         // One that hangs must not take the other checks with it: cargo knows no limit of its own.
@@ -55,7 +55,7 @@ fn all(steps: &mut Steps) {
     });
     steps.run("operations that meet, under many schedules", || {
         let package = ["test", "--locked", "--package", "spillway-store", "--features", "shuttle"];
-        cargo(&[&package[..], &["--test", "concurrency"]].concat())
+        run_cargo(&[&package[..], &["--test", "concurrency"]].concat())
     });
     steps.run("documentation", || {
         let mut command = command::cargo();
@@ -67,7 +67,7 @@ fn all(steps: &mut Steps) {
         execute(command::command("make").arg("build"))?;
         // A server that a test and a page of docs start.
         let server = ["-p", "spillway-nbd", "--example", "serve"];
-        cargo(&[&["build", "--release", "--locked"][..], &server].concat())
+        run_cargo(&[&["build", "--release", "--locked"][..], &server].concat())
     });
     steps.run("benchmarks, one small round", benchmarks);
     steps.run("end-to-end tests", || {
@@ -176,25 +176,13 @@ fn deny() -> anyhow::Result<()> {
         println!("NOT CHECKED: cargo-deny is missing; cargo install --locked cargo-deny");
         return Ok(());
     }
-    cargo(&["deny", "--locked", "check", "--hide-inclusion-graph", "bans", "licenses", "sources"])
-}
-
-/// Runs cargo.
-///
-/// # Errors
-/// When it fails.
-pub fn cargo(arguments: &[&str]) -> anyhow::Result<()> {
-    execute(command::cargo().args(arguments))
-}
-
-fn execute(command: &mut Command) -> anyhow::Result<()> {
-    let status = command.status().with_context(|| format!("can't start {command:?}"))?;
-    ensure!(status.success(), "{command:?}: {status}");
-    Ok(())
-}
-
-/// The workspace's root: the folder above this crate's.
-pub fn root() -> &'static Path {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    own.parent().unwrap_or(own)
+    run_cargo(&[
+        "deny",
+        "--locked",
+        "check",
+        "--hide-inclusion-graph",
+        "bans",
+        "licenses",
+        "sources",
+    ])
 }

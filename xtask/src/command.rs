@@ -1,8 +1,11 @@
-//! Starting programs as a shell would.
+//! Starting programs as a shell would, and the folder to start them in.
 
 use std::env;
 use std::ffi::OsStr;
+use std::path::Path;
 use std::process::Command;
+
+use anyhow::{Context, ensure};
 
 /// A command without the names that `cargo run` puts in the environment of what it runs: crates whose build
 /// depends on them (ring's does), and all that depend on these, would be built once more.
@@ -20,4 +23,28 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
 /// The cargo that runs this.
 pub fn cargo() -> Command {
     command(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Runs the cargo that runs this.
+///
+/// # Errors
+/// When it fails.
+pub fn run_cargo(arguments: &[&str]) -> anyhow::Result<()> {
+    execute(cargo().args(arguments))
+}
+
+/// Runs a command.
+///
+/// # Errors
+/// When it can't be started, or fails.
+pub fn execute(command: &mut Command) -> anyhow::Result<()> {
+    let status = command.status().with_context(|| format!("can't start {command:?}"))?;
+    ensure!(status.success(), "{command:?}: {status}");
+    Ok(())
+}
+
+/// The workspace's root: the folder above this crate's.
+pub fn root() -> &'static Path {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.parent().unwrap_or(own)
 }

@@ -2,6 +2,7 @@
 
 mod alone;
 mod ci;
+mod circles;
 mod command;
 mod layering;
 mod pages;
@@ -24,7 +25,7 @@ struct Arguments {
 enum Command {
     /// Runs every check that CI runs.
     Ci,
-    /// Checks that no crate knows one that it must not know.
+    /// Checks that no crate knows one that it must not know, and that no files of one know each other in a circle.
     Layering,
     /// Checks that the pages use no retired word and no line that is too wide.
     Pages,
@@ -50,7 +51,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Ci => ci::run(),
-        Command::Layering => layering::check(),
+        Command::Layering => layering::check().and_then(|()| circles::check()),
         Command::Pages => pages::check(),
         Command::Alone => alone::check(),
         Command::Bench { name, json } => {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 
-use crate::ci;
+use crate::command;
 
 const GLOSSARY: &str = "docs/glossary.md";
 const RETIRED_HEADING: &str = "## Retired words";
@@ -29,7 +29,7 @@ struct Retired {
 /// # Errors
 /// A line for each retired word and each line that is too wide.
 pub fn check() -> anyhow::Result<()> {
-    let root = ci::root();
+    let root = command::root();
     let retired = retired_words(&read(&root.join(GLOSSARY))?)?;
     let pages = pages(root)?;
     let mut complaints = Vec::new();

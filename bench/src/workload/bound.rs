@@ -10,7 +10,6 @@ use std::{io, ptr, slice, thread};
 
 use lz4_flex::block;
 
-use crate::floor::Floor;
 use crate::pages::Region;
 use crate::spec::{Content, PAGE};
 
@@ -66,10 +65,10 @@ impl Bound {
         Some(page as usize - 1)
     }
 
-    /// Moves pages out for ever.
-    pub fn evict(&self, floor: &Floor, content: Content) {
+    /// Moves pages out for ever. There are `pages` of them; `move_out` moves the one of a number to an address.
+    pub fn evict(&self, pages: usize, content: Content, move_out: impl Fn(usize, usize)) {
         // Ones, so that the memory is there before it is wanted.
-        let mut kept = vec![1; floor.pages() * PAGE];
+        let mut kept = vec![1; pages * PAGE];
         let mut packed = vec![0; block::get_maximum_output_size(PAGE)];
         loop {
             // A whole batch at a time, and asleep in between: the cores are for the faults.
@@ -81,7 +80,7 @@ impl Bound {
             let victims: Vec<usize> = std::iter::from_fn(|| self.next()).take(BATCH).collect();
             for (at, &page) in victims.iter().enumerate() {
                 let target = self.window.address() + at * PAGE;
-                floor.move_out(page, target);
+                move_out(page, target);
                 // SAFETY: the page was just moved there, and only this thread uses the window.
                 let victim = unsafe { slice::from_raw_parts(target as *const u8, PAGE) };
                 match content {

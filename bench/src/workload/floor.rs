@@ -114,7 +114,8 @@ pub fn start(
     if let Some(bound) = &floor.bound {
         floor.register(bound.window())?;
         let content = spec.content;
-        thread::spawn(move || bound.evict(floor, content));
+        let move_out = |page, target| floor.move_out(page, target);
+        thread::spawn(move || bound.evict(floor.pages, content, move_out));
     }
     match handler {
         Handler::Signal => take_sigbus()?,
@@ -133,11 +134,6 @@ impl Floor {
         self.times.read()
     }
 
-    /// How many pages there are.
-    pub fn pages(&self) -> usize {
-        self.pages
-    }
-
     fn register(&self, region: &Region) -> io::Result<()> {
         let mut register = UffdioRegister {
             start: region.address() as u64,
@@ -149,7 +145,7 @@ impl Floor {
     }
 
     /// Moves a page to `target`, which is empty.
-    pub fn move_out(&self, page: usize, target: usize) {
+    fn move_out(&self, page: usize, target: usize) {
         let from = (self.first + page * PAGE) as u64;
         loop {
             let mut move_one =

@@ -10,7 +10,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use spillway_guests::Error;
-use spillway_guests::agent::{FromGuest, FromHost, Lines};
+use spillway_guests::agent::{FromGuest, FromHost};
+use spillway_guests::line::Lines;
 
 /// Between two looks whether the port or the host's side is there.
 const LOOKS_EVERY: Duration = Duration::from_millis(200);

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::sockopt::socket_peercred;
-use spillway_guests::agent::LINE_BYTES_MAX;
 use spillway_guests::call::{Call, Reply};
+use spillway_guests::line::LINE_BYTES_MAX;
 
 use crate::port::readable;
 use crate::quota::Quota;

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with,
 };
-use spillway_guests::agent::LINE_BYTES_MAX;
+use spillway_guests::line::LINE_BYTES_MAX;
 
 use crate::Error;
 

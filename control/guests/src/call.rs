@@ -11,8 +11,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
-use crate::agent::{Status, bytes, decode, encode, text};
+use crate::agent::{Status, bytes, text};
+use crate::line::{Error, decode, encode};
 
 /// Where the agent listens.
 pub const SOCKET: &str = "/run/spillway-agent/socket";

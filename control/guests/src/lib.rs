@@ -9,10 +9,10 @@
 pub mod agent;
 pub mod call;
 mod check;
-mod error;
 mod event;
 mod guest;
 mod held;
+pub mod line;
 mod needs;
 mod plan;
 mod resize;
@@ -20,8 +20,8 @@ mod settings;
 mod share;
 pub mod window;
 
-pub use error::Error;
 pub use event::{Action, Cause, Device, End, Event, Facts, Order, OrderId, Outcome, Times, Who};
 pub use guest::{Guest, View};
+pub use line::Error;
 pub use settings::{GROWTH_MAX, Settings};
 pub use share::{Holder, Step, share, working_bytes};

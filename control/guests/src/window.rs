@@ -27,8 +27,8 @@
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-use crate::Error;
-use crate::agent::{decode, encode, text};
+use crate::agent::text;
+use crate::line::{Error, decode, encode};
 
 /// The version of all messages.
 pub const VERSION: u32 = 1;
@@ -162,7 +162,7 @@ fn pages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Erro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::LINE_BYTES_MAX;
+    use crate::line::LINE_BYTES_MAX;
     use proptest::prelude::*;
 
     #[test]

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod blocks;
+pub mod costs;
 pub mod engine;
 mod lines;
 pub mod local;

@@ -3,7 +3,7 @@
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::engine::Costs;
+use crate::costs::Costs;
 use crate::local::Keys;
 use crate::scenario::Scenario;
 use crate::work::{Phase, Work};

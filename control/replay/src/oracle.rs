@@ -6,7 +6,7 @@
 use spillway_manager::hull::{Segment, hull, share};
 use spillway_reuse::{BUCKETS, bucket, bucket_pages};
 
-use crate::engine::{Costs, Terms};
+use crate::costs::{Costs, Terms};
 use crate::trace::{Step, Trace};
 
 /// Time of a client's own, computing or sleeping, between two marks, ns.

@@ -2,7 +2,7 @@
 //!
 //! Sizes are those of the papers over 16: a page here stands for 64 KiB there.
 
-use crate::engine::{Costs, Terms};
+use crate::costs::{Costs, Terms};
 use crate::local::Keys;
 use crate::oracle::Future;
 use crate::trace::Trace;

@@ -1,7 +1,8 @@
 //! Whole runs.
 
 use spillway_manager::{Policy, SmartAlloc, Utility};
-use spillway_replay::engine::{Costs, Who, run};
+use spillway_replay::costs::Costs;
+use spillway_replay::engine::{Who, run};
 use spillway_replay::local::Keys;
 use spillway_replay::mixes::mixes;
 use spillway_replay::report::Report;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::name::{DEVICES_MAX, NAME_BYTES_MAX};
+use crate::limits::{DEVICES_MAX, NAME_BYTES_MAX};
 
 /// Why the pool can't be had, or a request is refused. A refused request has changed nothing.
 #[derive(Debug, thiserror::Error)]

@@ -35,6 +35,7 @@ mod crash;
 mod error;
 mod file;
 mod folder;
+mod limits;
 mod mount;
 mod name;
 mod pool;
@@ -42,6 +43,7 @@ mod unplugged;
 
 pub use accounts::{DeviceUsage, GuestUsage, Usage};
 pub use error::Error;
+pub use limits::{DEVICES_MAX, NAME_BYTES_MAX};
 pub use mount::{Backing, UNIT_BYTES};
-pub use name::{DEVICES_MAX, GuestFile, NAME_BYTES_MAX};
+pub use name::GuestFile;
 pub use pool::{Pool, SECTION_BYTES, Settings, Settled};

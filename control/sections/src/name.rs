@@ -1,11 +1,7 @@
 //! Names of guests and of their files.
 
 use crate::error::Error;
-
-/// Longest name of a guest.
-pub const NAME_BYTES_MAX: usize = 64;
-/// Most virtio-mem devices of a guest.
-pub const DEVICES_MAX: u8 = 16;
+use crate::limits::{DEVICES_MAX, NAME_BYTES_MAX};
 
 /// A file of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -7,6 +7,7 @@
 
 mod batch;
 mod blade;
+mod chains;
 mod client;
 mod config;
 mod demote;

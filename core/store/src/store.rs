@@ -5,12 +5,12 @@ use spillway_tiers::sync::{AtomicU64, Lock, Ordering};
 use spillway_tiers::{Apart, Arena, Budget, Cells, Disk, GrowArray, Large, Table, Use};
 use spillway_types::{ClientId, PAGE_BYTES, Statistics};
 
+use crate::chains::Chains;
 use crate::client::{Client, ClientInfo, ClientShard, client_id, client_number};
 use crate::config::{ClientConfig, Config, Dedup};
 use crate::disk;
 use crate::error::Error;
 use crate::index::Index;
-use crate::list::Chains;
 use crate::migrate::Flushed;
 use crate::pools::{Control, Lifetimes, POOLS_MAX, PoolShard, Pools};
 use crate::reuse::Samplers;

@@ -4,6 +4,7 @@
 //! a lock of its own; a caller names the lane it prefers. A frame has a reference count: one
 //! reference for each index entry that names it and one for each reader that copies from it.
 
+mod dedup;
 mod emptying;
 mod hands;
 mod lanes;
@@ -18,10 +19,10 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use crate::apart::{Apart, expect_read};
-use crate::dedup::Shared;
 use crate::meta::Meta;
 use crate::region::{Backing, Budget, GrowArray, HUGE_BYTES, Region, Use, Zeroed, zeroed_slice};
 use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering};
+use dedup::Shared;
 pub use emptying::Emptying;
 use hands::{HANDS, Hand};
 use low::Low;

@@ -10,6 +10,7 @@ mod disk;
 mod kept;
 mod slots;
 mod taken;
+mod trouble;
 mod turns;
 mod workers;
 
@@ -29,8 +30,9 @@ use crate::sync::{AtomicI32, AtomicU64, Lock, Ordering};
 use spillway_types::PAGE_BYTES;
 
 pub use disk::{Disk, DiskRead};
-pub use kept::{DiskCounters, DiskTrouble, KeptFile, KeptSettings};
+pub use kept::{DiskCounters, KeptFile, KeptSettings};
 use slots::{GROUP_BYTES, GROUP_SLOTS, Slots, checksum};
+pub use trouble::DiskTrouble;
 pub use turns::{Moving, Turn, Turns};
 
 /// Files that there can be at the same time: one that grows, the others sealed.

@@ -9,13 +9,13 @@ mod apart;
 mod arena;
 pub mod blade;
 mod cells;
-mod dedup;
 mod file;
 mod large;
 mod lock;
 pub mod lz4;
 mod meta;
 mod region;
+mod schedule;
 pub mod sync;
 mod uniform;
 

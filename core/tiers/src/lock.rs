@@ -44,7 +44,7 @@ impl<T> Lock<T> {
     /// Waits until the lock is free and takes it.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
-        crate::sync::preempt();
+        crate::schedule::preempt();
         if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.wait();
         }
@@ -54,7 +54,7 @@ impl<T> Lock<T> {
     #[cold]
     fn wait(&self) {
         #[cfg(feature = "shuttle")]
-        if crate::sync::exploring::on() {
+        if crate::schedule::exploring::on() {
             while self.state.swap(HELD, Ordering::Acquire) != FREE {
                 shuttle::thread::yield_now();
             }

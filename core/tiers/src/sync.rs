@@ -4,47 +4,10 @@
 //! stays that of the plain integers, because some of them lie in zeroed mapped memory.
 
 pub use crate::lock::{Guard, Lock};
+#[cfg(feature = "shuttle")]
+pub use crate::schedule::exploring::explore;
+use crate::schedule::preempt;
 pub use core::sync::atomic::Ordering;
-
-/// A point where another thread may run.
-#[inline(always)]
-pub(crate) fn preempt() {
-    #[cfg(feature = "shuttle")]
-    if exploring::on() {
-        // Not `yield_now`, which asks for a switch: this only allows one.
-        use shuttle::sync::atomic::{AtomicBool, Ordering};
-        AtomicBool::new(false).load(Ordering::SeqCst);
-    }
-}
-
-/// Lets other threads run, for a while.
-pub(crate) fn give_way() {
-    #[cfg(feature = "shuttle")]
-    if exploring::on() {
-        return shuttle::thread::yield_now();
-    }
-    rustix::thread::sched_yield();
-}
-
-#[cfg(feature = "shuttle")]
-pub use exploring::explore;
-
-#[cfg(feature = "shuttle")]
-pub(crate) mod exploring {
-    use core::sync::atomic::{AtomicBool, Ordering};
-
-    static EXPLORING: AtomicBool = AtomicBool::new(false);
-
-    /// Tells the atomics whether they run under shuttle's scheduler. A test sets it around the
-    /// body that shuttle runs.
-    pub fn explore(on: bool) {
-        EXPLORING.store(on, Ordering::SeqCst);
-    }
-
-    pub(crate) fn on() -> bool {
-        EXPLORING.load(Ordering::SeqCst)
-    }
-}
 
 macro_rules! atomic {
     ($name:ident, $core:ident, $int:ty) => {

@@ -25,4 +25,7 @@ pub use inspect::{Inspected, check_registered, inspect};
 pub use manager::{Ending, Manager, Settings};
 pub use map::{Counter, Map, Mark, Place};
 pub use receive::{DESCRIPTORS_MAX, Received, receive};
-pub use regions::{Claimed, Layout, REGIONS_MAX, Region, Run};
+pub use regions::{Claimed, Layout, Region, Run};
+
+/// Most regions of a guest.
+pub const REGIONS_MAX: usize = 1024;

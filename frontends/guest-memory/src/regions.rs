@@ -2,10 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
+use crate::{Error, REGIONS_MAX};
 
-/// Most regions of a guest.
-pub const REGIONS_MAX: usize = 1024;
 const SMALL: u64 = 4096;
 const LARGE: u64 = 2 << 20;
 /// No process has memory beyond (five levels of page tables).

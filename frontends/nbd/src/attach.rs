@@ -22,7 +22,7 @@ use spillway_wire::nbd::export_flags;
 use crate::buffer::{BYTES_MAX, Input, Output};
 use crate::connection;
 use crate::error::Error;
-use crate::negotiation::Session;
+use crate::session::Session;
 use crate::socket::Socket;
 use crate::transmission::Transmission;
 

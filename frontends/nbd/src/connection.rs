@@ -15,7 +15,8 @@ use crate::admission::Admission;
 use crate::buffer::{Input, Output, buffer_bytes};
 use crate::config::{Config, TlsMode};
 use crate::error::Error;
-use crate::negotiation::{Negotiation, Peer, Session, Step, TlsState};
+use crate::negotiation::{Negotiation, Peer, Step, TlsState};
+use crate::session::Session;
 use crate::socket::Socket;
 use crate::transmission::{Progress, Transmission};
 

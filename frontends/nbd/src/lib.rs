@@ -19,6 +19,7 @@ mod connection;
 mod error;
 mod negotiation;
 mod server;
+mod session;
 mod socket;
 mod transmission;
 
@@ -26,7 +27,8 @@ pub use attach::{AttachSettings, Attached, Itself, Kernel, attach, attach_by};
 pub use buffer::Output;
 pub use config::{Config, TlsMode};
 pub use error::Error;
-pub use negotiation::{Negotiation, Peer, Session, Step, TlsState};
+pub use negotiation::{Negotiation, Peer, Step, TlsState};
 pub use server::Server;
+pub use session::Session;
 pub use socket::Listener;
 pub use transmission::{Progress, REQUEST_BYTES_MAX, Transmission};

@@ -12,12 +12,9 @@ use spillway_wire::nbd::{
 };
 
 use crate::error::Error;
+use crate::session::{ALLOCATION, ALLOCATION_ID, Session};
 use crate::transmission::REQUEST_BYTES_MAX;
 
-/// The one metadata context that there is, and the number that it goes by.
-const ALLOCATION: &str = "base:allocation";
-/// The number of [`ALLOCATION`] in block status replies.
-pub const ALLOCATION_ID: u32 = 1;
 /// Zeros after the answer to the oldest way of choosing an export.
 const PADDING: [u8; 124] = [0; 124];
 
@@ -43,17 +40,6 @@ pub enum Peer {
     Client(ClientId),
     /// Somebody who gets nothing.
     Denied(Denied),
-}
-
-/// What was agreed on.
-#[derive(Clone, Debug)]
-pub struct Session {
-    /// The export.
-    pub device: Arc<dyn Device>,
-    /// Reads are answered with structured replies.
-    pub structured: bool,
-    /// Block status may be asked.
-    pub allocation: bool,
 }
 
 /// What to do after [`Negotiation::advance`].

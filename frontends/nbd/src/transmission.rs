@@ -10,7 +10,7 @@ use spillway_wire::nbd::{
 use crate::batch::Batch;
 use crate::buffer::Output;
 use crate::error::Error;
-use crate::negotiation::{ALLOCATION_ID, Session};
+use crate::session::{ALLOCATION_ID, Session};
 
 /// Most bytes that one request may read or write.
 pub const REQUEST_BYTES_MAX: u32 = 32 << 20;

@@ -10,9 +10,10 @@ use rustix::io::{Errno, preadv, pwritev};
 use spillway_store::PageBuf;
 use spillway_types::PAGE_BYTES;
 
-use crate::disk::GROUP_BLOCKS;
+use crate::BYTES_MAX;
+use crate::config::DiskConfig;
 use crate::error::Error;
-use crate::{BYTES_MAX, DiskConfig};
+use crate::group::GROUP_BLOCKS;
 
 /// A disk's backing file.
 #[derive(Debug)]

@@ -3,14 +3,12 @@
 use spillway_types::PAGE_BYTES;
 
 use crate::chain::SEGMENTS_MAX;
-use crate::request::{RANGES_MAX, SECTOR_BYTES};
+use crate::request::{RANGES_MAX, SECTOR_BYTES, ZERO_SECTORS_MAX};
 
 /// Bytes of it that we know.
 const BYTES: usize = 60;
 /// Most parts of a request beside header and status; what fits a queue of 128.
 const PARTS_MAX: u32 = 126;
-/// Most sectors of one range to give back: 2 GiB.
-pub(crate) const ZERO_SECTORS_MAX: u32 = 1 << 22;
 /// Sectors of a block.
 const BLOCK_SECTORS: u32 = (PAGE_BYTES as u64 / SECTOR_BYTES) as u32;
 

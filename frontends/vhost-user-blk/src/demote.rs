@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use spillway_store::PageBuf;
 
-use crate::Kind;
-use crate::disk::{Disk, GROUP_BLOCKS, Group, key_of, runs};
+use crate::config::Kind;
+use crate::disk::{Disk, key_of};
 use crate::error::Error;
+use crate::group::{GROUP_BLOCKS, Group, runs};
 use crate::map::Place;
 
 impl Disk {

@@ -22,10 +22,9 @@
 //! drops the copy, then goes to the file; a read that the pool misses puts what the file has.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use spillway_block::Stripes;
@@ -33,41 +32,14 @@ use spillway_store::{PageBuf, Store};
 use spillway_types::{ClientId, Get, Key, PAGE_BYTES, PoolId, PoolSpec, Put};
 
 use crate::backing::Backing;
+use crate::config::{DiskConfig, Kind};
 use crate::counters::{Counters, DiskStatistics};
 use crate::error::Error;
+use crate::group::{Group, runs};
 use crate::map::{Map, Place};
-
-/// Blocks of a group, which one lock covers: what one request to the file moves at most.
-pub const GROUP_BLOCKS: usize = 64;
 
 /// The age of a block that was read back: older than all others.
 pub(crate) const READ_BACK: u32 = 0;
-
-/// What a disk is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Swap space: a block lies in the store or in the file.
-    Swap,
-    /// A file system's disk: all blocks lie in the file, clean copies in the store.
-    Cache,
-}
-
-/// How a disk is set up.
-#[derive(Clone, Debug)]
-pub struct DiskConfig {
-    /// Its name, for the log.
-    pub name: String,
-    /// What it is for.
-    pub kind: Kind,
-    /// Whose pages its blocks are.
-    pub client: ClientId,
-    /// Its length; 0 for the backing file's.
-    pub bytes: u64,
-    /// The backing file. The map lies beside it, with `.map` after its name.
-    pub backing: PathBuf,
-    /// What each request to the backing file waits, to stand for a slower disk.
-    pub latency: Duration,
-}
 
 /// A tmem disk. Requests go through `&self`, from any number of threads.
 #[derive(Debug)]
@@ -87,37 +59,6 @@ pub struct Disk {
     opened: Instant,
     /// In which second since then a failure was last said.
     said: AtomicU64,
-}
-
-/// Blocks of one group.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Group {
-    pub(crate) number: u64,
-    pub(crate) first: u64,
-}
-
-impl Group {
-    pub(crate) const fn of(block: u64) -> Self {
-        let number = block / GROUP_BLOCKS as u64;
-        Self { number, first: number * GROUP_BLOCKS as u64 }
-    }
-}
-
-/// The runs of ones in a mask: where each begins and how long it is.
-pub(crate) fn runs(mask: u64) -> impl Iterator<Item = (usize, usize)> {
-    let mut rest = mask;
-    let mut at = 0;
-    std::iter::from_fn(move || {
-        if rest == 0 {
-            return None;
-        }
-        let skip = rest.trailing_zeros();
-        let start = at + skip;
-        let length = (rest >> skip).trailing_ones();
-        at = start + length;
-        rest = mask.checked_shr(at).unwrap_or(0);
-        Some((start as usize, length as usize))
-    })
 }
 
 fn random() -> io::Result<u128> {

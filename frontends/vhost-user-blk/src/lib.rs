@@ -7,12 +7,14 @@
 
 mod backing;
 mod chain;
+mod config;
 mod config_space;
 mod connection;
 mod counters;
 mod demote;
 mod disk;
 mod error;
+mod group;
 mod inflight;
 mod map;
 mod memory;
@@ -22,9 +24,10 @@ mod server;
 mod service;
 
 pub use chain::DescriptorTable;
+pub use config::{DiskConfig, Kind};
 pub use counters::DiskStatistics;
 pub use demote::Demoted;
-pub use disk::{Disk, DiskConfig, Kind};
+pub use disk::Disk;
 pub use error::Error;
 pub use server::Server;
 pub use service::Service;

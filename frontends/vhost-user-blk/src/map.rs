@@ -21,9 +21,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::fs::{FallocateFlags, fallocate};
 
-use crate::Kind;
-use crate::disk::GROUP_BLOCKS;
+use crate::config::Kind;
 use crate::error::Error;
+use crate::group::GROUP_BLOCKS;
 
 const MAGIC: [u8; 8] = *b"SPILLDSK";
 const VERSION: u64 = 1;

@@ -6,8 +6,6 @@ use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_T_OUT, VIRTIO_BLK_T_WRITE_ZEROES, VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP,
 };
 
-use crate::config_space::ZERO_SECTORS_MAX;
-
 /// Bytes of a sector, in which the protocol counts whatever the block's length.
 pub const SECTOR_BYTES: u64 = 512;
 /// Bytes of a request's header.
@@ -16,6 +14,8 @@ pub const HEADER_BYTES: usize = 16;
 pub const RANGE_BYTES: usize = 16;
 /// Most ranges of one request.
 pub const RANGES_MAX: usize = 16;
+/// Most sectors of one range to give back: 2 GiB.
+pub const ZERO_SECTORS_MAX: u32 = 1 << 22;
 /// Most bytes that a request reads or writes: none of one guest's takes a thread for long.
 const DATA_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of a disk's name.

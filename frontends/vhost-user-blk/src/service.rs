@@ -7,8 +7,9 @@ use spillway_types::PAGE_BYTES;
 use vm_memory::GuestMemoryMmap;
 
 use crate::chain::{Chain, Cursor, DescriptorTable, Malformed};
-use crate::disk::{Disk, GROUP_BLOCKS};
+use crate::disk::Disk;
 use crate::error::Error;
+use crate::group::GROUP_BLOCKS;
 use crate::request::{HEADER_BYTES, ID_BYTES, RANGE_BYTES, RANGES_MAX, Request, Span, Status};
 
 /// Bytes of a group of blocks.

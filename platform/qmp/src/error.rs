@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
+use crate::GREETING_WAIT;
 use crate::line::LINE_BYTES_MAX;
-use crate::monitor::GREETING_WAIT;
 
 /// Why a monitor can't be had, or did not do what it was asked.
 #[derive(Debug, thiserror::Error)]

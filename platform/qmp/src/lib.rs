@@ -15,8 +15,13 @@ mod event;
 mod line;
 mod monitor;
 
+use std::time::Duration;
+
 pub use commands::{Backend, MemoryDevice, MemorySize, NewDevice, RunState};
 pub use error::Error;
 pub use event::{EVENTS_MAX, Event, Events};
 pub use line::LINE_BYTES_MAX;
-pub use monitor::{GREETING_WAIT, Monitor};
+pub use monitor::Monitor;
+
+/// A monitor that greets nobody for so long serves somebody else.
+pub const GREETING_WAIT: Duration = Duration::from_secs(2);

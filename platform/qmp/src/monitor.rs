@@ -15,12 +15,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use spillway_platform::sys::peer_credentials;
 
+use crate::GREETING_WAIT;
 use crate::error::Error;
 use crate::event::{Event, Events};
 use crate::line::LineBuffer;
 
-/// A monitor that greets nobody for so long serves somebody else.
-pub const GREETING_WAIT: Duration = Duration::from_secs(2);
 /// Between two attempts to connect while QEMU's queue of connections is full.
 const CONNECT_PAUSE: Duration = Duration::from_millis(20);
 /// Read at once.

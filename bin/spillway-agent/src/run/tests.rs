@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Instant;
 
-use spillway_guests::agent::{Lines, Status};
+use spillway_guests::agent::Status;
+use spillway_guests::line::Lines;
 
 use super::*;
 use crate::cli::State as Kept;

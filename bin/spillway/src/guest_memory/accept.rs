@@ -15,10 +15,10 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use spillway_guest_memory::{Error, Layout, Map, Received, check_registered, inspect, receive};
 use spillway_platform::sys::peer_credentials;
 
-use super::Checked;
 use super::plan::{Plan, inherited};
-use super::supervisor::{Supervisor, say};
+use super::supervisor::Supervisor;
 use super::tiers::Tiers;
+use super::{Checked, say};
 use crate::program::plain;
 use crate::refusal::Refusal;
 use crate::units::show_size;

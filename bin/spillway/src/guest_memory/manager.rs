@@ -8,7 +8,7 @@ use anyhow::Context;
 use spillway_guest_memory::{Descriptors, Ending, Fatal, Guest, Manager, Map, Settings};
 
 use super::plan::{Plan, adopt};
-use super::tiers;
+use super::{say, tiers};
 
 /// Threads that answer faults: while the tiers are slow, so many pages are on their way.
 const HANDLERS: usize = 8;
@@ -35,12 +35,12 @@ pub fn run(plan_number: i32, supervisor: i32) -> anyhow::Result<ExitCode> {
     };
     let guest = Guest::new(descriptors, plan.layout, map, far)?;
     let settings = Settings { local_bytes: plan.local_bytes, handlers: HANDLERS };
-    let manager = Manager::new(guest, settings, super::supervisor::say);
+    let manager = Manager::new(guest, settings, say);
     let code = match manager.run(&monitor, &supervisor) {
         Ending::Monitor | Ending::Fatal(Fatal::Gone) => MONITOR_ENDED,
         Ending::Left => LEFT,
         Ending::Fatal(fatal) => {
-            super::supervisor::say(&fatal.to_string());
+            say(&fatal.to_string());
             CAN_NOT
         }
         Ending::Orphaned => return Err(inherit(plan_number)),
@@ -51,7 +51,7 @@ pub fn run(plan_number: i32, supervisor: i32) -> anyhow::Result<ExitCode> {
 
 /// The supervisor was killed: this process takes its place, and starts another manager, as after any death.
 fn inherit(plan: i32) -> anyhow::Error {
-    super::supervisor::say("the supervisor was killed: its manager takes its place");
+    say("the supervisor was killed: its manager takes its place");
     let mut command = Command::new("/proc/self/exe");
     command.args(["guest-memory-part", "successor", &plan.to_string()]);
     anyhow::Error::new(command.exec()).context("can't take the supervisor's place")

@@ -11,6 +11,7 @@ mod supervisor;
 mod tiers;
 
 use std::fs::File;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -31,6 +32,12 @@ const LEAST_STORE: u64 = 8 << 20;
 const MOST_STORE: u64 = 256 << 30;
 /// Below this hardly a window of pages fits.
 const LEAST_LOCAL: u64 = 1 << 20;
+
+/// Says a line to the user.
+fn say(line: &str) {
+    // A closed standard error is the user's choice.
+    let _ = writeln!(io::stderr(), "spillway: {line}");
+}
 
 /// Pages the memory of a guest whose monitor hands it over.
 ///

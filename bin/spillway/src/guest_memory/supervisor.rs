@@ -1,6 +1,6 @@
 //! Holds a guest's descriptors and keeps a manager at work.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -20,7 +20,7 @@ use spillway_host::Limits;
 use super::manager::{CAN_NOT, LEFT, MONITOR_ENDED};
 use super::plan::{Plan, adopt, inherited};
 use super::report::Report;
-use super::tiers;
+use super::{say, tiers};
 use crate::run::Sink;
 use crate::units::show_size;
 
@@ -48,12 +48,6 @@ pub struct Supervisor {
     _held: Vec<OwnedFd>,
     /// This process was a manager, and has to tidy the blade itself.
     is_heir: bool,
-}
-
-/// Says a line to the user.
-pub fn say(line: &str) {
-    // A closed standard error is the user's choice.
-    let _ = writeln!(io::stderr(), "spillway: {line}");
 }
 
 /// Signals from now on are read, not delivered.

@@ -8,7 +8,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use spillway_guests::Error;
-use spillway_guests::agent::{FromGuest, FromHost, Lines};
+use spillway_guests::agent::{FromGuest, FromHost};
+use spillway_guests::line::Lines;
 
 /// Most bytes that wait for a guest that does not read: what comes then is dropped, and the agent asks again.
 const WAITING_BYTES_MAX: usize = 16 << 10;

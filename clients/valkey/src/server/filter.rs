@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use super::context::{Context, OwnText, Text};
 use super::keyspace::strings_written;
-use super::permission::{Asker, denied};
+use super::permission::{Asker, denied, permits};
 use super::table::{RawFilter, RawReply, RawString, functions};
 
 /// `REDISMODULE_CMDFILTER_NOSELF`: what the module itself calls is not filtered.
@@ -33,7 +33,7 @@ impl Arrival {
         functions().CommandFilterGetClientId.map(|ask| unsafe { ask(self.raw) })
     }
 
-    pub(super) fn raw_arguments(&self) -> Vec<*mut RawString> {
+    fn raw_arguments(&self) -> Vec<*mut RawString> {
         // SAFETY: the filter is called with it now, and it has so many.
         let argument = |at| unsafe { (functions().CommandFilterArgGet)(self.raw, at as c_int) };
         (0..self.count()).map(argument).collect()
@@ -48,6 +48,11 @@ impl Arrival {
         }
         // SAFETY: the argument lives as long as the command, which outlives `self`.
         unsafe { &*std::ptr::from_ref(Text::from_raw(raw).bytes()) }
+    }
+
+    /// Whether a user may have the command carried out.
+    pub fn is_permitted(&self, asker: &Asker) -> bool {
+        permits(asker, self.raw_arguments())
     }
 }
 

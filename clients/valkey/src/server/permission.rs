@@ -3,7 +3,6 @@
 use std::ffi::{CStr, c_int};
 
 use super::context::{Context, OwnText, Text};
-use super::filter::Arrival;
 use super::table::{OK, RawString, functions};
 
 /// `REDISMODULE_CTX_FLAGS_LUA` and `REDISMODULE_CTX_FLAGS_MULTI`.
@@ -100,7 +99,7 @@ impl Context<'_> {
 }
 
 /// Whether the server's rules let who asks run a command with its arguments.
-fn permits(asker: &Asker, mut command: Vec<*mut RawString>) -> bool {
+pub(super) fn permits(asker: &Asker, mut command: Vec<*mut RawString>) -> bool {
     let Asker::User(name) = asker else { return true };
     let functions = functions();
     let name = OwnText::new(name);
@@ -115,13 +114,6 @@ fn permits(asker: &Asker, mut command: Vec<*mut RawString>) -> bool {
             (functions.ACLCheckCommandPermissions)(user, command.as_mut_ptr(), count) == OK;
         (functions.FreeModuleUser)(user);
         permitted
-    }
-}
-
-impl Arrival {
-    /// Whether a user may have the command carried out.
-    pub fn is_permitted(&self, asker: &Asker) -> bool {
-        permits(asker, self.raw_arguments())
     }
 }
 

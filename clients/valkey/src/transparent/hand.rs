@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::filter::look_at_transactions;
 use super::moves::send_away;
 use super::pressure;
 use crate::server::{
@@ -41,7 +40,6 @@ static ALONE: AtomicBool = AtomicBool::new(false);
 
 /// A turn, before the server sleeps.
 pub fn turn(context: &Context<'_>) {
-    look_at_transactions(context);
     if modules_changed() {
         ALONE.store(!context.has_other_modules(), Ordering::Relaxed);
     }

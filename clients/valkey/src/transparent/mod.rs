@@ -11,6 +11,7 @@
 //! Commands are renamed from the first value of the module's on, and while some client has a transaction open:
 //! what was queued before the first value left must find it all the same.
 
+mod back;
 mod filter;
 mod hand;
 mod moves;
@@ -53,5 +54,6 @@ fn turn(context: &Context<'_>) {
         log(Level::Warning, &line);
     }
     written::turn(context);
+    filter::look_at_transactions(context);
     hand::turn(context);
 }

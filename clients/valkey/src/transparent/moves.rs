@@ -1,6 +1,5 @@
-//! Moving a string between the server and the store, which nobody hears of.
+//! Moving a string to the store, and putting one thing in the place of another, which nobody hears of.
 
-use super::written;
 use crate::server::{Context, Found, Key, Kind, OwnText, Text};
 use crate::value::Value;
 
@@ -8,38 +7,6 @@ use crate::value::Value;
 const NUMBER_BYTES_MAX: usize = 20;
 /// The longest string that the server keeps in one piece with its object, as long as no command has changed it.
 const EMBEDDED_BYTES_MAX: usize = 44;
-
-/// Makes a plain string of a key's value, if it is one of the module's; whether it was.
-///
-/// # Errors
-/// The answer, when its bytes can't be had.
-pub fn bring_back(context: &Context<'_>, name: &Text<'_>) -> Result<bool, String> {
-    if !matches!(Key::peek(context, name).kind::<Value>(), Kind::Ours(_)) {
-        return Ok(false);
-    }
-    let mut key = Key::quiet(context, name);
-    let Kind::Ours(value) = key.kind::<Value>() else { return Ok(false) };
-    let text = value.text().map_err(|error| error.to_string())?;
-    let apart = value.was_apart();
-    move_to(context, &mut key, |key| {
-        let set = key.set_plain(text.text());
-        if apart {
-            key.keep_apart();
-        }
-        set
-    });
-    written::came_back(context, name);
-    Ok(true)
-}
-
-/// Makes a plain string of a key's value, which has these bytes.
-pub fn put_back(context: &Context<'_>, name: &Text<'_>, bytes: &[u8]) {
-    let mut key = Key::quiet(context, name);
-    if matches!(key.kind::<Value>(), Kind::Ours(_)) {
-        let text = OwnText::new(bytes);
-        move_to(context, &mut key, |key| key.set_plain(text.text()));
-    }
-}
 
 /// Puts a string into the store; whether it went.
 pub fn send_away(context: &Context<'_>, name: &Text<'_>) -> bool {
@@ -86,7 +53,7 @@ fn is_number(bytes: &[u8]) -> bool {
 }
 
 /// Puts something else under a key, which keeps its time to live and how it has been used.
-fn move_to(
+pub fn move_to(
     context: &Context<'_>,
     key: &mut Key<'_>,
     set: impl FnOnce(&mut Key<'_>) -> bool,

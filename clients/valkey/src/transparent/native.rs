@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_int};
 
-use super::moves::{bring_back, put_back};
+use super::back::{bring_back, put_back};
 use super::patterns::{bring_back_for_digest, bring_back_for_migrate, bring_back_for_sort};
 use super::pressure;
 use super::table::{LETTING_IN, NATIVES, Native, Need, find};

@@ -1,6 +1,6 @@
 //! The keys that SORT's patterns, MIGRATE's list and DEBUG's digests name.
 
-use super::moves::bring_back;
+use super::back::bring_back;
 use crate::commands::each_value;
 use crate::server::{Context, OwnText, Text};
 

@@ -6,7 +6,8 @@
 
 use super::{Arena, CHUNK_BYTES, CHUNK_FRAMES, Lane, NONE, RESERVED};
 use crate::region::{Use, Zeroed};
-use crate::sync::{Lock, Ordering, give_way};
+use crate::schedule::give_way;
+use crate::sync::{Lock, Ordering};
 use spillway_types::PAGE_BYTES;
 
 /// Reserves that there can be at the same time.

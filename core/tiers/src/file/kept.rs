@@ -7,7 +7,6 @@
 //!
 //! Threads of the tier's own wait for the disk; those who ask wait until a deadline.
 
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -19,7 +18,8 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::slots::{Slots, checksum};
-use super::taken::{Shared, Taken, Trouble, punch};
+use super::taken::{Shared, Taken, punch};
+use super::trouble::{DiskTrouble, Trouble};
 use super::turns::Turns;
 use super::workers::Workers;
 use super::{SLOT_BITS, WRITE_PAGES_MAX, nameless};
@@ -68,31 +68,6 @@ pub struct DiskCounters {
     pub corrupt_pages: u64,
     /// Why it took no page the last time; none when it did.
     pub trouble: Option<DiskTrouble>,
-}
-
-/// Why a page was not written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DiskTrouble {
-    /// The tier has as many pages as it may have.
-    Full,
-    /// The disk failed; `NOSPC` when it is full.
-    Failed(Errno),
-}
-
-impl From<Errno> for DiskTrouble {
-    fn from(errno: Errno) -> Self {
-        Self::Failed(errno)
-    }
-}
-
-impl fmt::Display for DiskTrouble {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Full => f.write_str("it has as many pages as it may have"),
-            Self::Failed(Errno::TIMEDOUT) => f.write_str("the disk does not answer in time"),
-            Self::Failed(errno) => errno.fmt(f),
-        }
-    }
 }
 
 /// The file tier of a store that is kept.

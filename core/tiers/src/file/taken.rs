@@ -4,21 +4,18 @@ use std::fs::File;
 use std::io::IoSlice;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-use super::kept::DiskTrouble;
 use super::slots::{GROUP_BYTES, Slots};
+use super::trouble::{DiskTrouble, Trouble};
 use super::write_all;
 use crate::PageBuf;
 use crate::region::Budget;
 use crate::sync::{AtomicU64, Lock, Ordering};
 use spillway_types::PAGE_BYTES;
-
-/// After the disk has failed it is asked again as late as this.
-const PAUSE: Duration = Duration::from_secs(1);
 
 /// What the threads have, too.
 #[derive(Debug)]
@@ -39,28 +36,6 @@ pub(super) struct Taken {
     /// Whether something may have been written to them.
     begun: bool,
     pub(super) kept: bool,
-}
-
-/// What stands in the way of writing.
-#[derive(Debug, Default)]
-pub(super) struct Trouble {
-    pub(super) last: Option<DiskTrouble>,
-    /// Nothing is written before.
-    pub(super) until: Option<Instant>,
-    /// Whether a thread writes to see if it is over.
-    pub(super) trying: bool,
-}
-
-impl Trouble {
-    /// Whether the disk has failed just before.
-    pub(super) fn rests(&self) -> bool {
-        self.until.is_some_and(|until| Instant::now() < until)
-    }
-
-    pub(super) fn note(&mut self, last: DiskTrouble) {
-        self.last = Some(last);
-        self.until = Some(Instant::now() + PAUSE);
-    }
 }
 
 impl Taken {

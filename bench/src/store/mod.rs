@@ -3,6 +3,8 @@
 //! The copy goes between the same small buffers and frames drawn in the same random order from an
 //! array as large as what the store holds, so that both sides miss the caches and the TLB alike.
 
+mod metadata;
+
 use std::hint::black_box;
 use std::thread;
 use std::time::Instant;
@@ -14,10 +16,10 @@ use rand::{Rng, SeedableRng};
 use spillway_store::{ClientConfig, ClientId, Config, Get, Key, PoolId, PoolSpec, Put, Store};
 
 use super::rows::{Report, Row, median};
-use super::{by_size, go_on, metadata, rounds, wanted};
+use super::{by_size, go_on, rounds, wanted};
 
 /// The name in the rows.
-pub const BENCH: &str = "store";
+const BENCH: &str = "store";
 /// Bytes of the buffers that values are put from: they stay in the second cache.
 const SOURCE_BYTES: usize = 256 << 10;
 /// Passes over all values that are timed together: about 0.1 s.
@@ -214,7 +216,7 @@ fn get_all(side: &dyn StoreUnderTest, numbers: &[usize], bytes: usize) -> u64 {
 }
 
 /// A store with one persistent pool.
-pub struct Embedded {
+struct Embedded {
     /// The store.
     pub store: Store,
     /// Its pool.

@@ -10,7 +10,7 @@ use std::io;
 
 use twox_hash::XxHash3_128;
 
-use crate::arena::Arena;
+use super::Arena;
 use crate::region::{Budget, GrowArray, Use};
 use crate::sync::{AtomicU8, AtomicU32, Lock, Ordering};
 use spillway_types::PAGE_BYTES;

@@ -5,10 +5,10 @@ use std::fs;
 use anyhow::{Context, ensure};
 use spillway_store::Put;
 
-use super::rows::{Report, Row};
-use super::spec::PAGE;
-use super::store::{BENCH, Embedded, key};
-use super::{by_size, go_on};
+use super::{BENCH, Embedded, key};
+use crate::rows::{Report, Row};
+use crate::spec::PAGE;
+use crate::{by_size, go_on};
 
 /// Numbers of pages.
 const COUNTS: [usize; 3] = [1 << 20, 4 << 20, 16 << 20];

@@ -1,0 +1,38 @@
+//! Bringing a string back from the store, which nobody hears of.
+
+use super::moves::move_to;
+use super::written;
+use crate::server::{Context, Key, Kind, OwnText, Text};
+use crate::value::Value;
+
+/// Makes a plain string of a key's value, if it is one of the module's; whether it was.
+///
+/// # Errors
+/// The answer, when its bytes can't be had.
+pub fn bring_back(context: &Context<'_>, name: &Text<'_>) -> Result<bool, String> {
+    if !matches!(Key::peek(context, name).kind::<Value>(), Kind::Ours(_)) {
+        return Ok(false);
+    }
+    let mut key = Key::quiet(context, name);
+    let Kind::Ours(value) = key.kind::<Value>() else { return Ok(false) };
+    let text = value.text().map_err(|error| error.to_string())?;
+    let apart = value.was_apart();
+    move_to(context, &mut key, |key| {
+        let set = key.set_plain(text.text());
+        if apart {
+            key.keep_apart();
+        }
+        set
+    });
+    written::came_back(context, name);
+    Ok(true)
+}
+
+/// Makes a plain string of a key's value, which has these bytes.
+pub fn put_back(context: &Context<'_>, name: &Text<'_>, bytes: &[u8]) {
+    let mut key = Key::quiet(context, name);
+    if matches!(key.kind::<Value>(), Kind::Ours(_)) {
+        let text = OwnText::new(bytes);
+        move_to(context, &mut key, |key| key.set_plain(text.text()));
+    }
+}

@@ -1,0 +1,6 @@
+//! What a guest may have at most.
+
+/// Longest name of a guest.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Most virtio-mem devices of a guest.
+pub const DEVICES_MAX: u8 = 16;

@@ -1,0 +1,56 @@
+//! Why the disk takes no pages, and until when it is left alone.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+/// After the disk has failed it is asked again as late as this.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Why a page was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskTrouble {
+    /// The tier has as many pages as it may have.
+    Full,
+    /// The disk failed; `NOSPC` when it is full.
+    Failed(Errno),
+}
+
+impl From<Errno> for DiskTrouble {
+    fn from(errno: Errno) -> Self {
+        Self::Failed(errno)
+    }
+}
+
+impl fmt::Display for DiskTrouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full => f.write_str("it has as many pages as it may have"),
+            Self::Failed(Errno::TIMEDOUT) => f.write_str("the disk does not answer in time"),
+            Self::Failed(errno) => errno.fmt(f),
+        }
+    }
+}
+
+/// What stands in the way of writing.
+#[derive(Debug, Default)]
+pub(super) struct Trouble {
+    pub(super) last: Option<DiskTrouble>,
+    /// Nothing is written before.
+    pub(super) until: Option<Instant>,
+    /// Whether a thread writes to see if it is over.
+    pub(super) trying: bool,
+}
+
+impl Trouble {
+    /// Whether the disk has failed just before.
+    pub(super) fn rests(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() < until)
+    }
+
+    pub(super) fn note(&mut self, last: DiskTrouble) {
+        self.last = Some(last);
+        self.until = Some(Instant::now() + PAUSE);
+    }
+}
