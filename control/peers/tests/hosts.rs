@@ -295,7 +295,11 @@ async fn a_question_tells_why_a_host_does_not_answer() {
     let (at, time) = (silent.local_addr().unwrap(), Duration::from_millis(100));
     let stopped = heard(own("borrower.test"), "lender.test", at, time).await;
     assert_eq!(failed(&stopped), (Fault::Late, "no answer within 100ms"));
-    let hangs_up = std::thread::spawn(move || drop(silent.accept().unwrap()));
+    // The first is the connection that was given up above.
+    let hangs_up = std::thread::spawn(move || {
+        drop(silent.accept().unwrap());
+        drop(silent.accept().unwrap());
+    });
     let closed = heard(own("borrower.test"), "lender.test", at, TIME).await;
     hangs_up.join().unwrap();
     assert_eq!(failed(&closed), (Fault::Unreachable, "it closed the connection"));
