@@ -9,7 +9,7 @@ const dead = { ...well, name: "b.test", rack: "r1", spare_bytes: 0, health: "unr
 test("a host is a row with its health, since when, and why", () => {
   const [first, second] = peerRows([well, dead]).map((row) => row.cells);
   assert.deepEqual(first, ["c.test", "192.0.2.3:4422", "–", "1 MiB", "ok", "40 s", "–"]);
-  assert.deepEqual(second, ["b.test", "192.0.2.3:4422", "r1", "0 B", "unreachable", "6 s", "connection refused"]);
+  assert.deepEqual(second, ["b.test", "192.0.2.3:4422", "r1", "0 MiB", "unreachable", "6 s", "connection refused"]);
 });
 
 test("what lies with a host that does not answer says so", () => {
