@@ -221,6 +221,17 @@ fn a_full_store_refuses_and_keeps_what_it_promised() {
 }
 
 #[test]
+fn clear_removes_all_values_however_many_there_are() {
+    let cache = open("embed:?capacity=64M");
+    let keys: Vec<_> = (0..10_000_u32).map(u32::to_le_bytes).collect();
+    let puts: Vec<_> = keys.iter().map(|key| Put { key, value: b"short" }).collect();
+    assert!(cache.put(&puts).into_iter().all(|put| matches!(put, Ok(true))));
+    cache.clear().expect("cleared");
+    let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+    assert!(cache.exists(&keys).into_iter().all(|there| matches!(there, Ok(false))));
+}
+
+#[test]
 fn all_who_open_a_name_at_the_same_time_have_one_pool() {
     let daemon = Daemon::start(64 << 20);
     for round in 0..40 {

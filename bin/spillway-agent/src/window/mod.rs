@@ -415,23 +415,24 @@ impl Borrower {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use spillway_wire::ring::Hello;
 
     use super::*;
 
-    #[test]
-    fn an_agent_that_ends_gives_back_what_the_host_has_let_go_of() {
-        let folder = tempfile::tempdir().unwrap();
-        let (pages, window) = Pages::pretended(folder.path());
-        let ((_, bell), (stream, mut program)) =
+    /// An agent that has lent one window, without pages, in a folder; and its program.
+    fn with_a_window(folder: &Path) -> (Windows, UnixStream) {
+        let (pages, window) = Pages::pretended(folder);
+        let ((_, bell), (stream, program)) =
             (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
         let hello = Hello { version: 1, depth: 64, data_bytes: 4096 };
         let lent = Lent::new(Borrower { user: 1000, stream, hello }, window, OPEN_TIME);
-        let mut windows = Windows {
+        let windows = Windows {
             shared: Arc::default(),
             bell,
             start: Instant::now(),
-            port: Port::new(&folder.path().join("port"), folder.path(), PORT, FromHost::decode),
+            port: Port::new(&folder.join("port"), folder, PORT, FromHost::decode),
             pages,
             run: String::new(),
             holder: None,
@@ -444,11 +445,38 @@ mod tests {
             first: 0,
             last_problem: String::new(),
         };
+        (windows, program)
+    }
+
+    #[test]
+    fn an_agent_that_ends_gives_back_what_the_host_has_let_go_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut windows, mut program) = with_a_window(folder.path());
         windows.shared.is_ending.store(true, Ordering::Relaxed);
         windows.end_all();
         assert_eq!(io::Read::read(&mut program, &mut [0; 1]).unwrap(), 0, "the program has it");
         windows.hear(FromHost::Closed { id: 0 });
         assert!(windows.lent.is_empty(), "it would be waited for");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "its pages stay");
+    }
+
+    #[test]
+    fn a_window_that_the_host_refuses_comes_back_also_when_its_program_has_gone() {
+        for waits in [true, false] {
+            let folder = tempfile::tempdir().unwrap();
+            let (mut windows, program) = with_a_window(folder.path());
+            let program = waits.then_some(program);
+            if !waits {
+                windows.hear_programs(Duration::ZERO);
+            }
+            windows.hear(FromHost::Refused { id: 0, reason: Reason::Limits as u16, why: None });
+            assert!(windows.lent.is_empty(), "it counts");
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "its pages stay: {waits}");
+            if let Some(mut program) = program {
+                let mut told = Vec::new();
+                io::Read::read_to_end(&mut program, &mut told).unwrap();
+                assert_eq!(told, Welcome::Refused(Reason::Limits).encode());
+            }
+        }
     }
 }

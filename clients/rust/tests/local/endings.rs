@@ -98,6 +98,29 @@ fn a_server_that_ends_is_noticed_by_clients_that_wait_and_by_those_that_come() {
 }
 
 #[test]
+fn no_call_is_carried_out_by_another_daemon_that_listens_there_by_now() {
+    let (daemon, other) = (Daemon::for_one(LIMITS), Daemon::for_one(LIMITS));
+    let (ring, witness) = (daemon.connect(2), other.connect(1));
+    let pool = ring.open_pool(PoolSpec::PERSISTENT).unwrap();
+    assert_eq!(witness.open_pool(PoolSpec::PERSISTENT).unwrap(), pool);
+    std::fs::rename(&other.path, &daemon.path).unwrap();
+    // One of two at a time finds the connection in use, and opens another.
+    let put_until_lost = || {
+        loop {
+            match ring.put(pool, Key::new(1, 1), &[1; 4096]) {
+                Err(Error::Lost) => return,
+                put => assert_eq!(put.unwrap(), Put::Stored),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(put_until_lost);
+        scope.spawn(put_until_lost);
+    });
+    assert_eq!(witness.pools().unwrap()[0].pages, 0);
+}
+
+#[test]
 fn what_a_client_leaves_is_there_for_the_next_connection() {
     let daemon = Daemon::for_one(LIMITS);
     let first = daemon.connect(1);

@@ -34,3 +34,27 @@ fn what_was_acknowledged_stays_when_the_store_is_full() {
     }
     assert_eq!(client.ask(&[b"SET", b"again", &vec![1; 1 << 20]]), Reply::ok());
 }
+
+#[test]
+fn of_a_long_value_whose_record_finds_no_room_nothing_stays() {
+    let shared = server(64 << 20);
+    let mut client = Client::new(&shared);
+    let store = shared.keyspaces.store();
+    let own = client.connection.session.described.client.unwrap();
+    let used = || store.statistics(own).unwrap().used_pages;
+    client.say("SET a 1");
+    let (before, long) = (used(), vec![7; 100_000]);
+    // The last that is refused has room for all of the value, and none for its record.
+    for room in 0.. {
+        store.set_target(own, before + room).unwrap();
+        match client.ask(&[b"SET", b"long", &long]) {
+            Reply::Error(line) => assert!(line.starts_with("OOM "), "{line}"),
+            reply => {
+                assert_eq!(reply, Reply::ok());
+                assert!(room > long.len() as u64 / 4096, "room for {room} pages is enough");
+                break;
+            }
+        }
+        assert_eq!(used(), before, "room for {room} pages");
+    }
+}

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustls::StreamOwned;
 use spillway_resp::{Config, Listener, Server};
 use spillway_store::{ClientConfig, Store};
@@ -18,9 +19,16 @@ fn start(config: Config) -> (Server, SocketAddr) {
 }
 
 fn start_with(config: Config, tls: Option<ServerSettings>) -> (Server, SocketAddr) {
+    start_at(TcpListener::bind("127.0.0.1:0").unwrap(), config, tls)
+}
+
+fn start_at(
+    listener: TcpListener,
+    config: Config,
+    tls: Option<ServerSettings>,
+) -> (Server, SocketAddr) {
     let store = Arc::new(Store::open(spillway_store::Config::embedded(128 << 20)).unwrap());
     let client = store.add_client(ClientConfig::default()).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let listeners = vec![Listener::Tcp(listener, tls)];
     (Server::start(listeners, store, Arc::new(Only(client)), config).unwrap(), address)
@@ -108,6 +116,29 @@ fn clients_are_served_side_by_side() {
     assert_eq!(ends(&mut fast), 5);
     drop(server);
     assert_eq!(ends(&mut slow), 0);
+}
+
+#[test]
+fn replies_before_the_end_arrive_however_late_they_are_read() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // A reply waits for the client to read: the sockets of connections take as little at once.
+    set_socket_send_buffer_size(&listener, 4096).unwrap();
+    let (_server, address) = start_at(listener, known(), None);
+    let long = vec![b'v'; 200 << 10];
+    for (last, reply) in [
+        ("QUIT\r\n", "+OK\r\n"),
+        ("*x\r\n", "-ERR Protocol error: invalid multibulk length\r\n"),
+    ] {
+        let mut client = connect(address);
+        client.write_all(&command(&[b"SET", b"long", &long])).unwrap();
+        expect(&mut client, b"+OK\r\n");
+        client.write_all(format!("GET long\r\n{last}").as_bytes()).unwrap();
+        expect(&mut client, b"$204800\r\n");
+        std::thread::sleep(Duration::from_millis(100));
+        expect(&mut client, &long);
+        expect(&mut client, format!("\r\n{reply}").as_bytes());
+        assert_eq!(ends(&mut client), 0, "{last:?}");
+    }
 }
 
 #[test]
