@@ -125,10 +125,9 @@ fn replies_before_the_end_arrive_however_late_they_are_read() {
     set_socket_send_buffer_size(&listener, 4096).unwrap();
     let (_server, address) = start_at(listener, known(), None);
     let long = vec![b'v'; 200 << 10];
-    for (last, reply) in [
-        ("QUIT\r\n", "+OK\r\n"),
-        ("*x\r\n", "-ERR Protocol error: invalid multibulk length\r\n"),
-    ] {
+    for (last, reply) in
+        [("QUIT\r\n", "+OK\r\n"), ("*x\r\n", "-ERR Protocol error: invalid multibulk length\r\n")]
+    {
         let mut client = connect(address);
         client.write_all(&command(&[b"SET", b"long", &long])).unwrap();
         expect(&mut client, b"+OK\r\n");
