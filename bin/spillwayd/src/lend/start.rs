@@ -21,7 +21,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::config::{Config, Error, RegistryKind, machine_settings};
 use crate::lend::borrower::{self, Borrower};
 use crate::lend::driver::{self, Asked, Inputs, Outputs, Shared};
-use crate::lend::health::{self, PeerHealth};
 use crate::lend::helper::Helper;
 use crate::lend::lender::Lender;
 use crate::lend::peers::Peers;
@@ -92,19 +91,14 @@ impl Prepared {
             Machine::new(host.clone(), epoch, seed, machine, lender.kept(), Duration::ZERO);
         let (asked, orders) = mpsc::channel(ORDERS_MAX);
         let own = own_host(config, &host);
-        let peers = Arc::new(peers);
-        let answer = Duration::from_millis(config.lend.answer_ms);
-        let health = Arc::new(PeerHealth::new(peers.clone(), answer));
-        let registry = registry(config, &host, &client, health.clone())?;
-        let borrower = Borrower::new(settings, helper.map(Arc::new), health.clone());
+        let registry = registry(config, &host, &client)?;
         let shared = Arc::new(Shared {
             machine: Mutex::new(machine),
             started: Instant::now(),
             settings: config.lend.clone(),
-            peers,
-            health,
+            peers: Arc::new(peers),
             lender: Arc::new(lender),
-            borrower: Arc::new(borrower),
+            borrower: Arc::new(Borrower::new(settings, helper.map(Arc::new))),
             monitor: Monitor::open().context("can't read this host's memory")?,
             memory: Mutex::new(Memory::default()),
         });
@@ -171,13 +165,10 @@ impl Prepared {
         let orders = self.orders;
         let inputs = Inputs { messages: self.messages, results: waiting, orders, hosts };
         let places = driver::watch_places(self.shared.clone(), results.clone());
-        let asks = health::ask_hosts(self.shared.clone(), self.client.clone());
-        let contacts = self.shared.health.clone();
-        let outputs = Outputs { outbox: Outbox::new(self.client, time, contacts), results, own };
+        let outputs = Outputs { outbox: Outbox::new(self.client, time), results, own };
         tokio::select! {
             () = driver::run(self.shared, inputs, outputs) => {}
             () = places => {}
-            () = asks => {}
             _ = stopped => {}
         }
     }
@@ -305,12 +296,7 @@ fn own_host(config: &Config, host: &HostId) -> Host {
     }
 }
 
-fn registry(
-    config: &Config,
-    own: &HostId,
-    tls: &ClientSettings,
-    contacts: Arc<PeerHealth>,
-) -> Result<Registry, Error> {
+fn registry(config: &Config, own: &HostId, tls: &ClientSettings) -> Result<Registry, Error> {
     let lend = &config.lend;
     let time = Duration::from_millis(lend.answer_ms);
     if lend.registry == RegistryKind::Etcd {
@@ -339,7 +325,6 @@ fn registry(
         tls: tls.clone(),
         interval: Duration::from_millis(lend.registry_ms),
         time,
-        contacts,
     }))
 }
 
