@@ -28,7 +28,7 @@ pub fn document() -> String {
          marked *yes* under *reload* change at once; for others the daemon logs that they need a restart. A\n\
          file with an error changes nothing. A size is a number of bytes, or a text with K, M, G or T (powers\n\
          of 1024).\n\n\
-         A test compares this page with its source, the table in bin/spillwayd/src/config/table.rs.\n",
+         A test compares this page with its source, the tables in bin/spillwayd/src/config (table*.rs).\n",
     );
     section(&mut out, "[store]", &STORE);
     section(&mut out, "[listen]", &LISTEN);

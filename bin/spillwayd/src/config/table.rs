@@ -89,7 +89,7 @@ pub static LISTEN: [Setting<Listen>; 21] = [
         "dir",
         r#""/run/spillway""#,
         Path(|l| &mut l.dir),
-        "Directory of the sockets below whose paths are relative. The daemon creates it if it is missing.",
+        "Directory of the sockets below whose paths are relative. The daemon creates it if it is missing. `spillway serve` without `--config` sets it to $XDG_RUNTIME_DIR/spillway for users other than root.",
     ),
     fixed(
         "ring",
