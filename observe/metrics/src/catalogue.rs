@@ -99,6 +99,10 @@ pub struct LendDeviceSample {
     pub fail_overs: u64,
     /// Pages of which no copy could be read or written.
     pub errors: u64,
+    /// Pages that wait now for a last copy whose lender does not answer.
+    pub waiting_pages: u64,
+    /// Pages that have waited for one.
+    pub waits: u64,
     /// The longest time that a group of requests took, microseconds.
     pub longest_stall_us: u64,
 }
@@ -457,6 +461,16 @@ pub(crate) const LEND_DEVICE: [Metric<LendDeviceSample>; 8] = [
         "spillway_lend_device_errors_total",
         "Pages of which no copy could be read or written.",
         |d| Some(d.errors),
+    ),
+    gauge(
+        "spillway_lend_device_waiting_pages",
+        "Pages that wait for a last copy whose lender does not answer.",
+        |d| Some(d.waiting_pages),
+    ),
+    counter(
+        "spillway_lend_device_waits_total",
+        "Pages that have waited for a last copy whose lender did not answer.",
+        |d| Some(d.waits),
     ),
     gauge(
         "spillway_lend_device_longest_stall_microseconds",
