@@ -446,7 +446,7 @@ pub(crate) const LEND_PEER: [Metric<LendPeerSample>; 3] = [
 ];
 
 /// Metrics of each borrowed device.
-pub(crate) const LEND_DEVICE: [Metric<LendDeviceSample>; 8] = [
+pub(crate) const LEND_DEVICE: [Metric<LendDeviceSample>; 10] = [
     gauge("spillway_lend_device_bytes", "Length of the device.", |d| Some(d.bytes)),
     gauge("spillway_lend_device_used_bytes", "Bytes of the device in use.", |d| Some(d.used_bytes)),
     gauge("spillway_lend_device_mirrored_slabs", "Slabs with two copies.", |d| Some(d.slabs[0])),
