@@ -157,6 +157,8 @@ fn devices(status: &LendStatus) -> Vec<LendDeviceSample> {
         slabs: [device.slabs_mirrored, device.slabs_single, device.slabs_lost].map(u64::from),
         fail_overs: device.fail_overs,
         errors: device.errors,
+        waiting_pages: device.waiting_pages,
+        waits: device.waits,
         longest_stall_us: device.longest_stall_us,
     };
     status.devices.iter().map(device).collect()

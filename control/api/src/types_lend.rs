@@ -120,6 +120,10 @@ pub struct LendDevice {
     pub longest_stall_us: u64,
     /// Pages of which no copy could be read or written.
     pub errors: u64,
+    /// Pages that wait now for a last copy whose lender does not answer.
+    pub waiting_pages: u64,
+    /// Pages that have waited for a last copy whose lender did not answer.
+    pub waits: u64,
 }
 
 /// Another host.

@@ -1,12 +1,13 @@
 //! A batch: pages that are processed together, what is wanted of each, and how that ends.
 
 use core::cell::Cell;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::counters::add;
 use crate::device::Core;
 use crate::lender::BATCH_PAGES;
-use crate::loss::{Cause, Loss};
+use crate::loss::{Cause, Effect, Loss};
 use crate::scratch::Scratch;
 use crate::seal::Seal;
 use crate::slabs::{COPIES, Slab, TARGET};
@@ -14,6 +15,10 @@ use crate::table::PageState;
 
 /// The bits of a slab's copies, without the one that is being made.
 const COPY_BITS: u8 = (1 << COPIES) - 1;
+
+/// The pause before the holders of last copies are asked again. A holder whose connection is cut
+/// fails at once.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// What a request wants of a page.
 #[derive(Debug)]
@@ -67,6 +72,42 @@ impl Entry<'_> {
         matches!(self.want, Want::Write(_) | Want::Discard)
     }
 
+    /// Makes the entry as it was before anything was sent for it.
+    fn reset(&mut self) {
+        self.progress = Progress::Open;
+        self.seal = None;
+        self.fetched = false;
+        self.is_patient = false;
+        (self.sent, self.good, self.bad) = (0, 0, 0);
+    }
+
+    /// Whether the entry failed, and a lender that did not answer in time may still do it: its copy
+    /// is the last one, or no other copy did it either.
+    fn awaits_last_copy(&self, slab: &Slab) -> bool {
+        let has_failed = match self.want {
+            Want::Read { .. } => self.progress == Progress::Failed,
+            Want::Write(_) => self.good & COPY_BITS == 0,
+            Want::Discard | Want::Copy => false,
+        };
+        has_failed && (0..COPIES).any(|copy| self.is_late(slab, copy))
+    }
+
+    /// Whether each copy in use has lost the page, or gave other bytes.
+    fn is_gone(&self, slab: &Slab) -> bool {
+        let has_none = |copy: usize| {
+            let cause = self.causes[copy];
+            self.bad & 1 << copy != 0 && matches!(cause, Cause::Missing | Cause::Forged)
+        };
+        (0..COPIES).filter(|copy| slab.live(*copy).is_some()).all(has_none)
+    }
+
+    /// Whether the copy is in use and lies with a lender that did not answer in time.
+    fn is_late(&self, slab: &Slab, copy: usize) -> bool {
+        self.bad & 1 << copy != 0
+            && self.causes[copy] == Cause::NoAnswer
+            && slab.live(copy).is_some_and(|place| place.holder.is_lender())
+    }
+
     /// Records that a place failed.
     pub const fn note_bad(&mut self, copy: usize, cause: Cause) {
         self.bad |= 1 << copy;
@@ -88,6 +129,11 @@ impl<'x> Batch<'x> {
 
     pub const fn is_empty(&self) -> bool {
         self.count == 0
+    }
+
+    /// Number of pages.
+    const fn len(&self) -> usize {
+        self.count
     }
 
     /// Whether the batch has room for the page. A batch has each page at most once.
@@ -127,9 +173,18 @@ impl<'x> Batch<'x> {
         self.entries[place].as_mut().expect("an index of an entry")
     }
 
-    pub fn clear(&mut self) {
-        self.entries[..self.count].fill_with(|| None);
-        self.count = 0;
+    /// Removes the entries for which `keep` returns false.
+    fn retain(&mut self, mut keep: impl FnMut(&mut Entry<'x>) -> bool) {
+        let mut kept = 0;
+        for at in 0..self.count {
+            if self.entries[at].as_mut().is_some_and(&mut keep) {
+                self.entries.swap(kept, at);
+                kept += 1;
+            } else {
+                self.entries[at] = None;
+            }
+        }
+        self.count = kept;
     }
 }
 
@@ -140,23 +195,52 @@ impl Core {
             return;
         }
         let began = Instant::now();
-        let slabs = self.slabs();
         let guards = self.locks.take(batch.iter().map(|entry| (entry.page, entry.is_alone())));
-        self.run_locked(&slabs, batch, scratch);
+        self.run_locked(batch, scratch);
         drop(guards);
         self.counters.note_stall(began.elapsed());
     }
 
     /// Like [`Self::run`], for pages whose locks the caller holds.
-    pub fn run_locked(&self, slabs: &[Slab], batch: &mut Batch<'_>, scratch: &mut Scratch) {
-        for (place, entry) in batch.iter_mut().enumerate() {
-            self.prepare(entry, place, scratch);
+    ///
+    /// An entry whose last copy does not answer is tried again until
+    /// [`Settings::last_copy_wait`](crate::Settings::last_copy_wait) is over or the copy is gone.
+    /// In the pauses, slabs can move and holders be forgotten.
+    pub fn run_locked(&self, batch: &mut Batch<'_>, scratch: &mut Scratch) {
+        let began = Instant::now();
+        let mut counted = 0;
+        while !batch.is_empty() {
+            let slabs = self.slabs();
+            for (place, entry) in batch.iter_mut().enumerate() {
+                self.prepare(entry, place, scratch);
+            }
+            while self.dispatch(&slabs, batch, scratch) {}
+            let may_wait = began.elapsed() < self.settings.last_copy_wait;
+            batch.retain(|entry| {
+                let waits = may_wait && entry.awaits_last_copy(&slabs[self.slab_of(entry.page)]);
+                if waits {
+                    self.begin_wait(&slabs, entry);
+                } else {
+                    self.finish(&slabs, entry);
+                }
+                waits
+            });
+            drop(slabs);
+            self.counters.note_waiting(&mut counted, batch.len() as u64);
+            if !batch.is_empty() {
+                thread::sleep(RETRY_PAUSE);
+            }
         }
-        while self.dispatch(slabs, batch, scratch) {}
-        for entry in batch.iter_mut() {
-            self.finish(slabs, entry);
+    }
+
+    /// Reports the lenders that an entry waits for, and makes it ready for the next try.
+    fn begin_wait(&self, slabs: &[Slab], entry: &mut Entry<'_>) {
+        let number = self.slab_of(entry.page);
+        let slab = &slabs[number];
+        for copy in (0..COPIES).filter(|copy| entry.is_late(slab, *copy)) {
+            self.report_loss(slab, number, copy, entry.causes[copy], Effect::Wait);
         }
-        batch.clear();
+        entry.reset();
     }
 
     pub const fn slab_of(&self, page: u64) -> usize {
@@ -196,6 +280,9 @@ impl Core {
     fn finish(&self, slabs: &[Slab], entry: &mut Entry<'_>) {
         let (number, failed) = (self.slab_of(entry.page), entry.progress == Progress::Failed);
         let slab = &slabs[number];
+        if self.losses.has_waits() {
+            self.report_answers(slab, entry);
+        }
         match entry.want {
             Want::Write(_) => self.finish_write(slabs, entry),
             Want::Discard => {
@@ -205,6 +292,7 @@ impl Core {
                     self.give_up(slabs, number, !entry.bad, entry);
                 }
             }
+            Want::Copy if failed && entry.is_gone(slab) => self.lose_page(slab, number, entry),
             Want::Read { .. } | Want::Copy if failed => self.fail(slab, number, entry),
             Want::Read { .. } | Want::Copy => {
                 if entry.bad & COPY_BITS != 0 {
@@ -234,12 +322,22 @@ impl Core {
         }
     }
 
+    /// Records that a page is lost, so that the move of its slab goes on without it.
+    fn lose_page(&self, slab: &Slab, number: usize, entry: &Entry<'_>) {
+        self.table.set(entry.page, PageState::Broken);
+        self.report_failure(slab, number, entry);
+    }
+
     /// Records that no copy could do what was wanted.
     fn fail(&self, slab: &Slab, number: usize, entry: &Entry<'_>) {
         entry.failed.set(true);
+        self.report_failure(slab, number, entry);
+    }
+
+    fn report_failure(&self, slab: &Slab, number: usize, entry: &Entry<'_>) {
         add(&self.counters.errors, 1);
         for copy in (0..COPIES).filter(|copy| entry.bad & 1 << copy != 0) {
-            self.report_loss(slab, number, copy, entry.causes[copy], true);
+            self.report_loss(slab, number, copy, entry.causes[copy], Effect::Error);
         }
     }
 
@@ -257,7 +355,7 @@ impl Core {
         }
         for copy in (0..COPIES).filter(|copy| entry.bad & 1 << copy != 0).filter(live) {
             slab.lose(copy);
-            self.report_loss(slab, number, copy, entry.causes[copy], false);
+            self.report_loss(slab, number, copy, entry.causes[copy], Effect::FailOver);
             self.give_up_holder(slabs, slab, copy);
         }
         drop(losing);
@@ -279,12 +377,21 @@ impl Core {
     }
 
     /// Reports the loss of a holder, once.
-    fn report_loss(&self, slab: &Slab, number: usize, copy: usize, cause: Cause, last_copy: bool) {
+    fn report_loss(&self, slab: &Slab, number: usize, copy: usize, cause: Cause, effect: Effect) {
         let Some(place) = slab.place(copy) else { return };
         let holder = place.holder.number();
-        let loss = Loss { holder, slab: number as u32, cause, last_copy };
-        if self.losses.push(loss) && !last_copy {
+        let loss = Loss { holder, slab: number as u32, cause, effect };
+        if self.losses.push(loss) && effect == Effect::FailOver {
             add(&self.counters.lost_places, 1);
+        }
+    }
+
+    /// Reports that holders that were waited for have answered.
+    fn report_answers(&self, slab: &Slab, entry: &Entry<'_>) {
+        for copy in (0..COPIES).filter(|copy| entry.good & 1 << copy != 0) {
+            if let Some(place) = slab.place(copy) {
+                self.losses.note_answer(place.holder.number());
+            }
         }
     }
 }

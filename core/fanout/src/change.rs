@@ -84,18 +84,17 @@ impl Core {
     /// Reads a page, changes it and writes it back, as one step. Returns whether that worked.
     fn change(&self, page: u64, scratch: &mut Scratch, change: impl FnOnce(&mut [u8])) -> bool {
         let began = Instant::now();
-        let slabs = self.slabs();
         let guards = self.locks.take(core::iter::once((page, true)));
         let mut bytes = [0; PAGE_BYTES];
         let failed = Cell::new(false);
         let mut batch = Batch::new();
         batch.push(page, Want::Read { room: &mut bytes, start: 0 }, &failed);
-        self.run_locked(&slabs, &mut batch, scratch);
+        self.run_locked(&mut batch, scratch);
         if !failed.get() {
             change(&mut bytes);
             let mut batch = Batch::new();
             batch.push(page, Want::Write(&bytes), &failed);
-            self.run_locked(&slabs, &mut batch, scratch);
+            self.run_locked(&mut batch, scratch);
         }
         drop(guards);
         self.counters.note_stall(began.elapsed());

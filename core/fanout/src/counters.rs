@@ -22,6 +22,10 @@ pub struct Counters {
     pub lost_places: u64,
     /// Pages of which no copy could be read or written.
     pub errors: u64,
+    /// Pages that wait now for a last copy whose lender does not answer.
+    pub waiting_pages: u64,
+    /// Pages that have waited for a last copy whose lender did not answer.
+    pub waits: u64,
     /// The longest time that a batch took, µs.
     pub longest_stall_us: u64,
     /// Pages that were copied to a new place of their slab.
@@ -40,6 +44,8 @@ pub(crate) struct AtomicCounters {
     pub fail_overs: AtomicU64,
     pub lost_places: AtomicU64,
     pub errors: AtomicU64,
+    pub waiting_pages: AtomicU64,
+    pub waits: AtomicU64,
     pub longest_stall_us: AtomicU64,
     pub moved_pages: AtomicU64,
     pub stored_pages: AtomicU64,
@@ -54,6 +60,17 @@ impl AtomicCounters {
         self.longest_stall_us.fetch_max(took.as_micros() as u64, Ordering::Relaxed);
     }
 
+    /// Counts the pages of a batch that wait; `counted` is how many of it were counted before.
+    pub(crate) fn note_waiting(&self, counted: &mut u64, waiting: u64) {
+        if waiting > *counted {
+            add(&self.waits, waiting - *counted);
+            add(&self.waiting_pages, waiting - *counted);
+        } else {
+            self.waiting_pages.fetch_sub(*counted - waiting, Ordering::Relaxed);
+        }
+        *counted = waiting;
+    }
+
     pub(crate) fn snapshot(&self) -> Counters {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Counters {
@@ -65,6 +82,8 @@ impl AtomicCounters {
             fail_overs: get(&self.fail_overs),
             lost_places: get(&self.lost_places),
             errors: get(&self.errors),
+            waiting_pages: get(&self.waiting_pages),
+            waits: get(&self.waits),
             longest_stall_us: get(&self.longest_stall_us),
             moved_pages: get(&self.moved_pages),
             stored_pages: get(&self.stored_pages),

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::holder::Holder;
 use crate::lender::BATCH_PAGES;
 use crate::locks::Locks;
-use crate::loss::{Loss, Losses};
+use crate::loss::{Loss, Losses, Report};
 use crate::scratch::Pool;
 use crate::seal::Cipher;
 use crate::settings::Settings;
@@ -102,9 +102,14 @@ impl FanOut {
         let notifier = notifier.spawn({
             let core = Arc::clone(&core);
             move || {
-                while let Some(loss) = core.losses.next() {
-                    tracing::error!("{loss}");
-                    lost(loss);
+                while let Some(report) = core.losses.next() {
+                    match report {
+                        Report::Loss(loss) => {
+                            tracing::error!("{report}");
+                            lost(loss);
+                        }
+                        Report::Answer { .. } => tracing::warn!("{report}"),
+                    }
                 }
             }
         })?;

@@ -26,8 +26,8 @@
 //!   file and lost only with the keys. A copy that fails or takes too long is marked lost before the
 //!   write is acknowledged, and is never read again.
 //! - *A bounded stall.* A holder has the time of [`Settings::request_timeout`]. Then the other copy
-//!   alone serves, for all slabs at once. The last copy of a slab is never given up: it fails
-//!   requests, and may come back.
+//!   alone serves, for all slabs at once. The last copy of a slab is never given up: requests wait
+//!   for it for [`Settings::last_copy_wait`], and fail only then.
 //! - *A fence.* A place that was replaced or lost is not touched again. [`FanOut::forget`] returns
 //!   when no request to it is in flight.
 //! - *No allocation on the path of a page* after the start: a kernel that swaps has no memory to
@@ -61,7 +61,7 @@ pub use device::FanOut;
 pub use error::Error;
 pub use holder::Holder;
 pub use lender::{BATCH_PAGES, Lender, PageOutcome};
-pub use loss::{Cause, Loss};
+pub use loss::{Cause, Effect, Loss};
 pub use page::Page;
 pub use settings::{SLAB_BYTES, Settings};
 pub use slabs::{Place, Standing};

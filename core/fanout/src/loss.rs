@@ -1,7 +1,9 @@
 //! Reports of lost holders, and the queue to the notifier.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::holder::Holder;
 
@@ -32,8 +34,20 @@ impl core::fmt::Display for Cause {
     }
 }
 
-/// A holder that failed. It is reported once for each holder, or twice if it first had a last copy
-/// and is lost later.
+/// What a holder's failure means for the requests to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The other copy serves, and the holder is given up.
+    FailOver,
+    /// There is no other copy: requests wait for this one.
+    Wait,
+    /// There is no other copy, and requests failed with an I/O error. The holder stays in use,
+    /// because it may come back.
+    Error,
+}
+
+/// A holder that failed. It is reported once for each holder and effect, and again after a holder
+/// that was waited for has answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
     /// The holder, by the number that it was made with.
@@ -42,82 +56,153 @@ pub struct Loss {
     pub slab: u32,
     /// Why.
     pub cause: Cause,
-    /// No other copy of the page is left. The request failed with an I/O error, and the holder
-    /// stays in use, because it may come back. Otherwise the holder is given up.
-    pub last_copy: bool,
+    /// What follows.
+    pub effect: Effect,
 }
 
 impl core::fmt::Display for Loss {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let Self { holder, slab, cause, last_copy } = self;
-        match *holder {
-            Holder::FILE => f.write_str("the local file")?,
-            number => write!(f, "holder {number}")?,
-        }
-        write!(f, " of slab {slab} {cause}: ")?;
-        f.write_str(match last_copy {
-            true => "there is no other copy, so this is an I/O error",
-            false => "the other copy serves",
+        let Self { holder, slab, cause, effect } = self;
+        write!(f, "{} of slab {slab} {cause}: ", Name(*holder))?;
+        f.write_str(match effect {
+            Effect::FailOver => "the other copy serves",
+            Effect::Wait => "there is no other copy, so requests wait for it",
+            Effect::Error => "there is no other copy, so this is an I/O error",
         })
+    }
+}
+
+/// A holder's number in a line of the log.
+struct Name(u64);
+
+impl core::fmt::Display for Name {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self.0 {
+            Holder::FILE => f.write_str("the local file"),
+            number => write!(f, "holder {number}"),
+        }
+    }
+}
+
+/// What the notifier is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// A holder failed.
+    Loss(Loss),
+    /// A holder that requests waited for has answered, so long after it was reported.
+    Answer { holder: u64, after: Duration },
+}
+
+impl core::fmt::Display for Report {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Loss(loss) => write!(f, "{loss}"),
+            Self::Answer { holder, after } => {
+                write!(f, "{} answers again after {after:.1?}", Name(*holder))
+            }
+        }
     }
 }
 
 #[derive(Debug)]
 struct Waiting {
-    losses: VecDeque<Loss>,
-    /// Holders that were reported already, and whether with a last copy.
-    reported: Vec<(u64, bool)>,
+    reports: VecDeque<Report>,
+    /// Holders that were reported already.
+    reported: Vec<Reported>,
     ended: bool,
 }
 
-/// The queue of losses from the threads that find them to the notifier.
+/// A holder that was reported.
+#[derive(Debug)]
+struct Reported {
+    holder: u64,
+    effect: Effect,
+    at: Instant,
+}
+
+/// The queue of reports from the threads that find losses to the notifier.
 #[derive(Debug)]
 pub(crate) struct Losses {
     waiting: Mutex<Waiting>,
     woken: Condvar,
+    /// A holder was reported that requests wait for, and that has not answered since.
+    has_waits: AtomicBool,
 }
 
 impl Losses {
     pub(crate) fn new() -> Self {
         let waiting = Waiting {
-            losses: VecDeque::with_capacity(LOSSES_MAX),
+            reports: VecDeque::with_capacity(LOSSES_MAX),
             reported: Vec::with_capacity(LOSSES_MAX),
             ended: false,
         };
-        Self { waiting: Mutex::new(waiting), woken: Condvar::new() }
+        let has_waits = AtomicBool::new(false);
+        Self { waiting: Mutex::new(waiting), woken: Condvar::new(), has_waits }
     }
 
-    /// Queues a loss if it is the first of its kind and holder. Returns whether it is. It allocates
-    /// nothing.
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a loss if it is the first of its effect and holder. Returns whether it is. It
+    /// allocates nothing.
     pub(crate) fn push(&self, loss: Loss) -> bool {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let reported = (loss.holder, loss.last_copy);
-        if waiting.reported.contains(&reported) || waiting.reported.len() == LOSSES_MAX {
+        let mut waiting = self.waiting();
+        let Loss { holder, effect, .. } = loss;
+        let is_it = |reported: &Reported| reported.holder == holder && reported.effect == effect;
+        if waiting.reported.iter().any(is_it) || !waiting.has_room() {
             return false;
         }
-        waiting.reported.push(reported);
-        waiting.losses.push_back(loss);
+        waiting.reported.push(Reported { holder, effect, at: Instant::now() });
+        waiting.reports.push_back(Report::Loss(loss));
+        self.has_waits.fetch_or(loss.effect != Effect::FailOver, Ordering::Relaxed);
         self.woken.notify_one();
         true
     }
 
+    /// Whether a holder is waited for, so that [`Self::note_answer`] has something to note.
+    pub(crate) fn has_waits(&self) -> bool {
+        self.has_waits.load(Ordering::Relaxed)
+    }
+
+    /// Queues that a holder answers again, if it was waited for. Its next failure is reported anew.
+    pub(crate) fn note_answer(&self, holder: u64) {
+        let mut waiting = self.waiting();
+        let is_wait = |reported: &Reported| reported.effect != Effect::FailOver;
+        let is_it = |reported: &&Reported| reported.holder == holder && is_wait(reported);
+        let Some(at) = waiting.reported.iter().find(is_it).map(|first| first.at) else { return };
+        waiting.reported.retain(|reported| !is_it(&reported));
+        self.has_waits.store(waiting.reported.iter().any(is_wait), Ordering::Relaxed);
+        if waiting.has_room() {
+            waiting.reports.push_back(Report::Answer { holder, after: at.elapsed() });
+            self.woken.notify_one();
+        }
+    }
+
     /// Ends [`Self::next`].
     pub(crate) fn stop(&self) {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
+        self.waiting().ended = true;
         self.woken.notify_all();
     }
 
-    /// Waits for the next loss. None at the end.
-    pub(crate) fn next(&self) -> Option<Loss> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Waits for the next report. None at the end.
+    pub(crate) fn next(&self) -> Option<Report> {
+        let mut waiting = self.waiting();
         loop {
-            if let Some(loss) = waiting.losses.pop_front() {
-                return Some(loss);
+            if let Some(report) = waiting.reports.pop_front() {
+                return Some(report);
             }
             if waiting.ended {
                 return None;
             }
             waiting = self.woken.wait(waiting).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+}
+
+impl Waiting {
+    /// Whether another report fits without an allocation.
+    fn has_room(&self) -> bool {
+        self.reports.len() < LOSSES_MAX && self.reported.len() < LOSSES_MAX
     }
 }

@@ -15,6 +15,9 @@ pub struct Settings {
     /// How long a holder may take for a request. A slower holder is given up if there is another
     /// copy.
     pub request_timeout: Duration,
+    /// How long a read or a write waits for a lender with the last copy of its page, which is asked
+    /// again and again; then it fails. As long as the loan's lease: after that the copy is gone.
+    pub last_copy_wait: Duration,
     /// Threads that can be inside the device at the same time, movers included. Further ones wait.
     /// Each has some 900 KiB of buffers.
     pub threads_max: usize,
@@ -22,7 +25,12 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { slab_bytes: 64 << 20, request_timeout: Duration::from_secs(2), threads_max: 8 }
+        Self {
+            slab_bytes: 64 << 20,
+            request_timeout: Duration::from_secs(2),
+            last_copy_wait: Duration::from_secs(30),
+            threads_max: 8,
+        }
     }
 }
 

@@ -3,14 +3,13 @@
 mod support;
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use spillway_block::{Data, Device, Request};
-use spillway_fanout::{BackupFile, Cause, Error, FanOut, Holder, Loss, Place, Settings};
-use support::{Fault, Host, PAGES_PER_SLAB, SLAB_BYTES, device, host, place};
+use spillway_fanout::{BackupFile, Cause, Effect, Error, FanOut, Holder, Loss, Place, Settings};
+use support::{Fault, Host, PAGES_PER_SLAB, SLAB_BYTES, device, host, losses_of, place, settings};
 
 const LONG: Duration = Duration::from_secs(60);
 const SLABS: u32 = 4;
@@ -183,22 +182,10 @@ fn discarded_pages_take_no_memory_with_lenders() {
     assert_eq!(device.counters().stored_pages, 0);
 }
 
-fn losses_of(
-    slabs: Vec<[Option<Place>; 2]>,
-    timeout: Duration,
-) -> (FanOut, std::sync::Arc<Mutex<Vec<Loss>>>) {
-    let losses = std::sync::Arc::<Mutex<Vec<Loss>>>::default();
-    let told = losses.clone();
-    let settings =
-        Settings { slab_bytes: SLAB_BYTES, request_timeout: timeout, ..Settings::default() };
-    let tell = move |loss| told.lock().unwrap().push(loss);
-    (FanOut::open(settings, 1, slabs, tell).unwrap(), losses)
-}
-
 #[test]
 fn a_holder_that_stalls_is_waited_for_once() {
     let hosts: Vec<_> = (0..2).map(host).collect();
-    let (device, losses) = losses_of(mirrored(&hosts), Duration::from_millis(300));
+    let (device, losses) = losses_of(settings(Duration::from_millis(300)), mirrored(&hosts));
     for slab in 0..u64::from(SLABS) {
         device.write(slab * SLAB_BYTES, &[5; 8192]).unwrap();
     }
@@ -216,14 +203,14 @@ fn a_holder_that_stalls_is_waited_for_once() {
     let calls = hosts[0].fake.calls.load(Ordering::Relaxed);
     assert_eq!(calls, 1 + SLABS as usize, "one call after it stalled");
     drop(device);
-    let loss = Loss { holder: 0, slab: 0, cause: Cause::NoAnswer, last_copy: false };
+    let loss = Loss { holder: 0, slab: 0, cause: Cause::NoAnswer, effect: Effect::FailOver };
     assert_eq!(*losses.lock().unwrap(), [loss]);
 }
 
 #[test]
 fn a_write_that_is_stuck_is_not_waited_for_but_by_the_fence() {
     let hosts: Vec<_> = (0..2).map(host).collect();
-    let (device, _) = losses_of(mirrored(&hosts), Duration::from_millis(200));
+    let (device, _) = losses_of(settings(Duration::from_millis(200)), mirrored(&hosts));
     device.write(0, &[5; 4096]).unwrap();
     hosts[1].fake.set(Fault::Stuck);
     device.write(0, &[6; 4096]).unwrap();
@@ -251,9 +238,9 @@ fn a_write_that_is_stuck_is_not_waited_for_but_by_the_fence() {
 }
 
 #[test]
-fn the_last_copy_fails_requests_and_may_come_back() {
+fn a_last_copy_that_is_not_waited_for_fails_requests_and_may_come_back() {
     let lone = host(7);
-    let (device, losses) = losses_of(vec![[place(&lone, 0), None]], LONG);
+    let (device, losses) = losses_of(settings(LONG), vec![[place(&lone, 0), None]]);
     device.write(0, &[1; 4096]).unwrap();
     device.write(4096, &[2; 4096]).unwrap();
     lone.fake.set(Fault::Dead);
@@ -270,14 +257,14 @@ fn the_last_copy_fails_requests_and_may_come_back() {
     device.read(4096, &mut read).unwrap();
     assert_eq!(read, [4; 4096]);
     drop(device);
-    let loss = Loss { holder: 7, slab: 0, cause: Cause::NoAnswer, last_copy: true };
+    let loss = Loss { holder: 7, slab: 0, cause: Cause::NoAnswer, effect: Effect::Error };
     assert_eq!(*losses.lock().unwrap(), [loss], "told once");
 }
 
 #[test]
 fn a_forgotten_last_copy_is_lost_and_its_slab_can_be_placed_anew() {
     let (lone, other) = (host(7), host(8));
-    let (device, _) = losses_of(vec![[place(&lone, 0), None]], LONG);
+    let (device, _) = losses_of(settings(LONG), vec![[place(&lone, 0), None]]);
     device.write(0, &[1; 4096]).unwrap();
     device.forget(&lone.holder);
     let mut read = [0; 4096];
@@ -334,8 +321,8 @@ fn a_file_is_a_copy_as_good_as_a_lender() {
 #[test]
 fn wrong_slabs_and_places_are_refused() {
     let one = host(0);
-    let settings = |slab_bytes| Settings { slab_bytes, ..Settings::default() };
-    let open = |slab_bytes, slabs| FanOut::open(settings(slab_bytes), 1, slabs, |_| {});
+    let with = |slab_bytes| Settings { slab_bytes, ..Settings::default() };
+    let open = |slab_bytes, slabs| FanOut::open(with(slab_bytes), 1, slabs, |_| {});
     let lone = || vec![[place(&one, 0), None]];
     assert!(matches!(open(1 << 19, lone()), Err(Error::SlabBytes(_))));
     assert!(matches!(open(3 << 20, lone()), Err(Error::SlabBytes(_))));

@@ -99,6 +99,10 @@ pub struct LendDeviceSample {
     pub fail_overs: u64,
     /// Pages of which no copy could be read or written.
     pub errors: u64,
+    /// Pages that wait now for a last copy whose lender does not answer.
+    pub waiting_pages: u64,
+    /// Pages that have waited for one.
+    pub waits: u64,
     /// The longest time that a group of requests took, microseconds.
     pub longest_stall_us: u64,
 }
@@ -442,7 +446,7 @@ pub(crate) const LEND_PEER: [Metric<LendPeerSample>; 3] = [
 ];
 
 /// Metrics of each borrowed device.
-pub(crate) const LEND_DEVICE: [Metric<LendDeviceSample>; 8] = [
+pub(crate) const LEND_DEVICE: [Metric<LendDeviceSample>; 10] = [
     gauge("spillway_lend_device_bytes", "Length of the device.", |d| Some(d.bytes)),
     gauge("spillway_lend_device_used_bytes", "Bytes of the device in use.", |d| Some(d.used_bytes)),
     gauge("spillway_lend_device_mirrored_slabs", "Slabs with two copies.", |d| Some(d.slabs[0])),
@@ -457,6 +461,16 @@ pub(crate) const LEND_DEVICE: [Metric<LendDeviceSample>; 8] = [
         "spillway_lend_device_errors_total",
         "Pages of which no copy could be read or written.",
         |d| Some(d.errors),
+    ),
+    gauge(
+        "spillway_lend_device_waiting_pages",
+        "Pages that wait for a last copy whose lender does not answer.",
+        |d| Some(d.waiting_pages),
+    ),
+    counter(
+        "spillway_lend_device_waits_total",
+        "Pages that have waited for a last copy whose lender did not answer.",
+        |d| Some(d.waits),
     ),
     gauge(
         "spillway_lend_device_longest_stall_microseconds",

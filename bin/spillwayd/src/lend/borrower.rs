@@ -221,7 +221,8 @@ impl Borrower {
         let nqn = held.access.nqn.clone();
         let nqn = nqn.ok_or_else(|| format!("lender {} names no subsystem", held.lender))?;
         tracing::warn!(lender = %held.lender, "direct mode: pages travel in the clear");
-        let loss_s = self.settings.lend.request_ms.div_ceil(1000);
+        // Without another copy, requests wait as long as the loan may last.
+        let loss_s = self.settings.lend.lease_s;
         let secret = self.settings.secret.clone();
         let uuid = held.access.pool.0;
         self.ask(&Verb::Connect(Connect { address, nqn, uuid, loss_s, secret }))
@@ -238,7 +239,7 @@ impl Borrower {
             return device.serve(&self.settings.dir.join(format!("lend-{id}.sock")));
         }
         let helper = self.helper.clone().ok_or("there is no helper")?;
-        device.give_to_kernel(helper, Duration::from_millis(lend.request_ms))?;
+        device.give_to_kernel(helper, lend)?;
         let total = Monitor::open().and_then(|monitor| monitor.memory());
         let twentieth = total.map_err(|error| error.to_string())?.total / 20;
         let least = lend.min_free_bytes.min(twentieth);

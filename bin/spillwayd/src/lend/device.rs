@@ -16,8 +16,10 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::config::Lend;
 use crate::lend::socket::Served;
 
-/// Stalls that one batch of requests, and the one before it, can meet one after the other: two batches of 32 requests.
-const STALLS: u32 = 64;
+/// Late requests that a batch, and the batch before it, can meet one after the other: two batches of 32 requests.
+const LATE_REQUESTS: u32 = 64;
+/// Batches that wait for last copies, one after the other.
+const WAITING_BATCHES: u32 = 2;
 /// What the kernel waits beyond these before it gives a request up.
 const KERNEL_WAITS: Duration = Duration::from_secs(30);
 
@@ -84,6 +86,7 @@ impl Device {
         let settings = spillway_fanout::Settings {
             slab_bytes: lend.slab_bytes,
             request_timeout: Duration::from_millis(lend.request_ms),
+            last_copy_wait: Duration::from_secs(lend.lease_s),
             ..spillway_fanout::Settings::default()
         };
         let uuid = fresh_uuid().map_err(|error| error.to_string())?;
@@ -193,10 +196,10 @@ impl Device {
     ///
     /// # Errors
     /// One line that says why not.
-    pub fn give_to_kernel(&self, kernel: Arc<dyn Kernel>, stall: Duration) -> Result<(), String> {
+    pub fn give_to_kernel(&self, kernel: Arc<dyn Kernel>, lend: &Lend) -> Result<(), String> {
         let Some(fan_out) = self.fan_out_device() else { return Ok(()) };
         let settings = spillway_nbd::AttachSettings {
-            timeout: stall * STALLS + KERNEL_WAITS,
+            timeout: kernel_timeout(lend),
             ..spillway_nbd::AttachSettings::default()
         };
         let attached = spillway_nbd::attach_by(kernel, fan_out.clone(), &settings);
@@ -235,4 +238,11 @@ impl Device {
         drop(socket);
         kernel.map_or(Ok(()), |kernel| kernel.detach()).map_err(|error| error.to_string())
     }
+}
+
+/// How long the kernel waits for a request: longer than the device ever takes.
+fn kernel_timeout(lend: &Lend) -> Duration {
+    Duration::from_millis(lend.request_ms) * LATE_REQUESTS
+        + Duration::from_secs(lend.lease_s) * WAITING_BATCHES
+        + KERNEL_WAITS
 }

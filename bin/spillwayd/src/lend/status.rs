@@ -135,6 +135,8 @@ fn devices(shared: &Shared, views: &[DeviceView]) -> Vec<LendDevice> {
             fail_overs: counters.fail_overs,
             longest_stall_us: counters.longest_stall_us,
             errors: counters.errors,
+            waiting_pages: counters.waiting_pages,
+            waits: counters.waits,
         }
     };
     views.iter().map(device).collect()

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use spillway_fanout::{FanOut, Holder, Lender, Page, PageOutcome, Place, Settings};
+use spillway_fanout::{FanOut, Holder, Lender, Loss, Page, PageOutcome, Place, Settings};
 use spillway_types::Key;
 
 pub const SLAB_BYTES: u64 = 1 << 20;
@@ -187,9 +187,28 @@ pub fn place(host: &Host, slab: u32) -> Option<Place> {
     Some(Place { holder: host.holder.clone(), slab })
 }
 
+/// Settings of a device that does not wait for last copies.
+pub fn settings(timeout: Duration) -> Settings {
+    Settings {
+        slab_bytes: SLAB_BYTES,
+        request_timeout: timeout,
+        last_copy_wait: Duration::ZERO,
+        ..Settings::default()
+    }
+}
+
 /// A device of slabs; slab `n` has its copies as slab `n` of those hosts.
 pub fn device(slabs: Vec<[Option<Place>; 2]>, timeout: Duration) -> FanOut {
-    let settings =
-        Settings { slab_bytes: SLAB_BYTES, request_timeout: timeout, ..Settings::default() };
-    FanOut::open(settings, 1, slabs, |_| {}).unwrap()
+    FanOut::open(settings(timeout), 1, slabs, |_| {}).unwrap()
+}
+
+/// The losses that a device has told.
+pub type Losses = Arc<Mutex<Vec<Loss>>>;
+
+/// A device that keeps its losses.
+pub fn losses_of(settings: Settings, slabs: Vec<[Option<Place>; 2]>) -> (FanOut, Losses) {
+    let losses = Losses::default();
+    let told = losses.clone();
+    let tell = move |loss| told.lock().unwrap().push(loss);
+    (FanOut::open(settings, 1, slabs, tell).unwrap(), losses)
 }
