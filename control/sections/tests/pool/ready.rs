@@ -187,3 +187,22 @@ fn what_lay_ready_for_a_reservation_that_failed_is_ready_no_more() {
     assert_eq!(usage.guests["vm"].ready_bytes(), 0);
     assert_eq!(usage.used_bytes, allocated(&path), "each section counts once");
 }
+
+#[test]
+fn a_guest_that_was_reset_has_nothing_ready_when_it_is_settled() {
+    let folder = TestFolder::shm();
+    let pool = folder.pool(8);
+    let path = pool.create("vm", DEVICE, 8 * SECTION).unwrap();
+    pool.reserve("vm", 1, 2 * SECTION).unwrap();
+    let mapping = Mapping::of(&path);
+    (0..2).for_each(|section| mapping.write(section, section + 1));
+    assert_eq!(keep(&pool, "vm", 2, 2), 2);
+    // QEMU empties the file, and the guest plugs as much again.
+    mapping.punch(0, 8 * SECTION);
+    mapping.allocate(0, 2 * SECTION);
+    (0..2).for_each(|section| mapping.write(section, section + 3));
+    assert_eq!(pool.settle_device("vm", 1, 2 * SECTION).unwrap().set_aside_bytes, 2 * SECTION);
+    assert_eq!(pool.usage().guests["vm"].ready_bytes(), 0);
+    assert_eq!(pool.reserve("vm", 1, SECTION).unwrap(), 3 * SECTION);
+    assert_eq!(holes(&mapping, &path, 0, 3 * SECTION), 0, "the guest plugs there");
+}
