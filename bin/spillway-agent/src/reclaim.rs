@@ -130,6 +130,12 @@ impl Reclaimer {
         self.knows_swappiness = false;
     }
 
+    /// What was begun has come to its end, whether that was seen or not.
+    #[cfg(test)]
+    pub fn is_done(&self) -> bool {
+        self.running.as_ref().is_none_or(|(_, thread)| thread.is_finished())
+    }
+
     /// Nothing is under way.
     pub fn is_idle(&self) -> bool {
         self.running.is_none()

@@ -256,3 +256,20 @@ fn programs_that_nobody_samples_have_smart_alloc_for_utility() {
     let after = node.interval().0;
     assert!(after[0] > before[0] && after[1] < before[1], "{before:?} {after:?}");
 }
+
+/// As the daemon sets it before each interval.
+#[test]
+fn utility_that_is_set_again_forgets_nothing_of_programs() {
+    let utility = Policy::Utility(Utility::default());
+    let mut node = frames(utility, [TOTAL; 2]);
+    (node.of(1).used_pages, node.of(2).used_pages) = (2000, 2000);
+    node.interval();
+    let mut before = node.interval().0[0];
+    for interval in 2..6 {
+        node.puts(1, 0, 1);
+        node.manager.set_policy(utility);
+        let after = node.interval().0[0];
+        assert!(after > before, "{interval}: {before} {after}");
+        before = after;
+    }
+}

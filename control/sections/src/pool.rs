@@ -300,7 +300,8 @@ impl Pool {
         let size_bytes = size_bytes.min(before.bound);
         let ready = if allocated < size_bytes + before.ready { 0 } else { before.ready };
         let set_aside = (allocated - ready).max(size_bytes);
-        let has_holes = has_given || set_aside < before.set_aside;
+        // What lay ready and is gone is a hole as well.
+        let has_holes = has_given || set_aside < before.set_aside || ready < before.ready;
         let full_below = if has_holes { 0 } else { before.full_below };
         self.accounts().set(guest, file, Account { set_aside, full_below, ready, ..before });
         let released_bytes = before.set_aside.saturating_sub(set_aside);

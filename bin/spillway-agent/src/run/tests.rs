@@ -163,10 +163,23 @@ impl Guest {
     }
 
     fn hello(&mut self, interval_ms: u32) {
-        let profile = Profile::ReturnsAll;
+        self.hello_for(interval_ms, Profile::ReturnsAll);
+    }
+
+    fn hello_for(&mut self, interval_ms: u32, profile: Profile) {
         let (reserve_bytes, most_bytes) = (RESERVE, MOST);
         let version = VERSION;
         self.say(&FromHost::Hello { version, interval_ms, reserve_bytes, most_bytes, profile });
+    }
+
+    /// The host goes, and another may come. Gives what the agent said in the turn that sees it.
+    fn change_host(&mut self, now: Duration) -> Vec<FromGuest> {
+        self.host.shutdown(std::net::Shutdown::Both).unwrap();
+        let said = self.turn(now);
+        let (port, host) = Port::pair();
+        host.set_nonblocking(true).unwrap();
+        (self.agent.port, self.host, self.lines) = (port, host, Lines::default());
+        said
     }
 
     /// A turn; gives what the agent said in it.

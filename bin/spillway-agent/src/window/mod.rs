@@ -426,6 +426,7 @@ mod tests {
         let (pages, window) = Pages::pretended(folder);
         let ((_, bell), (stream, program)) =
             (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
+        stream.set_nonblocking(true).unwrap();
         let hello = Hello { version: 1, depth: 64, data_bytes: 4096 };
         let lent = Lent::new(Borrower { user: 1000, stream, hello }, window, OPEN_TIME);
         let windows = Windows {
@@ -478,5 +479,92 @@ mod tests {
                 assert_eq!(told, Welcome::Refused(Reason::Limits).encode());
             }
         }
+    }
+
+    /// What a program of this user hears that wants a window of one huge page, and what is noted of that.
+    fn refusal(windows: &mut Windows, user: u32) -> (Vec<u8>, String) {
+        let (stream, mut program) = UnixStream::pair().unwrap();
+        let hello = Hello { version: 1, depth: 64, data_bytes: 4096 };
+        windows.last_problem.clear();
+        windows.lend(Duration::ZERO, Borrower { user, stream, hello });
+        let mut told = Vec::new();
+        io::Read::read_to_end(&mut program, &mut told).unwrap();
+        (told, windows.last_problem.clone())
+    }
+
+    #[test]
+    fn a_window_that_ends_counts_until_the_host_has_let_go_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut windows, program) = with_a_window(folder.path());
+        windows.lent.get_mut(&0).unwrap().window.pages = vec![0; PAGES_OF_USER_MAX];
+        drop(program);
+        windows.hear_programs(Duration::ZERO);
+        assert!(windows.lent[&0].is_ending());
+        // There are no pages here; whether some may be had is told by what is noted.
+        let mut may_have = |pages_max: u64, user| {
+            windows.pages_max = pages_max as usize;
+            let (told, why) = refusal(&mut windows, user);
+            assert_eq!(told, Welcome::Refused(Reason::NoPages).encode());
+            why != "windows have as many huge pages as they may have"
+        };
+        assert!(!may_have(PAGES_MAX, 1000), "the user has 16");
+        assert!(may_have(PAGES_MAX, 1001) && may_have(PAGES_MAX, 0));
+        assert!(!may_have(16, 1001) && !may_have(16, 0), "that is all there may be");
+        assert!(may_have(17, 1001));
+        windows.hear(FromHost::Closed { id: 0 });
+        windows.pages_max = 1;
+        assert!(refusal(&mut windows, 1000).1.starts_with("no window of 1 huge pages"));
+    }
+
+    #[test]
+    fn pages_come_back_with_the_answer_to_the_last_hello_and_to_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut windows, mut program) = with_a_window(folder.path());
+        windows.greet();
+        let early = windows.nonce.unwrap();
+        windows.greet();
+        let last = windows.nonce.unwrap();
+        assert_eq!(io::Read::read(&mut program, &mut [0; 1]).unwrap(), 0, "the program has it");
+        // What the host said before it read the last hello.
+        for said in [FromHost::Cleared { nonce: early }, FromHost::Closed { id: 0 }] {
+            windows.hear(said);
+            assert!(windows.lent.contains_key(&0) && folder.path().join("window").exists());
+            assert_eq!(refusal(&mut windows, 1000).0, Welcome::Refused(Reason::HostAway).encode());
+        }
+        windows.hear(FromHost::Cleared { nonce: last });
+        assert!(windows.lent.is_empty() && !folder.path().join("window").exists());
+        assert_eq!(refusal(&mut windows, 1000).0, Welcome::Refused(Reason::NoPages).encode());
+    }
+
+    #[test]
+    fn a_ring_that_the_window_does_not_hold_is_handed_to_no_program() {
+        let hello = Hello { version: 1, depth: 64, data_bytes: 4096 };
+        let large = Geometry::filling(64, 2).unwrap();
+        for (depth, data_bytes, is_good) in [
+            (64, hello.data_bytes, true),
+            (64, large.data_bytes(), false),
+            (3, hello.data_bytes, false),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let (mut windows, mut program) = with_a_window(folder.path());
+            windows.lent.get_mut(&0).unwrap().window.pages = vec![0];
+            windows.hear(FromHost::Opened { id: 0, depth, data_bytes, instance: 7 });
+            assert_eq!(windows.lent[&0].is_ending(), !is_good, "{depth} {data_bytes}");
+            let count = io::Read::read(&mut program, &mut [0; 64]).unwrap();
+            assert_eq!(count > 0, is_good, "{depth} {data_bytes}");
+        }
+    }
+
+    #[test]
+    fn a_program_hears_that_the_host_has_not_answered_in_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut windows, mut program) = with_a_window(folder.path());
+        windows.hear_programs(OPEN_TIME - Duration::from_nanos(1));
+        assert!(!windows.lent[&0].is_ending());
+        windows.hear_programs(OPEN_TIME);
+        let mut told = Vec::new();
+        io::Read::read_to_end(&mut program, &mut told).unwrap();
+        assert_eq!(told, Welcome::Refused(Reason::HostAway).encode());
+        assert!(windows.lent[&0].is_ending(), "the host may have its pages");
     }
 }

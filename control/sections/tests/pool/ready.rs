@@ -187,3 +187,54 @@ fn what_lay_ready_for_a_reservation_that_failed_is_ready_no_more() {
     assert_eq!(usage.guests["vm"].ready_bytes(), 0);
     assert_eq!(usage.used_bytes, allocated(&path), "each section counts once");
 }
+
+#[test]
+fn what_the_host_can_not_give_lies_ready_for_nobody() {
+    // Of a ninth section the host would have one half.
+    let Some(mount) = TestMount::new(c"tmpfs", "size=35M") else { return };
+    let (folder, other) = (mount.folder(), mount.folder());
+    let (pool, others) = (folder.pool(8), other.pool(8));
+    for guest in ["vm", "late"] {
+        pool.create(guest, DEVICE, 8 * SECTION).unwrap();
+    }
+    let path = pool.path("vm", DEVICE).unwrap();
+    others.create("first", GuestFile::Boot, 6 * SECTION).unwrap();
+    assert_eq!(keep(&pool, "vm", 0, 8), 2);
+    assert_eq!((allocated(&path), counts(&pool)), (2 * SECTION, (0, 8)));
+    assert_eq!(keep(&pool, "late", 0, 8), 0);
+    // All that is not ready is idle, and can be had once the host has it.
+    others.clear("first").unwrap();
+    assert_eq!(keep(&pool, "late", 0, 8), 6);
+    assert_eq!(pool.reserve("vm", 1, 2 * SECTION).unwrap(), 2 * SECTION);
+    assert_eq!(allocated(&path), 2 * SECTION);
+}
+
+#[test]
+fn a_guest_that_was_reset_has_nothing_ready_when_it_is_settled() {
+    let folder = TestFolder::shm();
+    let pool = folder.pool(8);
+    let path = pool.create("vm", DEVICE, 8 * SECTION).unwrap();
+    pool.reserve("vm", 1, 2 * SECTION).unwrap();
+    let mapping = Mapping::of(&path);
+    (0..2).for_each(|section| mapping.write(section, section + 1));
+    assert_eq!(keep(&pool, "vm", 2, 2), 2);
+    // QEMU empties the file, and the guest plugs as much again.
+    mapping.punch(0, 8 * SECTION);
+    mapping.allocate(0, 2 * SECTION);
+    (0..2).for_each(|section| mapping.write(section, section + 3));
+    assert_eq!(pool.settle_device("vm", 1, 2 * SECTION).unwrap().set_aside_bytes, 2 * SECTION);
+    assert_eq!(pool.usage().guests["vm"].ready_bytes(), 0);
+    assert_eq!(pool.reserve("vm", 1, SECTION).unwrap(), 3 * SECTION);
+    assert_eq!(holes(&mapping, &path, 0, 3 * SECTION), 0, "the guest plugs there");
+}
+
+#[test]
+fn what_a_guest_has_is_never_more_than_its_file() {
+    let folder = TestFolder::shm();
+    let pool = folder.pool(8);
+    pool.create("vm", DEVICE, 4 * SECTION).unwrap();
+    pool.reserve("vm", 1, 4 * SECTION).unwrap();
+    let settled = pool.settle_device("vm", 1, 6 * SECTION).unwrap();
+    assert_eq!((settled.released_bytes, settled.set_aside_bytes), (0, 4 * SECTION));
+    assert_eq!(counts(&pool), (4, 4));
+}

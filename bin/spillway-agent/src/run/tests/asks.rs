@@ -263,3 +263,69 @@ fn a_kernel_that_would_swap_for_it_drops_no_page_cache() {
         assert_eq!(guest.agent.reclaimer.is_some(), is_left, "{swap_kib}");
     }
 }
+
+/// Nothing of it is known to the next one.
+#[test]
+fn what_a_host_that_went_was_asked_is_asked_of_the_next_at_once() {
+    let mut guest = Guest::new();
+    guest.greeted(ms(1000));
+    guest.available(63);
+    assert_eq!(guest.turn(ms(1100)).len(), 1);
+    guest.change_host(ms(1101));
+    guest.hello(60_000);
+    let said = guest.turn(ms(1200));
+    assert!(said.iter().any(|it| matches!(it, FromGuest::Need { urgent: true, .. })), "{said:?}");
+}
+
+/// A guest whose page cache can be dropped from the tenth second on, as far as the kernel takes that.
+fn dropping(takes: bool) -> Guest {
+    let mut guest = Guest::new();
+    guest.plug("mmmm");
+    let file = "sys/fs/cgroup/memory.reclaim";
+    // A folder can't be written.
+    if takes {
+        guest.put(file, "")
+    } else {
+        fs::create_dir(guest.path(file)).unwrap()
+    }
+    guest.agent.reclaimer = Reclaimer::open(&guest.path(""));
+    let text = "MemTotal: 1048576 kB\nMemAvailable: 786432 kB\nCached: 655360 kB\n";
+    guest.put("proc/meminfo", text);
+    guest.greeted(ms(1000));
+    for now in (2000..10_000).step_by(1000) {
+        guest.turn(ms(now));
+    }
+    guest
+}
+
+/// How often page cache is dropped in these seconds, one second after the other.
+fn drops(guest: &mut Guest, seconds: std::ops::Range<u64>) -> usize {
+    let mut count = 0;
+    for second in seconds {
+        let start = Instant::now();
+        while !guest.agent.reclaimer.as_ref().unwrap().is_done() {
+            assert!(start.elapsed() < Duration::from_secs(60));
+            thread::sleep(ms(1));
+        }
+        guest.turn(ms(second * 1000));
+        count += usize::from(!guest.agent.reclaimer.as_ref().unwrap().is_idle());
+    }
+    count
+}
+
+#[test]
+fn cache_that_was_wanted_back_is_left_alone_for_a_minute() {
+    let mut guest = dropping(true);
+    assert_eq!(drops(&mut guest, 10..15), 5);
+    guest.put("proc/vmstat", "workingset_refault_file 500\npswpin 6\noom_kill 7\n");
+    assert_eq!(drops(&mut guest, 15..75), 0);
+    assert_eq!(drops(&mut guest, 75..77), 2);
+}
+
+#[test]
+fn a_kernel_that_finds_no_cache_to_drop_is_not_asked_again_at_once() {
+    let mut guest = dropping(false);
+    assert_eq!(drops(&mut guest, 10..11), 1);
+    assert_eq!(drops(&mut guest, 11..21), 0);
+    assert_eq!(drops(&mut guest, 21..23), 1);
+}

@@ -211,3 +211,40 @@ fn memory_that_stayed_offline_comes_online_with_the_first_hello() {
         assert_eq!(guest.read("sys/devices/system/memory/auto_online_blocks"), "offline");
     }
 }
+
+const AUTO: &str = "sys/devices/system/memory/auto_online_blocks";
+
+#[test]
+fn what_the_kernel_has_refused_once_is_set_with_the_next_hello() {
+    let mut guest = Guest::new();
+    // A folder can't be written.
+    fs::remove_file(guest.path(AUTO)).unwrap();
+    fs::create_dir(guest.path(AUTO)).unwrap();
+    guest.greeted(ms(1000));
+    fs::remove_dir(guest.path(AUTO)).unwrap();
+    guest.put(AUTO, "offline\n");
+    guest.greeted(ms(2000));
+    assert_eq!(guest.read(AUTO), "online_movable");
+}
+
+#[test]
+fn another_profile_is_set_with_the_hello_that_names_it() {
+    let mut guest = Guest::new();
+    guest.greeted(ms(1000));
+    assert_eq!(guest.read(AUTO), "online_movable");
+    for (profile, auto) in [(Profile::GrowsFar, "online"), (Profile::ReturnsAll, "online_movable")]
+    {
+        guest.hello_for(60_000, profile);
+        guest.turn(ms(1001));
+        assert_eq!(guest.read(AUTO), auto);
+    }
+}
+
+#[test]
+fn what_programs_may_map_stays_as_it_is_where_the_owner_says_so() {
+    let mut guest = Guest::new();
+    guest.agent.keep_overcommit = true;
+    guest.greeted(ms(1000));
+    assert_eq!(guest.read("proc/sys/vm/overcommit_memory"), "0");
+    assert_eq!(guest.read(AUTO), "online_movable");
+}

@@ -181,3 +181,67 @@ fn a_group_that_comes_later_is_found() {
     assert!(guest.agent.high.is_some());
     assert_eq!(guest.read("sys/fs/cgroup/later/memory.high"), (548 * MIB).to_string());
 }
+
+#[test]
+fn the_groups_limit_stays_away_while_there_is_no_host() {
+    let mut guest = Guest::with("users");
+    let high = |guest: &Guest| guest.read("sys/fs/cgroup/users/memory.high");
+    guest.greeted(ms(1000));
+    assert_eq!(high(&guest), (548 * MIB).to_string());
+    guest.change_host(ms(1001));
+    // Memory is looked at all the same, the slow files too.
+    for now in (1100..6000).step_by(100) {
+        guest.turn(ms(now));
+        assert_eq!(high(&guest), "max", "{now}");
+    }
+    assert!(guest.agent.slow_at >= ms(5000));
+    guest.greeted(ms(6000));
+    guest.turn(ms(7000));
+    assert_eq!(high(&guest), (548 * MIB).to_string());
+}
+
+#[test]
+fn a_report_counts_blocks_that_went_since_the_last_sample() {
+    let mut guest = Guest::new();
+    guest.plug("mo");
+    guest.greeted(ms(1000));
+    guest.agent.sample_at = ms(9000);
+    guest.plug("oo");
+    guest.memory(896, 512);
+    guest.say(&FromHost::Report { id: 9 });
+    let said = guest.turn(ms(1001));
+    let [FromGuest::Status(status), FromGuest::Reported { id: 9 }] = &said[..] else {
+        panic!("{said:?}")
+    };
+    assert_eq!((status.total_bytes, status.offline_bytes), (896 * MIB, 2 * BLOCK));
+}
+
+#[test]
+fn what_was_left_half_said_is_a_line_of_its_own() {
+    let mut guest = Guest::new();
+    guest.agent.port.send(b"{\"status\"");
+    guest.hello(60_000);
+    guest.agent.turn(ms(1000));
+    let mut bytes = [0; 8192];
+    let count = guest.host.read(&mut bytes).unwrap();
+    let lines: Vec<_> = bytes[..count].split(|&byte| byte == b'\n').collect();
+    assert_eq!(lines[0], b"{\"status\"");
+    assert!(matches!(FromGuest::decode(lines[1]), Ok(FromGuest::Hello { .. })));
+}
+
+#[test]
+fn other_terms_have_all_files_read_at_once() {
+    let mut guest = Guest::with("users");
+    guest.greeted(ms(1000));
+    let (version, profile, interval_ms) = (VERSION, Profile::ReturnsAll, 60_000);
+    for (now, reserve_bytes, slow_at) in
+        [(1100, RESERVE, 1000), (1200, 96 * MIB, 1200), (1300, 96 * MIB, 1200)]
+    {
+        let most_bytes = MOST;
+        guest.say(&FromHost::Hello { version, interval_ms, reserve_bytes, most_bytes, profile });
+        guest.turn(ms(now));
+        assert_eq!(guest.agent.slow_at, ms(slow_at), "{now}");
+    }
+    // 100 MiB in use, and 512 less the new reserve.
+    assert_eq!(guest.read("sys/fs/cgroup/users/memory.high"), (516 * MIB).to_string());
+}
