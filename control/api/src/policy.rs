@@ -123,7 +123,7 @@ fn parse(asked: &types::Policy) -> Result<Policy, Error> {
             let p = p.unwrap_or(SmartAlloc::default().p);
             Policy::SmartAlloc(SmartAlloc { p, threshold_pages })
         }
-        Some(_) => {
+        Some(4) => {
             let usual = Utility::default();
             let miss_us = asked.miss_us.unwrap_or(usual.miss_us);
             if !(MISS_US_MIN..=MISS_US_MAX).contains(&miss_us) {
@@ -132,7 +132,7 @@ fn parse(asked: &types::Policy) -> Result<Policy, Error> {
             }
             Policy::Utility(Utility { miss_us, ..usual })
         }
-        None => {
+        Some(_) | None => {
             let names = Policy::NAMES.join(", ");
             let name: String = name.chars().take(64).collect();
             return Err(Error::Input(format!("there is no policy '{name}'; there are {names}")));
