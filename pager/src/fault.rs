@@ -190,7 +190,8 @@ impl Pager {
         }
         // A copy is kept where making it anew is dear: not of a page stored as it is, which one copy
         // makes again, and which takes a whole frame meanwhile.
-        let protect = !write && page.as_ptr() == scratch && self.clean_pays();
+        let is_dear = page.as_ptr() == scratch && self.store.copy_pays(page.tier());
+        let protect = !write && is_dear && self.clean_pays();
         let done = self.main().copy(address, page.as_ptr(), PAGE_SIZE, protect);
         drop(page);
         Ok(self.arrive(leaf, seen, address, protect, done.stopped, buffers))

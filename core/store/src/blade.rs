@@ -7,7 +7,7 @@ use spillway_tiers::{PageBuf, WRITE_PAGES_MAX};
 use spillway_types::{Key, PAGE_BYTES, PoolId};
 
 use crate::error::Error;
-use crate::get::{PageRef, PinnedValue};
+use crate::get::{PageRef, PinnedValue, Tier};
 use crate::store::Store;
 
 /// Frames that puts which make no room themselves need at a time: two windows of a pager.
@@ -46,6 +46,21 @@ impl Store {
         self.arena.frames_left() < DRAINING_FRAMES && blade.takes()
     }
 
+    /// Whether the copy of a page that was read from a tier should stay there, so that the page can
+    /// leave without a transfer if it is clean. A copy on a blade that is short of room takes the
+    /// room of a page that goes to the disk. A page from the disk comes over the blade again if that
+    /// has room: it leaves as if it were dirty.
+    ///
+    /// Do not ask for a page that comes ahead of need: a scan would change the place of all pages.
+    pub fn copy_pays(&self, tier: Tier) -> bool {
+        let Some(blade) = &self.blade else { return true };
+        match tier {
+            Tier::Memory => true,
+            Tier::Blade => !blade.is_short(),
+            Tier::Disk => blade.is_short() || !blade.takes(),
+        }
+    }
+
     /// Reads a page that lies on the blade, unless it is found to have gone elsewhere meanwhile.
     #[cold]
     #[inline(never)]
@@ -70,7 +85,7 @@ impl Store {
         if !open_page(place, read.room, scratch) {
             return Err(Error::Corrupt);
         }
-        Ok(Some(PageRef::buffered(scratch)))
+        Ok(Some(PageRef::from_blade(scratch)))
     }
 
     /// Reads pages, those on the blade several at a time. Gives how many came before the first that

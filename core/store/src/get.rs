@@ -83,7 +83,21 @@ struct Look {
 
 /// A stored page, readable as long as this lives, even when it is flushed meanwhile.
 #[derive(Debug)]
-pub struct PageRef<'a>(Source<'a>);
+pub struct PageRef<'a> {
+    source: Source<'a>,
+    tier: Tier,
+}
+
+/// The tier that a page was read from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// This store's memory.
+    Memory,
+    /// A file.
+    Disk,
+    /// The blade.
+    Blade,
+}
 
 #[derive(Debug)]
 enum Source<'a> {
@@ -149,8 +163,13 @@ pub struct Shown<'a>(#[expect(dead_code, reason = "held to be dropped")] PinnedV
 static ZERO: PageBuf = PageBuf::ZERO;
 
 impl<'a> PageRef<'a> {
-    pub(crate) const fn buffered(page: &'a PageBuf) -> Self {
-        Self(Source::Buffer(page))
+    pub(crate) const fn from_blade(page: &'a PageBuf) -> Self {
+        Self { source: Source::Buffer(page), tier: Tier::Blade }
+    }
+
+    /// Where the page lay.
+    pub const fn tier(&self) -> Tier {
+        self.tier
     }
 }
 
@@ -158,7 +177,7 @@ impl Deref for PageRef<'_> {
     type Target = [u8; PAGE_BYTES];
 
     fn deref(&self) -> &Self::Target {
-        match &self.0 {
+        match &self.source {
             Source::Frame(frame) => frame,
             Source::Buffer(buffer) => &buffer.0,
         }
@@ -367,7 +386,7 @@ impl Store {
         while let PinnedValue::Disk(slot) = held {
             if slot.read(scratch).map_err(Error::Disk)? {
                 self.bring_back(pool, key, &slot, &scratch.0);
-                return Ok(Some(PageRef(Source::Buffer(scratch))));
+                return Ok(Some(PageRef { source: Source::Buffer(scratch), tier: Tier::Disk }));
             }
             if !misfits.may_be_a_race(slot.sum()) {
                 return Err(self.corrupt_on_disk());
@@ -394,7 +413,7 @@ impl Store {
                 Source::Buffer(scratch)
             }
         };
-        Ok(Some(PageRef(source)))
+        Ok(Some(PageRef { source, tier: Tier::Memory }))
     }
 
     /// Looks a value up and keeps it from being freed; `room` is what the reader can take, bytes.

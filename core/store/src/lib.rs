@@ -37,7 +37,7 @@ mod tables;
 pub use client::ClientInfo;
 pub use config::{ClientConfig, Config, Dedup, DiskConfig};
 pub use error::Error;
-pub use get::{PageRef, Shown, Value};
+pub use get::{PageRef, Shown, Tier, Value};
 pub use long::{Begun, Found, LongGet, LongPut};
 pub use migrate::Flushed;
 pub use put::Filled;

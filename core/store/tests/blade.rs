@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use spillway_store::{
     ClientConfig, ClientId, Config, Error, Get, Key, PAGE_BYTES, PageBuf, PoolId, PoolSpec, Put,
-    Scratch, Store,
+    Scratch, Store, Tier,
 };
 use spillway_tiers::blade::{Blade, Carried, Carrier, KEY_BYTES, Ledger, Parcel, Seal, Wanted};
 
@@ -297,6 +297,46 @@ fn a_blade_that_is_full_leaves_the_pages_with_the_store() {
     assert!(filled > 500 && filled < PAGES, "{filled} pages");
     far.assert_all(filled);
     assert!(far.store.blade().unwrap().counts().refusals > 0);
+}
+
+#[test]
+fn a_copy_stays_on_the_blade_until_that_is_short_and_on_the_disk_while_it_is() {
+    let shelf = Shelf::new();
+    let mut far = Far::new(shelf, None, ledger());
+    let pays =
+        |far: &Far| [Tier::Memory, Tier::Blade, Tier::Disk].map(|it| far.store.copy_pays(it));
+    assert_eq!(pays(&far), [true, true, false]);
+    far.fill(0..PAGES);
+    assert_eq!(pays(&far), [true, true, false], "it has taken all");
+    shelf.down.store(true, Relaxed);
+    assert_eq!(pays(&far), [true, true, true], "it is down");
+    shelf.down.store(false, Relaxed);
+    shelf.store.set_target(shelf.client, 0).unwrap();
+    far.fill(PAGES..2 * PAGES);
+    assert_eq!(pays(&far), [true, false, true], "it refuses");
+    // Soon it is asked again, and is short nevertheless.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(far.store.blade().unwrap().takes());
+    assert_eq!(pays(&far), [true, false, true]);
+    let alone = Store::open(Config::embedded(16 * MIB)).unwrap();
+    assert!([Tier::Blade, Tier::Disk].into_iter().all(|tier| alone.copy_pays(tier)));
+}
+
+#[test]
+fn a_page_says_where_it_was_read_from() {
+    let shelf = Shelf::new();
+    let mut far = Far::new(shelf, None, ledger());
+    far.fill(0..PAGES);
+    let mut seen = [0; 3];
+    for number in 0..PAGES {
+        let reads = far.store.blade().unwrap().counts().reads;
+        let mut scratch = PageBuf::ZERO;
+        let page = far.store.read_page(far.pool, key(number), &mut scratch).unwrap().unwrap();
+        let is_far = far.store.blade().unwrap().counts().reads > reads;
+        assert_eq!(page.tier() == Tier::Blade, is_far, "page {number}");
+        seen[page.tier() as usize] += 1;
+    }
+    assert!(seen[Tier::Memory as usize] > 0 && seen[Tier::Blade as usize] > 0, "{seen:?}");
 }
 
 #[test]

@@ -30,6 +30,9 @@ pub const READ_PAGES_MAX: usize = 16;
 const WORD_BITS: u32 = u64::BITS;
 /// How long nothing is sent after the blade has refused, ns.
 const REFUSED_PAUSE_NS: u64 = 200_000_000;
+/// How long the blade counts as short of room after it has refused, ns: eight intervals of the
+/// memory manager, as it is configured.
+const SHORT_NS: u64 = 8_000_000_000;
 /// A call that takes longer counts as a stall, ns.
 const STALL_NS: u64 = 100_000_000;
 
@@ -137,6 +140,8 @@ pub struct Blade {
     /// Freed values and finished objects that [`Blade::tidy`] has to look at.
     untidy: AtomicU64,
     refused_until_ns: AtomicU64,
+    /// When the blade has refused last, ns; 0 before it has.
+    refused_at_ns: AtomicU64,
     /// The longest stall that [`Blade::take_stall_ns`] has not told yet.
     new_stall_ns: AtomicU64,
     counters: Counters,
@@ -170,6 +175,7 @@ impl Blade {
             bytes: AtomicU64::new(0),
             untidy: AtomicU64::new(0),
             refused_until_ns: AtomicU64::new(0),
+            refused_at_ns: AtomicU64::new(0),
             new_stall_ns: AtomicU64::new(0),
             counters: Counters::default(),
         }
@@ -215,6 +221,13 @@ impl Blade {
     pub fn takes(&self) -> bool {
         self.carriers().any(|carrier| !carrier.is_down())
             && now_ns() >= self.refused_until_ns.load(Ordering::Relaxed)
+    }
+
+    /// Whether the blade has refused a value in the last 8 s: a copy there that nobody needs takes
+    /// room from a page that goes to the disk.
+    pub fn is_short(&self) -> bool {
+        let at_ns = self.refused_at_ns.load(Ordering::Relaxed);
+        at_ns != 0 && now_ns() < at_ns + SHORT_NS
     }
 
     /// Sends up to [`WRITE_PAGES_MAX`] values of at most a page. A place for each that is safe: taken
@@ -283,7 +296,9 @@ impl Blade {
         }
         if refused > 0 {
             self.counters.refusals.fetch_add(refused, Ordering::Relaxed);
-            self.refused_until_ns.store(now_ns() + REFUSED_PAUSE_NS, Ordering::Relaxed);
+            let now_ns = now_ns();
+            self.refused_until_ns.store(now_ns + REFUSED_PAUSE_NS, Ordering::Relaxed);
+            self.refused_at_ns.store(now_ns, Ordering::Relaxed);
         }
     }
 
