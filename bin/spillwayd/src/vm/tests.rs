@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 
 use super::driver::{Driver, Shared, Wanted, Wish};
 use super::share;
+use super::windows::Place;
 use crate::config::Way;
 
 const S: u64 = 2 << 20;
@@ -55,6 +56,15 @@ impl Driven {
 
     /// The same for another way to the VM, in a pool that is not empty.
     fn by(way: impl Fn(&Path) -> Way, fill: impl Fn(&Pool)) -> Self {
+        Self::having(way, fill, None)
+    }
+
+    /// The same with windows for the guest's programs.
+    fn having(
+        way: impl Fn(&Path) -> Way,
+        fill: impl Fn(&Pool),
+        windows: Option<Arc<Place>>,
+    ) -> Self {
         // tmpfs, as the pool demands.
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let pool = Pool::open(&spillway_sections::Settings {
@@ -74,7 +84,7 @@ impl Driven {
             notes: Mutex::default(),
             stop: AtomicBool::new(false),
             hunger: Arc::default(),
-            windows: None,
+            windows,
         });
         let (bell, hears) = UnixStream::pair().unwrap();
         hears.set_nonblocking(true).unwrap();
@@ -102,8 +112,12 @@ impl Driven {
 
     /// What comes of an operator's order, and how long it took.
     fn order(&self, to_bytes: u64) -> (Outcome, Duration) {
+        self.wish(Wanted::To(to_bytes))
+    }
+
+    fn wish(&self, wanted: Wanted) -> (Outcome, Duration) {
         let (told, heard) = oneshot::channel();
-        let (wanted, who) = (Wanted::To(to_bytes), Who::Operator);
+        let who = Who::Operator;
         let start = Instant::now();
         let wish = Wish::Size { wanted, who, roll_back: false, force: true, told: Some(told) };
         self.wishes.send(wish).unwrap();
@@ -210,8 +224,18 @@ impl Qemu {
     fn reset(&self) {
         self.lacks.store(self.requested.load(Ordering::Relaxed), Ordering::Relaxed);
         self.plug(0);
+        self.tell(&serde_json::json!({ "event": "RESET", "data": {} }));
+    }
+
+    /// The device has another size, of which nobody was told.
+    fn change(&self, size: u64) {
+        self.requested.store(size, Ordering::Relaxed);
+        self.plug(size);
+    }
+
+    fn tell(&self, event: &serde_json::Value) {
         let mut stream = self.stream.lock().unwrap();
-        stream.as_mut().unwrap().write_all(b"{\"event\": \"RESET\", \"data\": {}}\r\n").unwrap();
+        stream.as_mut().unwrap().write_all(format!("{event}\r\n").as_bytes()).unwrap();
     }
 
     fn answer(&self, asked: &serde_json::Value) -> serde_json::Value {
@@ -621,4 +645,99 @@ fn what_a_guest_works_on_is_told_by_the_size_that_its_status_is_of() {
     let reserve_mib = settings().reserve_bytes >> 20;
     assert_eq!(working_mib(1024, 512, 300), Some(512 - 300 + reserve_mib), "it has grown since");
     assert_eq!(working_mib(512, 1024, 600), Some(1024 - 600 + reserve_mib), "it has shrunk since");
+}
+
+#[test]
+fn a_difference_is_from_the_size_of_now_and_not_from_the_last_that_was_read() {
+    let driven = Driven::new();
+    let qemu = Qemu::start(&driven);
+    driven.until("attached", |view| view.size_bytes == Some(BOOT));
+    for (wanted, to) in [(Wanted::Grow(S), 3 * S), (Wanted::Shrink(S), S)] {
+        assert_eq!(driven.order(BOOT + 6 * S).0.end, End::Reached);
+        // Sizes are read once more soon after a change, and then once a second.
+        thread::sleep(Duration::from_millis(100));
+        qemu.change(2 * S);
+        let (outcome, _) = driven.wish(wanted);
+        assert_eq!(outcome.order.to_bytes, BOOT + to, "{wanted:?} {outcome:?}");
+        assert_eq!(outcome.from_bytes, BOOT + 2 * S, "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_change_that_the_vm_tells_of_is_seen_at_once() {
+    let driven = Driven::new();
+    let qemu = Qemu::start(&driven);
+    driven.until("attached", |view| view.size_bytes == Some(BOOT));
+    assert_eq!(driven.order(BOOT + 6 * S).0.end, End::Reached);
+    thread::sleep(Duration::from_millis(100));
+    let mut took = Vec::new();
+    for size in [4 * S, 3 * S, 2 * S] {
+        qemu.change(size);
+        let data = serde_json::json!({ "id": "m", "size": size });
+        qemu.tell(&serde_json::json!({ "event": "MEMORY_DEVICE_SIZE_CHANGE", "data": data }));
+        let start = Instant::now();
+        driven.until("the change", |view| view.size_bytes == Some(BOOT + size));
+        took.push(start.elapsed());
+    }
+    // Without being told the driver looks once a second.
+    assert!(took.iter().any(|it| *it < Duration::from_millis(400)), "{took:?}");
+}
+
+#[test]
+fn a_problem_is_over_once_the_vm_answers() {
+    let driven = Driven::new();
+    let notes = || driven.shared.notes().clone();
+    driven.until("no VM", |_| notes().is_absent && notes().problem.is_some());
+    Qemu::start(&driven);
+    driven.until("attached", |view| view.size_bytes == Some(BOOT));
+    assert_eq!((notes().is_absent, notes().problem), (false, None));
+}
+
+#[test]
+fn windows_end_with_a_reset_and_when_the_vm_is_out_of_reach() {
+    let (place, mut hears) = Place::new("client".into(), "no-channel".into()).unwrap();
+    let monitor = |folder: &Path| Way::Monitor(folder.join("qmp"));
+    let driven = Driven::having(monitor, |_| {}, Some(place));
+    let qemu = Qemu::start(&driven);
+    driven.until("attached", |view| view.size_bytes == Some(BOOT));
+    assert_eq!(driven.order(BOOT + S).0.end, End::Reached);
+    let mut rings = move || hears.read(&mut [0; 64]).unwrap_or(0);
+    assert!(rings() > 0, "another VM");
+    assert_eq!(rings(), 0);
+    let rings = std::cell::RefCell::new(rings);
+    qemu.reset();
+    driven.until("windows to end with the reset", |_| rings.borrow_mut()() > 0);
+    driven.until("the reset", |view| view.size_bytes == Some(BOOT));
+    std::fs::remove_file(driven.folder.path().join("qmp")).unwrap();
+    qemu.hangs_up.store(true, Ordering::Relaxed);
+    driven.until("detached", |view| view.size_bytes.is_none());
+    driven.until("windows to end with the VM", |_| rings.borrow_mut()() > 0);
+}
+
+#[test]
+fn a_guest_that_waits_for_memory_that_others_have_is_told_of_at_once() {
+    let monitor = |folder: &Path| Way::Monitor(folder.join("qmp"));
+    let driven = Driven::by(monitor, |pool| {
+        pool.create("other", GuestFile::Boot, DEVICE - S).unwrap();
+    });
+    Qemu::start(&driven);
+    let listener = driven.listener("agent");
+    driven.until("attached", |view| view.size_bytes == Some(BOOT));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let is_hungry = |time_ms| {
+        runtime.block_on(async {
+            let time = Duration::from_millis(time_ms);
+            tokio::time::timeout(time, driven.shared.hunger.notified()).await.is_ok()
+        })
+    };
+    let mut agent = listener.accept().unwrap().0;
+    agent.write_all(&hello()).unwrap();
+    let (total_bytes, kernel_free_bytes) = (BOOT, BOOT);
+    let status = Status { total_bytes, kernel_free_bytes, ..Status::default() };
+    agent.write_all(&FromGuest::Status(status).encode()).unwrap();
+    driven.until("a status", |view| view.status.is_some());
+    assert!(!is_hungry(1));
+    let need = FromGuest::Need { id: 1, bytes: 8 * S, urgent: true, wait_ms: 0 };
+    agent.write_all(&need.encode()).unwrap();
+    assert!(is_hungry(30_000), "{:?}", driven.view());
 }

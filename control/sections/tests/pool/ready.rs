@@ -238,3 +238,20 @@ fn what_a_guest_has_is_never_more_than_its_file() {
     assert_eq!((settled.released_bytes, settled.set_aside_bytes), (0, 4 * SECTION));
     assert_eq!(counts(&pool), (4, 4));
 }
+
+#[test]
+fn a_guest_that_plugged_elsewhere_has_holes_below_once_it_is_settled() {
+    let folder = TestFolder::shm();
+    let pool = folder.pool(8);
+    let path = pool.create("vm", DEVICE, 8 * SECTION).unwrap();
+    pool.reserve("vm", 1, 2 * SECTION).unwrap();
+    let mapping = Mapping::of(&path);
+    mapping.allocate(2 * SECTION, 2 * SECTION);
+    (2..4).for_each(|section| mapping.write(section, section));
+    // What was set aside for it is given back, and no less is set aside: the guest has as much.
+    let settled = pool.settle_device("vm", 1, 2 * SECTION).unwrap();
+    assert_eq!((settled.released_bytes, settled.set_aside_bytes), (0, 2 * SECTION));
+    assert_eq!(allocated(&path), 2 * SECTION);
+    assert_eq!(pool.reserve("vm", 1, SECTION).unwrap(), 3 * SECTION);
+    assert_eq!(holes(&mapping, &path, 0, SECTION), 0, "the guest plugs there next");
+}
