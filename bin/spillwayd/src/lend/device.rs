@@ -14,6 +14,7 @@ use spillway_types::PAGE_BYTES;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::config::Lend;
+use crate::lend::health::PeerHealth;
 use crate::lend::socket::Served;
 
 /// Stalls that one batch of requests, and the one before it, can meet one after the other: two batches of 32 requests.
@@ -70,7 +71,7 @@ impl Device {
         Self { kind: Kind::Direct, use_: Mutex::new(used) }
     }
 
-    /// A device of slabs on lenders; what is lost of them goes to `losses`.
+    /// A device of slabs on lenders; what is lost of them goes to `losses`, and why to `health`.
     ///
     /// # Errors
     /// One line that says why not.
@@ -80,6 +81,7 @@ impl Device {
         lend: &Lend,
         places: Slabs,
         losses: UnboundedSender<Event>,
+        health: Arc<PeerHealth>,
     ) -> Result<Self, String> {
         let settings = spillway_fanout::Settings {
             slab_bytes: lend.slab_bytes,
@@ -89,7 +91,8 @@ impl Device {
         let uuid = fresh_uuid().map_err(|error| error.to_string())?;
         let told = Arc::<OnceLock<Weak<Self>>>::default();
         let watched = told.clone();
-        let lost = move |_: Loss| {
+        let lost = move |loss: Loss| {
+            health.pages_failed(&loss);
             let Some(device) = watched.get().and_then(Weak::upgrade) else { return };
             for event in device.lost_places(id, &own) {
                 // Nobody listens any more when the daemon ends.

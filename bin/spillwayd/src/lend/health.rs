@@ -1,0 +1,148 @@
+//! The health of the other hosts: what is heard of them, a line of the log at each change, and questions to those with
+//! whom there are loans.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use spillway_fanout::{Cause, Loss};
+use spillway_lending::{Contact, Fault, Health, HealthChange, HealthWatch, HostId, Standing};
+use spillway_peers::Contacts;
+use spillway_peers::spare::Question;
+use spillway_tls::ClientSettings;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::lend::driver::Shared;
+use crate::lend::peers::Peers;
+
+/// A host with whom there are loans is asked when nothing was heard of it for so long.
+const ASK: Duration = Duration::from_secs(2);
+
+/// How well each host answers.
+#[derive(Debug)]
+pub struct PeerHealth {
+    started: Instant,
+    peers: Arc<Peers>,
+    watch: Mutex<HealthWatch>,
+}
+
+impl PeerHealth {
+    /// Nothing was heard yet. `answer_timeout` is within which a host must answer a message.
+    pub fn new(peers: Arc<Peers>, answer_timeout: Duration) -> Self {
+        let watch = Mutex::new(HealthWatch::new(answer_timeout));
+        Self { started: Instant::now(), peers, watch }
+    }
+
+    fn watch(&self) -> MutexGuard<'_, HealthWatch> {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// How a host stands.
+    pub fn standing(&self, host: &HostId) -> Standing {
+        self.watch().standing(self.now(), host)
+    }
+
+    /// This host holds a loan of a lender.
+    pub fn loan_opened(&self, number: u64, lender: HostId) {
+        self.watch().loan_opened(number, lender);
+    }
+
+    /// A loan is held no more.
+    pub fn loan_ended(&self, number: u64) {
+        let change = self.watch().loan_ended(self.now(), number);
+        self.log(change);
+    }
+
+    /// Pages were copied into a loan.
+    pub fn pages_stored(&self, number: u64) {
+        let change = self.watch().pages_stored(self.now(), number);
+        self.log(change);
+    }
+
+    /// Pages of a loan failed; the local file's loss says nothing of a host.
+    pub fn pages_failed(&self, loss: &Loss) {
+        let fault = match loss.cause {
+            Cause::NoAnswer => Fault::Late,
+            Cause::Refused | Cause::Missing | Cause::Forged => Fault::Refused,
+        };
+        let reason = format!("for a page it {}", loss.cause);
+        let change = self.watch().page_failed(self.now(), loss.holder, fault, reason);
+        self.log(change);
+    }
+
+    fn log(&self, change: Option<HealthChange>) {
+        let Some(change) = change else { return };
+        let address = self.peers.address(&change.host);
+        let address = address.map_or_else(|| "unknown".to_owned(), |address| address.to_string());
+        log(&change, &address);
+    }
+}
+
+impl Contacts for PeerHealth {
+    fn contact(&self, peer: &str, address: SocketAddr, contact: Contact) {
+        let Ok(host) = HostId::new(peer) else { return };
+        let change = self.watch().contact(self.now(), &host, contact);
+        if let Some(change) = change {
+            log(&change, &address.to_string());
+        }
+    }
+}
+
+fn log(change: &HealthChange, address: &str) {
+    let HealthChange { host, from, lasted, to, reason } = change;
+    let lasted_s = lasted.as_secs();
+    match (from, to) {
+        (Health::Unknown, Health::Ok) => tracing::info!(peer = %host, address, "the host answers"),
+        (_, Health::Ok) => {
+            tracing::info!(peer = %host, address, "the host is ok, after {lasted_s} s {from}");
+        }
+        _ => tracing::warn!(peer = %host, address, "the host is {to}: {reason}"),
+    }
+}
+
+/// Asks the hosts with whom there are loans, unless something was heard of them just now. A list of hosts is asked
+/// anyway; etcd says nothing of whether this host reaches another. Runs for ever.
+pub async fn ask_hosts(shared: Arc<Shared>, tls: ClientSettings) {
+    let time = Duration::from_millis(shared.settings.answer_ms);
+    let mut period = interval(ASK);
+    period.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut questions = BTreeMap::<HostId, Arc<tokio::sync::Mutex<Question>>>::new();
+    loop {
+        period.tick().await;
+        let hosts = hosts_with_loans(&shared);
+        questions.retain(|host, _| hosts.contains(host));
+        for host in hosts {
+            let health = &shared.health;
+            if !health.watch().is_due(health.now(), &host, ASK) {
+                continue;
+            }
+            let Some(address) = shared.peers.address(&host) else { continue };
+            let ask = || {
+                let contacts: Arc<dyn Contacts> = health.clone();
+                let name = host.as_str().to_owned();
+                let question = Question::new(name, address, tls.clone(), time, contacts);
+                Arc::new(tokio::sync::Mutex::new(question))
+            };
+            let question = questions.entry(host.clone()).or_insert_with(ask).clone();
+            tokio::spawn(async move {
+                // One that is still under way is as good.
+                let Ok(mut question) = question.try_lock() else { return };
+                // How it went was told to the watch; what the host can spare is the registry's.
+                let _ = question.ask().await;
+            });
+        }
+    }
+}
+
+/// The hosts that lend to this one or borrow from it.
+pub fn hosts_with_loans(shared: &Shared) -> BTreeSet<HostId> {
+    let view = shared.machine().view(shared.now());
+    let lenders = view.borrowed.into_iter().map(|loan| loan.lender);
+    let borrowers = view.lent.into_iter().map(|loan| loan.loan.borrower);
+    lenders.chain(borrowers).collect()
+}
