@@ -37,11 +37,6 @@ impl Question {
         Self { name, address, tls, time, contacts, connection: None }
     }
 
-    /// Where it is asked.
-    pub const fn address(&self) -> SocketAddr {
-        self.address
-    }
-
     /// What the peer would lend, bytes; how it went is told.
     ///
     /// # Errors

@@ -111,24 +111,24 @@ pub async fn ask_hosts(shared: Arc<Shared>, tls: ClientSettings) {
     let time = Duration::from_millis(shared.settings.answer_ms);
     let mut period = interval(ASK);
     period.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut questions = BTreeMap::<HostId, Arc<tokio::sync::Mutex<Question>>>::new();
+    let mut questions = BTreeMap::<(HostId, SocketAddr), Arc<tokio::sync::Mutex<Question>>>::new();
     loop {
         period.tick().await;
-        let hosts = hosts_with_loans(&shared);
+        let health = &shared.health;
+        let place = |host| shared.peers.address(&host).map(|address| (host, address));
+        let hosts: BTreeSet<_> = hosts_with_loans(&shared).into_iter().filter_map(place).collect();
         questions.retain(|host, _| hosts.contains(host));
-        for host in hosts {
-            let health = &shared.health;
+        for (host, address) in hosts {
             if !health.watch().is_due(health.now(), &host, ASK) {
                 continue;
             }
-            let Some(address) = shared.peers.address(&host) else { continue };
             let ask = || {
                 let contacts: Arc<dyn Contacts> = health.clone();
                 let name = host.as_str().to_owned();
                 let question = Question::new(name, address, tls.clone(), time, contacts);
                 Arc::new(tokio::sync::Mutex::new(question))
             };
-            let question = questions.entry(host.clone()).or_insert_with(ask).clone();
+            let question = questions.entry((host.clone(), address)).or_insert_with(ask).clone();
             tokio::spawn(async move {
                 // One that is still under way is as good.
                 let Ok(mut question) = question.try_lock() else { return };
