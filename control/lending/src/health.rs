@@ -52,6 +52,11 @@ impl Health {
         }
     }
 
+    /// Whether the host was asked, and did not answer well.
+    pub const fn is_bad(self) -> bool {
+        matches!(self, Self::Slow | Self::Unreachable | Self::Refused)
+    }
+
     /// Whether nothing that lies with the host can be counted on now.
     pub const fn is_out_of_reach(self) -> bool {
         matches!(self, Self::Unreachable | Self::Refused)

@@ -248,6 +248,7 @@ mod tests {
             ..LendPeer::default()
         };
         let loan = |lender: &str, health: &str| BorrowedLoan {
+            loan: "0001".into(),
             lender: lender.into(),
             state: "held".into(),
             health: health.into(),
@@ -266,7 +267,7 @@ mod tests {
         });
         let text = text(&status);
         let row = |start: &str| {
-            let found = text.lines().find(|line| line.trim_start().starts_with(start));
+            let found = text.lines().find(|line| line.starts_with(start));
             found.unwrap_or_else(|| panic!("{start} in {text}")).to_owned()
         };
         assert!(line(&status).ends_with("; of 2 hosts 1 unreachable\n"), "{}", line(&status));

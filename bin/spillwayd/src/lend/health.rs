@@ -105,8 +105,8 @@ fn log(change: &HealthChange, address: &str) {
     }
 }
 
-/// Asks the hosts with whom there are loans, unless something was heard of them just now. A list of hosts is asked
-/// anyway; etcd says nothing of whether this host reaches another. Runs for ever.
+/// Asks the hosts with whom there are loans, and those that did not answer well, unless something was heard of them just
+/// now. A list of hosts is asked anyway; etcd says nothing of whether this host reaches another. Runs for ever.
 pub async fn ask_hosts(shared: Arc<Shared>, tls: ClientSettings) {
     let time = Duration::from_millis(shared.settings.answer_ms);
     let mut period = interval(ASK);
@@ -116,7 +116,7 @@ pub async fn ask_hosts(shared: Arc<Shared>, tls: ClientSettings) {
         period.tick().await;
         let health = &shared.health;
         let place = |host| shared.peers.address(&host).map(|address| (host, address));
-        let hosts: BTreeSet<_> = hosts_with_loans(&shared).into_iter().filter_map(place).collect();
+        let hosts: BTreeSet<_> = hosts_to_ask(&shared).into_iter().filter_map(place).collect();
         questions.retain(|host, _| hosts.contains(host));
         for (host, address) in hosts {
             if !health.watch().is_due(health.now(), &host, ASK) {
@@ -137,6 +137,16 @@ pub async fn ask_hosts(shared: Arc<Shared>, tls: ClientSettings) {
             });
         }
     }
+}
+
+/// The hosts with whom there are loans, and those of the registry that are not well: only an answer says that they are
+/// back.
+fn hosts_to_ask(shared: &Shared) -> BTreeSet<HostId> {
+    let mut hosts = hosts_with_loans(shared);
+    let listed = shared.peers.hosts();
+    let listed = listed.iter().filter_map(|host| HostId::new(&host.name).ok());
+    hosts.extend(listed.filter(|host| shared.health.standing(host).health.is_bad()));
+    hosts
 }
 
 /// The hosts that lend to this one or borrow from it.
