@@ -233,6 +233,11 @@ impl HealthWatch {
         self.look(now, &loan.lender)
     }
 
+    /// The lender of a loan that this host holds.
+    pub fn lender(&self, number: u64) -> Option<&HostId> {
+        self.loans.get(&number).map(|loan| &loan.lender)
+    }
+
     /// A page of a loan could not be stored or read.
     pub fn page_failed(
         &mut self,

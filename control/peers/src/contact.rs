@@ -31,7 +31,7 @@ pub fn contact<T>(took: Duration, result: &Result<T, Error>) -> Contact {
 /// What kind of failure it is, and a reason in plain words.
 fn fault(error: &Error) -> (Fault, String) {
     match error {
-        Error::Time(time) => (Fault::Late, format!("no answer within {time:?}")),
+        Error::Time(time) => (Fault::Late, format!("no answer within {} ms", time.as_millis())),
         Error::Io(error) => of_cause(error),
         Error::Http(error) => of_cause(error),
         Error::Status(408 | 503, reason) => (Fault::Late, format!("it is busy: {reason}")),
@@ -83,7 +83,7 @@ fn of_tls(error: &rustls::Error) -> (Fault, String) {
                 "its certificate does not match: it is for another name"
             }
             Certificate::UnknownIssuer | Certificate::BadSignature => {
-                "its certificate does not match: listen.tls_clients did not sign it"
+                "its certificate does not match: no authority of listen.tls_clients signed it"
             }
             Certificate::Expired | Certificate::ExpiredContext { .. } => {
                 "its certificate has expired"

@@ -277,7 +277,7 @@ async fn a_question_tells_why_a_host_does_not_answer() {
     // Whom this host does not trust, and who does not trust this host.
     let theirs = stranger.client(&folder.join("stranger"), "borrower.test", "any.test");
     let distrusted = heard(theirs, "lender.test", address, TIME).await;
-    let reason = "its certificate does not match: listen.tls_clients did not sign it";
+    let reason = "its certificate does not match: no authority of listen.tls_clients signed it";
     assert_eq!(failed(&distrusted), (Fault::Refused, reason));
     let theirs = stranger.files(&folder.join("stranger"), "borrower.test");
     let trusted = authority.files(folder, "borrower.test").authority.unwrap();
@@ -294,7 +294,7 @@ async fn a_question_tells_why_a_host_does_not_answer() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (at, time) = (silent.local_addr().unwrap(), Duration::from_millis(100));
     let stopped = heard(own("borrower.test"), "lender.test", at, time).await;
-    assert_eq!(failed(&stopped), (Fault::Late, "no answer within 100ms"));
+    assert_eq!(failed(&stopped), (Fault::Late, "no answer within 100 ms"));
     // The first is the connection that was given up above.
     let hangs_up = std::thread::spawn(move || {
         drop(silent.accept().unwrap());

@@ -72,7 +72,7 @@ impl Core {
 impl FanOut {
     /// Makes a device of zeros out of slabs, each with one place or two. `uuid` names this
     /// generation of the device, see [`fresh_uuid`](spillway_block::fresh_uuid). The notifier, a
-    /// thread that serves no pages, logs each holder that fails and calls `lost` with it.
+    /// thread that serves no pages, calls `lost` with each holder that fails.
     ///
     /// # Errors
     /// [`Error::SlabBytes`], [`Error::NoPlace`], [`Error::SamePlace`]; [`Error::Io`] when the kernel has no thread or
@@ -103,7 +103,6 @@ impl FanOut {
             let core = Arc::clone(&core);
             move || {
                 while let Some(loss) = core.losses.next() {
-                    tracing::error!("{loss}");
                     lost(loss);
                 }
             }

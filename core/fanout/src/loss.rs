@@ -47,18 +47,24 @@ pub struct Loss {
     pub last_copy: bool,
 }
 
+impl Loss {
+    /// What follows from it, in words.
+    pub const fn consequence(&self) -> &'static str {
+        match self.last_copy {
+            true => "there is no other copy, so this is an I/O error",
+            false => "the other copy serves",
+        }
+    }
+}
+
 impl core::fmt::Display for Loss {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let Self { holder, slab, cause, last_copy } = self;
+        let Self { holder, slab, cause, .. } = self;
         match *holder {
             Holder::FILE => f.write_str("the local file")?,
             number => write!(f, "holder {number}")?,
         }
-        write!(f, " of slab {slab} {cause}: ")?;
-        f.write_str(match last_copy {
-            true => "there is no other copy, so this is an I/O error",
-            false => "the other copy serves",
-        })
+        write!(f, " of slab {slab} {cause}: {}", self.consequence())
     }
 }
 

@@ -70,6 +70,6 @@ export class Lending {
       ],
     }));
     this.#devices.show(["Device", "Size", "Used", "State", "Slabs with 2 / 1 / 0 copies in reach / lost", "Longest stall"], deviceRows);
-    this.#peers.show(["Host", "Address", "Rack", "Can spare", "Health", "Since", "Reason"], peerRows(status.peers));
+    this.#peers.show(["Host", "Address", "Rack", "Can spare", "Health", "For", "Reason"], peerRows(status.peers));
   }
 }

@@ -152,7 +152,6 @@ fn text(status: &LendStatus) -> String {
     }
     let peer = |peer: &spillway_api::types::LendPeer| {
         let spare = Size(peer.spare_bytes).to_string();
-        let reason = if peer.reason.is_empty() { "-" } else { &peer.reason };
         [
             peer.name.clone(),
             peer.address.clone(),
@@ -160,13 +159,16 @@ fn text(status: &LendStatus) -> String {
             spare,
             peer.health.clone(),
             format!("{} s", peer.health_s),
-            reason.to_owned(),
         ]
     };
     let peers: Vec<_> = status.peers.iter().map(peer).collect();
     if !peers.is_empty() {
-        let heads = ["host", "address", "rack", "spare", "health", "since", "reason"];
-        text.push_str(&format!("\n{}", show::table(heads, &peers)));
+        let table = show::table(["host", "address", "rack", "spare", "health", "for"], &peers);
+        let reasons = status.peers.iter().map(|peer| peer.reason.as_str());
+        text.push('\n');
+        for (line, reason) in table.lines().zip(std::iter::once("reason").chain(reasons)) {
+            text.push_str(&format!("{line}  {}\n", if reason.is_empty() { "-" } else { reason }));
+        }
     }
     text
 }

@@ -225,7 +225,7 @@ impl Borrower {
         })?;
         let nqn = held.access.nqn.clone();
         let nqn = nqn.ok_or_else(|| format!("lender {} names no subsystem", held.lender))?;
-        tracing::warn!(lender = %held.lender, "direct mode: pages travel in the clear");
+        tracing::warn!(lender = %held.lender, %address, "direct mode: pages travel in the clear");
         let loss_s = self.settings.lend.request_ms.div_ceil(1000);
         let secret = self.settings.secret.clone();
         let uuid = held.access.pool.0;

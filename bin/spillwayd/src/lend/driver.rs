@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use spillway_api::LendOrder;
 use spillway_host::{Memory, Monitor};
-use spillway_lending::{Action, Event, Machine, Message, Note, Order, Place, Reading};
+use spillway_lending::{Action, Event, HostId, Machine, Message, Note, Order, Place, Reading};
 use spillway_peers::outbox::Outbox;
 use spillway_registry::Host;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -246,11 +246,15 @@ async fn carry_out(shared: &Arc<Shared>, outputs: &mut Outputs, action: Action) 
             // after the other at most. A local disk that hangs must not hold up the renewal of other loans.
             let limit = 3 * Duration::from_millis(shared.settings.request_ms) + FORGET_MARGIN;
             let name = loan.to_string();
+            let lender = shared.health.lender(loan.number);
             shared.health.loan_ended(loan.number);
             let forgotten = tokio::task::spawn_blocking(move || borrower.forget(device, &loan));
             if timeout(limit, forgotten).await.is_err() {
+                let address = lender.as_ref().and_then(|host| shared.peers.address(host));
                 tracing::error!(
                     loan = name,
+                    lender = lender.as_ref().map(HostId::as_str),
+                    address = address.map(|address| address.to_string()),
                     "a loan ends while pages are on their way, to it or to the local file"
                 );
             }

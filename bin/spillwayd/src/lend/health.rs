@@ -1,12 +1,12 @@
 //! The health of the other hosts: what is heard of them, a line of the log at each change, and questions to those with
 //! whom there are loans.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use spillway_fanout::{Cause, Loss};
+use spillway_fanout::{Cause, Holder, Loss};
 use spillway_lending::{Contact, Fault, Health, HealthChange, HealthWatch, HostId, Standing};
 use spillway_peers::Contacts;
 use spillway_peers::spare::Question;
@@ -18,6 +18,8 @@ use crate::lend::peers::Peers;
 
 /// A host with whom there are loans is asked when nothing was heard of it for so long.
 const ASK: Duration = Duration::from_secs(2);
+/// Loans whose lender is known after they have ended: pages on their way may fail later.
+const ENDED_MAX: usize = 256;
 
 /// How well each host answers.
 #[derive(Debug)]
@@ -25,13 +27,15 @@ pub struct PeerHealth {
     started: Instant,
     peers: Arc<Peers>,
     watch: Mutex<HealthWatch>,
+    /// The loans that ended last, by number, and their lenders.
+    ended: Mutex<VecDeque<(u64, HostId)>>,
 }
 
 impl PeerHealth {
     /// Nothing was heard yet. `answer_timeout` is within which a host must answer a message.
     pub fn new(peers: Arc<Peers>, answer_timeout: Duration) -> Self {
         let watch = Mutex::new(HealthWatch::new(answer_timeout));
-        Self { started: Instant::now(), peers, watch }
+        Self { started: Instant::now(), peers, watch, ended: Mutex::default() }
     }
 
     fn watch(&self) -> MutexGuard<'_, HealthWatch> {
@@ -54,8 +58,35 @@ impl PeerHealth {
 
     /// A loan is held no more.
     pub fn loan_ended(&self, number: u64) {
-        let change = self.watch().loan_ended(self.now(), number);
+        let mut watch = self.watch();
+        if let Some(lender) = watch.lender(number).cloned() {
+            let mut ended = self.ended();
+            ended.truncate(ENDED_MAX - 1);
+            ended.push_front((number, lender));
+        }
+        let change = watch.loan_ended(self.now(), number);
+        drop(watch);
         self.log(change);
+    }
+
+    fn ended(&self) -> MutexGuard<'_, VecDeque<(u64, HostId)>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lender of a loan that is held, or that ended just now.
+    pub fn lender(&self, number: u64) -> Option<HostId> {
+        let held = self.watch().lender(number).cloned();
+        let ended = || {
+            let ended = self.ended();
+            ended.iter().find(|(its, _)| *its == number).map(|(_, lender)| lender.clone())
+        };
+        held.or_else(ended)
+    }
+
+    /// Where a host is, for a line of the log.
+    fn address(&self, host: &HostId) -> String {
+        let address = self.peers.address(host);
+        address.map_or_else(|| "unknown".to_owned(), |address| address.to_string())
     }
 
     /// Pages were copied into a loan.
@@ -66,6 +97,14 @@ impl PeerHealth {
 
     /// Pages of a loan failed; the local file's loss says nothing of a host.
     pub fn pages_failed(&self, loss: &Loss) {
+        match self.lender(loss.holder) {
+            Some(lender) if loss.holder != Holder::FILE => {
+                let (address, loan) = (self.address(&lender), format!("{:016x}", loss.holder));
+                let (slab, cause, consequence) = (loss.slab, loss.cause, loss.consequence());
+                tracing::error!(%lender, address, loan, slab, "pages fail: it {cause}; {consequence}");
+            }
+            _ => tracing::error!("{loss}"),
+        }
         let fault = match loss.cause {
             Cause::NoAnswer => Fault::Late,
             Cause::Refused | Cause::Missing | Cause::Forged => Fault::Refused,
@@ -77,9 +116,7 @@ impl PeerHealth {
 
     fn log(&self, change: Option<HealthChange>) {
         let Some(change) = change else { return };
-        let address = self.peers.address(&change.host);
-        let address = address.map_or_else(|| "unknown".to_owned(), |address| address.to_string());
-        log(&change, &address);
+        log(&change, &self.address(&change.host));
     }
 }
 

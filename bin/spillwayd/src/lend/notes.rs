@@ -35,13 +35,13 @@ pub fn log(note: &Note, peers: &Peers) {
             tracing::info!(%loan, address = at(&loan.borrower), slabs, "lent")
         }
         Note::Rejected { loan, reason } => {
-            tracing::info!(%loan, ?reason, "refused to lend");
+            tracing::info!(%loan, address = at(&loan.borrower), ?reason, "refused to lend");
         }
         Note::ReserveFailed { loan, error } => {
-            tracing::warn!(%loan, "can't set memory aside for a loan: {error}");
+            tracing::warn!(%loan, address = at(&loan.borrower), "can't set memory aside for a loan: {error}");
         }
         Note::Recalling { loan, deadline } => {
-            tracing::info!(%loan, deadline_s = deadline.as_secs(), "recall what is lent");
+            tracing::info!(%loan, address = at(&loan.borrower), deadline_s = deadline.as_secs(), "recall what is lent");
         }
         Note::Recalled { loan, lender, deadline } => {
             tracing::info!(%loan, %lender, address = at(lender), deadline_s = deadline.as_secs(), "the lender wants it back");
@@ -52,7 +52,9 @@ pub fn log(note: &Note, peers: &Peers) {
         Note::LoanLost { loan, lender } => {
             tracing::error!(%loan, %lender, address = at(lender), "the loan is lost")
         }
-        Note::Ended { loan } => tracing::info!(%loan, "the loan has ended"),
+        Note::Ended { loan, with } => {
+            tracing::info!(%loan, peer = %with, address = at(with), "the loan has ended");
+        }
         Note::SlabLost { device, slab } => {
             tracing::error!(%device, slab, "no copy of a slab is left: programs whose pages were there are lost");
         }
