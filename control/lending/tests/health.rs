@@ -119,7 +119,9 @@ fn a_late_answer_of_a_host_that_was_out_of_reach_is_an_answer() {
 fn a_wrong_certificate_is_refused_until_an_answer_or_until_nothing_is_heard() {
     let mut case = Case::new();
     let reason = "its certificate is for another name";
+    assert!(!case.watch.standing(case.now, &case.host).health.is_bad());
     let change = case.fail(Fault::Refused, reason).unwrap();
+    assert!(change.to.is_bad());
     assert_eq!((change.to, change.reason.as_str()), (Health::Refused, reason));
     case.pass(5000);
     case.fail(Fault::Late, "no answer within 1 s");

@@ -193,3 +193,27 @@ pub fn hosts_with_loans(shared: &Shared) -> BTreeSet<HostId> {
     let borrowers = view.lent.into_iter().map(|loan| loan.loan.borrower);
     lenders.chain(borrowers).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lender_of_a_loan_is_known_for_a_while_after_its_end() {
+        let host = |name: &str| HostId::new(name).unwrap();
+        let (peers, _messages) = Peers::new(host("a.test"));
+        let health = PeerHealth::new(Arc::new(peers), Duration::from_secs(1));
+        health.loan_opened(7, host("b.test"));
+        assert_eq!(health.lender(7), Some(host("b.test")));
+        health.loan_ended(7);
+        assert_eq!((health.lender(7), health.lender(8)), (Some(host("b.test")), None));
+        for number in 100..100 + ENDED_MAX as u64 {
+            health.loan_opened(number, host("c.test"));
+            health.loan_ended(number);
+        }
+        assert_eq!((health.lender(7), health.lender(100)), (None, Some(host("c.test"))));
+        // A page of a loan that nobody knows is logged by its number.
+        health.pages_failed(&Loss { holder: 7, slab: 0, cause: Cause::NoAnswer, last_copy: false });
+        assert_eq!(health.standing(&host("b.test")).health, Health::Unknown);
+    }
+}
