@@ -1,7 +1,6 @@
-//! The health of the other hosts: what is heard of them, a line of the log at each change, and questions to those with
-//! whom there are loans.
+//! The health of the other hosts: what is heard of them, and a line of the log at each change.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,15 +8,9 @@ use std::time::{Duration, Instant};
 use spillway_fanout::{Cause, Holder, Loss};
 use spillway_lending::{Contact, Fault, Health, HealthChange, HealthWatch, HostId, Standing};
 use spillway_peers::Contacts;
-use spillway_peers::spare::Question;
-use spillway_tls::ClientSettings;
-use tokio::time::{MissedTickBehavior, interval};
 
-use crate::lend::driver::Shared;
 use crate::lend::peers::Peers;
 
-/// A host with whom there are loans is asked when nothing was heard of it for so long.
-const ASK: Duration = Duration::from_secs(2);
 /// Loans whose lender is known after they have ended: pages on their way may fail later.
 const ENDED_MAX: usize = 256;
 
@@ -49,6 +42,11 @@ impl PeerHealth {
     /// How a host stands.
     pub fn standing(&self, host: &HostId) -> Standing {
         self.watch().standing(self.now(), host)
+    }
+
+    /// Whether nothing was heard of a host for `time` or longer.
+    pub fn is_due(&self, host: &HostId, time: Duration) -> bool {
+        self.watch().is_due(self.now(), host, time)
     }
 
     /// This host holds a loan of a lender.
@@ -140,58 +138,6 @@ fn log(change: &HealthChange, address: &str) {
         }
         _ => tracing::warn!(peer = %host, address, "the host is {to}: {reason}"),
     }
-}
-
-/// Asks the hosts with whom there are loans, and those that did not answer well, unless something was heard of them just
-/// now. A list of hosts is asked anyway; etcd says nothing of whether this host reaches another. Runs for ever.
-pub async fn ask_hosts(shared: Arc<Shared>, tls: ClientSettings) {
-    let time = Duration::from_millis(shared.settings.answer_ms);
-    let mut period = interval(ASK);
-    period.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut questions = BTreeMap::<(HostId, SocketAddr), Arc<tokio::sync::Mutex<Question>>>::new();
-    loop {
-        period.tick().await;
-        let health = &shared.health;
-        let place = |host| shared.peers.address(&host).map(|address| (host, address));
-        let hosts: BTreeSet<_> = hosts_to_ask(&shared).into_iter().filter_map(place).collect();
-        questions.retain(|host, _| hosts.contains(host));
-        for (host, address) in hosts {
-            if !health.watch().is_due(health.now(), &host, ASK) {
-                continue;
-            }
-            let ask = || {
-                let contacts: Arc<dyn Contacts> = health.clone();
-                let name = host.as_str().to_owned();
-                let question = Question::new(name, address, tls.clone(), time, contacts);
-                Arc::new(tokio::sync::Mutex::new(question))
-            };
-            let question = questions.entry((host.clone(), address)).or_insert_with(ask).clone();
-            tokio::spawn(async move {
-                // One that is still under way is as good.
-                let Ok(mut question) = question.try_lock() else { return };
-                // How it went was told to the watch; what the host can spare is the registry's.
-                let _ = question.ask().await;
-            });
-        }
-    }
-}
-
-/// The hosts with whom there are loans, and those of the registry that are not well: only an answer says that they are
-/// back.
-fn hosts_to_ask(shared: &Shared) -> BTreeSet<HostId> {
-    let mut hosts = hosts_with_loans(shared);
-    let listed = shared.peers.hosts();
-    let listed = listed.iter().filter_map(|host| HostId::new(&host.name).ok());
-    hosts.extend(listed.filter(|host| shared.health.standing(host).health.is_bad()));
-    hosts
-}
-
-/// The hosts that lend to this one or borrow from it.
-pub fn hosts_with_loans(shared: &Shared) -> BTreeSet<HostId> {
-    let view = shared.machine().view(shared.now());
-    let lenders = view.borrowed.into_iter().map(|loan| loan.lender);
-    let borrowers = view.lent.into_iter().map(|loan| loan.loan.borrower);
-    lenders.chain(borrowers).collect()
 }
 
 #[cfg(test)]

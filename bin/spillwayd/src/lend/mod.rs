@@ -14,6 +14,7 @@
 //!
 //! It has threads and a runtime of its own: neither the HTTP interface nor any data plane waits for it.
 
+mod asks;
 mod borrower;
 mod device;
 mod driver;

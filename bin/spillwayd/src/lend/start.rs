@@ -19,9 +19,10 @@ use spillway_tls::{ClientSettings, Files, ServerSettings, Versions, own_name};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::{Config, Error, RegistryKind, machine_settings};
+use crate::lend::asks;
 use crate::lend::borrower::{self, Borrower};
 use crate::lend::driver::{self, Asked, Inputs, Outputs, Shared};
-use crate::lend::health::{self, PeerHealth};
+use crate::lend::health::PeerHealth;
 use crate::lend::helper::Helper;
 use crate::lend::lender::Lender;
 use crate::lend::peers::Peers;
@@ -171,7 +172,7 @@ impl Prepared {
         let orders = self.orders;
         let inputs = Inputs { messages: self.messages, results: waiting, orders, hosts };
         let places = driver::watch_places(self.shared.clone(), results.clone());
-        let asks = health::ask_hosts(self.shared.clone(), self.client.clone());
+        let asks = asks::ask_hosts(self.shared.clone(), self.client.clone());
         let contacts = self.shared.health.clone();
         let outputs = Outputs { outbox: Outbox::new(self.client, time, contacts), results, own };
         tokio::select! {

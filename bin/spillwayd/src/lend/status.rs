@@ -11,8 +11,8 @@ use spillway_lending::{
 use spillway_registry::Host;
 use spillway_types::PAGE_BYTES;
 
+use crate::lend::asks::hosts_with_loans;
 use crate::lend::driver::Shared;
-use crate::lend::health::hosts_with_loans;
 
 /// All of it, now.
 pub fn status(shared: &Shared) -> LendStatus {
