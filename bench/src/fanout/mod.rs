@@ -155,7 +155,7 @@ fn serve(layout: Layout, lenders: &Lenders, folder: &Path) -> anyhow::Result<(Se
             [Some(at(&first)), second.as_ref().map(at)]
         })
         .collect();
-    let device = FanOut::open(settings, fresh_uuid()?, slabs, |_| {})?;
+    let device = FanOut::open(settings, fresh_uuid()?, slabs, |report| eprintln!("{report}"))?;
     let registry = Arc::new(FakeRegistry { client: ClientId(1), device: Some(Arc::new(device)) });
     let path = folder.join(format!("{}.sock", layout.name().replace(' ', "-")));
     let listener = Listener::Unix(UnixListener::bind(&path)?);

@@ -144,6 +144,8 @@ fn peers(status: &LendStatus) -> Vec<LendPeerSample> {
             spare_bytes: peer.spare_bytes,
             lent_bytes: lent.map(|loan| loan.bytes).sum(),
             borrowed_bytes: borrowed.map(|loan| loan.bytes).sum(),
+            health: peer.health.clone(),
+            health_s: peer.health_s,
         }
     };
     status.peers.iter().map(peer).collect()
@@ -154,7 +156,13 @@ fn devices(status: &LendStatus) -> Vec<LendDeviceSample> {
         device: device.device,
         bytes: device.bytes,
         used_bytes: device.used_bytes,
-        slabs: [device.slabs_mirrored, device.slabs_single, device.slabs_lost].map(u64::from),
+        slabs: [
+            device.slabs_mirrored,
+            device.slabs_single,
+            device.slabs_unreachable,
+            device.slabs_lost,
+        ]
+        .map(u64::from),
         fail_overs: device.fail_overs,
         errors: device.errors,
         waiting_pages: device.waiting_pages,

@@ -97,7 +97,8 @@ fn main() -> Result<(), Failed> {
         Some(Place { holder, slab: slab as u32 })
     };
     let slabs = (0..slabs).map(|slab| [at(0, slab), at(1, slab)]).collect();
-    let device = Arc::new(FanOut::open(settings, fresh_uuid()?, slabs, |_| {})?);
+    let device =
+        Arc::new(FanOut::open(settings, fresh_uuid()?, slabs, |report| eprintln!("{report}"))?);
     if let Err(error) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE) {
         eprintln!("memory is not locked: {error}");
     }

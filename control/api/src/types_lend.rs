@@ -70,6 +70,8 @@ pub struct LentLoan {
     pub used_bytes: u64,
     /// `reserving`, `lent`, `recalled` or `releasing`.
     pub state: String,
+    /// How well the borrower answers: a peer's `health`.
+    pub health: String,
     /// Until it ends without being renewed, milliseconds.
     pub lease_ms: u64,
 }
@@ -88,6 +90,8 @@ pub struct BorrowedLoan {
     pub bytes: u64,
     /// `asked`, `held` or `recalled`.
     pub state: String,
+    /// How well the lender answers: a peer's `health`.
+    pub health: String,
     /// Until it ends without being renewed, milliseconds.
     pub lease_ms: u64,
 }
@@ -108,11 +112,16 @@ pub struct LendDevice {
     pub used_bytes: u64,
     /// Whether an operator borrowed it, so that it stays until it is returned.
     pub kept: bool,
-    /// Slabs with two copies.
+    /// The worst `health` of the hosts that hold its copies.
+    pub health: String,
+    /// Slabs with two copies that are in reach: in the local file, or on hosts that are neither `unreachable` nor
+    /// `refused`.
     pub slabs_mirrored: u32,
-    /// Slabs with one.
+    /// Slabs with one copy in reach.
     pub slabs_single: u32,
-    /// Slabs with none: what was on them is lost.
+    /// Slabs with copies, of which none is in reach: what is on them may come back with its hosts.
+    pub slabs_unreachable: u32,
+    /// Slabs without a copy: what was on them is lost.
     pub slabs_lost: u32,
     /// Pages that the second copy gave, since the first did not.
     pub fail_overs: u64,
@@ -138,6 +147,12 @@ pub struct LendPeer {
     pub rack: String,
     /// What it would lend, as it said last, bytes.
     pub spare_bytes: u64,
+    /// How well it answers this host: `ok`, `slow`, `unreachable`, `refused`, or `unknown` where nobody asked it.
+    pub health: String,
+    /// The last thing that went wrong, in plain words; empty where nothing is wrong.
+    pub reason: String,
+    /// For how long it has had this health, seconds.
+    pub health_s: u64,
 }
 
 /// How much is to be borrowed.

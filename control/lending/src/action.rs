@@ -196,6 +196,8 @@ pub enum Note {
     Ended {
         /// The loan.
         loan: LoanId,
+        /// The host on its other side.
+        with: HostId,
     },
     /// No copy of a slab is left: what was in it is lost.
     SlabLost {

@@ -243,7 +243,7 @@ impl Machine {
                 State::Reserving { is_over } => *is_over = true,
                 State::Granted(_) => {
                     self.release(loan);
-                    self.note(Note::Ended { loan: loan.clone() });
+                    self.note(Note::Ended { loan: loan.clone(), with: from.clone() });
                 }
                 State::Releasing => {}
             }

@@ -2,7 +2,8 @@
 //! handling memory overload on physical machines in cloud data centers", 2023, made safe for many hosts.
 //!
 //! [`Machine`] is one host's. It does no I/O and reads no clock: whoever drives it hands in [`Event`]s with the monotonic
-//! time, and carries out the [`Action`]s that it gives.
+//! time, and carries out the [`Action`]s that it gives. [`HealthWatch`] says how well the other hosts answer; it decides
+//! nothing.
 
 #![forbid(unsafe_code)]
 
@@ -10,6 +11,7 @@ mod action;
 mod devices;
 mod error;
 mod event;
+mod health;
 mod ids;
 mod lender;
 mod loans;
@@ -24,6 +26,7 @@ mod view;
 pub use action::{Action, Note, Place};
 pub use error::Error;
 pub use event::{Event, Kept, Order, Peer, Reading};
+pub use health::{Contact, Fault, Health, HealthChange, HealthWatch, Standing};
 pub use ids::{DeviceId, Epoch, HOST_BYTES_MAX, HostId, LoanId, PoolIdentity};
 pub use machine::Machine;
 pub use message::{

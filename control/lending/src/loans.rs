@@ -218,7 +218,7 @@ impl Machine {
             && self.ended.get(&number).is_some_and(|ended| ended.lender == *from)
         {
             self.ended.remove(&number);
-            self.note(Note::Ended { loan: rej.loan.clone() });
+            self.note(Note::Ended { loan: rej.loan.clone(), with: from.clone() });
             return;
         }
         let Some(loan) = self.loans.get(&number) else { return };

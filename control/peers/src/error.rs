@@ -23,6 +23,9 @@ pub enum Error {
     /// The answer is longer than is read.
     #[error("an answer of more than {0} bytes")]
     Long(usize),
+    /// The answer is not what was asked for.
+    #[error("its answer is not understood: {0}")]
+    Answer(#[from] serde_json::Error),
     /// The peer said no.
     #[error("it says {0}: {1}")]
     Status(u16, String),

@@ -2,16 +2,20 @@
 //!
 //! Both sides show a certificate, and a host is who its certificate says it is: [`server`] takes a message
 //! only from the host that it names as its sender. Messages go one way: 204 says that one has arrived, and
-//! answers are messages of their own. [`outbox`] sends them, a bounded queue a peer; [`http`] is one
-//! connection, which the registry uses too.
+//! answers are messages of their own. [`outbox`] sends them, a bounded queue a peer; [`spare`] asks a peer
+//! what it can spare; [`http`] is one connection, which the registry uses too. [`Contacts`] hears how each
+//! request to a peer went.
 
 #![forbid(unsafe_code)]
 
+mod contact;
 mod error;
 pub mod http;
 pub mod outbox;
 pub mod server;
+pub mod spare;
 
+pub use contact::Contacts;
 pub use error::Error;
 
 /// Where messages are posted.

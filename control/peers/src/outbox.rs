@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::Method;
 use hyper::body::Bytes;
@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::contact::{Contacts, contact};
 use crate::http::Connection;
 use crate::{Error, MESSAGES_PATH};
 
@@ -31,6 +32,7 @@ const IDLE: Duration = Duration::from_secs(30);
 pub struct Outbox {
     tls: ClientSettings,
     time: Duration,
+    contacts: Arc<dyn Contacts>,
     queues: HashMap<String, Queue>,
 }
 
@@ -60,9 +62,10 @@ struct Message {
 }
 
 impl Outbox {
-    /// Sends with the keys of `tls`; `time` is for one request, connecting included.
-    pub fn new(tls: ClientSettings, time: Duration) -> Self {
-        Self { tls, time, queues: HashMap::new() }
+    /// Sends with the keys of `tls`; `time` is for one request, connecting included. `contacts` hears how
+    /// each message went.
+    pub fn new(tls: ClientSettings, time: Duration, contacts: Arc<dyn Contacts>) -> Self {
+        Self { tls, time, contacts, queues: HashMap::new() }
     }
 
     /// Has `body` posted to the host `name` at `address`. A message of the same `key` that still waits is
@@ -85,7 +88,9 @@ impl Outbox {
             }
             let tls = self.tls.to(name)?;
             let waiting = Arc::<Waiting>::default();
-            let task = tokio::spawn(deliver(name.to_owned(), tls, waiting.clone(), self.time));
+            let contacts = self.contacts.clone();
+            let delivery = deliver(name.to_owned(), tls, waiting.clone(), self.time, contacts);
+            let task = tokio::spawn(delivery);
             self.queues.insert(name.to_owned(), Queue { waiting, task });
         }
         let Some(queue) = self.queues.get(name) else { return Ok(()) };
@@ -116,9 +121,14 @@ impl Waiting {
 }
 
 /// Sends what waits for one peer, until nothing has come for a while.
-async fn deliver(name: String, tls: ClientSettings, waiting: Arc<Waiting>, time: Duration) {
+async fn deliver(
+    name: String,
+    tls: ClientSettings,
+    waiting: Arc<Waiting>,
+    time: Duration,
+    contacts: Arc<dyn Contacts>,
+) {
     let mut connection = None;
-    let mut failing = false;
     loop {
         let Some(message) = waiting.pop() else {
             match timeout(IDLE, waiting.more.notified()).await {
@@ -126,21 +136,9 @@ async fn deliver(name: String, tls: ClientSettings, waiting: Arc<Waiting>, time:
                 Err(_) => return,
             }
         };
-        match post(&mut connection, &message, &tls, time).await {
-            Ok(()) if failing => {
-                failing = false;
-                tracing::info!(peer = name, "answers again");
-            }
-            Ok(()) => {}
-            Err(error) => {
-                connection = None;
-                // One line when it begins, not one a message.
-                if !failing {
-                    tracing::warn!(peer = name, address = %message.address, "a message did not arrive: {error}");
-                }
-                failing = true;
-            }
-        }
+        let begun = Instant::now();
+        let sent = post(&mut connection, &message, &tls, time).await;
+        contacts.contact(&name, message.address, contact(begun.elapsed(), &sent));
     }
 }
 

@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use hyper::Method;
 use rcgen::{BasicConstraints, Certificate, CertificateParams, IsCa, KeyPair};
+use spillway_lending::{Contact, Fault};
 use spillway_peers::http::Connection;
 use spillway_peers::outbox::Outbox;
 use spillway_peers::server::{Host, MESSAGE_BYTES_MAX, Refusal, serve};
-use spillway_peers::{Error, MESSAGES_PATH, SPARE_PATH, Spare};
+use spillway_peers::spare::Question;
+use spillway_peers::{Contacts, Error, MESSAGES_PATH, SPARE_PATH, Spare};
 use spillway_tls::{ClientSettings, Files, ServerSettings, Versions};
 use tokio::net::TcpListener;
 
@@ -193,7 +195,8 @@ async fn an_outbox_delivers_in_order_and_outlives_a_lender_that_is_away() {
     let authority = Authority::new();
     let (address, lender) = serving(&authority, folder.path()).await;
     let tls = authority.client(folder.path(), "borrower.test", "any.test");
-    let mut outbox = Outbox::new(tls, TIME);
+    let contacts = Arc::<Heard>::default();
+    let mut outbox = Outbox::new(tls, TIME, contacts.clone());
     let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut send = |address, key: &str, mark: &str| {
         let body = message("borrower.test", "lender.test").replace('1', mark);
@@ -209,4 +212,95 @@ async fn an_outbox_delivers_in_order_and_outlives_a_lender_that_is_away() {
     }
     let marks: Vec<_> = taken().iter().map(|text| text.contains(":8}")).collect();
     assert_eq!(marks, [true, false]);
+    while contacts.0.lock().unwrap().len() < 3 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let heard = std::mem::take(&mut *contacts.0.lock().unwrap());
+    assert_eq!(heard[0].0, "lender.test");
+    assert_eq!(heard[0].1, unused);
+    assert_eq!(failed(&heard[0].2), (Fault::Unreachable, NOBODY));
+    for (_, to, contact) in &heard[1..] {
+        assert_eq!(*to, address);
+        assert!(matches!(contact, Contact::Answered(took) if *took < TIME), "{contact:?}");
+    }
+}
+
+/// The reason where nothing listens.
+const NOBODY: &str = "connection refused: no daemon listens there";
+
+/// How requests went.
+#[derive(Debug, Default)]
+struct Heard(Mutex<Vec<(String, SocketAddr, Contact)>>);
+
+impl Contacts for Heard {
+    fn contact(&self, peer: &str, address: SocketAddr, contact: Contact) {
+        self.0.lock().unwrap().push((peer.to_owned(), address, contact));
+    }
+}
+
+fn failed(contact: &Contact) -> (Fault, &str) {
+    match contact {
+        Contact::Failed { fault, reason } => (*fault, reason),
+        Contact::Answered(_) => panic!("it was answered"),
+    }
+}
+
+/// What is heard of one question to a host.
+async fn heard(tls: ClientSettings, name: &str, address: SocketAddr, time: Duration) -> Contact {
+    let contacts = Arc::<Heard>::default();
+    let mut question = Question::new(name.into(), address, tls, time, contacts.clone());
+    let answer = question.ask().await;
+    let (peer, to, contact) = contacts.0.lock().unwrap().pop().unwrap();
+    assert_eq!((peer.as_str(), to), (name, address));
+    assert_eq!(answer.ok(), matches!(contact, Contact::Answered(_)).then_some(SPARE));
+    contact
+}
+
+#[tokio::test]
+async fn a_question_tells_why_a_host_does_not_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let (address, _lender) = serving(&authority, folder).await;
+    let own = |name| authority.client(folder, name, "any.test");
+    let well = heard(own("borrower.test"), "lender.test", address, TIME).await;
+    assert!(matches!(well, Contact::Answered(took) if took < TIME), "{well:?}");
+
+    let other = heard(own("borrower.test"), "other.test", address, TIME).await;
+    let reason = "its certificate does not match: it is for another name";
+    assert_eq!(failed(&other), (Fault::Refused, reason));
+
+    let unknown = heard(own("client.test"), "lender.test", address, TIME).await;
+    let reason = "it refuses this host: client.test is no host that lends or borrows here";
+    assert_eq!(failed(&unknown), (Fault::Refused, reason));
+
+    // Whom this host does not trust, and who does not trust this host.
+    let theirs = stranger.client(&folder.join("stranger"), "borrower.test", "any.test");
+    let distrusted = heard(theirs, "lender.test", address, TIME).await;
+    let reason = "its certificate does not match: no authority of listen.tls_clients signed it";
+    assert_eq!(failed(&distrusted), (Fault::Refused, reason));
+    let theirs = stranger.files(&folder.join("stranger"), "borrower.test");
+    let trusted = authority.files(folder, "borrower.test").authority.unwrap();
+    let theirs = ClientSettings::load(&theirs, &trusted, "any.test").unwrap();
+    let distrusts = heard(theirs, "lender.test", address, TIME).await;
+    let reason = "it does not accept this host's certificate";
+    assert_eq!(failed(&distrusts), (Fault::Refused, reason));
+
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let dead = heard(own("borrower.test"), "lender.test", unused, TIME).await;
+    assert_eq!(failed(&dead), (Fault::Unreachable, NOBODY));
+
+    // The kernel takes connections, and nobody answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (at, time) = (silent.local_addr().unwrap(), Duration::from_millis(100));
+    let stopped = heard(own("borrower.test"), "lender.test", at, time).await;
+    assert_eq!(failed(&stopped), (Fault::Late, "no answer within 100 ms"));
+    // The first is the connection that was given up above.
+    let hangs_up = std::thread::spawn(move || {
+        drop(silent.accept().unwrap());
+        drop(silent.accept().unwrap());
+    });
+    let closed = heard(own("borrower.test"), "lender.test", at, TIME).await;
+    hangs_up.join().unwrap();
+    assert_eq!(failed(&closed), (Fault::Unreachable, "it closed the connection"));
 }

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::holder::Holder;
 use crate::lender::BATCH_PAGES;
 use crate::locks::Locks;
-use crate::loss::{Loss, Losses, Report};
+use crate::loss::{Losses, Report};
 use crate::scratch::Pool;
 use crate::seal::Cipher;
 use crate::settings::Settings;
@@ -72,7 +72,8 @@ impl Core {
 impl FanOut {
     /// Makes a device of zeros out of slabs, each with one place or two. `uuid` names this
     /// generation of the device, see [`fresh_uuid`](spillway_block::fresh_uuid). The notifier, a
-    /// thread that serves no pages, logs each holder that fails and calls `lost` with it.
+    /// thread that serves no pages, calls `told` with each holder that fails, and with each that
+    /// answers after requests have waited for it.
     ///
     /// # Errors
     /// [`Error::SlabBytes`], [`Error::NoPlace`], [`Error::SamePlace`]; [`Error::Io`] when the kernel has no thread or
@@ -81,7 +82,7 @@ impl FanOut {
         settings: Settings,
         uuid: u128,
         slabs: Vec<[Option<Place>; COPIES]>,
-        lost: impl Fn(Loss) + Send + 'static,
+        told: impl Fn(Report) + Send + 'static,
     ) -> Result<Self, Error> {
         settings.check()?;
         check_places(&slabs)?;
@@ -103,13 +104,7 @@ impl FanOut {
             let core = Arc::clone(&core);
             move || {
                 while let Some(report) = core.losses.next() {
-                    match report {
-                        Report::Loss(loss) => {
-                            tracing::error!("{report}");
-                            lost(loss);
-                        }
-                        Report::Answer { .. } => tracing::warn!("{report}"),
-                    }
+                    told(report);
                 }
             }
         })?;

@@ -61,7 +61,7 @@ pub use device::FanOut;
 pub use error::Error;
 pub use holder::Holder;
 pub use lender::{BATCH_PAGES, Lender, PageOutcome};
-pub use loss::{Cause, Effect, Loss};
+pub use loss::{Cause, Effect, Loss, Report};
 pub use page::Page;
 pub use settings::{SLAB_BYTES, Settings};
 pub use slabs::{Place, Standing};

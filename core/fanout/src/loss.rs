@@ -60,15 +60,20 @@ pub struct Loss {
     pub effect: Effect,
 }
 
+impl core::fmt::Display for Effect {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::FailOver => "the other copy serves",
+            Self::Wait => "there is no other copy, so requests wait for it",
+            Self::Error => "there is no other copy, so this is an I/O error",
+        })
+    }
+}
+
 impl core::fmt::Display for Loss {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let Self { holder, slab, cause, effect } = self;
-        write!(f, "{} of slab {slab} {cause}: ", Name(*holder))?;
-        f.write_str(match effect {
-            Effect::FailOver => "the other copy serves",
-            Effect::Wait => "there is no other copy, so requests wait for it",
-            Effect::Error => "there is no other copy, so this is an I/O error",
-        })
+        write!(f, "{} of slab {slab} {cause}: {effect}", Name(*holder))
     }
 }
 
@@ -84,13 +89,18 @@ impl core::fmt::Display for Name {
     }
 }
 
-/// What the notifier is told.
+/// What the notifier tells of a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Report {
-    /// A holder failed.
+pub enum Report {
+    /// It failed.
     Loss(Loss),
-    /// A holder that requests waited for has answered, so long after it was reported.
-    Answer { holder: u64, after: Duration },
+    /// Requests have waited for it, and it answers again.
+    Answer {
+        /// The holder, by the number that it was made with.
+        holder: u64,
+        /// How long ago it was reported that requests wait.
+        after: Duration,
+    },
 }
 
 impl core::fmt::Display for Report {

@@ -82,6 +82,10 @@ pub struct LendPeerSample {
     pub lent_bytes: u64,
     /// What this host has borrowed of it, bytes.
     pub borrowed_bytes: u64,
+    /// How well it answers: `ok`, `slow`, `unreachable`, `refused` or `unknown`.
+    pub health: String,
+    /// For how long it has had this health, seconds.
+    pub health_s: u64,
 }
 
 /// A borrowed device at one moment.
@@ -93,8 +97,8 @@ pub struct LendDeviceSample {
     pub bytes: u64,
     /// What lies on it, bytes.
     pub used_bytes: u64,
-    /// Slabs with two copies, with one, and with none.
-    pub slabs: [u64; 3],
+    /// Slabs with two copies in reach, with one, with copies of which none is in reach, and without a copy.
+    pub slabs: [u64; 4],
     /// Pages that the second copy gave.
     pub fail_overs: u64,
     /// Pages of which no copy could be read or written.
@@ -431,7 +435,7 @@ pub(crate) const LEND: [Metric<LendSample>; 7] = [
 ];
 
 /// Metrics of each other host.
-pub(crate) const LEND_PEER: [Metric<LendPeerSample>; 3] = [
+pub(crate) const LEND_PEER: [Metric<LendPeerSample>; 8] = [
     gauge(
         "spillway_lend_peer_spare_bytes",
         "Memory that the host would lend, as it last reported.",
@@ -443,15 +447,43 @@ pub(crate) const LEND_PEER: [Metric<LendPeerSample>; 3] = [
     gauge("spillway_lend_peer_borrowed_bytes", "Memory borrowed from the host.", |p| {
         Some(p.borrowed_bytes)
     }),
+    gauge("spillway_lend_peer_ok", "1 while the host answers well, else 0.", |p| {
+        Some(u64::from(p.health == "ok"))
+    }),
+    gauge("spillway_lend_peer_slow", "1 while the host answers late or not always, else 0.", |p| {
+        Some(u64::from(p.health == "slow"))
+    }),
+    gauge("spillway_lend_peer_unreachable", "1 while the host does not answer, else 0.", |p| {
+        Some(u64::from(p.health == "unreachable"))
+    }),
+    gauge(
+        "spillway_lend_peer_refused",
+        "1 while one side rejects the other's certificate, messages or pages, else 0.",
+        |p| Some(u64::from(p.health == "refused")),
+    ),
+    gauge(
+        "spillway_lend_peer_health_seconds",
+        "Time since the host's health last changed. All four are 0 while nobody has asked the host.",
+        |p| Some(p.health_s),
+    ),
 ];
 
 /// Metrics of each borrowed device.
-pub(crate) const LEND_DEVICE: [Metric<LendDeviceSample>; 10] = [
+pub(crate) const LEND_DEVICE: [Metric<LendDeviceSample>; 11] = [
     gauge("spillway_lend_device_bytes", "Length of the device.", |d| Some(d.bytes)),
     gauge("spillway_lend_device_used_bytes", "Bytes of the device in use.", |d| Some(d.used_bytes)),
-    gauge("spillway_lend_device_mirrored_slabs", "Slabs with two copies.", |d| Some(d.slabs[0])),
-    gauge("spillway_lend_device_single_slabs", "Slabs with one copy.", |d| Some(d.slabs[1])),
-    gauge("spillway_lend_device_lost_slabs", "Slabs without a copy.", |d| Some(d.slabs[2])),
+    gauge("spillway_lend_device_mirrored_slabs", "Slabs with two copies in reach.", |d| {
+        Some(d.slabs[0])
+    }),
+    gauge("spillway_lend_device_single_slabs", "Slabs with one copy in reach.", |d| {
+        Some(d.slabs[1])
+    }),
+    gauge(
+        "spillway_lend_device_unreachable_slabs",
+        "Slabs whose copies all lie on hosts that are unreachable or refused.",
+        |d| Some(d.slabs[2]),
+    ),
+    gauge("spillway_lend_device_lost_slabs", "Slabs without a copy.", |d| Some(d.slabs[3])),
     counter(
         "spillway_lend_device_fail_overs_total",
         "Pages served from the second copy because the first failed.",

@@ -165,7 +165,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::catalogue::ClientSample;
+    use crate::catalogue::{ClientSample, LendPeerSample};
     use crate::guests::VmSample;
 
     #[test]
@@ -206,6 +206,31 @@ mod tests {
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let (_, value) = line.rsplit_once(' ').unwrap();
             value.parse::<u64>().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_host_that_does_not_answer_has_its_own_metric() {
+        let peer = |name: &str, health: &str| LendPeerSample {
+            name: name.into(),
+            health: health.into(),
+            health_s: 6,
+            ..LendPeerSample::default()
+        };
+        let lend_peers = vec![peer("b", "unreachable"), peer("c", "ok"), peer("d", "unknown")];
+        let lend = Some(LendSample::default());
+        let text = render(&Sample { lend, lend_peers, ..Sample::default() });
+        for (name, values) in [
+            ("ok", [0, 1, 0]),
+            ("slow", [0, 0, 0]),
+            ("unreachable", [1, 0, 0]),
+            ("refused", [0, 0, 0]),
+            ("health_seconds", [6, 6, 6]),
+        ] {
+            for (peer, value) in ["b", "c", "d"].into_iter().zip(values) {
+                let line = format!("\nspillway_lend_peer_{name}{{peer=\"{peer}\"}} {value}\n");
+                assert!(text.contains(&line), "{line} in {text}");
+            }
         }
     }
 

@@ -18,16 +18,29 @@ function inWords({ host, role, waiting, draining, dry_run, memory, spare_bytes }
   return `${[`${host}: ${role}`, ...marks].join(", ")}. Memory ${share(memory.used_bytes)} used (${thresholds}); can spare ${bytes(spare_bytes)}.`;
 }
 
+/** A state, with the health of the host behind it unless that is well. */
+export function stateOf({ state, health }) {
+  return health === "ok" ? state : `${state}, ${health}`;
+}
+
+/** One row a host: what it can spare, how well it answers, since when, and why not. */
+export function peerRows(peers) {
+  return peers.slice(0, ROWS_MAX).map((peer) => ({
+    id: peer.name,
+    cells: [peer.name, peer.address, peer.rack || "–", bytes(peer.spare_bytes), peer.health, `${peer.health_s} s`, peer.reason || "–"],
+  }));
+}
+
 /** One row a loan: who lends, who borrows, how much, and how it stands. */
 export function loanRows({ host, lent, borrowed, devices }) {
   const device = (loan) => devices.find((it) => it.device === loan.device)?.path || "–";
   const given = lent.map((loan) => ({
     id: `lent ${loan.borrower} ${loan.loan}`,
-    cells: [host, loan.borrower, bytes(loan.bytes), bytes(loan.used_bytes), loan.state, `${Math.floor(loan.lease_ms / 1000)} s`, "–"],
+    cells: [host, loan.borrower, bytes(loan.bytes), bytes(loan.used_bytes), stateOf(loan), `${Math.floor(loan.lease_ms / 1000)} s`, "–"],
   }));
   const held = borrowed.map((loan) => ({
     id: `held ${loan.lender} ${loan.loan}`,
-    cells: [loan.lender, host, bytes(loan.bytes), "–", loan.state, `${Math.floor(loan.lease_ms / 1000)} s`, device(loan)],
+    cells: [loan.lender, host, bytes(loan.bytes), "–", stateOf(loan), `${Math.floor(loan.lease_ms / 1000)} s`, device(loan)],
   }));
   return [...given, ...held].slice(0, ROWS_MAX);
 }
@@ -51,16 +64,12 @@ export class Lending {
         device.path || String(device.device),
         bytes(device.bytes),
         bytes(device.used_bytes),
-        device.state,
-        `${device.slabs_mirrored} / ${device.slabs_single} / ${device.slabs_lost}`,
+        stateOf(device),
+        [device.slabs_mirrored, device.slabs_single, device.slabs_unreachable, device.slabs_lost].join(" / "),
         `${Math.round(device.longest_stall_us / 1000)} ms`,
       ],
     }));
-    this.#devices.show(["Device", "Size", "Used", "State", "Slabs with 2 / 1 / 0 copies", "Longest stall"], deviceRows);
-    const peerRows = status.peers.slice(0, ROWS_MAX).map((peer) => ({
-      id: peer.name,
-      cells: [peer.name, peer.address, peer.rack || "–", bytes(peer.spare_bytes)],
-    }));
-    this.#peers.show(["Host", "Address", "Rack", "Can spare"], peerRows);
+    this.#devices.show(["Device", "Size", "Used", "State", "Slabs with 2 / 1 / 0 copies in reach / lost", "Longest stall"], deviceRows);
+    this.#peers.show(["Host", "Address", "Rack", "Can spare", "Health", "For", "Reason"], peerRows(status.peers));
   }
 }

@@ -90,7 +90,7 @@ pub fn line(status: &LendStatus) -> String {
     let marks: String = marks.iter().filter(|(is, _)| *is).map(|(_, mark)| *mark).collect();
     format!(
         "{}: {}{marks}; memory {}% used (borrows above {}%, gives back below {}%); \
-         lent {} in {} loans, borrowed {} in {} loans, spare {}\n",
+         lent {} in {} loans, borrowed {} in {} loans, spare {}{}\n",
         status.host,
         status.role,
         percent(status.memory.used_bytes),
@@ -101,7 +101,26 @@ pub fn line(status: &LendStatus) -> String {
         Size(status.borrowed_bytes),
         status.borrowed.len(),
         Size(status.spare_bytes),
+        unwell(status),
     )
+}
+
+/// The hosts that do not answer as they should; empty where there is none.
+fn unwell(status: &LendStatus) -> String {
+    let of = |health: &str| status.peers.iter().filter(|peer| peer.health == health).count();
+    let all = status.peers.len();
+    let counts = ["slow", "unreachable", "refused"].map(|health| (of(health), health));
+    let bad = counts.iter().filter(|(count, _)| *count != 0);
+    let bad: Vec<_> = bad.map(|(count, health)| format!("{count} {health}")).collect();
+    if bad.is_empty() { String::new() } else { format!("; of {all} hosts {}", bad.join(", ")) }
+}
+
+/// A state, with the health of the host behind it unless that is well.
+fn state(state: &str, health: &str) -> String {
+    match health {
+        "" | "ok" => state.to_owned(),
+        health => format!("{state}, {health}"),
+    }
 }
 
 /// The whole status, for people.
@@ -118,17 +137,38 @@ fn text(status: &LendStatus) -> String {
     }
     let devices: Vec<_> = status.devices.iter().map(device).collect();
     if !devices.is_empty() {
-        let heads =
-            ["device", "size", "used", "state", "mirrored", "single", "lost", "longest stall"];
+        let heads = [
+            "device",
+            "size",
+            "used",
+            "state",
+            "mirrored",
+            "single",
+            "unreachable",
+            "lost",
+            "longest stall",
+        ];
         text.push_str(&format!("\n{}", show::table(heads, &devices)));
     }
     let peer = |peer: &spillway_api::types::LendPeer| {
         let spare = Size(peer.spare_bytes).to_string();
-        [peer.name.clone(), peer.address.clone(), peer.rack.clone(), spare]
+        [
+            peer.name.clone(),
+            peer.address.clone(),
+            peer.rack.clone(),
+            spare,
+            peer.health.clone(),
+            format!("{} s", peer.health_s),
+        ]
     };
     let peers: Vec<_> = status.peers.iter().map(peer).collect();
     if !peers.is_empty() {
-        text.push_str(&format!("\n{}", show::table(["host", "address", "rack", "spare"], &peers)));
+        let table = show::table(["host", "address", "rack", "spare", "health", "for"], &peers);
+        let reasons = status.peers.iter().map(|peer| peer.reason.as_str());
+        text.push('\n');
+        for (line, reason) in table.lines().zip(std::iter::once("reason").chain(reasons)) {
+            text.push_str(&format!("{line}  {}\n", if reason.is_empty() { "-" } else { reason }));
+        }
     }
     text
 }
@@ -142,7 +182,7 @@ fn loans(status: &LendStatus) -> Vec<[String; 7]> {
             loan.borrower.clone(),
             Size(loan.bytes).to_string(),
             Size(loan.used_bytes).to_string(),
-            loan.state.clone(),
+            state(&loan.state, &loan.health),
             lease(loan.lease_ms),
         ]
     });
@@ -153,14 +193,14 @@ fn loans(status: &LendStatus) -> Vec<[String; 7]> {
             status.host.clone(),
             Size(loan.bytes).to_string(),
             "-".to_owned(),
-            loan.state.clone(),
+            state(&loan.state, &loan.health),
             lease(loan.lease_ms),
         ]
     });
     lent.chain(borrowed).collect()
 }
 
-fn device(device: &spillway_api::types::LendDevice) -> [String; 8] {
+fn device(device: &spillway_api::types::LendDevice) -> [String; 9] {
     let name = match device.path.as_str() {
         "" => device.device.to_string(),
         path => path.to_owned(),
@@ -169,9 +209,10 @@ fn device(device: &spillway_api::types::LendDevice) -> [String; 8] {
         name,
         Size(device.bytes).to_string(),
         Size(device.used_bytes).to_string(),
-        device.state.clone(),
+        state(&device.state, &device.health),
         device.slabs_mirrored.to_string(),
         device.slabs_single.to_string(),
+        device.slabs_unreachable.to_string(),
         device.slabs_lost.to_string(),
         format!("{} ms", device.longest_stall_us / 1000),
     ]
@@ -179,7 +220,7 @@ fn device(device: &spillway_api::types::LendDevice) -> [String; 8] {
 
 #[cfg(test)]
 mod tests {
-    use spillway_api::types::{LendDevice, LentLoan};
+    use spillway_api::types::{BorrowedLoan, LendDevice, LendPeer, LentLoan};
 
     use super::*;
 
@@ -197,5 +238,44 @@ mod tests {
         status.devices.push(LendDevice::default());
         let text = text(&status);
         assert!(text.contains("b.test") && text.contains("longest stall"), "{text}");
+    }
+
+    #[test]
+    fn what_lies_with_a_host_that_does_not_answer_says_so() {
+        let peer = |name: &str, health: &str, reason: &str| LendPeer {
+            name: name.into(),
+            health: health.into(),
+            reason: reason.into(),
+            health_s: 6,
+            ..LendPeer::default()
+        };
+        let loan = |lender: &str, health: &str| BorrowedLoan {
+            loan: "0001".into(),
+            lender: lender.into(),
+            state: "held".into(),
+            health: health.into(),
+            ..BorrowedLoan::default()
+        };
+        let mut status = LendStatus { peers: vec![peer("c", "ok", "")], ..LendStatus::default() };
+        status.borrowed.push(loan("c", "ok"));
+        assert!(!text(&status).contains("; of"), "{}", text(&status));
+        status.peers.push(peer("b", "unreachable", "connection refused"));
+        status.borrowed.push(loan("b", "unreachable"));
+        status.devices.push(LendDevice {
+            state: "attached".into(),
+            health: "unreachable".into(),
+            slabs_single: 3,
+            ..LendDevice::default()
+        });
+        let text = text(&status);
+        let row = |start: &str| {
+            let found = text.lines().find(|line| line.starts_with(start));
+            found.unwrap_or_else(|| panic!("{start} in {text}")).to_owned()
+        };
+        assert!(line(&status).ends_with("; of 2 hosts 1 unreachable\n"), "{}", line(&status));
+        assert!(row("b ").contains("unreachable") && row("b ").contains("6 s"), "{text}");
+        assert!(row("b ").contains("connection refused") && row("c ").contains(" ok"), "{text}");
+        assert_eq!(text.matches("held, unreachable").count(), 1, "{text}");
+        assert!(text.contains("attached, unreachable"), "{text}");
     }
 }

@@ -16,6 +16,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::config::{DeviceUse, Lend};
 use crate::lend::device::{Device, Slabs};
+use crate::lend::health::PeerHealth;
 use crate::lend::helper::{Connect, Helper, Verb};
 
 /// TCP connections to a lender for pages.
@@ -45,6 +46,7 @@ pub struct Borrower {
     settings: Settings,
     /// None where nothing is done to this host.
     helper: Option<Arc<Helper>>,
+    health: Arc<PeerHealth>,
     state: Mutex<State>,
 }
 
@@ -66,8 +68,8 @@ struct OpenLoan {
 
 impl Borrower {
     /// Nothing is borrowed yet.
-    pub fn new(settings: Settings, helper: Option<Arc<Helper>>) -> Self {
-        Self { settings, helper, state: Mutex::default() }
+    pub fn new(settings: Settings, helper: Option<Arc<Helper>>, health: Arc<PeerHealth>) -> Self {
+        Self { settings, helper, health, state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -125,7 +127,8 @@ impl Borrower {
             Mode::Direct => Device::direct(self.connect(slabs)?),
             Mode::FanOut => {
                 let own = self.settings.own.clone();
-                Device::fan_out(id, own, lend, self.places(id, slabs)?, losses)?
+                let health = self.health.clone();
+                Device::fan_out(id, own, lend, self.places(id, slabs)?, losses, health)?
             }
         };
         let device = Arc::new(device);
@@ -201,7 +204,9 @@ impl Borrower {
             timeout: Duration::from_millis(self.settings.lend.request_ms),
             queues: QUEUES,
         };
-        let error = |error: &dyn std::fmt::Display| format!("lender {}: {error}", held.lender);
+        let address = &held.access.address;
+        let error =
+            |error: &dyn std::fmt::Display| format!("lender {} at {address}: {error}", held.lender);
         let way = Loan::connect(&settings).map_err(|why| error(&why))?;
         let made = Holder::lender(loan.number, Arc::new(way)).map_err(|why| error(&why))?;
         Ok(holder.insert(made).clone())
@@ -220,7 +225,7 @@ impl Borrower {
         })?;
         let nqn = held.access.nqn.clone();
         let nqn = nqn.ok_or_else(|| format!("lender {} names no subsystem", held.lender))?;
-        tracing::warn!(lender = %held.lender, "direct mode: pages travel in the clear");
+        tracing::warn!(lender = %held.lender, %address, "direct mode: pages travel in the clear");
         // Without another copy, requests wait as long as the loan may last.
         let loss_s = self.settings.lend.lease_s;
         let secret = self.settings.secret.clone();

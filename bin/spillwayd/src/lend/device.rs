@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use spillway_block::fresh_uuid;
-use spillway_fanout::{Counters, FanOut, Holder, Loss, Place};
+use spillway_fanout::{Counters, FanOut, Holder, Place, Report};
 use spillway_host::Swap;
 use spillway_lending::{DeviceId, Event, HostId, LoanId};
 use spillway_nbd::Kernel;
@@ -14,6 +14,7 @@ use spillway_types::PAGE_BYTES;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::config::Lend;
+use crate::lend::health::PeerHealth;
 use crate::lend::socket::Served;
 
 /// Late requests that a batch, and the batch before it, can meet one after the other: two batches of 32 requests.
@@ -72,7 +73,7 @@ impl Device {
         Self { kind: Kind::Direct, use_: Mutex::new(used) }
     }
 
-    /// A device of slabs on lenders; what is lost of them goes to `losses`.
+    /// A device of slabs on lenders; what is lost of them goes to `losses`, and why to `health`.
     ///
     /// # Errors
     /// One line that says why not.
@@ -82,6 +83,7 @@ impl Device {
         lend: &Lend,
         places: Slabs,
         losses: UnboundedSender<Event>,
+        health: Arc<PeerHealth>,
     ) -> Result<Self, String> {
         let settings = spillway_fanout::Settings {
             slab_bytes: lend.slab_bytes,
@@ -90,9 +92,13 @@ impl Device {
             ..spillway_fanout::Settings::default()
         };
         let uuid = fresh_uuid().map_err(|error| error.to_string())?;
-        let told = Arc::<OnceLock<Weak<Self>>>::default();
-        let watched = told.clone();
-        let lost = move |_: Loss| {
+        let itself = Arc::<OnceLock<Weak<Self>>>::default();
+        let watched = itself.clone();
+        let told = move |report: Report| {
+            match report {
+                Report::Loss(loss) => health.pages_failed(&loss),
+                Report::Answer { holder, after } => return health.pages_answered(holder, after),
+            }
             let Some(device) = watched.get().and_then(Weak::upgrade) else { return };
             for event in device.lost_places(id, &own) {
                 // Nobody listens any more when the daemon ends.
@@ -103,9 +109,9 @@ impl Device {
                 thread::spawn(move || drop(last));
             }
         };
-        let fan_out = FanOut::open(settings, uuid, places.slabs, lost);
+        let fan_out = FanOut::open(settings, uuid, places.slabs, told);
         let fan_out = Arc::new(fan_out.map_err(|error| error.to_string())?);
-        let kind = Kind::FanOut { fan_out, file: Mutex::new(places.file), told };
+        let kind = Kind::FanOut { fan_out, file: Mutex::new(places.file), told: itself };
         Ok(Self { kind, use_: Mutex::default() })
     }
 

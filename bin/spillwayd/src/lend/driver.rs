@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use spillway_api::LendOrder;
 use spillway_host::{Memory, Monitor};
-use spillway_lending::{Action, Event, Machine, Message, Note, Order, Reading};
+use spillway_lending::{Action, Event, HostId, Machine, Message, Note, Order, Place, Reading};
 use spillway_peers::outbox::Outbox;
 use spillway_registry::Host;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -13,6 +13,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 
 use crate::config::{Lend, LendRoles, UsedBy};
 use crate::lend::borrower::Borrower;
+use crate::lend::health::PeerHealth;
 use crate::lend::lender::Lender;
 use crate::lend::notes;
 use crate::lend::peers::Peers;
@@ -33,6 +34,7 @@ pub struct Shared {
     pub started: Instant,
     pub settings: Lend,
     pub peers: Arc<Peers>,
+    pub health: Arc<PeerHealth>,
     pub lender: Arc<Lender>,
     pub borrower: Arc<Borrower>,
     pub monitor: Monitor,
@@ -180,6 +182,9 @@ async fn follow_order(
 
 /// Tells the machine of an event, and does what it wants; why an operator's order can't be followed.
 async fn handle(shared: &Arc<Shared>, outputs: &mut Outputs, event: Event) -> Option<&'static str> {
+    if let Event::Placed { place: Place::Lender { loan, .. }, result: Ok(()), .. } = &event {
+        shared.health.pages_stored(loan.number);
+    }
     let mut actions = Vec::new();
     shared.machine().handle(shared.now(), event, &mut actions);
     let mut refused = None;
@@ -195,7 +200,7 @@ async fn handle(shared: &Arc<Shared>, outputs: &mut Outputs, event: Event) -> Op
 async fn carry_out(shared: &Arc<Shared>, outputs: &mut Outputs, action: Action) {
     match action {
         Action::Send(message) => send(shared, outputs, &message),
-        Action::Note(note) => notes::log(&note),
+        Action::Note(note) => notes::log(&note, &shared.peers),
         Action::Reserve { loan, slabs, slab_bytes, mode } => {
             let lender = shared.lender.clone();
             aside(outputs, move || {
@@ -211,6 +216,7 @@ async fn carry_out(shared: &Arc<Shared>, outputs: &mut Outputs, action: Action) 
             });
         }
         Action::Open { device, loan, lender, access, slabs: _ } => {
+            shared.health.loan_opened(loan.number, lender.clone());
             shared.borrower.open(device, loan, lender, access);
         }
         Action::Attach { device, slabs } => {
@@ -240,10 +246,15 @@ async fn carry_out(shared: &Arc<Shared>, outputs: &mut Outputs, action: Action) 
             // after the other at most. A local disk that hangs must not hold up the renewal of other loans.
             let limit = 3 * Duration::from_millis(shared.settings.request_ms) + FORGET_MARGIN;
             let name = loan.to_string();
+            let lender = shared.health.lender(loan.number);
+            shared.health.loan_ended(loan.number);
             let forgotten = tokio::task::spawn_blocking(move || borrower.forget(device, &loan));
             if timeout(limit, forgotten).await.is_err() {
+                let address = lender.as_ref().and_then(|host| shared.peers.address(host));
                 tracing::error!(
                     loan = name,
+                    lender = lender.as_ref().map(HostId::as_str),
+                    address = address.map(|address| address.to_string()),
                     "a loan ends while pages are on their way, to it or to the local file"
                 );
             }
@@ -268,7 +279,7 @@ fn send(shared: &Shared, outputs: &mut Outputs, message: &Message) {
     let key = format!("{} {}", message.body.name(), message.body.loan());
     let sent = outputs.outbox.send(message.to.as_str(), address, key, message.encode());
     if let Err(error) = sent {
-        tracing::warn!(to = %message.to, "can't send: {error}");
+        tracing::warn!(to = %message.to, %address, "can't send: {error}");
     }
 }
 

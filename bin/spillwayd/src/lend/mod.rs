@@ -5,6 +5,7 @@
 //! ```text
 //!  messages     of peers over HTTP, and to them        control/peers
 //!  registry     which hosts there are                  control/registry
+//!  health       how well the other hosts answer         control/lending
 //!  memory       /proc/meminfo, once a period           platform/host
 //!  lender       pools of borrowers in the own store    control/directory
 //!  borrower     devices over loans                     core/fanout, clients/lender, frontends/nbd
@@ -13,9 +14,11 @@
 //!
 //! It has threads and a runtime of its own: neither the HTTP interface nor any data plane waits for it.
 
+mod asks;
 mod borrower;
 mod device;
 mod driver;
+mod health;
 pub mod helper;
 mod lender;
 mod notes;

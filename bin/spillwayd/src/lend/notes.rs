@@ -1,46 +1,60 @@
 //! What the state machine says, as lines of the log.
 
-use spillway_lending::{Note, Place};
+use spillway_lending::{HostId, Note, Place};
 
-/// Writes a note down.
-pub fn log(note: &Note) {
+use crate::lend::peers::Peers;
+
+/// Writes a note down, with where the hosts are that it is about.
+pub fn log(note: &Note, peers: &Peers) {
+    let at = |host: &HostId| {
+        let address = peers.address(host);
+        address.map_or_else(|| "unknown".to_owned(), |address| address.to_string())
+    };
     match note {
         Note::Role { from, to } => {
             let (from, to) = (format!("{from:?}"), format!("{to:?}"));
             tracing::info!("role: {} to {}", from.to_lowercase(), to.to_lowercase());
         }
         Note::Asked { loan, lender, slabs } => {
-            tracing::info!(%loan, %lender, slabs, "asked for a loan");
+            tracing::info!(%loan, %lender, address = at(lender), slabs, "asked for a loan");
         }
-        Note::Granted { loan, lender } => tracing::info!(%loan, %lender, "the loan is granted"),
+        Note::Granted { loan, lender } => {
+            tracing::info!(%loan, %lender, address = at(lender), "the loan is granted")
+        }
         Note::Refused { loan, lender, reason: Some(reason) } => {
-            tracing::info!(%loan, %lender, ?reason, "the loan is refused");
+            tracing::info!(%loan, %lender, address = at(lender), ?reason, "the loan is refused");
         }
         Note::Refused { loan, lender, reason: None } => {
-            tracing::warn!(%loan, %lender, "no answer to the request for a loan");
+            tracing::warn!(%loan, %lender, address = at(lender), "no answer to the request for a loan");
         }
         Note::Short { device, wanted, got } => {
             tracing::warn!(%device, wanted, got, "found less than was wanted for a device");
         }
         Note::CannotBorrow { why } => tracing::warn!("can't borrow: {why}"),
-        Note::Lent { loan, slabs } => tracing::info!(%loan, slabs, "lent"),
+        Note::Lent { loan, slabs } => {
+            tracing::info!(%loan, address = at(&loan.borrower), slabs, "lent")
+        }
         Note::Rejected { loan, reason } => {
-            tracing::info!(%loan, ?reason, "refused to lend");
+            tracing::info!(%loan, address = at(&loan.borrower), ?reason, "refused to lend");
         }
         Note::ReserveFailed { loan, error } => {
-            tracing::warn!(%loan, "can't set memory aside for a loan: {error}");
+            tracing::warn!(%loan, address = at(&loan.borrower), "can't set memory aside for a loan: {error}");
         }
         Note::Recalling { loan, deadline } => {
-            tracing::info!(%loan, deadline_s = deadline.as_secs(), "recall what is lent");
+            tracing::info!(%loan, address = at(&loan.borrower), deadline_s = deadline.as_secs(), "recall what is lent");
         }
         Note::Recalled { loan, lender, deadline } => {
-            tracing::info!(%loan, %lender, deadline_s = deadline.as_secs(), "the lender wants it back");
+            tracing::info!(%loan, %lender, address = at(lender), deadline_s = deadline.as_secs(), "the lender wants it back");
         }
         Note::Expired { loan } => {
-            tracing::warn!(%loan, "the borrower did not renew or return it in time: its memory is taken back");
+            tracing::warn!(%loan, address = at(&loan.borrower), "the borrower did not renew or return it in time: its memory is taken back");
         }
-        Note::LoanLost { loan, lender } => tracing::error!(%loan, %lender, "the loan is lost"),
-        Note::Ended { loan } => tracing::info!(%loan, "the loan has ended"),
+        Note::LoanLost { loan, lender } => {
+            tracing::error!(%loan, %lender, address = at(lender), "the loan is lost")
+        }
+        Note::Ended { loan, with } => {
+            tracing::info!(%loan, peer = %with, address = at(with), "the loan has ended");
+        }
         Note::SlabLost { device, slab } => {
             tracing::error!(%device, slab, "no copy of a slab is left: programs whose pages were there are lost");
         }

@@ -19,8 +19,10 @@ use spillway_tls::{ClientSettings, Files, ServerSettings, Versions, own_name};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::{Config, Error, RegistryKind, machine_settings};
+use crate::lend::asks;
 use crate::lend::borrower::{self, Borrower};
 use crate::lend::driver::{self, Asked, Inputs, Outputs, Shared};
+use crate::lend::health::PeerHealth;
 use crate::lend::helper::Helper;
 use crate::lend::lender::Lender;
 use crate::lend::peers::Peers;
@@ -91,14 +93,19 @@ impl Prepared {
             Machine::new(host.clone(), epoch, seed, machine, lender.kept(), Duration::ZERO);
         let (asked, orders) = mpsc::channel(ORDERS_MAX);
         let own = own_host(config, &host);
-        let registry = registry(config, &host, &client)?;
+        let peers = Arc::new(peers);
+        let answer = Duration::from_millis(config.lend.answer_ms);
+        let health = Arc::new(PeerHealth::new(peers.clone(), answer));
+        let registry = registry(config, &host, &client, health.clone())?;
+        let borrower = Borrower::new(settings, helper.map(Arc::new), health.clone());
         let shared = Arc::new(Shared {
             machine: Mutex::new(machine),
             started: Instant::now(),
             settings: config.lend.clone(),
-            peers: Arc::new(peers),
+            peers,
+            health,
             lender: Arc::new(lender),
-            borrower: Arc::new(Borrower::new(settings, helper.map(Arc::new))),
+            borrower: Arc::new(borrower),
             monitor: Monitor::open().context("can't read this host's memory")?,
             memory: Mutex::new(Memory::default()),
         });
@@ -165,10 +172,13 @@ impl Prepared {
         let orders = self.orders;
         let inputs = Inputs { messages: self.messages, results: waiting, orders, hosts };
         let places = driver::watch_places(self.shared.clone(), results.clone());
-        let outputs = Outputs { outbox: Outbox::new(self.client, time), results, own };
+        let asks = asks::ask_hosts(self.shared.clone(), self.client.clone());
+        let contacts = self.shared.health.clone();
+        let outputs = Outputs { outbox: Outbox::new(self.client, time, contacts), results, own };
         tokio::select! {
             () = driver::run(self.shared, inputs, outputs) => {}
             () = places => {}
+            () = asks => {}
             _ = stopped => {}
         }
     }
@@ -296,7 +306,12 @@ fn own_host(config: &Config, host: &HostId) -> Host {
     }
 }
 
-fn registry(config: &Config, own: &HostId, tls: &ClientSettings) -> Result<Registry, Error> {
+fn registry(
+    config: &Config,
+    own: &HostId,
+    tls: &ClientSettings,
+    contacts: Arc<PeerHealth>,
+) -> Result<Registry, Error> {
     let lend = &config.lend;
     let time = Duration::from_millis(lend.answer_ms);
     if lend.registry == RegistryKind::Etcd {
@@ -325,6 +340,7 @@ fn registry(config: &Config, own: &HostId, tls: &ClientSettings) -> Result<Regis
         tls: tls.clone(),
         interval: Duration::from_millis(lend.registry_ms),
         time,
+        contacts,
     }))
 }
 

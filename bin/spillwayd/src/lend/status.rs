@@ -1,13 +1,17 @@
 //! How lending stands, as the HTTP interface shows it.
 
+use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
 use spillway_api::types::{BorrowedLoan, LendDevice, LendMemory, LendPeer, LendStatus, LentLoan};
 use spillway_lending::{
-    Backup, BorrowedState, BorrowedView, DeviceState, DeviceView, LentState, LentView, Mode, Role,
+    Backup, BorrowedState, BorrowedView, DeviceState, DeviceView, Health, HostId, LentState,
+    LentView, LoanId, Mode, Place, Role, View,
 };
+use spillway_registry::Host;
 use spillway_types::PAGE_BYTES;
 
+use crate::lend::asks::hosts_with_loans;
 use crate::lend::driver::Shared;
 
 /// All of it, now.
@@ -37,9 +41,9 @@ pub fn status(shared: &Shared) -> LendStatus {
         borrowed_bytes: view.borrowed_bytes,
         memory: memory(shared),
         lent: lent(shared, &view.lent),
-        borrowed: view.borrowed.iter().map(borrowed).collect(),
-        devices: devices(shared, &view.devices),
-        peers: shared.peers.hosts().into_iter().map(peer).collect(),
+        borrowed: view.borrowed.iter().map(|loan| borrowed(shared, loan)).collect(),
+        devices: devices(shared, &view),
+        peers: peers(shared),
     }
 }
 
@@ -84,13 +88,14 @@ fn lent(shared: &Shared, views: &[LentView]) -> Vec<LentLoan> {
                 LentState::Releasing => "releasing",
             }
             .to_owned(),
+            health: shared.health.standing(&view.loan.borrower).health.name().to_owned(),
             lease_ms: view.lease_ms,
         }
     };
     views.iter().map(loan).collect()
 }
 
-fn borrowed(view: &BorrowedView) -> BorrowedLoan {
+fn borrowed(shared: &Shared, view: &BorrowedView) -> BorrowedLoan {
     BorrowedLoan {
         loan: format!("{:016x}", view.loan.number),
         lender: view.lender.to_string(),
@@ -102,20 +107,59 @@ fn borrowed(view: &BorrowedView) -> BorrowedLoan {
             BorrowedState::Recalled => "recalled",
         }
         .to_owned(),
+        health: shared.health.standing(&view.lender).health.name().to_owned(),
         lease_ms: view.lease_ms,
     }
 }
 
-fn devices(shared: &Shared, views: &[DeviceView]) -> Vec<LendDevice> {
+/// The health of the lender of each loan that this host holds.
+type Lenders = BTreeMap<LoanId, Health>;
+
+/// How well what holds a copy answers.
+fn health_of(lenders: &Lenders, place: &Place) -> Health {
+    match place {
+        Place::Lender { loan, .. } => lenders.get(loan).copied().unwrap_or_default(),
+        Place::File => Health::Ok,
+    }
+}
+
+/// A device's slabs, by their copies in reach.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Slabs {
+    mirrored: u32,
+    single: u32,
+    unreachable: u32,
+    lost: u32,
+}
+
+impl Slabs {
+    fn count(slabs: &[[Option<Place>; 2]], lenders: &Lenders) -> Self {
+        let mut count = Self::default();
+        for copies in slabs {
+            let reached = |place: &&Place| !health_of(lenders, place).is_out_of_reach();
+            let its = match (copies.iter().flatten().filter(reached).count(), copies) {
+                (0, [None, None]) => &mut count.lost,
+                (0, _) => &mut count.unreachable,
+                (1, _) => &mut count.single,
+                _ => &mut count.mirrored,
+            };
+            *its += 1;
+        }
+        count
+    }
+}
+
+fn devices(shared: &Shared, view: &View) -> Vec<LendDevice> {
+    let health = |loan: &BorrowedView| shared.health.standing(&loan.lender).health;
+    let lenders = view.borrowed.iter().map(|loan| (loan.loan.clone(), health(loan))).collect();
     let swaps = shared.monitor.swaps().unwrap_or_default();
     let made = shared.borrower.devices();
     let device = |view: &DeviceView| {
         let its = made.iter().find(|(id, _)| *id == view.device).map(|(_, device)| device);
         let counters = its.map(|device| device.counters()).unwrap_or_default();
-        let copies = |count: usize| {
-            let has = |slab: &&[Option<_>; 2]| slab.iter().flatten().count() == count;
-            view.slabs.iter().filter(has).count() as u32
-        };
+        let slabs = Slabs::count(&view.slabs, &lenders);
+        let places = view.slabs.iter().flatten().flatten();
+        let worst = places.map(|place| health_of(&lenders, place)).max();
         LendDevice {
             device: view.device.0,
             state: match view.state {
@@ -129,9 +173,11 @@ fn devices(shared: &Shared, views: &[DeviceView]) -> Vec<LendDevice> {
             bytes: view.slab_bytes * view.slabs.len() as u64,
             used_bytes: its.map_or(0, |device| device.used_bytes(&swaps)),
             kept: view.is_kept,
-            slabs_mirrored: copies(2),
-            slabs_single: copies(1),
-            slabs_lost: copies(0),
+            health: worst.unwrap_or(Health::Ok).name().to_owned(),
+            slabs_mirrored: slabs.mirrored,
+            slabs_single: slabs.single,
+            slabs_unreachable: slabs.unreachable,
+            slabs_lost: slabs.lost,
             fail_overs: counters.fail_overs,
             longest_stall_us: counters.longest_stall_us,
             errors: counters.errors,
@@ -139,14 +185,64 @@ fn devices(shared: &Shared, views: &[DeviceView]) -> Vec<LendDevice> {
             waits: counters.waits,
         }
     };
-    views.iter().map(device).collect()
+    view.devices.iter().map(device).collect()
 }
 
-fn peer(host: spillway_registry::Host) -> LendPeer {
+/// The hosts of the registry, and those with whom there are loans although it has forgotten them.
+fn peers(shared: &Shared) -> Vec<LendPeer> {
+    let mut hosts = shared.peers.hosts();
+    for host in hosts_with_loans(shared) {
+        let is_listed = hosts.iter().any(|listed| listed.name == host.as_str());
+        if let Some(address) = shared.peers.address(&host).filter(|_| !is_listed) {
+            let (name, rack) = (host.as_str().to_owned(), String::new());
+            hosts.push(Host { name, address, rack, spare_bytes: 0 });
+        }
+    }
+    hosts.into_iter().map(|host| peer(shared, host)).collect()
+}
+
+fn peer(shared: &Shared, host: Host) -> LendPeer {
+    let standing = HostId::new(&host.name).map(|name| shared.health.standing(&name));
+    let standing = standing.unwrap_or_default();
     LendPeer {
         name: host.name,
         address: host.address.to_string(),
         rack: host.rack,
         spare_bytes: host.spare_bytes,
+        health: standing.health.name().to_owned(),
+        reason: standing.reason,
+        health_s: standing.lasted.as_secs(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_out_of_reach_does_not_count_and_is_not_lost() {
+        let loan = |number| LoanId { borrower: HostId::new("a.test").unwrap(), number };
+        let place = |number| Some(Place::Lender { loan: loan(number), index: 0 });
+        let lenders: Lenders = [
+            (1, Health::Ok),
+            (2, Health::Unreachable),
+            (3, Health::Refused),
+            (4, Health::Slow),
+            (5, Health::Unknown),
+        ]
+        .map(|(number, health)| (loan(number), health))
+        .into();
+        let slabs = [
+            [place(1), place(4)],
+            [place(5), Some(Place::File)],
+            [place(1), place(2)],
+            [place(3), Some(Place::File)],
+            [place(4), None],
+            [place(2), place(3)],
+            [None, place(2)],
+            [None, None],
+        ];
+        let counted = Slabs::count(&slabs, &lenders);
+        assert_eq!(counted, Slabs { mirrored: 2, single: 3, unreachable: 2, lost: 1 });
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use spillway_fanout::{FanOut, Holder, Lender, Loss, Page, PageOutcome, Place, Settings};
+use spillway_fanout::{FanOut, Holder, Lender, Loss, Page, PageOutcome, Place, Report, Settings};
 use spillway_types::Key;
 
 pub const SLAB_BYTES: u64 = 1 << 20;
@@ -209,6 +209,10 @@ pub type Losses = Arc<Mutex<Vec<Loss>>>;
 pub fn losses_of(settings: Settings, slabs: Vec<[Option<Place>; 2]>) -> (FanOut, Losses) {
     let losses = Losses::default();
     let told = losses.clone();
-    let tell = move |loss| told.lock().unwrap().push(loss);
+    let tell = move |report| {
+        if let Report::Loss(loss) = report {
+            told.lock().unwrap().push(loss);
+        }
+    };
     (FanOut::open(settings, 1, slabs, tell).unwrap(), losses)
 }
