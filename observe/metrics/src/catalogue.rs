@@ -495,9 +495,9 @@ pub(crate) const LEND_DEVICE: [Metric<LendDeviceSample>; 11] = [
         |d| Some(d.errors),
     ),
     gauge(
-        "spillway_lend_device_waiting_pages",
-        "Pages that wait for a last copy whose lender does not answer.",
-        |d| Some(d.waiting_pages),
+        "spillway_lend_device_waiting_bytes",
+        "Bytes that wait for a last copy whose lender does not answer.",
+        |d| pages(d.waiting_pages),
     ),
     counter(
         "spillway_lend_device_waits_total",
