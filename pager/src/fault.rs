@@ -274,7 +274,7 @@ impl Pager {
         self.admit(count as i64, buffers);
         let began_ns = crate::link::now_ns();
         self.link.transfer(count);
-        let (read, packed) = self.read_run(&entries[..count], buffers);
+        let (read, stay) = self.read_run(&entries[..count], buffers);
         self.saw_fetch((crate::link::now_ns() - began_ns) / count as u64);
         if read == 0 {
             for (k, &entry) in entries[..count].iter().enumerate().skip(1) {
@@ -283,7 +283,7 @@ impl Pager {
             self.fill_from_store(leaf, seen, fault, buffers);
             return;
         }
-        let protect = !fault.write && packed * 2 > read && self.clean_pays();
+        let protect = !fault.write && stay * 2 > read && self.clean_pays();
         let source = buffers.run.as_ptr().cast();
         let done = self.main().copy(fault.address, source, read * PAGE_SIZE, protect);
         let filled = done.bytes / PAGE_SIZE;
@@ -301,29 +301,28 @@ impl Pager {
     }
 
     /// Reads a run of pages into the task's buffers, up to the first that does not come. Gives how
-    /// many came, and how many of them had to be unpacked or fetched.
+    /// many came, and of how many of them a copy should stay in the store.
     fn read_run(&self, entries: &[Entry], buffers: &mut Buffers) -> (usize, usize) {
         if self.store.blade().is_some() {
             let mut keys = [Self::key(0); crate::streams::MOST_AHEAD];
             for (key, entry) in keys.iter_mut().zip(entries) {
                 *key = Self::key(entry.handle());
             }
-            let read = self.store.read_run(self.pool, &keys[..entries.len()], &mut buffers.run);
-            return (read, read);
+            return self.store.read_run(self.pool, &keys[..entries.len()], &mut buffers.run);
         }
-        let mut packed = 0;
+        let mut stay = 0;
         let scratch = buffers.page.0.as_ptr();
         for (read, (entry, room)) in entries.iter().zip(&mut buffers.run).enumerate() {
             match self.store.read_page(self.pool, Self::key(entry.handle()), &mut buffers.page) {
                 Ok(Some(page)) => {
-                    packed += usize::from(page.as_ptr() == scratch);
+                    stay += usize::from(page.as_ptr() == scratch);
                     room.0.copy_from_slice(&*page);
                 }
                 Ok(None) => self.broken(line!()),
-                Err(_) => return (read, packed),
+                Err(_) => return (read, stay),
             }
         }
-        (entries.len(), packed)
+        (entries.len(), stay)
     }
 
     /// Brings in the pages that a strided walk will touch next.

@@ -192,7 +192,7 @@ fn pages_go_to_the_daemon_and_nothing_stays_after_the_run() {
         assert_eq!(far.read_all(), (PAGES, 0));
         let mut pages = vec![PageBuf::ZERO; 32];
         let keys: Vec<Key> = (100..132).map(|number| Key::new(1, number)).collect();
-        assert_eq!(far.store.read_run(far.pool, &keys, &mut pages), 32);
+        assert_eq!(far.store.read_run(far.pool, &keys, &mut pages).0, 32);
         assert!((100..).zip(&pages).all(|(number, read)| read.0 == page(number)));
         for number in 0..PAGES {
             far.store.flush(far.pool, Key::new(1, number));

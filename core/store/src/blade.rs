@@ -89,26 +89,39 @@ impl Store {
     }
 
     /// Reads pages, those on the blade several at a time. Gives how many came before the first that
-    /// did not: [`Store::read_page`] says why.
+    /// did not: [`Store::read_page`] says why. Gives also for how many of them
+    /// [`Store::copy_pays`].
     ///
     /// # Panics
     /// When there is not a page of room for each key.
-    pub fn read_run(&self, pool: PoolId, keys: &[Key], pages: &mut [PageBuf]) -> usize {
+    pub fn read_run(&self, pool: PoolId, keys: &[Key], pages: &mut [PageBuf]) -> (usize, usize) {
         let pages = &mut pages[..keys.len()];
-        for (keys, run) in keys.chunks(READ_PAGES_MAX).zip(0..) {
-            let begin = run * READ_PAGES_MAX;
-            let came = self.read_some(pool, keys, &mut pages[begin..begin + keys.len()]);
-            if came < keys.len() {
-                return begin + came;
+        let (mut read, mut stay) = (0, 0);
+        for keys in keys.chunks(READ_PAGES_MAX) {
+            let tiers = self.read_some(pool, keys, &mut pages[read..read + keys.len()]);
+            let came = tiers.iter().map_while(|tier| *tier);
+            let (before, whole) = (read, keys.len());
+            for tier in came {
+                read += 1;
+                stay += usize::from(self.copy_pays(tier));
+            }
+            if read < before + whole {
+                break;
             }
         }
-        keys.len()
+        (read, stay)
     }
 
-    /// [`Store::read_run`] for as many pages as the blade gives at once.
-    fn read_some(&self, pool: PoolId, keys: &[Key], pages: &mut [PageBuf]) -> usize {
+    /// [`Store::read_run`] for as many pages as the blade gives at once: the tiers of those that
+    /// came.
+    fn read_some(
+        &self,
+        pool: PoolId,
+        keys: &[Key],
+        pages: &mut [PageBuf],
+    ) -> [Option<Tier>; READ_PAGES_MAX] {
         let mut places = [None; READ_PAGES_MAX];
-        let mut come = [false; READ_PAGES_MAX];
+        let mut come = [None; READ_PAGES_MAX];
         for (at, (&key, page)) in keys.iter().zip(pages.iter_mut()).enumerate() {
             match self.hold(pool, key, PAGE_BYTES, true) {
                 Ok(PinnedValue::Blade(place)) => places[at] = Some(place),
@@ -133,21 +146,24 @@ impl Store {
             if place.is_some()
                 && let Some(read) = reads.next()
             {
-                come[at] = read.outcome.is_ok() && open_page(read.place, read.room, &mut pages[at]);
+                let came = read.outcome.is_ok() && open_page(read.place, read.room, &mut pages[at]);
+                come[at] = came.then_some(Tier::Blade);
             }
         }
-        come[..keys.len()].iter().take_while(|came| **came).count()
+        come
     }
 
-    fn copy_page(&self, held: PinnedValue<'_>, pool: PoolId, key: Key, page: &mut PageBuf) -> bool {
+    fn copy_page(
+        &self,
+        held: PinnedValue<'_>,
+        pool: PoolId,
+        key: Key,
+        page: &mut PageBuf,
+    ) -> Option<Tier> {
         let mut scratch = PageBuf::ZERO;
-        match self.page_of(held, pool, key, &mut scratch) {
-            Ok(Some(found)) => {
-                page.0.copy_from_slice(&*found);
-                true
-            }
-            _ => false,
-        }
+        let found = self.page_of(held, pool, key, &mut scratch).ok().flatten()?;
+        page.0.copy_from_slice(&*found);
+        Some(found.tier())
     }
 
     /// Sends what is in `contents` to the blade. A place for each that is safe there.

@@ -211,7 +211,7 @@ fn pages_go_to_the_blade_and_come_back_one_by_one_and_in_runs() {
     far.assert_all(PAGES);
     let mut pages = vec![PageBuf::ZERO; 40];
     let keys: Vec<Key> = (1000..1040).map(key).collect();
-    assert_eq!(far.store.read_run(far.pool, &keys, &mut pages), 40);
+    assert_eq!(far.store.read_run(far.pool, &keys, &mut pages), (40, 40));
     for (number, read) in (1000..).zip(&pages) {
         assert!(read.0 == page(number), "page {number} of the run");
     }
@@ -229,11 +229,11 @@ fn a_run_ends_before_the_first_page_that_does_not_come() {
     let keys: Vec<Key> = (1000..1040).map(key).collect();
     for at in [37, 20, 16, 15, 3, 0] {
         far.store.flush(far.pool, keys[at]);
-        assert_eq!(far.store.read_run(far.pool, &keys, &mut pages), at, "it was flushed");
+        assert_eq!(far.store.read_run(far.pool, &keys, &mut pages).0, at, "it was flushed");
     }
     let keys: Vec<Key> = (2000..2040).map(key).collect();
     shelf.empty();
-    let came = far.store.read_run(far.pool, &keys, &mut pages);
+    let (came, _) = far.store.read_run(far.pool, &keys, &mut pages);
     let first_gone = (2000..).position(|number| far.read(number).is_err());
     assert_eq!(Some(came), first_gone, "the blade has lost it");
 }
@@ -386,7 +386,7 @@ fn what_came_from_the_mirror_is_counted_page_by_page() {
     }
     let (keys, mut pages): (Vec<Key>, _) = ((0..PAGES).map(key).collect(), Vec::new());
     pages.resize(keys.len(), PageBuf::ZERO);
-    assert_eq!(far.store.read_run(far.pool, &keys, &mut pages), keys.len());
+    assert_eq!(far.store.read_run(far.pool, &keys, &mut pages).0, keys.len());
     let counts = far.store.blade().unwrap().counts();
     assert_eq!(
         (counts.reads, counts.mirror_reads),
