@@ -46,18 +46,22 @@ impl Store {
         self.arena.frames_left() < DRAINING_FRAMES && blade.takes()
     }
 
-    /// Whether the copy of a page that was read from a tier should stay there, so that the page can
-    /// leave without a transfer if it is clean. A copy on a blade that is short of room takes the
-    /// room of a page that goes to the disk. A page from the disk comes over the blade again if that
-    /// has room: it leaves as if it were dirty.
+    /// Whether the copy of a page that was just read from a tier should stay there, so that the page
+    /// can leave without a transfer if it is clean. To be asked once for each page that was read: a
+    /// page from the disk gets the room that a page from the blade has left.
     ///
-    /// Do not ask for a page that comes ahead of need: a scan would change the place of all pages.
+    /// A copy on a blade that is short of room takes the room of a page that goes to the disk. A page
+    /// from the disk comes over the blade again if that has room: it leaves as if it were dirty.
     pub fn copy_pays(&self, tier: Tier) -> bool {
         let Some(blade) = &self.blade else { return true };
-        match tier {
-            Tier::Memory => true,
-            Tier::Blade => !blade.is_short(),
-            Tier::Disk => blade.is_short() || !blade.takes(),
+        match (tier, blade.is_short()) {
+            (Tier::Memory, _) | (Tier::Blade, false) => true,
+            (Tier::Blade, true) => {
+                blade.leave_room();
+                false
+            }
+            (Tier::Disk, true) => !blade.take_room(),
+            (Tier::Disk, false) => !blade.takes(),
         }
     }
 

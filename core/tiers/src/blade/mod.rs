@@ -142,6 +142,9 @@ pub struct Blade {
     refused_until_ns: AtomicU64,
     /// When the blade has refused last, ns; 0 before it has.
     refused_at_ns: AtomicU64,
+    /// Pages that were removed because the blade was short of room, and whose room was not given to
+    /// a page from the disk since.
+    left_room: AtomicU64,
     /// The longest stall that [`Blade::take_stall_ns`] has not told yet.
     new_stall_ns: AtomicU64,
     counters: Counters,
@@ -176,6 +179,7 @@ impl Blade {
             untidy: AtomicU64::new(0),
             refused_until_ns: AtomicU64::new(0),
             refused_at_ns: AtomicU64::new(0),
+            left_room: AtomicU64::new(0),
             new_stall_ns: AtomicU64::new(0),
             counters: Counters::default(),
         }
@@ -228,6 +232,17 @@ impl Blade {
     pub fn is_short(&self) -> bool {
         let at_ns = self.refused_at_ns.load(Ordering::Relaxed);
         at_ns != 0 && now_ns() < at_ns + SHORT_NS
+    }
+
+    /// Notes that the copy of a page that was read back is removed from the blade.
+    pub fn leave_room(&self) {
+        self.left_room.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes the room that a page has left for a page from the disk. Returns whether there is one.
+    pub fn take_room(&self) -> bool {
+        let less = |left: u64| left.checked_sub(1);
+        self.left_room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
     /// Sends up to [`WRITE_PAGES_MAX`] values of at most a page. A place for each that is safe: taken
