@@ -209,6 +209,26 @@ pub mod tests {
     }
 
     #[test]
+    fn what_ends_within_a_block_is_online_with_it() {
+        let root =
+            fake(&[(32, "online", "Movable"), (33, "online", "Normal"), (34, "offline", "")]);
+        let blocks = Blocks::open(root.path()).unwrap();
+        let quarter = BLOCK / 4;
+        for (range, online) in [
+            (32 * BLOCK..33 * BLOCK + quarter, BLOCK + quarter),
+            (33 * BLOCK + quarter..33 * BLOCK + 2 * quarter, quarter),
+            (33 * BLOCK + quarter..34 * BLOCK + quarter, 3 * quarter),
+            (32 * BLOCK..33 * BLOCK, BLOCK),
+            (34 * BLOCK..34 * BLOCK + quarter, 0),
+        ] {
+            let ranges = [range];
+            assert_eq!(blocks.online_within(&ranges), online, "{ranges:?}");
+        }
+        let ranges = [32 * BLOCK..33 * BLOCK + quarter];
+        assert_eq!(blocks.within(&ranges), [(32, State::Movable)], "the other is not its alone");
+    }
+
+    #[test]
     fn each_profile_sets_what_new_memory_is_for() {
         let root = fake(&[]);
         let blocks = Blocks::open(root.path()).unwrap();

@@ -280,6 +280,24 @@ mod tests {
     }
 
     #[test]
+    fn pressure_in_a_pause_does_not_shorten_it() {
+        let mut idle = Idle::new(at(0));
+        run(&mut idle, 0..62, &sample());
+        let pressed = Sample { swap_ins: 1, ..sample() };
+        assert_eq!(run(&mut idle, 62..70, &pressed), []);
+        // Nothing was dropped since: by itself this is a rest of some seconds.
+        let again = Sample { swap_ins: 2, ..sample() };
+        assert_eq!(run(&mut idle, 70..122, &again), []);
+        assert_eq!(run(&mut idle, 122..123, &again).len(), 1);
+        // It makes one that is nearly over longer.
+        let mut idle = Idle::new(at(0));
+        run(&mut idle, 0..5, &sample());
+        assert_eq!(run(&mut idle, 5..15, &pressed), []);
+        assert_eq!(run(&mut idle, 15..25, &again), []);
+        assert_eq!(run(&mut idle, 25..26, &again).len(), 1);
+    }
+
+    #[test]
     fn nothing_is_dropped_where_nothing_more_could_be_given() {
         for useless in [
             Sample { returnable: 0, ..sample() },

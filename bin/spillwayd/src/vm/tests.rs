@@ -445,6 +445,16 @@ fn a_guest_is_not_asked_for_what_it_booted_with() {
 }
 
 #[test]
+fn a_guest_is_not_made_larger_than_it_can_become() {
+    let driven = Driven::new();
+    let most = |ceiling_bytes| {
+        share::holder(&driven.shared, &View { ceiling_bytes, ..View::default() }).most_bytes
+    };
+    let configured = settings().most_bytes;
+    assert_eq!([configured - S, configured].map(most), [configured - S, configured]);
+}
+
+#[test]
 fn a_guest_that_stalls_for_a_fiftieth_of_its_time_is_pressed() {
     let stalls = |stalled_us| share::is_pressed(&View { stalled_us, ..View::default() }, 500);
     assert!(!stalls(10_000) && stalls(11_000));
@@ -660,6 +670,33 @@ fn a_difference_is_from_the_size_of_now_and_not_from_the_last_that_was_read() {
         let (outcome, _) = driven.wish(wanted);
         assert_eq!(outcome.order.to_bytes, BOOT + to, "{wanted:?} {outcome:?}");
         assert_eq!(outcome.from_bytes, BOOT + 2 * S, "{outcome:?}");
+    }
+}
+
+#[test]
+fn what_a_guest_asks_for_or_offers_is_from_the_size_of_now() {
+    let driven = Driven::new();
+    let qemu = Qemu::start(&driven);
+    driven.until("attached", |view| view.size_bytes == Some(BOOT));
+    assert_eq!(driven.order(BOOT + 8 * S).0.end, End::Reached);
+    let agent = driven.listener("agent").accept().unwrap().0;
+    agent.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    (&agent).write_all(&hello()).unwrap();
+    driven.until("the agent", |view| view.kernel.is_some());
+    let mut lines = BufReader::new(agent.try_clone().unwrap()).lines();
+    let need = FromGuest::Need { id: 2, bytes: S, urgent: true, wait_ms: 0 };
+    for (wish, now, then) in [
+        (FromGuest::Give { id: 1, bytes: 2 * S }, 4, 2),
+        (need, 6, 7),
+        (FromGuest::Give { id: 3, bytes: S }, 5, 4),
+    ] {
+        // Sizes are read once more soon after a change, and then once a second.
+        thread::sleep(Duration::from_millis(100));
+        qemu.change(now * S);
+        (&agent).write_all(&wish.encode()).unwrap();
+        let answer = lines.by_ref().map(Result::unwrap).find(|line| line.contains("answer"));
+        let answer = answer.unwrap();
+        assert_eq!(driven.view().size_bytes, Some(BOOT + then * S), "{wish:?} {answer}");
     }
 }
 

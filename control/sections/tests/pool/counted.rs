@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::common::{SECTION, TestFolder, TestMount, allocated};
-use spillway_sections::{GuestFile, Pool};
+use spillway_sections::{Error, GuestFile, Pool};
 
 fn counted(pool: &Pool) -> (u64, u64) {
     let guest = &pool.usage().guests["vm"];
@@ -75,6 +75,28 @@ fn what_a_guest_has_from_elsewhere_has_its_room_already() {
     drop(pool);
     let pool = folder.pool(8);
     assert_eq!(counted(&pool), (0, 4 * SECTION));
+}
+
+#[test]
+fn what_the_host_has_no_room_for_is_not_counted() {
+    let Some(mount) = TestMount::new(c"tmpfs", "size=33M") else { return };
+    let (folder, other) = (mount.folder(), mount.folder());
+    let pool = folder.pool(8);
+    pool.count("vm", 1, SECTION).unwrap();
+    // Somebody else has taken most of it.
+    let taken = other.pool(6);
+    taken.create("other", GuestFile::Boot, 6 * SECTION).unwrap();
+    for (guest, used) in [("vm", SECTION), ("new", SECTION)] {
+        let refused = pool.count_more(guest, 1, 4 * SECTION).unwrap_err();
+        let is_hosts = |free| free < 4 * SECTION;
+        assert!(
+            matches!(refused, Error::Dry { free_bytes, .. } if is_hosts(free_bytes)),
+            "{refused}"
+        );
+        assert_eq!((counted(&pool).1, pool.usage().used_bytes), (SECTION, used), "{guest}");
+        assert!(!pool.usage().guests.contains_key("new"));
+    }
+    assert_eq!(pool.count_more("vm", 1, SECTION).unwrap(), 2 * SECTION);
 }
 
 #[test]
