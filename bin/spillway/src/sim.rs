@@ -124,7 +124,7 @@ pub fn run(options: &Sim) -> anyhow::Result<ExitCode> {
     }
     let mut results = Vec::new();
     for case in cases(options, &all)? {
-        for who in whos(options, &case.costs) {
+        for who in clients_of(options, &case.costs) {
             let Prepared { traces, futures, terms } = &case.prepared;
             let report = replay(who, case.total_pages, case.costs, traces, futures, terms);
             results.push(result(&case.name, report));
@@ -208,7 +208,7 @@ fn disk_costs(read: Duration) -> Costs {
 }
 
 /// The policies that were named, or all; the oracle last.
-fn whos(options: &Sim, costs: &Costs) -> Vec<Who> {
+fn clients_of(options: &Sim, costs: &Costs) -> Vec<Who> {
     let all = [
         Policy::Greedy,
         Policy::StaticAlloc,
