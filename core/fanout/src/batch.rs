@@ -86,7 +86,10 @@ impl Entry<'_> {
     fn awaits_last_copy(&self, slab: &Slab) -> bool {
         let has_failed = match self.want {
             Want::Read { .. } => self.progress == Progress::Failed,
-            Want::Write(_) => self.good & COPY_BITS == 0,
+            // A copy that took it may have been given up meanwhile.
+            Want::Write(_) => {
+                !(0..COPIES).any(|copy| self.good & 1 << copy != 0 && slab.live(copy).is_some())
+            }
             Want::Discard | Want::Copy => false,
         };
         has_failed && (0..COPIES).any(|copy| self.is_late(slab, copy))
@@ -203,11 +206,10 @@ impl Core {
 
     /// Like [`Self::run`], for pages whose locks the caller holds.
     ///
-    /// An entry whose last copy does not answer is tried again until
-    /// [`Settings::last_copy_wait`](crate::Settings::last_copy_wait) is over or the copy is gone.
+    /// An entry whose last copy does not answer is tried again until requests have waited for its
+    /// holder for [`Settings::last_copy_wait`](crate::Settings::last_copy_wait), or the copy is gone.
     /// In the pauses, slabs can move and holders be forgotten.
     pub fn run_locked(&self, batch: &mut Batch<'_>, scratch: &mut Scratch) {
-        let began = Instant::now();
         let mut counted = 0;
         while !batch.is_empty() {
             let slabs = self.slabs();
@@ -215,9 +217,8 @@ impl Core {
                 self.prepare(entry, place, scratch);
             }
             while self.dispatch(&slabs, batch, scratch) {}
-            let may_wait = began.elapsed() < self.settings.last_copy_wait;
             batch.retain(|entry| {
-                let waits = may_wait && entry.awaits_last_copy(&slabs[self.slab_of(entry.page)]);
+                let waits = self.may_wait(entry, &slabs[self.slab_of(entry.page)]);
                 if waits {
                     self.begin_wait(&slabs, entry);
                 } else {
@@ -231,6 +232,17 @@ impl Core {
                 thread::sleep(RETRY_PAUSE);
             }
         }
+    }
+
+    /// Whether an entry is tried again. The time runs from the first request that waited for the
+    /// holder, so that all that are queued behind one another end together.
+    fn may_wait(&self, entry: &Entry<'_>, slab: &Slab) -> bool {
+        let wait = self.settings.last_copy_wait;
+        entry.awaits_last_copy(slab)
+            && (0..COPIES).filter(|copy| entry.is_late(slab, *copy)).any(|copy| {
+                let place = slab.place(copy);
+                place.is_some_and(|place| self.losses.waited(place.holder.number()) < wait)
+            })
     }
 
     /// Reports the lenders that an entry waits for, and makes it ready for the next try.

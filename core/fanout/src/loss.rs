@@ -127,6 +127,7 @@ struct Waiting {
 struct Reported {
     holder: u64,
     effect: Effect,
+    cause: Cause,
     at: Instant,
 }
 
@@ -158,14 +159,14 @@ impl Losses {
     /// allocates nothing.
     pub(crate) fn push(&self, loss: Loss) -> bool {
         let mut waiting = self.waiting();
-        let Loss { holder, effect, .. } = loss;
+        let Loss { holder, effect, cause, .. } = loss;
         let is_it = |reported: &Reported| reported.holder == holder && reported.effect == effect;
         if waiting.reported.iter().any(is_it) || !waiting.has_room() {
             return false;
         }
-        waiting.reported.push(Reported { holder, effect, at: Instant::now() });
+        waiting.reported.push(Reported { holder, effect, cause, at: Instant::now() });
         waiting.reports.push_back(Report::Loss(loss));
-        self.has_waits.fetch_or(loss.effect != Effect::FailOver, Ordering::Relaxed);
+        self.has_waits.fetch_or(effect == Effect::Wait, Ordering::Relaxed);
         self.woken.notify_one();
         true
     }
@@ -175,18 +176,32 @@ impl Losses {
         self.has_waits.load(Ordering::Relaxed)
     }
 
+    /// How long requests have waited for a holder, since that was reported.
+    pub(crate) fn waited(&self, holder: u64) -> Duration {
+        let waiting = self.waiting();
+        let first = waiting.reported.iter().find(|reported| reported.is_wait_for(holder));
+        first.map_or(Duration::ZERO, |first| first.at.elapsed())
+    }
+
     /// Queues that a holder answers again, if it was waited for. Its next failure is reported anew.
     pub(crate) fn note_answer(&self, holder: u64) {
+        let Some(at) = self.end_wait(holder) else { return };
         let mut waiting = self.waiting();
-        let is_wait = |reported: &Reported| reported.effect != Effect::FailOver;
-        let is_it = |reported: &&Reported| reported.holder == holder && is_wait(reported);
-        let Some(at) = waiting.reported.iter().find(is_it).map(|first| first.at) else { return };
-        waiting.reported.retain(|reported| !is_it(&reported));
-        self.has_waits.store(waiting.reported.iter().any(is_wait), Ordering::Relaxed);
         if waiting.has_room() {
             waiting.reports.push_back(Report::Answer { holder, after: at.elapsed() });
             self.woken.notify_one();
         }
+    }
+
+    /// Forgets that requests wait for a holder. Returns since when they did.
+    pub(crate) fn end_wait(&self, holder: u64) -> Option<Instant> {
+        let mut waiting = self.waiting();
+        let first = waiting.reported.iter().find(|reported| reported.is_wait_for(holder));
+        let at = first?.at;
+        waiting.reported.retain(|it| it.holder != holder || !it.is_of_wait());
+        let has_waits = waiting.reported.iter().any(|it| it.effect == Effect::Wait);
+        self.has_waits.store(has_waits, Ordering::Relaxed);
+        Some(at)
     }
 
     /// Ends [`Self::next`].
@@ -206,6 +221,21 @@ impl Losses {
                 return None;
             }
             waiting = self.woken.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Reported {
+    fn is_wait_for(&self, holder: u64) -> bool {
+        self.holder == holder && self.effect == Effect::Wait
+    }
+
+    /// Whether it is of requests that wait, or that have waited and failed.
+    fn is_of_wait(&self) -> bool {
+        match self.effect {
+            Effect::Wait => true,
+            Effect::Error => self.cause == Cause::NoAnswer,
+            Effect::FailOver => false,
         }
     }
 }

@@ -99,6 +99,7 @@ impl Core {
             }
         }
         drop(slabs);
+        self.losses.end_wait(holder.number());
         holder.wait_until_idle();
     }
 

@@ -15,8 +15,8 @@ pub struct Settings {
     /// How long a holder may take for a request. A slower holder is given up if there is another
     /// copy.
     pub request_timeout: Duration,
-    /// How long a read or a write waits for a lender with the last copy of its page, which is asked
-    /// again and again; then it fails. As long as the loan's lease: after that the copy is gone.
+    /// How long reads and writes wait for a lender with the last copies of their pages, which is
+    /// asked again and again; then they fail, and later ones at once, until it answers. As long as the loan's lease: after that the copy is gone.
     pub last_copy_wait: Duration,
     /// Threads that can be inside the device at the same time, movers included. Further ones wait.
     /// Each has some 900 KiB of buffers.

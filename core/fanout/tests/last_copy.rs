@@ -261,3 +261,37 @@ fn a_slab_moves_without_the_pages_that_are_lost() {
     let loss = Loss { holder: 7, slab: 0, cause: Cause::Missing, effect: Effect::Error };
     assert_eq!(losses.lock().unwrap()[0], loss);
 }
+
+#[test]
+fn what_is_queued_behind_a_wait_does_not_wait_anew() {
+    let lone = host(7);
+    let wait = Duration::from_millis(500);
+    let (device, losses) = losses_of(waiting(wait), vec![[place(&lone, 0), None]]);
+    for page in 0..200 {
+        device.write(page * 4096, &[1; 4096]).unwrap();
+    }
+    lone.fake.set(Fault::Dead);
+    let began = Instant::now();
+    // Seven batches, one after the other.
+    assert!(device.read(0, &mut [0; 200 * 4096]).is_err());
+    assert!(began.elapsed() >= wait && began.elapsed() < 4 * wait, "{:?}", began.elapsed());
+    lone.fake.set(Fault::None);
+    assert_eq!(value(&device, 0), Some(1));
+    drop(device);
+    assert_eq!(*losses.lock().unwrap(), [late(Effect::Wait), late(Effect::Error)]);
+}
+
+#[test]
+fn pages_that_are_lost_are_no_wait_and_are_told_once() {
+    let lone = host(7);
+    let (device, losses) = losses_of(waiting(LONG), vec![[place(&lone, 0), None]]);
+    device.write(0, &[1; 4096]).unwrap();
+    device.write(4096, &[2; 4096]).unwrap();
+    lone.fake.flush(&[Key::new(0, 1)], &mut [PageOutcome::Lost], Instant::now());
+    for _ in 0..3 {
+        assert_eq!(value(&device, 1), None);
+        assert_eq!(value(&device, 0), Some(1));
+    }
+    drop(device);
+    assert_eq!(losses.lock().unwrap().len(), 1);
+}

@@ -33,6 +33,8 @@ const REFUSED_PAUSE_NS: u64 = 200_000_000;
 /// How long the blade counts as short of room after it has refused, ns: eight intervals of the
 /// memory manager, as it is configured.
 const SHORT_NS: u64 = 8_000_000_000;
+/// Most rooms of pages that have left which are kept for pages from the disk: soon others take them.
+const LEFT_ROOM_MAX: u64 = 1024;
 /// A call that takes longer counts as a stall, ns.
 const STALL_NS: u64 = 100_000_000;
 
@@ -236,7 +238,9 @@ impl Blade {
 
     /// Notes that the copy of a page that was read back is removed from the blade.
     pub fn leave_room(&self) {
-        self.left_room.fetch_add(1, Ordering::Relaxed);
+        let more = |left: u64| (left < LEFT_ROOM_MAX).then_some(left + 1);
+        // At the most it stays.
+        let _ = self.left_room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }
 
     /// Takes the room that a page has left for a page from the disk. Returns whether there is one.
