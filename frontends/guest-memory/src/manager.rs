@@ -321,16 +321,17 @@ impl Manager {
         }
         // Each of the other handlers may be about to place a page, too.
         let slack = self.settings.handlers as u64 * self.guest.layout().unit_bytes();
+        let most = self.settings.local_bytes.saturating_sub(slack);
         let mut tries = 0;
         loop {
             let resident = self.measure();
             if resident + slack > self.goal() {
                 self.low.notify_one();
             }
-            if resident + slack <= self.settings.local_bytes || !self.evicts() || tries == TRIES {
+            if resident <= most || !self.evicts() || tries == TRIES {
                 return Ok(());
             }
-            if !self.evict_window()? {
+            if !self.evict_window(most)? {
                 tries += 1;
                 thread::sleep(TRY_PAUSE);
             }
@@ -355,7 +356,7 @@ impl Manager {
     fn evict_ahead(&self) {
         while !self.stops() {
             while !self.stops() && self.evicts() && self.measure() > self.goal() {
-                match self.evict_window() {
+                match self.evict_window(self.goal()) {
                     Ok(true) => {}
                     Ok(false) => thread::sleep(TRY_PAUSE),
                     Err(fatal) => return self.give_up(fatal),
@@ -366,10 +367,14 @@ impl Manager {
         }
     }
 
-    /// Takes the next window of pages out; false when none of it left. When no tier takes more, or there is nothing
-    /// that could leave, nobody tries for a while.
-    fn evict_window(&self) -> Result<bool, Fatal> {
+    /// Takes the next window of pages out if the guest's memory has more than `most` bytes; false when none of it
+    /// left. When no tier takes more, or there is nothing that could leave, nobody tries for a while.
+    fn evict_window(&self, most: u64) -> Result<bool, Fatal> {
         let mut buffers = lock(&self.eviction_buffers);
+        // Another thread may have evicted every page meanwhile: that nothing is left to evict is no reason to pause.
+        if self.measure() <= most {
+            return Ok(true);
+        }
         let Some(run) = self.next_victims()? else {
             self.pause();
             return Ok(false);

@@ -1,7 +1,7 @@
 //! Waits for a monitor that hands its guest's memory over. One that can't be served is refused in a line.
 
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use spillway_guest_memory::{Error, Layout, Map, Received, check_registered, inspect, receive};
 use spillway_platform::sys::peer_credentials;
@@ -32,13 +33,23 @@ pub struct Listener {
     path: PathBuf,
 }
 
+impl Listener {
+    /// Gives it another path, at which nothing may be.
+    fn rename(mut self, path: &Path) -> io::Result<Self> {
+        renameat_with(CWD, &self.path, CWD, path, RenameFlags::NOREPLACE)?;
+        self.path = path.to_owned();
+        Ok(self)
+    }
+}
+
 impl Drop for Listener {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Listens at `path`, for this user alone. A socket that nobody listens to any more is replaced.
+/// Listens at `path`, for this user alone, from the moment the path is there. A socket that nobody listens to any more
+/// is replaced.
 ///
 /// # Errors
 /// Why it can't.
@@ -53,11 +64,14 @@ pub fn listen(path: &Path) -> Result<Listener, Refusal> {
     if is_socket {
         let _ = fs::remove_file(path);
     }
-    let socket = UnixListener::bind(path).map_err(|error| refuse(&plain(&error)))?;
-    let listener = Listener { socket, path: path.to_owned() };
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let hidden = folder.join(format!(".{}", std::process::id()));
+    let _ = fs::remove_file(&hidden);
+    let socket = UnixListener::bind(&hidden).map_err(|error| refuse(&plain(&error)))?;
+    let hidden = Listener { socket, path: hidden };
     let only_ours = fs::Permissions::from_mode(0o600);
-    fs::set_permissions(path, only_ours).map_err(|error| refuse(&plain(&error)))?;
-    Ok(listener)
+    fs::set_permissions(&hidden.path, only_ours).map_err(|error| refuse(&plain(&error)))?;
+    hidden.rename(path).map_err(|error| refuse(&plain(&error)))
 }
 
 /// Waits for a guest that can be served; `None` when a signal came first.
@@ -161,4 +175,43 @@ fn came(plan: &Plan) -> String {
         );
     }
     format!("{what}, of which {} stay", show_size(plan.local_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_is_there_can_be_connected_to_and_is_this_users_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        for at in 0..200 {
+            let path = folder.path().join(at.to_string());
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !path.exists() {
+                        std::thread::yield_now();
+                    }
+                    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+                    UnixStream::connect(&path).unwrap();
+                });
+                let listener = listen(&path).unwrap();
+                listener.socket.accept().unwrap();
+            });
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "gone with their listeners");
+    }
+
+    #[test]
+    fn only_a_socket_that_nobody_listens_to_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        drop(UnixListener::bind(&path).unwrap());
+        let _listener = listen(&path).unwrap();
+        assert!(listen(&path).is_err(), "somebody listens");
+        let file = folder.path().join("file");
+        fs::write(&file, "kept").unwrap();
+        assert!(listen(&file).is_err());
+        assert_eq!(fs::read(&file).unwrap(), b"kept");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
 }
