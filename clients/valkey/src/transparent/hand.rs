@@ -20,18 +20,36 @@ const TURN_HIGH: Duration = Duration::from_millis(2);
 const IN_COMMAND: Duration = Duration::from_millis(1);
 /// Keys that one step looks at.
 const STEP: &[u8] = b"32";
-/// How cold a string is that leaves in the first round over all keys, the second, and so on: not used for so
-/// many milliseconds, or of at most such a frequency.
-const ROUNDS: [(i64, i64); 4] = [(60_000, 1), (10_000, 5), (1000, 20), (0, 255)];
+/// Of the strings that a step finds, this part leaves: the coldest, and at least one. So which strings leave is chosen
+/// as the server chooses which keys it evicts: by samples.
+const COLDEST_PART: usize = 8;
+/// So cold a string leaves whatever the others are: not used for so many milliseconds, or of at most such a frequency.
+const COLD: (i64, i64) = (60_000, 1);
+/// When no string of all keys could leave, the hand rests for so many times as long as it has looked at them.
+const REST: u32 = 9;
 
 struct Hand {
     database: i32,
     cursor: Vec<u8>,
-    round: usize,
-    /// The first round began in the midst of the keys: it goes on until all were looked at.
-    is_midway: bool,
+    round: Round,
+    rests_until: Option<Instant>,
     /// How long a KiB takes on its way to the store, of late.
     us_per_kib: f32,
+}
+
+/// One way of the hand over all keys.
+#[derive(Default)]
+struct Round {
+    /// What it has taken so far.
+    took: Duration,
+    has_moved: bool,
+}
+
+/// A string that may leave.
+struct Candidate<'a> {
+    name: &'a [u8],
+    bytes: usize,
+    usage: Usage,
 }
 
 static HAND: Mutex<Hand> = Mutex::new(Hand::NEW);
@@ -44,22 +62,13 @@ pub fn turn(context: &Context<'_>) {
         ALONE.store(!context.has_other_modules(), Ordering::Relaxed);
     }
     let used = memory_used();
-    let mut hand = HAND.lock().unwrap_or_else(PoisonError::into_inner);
-    if used < pressure::low() {
-        hand.begin_anew();
-        return;
-    }
     // A command that waits was looked at when it arrived.
-    if is_paused() || !spill().is_connected() {
+    if used < pressure::low() || is_paused() || !spill().is_connected() {
         return;
     }
+    let mut hand = HAND.lock().unwrap_or_else(PoisonError::into_inner);
     let time = if used < pressure::high() { TURN } else { TURN_HIGH };
-    let until = Instant::now() + time;
-    while Instant::now() < until && pressure::is_above_low() {
-        if !hand.step(context, until, false) {
-            break;
-        }
-    }
+    hand.go_on(context, time, false, pressure::is_above_low);
 }
 
 /// A command arrives while the server is near its limit, beyond which it would evict keys or refuse it. `context` is the module's own.
@@ -69,39 +78,60 @@ pub fn before_eviction(context: &Context<'_>) {
         return;
     }
     let Ok(mut hand) = HAND.try_lock() else { return };
-    hand.round = ROUNDS.len() - 1;
-    let until = Instant::now() + IN_COMMAND;
-    while Instant::now() < until && pressure::is_near_limit() {
-        if !hand.step(context, until, true) {
-            break;
-        }
-    }
+    hand.go_on(context, IN_COMMAND, true, pressure::is_near_limit);
 }
 
 impl Hand {
-    const NEW: Self =
-        Self { database: 0, cursor: Vec::new(), round: 0, is_midway: false, us_per_kib: 1.0 };
+    const NEW: Self = Self {
+        database: 0,
+        cursor: Vec::new(),
+        round: Round { took: Duration::ZERO, has_moved: false },
+        rests_until: None,
+        us_per_kib: 1.0,
+    };
 
-    /// Begins with the coldest strings again, where the hand is.
-    fn begin_anew(&mut self) {
-        self.round = 0;
-        self.is_midway = self.database != 0 || !self.cursor.is_empty();
-    }
-
-    /// The hand came past the last key.
-    fn end_round(&mut self) {
-        (self.database, self.cursor) = (0, Vec::new());
-        if !std::mem::take(&mut self.is_midway) {
-            self.round = (self.round + 1).min(ROUNDS.len() - 1);
+    /// Sends strings away for some time, while `is_needed`. In a command any string leaves, but none that would exceed the
+    /// time.
+    fn go_on(
+        &mut self,
+        context: &Context<'_>,
+        time: Duration,
+        in_command: bool,
+        is_needed: fn() -> bool,
+    ) {
+        let start = Instant::now();
+        let until = start + time;
+        let mut now = start;
+        while now < until && is_needed() && !self.rests(now) {
+            let goes_on = self.step(context, until, in_command);
+            let then = Instant::now();
+            self.round.took += then - now;
+            now = then;
+            if !goes_on {
+                self.end_round(now);
+            }
         }
     }
 
-    /// Looks at the next keys, until a time, which strings that leave exceed only if they may; whether there may be more.
-    fn step(&mut self, context: &Context<'_>, until: Instant, strict: bool) -> bool {
+    /// Whether the last round found nothing that can leave, and was not long ago.
+    fn rests(&mut self, now: Instant) -> bool {
+        self.rests_until = self.rests_until.filter(|&until| now < until);
+        self.rests_until.is_some()
+    }
+
+    /// The hand came past the last key.
+    fn end_round(&mut self, now: Instant) {
+        (self.database, self.cursor) = (0, Vec::new());
+        let round = std::mem::take(&mut self.round);
+        if !round.has_moved {
+            self.rests_until = Some(now + round.took * REST);
+        }
+    }
+
+    /// Looks at the next keys, until a time; false when there are no more.
+    fn step(&mut self, context: &Context<'_>, until: Instant, in_command: bool) -> bool {
         if !context.select(self.database) {
-            let began = self.database == 0;
-            self.end_round();
-            return !began;
+            return false;
         }
         let cursor = if self.cursor.is_empty() { b"0" } else { &self.cursor[..] };
         let Some(reply) = context.call(c"SCAN", &[cursor, b"COUNT", STEP]) else { return false };
@@ -109,10 +139,10 @@ impl Hand {
         else {
             return false;
         };
-        for at in 0..keys.parts() {
-            if let Some(name) = keys.part(at).and_then(|part| part.bytes()) {
-                self.look_at(context, &OwnText::new(name), strict.then_some(until));
-            }
+        let names = (0..keys.parts()).filter_map(|at| keys.part(at).and_then(|part| part.bytes()));
+        let found = names.filter_map(|name| candidate(context, name)).collect();
+        for string in coldest(found, in_command) {
+            self.send(context, &string, in_command.then_some(until));
             // The rest of them are looked at in the next round.
             if Instant::now() > until {
                 break;
@@ -126,41 +156,65 @@ impl Hand {
         true
     }
 
-    /// Sends a string away if it is cold, and gone by a time if there is one.
-    fn look_at(&mut self, context: &Context<'_>, name: &OwnText, by: Option<Instant>) {
+    /// Sends a string away, if it is gone by a time where there is one.
+    fn send(&mut self, context: &Context<'_>, string: &Candidate<'_>, by: Option<Instant>) {
         let start = Instant::now();
-        let kib = {
-            let key = Key::peek(context, name.text());
-            let bytes = match key.kind::<Value>() {
-                Kind::Plain(bytes) => bytes,
-                Kind::Ours(value) => value.inline_bytes().map_or(0, <[u8]>::len),
-                _ => 0,
-            };
-            if bytes == 0 || !self.is_cold(key.usage()) {
-                return;
-            }
-            bytes as f32 / 1024.0
-        };
+        let kib = string.bytes as f32 / 1024.0;
         let wanted = Duration::from_secs_f32(kib * self.us_per_kib / 1e6);
         if by.is_some_and(|by| start + wanted > by) {
             // A rate that was taken in a bad moment must not keep everything here.
             self.us_per_kib *= 0.9;
+            // It can leave between commands.
+            self.round.has_moved = true;
             return;
         }
-        if send_away(context, name.text()) && kib >= 1.0 {
+        if !send_away(context, OwnText::new(string.name).text()) {
+            return;
+        }
+        self.round.has_moved = true;
+        if kib >= 1.0 {
             let took_us = start.elapsed().as_secs_f32() * 1e6;
             // What the machine did meanwhile is not the store's: one outlier counts for little.
             let sample = (took_us / kib).min(2.0 * self.us_per_kib);
             self.us_per_kib += (sample - self.us_per_kib) / 8.0;
         }
     }
+}
 
-    fn is_cold(&self, usage: Usage) -> bool {
-        let (idle_ms, frequency) = ROUNDS[self.round];
-        match usage {
-            Usage::IdleMs(ms) => ms >= idle_ms,
-            Usage::Frequency(found) => found <= frequency,
-        }
+/// The string of a key, if it may leave.
+fn candidate<'a>(context: &Context<'_>, name: &'a [u8]) -> Option<Candidate<'a>> {
+    let text = OwnText::new(name);
+    let key = Key::peek(context, text.text());
+    let bytes = match key.kind::<Value>() {
+        Kind::Plain(bytes) if Value::may_spill(bytes as u64) => bytes,
+        Kind::Ours(value) => value.inline_bytes().map_or(0, <[u8]>::len),
+        _ => 0,
+    };
+    (bytes > 0).then(|| Candidate { name, bytes, usage: key.usage() })
+}
+
+/// Those that leave, the coldest first.
+fn coldest(mut found: Vec<Candidate<'_>>, all: bool) -> Vec<Candidate<'_>> {
+    found.sort_by_key(|string| warmth(string.usage));
+    let least = found.len().div_ceil(COLDEST_PART);
+    let cold = found.iter().take_while(|string| is_cold(string.usage)).count();
+    if !all {
+        found.truncate(least.max(cold));
+    }
+    found
+}
+
+const fn warmth(usage: Usage) -> i64 {
+    match usage {
+        Usage::IdleMs(ms) => -ms,
+        Usage::Frequency(found) => found,
+    }
+}
+
+const fn is_cold(usage: Usage) -> bool {
+    match usage {
+        Usage::IdleMs(ms) => ms >= COLD.0,
+        Usage::Frequency(found) => found <= COLD.1,
     }
 }
 
@@ -168,17 +222,50 @@ impl Hand {
 mod tests {
     use super::*;
 
+    fn chosen(usages: impl IntoIterator<Item = Usage>, all: bool) -> Vec<i64> {
+        let found = usages.into_iter().map(|usage| Candidate { name: b"", bytes: 1, usage });
+        let chosen = coldest(found.collect(), all);
+        chosen
+            .into_iter()
+            .map(|string| match string.usage {
+                Usage::IdleMs(number) | Usage::Frequency(number) => number,
+            })
+            .collect()
+    }
+
     #[test]
-    fn the_coldest_leave_first_wherever_the_hand_begins() {
-        let mut hand = Hand { cursor: vec![b'7'], round: 3, ..Hand::NEW };
-        hand.begin_anew();
-        let rounds = [0; 4].map(|_| {
-            hand.end_round();
-            hand.round
-        });
-        assert_eq!(rounds, [0, 1, 2, 3], "the first one lacks the keys before the hand");
-        hand.begin_anew();
-        hand.end_round();
-        assert_eq!(hand.round, 1);
+    fn the_coldest_of_what_was_found_leave_and_at_least_one() {
+        assert_eq!(chosen([5, 900, 7].map(Usage::IdleMs), false), [900]);
+        assert_eq!(chosen([200, 30, 255].map(Usage::Frequency), false), [30]);
+        assert_eq!(chosen((0..32).map(Usage::IdleMs), false), [31, 30, 29, 28]);
+        assert_eq!(chosen((2..34).map(Usage::Frequency), false), [2, 3, 4, 5]);
+        assert!(chosen([], false).is_empty());
+    }
+
+    #[test]
+    fn whatever_is_cold_leaves() {
+        let idle = [60_000, 59_999, 90_000, 70_000, 1, 2].map(Usage::IdleMs);
+        assert_eq!(chosen(idle, false), [90_000, 70_000, 60_000]);
+        assert_eq!(chosen([0, 1, 2, 1, 9].map(Usage::Frequency), false), [0, 1, 1]);
+    }
+
+    #[test]
+    fn in_a_command_any_string_leaves_the_coldest_first() {
+        assert_eq!(chosen([5, 900, 7].map(Usage::IdleMs), true), [900, 7, 5]);
+    }
+
+    #[test]
+    fn after_a_round_without_a_string_that_can_leave_the_hand_rests() {
+        let mut hand = Hand::NEW;
+        let start = Instant::now();
+        let took = Duration::from_millis(20);
+        hand.round = Round { took, has_moved: true };
+        hand.end_round(start);
+        assert!(!hand.rests(start));
+        hand.round = Round { took, has_moved: false };
+        hand.end_round(start);
+        assert!(hand.rests(start + took * (REST - 1)));
+        assert!(!hand.rests(start + took * REST));
+        assert!(!hand.rests(start), "it went on");
     }
 }
