@@ -20,6 +20,7 @@ mod rows;
 mod sides;
 mod spec;
 mod store;
+mod valkey;
 mod window;
 mod zram;
 
@@ -49,7 +50,7 @@ struct Arguments {
 type Bench = (&'static str, fn() -> anyhow::Result<Report>);
 
 /// All of them.
-const ALL: [Bench; 12] = [
+const ALL: [Bench; 13] = [
     ("store", store::run),
     ("pager", pager::run),
     ("programs", programs::run),
@@ -61,6 +62,7 @@ const ALL: [Bench; 12] = [
     ("resize", resize::run),
     ("kvcache", kvcache::run),
     ("resp", resp::run),
+    ("valkey", valkey::run),
     ("window", window::run),
 ];
 

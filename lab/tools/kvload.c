@@ -206,7 +206,8 @@ int main(int argc, char **argv) {
                 if (!over)
                     begin(connection);
                 if (over || !connection->count) {
-                    connection->count = 0;
+                    // Whoever has nothing to do is always ready to send.
+                    epoll_ctl(events, EPOLL_CTL_DEL, connection->fd, NULL);
                     waiting_connections--;
                     continue;
                 }

@@ -1,0 +1,144 @@
+//! `valkey`: a server whose values exceed its limit, with the module, and swapping to compressed memory and to a disk;
+//! and what the module costs while all values are in the server's memory. The paper on utmem compares the same.
+//!
+//! A cell is one run of `lab/bench-valkey`, in which the sides take turns.
+
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, ensure};
+use serde::Deserialize;
+
+use super::rows::{Report, Row, median};
+use super::{build_programs, by_size, go_on, root, rounds, wanted};
+
+const BENCH: &str = "valkey";
+/// Seconds of one side's turn.
+const TURN_S: &str = "3";
+/// Parts of the limit that the values take.
+const FILLS: [&str; 4] = ["0.5", "1", "1.5", "2"];
+
+/// What a side did in a turn.
+#[derive(Deserialize)]
+struct Turn {
+    per_second: f64,
+    p99_us: Option<f64>,
+    /// Of the server and of what serves it.
+    memory_mib: Option<f64>,
+}
+
+/// Each side's turns.
+type Sides = BTreeMap<String, Vec<Turn>>;
+
+/// A figure of a turn.
+type Figure = fn(&Turn) -> Option<f64>;
+
+struct Cell {
+    name: String,
+    arguments: Vec<String>,
+    /// Ours, and what they stand beside.
+    ours: &'static [&'static str],
+    others: &'static [&'static str],
+}
+
+impl Cell {
+    fn fill(times: &str, ratio: &str, keys: &str, depth: &str) -> Self {
+        const SET_PERCENT: &str = "10";
+        let name = format!("{times} times the limit, {ratio}:1, {keys} keys, depth {depth}");
+        let arguments =
+            ["fill", times, ratio, keys, SET_PERCENT, depth].map(str::to_owned).to_vec();
+        Self { name, arguments, ours: &["module", "dedup"], others: &["zram", "disk"] }
+    }
+
+    fn inline(operation: &str, connections: &str, depth: &str) -> Self {
+        let name = format!("inline {operation}, {connections} connections, depth {depth}");
+        let arguments = ["inline", operation, connections, depth].map(str::to_owned).to_vec();
+        Self { name, arguments, ours: &["by name", "transparent"], others: &["plain"] }
+    }
+
+    fn all() -> Vec<Self> {
+        let mut cells = Vec::new();
+        for keys in ["uniform", "zipf"] {
+            for ratio in ["1", "2"] {
+                cells.extend(FILLS.map(|times| Self::fill(times, ratio, keys, "1")));
+            }
+        }
+        for operation in ["get", "set"] {
+            for (connections, depth) in [("1", "1"), ("1", "16"), ("20", "1"), ("20", "16")] {
+                cells.push(Self::inline(operation, connections, depth));
+            }
+        }
+        let step = by_size(1, 11);
+        cells.into_iter().step_by(step).collect()
+    }
+
+    fn measure(&self) -> anyhow::Result<Sides> {
+        let output = Command::new("lab/bench-valkey")
+            .args(&self.arguments)
+            .args([rounds()?.to_string().as_str(), by_size(TURN_S, "0.2")])
+            .current_dir(root())
+            .env("SPILLWAY", super::built()?.join("spillway"))
+            .env("LAB_SIZE", by_size("full", "ci"))
+            .stderr(Stdio::inherit())
+            .output()
+            .context("can't start lab/bench-valkey")?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        ensure!(output.status.success(), "{}: {said}", output.status);
+        Ok(serde_json::from_str(said.lines().last().unwrap_or_default())?)
+    }
+
+    fn add_rows(&self, sides: &Sides, report: &mut Report) {
+        let figures: [(&str, &'static str, Figure); 3] = [
+            ("requests", "1/s", |turn| Some(turn.per_second)),
+            ("99th percentile", "us", |turn| turn.p99_us),
+            ("memory", "MiB", |turn| turn.memory_mib),
+        ];
+        for ours in self.ours {
+            for other in self.others {
+                for (what, unit, figure) in figures {
+                    let (Some(mine), Some(theirs)) =
+                        (middle(sides, ours, figure), middle(sides, other, figure))
+                    else {
+                        continue;
+                    };
+                    let metric = format!("{}: {what}, {ours}", self.name);
+                    report.rows.push(Row::new(BENCH, metric, unit, mine, (*other, theirs)));
+                }
+            }
+        }
+    }
+}
+
+/// The median of a side's figure, where it has one.
+fn middle(sides: &Sides, side: &str, figure: Figure) -> Option<f64> {
+    let values: Vec<f64> = sides.get(side)?.iter().filter_map(figure).collect();
+    (!values.is_empty()).then(|| median(values))
+}
+
+/// Measures all cells, one after the other.
+///
+/// # Errors
+/// A build that fails, or the user's interruption. A cell that fails is in the report.
+pub fn run() -> anyhow::Result<Report> {
+    build_programs()?;
+    build_module()?;
+    let mut report = Report::default();
+    for cell in Cell::all() {
+        if !wanted(&cell.name) {
+            continue;
+        }
+        go_on()?;
+        eprintln!("{}", cell.name);
+        let measured = cell.measure();
+        if let Some(sides) = report.keep(&cell.name, measured) {
+            cell.add_rows(&sides, &mut report);
+        }
+    }
+    Ok(report)
+}
+
+fn build_module() -> anyhow::Result<()> {
+    let status = Command::new("make").args(["--silent", "module"]).current_dir(root()).status()?;
+    ensure!(status.success(), "the build of the module failed");
+    Ok(())
+}
