@@ -49,12 +49,18 @@ impl Loan {
         Ok(Self { session, pool, stopping, tender: Some(tender) })
     }
 
-    /// Makes calls that end by the deadline; what came of each.
-    fn run(&self, requests: &mut [Request<'_>], outcomes: &mut [PageOutcome], deadline: Instant) {
+    /// Makes calls that end by the deadline. `meaning` says what an answer means for its page.
+    fn run(
+        &self,
+        requests: &mut [Request<'_>],
+        outcomes: &mut [PageOutcome],
+        deadline: Instant,
+        meaning: fn(Status, u64) -> PageOutcome,
+    ) {
         let left = deadline.saturating_duration_since(Instant::now());
         self.session.run_within(requests, left.as_micros() as u64);
         for (request, outcome) in requests.iter().zip(outcomes) {
-            *outcome = carried(&request.call, request.outcome);
+            *outcome = carried(request.outcome, meaning);
         }
     }
 }
@@ -135,24 +141,40 @@ fn tend(session: &Session<TlsDial>, stopping: &AtomicBool) {
     }
 }
 
-/// What the end of a call means for its page.
-fn carried(call: &Call, outcome: Option<Outcome>) -> PageOutcome {
-    let Some(Outcome::Answered { status, result, bytes, .. }) = outcome else {
-        return match outcome {
-            Some(Outcome::PoolLost) => PageOutcome::Missing,
-            _ => PageOutcome::Lost,
-        };
-    };
-    let page = PAGE_BYTES as u64;
-    match (call, Status(status).code()) {
-        (Call::Store(..), Status::SUCCESS) => PageOutcome::Done,
-        (Call::Store(..), _) => PageOutcome::Refused,
-        (Call::Retrieve(..), Status::SUCCESS) if result == page && u64::from(bytes) == page => {
-            PageOutcome::Done
+/// What the end of a call means for its page, if an answer means what `meaning` says of its status and its bytes.
+fn carried(outcome: Option<Outcome>, meaning: fn(Status, u64) -> PageOutcome) -> PageOutcome {
+    match outcome {
+        Some(Outcome::Answered { status, result, bytes, .. }) => {
+            meaning(Status(status).code(), result.min(bytes.into()))
         }
-        (Call::Delete(..), Status::SUCCESS | Status::KEY_NOT_FOUND) => PageOutcome::Done,
-        (Call::Delete(..), _) => PageOutcome::Lost,
-        _ => PageOutcome::Missing,
+        Some(Outcome::PoolLost) => PageOutcome::Missing,
+        _ => PageOutcome::Lost,
+    }
+}
+
+const fn stored(status: Status, _bytes: u64) -> PageOutcome {
+    match status {
+        Status::SUCCESS => PageOutcome::Done,
+        _ => PageOutcome::Refused,
+    }
+}
+
+const fn retrieved(status: Status, bytes: u64) -> PageOutcome {
+    match status {
+        Status::SUCCESS if bytes == PAGE_BYTES as u64 => PageOutcome::Done,
+        // The lender has no such page, or not the bytes that were put.
+        Status::SUCCESS | Status::KEY_NOT_FOUND | Status::UNRECOVERED | Status::VALUE_SIZE => {
+            PageOutcome::Missing
+        }
+        // Nothing else says that the contents are gone.
+        _ => PageOutcome::Lost,
+    }
+}
+
+const fn deleted(status: Status, _bytes: u64) -> PageOutcome {
+    match status {
+        Status::SUCCESS | Status::KEY_NOT_FOUND => PageOutcome::Done,
+        _ => PageOutcome::Lost,
     }
 }
 
@@ -171,7 +193,7 @@ impl Lender for Loan {
             }
             None => none(),
         });
-        self.run(&mut requests[..keys.len()], outcomes, deadline);
+        self.run(&mut requests[..keys.len()], outcomes, deadline, stored);
     }
 
     fn get(
@@ -189,7 +211,7 @@ impl Lender for Loan {
             }
             None => none(),
         });
-        self.run(&mut requests[..keys.len()], outcomes, deadline);
+        self.run(&mut requests[..keys.len()], outcomes, deadline, retrieved);
     }
 
     fn flush(&self, keys: &[Key], outcomes: &mut [PageOutcome], deadline: Instant) {
@@ -198,6 +220,48 @@ impl Lender for Loan {
             Some(key) => Request::new(Call::Delete(self.pool, *key), Data::None),
             None => none(),
         });
-        self.run(&mut requests[..keys.len()], outcomes, deadline);
+        self.run(&mut requests[..keys.len()], outcomes, deadline, deleted);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: u32 = PAGE_BYTES as u32;
+
+    fn answered(
+        status: Status,
+        bytes: u32,
+        meaning: fn(Status, u64) -> PageOutcome,
+    ) -> PageOutcome {
+        let (status, result) = (status.0, PAGE.into());
+        let answer = Outcome::Answered { status, result, bytes, generation: 1 };
+        carried(Some(answer), meaning)
+    }
+
+    #[test]
+    fn a_page_is_missing_only_if_the_lender_says_so() {
+        assert_eq!(answered(Status::SUCCESS, PAGE, retrieved), PageOutcome::Done);
+        assert_eq!(answered(Status::SUCCESS, PAGE - 1, retrieved), PageOutcome::Missing);
+        for status in [Status::KEY_NOT_FOUND, Status::UNRECOVERED, Status::VALUE_SIZE] {
+            let outcome = answered(status.finally(), 0, retrieved);
+            assert_eq!(outcome, PageOutcome::Missing, "{status}");
+        }
+        for status in [Status::NOT_READY, Status::INTERNAL, Status::ABORTED, Status::PATH] {
+            assert_eq!(answered(status, 0, retrieved), PageOutcome::Lost, "{status}");
+        }
+        assert_eq!(carried(Some(Outcome::PoolLost), retrieved), PageOutcome::Missing);
+        assert_eq!(carried(None, retrieved), PageOutcome::Lost);
+    }
+
+    #[test]
+    fn a_page_that_is_gone_is_deleted_and_a_page_without_room_is_refused() {
+        assert_eq!(answered(Status::SUCCESS, 0, stored), PageOutcome::Done);
+        assert_eq!(answered(Status::CAPACITY, 0, stored), PageOutcome::Refused);
+        for status in [Status::SUCCESS, Status::KEY_NOT_FOUND] {
+            assert_eq!(answered(status, 0, deleted), PageOutcome::Done, "{status}");
+        }
+        assert_eq!(answered(Status::INTERNAL, 0, deleted), PageOutcome::Lost);
     }
 }

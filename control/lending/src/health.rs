@@ -16,7 +16,7 @@ use crate::HostId;
 const IN_A_ROW: u32 = 3;
 /// Without any contact for so long, a host's health is unknown.
 const STALE: Duration = Duration::from_secs(60);
-/// A failed page of a loan that is still held counts for so long.
+/// A failed page of a loan that is still held counts for so long, unless requests wait for the lender.
 const PAGE_FAULT_LASTS: Duration = Duration::from_secs(60);
 
 /// How well a host answers.
@@ -155,7 +155,23 @@ struct Messages {
 #[derive(Clone, Debug)]
 struct Loan {
     lender: HostId,
-    failed: Option<(Duration, Health, String)>,
+    failed: Option<PageFault>,
+}
+
+/// What the last page met that failed.
+#[derive(Clone, Debug)]
+struct PageFault {
+    at: Duration,
+    health: Health,
+    reason: String,
+    /// Requests wait for the lender: the fault lasts until pages are answered again.
+    waits: bool,
+}
+
+impl PageFault {
+    fn counts(&self, now: Duration) -> bool {
+        self.waits || now.saturating_sub(self.at) < PAGE_FAULT_LASTS
+    }
 }
 
 impl Messages {
@@ -238,13 +254,15 @@ impl HealthWatch {
         self.loans.get(&number).map(|loan| &loan.lender)
     }
 
-    /// A page of a loan could not be stored or read.
+    /// A page of a loan could not be stored or read. If requests wait for the lender (`waits`), that counts until
+    /// [`loan_works`](Self::loan_works), else for a minute.
     pub fn page_failed(
         &mut self,
         now: Duration,
         number: u64,
         fault: Fault,
         reason: String,
+        waits: bool,
     ) -> Option<HealthChange> {
         let health = match fault {
             Fault::Late => Health::Slow,
@@ -252,14 +270,15 @@ impl HealthWatch {
             Fault::Refused => Health::Refused,
         };
         let loan = self.loans.get_mut(&number)?;
-        loan.failed = Some((now, health, reason));
+        let waits = waits || loan.failed.as_ref().is_some_and(|before| before.waits);
+        loan.failed = Some(PageFault { at: now, health, reason, waits });
         let lender = loan.lender.clone();
         self.host(now, &lender);
         self.look(now, &lender)
     }
 
-    /// Pages were copied into a loan: it works.
-    pub fn pages_stored(&mut self, now: Duration, number: u64) -> Option<HealthChange> {
+    /// Pages were copied into a loan, or a lender answers that requests have waited for.
+    pub fn loan_works(&mut self, now: Duration, number: u64) -> Option<HealthChange> {
         let loan = self.loans.get_mut(&number)?;
         loan.failed = None;
         let lender = loan.lender.clone();
@@ -305,10 +324,10 @@ impl HealthWatch {
         let known = self.hosts.get_mut(host)?;
         let its = self.loans.values().filter(|loan| loan.lender == *host);
         let failed = its.filter_map(|loan| loan.failed.as_ref());
-        let fresh = failed.filter(|(at, ..)| now.saturating_sub(*at) < PAGE_FAULT_LASTS);
-        let pages = fresh.max_by_key(|(at, health, _)| (*health, *at));
+        let pages =
+            failed.filter(|fault| fault.counts(now)).max_by_key(|fault| (fault.health, fault.at));
         let (health, reason) = match pages {
-            Some((_, health, reason)) if *health > known.messages.health => (*health, reason),
+            Some(fault) if fault.health > known.messages.health => (fault.health, &fault.reason),
             _ => (known.messages.health, &known.messages.reason),
         };
         known.reason.clone_from(reason);

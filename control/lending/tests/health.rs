@@ -166,7 +166,7 @@ fn pages_that_fail_count_although_messages_are_answered() {
     case.answer(2);
     case.watch.loan_opened(7, case.host.clone());
     let late = "no answer about a page";
-    let change = case.watch.page_failed(case.now, 7, Fault::Late, late.into()).unwrap();
+    let change = case.watch.page_failed(case.now, 7, Fault::Late, late.into(), false).unwrap();
     assert_eq!((change.to, change.reason.as_str()), (Health::Slow, late));
     for _ in 0..5 {
         case.pass(1000);
@@ -178,7 +178,7 @@ fn pages_that_fail_count_although_messages_are_answered() {
     case.expect(Health::Unreachable, "connection refused", 0);
     case.answer(2);
     case.expect(Health::Slow, late, 0);
-    assert_eq!(case.watch.pages_stored(case.now, 7).unwrap().to, Health::Ok);
+    assert_eq!(case.watch.loan_works(case.now, 7).unwrap().to, Health::Ok);
 }
 
 #[test]
@@ -187,17 +187,38 @@ fn pages_that_failed_are_forgotten_with_their_loan_and_after_a_while() {
     case.answer(2);
     for number in [7, 8] {
         case.watch.loan_opened(number, case.host.clone());
-        case.watch.page_failed(case.now, number, Fault::Refused, "it has lost a page".into());
+        let reason = "it has lost a page".into();
+        case.watch.page_failed(case.now, number, Fault::Refused, reason, false);
     }
     assert_eq!(case.watch.loan_ended(case.now, 7), None, "the other one failed too");
     case.expect(Health::Refused, "it has lost a page", 0);
     assert_eq!(case.watch.loan_ended(case.now, 8).unwrap().to, Health::Ok);
     // Of no loan that is held.
-    assert_eq!(case.watch.page_failed(case.now, 7, Fault::Refused, String::new()), None);
+    assert_eq!(case.watch.page_failed(case.now, 7, Fault::Refused, String::new(), false), None);
     case.watch.loan_opened(9, case.host.clone());
-    case.watch.page_failed(case.now, 9, Fault::Late, "no answer about a page".into());
+    case.watch.page_failed(case.now, 9, Fault::Late, "no answer about a page".into(), false);
     case.pass(59_000);
     assert_eq!(case.answer(2), None);
     case.pass(1000);
+    assert_eq!(case.answer(2).unwrap().to, Health::Ok);
+}
+
+#[test]
+fn a_lender_that_requests_wait_for_is_not_ok_before_it_answers_about_pages() {
+    let mut case = Case::new();
+    case.answer(2);
+    case.watch.loan_opened(7, case.host.clone());
+    let late = "no answer about a page";
+    case.watch.page_failed(case.now, 7, Fault::Late, late.into(), true);
+    // The time to wait is over, and requests fail: the lender answers no better for that.
+    case.pass(30_000);
+    assert_eq!(case.watch.page_failed(case.now, 7, Fault::Late, late.into(), false), None);
+    case.pass(70_000);
+    assert_eq!(case.answer(2), None);
+    case.expect(Health::Slow, late, 100_000);
+    assert_eq!(case.watch.loan_works(case.now, 7).unwrap().to, Health::Ok);
+    // The next fault is a new one.
+    case.watch.page_failed(case.now, 7, Fault::Late, late.into(), false);
+    case.pass(60_000);
     assert_eq!(case.answer(2).unwrap().to, Health::Ok);
 }

@@ -89,7 +89,7 @@ impl PeerHealth {
 
     /// Pages were copied into a loan.
     pub fn pages_stored(&self, number: u64) {
-        let change = self.watch().pages_stored(self.now(), number);
+        let change = self.watch().loan_works(self.now(), number);
         self.log(change);
     }
 
@@ -109,7 +109,8 @@ impl PeerHealth {
             Cause::Refused | Cause::Missing | Cause::Forged => Fault::Refused,
         };
         let reason = format!("for a page it {}", loss.cause);
-        let change = self.watch().page_failed(self.now(), loss.holder, fault, reason);
+        let waits = loss.effect == Effect::Wait;
+        let change = self.watch().page_failed(self.now(), loss.holder, fault, reason, waits);
         self.log(change);
     }
 
@@ -123,6 +124,8 @@ impl PeerHealth {
             }
             None => tracing::warn!(loan, "pages go on: it answers again after {after:.1?}"),
         }
+        let change = self.watch().loan_works(self.now(), holder);
+        self.log(change);
     }
 
     fn log(&self, change: Option<HealthChange>) {
