@@ -20,6 +20,7 @@ mod parts;
 mod reclaim;
 mod run;
 mod sandbox;
+mod secret_files;
 mod sockets;
 mod store_disk;
 mod targets;
@@ -31,6 +32,7 @@ use clap::Parser;
 
 use crate::arguments::Arguments;
 use crate::config::{Config, DeviceUse};
+use crate::frontends::Secrets;
 use crate::kept::Inherited;
 use crate::lend::helper::Helper;
 use crate::parts::Parts;
@@ -57,6 +59,11 @@ fn daemon(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if arguments.check {
         config::Clients::new(&config)?;
         store_disk::check(&config.store)?;
+        Secrets::read(&config.listen)?;
+        secret_files::read_tokens(&config.listen)?;
+        for line in secret_files::open_to_all(&config) {
+            eprintln!("warning: {line}");
+        }
         println!("the configuration is good");
         return Ok(ExitCode::SUCCESS);
     }

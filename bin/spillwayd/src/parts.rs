@@ -1,13 +1,12 @@
 //! The daemon's parts, put together.
 
-use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use spillway_api::Daemon;
 use spillway_api::types::Dashboard;
+use spillway_api::{Daemon, Tokens};
 use spillway_directory::ClientRegistry;
 use spillway_history::{Bounds, History};
 use spillway_host::Limits;
@@ -15,17 +14,14 @@ use spillway_manager::Manager;
 use spillway_vhost_user_blk::Disk;
 use tokio::sync::watch;
 
-use crate::config::{Clients, Config, Error, Listen};
+use crate::config::{Clients, Config, Listen};
 use crate::frontends::Secrets;
 use crate::kept::{self, Inherited};
 use crate::lend::helper::Helper;
 use crate::listeners::Listeners;
 use crate::memory::{self, Memory};
 use crate::metrics::{self, Facts};
-use crate::{capacity, disks, hardening, lend, store_disk, vm};
-
-/// Shortest token of the HTTP interface.
-const TOKEN_BYTES_MIN: usize = 16;
+use crate::{capacity, disks, hardening, lend, secret_files, store_disk, vm};
 
 /// All that runs.
 pub struct Parts {
@@ -45,7 +41,7 @@ pub struct Parts {
     /// Guests that are resized, until their threads are started.
     pub vms: Option<vm::Prepared>,
     /// What requests over TCP must bear.
-    pub token: Option<Arc<str>>,
+    pub tokens: Option<Tokens>,
 }
 
 impl Parts {
@@ -60,7 +56,10 @@ impl Parts {
     ) -> anyhow::Result<Self> {
         let (started, started_ms) = (Instant::now(), unix_ms());
         let clients = Clients::new(&config)?;
-        let token = config.listen.api_token_file.as_deref().map(read_token).transpose()?;
+        let tokens = secret_files::read_tokens(&config.listen)?;
+        for line in secret_files::open_to_all(&config) {
+            tracing::warn!("{line}");
+        }
         let secrets = Secrets::read(&config.listen)?;
         let limits = Limits::read();
         let capacity_bytes = capacity::bytes(config.store.capacity, &limits)?;
@@ -152,7 +151,7 @@ impl Parts {
             secrets,
             resp,
             disks,
-            token,
+            tokens,
             lending,
             vms,
         })
@@ -179,20 +178,4 @@ fn dashboard(listen: &Listen) -> Dashboard {
 /// The system's clock, milliseconds since 1970.
 fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
-}
-
-/// Reads the token of the HTTP interface.
-fn read_token(path: &Path) -> Result<Arc<str>, Error> {
-    let shown = path.display();
-    let text = fs::read_to_string(path).map_err(|error| {
-        Error::new(format!("can't read listen.api_token_file {shown}: {error}"))
-    })?;
-    let token = text.trim();
-    if token.len() < TOKEN_BYTES_MIN || token.contains(char::is_whitespace) {
-        return Err(Error::new(format!(
-            "listen.api_token_file {shown}: one line of at least {TOKEN_BYTES_MIN} characters without spaces; \
-             make one with openssl rand -hex 32"
-        )));
-    }
-    Ok(token.into())
 }

@@ -164,9 +164,9 @@ fn serve_api(parts: &mut Parts) -> anyhow::Result<()> {
         let router = spillway_api::router(parts.daemon.clone(), None);
         serve(axum::serve(UnixListener::from_std(listener)?, router));
     }
-    if let (Some(listener), Some(token)) = (parts.listeners.api_tcp.take(), &parts.token) {
+    if let (Some(listener), Some(tokens)) = (parts.listeners.api_tcp.take(), &parts.tokens) {
         listener.set_nonblocking(true)?;
-        let data = spillway_api::router(parts.daemon.clone(), Some(token.clone()));
+        let data = spillway_api::router(parts.daemon.clone(), Some(tokens.clone()));
         // The page is for anybody: it has no data.
         let router = spillway_web::router().merge(data);
         serve(axum::serve(TcpListener::from_std(listener)?, router));

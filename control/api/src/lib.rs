@@ -37,6 +37,6 @@ pub use lending::{LendOrder, Lending};
 #[cfg(feature = "server")]
 pub use policy::INTERVALS_MS;
 #[cfg(feature = "server")]
-pub use service::{Daemon, document, router};
+pub use service::{Daemon, Tokens, document, router};
 #[cfg(feature = "server")]
 pub use vms::Guests;

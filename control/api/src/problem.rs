@@ -26,6 +26,9 @@ pub(crate) enum Error {
     /// A listener on TCP was asked without its token.
     #[error("this needs the header 'Authorization: Bearer TOKEN' with the token of api_token_file")]
     Token,
+    /// The token that only reads came with a request that does more.
+    #[error("the token of api_read_token_file only reads: this needs the token of api_token_file")]
+    ReadToken,
     /// Lending is off.
     #[error("this host neither lends nor borrows: set lend.roles, see docs/lending.md")]
     NoLending,
@@ -72,6 +75,7 @@ impl Error {
             Self::NoVm(_) => (S::NOT_FOUND, "no-vm"),
             Self::VmRefused(_) => (S::CONFLICT, "vm-refused"),
             Self::Token => (S::UNAUTHORIZED, "token"),
+            Self::ReadToken => (S::FORBIDDEN, "read-token"),
             Self::Stopping => (S::SERVICE_UNAVAILABLE, "stopping"),
             Self::Registry(error) => match error {
                 RegistryError::NoClient(_) => (S::NOT_FOUND, "no-client"),

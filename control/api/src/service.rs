@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderValue, Uri, header};
+use axum::http::{HeaderValue, Method, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use spillway_directory::ClientRegistry;
@@ -139,16 +139,25 @@ pub fn document() -> String {
     text
 }
 
-/// The service. With a `token`, every request must bear it.
-pub fn router(daemon: Arc<Daemon>, token: Option<Arc<str>>) -> Router {
+/// What requests must bear where others than the daemon's user reach the service.
+#[derive(Clone)]
+pub struct Tokens {
+    /// Permits everything.
+    pub all: Arc<str>,
+    /// Permits requests that change nothing and hand out no pool's contents; none where there is no such token.
+    pub read: Option<Arc<str>>,
+}
+
+/// The service. With `tokens`, every request must bear one of them.
+pub fn router(daemon: Arc<Daemon>, tokens: Option<Tokens>) -> Router {
     let (router, _) = routes().split_for_parts();
     let router = router
         .route("/openapi.json", axum::routing::get(openapi))
         .fallback(|uri: Uri| async move { Error::NoPath(uri.path().to_owned()) })
         .with_state(daemon);
-    let router = match token {
+    let router = match tokens {
         None => router,
-        Some(token) => router.layer(middleware::from_fn_with_state(token, check_token)),
+        Some(tokens) => router.layer(middleware::from_fn_with_state(tokens, check_token)),
     };
     router.layer(middleware::map_response(guard))
 }
@@ -172,16 +181,29 @@ async fn openapi() -> impl axum::response::IntoResponse {
 }
 
 async fn check_token(
-    State(token): State<Arc<str>>,
+    State(tokens): State<Tokens>,
     request: Request,
     next: Next,
 ) -> Result<Response, Error> {
     let given = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
     let given = given.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
-    if !same(given, token.as_bytes()) {
-        return Err(Error::Token);
-    }
+    tokens.check(given, request.method())?;
     Ok(next.run(request).await)
+}
+
+impl Tokens {
+    /// Whether a request that bears `given` may be carried out. Both tokens are compared whatever comes of the first.
+    fn check(&self, given: &[u8], method: &Method) -> Result<(), Error> {
+        let all = same(given, self.all.as_bytes());
+        let read = self.read.as_ref().is_some_and(|read| same(given, read.as_bytes()));
+        match (all, read) {
+            (true, _) => Ok(()),
+            // An export is a POST: it hands out what clients have stored.
+            (false, true) if method == Method::GET || method == Method::HEAD => Ok(()),
+            (false, true) => Err(Error::ReadToken),
+            (false, false) => Err(Error::Token),
+        }
+    }
 }
 
 /// Compares in a time that tells nothing but the length.
@@ -220,6 +242,24 @@ mod tests {
         assert!(same(b"token", b"token"));
         for other in [&b""[..], b"toke", b"tokens", b"tokem"] {
             assert!(!same(other, b"token"));
+        }
+    }
+
+    #[test]
+    fn the_token_for_reading_permits_no_change() {
+        let tokens = Tokens { all: "all".into(), read: Some("read".into()) };
+        for method in [Method::GET, Method::HEAD] {
+            assert!(
+                tokens.check(b"all", &method).is_ok() && tokens.check(b"read", &method).is_ok()
+            );
+        }
+        for method in [Method::PUT, Method::POST, Method::PATCH, Method::DELETE, Method::OPTIONS] {
+            assert!(tokens.check(b"all", &method).is_ok());
+            assert!(matches!(tokens.check(b"read", &method), Err(Error::ReadToken)), "{method}");
+        }
+        let alone = Tokens { read: None, ..tokens };
+        for given in [&b"read"[..], b"", b"other"] {
+            assert!(matches!(alone.check(given, &Method::GET), Err(Error::Token)));
         }
     }
 }

@@ -14,6 +14,15 @@ pub enum Kind {
     Gauge,
 }
 
+/// What a value that is one whole number counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// The metric's unit.
+    One,
+    /// Millionths of the metric's unit.
+    Millionth,
+}
+
 /// One metric over samples of `T`.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric<T> {
@@ -23,6 +32,8 @@ pub struct Metric<T> {
     pub kind: Kind,
     /// What it means.
     pub help: &'static str,
+    /// What its value counts.
+    pub scale: Scale,
     /// Its value; none when there is no such thing, as a target without a limit.
     pub value: fn(&T) -> Option<u64>,
 }
@@ -199,6 +210,13 @@ pub struct DiskSample {
     pub errors: u64,
 }
 
+impl<T> Metric<T> {
+    /// The same, where the value counts millionths of the unit.
+    const fn in_millionths(self) -> Self {
+        Self { scale: Scale::Millionth, ..self }
+    }
+}
+
 const fn pages(count: u64) -> Option<u64> {
     Some(count.saturating_mul(PAGE_BYTES as u64))
 }
@@ -208,7 +226,7 @@ pub(crate) const fn gauge<T>(
     help: &'static str,
     value: fn(&T) -> Option<u64>,
 ) -> Metric<T> {
-    Metric { name, kind: Kind::Gauge, help, value }
+    Metric { name, kind: Kind::Gauge, help, scale: Scale::One, value }
 }
 
 pub(crate) const fn counter<T>(
@@ -216,7 +234,7 @@ pub(crate) const fn counter<T>(
     help: &'static str,
     value: fn(&T) -> Option<u64>,
 ) -> Metric<T> {
-    Metric { name, kind: Kind::Counter, help, value }
+    Metric { name, kind: Kind::Counter, help, scale: Scale::One, value }
 }
 
 /// Metrics of the daemon and its store.
@@ -505,8 +523,9 @@ pub(crate) const LEND_DEVICE: [Metric<LendDeviceSample>; 11] = [
         |d| Some(d.waits),
     ),
     gauge(
-        "spillway_lend_device_longest_stall_microseconds",
+        "spillway_lend_device_longest_stall_seconds",
         "The longest time that a batch of requests took.",
-        |d| Some(d.longest_stall_us),
-    ),
+        |d: &LendDeviceSample| Some(d.longest_stall_us),
+    )
+    .in_millionths(),
 ];

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use crate::catalogue::{
     CLIENT, DISK, Kind, LEND, LEND_DEVICE, LEND_PEER, LendSample, Metric, PROGRAM, STORE, Sample,
+    Scale,
 };
 use crate::guests::{SECTIONS, SectionsSample, VM};
 use crate::resp::RESP;
@@ -25,33 +26,33 @@ pub fn render(sample: &Sample) -> String {
     let mut out = String::new();
     for metric in &STORE {
         head(&mut out, metric);
-        line(&mut out, metric.name, "", (metric.value)(&sample.store));
+        line(&mut out, metric, "", (metric.value)(&sample.store));
     }
     for metric in &CLIENT {
         head(&mut out, metric);
         for client in &sample.clients {
             let label = format!("{{client=\"{}\"}}", escaped(&client.name));
-            line(&mut out, metric.name, &label, (metric.value)(client));
+            line(&mut out, metric, &label, (metric.value)(client));
         }
     }
     for metric in &PROGRAM {
         head(&mut out, metric);
         for program in &sample.programs {
             let label = format!("{{program=\"{}\"}}", escaped(&program.name));
-            line(&mut out, metric.name, &label, (metric.value)(program));
+            line(&mut out, metric, &label, (metric.value)(program));
         }
     }
     for metric in &DISK {
         head(&mut out, metric);
         for disk in &sample.disks {
             let label = format!("{{disk=\"{}\"}}", escaped(&disk.name));
-            line(&mut out, metric.name, &label, (metric.value)(disk));
+            line(&mut out, metric, &label, (metric.value)(disk));
         }
     }
     if let Some(resp) = &sample.resp {
         for metric in &RESP {
             head(&mut out, metric);
-            line(&mut out, metric.name, "", (metric.value)(resp));
+            line(&mut out, metric, "", (metric.value)(resp));
         }
     }
     if let Some(lend) = &sample.lend {
@@ -66,20 +67,20 @@ pub fn render(sample: &Sample) -> String {
 fn render_lending(out: &mut String, sample: &Sample, lend: &LendSample) {
     for metric in &LEND {
         head(out, metric);
-        line(out, metric.name, "", (metric.value)(lend));
+        line(out, metric, "", (metric.value)(lend));
     }
     for metric in &LEND_PEER {
         head(out, metric);
         for peer in &sample.lend_peers {
             let label = format!("{{peer=\"{}\"}}", escaped(&peer.name));
-            line(out, metric.name, &label, (metric.value)(peer));
+            line(out, metric, &label, (metric.value)(peer));
         }
     }
     for metric in &LEND_DEVICE {
         head(out, metric);
         for device in &sample.lend_devices {
             let label = format!("{{device=\"{}\"}}", device.device);
-            line(out, metric.name, &label, (metric.value)(device));
+            line(out, metric, &label, (metric.value)(device));
         }
     }
 }
@@ -87,13 +88,13 @@ fn render_lending(out: &mut String, sample: &Sample, lend: &LendSample) {
 fn render_guests(out: &mut String, sample: &Sample, sections: &SectionsSample) {
     for metric in &SECTIONS {
         head(out, metric);
-        line(out, metric.name, "", (metric.value)(sections));
+        line(out, metric, "", (metric.value)(sections));
     }
     for metric in &VM {
         head(out, metric);
         for vm in &sample.vms {
             let label = format!("{{vm=\"{}\"}}", escaped(&vm.name));
-            line(out, metric.name, &label, (metric.value)(vm));
+            line(out, metric, &label, (metric.value)(vm));
         }
     }
 }
@@ -104,10 +105,14 @@ fn head<T>(out: &mut String, metric: &Metric<T>) {
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {}", kind.name());
 }
 
-fn line(out: &mut String, name: &str, label: &str, value: Option<u64>) {
-    if let Some(value) = value {
-        let _ = writeln!(out, "{name}{label} {value}");
-    }
+fn line<T>(out: &mut String, metric: &Metric<T>, label: &str, value: Option<u64>) {
+    let Some(value) = value else { return };
+    // Writing to a string does not fail.
+    let _ = write!(out, "{}{label} ", metric.name);
+    let _ = match metric.scale {
+        Scale::One => writeln!(out, "{value}"),
+        Scale::Millionth => writeln!(out, "{}.{:06}", value / 1_000_000, value % 1_000_000),
+    };
 }
 
 /// A label's value with what the format gives a meaning put behind a backslash.
@@ -165,7 +170,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::catalogue::{ClientSample, LendPeerSample};
+    use crate::catalogue::{ClientSample, LendDeviceSample, LendPeerSample};
     use crate::guests::VmSample;
 
     #[test]
@@ -188,6 +193,12 @@ mod tests {
             assert!(name.starts_with("spillway_"), "{name}");
             assert_eq!(kind == Kind::Counter, name.ends_with("_total"), "{name}");
             assert!(!name.contains("pages"), "{name}: bytes are the base unit");
+            assert!(
+                !["_us", "_ms", "microseconds", "milliseconds"]
+                    .iter()
+                    .any(|unit| name.ends_with(unit)),
+                "{name}: seconds are the base unit"
+            );
         }
     }
 
@@ -231,6 +242,22 @@ mod tests {
                 let line = format!("\nspillway_lend_peer_{name}{{peer=\"{peer}\"}} {value}\n");
                 assert!(text.contains(&line), "{line} in {text}");
             }
+        }
+    }
+
+    #[test]
+    fn a_stall_is_given_in_seconds() {
+        let device = |device, longest_stall_us| LendDeviceSample {
+            device,
+            longest_stall_us,
+            ..LendDeviceSample::default()
+        };
+        let lend_devices = vec![device(0, 1_200_034), device(1, 0)];
+        let lend = Some(LendSample::default());
+        let text = render(&Sample { lend, lend_devices, ..Sample::default() });
+        for line in ["{device=\"0\"} 1.200034", "{device=\"1\"} 0.000000"] {
+            let line = format!("\nspillway_lend_device_longest_stall_seconds{line}\n");
+            assert!(text.contains(&line), "{line} in {text}");
         }
     }
 

@@ -85,6 +85,11 @@ fn check_listeners(config: &Config) -> Result<(), Error> {
     if listen.api_tcp.is_some() && listen.api_token_file.is_none() {
         return Err(Error::new("listen.api_tcp needs listen.api_token_file"));
     }
+    if listen.api_read_token_file.is_some() && listen.api_tcp.is_none() {
+        return Err(Error::new(
+            "listen.api_read_token_file is for listen.api_tcp, which is not set",
+        ));
+    }
     if let Some(address) = reached(listen.nvme_tcp)
         && config.unnamed.hosts
     {

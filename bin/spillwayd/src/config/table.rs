@@ -84,7 +84,7 @@ pub static STORE: [Setting<Store>; 6] = [
 ];
 
 /// `[listen]`
-pub static LISTEN: [Setting<Listen>; 21] = [
+pub static LISTEN: [Setting<Listen>; 22] = [
     fixed(
         "dir",
         r#""/run/spillway""#,
@@ -200,6 +200,12 @@ pub static LISTEN: [Setting<Listen>; 21] = [
         r#""""#,
         Path(|l| &mut l.api_token_file),
         "File with the token that requests over TCP must carry: at least 16 characters on one line.",
+    ),
+    fixed(
+        "api_read_token_file",
+        r#""""#,
+        Path(|l| &mut l.api_read_token_file),
+        "File with a second token that permits only to read, for example by Prometheus. It must differ from that of `api_token_file`.",
     ),
 ];
 

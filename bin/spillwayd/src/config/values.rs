@@ -78,6 +78,7 @@ pub struct Listen {
     pub api: Option<PathBuf>,
     pub api_tcp: Option<SocketAddr>,
     pub api_token_file: Option<PathBuf>,
+    pub api_read_token_file: Option<PathBuf>,
 }
 
 impl Listen {
