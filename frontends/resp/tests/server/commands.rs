@@ -1,6 +1,7 @@
 //! Single commands.
 
-use spillway_store::Lifetime;
+use spillway_resp::Described;
+use spillway_store::{ClientId, Lifetime};
 
 use crate::support::{Client, Reply, command, server, shared_of};
 
@@ -161,6 +162,26 @@ fn strangers_say_who_they_are_first() {
     let line = "ERR Protocol error: unauthenticated multibulk length";
     assert_eq!(reply, [Reply::Error(line.into())]);
     assert!(client.connection.session.ends);
+}
+
+#[test]
+fn clients_are_told_of_their_own_connections_alone() {
+    let shared = server(16 << 20);
+    let mut client = Client::new(&shared);
+    let own = client.connection.session.described.client;
+    let name = b"of another".to_vec();
+    let other =
+        Described { client: Some(ClientId(own.unwrap().0 + 1)), name, ..Described::default() };
+    shared.sessions.lock().insert(2, other);
+    shared.sessions.lock().insert(3, Described::default());
+    for line in ["CLIENT LIST", "CLIENT LIST TYPE normal", "CLIENT LIST ID 1 2 3"] {
+        let Reply::Bulk(text) = client.say(line) else { panic!("{line}") };
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.starts_with("id=1 ") && text.lines().count() == 1, "{line}: {text}");
+    }
+    assert_eq!(client.say("CLIENT LIST ID 2 3"), Reply::bulk(""));
+    let Reply::Bulk(text) = client.say("INFO clients") else { panic!() };
+    assert!(String::from_utf8(text).unwrap().contains("connected_clients:1\r\n"));
 }
 
 #[test]
