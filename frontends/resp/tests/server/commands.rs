@@ -239,6 +239,26 @@ fn who_logs_in_and_can_not_have_a_database_stays_who_it_was() {
 }
 
 #[test]
+fn clients_are_told_what_their_other_connections_are_now() {
+    let shared = server(16 << 20);
+    let (mut client, mut other) = (Client::new(&shared), Client::stranger(&shared));
+    other.connection.session.id = 2;
+    let mut line = || {
+        let Reply::Bulk(text) = client.say("CLIENT LIST ID 2") else { panic!() };
+        String::from_utf8(text).unwrap()
+    };
+    other.say("AUTH name secret");
+    assert!(line().contains(" db=0 "));
+    other.say("SELECT 3");
+    assert!(line().contains(" db=3 "), "{}", line());
+    other.say("HELLO 3");
+    assert!(line().ends_with(" resp=3\n"), "{}", line());
+    // It is nobody's now.
+    other.say("RESET");
+    assert_eq!(line(), "");
+}
+
+#[test]
 fn databases_are_apart_and_survive_the_server() {
     let shared = server(64 << 20);
     let mut client = Client::new(&shared);
