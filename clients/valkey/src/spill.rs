@@ -222,20 +222,24 @@ impl Spill {
         extent: Extent,
         read: impl FnOnce(&Session) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        if extent.first < self.lost_below.load(Ordering::Acquire) {
-            return Err(Error::Lost);
-        }
+        let is_lost = extent.first < self.lost_below.load(Ordering::Acquire);
         if self.in_child() {
+            if is_lost {
+                return Err(Error::Lost);
+            }
             return match self.child() {
                 Ok(session) => read(session),
                 Err(_) => Err(Error::Away),
             };
         }
-        let session = self.session().clone().ok_or(Error::Away)?;
         self.counters.fetches.fetch_add(1, Ordering::Relaxed);
-        read(&session).inspect_err(|error| {
+        let session =
+            if is_lost { Err(Error::Lost) } else { self.session().clone().ok_or(Error::Away) };
+        let done = session
+            .and_then(|session| read(&session).inspect_err(|error| self.note(&session, error)));
+        // One that the store was not even asked for failed as well.
+        done.inspect_err(|_| {
             self.counters.failed.fetch_add(1, Ordering::Relaxed);
-            self.note(&session, error);
         })
     }
 

@@ -149,20 +149,23 @@ impl Session {
             Origin::Name(name) => Identity::Name(name),
             &Origin::Process { uid, gid, pid } => Identity::Peer { uid, gid, pid },
         };
-        match self.admit(shared, who, "default") {
+        match Admission::ask(&shared.access, who) {
             // It can say who it is.
             Err(Denied::Unknown) => Ok(()),
             Err(denied) => Err(refusal(denied)),
-            Ok(()) => self.select(0),
+            Ok(admission) => self.admit(shared, admission, "default"),
         }
     }
 
-    fn admit(&mut self, shared: &Shared, who: Identity<'_>, user: &str) -> Result<(), Denied> {
-        let admission = Admission::ask(&shared.access, who)?;
+    /// Makes it a connection of the client that was let in, in the database of the same number.
+    fn admit(&mut self, shared: &Shared, admission: Admission, user: &str) -> Result<(), Refused> {
         let client = admission.admitted.client;
+        let keyspace = shared.keyspaces.of(client);
+        // Before anything is changed: a connection has its client's database, or all is as it was.
+        self.database = Some(keyspace.database(self.number)?);
         self.described.client = Some(client);
         user.clone_into(&mut self.described.user);
-        self.keyspace = Some(shared.keyspaces.of(client));
+        self.keyspace = Some(keyspace);
         self.admission = Some(admission);
         shared.places.prove(self.id);
         self.tell(shared);
@@ -177,7 +180,8 @@ impl Session {
     /// Lets a user in by its password.
     ///
     /// # Errors
-    /// It is not known by these, or may not have another connection. Then the connection is as it was.
+    /// It is not known by these, may not have another connection, or its database can't be had. Then the connection is as
+    /// it was.
     pub fn authenticate(
         &mut self,
         shared: &Shared,
@@ -185,8 +189,8 @@ impl Session {
         password: &[u8],
     ) -> Result<(), Refused> {
         let who = Identity::User { name: user, password };
-        self.admit(shared, who, user).map_err(refusal)?;
-        self.select(0)
+        let admission = Admission::ask(&shared.access, who).map_err(refusal)?;
+        self.admit(shared, admission, user)
     }
 
     fn leave(&mut self) {

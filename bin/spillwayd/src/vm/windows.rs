@@ -533,6 +533,20 @@ mod tests {
     }
 
     #[test]
+    fn a_vm_that_moves_gets_no_windows_until_its_monitor_says_that_it_has_stopped_to() {
+        let mut served = Served::new(LIMITS);
+        // A monitor tells what changes, and is looked at again and again.
+        for (id, told) in [Some(true), None, None].into_iter().enumerate() {
+            served.place.look(false, told);
+            let said = served.open(id as u64);
+            assert!(matches!(said, FromHost::Refused { .. }), "{told:?}: {said:?}");
+        }
+        served.place.look(false, Some(false));
+        let said = served.open(3);
+        assert!(matches!(said, FromHost::Opened { id: 3, .. }), "{said:?}");
+    }
+
+    #[test]
     fn what_an_agent_that_hears_no_answer_wishes_for_opens_no_window() {
         let served = Served::new(LIMITS);
         served.agent.get_ref().shutdown(std::net::Shutdown::Read).unwrap();

@@ -37,6 +37,7 @@ pub(super) fn select(call: &mut Call<'_>) -> Outcome {
     }
     let in_range = u32::try_from(number).ok().filter(|&number| number < DATABASES_MAX);
     call.session.select(in_range.ok_or(Refused::line("ERR DB index is out of range"))?)?;
+    call.session.tell(call.shared);
     call.ok()
 }
 
@@ -89,11 +90,11 @@ pub(super) fn hello(call: &mut Call<'_>) -> Outcome {
     }
     if let Some(name) = name {
         call.session.described.name = name;
-        call.session.tell(call.shared);
     }
     call.output.version = version;
     let number = if version == Version::Three { 3 } else { 2 };
     call.session.described.version = number;
+    call.session.tell(call.shared);
     let id = call.session.id;
     let mut reply = call.output.reply();
     reply.map(7);
@@ -122,7 +123,10 @@ pub(super) fn quit(call: &mut Call<'_>) -> Outcome {
 pub(super) fn reset(call: &mut Call<'_>) -> Outcome {
     call.output.version = Version::Two;
     call.session.described.version = 2;
-    call.session.reset(call.shared)?;
+    let reset = call.session.reset(call.shared);
+    // Also when it has become a stranger.
+    call.session.tell(call.shared);
+    reset?;
     call.output.reply().simple("RESET");
     Ok(())
 }

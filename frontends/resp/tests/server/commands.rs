@@ -1,8 +1,12 @@
 //! Single commands.
 
-use spillway_store::Lifetime;
+use std::sync::Arc;
 
-use crate::support::{Client, Reply, command, server, shared_of};
+use spillway_resp::{Described, Shared};
+use spillway_store::{ClientId, Lifetime, Store};
+use spillway_types::{Access, Admitted, Denied, Identity};
+
+use crate::support::{Client, Only, Reply, command, server, shared_of};
 
 const MIB: usize = 1 << 20;
 
@@ -161,6 +165,97 @@ fn strangers_say_who_they_are_first() {
     let line = "ERR Protocol error: unauthenticated multibulk length";
     assert_eq!(reply, [Reply::Error(line.into())]);
     assert!(client.connection.session.ends);
+}
+
+#[test]
+fn clients_are_told_of_their_own_connections_alone() {
+    let shared = server(16 << 20);
+    let mut client = Client::new(&shared);
+    let own = client.connection.session.described.client;
+    let name = b"of another".to_vec();
+    let other =
+        Described { client: Some(ClientId(own.unwrap().0 + 1)), name, ..Described::default() };
+    shared.sessions.lock().insert(2, other);
+    shared.sessions.lock().insert(3, Described::default());
+    for line in ["CLIENT LIST", "CLIENT LIST TYPE normal", "CLIENT LIST ID 1 2 3"] {
+        let Reply::Bulk(text) = client.say(line) else { panic!("{line}") };
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.starts_with("id=1 ") && text.lines().count() == 1, "{line}: {text}");
+    }
+    assert_eq!(client.say("CLIENT LIST ID 2 3"), Reply::bulk(""));
+    let Reply::Bulk(text) = client.say("INFO clients") else { panic!() };
+    assert!(String::from_utf8(text).unwrap().contains("connected_clients:1\r\n"));
+}
+
+#[test]
+fn who_gives_a_password_again_stays_in_its_database() {
+    let mut client = Client::stranger(&server(16 << 20));
+    for login in ["AUTH name secret", "HELLO 2 AUTH name secret"] {
+        client.say(login);
+        client.say("SELECT 3");
+        assert_eq!(client.say("SET a three"), Reply::ok());
+        client.say(login);
+        assert_eq!(client.say("GET a"), Reply::bulk("three"), "{login}");
+        let Reply::Bulk(text) = client.say("CLIENT INFO") else { panic!() };
+        assert!(String::from_utf8(text).unwrap().contains(" db=3 "), "{login}");
+        client.say("RESET");
+        client.say(login);
+        assert_eq!(client.say("GET a"), Reply::Null, "{login}");
+    }
+}
+
+/// Lets in `name`, and `gone`, whose client the store does not have.
+struct OneIsGone(ClientId);
+
+impl Access for OneIsGone {
+    fn admit(&self, who: Identity<'_>) -> Result<Admitted, Denied> {
+        match who {
+            Identity::User { name: "gone", .. } => Only(ClientId(self.0.0 + 1)),
+            _ => Only(self.0),
+        }
+        .admit(Identity::User { name: "name", password: b"secret" })
+    }
+
+    fn leave(&self, _: ClientId) {}
+
+    fn host_secret(&self, _: &str, _: &mut [u8; 64]) -> Option<usize> {
+        None
+    }
+}
+
+#[test]
+fn who_logs_in_and_can_not_have_a_database_stays_who_it_was() {
+    let store = Arc::new(Store::open(spillway_store::Config::embedded(16 << 20)).unwrap());
+    let own = store.add_client(Default::default()).unwrap();
+    let shared = Shared::new(store, Arc::new(OneIsGone(own)), Default::default());
+    let mut client = Client::stranger(&Arc::new(shared));
+    assert_eq!(client.say("AUTH name secret"), Reply::ok());
+    client.say("SET a 1");
+    client.error("AUTH gone secret");
+    let Reply::Bulk(text) = client.say("CLIENT INFO") else { panic!() };
+    assert!(String::from_utf8(text).unwrap().contains(" user=name "));
+    assert_eq!(client.say("SELECT 0"), Reply::ok());
+    assert_eq!(client.say("GET a"), Reply::bulk("1"));
+}
+
+#[test]
+fn clients_are_told_what_their_other_connections_are_now() {
+    let shared = server(16 << 20);
+    let (mut client, mut other) = (Client::new(&shared), Client::stranger(&shared));
+    other.connection.session.id = 2;
+    let mut line = || {
+        let Reply::Bulk(text) = client.say("CLIENT LIST ID 2") else { panic!() };
+        String::from_utf8(text).unwrap()
+    };
+    other.say("AUTH name secret");
+    assert!(line().contains(" db=0 "));
+    other.say("SELECT 3");
+    assert!(line().contains(" db=3 "), "{}", line());
+    other.say("HELLO 3");
+    assert!(line().ends_with(" resp=3\n"), "{}", line());
+    // It is nobody's now.
+    other.say("RESET");
+    assert_eq!(line(), "");
 }
 
 #[test]

@@ -163,6 +163,21 @@ fn whoever_stops_is_cut_off() {
 }
 
 #[test]
+fn whoever_sends_is_not_cut_off_however_long_it_takes() {
+    let stall_timeout = Duration::from_secs(2);
+    let (_server, address) = start(Config { stall_timeout, ..known() });
+    let mut client = connect(address);
+    // One that rests owes nothing, and has all of the time for what it sends then.
+    std::thread::sleep(stall_timeout * 3 / 2);
+    let set = command(&[b"SET", b"long", &vec![b'v'; 100 << 10]]);
+    for piece in set.chunks(set.len().div_ceil(12)) {
+        client.write_all(piece).unwrap();
+        std::thread::sleep(stall_timeout / 8);
+    }
+    expect(&mut client, b"+OK\r\n");
+}
+
+#[test]
 fn strangers_are_few_and_do_not_stay() {
     let handshake_timeout = Duration::from_secs(1);
     let config = Config { handshake_timeout, connections_max: 32, workers: 2, ..Config::default() };
