@@ -8,7 +8,9 @@
 # make window-client   builds a static program that tries the agent's windows: target/release/window-client
 # make install PREFIX=/usr/local   builds and installs the command, the daemon, its service, manual pages and completions; DESTDIR too
 # make install-agent PREFIX=/usr   builds and installs the agent and its systemd unit into a guest; with DESTDIR into its image
-# make install-lib PREFIX=/usr/local   builds and installs the C library, its header and pkg-config file
+# make install-lib PREFIX=/usr/local   builds and installs the C library, its header and pkg-config file; LIBDIR too
+# make install-module PREFIX=/usr/local   builds and installs the module of Valkey and Redis
+# make deb     builds Debian packages of what these install: target/deb/*.deb
 
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
@@ -18,7 +20,7 @@ export PATH := $(HOME)/.cargo/bin:$(CURDIR)/target/tools:$(PATH)
 PROGRAMS := --package spillway --package spillway-preload --package spillwayd --package spillway-load --package spillway-valkey \
     --package spillway-python
 
-.PHONY: demo test build module wheel site agent window-client install install-agent install-lib tools
+.PHONY: demo test build module lib wheel site agent window-client install install-agent install-lib install-module deb tools
 
 demo: tools
 	@lab/setup demo
@@ -35,6 +37,9 @@ build: tools agent window-client
 
 module: tools
 	@cargo build --release --locked --package spillway-valkey
+
+lib: tools
+	@cargo build --release --locked --package libspillway
 
 MATURIN := 1.16.0
 
@@ -76,10 +81,12 @@ window-client: tools
 PREFIX ?= /usr/local
 
 # What tells lines of the source apart stays here, not where it is installed: it is most of each file.
+STRIP := --strip --strip-program=packaging/strip
+
 install: build
-	install -D -m 755 --strip --strip-program=packaging/strip target/release/spillway $(DESTDIR)$(PREFIX)/bin/spillway
-	install -D -m 755 --strip --strip-program=packaging/strip target/release/spillwayd $(DESTDIR)$(PREFIX)/bin/spillwayd
-	install -D -m 644 --strip --strip-program=packaging/strip target/release/libspillway_preload.so \
+	install -D -m 755 $(STRIP) target/release/spillway $(DESTDIR)$(PREFIX)/bin/spillway
+	install -D -m 755 $(STRIP) target/release/spillwayd $(DESTDIR)$(PREFIX)/bin/spillwayd
+	install -D -m 644 $(STRIP) target/release/libspillway_preload.so \
 	    $(DESTDIR)$(PREFIX)/lib/spillway/libspillway_preload.so
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	sed 's|/usr/bin/|$(PREFIX)/bin/|' packaging/systemd/spillwayd.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/spillwayd.service
@@ -102,19 +109,37 @@ install-agent: agent
 	sed 's|/usr/bin/|$(PREFIX)/bin/|' packaging/systemd/spillway-agent.service \
 	    > $(DESTDIR)/etc/systemd/system/spillway-agent.service
 	[ -n "$(DESTDIR)" ] || echo "restart the guest, or: systemctl daemon-reload; udevadm control --reload; udevadm trigger --subsystem-match=virtio-ports --action=add"
+
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
-install-lib: tools
-	@cargo build --release --locked --package libspillway
-	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
-	install -m 755 target/release/libspillway.so $(DESTDIR)$(PREFIX)/lib/libspillway.so.$(VERSION)
-	ln -sf libspillway.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libspillway.so.0
-	ln -sf libspillway.so.0 $(DESTDIR)$(PREFIX)/lib/libspillway.so
-	install -m 644 target/release/libspillway.a $(DESTDIR)$(PREFIX)/lib/
+LIBDIR ?= $(PREFIX)/lib
+
+install-lib: lib
+	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/include
+	install -m 755 target/release/libspillway.so $(DESTDIR)$(LIBDIR)/libspillway.so.$(VERSION)
+	ln -sf libspillway.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libspillway.so.0
+	ln -sf libspillway.so.0 $(DESTDIR)$(LIBDIR)/libspillway.so
+	install -m 644 target/release/libspillway.a $(DESTDIR)$(LIBDIR)/
 	install -m 644 clients/c/include/spillway.h $(DESTDIR)$(PREFIX)/include/
-	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' clients/c/spillway.pc.in \
-	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/spillway.pc
-	[ -n "$(DESTDIR)" ] || ldconfig || echo "run ldconfig as root, or set LD_LIBRARY_PATH=$(PREFIX)/lib"
+	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' clients/c/spillway.pc.in \
+	    > $(DESTDIR)$(LIBDIR)/pkgconfig/spillway.pc
+	[ -n "$(DESTDIR)" ] || ldconfig || echo "run ldconfig as root, or set LD_LIBRARY_PATH=$(LIBDIR)"
+
+install-module: module
+	install -D -m 644 $(STRIP) target/release/libspillway_valkey.so $(DESTDIR)$(PREFIX)/lib/spillway/libspillway_valkey.so
+
+DEB := target/deb
+# An upgrade is tried with a higher one.
+DEB_VERSION := $(VERSION)
+
+# dpkg writes the packages beside the folder in which it builds them.
+deb: tools
+	@lab/setup deb
+	@rm -rf $(DEB) && mkdir -p $(DEB)/build && cp -r packaging/debian $(DEB)/build/
+	@printf 'spillway (%s) unstable; urgency=medium\n\n  * Built by make deb; CHANGELOG.md says what is new.\n\n -- %s  %s\n' \
+	    '$(DEB_VERSION)' "$$(sed -n 's/^Maintainer: //p' packaging/debian/control)" \
+	    "$$(git log -1 --format=%cD 2>/dev/null || date -R)" > $(DEB)/build/debian/changelog
+	@cd $(DEB)/build && SPILLWAY_SOURCE=$(CURDIR) dpkg-buildpackage --build=binary --no-sign
 
 # A C compiler and linker, and Rust as rust-toolchain.toml names it.
 tools:

@@ -148,6 +148,13 @@ pub struct Tokens {
     pub read: Option<Arc<str>>,
 }
 
+/// Says nothing of the tokens, so that no log has them.
+impl core::fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Tokens").finish_non_exhaustive()
+    }
+}
+
 /// The service. With `tokens`, every request must bear one of them.
 pub fn router(daemon: Arc<Daemon>, tokens: Option<Tokens>) -> Router {
     let (router, _) = routes().split_for_parts();

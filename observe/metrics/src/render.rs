@@ -127,12 +127,12 @@ pub fn document() -> String {
          This page is for operators who monitor the daemon. It lists every metric. `GET /metrics` of the\n\
          daemon's API returns them in Prometheus' text format:\n\n    \
          curl --unix-socket /run/spillway/api.sock http://localhost/metrics\n\n\
-         Prometheus reads them over TCP: set `listen.api_tcp` and `listen.api_token_file`\n\
-         ([dashboard.md](dashboard.md#how-to-open-it) shows how), and give Prometheus the token as a bearer\n\
-         token. There is one token, and it permits everything that the HTTP interface can do. To give\n\
-         Prometheus less, leave `api_tcp` unset. Let a timer run the command above as the daemon's user, and\n\
-         write the output to a file that the textfile collector of node_exporter reads. A proxy that holds\n\
-         the token and passes only `GET /metrics` works too.\n\n\
+         Prometheus reads them over TCP: set `listen.api_tcp`, `listen.api_token_file` and\n\
+         `listen.api_read_token_file` ([dashboard.md](dashboard.md#how-to-open-it) shows how), and give\n\
+         Prometheus the token of `api_read_token_file` as a bearer token. That token permits only to read.\n\
+         The interface does not encrypt. To read from another machine, use a tunnel, or let a timer run the\n\
+         command above as the daemon's user and write the output to a file that the textfile collector of\n\
+         node_exporter reads.\n\n\
          A test compares this page with its source, the catalogue in observe/metrics.\n\n\
          ## The daemon and its store\n\n",
     );
