@@ -125,8 +125,10 @@ install-lib: lib
 	    > $(DESTDIR)$(LIBDIR)/pkgconfig/spillway.pc
 	[ -n "$(DESTDIR)" ] || ldconfig || echo "run ldconfig as root, or set LD_LIBRARY_PATH=$(LIBDIR)"
 
-install-module: module
-	install -D -m 644 $(STRIP) target/release/libspillway_valkey.so $(DESTDIR)$(PREFIX)/lib/spillway/libspillway_valkey.so
+# The module that make build builds: with make module, which asks less of the same crates, cargo would build each anew after the other.
+# The servers load a file only if it may be executed.
+install-module: build
+	install -D -m 755 $(STRIP) target/release/libspillway_valkey.so $(DESTDIR)$(PREFIX)/lib/spillway/libspillway_valkey.so
 
 DEB := target/deb
 # An upgrade is tried with a higher one.
