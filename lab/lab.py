@@ -78,6 +78,15 @@ def start(line, **options):
     return process
 
 
+def tool(name, *libraries):
+    """A program of lab/tools, built if its source is newer."""
+    program, source = BUILT / name, LAB / f"tools/{name}.c"
+    BUILT.mkdir(parents=True, exist_ok=True)
+    if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
+        subprocess.run(["gcc", "-O2", "-o", program, source, *libraries], check=True)
+    return program
+
+
 def stat(name):
     """A number of the last paged run that has ended; `name` is its path, as in counters.fetches."""
     node = json.loads(STATS.read_text())

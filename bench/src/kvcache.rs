@@ -4,13 +4,11 @@
 //! A side is a way to a store; `lab/bench-kvcache` has all of them take turns.
 
 use std::collections::BTreeMap;
-use std::process::{Command, Stdio};
 
-use anyhow::{Context, ensure};
 use serde::Deserialize;
 
 use super::rows::{Report, Row, median};
-use super::{build_programs, go_on, root, rounds, wanted};
+use super::{build_programs, go_on, measured_by, rounds, wanted};
 
 const BENCH: &str = "kvcache";
 const FLOOR: &str = "memcpy";
@@ -65,19 +63,8 @@ pub fn run() -> anyhow::Result<Report> {
 }
 
 fn measure(sides: &[&str]) -> anyhow::Result<Figures> {
-    let output = Command::new("lab/bench-kvcache")
-        .arg(rounds()?.to_string())
-        .arg(FLOOR)
-        .args(sides)
-        .current_dir(root())
-        .env("SPILLWAY", super::built()?.join("spillway"))
-        .env("LAB_SIZE", super::by_size("full", "ci"))
-        .stderr(Stdio::inherit())
-        .output()
-        .context("can't start lab/bench-kvcache")?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success(), "{}: {said}", output.status);
-    Ok(serde_json::from_str(said.lines().last().unwrap_or_default())?)
+    let own = [rounds()?.to_string(), FLOOR.to_owned()];
+    measured_by("bench-kvcache", own.into_iter().chain(sides.iter().map(|&side| side.to_owned())))
 }
 
 /// Each of our rates beside `memcpy`, and our connector's beside LMCache's own.

@@ -32,6 +32,7 @@ use std::sync::{Arc, LazyLock};
 
 use anyhow::{Context, ensure};
 use clap::Parser;
+use serde::de::DeserializeOwned;
 
 use cells::{by_size, rounds, wanted};
 use rows::Report;
@@ -117,6 +118,25 @@ fn built() -> anyhow::Result<PathBuf> {
 fn root() -> &'static Path {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     own.parent().unwrap_or(own)
+}
+
+/// What `lab/SCRIPT` says in its last line, JSON. It ends each wait of its own.
+fn measured_by<T: DeserializeOwned>(
+    script: &str,
+    arguments: impl IntoIterator<Item = String>,
+) -> anyhow::Result<T> {
+    let path = format!("lab/{script}");
+    let output = Command::new(&path)
+        .args(arguments)
+        .current_dir(root())
+        .env("SPILLWAY", built()?.join("spillway"))
+        .env("LAB_SIZE", by_size("full", "ci"))
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("can't start {path}"))?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "{}: {said}", output.status);
+    Ok(serde_json::from_str(said.lines().last().unwrap_or_default())?)
 }
 
 /// Builds what `make build` does, all together as that does it: a build of some of it would share little with that.

@@ -4,13 +4,11 @@
 //! `lab/bench-resize`, one guest and all its rounds.
 
 use std::collections::BTreeMap;
-use std::process::{Command, Stdio};
 
-use anyhow::{Context, ensure};
 use serde::Deserialize;
 
 use super::rows::{Report, Row, figure, line_of, median, table};
-use super::{build_programs, by_size, go_on, root, rounds, wanted};
+use super::{build_programs, by_size, go_on, measured_by, rounds, wanted};
 
 const BENCH: &str = "resize";
 /// Rounds of one guest, for each of `BENCH_ROUNDS`: 40 changes of a kind by default.
@@ -87,16 +85,7 @@ pub fn run() -> anyhow::Result<Report> {
 }
 
 fn measure(name: &str, count: usize) -> anyhow::Result<Side> {
-    let output = Command::new("lab/bench-resize")
-        .args([name, &count.to_string()])
-        .current_dir(root())
-        .env("SPILLWAY", super::built()?.join("spillway"))
-        .stderr(Stdio::inherit())
-        .output()
-        .context("can't start lab/bench-resize")?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success(), "{}: {said}", output.status);
-    Ok(serde_json::from_str(said.lines().last().unwrap_or_default())?)
+    measured_by("bench-resize", [name.to_owned(), count.to_string()])
 }
 
 /// Each of our medians beside each of the others' and the paper's.

@@ -3,13 +3,11 @@
 //! A cell is one run of `lab/bench-resp`, in which the servers take turns. All of them and the client share the processors.
 
 use std::collections::BTreeMap;
-use std::process::{Command, Stdio};
 
-use anyhow::{Context, ensure};
 use serde::Deserialize;
 
 use super::rows::{Report, Row, median};
-use super::{build_programs, by_size, go_on, root, rounds, wanted};
+use super::{build_programs, by_size, go_on, measured_by, rounds, wanted};
 
 const BENCH: &str = "resp";
 const OURS: &str = "spillway";
@@ -59,18 +57,10 @@ impl Cell {
 
     fn measure(&self) -> anyhow::Result<BTreeMap<String, Vec<Turn>>> {
         let numbers = [self.value_bytes, self.connections, self.depth, rounds()?];
-        let output = Command::new("lab/bench-resp")
-            .args([self.socket, self.operation])
-            .args(numbers.map(|number| number.to_string()))
-            .arg(by_size(TURN_S, "0.2"))
-            .current_dir(root())
-            .env("SPILLWAY", super::built()?.join("spillway"))
-            .stderr(Stdio::inherit())
-            .output()
-            .context("can't start lab/bench-resp")?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        ensure!(output.status.success(), "{}: {said}", output.status);
-        Ok(serde_json::from_str(said.lines().last().unwrap_or_default())?)
+        let words = [self.socket, self.operation].map(str::to_owned).into_iter();
+        let numbers = numbers.map(|number| number.to_string());
+        let turn_s = by_size(TURN_S, "0.2").to_owned();
+        measured_by("bench-resp", words.chain(numbers).chain([turn_s]))
     }
 }
 

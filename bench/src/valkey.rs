@@ -4,13 +4,11 @@
 //! A cell is one run of `lab/bench-valkey`, in which the sides take turns.
 
 use std::collections::BTreeMap;
-use std::process::{Command, Stdio};
 
-use anyhow::{Context, ensure};
 use serde::Deserialize;
 
 use super::rows::{Report, Row, median};
-use super::{build_programs, by_size, go_on, root, rounds, wanted};
+use super::{build_programs, by_size, go_on, measured_by, rounds, wanted};
 
 const BENCH: &str = "valkey";
 /// Seconds of one side's turn.
@@ -73,18 +71,8 @@ impl Cell {
     }
 
     fn measure(&self) -> anyhow::Result<Sides> {
-        let output = Command::new("lab/bench-valkey")
-            .args(&self.arguments)
-            .args([rounds()?.to_string().as_str(), by_size(TURN_S, "0.2")])
-            .current_dir(root())
-            .env("SPILLWAY", super::built()?.join("spillway"))
-            .env("LAB_SIZE", by_size("full", "ci"))
-            .stderr(Stdio::inherit())
-            .output()
-            .context("can't start lab/bench-valkey")?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        ensure!(output.status.success(), "{}: {said}", output.status);
-        Ok(serde_json::from_str(said.lines().last().unwrap_or_default())?)
+        let own = [rounds()?.to_string(), by_size(TURN_S, "0.2").to_owned()];
+        measured_by("bench-valkey", self.arguments.iter().cloned().chain(own))
     }
 
     fn add_rows(&self, sides: &Sides, report: &mut Report) {
@@ -121,7 +109,6 @@ fn middle(sides: &Sides, side: &str, figure: Figure) -> Option<f64> {
 /// A build that fails, or the user's interruption. A cell that fails is in the report.
 pub fn run() -> anyhow::Result<Report> {
     build_programs()?;
-    build_module()?;
     let mut report = Report::default();
     for cell in Cell::all() {
         if !wanted(&cell.name) {
@@ -135,10 +122,4 @@ pub fn run() -> anyhow::Result<Report> {
         }
     }
     Ok(report)
-}
-
-fn build_module() -> anyhow::Result<()> {
-    let status = Command::new("make").args(["--silent", "module"]).current_dir(root()).status()?;
-    ensure!(status.success(), "the build of the module failed");
-    Ok(())
 }

@@ -3,13 +3,10 @@
 //! The guest runs in software (TCG), which takes many times longer than KVM for what the program does itself: the embedded store in the
 //! same guest shows how much. The ring on the host is the same store without a guest.
 
-use std::process::{Command, Stdio};
-
-use anyhow::{Context, ensure};
 use serde::Deserialize;
 
 use super::rows::{Report, Row, median};
-use super::{build_programs, by_size, go_on, root, rounds, wanted};
+use super::{build_programs, by_size, go_on, measured_by, rounds, wanted};
 
 const BENCH: &str = "window";
 /// Puts, and gets, of a round.
@@ -62,14 +59,5 @@ pub fn run() -> anyhow::Result<Report> {
 }
 
 fn measure(rounds: usize, count: usize) -> anyhow::Result<Vec<Round>> {
-    let output = Command::new("lab/bench-window")
-        .args([rounds.to_string(), count.to_string()])
-        .current_dir(root())
-        .env("SPILLWAY", super::built()?.join("spillway"))
-        .stderr(Stdio::inherit())
-        .output()
-        .context("can't start lab/bench-window")?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success(), "{}: {said}", output.status);
-    Ok(serde_json::from_str(said.lines().last().unwrap_or_default())?)
+    measured_by("bench-window", [rounds.to_string(), count.to_string()])
 }

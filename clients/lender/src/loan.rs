@@ -55,7 +55,7 @@ impl Loan {
         requests: &mut [Request<'_>],
         outcomes: &mut [PageOutcome],
         deadline: Instant,
-        meaning: fn(Status, u64) -> PageOutcome,
+        meaning: Meaning,
     ) {
         let left = deadline.saturating_duration_since(Instant::now());
         self.session.run_within(requests, left.as_micros() as u64);
@@ -141,27 +141,31 @@ fn tend(session: &Session<TlsDial>, stopping: &AtomicBool) {
     }
 }
 
-/// What the end of a call means for its page, if an answer means what `meaning` says of its status and its bytes.
-fn carried(outcome: Option<Outcome>, meaning: fn(Status, u64) -> PageOutcome) -> PageOutcome {
+/// What an answer means for its page, by its status and whether it came with a page, no less and no more.
+type Meaning = fn(Status, bool) -> PageOutcome;
+
+/// What the end of a call means for its page.
+fn carried(outcome: Option<Outcome>, meaning: Meaning) -> PageOutcome {
     match outcome {
         Some(Outcome::Answered { status, result, bytes, .. }) => {
-            meaning(Status(status).code(), result.min(bytes.into()))
+            let page = PAGE_BYTES as u64;
+            meaning(Status(status).code(), result == page && u64::from(bytes) == page)
         }
         Some(Outcome::PoolLost) => PageOutcome::Missing,
         _ => PageOutcome::Lost,
     }
 }
 
-const fn stored(status: Status, _bytes: u64) -> PageOutcome {
+const fn stored(status: Status, _with_page: bool) -> PageOutcome {
     match status {
         Status::SUCCESS => PageOutcome::Done,
         _ => PageOutcome::Refused,
     }
 }
 
-const fn retrieved(status: Status, bytes: u64) -> PageOutcome {
+const fn retrieved(status: Status, with_page: bool) -> PageOutcome {
     match status {
-        Status::SUCCESS if bytes == PAGE_BYTES as u64 => PageOutcome::Done,
+        Status::SUCCESS if with_page => PageOutcome::Done,
         // The lender has no such page, or not the bytes that were put.
         Status::SUCCESS | Status::KEY_NOT_FOUND | Status::UNRECOVERED | Status::VALUE_SIZE => {
             PageOutcome::Missing
@@ -171,7 +175,7 @@ const fn retrieved(status: Status, bytes: u64) -> PageOutcome {
     }
 }
 
-const fn deleted(status: Status, _bytes: u64) -> PageOutcome {
+const fn deleted(status: Status, _with_page: bool) -> PageOutcome {
     match status {
         Status::SUCCESS | Status::KEY_NOT_FOUND => PageOutcome::Done,
         _ => PageOutcome::Lost,
@@ -230,11 +234,7 @@ mod tests {
 
     const PAGE: u32 = PAGE_BYTES as u32;
 
-    fn answered(
-        status: Status,
-        bytes: u32,
-        meaning: fn(Status, u64) -> PageOutcome,
-    ) -> PageOutcome {
+    fn answered(status: Status, bytes: u32, meaning: Meaning) -> PageOutcome {
         let (status, result) = (status.0, PAGE.into());
         let answer = Outcome::Answered { status, result, bytes, generation: 1 };
         carried(Some(answer), meaning)
@@ -244,6 +244,9 @@ mod tests {
     fn a_page_is_missing_only_if_the_lender_says_so() {
         assert_eq!(answered(Status::SUCCESS, PAGE, retrieved), PageOutcome::Done);
         assert_eq!(answered(Status::SUCCESS, PAGE - 1, retrieved), PageOutcome::Missing);
+        let result = u64::from(PAGE) + 1;
+        let longer = Outcome::Answered { status: 0, result, bytes: PAGE, generation: 1 };
+        assert_eq!(carried(Some(longer), retrieved), PageOutcome::Missing, "its first bytes");
         for status in [Status::KEY_NOT_FOUND, Status::UNRECOVERED, Status::VALUE_SIZE] {
             let outcome = answered(status.finally(), 0, retrieved);
             assert_eq!(outcome, PageOutcome::Missing, "{status}");

@@ -183,7 +183,7 @@ async fn follow_order(
 /// Tells the machine of an event, and does what it wants; why an operator's order can't be followed.
 async fn handle(shared: &Arc<Shared>, outputs: &mut Outputs, event: Event) -> Option<&'static str> {
     if let Event::Placed { place: Place::Lender { loan, .. }, result: Ok(()), .. } = &event {
-        shared.health.pages_stored(loan.number);
+        shared.health.loan_works(loan.number);
     }
     let mut actions = Vec::new();
     shared.machine().handle(shared.now(), event, &mut actions);

@@ -87,8 +87,8 @@ impl PeerHealth {
         address.map_or_else(|| "unknown".to_owned(), |address| address.to_string())
     }
 
-    /// Pages were copied into a loan.
-    pub fn pages_stored(&self, number: u64) {
+    /// Pages were copied into a loan, or its lender answers that requests have waited for.
+    pub fn loan_works(&self, number: u64) {
         let change = self.watch().loan_works(self.now(), number);
         self.log(change);
     }
@@ -124,8 +124,7 @@ impl PeerHealth {
             }
             None => tracing::warn!(loan, "pages go on: it answers again after {after:.1?}"),
         }
-        let change = self.watch().loan_works(self.now(), holder);
-        self.log(change);
+        self.loan_works(holder);
     }
 
     fn log(&self, change: Option<HealthChange>) {

@@ -1,22 +1,23 @@
-//! The driver between sockets: an agent that means ill, and one that goes away, beside a monitor that answers as QEMU does.
+//! The driver between sockets: a monitor that answers as QEMU does, and agents.
+
+mod agents;
+mod qemu;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rand::{RngExt, SeedableRng, rngs::StdRng};
-use rustix::fs::{FallocateFlags, fallocate};
 use spillway_guests::agent::{FromGuest, Profile, Status};
 use spillway_guests::{End, Guest, Outcome, Settings, View, Who};
 use spillway_sections::{GuestFile, Pool};
 use tokio::sync::oneshot;
 
+use self::qemu::Qemu;
 use super::driver::{Driver, Shared, Wanted, Wish};
 use super::share;
 use super::windows::Place;
@@ -137,287 +138,9 @@ impl Drop for Driven {
     }
 }
 
-/// Answers as QEMU does for a VM with one virtio-mem device, whose guest does at once what it is asked.
-struct Qemu {
-    path: PathBuf,
-    requested: AtomicU64,
-    /// What the guest does not give back, bytes.
-    keeps: AtomicU64,
-    /// A second device, if it has one.
-    second: Option<PathBuf>,
-    /// How often it was to get a further device.
-    widened: AtomicU64,
-    /// It ends at the next command.
-    hangs_up: AtomicBool,
-    /// Further devices that it takes, where it does: id, backend, file.
-    added: Option<Mutex<Vec<[String; 3]>>>,
-    /// What its guest has not yet plugged of what it is to have, bytes.
-    lacks: AtomicU64,
-    /// Where it speaks to whoever has connected.
-    stream: Mutex<Option<UnixStream>>,
-}
-
-impl Qemu {
-    fn start(driven: &Driven) -> Arc<Self> {
-        Self::with(driven, None)
-    }
-
-    fn with(driven: &Driven, second: Option<PathBuf>) -> Arc<Self> {
-        Self::that_takes(driven, second, None)
-    }
-
-    fn that_takes(
-        driven: &Driven,
-        second: Option<PathBuf>,
-        added: Option<Mutex<Vec<[String; 3]>>>,
-    ) -> Arc<Self> {
-        let path = driven.shared.pool.create("vm", GuestFile::Device(1), DEVICE).unwrap();
-        let (requested, keeps, widened, lacks) = Default::default();
-        let (hangs_up, stream) = Default::default();
-        let qemu = Arc::new(Self {
-            path,
-            requested,
-            keeps,
-            second,
-            widened,
-            hangs_up,
-            added,
-            lacks,
-            stream,
-        });
-        let (listener, served) = (driven.listener("qmp"), qemu.clone());
-        thread::spawn(move || served.serve(listener.accept().unwrap().0));
-        qemu
-    }
-
-    fn serve(&self, mut stream: UnixStream) -> Option<()> {
-        stream.write_all(b"{\"QMP\": {\"version\": {}, \"capabilities\": []}}\r\n").ok()?;
-        let lines = BufReader::new(stream.try_clone().ok()?).lines();
-        *self.stream.lock().unwrap() = stream.try_clone().ok();
-        for line in lines {
-            let asked: serde_json::Value = serde_json::from_str(&line.ok()?).ok()?;
-            if self.hangs_up.load(Ordering::Relaxed) {
-                return None;
-            }
-            let mut answer = serde_json::json!({ "return": self.answer(&asked) });
-            if let Some(id) = asked.get("id") {
-                answer["id"] = id.clone();
-            }
-            stream.write_all(format!("{answer}\r\n").as_bytes()).ok()?;
-        }
-        Some(())
-    }
-
-    /// Touches what the guest has, and punches what it has not, as QEMU does.
-    fn plug(&self, size: u64) {
-        let file = std::fs::File::options().write(true).open(&self.path).unwrap();
-        for section in (0..size).step_by(S as usize) {
-            file.write_all_at(&[1], section).unwrap();
-        }
-        if size < DEVICE {
-            let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            fallocate(&file, mode, size, DEVICE - size).unwrap();
-        }
-    }
-
-    /// The guest starts anew: its memory is gone, and it has still to plug what it was asked to have.
-    fn reset(&self) {
-        self.lacks.store(self.requested.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.plug(0);
-        self.tell(&serde_json::json!({ "event": "RESET", "data": {} }));
-    }
-
-    /// The device has another size, of which nobody was told.
-    fn change(&self, size: u64) {
-        self.requested.store(size, Ordering::Relaxed);
-        self.plug(size);
-    }
-
-    fn tell(&self, event: &serde_json::Value) {
-        let mut stream = self.stream.lock().unwrap();
-        stream.as_mut().unwrap().write_all(format!("{event}\r\n").as_bytes()).unwrap();
-    }
-
-    fn answer(&self, asked: &serde_json::Value) -> serde_json::Value {
-        use serde_json::json;
-        match asked["execute"].as_str().unwrap() {
-            "query-memory-devices" => {
-                let requested = self.requested.load(Ordering::Relaxed);
-                let lacks = self.lacks.load(Ordering::Relaxed);
-                let size = requested.max(self.keeps.load(Ordering::Relaxed)) - lacks;
-                let device = |id: &str, memdev: &str, size, requested| {
-                    json!({ "type": "virtio-mem", "data": {
-                        "id": id, "memdev": memdev, "node": 0, "size": size, "max-size": DEVICE,
-                        "requested-size": requested, "block-size": S, "memaddr": 0,
-                    }})
-                };
-                let second = self.second.iter().map(|_| device("n", "/objects/c", 0, 0));
-                let added = self.added.iter().flat_map(|it| it.lock().unwrap().clone());
-                let added = added.filter(|it| !it[0].is_empty());
-                let added =
-                    added.map(|[id, memdev, _]| device(&id, &format!("/objects/{memdev}"), 0, 0));
-                [device("m", "/objects/b", size, requested)]
-                    .into_iter()
-                    .chain(second)
-                    .chain(added)
-                    .collect()
-            }
-            "query-memory-size-summary" => json!({ "base-memory": BOOT, "plugged-memory": 0 }),
-            "qom-get" => match asked["arguments"]["property"].as_str().unwrap() {
-                "type" => json!("memory-backend-file"),
-                "mem-path" if asked["arguments"]["path"] == "/objects/c" => json!(self.second),
-                "mem-path" => {
-                    let asked = asked["arguments"]["path"].as_str().unwrap();
-                    let added = self.added.iter().flat_map(|it| it.lock().unwrap().clone());
-                    let mut added = added.filter(|it| asked == format!("/objects/{}", it[1]));
-                    added.next().map_or(json!(self.path), |it| json!(it[2]))
-                }
-                "size" => json!(DEVICE),
-                _ => json!(true),
-            },
-            "qom-set" => {
-                let bytes = asked["arguments"]["value"].as_u64().unwrap();
-                self.requested.store(bytes, Ordering::Relaxed);
-                self.plug(bytes.max(self.keeps.load(Ordering::Relaxed)));
-                json!({})
-            }
-            "object-add" => {
-                self.widened.fetch_add(1, Ordering::Relaxed);
-                let text = |name: &str| asked["arguments"][name].as_str().unwrap().to_owned();
-                if let Some(added) = &self.added {
-                    added.lock().unwrap().push([String::new(), text("id"), text("mem-path")]);
-                }
-                json!({})
-            }
-            "device_add" => {
-                let id = asked["arguments"]["id"].as_str().unwrap().to_owned();
-                if let Some(added) = &self.added {
-                    added.lock().unwrap().last_mut().unwrap()[0] = id;
-                }
-                json!({})
-            }
-            _ => json!({}),
-        }
-    }
-}
-
 fn hello() -> Vec<u8> {
     let (kernel, boot) = ("6.12".into(), "1".into());
     FromGuest::Hello { version: 1, kernel, boot, block_bytes: S }.encode()
-}
-
-/// Something that an agent could say, more or less: messages with numbers of all sizes, cut, changed, or only bytes.
-fn lie(random: &mut StdRng) -> Vec<u8> {
-    let number = |random: &mut StdRng| match random.random_range(0..4) {
-        0 => random.random_range(0..DEVICE + BOOT),
-        1 => random.random::<u64>() >> random.random_range(0..64),
-        _ => random.random_range(0..16) * S,
-    };
-    let (id, bytes, urgent) = (random.random_range(0..99), number(random), random.random());
-    let wait_ms = random.random();
-    let mut line = match random.random_range(0..7) {
-        0 => FromGuest::Need { id, bytes, urgent, wait_ms }.encode(),
-        1 => FromGuest::Give { id, bytes }.encode(),
-        2 => FromGuest::Offlined { id, bytes }.encode(),
-        3 => hello(),
-        4 => {
-            let (total_bytes, available_bytes) = (number(random), number(random));
-            FromGuest::Status(Status { total_bytes, available_bytes, ..Status::default() }).encode()
-        }
-        5 => vec![b'x'; random.random_range(1..5000)],
-        _ => (0..random.random_range(1..300)).map(|_| random.random()).collect(),
-    };
-    match random.random_range(0..4) {
-        0 => line.truncate(random.random_range(0..=line.len())),
-        1 => line[0] = random.random(),
-        _ => {}
-    }
-    line
-}
-
-/// Lies until it is told to stop, as fast as it can; now and then hears what it is told.
-fn fuzz(mut agent: UnixStream, seed: u64, stop: &AtomicBool) {
-    let mut random = StdRng::seed_from_u64(seed);
-    agent.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
-    agent.set_nonblocking(false).unwrap();
-    agent.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
-    while !stop.load(Ordering::Relaxed) {
-        // What the driver does not take in time is left unsaid, half a line perhaps.
-        let _ = agent.write(&lie(&mut random));
-        if random.random_ratio(1, 64) {
-            let _ = agent.read(&mut [0; 4096]);
-        }
-    }
-}
-
-#[test]
-fn an_agent_that_lies_and_floods_takes_nothing_and_keeps_nobody_waiting() {
-    let driven = Driven::new();
-    let qemu = Qemu::start(&driven);
-    let listener = driven.listener("agent");
-    driven.until("attached", |view| view.size_bytes == Some(BOOT));
-    let stop = Arc::new(AtomicBool::new(false));
-    let (agent, is_over) = (listener.accept().unwrap().0, stop.clone());
-    let liar = thread::spawn(move || fuzz(agent, 7, &is_over));
-    driven.until("lies are counted", |view| {
-        view.ignored_messages + driven.shared.notes().garbled > 100
-    });
-    let start = Instant::now();
-    let mut reached = 0;
-    // It is waited for it to say that its memory is online, each time.
-    while start.elapsed() < Duration::from_secs(3)
-        || (reached < 4 && start.elapsed() < Duration::from_secs(60))
-    {
-        let to_bytes = BOOT + S * (reached % 8);
-        let (outcome, took) = driven.order(to_bytes);
-        // It may break off what shrinks it, and grow as far as it may.
-        assert!(!matches!(outcome.end, End::Lost(_)), "{outcome:?}");
-        reached += u64::from(outcome.end == End::Reached);
-        assert!(took < Duration::from_secs(5), "{took:?} for {outcome:?}");
-        let (usage, view) = (driven.shared.pool.usage(), driven.view());
-        assert!(usage.used_bytes <= DEVICE);
-        assert!(view.size_bytes <= Some(BOOT + DEVICE), "{view:?}");
-        assert!(qemu.requested.load(Ordering::Relaxed) <= usage.used_bytes);
-    }
-    assert!(reached > 3, "{reached} orders reached their aim");
-    assert!(driven.shared.notes().has_said_ignored, "no line for the operator");
-    stop.store(true, Ordering::Relaxed);
-    liar.join().unwrap();
-}
-
-#[test]
-fn an_agent_that_is_gone_is_not_waited_for() {
-    let driven = Driven::new();
-    Qemu::start(&driven);
-    let listener = driven.listener("agent");
-    driven.until("attached", |view| view.size_bytes == Some(BOOT));
-    let mut agent = listener.accept().unwrap().0;
-    agent.write_all(&hello()).unwrap();
-    let total_bytes = BOOT - S;
-    let status = Status { total_bytes, available_bytes: S, ..Status::default() };
-    agent.write_all(&FromGuest::Status(status).encode()).unwrap();
-    driven.until("a status", |view| view.status.is_some() && view.kernel.is_some());
-    // Nobody listens either, so that it is not the next connection that makes it forget.
-    let path = driven.folder.path().join("agent");
-    std::fs::remove_file(&path).unwrap();
-    agent.shutdown(std::net::Shutdown::Both).unwrap();
-    driven.until("no agent", |view| view.status.is_none() && view.kernel.is_none());
-    // It connects again by itself.
-    agent = driven.listener("agent").accept().unwrap().0;
-    agent.write_all(&hello()).unwrap();
-    driven.until("the agent again", |view| view.kernel.is_some());
-}
-
-/// Whatever the one before said.
-#[test]
-fn an_agent_that_was_started_anew_is_greeted_anew() {
-    let driven = Driven::new();
-    driven.shared.notes().has_said_ignored = true;
-    let agent = driven.listener("agent").accept().unwrap().0;
-    agent.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let hellos =
-        BufReader::new(agent).lines().filter(|line| line.as_ref().unwrap().contains("hello"));
-    assert_eq!(hellos.take(2).count(), 2);
 }
 
 #[test]

@@ -25,14 +25,17 @@ const STEP: &[u8] = b"32";
 const COLDEST_PART: usize = 8;
 /// So cold a string leaves whatever the others are: not used for so many milliseconds, or of at most such a frequency.
 const COLD: (i64, i64) = (60_000, 1);
-/// When no string of all keys could leave, the hand rests for so many times as long as it has looked at them.
+/// When no string of all keys could leave, the hand rests for so many times as long as it has looked at them, but not for
+/// longer than this, nor while so large a share of `maxmemory` more is used.
 const REST: u32 = 9;
+const REST_MAX: Duration = Duration::from_secs(1);
+const REST_GROWTH: f32 = 0.01;
 
 struct Hand {
     database: i32,
     cursor: Vec<u8>,
     round: Round,
-    rests_until: Option<Instant>,
+    rest: Option<Rest>,
     /// How long a KiB takes on its way to the store, of late.
     us_per_kib: f32,
 }
@@ -43,6 +46,13 @@ struct Round {
     /// What it has taken so far.
     took: Duration,
     has_moved: bool,
+}
+
+/// A time in which looking at the keys again would find nothing.
+struct Rest {
+    until: Instant,
+    /// The share of `maxmemory` that was used when it began.
+    used: f32,
 }
 
 /// A string that may leave.
@@ -86,7 +96,7 @@ impl Hand {
         database: 0,
         cursor: Vec::new(),
         round: Round { took: Duration::ZERO, has_moved: false },
-        rests_until: None,
+        rest: None,
         us_per_kib: 1.0,
     };
 
@@ -102,29 +112,30 @@ impl Hand {
         let start = Instant::now();
         let until = start + time;
         let mut now = start;
-        while now < until && is_needed() && !self.rests(now) {
+        while now < until && is_needed() && !self.rests(now, memory_used()) {
             let goes_on = self.step(context, until, in_command);
             let then = Instant::now();
             self.round.took += then - now;
             now = then;
             if !goes_on {
-                self.end_round(now);
+                self.end_round(now, memory_used());
             }
         }
     }
 
     /// Whether the last round found nothing that can leave, and was not long ago.
-    fn rests(&mut self, now: Instant) -> bool {
-        self.rests_until = self.rests_until.filter(|&until| now < until);
-        self.rests_until.is_some()
+    fn rests(&mut self, now: Instant, used: f32) -> bool {
+        let goes_on = |rest: &Rest| now < rest.until && used < rest.used + REST_GROWTH;
+        self.rest = self.rest.take().filter(goes_on);
+        self.rest.is_some()
     }
 
     /// The hand came past the last key.
-    fn end_round(&mut self, now: Instant) {
+    fn end_round(&mut self, now: Instant, used: f32) {
         (self.database, self.cursor) = (0, Vec::new());
         let round = std::mem::take(&mut self.round);
         if !round.has_moved {
-            self.rests_until = Some(now + round.took * REST);
+            self.rest = Some(Rest { until: now + (round.took * REST).min(REST_MAX), used });
         }
     }
 
@@ -260,12 +271,26 @@ mod tests {
         let start = Instant::now();
         let took = Duration::from_millis(20);
         hand.round = Round { took, has_moved: true };
-        hand.end_round(start);
-        assert!(!hand.rests(start));
+        hand.end_round(start, 0.9);
+        assert!(!hand.rests(start, 0.9));
         hand.round = Round { took, has_moved: false };
-        hand.end_round(start);
-        assert!(hand.rests(start + took * (REST - 1)));
-        assert!(!hand.rests(start + took * REST));
-        assert!(!hand.rests(start), "it went on");
+        hand.end_round(start, 0.9);
+        assert!(hand.rests(start + took * (REST - 1), 0.9));
+        assert!(!hand.rests(start + took * REST, 0.9));
+        assert!(!hand.rests(start, 0.9), "it went on");
+    }
+
+    #[test]
+    fn a_rest_is_short_and_ends_when_more_memory_is_used() {
+        let mut hand = Hand::NEW;
+        let start = Instant::now();
+        let nothing = || Round { took: Duration::from_secs(20), has_moved: false };
+        hand.round = nothing();
+        hand.end_round(start, 0.9);
+        assert!(hand.rests(start + REST_MAX / 2, 0.905));
+        assert!(!hand.rests(start + REST_MAX / 2, 0.915));
+        hand.round = nothing();
+        hand.end_round(start, 0.9);
+        assert!(!hand.rests(start + REST_MAX, 0.9));
     }
 }
