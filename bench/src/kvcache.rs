@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::rows::{Report, Row, median};
-use super::{build_programs, go_on, measured_by, rounds, wanted};
+use super::{build_programs, go_on, measured_by, root, rounds, wanted};
 
 const BENCH: &str = "kvcache";
 const FLOOR: &str = "memcpy";
