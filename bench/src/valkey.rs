@@ -13,7 +13,8 @@ use super::{build_programs, by_size, go_on, measured_by, rounds, wanted};
 const BENCH: &str = "valkey";
 /// Seconds of one side's turn.
 const TURN_S: &str = "3";
-/// Parts of the limit that the values take.
+/// Parts of the limit that the values take. One request at a time shows what the user waits for; with 16 of them the server
+/// has no time to sleep.
 const FILLS: [&str; 4] = ["0.5", "1", "1.5", "2"];
 
 /// What a side did in a turn.
@@ -58,7 +59,9 @@ impl Cell {
         let mut cells = Vec::new();
         for keys in ["uniform", "zipf"] {
             for ratio in ["1", "2"] {
-                cells.extend(FILLS.map(|times| Self::fill(times, ratio, keys, "1")));
+                for depth in ["1", "16"] {
+                    cells.extend(FILLS.map(|times| Self::fill(times, ratio, keys, depth)));
+                }
             }
         }
         for operation in ["get", "set"] {
@@ -66,7 +69,7 @@ impl Cell {
                 cells.push(Self::inline(operation, connections, depth));
             }
         }
-        let step = by_size(1, 11);
+        let step = by_size(1, 15);
         cells.into_iter().step_by(step).collect()
     }
 

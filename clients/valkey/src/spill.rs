@@ -18,6 +18,8 @@ use crate::session::{Extent, Session};
 const FLUSHES: usize = 256;
 /// Values that a put which is refused flushes first, in the server's thread.
 const FLUSHES_FOR_ROOM: usize = 64;
+/// Time in which values gather before they are flushed together, so that who lets go of them wakes no thread each time.
+const GATHERING: Duration = Duration::from_millis(5);
 /// Time between two attempts to connect, and between two looks at a connection that nobody uses.
 const INTERVAL: Duration = Duration::from_millis(500);
 
@@ -258,8 +260,14 @@ impl Spill {
     /// The server has let go of a value. Any thread of the server may say so.
     pub fn discard(&self, extent: Extent) {
         if !self.in_child() {
-            self.discards().add(extent);
-            self.wake.notify_one();
+            let mut discards = self.discards();
+            let before = discards.due();
+            discards.add(extent);
+            let is_first = before == 0 && discards.due() == 1;
+            drop(discards);
+            if is_first {
+                self.wake.notify_one();
+            }
         }
     }
 
@@ -327,9 +335,8 @@ impl Spill {
             let session = self.session().clone();
             match session {
                 Some(session) => {
-                    if self.flush_some(&session, FLUSHES) {
-                        continue;
-                    }
+                    let is_full = || self.unflushed() >= FLUSHES as u64;
+                    while self.flush_some(&session, FLUSHES) && is_full() {}
                     if looked.elapsed() >= INTERVAL {
                         looked = Instant::now();
                         if !session.is_there() {
@@ -344,11 +351,18 @@ impl Spill {
                     }
                 }
             }
-            let discards = self.discards();
-            if discards.due() == 0 || !self.is_connected() {
-                // Whether it was woken or the time has come, it looks at everything again.
-                drop(self.wake.wait_timeout(discards, INTERVAL));
-            }
+            self.rest();
         }
+    }
+    /// Waits for values to flush, or until it is time to look at everything again.
+    fn rest(&self) {
+        let discards = self.discards();
+        let is_idle = discards.due() == 0 || !self.is_connected();
+        if is_idle {
+            drop(self.wake.wait_timeout(discards, INTERVAL));
+        } else {
+            drop(discards);
+        }
+        thread::sleep(GATHERING);
     }
 }

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -20,7 +20,7 @@ use spillway_wire::ring::{Geometry, Hello, Reason, VERSION, WAKE, Welcome};
 use crate::account::Account;
 use crate::bound::BoundPools;
 use crate::execute::Session;
-use crate::pollers::Pollers;
+use crate::pollers::{PollTime, Pollers};
 use crate::region::Region;
 
 /// A client that says nothing for so long after it has connected is sent away.
@@ -109,7 +109,8 @@ pub fn exchange(
     stop: &AtomicBool,
 ) -> Result<(), Ended> {
     let session = Session::new(&shared.store, admitted.client, &shared.bound);
-    Ring { shared, socket, region, session, stop, taken: 0 }.run()
+    let poll_time = PollTime::default();
+    Ring { shared, socket, region, session, stop, taken: 0, poll_time }.run()
 }
 
 /// Gives back what was granted when the connection ends.
@@ -183,6 +184,7 @@ struct Ring<'a> {
     stop: &'a AtomicBool,
     /// Commands taken out of the queue so far.
     taken: u32,
+    poll_time: PollTime,
 }
 
 impl Ring<'_> {
@@ -263,7 +265,7 @@ impl Ring<'_> {
 
     /// Waits for commands: looks for them for a while if there were some since the last wait, then
     /// sleeps until the client sends a wake-up.
-    fn wait(&self, worked: bool) -> Result<Waited, Ended> {
+    fn wait(&mut self, worked: bool) -> Result<Waited, Ended> {
         let there = || {
             // What was completed last is seen by a client that fell asleep meanwhile.
             self.wake_client();
@@ -272,7 +274,8 @@ impl Ring<'_> {
         if worked {
             self.session.rest();
         }
-        if worked && self.shared.pollers.poll(there) {
+        let start = Instant::now();
+        if worked && self.shared.pollers.poll(&self.poll_time, there) {
             return Ok(Waited::Commands);
         }
         let asleep = self.region.server_asleep();
@@ -296,6 +299,9 @@ impl Ring<'_> {
             return Ok(Waited::Closed);
         }
         asleep.store(0, Ordering::Relaxed);
+        if worked {
+            self.shared.pollers.slept(&mut self.poll_time, start.elapsed());
+        }
         match received {
             Ok((_, 1)) if byte[0] == WAKE => Ok(Waited::Commands),
             Ok(_) => Err(Ended::Protocol("the socket carries something else than wake-ups")),

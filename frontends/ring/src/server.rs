@@ -41,7 +41,7 @@ const SWEEP_INTERVAL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 pub struct Config {
     /// Connections, of all clients together.
     pub connections_max: usize,
-    /// How long a ring that has become empty is looked at before its thread sleeps.
+    /// How long a ring that has become empty is looked at, at most, before its thread sleeps.
     pub poll: Duration,
     /// Threads that may do so at the same time. Each keeps a core busy while its client has something
     /// to do.
@@ -57,7 +57,7 @@ impl Default for Config {
         let cores = thread::available_parallelism().map_or(1, NonZero::get) as u32;
         Self {
             connections_max: 256,
-            poll: Duration::from_micros(50),
+            poll: Duration::from_micros(200),
             pollers_max: cores / 2,
             bound_grace: Duration::from_secs(10),
         }
