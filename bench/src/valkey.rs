@@ -69,7 +69,7 @@ impl Cell {
                 cells.push(Self::inline(operation, connections, depth));
             }
         }
-        let step = by_size(1, 15);
+        let step = by_size(1, 13);
         cells.into_iter().step_by(step).collect()
     }
 

@@ -13,7 +13,7 @@ use crate::spill::spill;
 use crate::value::Value;
 
 /// Time that one turn takes below and above the high mark, but for the key that it is at.
-const TURN: Duration = Duration::from_micros(200);
+const TURN: Duration = Duration::from_micros(100);
 const TURN_HIGH: Duration = Duration::from_millis(2);
 /// Most time that a command which arrives at the limit waits while strings leave, before the server evicts keys for it.
 /// What would take longer by the rate of before is left to the next turn between commands.
@@ -36,6 +36,8 @@ struct Hand {
     cursor: Vec<u8>,
     round: Round,
     rest: Option<Rest>,
+    /// Whether it has begun at the low mark, and has not come to its end yet.
+    at_work: bool,
     /// How long a KiB takes on its way to the store, of late.
     us_per_kib: f32,
 }
@@ -73,12 +75,13 @@ pub fn turn(context: &Context<'_>) {
     }
     let used = memory_used();
     // A command that waits was looked at when it arrived.
-    if used < pressure::low() || is_paused() || !spill().is_connected() {
+    let mut hand = HAND.lock().unwrap_or_else(PoisonError::into_inner);
+    hand.begins_or_ends(used);
+    if !hand.at_work || is_paused() || !spill().is_connected() {
         return;
     }
-    let mut hand = HAND.lock().unwrap_or_else(PoisonError::into_inner);
     let time = if used < pressure::high() { TURN } else { TURN_HIGH };
-    hand.go_on(context, time, false, pressure::is_above_low);
+    hand.go_on(context, time, false, pressure::is_more_than_enough);
 }
 
 /// A command arrives while the server is near its limit, beyond which it would evict keys or refuse it. `context` is the module's own.
@@ -97,8 +100,14 @@ impl Hand {
         cursor: Vec::new(),
         round: Round { took: Duration::ZERO, has_moved: false },
         rest: None,
+        at_work: false,
         us_per_kib: 1.0,
     };
+
+    /// Takes note of the share of `maxmemory` that is used.
+    fn begins_or_ends(&mut self, used: f32) {
+        self.at_work = used >= pressure::low() || self.at_work && used >= pressure::enough();
+    }
 
     /// Sends strings away for some time, while `is_needed`. In a command any string leaves, but none that would exceed the
     /// time.
@@ -263,6 +272,19 @@ mod tests {
     #[test]
     fn in_a_command_any_string_leaves_the_coldest_first() {
         assert_eq!(chosen([5, 900, 7].map(Usage::IdleMs), true), [900, 7, 5]);
+    }
+
+    #[test]
+    fn the_hand_begins_at_the_low_mark_and_ends_a_little_below_it() {
+        let mut hand = Hand::NEW;
+        let (low, enough) = (pressure::low(), pressure::enough());
+        assert!(enough < low);
+        let between = f32::midpoint(low, enough);
+        let at_work = [between, low, between, enough, enough - 0.001, between, low].map(|used| {
+            hand.begins_or_ends(used);
+            hand.at_work
+        });
+        assert_eq!(at_work, [false, true, true, true, false, false, true]);
     }
 
     #[test]
