@@ -245,7 +245,11 @@ impl Uffd {
     /// # Errors
     /// As ioctl_userfaultfd(2).
     pub fn unregister(self, start: usize, bytes: usize) -> Result<(), Errno> {
-        self.call::<OP_UNREGISTER, _>(&mut Range { start: start as u64, len: bytes as u64 })
+        self.call::<OP_UNREGISTER, _>(&mut Range { start: start as u64, len: bytes as u64 })?;
+        // The kernel wakes them before it takes the range out. A fault that holds the lock of its mapping alone (Linux 6.6
+        // and later) may come between the two, and would sleep for ever.
+        self.wake(start, bytes);
+        Ok(())
     }
 
     /// Wakes the threads that wait for a page of the range; they fault again.

@@ -18,7 +18,7 @@ use crate::session::{Extent, Session};
 const FLUSHES: usize = 256;
 /// Values that a put which is refused flushes first, in the server's thread.
 const FLUSHES_FOR_ROOM: usize = 64;
-/// Time in which values gather before they are flushed together, so that who lets go of them wakes no thread each time.
+/// Time in which values gather before they are flushed together, so that not each of them wakes a thread.
 const GATHERING: Duration = Duration::from_millis(5);
 /// Time between two attempts to connect, and between two looks at a connection that nobody uses.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -181,7 +181,8 @@ impl Spill {
                     return None;
                 }
             }
-            // What is to be flushed anyway may make room.
+            // What is to be flushed anyway may make room. The module's thread helps at once.
+            self.wake.notify_one();
             if attempt == 0 && !self.flush_some(&session, FLUSHES_FOR_ROOM) {
                 break;
             }
@@ -299,11 +300,13 @@ impl Spill {
         match session.flush(&extents) {
             Ok(()) => true,
             Err(error) => {
-                self.note(session, &error);
-                // A pool that is gone has nothing to flush.
+                // First, so that whoever connects again finds them.
                 if matches!(error, Error::Away) {
                     self.discards().put_back(extents);
                 }
+                // A pool that is gone has nothing to flush, and takes nothing more: a new one is needed.
+                let is_gone = matches!(error, Error::Lost);
+                self.note(session, if is_gone { &Error::Away } else { &error });
                 false
             }
         }
@@ -354,6 +357,7 @@ impl Spill {
             self.rest();
         }
     }
+
     /// Waits for values to flush, or until it is time to look at everything again.
     fn rest(&self) {
         let discards = self.discards();
@@ -363,6 +367,7 @@ impl Spill {
         } else {
             drop(discards);
         }
-        thread::sleep(GATHERING);
+        // Only who is short of room wakes it from this.
+        drop(self.wake.wait_timeout(self.discards(), GATHERING));
     }
 }

@@ -110,7 +110,7 @@ pub fn exchange(
 ) -> Result<(), Ended> {
     let session = Session::new(&shared.store, admitted.client, &shared.bound);
     let poll_time = PollTime::default();
-    Ring { shared, socket, region, session, stop, taken: 0, poll_time }.run()
+    Ring { shared, socket, region, session, stop, taken: 0, poll_time, slept_since: None }.run()
 }
 
 /// Gives back what was granted when the connection ends.
@@ -185,6 +185,8 @@ struct Ring<'a> {
     /// Commands taken out of the queue so far.
     taken: u32,
     poll_time: PollTime,
+    /// Since when there has been no command, if the thread has slept meanwhile.
+    slept_since: Option<Instant>,
 }
 
 impl Ring<'_> {
@@ -206,6 +208,9 @@ impl Ring<'_> {
                 ));
             }
             worked = true;
+            if let Some(since) = self.slept_since.take() {
+                self.shared.pollers.slept(&mut self.poll_time, since.elapsed());
+            }
             self.step(waiting.min(STEP));
         }
         Ok(())
@@ -299,9 +304,7 @@ impl Ring<'_> {
             return Ok(Waited::Closed);
         }
         asleep.store(0, Ordering::Relaxed);
-        if worked {
-            self.shared.pollers.slept(&mut self.poll_time, start.elapsed());
-        }
+        self.slept_since.get_or_insert(start);
         match received {
             Ok((_, 1)) if byte[0] == WAKE => Ok(Waited::Commands),
             Ok(_) => Err(Ended::Protocol("the socket carries something else than wake-ups")),

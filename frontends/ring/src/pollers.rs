@@ -2,9 +2,9 @@
 //!
 //! A thread that polls answers within a microsecond and keeps a core busy. One that sleeps has to be woken, which takes
 //! some ten microseconds, and several times as long where the core sleeps too and belongs to a VM. So a few threads may
-//! poll, each for as long as its own client's pauses are worth it: the time doubles when a command comes soon after the thread
-//! has fallen asleep, and halves when it doesn't, in the end to nothing. KVM polls for its virtual processors by the same rule
-//! (the kernel's Documentation/virt/kvm/halt-polling.rst).
+//! poll, each for as long as its own client's pauses are worth it: when a thread has slept in a pause that was no longer than
+//! the longest polling, its time doubles; when in a longer one, it halves, in the end to nothing. KVM polls for its virtual
+//! processors by the same rule (the kernel's Documentation/virt/kvm/halt-polling.rst).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -58,7 +58,7 @@ impl Pollers {
         found
     }
 
-    /// A thread that has slept takes note of how long nothing came, what it has polled included.
+    /// A thread that has slept takes note of how long no command came, polling and waking up included.
     pub fn slept(&self, time: &mut PollTime, pause: Duration) {
         time.0 = if pause > self.time_max {
             let half = time.0 / 2;

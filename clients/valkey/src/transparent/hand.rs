@@ -74,14 +74,14 @@ pub fn turn(context: &Context<'_>) {
         ALONE.store(!context.has_other_modules(), Ordering::Relaxed);
     }
     let used = memory_used();
-    // A command that waits was looked at when it arrived.
     let mut hand = HAND.lock().unwrap_or_else(PoisonError::into_inner);
     hand.begins_or_ends(used);
+    // A command that waits was looked at when it arrived.
     if !hand.at_work || is_paused() || !spill().is_connected() {
         return;
     }
     let time = if used < pressure::high() { TURN } else { TURN_HIGH };
-    hand.go_on(context, time, false, pressure::is_more_than_enough);
+    hand.go_on(context, time, false, pressure::is_above_enough);
 }
 
 /// A command arrives while the server is near its limit, beyond which it would evict keys or refuse it. `context` is the module's own.
@@ -144,6 +144,8 @@ impl Hand {
         (self.database, self.cursor) = (0, Vec::new());
         let round = std::mem::take(&mut self.round);
         if !round.has_moved {
+            // Below the low mark there is nothing left for it to do.
+            self.at_work = false;
             self.rest = Some(Rest { until: now + (round.took * REST).min(REST_MAX), used });
         }
     }
@@ -295,8 +297,10 @@ mod tests {
         hand.round = Round { took, has_moved: true };
         hand.end_round(start, 0.9);
         assert!(!hand.rests(start, 0.9));
+        hand.at_work = true;
         hand.round = Round { took, has_moved: false };
         hand.end_round(start, 0.9);
+        assert!(!hand.at_work, "it would never end a little below the low mark");
         assert!(hand.rests(start + took * (REST - 1), 0.9));
         assert!(!hand.rests(start + took * REST, 0.9));
         assert!(!hand.rests(start, 0.9), "it went on");

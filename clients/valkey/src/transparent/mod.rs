@@ -5,7 +5,7 @@
 //!                                                                        |  decides when it runs, also in EXEC
 //!                                                                        v
 //!                                             values come back where they are needed; the server's own command runs
-//!  before the server sleeps --> hand: cold strings go to the store while memory is above the low mark
+//!  before the server sleeps --> hand: cold strings go to the store from the low mark on, until a little below it
 //! ```
 //!
 //! Commands are renamed from the first value of the module's on, and while some client has a transaction open:

@@ -40,8 +40,8 @@ pub fn high() -> f32 {
     low() + (1.0 - low()) * 2.0 / 3.0
 }
 
-/// Whether more is used than when the hand ends.
-pub fn is_more_than_enough() -> bool {
+/// Whether so much is used that the hand, once it has begun, goes on.
+pub fn is_above_enough() -> bool {
     memory_used() >= enough()
 }
 
