@@ -338,8 +338,7 @@ impl Spill {
             let session = self.session().clone();
             match session {
                 Some(session) => {
-                    let is_full = || self.unflushed() >= FLUSHES as u64;
-                    while self.flush_some(&session, FLUSHES) && is_full() {}
+                    self.flush_some(&session, FLUSHES);
                     if looked.elapsed() >= INTERVAL {
                         looked = Instant::now();
                         if !session.is_there() {
@@ -361,13 +360,58 @@ impl Spill {
     /// Waits for values to flush, or until it is time to look at everything again.
     fn rest(&self) {
         let discards = self.discards();
-        let is_idle = discards.due() == 0 || !self.is_connected();
-        if is_idle {
+        let pause = Pause::after(discards.due(), self.is_connected());
+        if pause == Pause::Idle {
             drop(self.wake.wait_timeout(discards, INTERVAL));
         } else {
             drop(discards);
         }
-        // Only who is short of room wakes it from this.
-        drop(self.wake.wait_timeout(self.discards(), GATHERING));
+        if pause != Pause::None {
+            // Only who is short of room wakes it from this.
+            drop(self.wake.wait_timeout(self.discards(), GATHERING));
+        }
+    }
+}
+
+/// What the module's thread waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pause {
+    /// Nothing: there is enough to flush.
+    None,
+    /// More to flush.
+    Gathering,
+    /// The first value to flush, or a connection.
+    Idle,
+}
+
+impl Pause {
+    /// What comes after a flush that left so many values.
+    const fn after(due: usize, is_connected: bool) -> Self {
+        if !is_connected || due == 0 {
+            Self::Idle
+        } else if due < FLUSHES {
+            Self::Gathering
+        } else {
+            Self::None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_thread_gathers_what_is_less_than_a_batch_and_sleeps_when_there_is_nothing() {
+        for (due, is_connected, pause) in [
+            (0, true, Pause::Idle),
+            (1, true, Pause::Gathering),
+            (FLUSHES - 1, true, Pause::Gathering),
+            (FLUSHES, true, Pause::None),
+            (0, false, Pause::Idle),
+            (FLUSHES, false, Pause::Idle),
+        ] {
+            assert_eq!(Pause::after(due, is_connected), pause, "{due} {is_connected}");
+        }
     }
 }

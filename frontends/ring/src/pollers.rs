@@ -124,5 +124,10 @@ mod tests {
         let start = Instant::now();
         assert!(!pollers.poll(&PollTime(MAX), || false));
         assert!(start.elapsed() >= MAX);
+        assert!(pollers.poll(&PollTime(MAX), || true), "the right to poll was not given back");
+        // Its own time, not the most.
+        let pollers = Pollers::new(1, Duration::from_mins(1));
+        assert!(!pollers.poll(&PollTime(MAX), || false));
+        assert!(start.elapsed() < Duration::from_secs(30));
     }
 }

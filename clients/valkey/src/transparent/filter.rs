@@ -7,7 +7,7 @@ use super::hand;
 use super::pressure;
 use super::table::{NATIVES, Native, find};
 use super::users::{self, Way};
-use crate::server::{Arrival, Context, Name, now_ms};
+use crate::server::{Arrival, Context, Name, memory_used, now_ms};
 use crate::value;
 
 /// Time between two looks at the clients for open transactions, milliseconds.
@@ -30,7 +30,7 @@ pub fn rename(arrival: &Arrival) -> Option<&'static Name> {
     let name = arrival.argument(0);
     let transactions = TRANSACTIONS.load(Ordering::Relaxed);
     users::note(arrival, transactions);
-    if pressure::is_near_limit() {
+    if pressure::is_near_limit(memory_used()) {
         // Before it is known what the command finds: what it needs may leave now.
         users::with_context(hand::before_eviction);
     }

@@ -75,13 +75,12 @@ pub fn turn(context: &Context<'_>) {
     }
     let used = memory_used();
     let mut hand = HAND.lock().unwrap_or_else(PoisonError::into_inner);
-    hand.begins_or_ends(used);
     // A command that waits was looked at when it arrived.
-    if !hand.at_work || is_paused() || !spill().is_connected() {
+    if !hand.is_needed(used, false) || is_paused() || !spill().is_connected() {
         return;
     }
     let time = if used < pressure::high() { TURN } else { TURN_HIGH };
-    hand.go_on(context, time, false, pressure::is_above_enough);
+    hand.go_on(context, time, false);
 }
 
 /// A command arrives while the server is near its limit, beyond which it would evict keys or refuse it. `context` is the module's own.
@@ -91,7 +90,7 @@ pub fn before_eviction(context: &Context<'_>) {
         return;
     }
     let Ok(mut hand) = HAND.try_lock() else { return };
-    hand.go_on(context, IN_COMMAND, true, pressure::is_near_limit);
+    hand.go_on(context, IN_COMMAND, true);
 }
 
 impl Hand {
@@ -104,24 +103,23 @@ impl Hand {
         us_per_kib: 1.0,
     };
 
-    /// Takes note of the share of `maxmemory` that is used.
-    fn begins_or_ends(&mut self, used: f32) {
+    /// Whether strings are to leave while such a share of `maxmemory` is used.
+    fn is_needed(&mut self, used: f32, in_command: bool) -> bool {
         self.at_work = used >= pressure::low() || self.at_work && used >= pressure::enough();
+        if in_command { pressure::is_near_limit(used) } else { self.at_work }
     }
 
-    /// Sends strings away for some time, while `is_needed`. In a command any string leaves, but none that would exceed the
+    /// Sends strings away for some time, while that is needed. In a command any string leaves, but none that would exceed the
     /// time.
-    fn go_on(
-        &mut self,
-        context: &Context<'_>,
-        time: Duration,
-        in_command: bool,
-        is_needed: fn() -> bool,
-    ) {
+    fn go_on(&mut self, context: &Context<'_>, time: Duration, in_command: bool) {
         let start = Instant::now();
         let until = start + time;
         let mut now = start;
-        while now < until && is_needed() && !self.rests(now, memory_used()) {
+        while now < until {
+            let used = memory_used();
+            if !self.is_needed(used, in_command) || self.rests(now, used) {
+                break;
+            }
             let goes_on = self.step(context, until, in_command);
             let then = Instant::now();
             self.round.took += then - now;
@@ -282,11 +280,12 @@ mod tests {
         let (low, enough) = (pressure::low(), pressure::enough());
         assert!(enough < low);
         let between = f32::midpoint(low, enough);
-        let at_work = [between, low, between, enough, enough - 0.001, between, low].map(|used| {
-            hand.begins_or_ends(used);
-            hand.at_work
-        });
-        assert_eq!(at_work, [false, true, true, true, false, false, true]);
+        let needed = [between, low, between, enough, enough - 0.001, between, low, 0.0]
+            .map(|used| hand.is_needed(used, false));
+        assert_eq!(needed, [false, true, true, true, false, false, true, false]);
+        // In a command only near the limit.
+        assert!(!hand.is_needed(low, true));
+        assert!(hand.is_needed(0.99, true));
     }
 
     #[test]

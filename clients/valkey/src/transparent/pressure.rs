@@ -40,11 +40,6 @@ pub fn high() -> f32 {
     low() + (1.0 - low()) * 2.0 / 3.0
 }
 
-/// Whether so much is used that the hand, once it has begun, goes on.
-pub fn is_above_enough() -> bool {
-    memory_used() >= enough()
-}
-
 /// Whether so much is used that strings leave.
 pub fn is_above_low() -> bool {
     memory_used() >= low()
@@ -52,6 +47,6 @@ pub fn is_above_low() -> bool {
 
 /// Whether the server is about to evict keys, or to refuse commands. What is left is for commands that find the store
 /// slow: evicting what lies there frees next to nothing.
-pub fn is_near_limit() -> bool {
-    memory_used() > NEAR
+pub fn is_near_limit(used: f32) -> bool {
+    used > NEAR
 }
