@@ -13,9 +13,11 @@ use super::{build_programs, by_size, go_on, measured_by, rounds, wanted};
 const BENCH: &str = "valkey";
 /// Seconds of one side's turn.
 const TURN_S: &str = "3";
-/// Parts of the limit that the values take. One request at a time shows what the user waits for; with 16 of them the server
-/// has no time to sleep.
+/// Parts of the limit that the values take.
 const FILLS: [&str; 4] = ["0.5", "1", "1.5", "2"];
+/// Requests in flight while a server is filled beyond its limit: one shows what the user waits for, with 16 of them the server
+/// has no time to sleep.
+const DEPTHS: [&str; 2] = ["1", "16"];
 
 /// What a side did in a turn.
 #[derive(Deserialize)]
@@ -59,7 +61,7 @@ impl Cell {
         let mut cells = Vec::new();
         for keys in ["uniform", "zipf"] {
             for ratio in ["1", "2"] {
-                for depth in ["1", "16"] {
+                for depth in DEPTHS {
                     cells.extend(FILLS.map(|times| Self::fill(times, ratio, keys, depth)));
                 }
             }
