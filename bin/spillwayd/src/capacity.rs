@@ -9,6 +9,8 @@ use crate::config::{Capacity, Error};
 const LEAST_BYTES: u64 = 16 << 20;
 /// Capacity is a whole number of these.
 const STEP_BYTES: u64 = 1 << 20;
+/// The most that is lent to the store, in times its own capacity: what it knows about pages that had to leave stays in memory.
+const LENT_TIMES_MAX: u64 = 16;
 
 /// Turns the setting of programs' local frames into pages; 0 for none.
 ///
@@ -62,6 +64,21 @@ pub fn bytes(capacity: Capacity, limits: &Limits) -> Result<u64, Error> {
     Ok(bytes / STEP_BYTES * STEP_BYTES)
 }
 
+/// Checks what the store may be lent.
+///
+/// # Errors
+/// It is too much beside its own capacity.
+pub fn check_lent(lent_bytes: u64, own_bytes: u64) -> Result<(), Error> {
+    let most_bytes = own_bytes.saturating_mul(LENT_TIMES_MAX);
+    if lent_bytes > most_bytes {
+        let most = spillway_types::Size(most_bytes);
+        return Err(Error::new(format!(
+            "sections.lend is more than {LENT_TIMES_MAX} times store.capacity: give at most {most}"
+        )));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,5 +96,12 @@ mod tests {
         for bad in [Capacity::Bytes(0), Capacity::Bytes(1 << 19), Capacity::Bytes(500 << 20)] {
             assert!(program_pages(Some(bad), &limits).is_err(), "{bad:?}");
         }
+    }
+    #[test]
+    fn what_is_lent_is_little_enough_to_be_known_of_when_it_has_left() {
+        assert!(check_lent(0, 16 << 20).is_ok());
+        assert!(check_lent(256 << 20, 16 << 20).is_ok());
+        let line = check_lent((256 << 20) + 1, 16 << 20).unwrap_err().to_string();
+        assert!(line.contains("at most 256"), "{line}");
     }
 }

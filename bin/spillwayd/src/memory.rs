@@ -22,10 +22,28 @@ pub fn has_disk(inherited: &Inherited) -> bool {
     DISK.iter().all(|wanted| inherited.kept.iter().any(|(name, _)| name == wanted))
 }
 
+/// How much memory the store may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Its own, bytes.
+    pub own_bytes: u64,
+    /// What it may be lent beyond that, bytes.
+    pub lent_bytes: u64,
+}
+
+impl Room {
+    /// What it gets in a store that was opened with `before_bytes` in all, which it keeps.
+    fn within(self, before_bytes: u64) -> Self {
+        let own_bytes = self.own_bytes.min(before_bytes);
+        Self { own_bytes, lent_bytes: self.lent_bytes.min(before_bytes - own_bytes) }
+    }
+}
+
 /// What outlives the daemon.
 pub struct Memory {
     pub store: Store,
     pub journal: Journal,
+    pub room: Room,
 }
 
 impl Memory {
@@ -35,12 +53,12 @@ impl Memory {
     /// A new store can't be opened.
     pub fn take_up(
         settings: &config::Store,
-        capacity_bytes: u64,
+        room: Room,
         kept: Vec<(String, OwnedFd)>,
     ) -> anyhow::Result<Self> {
         if !kept.is_empty() {
             let names: Vec<_> = kept.iter().map(|(name, _)| name.clone()).collect();
-            match Self::reopen(settings, capacity_bytes, kept) {
+            match Self::reopen(settings, room, kept) {
                 Ok(memory) => return Ok(memory),
                 Err(error) => {
                     tracing::error!("the store of the daemon before is lost: {error:#}");
@@ -48,21 +66,23 @@ impl Memory {
                 }
             }
         }
-        let store = Store::open(store_config(settings, capacity_bytes));
+        let most_bytes = room.own_bytes + room.lent_bytes;
+        let store = Store::open(store_config(settings, most_bytes));
         let store = store.context("can't open the store")?;
+        store.set_capacity(room.own_bytes, 0);
         if settings.disk.is_some() && !store.disk_is_direct() {
             tracing::warn!(
                 "store.disk's file system has no direct I/O: its pages take the kernel's cache, too"
             );
         }
-        let memory = Self { store, journal: Journal::create(capacity_bytes)? };
+        let memory = Self { store, journal: Journal::create(most_bytes)?, room };
         memory.keep()?;
         Ok(memory)
     }
 
     fn reopen(
         settings: &config::Store,
-        capacity_bytes: u64,
+        wanted: Room,
         mut kept: Vec<(String, OwnedFd)>,
     ) -> anyhow::Result<Self> {
         let mut take = |wanted: &str| {
@@ -72,11 +92,15 @@ impl Memory {
         };
         let journal = Journal::reopen(take(RECORD)?)?;
         let before_bytes = journal.capacity_bytes();
-        if before_bytes != capacity_bytes {
+        let room = wanted.within(before_bytes);
+        if room != wanted {
             tracing::warn!(
-                "store.capacity stays {} as long as the store is kept: stop the daemon to have {}",
-                Size(before_bytes),
-                Size(capacity_bytes)
+                "store.capacity is {} and sections.lend {} as long as the store is kept, which can't become larger: stop the \
+                 daemon to have {} and {}",
+                Size(room.own_bytes),
+                Size(room.lent_bytes),
+                Size(wanted.own_bytes),
+                Size(wanted.lent_bytes)
             );
         }
         let memory = [take("frames")?, take("index")?, take("tables")?];
@@ -84,7 +108,8 @@ impl Memory {
         let disk = file.and_then(|file| Ok([file, sums?])).ok();
         let had_disk = disk.is_some();
         let store = Store::reopen(store_config(settings, before_bytes), Kept { memory, disk })?;
-        let memory = Self { store, journal };
+        store.set_capacity(room.own_bytes, 0);
+        let memory = Self { store, journal, room };
         if had_disk {
             memory.warn_of_other_disk(settings);
         } else {

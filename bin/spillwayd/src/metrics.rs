@@ -14,7 +14,6 @@ use spillway_vhost_user_blk::Disk;
 /// What does not change while the daemon runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
-    pub capacity_bytes: u64,
     pub memory_locked: bool,
     pub started: Instant,
 }
@@ -30,7 +29,7 @@ pub fn text(
 ) -> String {
     let store = client_registry.store();
     let store = StoreSample {
-        capacity_bytes: facts.capacity_bytes,
+        capacity_bytes: store.capacity_bytes(),
         memory_bytes: store.memory_bytes(),
         in_flight_bytes: store.in_flight_bytes(),
         free_frame_bytes: store.free_frame_bytes(),
@@ -101,6 +100,7 @@ pub fn text(
         sections: guests.map(|guests| SectionsSample {
             capacity_bytes: guests.sections.capacity_bytes,
             used_bytes: guests.sections.used_bytes,
+            lent_bytes: guests.sections.lent_bytes,
         }),
         vms: guests.map(|guests| guests.vms.iter().map(vm).collect()).unwrap_or_default(),
     })

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use spillway_store::{Scratch, Store};
@@ -64,6 +64,10 @@ fn run(store: &Store, ends: &AtomicBool) {
     let mut rest = REST_MIN;
     let ended = || ends.load(Ordering::Acquire);
     while !ended() {
+        if store.memory_bytes() > store.capacity_bytes() {
+            // Its capacity has become smaller.
+            store.shrink(Instant::now() + LOOK, &mut scratch);
+        }
         let mut worth = true;
         while worth && store.is_short() && !ended() {
             let (moved, stiff) = store.make_room_ahead(BATCH_PAGES, &mut scratch);

@@ -62,7 +62,9 @@ impl Parts {
         }
         let secrets = Secrets::read(&config.listen)?;
         let limits = Limits::read();
-        let capacity_bytes = capacity::bytes(config.store.capacity, &limits)?;
+        let own_bytes = capacity::bytes(config.store.capacity, &limits)?;
+        let lent_bytes = config.sections.lend_bytes;
+        capacity::check_lent(lent_bytes, own_bytes)?;
         let program_pages = capacity::program_pages(config.memory.programs, &limits)?;
         match store_disk::check(&config.store) {
             // Its file is open: a disk that fails now is no reason to give up what is in memory.
@@ -72,8 +74,9 @@ impl Parts {
             other => other?,
         }
         let mut listeners = Listeners::bind(&config, inherited.sockets)?;
-        let memory = Memory::take_up(&config.store, capacity_bytes, inherited.kept)?;
-        let capacity_bytes = memory.journal.capacity_bytes();
+        let room = memory::Room { own_bytes, lent_bytes };
+        let memory = Memory::take_up(&config.store, room, inherited.kept)?;
+        let room = memory.room;
         store_disk::warn_of_room(&config.store, &memory.store);
         let client_registry =
             ClientRegistry::open(Arc::new(memory.store), memory.journal, clients.policy)?;
@@ -91,7 +94,7 @@ impl Parts {
                 let nqn = secrets.blocks_nqn();
                 Some(lend::Prepared::new(
                     &config,
-                    (&client_registry, capacity_bytes),
+                    (&client_registry, room.own_bytes),
                     listener,
                     nqn,
                     helper,
@@ -102,9 +105,9 @@ impl Parts {
                 None
             }
         };
-        let vms = vm::Prepared::new(&config)?;
+        let vms = vm::Prepared::new(&config, client_registry.store(), room)?;
         let guests = vms.as_ref().map(vm::Prepared::handle);
-        let facts = Facts { capacity_bytes, memory_locked, started };
+        let facts = Facts { memory_locked, started };
         let handle = lending.as_ref().map(lend::Prepared::handle);
         let resp = Arc::<OnceLock<Arc<spillway_resp::Shared>>>::default();
         let its_resp = Arc::clone(&resp);
@@ -117,7 +120,6 @@ impl Parts {
             program_pages: program_pages.into(),
             interval_ms: watch::Sender::new(config.memory.interval_ms),
             history: Mutex::new(History::new(Bounds::default())),
-            capacity_bytes,
             limits: clients.policy.limits,
             started,
             started_ms,

@@ -90,7 +90,7 @@ async fn control(
     let mut interval = every(Duration::from_millis(parts.config.memory.interval_ms));
     manager::state("READY=1");
     tracing::info!(
-        capacity = %spillway_types::Size(parts.daemon.capacity_bytes),
+        capacity = %spillway_types::Size(parts.client_registry.store().capacity_bytes()),
         memory_locked = parts.daemon.memory_locked,
         kept_by = parts.daemon.kept_by,
         restarts = parts.client_registry.restarts(),

@@ -115,7 +115,7 @@ fn room(daemon: &Daemon, clients: &[Statistics]) -> Result<Room, Error> {
     };
     let disk = store.disk_counters().unwrap_or_default();
     Ok(Room {
-        capacity_bytes: daemon.capacity_bytes,
+        capacity_bytes: store.capacity_bytes(),
         taken_bytes: store.memory_bytes().saturating_sub(store.free_frame_bytes()),
         used_pages: clients.iter().map(|its| its.used_pages).sum(),
         reserved_pages,

@@ -52,7 +52,7 @@ pub(crate) async fn show(
     Ok(Json(History {
         run_ms: daemon.started_ms,
         interval_ms: *daemon.interval_ms.borrow(),
-        capacity_bytes: daemon.capacity_bytes,
+        capacity_bytes: daemon.client_registry.store().capacity_bytes(),
         last,
         newest: history.newest(),
         at_ms: samples.iter().map(|sample| sample.at_ms).collect(),

@@ -41,8 +41,6 @@ pub struct Daemon {
     pub interval_ms: watch::Sender<u64>,
     /// What happened lately.
     pub history: Mutex<History>,
-    /// Most bytes of the store.
-    pub capacity_bytes: u64,
     /// What a client that is added may have, where nothing is said.
     pub limits: Limits,
     /// When the daemon started.

@@ -16,7 +16,7 @@ use crate::types::{Block, Lifetime, NewBlock, NewPool, Pool, Problem, StoreDisk,
 pub(crate) async fn status(State(daemon): Shared) -> Json<StoreStatus> {
     let store = daemon.client_registry.store();
     Json(StoreStatus {
-        capacity_bytes: daemon.capacity_bytes,
+        capacity_bytes: store.capacity_bytes(),
         program_pages: daemon.program_pages(),
         memory_bytes: store.memory_bytes(),
         in_flight_bytes: store.in_flight_bytes(),

@@ -22,6 +22,8 @@ pub struct VmSections {
     pub used_bytes: u64,
     /// What no guest has, bytes.
     pub free_bytes: u64,
+    /// What of that is lent to the page store until a guest needs it, bytes.
+    pub lent_bytes: u64,
     /// Guests grow and shrink by multiples of this, bytes.
     pub section_bytes: u64,
     /// Where the memory files are.

@@ -11,8 +11,11 @@ pub struct Usage {
     pub capacity_bytes: u64,
     /// What they have.
     pub used_bytes: u64,
-    /// What is left. What lies ready for one of them is part of it: whoever asks for more than the rest gets it.
+    /// What is left. What lies ready for one of them, and what is lent, is part of it: whoever asks for more than the rest
+    /// gets it.
     pub free_bytes: u64,
+    /// What of that is lent ([`Pool::lend`](crate::Pool::lend)).
+    pub lent_bytes: u64,
     /// By name.
     pub guests: BTreeMap<String, GuestUsage>,
 }
@@ -88,12 +91,13 @@ impl Account {
 #[derive(Debug)]
 pub struct Accounts {
     capacity: u64,
+    lent: u64,
     guests: BTreeMap<String, BTreeMap<GuestFile, Account>>,
 }
 
 impl Accounts {
     pub fn new(capacity: u64) -> Self {
-        Self { capacity, guests: BTreeMap::new() }
+        Self { capacity, lent: 0, guests: BTreeMap::new() }
     }
 
     pub fn used(&self) -> u64 {
@@ -117,9 +121,24 @@ impl Accounts {
         self.guests.values().flat_map(BTreeMap::values).map(|account| account.ready).sum()
     }
 
-    /// What is left that does not lie ready for anybody.
+    /// What is left that does not lie ready for anybody, and is not lent.
     pub fn idle(&self) -> u64 {
-        self.free().saturating_sub(self.ready())
+        self.free().saturating_sub(self.ready()).saturating_sub(self.lent)
+    }
+
+    pub fn lent(&self) -> u64 {
+        self.lent
+    }
+
+    /// Lends `bytes` in all, or as many as are idle. What is lent then.
+    pub fn lend(&mut self, bytes: u64) -> u64 {
+        self.lent = bytes.min(self.lent + self.idle());
+        self.lent
+    }
+
+    /// What is lent by those who came before, whether or not it is idle.
+    pub fn note_lent(&mut self, bytes: u64) {
+        self.lent = bytes;
     }
 
     /// A file of another guest for which something lies ready.
@@ -164,6 +183,7 @@ impl Accounts {
             capacity_bytes: self.capacity,
             used_bytes: self.used(),
             free_bytes: self.free(),
+            lent_bytes: self.lent,
             guests: guests.collect(),
         }
     }

@@ -19,6 +19,9 @@
 //!           settle_device: counted down to what the file still holds
 //! ```
 //!
+//! What is free may be lent ([`Pool::lend`]), and is asked back when a guest needs it: whoever borrows takes as much memory from the
+//! host elsewhere. That can only be on tmpfs, where free sections take none.
+//!
 //! The files are the only record. A pool that is opened again reads their sizes and allocated blocks: how much of a file is
 //! allocated, not where. Reservations take the lowest holes, since that is where a guest plugs. What was set aside and not
 //! plugged, by an order that was broken off or a daemon that was killed half-way, would lie above a hole as soon as the guest
@@ -36,6 +39,7 @@ mod error;
 mod file;
 mod folder;
 mod limits;
+mod loan;
 mod mount;
 mod name;
 mod pool;
@@ -44,6 +48,7 @@ mod unplugged;
 pub use accounts::{DeviceUsage, GuestUsage, Usage};
 pub use error::Error;
 pub use limits::{DEVICES_MAX, NAME_BYTES_MAX};
+pub use loan::Borrower;
 pub use mount::{Backing, UNIT_BYTES};
 pub use name::GuestFile;
 pub use pool::{Pool, SECTION_BYTES, Settings, Settled};

@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, unlinkat};
@@ -13,6 +13,7 @@ use crate::accounts::{Account, Accounts, Usage};
 use crate::error::Error;
 use crate::file::{SectionFile, name_of};
 use crate::folder;
+use crate::loan::Borrower;
 use crate::mount::{Backing, UNIT_BYTES};
 use crate::name::{GuestFile, check_guest};
 use crate::unplugged::Rest;
@@ -59,6 +60,8 @@ pub struct Pool {
     accounts: Mutex<Accounts>,
     /// A guest's operations take the lock that its name falls to.
     turns: [Mutex<()>; TURNS],
+    /// Who has what is lent.
+    pub(crate) borrower: OnceLock<Arc<dyn Borrower>>,
 }
 
 impl Pool {
@@ -87,7 +90,8 @@ impl Pool {
         backing.check_room(&dir, path, capacity_bytes.saturating_sub(held))?;
         let (settings, accounts) = (settings.clone(), Mutex::new(accounts));
         let pagemap = Pagemap::open().ok();
-        Ok(Self { settings, backing, dir, pagemap, accounts, turns: Default::default() })
+        let (turns, borrower) = Default::default();
+        Ok(Self { settings, backing, dir, pagemap, accounts, turns, borrower })
     }
 
     /// Where the memory comes from.
@@ -459,8 +463,14 @@ impl Pool {
         claimed.map_err(|free_bytes| Error::Dry { asked_bytes: bytes, free_bytes })
     }
 
-    /// Gives back what lies ready for other guests until `bytes` are idle, or nothing is ready any more. No turn may be held.
+    /// Makes `bytes` idle, as far as can be: of what lies ready for other guests, then of what is lent. No turn may be held.
     pub(crate) fn make_room(&self, guest: &str, bytes: u64) {
+        self.take_ready_of_others(guest, bytes);
+        self.recall(bytes);
+    }
+
+    /// Gives back what lies ready for other guests until `bytes` are idle, or nothing is ready any more.
+    fn take_ready_of_others(&self, guest: &str, bytes: u64) {
         loop {
             let accounts = self.accounts();
             let other = accounts.ready_of_others(guest).filter(|_| accounts.idle() < bytes);

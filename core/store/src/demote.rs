@@ -128,7 +128,7 @@ impl Store {
     /// Whether pages from below can come back without others having to leave for them.
     pub(crate) fn has_much_room(&self) -> bool {
         let left = self.arena.frames_left();
-        !self.is_low() && left > (self.arena.frames_max() as u64 / 16).max(2 * LOW_MIN_FRAMES)
+        !self.is_low() && left > (self.arena.frames_within_cap() / 16).max(2 * LOW_MIN_FRAMES)
     }
 
     fn is_low(&self) -> bool {
@@ -136,7 +136,7 @@ impl Store {
             return true;
         }
         let part = if self.blade.is_some() { LOW_PART_STAGING } else { LOW_PART };
-        let low = self.arena.frames_max() as u64 / part;
+        let low = self.arena.frames_within_cap() / part;
         self.arena.frames_left() < low.clamp(LOW_MIN_FRAMES, LOW_MAX_FRAMES)
     }
 

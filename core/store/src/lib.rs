@@ -7,6 +7,7 @@
 
 mod batch;
 mod blade;
+mod capacity;
 mod chains;
 mod client;
 mod config;

@@ -83,7 +83,7 @@ impl Store {
     /// Whether so little memory is left that pages are to be packed, or to go to lower tiers: less than an
     /// eighth.
     pub fn is_short(&self) -> bool {
-        self.arena.frames_left() < self.arena.frames_max() as u64 / SHORT_PART
+        self.arena.frames_left() < self.arena.frames_within_cap() / SHORT_PART
     }
 
     /// Packs about `pages_max` pages while memory is short, whosever they are; then, while it is nearly

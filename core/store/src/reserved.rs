@@ -28,7 +28,8 @@ impl Store {
     /// target, one of a longer value for its length.
     ///
     /// Memory is taken from the host at the first write of a page and given back when pages are
-    /// flushed, but nobody else can have it before the pool is destroyed. The index of the pool,
+    /// flushed, but nobody else can have it before the pool is destroyed. It is of the store's own, not of what is lent to it
+    /// ([`Self::set_capacity`]). The index of the pool,
     /// about 9 bytes a page, is made at once.
     ///
     /// # Errors
@@ -47,6 +48,11 @@ impl Store {
         let mut control = self.control.lock();
         let (_, entry) = self.client(client)?;
         let number = self.new_number(&control)?;
+        let all_bytes =
+            self.reserved_pages().saturating_add(pages).saturating_mul(PAGE_BYTES as u64);
+        if all_bytes > self.own_bytes() {
+            return Err(Error::NoRoom(pages));
+        }
         let reserve = self.arena.open_reserve(pages).ok_or(Error::NoRoom(pages))?;
         if !self.make_leaves(number, pages) {
             self.free_reserve(number, reserve);

@@ -50,6 +50,8 @@ pub struct Store {
     pub(crate) flush_log: Lock<Vec<(usize, Flushed)>>,
     /// Of clients that are watched for how soon they want their pages back.
     pub(crate) samplers: Samplers,
+    /// Part of the capacity that nobody wants back ([`Store::set_capacity`]).
+    pub(crate) own_bytes: AtomicU64,
     pub(crate) uniform_pages: AtomicU64,
     pub(crate) packed_pages: AtomicU64,
     /// A coarse clock for the order of use; see [`Store::tick`].
@@ -131,6 +133,7 @@ impl Store {
             control: Lock::new(Control::default()),
             flush_log: Lock::new(Vec::new()),
             samplers: Samplers::new(),
+            own_bytes: AtomicU64::new(config.capacity_bytes),
             uniform_pages: AtomicU64::new(0),
             packed_pages: AtomicU64::new(0),
             clock: AtomicU64::new(0),

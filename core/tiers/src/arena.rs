@@ -182,6 +182,11 @@ impl Arena {
         self.region.bytes() / PAGE_BYTES
     }
 
+    /// How many frames there could be now, if all memory were frames: the budget's cap may be lower than at first.
+    pub fn frames_within_cap(&self) -> u64 {
+        (self.budget.cap() / PAGE_BYTES as u64).min(self.frames_max() as u64)
+    }
+
     /// What is known about `frame`.
     #[inline(always)]
     pub fn meta(&self, frame: u32) -> &Meta {

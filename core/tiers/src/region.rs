@@ -37,18 +37,18 @@ pub enum Use {
     Files,
 }
 
-/// A cap on bytes that several users take from.
+/// A cap on bytes that several users take from. It may change: what is taken beyond a lower one stays taken.
 #[derive(Debug)]
 pub struct Budget {
     taken: AtomicU64,
-    cap: u64,
+    cap: AtomicU64,
     packing_bytes: u64,
 }
 
 impl Budget {
     /// A budget of `cap` bytes.
     pub const fn new(cap: u64) -> Self {
-        Self { taken: AtomicU64::new(0), cap, packing_bytes: 0 }
+        Self { taken: AtomicU64::new(0), cap: AtomicU64::new(cap), packing_bytes: 0 }
     }
 
     /// Keeps `bytes` from frames, for [`Use::Packing`].
@@ -64,7 +64,7 @@ impl Budget {
     /// Takes `bytes` if they fit.
     #[must_use]
     pub fn take(&self, bytes: u64, to: Use) -> bool {
-        let cap = self.cap - self.kept_from(to);
+        let cap = self.cap_for(to);
         self.taken
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
                 taken.checked_add(bytes).filter(|&sum| sum <= cap)
@@ -77,21 +77,22 @@ impl Budget {
         self.taken.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes that are kept for others.
-    fn kept_from(&self, to: Use) -> u64 {
-        let of_index = (self.cap / 64).clamp(128 << 10, 4 << 20);
+    /// What a user can take, with all that is taken already: some is kept for others.
+    fn cap_for(&self, to: Use) -> u64 {
+        let cap = self.cap();
+        let of_index = (cap / 64).clamp(128 << 10, 4 << 20);
         let kept = match to {
             Use::Frames => of_index + self.packing_bytes,
             Use::Packing => of_index / 4,
             Use::Index => 32 << 10,
             Use::Files => 0,
         };
-        kept.min(self.cap)
+        cap.saturating_sub(kept)
     }
 
     /// Bytes that a user can still take.
     pub fn left(&self, to: Use) -> u64 {
-        (self.cap - self.kept_from(to)).saturating_sub(self.taken())
+        self.cap_for(to).saturating_sub(self.taken())
     }
 
     /// Gives `bytes` back.
@@ -105,8 +106,13 @@ impl Budget {
     }
 
     /// Most bytes that can be taken.
-    pub const fn cap(&self) -> u64 {
-        self.cap
+    pub fn cap(&self) -> u64 {
+        self.cap.load(Ordering::Relaxed)
+    }
+
+    /// Changes the cap.
+    pub fn set_cap(&self, cap: u64) {
+        self.cap.store(cap, Ordering::Relaxed);
     }
 }
 

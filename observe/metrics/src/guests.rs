@@ -9,6 +9,8 @@ pub struct SectionsSample {
     pub capacity_bytes: u64,
     /// What guests have, bytes.
     pub used_bytes: u64,
+    /// What is lent to the store, bytes.
+    pub lent_bytes: u64,
 }
 
 /// A guest at one moment.
@@ -39,13 +41,18 @@ pub struct VmSample {
 }
 
 /// Metrics of the section pool.
-pub(crate) const SECTIONS: [Metric<SectionsSample>; 2] = [
+pub(crate) const SECTIONS: [Metric<SectionsSample>; 3] = [
     gauge("spillway_sections_capacity_bytes", "Memory reserved for guests.", |s| {
         Some(s.capacity_bytes)
     }),
     gauge("spillway_sections_used_bytes", "The part of it that guests have.", |s| {
         Some(s.used_bytes)
     }),
+    gauge(
+        "spillway_sections_lent_bytes",
+        "The part of it that is lent to the store until guests need it.",
+        |s| Some(s.lent_bytes),
+    ),
 ];
 
 /// Metrics of each guest.

@@ -264,9 +264,10 @@ mod tests {
     #[test]
     fn a_guest_out_of_reach_has_no_size() {
         let vm = VmSample { name: "web".into(), wanted_bytes: 7, ..VmSample::default() };
-        let sections = Some(SectionsSample { capacity_bytes: 5, used_bytes: 3 });
+        let sections = Some(SectionsSample { capacity_bytes: 5, used_bytes: 3, lent_bytes: 1 });
         let text = render(&Sample { vms: vec![vm], sections, ..Sample::default() });
         assert!(text.contains("\nspillway_sections_used_bytes 3\n"), "{text}");
+        assert!(text.contains("\nspillway_sections_lent_bytes 1\n"), "{text}");
         assert!(text.contains("\nspillway_vm_attached{vm=\"web\"} 0\n"), "{text}");
         assert!(text.contains("\nspillway_vm_wanted_bytes{vm=\"web\"} 7\n"), "{text}");
         assert!(!text.contains("spillway_vm_size_bytes{"), "{text}");

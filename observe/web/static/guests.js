@@ -90,8 +90,9 @@ export class Guests {
     if (this.#run_ms !== this.#board.series.run_ms) this.#sizes = new Sizes();
     this.#run_ms = this.#board.series.run_ms;
     this.#sizes.add(Date.now(), vms);
-    const { used_bytes, capacity_bytes, free_bytes, section_bytes } = sections;
-    const pool = `${bytes(used_bytes)} of ${bytes(capacity_bytes)} in use, ${bytes(free_bytes)} free`;
+    const { used_bytes, capacity_bytes, free_bytes, lent_bytes, section_bytes } = sections;
+    const lent = lent_bytes > 0 ? ` of which ${bytes(lent_bytes)} are lent to the store` : "";
+    const pool = `${bytes(used_bytes)} of ${bytes(capacity_bytes)} in use, ${bytes(free_bytes)} free${lent}`;
     write(at("guests-now"), `${pool}, in sections of ${bytes(section_bytes)} (${sections.backing}).`);
     const heads = ["Guest", "Size", "Target", "Least", "Most", "Available", "Needs", "Kept", "Auto", "State"];
     this.#table.show(heads, guestRows(vms));

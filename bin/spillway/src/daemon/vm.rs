@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use hyper::Method;
-use spillway_api::types::{VmArgs, VmAuto, VmList, VmOutcome, VmResize, VmStatus};
+use spillway_api::types::{VmArgs, VmAuto, VmList, VmOutcome, VmResize, VmSections, VmStatus};
 use spillway_types::Size;
 
 use crate::cli::{Output, Switch};
@@ -167,10 +167,8 @@ fn list(daemon: &Daemon) -> anyhow::Result<ExitCode> {
     }
     let sections = &list.sections;
     let mut text = format!(
-        "{} of {} in use, {} free, in sections of {} ({}, {})\n\n",
-        Size(sections.used_bytes),
-        Size(sections.capacity_bytes),
-        Size(sections.free_bytes),
+        "{}, in sections of {} ({}, {})\n\n",
+        pool(sections),
         Size(sections.section_bytes),
         sections.dir,
         sections.backing
@@ -225,18 +223,21 @@ pub fn overview(list: &VmList) -> String {
     if list.vms.is_empty() {
         return String::new();
     }
-    let pool = &list.sections;
-    let (used, capacity, free) = (pool.used_bytes, pool.capacity_bytes, pool.free_bytes);
     let heads =
         ["guest", "size", "to", "target", "least", "most", "available", "needs", "kept", "state"];
     let rows: Vec<_> = list.vms.iter().map(row).collect();
-    format!(
-        "\nguests, {} of {} in use, {} free\n{}",
-        Size(used),
-        Size(capacity),
-        Size(free),
-        show::table(heads, &rows)
-    )
+    format!("\nguests, {}\n{}", pool(&list.sections), show::table(heads, &rows))
+}
+
+/// How much of the pool is in use.
+fn pool(sections: &VmSections) -> String {
+    let VmSections { used_bytes, capacity_bytes, free_bytes, lent_bytes, .. } = *sections;
+    let (used, capacity, free) = (Size(used_bytes), Size(capacity_bytes), Size(free_bytes));
+    let lent = match lent_bytes {
+        0 => String::new(),
+        _ => format!(" of which {} are lent to the store", Size(lent_bytes)),
+    };
+    format!("{used} of {capacity} in use, {free} free{lent}")
 }
 
 /// A guest, a line each.
@@ -381,6 +382,9 @@ mod tests {
         (list.sections.capacity_bytes, list.sections.free_bytes) = (2 << 30, 1 << 30);
         let text = overview(&list);
         assert!(text.starts_with("\nguests, 0 B of 2.0 GiB in use, 1.0 GiB free\nguest"), "{text}");
+        list.sections.lent_bytes = 512 << 20;
+        let lent = overview(&list);
+        assert!(lent.contains("1.0 GiB free of which 512.0 MiB are lent to the store\n"), "{lent}");
         let cells: Vec<Vec<_>> = text
             .lines()
             .skip(3)

@@ -9,7 +9,7 @@ use super::values::{Sections, Vm};
 const GUEST_BYTES_MAX: u64 = 16 << 40;
 
 /// `[sections]`
-pub static SECTIONS: [Setting<Sections>; 4] = [
+pub static SECTIONS: [Setting<Sections>; 5] = [
     fixed(
         "capacity",
         r#""0""#,
@@ -27,6 +27,12 @@ pub static SECTIONS: [Setting<Sections>; 4] = [
         r#""128M""#,
         Size(|s| &mut s.section_bytes, 2 << 20, 1 << 40),
         "Guests grow and shrink by multiples of this: a power of two. 128M is the unit that a Linux guest on x86-64 can set offline.",
+    ),
+    fixed(
+        "lend",
+        r#""0""#,
+        Size(|s| &mut s.lend_bytes, 0, GUEST_BYTES_MAX),
+        "How much of the pool's unused memory the page store may use, in addition to `store.capacity`, until guests need it. At most 16 times `store.capacity`; `sections.dir` must lie on tmpfs.",
     ),
     fixed(
         "gid",

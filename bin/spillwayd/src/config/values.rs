@@ -412,6 +412,7 @@ pub struct Sections {
     pub capacity_bytes: u64,
     pub dir: Option<PathBuf>,
     pub section_bytes: u64,
+    pub lend_bytes: u64,
     pub gid: Option<u64>,
 }
 

@@ -9,10 +9,13 @@ use super::values::Config;
 /// The first thing that is wrong.
 pub fn check(config: &Config) -> Result<(), Error> {
     let Config { sections, vms, listen, .. } = config;
-    if vms.is_empty() {
-        return Ok(());
-    }
     let wrong = |line: &str| Err(Error::new(line));
+    if vms.is_empty() {
+        return match sections.lend_bytes {
+            0 => Ok(()),
+            _ => wrong("sections.lend: there is no [[vm]], so no section pool that could lend"),
+        };
+    }
     let section = sections.section_bytes;
     if !section.is_power_of_two() {
         return wrong("sections.section must be a power of two, such as \"128M\"");
@@ -21,6 +24,9 @@ pub fn check(config: &Config) -> Result<(), Error> {
         return wrong(
             "sections.capacity: say how much memory guests may have together, at least a section",
         );
+    }
+    if sections.lend_bytes > sections.capacity_bytes {
+        return wrong("sections.lend is more than sections.capacity");
     }
     if sections.dir.is_none() {
         return wrong("sections.dir: say where the guests' memory files are to lie");
@@ -113,6 +119,8 @@ mod tests {
         for (text, expected) in [
             (vm.to_owned(), "sections.capacity"),
             (format!("{pool}section = \"96M\"\n{vm}"), "power of two"),
+            (format!("{pool}lend = \"9G\"\n{vm}"), "sections.lend is more"),
+            ("[sections]\nlend = \"1G\"\n".to_owned(), "there is no [[vm]]"),
             (format!("{pool}[[vm]]\n"), "a name is 1 to 64"),
             (format!("{pool}[[vm]]\nname = \"..\"\n"), "a name is 1 to 64"),
             (format!("{pool}{vm}boot = \"65M\"\n"), "multiple of 2M"),

@@ -6,6 +6,7 @@ mod attached;
 mod driver;
 mod layout;
 mod libvirt;
+mod loan;
 mod monitor;
 mod options;
 mod share;

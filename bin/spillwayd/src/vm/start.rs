@@ -12,10 +12,13 @@ use anyhow::Context;
 use spillway_api::types::{VmArgs, VmList, VmOutcome, VmResize};
 use spillway_guests::{GROWTH_MAX, Guest, Who};
 use spillway_sections::{Backing, GuestFile, Pool, Settings};
+use spillway_store::Store;
 use tokio::sync::{Notify, oneshot};
 
 use crate::config::{Config, Error, Vm, Way};
+use crate::memory::Room;
 use crate::vm::driver::{Driver, Notes, Shared, Wanted, Wish};
+use crate::vm::loan::{Lender, Loan};
 use crate::vm::share::Sharing;
 use crate::vm::windows::{Place, Windows};
 use crate::vm::{options, status};
@@ -27,12 +30,15 @@ const ADDRESSES_MAX: u64 = 256 << 30;
 pub struct Prepared {
     handle: Arc<Handle>,
     inputs: Vec<Inputs>,
+    loan: Option<Arc<Loan>>,
 }
 
 /// Guests, each with its thread. The threads end when this is dropped.
 pub struct Vms {
     handle: Arc<Handle>,
     threads: Vec<JoinHandle<()>>,
+    /// Outlives the threads, which may take back what is lent.
+    _lender: Option<Lender>,
 }
 
 /// What the threads of a VM hear: its driver's wishes and bell, and the bell of its windows.
@@ -60,11 +66,11 @@ struct Wired {
 }
 
 impl Prepared {
-    /// Opens the pool. None where the configuration names no guests.
+    /// Opens the pool, which may lend to the store. None where the configuration names no guests.
     ///
     /// # Errors
     /// The pool's directory can't be used.
-    pub fn new(config: &Config) -> anyhow::Result<Option<Self>> {
+    pub fn new(config: &Config, store: &Arc<Store>, room: Room) -> anyhow::Result<Option<Self>> {
         let sections = &config.sections;
         if config.vms.is_empty() {
             return Ok(None);
@@ -78,6 +84,10 @@ impl Prepared {
         })
         .map_err(|error| Error::new(format!("sections: {error}")))?;
         let pool = Arc::new(pool);
+        let loan = Loan::new(&pool, store, room)?;
+        if let Some(loan) = &loan {
+            pool.set_borrower(loan.clone());
+        }
         let hunger = Arc::new(Notify::new());
         let (mut vms, mut inputs) = (Vec::new(), Vec::new());
         for vm in &config.vms {
@@ -110,7 +120,8 @@ impl Prepared {
             inputs.push(Inputs { wished, hears, windows });
         }
         let sharing = Mutex::new(Sharing::new(config.memory.policy()));
-        Ok(Some(Self { handle: Arc::new(Handle { pool, dir, vms, sharing, hunger }), inputs }))
+        let handle = Arc::new(Handle { pool, dir, vms, sharing, hunger });
+        Ok(Some(Self { handle, inputs, loan }))
     }
 
     /// What the HTTP interface asks.
@@ -136,7 +147,11 @@ impl Prepared {
             let thread = thread::Builder::new().name(format!("vm-{}", vm.shared.name));
             threads.push(thread.spawn(|| driver.run()).context("can't start a thread for a VM")?);
         }
-        Ok(Vms { handle: self.handle, threads })
+        let lender = self.loan.map(|loan| {
+            let handle = self.handle.clone();
+            Lender::start(loan, handle.pool.clone(), move || handle.ready_bytes())
+        });
+        Ok(Vms { handle: self.handle, threads, _lender: lender.transpose()? })
     }
 }
 
@@ -178,6 +193,11 @@ impl Handle {
 
     pub fn sharing(&self) -> MutexGuard<'_, Sharing> {
         self.sharing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is to lie ready for all guests, bytes.
+    fn ready_bytes(&self) -> u64 {
+        self.vms.iter().map(|vm| vm.shared.notes().ready_bytes).sum()
     }
 
     /// Waits until a guest waits for memory that others have.

@@ -19,6 +19,7 @@ pub fn list<'a>(pool: &Pool, dir: &str, vms: impl Iterator<Item = &'a Shared>) -
             capacity_bytes: usage.capacity_bytes,
             used_bytes: usage.used_bytes,
             free_bytes: usage.free_bytes,
+            lent_bytes: usage.lent_bytes,
             section_bytes: pool.section_bytes(),
             dir: dir.to_owned(),
             backing: backing.to_owned(),

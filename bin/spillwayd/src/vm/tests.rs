@@ -254,6 +254,14 @@ fn what_lies_ready_is_ready_once_whatever_the_devices() {
     assert_eq!(driven.shared.pool.usage().guests["vm"].ready_bytes(), 4 * S);
 }
 
+/// Guests as the daemon prepares them, beside a store that is lent nothing.
+fn prepared(config: &crate::config::Config) -> super::start::Prepared {
+    let own_bytes = 16 << 20;
+    let store = spillway_store::Store::open(spillway_store::Config::embedded(own_bytes)).unwrap();
+    let room = crate::memory::Room { own_bytes, lent_bytes: 0 };
+    super::start::Prepared::new(config, &Arc::new(store), room).unwrap().unwrap()
+}
+
 #[test]
 fn a_reload_takes_an_auto_that_has_changed_and_no_other() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -268,7 +276,7 @@ fn a_reload_takes_an_auto_that_has_changed_and_no_other() {
         crate::config::read(Some(&file), &[]).unwrap()
     };
     let (on, off) = (read(true), read(false));
-    let prepared = super::start::Prepared::new(&on).unwrap().unwrap();
+    let prepared = prepared(&on);
     let handle = prepared.handle();
     let _vms = prepared.start(None).unwrap();
     let has_auto = || handle.vms().map(|vm| vm.guest().settings().auto).collect::<Vec<_>>();
@@ -319,7 +327,7 @@ fn a_reload_takes_what_else_has_changed() {
         crate::config::read(Some(&file), &[]).unwrap()
     };
     let (before, after) = (read(1, "0"), read(7, "256M"));
-    let prepared = super::start::Prepared::new(&before).unwrap().unwrap();
+    let prepared = prepared(&before);
     let handle = prepared.handle();
     handle.configure(&before.vms, &after.vms);
     let notes = handle.vms().next().unwrap().notes().clone();

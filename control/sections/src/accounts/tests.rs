@@ -90,21 +90,22 @@ fn usage_says_what_each_file_counts_as() {
 }
 
 proptest! {
-    /// Whatever is claimed, given back and removed: used and ready together never exceed the capacity, what a claim is refused
-    /// is what was idle, and one that fits is never refused.
+    /// Whatever is claimed, lent, given back and removed: used, ready and lent together never exceed the capacity, what a claim is
+    /// refused is what was idle, and one that fits is never refused.
     #[test]
     fn claims_are_what_plain_sums_say(
-        steps in vec((0..3usize, 0..FILES.len(), 0..4u8, 0..12u64), 1..60)
+        steps in vec((0..3usize, 0..FILES.len(), 0..5u8, 0..12u64), 1..60)
     ) {
         let mut accounts = Accounts::new(CAPACITY);
         let mut plain: BTreeMap<(&str, GuestFile), (u64, u64)> = BTreeMap::new();
+        let mut lent = 0;
         for (guest, file, what, bytes) in steps {
             let (guest, file) = (["a", "b", "c"][guest], FILES[file]);
             let before = accounts.get(guest, file).unwrap_or_default();
             let all: u64 = plain.values().map(|(set_aside, ready)| set_aside + ready).sum();
             let (has, lies) = plain.get(&(guest, file)).copied().unwrap_or_default();
             prop_assert_eq!((before.set_aside, before.ready), (has, lies));
-            let idle = CAPACITY - all;
+            let idle = CAPACITY - all - lent;
             match what {
                 0 => {
                     let claimed = accounts.claim(guest, file, before.with(bytes));
@@ -127,6 +128,10 @@ proptest! {
                     accounts.set(guest, file, before.with_ready(kept));
                     plain.insert((guest, file), (has, kept));
                 }
+                3 => {
+                    lent = bytes.min(lent + idle);
+                    prop_assert_eq!(accounts.lend(bytes), lent);
+                }
                 _ => {
                     accounts.remove(guest, file);
                     plain.remove(&(guest, file));
@@ -136,7 +141,8 @@ proptest! {
             let ready: u64 = plain.values().map(|(_, ready)| ready).sum();
             prop_assert_eq!(accounts.used(), used);
             prop_assert_eq!(accounts.free(), CAPACITY - used);
-            prop_assert_eq!(accounts.idle(), CAPACITY - used - ready);
+            prop_assert_eq!((accounts.lent(), accounts.usage().lent_bytes), (lent, lent));
+            prop_assert_eq!(accounts.idle(), CAPACITY - used - ready - lent);
             let known: Vec<_> = plain.keys().filter(|(it, _)| *it == guest).map(|(_, file)| *file).collect();
             prop_assert_eq!(accounts.files(guest), known);
         }

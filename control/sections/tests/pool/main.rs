@@ -5,6 +5,7 @@ mod common;
 mod counted;
 mod hugetlbfs;
 mod life;
+mod loan;
 mod model;
 mod ready;
 mod unplugged;

@@ -116,7 +116,7 @@ fn what_could_not_be_settled_stays_set_aside() {
     let device = DeviceUsage { bound_bytes: 16, set_aside_bytes: 7, ready_bytes: 2 };
     let guest = GuestUsage { boot_bytes: 4, devices: [(2, device)].into() };
     let guests = [("vm".to_owned(), guest)].into();
-    let usage = Usage { capacity_bytes: 32, used_bytes: 11, free_bytes: 21, guests };
+    let usage = Usage { capacity_bytes: 32, used_bytes: 11, free_bytes: 21, lent_bytes: 0, guests };
     for (name, file, bytes) in [("vm", 2, 7), ("vm", 1, 5), ("other", 2, 5)] {
         assert_eq!(still_set_aside(&usage, name, file, 5), bytes, "{name} {file}");
     }

@@ -1,0 +1,220 @@
+//! What guests leave unused of the section pool serves the page store, until one of them needs it.
+//!
+//! The store is lent only as much as it could give back at any time: values that can neither be dropped nor go to its disk have
+//! to fit into its own capacity, with room to spare.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use spillway_sections::{Backing, Borrower, Pool};
+use spillway_store::{Scratch, Store};
+use spillway_types::Size;
+
+use crate::config::Error;
+use crate::memory::Room;
+
+/// How often the loan is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+/// So long a guest waits for what it takes back.
+const GIVE_BACK_MAX: Duration = Duration::from_secs(10);
+/// So long nothing more is lent after a guest took some back: the next one need not wait.
+const REST: Duration = Duration::from_secs(10);
+/// So many threads of the store send pages to its disk: one alone waits for each write.
+const SHRINKERS: usize = 8;
+/// A look that has to take memory back goes on at the next one.
+const LOOK_MAX: Duration = Duration::from_secs(2);
+
+/// A loan to the store.
+#[derive(Debug)]
+pub struct Loan {
+    store: Arc<Store>,
+    room: Room,
+    /// Held while the loan changes.
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Until when nothing more is lent.
+    rests_until: Instant,
+    /// Why nothing is lent, as it was said last.
+    said: Option<Refused>,
+}
+
+/// Why the store is lent nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refused {
+    /// Too much in it could go nowhere.
+    Fixed,
+    /// It did not give back what a guest asked for.
+    Kept,
+}
+
+impl Loan {
+    /// Of a pool to a store. What the store holds beyond its own capacity counts as lent from now on. None where nothing is to be
+    /// lent.
+    ///
+    /// # Errors
+    /// The pool has its memory from the host whether guests use it or not.
+    pub fn new(pool: &Pool, store: &Arc<Store>, room: Room) -> Result<Option<Arc<Self>>, Error> {
+        if room.lent_bytes == 0 {
+            return Ok(None);
+        }
+        if pool.backing() != Backing::Tmpfs {
+            return Err(Error::new(
+                "sections.lend: sections.dir lies on hugetlbfs, whose unused pages nobody else can use: give \"0\", or a tmpfs",
+            ));
+        }
+        let over_bytes = store.memory_bytes().saturating_sub(room.own_bytes);
+        pool.note_lent(over_bytes);
+        store.set_capacity(room.own_bytes, over_bytes);
+        let state = State { rests_until: Instant::now(), said: None };
+        Ok(Some(Arc::new(Self { store: store.clone(), room, state: Mutex::new(state) })))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lends more or less, as what guests and the store have wants it. `ready_bytes` are to be left for guests.
+    pub fn look(&self, pool: &Pool, ready_bytes: u64) {
+        let mut state = self.state();
+        let lent_bytes = pool.lent_bytes();
+        let fixed_bytes = self.store.fixed_bytes();
+        let is_fixed = is_fixed(fixed_bytes, self.room.own_bytes, lent_bytes > 0);
+        self.say_whether_fixed(&mut state, is_fixed, fixed_bytes);
+        let usage = pool.usage();
+        let all_ready: u64 =
+            usage.guests.values().map(spillway_sections::GuestUsage::ready_bytes).sum();
+        let unused_bytes = usage.free_bytes.saturating_sub(all_ready);
+        let room_bytes = unused_bytes.saturating_sub(ready_bytes.saturating_sub(all_ready));
+        let wanted_bytes = if is_fixed { 0 } else { room_bytes.min(self.room.lent_bytes) };
+        let wanted_bytes = wanted_bytes - wanted_bytes % pool.section_bytes();
+        if wanted_bytes < lent_bytes {
+            self.lower(pool, wanted_bytes, Instant::now() + LOOK_MAX);
+        } else if wanted_bytes > lent_bytes && Instant::now() >= state.rests_until {
+            let lent_bytes = pool.lend(wanted_bytes);
+            self.store.set_capacity(self.room.own_bytes, lent_bytes);
+            tracing::debug!("the store is lent {} of the section pool", Size(lent_bytes));
+        }
+    }
+
+    fn say_whether_fixed(&self, state: &mut State, is_fixed: bool, fixed_bytes: u64) {
+        match (is_fixed, state.said) {
+            (true, Some(Refused::Fixed)) => {}
+            (true, _) => {
+                tracing::warn!(
+                    "the store is lent nothing of the section pool: {} in it could go nowhere if a guest needed the memory; a \
+                     larger store.capacity or store.disk changes that",
+                    Size(fixed_bytes)
+                );
+                state.said = Some(Refused::Fixed);
+            }
+            (false, Some(Refused::Fixed)) => {
+                tracing::info!("the store may be lent memory of the section pool again");
+                state.said = None;
+            }
+            (false, _) => {}
+        }
+    }
+
+    /// Has the store hold no more than `lent_bytes` beyond its own, as far as it comes until then. What it still holds stays lent.
+    /// To be called with the state locked.
+    fn lower(&self, pool: &Pool, lent_bytes: u64, until: Instant) {
+        let own_bytes = self.room.own_bytes;
+        self.store.set_capacity(own_bytes, lent_bytes);
+        let shrink = || self.store.shrink(until, &mut Scratch::new());
+        let has_shrunk = thread::scope(|scope| {
+            (1..SHRINKERS).for_each(|_| drop(scope.spawn(shrink)));
+            shrink()
+        });
+        let kept_bytes = if has_shrunk {
+            lent_bytes
+        } else {
+            // What it has reached stays its bound: others put meanwhile.
+            self.store.memory_bytes().saturating_sub(own_bytes).clamp(lent_bytes, pool.lent_bytes())
+        };
+        self.store.set_capacity(own_bytes, kept_bytes);
+        pool.lend(kept_bytes);
+    }
+}
+
+impl Borrower for Loan {
+    fn give_back(&self, pool: &Pool, bytes: u64) {
+        let began = Instant::now();
+        let mut state = self.state();
+        let before_bytes = pool.lent_bytes();
+        self.lower(pool, before_bytes.saturating_sub(bytes), began + GIVE_BACK_MAX);
+        state.rests_until = Instant::now() + REST;
+        let came_bytes = before_bytes.saturating_sub(pool.lent_bytes());
+        if came_bytes >= bytes.min(before_bytes) {
+            tracing::info!(
+                "the store gave {} back to the section pool in {} ms",
+                Size(came_bytes),
+                began.elapsed().as_millis()
+            );
+            state.said = state.said.filter(|said| *said != Refused::Kept);
+        } else if state.said != Some(Refused::Kept) {
+            tracing::error!(
+                "a guest asked for {} that the store was lent, and has {} after {} ms: store.disk is slow, full or fails",
+                Size(bytes),
+                Size(came_bytes),
+                began.elapsed().as_millis()
+            );
+            state.said = Some(Refused::Kept);
+        }
+    }
+}
+
+/// Whether too much in the store could go nowhere: more than three quarters of its own capacity, or half of it where nothing is
+/// lent yet.
+const fn is_fixed(fixed_bytes: u64, own_bytes: u64, is_lent: bool) -> bool {
+    fixed_bytes > if is_lent { own_bytes / 4 * 3 } else { own_bytes / 2 }
+}
+
+/// The thread that looks at a loan. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Lender {
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Lender {
+    /// Starts it. `ready_bytes` says what is to be left for guests.
+    ///
+    /// # Errors
+    /// There are no threads left.
+    pub fn start(
+        loan: Arc<Loan>,
+        pool: Arc<Pool>,
+        ready_bytes: impl Fn() -> u64 + Send + 'static,
+    ) -> anyhow::Result<Self> {
+        let ends = Arc::new(AtomicBool::new(false));
+        let seen = ends.clone();
+        let run = move || {
+            while !seen.load(Ordering::Acquire) {
+                loan.look(&pool, ready_bytes());
+                thread::park_timeout(LOOK);
+            }
+        };
+        let thread = thread::Builder::new().name("loan".into()).spawn(run);
+        Ok(Self { ends, thread: Some(thread.context("can't start to lend to the store")?) })
+    }
+}
+
+impl Drop for Lender {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A panic ends the daemon before.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,248 @@
+//! A loan between a pool in /dev/shm and a store with a disk.
+
+use spillway_sections::{GuestFile, Settings};
+use spillway_store::{
+    Backing as Memory, ClientConfig, Config, DiskConfig, Get, Key, PAGE_BYTES, PoolId, PoolSpec,
+    Put,
+};
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+const SECTION: u64 = 2 * MIB;
+const OWN: u64 = 16 * MIB;
+const LENT: u64 = 32 * MIB;
+const DEVICE: GuestFile = GuestFile::Device(1);
+
+/// A pool of 24 sections, and a store that may be lent 16 of them.
+struct Lent {
+    _folder: tempfile::TempDir,
+    pool: Arc<Pool>,
+    store: Arc<Store>,
+    loan: Arc<Loan>,
+    kept: PoolId,
+}
+
+fn store(disk: Option<DiskConfig>) -> (Arc<Store>, PoolId) {
+    let config =
+        Config { backing: Memory::Memfd, compress: false, disk, ..Config::embedded(OWN + LENT) };
+    let store = Store::open(Config { makes_room: true, ..config }).unwrap();
+    store.set_capacity(OWN, 0);
+    let client = store.add_client(ClientConfig::default()).unwrap();
+    let kept = store.create_pool(client, PoolSpec::PERSISTENT).unwrap();
+    (Arc::new(store), kept)
+}
+
+fn disk(bytes: u64) -> DiskConfig {
+    // Beside the test's own program, so that it is no tmpfs.
+    DiskConfig::new(std::env::current_exe().unwrap().parent().unwrap().to_owned(), bytes)
+}
+
+impl Lent {
+    fn new(disk: Option<DiskConfig>) -> Self {
+        let (store, kept) = store(disk);
+        Self::of(store, kept, |_| {})
+    }
+
+    fn of(store: Arc<Store>, kept: PoolId, fill: impl Fn(&Pool)) -> Self {
+        let folder = tempfile::Builder::new().tempdir_in("/dev/shm").unwrap();
+        let settings = Settings {
+            dir: folder.path().join("pool"),
+            capacity_bytes: 24 * SECTION,
+            section_bytes: SECTION,
+            group: None,
+        };
+        let pool = Arc::new(Pool::open(&settings).unwrap());
+        fill(&pool);
+        let room = Room { own_bytes: OWN, lent_bytes: LENT };
+        let loan = Loan::new(&pool, &store, room).unwrap().unwrap();
+        pool.set_borrower(loan.clone());
+        Self { _folder: folder, pool, store, loan, kept }
+    }
+
+    fn look(&self) -> (u64, u64) {
+        self.loan.look(&self.pool, 0);
+        self.counts()
+    }
+
+    /// Sections that are lent, and bytes that the store may take beyond its own: they are the same.
+    fn counts(&self) -> (u64, u64) {
+        (self.pool.lent_bytes() / SECTION, self.store.capacity_bytes() - OWN)
+    }
+
+    fn fill(&self, pages: u64) {
+        for number in 0..pages {
+            assert_eq!(
+                self.store.put(self.kept, key(number), &page(number)),
+                Put::Stored,
+                "{number}"
+            );
+        }
+    }
+
+    fn assert_all(&self, pages: u64) {
+        let mut value = [0; PAGE_BYTES];
+        for number in 0..pages {
+            let got = self.store.get(self.kept, key(number), &mut value);
+            assert!(
+                matches!(got, Ok(Get::Hit(PAGE_BYTES))) && value == page(number),
+                "{number}: {got:?}"
+            );
+        }
+    }
+
+    /// Nothing is lent for a while after a guest took some back: that while is over.
+    fn rested(&self) {
+        assert!(self.loan.state().rests_until > Instant::now() + REST / 2);
+        self.loan.state().rests_until = Instant::now();
+    }
+}
+
+fn key(number: u64) -> Key {
+    Key::new(number / 64, number as u32 % 64)
+}
+
+fn page(number: u64) -> [u8; PAGE_BYTES] {
+    let mut state = number << 1 | 1;
+    core::array::from_fn(|_| {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (state >> 56) as u8
+    })
+}
+
+#[test]
+fn the_store_has_what_guests_leave_and_gives_back_what_they_need() {
+    let it = Lent::new(Some(disk(128 * MIB)));
+    assert_eq!(it.counts(), (0, 0));
+    assert_eq!(it.look(), (16, LENT), "as much as it may be lent");
+    it.pool.create("a", GuestFile::Boot, 12 * SECTION).unwrap();
+    assert_eq!(it.counts(), (12, 12 * SECTION), "boot memory takes of it what is not idle");
+    let pages = (OWN + 10 * SECTION) / PAGE_BYTES as u64;
+    it.fill(pages);
+    assert!(it.store.memory_bytes() > OWN + 9 * SECTION);
+    it.pool.create("a", DEVICE, 12 * SECTION).unwrap();
+    assert_eq!(it.pool.reserve("a", 1, 8 * SECTION).unwrap(), 8 * SECTION);
+    assert_eq!(it.counts(), (4, 4 * SECTION));
+    assert!(it.store.memory_bytes() <= OWN + 4 * SECTION);
+    it.assert_all(pages);
+    it.pool.empty_devices("a").unwrap();
+    assert_eq!(it.look(), (4, 4 * SECTION), "the next need is not to wait");
+    it.rested();
+    assert_eq!(it.look(), (12, 12 * SECTION));
+    it.assert_all(pages);
+}
+
+#[test]
+fn what_is_to_lie_ready_for_guests_is_not_lent() {
+    let it = Lent::new(Some(disk(128 * MIB)));
+    it.pool.create("a", GuestFile::Boot, 12 * SECTION).unwrap();
+    it.pool.create("a", DEVICE, 12 * SECTION).unwrap();
+    it.loan.look(&it.pool, 3 * SECTION);
+    assert_eq!(it.counts(), (9, 9 * SECTION));
+    while it.pool.keep_ready("a", 1, 0, 3 * SECTION).unwrap() {}
+    it.loan.look(&it.pool, 3 * SECTION);
+    assert_eq!(
+        (it.counts(), it.pool.usage().guests["a"].ready_bytes()),
+        ((9, 9 * SECTION), 3 * SECTION)
+    );
+    // More is to lie ready: the store gives it back in between.
+    it.loan.look(&it.pool, 5 * SECTION);
+    assert_eq!(it.counts(), (7, 7 * SECTION));
+    while it.pool.keep_ready("a", 1, 0, 5 * SECTION).unwrap() {}
+    it.loan.look(&it.pool, 5 * SECTION);
+    assert_eq!(
+        (it.counts(), it.pool.usage().guests["a"].ready_bytes()),
+        ((7, 7 * SECTION), 5 * SECTION)
+    );
+}
+
+#[test]
+fn what_could_go_nowhere_is_lent_nothing() {
+    let it = Lent::new(None);
+    let pages = OWN / 2 / PAGE_BYTES as u64;
+    it.fill(pages + 1);
+    assert_eq!(it.look(), (0, 0), "more than half of its own");
+    assert!(it.store.flush(it.kept, key(pages)));
+    assert_eq!(it.look(), (16, LENT));
+    it.fill(pages / 2 * 3);
+    assert_eq!(it.look(), (16, LENT), "three quarters");
+    it.fill(pages / 2 * 3 + 1);
+    assert_eq!(it.look(), (0, 0), "and it has it all back");
+    it.assert_all(pages / 2 * 3 + 1);
+    // A disk takes them.
+    let it = Lent::new(Some(disk(16 * MIB)));
+    it.fill(pages * 3 / 2 + 1);
+    assert_eq!(it.look(), (16, LENT));
+}
+
+#[test]
+fn a_store_that_cant_give_back_keeps_the_rest_and_the_guest_is_refused() {
+    let it = Lent::new(Some(disk(4 * MIB)));
+    assert_eq!(it.look(), (16, LENT));
+    // Between two looks it takes more than there is room for below.
+    let pages = (OWN + 12 * SECTION) / PAGE_BYTES as u64 - 200;
+    it.fill(pages);
+    it.pool.create("a", DEVICE, 24 * SECTION).unwrap();
+    let began = Instant::now();
+    it.pool.reserve("a", 1, 20 * SECTION).unwrap_err();
+    assert!(began.elapsed() < GIVE_BACK_MAX, "it has nothing to wait for");
+    let lent_bytes = it.pool.lent_bytes();
+    assert_eq!(it.store.capacity_bytes() - OWN, lent_bytes);
+    assert!(it.store.memory_bytes() <= OWN + lent_bytes, "what is lent is what it has");
+    assert!((9 * SECTION..12 * SECTION).contains(&lent_bytes), "{lent_bytes}: its disk took some");
+    it.assert_all(pages);
+    assert_eq!(it.pool.usage().used_bytes, 0);
+    let free = 24 * SECTION - lent_bytes;
+    let whole = free - free % SECTION;
+    assert_eq!(it.pool.reserve("a", 1, whole).unwrap(), whole, "the rest can be had");
+}
+
+#[test]
+fn a_slow_disk_keeps_a_guest_waiting_no_longer_than_it_may() {
+    let it = Lent::new(Some(DiskConfig { delay_ns: 20_000_000, ..disk(128 * MIB) }));
+    it.look();
+    let pages = (OWN + 12 * SECTION) / PAGE_BYTES as u64 - 200;
+    it.fill(pages);
+    let began = Instant::now();
+    it.loan.lower(&it.pool, 0, began + Duration::from_millis(300));
+    let took = began.elapsed();
+    assert!((Duration::from_millis(300)..Duration::from_secs(5)).contains(&took), "{took:?}");
+    let (lent, bytes) = it.counts();
+    assert!((1..12).contains(&lent), "some came back, not all: {lent}");
+    assert_eq!(bytes, it.pool.lent_bytes());
+    assert!(it.store.memory_bytes() <= OWN + bytes + MIB);
+    it.assert_all(pages);
+}
+
+#[test]
+fn after_a_restart_what_the_store_holds_counts_as_lent() {
+    let (store, kept) = store(Some(disk(128 * MIB)));
+    store.set_capacity(OWN, LENT);
+    let pages = (OWN + 8 * SECTION) / PAGE_BYTES as u64;
+    (0..pages)
+        .for_each(|number| assert_eq!(store.put(kept, key(number), &page(number)), Put::Stored));
+    store.set_capacity(OWN, 0);
+    let it = Lent::of(store, kept, |pool| {
+        // A guest has grown meanwhile: that is more than there is.
+        pool.create("a", GuestFile::Boot, 20 * SECTION).unwrap();
+    });
+    let lent_bytes = it.pool.lent_bytes();
+    assert!(lent_bytes > 7 * SECTION, "{lent_bytes}");
+    assert_eq!(it.store.capacity_bytes(), OWN + lent_bytes);
+    assert_eq!(it.look(), (4, 4 * SECTION), "it gives back what guests have");
+    assert!(it.store.memory_bytes() <= OWN + 4 * SECTION);
+    it.assert_all(pages);
+}
+
+#[test]
+fn the_thread_lends_by_itself_and_ends() {
+    let it = Lent::new(Some(disk(128 * MIB)));
+    let lender = Lender::start(it.loan.clone(), it.pool.clone(), || 0).unwrap();
+    let began = Instant::now();
+    while it.counts() != (16, LENT) {
+        assert!(began.elapsed() < Duration::from_secs(60), "nothing is lent");
+        thread::sleep(Duration::from_millis(10));
+    }
+    drop(lender);
+    assert_eq!(Arc::strong_count(&it.loan), 2, "the pool's and the test's");
+}

@@ -1,0 +1,108 @@
+//! What is lent, and comes back when a guest needs it.
+
+use std::sync::{Arc, Mutex};
+
+use crate::common::{SECTION, TestFolder};
+use spillway_sections::{Borrower, Error, GuestFile, Pool};
+
+const DEVICE: GuestFile = GuestFile::Device(1);
+
+/// Gives back what it is asked for, but for what it keeps, and notes what that was.
+#[derive(Debug, Default)]
+struct Lent {
+    keeps: u64,
+    asked: Mutex<Vec<u64>>,
+}
+
+impl Borrower for Lent {
+    fn give_back(&self, pool: &Pool, bytes: u64) {
+        self.asked.lock().unwrap().push(bytes / SECTION);
+        let left = pool.lent_bytes().saturating_sub(bytes).max(self.keeps);
+        assert_eq!(pool.lend(left), left);
+    }
+}
+
+impl Lent {
+    fn asked(&self) -> Vec<u64> {
+        std::mem::take(&mut self.asked.lock().unwrap())
+    }
+}
+
+/// Lent, idle beyond that, and free in all: sections.
+fn counts(pool: &Pool) -> (u64, u64) {
+    let usage = pool.usage();
+    (usage.lent_bytes / SECTION, usage.free_bytes / SECTION)
+}
+
+#[test]
+fn what_is_lent_comes_back_as_far_as_a_guest_needs_it() {
+    let folder = TestFolder::shm();
+    let pool = folder.pool(8);
+    let borrower = Arc::new(Lent::default());
+    pool.set_borrower(borrower.clone());
+    pool.create("a", GuestFile::Boot, 2 * SECTION).unwrap();
+    assert_eq!(pool.lend(100 * SECTION), 6 * SECTION, "no more than is idle");
+    assert_eq!(counts(&pool), (6, 6), "it is free all the same");
+    assert_eq!(pool.lend(5 * SECTION), 5 * SECTION);
+    // One is idle: two have to come back.
+    pool.create("a", DEVICE, 6 * SECTION).unwrap();
+    assert_eq!(pool.reserve("a", 1, 3 * SECTION).unwrap(), 3 * SECTION);
+    assert_eq!((borrower.asked(), counts(&pool)), (vec![2], (3, 3)));
+    // As does boot memory, and memory from elsewhere.
+    pool.create("b", GuestFile::Boot, SECTION).unwrap();
+    assert_eq!((borrower.asked(), counts(&pool)), (vec![1], (2, 2)));
+    // More than there is: what is lent comes back, and it is refused.
+    let refused = pool.reserve("a", 1, 3 * SECTION);
+    assert!(matches!(refused, Err(Error::Dry { free_bytes, .. }) if free_bytes == 2 * SECTION));
+    assert_eq!((borrower.asked(), counts(&pool)), (vec![2], (0, 2)));
+    assert_eq!(pool.reserve("a", 1, 2 * SECTION).unwrap(), 5 * SECTION);
+    assert_eq!((borrower.asked(), counts(&pool)), (vec![], (0, 0)), "nobody is asked for nothing");
+    assert_eq!(pool.lend(SECTION), 0);
+}
+
+#[test]
+fn a_borrower_that_keeps_it_has_the_guest_refused_and_nothing_changed() {
+    let folder = TestFolder::shm();
+    let pool = folder.pool(4);
+    let borrower = Arc::new(Lent { keeps: 2 * SECTION, ..Lent::default() });
+    pool.set_borrower(borrower.clone());
+    pool.create("a", DEVICE, 4 * SECTION).unwrap();
+    assert_eq!(pool.lend(4 * SECTION), 4 * SECTION);
+    let refused = pool.reserve("a", 1, 3 * SECTION);
+    assert!(matches!(refused, Err(Error::Dry { free_bytes, .. }) if free_bytes == 2 * SECTION));
+    assert_eq!((borrower.asked(), counts(&pool)), (vec![3], (2, 4)));
+    assert_eq!(pool.usage().used_bytes, 0);
+    assert_eq!(pool.reserve("a", 1, 2 * SECTION).unwrap(), 2 * SECTION);
+}
+
+#[test]
+fn what_lies_ready_for_others_is_taken_before_what_is_lent() {
+    let folder = TestFolder::shm();
+    let pool = folder.pool(8);
+    let borrower = Arc::new(Lent::default());
+    pool.set_borrower(borrower.clone());
+    for guest in ["a", "b"] {
+        pool.create(guest, DEVICE, 8 * SECTION).unwrap();
+    }
+    while pool.keep_ready("a", 1, 0, 2 * SECTION).unwrap() {}
+    assert_eq!(pool.lend(8 * SECTION), 6 * SECTION);
+    assert!(!pool.keep_ready("b", 1, 0, SECTION).unwrap(), "nobody is asked for that");
+    assert_eq!((borrower.asked(), pool.usage().guests["b"].ready_bytes()), (vec![], 0));
+    pool.reserve("b", 1, 3 * SECTION).unwrap();
+    assert_eq!((borrower.asked(), counts(&pool)), (vec![1], (5, 5)));
+    assert_eq!(pool.usage().guests["a"].ready_bytes(), 0);
+}
+
+#[test]
+fn a_loan_of_before_counts_although_guests_have_the_memory() {
+    let folder = TestFolder::shm();
+    let pool = folder.pool(4);
+    pool.create("a", GuestFile::Boot, 3 * SECTION).unwrap();
+    pool.note_lent(2 * SECTION);
+    assert_eq!(counts(&pool), (2, 1));
+    let refused = pool.create("a", DEVICE, SECTION).and_then(|_| pool.reserve("a", 1, SECTION));
+    assert!(matches!(refused, Err(Error::Dry { free_bytes: 0, .. })), "nobody gives it back");
+    assert_eq!(pool.lend(2 * SECTION), 2 * SECTION, "no more");
+    assert_eq!(pool.lend(0), 0);
+    assert_eq!(pool.lend(2 * SECTION), SECTION);
+}

@@ -1,0 +1,139 @@
+//! A capacity that changes while the store is in use, up to the one that it was opened with: memory that others lend it, and
+//! want back.
+
+use std::time::Instant;
+
+use spillway_tiers::WRITE_PAGES_MAX;
+use spillway_tiers::sync::Ordering;
+use spillway_types::PAGE_BYTES;
+
+use crate::index::{Index, LEAF_SLOTS, ROOT_CHUNK};
+use crate::list::List;
+use crate::reserved::PREPAID;
+use crate::scratch::Scratch;
+use crate::shard::SHARDS;
+use crate::slot::Place;
+use crate::store::Store;
+
+/// Leaves looked at while a shard is locked.
+const LOCKED_LEAVES: u32 = 256;
+/// Pages that go between two looks at the memory that is taken.
+const STEP_PAGES: u64 = WRITE_PAGES_MAX as u64;
+
+/// Persistent values in memory, pages.
+#[derive(Debug, Default)]
+struct Held {
+    /// Those that a tier below takes.
+    pages: u64,
+    /// The others, by what their clients are billed.
+    other: u64,
+}
+
+impl Store {
+    /// Most bytes of memory that the store takes now.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.budget().cap()
+    }
+
+    /// Bytes of [`Self::capacity_bytes`] that nobody wants back: pools with room set aside get no more than these.
+    pub(crate) fn own_bytes(&self) -> u64 {
+        self.own_bytes.load(Ordering::Relaxed).min(self.capacity_bytes())
+    }
+
+    /// Has the store take up to `own_bytes`, which it keeps, and `lent_bytes`, which somebody may want back: at most what it
+    /// was opened with in all. What it holds beyond that stays, and is in the way of puts, until [`Self::shrink`] has moved it.
+    pub fn set_capacity(&self, own_bytes: u64, lent_bytes: u64) {
+        let most_bytes = self.config.capacity_bytes;
+        self.own_bytes.store(own_bytes.min(most_bytes), Ordering::Relaxed);
+        self.budget().set_cap(own_bytes.saturating_add(lent_bytes).min(most_bytes));
+    }
+
+    /// Gives memory back to the host until no more than [`Self::capacity_bytes`] is taken: what is free, then ephemeral
+    /// values, then pages that a tier below memory takes, the coldest first, packed or not. Says whether it came so far:
+    /// otherwise nothing more can go, or it is `until`. Nothing persistent is lost.
+    pub fn shrink(&self, until: Instant, scratch: &mut Scratch) -> bool {
+        self.arena.trim();
+        self.advance();
+        loop {
+            let over_bytes = self.memory_bytes().saturating_sub(self.capacity_bytes());
+            if over_bytes == 0 {
+                return true;
+            }
+            let over_pages = over_bytes.div_ceil(PAGE_BYTES as u64);
+            let given = self.arena.hollow_out(over_pages as usize) > 0;
+            if !given && !self.send_away(over_pages.min(STEP_PAGES), scratch) {
+                // What the last ones left free may lie in chunks that are free as a whole.
+                self.arena.trim();
+                return self.memory_bytes() <= self.capacity_bytes();
+            }
+            if Instant::now() >= until {
+                return self.memory_bytes() <= self.capacity_bytes();
+            }
+        }
+    }
+
+    /// Drops or moves down values of some `pages`. False when there are none that can go.
+    fn send_away(&self, pages: u64, scratch: &mut Scratch) -> bool {
+        let mut dropped = 0;
+        while dropped < pages {
+            let Some(more) = self.evict_of(self.client_numbers()) else { break };
+            dropped += more;
+        }
+        let lists = [List::Frames, List::StiffFrames, List::Packed];
+        dropped > 0 || self.page_out_of(&lists, pages as usize, scratch) > 0
+    }
+
+    /// Bytes in memory that could go nowhere if memory were wanted back: what pools have set aside, persistent values that
+    /// are not a page, and the persistent pages for which the disk has no room. Looks at the whole index: some milliseconds
+    /// for a million values.
+    pub fn fixed_bytes(&self) -> u64 {
+        let mut held = Held::default();
+        for shard in 0..SHARDS {
+            let mut first = 0;
+            loop {
+                let index = self.shards[shard].lock();
+                let (end, high) = (first + LOCKED_LEAVES, index.leaf_high());
+                (first..end.min(high)).for_each(|leaf| self.count_leaf(&index, leaf, &mut held));
+                if end >= high {
+                    break;
+                }
+                first = end;
+            }
+        }
+        let stuck = held.pages.saturating_sub(self.disk_room_pages());
+        (self.reserved_pages() + held.other + stuck) * PAGE_BYTES as u64
+    }
+
+    /// Counts the persistent values of a leaf that are in memory.
+    fn count_leaf(&self, index: &Index, leaf: u32, held: &mut Held) {
+        if !index.is_live(leaf) {
+            return;
+        }
+        let key = index.key(leaf);
+        if key.chunk == ROOT_CHUNK || self.lifetimes.is_ephemeral(key.pool) {
+            return;
+        }
+        for slot in (0..LEAF_SLOTS as u32).map(|place| index.slot(leaf, place)) {
+            match slot.place() {
+                _ if slot.owner() == PREPAID => {}
+                Place::Empty | Place::Disk { .. } | Place::Blade(_) | Place::Uniform { .. } => {}
+                place if List::of(place, false).is_some() => held.pages += 1,
+                _ => held.other += self.pages_of(slot),
+            }
+        }
+    }
+
+    /// Pages that all clients' pools have set aside.
+    pub(crate) fn reserved_pages(&self) -> u64 {
+        let of = |number: u16| &self.clients[usize::from(number)];
+        self.client_numbers().map(|number| of(number).reserved_pages.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Pages that the disk still takes; 0 while it fails, and where there is none.
+    fn disk_room_pages(&self) -> u64 {
+        let Some(disk) = self.disk_counters().filter(|disk| disk.trouble.is_none()) else {
+            return 0;
+        };
+        disk.capacity_pages.saturating_sub(disk.pages)
+    }
+}
