@@ -10,7 +10,7 @@ const LEAST_BYTES: u64 = 16 << 20;
 /// Capacity is a whole number of these.
 const STEP_BYTES: u64 = 1 << 20;
 /// The most that is lent to the store, in times its own capacity: what it knows about pages that had to leave stays in memory.
-const LENT_TIMES_MAX: u64 = 16;
+pub const LENT_TIMES_MAX: u64 = 16;
 
 /// Turns the setting of programs' local frames into pages; 0 for none.
 ///

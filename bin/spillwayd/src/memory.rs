@@ -173,3 +173,22 @@ fn store_config(settings: &config::Store, capacity_bytes: u64) -> spillway_store
         disk,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_is_kept_becomes_no_larger() {
+        let wanted = Room { own_bytes: 10, lent_bytes: 6 };
+        let within = |before| {
+            let room = wanted.within(before);
+            (room.own_bytes, room.lent_bytes)
+        };
+        assert_eq!(within(16), (10, 6));
+        assert_eq!(within(20), (10, 6), "it may become smaller");
+        assert_eq!(within(12), (10, 2));
+        assert_eq!(within(10), (10, 0));
+        assert_eq!(within(7), (7, 0));
+    }
+}

@@ -83,9 +83,9 @@ impl Store {
         dropped > 0 || self.page_out_of(&lists, pages as usize, scratch) > 0
     }
 
-    /// Bytes in memory that could go nowhere if memory were wanted back: what pools have set aside, persistent values that
-    /// are not a page, and the persistent pages for which the disk has no room. Looks at the whole index: some milliseconds
-    /// for a million values.
+    /// Bytes in memory that could go nowhere if memory were wanted back, beside [`Self::reserved_bytes`]: persistent values
+    /// that are not a page, and the persistent pages for which the disk has no room. Looks at the whole index: some
+    /// milliseconds for a million values.
     pub fn fixed_bytes(&self) -> u64 {
         let mut held = Held::default();
         for shard in 0..SHARDS {
@@ -101,7 +101,7 @@ impl Store {
             }
         }
         let stuck = held.pages.saturating_sub(self.disk_room_pages());
-        (self.reserved_pages() + held.other + stuck) * PAGE_BYTES as u64
+        (held.other + stuck) * PAGE_BYTES as u64
     }
 
     /// Counts the persistent values of a leaf that are in memory.
@@ -121,6 +121,11 @@ impl Store {
                 _ => held.other += self.pages_of(slot),
             }
         }
+    }
+
+    /// Bytes that pools have set aside.
+    pub fn reserved_bytes(&self) -> u64 {
+        self.reserved_pages() * PAGE_BYTES as u64
     }
 
     /// Pages that all clients' pools have set aside.

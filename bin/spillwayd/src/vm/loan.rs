@@ -13,6 +13,7 @@ use spillway_sections::{Backing, Borrower, Pool};
 use spillway_store::{Scratch, Store};
 use spillway_types::Size;
 
+use crate::capacity::LENT_TIMES_MAX;
 use crate::config::Error;
 use crate::memory::Room;
 
@@ -84,14 +85,17 @@ impl Loan {
         let mut state = self.state();
         let lent_bytes = pool.lent_bytes();
         let fixed_bytes = self.store.fixed_bytes();
-        let is_fixed = is_fixed(fixed_bytes, self.room.own_bytes, lent_bytes > 0);
+        // What is set aside can't leave either, and is never more than it was when it was asked for.
+        let own_bytes = self.room.own_bytes.saturating_sub(self.store.reserved_bytes());
+        let is_fixed = is_fixed(fixed_bytes, own_bytes, lent_bytes > 0);
         self.say_whether_fixed(&mut state, is_fixed, fixed_bytes);
         let usage = pool.usage();
         let all_ready: u64 =
             usage.guests.values().map(spillway_sections::GuestUsage::ready_bytes).sum();
         let unused_bytes = usage.free_bytes.saturating_sub(all_ready);
         let room_bytes = unused_bytes.saturating_sub(ready_bytes.saturating_sub(all_ready));
-        let wanted_bytes = if is_fixed { 0 } else { room_bytes.min(self.room.lent_bytes) };
+        let most_bytes = self.room.lent_bytes.min(own_bytes.saturating_mul(LENT_TIMES_MAX));
+        let wanted_bytes = if is_fixed { 0 } else { room_bytes.min(most_bytes) };
         let wanted_bytes = wanted_bytes - wanted_bytes % pool.section_bytes();
         if wanted_bytes < lent_bytes {
             self.lower(pool, wanted_bytes, Instant::now() + LOOK_MAX);
@@ -169,8 +173,8 @@ impl Borrower for Loan {
     }
 }
 
-/// Whether too much in the store could go nowhere: more than three quarters of its own capacity, or half of it where nothing is
-/// lent yet.
+/// Whether too much in the store could go nowhere: more than three quarters of its own capacity beside what is set aside, or half
+/// of it where nothing is lent yet.
 const fn is_fixed(fixed_bytes: u64, own_bytes: u64, is_lent: bool) -> bool {
     fixed_bytes > if is_lent { own_bytes / 4 * 3 } else { own_bytes / 2 }
 }
