@@ -32,6 +32,7 @@
 #![forbid(unsafe_code)]
 
 mod accounts;
+mod borrower;
 mod counted;
 #[cfg(test)]
 mod crash;
@@ -46,9 +47,9 @@ mod pool;
 mod unplugged;
 
 pub use accounts::{DeviceUsage, GuestUsage, Usage};
+pub use borrower::Borrower;
 pub use error::Error;
 pub use limits::{DEVICES_MAX, NAME_BYTES_MAX};
-pub use loan::Borrower;
 pub use mount::{Backing, UNIT_BYTES};
 pub use name::GuestFile;
 pub use pool::{Pool, SECTION_BYTES, Settings, Settled};

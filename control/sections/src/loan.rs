@@ -1,16 +1,9 @@
 //! What guests do not use is lent, until one of them needs it.
 
-use std::fmt::Debug;
 use std::sync::Arc;
 
+use crate::borrower::Borrower;
 use crate::pool::Pool;
-
-/// Who takes what is lent, and gives it back.
-pub trait Borrower: Debug + Send + Sync {
-    /// Gives up to `bytes` of what is lent back to the host, and counts them as no longer lent ([`Pool::lend`]). A guest waits
-    /// for it meanwhile: there has to be an end to it, whether or not all has come back.
-    fn give_back(&self, pool: &Pool, bytes: u64);
-}
 
 impl Pool {
     /// Names who is asked to give back what is lent. Only the first one counts.
@@ -41,7 +34,7 @@ impl Pool {
         let missing = bytes.saturating_sub(accounts.idle()).min(accounts.lent());
         drop(accounts);
         if let Some(borrower) = self.borrower.get().filter(|_| missing > 0) {
-            borrower.give_back(self, missing);
+            borrower.give_back(missing);
         }
     }
 }

@@ -10,10 +10,10 @@ use rustix::io::Errno;
 use spillway_platform::pagemap::Pagemap;
 
 use crate::accounts::{Account, Accounts, Usage};
+use crate::borrower::Borrower;
 use crate::error::Error;
 use crate::file::{SectionFile, name_of};
 use crate::folder;
-use crate::loan::Borrower;
 use crate::mount::{Backing, UNIT_BYTES};
 use crate::name::{GuestFile, check_guest};
 use crate::unplugged::Rest;

@@ -4,7 +4,7 @@
 //! to fit into its own capacity, with room to spare.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,8 @@ const LOOK_MAX: Duration = Duration::from_secs(2);
 /// A loan to the store.
 #[derive(Debug)]
 pub struct Loan {
+    /// Which knows the loan as its borrower.
+    pool: Weak<Pool>,
     store: Arc<Store>,
     room: Room,
     /// Held while the loan changes.
@@ -60,7 +62,11 @@ impl Loan {
     ///
     /// # Errors
     /// The pool has its memory from the host whether guests use it or not.
-    pub fn new(pool: &Pool, store: &Arc<Store>, room: Room) -> Result<Option<Arc<Self>>, Error> {
+    pub fn new(
+        pool: &Arc<Pool>,
+        store: &Arc<Store>,
+        room: Room,
+    ) -> Result<Option<Arc<Self>>, Error> {
         if room.lent_bytes == 0 {
             return Ok(None);
         }
@@ -73,7 +79,10 @@ impl Loan {
         pool.note_lent(over_bytes);
         store.set_capacity(room.own_bytes, over_bytes);
         let state = State { rests_until: Instant::now(), said: None };
-        Ok(Some(Arc::new(Self { store: store.clone(), room, state: Mutex::new(state) })))
+        let (its, state) = (Arc::downgrade(pool), Mutex::new(state));
+        let loan = Arc::new(Self { pool: its, store: store.clone(), room, state });
+        pool.set_borrower(loan.clone());
+        Ok(Some(loan))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -147,11 +156,13 @@ impl Loan {
 }
 
 impl Borrower for Loan {
-    fn give_back(&self, pool: &Pool, bytes: u64) {
+    fn give_back(&self, bytes: u64) {
+        // It asks itself.
+        let Some(pool) = self.pool.upgrade() else { return };
         let began = Instant::now();
         let mut state = self.state();
         let before_bytes = pool.lent_bytes();
-        self.lower(pool, before_bytes.saturating_sub(bytes), began + GIVE_BACK_MAX);
+        self.lower(&pool, before_bytes.saturating_sub(bytes), began + GIVE_BACK_MAX);
         state.rests_until = Instant::now() + REST;
         let came_bytes = before_bytes.saturating_sub(pool.lent_bytes());
         if came_bytes >= bytes.min(before_bytes) {

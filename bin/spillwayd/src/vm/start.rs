@@ -85,9 +85,6 @@ impl Prepared {
         .map_err(|error| Error::new(format!("sections: {error}")))?;
         let pool = Arc::new(pool);
         let loan = Loan::new(&pool, store, room)?;
-        if let Some(loan) = &loan {
-            pool.set_borrower(loan.clone());
-        }
         let hunger = Arc::new(Notify::new());
         let (mut vms, mut inputs) = (Vec::new(), Vec::new());
         for vm in &config.vms {

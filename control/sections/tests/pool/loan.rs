@@ -1,6 +1,6 @@
 //! What is lent, and comes back when a guest needs it.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use crate::common::{SECTION, TestFolder};
 use spillway_sections::{Borrower, Error, GuestFile, Pool};
@@ -8,14 +8,16 @@ use spillway_sections::{Borrower, Error, GuestFile, Pool};
 const DEVICE: GuestFile = GuestFile::Device(1);
 
 /// Gives back what it is asked for, but for what it keeps, and notes what that was.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Lent {
+    pool: Weak<Pool>,
     keeps: u64,
     asked: Mutex<Vec<u64>>,
 }
 
 impl Borrower for Lent {
-    fn give_back(&self, pool: &Pool, bytes: u64) {
+    fn give_back(&self, bytes: u64) {
+        let pool = self.pool.upgrade().unwrap();
         self.asked.lock().unwrap().push(bytes / SECTION);
         let left = pool.lent_bytes().saturating_sub(bytes).max(self.keeps);
         assert_eq!(pool.lend(left), left);
@@ -23,6 +25,13 @@ impl Borrower for Lent {
 }
 
 impl Lent {
+    /// The borrower of a pool.
+    fn of(pool: &Arc<Pool>, keeps: u64) -> Arc<Self> {
+        let it = Arc::new(Self { pool: Arc::downgrade(pool), keeps, asked: Mutex::default() });
+        pool.set_borrower(it.clone());
+        it
+    }
+
     fn asked(&self) -> Vec<u64> {
         std::mem::take(&mut self.asked.lock().unwrap())
     }
@@ -37,9 +46,8 @@ fn counts(pool: &Pool) -> (u64, u64) {
 #[test]
 fn what_is_lent_comes_back_as_far_as_a_guest_needs_it() {
     let folder = TestFolder::shm();
-    let pool = folder.pool(8);
-    let borrower = Arc::new(Lent::default());
-    pool.set_borrower(borrower.clone());
+    let pool = Arc::new(folder.pool(8));
+    let borrower = Lent::of(&pool, 0);
     pool.create("a", GuestFile::Boot, 2 * SECTION).unwrap();
     assert_eq!(pool.lend(100 * SECTION), 6 * SECTION, "no more than is idle");
     assert_eq!(counts(&pool), (6, 6), "it is free all the same");
@@ -63,9 +71,8 @@ fn what_is_lent_comes_back_as_far_as_a_guest_needs_it() {
 #[test]
 fn a_borrower_that_keeps_it_has_the_guest_refused_and_nothing_changed() {
     let folder = TestFolder::shm();
-    let pool = folder.pool(4);
-    let borrower = Arc::new(Lent { keeps: 2 * SECTION, ..Lent::default() });
-    pool.set_borrower(borrower.clone());
+    let pool = Arc::new(folder.pool(4));
+    let borrower = Lent::of(&pool, 2 * SECTION);
     pool.create("a", DEVICE, 4 * SECTION).unwrap();
     assert_eq!(pool.lend(4 * SECTION), 4 * SECTION);
     let refused = pool.reserve("a", 1, 3 * SECTION);
@@ -78,9 +85,8 @@ fn a_borrower_that_keeps_it_has_the_guest_refused_and_nothing_changed() {
 #[test]
 fn what_lies_ready_for_others_is_taken_before_what_is_lent() {
     let folder = TestFolder::shm();
-    let pool = folder.pool(8);
-    let borrower = Arc::new(Lent::default());
-    pool.set_borrower(borrower.clone());
+    let pool = Arc::new(folder.pool(8));
+    let borrower = Lent::of(&pool, 0);
     for guest in ["a", "b"] {
         pool.create(guest, DEVICE, 8 * SECTION).unwrap();
     }

@@ -67,7 +67,6 @@ impl Lent {
         fill(&pool);
         let room = Room { own_bytes: OWN, lent_bytes: LENT };
         let loan = Loan::new(&pool, &store, room).unwrap().unwrap();
-        pool.set_borrower(loan.clone());
         Self { _folder: folder, pool, store, loan, kept }
     }
 
