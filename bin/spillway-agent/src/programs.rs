@@ -89,14 +89,16 @@ impl Programs {
         if UnixStream::connect(path).is_ok() {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "another agent listens there"));
         }
-        // What an agent that was killed has left, if any.
-        let _ = fs::remove_file(path);
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
-        let listener = UnixListener::bind(path)?;
+        // It gets its name when all users may connect, in place of what an agent that was killed has left.
+        let hidden = path.with_extension("new");
+        let _ = fs::remove_file(&hidden);
+        let listener = UnixListener::bind(&hidden)?;
         listener.set_nonblocking(true)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+        fs::set_permissions(&hidden, fs::Permissions::from_mode(0o666))?;
+        fs::rename(&hidden, path)?;
         Ok(Self {
             listener,
             clients: Vec::new(),

@@ -32,16 +32,17 @@ impl Pool {
         let bytes = bytes.next_multiple_of(self.backing().unit_bytes());
         self.make_room(guest, bytes);
         let _turn = self.turn(guest);
-        let before = self.account(guest, file).unwrap_or_default();
-        let room = self.room()?;
-        if bytes > room {
-            return Err(Error::Dry { asked_bytes: bytes, free_bytes: room });
-        }
-        self.claim(guest, file, before, bytes)?;
-        let counted = before.set_aside + bytes;
-        let set = self.set_counted(guest, part, counted);
+        let before = self.account(guest, file);
+        let has = before.unwrap_or_default();
+        self.claim(guest, file, has, bytes)?;
+        let counted = has.set_aside + bytes;
+        // After the claim: what was lent has come back to the host by now.
+        let set = self.check_room(bytes).and_then(|()| self.set_counted(guest, part, counted));
         if set.is_err() {
-            self.accounts().set(guest, file, before);
+            match before {
+                Some(before) => self.accounts().set(guest, file, before),
+                None => self.accounts().remove(guest, file),
+            }
         }
         set.map(|()| counted)
     }

@@ -28,13 +28,12 @@ impl Pool {
         self.accounts().lent()
     }
 
-    /// Has `bytes` idle, as far as that can be had of what is lent.
-    pub(crate) fn recall(&self, bytes: u64) {
-        let accounts = self.accounts();
-        let missing = bytes.saturating_sub(accounts.idle()).min(accounts.lent());
-        drop(accounts);
-        if let Some(borrower) = self.borrower.get().filter(|_| missing > 0) {
-            borrower.give_back(missing);
-        }
+    /// Has `bytes` idle, as far as that can be had of what is lent. Says whether they are idle now and were not before.
+    pub(crate) fn recall(&self, bytes: u64) -> bool {
+        let idle = || self.accounts().idle();
+        let missing = bytes.saturating_sub(idle()).min(self.lent_bytes());
+        let Some(borrower) = self.borrower.get().filter(|_| missing > 0) else { return false };
+        borrower.give_back(missing);
+        idle() >= bytes
     }
 }

@@ -142,7 +142,9 @@ impl Pool {
         if bytes == 0 || !bytes.is_multiple_of(unit_bytes) {
             return Err(Error::Unaligned { bytes, unit_bytes });
         }
-        self.make_room(guest, reserved);
+        if self.account(guest, file).is_none() {
+            self.make_room(guest, reserved);
+        }
         let _turn = self.turn(guest);
         if let Some(account) = self.account(guest, file) {
             if account.bound != bytes {
@@ -422,8 +424,17 @@ impl Pool {
     }
 
     /// What the host can give now.
-    pub(crate) fn room(&self) -> Result<u64, Error> {
+    fn room(&self) -> Result<u64, Error> {
         self.backing.room(&self.dir, &self.settings.dir)
+    }
+
+    /// Refuses what the host can't give now.
+    pub(crate) fn check_room(&self, bytes: u64) -> Result<(), Error> {
+        let free_bytes = self.room()?;
+        if bytes > free_bytes {
+            return Err(Error::Dry { asked_bytes: bytes, free_bytes });
+        }
+        Ok(())
     }
 
     pub(crate) fn accounts(&self) -> MutexGuard<'_, Accounts> {
@@ -451,7 +462,7 @@ impl Pool {
         SectionFile::open(folder, path.to_owned(), self.backing)?.ok_or_else(no_file)
     }
 
-    /// Counts `bytes` more to a file, what lies ready first, or refuses.
+    /// Counts `bytes` more to a file, what lies ready first, or refuses. What is lent comes back for it.
     pub(crate) fn claim(
         &self,
         guest: &str,
@@ -459,18 +470,19 @@ impl Pool {
         to: Account,
         bytes: u64,
     ) -> Result<(), Error> {
-        let claimed = self.accounts().claim(guest, file, to.with(bytes));
-        claimed.map_err(|free_bytes| Error::Dry { asked_bytes: bytes, free_bytes })
+        loop {
+            if self.accounts().claim(guest, file, to.with(bytes)).is_ok() {
+                return Ok(());
+            }
+            if !self.recall(bytes.saturating_sub(to.ready)) {
+                let free_bytes = self.accounts().idle();
+                return Err(Error::Dry { asked_bytes: bytes, free_bytes });
+            }
+        }
     }
 
-    /// Makes `bytes` idle, as far as can be: of what lies ready for other guests, then of what is lent. No turn may be held.
+    /// Gives back what lies ready for other guests until `bytes` are idle, or nothing is ready any more. No turn may be held.
     pub(crate) fn make_room(&self, guest: &str, bytes: u64) {
-        self.take_ready_of_others(guest, bytes);
-        self.recall(bytes);
-    }
-
-    /// Gives back what lies ready for other guests until `bytes` are idle, or nothing is ready any more.
-    fn take_ready_of_others(&self, guest: &str, bytes: u64) {
         loop {
             let accounts = self.accounts();
             let other = accounts.ready_of_others(guest).filter(|_| accounts.idle() < bytes);
@@ -527,10 +539,7 @@ impl Pool {
     /// Allocates what was claimed.
     fn fill(&self, file: &SectionFile, bytes: u64, from: u64, bound: u64) -> Result<u64, Error> {
         let dry = |room| Error::Dry { asked_bytes: bytes, free_bytes: room };
-        let room = self.room()?;
-        if bytes > room {
-            return Err(dry(room));
-        }
+        self.check_room(bytes)?;
         file.fill(bytes, from, bound).map_err(|errno| match errno {
             Errno::NOSPC | Errno::NOMEM => dry(self.room().unwrap_or(0)),
             errno => file.failed("reserve memory in", errno),

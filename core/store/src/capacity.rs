@@ -19,14 +19,18 @@ use crate::store::Store;
 const LOCKED_LEAVES: u32 = 256;
 /// Pages that go between two looks at the memory that is taken.
 const STEP_PAGES: u64 = WRITE_PAGES_MAX as u64;
+/// Free frames that go back between two looks.
+const STEP_FRAMES: u64 = 256;
+/// Memory of short values is handed out in multiples of this, bytes.
+const CELL_BYTES: u64 = 128;
 
-/// Persistent values in memory, pages.
+/// Persistent values in memory.
 #[derive(Debug, Default)]
 struct Held {
-    /// Those that a tier below takes.
+    /// Those that a tier below takes, pages.
     pages: u64,
-    /// The others, by what their clients are billed.
-    other: u64,
+    /// The others, bytes.
+    other_bytes: u64,
 }
 
 impl Store {
@@ -50,23 +54,25 @@ impl Store {
 
     /// Gives memory back to the host until no more than [`Self::capacity_bytes`] is taken: what is free, then ephemeral
     /// values, then pages that a tier below memory takes, the coldest first, packed or not. Says whether it came so far:
-    /// otherwise nothing more can go, or it is `until`. Nothing persistent is lost.
+    /// otherwise nothing more can go, or it is `until`. Nothing persistent is lost. Several tasks may do so together.
     pub fn shrink(&self, until: Instant, scratch: &mut Scratch) -> bool {
         self.arena.trim();
         self.advance();
+        // Pages that several entries share stay, and there may be many in a row: each is looked at once.
+        let mut looks_left = self.memory_bytes() / (STEP_PAGES * PAGE_BYTES as u64) + 1;
         loop {
             let over_bytes = self.memory_bytes().saturating_sub(self.capacity_bytes());
             if over_bytes == 0 {
                 return true;
             }
             let over_pages = over_bytes.div_ceil(PAGE_BYTES as u64);
-            let given = self.arena.hollow_out(over_pages as usize) > 0;
+            let given = self.arena.hollow_out(over_pages.min(STEP_FRAMES) as usize) > 0;
             if !given && !self.send_away(over_pages.min(STEP_PAGES), scratch) {
+                looks_left -= 1;
+            }
+            if looks_left == 0 || Instant::now() >= until {
                 // What the last ones left free may lie in chunks that are free as a whole.
                 self.arena.trim();
-                return self.memory_bytes() <= self.capacity_bytes();
-            }
-            if Instant::now() >= until {
                 return self.memory_bytes() <= self.capacity_bytes();
             }
         }
@@ -84,7 +90,7 @@ impl Store {
     }
 
     /// Bytes in memory that could go nowhere if memory were wanted back, beside [`Self::reserved_bytes`]: persistent values
-    /// that are not a page, and the persistent pages for which the disk has no room. Looks at the whole index: some
+    /// that are not a page or share one, and the persistent pages for which the disk has no room. Looks at the whole index: some
     /// milliseconds for a million values.
     pub fn fixed_bytes(&self) -> u64 {
         let mut held = Held::default();
@@ -101,7 +107,7 @@ impl Store {
             }
         }
         let stuck = held.pages.saturating_sub(self.disk_room_pages());
-        (held.other + stuck) * PAGE_BYTES as u64
+        held.other_bytes + stuck * PAGE_BYTES as u64
     }
 
     /// Counts the persistent values of a leaf that are in memory.
@@ -117,8 +123,11 @@ impl Store {
             match slot.place() {
                 _ if slot.owner() == PREPAID => {}
                 Place::Empty | Place::Disk { .. } | Place::Blade(_) | Place::Uniform { .. } => {}
+                Place::Raw { frame, .. } if self.arena.meta(frame).references() > 1 => {
+                    held.other_bytes += PAGE_BYTES as u64;
+                }
                 place if List::of(place, false).is_some() => held.pages += 1,
-                _ => held.other += self.pages_of(slot),
+                _ => held.other_bytes += (self.length(slot) as u64).next_multiple_of(CELL_BYTES),
             }
         }
     }

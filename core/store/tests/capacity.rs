@@ -154,13 +154,41 @@ fn what_could_go_nowhere_is_counted() {
     assert_eq!(store.put(kept, key(1000), b"short"), Put::Stored);
     assert_eq!(store.put(kept, key(1001), &[7; 10 * PAGE_BYTES]), Put::Stored);
     assert_eq!(store.put(dropped, key(1001), &[7; 10 * PAGE_BYTES]), Put::Stored);
-    assert_eq!(pages(&store), 44 + 11);
+    assert_eq!(
+        store.fixed_bytes(),
+        (44 + 10) * PAGE_BYTES as u64 + 128,
+        "a short one takes a cell"
+    );
     store.create_reserved_pool(client, PoolSpec::PERSISTENT, 100).expect("room");
-    assert_eq!((pages(&store), store.reserved_bytes()), (44 + 11, 100 * PAGE_BYTES as u64));
+    assert_eq!((pages(&store), store.reserved_bytes()), (44 + 10, 100 * PAGE_BYTES as u64));
     // What lies on the disk already takes no memory, and leaves less room there.
     store.set_capacity(MIB, 0);
     assert!(!store.shrink(soon(), &mut Scratch::new()));
-    assert_eq!(pages(&store), 44 + 11);
+    assert_eq!(pages(&store), 44 + 10);
+}
+
+#[test]
+fn pages_that_share_a_frame_count_as_fixed_and_keep_no_others() {
+    let config = Config { dedup: spillway_store::Dedup::PerClient, ..config(64 * MIB, false) };
+    let store = Store::open(config).expect("open");
+    let client = store.add_client(ClientConfig::default()).expect("client");
+    let kept = store.create_pool(client, PoolSpec::PERSISTENT).expect("pool");
+    // The oldest 2000 entries have 1000 frames.
+    for number in 0..2000 {
+        assert_eq!(store.put(kept, key(number), &page(number / 2)), Put::Stored);
+    }
+    for number in 2000..6000 {
+        assert_eq!(store.put(kept, key(number), &page(number)), Put::Stored);
+    }
+    assert_eq!(store.fixed_bytes() / PAGE_BYTES as u64, 2000, "one for each entry");
+    store.set_capacity(OWN, 0);
+    assert!(store.shrink(soon(), &mut Scratch::new()));
+    assert!(store.memory_bytes() <= OWN);
+    let mut value = [0; PAGE_BYTES];
+    for number in 0..6000 {
+        assert_eq!(store.get(kept, key(number), &mut value).expect("get"), Get::Hit(PAGE_BYTES));
+        assert!(value == page(if number < 2000 { number / 2 } else { number }), "{number}");
+    }
 }
 
 #[test]

@@ -141,7 +141,10 @@ impl Loan {
         self.store.set_capacity(own_bytes, lent_bytes);
         let shrink = || self.store.shrink(until, &mut Scratch::new());
         let has_shrunk = thread::scope(|scope| {
-            (1..SHRINKERS).for_each(|_| drop(scope.spawn(shrink)));
+            for _ in 1..SHRINKERS {
+                // With fewer it takes longer.
+                let _ = thread::Builder::new().spawn_scoped(scope, shrink);
+            }
             shrink()
         });
         let kept_bytes = if has_shrunk {
@@ -159,8 +162,8 @@ impl Borrower for Loan {
     fn give_back(&self, bytes: u64) {
         // It asks itself.
         let Some(pool) = self.pool.upgrade() else { return };
-        let began = Instant::now();
         let mut state = self.state();
+        let began = Instant::now();
         let before_bytes = pool.lent_bytes();
         self.lower(&pool, before_bytes.saturating_sub(bytes), began + GIVE_BACK_MAX);
         state.rests_until = Instant::now() + REST;
@@ -174,7 +177,8 @@ impl Borrower for Loan {
             state.said = state.said.filter(|said| *said != Refused::Kept);
         } else if state.said != Some(Refused::Kept) {
             tracing::error!(
-                "a guest asked for {} that the store was lent, and has {} after {} ms: store.disk is slow, full or fails",
+                "a guest asked for {} that the store was lent, and has {} after {} ms: the rest can go nowhere, or \
+                 store.disk is slow",
                 Size(bytes),
                 Size(came_bytes),
                 began.elapsed().as_millis()

@@ -100,6 +100,22 @@ fn what_lies_ready_for_others_is_taken_before_what_is_lent() {
 }
 
 #[test]
+fn a_file_that_is_there_asks_nobody_and_one_from_elsewhere_does() {
+    let folder = TestFolder::shm();
+    let pool = Arc::new(folder.pool(4));
+    let borrower = Lent::of(&pool, 0);
+    pool.create("a", GuestFile::Boot, 2 * SECTION).unwrap();
+    assert_eq!(pool.lend(2 * SECTION), 2 * SECTION);
+    pool.create("a", GuestFile::Boot, 2 * SECTION).unwrap();
+    assert_eq!(borrower.asked(), vec![], "it has its memory");
+    assert_eq!(pool.count_more("b", 1, SECTION).unwrap(), SECTION);
+    assert_eq!((borrower.asked(), counts(&pool)), (vec![1], (1, 1)));
+    let refused = pool.count_more("c", 1, 2 * SECTION);
+    assert!(matches!(refused, Err(Error::Dry { free_bytes, .. }) if free_bytes == SECTION));
+    assert!(!pool.usage().guests.contains_key("c"), "nothing is left of it");
+}
+
+#[test]
 fn a_loan_of_before_counts_although_guests_have_the_memory() {
     let folder = TestFolder::shm();
     let pool = folder.pool(4);
