@@ -8,7 +8,7 @@ import time
 
 import lab
 
-MONITOR = lab.BUILT / "handover_monitor"
+MONITOR = lab.tool("handover_monitor", "-pthread")
 
 
 class Served:
