@@ -59,6 +59,8 @@ fn daemon(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if arguments.check {
         config::Clients::new(&config)?;
         store_disk::check(&config.store)?;
+        let own_bytes = capacity::bytes(config.store.capacity, &spillway_host::Limits::read())?;
+        capacity::check_lent(config.sections.lend_bytes, own_bytes)?;
         Secrets::read(&config.listen)?;
         secret_files::read_tokens(&config.listen)?;
         for line in secret_files::open_to_all(&config) {

@@ -18,6 +18,17 @@ impl<'a> Chains<'a> {
         if list.is_frames() { self.arena.meta(at) } else { self.cells.meta(self.arena, at) }
     }
 
+    /// How long ago `at` was used, for whoever does not hold its shard's lock. What is gone by now counts as the oldest:
+    /// under the lock another one is found in its place.
+    pub(crate) fn age(self, list: List, at: u32, now: u16) -> u16 {
+        let stamp = if list.is_frames() {
+            Some(self.arena.meta(at).stamp.load(Ordering::Relaxed))
+        } else {
+            self.cells.stamp(self.arena, at)
+        };
+        stamp.map_or(u16::MAX, |stamp| now.wrapping_sub(stamp))
+    }
+
     /// Makes `at` the youngest.
     pub(crate) fn push(self, shard: &ClientShard, list: List, at: u32, back: u32, stamp: u16) {
         let ends = &shard.lists[list as usize];

@@ -280,8 +280,7 @@ impl Store {
         let ends = owners.flat_map(|owner| lists.iter().map(move |&list| (owner, list)));
         let aged = ends.filter_map(|(owner, list)| {
             let at = self.chains().oldest(self.client_shard(owner, shard), list)?;
-            let stamp = self.chains().meta(list, at).stamp.load(Ordering::Relaxed);
-            Some((now.wrapping_sub(stamp), owner, list))
+            Some((self.chains().age(list, at, now), owner, list))
         });
         aged.max_by_key(|(age, ..)| *age).map(|(_, owner, list)| (owner, list))
     }

@@ -59,8 +59,7 @@ impl Store {
                 for list in [List::EphemeralFrames, List::EphemeralCells] {
                     let lists = self.client_shard(owner, shard);
                     let Some(at) = self.chains().oldest(lists, list) else { continue };
-                    let stamp = self.chains().meta(list, at).stamp.load(Ordering::Relaxed);
-                    let age = now.wrapping_sub(stamp);
+                    let age = self.chains().age(list, at, now);
                     if coldest.is_none_or(|(oldest, ..)| age > oldest) {
                         coldest = Some((age, owner, shard, list));
                     }

@@ -291,3 +291,27 @@ fn it_shrinks_while_others_put_and_get() {
     });
     assert!(store.memory_bytes() <= OWN, "{}", store.memory_bytes());
 }
+
+#[test]
+fn several_drop_values_of_all_lengths_at_the_same_time() {
+    let Opened { store, dropped, .. } = open(0, false);
+    let (long, longer) = (vec![7; 20_000], vec![8; 1 << 20]);
+    for round in 0..12_u64 {
+        store.set_capacity(OWN, MOST - OWN);
+        for number in 0..20_000 {
+            let _ =
+                store.put(dropped, key(number), &number.to_le_bytes()[..1 + number as usize % 8]);
+        }
+        for number in 20_000..20_400 {
+            let value = if number % 40 == 0 { &longer } else { &long };
+            let _ = store.put(dropped, key(number + round), value);
+        }
+        store.set_capacity(2 * MIB, 0);
+        std::thread::scope(|scope| {
+            let shrinkers: Vec<_> =
+                (0..8).map(|_| scope.spawn(|| store.shrink(soon(), &mut Scratch::new()))).collect();
+            assert!(shrinkers.into_iter().all(|shrinker| shrinker.join().expect("it has ended")));
+        });
+        assert!(store.memory_bytes() <= 2 * MIB);
+    }
+}

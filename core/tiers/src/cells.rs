@@ -105,6 +105,22 @@ impl Cells {
         unsafe { &*address(arena, cell).cast::<Meta>() }
     }
 
+    /// The time of a cell's last use, for whoever holds no lock that keeps it: none, or any time, when it was freed meanwhile
+    /// and its memory is another's.
+    pub fn stamp(&self, arena: &Arena, cell: u32) -> Option<u16> {
+        let (span, place) = (span_of(cell), place_of(cell));
+        // Read once: it may change at any moment.
+        let count = count_of(arena, span);
+        if place >= count || count > COUNT_MAX {
+            return None;
+        }
+        let offset = COUNT_BYTES + place * cell_bytes(count);
+        // SAFETY: the offset is that of one of the cells that a span of this count has, so it lies within the span, which stays
+        // mapped as long as the arena. The field is atomic.
+        let meta = unsafe { &*arena.address(span).add(offset).cast::<Meta>() };
+        Some(meta.stamp.load(Ordering::Relaxed))
+    }
+
     /// Takes a cell and fills it with `content`. `None` when memory is out.
     ///
     /// # Panics

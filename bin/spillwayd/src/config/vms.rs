@@ -26,7 +26,10 @@ pub fn check(config: &Config) -> Result<(), Error> {
         );
     }
     if sections.lend_bytes > sections.capacity_bytes {
-        return wrong("sections.lend is more than sections.capacity");
+        let most = spillway_types::Size(sections.capacity_bytes);
+        return Err(Error::new(format!(
+            "sections.lend is more than sections.capacity: give at most {most}"
+        )));
     }
     if sections.dir.is_none() {
         return wrong("sections.dir: say where the guests' memory files are to lie");

@@ -120,8 +120,8 @@ impl Loan {
             (true, Some(Refused::Fixed)) => {}
             (true, _) => {
                 tracing::warn!(
-                    "the store is lent nothing of the section pool: {} in it could go nowhere if a guest needed the memory; a \
-                     larger store.capacity or store.disk changes that",
+                    "the store is lent nothing of the section pool: {} in it could go nowhere if a guest needed the memory: \
+                     values that are no pages (docs/guests.md), or pages that store.disk has no room for",
                     Size(fixed_bytes)
                 );
                 state.said = Some(Refused::Fixed);
