@@ -112,7 +112,11 @@ pub(crate) async fn args(
     State(daemon): Shared,
     Path(name): Path<String>,
 ) -> Result<Json<VmArgs>, Error> {
-    let args = guests(&daemon)?.args(&name).ok_or(Error::NoVm(name))?;
+    let guests = daemon.guests.clone().ok_or(Error::NoVms)?;
+    let asked = name.clone();
+    // The host may take its time to give the memory, and so may whoever has it on loan.
+    let args = tokio::task::spawn_blocking(move || guests.args(&asked)).await;
+    let args = args.map_err(|_| Error::Stopping)?.ok_or(Error::NoVm(name))?;
     args.map(Json).map_err(Error::VmRefused)
 }
 
