@@ -28,12 +28,13 @@ impl Pool {
         self.accounts().lent()
     }
 
-    /// Has `bytes` idle, as far as that can be had of what is lent. Says whether they are idle now and were not before.
+    /// Has `bytes` idle, as far as that can be had of what is lent. Says whether some of it came back.
     pub(crate) fn recall(&self, bytes: u64) -> bool {
-        let idle = || self.accounts().idle();
-        let missing = bytes.saturating_sub(idle()).min(self.lent_bytes());
+        let accounts = self.accounts();
+        let (missing, before) = (accounts.missing(bytes), accounts.lent());
+        drop(accounts);
         let Some(borrower) = self.borrower.get().filter(|_| missing > 0) else { return false };
         borrower.give_back(missing);
-        idle() >= bytes
+        self.lent_bytes() < before
     }
 }

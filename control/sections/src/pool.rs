@@ -22,6 +22,8 @@ use crate::unplugged::Rest;
 pub const SECTION_BYTES: u64 = 128 << 20;
 /// What is made ready at a time: an order that comes meanwhile waits for it. The host may take tens of milliseconds for so much.
 const READY_STEP_BYTES: u64 = 16 << 20;
+/// How often what is lent is asked back for one claim.
+const RECALLS_MAX: usize = 4;
 /// Operations on guests that share one of so many locks wait for each other.
 const TURNS: usize = 32;
 
@@ -470,15 +472,17 @@ impl Pool {
         to: Account,
         bytes: u64,
     ) -> Result<(), Error> {
-        loop {
+        // Others may take what comes back.
+        for _ in 0..RECALLS_MAX {
             if self.accounts().claim(guest, file, to.with(bytes)).is_ok() {
                 return Ok(());
             }
             if !self.recall(bytes.saturating_sub(to.ready)) {
-                let free_bytes = self.accounts().idle();
-                return Err(Error::Dry { asked_bytes: bytes, free_bytes });
+                break;
             }
         }
+        let claimed = self.accounts().claim(guest, file, to.with(bytes));
+        claimed.map_err(|free_bytes| Error::Dry { asked_bytes: bytes, free_bytes })
     }
 
     /// Gives back what lies ready for other guests until `bytes` are idle, or nothing is ready any more. No turn may be held.

@@ -7,6 +7,7 @@ use spillway_tiers::WRITE_PAGES_MAX;
 use spillway_tiers::sync::Ordering;
 use spillway_types::PAGE_BYTES;
 
+use crate::config::Dedup;
 use crate::index::{Index, LEAF_SLOTS, ROOT_CHUNK};
 use crate::list::List;
 use crate::reserved::PREPAID;
@@ -21,8 +22,9 @@ const LOCKED_LEAVES: u32 = 256;
 const STEP_PAGES: u64 = WRITE_PAGES_MAX as u64;
 /// Free frames that go back between two looks.
 const STEP_FRAMES: u64 = 256;
-/// Memory of short values is handed out in multiples of this, bytes.
-const CELL_BYTES: u64 = 128;
+/// What a value that is not a page takes beyond its own bytes, and what that is a multiple of.
+const CELL_HEADER_BYTES: u64 = 20;
+const CELL_GRAIN_BYTES: u64 = 16;
 
 /// Persistent values in memory.
 #[derive(Debug, Default)]
@@ -58,8 +60,9 @@ impl Store {
     pub fn shrink(&self, until: Instant, scratch: &mut Scratch) -> bool {
         self.arena.trim();
         self.advance();
-        // Pages that several entries share stay, and there may be many in a row: each is looked at once.
-        let mut looks_left = self.memory_bytes() / (STEP_PAGES * PAGE_BYTES as u64) + 1;
+        // Pages that several entries share stay, and there may be many in a row: each is looked at once. A write may be late.
+        let shared = if self.config.dedup == Dedup::Off { 0 } else { self.memory_bytes() };
+        let mut looks_left = 3 + shared / (STEP_PAGES * PAGE_BYTES as u64);
         loop {
             let over_bytes = self.memory_bytes().saturating_sub(self.capacity_bytes());
             if over_bytes == 0 {
@@ -123,11 +126,16 @@ impl Store {
             match slot.place() {
                 _ if slot.owner() == PREPAID => {}
                 Place::Empty | Place::Disk { .. } | Place::Blade(_) | Place::Uniform { .. } => {}
-                Place::Raw { frame, .. } if self.arena.meta(frame).references() > 1 => {
+                Place::Raw { frame, length, .. }
+                    if length < PAGE_BYTES as u16 || self.arena.meta(frame).references() > 1 =>
+                {
                     held.other_bytes += PAGE_BYTES as u64;
                 }
                 place if List::of(place, false).is_some() => held.pages += 1,
-                _ => held.other_bytes += (self.length(slot) as u64).next_multiple_of(CELL_BYTES),
+                _ => {
+                    let bytes = CELL_HEADER_BYTES + self.length(slot) as u64;
+                    held.other_bytes += bytes.next_multiple_of(CELL_GRAIN_BYTES);
+                }
             }
         }
     }

@@ -17,8 +17,12 @@ use crate::shard::Position;
 use crate::slot::{Place, Slot};
 use crate::store::Store;
 
-/// Ephemeral values that one put may cost: what it takes to empty a span of the smallest cells.
-const EVICTIONS_MAX: usize = 256;
+/// Ephemeral values that one put may cost: several times what it takes to empty a chunk of the smallest cells, since those that
+/// are dropped one after the other need not lie together.
+const EVICTIONS_MAX: usize = 16 * 1024;
+
+/// How often one put makes room in other ways, each of which may wait for a disk.
+const TRIES_MAX: usize = 256;
 
 /// Free frames that are given up when the index cannot grow: each of its three arrays may want a
 /// page, and the root's shard too.
@@ -226,7 +230,7 @@ impl Store {
         mut scratch: Option<&mut Scratch>,
     ) -> Put {
         let mut published = self.publish(pool, access, at, (slot, paid), lane);
-        for _ in 0..EVICTIONS_MAX {
+        for _ in 0..TRIES_MAX {
             // Without room for the entry: frames make room for the index.
             let full = published == Err(Refusal::NodeFull);
             let mut makes_room = || {
@@ -330,6 +334,7 @@ impl Store {
         if scratch.is_none() && self.leaves_room_to_callers() {
             return None;
         }
+        let mut tries = 0;
         for _ in 0..EVICTIONS_MAX {
             let place = copy(access, lane, scratch.as_deref_mut());
             if place.is_some() || access.is_reserved() {
@@ -337,6 +342,10 @@ impl Store {
             }
             if self.evict(access.client) {
                 continue;
+            }
+            tries += 1;
+            if tries > TRIES_MAX {
+                break;
             }
             if let Some(scratch) = scratch.as_deref_mut() {
                 if self.page_out(WRITE_PAGES_MAX, scratch) == 0 {

@@ -163,9 +163,12 @@ fn what_could_go_nowhere_is_counted() {
     assert_eq!(store.put(dropped, key(1001), &[7; 10 * PAGE_BYTES]), Put::Stored);
     assert_eq!(
         store.fixed_bytes(),
-        (44 + 10) * PAGE_BYTES as u64 + 128,
-        "a short one takes a cell"
+        (44 + 10) * PAGE_BYTES as u64 + 64,
+        "what is not a page has a header"
     );
+    assert_eq!(store.put(kept, key(1002), &[7; 4000]), Put::Stored);
+    assert_eq!(store.fixed_bytes(), (44 + 11) * PAGE_BYTES as u64 + 64, "or a frame");
+    assert!(store.flush(kept, key(1002)));
     store.create_reserved_pool(client, PoolSpec::PERSISTENT, 100).expect("room");
     assert_eq!((pages(&store), store.reserved_bytes()), (44 + 10, 100 * PAGE_BYTES as u64));
     // What lies on the disk already takes no memory, and leaves less room there.

@@ -391,3 +391,18 @@ fn lengths_that_are_not_stored_are_refused_at_once() {
     assert!(matches!(begun, Begun::Refused(Refusal::Length)));
     assert_eq!((world.used_pages(), world.in_flight_bytes()), (0, 0));
 }
+
+#[test]
+fn long_values_find_room_among_many_short_ones_that_may_be_dropped() {
+    let store = Store::open(Config::embedded(16 << 20)).unwrap();
+    let client = store.add_client(ClientConfig::default()).unwrap();
+    let pool = store.create_pool(client, PoolSpec::EPHEMERAL).unwrap();
+    let key = |n: u64| Key::new(n / 64, n as u32 % 64);
+    for number in 0..100_000 {
+        assert_eq!(store.put(pool, key(number), &[7; 50]), Put::Stored, "short value {number}");
+    }
+    for number in 0..40 {
+        let stored = store.put(pool, key(200_000 + number), &vec![8; MIB]);
+        assert_eq!(stored, Put::Stored, "long value {number}");
+    }
+}

@@ -25,6 +25,8 @@ const GIVE_BACK_MAX: Duration = Duration::from_secs(10);
 const REST: Duration = Duration::from_secs(10);
 /// So many threads of the store send pages to its disk: one alone waits for each write.
 const SHRINKERS: usize = 8;
+/// Until a store that did not give all back by itself is asked again.
+const RETRY: Duration = Duration::from_secs(5);
 /// A look that has to take memory back goes on at the next one.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 
@@ -43,6 +45,8 @@ pub struct Loan {
 struct State {
     /// Until when nothing more is lent.
     rests_until: Instant,
+    /// Until when the store is not asked without need.
+    keeps_until: Instant,
     /// Why nothing is lent, as it was said last.
     said: Option<Refused>,
 }
@@ -78,7 +82,7 @@ impl Loan {
         let over_bytes = store.memory_bytes().saturating_sub(room.own_bytes);
         pool.note_lent(over_bytes);
         store.set_capacity(room.own_bytes, over_bytes);
-        let state = State { rests_until: Instant::now(), said: None };
+        let state = State { rests_until: Instant::now(), keeps_until: Instant::now(), said: None };
         let (its, state) = (Arc::downgrade(pool), Mutex::new(state));
         let loan = Arc::new(Self { pool: its, store: store.clone(), room, state });
         pool.set_borrower(loan.clone());
@@ -107,7 +111,11 @@ impl Loan {
         let wanted_bytes = if is_fixed { 0 } else { room_bytes.min(most_bytes) };
         let wanted_bytes = wanted_bytes - wanted_bytes % pool.section_bytes();
         if wanted_bytes < lent_bytes {
-            self.lower(pool, wanted_bytes, Instant::now() + LOOK_MAX);
+            if Instant::now() >= state.keeps_until
+                && !self.lower(pool, wanted_bytes, Instant::now() + LOOK_MAX)
+            {
+                state.keeps_until = Instant::now() + RETRY;
+            }
         } else if wanted_bytes > lent_bytes && Instant::now() >= state.rests_until {
             let lent_bytes = pool.lend(wanted_bytes);
             self.store.set_capacity(self.room.own_bytes, lent_bytes);
@@ -135,8 +143,8 @@ impl Loan {
     }
 
     /// Has the store hold no more than `lent_bytes` beyond its own, as far as it comes until then. What it still holds stays lent.
-    /// To be called with the state locked.
-    fn lower(&self, pool: &Pool, lent_bytes: u64, until: Instant) {
+    /// To be called with the state locked. Says whether it came so far.
+    fn lower(&self, pool: &Pool, lent_bytes: u64, until: Instant) -> bool {
         let own_bytes = self.room.own_bytes;
         self.store.set_capacity(own_bytes, lent_bytes);
         let shrink = || self.store.shrink(until, &mut Scratch::new());
@@ -155,6 +163,7 @@ impl Loan {
         };
         self.store.set_capacity(own_bytes, kept_bytes);
         pool.lend(kept_bytes);
+        has_shrunk
     }
 }
 

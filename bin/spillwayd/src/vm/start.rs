@@ -55,6 +55,8 @@ pub struct Handle {
     vms: Vec<Wired>,
     sharing: Mutex<Sharing>,
     hunger: Arc<Notify>,
+    /// Held while files are made: whoever asks twice at once gets the same ones.
+    makes_files: Mutex<()>,
 }
 
 /// A VM, and the way to its thread.
@@ -117,7 +119,8 @@ impl Prepared {
             inputs.push(Inputs { wished, hears, windows });
         }
         let sharing = Mutex::new(Sharing::new(config.memory.policy()));
-        let handle = Arc::new(Handle { pool, dir, vms, sharing, hunger });
+        let makes_files = Mutex::default();
+        let handle = Arc::new(Handle { pool, dir, vms, sharing, hunger, makes_files });
         Ok(Some(Self { handle, inputs, loan }))
     }
 
@@ -318,6 +321,7 @@ impl spillway_api::Guests for Handle {
     }
 
     fn args(&self, name: &str) -> Option<Result<VmArgs, String>> {
+        let _makes = self.makes_files.lock().unwrap_or_else(PoisonError::into_inner);
         self.find(name).map(|at| self.make_files(&self.vms[at]))
     }
 }

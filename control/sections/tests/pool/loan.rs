@@ -116,6 +116,18 @@ fn a_file_that_is_there_asks_nobody_and_one_from_elsewhere_does() {
 }
 
 #[test]
+fn what_lies_ready_for_the_guest_itself_need_not_come_back() {
+    let folder = TestFolder::shm();
+    let pool = Arc::new(folder.pool(8));
+    let borrower = Lent::of(&pool, 0);
+    pool.create("a", DEVICE, 8 * SECTION).unwrap();
+    while pool.keep_ready("a", 1, 0, 2 * SECTION).unwrap() {}
+    assert_eq!(pool.lend(8 * SECTION), 6 * SECTION);
+    assert_eq!(pool.reserve("a", 1, 3 * SECTION).unwrap(), 3 * SECTION);
+    assert_eq!((borrower.asked(), counts(&pool)), (vec![1], (5, 5)));
+}
+
+#[test]
 fn a_loan_of_before_counts_although_guests_have_the_memory() {
     let folder = TestFolder::shm();
     let pool = folder.pool(4);
@@ -124,6 +136,13 @@ fn a_loan_of_before_counts_although_guests_have_the_memory() {
     assert_eq!(counts(&pool), (2, 1));
     let refused = pool.create("a", DEVICE, SECTION).and_then(|_| pool.reserve("a", 1, SECTION));
     assert!(matches!(refused, Err(Error::Dry { free_bytes: 0, .. })), "nobody gives it back");
+    // Of the two that are lent the guest has one.
+    let pool = Arc::new(pool);
+    let borrower = Lent::of(&pool, 0);
+    assert_eq!(pool.reserve("a", 1, SECTION).unwrap(), SECTION);
+    assert_eq!((borrower.asked(), counts(&pool)), (vec![2], (0, 0)));
+    pool.empty_devices("a").unwrap();
+    pool.note_lent(2 * SECTION);
     assert_eq!(pool.lend(2 * SECTION), 2 * SECTION, "no more");
     assert_eq!(pool.lend(0), 0);
     assert_eq!(pool.lend(2 * SECTION), SECTION);
