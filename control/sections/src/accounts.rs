@@ -133,7 +133,7 @@ impl Accounts {
     /// What of what is lent has to come back for `bytes` to be idle: guests may have come to hold some of it meanwhile.
     pub fn missing(&self, bytes: u64) -> u64 {
         let held = self.used() + self.ready() + self.lent;
-        (held + bytes).saturating_sub(self.capacity).min(self.lent)
+        held.saturating_add(bytes).saturating_sub(self.capacity).min(self.lent)
     }
 
     /// Lends `bytes` in all, or as many as are idle. What is lent then.

@@ -28,13 +28,14 @@ impl Pool {
         self.accounts().lent()
     }
 
-    /// Has `bytes` idle, as far as that can be had of what is lent. Says whether some of it came back.
+    /// Has `bytes` idle, as far as that can be had of what is lent. Says whether all that had to
+    /// come back did: whoever gave less has no more to give now.
     pub(crate) fn recall(&self, bytes: u64) -> bool {
         let accounts = self.accounts();
         let (missing, before) = (accounts.missing(bytes), accounts.lent());
         drop(accounts);
         let Some(borrower) = self.borrower.get().filter(|_| missing > 0) else { return false };
         borrower.give_back(missing);
-        self.lent_bytes() < before
+        before.saturating_sub(self.lent_bytes()) >= missing
     }
 }

@@ -43,11 +43,8 @@ fn short_values_go_in_the_order_of_their_last_use() {
     let client = store.add_client(ClientConfig::default()).unwrap();
     let pool = store.create_pool(client, PoolSpec::EPHEMERAL).unwrap();
     let (key, mut found) = (|n: u32| Key::new(0, n), PageBuf::ZERO);
-    for n in 0..2000 {
+    for n in (0..2000).chain(0..1000) {
         assert_eq!(store.put(pool, key(n), &[7; 300]), Put::Stored);
-    }
-    for n in 0..1000 {
-        assert_eq!(store.get(pool, key(n), &mut found.0).unwrap(), Get::Hit(300));
     }
     store.set_target(client, 1000).unwrap();
     assert_eq!(store.evict_beyond_target(client, 5000).unwrap(), 1000);
