@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::common::{SECTION, TestFolder};
+use crate::common::{SECTION, TestFolder, TestMount};
 use spillway_sections::{Borrower, Error, GuestFile, Pool};
 
 const DEVICE: GuestFile = GuestFile::Device(1);
@@ -125,6 +125,34 @@ fn what_lies_ready_for_the_guest_itself_need_not_come_back() {
     assert_eq!(pool.lend(8 * SECTION), 6 * SECTION);
     assert_eq!(pool.reserve("a", 1, 3 * SECTION).unwrap(), 3 * SECTION);
     assert_eq!((borrower.asked(), counts(&pool)), (vec![1], (5, 5)));
+}
+
+/// Has what it was lent in a file of another pool on the same mount.
+#[derive(Debug)]
+struct Elsewhere {
+    pool: Weak<Pool>,
+    taken: Pool,
+}
+
+impl Borrower for Elsewhere {
+    fn give_back(&self, bytes: u64) {
+        self.taken.clear("store").unwrap();
+        let pool = self.pool.upgrade().unwrap();
+        pool.lend(pool.lent_bytes() - bytes);
+    }
+}
+
+#[test]
+fn the_host_is_asked_for_room_when_what_was_lent_has_come_back() {
+    let Some(mount) = TestMount::new(c"tmpfs", "size=33M") else { return };
+    let (folder, other) = (mount.folder(), mount.folder());
+    let pool = Arc::new(folder.pool(8));
+    let taken = other.pool(6);
+    taken.create("store", GuestFile::Boot, 6 * SECTION).unwrap();
+    pool.set_borrower(Arc::new(Elsewhere { pool: Arc::downgrade(&pool), taken }));
+    assert_eq!(pool.lend(6 * SECTION), 6 * SECTION);
+    assert_eq!(pool.count_more("domain", 1, 4 * SECTION).unwrap(), 4 * SECTION);
+    assert_eq!(counts(&pool), (4, 4));
 }
 
 #[test]
