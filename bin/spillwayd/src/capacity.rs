@@ -97,6 +97,7 @@ mod tests {
             assert!(program_pages(Some(bad), &limits).is_err(), "{bad:?}");
         }
     }
+
     #[test]
     fn what_is_lent_is_little_enough_to_be_known_of_when_it_has_left() {
         assert!(check_lent(0, 16 << 20).is_ok());

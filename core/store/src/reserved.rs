@@ -28,9 +28,9 @@ impl Store {
     /// target, one of a longer value for its length.
     ///
     /// Memory is taken from the host at the first write of a page and given back when pages are
-    /// flushed, but nobody else can have it before the pool is destroyed. It is of the store's own, not of what is lent to it
-    /// ([`Self::set_capacity`]). The index of the pool,
-    /// about 9 bytes a page, is made at once.
+    /// flushed, but nobody else can have it before the pool is destroyed. The room is part
+    /// of the store's own capacity, not of what is lent to it ([`Self::set_capacity`]). The index of
+    /// the pool, about 9 bytes a page, is made at once.
     ///
     /// # Errors
     /// [`Error::NoClient`], [`Error::TableFull`]; [`Error::Unreservable`] for a shared or an
