@@ -61,6 +61,7 @@ fn daemon(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         store_disk::check(&config.store)?;
         let own_bytes = capacity::bytes(config.store.capacity, &spillway_host::Limits::read())?;
         capacity::check_lent(config.sections.lend_bytes, own_bytes)?;
+        vm::check(&config)?;
         Secrets::read(&config.listen)?;
         secret_files::read_tokens(&config.listen)?;
         for line in secret_files::open_to_all(&config) {

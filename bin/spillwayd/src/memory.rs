@@ -191,4 +191,40 @@ mod tests {
         assert_eq!(within(10), (10, 0));
         assert_eq!(within(7), (7, 0));
     }
+    /// The daemon's store, opened by what the one before left.
+    fn taken_up(kept: &Memory, room: Room) -> Memory {
+        let descriptors = kept.store.kept_descriptors().into_iter().flatten();
+        let descriptors = descriptors.chain([(RECORD, kept.journal.descriptor())]);
+        let own = |(name, descriptor): (&str, std::os::fd::BorrowedFd<'_>)| {
+            (name.to_owned(), descriptor.try_clone_to_owned().unwrap())
+        };
+        Memory::take_up(&SETTINGS, room, descriptors.map(own).collect()).unwrap()
+    }
+
+    const SETTINGS: config::Store = config::Store {
+        capacity: config::Capacity::Percent(25),
+        compress: false,
+        dedup: false,
+        disk: None,
+        disk_capacity_bytes: 0,
+        disk_timeout_ms: 1000,
+    };
+
+    #[test]
+    fn a_store_has_its_own_capacity_until_it_is_lent_more_also_when_it_is_taken_up() {
+        let room = Room { own_bytes: 32 << 20, lent_bytes: 32 << 20 };
+        let first = Memory::take_up(&SETTINGS, room, Vec::new()).unwrap();
+        assert_eq!(first.store.capacity_bytes(), room.own_bytes);
+        first.store.set_capacity(room.own_bytes, room.lent_bytes);
+        assert_eq!(first.store.capacity_bytes(), 64 << 20, "there is room for it");
+        let second = taken_up(&first, room);
+        assert_eq!((second.room, second.store.capacity_bytes()), (room, room.own_bytes));
+        // The configuration says less now, or more than there is.
+        let less = Room { own_bytes: 16 << 20, lent_bytes: 0 };
+        let third = taken_up(&first, less);
+        assert_eq!((third.room, third.store.capacity_bytes()), (less, less.own_bytes));
+        let fourth = taken_up(&first, Room { own_bytes: 128 << 20, lent_bytes: 1 << 20 });
+        assert_eq!(fourth.store.capacity_bytes(), 64 << 20);
+        assert_eq!(fourth.room.lent_bytes, 0);
+    }
 }

@@ -83,3 +83,32 @@ fn run(store: &Store, ends: &AtomicBool) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use spillway_store::{ClientConfig, Config, Key, PAGE_BYTES, PoolSpec, Put};
+
+    use super::*;
+
+    #[test]
+    fn a_capacity_that_became_smaller_is_kept_without_being_asked() {
+        let (own_bytes, lent_bytes) = (16 << 20, 32 << 20);
+        let store = Arc::new(Store::open(Config::embedded(own_bytes + lent_bytes)).unwrap());
+        let client = store.add_client(ClientConfig::default()).unwrap();
+        let pool = store.create_pool(client, PoolSpec::EPHEMERAL).unwrap();
+        for number in 0..(own_bytes + lent_bytes / 2) / PAGE_BYTES as u64 {
+            let mut page = [number as u8 | 1; PAGE_BYTES];
+            page[..8].copy_from_slice(&number.to_ne_bytes());
+            assert_eq!(store.put(pool, Key::new(number, 0), &page), Put::Stored, "{number}");
+        }
+        assert!(store.memory_bytes() > own_bytes + lent_bytes / 4);
+        // As after a restart, memory is not low: nothing else would wake it.
+        store.set_capacity(own_bytes, 0);
+        let _packing = Packing::start(&store).unwrap();
+        let began = Instant::now();
+        while store.memory_bytes() > own_bytes {
+            assert!(began.elapsed() < Duration::from_secs(60), "{}", store.memory_bytes());
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}

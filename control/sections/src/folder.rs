@@ -26,6 +26,25 @@ pub fn check_path(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
+impl Backing {
+    /// What a pool's folder lies on, or would lie on if [`crate::Pool::open`] made it. Nothing is made.
+    ///
+    /// # Errors
+    /// The folder can't serve: [`Error::Dir`], [`Error::FileSystem`], [`Error::Io`].
+    pub fn at(path: &Path) -> Result<Self, Error> {
+        check_path(path)?;
+        match open(path, FOLDER, Mode::empty()) {
+            Err(Errno::NOENT) => Self::of(open_above(path)?, path),
+            folder => Self::of(folder.map_err(Error::io("open", path))?, path),
+        }
+    }
+}
+
+fn open_above(path: &Path) -> Result<OwnedFd, Error> {
+    let parent = path.parent().unwrap_or(path);
+    open(parent, FOLDER - OFlags::NOFOLLOW, Mode::empty()).map_err(Error::io("open", parent))
+}
+
 /// Opens and locks the pool's folder, and makes it when it is not there.
 pub fn open_pool(path: &Path, group: Option<u32>) -> Result<(OwnedFd, Backing), Error> {
     let folder = match open(path, FOLDER, Mode::empty()) {
@@ -46,9 +65,7 @@ pub fn open_pool(path: &Path, group: Option<u32>) -> Result<(OwnedFd, Backing), 
 }
 
 fn make_pool(path: &Path, group: Option<u32>) -> Result<OwnedFd, Error> {
-    let parent = path.parent().unwrap_or(path);
-    let above = open(parent, FOLDER - OFlags::NOFOLLOW, Mode::empty())
-        .map_err(Error::io("open", parent))?;
+    let above = open_above(path)?;
     Backing::of(&above, path)?;
     make(above, path, group)
 }

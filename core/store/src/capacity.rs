@@ -3,8 +3,8 @@
 
 use std::time::Instant;
 
-use spillway_tiers::WRITE_PAGES_MAX;
 use spillway_tiers::sync::Ordering;
+use spillway_tiers::{WRITE_PAGES_MAX, least_cell_bytes};
 use spillway_types::PAGE_BYTES;
 
 use crate::config::Dedup;
@@ -22,9 +22,6 @@ const LOCKED_LEAVES: u32 = 256;
 const STEP_PAGES: u64 = WRITE_PAGES_MAX as u64;
 /// Free frames that go back between two looks.
 const STEP_FRAMES: u64 = 256;
-/// What a value that is not a page takes beyond its own bytes, and what that is a multiple of.
-const CELL_HEADER_BYTES: u64 = 20;
-const CELL_GRAIN_BYTES: u64 = 16;
 
 /// Persistent values in memory.
 #[derive(Debug, Default)]
@@ -132,10 +129,10 @@ impl Store {
                     held.other_bytes += PAGE_BYTES as u64;
                 }
                 place if List::of(place, false).is_some() => held.pages += 1,
-                _ => {
-                    let bytes = CELL_HEADER_BYTES + self.length(slot) as u64;
-                    held.other_bytes += bytes.next_multiple_of(CELL_GRAIN_BYTES);
+                Place::Large { .. } => {
+                    held.other_bytes += self.length(slot).next_multiple_of(PAGE_BYTES) as u64;
                 }
+                _ => held.other_bytes += least_cell_bytes(self.length(slot)) as u64,
             }
         }
     }

@@ -63,6 +63,11 @@ fn count_for(length: usize) -> usize {
     ((SPAN_BYTES - COUNT_BYTES) / bytes).min(COUNT_MAX)
 }
 
+/// Bytes of memory that `length` bytes of content, at most [`CELL_BYTES_MAX`], take at least.
+pub fn least_cell_bytes(length: usize) -> usize {
+    cell_bytes(count_for(length))
+}
+
 const fn cell_bytes(count: usize) -> usize {
     (SPAN_BYTES - COUNT_BYTES) / count / GRAIN_BYTES * GRAIN_BYTES
 }

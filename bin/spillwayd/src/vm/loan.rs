@@ -60,26 +60,35 @@ enum Refused {
     Kept,
 }
 
+/// Checks that a pool of this memory can lend as much.
+///
+/// # Errors
+/// The pool has its memory from the host whether guests use it or not.
+pub fn check(backing: Backing, lent_bytes: u64) -> Result<(), Error> {
+    if lent_bytes > 0 && backing != Backing::Tmpfs {
+        return Err(Error::new(
+            "sections.lend: sections.dir lies on hugetlbfs, whose unused pages nobody else can use: give \"0\", or a tmpfs",
+        ));
+    }
+    Ok(())
+}
+
 impl Loan {
-    /// Of a pool to a store. What the store holds beyond its own capacity counts as lent from now on. None where nothing is to be
-    /// lent.
+    /// Of a pool to a store. What the store holds beyond its own capacity counts as lent from now on, also where nothing more is
+    /// to be lent. None where nothing is lent.
     ///
     /// # Errors
-    /// The pool has its memory from the host whether guests use it or not.
+    /// [`check`] fails.
     pub fn new(
         pool: &Arc<Pool>,
         store: &Arc<Store>,
         room: Room,
     ) -> Result<Option<Arc<Self>>, Error> {
-        if room.lent_bytes == 0 {
+        check(pool.backing(), room.lent_bytes)?;
+        let over_bytes = store.memory_bytes().saturating_sub(room.own_bytes);
+        if pool.backing() != Backing::Tmpfs || (room.lent_bytes == 0 && over_bytes == 0) {
             return Ok(None);
         }
-        if pool.backing() != Backing::Tmpfs {
-            return Err(Error::new(
-                "sections.lend: sections.dir lies on hugetlbfs, whose unused pages nobody else can use: give \"0\", or a tmpfs",
-            ));
-        }
-        let over_bytes = store.memory_bytes().saturating_sub(room.own_bytes);
         pool.note_lent(over_bytes);
         store.set_capacity(room.own_bytes, over_bytes);
         let state = State { rests_until: Instant::now(), keeps_until: Instant::now(), said: None };
@@ -121,6 +130,11 @@ impl Loan {
             self.store.set_capacity(self.room.own_bytes, lent_bytes);
             tracing::debug!("the store is lent {} of the section pool", Size(lent_bytes));
         }
+    }
+
+    /// Whether nothing is lent, and nothing will be.
+    fn is_over(&self, pool: &Pool) -> bool {
+        self.room.lent_bytes == 0 && pool.lent_bytes() == 0
     }
 
     fn say_whether_fixed(&self, state: &mut State, is_fixed: bool, fixed_bytes: u64) {
@@ -223,7 +237,7 @@ impl Lender {
         let ends = Arc::new(AtomicBool::new(false));
         let seen = ends.clone();
         let run = move || {
-            while !seen.load(Ordering::Acquire) {
+            while !seen.load(Ordering::Acquire) && !loan.is_over(&pool) {
                 loan.look(&pool, ready_bytes());
                 thread::park_timeout(LOOK);
             }

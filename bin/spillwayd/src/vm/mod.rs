@@ -17,4 +17,4 @@ mod tests;
 mod windows;
 
 pub use share::{at_once, hunger, interval};
-pub use start::{Handle, Prepared};
+pub use start::{Handle, Prepared, check};

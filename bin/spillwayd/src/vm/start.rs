@@ -21,7 +21,7 @@ use crate::vm::driver::{Driver, Notes, Shared, Wanted, Wish};
 use crate::vm::loan::{Lender, Loan};
 use crate::vm::share::Sharing;
 use crate::vm::windows::{Place, Windows};
-use crate::vm::{options, status};
+use crate::vm::{loan, options, status};
 
 /// Addresses beyond these are asked for only where the configuration needs them.
 const ADDRESSES_MAX: u64 = 256 << 30;
@@ -65,6 +65,18 @@ struct Wired {
     boot_bytes: u64,
     wishes: Sender<Wish>,
     bell: UnixStream,
+}
+
+/// Checks that the pool's directory can serve as it is configured.
+///
+/// # Errors
+/// It can't.
+pub fn check(config: &Config) -> Result<(), Error> {
+    let Some(dir) = config.sections.dir.as_ref().filter(|_| !config.vms.is_empty()) else {
+        return Ok(());
+    };
+    let backing = Backing::at(dir).map_err(|error| Error::new(format!("sections: {error}")))?;
+    loan::check(backing, config.sections.lend_bytes)
 }
 
 impl Prepared {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::geteuid;
 
 use crate::common::{MIB, SECTION, TestFolder};
-use spillway_sections::{DEVICES_MAX, Error, GuestFile, Pool, Settings};
+use spillway_sections::{Backing, DEVICES_MAX, Error, GuestFile, Pool, Settings};
 
 fn line(settings: &Settings) -> String {
     let line = Pool::open(settings).unwrap_err().to_string();
@@ -47,6 +47,22 @@ fn a_folder_on_a_disk() {
     let line = line(&Settings { dir: there.clone(), ..TestFolder::shm().settings(4) });
     assert!(line.contains("neither on hugetlbfs nor on tmpfs"), "{line}");
     assert!(!there.exists(), "it was not made first");
+    // The same is said without opening it.
+    assert_eq!(Backing::at(&there).unwrap_err().to_string(), line);
+    assert_eq!(
+        Backing::at(&here).unwrap_err().to_string().split(" is").nth(1),
+        line.split(" is").nth(1)
+    );
+    let folder = TestFolder::shm();
+    assert_eq!(Backing::at(&folder.dir()).unwrap(), Backing::Tmpfs);
+    assert!(!folder.dir().exists());
+    assert!(
+        Backing::at(&folder.dir().join("below"))
+            .unwrap_err()
+            .to_string()
+            .starts_with("can't open ")
+    );
+    assert!(Backing::at(Path::new("/dev/shm/a,b")).is_err());
 }
 
 #[test]

@@ -55,7 +55,7 @@ impl Lent {
         Self::of(store, kept, |_| {})
     }
 
-    fn of(store: Arc<Store>, kept: PoolId, fill: impl Fn(&Pool)) -> Self {
+    fn pool() -> (tempfile::TempDir, Arc<Pool>) {
         let folder = tempfile::Builder::new().tempdir_in("/dev/shm").unwrap();
         let settings = Settings {
             dir: folder.path().join("pool"),
@@ -64,6 +64,11 @@ impl Lent {
             group: None,
         };
         let pool = Arc::new(Pool::open(&settings).unwrap());
+        (folder, pool)
+    }
+
+    fn of(store: Arc<Store>, kept: PoolId, fill: impl Fn(&Pool)) -> Self {
+        let (folder, pool) = Self::pool();
         fill(&pool);
         let room = Room { own_bytes: OWN, lent_bytes: LENT };
         let loan = Loan::new(&pool, &store, room).unwrap().unwrap();
@@ -253,6 +258,42 @@ fn after_a_restart_what_the_store_holds_counts_as_lent() {
     assert_eq!(it.look(), (4, 4 * SECTION), "it gives back what guests have");
     assert!(it.store.memory_bytes() <= OWN + 4 * SECTION);
     it.assert_all(pages);
+}
+
+#[test]
+fn what_was_lent_comes_back_when_nothing_is_to_be_lent_any_more() {
+    let (store, kept) = store(Some(disk(128 * MIB)));
+    store.set_capacity(OWN, LENT);
+    let pages = (OWN + 8 * SECTION) / PAGE_BYTES as u64;
+    (0..pages)
+        .for_each(|number| assert_eq!(store.put(kept, key(number), &page(number)), Put::Stored));
+    store.set_capacity(OWN, 0);
+    let room = Room { own_bytes: OWN, lent_bytes: 0 };
+    let (_folder, pool) = Lent::pool();
+    let loan = Loan::new(&pool, &store, room).unwrap().expect("it still has some");
+    assert!(pool.lent_bytes() > 7 * SECTION);
+    let before = pool.lent_bytes();
+    // A guest need not wait until all of it is back.
+    pool.create("a", DEVICE, 24 * SECTION).unwrap();
+    assert_eq!(pool.reserve("a", 1, 18 * SECTION).unwrap(), 18 * SECTION);
+    assert!(pool.lent_bytes() <= 6 * SECTION && pool.lent_bytes() < before);
+    let lender = Lender::start(loan.clone(), pool.clone(), || 0).unwrap();
+    let began = Instant::now();
+    while pool.lent_bytes() > 0 || !lender.thread.as_ref().unwrap().is_finished() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{}", pool.lent_bytes());
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert!(store.memory_bytes() <= OWN && store.capacity_bytes() == OWN);
+    assert!(Loan::new(&Lent::pool().1, &store, room).unwrap().is_none(), "nothing is lent");
+}
+
+#[test]
+fn huge_pages_are_not_lent() {
+    let huge = Backing::Hugetlbfs { page_bytes: 2 << 20 };
+    let line = check(huge, SECTION).unwrap_err().to_string();
+    assert!(line.contains("hugetlbfs") && line.contains("give \"0\""), "{line}");
+    check(huge, 0).unwrap();
+    check(Backing::Tmpfs, SECTION).unwrap();
 }
 
 #[test]
