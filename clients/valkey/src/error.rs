@@ -6,6 +6,9 @@ pub enum Error {
     /// There is no connection to the store.
     #[error("SPILL store is away")]
     Away,
+    /// This server's pool in the store was destroyed.
+    #[error("SPILL the store has lost the value: its pool was destroyed")]
+    NoPool,
     /// The store was started anew, or somebody removed the value from it.
     #[error("SPILL the store has lost the value")]
     Lost,

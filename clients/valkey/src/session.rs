@@ -154,7 +154,7 @@ impl Session {
 fn away(error: spillway_client::Error) -> Error {
     use spillway_client::Error as Client;
     match error {
-        Client::NoPool => Error::Lost,
+        Client::NoPool => Error::NoPool,
         Client::Corrupt => Error::Checksum,
         Client::Length { .. } | Client::Failed(_) => Error::Store(error),
         _ => Error::Away,

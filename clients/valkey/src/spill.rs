@@ -272,21 +272,21 @@ impl Spill {
         }
     }
 
-    /// Takes note of an error: a connection that has ended is given up.
+    /// Takes note of an error: a connection that has ended is given up, and one whose pool is gone.
     fn note(&self, session: &Arc<Session>, error: &Error) {
-        if !matches!(error, Error::Away) {
-            log(Level::Warning, &error.to_string());
-            return;
-        }
+        let line = match error {
+            Error::Away => {
+                "the connection to the store has ended; values there can't be read until it is back"
+            }
+            Error::NoPool => "this server's pool in the store was destroyed",
+            other => return log(Level::Warning, &other.to_string()),
+        };
         let mut current = self.session();
         if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, session)) {
             *current = None;
             drop(current);
             self.counters.away.fetch_add(1, Ordering::Relaxed);
-            log(
-                Level::Warning,
-                "the connection to the store has ended; values there can't be read until it is back",
-            );
+            log(Level::Warning, line);
             self.wake.notify_one();
         }
     }
@@ -304,9 +304,7 @@ impl Spill {
                 if matches!(error, Error::Away) {
                     self.discards().put_back(extents);
                 }
-                // A pool that is gone has nothing to flush, and takes nothing more: a new one is needed.
-                let is_gone = matches!(error, Error::Lost);
-                self.note(session, if is_gone { &Error::Away } else { &error });
+                self.note(session, &error);
                 false
             }
         }
@@ -321,7 +319,10 @@ impl Spill {
             if wanted.is_some() {
                 self.lost_below.store(self.next.load(Ordering::Relaxed), Ordering::Release);
                 self.discards().forget();
-                log(Level::Warning, "the store was started anew: values that lay in it are lost");
+                log(
+                    Level::Warning,
+                    "the store has no pool of this server's any more: values that lay in it are lost",
+                );
             }
             self.identity[0].store(identity as u64, Ordering::Release);
             self.identity[1].store((identity >> 64) as u64, Ordering::Release);

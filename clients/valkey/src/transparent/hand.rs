@@ -76,7 +76,7 @@ pub fn turn(context: &Context<'_>) {
     let used = memory_used();
     let mut hand = HAND.lock().unwrap_or_else(PoisonError::into_inner);
     // A command that waits was looked at when it arrived.
-    if !hand.is_needed(used, false) || is_paused() || !spill().is_connected() {
+    if !hand.begin_or_end(used, false) || is_paused() || !spill().is_connected() {
         return;
     }
     let time = if used < pressure::high() { TURN } else { TURN_HIGH };
@@ -103,8 +103,8 @@ impl Hand {
         us_per_kib: 1.0,
     };
 
-    /// Whether strings are to leave while such a share of `maxmemory` is used.
-    fn is_needed(&mut self, used: f32, in_command: bool) -> bool {
+    /// Begins or ends its work, by the share of `maxmemory` that is used. Says whether strings are to leave now.
+    fn begin_or_end(&mut self, used: f32, in_command: bool) -> bool {
         self.at_work = used >= pressure::low() || self.at_work && used >= pressure::enough();
         if in_command { pressure::is_near_limit(used) } else { self.at_work }
     }
@@ -117,7 +117,7 @@ impl Hand {
         let mut now = start;
         while now < until {
             let used = memory_used();
-            if !self.is_needed(used, in_command) || self.rests(now, used) {
+            if !self.begin_or_end(used, in_command) || self.rests(now, used) {
                 break;
             }
             let goes_on = self.step(context, until, in_command);
@@ -281,11 +281,11 @@ mod tests {
         assert!(enough < low);
         let between = f32::midpoint(low, enough);
         let needed = [between, low, between, enough, enough - 0.001, between, low, 0.0]
-            .map(|used| hand.is_needed(used, false));
+            .map(|used| hand.begin_or_end(used, false));
         assert_eq!(needed, [false, true, true, true, false, false, true, false]);
         // In a command only near the limit.
-        assert!(!hand.is_needed(low, true));
-        assert!(hand.is_needed(0.99, true));
+        assert!(!hand.begin_or_end(low, true));
+        assert!(hand.begin_or_end(0.99, true));
     }
 
     #[test]
