@@ -92,13 +92,7 @@ impl Parts {
         let lending = match listeners.lend.take() {
             Some(listener) => {
                 let nqn = secrets.blocks_nqn();
-                Some(lend::Prepared::new(
-                    &config,
-                    (&client_registry, room.own_bytes),
-                    listener,
-                    nqn,
-                    helper,
-                )?)
+                Some(lend::Prepared::new(&config, (&client_registry, room), listener, nqn, helper)?)
             }
             None => {
                 lend::free_kept(&client_registry);

@@ -115,6 +115,27 @@ fn what_is_lent_is_filled_and_given_back_with_all_pages_still_there() {
 }
 
 #[test]
+fn no_page_goes_to_the_disk_while_there_are_values_that_may_be_dropped() {
+    let Opened { store, client, kept, dropped } = open(64 * MIB, false);
+    store.set_capacity(OWN, MOST - OWN);
+    let stays = fill(&store, kept, 1000);
+    for number in 0..2500 {
+        assert_eq!(store.put(dropped, key(number), &page(number)), Put::Stored);
+    }
+    store.set_capacity(OWN, 0);
+    assert!(store.shrink(soon(), &mut Scratch::new()));
+    assert_eq!(store.disk_counters().expect("disk").pages, 0);
+    let left = store.statistics(client).expect("client").used_pages - stays;
+    assert!(left > 500, "{left}: more were dropped than had to be");
+    // When they are not enough, the rest goes there.
+    store.set_capacity(2 * MIB, 0);
+    assert!(store.shrink(soon(), &mut Scratch::new()));
+    assert!(store.disk_counters().expect("disk").pages > 0);
+    assert_eq!(store.statistics(client).expect("client").used_pages, stays);
+    assert_all(&store, kept, stays);
+}
+
+#[test]
 fn ephemeral_values_go_first_and_persistent_ones_that_can_go_nowhere_stay() {
     let Opened { store, client, kept, dropped } = open(0, false);
     store.set_capacity(OWN, MOST - OWN);

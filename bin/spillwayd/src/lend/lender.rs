@@ -8,6 +8,7 @@ use spillway_lending::{Access, HostId, Kept, LoanId, Mode, PoolIdentity};
 use spillway_types::{PAGE_BYTES, Size};
 
 use crate::config::Config;
+use crate::memory::Room;
 
 /// Sets memory aside and frees it.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ impl Lender {
     pub fn new(
         config: &Config,
         client_registry: Arc<ClientRegistry>,
-        store_bytes: u64,
+        room: Room,
         blocks_nqn: String,
     ) -> Self {
         let (listen, lend) = (&config.listen, &config.lend);
@@ -42,7 +43,7 @@ impl Lender {
             pools_at: at(listen.nvme_tls),
             blocks_at: blocks.map(|address| (address, blocks_nqn)),
             capacity_bytes: lend.capacity_bytes.unwrap_or(u64::MAX),
-            store_bytes,
+            store_bytes: room.own_bytes,
             reserving: Mutex::new(()),
         }
     }
@@ -134,5 +135,34 @@ impl Lender {
                 Ok(Access { address: address.to_string(), pool, nqn: Some(nqn.clone()) })
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use spillway_directory::Journal;
+
+    use super::*;
+    use crate::config::{Clients, read};
+
+    #[test]
+    fn what_the_section_pool_lends_is_not_offered_to_other_hosts() {
+        let room = Room { own_bytes: 32 << 20, lent_bytes: 32 << 20 };
+        let all_bytes = room.own_bytes + room.lent_bytes;
+        let store = Arc::new(
+            spillway_store::Store::open(spillway_store::Config::embedded(all_bytes)).unwrap(),
+        );
+        let config = read(None, &[]).unwrap();
+        let policy = Clients::new(&config).unwrap().policy;
+        let journal = Journal::create(all_bytes).unwrap();
+        let registry = Arc::new(ClientRegistry::open(store.clone(), journal, policy).unwrap());
+        let lender = Lender::new(&config, registry, room, "nqn".into());
+        let spare_bytes = 1 << 40;
+        let bounded = lender.bounded(spare_bytes, 0);
+        assert!(bounded <= room.own_bytes && bounded > room.own_bytes / 2, "{bounded}");
+        // It is the same when the store has it.
+        store.set_capacity(room.own_bytes, room.lent_bytes);
+        assert_eq!(lender.bounded(spare_bytes, 0), bounded);
+        assert_eq!(lender.bounded(1 << 20, 0), 1 << 20);
     }
 }

@@ -27,6 +27,7 @@ use crate::lend::helper::Helper;
 use crate::lend::lender::Lender;
 use crate::lend::peers::Peers;
 use crate::lend::status;
+use crate::memory::Room;
 
 /// Orders that wait.
 const ORDERS_MAX: usize = 16;
@@ -69,7 +70,7 @@ impl Prepared {
     /// Keys can't be used, or do not name this host.
     pub fn new(
         config: &Config,
-        (client_registry, store_bytes): (&Arc<ClientRegistry>, u64),
+        (client_registry, room): (&Arc<ClientRegistry>, Room),
         listener: TcpListener,
         blocks_nqn: String,
         helper: Option<Helper>,
@@ -81,7 +82,7 @@ impl Prepared {
         let authority = files.authority.clone().unwrap_or_default();
         let client = ClientSettings::load(&files, &authority, host.as_str()).map_err(error)?;
         let server = ServerSettings::load(&files, Versions::Tls13).map_err(error)?;
-        let lender = Lender::new(config, client_registry.clone(), store_bytes, blocks_nqn);
+        let lender = Lender::new(config, client_registry.clone(), room, blocks_nqn);
         if !config.lend.lends() {
             super::free_kept(client_registry);
         }

@@ -196,6 +196,21 @@ fn what_could_go_nowhere_is_lent_nothing() {
 }
 
 #[test]
+fn what_was_said_of_a_guest_is_no_reason_not_to_say_that_nothing_is_lent() {
+    let it = Lent::new(None);
+    it.loan.state().said = Some(Refused::Kept);
+    it.fill(OWN / 2 / PAGE_BYTES as u64 + 1);
+    assert_eq!(it.look(), (0, 0));
+    assert_eq!(it.loan.state().said, Some(Refused::Fixed));
+    assert!(it.store.flush(it.kept, key(0)));
+    assert_eq!((it.look(), it.loan.state().said), ((16, LENT), None));
+    // And the other way round: a loan that goes on does not hide that a guest was refused.
+    it.loan.state().said = Some(Refused::Kept);
+    it.look();
+    assert_eq!(it.loan.state().said, Some(Refused::Kept));
+}
+
+#[test]
 fn a_store_that_cant_give_back_keeps_the_rest_and_the_guest_is_refused() {
     let it = Lent::new(Some(disk(4 * MIB)));
     assert_eq!(it.look(), (16, LENT));
