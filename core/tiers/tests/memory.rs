@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use spillway_tiers::{Arena, Backing, CELL_BYTES_MAX, CHUNK_BYTES, Cells, Large, Meta, Use};
+use spillway_tiers::{
+    Arena, Backing, Budget, CELL_BYTES_MAX, CHUNK_BYTES, Cells, Large, Meta, Use,
+};
 use spillway_types::PAGE_BYTES;
 
 const CAPACITY_BYTES: u64 = 8 << 20;
@@ -255,4 +257,55 @@ fn who_waits_for_low_memory_is_woken() {
         waiter.join().unwrap()
     });
     assert!(waited < Duration::from_secs(50), "{waited:?}");
+}
+
+#[test]
+fn a_budget_bounds_each_use_by_the_cap_of_now() {
+    const MIB: u64 = 1 << 20;
+    let budget = Budget::new(64 * MIB);
+    let left = |budget: &Budget| {
+        [Use::Frames, Use::Packing, Use::Index, Use::Files].map(|to| budget.left(to) >> 10)
+    };
+    // A 64th for the index, a quarter of that from what packs, and 32 KiB for what is known of files.
+    let kib = 64 << 10;
+    assert_eq!(left(&budget), [kib - 1024, kib - 256, kib - 32, kib]);
+    assert!(budget.take(16 * MIB, Use::Frames) && !budget.take(47 * MIB + 1, Use::Frames));
+    assert_eq!((budget.taken(), left(&budget)[0]), (16 * MIB, (47 << 10)));
+    // What is taken beyond a lower cap stays taken, and nobody gets more.
+    budget.set_cap(8 * MIB);
+    assert_eq!((budget.cap(), budget.taken(), left(&budget)), (8 * MIB, 16 * MIB, [0; 4]));
+    assert!(!budget.take(1, Use::Files));
+    budget.give(9 * MIB);
+    assert_eq!(left(&budget), [1024 - 128, 1024 - 32, 1024 - 32, 1024]);
+    assert!(!budget.take(MIB, Use::Index) && budget.take(MIB, Use::Files));
+    assert!(!budget.take(u64::MAX, Use::Files), "it does not wrap");
+    budget.set_cap(1024 * MIB);
+    assert_eq!(left(&budget)[0], (1016 - 4) << 10, "no more than 4 MiB for the index");
+}
+
+#[test]
+fn frames_are_as_many_as_the_cap_of_now_lets_there_be() {
+    let arena = arena(Backing::Memfd);
+    let all = arena.frames_max() as u64;
+    assert_eq!(arena.frames_within_cap(), all);
+    arena.budget().set_cap(CAPACITY_BYTES / 4);
+    assert_eq!(arena.frames_within_cap(), all / 4);
+    arena.budget().set_cap(2 * CAPACITY_BYTES);
+    assert_eq!(arena.frames_within_cap(), all, "no more than it was opened with");
+    // What is free beyond the cap goes back to the host, and is charged to nobody.
+    let frames: Vec<u32> = std::iter::from_fn(|| arena.store(0, &[7; PAGE_BYTES])).collect();
+    let taken = arena.budget().taken();
+    frames[..frames.len() / 2].iter().for_each(|&frame| arena.release(frame));
+    arena.budget().set_cap(0);
+    let given = (0..10_000).map(|_| arena.hollow_out(64)).take_while(|&count| count > 0);
+    assert!(given.count() > 0);
+    let left = (frames.len() - frames.len() / 2) as u64 * PAGE_BYTES as u64;
+    let over = arena.budget().taken() - left;
+    assert!(over < taken / 8, "{over} of {taken}");
+    assert!(arena.store(0, &[8; PAGE_BYTES]).is_none(), "beyond the cap there are none");
+    arena.budget().set_cap(CAPACITY_BYTES);
+    assert_eq!(arena.content(arena.store(0, b"again").expect("room"))[..5], *b"again");
+    frames[frames.len() / 2..].iter().for_each(|&frame| {
+        assert_eq!(arena.content(frame)[..], [7; PAGE_BYTES]);
+    });
 }

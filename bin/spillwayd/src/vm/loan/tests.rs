@@ -238,6 +238,46 @@ fn a_store_that_cant_give_back_keeps_the_rest_and_the_guest_is_refused() {
 }
 
 #[test]
+fn a_store_that_kept_some_is_asked_again_when_some_time_has_passed() {
+    let it = Lent::new(Some(disk(4 * MIB)));
+    assert_eq!(it.look(), (16, LENT));
+    let pages = (OWN + 12 * SECTION) / PAGE_BYTES as u64 - 200;
+    it.fill(pages);
+    // More is to lie ready for guests than it can give back.
+    let ready_bytes = 20 * SECTION;
+    it.loan.look(&it.pool, ready_bytes);
+    let kept = it.counts();
+    assert!((9..12).contains(&kept.0), "{kept:?}");
+    let left = it.loan.state().keeps_until.saturating_duration_since(Instant::now());
+    assert!(left > RETRY / 2, "{left:?}");
+    (0..pages).for_each(|number| assert!(it.store.flush(it.kept, key(number))));
+    it.loan.look(&it.pool, ready_bytes);
+    assert_eq!(it.counts(), kept, "not yet");
+    it.loan.state().keeps_until = Instant::now();
+    it.loan.look(&it.pool, ready_bytes);
+    assert_eq!(it.counts(), (4, 4 * SECTION));
+    // One that gave all back is asked whenever more is needed.
+    it.loan.look(&it.pool, ready_bytes + SECTION);
+    assert_eq!(it.counts(), (3, 3 * SECTION));
+}
+
+#[test]
+fn whole_sections_are_lent_and_what_lies_ready_for_several_is_not() {
+    let it = Lent::new(None);
+    for (guest, sections) in [("a", 5), ("b", 6)] {
+        it.pool.create(guest, DEVICE, 8 * SECTION).unwrap();
+        while it.pool.keep_ready(guest, 1, 0, sections * SECTION).unwrap() {}
+    }
+    // More lies ready than is wanted by now: it is not lent until it has been given back.
+    it.loan.look(&it.pool, 4 * SECTION);
+    assert_eq!(it.counts(), (13, 13 * SECTION));
+    it.loan.look(&it.pool, 12 * SECTION + 1);
+    assert_eq!(it.counts(), (11, 11 * SECTION));
+    it.loan.look(&it.pool, 100 * SECTION);
+    assert_eq!(it.counts(), (0, 0));
+}
+
+#[test]
 fn a_slow_disk_keeps_a_guest_waiting_no_longer_than_it_may() {
     let it = Lent::new(Some(DiskConfig { delay_ns: 20_000_000, ..disk(128 * MIB) }));
     it.look();
