@@ -53,7 +53,8 @@ impl Store {
 
     /// Gives memory back to the host until no more than [`Self::capacity_bytes`] is taken: what is free, then ephemeral
     /// values, then pages that a tier below memory takes, the coldest first, packed or not. Says whether it came so far:
-    /// otherwise nothing more can go, or it is `until`. Nothing persistent is lost. Several tasks may do so together.
+    /// otherwise it found nothing more that can go, or it is `until`. Nothing persistent is lost. Several tasks may do so
+    /// together: one may find nothing since the others have it.
     pub fn shrink(&self, until: Instant, scratch: &mut Scratch) -> bool {
         self.arena.trim();
         self.advance();

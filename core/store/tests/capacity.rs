@@ -223,6 +223,40 @@ fn pages_that_share_a_frame_count_as_fixed_and_keep_no_others() {
 }
 
 #[test]
+fn a_little_comes_back_from_behind_many_pages_that_stay() {
+    let config = Config { dedup: spillway_store::Dedup::PerClient, ..config(64 * MIB, false) };
+    let store = Store::open(config).expect("open");
+    let client = store.add_client(ClientConfig::default()).expect("client");
+    let kept = store.create_pool(client, PoolSpec::PERSISTENT).expect("pool");
+    // The oldest 6000 entries have 3000 frames, which can't leave.
+    for number in 0..6000 {
+        assert_eq!(store.put(kept, key(number), &page(number / 2)), Put::Stored);
+    }
+    for number in 6000..8000 {
+        assert_eq!(store.put(kept, key(number), &page(number)), Put::Stored);
+    }
+    store.set_capacity(store.memory_bytes() - MIB, 0);
+    assert!(store.shrink(soon(), &mut Scratch::new()));
+    assert!(store.memory_bytes() <= store.capacity_bytes());
+}
+
+#[test]
+fn a_client_s_share_is_of_the_capacity_of_now() {
+    let Opened { store, dropped, .. } = open(0, false);
+    let other = store.add_client(ClientConfig::default()).expect("client");
+    let of_other = store.create_pool(other, PoolSpec::EPHEMERAL).expect("pool");
+    // The other one's values are the coldest, and much less than half.
+    for number in 0..256 {
+        assert_eq!(store.put(of_other, key(number), &page(number)), Put::Stored);
+    }
+    for number in 0..2 * OWN / PAGE_BYTES as u64 {
+        assert_eq!(store.put(dropped, key(number), &page(number)), Put::Stored);
+    }
+    let left = store.statistics(other).expect("client").used_pages;
+    assert_eq!(left, 256, "whoever holds more than an equal part of {OWN} bytes drops its own");
+}
+
+#[test]
 fn a_disk_that_fails_has_room_for_nothing() {
     let mut config = config(64 * MIB, false);
     let (deadline, delay_ns) = (Duration::from_millis(50), 500_000_000);
@@ -334,7 +368,10 @@ fn several_drop_values_of_all_lengths_at_the_same_time() {
         std::thread::scope(|scope| {
             let shrinkers: Vec<_> =
                 (0..8).map(|_| scope.spawn(|| store.shrink(soon(), &mut Scratch::new()))).collect();
-            assert!(shrinkers.into_iter().all(|shrinker| shrinker.join().expect("it has ended")));
+            for shrinker in shrinkers {
+                // One may end while the others have what is left.
+                shrinker.join().expect("it has ended");
+            }
         });
         assert!(store.memory_bytes() <= 2 * MIB);
     }

@@ -309,3 +309,27 @@ fn frames_are_as_many_as_the_cap_of_now_lets_there_be() {
         assert_eq!(arena.content(frame)[..], [7; PAGE_BYTES]);
     });
 }
+
+#[test]
+fn frames_that_gave_their_memory_up_all_come_back_with_it() {
+    let arena = arena(Backing::Memfd);
+    let fill = || std::iter::from_fn(|| arena.store(0, &[7; PAGE_BYTES])).collect::<Vec<u32>>();
+    let mut all = fill();
+    for _ in 0..3 {
+        // Every other frame is free, so that no chunk is.
+        let (freed, kept): (Vec<_>, Vec<_>) = all.iter().partition(|&frame| frame % 2 == 1);
+        freed.iter().for_each(|&frame| arena.release(frame));
+        arena.budget().set_cap(CAPACITY_BYTES / 2);
+        while arena.hollow_out(64) > 0 {}
+        // Those who want one while there is no memory lose none of them.
+        for _ in 0..100 {
+            assert_eq!(arena.store(0, b"beyond the cap"), None);
+            arena.trim();
+            while arena.hollow_out(64) > 0 {}
+        }
+        arena.budget().set_cap(CAPACITY_BYTES);
+        let again = [kept, fill()].concat();
+        assert!(again.len() >= all.len(), "{} of {}", again.len(), all.len());
+        all = again;
+    }
+}

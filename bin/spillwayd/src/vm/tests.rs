@@ -254,12 +254,45 @@ fn what_lies_ready_is_ready_once_whatever_the_devices() {
     assert_eq!(driven.shared.pool.usage().guests["vm"].ready_bytes(), 4 * S);
 }
 
-/// Guests as the daemon prepares them, beside a store that is lent nothing.
+/// Guests as the daemon prepares them, beside a store that is lent at most so much.
 fn prepared(config: &crate::config::Config) -> super::start::Prepared {
-    let own_bytes = 16 << 20;
-    let store = spillway_store::Store::open(spillway_store::Config::embedded(own_bytes)).unwrap();
-    let room = crate::memory::Room { own_bytes, lent_bytes: 0 };
+    let (own_bytes, lent_bytes) = (64 << 20, config.sections.lend_bytes);
+    let most = spillway_store::Config::embedded(own_bytes + lent_bytes);
+    let store = spillway_store::Store::open(most).unwrap();
+    let room = crate::memory::Room { own_bytes, lent_bytes };
     super::start::Prepared::new(config, &Arc::new(store), room).unwrap().unwrap()
+}
+
+#[test]
+fn what_is_lent_follows_a_ready_that_a_reload_has_changed() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let file = folder.path().join("spillwayd.toml");
+    let read = |ready: &str| {
+        let dir = folder.path().display();
+        let text = format!(
+            "[listen]\ndir = \"{dir}\"\n[sections]\ncapacity = \"1G\"\nlend = \"1G\"\ndir = \"{dir}/pool\"\n\
+             [[vm]]\nname = \"vm\"\nready = \"{ready}\"\n[[vm]]\nname = \"other\"\nready = \"128M\"\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        crate::config::read(Some(&file), &[]).unwrap()
+    };
+    let (less, more) = (read("128M"), read("512M"));
+    let prepared = prepared(&less);
+    let handle = prepared.handle();
+    let _vms = prepared.start(None).unwrap();
+    let lends = |mib: u64| {
+        let start = Instant::now();
+        while handle.pool().lent_bytes() >> 20 != mib {
+            let lent = handle.pool().lent_bytes() >> 20;
+            assert!(start.elapsed() < Duration::from_secs(20), "{lent} MiB, not {mib}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    };
+    lends(768);
+    handle.configure(&less.vms, &more.vms);
+    lends(384);
+    handle.configure(&more.vms, &less.vms);
+    lends(768);
 }
 
 #[test]

@@ -238,6 +238,22 @@ fn a_store_that_cant_give_back_keeps_the_rest_and_the_guest_is_refused() {
 }
 
 #[test]
+fn guests_that_take_back_at_the_same_time_get_what_each_asked_for() {
+    let it = Lent::new(None);
+    assert_eq!(it.look(), (16, LENT));
+    let state = it.loan.state();
+    thread::scope(|scope| {
+        let second = scope.spawn(|| it.loan.give_back(2 * SECTION));
+        // It has come to where it waits for the first.
+        thread::sleep(Duration::from_millis(200));
+        assert!(it.loan.lower(&it.pool, 10 * SECTION, Instant::now() + GIVE_BACK_MAX));
+        drop(state);
+        second.join().unwrap();
+    });
+    assert_eq!(it.counts(), (8, 8 * SECTION));
+}
+
+#[test]
 fn a_store_that_kept_some_is_asked_again_when_some_time_has_passed() {
     let it = Lent::new(Some(disk(4 * MIB)));
     assert_eq!(it.look(), (16, LENT));
