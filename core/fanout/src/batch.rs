@@ -310,6 +310,9 @@ impl Core {
                 if entry.bad & COPY_BITS != 0 {
                     add(&self.counters.fail_overs, 1);
                 }
+                if entry.fetched && entry.good & 1 << TARGET != 0 {
+                    add(&self.counters.moved_pages, 1);
+                }
                 if entry.bad != 0 {
                     self.give_up(slabs, number, entry.good, entry);
                 }

@@ -34,8 +34,8 @@ pub struct FanOut {
 pub(crate) struct Core {
     pub settings: Settings,
     geometry: Geometry,
-    /// A thread that processes a batch holds it for reading. So a thread that holds it for writing
-    /// knows that no batch is being processed.
+    /// A thread whose batch has requests with holders holds it for reading, and lets go of it while it waits to try again. So
+    /// a thread that holds it for writing knows that no request is with a holder, but for those that are late.
     slabs: RwLock<Box<[Slab]>>,
     pub locks: Locks,
     pub table: Table,
@@ -53,8 +53,7 @@ impl Core {
         self.slabs.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the slabs to change their places. Waits until no batch is being processed; none begins
-    /// while it is held.
+    /// Locks the slabs to change their places. Waits until no batch has requests with holders; none sends any while it is held.
     pub fn slabs_alone(&self) -> RwLockWriteGuard<'_, Box<[Slab]>> {
         self.slabs.write().unwrap_or_else(PoisonError::into_inner)
     }

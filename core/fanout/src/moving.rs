@@ -4,7 +4,6 @@ use core::cell::Cell;
 use std::sync::Arc;
 
 use crate::batch::{Batch, Want};
-use crate::counters::add;
 use crate::device::Core;
 use crate::error::Error;
 use crate::holder::Holder;
@@ -44,7 +43,8 @@ impl Core {
         Ok(())
     }
 
-    /// Copies each stored page. Its writers wait meanwhile; its readers do not.
+    /// Copies each page that is stored and that a place has; one that is lost is left out. Its writers wait meanwhile; its
+    /// readers do not.
     fn copy_pages(&self, number: u32) -> Result<(), Error> {
         let pages = self.pages_per_slab();
         let (first, end) = (u64::from(number) * pages, (u64::from(number) + 1) * pages);
@@ -74,7 +74,6 @@ impl Core {
             if failed.get() {
                 return Err(Error::Unreadable(from));
             }
-            add(&self.counters.moved_pages, count as u64);
         }
         Ok(())
     }
@@ -103,7 +102,7 @@ impl Core {
         holder.wait_until_idle();
     }
 
-    /// Records that the pages of a slab are lost. No batch is being processed.
+    /// Records that the pages of a slab are lost. To be called with the slabs locked.
     fn lose_pages(&self, number: u64) {
         let pages = number * self.pages_per_slab()..(number + 1) * self.pages_per_slab();
         for page in pages.filter(|page| self.table.is_stored(*page)) {

@@ -10,7 +10,7 @@ use crate::seal::Seal;
 
 /// The version of a page that is not stored.
 const ABSENT: u64 = 0;
-/// The version of a page whose last write failed in all places.
+/// The version of a page whose last write failed in all places, or that all of them have lost.
 const BROKEN: u64 = u64::MAX;
 
 /// The state of a page.
@@ -20,8 +20,8 @@ pub enum PageState {
     Absent,
     /// The page is stored under this seal.
     Sealed(Seal),
-    /// The last write failed, and some places may have it. Reads fail until the page is written
-    /// again.
+    /// The last write failed, and some places may have it; or no place has the page any more. Reads fail until the page is
+    /// written again.
     Broken,
 }
 

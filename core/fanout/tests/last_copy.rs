@@ -251,6 +251,7 @@ fn a_slab_moves_without_the_pages_that_are_lost() {
     }
     lone.fake.flush(&[Key::new(0, 40)], &mut [PageOutcome::Lost], Instant::now());
     device.place(0, 0, place(&other, 3).unwrap()).unwrap();
+    assert_eq!(device.counters().moved_pages, 63);
     device.forget(&lone.holder);
     for page in 0..64 {
         assert_eq!(value(&device, page), (page != 40).then_some(page as u8));
