@@ -199,6 +199,22 @@ fn what_could_go_nowhere_is_counted() {
 }
 
 #[test]
+fn a_disk_has_room_for_what_is_not_there_any_more_however_much_was_written() {
+    let Opened { store, kept, .. } = open(4 * MIB, false);
+    let pages = 4 * 256;
+    for _ in 0..3 {
+        assert_eq!(fill(&store, kept, pages), pages);
+        assert_eq!(store.fixed_bytes(), 0);
+        store.set_capacity(MIB, 0);
+        assert!(store.shrink(soon(), &mut Scratch::new()));
+        (0..pages).for_each(|number| assert!(store.flush(kept, key(number))));
+        store.set_capacity(OWN, 0);
+    }
+    let disk = store.disk_counters().expect("disk");
+    assert!(disk.written_pages > disk.capacity_pages, "{disk:?}");
+}
+
+#[test]
 fn pages_that_share_a_frame_count_as_fixed_and_keep_no_others() {
     let config = Config { dedup: spillway_store::Dedup::PerClient, ..config(64 * MIB, false) };
     let store = Store::open(config).expect("open");

@@ -333,3 +333,21 @@ fn frames_that_gave_their_memory_up_all_come_back_with_it() {
         all = again;
     }
 }
+
+#[test]
+fn several_take_no_more_than_there_is() {
+    let budget = Budget::new(1);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..500_000 {
+                    if budget.take(1, Use::Files) {
+                        assert_eq!(budget.taken(), 1);
+                        budget.give(1);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(budget.taken(), 0);
+}

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use spillway_guests::{Holder, View, Who, share, working_bytes};
+use spillway_guests::{Holder, Step, View, Who, share, working_bytes};
 use spillway_manager::{Client, Manager, Policy};
+use spillway_sections::Pool;
 use spillway_types::{ClientId, PAGE_BYTES, Statistics};
 
 use crate::vm::driver::{Shared, Wanted, Wish};
@@ -73,10 +74,8 @@ fn views(handle: &Handle) -> Vec<(&Shared, View)> {
 
 fn share_out(handle: &Handle, vms: &[(&Shared, View)]) {
     handle.sharing().shared_at = Instant::now();
-    let section = handle.pool().section_bytes();
     let holders: Vec<_> = vms.iter().map(|(vm, view)| holder(vm, view)).collect();
-    let usage = handle.pool().usage();
-    for step in share(section, usage.free_bytes, &holders) {
+    for step in steps(handle.pool(), &holders) {
         handle.wish(
             step.holder,
             Wish::Size {
@@ -88,6 +87,11 @@ fn share_out(handle: &Handle, vms: &[(&Shared, View)]) {
             },
         );
     }
+}
+
+/// Which sizes are to change. What is lent is free for guests: it comes back when one takes it.
+fn steps(pool: &Pool, holders: &[Holder]) -> Vec<Step> {
+    share(pool.section_bytes(), pool.usage().free_bytes, holders)
 }
 
 /// The policy's targets, in the notes of each guest.
@@ -170,5 +174,37 @@ pub(super) fn holder(vm: &Shared, view: &View) -> Holder {
             || view.size_bytes.is_none()
             || (view.aim_bytes.is_some() && view.wanted_bytes == 0)
             || view.kept_bytes > 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use spillway_sections::{GuestFile, Settings};
+
+    use super::*;
+
+    #[test]
+    fn a_guest_in_need_gets_what_is_lent() {
+        const S: u64 = 2 << 20;
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let dir = folder.path().join("pool");
+        let settings = Settings { dir, capacity_bytes: 8 * S, section_bytes: S, group: None };
+        let pool = Pool::open(&settings).unwrap();
+        pool.create("a", GuestFile::Boot, 4 * S).unwrap();
+        let needy = Holder {
+            size_bytes: 4 * S,
+            least_bytes: S,
+            most_bytes: 8 * S,
+            target_bytes: 8 * S,
+            working_bytes: Some(4 * S),
+            is_pressed: true,
+            wanted_bytes: 0,
+            is_fixed: false,
+        };
+        let idle = Holder { is_pressed: false, working_bytes: Some(S), ..needy };
+        let grows = [Step { holder: 0, to_bytes: 5 * S }];
+        assert_eq!(steps(&pool, &[needy, idle]), grows);
+        assert_eq!(pool.lend(8 * S), 4 * S);
+        assert_eq!(steps(&pool, &[needy, idle]), grows, "nobody shrinks for it");
     }
 }
