@@ -199,6 +199,19 @@ fn what_could_go_nowhere_is_counted() {
 }
 
 #[test]
+fn what_could_go_nowhere_is_counted_in_each_of_many_objects() {
+    let Opened { store, kept, .. } = open(0, false);
+    store.set_capacity(OWN, MOST - OWN);
+    // Each has a leaf of the index of its own: some 380 in each part of it.
+    const OBJECTS: u64 = 12_000;
+    for object in 0..OBJECTS {
+        assert_eq!(store.put(kept, Key::new(object, 0), b"x"), Put::Stored);
+    }
+    // The shortest cells are 64 bytes long.
+    assert_eq!(store.fixed_bytes(), OBJECTS * 64);
+}
+
+#[test]
 fn a_disk_has_room_for_what_is_not_there_any_more_however_much_was_written() {
     let Opened { store, kept, .. } = open(4 * MIB, false);
     let pages = 4 * 256;
