@@ -49,6 +49,17 @@ fn disk(bytes: u64) -> DiskConfig {
     DiskConfig::new(std::env::current_exe().unwrap().parent().unwrap().to_owned(), bytes)
 }
 
+/// A store after a restart, that holds eight sections more than its own: with how many pages.
+fn fuller_store() -> (Arc<Store>, PoolId, u64) {
+    let (store, kept) = store(Some(disk(128 * MIB)));
+    store.set_capacity(OWN, LENT);
+    let pages = (OWN + 8 * SECTION) / PAGE_BYTES as u64;
+    (0..pages)
+        .for_each(|number| assert_eq!(store.put(kept, key(number), &page(number)), Put::Stored));
+    store.set_capacity(OWN, 0);
+    (store, kept, pages)
+}
+
 impl Lent {
     fn new(disk: Option<DiskConfig>) -> Self {
         let (store, kept) = store(disk);
@@ -330,12 +341,7 @@ fn the_rest_begins_when_all_has_come_back_however_long_that_took() {
 
 #[test]
 fn after_a_restart_what_the_store_holds_counts_as_lent() {
-    let (store, kept) = store(Some(disk(128 * MIB)));
-    store.set_capacity(OWN, LENT);
-    let pages = (OWN + 8 * SECTION) / PAGE_BYTES as u64;
-    (0..pages)
-        .for_each(|number| assert_eq!(store.put(kept, key(number), &page(number)), Put::Stored));
-    store.set_capacity(OWN, 0);
+    let (store, kept, pages) = fuller_store();
     let it = Lent::of(store, kept, |pool| {
         // A guest has grown meanwhile: that is more than there is.
         pool.create("a", GuestFile::Boot, 20 * SECTION).unwrap();
@@ -350,12 +356,7 @@ fn after_a_restart_what_the_store_holds_counts_as_lent() {
 
 #[test]
 fn what_was_lent_comes_back_when_nothing_is_to_be_lent_any_more() {
-    let (store, kept) = store(Some(disk(128 * MIB)));
-    store.set_capacity(OWN, LENT);
-    let pages = (OWN + 8 * SECTION) / PAGE_BYTES as u64;
-    (0..pages)
-        .for_each(|number| assert_eq!(store.put(kept, key(number), &page(number)), Put::Stored));
-    store.set_capacity(OWN, 0);
+    let (store, _, _) = fuller_store();
     let room = Room { own_bytes: OWN, lent_bytes: 0 };
     let (_folder, pool) = Lent::pool();
     let loan = Loan::new(&pool, &store, room).unwrap().expect("it still has some");
