@@ -336,11 +336,14 @@ fn frames_that_gave_their_memory_up_all_come_back_with_it() {
 
 #[test]
 fn several_take_no_more_than_there_is() {
+    const THREADS: usize = 4;
     let budget = Budget::new(1);
+    let begin = std::sync::Barrier::new(THREADS);
     std::thread::scope(|scope| {
-        for _ in 0..2 {
+        for _ in 0..THREADS {
             scope.spawn(|| {
-                for _ in 0..500_000 {
+                begin.wait();
+                for _ in 0..2_000_000 {
                     if budget.take(1, Use::Files) {
                         assert_eq!(budget.taken(), 1);
                         budget.give(1);
