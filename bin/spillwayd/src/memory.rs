@@ -191,6 +191,7 @@ mod tests {
         assert_eq!(within(10), (10, 0));
         assert_eq!(within(7), (7, 0));
     }
+
     /// The daemon's store, opened by what the one before left.
     fn taken_up(kept: &Memory, room: Room) -> Memory {
         let descriptors = kept.store.kept_descriptors().into_iter().flatten();
