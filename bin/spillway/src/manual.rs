@@ -1,11 +1,12 @@
 //! Completions and manual pages, both made from the command line's own definition.
 
 use std::fs;
-use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
+
+use crate::daemon::show;
 
 /// Prints the completion script for `shell`.
 ///
@@ -18,7 +19,7 @@ pub fn completions(
     // The generator panics where its output fails; a pipe that closes early is no reason for that.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "spillway", &mut script);
-    std::io::stdout().write_all(&script).context("can't print the script")?;
+    show::print(&String::from_utf8_lossy(&script))?;
     Ok(ExitCode::SUCCESS)
 }
 

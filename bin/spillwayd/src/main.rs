@@ -7,7 +7,6 @@ mod disks;
 mod fd_store;
 mod frontends;
 mod hardening;
-
 mod kept;
 mod lend;
 mod listeners;
@@ -26,8 +25,10 @@ mod store_disk;
 mod targets;
 mod vm;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Parser;
 
 use crate::arguments::Arguments;
@@ -52,8 +53,7 @@ fn main() -> ExitCode {
 
 fn daemon(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if arguments.document {
-        print!("{}", config::document());
-        return Ok(ExitCode::SUCCESS);
+        return print(&config::document());
     }
     let config = arguments.read()?;
     if arguments.check {
@@ -67,8 +67,7 @@ fn daemon(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         for line in secret_files::open_to_all(&config) {
             eprintln!("warning: {line}");
         }
-        println!("the configuration is good");
-        return Ok(ExitCode::SUCCESS);
+        return print("the configuration is good\n");
     }
     hardening::no_dumps()?;
     if config.process.keeper && fd_store::is_needed() {
@@ -91,4 +90,14 @@ fn daemon(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 fn needs_helper(config: &Config) -> bool {
     let lend = &config.lend;
     lend.borrows() && lend.device == DeviceUse::Swap && !lend.dry_run
+}
+
+/// Prints all that was asked for.
+fn print(text: &str) -> anyhow::Result<ExitCode> {
+    match io::stdout().write_all(text.as_bytes()) {
+        // A pipe that is closed early is the reader's choice.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        written => written.context("can't print")?,
+    }
+    Ok(ExitCode::SUCCESS)
 }

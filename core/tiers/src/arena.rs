@@ -19,8 +19,9 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use crate::apart::{Apart, expect_read};
+use crate::budget::{Budget, Use};
 use crate::meta::Meta;
-use crate::region::{Backing, Budget, GrowArray, HUGE_BYTES, Region, Use, Zeroed, zeroed_slice};
+use crate::region::{Backing, GrowArray, HUGE_BYTES, Region, Zeroed, zeroed_slice};
 use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering};
 use dedup::Shared;
 pub use emptying::Emptying;

@@ -11,8 +11,8 @@ use core::ops::{Deref, Range};
 pub use rebuild::Claims;
 
 use crate::arena::{Arena, NONE, SPAN_FRAMES};
+use crate::budget::Use;
 use crate::meta::Meta;
-use crate::region::Use;
 use crate::sync::{AtomicU32, Lock, Ordering};
 use spillway_types::PAGE_BYTES;
 

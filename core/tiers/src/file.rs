@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use rustix::thread::Timespec;
 
 use crate::PageBuf;
-use crate::region::Budget;
+use crate::budget::Budget;
 use crate::sync::{AtomicI32, AtomicU64, Lock, Ordering};
 use spillway_types::PAGE_BYTES;
 

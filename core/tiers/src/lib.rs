@@ -8,6 +8,7 @@
 mod apart;
 mod arena;
 pub mod blade;
+mod budget;
 mod cells;
 mod file;
 mod large;
@@ -21,6 +22,7 @@ mod uniform;
 
 pub use apart::{Apart, expect_write};
 pub use arena::{Arena, CHUNK_BYTES, Emptying, NONE, Pinned, RESERVES_MAX};
+pub use budget::{Budget, Use};
 pub use cells::{CELL_BYTES_MAX, CellPin, Cells, Claims, least_cell_bytes};
 pub use file::{
     Disk, DiskCounters, DiskRead, DiskTrouble, FILES_MAX, Files, KeptFile, KeptSettings, Moving,
@@ -28,7 +30,7 @@ pub use file::{
 };
 pub use large::{Large, LargePin};
 pub use meta::Meta;
-pub use region::{Backing, Budget, GrowArray, Region, Table, Use, Zeroed, zeroed_slice};
+pub use region::{Backing, GrowArray, Region, Table, Zeroed, zeroed_slice};
 pub use uniform::{fill_word, uniform_word};
 
 use spillway_types::PAGE_BYTES;

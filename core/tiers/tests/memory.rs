@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use spillway_tiers::{
-    Arena, Backing, Budget, CELL_BYTES_MAX, CHUNK_BYTES, Cells, Large, Meta, Use,
+    Arena, Backing, Budget, CELL_BYTES_MAX, CHUNK_BYTES, Cells, Files, Large, Meta, PageBuf, Use,
+    WRITE_PAGES_MAX,
 };
 use spillway_types::PAGE_BYTES;
 
@@ -266,9 +267,10 @@ fn a_budget_bounds_each_use_by_the_cap_of_now() {
     let left = |budget: &Budget| {
         [Use::Frames, Use::Packing, Use::Index, Use::Files].map(|to| budget.left(to) >> 10)
     };
-    // A 64th for the index, a quarter of that from what packs, and 32 KiB for what is known of files.
+    // A 64th for the index, a quarter of that from what packs, and 32 KiB for what is known of files, which
+    // may go a 64th beyond.
     let kib = 64 << 10;
-    assert_eq!(left(&budget), [kib - 1024, kib - 256, kib - 32, kib]);
+    assert_eq!(left(&budget), [kib - 1024, kib - 256, kib - 32, kib + 1024]);
     assert!(budget.take(16 * MIB, Use::Frames) && !budget.take(47 * MIB + 1, Use::Frames));
     assert_eq!((budget.taken(), left(&budget)[0]), (16 * MIB, (47 << 10)));
     // What is taken beyond a lower cap stays taken, and nobody gets more.
@@ -276,11 +278,29 @@ fn a_budget_bounds_each_use_by_the_cap_of_now() {
     assert_eq!((budget.cap(), budget.taken(), left(&budget)), (8 * MIB, 16 * MIB, [0; 4]));
     assert!(!budget.take(1, Use::Files));
     budget.give(9 * MIB);
-    assert_eq!(left(&budget), [1024 - 128, 1024 - 32, 1024 - 32, 1024]);
-    assert!(!budget.take(MIB, Use::Index) && budget.take(MIB, Use::Files));
+    assert_eq!(left(&budget), [1024 - 128, 1024 - 32, 1024 - 32, 1024 + 128]);
+    assert!(!budget.take(MIB, Use::Index) && budget.take(MIB + (128 << 10), Use::Files));
+    assert!(!budget.take(1, Use::Files), "no further than that");
     assert!(!budget.take(u64::MAX, Use::Files), "it does not wrap");
     budget.set_cap(1024 * MIB);
-    assert_eq!(left(&budget)[0], (1016 - 4) << 10, "no more than 4 MiB for the index");
+    assert_eq!(left(&budget)[0], ((1016 - 4) << 10) - 128, "no more than 4 MiB for the index");
+}
+
+#[test]
+fn pages_go_to_a_file_when_others_have_taken_the_budget() {
+    let budget = Budget::new(8 << 20);
+    for to in [Use::Frames, Use::Index] {
+        assert!(budget.take(budget.left(to), to));
+    }
+    let files = Files::open(&std::env::temp_dir(), 1 << 30, 0).unwrap();
+    let page = PageBuf([7; PAGE_BYTES]);
+    let pages = [&page.0; WRITE_PAGES_MAX];
+    // 96 KiB of checksums; 32 are left within the cap.
+    for _ in 0..(96 << 10) / 8 / WRITE_PAGES_MAX {
+        assert!(files.write(&pages, &budget).is_some(), "{:?}", files.take_error());
+    }
+    assert!(budget.taken() > budget.cap());
+    assert_eq!([Use::Frames, Use::Packing, Use::Index].map(|to| budget.left(to)), [0; 3]);
 }
 
 #[test]
@@ -337,14 +357,14 @@ fn frames_that_gave_their_memory_up_all_come_back_with_it() {
 #[test]
 fn several_take_no_more_than_there_is() {
     const THREADS: usize = 4;
-    let budget = Budget::new(1);
+    let budget = Budget::new((128 << 10) + 1);
     let begin = std::sync::Barrier::new(THREADS);
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
                 begin.wait();
                 for _ in 0..2_000_000 {
-                    if budget.take(1, Use::Files) {
+                    if budget.take(1, Use::Frames) {
                         assert_eq!(budget.taken(), 1);
                         budget.give(1);
                     }

@@ -3,12 +3,12 @@
 mod checks;
 pub mod userfaultfd;
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use serde::Serialize;
 
 use crate::cli::{Doctor, Output};
+use crate::daemon::show;
 
 /// What a check found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -67,33 +67,30 @@ pub fn run(options: &Doctor) -> anyhow::Result<ExitCode> {
     let checks = checks::all(options.disk.as_deref());
     let run_works = checks.iter().all(|check| check.state != State::Missing);
     match options.output {
-        Output::Table => print_table(&checks, run_works)?,
-        Output::Json => {
-            let report = Report { run_works, checks };
-            writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&report)?)?;
-        }
+        Output::Table => show::print(&table(&checks, run_works))?,
+        Output::Json => show::json(&Report { run_works, checks })?,
     }
     Ok(if run_works { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn print_table(checks: &[Check], run_works: bool) -> io::Result<()> {
+fn table(checks: &[Check], run_works: bool) -> String {
     let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
-    let mut out = io::stdout().lock();
+    let mut text = String::new();
     for check in checks {
         let state = match check.state {
             State::Ok => "ok",
             State::Limited => "limited",
             State::Missing => "missing",
         };
-        writeln!(out, "{:width$}  {state:7}  {}", check.name, check.found)?;
+        text.push_str(&format!("{:width$}  {state:7}  {}\n", check.name, check.found));
         if !check.mend.is_empty() {
-            writeln!(out, "{:width$}  {:7}  -> {}", "", "", check.mend)?;
+            text.push_str(&format!("{:width$}  {:7}  -> {}\n", "", "", check.mend));
         }
     }
-    writeln!(out)?;
-    if run_works {
-        writeln!(out, "spillway run works here.")
+    text.push_str(if run_works {
+        "\nspillway run works here.\n"
     } else {
-        writeln!(out, "spillway run does not work here yet: mend what is missing.")
-    }
+        "\nspillway run does not work here yet: mend what is missing.\n"
+    });
+    text
 }

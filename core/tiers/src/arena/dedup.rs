@@ -11,7 +11,8 @@ use std::io;
 use twox_hash::XxHash3_128;
 
 use super::Arena;
-use crate::region::{Budget, GrowArray, Use};
+use crate::budget::{Budget, Use};
+use crate::region::GrowArray;
 use crate::sync::{AtomicU8, AtomicU32, Lock, Ordering};
 use spillway_types::PAGE_BYTES;
 

@@ -5,7 +5,7 @@
 //! from which nobody else takes until there are spans for the pages that are packed next.
 
 use super::{Arena, CHUNK_BYTES, CHUNK_FRAMES, CHUNK_SPANS, LANES, LEAVING, NONE, SPANS, STOCK};
-use crate::region::Use;
+use crate::budget::Use;
 use crate::sync::Ordering;
 
 /// A chunk from which no frames are taken while it is emptied. What is left in it when this is dropped

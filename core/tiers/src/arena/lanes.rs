@@ -1,7 +1,7 @@
 //! The lists of chunks: which have something free, by lane.
 
 use super::{Arena, CHUNK_FRAMES, LANES, LEAVING, Lane, NONE, RESERVED, SPANS, SPANS_WHOLE, STOCK};
-use crate::region::Use;
+use crate::budget::Use;
 use crate::sync::Ordering;
 
 impl Arena {

@@ -6,7 +6,7 @@ use core::time::Duration;
 use rustix::thread::{Timespec, futex};
 
 use super::Arena;
-use crate::region::Use;
+use crate::budget::Use;
 
 /// Memory is low when less than this part of it can still become frames.
 const LOW_PART: u64 = 16;

@@ -5,7 +5,8 @@
 //! empties; the chunk stays the reserve's. Nobody else gets frames of its chunks.
 
 use super::{Arena, CHUNK_BYTES, CHUNK_FRAMES, Lane, NONE, RESERVED};
-use crate::region::{Use, Zeroed};
+use crate::budget::Use;
+use crate::region::Zeroed;
 use crate::schedule::give_way;
 use crate::sync::{Lock, Ordering};
 use spillway_types::PAGE_BYTES;

@@ -1,7 +1,7 @@
 //! Spans of adjacent frames, from which cells are cut, and those that are kept for packing.
 
 use super::{Arena, CHUNK_BYTES, CHUNK_FRAMES, CHUNK_SPANS, SPAN_FRAMES, SPANS, SPANS_WHOLE};
-use crate::region::Use;
+use crate::budget::Use;
 
 /// From this capacity on a chunk is kept for packing.
 const PACKING_CAP_MIN_BYTES: u64 = 4 << 20;

@@ -2,7 +2,7 @@
 //! memory back and hand it out anew, cleared, takes several times as long as to copy a value into it.
 
 use super::{Arena, CHUNK_BYTES, NONE};
-use crate::region::Use;
+use crate::budget::Use;
 use crate::sync::{Lock, Ordering};
 
 /// The part of all memory that is kept so at most.

@@ -17,8 +17,9 @@ use std::os::fd::OwnedFd;
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::budget::{Budget, Use};
 use crate::file::WRITE_PAGES_MAX;
-use crate::region::{Budget, GrowArray, Use};
+use crate::region::GrowArray;
 use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering};
 use spillway_types::Key;
 

@@ -4,7 +4,7 @@ use std::io;
 
 use super::{Files, KeptFile, SlotRead, WRITE_PAGES_MAX};
 use crate::PageBuf;
-use crate::region::Budget;
+use crate::budget::Budget;
 use spillway_types::PAGE_BYTES;
 
 /// The file tier of a store.

@@ -24,7 +24,8 @@ use super::turns::Turns;
 use super::workers::Workers;
 use super::{SLOT_BITS, WRITE_PAGES_MAX, nameless};
 use crate::PageBuf;
-use crate::region::{Backing, Budget, GrowArray, Region};
+use crate::budget::Budget;
+use crate::region::{Backing, GrowArray, Region};
 use crate::sync::{AtomicU64, Ordering};
 use spillway_types::PAGE_BYTES;
 

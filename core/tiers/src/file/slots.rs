@@ -4,7 +4,8 @@ use std::io;
 
 use twox_hash::XxHash3_64;
 
-use crate::region::{Budget, GrowArray, Use};
+use crate::budget::{Budget, Use};
+use crate::region::GrowArray;
 use spillway_types::PAGE_BYTES;
 
 /// Slots of a word of the map of used slots, which is also what is punched out at once.

@@ -13,7 +13,7 @@ use super::slots::{GROUP_BYTES, Slots};
 use super::trouble::{DiskTrouble, Trouble};
 use super::write_all;
 use crate::PageBuf;
-use crate::region::Budget;
+use crate::budget::Budget;
 use crate::sync::{AtomicU64, Lock, Ordering};
 use spillway_types::PAGE_BYTES;
 
