@@ -22,6 +22,9 @@ use crate::shard::Position;
 use crate::slot::{Place, Slot};
 use crate::store::Store;
 
+/// Pages that [`LongPut::room`] has room for.
+const ROOM_PAGES: usize = 64;
+
 /// What became of a put that was to begin.
 #[derive(Debug)]
 #[must_use]
@@ -46,8 +49,8 @@ pub struct LongPut {
     length: usize,
     arrived: usize,
     kept: Kept,
-    /// The page that comes now.
-    page: Box<PageBuf>,
+    /// What comes behind the whole pages.
+    rest: Box<PageBuf>,
     /// Pages that the client was charged with.
     paid: u64,
 }
@@ -57,7 +60,7 @@ pub struct LongPut {
 struct Kept {
     /// The first cell of its map, taken before its pages come. None once memory was out: nothing is kept.
     map: Option<u32>,
-    /// Whole pages that have come.
+    /// Of the pages that have come, and of some that are to come next.
     frames: Vec<u32>,
 }
 
@@ -92,21 +95,52 @@ impl LongPut {
         assert!(part.len() <= self.missing(), "more than was announced");
         let mut part = part;
         while !part.is_empty() && self.kept.map.is_some() {
-            let at = self.arrived % PAGE_BYTES;
-            let taken = part.len().min(PAGE_BYTES - at);
-            let (now, rest) = part.split_at(taken);
-            if let Ok(page) = <&[u8; PAGE_BYTES]>::try_from(now) {
-                self.kept.push(&self.store, self.access, page);
+            let (page, at) = (self.arrived / PAGE_BYTES, self.arrived % PAGE_BYTES);
+            let (now, rest) = part.split_at(part.len().min(PAGE_BYTES - at));
+            if page == self.length / PAGE_BYTES {
+                self.rest.0[at..at + now.len()].copy_from_slice(now);
+            } else if let Ok(whole) = <&[u8; PAGE_BYTES]>::try_from(now)
+                && self.kept.frames.len() == page
+            {
+                self.kept
+                    .push(&self.store, self.access, |lane| self.store.arena.store(lane, whole));
             } else {
-                self.page.0[at..at + taken].copy_from_slice(now);
-                if at + taken == PAGE_BYTES {
-                    self.kept.push(&self.store, self.access, &self.page.0);
+                self.kept.take_ahead(&self.store, self.access, page + 1);
+                if let Some(bytes) = self.kept.coming(&self.store, page).next() {
+                    bytes[at..at + now.len()].copy_from_slice(now);
                 }
             }
-            self.arrived += taken;
+            self.arrived += now.len();
             part = rest;
         }
         self.arrived += part.len();
+    }
+
+    /// Where the next bytes lie when they have come, part by part, for those who can have them written there:
+    /// [`Self::filled`] tells how many came. Nothing when there is no memory for them; they are to be pushed then.
+    pub fn room(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        let (first, at) = (self.arrived / PAGE_BYTES, self.arrived % PAGE_BYTES);
+        let (pages, rest_bytes) = (self.length / PAGE_BYTES, self.length % PAGE_BYTES);
+        let end = pages.min(first + ROOM_PAGES);
+        self.kept.take_ahead(&self.store, self.access, end);
+        let is_kept = self.kept.map.is_some();
+        let rest = (is_kept && end == pages).then_some(&mut self.rest.0[..rest_bytes]);
+        let pages = self.kept.coming(&self.store, first).map(|page| &mut page[..]);
+        // The first may have come in part.
+        let parts = pages.chain(rest).enumerate();
+        let parts = parts.map(move |(number, part)| &mut part[if number == 0 { at } else { 0 }..]);
+        parts.filter(|part| !part.is_empty())
+    }
+
+    /// So many bytes have come into [`Self::room`].
+    ///
+    /// # Panics
+    /// When there was no room for so many.
+    pub fn filled(&mut self, bytes: usize) {
+        let end = self.arrived + bytes;
+        let has_room = end <= self.length && self.kept.frames.len() >= end / PAGE_BYTES;
+        assert!(has_room && self.kept.map.is_some(), "more than there was room for");
+        self.arrived = end;
     }
 
     /// Bytes that have not come yet.
@@ -124,7 +158,7 @@ impl LongPut {
         let Some(cell) = self.kept.map.take() else {
             return store.refuse(self.pool, self.access, &self.at, Refusal::NodeFull);
         };
-        let rest = &self.page.0[..self.length % PAGE_BYTES];
+        let rest = &self.rest.0[..self.length % PAGE_BYTES];
         // SAFETY: the map was this value's alone, and is published below.
         unsafe { store.large().complete(cell, &self.kept.frames, rest) };
         // They belong to the value now.
@@ -151,13 +185,32 @@ impl Kept {
         Self { map, frames: Vec::with_capacity(length / PAGE_BYTES) }
     }
 
-    fn push(&mut self, store: &Store, access: Access, page: &[u8; PAGE_BYTES]) {
+    /// Takes a frame for the next page, or lets go of all.
+    fn push(&mut self, store: &Store, access: Access, take: impl Fn(usize) -> Option<u32>) {
         let lane = lane();
         let raw = |frame| Place::Raw { frame, length: PAGE_BYTES as u16, stiff: false };
-        match store.place_at(access, lane, || store.arena.store(lane, page).map(raw)) {
+        match store.place_at(access, lane, || take(lane).map(raw)) {
             Some(Place::Raw { frame, .. }) => self.frames.push(frame),
             _ => self.free(store),
         }
+    }
+
+    /// Takes frames until there are `count`, or lets go of all.
+    fn take_ahead(&mut self, store: &Store, access: Access, count: usize) {
+        while self.frames.len() < count && self.map.is_some() {
+            self.push(store, access, |lane| store.arena.store_later(lane));
+        }
+    }
+
+    /// The bytes of the pages from `first` on, as far as frames were taken for them.
+    fn coming<'a>(
+        &'a mut self,
+        store: &'a Store,
+        first: usize,
+    ) -> impl Iterator<Item = &'a mut [u8; PAGE_BYTES]> {
+        let frames = self.frames.get(first..).unwrap_or_default().iter();
+        // SAFETY: the frames were taken for this value, which nobody has heard of, and each stands here once.
+        frames.map(|&frame| unsafe { store.arena.content_mut(frame) })
     }
 
     fn free(&mut self, store: &Store) {
@@ -296,7 +349,7 @@ impl Store {
             length,
             arrived: 0,
             kept: Kept::begin(self, access, length),
-            page: Box::new(PageBuf::ZERO),
+            rest: Box::new(PageBuf::ZERO),
             paid,
         };
         if put.kept.map.is_none() {

@@ -113,6 +113,89 @@ fn parts_of_any_length_make_the_value() {
     }
 }
 
+/// Has up to `bytes` of `part` come to where they are to lie; what is left of it.
+fn fill<'a>(put: &mut LongPut, part: &'a [u8], bytes: usize) -> &'a [u8] {
+    let mut filled = 0;
+    for room in put.room() {
+        let now = room.len().min(bytes.min(part.len()) - filled);
+        room[..now].copy_from_slice(&part[filled..][..now]);
+        filled += now;
+    }
+    put.filled(filled);
+    &part[filled..]
+}
+
+#[test]
+fn parts_that_come_to_where_they_lie_make_the_value() {
+    let world = World::new(64 << 20, u64::MAX);
+    for length in [4097, 8192, 8191, 64 * 4096, 100_000, 3 * MIB + 5, VALUE_BYTES_MAX] {
+        for bytes in [1000, 4096, 5000, 256 << 10, usize::MAX] {
+            let value = value(length, bytes as u8);
+            let mut put = world.begin(KEY, length);
+            let (mut left, mut turn) = (&value[..], 0);
+            while !left.is_empty() {
+                left = fill(&mut put, left, bytes);
+                // Others come by way of a buffer, and some in none of the parts that there was room for.
+                turn += 1;
+                let (now, rest) = left.split_at((turn % 3 * 3000).min(left.len()));
+                put.push(now);
+                left = rest;
+                assert_eq!(put.missing(), left.len());
+            }
+            assert_eq!(put.room().count(), 0, "all has come");
+            assert_eq!(put.publish(), Put::Stored, "{length} in parts of {bytes}");
+            assert!(world.get(KEY).unwrap() == value, "{length} in parts of {bytes}");
+        }
+    }
+}
+
+#[test]
+fn there_is_room_for_64_pages_and_no_more_than_is_missing() {
+    let world = World::new(64 << 20, u64::MAX);
+    let room = |put: &mut LongPut| put.room().map(|part| part.len()).sum::<usize>();
+    let mut put = world.begin(KEY, MIB + 7);
+    assert_eq!(room(&mut put), 64 * PAGE_BYTES);
+    put.push(&[1; 100]);
+    assert_eq!(room(&mut put), 64 * PAGE_BYTES - 100);
+    put.push(&vec![1; MIB - 64 * PAGE_BYTES - 100]);
+    assert_eq!(room(&mut put), 64 * PAGE_BYTES + 7, "the last pages and what is behind them");
+    put.filled(64 * PAGE_BYTES + 3);
+    assert_eq!((room(&mut put), put.missing()), (4, 4));
+}
+
+#[test]
+#[should_panic(expected = "more than there was room for")]
+fn no_more_comes_than_there_was_room_for() {
+    let world = World::new(64 << 20, u64::MAX);
+    let mut put = world.begin(KEY, MIB);
+    let _ = put.room().count();
+    put.filled(65 * PAGE_BYTES);
+}
+
+#[test]
+fn a_put_with_room_for_more_leaves_nothing() {
+    leaves_nothing(|_, mut put| {
+        let _ = put.room().count();
+        drop(put);
+    });
+}
+
+#[test]
+fn without_memory_there_is_no_room_and_the_value_is_refused() {
+    let world = World::new(2 << 20, u64::MAX);
+    let mut put = world.begin(KEY, 4 * MIB);
+    let mut left = &value(4 * MIB, 1)[..];
+    let before = left.len();
+    while put.room().next().is_some() {
+        left = fill(&mut put, left, usize::MAX);
+    }
+    assert!(left.len() < before && !left.is_empty());
+    put.push(left);
+    assert_eq!(put.publish(), Put::Refused(Refusal::NodeFull));
+    assert_eq!((world.in_flight_bytes(), world.used_pages()), (0, 0));
+    assert_eq!(world.put(KEY, &value(MIB, 1)), Put::Stored, "its memory can be had");
+}
+
 /// Puts what came of a put that did not end well beside how it was before.
 fn leaves_nothing(end: impl Fn(&World, LongPut)) {
     let world = World::new(64 << 20, u64::MAX).warmed();

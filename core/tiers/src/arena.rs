@@ -220,6 +220,24 @@ impl Arena {
         Some(frame)
     }
 
+    /// Like [`Self::store`], with a page that comes later: until [`Self::content_mut`] has written all of it, it holds what
+    /// its last owner left.
+    pub fn store_later(&self, lane: usize) -> Option<u32> {
+        let frame = self.take(lane)?;
+        self.meta(frame).first_reference();
+        Some(frame)
+    }
+
+    /// The bytes of a frame, to be written.
+    ///
+    /// # Safety
+    /// The caller holds the only reference, nobody else knows the frame, and there is no other slice of its bytes.
+    #[expect(clippy::mut_from_ref, reason = "the frame is the caller's, not the arena's")]
+    pub unsafe fn content_mut(&self, frame: u32) -> &mut [u8; PAGE_BYTES] {
+        // SAFETY: it lies within the region, and nobody else reads or writes it.
+        unsafe { &mut *self.address(frame).cast() }
+    }
+
     /// Fills a frame that was just taken.
     #[inline]
     fn fill(&self, frame: u32, value: &[u8]) {

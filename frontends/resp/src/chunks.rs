@@ -1,5 +1,6 @@
 //! Values of more than 64 KiB: whole pages of their own, in parts that the store takes and gives as they come.
 
+use std::io::{self, IoSliceMut};
 use std::sync::Arc;
 
 use spillway_store::{Begun, Found, Key, LongGet, LongPut, PAGE_BYTES, PageBuf, PoolId, Put};
@@ -89,6 +90,28 @@ impl Chunks {
                 self.end_chunk();
             }
         }
+    }
+
+    /// Has `read` read the next bytes to where they lie in the store. `None` when there is no memory for them: they are to be
+    /// pushed.
+    pub fn read(
+        &mut self,
+        read: impl FnOnce(&mut [IoSliceMut<'_>]) -> io::Result<usize>,
+    ) -> Option<io::Result<usize>> {
+        let current = self.current.as_mut()?;
+        let mut parts: Vec<_> = current.room().map(IoSliceMut::new).collect();
+        if parts.is_empty() {
+            return None;
+        }
+        let come = read(&mut parts);
+        if let Ok(bytes) = come {
+            current.filled(bytes);
+            self.missing -= bytes as u64;
+            if current.missing() == 0 {
+                self.end_chunk();
+            }
+        }
+        Some(come)
     }
 
     fn end_chunk(&mut self) {

@@ -1,5 +1,6 @@
 //! A connection without I/O: bytes go in, replies come out.
 
+use std::io::{self, IoSliceMut};
 use std::sync::atomic::Ordering;
 
 use spillway_wire::resp::{Decoder, Step};
@@ -85,6 +86,15 @@ impl Connection {
             Some(coming) => coming.missing().min(crate::input::LENT_BYTES as u64 / 2) as usize,
             None => self.decoder.wanted(self.input.bytes()),
         }
+    }
+
+    /// Has `read` read a long value to where it is to lie, when all that came before is used up. `None` without one.
+    pub fn read_value(
+        &mut self,
+        read: impl FnOnce(&mut [IoSliceMut<'_>]) -> io::Result<usize>,
+    ) -> Option<io::Result<usize>> {
+        let Some(Coming::Value(chunks)) = &mut self.coming else { return None };
+        (self.input.bytes().len() == self.decoder.at()).then(|| chunks.read(read)).flatten()
     }
 
     /// Whether the client owes the rest of a command.

@@ -1,6 +1,6 @@
 //! How a connection's bytes travel: plain, or inside TLS.
 
-use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -106,6 +106,16 @@ impl Transport {
                 return Err(ErrorKind::UnexpectedEof.into());
             }
         }
+    }
+
+    /// Reads what has come into several parts, one behind the other; 0 at the end. Only without TLS, which has it in one
+    /// part.
+    ///
+    /// # Errors
+    /// As for [`Self::read`].
+    pub fn read_parts(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        debug_assert!(self.is_plain());
+        Ok(rustix::io::readv(&self.socket, parts)?)
     }
 
     /// Sends bytes; how many were taken. Inside TLS they have left when [`Self::flush`] has said so.

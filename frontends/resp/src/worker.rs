@@ -285,25 +285,43 @@ impl Served {
             if drained {
                 return Ok(Some(Wait::In));
             }
-            let wanted = self.connection.wanted();
-            let room = self.connection.input.room(wanted);
-            let bytes = room.len();
-            match self.transport.read(room) {
+            match self.read() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return Ok(Some(Wait::In));
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
                 Err(error) => return Err(error.into()),
-                Ok(0) => return Ok(None),
-                Ok(read) => {
-                    self.connection.input.filled(read);
+                Ok((0, _)) => return Ok(None),
+                Ok((read, room)) => {
                     self.moved_ms = now_ms;
-                    drained = self.transport.is_plain() && read < bytes;
+                    drained = self.transport.is_plain() && read < room;
                 }
             }
         }
         Ok(Some(Wait::Turn))
+    }
+
+    /// Reads what has come: a long value to where it is to lie, all else to the input. How many bytes came, and for how
+    /// many there was room.
+    fn read(&mut self) -> io::Result<(usize, usize)> {
+        let (transport, connection) = (&mut self.transport, &mut self.connection);
+        if transport.is_plain() {
+            let mut room = 0;
+            let value = connection.read_value(|parts| {
+                room = parts.iter().map(|part| part.len()).sum();
+                transport.read_parts(parts)
+            });
+            if let Some(read) = value {
+                return Ok((read?, room));
+            }
+        }
+        let wanted = connection.wanted();
+        let room = connection.input.room(wanted);
+        let bytes = room.len();
+        let read = transport.read(room)?;
+        connection.input.filled(read);
+        Ok((read, bytes))
     }
 
     fn begin(&mut self, shared: &Shared) -> Result<(), Error> {

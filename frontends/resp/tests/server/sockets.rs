@@ -209,6 +209,53 @@ fn replies_that_nobody_wants_take_no_room_however_long_they_are() {
 }
 
 #[test]
+fn long_values_are_whole_wherever_the_bytes_are_cut() {
+    let (_server, address) = start(known());
+    let lengths = [65_537, 70_000, 1 << 20, (1 << 20) + 5, (3 << 20) - 1];
+    let value = |at: usize| -> Vec<u8> {
+        (0..lengths[at]).map(|byte| (byte * 31 + byte / 253) as u8 ^ at as u8).collect()
+    };
+    let values: Vec<_> = (0..lengths.len()).map(value).collect();
+    let mut all = Vec::new();
+    for (name, value) in values.iter().enumerate() {
+        let name = name.to_string();
+        all.extend_from_slice(&command(&[b"SET", name.as_bytes(), value]));
+        all.extend_from_slice(&command(&[
+            b"MSET", b"first", value, b"second", b"s", b"third", value,
+        ]));
+        all.extend_from_slice(b"PING\r\n");
+    }
+    for piece in [1_000, 4_096, 70_001, 1 << 20, all.len()] {
+        let (mut client, mut sender) = (connect(address), connect(address));
+        let mut reader = sender.try_clone().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for (number, part) in all.chunks(piece).enumerate() {
+                    sender.write_all(part).unwrap();
+                    if number % 16 == 0 {
+                        // So that it is read before more comes.
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                }
+            });
+            for _ in &values {
+                expect(&mut reader, b"+OK\r\n+OK\r\n+PONG\r\n");
+            }
+        });
+        for (name, value) in values.iter().enumerate() {
+            client.write_all(format!("GET {name}\r\nDEL {name}\r\n").as_bytes()).unwrap();
+            expect(&mut client, format!("${}\r\n", value.len()).as_bytes());
+            expect(&mut client, value);
+            expect(&mut client, b"\r\n:1\r\n");
+        }
+        client.write_all(b"GET third\r\nGET second\r\n").unwrap();
+        expect(&mut client, format!("${}\r\n", values[values.len() - 1].len()).as_bytes());
+        expect(&mut client, &values[values.len() - 1]);
+        expect(&mut client, b"\r\n$1\r\ns\r\n");
+    }
+}
+
+#[test]
 fn inside_tls_a_client_of_this_host_is_a_stranger_too() {
     let (ours, theirs) = keys();
     let (_server, address) = start_with(known(), Some(ours));
