@@ -86,8 +86,9 @@ mod tests {
         discards.add(extent(5));
         assert_eq!((discards.due(), discards.kept_bytes()), (2, 10));
         assert_eq!(discards.take(9), [extent(1), extent(5)]);
+        discards.add(extent(6));
         discards.child_died();
-        assert_eq!((discards.take(9), discards.kept_bytes()), (vec![extent(4)], 0));
+        assert_eq!((discards.take(9), discards.kept_bytes()), (vec![extent(6), extent(4)], 0));
         discards.add(extent(2));
         assert_eq!(discards.due(), 1);
     }

@@ -19,11 +19,13 @@ pub struct Door {
     one: Option<ClientId>,
     limits: Limits,
     inside: AtomicU32,
+    turned_away: AtomicU32,
 }
 
 impl Access for Door {
     fn admit(&self, _: Identity<'_>) -> Result<Admitted, Denied> {
         if self.inside.load(Ordering::SeqCst) >= self.limits.connections_max {
+            self.turned_away.fetch_add(1, Ordering::SeqCst);
             return Err(Denied::Connections);
         }
         let new = || self.store.add_client(ClientConfig::default()).map_err(|_| Denied::Unknown);
@@ -70,8 +72,8 @@ impl Daemon {
         let store = Arc::new(store);
         let client = || store.add_client(ClientConfig::default()).expect("a client");
         let one = one.then(client);
-        let inside = AtomicU32::new(0);
-        let door = Arc::new(Door { store: store.clone(), one, limits, inside });
+        let (inside, turned_away) = (AtomicU32::new(0), AtomicU32::new(0));
+        let door = Arc::new(Door { store: store.clone(), one, limits, inside, turned_away });
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("ring.sock");
         let listener = Server::bind(&path).expect("a socket");
@@ -91,6 +93,11 @@ impl Daemon {
     /// Connections that were let in and have not left.
     pub fn inside(&self) -> u32 {
         self.door.inside.load(Ordering::SeqCst)
+    }
+
+    /// Connections that were not let in.
+    pub fn turned_away(&self) -> u32 {
+        self.door.turned_away.load(Ordering::SeqCst)
     }
 
     /// A client with at most `connections_max` connections.

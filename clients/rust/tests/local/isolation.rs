@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::daemon::{Daemon, LIMITS};
 use spillway_client::{Error, Get, Key, Operation, Pool, PoolSpec, Put, Ring, RingOptions, Store};
+use spillway_ring::Config;
 use spillway_types::Limits;
 
 #[test]
@@ -137,4 +138,38 @@ fn a_client_with_more_threads_than_connections_gets_along() {
     });
     assert_eq!(ring.statistics().unwrap().puts_stored, 4000);
     assert!(daemon.inside() <= 2);
+    // Who was told so once asks for no more.
+    assert!(daemon.turned_away() <= 8, "{} were turned away", daemon.turned_away());
+}
+
+#[test]
+fn who_finds_no_place_at_a_full_server_takes_none_of_its_client_s() {
+    let config = Config { connections_max: 2, ..Config::default() };
+    let daemon = Daemon::with(Limits { connections_max: 4, ..LIMITS }, config);
+    let rings = [daemon.connect(1), daemon.connect(1)];
+    for _ in 0..8 {
+        match Ring::connect_with(&daemon.path, RingOptions::default()) {
+            Err(Error::Refused { why, .. }) => assert!(why.contains("connections"), "{why}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((daemon.inside(), daemon.turned_away()), (2, 0));
+    drop(rings);
+}
+
+#[test]
+fn a_client_that_falls_asleep_just_as_its_answer_comes_is_woken() {
+    // The server answers at once, and the client sleeps at once.
+    let config = Config { poll: Duration::from_secs(1), pollers_max: 1, ..Config::default() };
+    let daemon = Daemon::with(LIMITS, config);
+    let options = RingOptions {
+        connections_max: 1,
+        poll: Duration::ZERO,
+        timeout: Duration::from_secs(10),
+        ..RingOptions::default()
+    };
+    let ring = Ring::connect_with(&daemon.path, options).unwrap();
+    for number in 0..200_000 {
+        assert!(ring.statistics().is_ok(), "{number}");
+    }
 }
