@@ -156,20 +156,3 @@ fn who_finds_no_place_at_a_full_server_takes_none_of_its_client_s() {
     assert_eq!((daemon.inside(), daemon.turned_away()), (2, 0));
     drop(rings);
 }
-
-#[test]
-fn a_client_that_falls_asleep_just_as_its_answer_comes_is_woken() {
-    // The server answers at once, and the client sleeps at once.
-    let config = Config { poll: Duration::from_secs(1), pollers_max: 1, ..Config::default() };
-    let daemon = Daemon::with(LIMITS, config);
-    let options = RingOptions {
-        connections_max: 1,
-        poll: Duration::ZERO,
-        timeout: Duration::from_secs(10),
-        ..RingOptions::default()
-    };
-    let ring = Ring::connect_with(&daemon.path, options).unwrap();
-    for number in 0..200_000 {
-        assert!(ring.statistics().is_ok(), "{number}");
-    }
-}
