@@ -10,6 +10,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use spillway_pager::tree;
 
 use crate::cost::{self, Cost};
+use crate::daemon::show;
 use crate::daemon::{self, Client, Dashboard, Lend, Policy, Pool, Serve, Stat, Target, Top, Vm};
 use crate::guest_memory::{self, GuestMemory, GuestMemoryPart};
 use crate::refusal::Refusal;
@@ -290,7 +291,10 @@ pub fn dispatch() -> anyhow::Result<ExitCode> {
         Command::Sim(options) => sim::run(&options),
         Command::Cost(options) => cost::run(&options),
         Command::Doctor(options) => doctor::run(&options),
-        Command::Completions { shell } => manual::completions(CommandLine::command(), shell),
+        Command::Completions { shell } => {
+            let script = manual::completions(CommandLine::command(), shell);
+            show::print(&script).map(|()| ExitCode::SUCCESS)
+        }
         Command::Man { dir } => manual::pages(CommandLine::command(), &dir),
     }
 }

@@ -6,21 +6,12 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
-use crate::daemon::show;
-
-/// Prints the completion script for `shell`.
-///
-/// # Errors
-/// Standard output can't be written.
-pub fn completions(
-    mut command: clap::Command,
-    shell: clap_complete::Shell,
-) -> anyhow::Result<ExitCode> {
-    // The generator panics where its output fails; a pipe that closes early is no reason for that.
+/// The completion script for `shell`.
+pub fn completions(mut command: clap::Command, shell: clap_complete::Shell) -> String {
+    // The generator panics where its output fails.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "spillway", &mut script);
-    show::print(&String::from_utf8_lossy(&script))?;
-    Ok(ExitCode::SUCCESS)
+    String::from_utf8_lossy(&script).into_owned()
 }
 
 /// Writes `spillway.1` and a page for each command into `dir`, which is made where it is missing.
