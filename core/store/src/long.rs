@@ -99,11 +99,6 @@ impl LongPut {
             let (now, rest) = part.split_at(part.len().min(PAGE_BYTES - at));
             if page == self.length / PAGE_BYTES {
                 self.rest.0[at..at + now.len()].copy_from_slice(now);
-            } else if let Ok(whole) = <&[u8; PAGE_BYTES]>::try_from(now)
-                && self.kept.frames.len() == page
-            {
-                self.kept
-                    .push(&self.store, self.access, |lane| self.store.arena.store(lane, whole));
             } else {
                 self.kept.take_ahead(&self.store, self.access, page + 1);
                 if let Some(bytes) = self.kept.coming(&self.store, page).next() {
@@ -138,7 +133,8 @@ impl LongPut {
     /// When there was no room for so many.
     pub fn filled(&mut self, bytes: usize) {
         let end = self.arrived + bytes;
-        let has_room = end <= self.length && self.kept.frames.len() >= end / PAGE_BYTES;
+        let pages = end.div_ceil(PAGE_BYTES).min(self.length / PAGE_BYTES);
+        let has_room = end <= self.length && self.kept.frames.len() >= pages;
         assert!(has_room && self.kept.map.is_some(), "more than there was room for");
         self.arrived = end;
     }
@@ -185,20 +181,15 @@ impl Kept {
         Self { map, frames: Vec::with_capacity(length / PAGE_BYTES) }
     }
 
-    /// Takes a frame for the next page, or lets go of all.
-    fn push(&mut self, store: &Store, access: Access, take: impl Fn(usize) -> Option<u32>) {
-        let lane = lane();
-        let raw = |frame| Place::Raw { frame, length: PAGE_BYTES as u16, stiff: false };
-        match store.place_at(access, lane, || take(lane).map(raw)) {
-            Some(Place::Raw { frame, .. }) => self.frames.push(frame),
-            _ => self.free(store),
-        }
-    }
-
     /// Takes frames until there are `count`, or lets go of all.
     fn take_ahead(&mut self, store: &Store, access: Access, count: usize) {
+        let lane = lane();
+        let raw = |frame| Place::Raw { frame, length: PAGE_BYTES as u16, stiff: false };
         while self.frames.len() < count && self.map.is_some() {
-            self.push(store, access, |lane| store.arena.store_later(lane));
+            match store.place_at(access, lane, || store.arena.store_later(lane).map(raw)) {
+                Some(Place::Raw { frame, .. }) => self.frames.push(frame),
+                _ => self.free(store),
+            }
         }
     }
 

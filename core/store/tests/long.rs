@@ -169,7 +169,7 @@ fn no_more_comes_than_there_was_room_for() {
     let world = World::new(64 << 20, u64::MAX);
     let mut put = world.begin(KEY, MIB);
     let _ = put.room().count();
-    put.filled(65 * PAGE_BYTES);
+    put.filled(64 * PAGE_BYTES + 1);
 }
 
 #[test]

@@ -66,6 +66,7 @@ fn keys() -> (ServerSettings, ClientSettings) {
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.set_write_timeout(Some(Duration::from_secs(60))).unwrap();
     stream
 }
 
