@@ -179,11 +179,11 @@ impl Store {
         if count == 0 {
             return 0;
         }
+        if let Some(moving) = &mut moving {
+            moving.has_pages();
+        }
         let sent = self.move_to_blade(&mut candidates, scratch);
         let moved = sent + self.move_to_file(candidates, scratch);
-        if let Some(moving) = &mut moving {
-            moving.moved(moved);
-        }
         // What knows of the pages grows with each one that leaves.
         if self.arena.left(Use::Index) < INDEX_LOW_BYTES {
             self.arena.hollow_out(moved / 2);

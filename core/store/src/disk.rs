@@ -95,8 +95,8 @@ impl Store {
     pub(crate) fn make_room_by_disk(&self) -> bool {
         let Some(disk) = self.kept_disk().filter(|disk| disk.takes()) else { return false };
         let (turns, deadline) = (disk.turns(), disk.deadline());
-        let before = turns.made_room();
-        // Enough others are at it, and one of them has made room now.
+        let before = turns.ended();
+        // Enough others are at it, and one of them has ended now.
         let Some(turn) = turns.begin(deadline) else { return true };
         let mut scratch = Scratch::new();
         let mut moved = self.page_out(WRITE_PAGES_MAX, &mut scratch);
@@ -105,8 +105,8 @@ impl Store {
             moved = self.page_out_of(&[List::Frames], WRITE_PAGES_MAX, &mut scratch);
         }
         drop(turn);
-        // Or others have all that could go, and are about to free it, or just have.
-        moved != 0 || turns.wait_for_room(before, deadline)
+        // Or others have all that could go, and are about to free it or to leave it, or just have.
+        moved != 0 || turns.wait_for_end(before, deadline)
     }
 
     /// Has a page that was read from the kept disk lie in memory again, while there is much room:

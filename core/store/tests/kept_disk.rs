@@ -338,7 +338,8 @@ fn a_disk_that_is_slow_but_within_its_deadline_refuses_nothing() {
             let store = &store;
             scope.spawn(move || {
                 for number in (thread..2400).step_by(48) {
-                    assert_eq!(store.put(pool, key(number), &page(number)), Put::Stored);
+                    let put = store.put(pool, key(number), &page(number));
+                    assert_eq!(put, Put::Stored, "{number}: {:?}", store.disk_counters());
                 }
             });
         }

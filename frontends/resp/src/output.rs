@@ -10,8 +10,8 @@ use spillway_wire::resp::{Encoder, Version};
 const FULL_BYTES: usize = 256 << 10;
 /// Most parts that are sent by one call.
 const PARTS_MAX: usize = 256;
-/// An empty buffer with more room than this is given back.
-const KEPT_BYTES: usize = 64 << 10;
+/// A worker keeps no buffer with more room than this: what is full has less, and grew by doubling.
+const KEPT_BYTES: usize = 2 * FULL_BYTES;
 
 #[derive(Debug)]
 enum Piece {
@@ -119,10 +119,25 @@ impl Output {
         }
         self.tail.clear();
         self.sent = 0;
-        if self.tail.capacity() > KEPT_BYTES {
-            self.tail = Vec::new();
-        }
         Ok(true)
+    }
+
+    /// Takes a worker's buffer for a turn, unless there is one with replies that wait.
+    pub fn lend(&mut self, spare: &mut Vec<u8>) {
+        if self.tail.capacity() == 0 {
+            std::mem::swap(&mut self.tail, spare);
+        }
+    }
+
+    /// Gives a buffer back once all replies have left: between its turns a connection has memory only for those that wait.
+    pub fn give_back(&mut self, spare: &mut Vec<u8>) {
+        if !self.is_empty() {
+            return;
+        }
+        let own = std::mem::take(&mut self.tail);
+        if (spare.capacity()..=KEPT_BYTES).contains(&own.capacity()) {
+            *spare = own;
+        }
     }
 
     fn parts(&self) -> Vec<IoSlice<'_>> {
@@ -176,5 +191,34 @@ impl Piece {
             Self::Bytes(bytes) => bytes.len(),
             Self::Value(value) => value.left(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_goes_from_turn_to_turn_and_stays_where_replies_wait() {
+        let (mut output, mut spare) = (Output::default(), Vec::with_capacity(1000));
+        let room = spare.capacity();
+        output.lend(&mut spare);
+        assert_eq!((output.bytes().capacity(), spare.capacity()), (room, 0));
+        output.bytes().extend_from_slice(b"reply");
+        assert!(!output.send(|_| Err(io::ErrorKind::WouldBlock.into())).unwrap());
+        output.give_back(&mut spare);
+        assert_eq!((output.bytes().as_slice(), spare.capacity()), (&b"reply"[..], 0));
+        // Another connection's turn, and this one's again.
+        spare = Vec::with_capacity(100);
+        output.lend(&mut spare);
+        assert_eq!(output.bytes().as_slice(), b"reply");
+        assert!(output.send(|parts| Ok(parts[0].len())).unwrap());
+        output.give_back(&mut spare);
+        assert_eq!((output.bytes().capacity(), spare.capacity(), spare.len()), (0, room, 0));
+        // One that has grown too much goes.
+        output.lend(&mut spare);
+        output.bytes().reserve(KEPT_BYTES + 1);
+        output.give_back(&mut spare);
+        assert_eq!((output.bytes().capacity(), spare.capacity()), (0, 0));
     }
 }

@@ -104,6 +104,12 @@ struct Served {
     moved_ms: u64,
 }
 
+/// Buffers that a worker lends.
+struct Spare {
+    input: Vec<u8>,
+    output: Vec<u8>,
+}
+
 /// A thread's connections.
 pub struct Worker {
     shared: Arc<Shared>,
@@ -113,7 +119,8 @@ pub struct Worker {
     free: Vec<usize>,
     /// Those whose turn was cut short.
     again: Vec<usize>,
-    spare: Vec<u8>,
+    /// Buffers for the connection whose turn it is.
+    spare: Spare,
     ticked_ms: u64,
     /// Lines about connections that fail.
     failures: Seldom,
@@ -139,7 +146,7 @@ impl Worker {
             served: Vec::new(),
             free: Vec::new(),
             again: Vec::new(),
-            spare: vec![0; LENT_BYTES],
+            spare: Spare { input: vec![0; LENT_BYTES], output: Vec::new() },
             ticked_ms: 0,
             failures: Seldom::default(),
         })
@@ -201,9 +208,11 @@ impl Worker {
     /// Has a connection do what it can.
     fn turn(&mut self, place: usize, now_ms: u64) {
         let Some(Some(served)) = self.served.get_mut(place) else { return };
-        served.connection.input.lend(&mut self.spare);
+        served.connection.input.lend(&mut self.spare.input);
+        served.connection.output.lend(&mut self.spare.output);
         let turned = served.turn(&self.shared, now_ms);
-        served.connection.input.give_back(&mut self.spare);
+        served.connection.input.give_back(&mut self.spare.input);
+        served.connection.output.give_back(&mut self.spare.output);
         match turned {
             Err(error) => self.end(place, Some(&error)),
             Ok(None) => self.end(place, None),

@@ -21,7 +21,8 @@ const IN_COMMAND: Duration = Duration::from_millis(1);
 /// Keys that one step looks at.
 const STEP: &[u8] = b"32";
 /// Of the strings that a step finds, this part leaves: the coldest, and at least one. So which strings leave is chosen
-/// as the server chooses which keys it evicts: by samples.
+/// as the server chooses which keys it evicts: by samples. The few that the last step may find are no sample: one
+/// of them leaves only when no other did.
 const COLDEST_PART: usize = 8;
 /// So cold a string leaves whatever the others are: not used for so many milliseconds, or of at most such a frequency.
 const COLD: (i64, i64) = (60_000, 1);
@@ -55,6 +56,13 @@ struct Rest {
     until: Instant,
     /// The share of `maxmemory` that was used when it began.
     used: f32,
+}
+
+impl Round {
+    /// How many of the strings that a step finds leave though they are not cold.
+    const fn share(&self, found: usize, is_last: bool) -> usize {
+        if is_last && self.has_moved { found / COLDEST_PART } else { found.div_ceil(COLDEST_PART) }
+    }
 }
 
 /// A string that may leave.
@@ -160,8 +168,10 @@ impl Hand {
             return false;
         };
         let names = (0..keys.parts()).filter_map(|at| keys.part(at).and_then(|part| part.bytes()));
-        let found = names.filter_map(|name| candidate(context, name)).collect();
-        for string in coldest(found, in_command) {
+        let found: Vec<_> = names.filter_map(|name| candidate(context, name)).collect();
+        let share = self.round.share(found.len(), next == b"0");
+        let count = if in_command { found.len() } else { share };
+        for string in coldest(found, count) {
             self.send(context, &string, in_command.then_some(until));
             // The rest of them are looked at in the next round.
             if Instant::now() > until {
@@ -213,14 +223,11 @@ fn candidate<'a>(context: &Context<'_>, name: &'a [u8]) -> Option<Candidate<'a>>
     (bytes > 0).then(|| Candidate { name, bytes, usage: key.usage() })
 }
 
-/// Those that leave, the coldest first.
-fn coldest(mut found: Vec<Candidate<'_>>, all: bool) -> Vec<Candidate<'_>> {
+/// Those that leave, the coldest first: `count`, or all that are cold if they are more.
+fn coldest(mut found: Vec<Candidate<'_>>, count: usize) -> Vec<Candidate<'_>> {
     found.sort_by_key(|string| warmth(string.usage));
-    let least = found.len().div_ceil(COLDEST_PART);
     let cold = found.iter().take_while(|string| is_cold(string.usage)).count();
-    if !all {
-        found.truncate(least.max(cold));
-    }
+    found.truncate(count.max(cold));
     found
 }
 
@@ -242,9 +249,9 @@ const fn is_cold(usage: Usage) -> bool {
 mod tests {
     use super::*;
 
-    fn chosen(usages: impl IntoIterator<Item = Usage>, all: bool) -> Vec<i64> {
+    fn chosen(usages: impl IntoIterator<Item = Usage>, count: usize) -> Vec<i64> {
         let found = usages.into_iter().map(|usage| Candidate { name: b"", bytes: 1, usage });
-        let chosen = coldest(found.collect(), all);
+        let chosen = coldest(found.collect(), count);
         chosen
             .into_iter()
             .map(|string| match string.usage {
@@ -254,24 +261,25 @@ mod tests {
     }
 
     #[test]
-    fn the_coldest_of_what_was_found_leave_and_at_least_one() {
-        assert_eq!(chosen([5, 900, 7].map(Usage::IdleMs), false), [900]);
-        assert_eq!(chosen([200, 30, 255].map(Usage::Frequency), false), [30]);
-        assert_eq!(chosen((0..32).map(Usage::IdleMs), false), [31, 30, 29, 28]);
-        assert_eq!(chosen((2..34).map(Usage::Frequency), false), [2, 3, 4, 5]);
-        assert!(chosen([], false).is_empty());
+    fn a_part_of_what_was_found_leaves_and_one_of_few_unless_others_did() {
+        let [none, some] = [false, true].map(|has_moved| Round { has_moved, ..Round::default() });
+        let shares =
+            |round: &Round, is_last| [0, 1, 7, 8, 9, 32].map(|found| round.share(found, is_last));
+        for (round, is_last) in [(&none, false), (&none, true), (&some, false)] {
+            assert_eq!(shares(round, is_last), [0, 1, 1, 1, 2, 4]);
+        }
+        assert_eq!(shares(&some, true), [0, 0, 0, 1, 1, 4]);
     }
 
     #[test]
-    fn whatever_is_cold_leaves() {
+    fn the_coldest_leave_first_and_whatever_is_cold() {
+        assert_eq!(chosen([5, 900, 7].map(Usage::IdleMs), 1), [900]);
+        assert_eq!(chosen([200, 30, 255].map(Usage::Frequency), 2), [30, 200]);
+        assert_eq!(chosen([5, 900, 7].map(Usage::IdleMs), 3), [900, 7, 5]);
         let idle = [60_000, 59_999, 90_000, 70_000, 1, 2].map(Usage::IdleMs);
-        assert_eq!(chosen(idle, false), [90_000, 70_000, 60_000]);
-        assert_eq!(chosen([0, 1, 2, 1, 9].map(Usage::Frequency), false), [0, 1, 1]);
-    }
-
-    #[test]
-    fn in_a_command_any_string_leaves_the_coldest_first() {
-        assert_eq!(chosen([5, 900, 7].map(Usage::IdleMs), true), [900, 7, 5]);
+        assert_eq!(chosen(idle, 1), [90_000, 70_000, 60_000]);
+        assert_eq!(chosen([0, 1, 2, 1, 9].map(Usage::Frequency), 0), [0, 1, 1]);
+        assert!(chosen([], 0).is_empty());
     }
 
     #[test]

@@ -19,8 +19,8 @@ struct State {
     taken: usize,
     /// How many move pages, with a turn or without.
     moving: usize,
-    /// How many have made room so far.
-    made_room: u64,
+    /// How many moves have ended so far. Whatever has not left can be chosen again.
+    ended: u64,
 }
 
 /// A turn, until it is dropped.
@@ -33,7 +33,7 @@ pub struct Turn<'a>(&'a Turns);
 #[must_use]
 pub struct Moving<'a> {
     turns: &'a Turns,
-    made_room: bool,
+    has_pages: bool,
 }
 
 impl Turns {
@@ -41,14 +41,14 @@ impl Turns {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A turn; or none when there was none for `deadline`, or somebody has made room first.
+    /// A turn; or none when there was none for `deadline`, or a move has ended first.
     pub fn begin(&self, deadline: Duration) -> Option<Turn<'_>> {
         let mut state = self.state();
-        let before = state.made_room;
+        let before = state.ended;
         if state.taken >= TURNS_MAX {
-            let waits = |state: &State| state.taken >= TURNS_MAX && state.made_room == before;
+            let waits = |state: &State| state.taken >= TURNS_MAX && state.ended == before;
             state = self.wait(state, deadline, waits);
-            if waits(&state) || state.made_room != before {
+            if waits(&state) || state.ended != before {
                 return None;
             }
         }
@@ -59,19 +59,19 @@ impl Turns {
     /// To be held by whoever moves pages, from before it chooses them until they are where they go.
     pub fn moving(&self) -> Moving<'_> {
         self.state().moving += 1;
-        Moving { turns: self, made_room: false }
+        Moving { turns: self, has_pages: false }
     }
 
-    /// How many have made room so far, for [`Self::wait_for_room`].
-    pub fn made_room(&self) -> u64 {
-        self.state().made_room
+    /// How many moves have ended so far, for [`Self::wait_for_end`].
+    pub fn ended(&self) -> u64 {
+        self.state().ended
     }
 
-    /// For those that find no page to move because others have them: waits until one of these has made room
-    /// since there were `before`, no longer than until `deadline` from now. Whether one has.
-    pub fn wait_for_room(&self, before: u64, deadline: Duration) -> bool {
-        let waits = |state: &State| state.moving != 0 && state.made_room == before;
-        self.wait(self.state(), deadline, waits).made_room != before
+    /// For those that find no page to move because others have them: waits until a move has ended since there were
+    /// `before`, no longer than until `deadline` from now. Whether one has: then there is room, or pages to choose.
+    pub fn wait_for_end(&self, before: u64, deadline: Duration) -> bool {
+        let waits = |state: &State| state.moving != 0 && state.ended == before;
+        self.wait(self.state(), deadline, waits).ended != before
     }
 
     fn wait<'a>(
@@ -93,9 +93,9 @@ impl Drop for Turn<'_> {
 }
 
 impl Moving<'_> {
-    /// To be called when it has moved `pages`.
-    pub const fn moved(&mut self, pages: usize) {
-        self.made_room |= pages != 0;
+    /// To be called when it has chosen pages, which nobody else finds until it ends.
+    pub const fn has_pages(&mut self) {
+        self.has_pages = true;
     }
 }
 
@@ -103,7 +103,7 @@ impl Drop for Moving<'_> {
     fn drop(&mut self) {
         let mut state = self.turns.state();
         state.moving -= 1;
-        state.made_room += u64::from(self.made_room);
+        state.ended += u64::from(self.has_pages);
         drop(state);
         self.turns.changed.notify_all();
     }
@@ -142,7 +142,7 @@ mod tests {
         let began = Instant::now();
         assert!(turns.begin(Duration::from_millis(30)).is_none());
         assert!(began.elapsed() >= Duration::from_millis(30));
-        let room = || turns.moving().moved(1);
+        let room = || turns.moving().has_pages();
         assert!(!wait_for(&turns, || turns.begin(LONG).is_some(), room));
         // All of those that wait come to their turn, one after the other.
         assert!(wait_for(&turns, || turns.begin(LONG).is_some(), || drop(held.pop())));
@@ -151,19 +151,19 @@ mod tests {
     #[test]
     fn who_finds_no_page_waits_for_those_that_have_them() {
         let turns = Turns::default();
-        let before = turns.made_room();
-        assert!(!turns.wait_for_room(before, LONG), "nobody moves anything");
+        let before = turns.ended();
+        assert!(!turns.wait_for_end(before, LONG), "nobody moves anything");
         let [mut first, mut second] = [Some(turns.moving()), Some(turns.moving())];
-        assert!(!turns.wait_for_room(before, Duration::from_millis(30)));
+        assert!(!turns.wait_for_end(before, Duration::from_millis(30)));
         let room = || {
             if let Some(mut moving) = first.take() {
-                moving.moved(3);
+                moving.has_pages();
             }
         };
-        assert!(wait_for(&turns, || turns.wait_for_room(before, LONG), room));
-        assert!(turns.wait_for_room(before, LONG), "somebody has made room since");
-        let before = turns.made_room();
-        assert!(!wait_for(&turns, || turns.wait_for_room(before, LONG), || drop(second.take())));
-        assert!(!turns.wait_for_room(before, LONG), "whoever moved nothing made no room");
+        assert!(wait_for(&turns, || turns.wait_for_end(before, LONG), room));
+        assert!(turns.wait_for_end(before, LONG), "a move has ended since");
+        let before = turns.ended();
+        assert!(!wait_for(&turns, || turns.wait_for_end(before, LONG), || drop(second.take())));
+        assert!(!turns.wait_for_end(before, LONG), "whoever chose nothing moved nothing");
     }
 }

@@ -179,6 +179,26 @@ fn whoever_sends_is_not_cut_off_however_long_it_takes() {
 }
 
 #[test]
+fn whoever_reads_is_not_cut_off_however_long_it_takes() {
+    let stall_timeout = Duration::from_secs(2);
+    let (_server, address) = start(Config { stall_timeout, ..known() });
+    let mut client = connect(address);
+    let long = vec![b'v'; 16 << 20];
+    client.write_all(&command(&[b"SET", b"long", &long])).unwrap();
+    expect(&mut client, b"+OK\r\n");
+    // More than both sockets hold.
+    (0..4).for_each(|_| client.write_all(b"GET long\r\n").unwrap());
+    for _ in 0..4 {
+        expect(&mut client, b"$16777216\r\n");
+        for piece in long.chunks(4 << 20) {
+            std::thread::sleep(stall_timeout / 4);
+            expect(&mut client, piece);
+        }
+        expect(&mut client, b"\r\n");
+    }
+}
+
+#[test]
 fn strangers_are_few_and_do_not_stay() {
     let handshake_timeout = Duration::from_secs(1);
     let config = Config { handshake_timeout, connections_max: 32, workers: 2, ..Config::default() };
