@@ -441,6 +441,19 @@ fn a_set_that_does_not_fit_leaves_nothing() {
 }
 
 #[test]
+fn a_set_of_which_one_key_fails_leaves_nothing() {
+    let batches = Batches::open("embed:?capacity=64M", settings()).expect("batches");
+    let mut wrong = keys(0..4);
+    wrong[2] = vec![7; (1 << 20) + 1];
+    let values = (0..4).map(|number| Own(value(number, 1000))).collect();
+    batches.submit(Kind::Set, wrong, values);
+    let error = answers(&batches, 1)[0].error.clone();
+    assert!(error.as_ref().is_some_and(|text| text.contains("key")), "{error:?}");
+    batches.submit(Kind::Exists, keys(0..4), Vec::new());
+    assert_eq!(answers(&batches, 1)[0].found.as_deref(), Some(&[false; 4][..]));
+}
+
+#[test]
 fn batches_outlive_the_store_and_find_the_next_one() {
     let mut daemon = Daemon::start(64 << 20);
     let batches = Batches::open(&daemon.url(), settings()).expect("batches");

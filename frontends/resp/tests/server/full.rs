@@ -58,3 +58,21 @@ fn of_a_long_value_whose_record_finds_no_room_nothing_stays() {
         assert_eq!(used(), before, "room for {room} pages");
     }
 }
+
+#[test]
+fn a_database_that_finds_no_room_leaves_no_pool() {
+    let shared = server(64 << 20);
+    let mut client = Client::new(&shared);
+    let store = shared.keyspaces.store();
+    let own = client.connection.session.described.client.unwrap();
+    let pools = || store.pools(own).unwrap().len();
+    client.say("SET a 1");
+    let before = pools();
+    store.set_target(own, store.statistics(own).unwrap().used_pages).unwrap();
+    for database in 1..5 {
+        assert!(client.error(&format!("SELECT {database}")).starts_with("OOM "));
+    }
+    assert_eq!(pools(), before);
+    store.set_target(own, u64::MAX).unwrap();
+    assert_eq!(client.say("SELECT 1"), Reply::ok());
+}
