@@ -57,3 +57,28 @@ pub fn keys(
     keys.truncate(most);
     Ok(keys)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_listed_once_from_the_one_asked_for() {
+        let all: Vec<Key> = (0..3000).map(|number| Key::new(number / 7, number as u32)).collect();
+        let fetch = |start: Option<Key>, bytes: &mut [u8]| {
+            let mut list = KeyList::new(bytes).expect("room for a count");
+            let from = start.map_or(0, |start| all.partition_point(|key| *key < start));
+            let _ = all[from..].iter().all(|&key| list.push(key));
+            Ok(())
+        };
+        for (first, most) in
+            [(0, 3000), (0, 9000), (0, 1024), (5, 1), (5, 2500), (1500, 9000), (2999, 2)]
+        {
+            let expected = &all[first..3000.min(first + most)];
+            assert_eq!(keys(Some(all[first]), most, fetch).unwrap(), expected, "{first} {most}");
+        }
+        assert_eq!(keys(None, 9000, fetch).unwrap(), all);
+        // From a key that is not there on.
+        assert_eq!(keys(Some(Key::new(1, 0)), 3, fetch).unwrap(), &all[7..10]);
+    }
+}

@@ -305,6 +305,22 @@ mod tests {
     }
 
     #[test]
+    fn a_window_that_can_not_be_filled_leaves_its_place_to_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut pages, window) = Pages::pretended(folder.path());
+        pages.pins = pins().unwrap();
+        pages.free = vec![0];
+        drop(std::fs::remove_file(&window.path));
+        for attempt in 0..3 {
+            // What lies there is no huge page.
+            let error = pages.try_make(7, attempt, 1).unwrap_err();
+            assert!(!error.to_string().contains("too many"), "{error}");
+            assert_eq!(pages.free, [0]);
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "files are left");
+    }
+
+    #[test]
     fn a_place_without_hugetlbfs_is_said() {
         let folder = tempfile::tempdir().unwrap();
         let error = Pages::open(Path::new("/"), folder.path(), "run".into()).unwrap_err();
