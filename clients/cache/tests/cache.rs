@@ -221,6 +221,23 @@ fn a_full_store_refuses_and_keeps_what_it_promised() {
 }
 
 #[test]
+fn one_call_takes_more_keys_than_a_group_has() {
+    let cache = open("embed:?capacity=64M");
+    let keys: Vec<_> = (0..9000_u64).map(u64::to_le_bytes).collect();
+    let names: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+    let puts: Vec<_> = names.iter().map(|&key| Put { key, value: key }).collect();
+    let all = |done: Vec<Result<bool, Error>>| done.into_iter().all(|one| matches!(one, Ok(true)));
+    assert!(all(cache.put(&puts)));
+    assert!(all(cache.exists(&names)));
+    assert_eq!(cache.prefix(&names).expect("an answer"), names.len());
+    for &name in names.iter().step_by(500).chain(names.last()) {
+        assert_eq!(get(&cache, name).as_deref(), Some(name));
+    }
+    assert!(all(cache.delete(&names)));
+    assert_eq!(cache.prefix(&names).expect("an answer"), 0);
+}
+
+#[test]
 fn clear_removes_all_values_however_many_there_are() {
     let cache = open("embed:?capacity=64M");
     let keys: Vec<_> = (0..10_000_u32).map(u32::to_le_bytes).collect();

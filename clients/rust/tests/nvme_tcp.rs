@@ -197,6 +197,37 @@ fn threads_and_batches_share_a_connection() {
 }
 
 #[test]
+fn each_operation_of_a_batch_has_its_own_outcome() {
+    let server = Blade::new(None).serve(0);
+    let store = open(server.address(), "").unwrap();
+    let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();
+    let (stored, absent) = (Key::new(1, 1), Key::new(1, 2));
+    assert_eq!(store.put(pool, stored, &[7; 100]).unwrap(), Put::Stored);
+    let (mut room, mut outcomes) = ([0; 100], Vec::new());
+    let mut operations = [
+        Operation::Flush { pool, key: absent },
+        // One that is not even sent.
+        Operation::Put { pool, key: absent, value: &[] },
+        Operation::Exists { pool, key: stored },
+        Operation::Get { pool, key: stored, value: &mut room },
+    ];
+    store.batch(&mut operations, &mut outcomes);
+    assert!(
+        matches!(
+            outcomes[..],
+            [
+                Ok(Outcome::Flushed(0)),
+                Err(Error::Length { bytes: 0, .. }),
+                Ok(Outcome::Exists(true)),
+                Ok(Outcome::Get(Get::Hit(100))),
+            ]
+        ),
+        "{outcomes:?}"
+    );
+    assert_eq!(room, [7; 100]);
+}
+
+#[test]
 fn a_host_proves_that_it_knows_its_secret() {
     let server = Blade::new(Some(SECRET)).serve(0);
     let folder = tempfile::tempdir().unwrap();
