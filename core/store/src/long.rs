@@ -188,10 +188,8 @@ impl Kept {
         while self.frames.len() < count && self.map.is_some() {
             match store.place_at(access, lane, || store.arena.store_later(lane).map(raw)) {
                 Some(Place::Raw { frame, .. }) => self.frames.push(frame),
-                _ => return self.free(store),
+                _ => self.free(store),
             }
-            let missing = count - self.frames.len();
-            store.arena.store_row_later(lane, missing, |frame| self.frames.push(frame));
         }
     }
 

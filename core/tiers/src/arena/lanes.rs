@@ -84,39 +84,19 @@ impl Arena {
     }
 
     pub(super) fn take_free_of(&self, head: &mut Lane) -> Option<(u32, u32)> {
-        self.take_bits(head, 1).map(|(chunk, bits)| (chunk, bits.trailing_zeros()))
-    }
-
-    /// Like [`Self::store_later`], for up to `count` frames of the chunk that `lane` takes from next: one lock for
-    /// all. None when it has no chunk.
-    pub fn store_row_later(&self, lane: usize, count: usize, mut take: impl FnMut(u32)) {
-        let taken = self.take_bits(&mut self.lanes[lane % LANES].0.lock(), count);
-        let Some((chunk, mut bits)) = taken else { return };
-        while bits != 0 {
-            let frame = chunk * CHUNK_FRAMES + bits.trailing_zeros();
-            bits &= bits - 1;
-            self.meta(frame).first_reference();
-            take(frame);
-        }
-    }
-
-    /// Takes up to `count` bits of a lane's first chunk.
-    fn take_bits(&self, head: &mut Lane, count: usize) -> Option<(u32, u64)> {
         let chunk = head.first;
         if chunk == NONE {
             return None;
         }
         let entry = self.chunk(chunk);
         let free = entry.free.load(Ordering::Relaxed);
-        let rest =
-            (0..count.min(u64::BITS as usize)).fold(free, |rest, _| rest & rest.wrapping_sub(1));
-        let bits = free ^ rest;
+        let rest = free & (free - 1);
         entry.free.store(rest, Ordering::Relaxed);
-        head.free -= u64::from(bits.count_ones());
+        head.free -= 1;
         if rest == 0 {
             self.unlink(head, chunk);
         }
-        Some((chunk, bits))
+        Some((chunk, free.trailing_zeros()))
     }
 
     /// Frees one bit of a chunk; `whole` is the word of an empty chunk.
