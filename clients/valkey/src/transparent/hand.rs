@@ -59,9 +59,15 @@ struct Rest {
 }
 
 impl Round {
-    /// How many of the strings that a step finds leave though they are not cold.
-    const fn share(&self, found: usize, is_last: bool) -> usize {
-        if is_last && self.has_moved { found / COLDEST_PART } else { found.div_ceil(COLDEST_PART) }
+    /// How many of the strings that a step finds leave though they are not cold. In a command any does.
+    const fn leaving(&self, found: usize, is_last: bool, in_command: bool) -> usize {
+        if in_command {
+            found
+        } else if is_last && self.has_moved {
+            found / COLDEST_PART
+        } else {
+            found.div_ceil(COLDEST_PART)
+        }
     }
 }
 
@@ -169,8 +175,7 @@ impl Hand {
         };
         let names = (0..keys.parts()).filter_map(|at| keys.part(at).and_then(|part| part.bytes()));
         let found: Vec<_> = names.filter_map(|name| candidate(context, name)).collect();
-        let share = self.round.share(found.len(), next == b"0");
-        let count = if in_command { found.len() } else { share };
+        let count = self.round.leaving(found.len(), next == b"0", in_command);
         for string in coldest(found, count) {
             self.send(context, &string, in_command.then_some(until));
             // The rest of them are looked at in the next round.
@@ -263,23 +268,29 @@ mod tests {
     #[test]
     fn a_part_of_what_was_found_leaves_and_one_of_few_unless_others_did() {
         let [none, some] = [false, true].map(|has_moved| Round { has_moved, ..Round::default() });
-        let shares =
-            |round: &Round, is_last| [0, 1, 7, 8, 9, 32].map(|found| round.share(found, is_last));
+        let leaving = |round: &Round, is_last, in_command| {
+            [0, 1, 7, 8, 9, 32].map(|found| round.leaving(found, is_last, in_command))
+        };
         for (round, is_last) in [(&none, false), (&none, true), (&some, false)] {
-            assert_eq!(shares(round, is_last), [0, 1, 1, 1, 2, 4]);
+            assert_eq!(leaving(round, is_last, false), [0, 1, 1, 1, 2, 4]);
         }
-        assert_eq!(shares(&some, true), [0, 0, 0, 1, 1, 4]);
+        assert_eq!(leaving(&some, true, false), [0, 0, 0, 1, 1, 4]);
+        for (round, is_last) in [(&none, false), (&some, true)] {
+            assert_eq!(leaving(round, is_last, true), [0, 1, 7, 8, 9, 32], "in a command");
+        }
     }
 
     #[test]
     fn the_coldest_leave_first_and_whatever_is_cold() {
         assert_eq!(chosen([5, 900, 7].map(Usage::IdleMs), 1), [900]);
-        assert_eq!(chosen([200, 30, 255].map(Usage::Frequency), 2), [30, 200]);
+        assert_eq!(chosen([200, 30, 255].map(Usage::Frequency), 1), [30]);
+        assert_eq!(chosen((0..32).map(Usage::IdleMs), 4), [31, 30, 29, 28]);
+        assert_eq!(chosen((2..34).map(Usage::Frequency), 4), [2, 3, 4, 5]);
         assert_eq!(chosen([5, 900, 7].map(Usage::IdleMs), 3), [900, 7, 5]);
+        assert!(chosen([], 0).is_empty());
         let idle = [60_000, 59_999, 90_000, 70_000, 1, 2].map(Usage::IdleMs);
         assert_eq!(chosen(idle, 1), [90_000, 70_000, 60_000]);
-        assert_eq!(chosen([0, 1, 2, 1, 9].map(Usage::Frequency), 0), [0, 1, 1]);
-        assert!(chosen([], 0).is_empty());
+        assert_eq!(chosen([0, 1, 2, 1, 9].map(Usage::Frequency), 1), [0, 1, 1]);
     }
 
     #[test]
