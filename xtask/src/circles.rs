@@ -16,7 +16,10 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 const ALLOWED: [(&str, &[&str], &str); 19] = [
     (
         "spillway-store",
-        &["disk", "migrate", "pools", "put", "reserved", "reuse", "shard", "store", "tables"],
+        &[
+            "disk", "migrate", "pools", "put", "reserved", "reuse", "shard", "sharing", "store",
+            "tables",
+        ],
         "`Store` is one type, and each file has the part of its methods that its name says",
     ),
     (

@@ -129,6 +129,11 @@ impl Store {
                 {
                     held.other_bytes += PAGE_BYTES as u64;
                 }
+                Place::Packed { cell, length }
+                    if self.cells.meta(&self.arena, cell).references() > 1 =>
+                {
+                    held.other_bytes += least_cell_bytes(usize::from(length)) as u64;
+                }
                 place if List::of(place, false).is_some() => held.pages += 1,
                 Place::Large { .. } => {
                     held.other_bytes += self.length(slot).next_multiple_of(PAGE_BYTES) as u64;

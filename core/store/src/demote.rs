@@ -12,6 +12,7 @@ use spillway_types::PAGE_BYTES;
 
 use crate::index::{Index, LEAF_SHIFT, LeafKey};
 use crate::list::List;
+use crate::put::Placed;
 use crate::scratch::Scratch;
 use crate::shard::{Position, SHARDS};
 use crate::slot::{Place, Slot};
@@ -47,10 +48,14 @@ pub(crate) enum Bytes<'a> {
 type Candidates<'a> = [Option<Candidate<'a>>; WRITE_PAGES_MAX];
 
 impl Candidate<'_> {
-    /// Whether others hold the frame too, entries or readers: then moving this one frees nothing.
+    /// Whether others hold the frame or cell too, entries or readers: then moving this one frees nothing.
     pub(crate) fn is_shared(&self) -> bool {
+        let references = match &self.bytes {
+            Bytes::Raw(page) => page.references(),
+            Bytes::Packed(cell) => cell.references(),
+        };
         // The entry's reference and this one are expected.
-        matches!(&self.bytes, Bytes::Raw(page) if page.references() > 2)
+        references > 2
     }
 }
 
@@ -223,7 +228,7 @@ impl Store {
             if let Some(place) = place
                 && let Some(candidate) = candidate.take()
             {
-                self.settle(candidate, Some(Place::Blade(place)));
+                self.settle(candidate, Some(Place::Blade(place).into()));
                 moved += 1;
             }
         }
@@ -251,7 +256,8 @@ impl Store {
         let disk = self.files.as_ref().filter(|_| count > 0);
         let written = disk.is_some_and(|disk| disk.write(pages, self.budget(), &mut places));
         for (candidate, place) in left.into_iter().flatten().zip(places) {
-            self.settle(candidate, place.map(|(file, slot)| Place::Disk { file, slot }));
+            let place = place.map(|(file, slot)| Place::Disk { file, slot }.into());
+            self.settle(candidate, place);
         }
         if written { count } else { 0 }
     }
@@ -317,15 +323,17 @@ impl Store {
     }
 
     /// Ends a move: the page is at `place` from now on; without one it stays where it is.
-    pub(crate) fn settle(&self, candidate: Candidate<'_>, place: Option<Place>) {
+    pub(crate) fn settle(&self, candidate: Candidate<'_>, placed: Option<Placed>) {
         let Candidate { leaf, place: index_place, slot: old, bytes } = candidate;
         let at = Position::of_leaf(leaf, index_place, self.seed);
-        let new = place.map_or(old, |place| Slot::new(place, old.owner()));
+        let new = placed.map_or(old, |placed| Slot::new(placed.place, old.owner()));
+        // Who shares the memory has it on a list.
+        let lists = placed.is_none_or(|placed| !placed.shared);
         let moved = !same_memory(old, new);
         let mut index = self.shards[at.shard].lock();
         let found = self.find(&index, &at).filter(|&(_, slot)| slot == old);
         if let Some((leaf, _)) = found {
-            let listed = self.list(new, at.shard, leaf, at.index, false);
+            let listed = if lists { self.list(new, at.shard, leaf, at.index, false) } else { new };
             let kept = index.set(leaf, at.index, listed, self.budget());
             debug_assert!(kept, "changing a used slot takes no memory");
         }

@@ -228,7 +228,8 @@ mod tests {
             } else {
                 assert!(store.flush(pool, KEY));
             }
-            store.settle(candidate, places[0].map(|(file, slot)| Place::Disk { file, slot }));
+            let place = places[0].map(|(file, slot)| Place::Disk { file, slot }.into());
+            store.settle(candidate, place);
             assert_eq!(store.disk_bytes(), 0);
             let mut value = [0; PAGE_BYTES];
             let got = store.get(pool, KEY, &mut value).unwrap();

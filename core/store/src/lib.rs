@@ -31,6 +31,7 @@ mod reserved;
 mod reuse;
 mod scratch;
 mod shard;
+mod sharing;
 mod slot;
 mod store;
 mod tables;
@@ -44,6 +45,7 @@ pub use migrate::Flushed;
 pub use put::Filled;
 pub use reopen::Kept;
 pub use scratch::{Packer, Scratch};
+pub use sharing::SharedMemory;
 pub use spillway_reuse::Curve;
 pub use spillway_tiers::{Backing, DiskCounters, DiskTrouble, PageBuf};
 pub use spillway_types::{

@@ -9,10 +9,10 @@ use core::time::Duration;
 use spillway_tiers::WRITE_PAGES_MAX;
 use spillway_tiers::sync::Ordering;
 
-use crate::config::Dedup;
 use crate::demote::{Bytes, Candidate};
 use crate::index::{Index, LEAF_SHIFT, ROOT_CHUNK};
 use crate::list::List;
+use crate::put::Placed;
 use crate::scratch::Scratch;
 use crate::shard::SHARDS;
 use crate::slot::{Place, Slot};
@@ -179,17 +179,14 @@ impl Store {
         };
         let Some(length) = scratch.packer.pack(page) else {
             let place = stiff(candidate.slot);
-            self.settle(candidate, place);
+            self.settle(candidate, place.map(Placed::from));
             return Tried::Stiff;
         };
-        let Some(cell) = self.cells.store_packed(&self.arena, &scratch.packer.packed[..length])
-        else {
-            self.settle(candidate, None);
-            return Tried::NoCell;
-        };
-        self.packed_pages.fetch_add(1, Ordering::Relaxed);
-        self.settle(candidate, Some(Place::Packed { cell, length: length as u16 }));
-        Tried::Packed
+        let domain = self.domain_of_owner(candidate.slot);
+        let placed = self.keep_packed(domain, &scratch.packer.packed[..length]);
+        let tried = if placed.is_some() { Tried::Packed } else { Tried::NoCell };
+        self.settle(candidate, placed);
+        tried
     }
 
     /// Packs the pages of the chunk that the oldest lies in, and moves what stays as it is elsewhere.
@@ -284,8 +281,10 @@ impl Store {
         let Some(page) = self.arena.pin(frame) else { return false };
         drop(index);
         let Some(new) = self.arena.store_moved(&page) else { return false };
-        if self.config.dedup != Dedup::Off && before.list != List::EphemeralFrames {
-            self.arena.share(new, self.clients[usize::from(before.slot.owner())].domain());
+        if before.list != List::EphemeralFrames
+            && let Some(domain) = self.domain_of_owner(before.slot)
+        {
+            self.arena.share(new, domain);
         }
         let mut index = self.shards[shard].lock();
         let now = self.entry_within(&index, shard, frame);

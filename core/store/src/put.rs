@@ -6,7 +6,6 @@ use spillway_tiers::{
 };
 use spillway_types::{Key, PAGE_BYTES, PoolId, Put, Refusal, VALUE_BYTES_MAX, billed_pages};
 
-use crate::config::Dedup;
 use crate::index::Index;
 use crate::migrate::Flushed;
 use crate::pools::Access;
@@ -36,10 +35,10 @@ pub(crate) fn lane() -> usize {
 
 /// Where a value was copied to.
 #[derive(Clone, Copy, Debug)]
-struct Placed {
-    place: Place,
-    /// Whether another entry has the frame already, and with it the place on a list.
-    shared: bool,
+pub(crate) struct Placed {
+    pub(crate) place: Place,
+    /// Whether another entry has the frame or cell already, and with it the place on a list.
+    pub(crate) shared: bool,
 }
 
 /// A page in its frame, which nobody finds yet. It goes if it is dropped.
@@ -110,7 +109,7 @@ impl Store {
         mut fill: impl FnMut(&mut [u8; PAGE_BYTES]),
     ) -> Put {
         self.put_with(pool, key, PAGE_BYTES, None, |access, lane, scratch| {
-            if access.is_reserved() || self.finds_equals(access) || scratch.is_some() {
+            if access.is_reserved() || self.domain(access).is_some() || scratch.is_some() {
                 fill(&mut buffer.0);
                 let packer = scratch.map(|scratch| &mut scratch.packer);
                 return self.try_place(access, lane, &buffer.0, packer);
@@ -137,8 +136,8 @@ impl Store {
         mut fill: impl FnMut(usize, &mut [u8]),
     ) -> Put {
         debug_assert!(length > PAGE_BYTES, "shorter ones are put in one piece");
-        self.put_with(pool, key, length, None, |_, lane, _| {
-            let cell = self.large().store(lane, length, &mut fill)?;
+        self.put_with(pool, key, length, None, |access, lane, _| {
+            let cell = self.large().store(lane, self.domain(access), length, &mut fill)?;
             Some(Place::Large { cell }.into())
         })
     }
@@ -152,11 +151,6 @@ impl Store {
         self.arena.release_at_hand(lane, frame);
         self.uniform_pages.fetch_add(1, Ordering::Relaxed);
         Place::Uniform { word }
-    }
-
-    /// Whether pages of this kind share frames with equal ones.
-    fn finds_equals(&self, access: Access) -> bool {
-        self.config.dedup != Dedup::Off && !access.ephemeral
     }
 
     /// Like [`Store::put`], but packs a page with LZ4 if that saves at least a quarter of it, which
@@ -268,7 +262,7 @@ impl Store {
     ) -> Option<Filled<'_>> {
         let access = self.access(pool)?;
         let client = &self.clients[usize::from(access.client)];
-        if access.is_reserved() || self.finds_equals(access) || !client.has_room(1) {
+        if access.is_reserved() || self.domain(access).is_some() || !client.has_room(1) {
             return None;
         }
         let at = Position::new(access.pool, key, self.seed);
@@ -382,17 +376,18 @@ impl Store {
         if access.is_reserved() {
             return self.place_reserved(access.reserve, value).map(Placed::from);
         }
+        let domain = self.domain(access);
         if value.len() > PAGE_BYTES {
             let mut copy = |at: usize, part: &mut [u8]| {
                 part.copy_from_slice(&value[at..at + part.len()]);
             };
-            let cell = self.large().store(lane, value.len(), &mut copy)?;
+            let cell = self.large().store(lane, domain, value.len(), &mut copy)?;
             return Some(Place::Large { cell }.into());
         }
         let length = value.len() as u16;
         if value.len() <= CELL_BYTES_MAX {
-            let cell = self.cells.store(&self.arena, value)?;
-            return Some(Place::Small { cell, length }.into());
+            let (cell, shared) = self.store_cell(domain, value, false)?;
+            return Some(Placed { place: Place::Small { cell, length }, shared });
         }
         let Ok(page) = <&[u8; PAGE_BYTES]>::try_from(value) else {
             let frame = self.arena.store(lane, value)?;
@@ -409,29 +404,29 @@ impl Store {
         {
             match packer.pack(page) {
                 Some(length) => {
-                    if let Some(packed) = self.keep_packed(&packer.packed[..length]) {
-                        return Some(packed.into());
+                    if let Some(packed) = self.keep_packed(domain, &packer.packed[..length]) {
+                        return Some(packed);
                     }
                 }
                 None => stiff = true,
             }
         }
-        let (frame, shared) = if !self.finds_equals(access) {
-            (self.arena.store(lane, page)?, false)
-        } else {
-            let domain = self.clients[usize::from(access.client)].domain();
-            // Whoever shares the frame has it on the same list.
-            stiff = false;
-            self.arena.store_shared(lane, domain, page)?
+        let (frame, shared) = match domain {
+            None => (self.arena.store(lane, page)?, false),
+            Some(domain) => {
+                // Whoever shares the frame has it on the same list.
+                stiff = false;
+                self.arena.store_shared(lane, domain, page)?
+            }
         };
         Some(Placed { place: Place::Raw { frame, length, stiff }, shared })
     }
 
     /// Puts a packed page into a cell. `None` when memory is out.
-    fn keep_packed(&self, packed: &[u8]) -> Option<Place> {
-        let cell = self.cells.store_packed(&self.arena, packed)?;
+    pub(crate) fn keep_packed(&self, domain: Option<u16>, packed: &[u8]) -> Option<Placed> {
+        let (cell, shared) = self.store_cell(domain, packed, true)?;
         self.packed_pages.fetch_add(1, Ordering::Relaxed);
-        Some(Place::Packed { cell, length: packed.len() as u16 })
+        Some(Placed { place: Place::Packed { cell, length: packed.len() as u16 }, shared })
     }
 
     /// Makes a filled slot the value of its handle, and lists it if it is marked so. What was there
@@ -493,6 +488,7 @@ impl Store {
         drop(index);
         if !old.is_empty() {
             self.refund(old.owner(), old_pages - taken_over);
+            self.note_unshared(old);
             match old.place() {
                 Place::Raw { frame, .. } => self.arena.release_at_hand(lane, frame),
                 _ => self.free_place(old),

@@ -315,7 +315,7 @@ impl Store {
         Ok(())
     }
 
-    /// Puts on lists what can be moved or shared, in no particular order.
+    /// Puts on lists what can be moved, and lets what can be shared be found, in no particular order.
     fn restore_lists(&self) {
         for pool in &self.control.lock().pools {
             if pool.reserve != 0 {
@@ -323,16 +323,17 @@ impl Store {
             }
             self.scan(pool.number, |index, shard, leaf, at| {
                 let slot = index.slot(leaf, at);
+                if matches!(slot.place(), Place::Small { .. } | Place::Large { .. }) {
+                    self.share_memory(slot);
+                }
                 let (list, place) = List::of(slot.place(), false)?;
-                // A frame is listed for one of those that share it, which its back reference
+                // Memory is listed for one of those that share it, which its back reference
                 // tells: no leaf has number 0.
                 if self.chains().meta(list, place).back.load(Ordering::Relaxed) == 0 {
                     let listed = self.list(slot, shard, leaf, at, false);
                     let kept = index.set(leaf, at, listed, self.budget());
                     debug_assert!(kept, "changing a used slot takes no memory");
-                    if list.is_frames() {
-                        self.arena.share(place, self.clients[usize::from(slot.owner())].domain());
-                    }
+                    self.share_memory(slot);
                 }
                 None
             });

@@ -183,10 +183,12 @@ impl Store {
         match slot.place() {
             Place::Empty => {}
             Place::Raw { frame, .. } => self.arena.release(frame),
-            Place::Small { cell, .. } => self.cells.release(&self.arena, cell),
-            Place::Packed { cell, .. } => {
+            Place::Small { cell, length } => {
+                self.cells.release(&self.arena, cell, usize::from(length));
+            }
+            Place::Packed { cell, length } => {
                 self.packed_pages.fetch_sub(1, Ordering::Relaxed);
-                self.cells.release(&self.arena, cell);
+                self.cells.release(&self.arena, cell, usize::from(length));
             }
             Place::Uniform { .. } => {
                 self.uniform_pages.fetch_sub(1, Ordering::Relaxed);

@@ -16,6 +16,7 @@ use crate::pools::{Control, Lifetimes, POOLS_MAX, PoolShard, Pools};
 use crate::reuse::Samplers;
 use crate::scratch::Scratch;
 use crate::shard::{SHARDS, Seed, shards_used};
+use crate::sharing::Scan;
 use crate::slot::CLIENTS_MAX;
 use crate::tables::{Opened, Tables};
 
@@ -54,6 +55,9 @@ pub struct Store {
     pub(crate) own_bytes: AtomicU64,
     pub(crate) uniform_pages: AtomicU64,
     pub(crate) packed_pages: AtomicU64,
+    pub(crate) sharing_scan: Lock<Scan>,
+    pub(crate) merged_values: AtomicU64,
+    pub(crate) unshared_values: AtomicU64,
     /// A coarse clock for the order of use; see [`Store::tick`].
     clock: AtomicU64,
     /// Ephemeral values on lists.
@@ -107,10 +111,11 @@ impl Store {
         if config.compress {
             arena.keep_for_packing();
         }
+        let cells = Cells::open(&arena, config.dedup != Dedup::Off)?;
         let own_scratch = config.makes_room.then(|| Box::new(Lock::new(Scratch::new())));
         Ok(Self {
             arena,
-            cells: Cells::default(),
+            cells,
             files,
             blade: None,
             shards: tables
@@ -136,6 +141,9 @@ impl Store {
             own_bytes: AtomicU64::new(config.capacity_bytes),
             uniform_pages: AtomicU64::new(0),
             packed_pages: AtomicU64::new(0),
+            sharing_scan: Lock::new(Scan::default()),
+            merged_values: AtomicU64::new(0),
+            unshared_values: AtomicU64::new(0),
             clock: AtomicU64::new(0),
             ephemeral_values: AtomicU64::new(0),
             demote_turn: AtomicU64::new(0),

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config as Exploration, Runner, thread};
 use spillway_store::{
-    ClientConfig, ClientId, Config, Dedup, Flushed, Get, Key, PAGE_BYTES, PageBuf, PoolId,
+    ClientConfig, ClientId, Config, Dedup, Flushed, Get, Key, PAGE_BYTES, Packer, PageBuf, PoolId,
     PoolSpec, Put, Scratch, Store,
 };
 
@@ -189,6 +189,85 @@ fn p15_also_while_equal_pages_share_a_frame() {
             config,
             &[&[put::<1>, flush, put::<1>], &[put::<1>, read], &[put::<2>, get]],
         );
+    });
+}
+
+/// A page that packs to some 600 bytes, which is enough to be shared.
+fn rich_page(number: u8) -> [u8; PAGE_BYTES] {
+    core::array::from_fn(|at| match at {
+        0..600 => {
+            let mixed = (at as u32 + 1).wrapping_mul((u32::from(number) * 2 + 1) * 0x1e37_79b1);
+            (mixed >> 24) as u8
+        }
+        _ => number,
+    })
+}
+
+/// Puts, gets and flushes equal pages under `key`, packed or not, and leaves one there.
+fn use_equal(store: &Store, pool: PoolId, key: Key) {
+    let mut scratch = Scratch::new();
+    let check = || {
+        let mut copy = [0; PAGE_BYTES];
+        assert_eq!(store.get(pool, key, &mut copy).expect("get"), Get::Hit(PAGE_BYTES));
+        assert!(copy == rich_page(1), "another's page");
+    };
+    for packs in [true, false, true] {
+        let put = if packs {
+            store.put_compressed(pool, key, &rich_page(1), &mut scratch)
+        } else {
+            store.put(pool, key, &rich_page(1))
+        };
+        assert_eq!(put, Put::Stored);
+        check();
+        if packs {
+            assert!(store.flush(pool, key));
+        }
+    }
+    assert_eq!(store.put(pool, key, &rich_page(1)), Put::Stored);
+    check();
+}
+
+#[test]
+fn equal_pages_that_are_packed_found_and_freed_at_once_stay_right() {
+    explore(|| {
+        let config = Config { dedup: Dedup::PerClient, ..Config::embedded(2 * MIB) };
+        let (store, client, pool) = open(config, PoolSpec::PERSISTENT);
+        let keys = [Key::new(1, 1), Key::new(2, 2)];
+        let users = keys.map(|key| {
+            let store = store.clone();
+            thread::spawn(move || use_equal(&store, pool, key))
+        });
+        let scanner = thread::spawn({
+            let store = store.clone();
+            move || {
+                let mut scratch = Scratch::new();
+                for _ in 0..2 {
+                    store.demote(2, &mut scratch);
+                    store.scan_for_equals(10, &mut Packer::new());
+                }
+            }
+        });
+        users.into_iter().chain([scanner]).for_each(|task| task.join().expect("join"));
+        // In the end both have one cell, or one frame.
+        store.demote(2, &mut Scratch::new());
+        for _ in 0..2 {
+            store.scan_for_equals(10, &mut Packer::new());
+        }
+        assert_eq!(store.shared_memory().values, 2);
+        let mut copy = [0; PAGE_BYTES];
+        for key in keys {
+            assert_eq!(store.get(pool, key, &mut copy).expect("get"), Get::Hit(PAGE_BYTES));
+            assert!(copy == rich_page(1), "another's page");
+            assert!(store.flush(pool, key));
+        }
+        assert_eq!(store.statistics(client).expect("statistics").used_pages, 0);
+        assert_eq!(store.compressed_pages(), 0);
+        // What was freed is found by nobody.
+        assert_eq!(store.put(pool, keys[0], &rich_page(2)), Put::Stored);
+        store.demote(1, &mut Scratch::new());
+        assert_eq!(store.put(pool, keys[1], &rich_page(1)), Put::Stored);
+        assert_eq!(store.get(pool, keys[1], &mut copy).expect("get"), Get::Hit(PAGE_BYTES));
+        assert!(copy == rich_page(1), "another's page");
     });
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use spillway_store::{
-    ClientConfig, Config, Dedup, Get, Key, PAGE_BYTES, PoolId, PoolSpec, Put, Refusal, Scratch,
-    Store,
+    ClientConfig, Config, Dedup, Get, Key, PAGE_BYTES, Packer, PoolId, PoolSpec, Put, Refusal,
+    Scratch, Store,
 };
 use spillway_tiers::lz4::{PACKED_BYTES, Table, pack};
 
@@ -222,11 +222,19 @@ enum Step {
         count: u32,
         random: usize,
     },
+    /// Pages of which there are few kinds.
+    Equal {
+        pool: usize,
+        first: u32,
+        count: u32,
+        random: usize,
+    },
     Value {
         pool: usize,
         number: u32,
         length: usize,
     },
+    Scan(usize),
     Flush {
         pool: usize,
         first: u32,
@@ -244,8 +252,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let pool = 0..2_usize;
     let random = prop_oneof![Just(8_usize), Just(2040), Just(2900), Just(4092)];
     let step = prop_oneof![
-        4 => (pool.clone(), 0..3000_u32, 1..900_u32, random)
+        4 => (pool.clone(), 0..3000_u32, 1..900_u32, random.clone())
             .prop_map(|(pool, first, count, random)| Step::Put { pool, first, count, random }),
+        2 => (pool.clone(), 0..3000_u32, 1..900_u32, random)
+            .prop_map(|(pool, first, count, random)| Step::Equal { pool, first, count, random }),
+        1 => (1..5000_usize).prop_map(Step::Scan),
         1 => (pool.clone(), 0..3000_u32, 1..40_000_usize)
             .prop_map(|(pool, number, length)| Step::Value { pool, number, length }),
         2 => (pool.clone(), 0..3000_u32, 1..5_u32)
@@ -263,6 +274,7 @@ struct Pair {
     pools: [PoolId; 2],
     model: BTreeMap<(usize, u32), Vec<u8>>,
     scratch: Scratch,
+    packer: Packer,
 }
 
 impl Pair {
@@ -302,6 +314,13 @@ impl Pair {
                     self.put(pool, number, page(other, random).to_vec());
                 }
             }
+            Step::Equal { pool, first, count, random } => {
+                for number in first..first + count {
+                    let kind = (number % 40) ^ ((random as u32) << 16);
+                    self.put(pool, number, page(kind, random).to_vec());
+                }
+            }
+            Step::Scan(values) => drop(self.store.scan_for_equals(values, &mut self.packer)),
             Step::Value { pool, number, length } => {
                 let value = (0..length).map(|at| (at * 7 + number as usize) as u8).collect();
                 self.put(pool, number, value);
@@ -340,7 +359,8 @@ proptest! {
         let client = store.add_client(ClientConfig::default()).expect("client");
         let pools = [PoolSpec::PERSISTENT, PoolSpec::EPHEMERAL];
         let pools = pools.map(|spec| store.create_pool(client, spec).expect("pool"));
-        let mut pair = Pair { store, pools, model: BTreeMap::new(), scratch: Scratch::new() };
+        let (scratch, packer) = (Scratch::new(), Packer::new());
+        let mut pair = Pair { store, pools, model: BTreeMap::new(), scratch, packer };
         for step in steps {
             pair.step(step)?;
         }

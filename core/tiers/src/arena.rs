@@ -275,12 +275,23 @@ impl Arena {
             return self.store(lane, page).map(|frame| (frame, false));
         };
         let bucket = shared.bucket(page);
-        if let Some(frame) = shared.find(self, bucket, domain, page) {
+        if let Some(frame) = shared.find(self, bucket, domain, page, NONE) {
             return Some((frame, true));
         }
         let frame = self.store(lane, page)?;
         shared.insert(self.budget(), bucket, domain, frame);
         Some((frame, false))
+    }
+
+    /// A reference to a frame of the same sharing domain and content, but for `except`.
+    pub fn find_shared(&self, domain: u16, page: &[u8; PAGE_BYTES], except: u32) -> Option<u32> {
+        let shared = self.shared.as_ref()?;
+        shared.find(self, shared.bucket(page), domain, page, except)
+    }
+
+    /// Whether [`Self::store_shared`] finds equal pages.
+    pub const fn shares(&self) -> bool {
+        self.shared.is_some()
     }
 
     /// Drops a reference that the caller holds; the last one frees the frame.

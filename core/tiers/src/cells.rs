@@ -4,10 +4,13 @@
 //! *count*, and stands at its beginning. A cell begins with the same [`Meta`] that a frame has. Cells are
 //! zeroed when they are freed.
 
+mod dedup;
 mod rebuild;
 
 use core::ops::{Deref, Range};
+use std::io;
 
+use dedup::Shared;
 pub use rebuild::Claims;
 
 use crate::arena::{Arena, NONE, SPAN_FRAMES};
@@ -49,11 +52,13 @@ struct Class {
 pub struct Cells {
     /// By count.
     classes: Box<[Lock<Class>]>,
+    shared: Option<Shared>,
 }
 
 impl Default for Cells {
     fn default() -> Self {
-        Self { classes: (0..=COUNT_MAX).map(|_| Lock::new(Class { first: NONE })).collect() }
+        let class = |_| Lock::new(Class { first: NONE });
+        Self { classes: (0..=COUNT_MAX).map(class).collect(), shared: None }
     }
 }
 
@@ -103,6 +108,15 @@ fn address(arena: &Arena, cell: u32) -> *mut u8 {
 }
 
 impl Cells {
+    /// The cells of an arena. With `shares`, [`Self::store_shared`] finds equal content.
+    ///
+    /// # Errors
+    /// When address space is refused.
+    pub fn open(arena: &Arena, shares: bool) -> io::Result<Self> {
+        let open = || Shared::open(arena.frames_max());
+        Ok(Self { shared: shares.then(open).transpose()?, ..Self::default() })
+    }
+
     /// What is known about `cell`.
     pub fn meta<'a>(&self, arena: &'a Arena, cell: u32) -> &'a Meta {
         // SAFETY: a cell begins with its Meta, whose fields are atomic; span memory is zeroed
@@ -141,6 +155,51 @@ impl Cells {
     /// As for [`Self::store`].
     pub fn store_packed(&self, arena: &Arena, content: &[u8]) -> Option<u32> {
         self.store_for(arena, content, Use::Packing)
+    }
+
+    /// Like [`Self::store`], or for a packed page [`Self::store_packed`], but gives a reference to a cell of
+    /// equal content and the same sharing domain if there is one. Also tells whether that is so.
+    ///
+    /// # Panics
+    /// As for [`Self::store`].
+    pub fn store_shared(
+        &self,
+        arena: &Arena,
+        domain: u16,
+        content: &[u8],
+        packed: bool,
+    ) -> Option<(u32, bool)> {
+        let to = if packed { Use::Packing } else { Use::Frames };
+        let place = self.shared.as_ref().and_then(|shared| Some((shared, shared.bucket(content)?)));
+        let Some((shared, bucket)) = place else {
+            return self.store_for(arena, content, to).map(|cell| (cell, false));
+        };
+        if let Some(cell) = shared.find((self, arena), bucket, domain, content, None) {
+            return Some((cell, true));
+        }
+        let cell = self.store_for(arena, content, to)?;
+        shared.insert(arena.budget(), bucket, domain, (cell, content.len()));
+        Some((cell, false))
+    }
+
+    /// A reference to a cell of equal content and the same sharing domain, but for `except`.
+    pub fn find_shared(
+        &self,
+        arena: &Arena,
+        domain: u16,
+        content: &[u8],
+        except: Option<u32>,
+    ) -> Option<u32> {
+        let shared = self.shared.as_ref()?;
+        shared.find((self, arena), shared.bucket(content)?, domain, content, except)
+    }
+
+    /// Lets others find the first `length` bytes of a cell, if cells are shared.
+    pub fn share(&self, arena: &Arena, cell: u32, domain: u16, length: usize) {
+        let Some(shared) = &self.shared else { return };
+        if let Some(bucket) = shared.bucket(&self.content(arena, cell)[..length]) {
+            shared.insert(arena.budget(), bucket, domain, (cell, length));
+        }
     }
 
     fn store_for(&self, arena: &Arena, content: &[u8], to: Use) -> Option<u32> {
@@ -185,11 +244,16 @@ impl Cells {
         CellPin { cells: self, arena, cell, length }
     }
 
-    /// Drops a reference that the caller holds; the last one frees the cell.
-    pub fn release(&self, arena: &Arena, cell: u32) {
-        if self.meta(arena, cell).drop_reference() {
-            self.free(arena, cell);
+    /// Drops a reference that the caller holds to a cell with `length` bytes of content; the last one frees
+    /// the cell.
+    pub fn release(&self, arena: &Arena, cell: u32, length: usize) {
+        if !self.meta(arena, cell).drop_reference() {
+            return;
         }
+        if let Some(shared) = &self.shared {
+            shared.remove(cell, &self.content(arena, cell)[..length]);
+        }
+        self.free(arena, cell);
     }
 
     /// The content of a cell to which the caller holds a reference: all bytes to its end.
@@ -256,8 +320,8 @@ impl Cells {
         Some(cell)
     }
 
-    /// Frees a cell whose last reference the caller dropped.
-    pub fn free(&self, arena: &Arena, cell: u32) {
+    /// Frees a cell that nobody finds, whose last reference the caller dropped.
+    pub(crate) fn free(&self, arena: &Arena, cell: u32) {
         let span = span_of(cell);
         let state = arena.meta(span + 1);
         let count = count_of(arena, span);
@@ -320,6 +384,13 @@ pub struct CellPin<'a> {
     length: usize,
 }
 
+impl CellPin<'_> {
+    /// References to the cell now, this one included.
+    pub fn references(&self) -> u16 {
+        self.cells.meta(self.arena, self.cell).references()
+    }
+}
+
 impl Deref for CellPin<'_> {
     type Target = [u8];
 
@@ -330,6 +401,6 @@ impl Deref for CellPin<'_> {
 
 impl Drop for CellPin<'_> {
     fn drop(&mut self) {
-        self.cells.release(self.arena, self.cell);
+        self.cells.release(self.arena, self.cell, self.length);
     }
 }

@@ -44,11 +44,13 @@ fn groups(frames: usize) -> impl DoubleEndedIterator<Item = Range<usize>> + Exac
 }
 
 impl<'a> Large<'a> {
-    /// Stores a value of `length` bytes, which `fill` writes part by part: a whole page of its frame each,
-    /// and the rest. Gives the number of the first cell of its map; `None` when memory is out.
+    /// Stores a value of `length` bytes, which `fill` writes part by part: a whole page each, and the rest.
+    /// With a sharing domain, its pages share frames with equal ones. Gives the number of the first cell of
+    /// its map; `None` when memory is out.
     pub fn store(
         self,
         lane: usize,
+        domain: Option<u16>,
         length: usize,
         fill: &mut impl FnMut(usize, &mut [u8]),
     ) -> Option<u32> {
@@ -58,8 +60,13 @@ impl<'a> Large<'a> {
             fill(length - rest, &mut page[..rest]);
         }
         let rest_at = self.store_rest(lane, &page[..rest])?;
-        let frame =
-            |page: usize| self.arena.store_page(lane, |frame| fill(page * PAGE_BYTES, frame));
+        let frame = |number: usize| match domain {
+            None => self.arena.store_page(lane, |frame| fill(number * PAGE_BYTES, frame)),
+            Some(domain) => {
+                fill(number * PAGE_BYTES, &mut page);
+                self.arena.store_shared(lane, domain, &page).map(|(frame, _)| frame)
+            }
+        };
         let map = self.store_map(length, rest_at, frame, |frame| self.arena.release(frame));
         if map.is_none() {
             self.free_rest(rest, rest_at);
@@ -194,9 +201,12 @@ impl<'a> Large<'a> {
             return None;
         }
         let claim_cell = |claims: &mut Claims, cell, bytes| {
-            self.cells.claim(self.arena, claims, cell, bytes).then_some(())
+            self.cells.claim_alone(self.arena, claims, cell, bytes).then_some(())
         };
-        let claim_frame = |frame| (self.arena.claim(frame, 0) == Some(1)).then_some(());
+        let claim_frame = |frame| {
+            let references = self.arena.claim(frame, 0)?;
+            (references == 1 || self.arena.shares()).then_some(())
+        };
         let frames = length / PAGE_BYTES;
         let mut cell = cell;
         for (number, group) in groups(frames).enumerate() {
@@ -247,7 +257,7 @@ impl<'a> Large<'a> {
     fn free_rest(self, length: usize, at: u32) {
         match length {
             0 => {}
-            1..=CELL_BYTES_MAX => self.cells.release(self.arena, at),
+            1..=CELL_BYTES_MAX => self.cells.release(self.arena, at, length),
             _ => self.arena.release(at),
         }
     }
@@ -269,15 +279,20 @@ impl<'a> Large<'a> {
 
     /// The frames of the pages of the value whose map begins at `cell`.
     pub fn frames(self, cell: u32) -> Vec<u32> {
-        let pages = self.length(cell) / PAGE_BYTES;
-        let (mut frames, mut cell) = (Vec::with_capacity(pages), cell);
-        for (number, group) in groups(pages).enumerate() {
+        let mut frames = Vec::with_capacity(self.length(cell) / PAGE_BYTES);
+        self.each_frame(cell, &mut |frame| frames.push(frame));
+        frames
+    }
+
+    /// Tells the frames of the pages of the value whose map begins at `cell`, in order.
+    pub fn each_frame(self, cell: u32, tell: &mut impl FnMut(u32)) {
+        let mut cell = cell;
+        for (number, group) in groups(self.length(cell) / PAGE_BYTES).enumerate() {
             let content = self.cells.content(self.arena, cell);
             let head = head_words(number);
-            frames.extend((head..head + group.len()).map(|at| word(content, at)));
+            (head..head + group.len()).for_each(|at| tell(word(content, at)));
             cell = word(content, head - 1);
         }
-        frames
     }
 
     /// What is left of the value whose map begins at `cell` behind its pages.

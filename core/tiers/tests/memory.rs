@@ -56,7 +56,7 @@ fn a_cell_is_zeroed_when_it_is_freed() {
     let cells = Cells::default();
     let kept = cells.store(&arena, &[1; 996]).expect("cell");
     let secret = cells.store(&arena, &[0x5e; 1000]).expect("cell");
-    cells.release(&arena, secret);
+    cells.release(&arena, secret, 1000);
     let next = cells.store(&arena, &[2; 996]).expect("cell");
     assert_eq!(next, secret, "the cell freed last comes first");
     let content = cells.content(&arena, next);
@@ -71,7 +71,7 @@ fn free_spans_are_free_memory() {
     let cells = Cells::default();
     let cell = cells.store(&arena, &[1; 1000]).expect("cell");
     assert_eq!(arena.free_bytes(), CHUNK_BYTES as u64 * 3 / 4, "one of four spans is in use");
-    cells.release(&arena, cell);
+    cells.release(&arena, cell, 1000);
     assert_eq!(arena.free_bytes(), CHUNK_BYTES as u64);
 }
 
@@ -101,7 +101,7 @@ fn a_reader_that_is_one_too_many_leaves_no_trace() {
     let large = Large { arena: &arena, cells: &cells };
     let frame = arena.store(0, &[3; PAGE_BYTES]).expect("frame");
     let cell = cells.store(&arena, &[3; 1000]).expect("cell");
-    let map = large.store(0, 5000, &mut |_, part| part.fill(3)).expect("map");
+    let map = large.store(0, None, 5000, &mut |_, part| part.fill(3)).expect("map");
     crowd(|| arena.pin(frame));
     crowd(|| cells.pin(&arena, cell, 1000));
     crowd(|| large.pin(map));
@@ -236,8 +236,8 @@ fn cells_of_all_lengths_hold_their_bytes() {
         let expected = content(number);
         assert_eq!(cells.content(&arena, cell)[..expected.len()], expected);
     }
-    for cell in stored {
-        cells.release(&arena, cell);
+    for (number, cell) in stored.into_iter().enumerate() {
+        cells.release(&arena, cell, content(number).len());
     }
     arena.trim();
     assert!(arena.budget().taken() < CHUNK_BYTES as u64, "all spans are given back");

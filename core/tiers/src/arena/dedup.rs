@@ -70,13 +70,14 @@ impl Shared {
         (hash % self.bucket_count as u128) as usize
     }
 
-    /// A reference to a frame of the same domain and content.
+    /// A reference to a frame of the same domain and content, which is not `except`.
     pub(crate) fn find(
         &self,
         arena: &Arena,
         bucket: usize,
         domain: u16,
         page: &[u8; PAGE_BYTES],
+        except: u32,
     ) -> Option<u32> {
         let mut candidates = [0; COMPARED_MAX];
         let mut count = 0;
@@ -84,7 +85,8 @@ impl Shared {
         let mut at = self.buckets.get(bucket).load(Ordering::Relaxed);
         while at != 0 && count < COMPARED_MAX {
             let frame = at - 1;
-            if self.domain(frame) == Some(domain) && arena.meta(frame).share_if_live() {
+            let wanted = frame != except && self.domain(frame) == Some(domain);
+            if wanted && arena.meta(frame).share_if_live() {
                 candidates[count] = frame;
                 count += 1;
             }
@@ -148,7 +150,8 @@ impl Shared {
         }
     }
 
-    fn domain(&self, frame: u32) -> Option<u16> {
+    /// The domain of a frame that is found; `None` of one that is not.
+    pub(crate) fn domain(&self, frame: u32) -> Option<u16> {
         if frame as usize >= self.links.len().min(self.domains.len()) {
             return None;
         }

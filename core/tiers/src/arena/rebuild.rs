@@ -142,9 +142,10 @@ impl Arena {
         reserve.open_again(self, number, chunks)
     }
 
-    /// Lets others find a page that was claimed, if the arena shares frames.
+    /// Lets others find a page, if they don't already and the arena shares frames. For one frame, two tasks
+    /// must not do so at once.
     pub fn share(&self, frame: u32, domain: u16) {
-        if let Some(shared) = &self.shared {
+        if let Some(shared) = self.shared.as_ref().filter(|shared| shared.domain(frame).is_none()) {
             shared.insert(&self.budget, shared.bucket(self.content(frame)), domain, frame);
         }
     }

@@ -32,6 +32,11 @@ impl Claims {
         self.0[cell as usize / 64] >> (cell % 64) & 1 != 0
     }
 
+    /// Whether this is a cell that was found in use. No number is too large to ask for.
+    fn has_within(&self, arena: &Arena, cell: u32) -> bool {
+        self.is_within(arena, cell) && self.has(cell)
+    }
+
     fn add(&mut self, cell: u32) {
         self.0[cell as usize / 64] |= 1 << (cell % 64);
     }
@@ -46,10 +51,32 @@ impl Claims {
 }
 
 impl Cells {
-    /// Notes that a cell is in use and has `length` bytes of content; see
-    /// [`Arena::take_over`](crate::Arena::take_over). False when that cannot be.
+    /// Notes one more reference to a cell, which has `length` bytes of content; see
+    /// [`Arena::take_over`](crate::Arena::take_over). False when that cannot be: only cells that are shared
+    /// have more than one.
     #[must_use]
     pub fn claim(&self, arena: &Arena, claims: &mut Claims, cell: u32, length: usize) -> bool {
+        if claims.has_within(arena, cell) {
+            let meta = self.meta(arena, cell);
+            let known = meta.next.load(Ordering::Relaxed) as usize == length;
+            return known && self.shared.is_some() && meta.add_reference();
+        }
+        let claimed = self.claim_alone(arena, claims, cell, length);
+        if claimed {
+            self.meta(arena, cell).next.store(length as u32, Ordering::Relaxed);
+        }
+        claimed
+    }
+
+    /// The same for a cell that nobody else can hold.
+    #[must_use]
+    pub(crate) fn claim_alone(
+        &self,
+        arena: &Arena,
+        claims: &mut Claims,
+        cell: u32,
+        length: usize,
+    ) -> bool {
         if !(1..=CELL_BYTES_MAX).contains(&length) || !claims.is_within(arena, cell) {
             return false;
         }

@@ -1,0 +1,335 @@
+//! Equal values of a sharing domain in one frame or cell, however they came there.
+
+use spillway_store::{
+    Backing, ClientConfig, Config, Dedup, DiskConfig, Get, Key, PAGE_BYTES, Packer, PoolId,
+    PoolSpec, Put, Scratch, SharedMemory, Store,
+};
+
+const MIB: u64 = 1 << 20;
+const COUNT: u32 = 1000;
+
+fn config() -> Config {
+    Config { dedup: Dedup::PerClient, ..Config::embedded(16 * MIB) }
+}
+
+fn member(store: &Store, domain: Option<u32>) -> PoolId {
+    let config = ClientConfig { domain, ..ClientConfig::default() };
+    let client = store.add_client(config).expect("client");
+    store.create_pool(client, PoolSpec::PERSISTENT).expect("pool")
+}
+
+fn noise(seed: u32, length: usize) -> Vec<u8> {
+    let mut state = u64::from(seed) << 1 | 1;
+    let word = |_| {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (state ^ state >> 29).to_ne_bytes()
+    };
+    let mut bytes: Vec<u8> = (0..length.div_ceil(8)).flat_map(word).collect();
+    bytes.truncate(length);
+    bytes
+}
+
+/// A page of which LZ4 leaves a little more than half.
+fn packs(number: u32) -> Vec<u8> {
+    let mut page = noise(number, PAGE_BYTES / 2);
+    page.resize(PAGE_BYTES, 0);
+    page
+}
+
+const fn key(number: u32) -> Key {
+    Key::new(1, number)
+}
+
+/// Puts values, and gives the bytes of memory that they take.
+fn fill(store: &Store, pool: PoolId, value: impl Fn(u32) -> Vec<u8>) -> u64 {
+    let taken = || store.memory_bytes() - store.free_frame_bytes();
+    let before = taken();
+    let mut scratch = Scratch::new();
+    for number in 0..COUNT {
+        let put = store.put_compressed(pool, key(number), &value(number), &mut scratch);
+        assert_eq!(put, Put::Stored, "{number}");
+    }
+    taken() - before
+}
+
+#[track_caller]
+fn must_hold(store: &Store, pool: PoolId, value: impl Fn(u32) -> Vec<u8>) {
+    let mut got = vec![0; 64 << 10];
+    for number in 0..COUNT {
+        let value = value(number);
+        let hit = store.get(pool, key(number), &mut got).expect("get");
+        assert_eq!(hit, Get::Hit(value.len()), "{number}");
+        assert!(got[..value.len()] == value, "another value for {number}");
+    }
+}
+
+fn flush(store: &Store, pool: PoolId) {
+    (0..COUNT).for_each(|number| assert!(store.flush(pool, key(number)), "{number}"));
+}
+
+/// Looks at all values once, from the first to the last.
+fn scan(store: &Store) -> SharedMemory {
+    let mut packer = Packer::new();
+    while store.scan_for_equals(100, &mut packer) >= 100 {}
+    store.shared_memory()
+}
+
+/// Fills the pools of two members of a domain, one of another, and one of none. Only the second of the domain shares
+/// with anybody, and each keeps what it has when others flush theirs.
+#[track_caller]
+fn check_sharing(value: impl Fn(u32) -> Vec<u8> + Copy) {
+    let store = Store::open(config()).expect("open");
+    let (left, right) = (member(&store, Some(1)), member(&store, Some(1)));
+    let (other, alone) = (member(&store, Some(2)), member(&store, None));
+    let own = fill(&store, left, value);
+    let more = fill(&store, right, value);
+    assert!(more < own / 8, "{more} bytes for what others have, which takes {own}");
+    for pool in [other, alone] {
+        let more = fill(&store, pool, value);
+        assert!(more > own / 2, "{more} bytes of {own}: shared across domains");
+    }
+    for (at, pool) in [left, other, right, alone].into_iter().enumerate() {
+        must_hold(&store, pool, value);
+        flush(&store, pool);
+        if at == 0 {
+            must_hold(&store, right, value);
+        }
+    }
+    store.trim();
+    assert_eq!(store.compressed_pages(), 0);
+    assert!(store.memory_bytes() < MIB, "{} bytes are left", store.memory_bytes());
+}
+
+#[test]
+fn packed_pages_share_cells() {
+    check_sharing(packs);
+}
+
+#[test]
+fn values_of_a_quarter_of_a_kilobyte_and_more_share_cells() {
+    check_sharing(|number| noise(number, 1500));
+    check_sharing(|number| noise(number, 256));
+    let store = Store::open(config()).expect("open");
+    let (left, right) = (member(&store, Some(1)), member(&store, Some(1)));
+    let short = |number| noise(number, 255);
+    let own = fill(&store, left, short);
+    assert!(fill(&store, right, short) > own / 2, "no table has entries for so little");
+}
+
+#[test]
+fn the_pages_of_long_values_share_frames() {
+    // As a blade has them that are sealed: a page, and a tag.
+    check_sharing(|number| noise(number, PAGE_BYTES + 28));
+    // Their equal page may be a value of its own.
+    let store = Store::open(config()).expect("open");
+    let (left, right) = (member(&store, Some(1)), member(&store, Some(1)));
+    let own = fill(&store, left, |number| noise(number, PAGE_BYTES));
+    let long = |number| noise(number, PAGE_BYTES + 28);
+    let more = fill(&store, right, long);
+    assert!(more < own / 8, "{more} bytes, {own} for the pages");
+    flush(&store, left);
+    must_hold(&store, right, long);
+}
+
+#[test]
+fn equal_content_of_another_kind_is_not_taken_for_it() {
+    let store = Store::open(config()).expect("open");
+    let (left, right) = (member(&store, Some(1)), member(&store, Some(1)));
+    fill(&store, left, packs);
+    // What the packed page is, as a value; and a value whose beginning another one is.
+    let mut table = spillway_tiers::lz4::Table::default();
+    let mut packed = [0; spillway_tiers::lz4::PACKED_BYTES];
+    let page: [u8; PAGE_BYTES] = packs(7).try_into().expect("a page");
+    let length = spillway_tiers::lz4::pack(&page, &mut packed, &mut table);
+    let value = move |number: u32| packed[..length - number as usize % 2].to_vec();
+    fill(&store, right, value);
+    must_hold(&store, right, value);
+    flush(&store, left);
+    must_hold(&store, right, value);
+}
+
+#[test]
+fn pages_that_are_packed_later_share_cells_then() {
+    let store = Store::open(config()).expect("open");
+    // Equal ones arrived when the others were packed already, so no frame of them was found.
+    let (left, right) = (member(&store, Some(1)), member(&store, Some(1)));
+    let own = fill(&store, left, packs);
+    for number in 0..COUNT {
+        assert_eq!(store.put(right, key(number), &packs(number)), Put::Stored);
+    }
+    let taken = || store.memory_bytes() - store.free_frame_bytes();
+    let before = taken();
+    assert_eq!(store.demote(COUNT as usize, &mut Scratch::new()), COUNT as usize);
+    assert_eq!(store.compressed_pages(), 2 * u64::from(COUNT));
+    let less = before - taken();
+    let frames = u64::from(COUNT) * PAGE_BYTES as u64;
+    assert!(less > frames - own / 8, "{less} bytes of {frames}");
+    must_hold(&store, left, packs);
+    must_hold(&store, right, packs);
+}
+
+#[test]
+fn the_scan_finds_what_arrival_left_apart() {
+    let store = Store::open(config()).expect("open");
+    let (left, right) = (member(&store, Some(1)), member(&store, Some(1)));
+    let other = member(&store, Some(2));
+    let own = fill(&store, left, packs);
+    for pool in [right, other] {
+        for number in 0..COUNT {
+            assert_eq!(store.put(pool, key(number), &packs(number)), Put::Stored);
+        }
+    }
+    let found = scan(&store);
+    assert_eq!(found.merged_values, u64::from(COUNT), "those of one domain");
+    assert_eq!(store.compressed_pages(), 2 * u64::from(COUNT));
+    // The next one counts all that share now.
+    let found = scan(&store);
+    assert_eq!((found.values, found.merged_values), (2 * u64::from(COUNT), u64::from(COUNT)));
+    let saved = found.saved_bytes;
+    assert!((own * 3 / 4..own * 5 / 4).contains(&saved), "{saved} bytes of {own}");
+    for pool in [left, right, other] {
+        must_hold(&store, pool, packs);
+        flush(&store, pool);
+    }
+    assert_eq!(scan(&store).values, 0);
+    store.trim();
+    assert!(store.memory_bytes() < MIB, "{} bytes are left", store.memory_bytes());
+}
+
+#[test]
+fn the_scan_goes_on_where_it_ended_and_looks_at_no_more_than_it_is_told() {
+    let store = Store::open(config()).expect("open");
+    let pool = member(&store, None);
+    fill(&store, pool, packs);
+    let mut packer = Packer::new();
+    let (mut calls, mut seen) = (0, 0);
+    loop {
+        let looked_at = store.scan_for_equals(64, &mut packer);
+        // A leaf is looked at as a whole.
+        assert!(looked_at < 128, "{looked_at}");
+        (calls, seen) = (calls + 1, seen + looked_at);
+        if looked_at < 64 {
+            break;
+        }
+    }
+    assert_eq!(seen, COUNT as usize);
+    assert!(calls > 4, "{calls}");
+    let off = Store::open(Config::embedded(16 * MIB)).expect("open");
+    let pool = member(&off, None);
+    fill(&off, pool, packs);
+    assert_eq!(off.scan_for_equals(64, &mut packer), 0, "nothing is to be found");
+}
+
+#[test]
+fn who_is_left_with_a_page_that_was_shared_can_move_it_down() {
+    let dir = std::env::temp_dir();
+    let disk = Some(DiskConfig::new(dir, 64 * MIB));
+    for value in [packs, |number| noise(number, PAGE_BYTES)] {
+        let config = Config { disk: disk.clone(), backing: Backing::Memfd, ..config() };
+        let store = Store::open(config).expect("open");
+        let (left, right) = (member(&store, Some(1)), member(&store, Some(1)));
+        fill(&store, left, value);
+        fill(&store, right, value);
+        store.set_capacity(2 * MIB, 0);
+        let soon = || std::time::Instant::now() + std::time::Duration::from_secs(30);
+        assert!(!store.shrink(soon(), &mut Scratch::new()), "pages that two have stay");
+        assert_eq!(store.disk_bytes(), 0);
+        flush(&store, left);
+        scan(&store);
+        assert!(store.shrink(soon(), &mut Scratch::new()), "{} bytes", store.memory_bytes());
+        assert!(store.disk_bytes() > MIB);
+        must_hold(&store, right, value);
+    }
+}
+
+#[test]
+fn cells_that_packed_pages_share_are_no_pages_that_can_go() {
+    let dir = std::env::temp_dir();
+    let disk = Some(DiskConfig::new(dir, 64 * MIB));
+    let store = Store::open(Config { disk, backing: Backing::Memfd, ..config() }).expect("open");
+    let (left, right) = (member(&store, Some(1)), member(&store, Some(1)));
+    let own = fill(&store, left, packs);
+    let free = store.fixed_bytes();
+    assert_eq!(free, 0, "the disk takes all");
+    fill(&store, right, packs);
+    let fixed = store.fixed_bytes();
+    assert!((own..3 * own).contains(&fixed), "{fixed} bytes: each entry counts, which takes {own}");
+}
+
+#[test]
+fn a_store_that_is_opened_again_shares_as_before() {
+    let config = Config { backing: Backing::Memfd, ..config() };
+    let store = Store::open(config.clone()).expect("open");
+    let (left, right) = (member(&store, Some(1)), member(&store, Some(1)));
+    let value = |number: u32| match number % 3 {
+        0 => packs(number),
+        1 => noise(number, 1500),
+        _ => noise(number, PAGE_BYTES + 28),
+    };
+    fill(&store, left, value);
+    fill(&store, right, value);
+    let taken = |store: &Store| store.memory_bytes() - store.free_frame_bytes();
+    let before = taken(&store);
+    let kept = store.kept_descriptors().expect("memfds");
+    let kept = kept.map(|(_, file)| file.try_clone_to_owned().expect("duplicate"));
+    drop(store);
+    let store = Store::reopen(config, kept).expect("reopen");
+    let after = taken(&store);
+    assert!(after.abs_diff(before) < MIB / 2, "{before} bytes before, {after} after");
+    let third = member(&store, Some(1));
+    let more = fill(&store, third, value);
+    assert!(more < before / 8, "{more} bytes for what is there already");
+    let found = (scan(&store), scan(&store)).1;
+    assert_eq!(found.merged_values, 0, "all was found at arrival");
+    assert_eq!(found.values, 3 * u64::from(COUNT));
+    for pool in [left, third, right] {
+        must_hold(&store, pool, value);
+        flush(&store, pool);
+    }
+    store.trim();
+    assert!(store.memory_bytes() < MIB, "{} bytes are left", store.memory_bytes());
+}
+
+#[test]
+fn writes_to_shared_pages_never_show_through_and_are_counted() {
+    let store = Store::open(config()).expect("open");
+    let pools = [member(&store, Some(1)), member(&store, Some(1))];
+    let mut model = pools.map(|pool| {
+        fill(&store, pool, packs);
+        (0..COUNT).map(|number| (number, 0)).collect::<Vec<_>>()
+    });
+    // Every third value is no page that packs, and every ninth is long.
+    let value = |(number, generation): (u32, u32)| match (number + generation) % 9 {
+        0 => noise(number % 50 + generation % 3, PAGE_BYTES + 28),
+        3 | 6 => noise(number % 50 + generation % 3, PAGE_BYTES),
+        _ => packs(number % 50 + generation % 3),
+    };
+    let mut scratch = Scratch::new();
+    let mut packer = Packer::new();
+    let mut state = 7_u32;
+    for turn in 0..10_000_u32 {
+        state = state.wrapping_mul(0x915f_77f5).wrapping_add(1);
+        let (at, number) = ((state >> 16) as usize % 2, state >> 8 & 0xffff);
+        let (number, generation) = (number % COUNT, 1 + turn);
+        let written = value((number, generation));
+        // What is refused is gone, and is the client's own: nothing of another goes.
+        let put = match turn % 3 {
+            0 => store.put(pools[at], key(number), &written),
+            _ => store.put_compressed(pools[at], key(number), &written, &mut scratch),
+        };
+        assert_eq!(put, Put::Stored);
+        model[at][number as usize] = (number, generation);
+        store.scan_for_equals(usize::from(turn % 2 == 0) * 3, &mut packer);
+        if turn % 500 == 0 {
+            store.demote(100, &mut scratch);
+        }
+    }
+    for (pool, model) in pools.into_iter().zip(&model) {
+        must_hold(&store, pool, |number| match model[number as usize] {
+            (number, 0) => packs(number),
+            written => value(written),
+        });
+    }
+    let shared = scan(&store);
+    assert!((1000..10_000).contains(&shared.unshared_values), "{shared:?}");
+}
