@@ -320,11 +320,12 @@ def free_port():
 class Blade:
     """A daemon of this test's own, that serves a ring and NVMe/TCP."""
 
-    def __init__(self, name="blade", capacity="512M"):
+    def __init__(self, name="blade", capacity="512M", settings=()):
         self.folder = WORK / name
         self.folder.mkdir()
         self.port = free_port()
         self.capacity = capacity
+        self.settings = dict(settings)
         self.start()
 
     def start(self):
@@ -334,6 +335,7 @@ class Blade:
             "store.capacity": f'"{self.capacity}"',
             "process.keeper": "false",
             "unnamed.hosts": "true",
+            **self.settings,
         }
         line = [SPILLWAYD]
         for name, value in settings.items():

@@ -125,7 +125,9 @@ pub struct BladeSettings {
     pub timeout_ns: u64,
     /// 1 when pages are encrypted before they leave.
     pub encrypt: u32,
-    /// The key of this run.
+    /// 1 when they are so by the key of a sharing domain.
+    pub share: u32,
+    /// The key of this run, or of the domain.
     pub key: [u8; spillway_tiers::blade::KEY_BYTES],
 }
 
@@ -136,6 +138,7 @@ impl BladeSettings {
         mirror: BladeAddress::NONE,
         timeout_ns: 0,
         encrypt: 1,
+        share: 0,
         key: [0; spillway_tiers::blade::KEY_BYTES],
     };
 }

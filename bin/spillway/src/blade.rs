@@ -1,14 +1,21 @@
 //! The blade of a run: claimed before the program starts, tidied for processes that were killed, and
 //! given back at the end.
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use nix::sys::signal::SigSet;
 use spillway_blade::{Claim, claim};
 use spillway_pager::tree::{BladeAddress, BladeSettings, Text, Tree};
+use spillway_tiers::blade::KEY_BYTES;
 
 use crate::cli::Remote;
 use crate::refusal::Refusal;
+
+/// The bit of a file's mode that lets every user read it.
+const READ_BY_OTHERS: u32 = 0o004;
 
 /// Pools on a blade and its mirror. Dropping them removes all that is there.
 pub struct Blades {
@@ -31,11 +38,13 @@ impl Blades {
         *settings = BladeSettings {
             timeout_ns: options.blade_timeout.as_nanos() as u64,
             encrypt: u32::from(!options.no_encrypt),
+            share: u32::from(options.share.is_some()),
             ..BladeSettings::NONE
         };
-        let random =
-            rustix::rand::getrandom(&mut settings.key, rustix::rand::GetRandomFlags::empty());
-        random.map_err(|error| refuse("--blade", format!("no random key: {error}")))?;
+        settings.key = match &options.share {
+            Some(path) => domain_key(path).map_err(|why| refuse("--share", why))?,
+            None => random_key().map_err(|why| refuse("--blade", why))?,
+        };
         let _held = SignalsHeld::new();
         let mut blades = Self { claims: Vec::new() };
         let ways = [
@@ -111,6 +120,52 @@ impl Drop for Blades {
     }
 }
 
+fn random_key() -> Result<[u8; KEY_BYTES], String> {
+    let mut key = [0; KEY_BYTES];
+    rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| format!("no random key: {error}"))?;
+    Ok(key)
+}
+
+/// Reads the key of a sharing domain. A line warns of a file that other users can read.
+fn domain_key(path: &Path) -> Result<[u8; KEY_BYTES], String> {
+    let shown = path.display();
+    let read = || -> std::io::Result<(String, u32)> {
+        let file = File::open(path)?;
+        let mode = file.metadata()?.mode();
+        let mut text = String::new();
+        // A key and the end of its line; more is no key.
+        file.take(2 * KEY_BYTES as u64 + 2).read_to_string(&mut text)?;
+        Ok((text, mode))
+    };
+    let (text, mode) =
+        read().map_err(|error| without_number(&format!("can't read '{shown}': {error}")))?;
+    let key = parse_key(text.trim_ascii_end()).ok_or_else(|| {
+        format!("'{shown}' has no key of 64 hexadecimal digits: openssl rand -hex 32 > FILE")
+    })?;
+    if mode & READ_BY_OTHERS != 0 {
+        // A closed standard error is the user's choice.
+        let _ = writeln!(
+            std::io::stderr(),
+            "spillway: other users can read the key in '{shown}': chmod o= '{shown}'"
+        );
+    }
+    Ok(key)
+}
+
+fn parse_key(text: &str) -> Option<[u8; KEY_BYTES]> {
+    let mut key = [0; KEY_BYTES];
+    let (digits, []) = text.as_bytes().as_chunks::<2>() else { return None };
+    if digits.len() != KEY_BYTES {
+        return None;
+    }
+    for (byte, digits) in key.iter_mut().zip(digits) {
+        let [high, low] = digits.map(|digit| char::from(digit).to_digit(16));
+        *byte = (high? << 4 | low?) as u8;
+    }
+    Some(key)
+}
+
 /// A line without the number that the standard library puts behind the kernel's reasons.
 fn without_number(line: &str) -> String {
     match line.split_once(" (os error ") {
@@ -133,4 +188,20 @@ fn address_of(claim: &Claim) -> Option<BladeAddress> {
         address: Text::new(&claim.address)?,
         secret: Text::new(claim.secret.as_deref().unwrap_or_default())?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_64_digits_and_nothing_else() {
+        let mut expected = [0xab; KEY_BYTES];
+        expected[0] = 0x01;
+        let text = format!("01{}", "aB".repeat(KEY_BYTES - 1));
+        assert_eq!(parse_key(&text), Some(expected));
+        for wrong in [&text[1..], &text[2..], &format!("{text}00"), "", &text.replace('0', "g")] {
+            assert_eq!(parse_key(wrong), None, "{wrong}");
+        }
+    }
 }

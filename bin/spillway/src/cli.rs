@@ -159,6 +159,12 @@ pub struct Remote {
     /// Send pages in the clear. They are encrypted with a key of this run otherwise.
     #[arg(long, requires = "blade")]
     pub no_encrypt: bool,
+
+    /// Encrypt pages with the key in FILE, so that equal pages of all runs with this key share memory
+    /// on the blade. The file has 64 hexadecimal digits: openssl rand -hex 32. See docs/blades.md
+    /// for what the blade learns.
+    #[arg(long, value_name = "FILE", requires = "blade", conflicts_with = "no_encrypt")]
+    pub share: Option<PathBuf>,
 }
 
 /// Says what this kernel and user can and can't do, and how to mend it.

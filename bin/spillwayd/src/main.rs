@@ -20,6 +20,7 @@ mod reclaim;
 mod run;
 mod sandbox;
 mod secret_files;
+mod sharing;
 mod sockets;
 mod store_disk;
 mod targets;

@@ -7,7 +7,7 @@ use spillway_api::types::{LendStatus, VmList, VmStatus};
 use spillway_directory::ClientRegistry;
 use spillway_metrics::{
     ClientSample, DiskSample, LendDeviceSample, LendPeerSample, LendSample, RespSample, Sample,
-    SectionsSample, StoreDiskSample, StoreSample, VmSample,
+    SectionsSample, SharingSample, StoreDiskSample, StoreSample, VmSample,
 };
 use spillway_vhost_user_blk::Disk;
 
@@ -45,6 +45,12 @@ pub fn text(
         }),
         same_filled_pages: store.same_filled_pages(),
         compressed_pages: store.compressed_pages(),
+        sharing: store.shared_memory().map(|shared| SharingSample {
+            values: shared.values,
+            saved_bytes: shared.saved_bytes,
+            merged_values: shared.merged_values,
+            unshared_values: shared.unshared_values,
+        }),
         pools: client_registry.pools().map_or(0, |pools| pools.len() as u64),
         blocks: client_registry.blocks().len() as u64,
         memory_locked: facts.memory_locked,

@@ -16,6 +16,7 @@ use crate::manager;
 use crate::packing::Packing;
 use crate::parts::Parts;
 use crate::reclaim::Reclaim;
+use crate::sharing::Sharing;
 use crate::store_disk::Watch;
 use crate::{capacity, disks, hardening, lend, sandbox, targets, vm};
 
@@ -50,6 +51,8 @@ pub fn run(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
     let disks = parts.disks.clone();
     let reclaim = Reclaim::start(parts.client_registry.clone(), disks.clone())?;
     let packing = Packing::start(parts.client_registry.store())?;
+    let shares = parts.config.store.dedup;
+    let sharing = shares.then(|| Sharing::start(parts.client_registry.store())).transpose()?;
     let lending = parts.lending.take().map(lend::Prepared::start).transpose()?;
     let guests = parts.vms.as_ref().map(vm::Prepared::handle);
     let vms = parts.vms.take().map(|vms| vms.start(frontends.ring())).transpose()?;
@@ -68,6 +71,7 @@ pub fn run(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
     drop(frontends);
     drop(reclaim);
     drop(packing);
+    drop(sharing);
     disks::drain(&disks);
     served
 }

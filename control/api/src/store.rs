@@ -9,7 +9,9 @@ use spillway_types::{Lifetime as StoreLifetime, PAGE_BYTES, PoolSpec, Sharing};
 
 use crate::problem::Error;
 use crate::service::{Shared, aside};
-use crate::types::{Block, Lifetime, NewBlock, NewPool, Pool, Problem, StoreDisk, StoreStatus};
+use crate::types::{
+    Block, Lifetime, NewBlock, NewPool, Pool, Problem, StoreDisk, StoreSharing, StoreStatus,
+};
 
 /// How full the store is.
 #[utoipa::path(get, path = "/v1/store", tag = "store", responses((status = 200, body = StoreStatus)))]
@@ -33,6 +35,12 @@ pub(crate) async fn status(State(daemon): Shared) -> Json<StoreStatus> {
         }),
         same_filled_pages: store.same_filled_pages(),
         compressed_pages: store.compressed_pages(),
+        sharing: store.shared_memory().map(|shared| StoreSharing {
+            values: shared.values,
+            saved_bytes: shared.saved_bytes,
+            merged_values: shared.merged_values,
+            unshared_values: shared.unshared_values,
+        }),
     })
 }
 

@@ -4,7 +4,6 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
-use spillway_tiers::blade::TAG_BYTES;
 use spillway_tiers::lz4::{pack, unpack};
 use spillway_tiers::sync::Ordering;
 use spillway_tiers::{CellPin, Disk, Files, PageBuf, Pinned, Use, WRITE_PAGES_MAX};
@@ -200,9 +199,8 @@ impl Store {
     /// shorter, for a sealed page that is longer than a page takes two there. Those that it takes are no
     /// candidates any more. Gives how many they are.
     fn move_to_blade(&self, candidates: &mut Candidates<'_>, scratch: &mut Scratch) -> usize {
-        if self.blade.as_ref().is_none_or(|blade| !blade.takes()) {
-            return 0;
-        }
+        let Some(blade) = self.blade.as_ref().filter(|blade| blade.takes()) else { return 0 };
+        let length_max = PAGE_BYTES - blade.added_bytes();
         let mut contents: [&[u8]; WRITE_PAGES_MAX] = [&[]; WRITE_PAGES_MAX];
         let mut count = 0;
         for (candidate, room) in candidates.iter().flatten().zip(&mut scratch.pages) {
@@ -210,7 +208,7 @@ impl Store {
                 Bytes::Packed(cell) => cell,
                 Bytes::Raw(page) if self.config.compress => {
                     let length = pack(page, &mut scratch.packer.packed, &mut scratch.packer.table);
-                    if length > PAGE_BYTES - TAG_BYTES {
+                    if length > length_max {
                         &page[..]
                     } else {
                         room.0[..length].copy_from_slice(&scratch.packer.packed[..length]);

@@ -154,6 +154,7 @@ impl LongPut {
         let Some(cell) = self.kept.map.take() else {
             return store.refuse(self.pool, self.access, &self.at, Refusal::NodeFull);
         };
+        store.share_frames(self.access, &mut self.kept.frames);
         let rest = &self.rest.0[..self.length % PAGE_BYTES];
         // SAFETY: the map was this value's alone, and is published below.
         unsafe { store.large().complete(cell, &self.kept.frames, rest) };

@@ -79,6 +79,20 @@ impl Store {
         }
     }
 
+    /// Puts equal frames in the place of full ones, which nobody else has heard of yet, or lets these be found.
+    pub(crate) fn share_frames(&self, access: Access, frames: &mut [u32]) {
+        let Some(domain) = self.domain(access) else { return };
+        for frame in frames {
+            let page = self.arena.content(*frame);
+            if let Some(equal) = self.arena.find_shared(domain, page, *frame) {
+                self.arena.release(*frame);
+                *frame = equal;
+            } else {
+                self.arena.share(*frame, domain);
+            }
+        }
+    }
+
     /// The sharing domain of a slot's value, if values share memory.
     pub(crate) fn domain_of_owner(&self, slot: Slot) -> Option<u16> {
         let shares = self.config.dedup != Dedup::Off && slot.owner() != PREPAID;
@@ -121,13 +135,13 @@ impl Store {
         }
     }
 
-    /// Memory that values share.
-    pub fn shared_memory(&self) -> SharedMemory {
-        SharedMemory {
+    /// Memory that values share; `None` where they never do.
+    pub fn shared_memory(&self) -> Option<SharedMemory> {
+        (self.config.dedup != Dedup::Off).then(|| SharedMemory {
             merged_values: self.merged_values.load(Ordering::Relaxed),
             unshared_values: self.unshared_values.load(Ordering::Relaxed),
             ..self.sharing_scan.lock().last
-        }
+        })
     }
 
     /// Looks at up to `values_max` values, from where the last call ended, for equal ones that do not share

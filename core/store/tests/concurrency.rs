@@ -253,7 +253,7 @@ fn equal_pages_that_are_packed_found_and_freed_at_once_stay_right() {
         for _ in 0..2 {
             store.scan_for_equals(10, &mut Packer::new());
         }
-        assert_eq!(store.shared_memory().values, 2);
+        assert_eq!(store.shared_memory().expect("it shares").values, 2);
         let mut copy = [0; PAGE_BYTES];
         for key in keys {
             assert_eq!(store.get(pool, key, &mut copy).expect("get"), Get::Hit(PAGE_BYTES));

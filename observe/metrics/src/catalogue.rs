@@ -141,6 +141,8 @@ pub struct StoreSample {
     pub same_filled_pages: u64,
     /// Pages that are packed.
     pub compressed_pages: u64,
+    /// Memory that equal values share, where they do.
+    pub sharing: Option<SharingSample>,
     /// Pools.
     pub pools: u64,
     /// Block devices.
@@ -151,6 +153,19 @@ pub struct StoreSample {
     pub restarts: u64,
     /// Since the daemon started, seconds.
     pub uptime_seconds: u64,
+}
+
+/// Memory that equal values share at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SharingSample {
+    /// Values that share their memory with others.
+    pub values: u64,
+    /// Bytes that this saves.
+    pub saved_bytes: u64,
+    /// Values for which an equal one was found after they had arrived.
+    pub merged_values: u64,
+    /// Values that were replaced while others shared their memory.
+    pub unshared_values: u64,
 }
 
 /// The store's disk at one moment.
@@ -238,7 +253,7 @@ pub(crate) const fn counter<T>(
 }
 
 /// Metrics of the daemon and its store.
-pub(crate) const STORE: [Metric<StoreSample>; 19] = [
+pub(crate) const STORE: [Metric<StoreSample>; 23] = [
     gauge("spillway_store_capacity_bytes", "The most memory that the store may take.", |s| {
         Some(s.capacity_bytes)
     }),
@@ -295,6 +310,26 @@ pub(crate) const STORE: [Metric<StoreSample>; 19] = [
     gauge("spillway_store_compressed_bytes", "Packed pages, at full size.", |s| {
         pages(s.compressed_pages)
     }),
+    gauge(
+        "spillway_store_shared_values",
+        "Values, and pages of longer ones, that share their memory with equal ones, when the store was last looked through.",
+        |s| Some(s.sharing?.values),
+    ),
+    gauge(
+        "spillway_store_shared_saved_bytes",
+        "Memory that they would take beyond this if each had its own.",
+        |s| Some(s.sharing?.saved_bytes),
+    ),
+    counter(
+        "spillway_store_merged_values_total",
+        "Values for which an equal one was found after they had arrived.",
+        |s| Some(s.sharing?.merged_values),
+    ),
+    counter(
+        "spillway_store_unshared_values_total",
+        "Values that were replaced while others shared their memory.",
+        |s| Some(s.sharing?.unshared_values),
+    ),
     gauge("spillway_store_pools", "The number of pools.", |s| Some(s.pools)),
     gauge("spillway_store_block_devices", "The number of block devices.", |s| Some(s.blocks)),
     gauge("spillway_memory_locked", "1 while memory is locked against paging, else 0.", |s| {

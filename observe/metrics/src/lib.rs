@@ -14,7 +14,7 @@ mod resp;
 
 pub use catalogue::{
     ClientSample, DiskSample, Kind, LendDeviceSample, LendPeerSample, LendSample, Metric, Sample,
-    StoreDiskSample, StoreSample,
+    SharingSample, StoreDiskSample, StoreSample,
 };
 pub use guests::{SectionsSample, VmSample};
 pub use render::{CONTENT_TYPE, document, render};

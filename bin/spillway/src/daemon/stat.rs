@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 use spillway_api::types::{
-    Client, Health, Identity, LendStatus, StoreDisk, StoreStatus, Version, VmList,
+    Client, Health, Identity, LendStatus, StoreDisk, StoreSharing, StoreStatus, Version, VmList,
 };
 use spillway_types::Size;
 
@@ -112,7 +112,7 @@ impl Moment {
         let locked = if health.memory_locked { "locked" } else { "not locked" };
         format!(
             "spillwayd {} (process {}), up {}, memory {locked}, kept by {}, restarts {}\n\
-             store {} of {} ({share:.0}%), free in it {}, in flight {}, packed {}, same-filled {}, on disk {}\n{}{lending}",
+             store {} of {} ({share:.0}%), free in it {}, in flight {}, packed {}, same-filled {}{}, on disk {}\n{}{lending}",
             version.version,
             version.pid,
             duration(health.uptime_seconds),
@@ -124,10 +124,16 @@ impl Moment {
             Size(store.in_flight_bytes),
             show::pages(store.compressed_pages),
             show::pages(store.same_filled_pages),
+            store.sharing.as_ref().map(sharing).unwrap_or_default(),
             Size(store.disk_bytes),
             store.disk.as_ref().map(disk).unwrap_or_default(),
         )
     }
+}
+
+/// What equal values save.
+fn sharing(sharing: &StoreSharing) -> String {
+    format!(", saved by sharing {}", Size(sharing.saved_bytes))
 }
 
 /// A line about the disk tier.

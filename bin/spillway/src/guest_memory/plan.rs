@@ -45,6 +45,9 @@ pub struct BladePlan {
     pub ways: Vec<Way>,
     pub timeout_ns: u64,
     pub encrypt: bool,
+    /// Whether the key is that of a sharing domain.
+    #[serde(default)]
+    pub share: bool,
     pub key: [u8; 32],
 }
 

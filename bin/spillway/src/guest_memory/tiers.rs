@@ -91,6 +91,7 @@ fn blade_plan(settings: &BladeSettings) -> BladePlan {
         ways: [&settings.blade, &settings.mirror].into_iter().filter_map(way).collect(),
         timeout_ns: settings.timeout_ns,
         encrypt: settings.encrypt != 0,
+        share: settings.share != 0,
         key: settings.key,
     }
 }
@@ -115,7 +116,11 @@ pub fn reopen(plan: Option<&TierPlan>) -> anyhow::Result<Far> {
 }
 
 fn open_blade(plan: &BladePlan) -> anyhow::Result<Blade> {
-    let seal = if plan.encrypt { Seal::encrypted(&plan.key) } else { Seal::clear(&plan.key) };
+    let seal = match (plan.encrypt, plan.share) {
+        (_, true) => Seal::shared(&plan.key),
+        (true, false) => Seal::encrypted(&plan.key),
+        (false, false) => Seal::clear(&plan.key),
+    };
     Ok(Blade::new(seal, carriers(plan)?))
 }
 

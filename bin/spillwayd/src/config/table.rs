@@ -61,7 +61,7 @@ pub static STORE: [Setting<Store>; 6] = [
         "dedup",
         "false",
         Switch(|s| &mut s.dedup),
-        "Let equal pages share memory, within a client and among clients of one sharing domain.",
+        "Let equal pages, and other equal values of 256 bytes and more, share memory, within a client and among clients of one sharing domain.",
     ),
     fixed(
         "disk",

@@ -10,7 +10,7 @@ mod seal;
 
 pub use carrier::{Carried, Carrier, Parcel, Wanted};
 pub use ledger::{HOLDERS_MAX, Ledger, OBJECTS_MAX};
-pub use seal::{KEY_BYTES, SEALED_BYTES_MAX, Seal, TAG_BYTES};
+pub use seal::{KEY_BYTES, SEALED_BYTES_MAX, Seal};
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -186,6 +186,11 @@ impl Blade {
             new_stall_ns: AtomicU64::new(0),
             counters: Counters::default(),
         }
+    }
+
+    /// Bytes that a value is longer on the blade.
+    pub const fn added_bytes(&self) -> usize {
+        self.seal.added_bytes()
     }
 
     fn holder(&self) -> usize {

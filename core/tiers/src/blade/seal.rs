@@ -4,17 +4,25 @@
 //! A key (object and index) is used for one value only, ever, so it is both the page's id and its
 //! version, and serves as the nonce of AES-256-GCM and as its associated data. An older value, the
 //! value of another key or zeros don't pass.
+//!
+//! Values that are to share memory on a blade must be equal when they are sealed, so there a value's own
+//! content takes the place of its key: a keyed hash of it, its *name*, gives the AES key of this content
+//! alone, and travels with it. Whoever holds the values sees which are equal, and may give back any value
+//! of the domain for any other.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use ring::hmac;
 use twox_hash::XxHash3_64;
 
 use spillway_types::{Key, PAGE_BYTES};
 
-/// Most bytes that sealing adds: a tag.
-pub const TAG_BYTES: usize = 16;
+/// Bytes of the tag of an encrypted value.
+const TAG_BYTES: usize = 16;
+/// Bytes of a content's name: two of 2^48 pages have the same by a chance of 2^-33.
+const NAME_BYTES: usize = 16;
 /// Most bytes of a sealed value.
-pub const SEALED_BYTES_MAX: usize = PAGE_BYTES + TAG_BYTES;
-/// Bytes of a run's key.
+pub const SEALED_BYTES_MAX: usize = PAGE_BYTES + TAG_BYTES + NAME_BYTES;
+/// Bytes of the key of a run, or of a sharing domain.
 pub const KEY_BYTES: usize = 32;
 
 const SUM_BYTES: usize = 8;
@@ -23,6 +31,8 @@ const SUM_BYTES: usize = 8;
 pub enum Seal {
     /// Encrypted and authenticated with AES-256-GCM.
     Encrypted(Box<LessSafeKey>),
+    /// The same with a key that follows from the content, so that equal values are equal when sealed.
+    Shared(Box<Domain>),
     /// In the clear, with an XXH3-64 checksum that knows the key. It tells damage, not malice.
     Clear {
         /// Of this run alone, so that a value of another run does not pass.
@@ -30,10 +40,41 @@ pub enum Seal {
     },
 }
 
+/// What all who share values of a domain know.
+pub struct Domain {
+    /// Gives contents their names.
+    names: hmac::Key,
+    /// Gives names their AES keys.
+    keys: hmac::Key,
+}
+
+impl Domain {
+    fn new(key: &[u8; KEY_BYTES]) -> Self {
+        let of_domain = hmac::Key::new(hmac::HMAC_SHA256, key);
+        let derived = |purpose: &[u8]| {
+            hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&of_domain, purpose).as_ref())
+        };
+        Self { names: derived(b"spillway shared names"), keys: derived(b"spillway shared keys") }
+    }
+
+    fn name(&self, content: &[u8]) -> [u8; NAME_BYTES] {
+        let hash = hmac::sign(&self.names, content);
+        let name = hash.as_ref().first_chunk();
+        *name.expect("the hash is longer than a name")
+    }
+
+    /// The key of the one content that has this name.
+    fn cipher(&self, name: [u8; NAME_BYTES]) -> LessSafeKey {
+        let key = UnboundKey::new(&AES_256_GCM, hmac::sign(&self.keys, &name).as_ref());
+        LessSafeKey::new(key.expect("the hash is as long as AES-256's key"))
+    }
+}
+
 impl core::fmt::Debug for Seal {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::Encrypted(_) => "Encrypted",
+            Self::Shared(_) => "Shared",
             Self::Clear { .. } => "Clear",
         })
     }
@@ -44,6 +85,11 @@ fn nonce(key: Key) -> [u8; 12] {
     bytes[..8].copy_from_slice(&key.object.to_le_bytes());
     bytes[8..].copy_from_slice(&key.index.to_le_bytes());
     bytes
+}
+
+/// For a key that seals one content only.
+fn only_nonce() -> Nonce {
+    Nonce::assume_unique_for_key([0; 12])
 }
 
 fn checksum(seed: u64, key: Key, content: &[u8]) -> [u8; SUM_BYTES] {
@@ -61,6 +107,11 @@ impl Seal {
         Self::Encrypted(Box::new(LessSafeKey::new(key)))
     }
 
+    /// Sealing with the key of a sharing domain.
+    pub fn shared(key: &[u8; KEY_BYTES]) -> Self {
+        Self::Shared(Box::new(Domain::new(key)))
+    }
+
     /// Checksums of a run with this key.
     pub fn clear(key: &[u8; KEY_BYTES]) -> Self {
         Self::Clear { seed: XxHash3_64::oneshot(key) }
@@ -70,6 +121,7 @@ impl Seal {
     pub const fn added_bytes(&self) -> usize {
         match self {
             Self::Encrypted(_) => TAG_BYTES,
+            Self::Shared(_) => TAG_BYTES + NAME_BYTES,
             Self::Clear { .. } => SUM_BYTES,
         }
     }
@@ -91,6 +143,15 @@ impl Seal {
                     .expect("a page is far below the longest message");
                 rest[..TAG_BYTES].copy_from_slice(tag.as_ref());
             }
+            Self::Shared(domain) => {
+                let name = domain.name(content);
+                let tag = domain
+                    .cipher(name)
+                    .seal_in_place_separate_tag(only_nonce(), Aad::empty(), content)
+                    .expect("a page is far below the longest message");
+                rest[..TAG_BYTES].copy_from_slice(tag.as_ref());
+                rest[TAG_BYTES..TAG_BYTES + NAME_BYTES].copy_from_slice(&name);
+            }
             Self::Clear { seed } => {
                 rest[..SUM_BYTES].copy_from_slice(&checksum(*seed, key, content));
             }
@@ -98,13 +159,20 @@ impl Seal {
         length + self.added_bytes()
     }
 
-    /// Opens a sealed value where it lies. `None` when it is not what was sealed under this key.
+    /// Opens a sealed value where it lies. `None` when it is not what was sealed under this key, or, of a
+    /// sharing domain, in this domain.
     pub fn open<'a>(&self, key: Key, sealed: &'a mut [u8]) -> Option<&'a [u8]> {
         match self {
             Self::Encrypted(cipher) => {
                 let nonce_bytes = nonce(key);
                 let nonce = Nonce::assume_unique_for_key(nonce_bytes);
                 let opened = cipher.open_in_place(nonce, Aad::from(nonce_bytes), sealed);
+                opened.ok().map(|content| &*content)
+            }
+            Self::Shared(domain) => {
+                let (encrypted, name) = sealed.split_last_chunk_mut::<NAME_BYTES>()?;
+                let cipher = domain.cipher(*name);
+                let opened = cipher.open_in_place(only_nonce(), Aad::empty(), encrypted);
                 opened.ok().map(|content| &*content)
             }
             Self::Clear { seed } => {
@@ -145,6 +213,47 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn equal_values_of_a_domain_are_equal_when_sealed_and_open_under_any_key_of_it() {
+        let (one, other) = (Seal::shared(&[7; KEY_BYTES]), Seal::shared(&[8; KEY_BYTES]));
+        for length in [1, 1500, PAGE_BYTES] {
+            let sealed = |seal: &Seal, key, byte| {
+                let mut value = [byte; SEALED_BYTES_MAX];
+                let sealed = seal.seal(key, &mut value, length);
+                assert_eq!(sealed, length + seal.added_bytes());
+                value[..sealed].to_vec()
+            };
+            let first = sealed(&one, Key::new(1, 1), 0x5a);
+            assert_eq!(sealed(&one, Key::new(2, 7), 0x5a), first);
+            assert_ne!(sealed(&one, Key::new(1, 1), 0x5b), first);
+            assert_ne!(sealed(&other, Key::new(1, 1), 0x5a), first);
+            let content = Some(&[0x5a; PAGE_BYTES][..length]);
+            assert_eq!(one.open(Key::new(9, 9), &mut first.clone()), content);
+            assert_eq!(other.open(Key::new(1, 1), &mut first.clone()), None);
+            for damaged in [0, length, length + TAG_BYTES, first.len() - 1] {
+                let mut value = first.clone();
+                value[damaged] ^= 1;
+                assert_eq!(one.open(Key::new(1, 1), &mut value), None, "{damaged} of {length}");
+            }
+            for short in [0, NAME_BYTES - 1, NAME_BYTES, first.len() - 1] {
+                assert_eq!(one.open(Key::new(1, 1), &mut first.clone()[..short]), None);
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_of_a_shared_page_is_seen_and_each_content_has_a_key_of_its_own() {
+        let seal = Seal::shared(&[7; KEY_BYTES]);
+        let (mut one, mut two) = ([0; SEALED_BYTES_MAX], [0; SEALED_BYTES_MAX]);
+        two[PAGE_BYTES - 1] = 1;
+        seal.seal(Key::new(1, 1), &mut one, PAGE_BYTES);
+        seal.seal(Key::new(1, 1), &mut two, PAGE_BYTES);
+        assert!(one.iter().filter(|&&byte| byte == 0).count() < 64);
+        // Under one key and nonce the pages would be equal up to the last byte.
+        let equal = one.iter().zip(&two).filter(|(one, two)| one == two).count();
+        assert!(equal < 64, "{equal} bytes are equal");
     }
 
     #[test]

@@ -1,0 +1,58 @@
+//! Looks for equal values that don't share memory yet, a few at a time, where `store.dedup` is on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::Context;
+use spillway_store::{Packer, Store};
+
+/// Values that are looked at between two rests: about a millisecond of work.
+const BATCH_VALUES: usize = 256;
+/// So that some 4,000 values are looked at in a second.
+const REST: Duration = Duration::from_millis(62);
+/// Between the end of the store and its beginning.
+const REST_AT_END: Duration = Duration::from_secs(1);
+
+/// The thread that looks for equal values.
+#[derive(Debug)]
+pub struct Sharing {
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Sharing {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// There are no threads left.
+    pub fn start(store: &Arc<Store>) -> anyhow::Result<Self> {
+        let ends = Arc::new(AtomicBool::new(false));
+        let (its, seen) = (Arc::clone(store), Arc::clone(&ends));
+        let thread = thread::Builder::new()
+            .name("sharing".into())
+            .spawn(move || run(&its, &seen))
+            .context("can't start to look for equal pages")?;
+        Ok(Self { ends, thread: Some(thread) })
+    }
+}
+
+impl Drop for Sharing {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A panic ends the daemon before.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(store: &Store, ends: &AtomicBool) {
+    let mut packer = Packer::new();
+    while !ends.load(Ordering::Acquire) {
+        let looked_at = store.scan_for_equals(BATCH_VALUES, &mut packer);
+        thread::park_timeout(if looked_at < BATCH_VALUES { REST_AT_END } else { REST });
+    }
+}
