@@ -1,14 +1,22 @@
 //! Just enough of memcached's text protocol.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+/// A server that does not answer for so long is taken for dead.
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+
+trait Stream: Read + Write + Send {}
+impl<T: Read + Write + Send> Stream for T {}
+
 /// A connection.
 pub struct Client {
-    reader: BufReader<UnixStream>,
+    reader: BufReader<Box<dyn Stream>>,
     request: Vec<u8>,
     line: Vec<u8>,
 }
@@ -21,11 +29,31 @@ impl Client {
     pub fn connect(socket: &Path) -> Result<Self> {
         let stream = UnixStream::connect(socket)
             .with_context(|| format!("no memcached at {}", socket.display()))?;
-        Ok(Self {
-            reader: BufReader::with_capacity(16 << 10, stream),
+        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+        Ok(Self::over(stream))
+    }
+
+    /// Connects to `HOST:PORT`, or to the Unix socket at a path with a slash.
+    ///
+    /// # Errors
+    /// There is no server.
+    pub fn connect_to(server: &str) -> Result<Self> {
+        if server.contains('/') {
+            return Self::connect(Path::new(server));
+        }
+        let stream =
+            TcpStream::connect(server).with_context(|| format!("no memcached at {server}"))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+        Ok(Self::over(stream))
+    }
+
+    fn over(stream: impl Stream + 'static) -> Self {
+        Self {
+            reader: BufReader::with_capacity(16 << 10, Box::new(stream)),
             request: Vec::new(),
             line: Vec::new(),
-        })
+        }
     }
 
     /// Stores a value.
@@ -33,14 +61,31 @@ impl Client {
     /// # Errors
     /// The server says anything but STORED.
     pub fn set(&mut self, key: u64, value: &[u8]) -> Result<()> {
+        self.store("set", key, value)?;
+        ensure!(self.line == b"STORED", "set: {}", self.line.escape_ascii());
+        Ok(())
+    }
+
+    /// Stores a value if the server has none; false when it has one.
+    ///
+    /// # Errors
+    /// The server says anything but STORED and NOT_STORED.
+    pub fn add(&mut self, key: u64, value: &[u8]) -> Result<bool> {
+        self.store("add", key, value)?;
+        match &*self.line {
+            b"STORED" => Ok(true),
+            b"NOT_STORED" => Ok(false),
+            line => bail!("add: {}", line.escape_ascii()),
+        }
+    }
+
+    fn store(&mut self, verb: &str, key: u64, value: &[u8]) -> Result<()> {
         self.request.clear();
-        write!(self.request, "set key:{key} 0 0 {}\r\n", value.len())?;
+        write!(self.request, "{verb} key:{key} 0 0 {}\r\n", value.len())?;
         self.request.extend_from_slice(value);
         self.request.extend_from_slice(b"\r\n");
         self.reader.get_mut().write_all(&self.request)?;
-        self.read_line()?;
-        ensure!(self.line == b"STORED", "set: {}", self.line.escape_ascii());
-        Ok(())
+        self.read_line()
     }
 
     /// Reads a value into `out`; false when the server has none.
@@ -48,7 +93,10 @@ impl Client {
     /// # Errors
     /// The connection fails, or the answer is not understood.
     pub fn get(&mut self, key: u64, out: &mut Vec<u8>) -> Result<bool> {
-        write!(self.reader.get_mut(), "get key:{key}\r\n")?;
+        // One write: over TCP, each would be a packet of its own.
+        self.request.clear();
+        write!(self.request, "get key:{key}\r\n")?;
+        self.reader.get_mut().write_all(&self.request)?;
         self.read_line()?;
         if self.line == b"END" {
             return Ok(false);
@@ -64,21 +112,22 @@ impl Client {
         Ok(true)
     }
 
-    /// The server's process.
+    /// A number of the server's statistics, such as `pid` or `evictions`.
     ///
     /// # Errors
     /// The server does not say.
-    pub fn pid(&mut self) -> Result<u32> {
+    pub fn statistic(&mut self, name: &str) -> Result<u64> {
         self.reader.get_mut().write_all(b"stats\r\n")?;
-        let mut pid = None;
+        let start = format!("STAT {name} ");
+        let mut found = None;
         loop {
             self.read_line()?;
             let line = std::str::from_utf8(&self.line)?;
             if line == "END" {
-                return pid.context("the server's statistics have no pid");
+                return found.with_context(|| format!("the server's statistics have no {name}"));
             }
-            if let Some(number) = line.strip_prefix("STAT pid ") {
-                pid = Some(number.parse()?);
+            if let Some(number) = line.strip_prefix(&start) {
+                found = Some(number.parse()?);
             }
         }
     }

@@ -3,11 +3,15 @@
 //! `spillway-load run` fills a server, asks it with a skewed mix of requests, then reads every
 //! value once more; each value read is compared byte by byte with what was last written.
 //! `spillway-load table` lays two such runs beside each other.
+//!
+//! `spillway-load study`, `replay` and `curve` are the load of the memcached study (lab/blade-study):
+//! a cache of web pages with the sizes and the popularity of the memory-blade paper.
 
 #![forbid(unsafe_code)]
 
 mod client;
 mod memory;
+mod study;
 mod table;
 mod values;
 mod work;
@@ -51,6 +55,12 @@ enum Command {
         /// Statistics of the paged run.
         stats: PathBuf,
     },
+    /// Asks a cache of web pages, closed loop and open loop; prints what it measured as JSON.
+    Study(study::Study),
+    /// Replays the whole trace into an empty cache; prints the hit fraction as JSON.
+    Replay(study::Replay),
+    /// Computes the hit fraction of the trace over capacities, as an LRU list has it, as JSON.
+    Curve(study::Curve),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -65,5 +75,8 @@ fn main() -> anyhow::Result<()> {
             Ok(())
         }
         Command::Table { plain, paged, stats } => table::print(&plain, &paged, &stats),
+        Command::Study(study) => study.run(),
+        Command::Replay(replay) => replay.run(),
+        Command::Curve(curve) => curve.run(),
     }
 }

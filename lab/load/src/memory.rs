@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 ///
 /// # Errors
 /// The process is gone or not ours.
-pub fn pss_bytes(pid: u32) -> Result<u64> {
+pub fn pss_bytes(pid: u64) -> Result<u64> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = fs::read_to_string(&path).with_context(|| path.clone())?;
     let kib: u64 = text

@@ -23,7 +23,8 @@ const PAGE_BYTES: usize = 4096;
 
 /// Real text.
 pub struct Corpus {
-    text: Vec<u8>,
+    /// All of it.
+    pub text: Vec<u8>,
     /// Size of the text to its size under LZ4, page by page.
     pub lz4_ratio: f64,
 }
@@ -131,7 +132,7 @@ fn length_of(key: u64) -> u64 {
 }
 
 /// The finaliser of splitmix64.
-fn mix(key: u64) -> u64 {
+pub fn mix(key: u64) -> u64 {
     let key = (key ^ key >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let key = (key ^ key >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     key ^ key >> 31

@@ -85,7 +85,7 @@ impl Load<'_> {
             self.stage("asking", time.as_millis().try_into()?, &mut workers, |worker, bar| {
                 worker.ask(time, bar)
             })?;
-        let pss_bytes = memory::pss_bytes(Client::connect(self.socket)?.pid()?)?;
+        let pss_bytes = memory::pss_bytes(Client::connect(self.socket)?.statistic("pid")?)?;
         self.stage("checking", count, &mut workers, Worker::check_all)?;
 
         let mut latencies_ns: Vec<u64> =
