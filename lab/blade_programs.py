@@ -16,20 +16,22 @@ AS_THE_PAPER = ["--prefetch", "off", "--compress", "off", "--register", "off"]
 SHARES = lab.by_size([25, 50, 75], [50])
 GRID_MIB, GRID_SWEEPS = lab.by_size((96, 6), (16, 2))
 NETWORK_MIB, NETWORK_STEPS = lab.by_size((96, 150_000), (16, 5000))
-WORDS, LOOKUPS = lab.by_size((400_000, 3_000_000), (60_000, 200_000))
-FUNCTIONS = lab.by_size(120, 20)
+LINES, LOOKUPS = lab.by_size((500_000, 3_000_000), (80_000, 200_000))
+FUNCTIONS = lab.by_size(80, 10)
 MISSES_MIB, MISSES_ACCESSES = lab.by_size((96, 60_000), (16, 5000))
 # Of a hundred accesses, those that go to a tenth of the pages.
 HOT = {"small": 90, "large": 0}
 TOOLS = ["grid", "network", "misses"]
 
-# A large hash of which it uses a little, as an interpreter does.
+# Much text of which it uses a little, as an interpreter does.
 PERL = """
-my ($count, $lookups, %value, $sum) = @ARGV;
-$value{"key $_"} = "value " . ($_ * 7919 % 1000003) x 3 for 1 .. $count;
-$sum += length $value{"key " . (1 + $_ * 7919 % 2000)} for 1 .. $lookups;
-$sum += length $value{"key " . (1 + $_ * 7919 % $count)} for 1 .. $lookups / 100;
-print scalar(keys %value), " $sum\\n";
+my ($count, $lookups) = @ARGV;
+my (@text, %seen, $sum);
+push @text, "line $_ " . ($_ * 7919 % 1000003) x 12 for 1 .. $count;
+$seen{$_ * 7919 % 2000} += length $text[$_ % 2000] for 1 .. $lookups;
+$sum += length $text[$_ * 7919 % $count] for 1 .. $lookups / 100;
+$sum += $_ for values %seen;
+print scalar(@text), " $sum\\n";
 """
 
 
@@ -52,7 +54,7 @@ def programs():
     source.write_text(c_source())
     # Only where the assembler puts its output does a compiler say what it made.
     return {
-        "perl": ("small", ["perl", perl, WORDS, LOOKUPS]),
+        "perl": ("small", ["perl", perl, LINES, LOOKUPS]),
         "gcc": ("small", ["gcc", "-O2", "-S", source, "-o", "/dev/stdout"]),
         "grid": ("large", [lab.BUILT / "grid", GRID_MIB, GRID_SWEEPS]),
         "network": ("large", [lab.BUILT / "network", NETWORK_MIB, NETWORK_STEPS]),

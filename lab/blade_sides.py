@@ -16,8 +16,8 @@ from daemon import Daemon
 LOAD = pathlib.Path(lab.SPILLWAY).with_name("spillway-load")
 MIB = 1 << 20
 PORT = 11211
-# The store inside the run, MiB; with a blade it is the least that holds what is on its way.
-STORE_MIB = 8
+# Of the sixth, the part that is the store inside the run; pages on their way to the blade lie there.
+STORE_PART = 8
 # memcached's default. Each thread that waits for a page keeps its connections waiting.
 THREADS = 4
 GROUPS = pathlib.Path("/sys/fs/cgroup/memory")
@@ -183,9 +183,9 @@ class SpillwaySide(PlainSide):
         super().begin()
 
     def prefix(self):
-        local = self.plan["local_bytes"] - STORE_MIB * MIB
-        line = [lab.SPILLWAY, "run", "--local", local, "--store", f"{STORE_MIB}M", "--blade", f"ring:{self.daemon.dir}/spillway.sock",
-                "--register", self.daemon.dir / "programs.sock", "--stats", self.stats, "--"]
+        store = self.plan["local_bytes"] // STORE_PART
+        line = [lab.SPILLWAY, "run", "--local", self.plan["local_bytes"] - store, "--store", store,
+                "--blade", f"ring:{self.daemon.dir}/spillway.sock", "--register", self.daemon.dir / "programs.sock", "--stats", self.stats, "--"]
         return self.link.inside(line)
 
     def misses(self):
