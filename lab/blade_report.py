@@ -90,6 +90,9 @@ def memcached(report, rows):
                 "of the requests fill. A row counts if there are 5,000 page misses a second and a page miss ratio of 10 %. Memory is "
                 "what the side takes of this machine, without the blade and without zram: Spillway's pager is in it. In an open loop, "
                 "a latency begins when the request is due.")
+    report.text("<br>".join(map(html.escape, blade_rows.wanted(rows))))
+    if killed := sum(run["killed"] for row in rows if row.loop == "closed" for run in row.runs):
+        report.text(f"{killed} runs on zram were repeated: the kernel had killed memcached for want of memory in its group.")
     closed = {}
     for row in rows:
         if row.loop == "closed":

@@ -90,6 +90,15 @@ def rows_of(out):
     return rows
 
 
+def wanted(rows):
+    """A line for each link: whether Spillway reaches what is asked of it."""
+    for row in rows:
+        if row.side == "spillway" and row.loop == "closed":
+            counts = "the row counts" if row.counts() else "the row does not count"
+            met = "met" if row.ratio >= WANTED[row.link] and row.counts() else "missed"
+            yield f"{row.link}: {row.ratio:.1%} of all local, wanted {WANTED[row.link]:.0%}; {counts}: {met}"
+
+
 def less(ours, other):
     """By how much ours is less, of a hundred; negative the other way round."""
     return 100 * (1 - ours / other) if other else 0.0
@@ -139,12 +148,6 @@ def markdown(rows, findings):
     head = ["link", "loop", "side", "requests/s", "of all local", "p50 µs", "p90 µs", "p99 µs", "p99.9 µs", "misses/s", "miss ratio",
             "gets that miss", "MiB", "counts"]
     lines = [head, ["---"] * len(head), *(row.cells() for row in rows)]
-    wanted = []
-    for row in rows:
-        if row.side == "spillway" and row.loop == "closed":
-            met = row.ratio >= WANTED[row.link] and row.counts()
-            wanted.append(f"- {row.link}: {row.ratio:.1%} of all local, wanted {WANTED[row.link]:.0%}, "
-                          f"{'counts' if row.counts() else 'does not count'}: {'met' if met else 'missed'}")
     signs = [["finding", "the paper", "here", "sign"], ["---"] * 4, *(it[:4] for it in findings)]
-    return "\n".join(["| " + " | ".join(line) + " |" for line in lines] + ["", *wanted, ""]
+    return "\n".join(["| " + " | ".join(line) + " |" for line in lines] + ["", *(f"- {line}" for line in wanted(rows)), ""]
                      + ["| " + " | ".join(line) + " |" for line in signs]) + "\n"

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import threading
 import time
@@ -110,6 +111,10 @@ def remove_group(group):
     lab.until(removed, f"{group} to be free", 10)
 
 
+class Killed(Exception):
+    """The kernel killed the server for want of memory in its control group, although there was swap."""
+
+
 class Server:
     """A memcached that answers. `prefix` is what it runs under."""
 
@@ -163,6 +168,10 @@ class PlainSide:
     def end(self):
         self.memcached.ends()
         return {}
+
+    def was_killed(self):
+        """Whether the kernel may kill it, and did."""
+        return False
 
     def close(self):
         """Takes away what was set up, whatever happened."""
@@ -219,6 +228,12 @@ class ZramSide(PlainSide):
     def misses(self):
         return int(re.search(r"^total_pgmajfault (\d+)", (self.group / "memory.stat").read_text(), re.M)[1])
 
+    def was_killed(self):
+        try:
+            return self.memcached.process.wait(1) == -signal.SIGKILL
+        except (AttributeError, subprocess.TimeoutExpired):
+            return False
+
     def memory(self):
         return int((self.group / "memory.max_usage_in_bytes").read_text())
 
@@ -273,7 +288,7 @@ def load(name, *arguments, seconds):
         process.kill()
         lab.fail(f"spillway-load {name} did not end within {seconds} s")
     if process.returncode:
-        lab.fail(f"spillway-load {name}: {errors.strip()}")
+        lab.fail(f"spillway-load {name}: {' '.join(errors.partition('Stack backtrace')[0].split())}")
     return json.loads(output.read_text())
 
 
@@ -289,5 +304,9 @@ def measure(side, trace, seconds, rate):
         for phase in measured["phases"]:
             phase["page_misses_per_second"] = samples.between(phase["began_s"], phase["ended_s"])
         return {"side": side.name, **measured, "memory_bytes": memory, **side.end()}
+    except SystemExit as failure:
+        if side.was_killed():
+            raise Killed from failure
+        raise
     finally:
         side.close()
