@@ -193,8 +193,8 @@ class SpillwaySide(PlainSide):
 
     def prefix(self):
         store = self.plan["local_bytes"] // STORE_PART
-        line = [lab.SPILLWAY, "run", "--local", self.plan["local_bytes"] - store, "--store", store,
-                "--blade", f"ring:{self.daemon.dir}/spillway.sock", "--register", self.daemon.dir / "programs.sock", "--stats", self.stats, "--"]
+        line = [lab.SPILLWAY, "run", "--local", self.plan["local_bytes"] - store, "--store", store, "--stats", self.stats,
+                "--blade", f"ring:{self.daemon.dir}/spillway.sock", "--register", self.daemon.dir / "programs.sock", "--"]
         return self.link.inside(line)
 
     def misses(self):
@@ -264,7 +264,10 @@ class Samples:
             if (misses := self.side.misses()) is not None:
                 self.taken.append((time.time(), misses))
 
-    def stop(self):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
         self.over.set()
         self.thread.join(30)
 
@@ -296,10 +299,9 @@ def measure(side, trace, seconds, rate):
     """One run of a side: fills its memcached, asks it, reads all values, ends it."""
     try:
         side.begin()
-        samples = Samples(side)
         options = ["--rate", rate] if rate else []
-        measured = load("study", "--server", side.server, *trace, "--seconds", seconds, *options, seconds=600 + 6 * seconds)
-        samples.stop()
+        with Samples(side) as samples:
+            measured = load("study", "--server", side.server, *trace, "--seconds", seconds, *options, seconds=600 + 6 * seconds)
         memory = side.memory()
         for phase in measured["phases"]:
             phase["page_misses_per_second"] = samples.between(phase["began_s"], phase["ended_s"])
