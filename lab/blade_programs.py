@@ -21,6 +21,7 @@ FUNCTIONS = lab.by_size(80, 10)
 MISSES_MIB, MISSES_ACCESSES = lab.by_size((96, 60_000), (16, 5000))
 # Of a hundred accesses, those that go to a tenth of the pages.
 HOT = {"small": 90, "large": 0}
+NAMES = ["perl", "gcc", "grid", "network"]
 TOOLS = ["grid", "network", "misses"]
 
 # Much text of which it uses a little, as an interpreter does.

@@ -142,7 +142,7 @@ def programs(report):
     report.text("Without prefetching and compression, as in the paper. Remote accesses are relative to Clock on demand at the "
                 "smallest share of remote memory; run time is relative to all local.")
     found, rows, figures = {}, [], []
-    for name in ["perl", "gcc", "grid", "network"]:
+    for name in blade_programs.NAMES:
         rounds = load(report.out, f"program-{name}-*.json")
         base_s = statistics.median(it["seconds"] for it in rounds)
         cells = medians([cell for it in rounds for cell in it["cells"]],
