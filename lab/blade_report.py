@@ -178,7 +178,7 @@ def write(out):
     splits = misses(report)
     findings = blade_rows.findings(splits, programs(report))
     report.parts += ["<h2 id=findings>The paper's findings on replacement</h2>",
-                     table(["finding", "the paper", "here", "sign", "why it differs"], findings)]
+                     table(["finding", "the paper", "here", "sign", "why it is not the paper's"], findings)]
     start = ["<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
              f"<title>The memcached study</title><style>{STYLE}</style><h1>The memcached study of the memory-blade paper</h1>",
              f"<p>{html.escape(setting['processor'])}, Linux {setting['kernel']}, memcached {setting['memcached']}, {setting['began']}. "

@@ -8,6 +8,8 @@ import blade_programs
 MIB = 1 << 20
 # A row with less is no test of far memory.
 LEAST_MISSES_PER_SECOND, LEAST_MISS_RATIO = 5000, 0.10
+# Means within this of 0 are no sign, of a hundred: rounds differ by as much.
+ALIKE = 3
 SIDES = ["all-local", "spillway", "zram"]
 LINKS = ["1gbit", "unshaped"]
 # What the issue of this study asks of Spillway beside all local, by link.
@@ -106,11 +108,12 @@ def less(ours, other):
     return 100 * (1 - ours / other) if other else 0.0
 
 
-def finding(name, paper, values, why, least=0.0):
-    """A row: the sign is borne out if the values' mean is above `least`."""
-    borne_out = statistics.mean(values) > least
+def finding(name, paper, values, why, least=ALIKE):
+    """A row: the sign is the paper's if the values' mean is above `least`."""
+    mean = statistics.mean(values)
+    sign = "as the paper's" if mean > least else "no difference" if mean > -ALIKE else "differs"
     shown = ", ".join(f"{value:.0f}" for value in values) + " %"
-    return [name, paper, shown, "as the paper's" if borne_out else "differs", "" if borne_out else WHY[why]]
+    return [name, paper, shown, sign, "" if mean > least else WHY[why]]
 
 
 def findings(splits, found):

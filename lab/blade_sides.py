@@ -124,11 +124,8 @@ class Server:
         with open(self.log, "w") as log:
             self.process = lab.start(line, stderr=log)
 
-    def ends(self):
-        lab.end_with(self.process)
-
     def kill(self):
-        """Whatever happened."""
+        """Ends it at once; asked to end, it takes a second."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -166,7 +163,8 @@ class PlainSide:
         return int(re.search(r"^Pss:\s+(\d+) kB", pss, re.M)[1]) << 10
 
     def end(self):
-        self.memcached.ends()
+        """Ends the server; what else there is to say of the run."""
+        self.memcached.kill()
         return {}
 
     def was_killed(self):
@@ -205,7 +203,8 @@ class SpillwaySide(PlainSide):
         return None
 
     def end(self):
-        self.memcached.ends()
+        # A run that ends by itself writes its statistics.
+        lab.end_with(self.memcached.process)
         stats = json.loads(self.stats.read_text())
         if stats["counters"]["lost_pages"] or stats["counters"]["corrupt_reads"] or not stats["counters"]["blade_reads"]:
             lab.fail(f"pages were lost, or none came from the blade: {stats['counters']}")
