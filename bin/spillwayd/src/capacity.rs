@@ -1,5 +1,6 @@
 //! How much memory the store may take.
 
+use spillway_directory::BlockSettings;
 use spillway_host::Limits;
 use spillway_types::{PAGE_BYTES, PROGRAM_PAGES_MIN};
 
@@ -64,6 +65,28 @@ pub fn bytes(capacity: Capacity, limits: &Limits) -> Result<u64, Error> {
     Ok(bytes / STEP_BYTES * STEP_BYTES)
 }
 
+/// Checks that the store has room for the devices whose memory is set aside, and for their indexes.
+///
+/// # Errors
+/// The first device for which there is none.
+pub fn check_reserved(blocks: &[BlockSettings], own_bytes: u64) -> Result<(), Error> {
+    let mut sum = 0_u64;
+    for block in blocks.iter().filter(|block| block.reserve) {
+        sum = sum.saturating_add(block.bytes);
+        if sum >= own_bytes {
+            let shown = spillway_types::Size;
+            return Err(Error::new(format!(
+                "block '{}': there is no room for it: store.capacity {} must be more than the {} that are reserved for \
+                 blocks; give more, or set reserve = false",
+                block.name,
+                shown(own_bytes),
+                shown(sum)
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Checks what the store may be lent.
 ///
 /// # Errors
@@ -96,6 +119,23 @@ mod tests {
         for bad in [Capacity::Bytes(0), Capacity::Bytes(1 << 19), Capacity::Bytes(500 << 20)] {
             assert!(program_pages(Some(bad), &limits).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn what_is_reserved_leaves_room_for_its_index() {
+        let block = |name: &str, bytes, reserve| BlockSettings {
+            name: name.into(),
+            client: "a".into(),
+            bytes,
+            block_bytes: 4096,
+            reserve,
+        };
+        let blocks = [block("a", 8 << 20, true), block("b", 1 << 40, false)];
+        assert!(check_reserved(&blocks, 16 << 20).is_ok());
+        let blocks = [block("a", 8 << 20, true), block("b", 8 << 20, true)];
+        assert!(check_reserved(&blocks, 17 << 20).is_ok());
+        let line = check_reserved(&blocks, 16 << 20).unwrap_err().to_string();
+        assert!(line.starts_with("block 'b': ") && line.contains("16"), "{line}");
     }
 
     #[test]

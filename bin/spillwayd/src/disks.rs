@@ -1,12 +1,28 @@
 //! The disks of guests: opened at the start, emptied into their files at the end.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_directory::ClientRegistry;
 use spillway_vhost_user_blk::{Demoted, Disk, DiskConfig};
 
-use crate::config::{Config, Error};
+use crate::config::{self, Config, Error};
+
+/// Checks that the disks' files can serve, without changing them.
+///
+/// # Errors
+/// A file can't be used.
+pub fn check(disks: &[config::Disk]) -> Result<(), Error> {
+    for disk in disks {
+        spillway_vhost_user_blk::check(
+            disk.backing.as_deref().unwrap_or(Path::new("")),
+            disk.size_bytes,
+        )
+        .map_err(|error| Error::new(format!("disk '{}': {error}", disk.name)))?;
+    }
+    Ok(())
+}
 
 /// Opens the disks that the configuration names, and has the client registry know them.
 ///

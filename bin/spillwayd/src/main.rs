@@ -58,13 +58,7 @@ fn daemon(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     }
     let config = arguments.read()?;
     if arguments.check {
-        config::Clients::new(&config)?;
-        store_disk::check(&config.store)?;
-        let own_bytes = capacity::bytes(config.store.capacity, &spillway_host::Limits::read())?;
-        capacity::check_lent(config.sections.lend_bytes, own_bytes)?;
-        vm::check(&config)?;
-        Secrets::read(&config.listen)?;
-        secret_files::read_tokens(&config.listen)?;
+        check(&config)?;
         for line in secret_files::open_to_all(&config) {
             eprintln!("warning: {line}");
         }
@@ -85,6 +79,25 @@ fn daemon(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let parts = Parts::open(config, inherited, helper)?;
     run::run(parts, arguments)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Looks for what a start would refuse. It binds no socket and takes no memory.
+///
+/// # Errors
+/// The first thing that is wrong.
+fn check(config: &Config) -> Result<(), config::Error> {
+    let clients = config::Clients::new(config)?;
+    secret_files::read_tokens(&config.listen)?;
+    Secrets::read(&config.listen)?;
+    let limits = spillway_host::Limits::read();
+    let own_bytes = capacity::bytes(config.store.capacity, &limits)?;
+    capacity::check_lent(config.sections.lend_bytes, own_bytes)?;
+    capacity::program_pages(config.memory.programs, &limits)?;
+    store_disk::check(&config.store)?;
+    capacity::check_reserved(&clients.blocks, own_bytes)?;
+    disks::check(&config.disks)?;
+    lend::check(config)?;
+    vm::check(config)
 }
 
 /// Whether something is to be done to this host that takes an administrator's rights.

@@ -73,6 +73,10 @@ impl Parts {
             }
             other => other?,
         }
+        // Devices of a store that was kept are there already.
+        if inherited.kept.is_empty() {
+            capacity::check_reserved(&clients.blocks, own_bytes)?;
+        }
         let mut listeners = Listeners::bind(&config, inherited.sockets)?;
         let room = memory::Room { own_bytes, lent_bytes };
         let memory = Memory::take_up(&config.store, room, inherited.kept)?;

@@ -26,7 +26,7 @@ pub use error::Error;
 pub use journal::Journal;
 pub use loans::{Loan, LoanView};
 pub use programs::is_program;
-pub use registry::ClientRegistry;
+pub use registry::{ClientRegistry, check};
 pub use settings::{
     BlockSettings, ClientChange, ClientSettings, NAME_BYTES_MAX, Policy, Secret, Users, Who,
 };

@@ -441,8 +441,12 @@ fn remove_unrecorded(
     Ok(())
 }
 
-/// What can be seen to be wrong without looking at what is there.
-fn check(clients: &[ClientSettings], blocks: &[BlockSettings]) -> Result<(), Error> {
+/// Checks what can be seen to be wrong without looking at what is there.
+///
+/// # Errors
+/// [`Error::Name`], [`Error::ClientExists`], [`Error::IdentityTaken`], [`Error::NoClient`],
+/// [`Error::BlockExists`].
+pub fn check(clients: &[ClientSettings], blocks: &[BlockSettings]) -> Result<(), Error> {
     for (at, client) in clients.iter().enumerate() {
         check_name(&client.name)?;
         for other in &clients[..at] {

@@ -53,14 +53,7 @@ impl Backing {
         }
         flock(file, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| Error::InUse(path.clone()))?;
-        let bytes = if config.bytes == 0 { found.len() } else { config.bytes };
-        if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES as u64) || bytes > BYTES_MAX {
-            return Err(Error::Size { bytes });
-        }
-        // One that was just made has no length yet.
-        if found.len() != 0 && found.len() < bytes {
-            return Err(Error::TooSmall { path: path.clone(), file_bytes: found.len(), bytes });
-        }
+        let bytes = length(path, config.bytes, found.len())?;
         fallocate(file, FallocateFlags::empty(), 0, bytes).map_err(|error| Error::Allocate {
             path: path.clone(),
             bytes,
@@ -132,6 +125,41 @@ impl Backing {
             std::thread::sleep(self.latency);
         }
     }
+}
+
+/// Checks that a disk can be opened over a file as it is, or as it would be made, and leaves it alone.
+///
+/// # Errors
+/// What [`crate::Disk::open`] would say of the file. That another process has it in use, that there is no room for
+/// it, or that its permissions are wrong is seen only when it is opened.
+pub fn check(path: &Path, bytes: u64) -> Result<(), Error> {
+    let cant_open = |error| Error::Open { path: path.to_owned(), error };
+    match path.metadata() {
+        Ok(found) if !found.is_file() => Err(Error::NotAFile(path.to_owned())),
+        Ok(found) => length(path, bytes, found.len()).map(drop),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && bytes == 0 => {
+            Err(Error::NoSize(path.to_owned()))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            folder.unwrap_or(Path::new(".")).metadata().map_err(cant_open)?;
+            length(path, bytes, 0).map(drop)
+        }
+        Err(error) => Err(cant_open(error)),
+    }
+}
+
+/// A disk's length: `bytes`, or where that is 0 the file's.
+fn length(path: &Path, bytes: u64, file_bytes: u64) -> Result<u64, Error> {
+    let bytes = if bytes == 0 { file_bytes } else { bytes };
+    if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES as u64) || bytes > BYTES_MAX {
+        return Err(Error::Size { bytes });
+    }
+    // One that was just made has no length yet.
+    if file_bytes != 0 && file_bytes < bytes {
+        return Err(Error::TooSmall { path: path.to_owned(), file_bytes, bytes });
+    }
+    Ok(bytes)
 }
 
 /// Opens past the page cache, where that can be done.

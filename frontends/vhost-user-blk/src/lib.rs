@@ -23,6 +23,7 @@ mod request;
 mod server;
 mod service;
 
+pub use backing::check;
 pub use chain::DescriptorTable;
 pub use config::{DiskConfig, Kind};
 pub use counters::DiskStatistics;

@@ -74,7 +74,10 @@ impl Clients {
             limits: usual,
             grace_s: config.unnamed.grace_s,
         };
-        Ok(Self { blocks: blocks.collect::<Result<_, _>>()?, clients, policy })
+        let blocks = blocks.collect::<Result<Vec<_>, _>>()?;
+        let checked = spillway_directory::check(&clients, &blocks);
+        checked.map_err(|error| Error::new(error.to_string()))?;
+        Ok(Self { clients, blocks, policy })
     }
 }
 

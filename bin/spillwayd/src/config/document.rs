@@ -23,6 +23,8 @@ pub fn document() -> String {
          Check it, and start the daemon with it:\n\n    \
          spillwayd --config spillwayd.toml --check\n    \
          spillwayd --config spillwayd.toml\n\n\
+         The check reads the files that a start reads, and prints the first thing that a start would refuse.\n\
+         It binds no socket, takes no memory and changes no file of a disk.\n\n\
          The usual file is `/etc/spillway/spillwayd.toml`. Without `--config`, every setting has its default.\n\
          `--set SECTION.NAME=VALUE` overrides a setting. On SIGHUP the daemon reads the file again: settings\n\
          marked *yes* under *reload* change at once; for others the daemon logs that they need a restart. A\n\

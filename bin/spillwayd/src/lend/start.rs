@@ -75,13 +75,7 @@ impl Prepared {
         blocks_nqn: String,
         helper: Option<Helper>,
     ) -> anyhow::Result<Self> {
-        let files = files(config)?;
-        let error = |error: spillway_tls::Error| Error::new(format!("listen.tls_*: {error}"));
-        let name = own_name(&files.certificate).map_err(error)?;
-        let host = HostId::new(&name).map_err(|error| Error::new(error.to_string()))?;
-        let authority = files.authority.clone().unwrap_or_default();
-        let client = ClientSettings::load(&files, &authority, host.as_str()).map_err(error)?;
-        let server = ServerSettings::load(&files, Versions::Tls13).map_err(error)?;
+        let Keys { host, files, client, server } = Keys::read(config)?;
         let lender = Lender::new(config, client_registry.clone(), room, blocks_nqn);
         if !config.lend.lends() {
             super::free_kept(client_registry);
@@ -256,6 +250,48 @@ fn open_reserve() {
     }
 }
 
+/// This host's keys, and what its certificate calls it.
+struct Keys {
+    host: HostId,
+    files: Files,
+    client: ClientSettings,
+    server: ServerSettings,
+}
+
+impl Keys {
+    fn read(config: &Config) -> Result<Self, Error> {
+        let files = files(config)?;
+        let error = |error: spillway_tls::Error| Error::new(format!("listen.tls_*: {error}"));
+        let name = own_name(&files.certificate).map_err(error)?;
+        let host = HostId::new(&name).map_err(|error| Error::new(error.to_string()))?;
+        let authority = files.authority.clone().unwrap_or_default();
+        let client = ClientSettings::load(&files, &authority, host.as_str()).map_err(error)?;
+        let server = ServerSettings::load(&files, Versions::Tls13).map_err(error)?;
+        Ok(Self { host, files, client, server })
+    }
+}
+
+/// Checks the files that lending needs.
+///
+/// # Errors
+/// Keys or the secret can't be used, or the certificate does not name this host.
+pub fn check(config: &Config) -> Result<(), Error> {
+    if config.lend.is_on() {
+        Keys::read(config)?;
+        secret(config)?;
+    }
+    Ok(())
+}
+
+fn secret(config: &Config) -> Result<Option<String>, Error> {
+    let secret = config.lend.secret_file.as_deref().map(|path| {
+        std::fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(|error| {
+            Error::new(format!("can't read lend.secret_file {}: {error}", path.display()))
+        })
+    });
+    secret.transpose()
+}
+
 fn files(config: &Config) -> Result<Files, Error> {
     let listen = &config.listen;
     let (Some(certificate), Some(key), Some(authority)) =
@@ -277,11 +313,6 @@ fn borrower_settings(
     own: HostId,
     files: Files,
 ) -> anyhow::Result<borrower::Settings> {
-    let secret = config.lend.secret_file.as_deref().map(|path| {
-        std::fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(|error| {
-            Error::new(format!("can't read lend.secret_file {}: {error}", path.display()))
-        })
-    });
     let id = spillway_block::fresh_uuid()?;
     let hex = format!("{id:032x}");
     let uuid = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-");
@@ -291,7 +322,7 @@ fn borrower_settings(
         files,
         host_nqn: format!("nqn.2014-08.org.nvmexpress:uuid:{uuid}"),
         dir: config.listen.dir.clone().unwrap_or_else(|| PathBuf::from("/run/spillway")),
-        secret: secret.transpose()?,
+        secret: secret(config)?,
     })
 }
 
