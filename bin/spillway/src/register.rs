@@ -89,7 +89,9 @@ impl Registration {
             Register::Off => return None,
             Register::At(path) => vec![path.clone()],
             Register::Auto => {
-                let mut dirs = vec![default_dir(), PathBuf::from(HOST_DIR)];
+                // A user without a directory has no daemon in it.
+                let own = default_dir().ok();
+                let mut dirs = Vec::from_iter(own.into_iter().chain([PathBuf::from(HOST_DIR)]));
                 dirs.dedup();
                 dirs.into_iter().map(|dir| dir.join(SOCKET)).collect()
             }

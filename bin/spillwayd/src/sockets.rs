@@ -6,7 +6,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Mode;
@@ -15,12 +15,15 @@ use rustix::net::{
     AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
     getsockname, listen, socket_with,
 };
-use rustix::process::umask;
+use rustix::process::{geteuid, umask};
 
 use crate::config::Error;
 
 /// Connections that the kernel keeps until they are accepted.
 const BACKLOG: i32 = 128;
+
+/// The bit of a directory's mode by which everybody may make and remove files in it.
+const OTHERS_WRITE: u32 = 0o002;
 
 /// Sockets that were handed over, until somebody wants them.
 #[derive(Debug, Default)]
@@ -42,7 +45,7 @@ impl Bound {
     /// Listens on a Unix socket of `mode`, which it has from its first moment.
     ///
     /// # Errors
-    /// The path is taken or can't be made.
+    /// The path is taken or can't be made, or others rule over its directory.
     pub fn unix(
         &mut self,
         handed: &mut Handed,
@@ -57,6 +60,8 @@ impl Bound {
             |error: io::Error| Error::new(format!("can't listen on {}: {error}", path.display()));
         if let Some(dir) = path.parent() {
             DirBuilder::new().recursive(true).mode(0o755).create(dir).map_err(refuse)?;
+            let found = fs::metadata(dir).map_err(refuse)?;
+            check_owner(dir, (found.uid(), found.mode()), geteuid().as_raw())?;
         }
         let address = SocketAddrUnix::new(path).map_err(|error| refuse(error.into()))?;
         let socket = || socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
@@ -79,6 +84,24 @@ impl Bound {
         self.0.push(path.to_owned());
         Ok(listener)
     }
+}
+
+/// Checks that nobody else could put a socket of their own into the place of the daemon's.
+fn check_owner(dir: &Path, (owner, mode): (u32, u32), own: u32) -> Result<(), Error> {
+    let shown = dir.display();
+    if owner != own && owner != 0 {
+        return Err(Error::new(format!(
+            "the sockets' directory {shown} belongs to user {owner}: give one of user {own}, which the daemon runs as, \
+             by listen.dir or spillway serve --dir"
+        )));
+    }
+    if mode & OTHERS_WRITE != 0 {
+        return Err(Error::new(format!(
+            "every user may write to the sockets' directory {shown}: give one of your own by listen.dir or \
+             spillway serve --dir, or run chmod o-w {shown}"
+        )));
+    }
+    Ok(())
 }
 
 /// Listens on a TCP address.
@@ -107,4 +130,37 @@ fn unix_path(address: SocketAddrAny) -> Option<PathBuf> {
     let address = SocketAddrUnix::try_from(address).ok()?;
     let path = address.path()?.into_owned();
     Some(PathBuf::from(OsString::from_vec(path.into_bytes())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn no_socket_is_where_others_may_put_theirs() {
+        let dir = Path::new("/run/there");
+        for good in [(1000, 0o755), (0, 0o755), (1000, 0o700), (1000, 0o775)] {
+            assert!(check_owner(dir, good, 1000).is_ok(), "{good:?}");
+        }
+        for (bad, word) in
+            [((1001, 0o755), "user 1001"), ((1000, 0o757), "o-w"), ((0, 0o1777), "o-w")]
+        {
+            let line = check_owner(dir, bad, 1000).unwrap_err().to_string();
+            assert!(line.contains(word) && line.contains("/run/there"), "{line}");
+            assert!(line.contains("--dir") && line.contains("listen.dir"), "{line}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listen = || {
+            Bound::default()
+                .unix(&mut Handed::default(), &path, SocketType::STREAM, 0o600)
+                .map(drop)
+        };
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(listen().is_err() && !path.exists());
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        listen().unwrap();
+    }
 }

@@ -39,7 +39,7 @@ impl Api {
     /// Gets ready to ask.
     ///
     /// # Errors
-    /// The file with the token can't be read.
+    /// The file with the token can't be read, or nobody names the interface.
     pub fn new(options: &Daemon) -> anyhow::Result<Self> {
         let token = options.token_file.as_ref().map(|path| {
             fs::read_to_string(path)
@@ -47,7 +47,7 @@ impl Api {
         });
         Ok(Self {
             runtime: tokio::runtime::Builder::new_current_thread().enable_io().build()?,
-            address: options.address(),
+            address: options.address()?,
             token: token.transpose()?.map(|token| token.trim().to_owned()),
         })
     }

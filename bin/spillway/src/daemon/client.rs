@@ -2,11 +2,14 @@
 
 use std::fs;
 use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{Args, Subcommand};
 use hyper::Method;
+use rustix::fs::{FileType, Mode, fchmod, fstat};
 use spillway_api::types::{self, ClientChange, Identity, Moved, NewClient};
 
 use crate::daemon::api::{Api, segment};
@@ -259,6 +262,7 @@ fn export(options: &Move) -> anyhow::Result<()> {
         .into());
     }
     let api = Api::new(&options.daemon)?;
+    keep_private(io::stdout())?;
     let written = api.download(&path_of(options, "export"), &mut io::stdout().lock())?;
     let name = &options.name;
     eprintln!(
@@ -268,7 +272,36 @@ fn export(options: &Move) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Lets the owner alone read what is written to `sink`, if it is a file: it is all that a client has stored.
+fn keep_private(sink: impl AsFd) -> anyhow::Result<()> {
+    let found = fstat(&sink).context("can't look at the standard output")?;
+    if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile {
+        fchmod(&sink, Mode::RUSR | Mode::WUSR)
+            .context("can't keep other users from reading the file: write it to one of your own")?;
+    }
+    Ok(())
+}
+
 fn path_of(options: &Move, action: &str) -> String {
     let rest = if options.rest { "?rest=true" } else { "" };
     format!("/v1/clients/{}/{action}{rest}", segment(&options.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn an_export_is_for_its_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = File::create(folder.path().join("pools")).unwrap();
+        file.set_permissions(fs::Permissions::from_mode(0o644)).unwrap();
+        keep_private(&file).unwrap();
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        let (_reads, writes) = io::pipe().unwrap();
+        keep_private(&writes).unwrap();
+    }
 }

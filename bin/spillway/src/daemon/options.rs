@@ -1,11 +1,13 @@
 //! What all commands that talk to a daemon take.
 
 use std::env;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
 
 use crate::cli::Output;
+use crate::refusal::Refusal;
 
 /// Name of the HTTP interface's socket in the daemon's directory.
 const SOCKET: &str = "api.sock";
@@ -30,18 +32,57 @@ pub struct Daemon {
 
 impl Daemon {
     /// Where the interface is.
-    pub fn address(&self) -> String {
-        let default = || default_dir().join(SOCKET).display().to_string();
+    ///
+    /// # Errors
+    /// Nobody names it, and there is no directory by default.
+    pub fn address(&self) -> Result<String, Refusal> {
         let named = || env::var("SPILLWAY_API").ok();
-        self.api.clone().or_else(named).unwrap_or_else(default)
+        match self.api.clone().or_else(named) {
+            Some(address) => Ok(address),
+            None => Ok(default_dir()?.join(SOCKET).display().to_string()),
+        }
     }
 }
 
-/// The directory of a daemon's sockets when nobody names one.
-pub fn default_dir() -> PathBuf {
-    if rustix::process::geteuid().is_root() {
-        return "/run/spillway".into();
+/// The directory of a daemon's sockets when nobody names one. It is never one in which others could wait for it with
+/// sockets of their own.
+///
+/// # Errors
+/// The user has no directory for that.
+pub fn default_dir() -> Result<PathBuf, Refusal> {
+    let is_root = rustix::process::geteuid().is_root();
+    dir_of(is_root, env::var_os("XDG_RUNTIME_DIR"))
+}
+
+fn dir_of(is_root: bool, run: Option<OsString>) -> Result<PathBuf, Refusal> {
+    if is_root {
+        return Ok("/run/spillway".into());
     }
-    let run = env::var_os("XDG_RUNTIME_DIR").map_or_else(env::temp_dir, PathBuf::from);
-    run.join("spillway")
+    let run = run.map(PathBuf::from).filter(|run| run.is_absolute());
+    run.map(|run| run.join("spillway")).ok_or_else(|| {
+        Refusal::usage(
+            "XDG_RUNTIME_DIR is not set to a directory, so there is no default place for the daemon's sockets: set it, or \
+             name a directory of your own: spillway serve --dir DIR, and --api DIR/api.sock for the other commands",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::dir_of;
+
+    #[test]
+    fn sockets_are_never_where_others_may_write() {
+        let of = |is_root, run: Option<&str>| dir_of(is_root, run.map(Into::into));
+        assert_eq!(of(false, Some("/run/user/7")).unwrap().as_os_str(), "/run/user/7/spillway");
+        for run in [None, Some("/run/user/0")] {
+            assert_eq!(of(true, run).unwrap().as_os_str(), "/run/spillway");
+        }
+        for run in [None, Some(""), Some("run")] {
+            let refusal = of(false, run).unwrap_err();
+            let line = refusal.to_string();
+            assert!(line.contains("--dir DIR") && line.contains("--api"), "{line}");
+            assert_eq!((line.lines().count(), refusal.code()), (1, 2));
+        }
+    }
 }

@@ -61,7 +61,7 @@ pub struct Serve {
 /// Becomes the daemon.
 ///
 /// # Errors
-/// The daemon's program is not there.
+/// The daemon's program is not there, or nothing says where its sockets belong.
 pub fn run(options: &Serve) -> anyhow::Result<ExitCode> {
     let program = find();
     let mut command = Command::new(&program);
@@ -71,7 +71,7 @@ pub fn run(options: &Serve) -> anyhow::Result<ExitCode> {
     let dir = match (&options.dir, &options.config) {
         (Some(dir), _) => Some(std::path::absolute(dir)?),
         (None, Some(_)) => None,
-        (None, None) => Some(default_dir()),
+        (None, None) => Some(default_dir()?),
     };
     if let Some(dir) = &dir {
         set("listen.dir", dir.display().to_string());
