@@ -38,6 +38,8 @@ pub struct Listeners {
     pub lend: Option<TcpListener>,
     /// Those of disks, in their order.
     pub disks: Vec<UnixListener>,
+    /// All of them by setting and place, for the log.
+    pub places: Vec<String>,
     pub bound: Bound,
 }
 
@@ -79,7 +81,7 @@ impl Listeners {
                 handed.0.len()
             );
         }
-        Ok(Self {
+        let mut listeners = Self {
             ring,
             programs,
             nbd,
@@ -93,8 +95,44 @@ impl Listeners {
             api_tcp,
             lend,
             disks,
+            places: Vec::new(),
             bound,
-        })
+        };
+        listeners.places = listeners.named(config);
+        Ok(listeners)
+    }
+
+    fn named(&self, config: &Config) -> Vec<String> {
+        let listen = &config.listen;
+        let sockets = [
+            ("ring", &listen.ring),
+            ("programs", &listen.programs),
+            ("nbd", &listen.nbd),
+            ("resp", &listen.resp),
+            ("api", &listen.api),
+        ];
+        let socket = |(name, path): (&str, &Option<PathBuf>)| {
+            Some(format!("{name} {}", listen.path(path.as_ref()?).display()))
+        };
+        let disks = config
+            .disks
+            .iter()
+            .map(|disk| format!("disk {} {}", disk.name, disk.socket(listen).display()));
+        let on_tcp = [
+            ("nbd_tcp", &self.nbd_tcp),
+            ("nvme_tcp", &self.nvme_tcp),
+            ("nvme_tls", &self.nvme_tls),
+            ("resp_tcp", &self.resp_tcp),
+            ("resp_tls", &self.resp_tls),
+            ("api_tcp", &self.api_tcp),
+            ("lend", &self.lend),
+        ];
+        // Port 0 of the configuration is a port by now.
+        let address = |(name, listener): (&str, &Option<TcpListener>)| {
+            Some(format!("{name} {}", listener.as_ref()?.local_addr().ok()?))
+        };
+        let sockets = sockets.into_iter().filter_map(socket);
+        sockets.chain(disks).chain(on_tcp.into_iter().filter_map(address)).collect()
     }
 }
 

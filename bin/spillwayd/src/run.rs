@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use axum::Router;
+use axum::extract::connect_info::Connected;
+use axum::serve::IncomingStream;
+use spillway_api::Asker;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
@@ -98,6 +101,7 @@ async fn control(
         memory_locked = parts.daemon.memory_locked,
         kept_by = parts.daemon.kept_by,
         restarts = parts.client_registry.restarts(),
+        listens = parts.listeners.places.join(", "),
         "ready"
     );
     loop {
@@ -166,24 +170,26 @@ fn serve_api(parts: &mut Parts) -> anyhow::Result<()> {
     if let Some(listener) = parts.listeners.api.take() {
         listener.set_nonblocking(true)?;
         let router = spillway_api::router(parts.daemon.clone(), None);
-        serve(axum::serve(UnixListener::from_std(listener)?, router));
+        serve::<UnixListener>(UnixListener::from_std(listener)?, router);
     }
     if let (Some(listener), Some(tokens)) = (parts.listeners.api_tcp.take(), &parts.tokens) {
         listener.set_nonblocking(true)?;
         let data = spillway_api::router(parts.daemon.clone(), Some(tokens.clone()));
         // The page is for anybody: it has no data.
         let router = spillway_web::router().merge(data);
-        serve(axum::serve(TcpListener::from_std(listener)?, router));
+        serve::<TcpListener>(TcpListener::from_std(listener)?, router);
     }
     Ok(())
 }
 
-fn serve<L: axum::serve::Listener>(server: axum::serve::Serve<L, Router, Router>)
+fn serve<L>(listener: L, router: Router)
 where
-    L::Addr: std::fmt::Debug,
+    L: axum::serve::Listener<Addr: std::fmt::Debug>,
+    Asker: for<'a> Connected<IncomingStream<'a, L>>,
 {
     tokio::spawn(async move {
-        if let Err(error) = server.await {
+        let service = router.into_make_service_with_connect_info::<Asker>();
+        if let Err(error) = axum::serve(listener, service).await {
             tracing::error!("the HTTP interface ended: {error}");
         }
     });

@@ -10,6 +10,8 @@ mod types_lend;
 mod types_vm;
 
 #[cfg(feature = "server")]
+mod asker;
+#[cfg(feature = "server")]
 mod clients;
 #[cfg(feature = "server")]
 mod daemon;
@@ -31,12 +33,14 @@ mod transfer;
 mod vms;
 
 #[cfg(feature = "server")]
+pub use asker::{Asker, Tokens};
+#[cfg(feature = "server")]
 pub use clients::{FLOOR_PAGES_MAX, WEIGHTS};
 #[cfg(feature = "server")]
 pub use lending::{LendOrder, Lending};
 #[cfg(feature = "server")]
 pub use policy::INTERVALS_MS;
 #[cfg(feature = "server")]
-pub use service::{Daemon, Tokens, document, router};
+pub use service::{Daemon, document, router};
 #[cfg(feature = "server")]
 pub use vms::Guests;

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderValue, Method, Uri, header};
-use axum::middleware::{self, Next};
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{HeaderValue, Uri, header};
+use axum::middleware;
 use axum::response::Response;
 use spillway_directory::ClientRegistry;
 use spillway_history::History;
@@ -18,6 +18,7 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::asker::{self, Tokens};
 use crate::lending::Lending;
 use crate::problem::Error;
 use crate::types::Dashboard;
@@ -137,38 +138,19 @@ pub fn document() -> String {
     text
 }
 
-/// What requests must bear where others than the daemon's user reach the service.
-#[derive(Clone)]
-pub struct Tokens {
-    /// Permits everything.
-    pub all: Arc<str>,
-    /// Permits requests that change nothing and hand out no pool's contents; none where there is no such token.
-    pub read: Option<Arc<str>>,
-}
-
-/// Says nothing of the tokens, so that no log has them.
-impl core::fmt::Debug for Tokens {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Tokens").finish_non_exhaustive()
-    }
-}
-
-/// The service. With `tokens`, every request must bear one of them.
+/// The service. With `tokens`, every request must bear one of them. What changes something is noted in the log, with who asked:
+/// serve it with connect info of [`Asker`](crate::Asker).
 pub fn router(daemon: Arc<Daemon>, tokens: Option<Tokens>) -> Router {
     let (router, _) = routes().split_for_parts();
     let router = router
         .route("/openapi.json", axum::routing::get(openapi))
         .fallback(|uri: Uri| async move { Error::NoPath(uri.path().to_owned()) })
         .with_state(daemon);
-    let router = match tokens {
-        None => router,
-        Some(tokens) => router.layer(middleware::from_fn_with_state(tokens, check_token)),
-    };
-    router.layer(middleware::map_response(guard))
+    asker::guarded(router, tokens).layer(middleware::map_response(headed))
 }
 
 /// Answers are data: no browser may keep them, take them for a page, or show them inside another's.
-async fn guard(mut answer: Response) -> Response {
+async fn headed(mut answer: Response) -> Response {
     let headers = answer.headers_mut();
     for (name, value) in [
         (header::CACHE_CONTROL, "no-store"),
@@ -183,38 +165,6 @@ async fn guard(mut answer: Response) -> Response {
 
 async fn openapi() -> impl axum::response::IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], document())
-}
-
-async fn check_token(
-    State(tokens): State<Tokens>,
-    request: Request,
-    next: Next,
-) -> Result<Response, Error> {
-    let given = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
-    let given = given.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
-    tokens.check(given, request.method())?;
-    Ok(next.run(request).await)
-}
-
-impl Tokens {
-    /// Whether a request that bears `given` may be carried out. Both tokens are compared whatever comes of the first.
-    fn check(&self, given: &[u8], method: &Method) -> Result<(), Error> {
-        let all = same(given, self.all.as_bytes());
-        let read = self.read.as_ref().is_some_and(|read| same(given, read.as_bytes()));
-        match (all, read) {
-            (true, _) => Ok(()),
-            // An export is a POST: it hands out what clients have stored.
-            (false, true) if method == Method::GET || method == Method::HEAD => Ok(()),
-            (false, true) => Err(Error::ReadToken),
-            (false, false) => Err(Error::Token),
-        }
-    }
-}
-
-/// Compares in a time that tells nothing but the length.
-fn same(given: &[u8], token: &[u8]) -> bool {
-    let differences = given.iter().zip(token).fold(0, |sum, (a, b)| sum | (a ^ b));
-    given.len() == token.len() && differences == 0
 }
 
 /// Does what may take a while aside, so that others are answered meanwhile.
@@ -240,31 +190,5 @@ mod tests {
             written == document(),
             "docs/openapi.json differs: SPILLWAY_WRITE_DOCS=1 writes it"
         );
-    }
-
-    #[test]
-    fn tokens_are_compared_whole() {
-        assert!(same(b"token", b"token"));
-        for other in [&b""[..], b"toke", b"tokens", b"tokem"] {
-            assert!(!same(other, b"token"));
-        }
-    }
-
-    #[test]
-    fn the_token_for_reading_permits_no_change() {
-        let tokens = Tokens { all: "all".into(), read: Some("read".into()) };
-        for method in [Method::GET, Method::HEAD] {
-            assert!(
-                tokens.check(b"all", &method).is_ok() && tokens.check(b"read", &method).is_ok()
-            );
-        }
-        for method in [Method::PUT, Method::POST, Method::PATCH, Method::DELETE, Method::OPTIONS] {
-            assert!(tokens.check(b"all", &method).is_ok());
-            assert!(matches!(tokens.check(b"read", &method), Err(Error::ReadToken)), "{method}");
-        }
-        let alone = Tokens { read: None, ..tokens };
-        for given in [&b"read"[..], b"", b"other"] {
-            assert!(matches!(alone.check(given, &Method::GET), Err(Error::Token)));
-        }
     }
 }

@@ -1,0 +1,231 @@
+//! Who asks, whether they may, and the log of what they change.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use axum::Router;
+use axum::extract::connect_info::{ConnectInfo, Connected};
+use axum::extract::{Request, State};
+use axum::http::{Method, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::serve::IncomingStream;
+use spillway_types::Seldom;
+use tokio::net::{TcpListener, UnixListener};
+
+use crate::problem::Error;
+
+/// Most characters of a path that the log shows.
+const PATH_CHARS_MAX: usize = 200;
+
+/// Whoever is at the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asker {
+    /// A process of this host.
+    Process {
+        /// Its user.
+        uid: u32,
+        /// Its number; none where this process can't see it.
+        pid: Option<i32>,
+    },
+    /// An address of the network.
+    Address(SocketAddr),
+    /// The kernel did not say.
+    Unknown,
+}
+
+impl Connected<IncomingStream<'_, UnixListener>> for Asker {
+    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
+        let process = stream.io().peer_cred();
+        process.map_or(Self::Unknown, |it| Self::Process { uid: it.uid(), pid: it.pid() })
+    }
+}
+
+impl Connected<IncomingStream<'_, TcpListener>> for Asker {
+    fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
+        Self::Address(*stream.remote_addr())
+    }
+}
+
+impl fmt::Display for Asker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Process { uid, pid: Some(pid) } => write!(f, "uid {uid} pid {pid}"),
+            Self::Process { uid, pid: None } => write!(f, "uid {uid}"),
+            Self::Address(address) => write!(f, "{address}"),
+            Self::Unknown => f.write_str("unknown"),
+        }
+    }
+}
+
+/// What requests must bear where others than the daemon's user reach the service.
+#[derive(Clone)]
+pub struct Tokens {
+    /// Permits everything.
+    pub all: Arc<str>,
+    /// Permits requests that change nothing and hand out no pool's contents; none where there is no such token.
+    pub read: Option<Arc<str>>,
+}
+
+/// Says nothing of the tokens, so that no log has them.
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokens").finish_non_exhaustive()
+    }
+}
+
+/// The token that a request bears.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Borne {
+    All,
+    Read,
+    Neither,
+}
+
+impl Borne {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::All => "api_token_file",
+            Self::Read => "api_read_token_file",
+            Self::Neither => "none",
+        }
+    }
+
+    /// Whether a request may be carried out.
+    fn check(self, method: &Method) -> Result<(), Error> {
+        match self {
+            Self::All => Ok(()),
+            // An export is a POST: it hands out what clients have stored.
+            Self::Read if is_read(method) => Ok(()),
+            Self::Read => Err(Error::ReadToken),
+            Self::Neither => Err(Error::Token),
+        }
+    }
+}
+
+impl Tokens {
+    /// Which token is `given`. It is compared with both, whatever comes of the first.
+    fn borne(&self, given: &[u8]) -> Borne {
+        let all = same(given, self.all.as_bytes());
+        let read = self.read.as_ref().is_some_and(|read| same(given, read.as_bytes()));
+        match (all, read) {
+            (true, _) => Borne::All,
+            (false, true) => Borne::Read,
+            (false, false) => Borne::Neither,
+        }
+    }
+}
+
+/// What stands at the door of the service.
+struct Door {
+    tokens: Option<Tokens>,
+    began: Instant,
+    /// Requests that were turned away: anybody can make as many as he likes.
+    refused: Mutex<Seldom>,
+}
+
+/// Has every request of `router` checked, and those that change something noted in the log.
+pub(crate) fn guarded(router: Router, tokens: Option<Tokens>) -> Router {
+    let door = Door { tokens, began: Instant::now(), refused: Mutex::default() };
+    router.layer(middleware::from_fn_with_state(Arc::new(door), attend))
+}
+
+async fn attend(State(door): State<Arc<Door>>, request: Request, next: Next) -> Response {
+    let borne = door.tokens.as_ref().map(|tokens| {
+        let given = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
+        tokens.borne(given.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default())
+    });
+    let method = request.method().clone();
+    let refused = borne.and_then(|borne| borne.check(&method).err());
+    if is_read(&method) {
+        return match refused {
+            Some(error) => error.into_response(),
+            None => next.run(request).await,
+        };
+    }
+    let path = request.uri().path_and_query().map_or("", |path| path.as_str());
+    let path: String = path.chars().take(PATH_CHARS_MAX).collect();
+    let by = request.extensions().get::<ConnectInfo<Asker>>().map_or(Asker::Unknown, |by| by.0);
+    let token = borne.map(Borne::name);
+    match refused {
+        None => {
+            let answer = next.run(request).await;
+            note(&method, &path, answer.status(), by, token, None);
+            answer
+        }
+        Some(error) => {
+            let answer = error.into_response();
+            if let Some(others) = door.line() {
+                note(&method, &path, answer.status(), by, token, Some(others));
+            }
+            answer
+        }
+    }
+}
+
+/// A line of the log. `others` were refused without one since the last such line.
+fn note(
+    method: &Method,
+    path: &str,
+    status: StatusCode,
+    by: Asker,
+    token: Option<&str>,
+    others: Option<u64>,
+) {
+    let status = status.as_u16();
+    tracing::info!(%method, path, status, %by, token, others, "asked to change");
+}
+
+impl Door {
+    fn line(&self) -> Option<u64> {
+        let now_ms = self.began.elapsed().as_millis() as u64;
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).line(now_ms)
+    }
+}
+
+/// Whether such requests change nothing.
+fn is_read(method: &Method) -> bool {
+    method == Method::GET || method == Method::HEAD
+}
+
+/// Compares in a time that tells nothing but the length.
+fn same(given: &[u8], token: &[u8]) -> bool {
+    let differences = given.iter().zip(token).fold(0, |sum, (a, b)| sum | (a ^ b));
+    given.len() == token.len() && differences == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_compared_whole() {
+        assert!(same(b"token", b"token"));
+        for other in [&b""[..], b"toke", b"tokens", b"tokem"] {
+            assert!(!same(other, b"token"));
+        }
+    }
+
+    #[test]
+    fn the_token_for_reading_permits_no_change() {
+        let tokens = Tokens { all: "all".into(), read: Some("read".into()) };
+        fn check(tokens: &Tokens, given: &[u8], method: &Method) -> Result<(), Error> {
+            tokens.borne(given).check(method)
+        }
+        for method in [Method::GET, Method::HEAD] {
+            assert!(
+                check(&tokens, b"all", &method).is_ok() && check(&tokens, b"read", &method).is_ok()
+            );
+        }
+        for method in [Method::PUT, Method::POST, Method::PATCH, Method::DELETE, Method::OPTIONS] {
+            assert!(check(&tokens, b"all", &method).is_ok());
+            assert!(matches!(check(&tokens, b"read", &method), Err(Error::ReadToken)), "{method}");
+        }
+        let alone = Tokens { read: None, ..tokens };
+        for given in [&b"read"[..], b"", b"other"] {
+            assert!(matches!(check(&alone, given, &Method::GET), Err(Error::Token)));
+        }
+    }
+}
