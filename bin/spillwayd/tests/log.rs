@@ -35,6 +35,7 @@ impl Daemon {
             format!("listen.api_token_file={}", dir.join("token").display()),
             format!("listen.api_read_token_file={}", dir.join("read-token").display()),
             "listen.nbd_tcp=127.0.0.1:0".into(),
+            "listen.nvme_tcp=127.0.0.1:0".into(),
             "store.capacity=64M".into(),
         ];
         let mut command = Command::new(env!("CARGO_BIN_EXE_spillwayd"));
@@ -91,6 +92,44 @@ fn ask(mut stream: impl Read + Write, request: &str, token: &str, body: &str) ->
 fn address<'a>(ready: &'a str, setting: &str) -> &'a str {
     let (_, rest) = ready.split_once(&format!("{setting} ")).unwrap();
     &rest[..rest.find(|c: char| c != '.' && c != ':' && !c.is_ascii_digit()).unwrap()]
+}
+
+/// Says what no protocol has, and waits for the other end to hang up.
+fn talk_nonsense(mut stream: impl Read + Write) {
+    // Either may fail by the other end's hanging up.
+    let _ = stream.write_all(&[0xff; 256]);
+    let _ = stream.read_to_end(&mut Vec::new());
+}
+
+#[test]
+fn strangers_do_not_fill_the_log() {
+    const TIMES: usize = 200;
+    let dir = tempfile::tempdir().unwrap();
+    let mut daemon = Daemon::start(dir.path());
+    let ready = daemon.line(&[" ready "]);
+    let [nvme, nbd] = ["nvme_tcp", "nbd_tcp"].map(|setting| address(&ready, setting).to_owned());
+    for _ in 0..TIMES {
+        talk_nonsense(TcpStream::connect(&nvme).unwrap());
+        talk_nonsense(TcpStream::connect(&nbd).unwrap());
+        talk_nonsense(UnixStream::connect(dir.path().join("run/nbd.sock")).unwrap());
+    }
+    daemon.stop();
+    let lines = daemon.lines();
+    let count = |word: &str| lines.lines().filter(|line| line.contains(word)).count();
+    for (kind, ended) in [("NVMe/TCP", "INFO connection ended"), ("NBD", "NBD connection ended")] {
+        assert!((1..=8).contains(&count(ended)), "{kind}: {lines}");
+    }
+    // Every connection is accounted for.
+    let uid = rustix::process::getuid().as_raw();
+    let left_out = |from: &str, kind: &str| -> usize {
+        let peer = format!("peer={from} ");
+        let of = lines.lines().filter(|line| line.contains(kind) && line.contains(&peer));
+        let number = |line: &str| line.split_once("left_out=").unwrap().1.trim().parse::<usize>();
+        of.map(|line| number(line).unwrap()).sum()
+    };
+    assert_eq!(left_out("127.0.0.1", "NVMe/TCP: more") + count(" connection ended peer="), TIMES);
+    let nbd = left_out("127.0.0.1", "NBD: more") + left_out(&format!("uid {uid}"), "NBD: more");
+    assert_eq!(nbd + count("NBD connection ended"), 2 * TIMES);
 }
 
 #[test]

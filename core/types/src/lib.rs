@@ -22,7 +22,7 @@ pub use access::{Access, Admitted, Denied, Identity, Limits};
 pub use pool::{Lifetime, PoolInfo, PoolSpec, PoolSpecError, Sharing};
 pub use program::{Orders, PROGRAM_PAGES_MIN, ProgramCounters, Programs, Registration};
 pub use request::{Answer, Request};
-pub use seldom::Seldom;
+pub use seldom::{Seldom, SeldomOfPeers, Whose};
 pub use size::{Size, SizeError, parse_size};
 pub use slots::{ConnectionSlots, Peer, SlotLimits, SlotsFull};
 pub use status::{Get, Put, Refusal, Statistics};

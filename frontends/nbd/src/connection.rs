@@ -13,6 +13,7 @@ use spillway_wire::nbd::GREETING;
 
 use crate::admission::Admission;
 use crate::buffer::{Input, Output, buffer_bytes};
+use crate::complaints::Complaints;
 use crate::config::{Config, TlsMode};
 use crate::error::Error;
 use crate::negotiation::{Negotiation, Peer, Step, TlsState};
@@ -28,6 +29,7 @@ pub struct Shared {
     pub access: Arc<dyn Access>,
     pub exports: Arc<dyn Exports>,
     pub config: Config,
+    pub complaints: Complaints,
 }
 
 /// A connection from its first byte on.
@@ -36,6 +38,7 @@ struct Handshake<'a> {
     /// Called when the peer was let in.
     admitted: &'a dyn Fn(),
     socket: &'a Socket,
+    peer: spillway_types::Peer,
     negotiation: Negotiation,
     input: Input,
     admission: Option<Admission>,
@@ -94,7 +97,12 @@ enum Agreed {
 ///
 /// # Errors
 /// Why it ended, unless the peer ended it.
-pub fn serve(socket: &Socket, shared: &Shared, admitted: &dyn Fn()) -> Result<(), Error> {
+pub fn serve(
+    socket: &Socket,
+    peer: spillway_types::Peer,
+    shared: &Shared,
+    admitted: &dyn Fn(),
+) -> Result<(), Error> {
     socket.prepare()?;
     let tls = match shared.config.tls {
         TlsMode::Off => TlsState::Off,
@@ -105,6 +113,7 @@ pub fn serve(socket: &Socket, shared: &Shared, admitted: &dyn Fn()) -> Result<()
         shared,
         admitted,
         socket,
+        peer,
         negotiation: Negotiation::new(tls),
         input: Input::new(HANDSHAKE_BYTES),
         admission: None,
@@ -165,7 +174,9 @@ impl Handshake<'_> {
                 Peer::Client(client)
             }
             Err(reason) => {
-                tracing::info!(?identity, %reason, "an NBD peer was not let in");
+                if self.shared.complaints.line(self.peer) {
+                    tracing::info!(?identity, %reason, "an NBD peer was not let in");
+                }
                 Peer::Denied(reason)
             }
         };

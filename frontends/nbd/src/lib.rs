@@ -14,6 +14,7 @@ mod admission;
 mod attach;
 mod batch;
 mod buffer;
+mod complaints;
 mod config;
 mod connection;
 mod error;

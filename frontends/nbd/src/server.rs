@@ -9,10 +9,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use spillway_block::Exports;
 use spillway_types::{Access, ConnectionSlots, Peer, Seldom, SlotLimits, SlotsFull};
 
+use crate::complaints::Complaints;
 use crate::config::Config;
 use crate::connection::{self, Shared};
 use crate::error::Error;
@@ -24,6 +25,8 @@ const STACK_BYTES: usize = 256 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Time that connections have to answer what they have taken in when the server stops.
 const STOP_GRACE: Duration = Duration::from_secs(1);
+/// Time between two looks for what the log was not told.
+const SUM_INTERVAL: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 /// How long newcomers wait at most for connections that gave way to end.
 const ENDS_WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -128,7 +131,7 @@ impl Server {
         let stopping = Arc::<AtomicBool>::default();
         let acceptor = Acceptor {
             listener,
-            shared: Arc::new(Shared { access, exports, config }),
+            shared: Arc::new(Shared { access, exports, config, complaints: Complaints::new() }),
             connections: connections.clone(),
             stopping: stopping.clone(),
             wake: wake.clone(),
@@ -177,6 +180,7 @@ impl Acceptor {
         let mut number = 0;
         let (began, mut refusals) = (Instant::now(), Seldom::default());
         while !self.stopping.load(Ordering::Acquire) {
+            self.shared.complaints.sum_up();
             match self.listener.accept() {
                 Ok(socket) => {
                     number += 1;
@@ -201,7 +205,7 @@ impl Acceptor {
         let mut ready =
             [PollFd::new(&self.listener, PollFlags::IN), PollFd::new(&*self.wake, PollFlags::IN)];
         // Interrupted or not, the loop looks again.
-        let _ = poll(&mut ready, None);
+        let _ = poll(&mut ready, Some(&SUM_INTERVAL));
     }
 
     /// # Errors
@@ -218,7 +222,9 @@ impl Acceptor {
             .stack_size(STACK_BYTES)
             .spawn(move || {
                 let admitted = || connections.prove(number);
-                if let Err(error) = connection::serve(&socket, &shared, &admitted) {
+                if let Err(error) = connection::serve(&socket, peer, &shared, &admitted)
+                    && shared.complaints.line(peer)
+                {
                     tracing::info!(%error, number, "an NBD connection ended");
                 }
                 socket.shutdown(Shutdown::Both);

@@ -78,8 +78,8 @@ impl Authentication {
         self.step = Step::SendFailure(Failure::Failed);
     }
 
-    /// Takes a message from the host.
-    pub(crate) fn receive(&mut self, bytes: &[u8]) {
+    /// Takes a message from the host. With a text, authentication has failed.
+    pub(crate) fn receive(&mut self, bytes: &[u8]) -> Option<String> {
         let next = match Message::decode(bytes) {
             Err(_) => Err(Failure::Payload),
             Ok((transaction, Message::Negotiate(negotiate))) => {
@@ -95,11 +95,17 @@ impl Authentication {
             Ok((_, Message::Failure2(_))) => Err(Failure::Failed),
             Ok(_) => Err(Failure::Order),
         };
-        self.step = next.unwrap_or_else(|failure| {
-            tracing::info!(host = self.names.host, ?failure, "authentication failed");
-            self.done = false;
-            Step::SendFailure(failure)
-        });
+        match next {
+            Ok(step) => {
+                self.step = step;
+                None
+            }
+            Err(failure) => {
+                self.done = false;
+                self.step = Step::SendFailure(failure);
+                Some(format!("authentication of host {:?} failed: {failure:?}", self.names.host))
+            }
+        }
     }
 
     /// Chooses what both sides know.

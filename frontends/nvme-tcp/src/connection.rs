@@ -44,6 +44,8 @@ pub struct Connection {
     /// Bytes of whole PDUs that have ever come.
     taken_bytes: u64,
     pub(crate) queue: Option<Queue>,
+    /// What the host did not get that it asked for, until somebody takes it for the log.
+    pub(crate) complaint: Option<String>,
 }
 
 /// Where a command's data is.
@@ -78,6 +80,7 @@ impl Connection {
             patience: Patience::default(),
             taken_bytes: 0,
             queue: None,
+            complaint: None,
         }
     }
 
@@ -177,6 +180,11 @@ impl Connection {
             Role::Blocks(_) | Role::Pools(_) => None,
         };
         [room_ms, host_ms, self.patience.until_ms()].into_iter().flatten().min()
+    }
+
+    /// Why the host was not let in, or got no queue, since the last call. It is for the log, which anybody can fill.
+    pub const fn complaint(&mut self) -> Option<String> {
+        self.complaint.take()
     }
 
     /// Whether the host has been let in as a client. The discovery subsystem lets nobody in: it says the same to everybody.

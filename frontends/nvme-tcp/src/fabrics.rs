@@ -58,7 +58,7 @@ impl Connection {
             reply.queue.head = queue.flow_control.then_some(queue.head);
         }
         if let Err(failure) = &outcome {
-            tracing::info!(status = %failure.status, "refused to connect a queue");
+            self.complaint = Some(format!("refused to connect a queue: {}", failure.status));
         }
         reply.complete(outcome);
     }
@@ -243,7 +243,8 @@ impl Connection {
         if !transfer.is_in_band() || transfer.bytes as usize != data.len() {
             return Err(Status::INVALID_FIELD.finally().into());
         }
-        authentication.receive(data);
+        let failed = authentication.receive(data);
+        self.complaint = failed.or(self.complaint.take());
         self.let_in();
         Ok(0)
     }
@@ -278,7 +279,8 @@ impl Connection {
                 }
             }
             Err(error) => {
-                tracing::info!(host = queue.controller.host.nqn, %error, "not let in");
+                let host = &queue.controller.host.nqn;
+                self.complaint = Some(format!("host {host:?} is not let in: {error}"));
                 authentication.revoke();
             }
         }

@@ -18,6 +18,7 @@
 mod admin;
 mod authentication;
 mod blocks;
+mod complaints;
 mod config;
 mod connection;
 mod controller;

@@ -19,6 +19,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 use spillway_tls::ServerSettings;
 use spillway_types::{ConnectionSlots, Peer, Seldom, SlotLimits, SlotsFull};
 
+use crate::complaints::Complaints;
 use crate::connection::{Connection, PDU_BYTES_MAX};
 use crate::error::Error;
 use crate::output::Output;
@@ -35,6 +36,8 @@ const FOLLOW_EVERY: u32 = 64;
 const PROBE_AFTER_S: Duration = Duration::from_secs(30);
 const PROBE_EVERY_S: Duration = Duration::from_secs(10);
 const PROBES: u32 = 3;
+/// Time between two looks for what the log was not told.
+const SUM_INTERVAL: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 /// How long newcomers wait at most for connections that gave way to end.
 const ENDS_WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -58,6 +61,7 @@ struct Shared {
     /// Rung when a connection has ended, and when the server stops.
     ended: Condvar,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    complaints: Complaints,
 }
 
 /// The connections there are.
@@ -97,6 +101,7 @@ impl Server {
             open: Mutex::new(open),
             ended: Condvar::new(),
             threads: Mutex::default(),
+            complaints: Complaints::default(),
         });
         let acceptor = {
             let shared = Arc::clone(&shared);
@@ -204,6 +209,11 @@ impl Shared {
         self.ended.notify_all();
     }
 
+    /// Whether a line about what a host did wrong may be written now.
+    fn may_complain(&self, peer: SocketAddr) -> bool {
+        self.complaints.line(Peer::at(peer.ip()), self.now_ms())
+    }
+
     fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
@@ -236,7 +246,9 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
     while !shared.is_stopping() {
         let mut fds =
             [PollFd::new(listener, PollFlags::IN), PollFd::new(&shared.stop, PollFlags::IN)];
-        if poll(&mut fds, None).is_err() {
+        let polled = poll(&mut fds, Some(&SUM_INTERVAL));
+        shared.complaints.sum_up(shared.now_ms());
+        if polled.is_err() {
             continue;
         }
         shared.wait_for_ends();
@@ -280,14 +292,17 @@ fn take(
         let shared = Arc::clone(shared);
         move || {
             let end = greet(&shared, stream)
-                .and_then(|transport| Driver::new(&shared, transport, wake, number))
+                .and_then(|transport| Driver::new(&shared, transport, wake, (number, peer)))
                 .and_then(Driver::run);
             match end {
                 Ok(()) => tracing::debug!(%peer, "connection closed"),
                 Err(error @ Error::Stalled { .. }) => {
                     tracing::warn!(%peer, "connection closed: {error}");
                 }
-                Err(error) => tracing::info!(%peer, %error, "connection ended"),
+                Err(error) if shared.may_complain(peer) => {
+                    tracing::info!(%peer, %error, "connection ended");
+                }
+                Err(_) => {}
             }
             shared.leave(number);
         }
@@ -326,6 +341,7 @@ struct Driver<'a> {
     out: Output,
     wakes: u32,
     number: u64,
+    peer: SocketAddr,
     /// Whether its host is known to have been let in.
     is_proven: bool,
 }
@@ -335,7 +351,7 @@ impl<'a> Driver<'a> {
         shared: &'a Shared,
         transport: Transport,
         wake: Arc<OwnedFd>,
-        number: u64,
+        (number, peer): (u64, SocketAddr),
     ) -> Result<Self, Error> {
         let waker = Arc::clone(&wake);
         let waker = Arc::new(move || signal(&waker));
@@ -354,6 +370,7 @@ impl<'a> Driver<'a> {
             out: Output::default(),
             wakes: 0,
             number,
+            peer,
             is_proven: false,
         })
     }
@@ -444,7 +461,13 @@ impl<'a> Driver<'a> {
         loop {
             let now_ms = self.shared.now_ms();
             let input = &self.input[self.start..self.end];
-            let taken = self.connection.receive(now_ms, input, &mut self.out)?;
+            let taken = self.connection.receive(now_ms, input, &mut self.out);
+            if let Some(complaint) = self.connection.complaint()
+                && self.shared.may_complain(self.peer)
+            {
+                tracing::info!(peer = %self.peer, "{complaint}");
+            }
+            let taken = taken?;
             self.start += taken;
             if self.start == self.end {
                 self.start = 0;

@@ -81,6 +81,8 @@ fn a_wrong_secret_leaves_it_shut() {
     let end = authenticate(&mut host, OTHER, None);
     let failed = Failure::Failed as u8;
     assert!(matches!(Message::decode(&end), Ok((_, Message::Failure1(why))) if why == failed));
+    let complaint = host.connection.complaint().unwrap();
+    assert!(complaint.starts_with("authentication of host \"nqn"), "{complaint}");
     assert_eq!(statistics(&mut host), Status::AUTHENTICATION_REQUIRED);
     send(&mut host, &Message::Success2);
     assert_eq!(statistics(&mut host), Status::AUTHENTICATION_REQUIRED, "nobody proved anything");

@@ -64,6 +64,9 @@ fn unknown_hosts_and_subsystems_are_refused() {
     host.initialize(InitRequest::default());
     let refused = host.connect(POOLS, "nqn.2026-11.io.spillway:nobody", 1, ANY_CONTROLLER, 0);
     assert_eq!(refused.status, Status::CONNECT_HOST.finally());
+    let complaint = host.connection.complaint().unwrap();
+    assert!(complaint.starts_with("refused to connect a queue"), "{complaint}");
+    assert_eq!(host.connection.complaint(), None, "it is told once");
     let refused = host.connect("nqn.2026-11.io.spillway:other", ALICE, 1, ANY_CONTROLLER, 0);
     assert_eq!((refused.status.code(), refused.result), (Status::CONNECT_PARAMETERS, 0x1_0100));
     let command = Command::new(admin::KEEP_ALIVE, host.id(), 0);

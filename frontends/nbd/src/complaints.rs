@@ -1,0 +1,50 @@
+//! Lines of the log about connections that fail. Anybody can make as many of these as he likes.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use spillway_types::{Peer, SeldomOfPeers};
+
+/// Which of them are written.
+#[derive(Debug)]
+pub struct Complaints {
+    began: Instant,
+    lines: Mutex<SeldomOfPeers>,
+}
+
+impl Complaints {
+    pub fn new() -> Self {
+        Self { began: Instant::now(), lines: Mutex::default() }
+    }
+
+    fn lines(&self) -> MutexGuard<'_, SeldomOfPeers> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+
+    /// Whether a line about a peer may be written now.
+    pub fn line(&self, peer: Peer) -> bool {
+        self.lines().line(peer, self.now_ms())
+    }
+
+    /// Says how many lines were left out in times that are over.
+    pub fn sum_up(&self) {
+        self.say(self.now_ms());
+    }
+
+    fn say(&self, now_ms: u64) {
+        let mut lines = self.lines();
+        while let Some((peer, left_out)) = lines.left_out(now_ms) {
+            tracing::info!(%peer, left_out, "NBD: more lines like the last ones of this peer");
+        }
+    }
+}
+
+impl Drop for Complaints {
+    fn drop(&mut self) {
+        self.say(u64::MAX);
+    }
+}

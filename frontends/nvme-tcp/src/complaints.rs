@@ -1,0 +1,34 @@
+//! Lines of the log about connections that fail. Anybody can make as many of these as he likes.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use spillway_types::{Peer, SeldomOfPeers};
+
+/// Which of them are written.
+#[derive(Debug, Default)]
+pub(crate) struct Complaints(Mutex<SeldomOfPeers>);
+
+impl Complaints {
+    fn lines(&self) -> MutexGuard<'_, SeldomOfPeers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a line about a peer may be written now.
+    pub(crate) fn line(&self, peer: Peer, now_ms: u64) -> bool {
+        self.lines().line(peer, now_ms)
+    }
+
+    /// Says how many lines were left out in times that are over.
+    pub(crate) fn sum_up(&self, now_ms: u64) {
+        let mut lines = self.lines();
+        while let Some((peer, left_out)) = lines.left_out(now_ms) {
+            tracing::info!(%peer, left_out, "NVMe/TCP: more lines like the last ones of this peer");
+        }
+    }
+}
+
+impl Drop for Complaints {
+    fn drop(&mut self) {
+        self.sum_up(u64::MAX);
+    }
+}
