@@ -36,6 +36,16 @@ def run(line):
     return done.stdout
 
 
+@contextlib.contextmanager
+def held():
+    """Signals that would end this process wait meanwhile: between making something and noting how it is taken away again."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class Link:
     """A namespace for the server, at the other end of a veth pair; both ends are shaped to 1 Gbit/s if `shaped`."""
 
@@ -47,11 +57,12 @@ class Link:
         self.address = f"{network}.2"
         self.undo = contextlib.ExitStack()
         with contextlib.ExitStack() as undo:
-            run(f"ip netns add {self.name}")
-            undo.callback(run, f"ip netns delete {self.name}")
-            run(f"ip link add {ends[0]} type veth peer name {ends[1]} netns {self.name}")
-            # The pair would go with the namespace only when its last process has.
-            undo.callback(run, f"ip link delete {ends[0]}")
+            with held():
+                run(f"ip netns add {self.name}")
+                undo.callback(run, f"ip netns delete {self.name}")
+                run(f"ip link add {ends[0]} type veth peer name {ends[1]} netns {self.name}")
+                # The pair would go with the namespace only when its last process has.
+                undo.callback(run, f"ip link delete {ends[0]}")
             inside = f"ip -n {self.name}"
             for command, end, host in ("ip", ends[0], 1), (inside, ends[1], 2):
                 run(f"{command} address add {network}.{host}/30 dev {end}")
@@ -77,22 +88,25 @@ class Link:
 def zram_group(limit_bytes, swap_bytes):
     """A control group with this limit and swap on a zram device of its own; gives the group's folder."""
     with contextlib.ExitStack() as undo:
-        number = int((ZRAM_CONTROL / "hot_add").read_text())
-        undo.callback((ZRAM_CONTROL / "hot_remove").write_text, str(number))
+        with held():
+            number = int((ZRAM_CONTROL / "hot_add").read_text())
+            undo.callback((ZRAM_CONTROL / "hot_remove").write_text, str(number))
         device, folder = f"/dev/zram{number}", pathlib.Path(f"/sys/block/zram{number}")
         (folder / "comp_algorithm").write_text("lz4")
         (folder / "disksize").write_text(str(swap_bytes))
         undo.callback((folder / "reset").write_text, "1")
         run(f"mkswap {device}")
-        run(f"swapon -p 100 {device}")
-        undo.callback(run, f"swapoff {device}")
+        with held():
+            run(f"swapon -p 100 {device}")
+            undo.callback(run, f"swapoff {device}")
         # Reading neighbours ahead does not pay for accesses in no order.
         before = PAGE_CLUSTER.read_text()
-        PAGE_CLUSTER.write_text("0")
         undo.callback(PAGE_CLUSTER.write_text, before)
+        PAGE_CLUSTER.write_text("0")
         group = GROUPS / f"blade-study-{os.getpid()}"
-        group.mkdir()
-        undo.callback(remove_group, group)
+        with held():
+            group.mkdir()
+            undo.callback(remove_group, group)
         (group / "memory.swappiness").write_text("100")
         (group / "memory.limit_in_bytes").write_text(str(limit_bytes))
         yield group

@@ -25,11 +25,7 @@ impl Ways {
     /// The tier of the process in `slot`.
     pub(crate) fn into_tier(self, tree: &'static Tree, slot: &Slot) -> Blade {
         let settings = &tree.settings.blade;
-        let seal = match (settings.encrypt != 0, settings.share != 0) {
-            (_, true) => Seal::shared(&settings.key),
-            (true, false) => Seal::encrypted(&settings.key),
-            (false, false) => Seal::clear(&settings.key),
-        };
+        let seal = Seal::of(settings.encrypt != 0, settings.share != 0, &settings.key);
         Blade::new(seal, self.blade, self.mirror, &tree.ledger, number_of(tree, slot))
     }
 }

@@ -116,12 +116,7 @@ pub fn reopen(plan: Option<&TierPlan>) -> anyhow::Result<Far> {
 }
 
 fn open_blade(plan: &BladePlan) -> anyhow::Result<Blade> {
-    let seal = match (plan.encrypt, plan.share) {
-        (_, true) => Seal::shared(&plan.key),
-        (true, false) => Seal::encrypted(&plan.key),
-        (false, false) => Seal::clear(&plan.key),
-    };
-    Ok(Blade::new(seal, carriers(plan)?))
+    Ok(Blade::new(Seal::of(plan.encrypt, plan.share, &plan.key), carriers(plan)?))
 }
 
 /// Ways to the blade and its mirror.

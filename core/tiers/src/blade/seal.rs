@@ -117,6 +117,16 @@ impl Seal {
         Self::Clear { seed: XxHash3_64::oneshot(key) }
     }
 
+    /// What a run's settings ask for: with `share` the key is that of a sharing domain.
+    pub fn of(encrypt: bool, share: bool, key: &[u8; KEY_BYTES]) -> Self {
+        match (encrypt, share) {
+            // Never another: the nonces of runs with one key would repeat.
+            (_, true) => Self::shared(key),
+            (true, false) => Self::encrypted(key),
+            (false, false) => Self::clear(key),
+        }
+    }
+
     /// Bytes that sealing adds to a value.
     pub const fn added_bytes(&self) -> usize {
         match self {
@@ -241,6 +251,23 @@ mod tests {
                 assert_eq!(one.open(Key::new(1, 1), &mut first.clone()[..short]), None);
             }
         }
+    }
+
+    #[test]
+    fn a_domain_s_key_seals_in_no_other_way() {
+        let kind = |encrypt, share| format!("{:?}", Seal::of(encrypt, share, &[7; KEY_BYTES]));
+        assert_eq!([kind(true, true), kind(false, true)], ["Shared", "Shared"]);
+        assert_eq!([kind(true, false), kind(false, false)], ["Encrypted", "Clear"]);
+    }
+
+    #[test]
+    fn a_content_s_name_can_be_made_with_the_domain_s_key_alone() {
+        let name = |byte: u8| {
+            let mut value = [0x5a; SEALED_BYTES_MAX];
+            let sealed = Seal::shared(&[byte; KEY_BYTES]).seal(Key::new(1, 1), &mut value, 100);
+            *value[..sealed].last_chunk::<NAME_BYTES>().unwrap()
+        };
+        assert_ne!(name(7), name(8));
     }
 
     #[test]
