@@ -234,6 +234,47 @@ fn the_scan_finds_what_arrival_left_apart() {
 }
 
 #[test]
+fn each_that_shares_saves_its_part_however_many_they_are() {
+    let store = Store::open(config()).expect("open");
+    let value = |number| noise(number, PAGE_BYTES);
+    let frames = u64::from(COUNT) * PAGE_BYTES as u64;
+    for holders in 1..=5_u64 {
+        fill(&store, member(&store, Some(1)), value);
+        scan(&store);
+        let found = scan(&store);
+        let values = if holders == 1 { 0 } else { holders * u64::from(COUNT) };
+        assert_eq!(found.values, values, "{holders} holders");
+        let expected = (holders - 1) * frames;
+        let off = found.saved_bytes.abs_diff(expected);
+        assert!(off <= holders * u64::from(COUNT), "{holders} holders save {}", found.saved_bytes);
+    }
+}
+
+#[test]
+fn the_scan_leaves_ephemeral_values_alone() {
+    let store = Store::open(config()).expect("open");
+    let kept = member(&store, Some(1));
+    let config = ClientConfig { domain: Some(1), ..ClientConfig::default() };
+    let client = store.add_client(config).expect("client");
+    let dropped = store.create_pool(client, PoolSpec::EPHEMERAL).expect("pool");
+    let value = |number: u32| noise(number, if number % 2 == 0 { PAGE_BYTES } else { 1500 });
+    for pool in [dropped, kept, dropped] {
+        fill(&store, pool, value);
+        scan(&store);
+    }
+    let found = scan(&store);
+    assert_eq!((found.values, found.merged_values), (0, 0));
+    // All of them can be dropped, and go alone.
+    let before = store.memory_bytes() - store.free_frame_bytes();
+    store.set_target(client, 0).expect("target");
+    while store.evict_beyond_target(client, 100).expect("evict") != 0 {}
+    assert_eq!(store.statistics(client).expect("statistics").used_pages, 0);
+    let less = before - (store.memory_bytes() - store.free_frame_bytes());
+    assert!(less > u64::from(COUNT) * 2500, "{less} bytes");
+    must_hold(&store, kept, value);
+}
+
+#[test]
 fn the_scan_goes_on_where_it_ended_and_looks_at_no_more_than_it_is_told() {
     let store = Store::open(config()).expect("open");
     let pool = member(&store, None);
