@@ -322,6 +322,31 @@ fn who_is_left_with_a_page_that_was_shared_can_move_it_down() {
 }
 
 #[test]
+fn a_page_that_is_packed_into_another_s_cell_takes_no_second_place_on_a_list() {
+    let disk = Some(DiskConfig::new(std::env::temp_dir(), 64 * MIB));
+    let config = Config { disk, backing: Backing::Memfd, ..config() };
+    let store = Store::open(config).expect("open");
+    let (left, right) = (member(&store, Some(1)), member(&store, Some(1)));
+    fill(&store, left, packs);
+    for number in 0..COUNT {
+        assert_eq!(store.put(right, key(number), &packs(number)), Put::Stored);
+    }
+    assert_eq!(store.demote(COUNT as usize, &mut Scratch::new()), COUNT as usize);
+    // The lists are whole: what those who were first in them leave can go down, to the last page.
+    flush(&store, left);
+    scan(&store);
+    let bytes = u64::from(COUNT) * PAGE_BYTES as u64;
+    let soon = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    // More than there is, so that it ends when nothing can go any more.
+    store.set_capacity(0, 0);
+    assert!(!store.shrink(soon, &mut Scratch::new()));
+    assert_eq!(store.disk_bytes(), bytes);
+    must_hold(&store, right, packs);
+    flush(&store, right);
+    assert_eq!((store.compressed_pages(), store.disk_bytes()), (0, 0));
+}
+
+#[test]
 fn cells_that_packed_pages_share_are_no_pages_that_can_go() {
     let dir = std::env::temp_dir();
     let disk = Some(DiskConfig::new(dir, 64 * MIB));
