@@ -257,7 +257,8 @@ fn the_scan_leaves_ephemeral_values_alone() {
     let config = ClientConfig { domain: Some(1), ..ClientConfig::default() };
     let client = store.add_client(config).expect("client");
     let dropped = store.create_pool(client, PoolSpec::EPHEMERAL).expect("pool");
-    let value = |number: u32| noise(number, if number % 2 == 0 { PAGE_BYTES } else { 1500 });
+    let value =
+        |number: u32| noise(number, if number.is_multiple_of(2) { PAGE_BYTES } else { 1500 });
     for pool in [dropped, kept, dropped] {
         fill(&store, pool, value);
         scan(&store);
