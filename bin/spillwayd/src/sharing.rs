@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use spillway_store::{Packer, Store};
 
-/// Values that are looked at between two rests: about a millisecond of work.
+/// Values that are looked at between two rests. Readers of the figures wait so long at most.
 const BATCH_VALUES: usize = 256;
 /// So that some 4,000 values are looked at in a second.
 const REST: Duration = Duration::from_millis(62);

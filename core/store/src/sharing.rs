@@ -145,7 +145,7 @@ impl Store {
     }
 
     /// Looks at up to `values_max` values, from where the last call ended, for equal ones that do not share
-    /// memory yet. Costs up to some 5 µs a value. Gives how many it looked at: fewer only at the end of the
+    /// memory yet: each is hashed, and a raw page is packed too. Gives how many it looked at: fewer only at the end of the
     /// store, where the next call begins anew. For one task at a time: another waits.
     pub fn scan_for_equals(&self, values_max: usize, packer: &mut Packer) -> usize {
         if self.config.dedup == Dedup::Off {

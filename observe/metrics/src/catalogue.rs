@@ -317,7 +317,7 @@ pub(crate) const STORE: [Metric<StoreSample>; 23] = [
     ),
     gauge(
         "spillway_store_shared_saved_bytes",
-        "Memory that they would take beyond this if each had its own.",
+        "Memory that the values of spillway_store_shared_values would take beyond what they take if each had its own.",
         |s| Some(s.sharing?.saved_bytes),
     ),
     counter(
