@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use spillway_client::{Error, Operation, Outcome, Pool, Ring, RingOptions, Store};
 use spillway_tiers::blade::{Carried, Parcel, Wanted};
-use spillway_tiers::sync::Lock;
 use spillway_types::{Get, Key, Put};
 
 use crate::line::{Connection, Way};
@@ -25,7 +24,10 @@ pub struct RingWay {
 impl RingWay {
     /// The way to the daemon that listens at `path`, and to the pool with this identity.
     pub fn new(path: PathBuf, timeout: Duration, identity: u128) -> Self {
-        let options = RingOptions { timeout, ..RingOptions::default() };
+        let usual = RingOptions::default();
+        // A task for each core brings pages in, and one more moves pages out meanwhile.
+        let connections_max = usual.connections_max + 1;
+        let options = RingOptions { timeout, connections_max, ..usual };
         Self { path, options, identity }
     }
 }
@@ -42,7 +44,7 @@ impl Way for RingWay {
         let ring = Ring::connect_with(&self.path, self.options).ok()?;
         let pools = ring.pools().ok()?;
         let pool = pools.iter().find(|pool| pool.identity == self.identity)?.pool;
-        Some(Connected { ring, pool, outcomes: Lock::new(Vec::with_capacity(BATCH)) })
+        Some(Connected { ring, pool })
     }
 }
 
@@ -51,8 +53,6 @@ impl Way for RingWay {
 pub struct Connected {
     ring: Ring,
     pool: Pool,
-    /// Room for the outcomes of a batch.
-    outcomes: Lock<Vec<Result<Outcome, Error>>>,
 }
 
 impl Connected {
@@ -66,8 +66,9 @@ impl Connected {
             show(0, &self.ring.execute(operation));
             return;
         }
-        let mut outcomes = self.outcomes.lock();
-        self.ring.batch(operations, &mut outcomes);
+        let mut outcomes: [_; BATCH] = array::from_fn(|_| Err(Error::Lost));
+        let outcomes = &mut outcomes[..operations.len()];
+        self.ring.batch_into(operations, outcomes);
         for (at, outcome) in outcomes.iter().enumerate() {
             show(at, outcome);
         }

@@ -255,8 +255,9 @@ impl Ring<'_> {
             let queue_head = self.taken as u16;
             let completion = Completion { result, queue_head, queue: 1, id, status, phase: false };
             self.region.complete(number, completion);
-            self.wake_client();
         }
+        // Once for all of them: on this thread's core the client would take its turn after the first.
+        self.wake_client();
     }
 
     /// Wakes the client if it sleeps. A client whose socket is full has wake-ups to read already.

@@ -13,6 +13,7 @@ use spillway_wire::nvme::{Command, Completion, Status};
 use spillway_wire::ring::{DATA_BYTES_MAX, WAKE, data};
 
 use super::connect::{Connected, Peer, connect};
+use super::polling::Polling;
 use super::{RingOptions, error_of};
 use crate::{Error, Operation, Outcome, Pool};
 
@@ -34,7 +35,7 @@ pub struct Lane {
     socket: OwnedFd,
     region: Region,
     instance: u64,
-    poll: Duration,
+    polling: Polling,
     timeout: Duration,
     /// Commands written, and completions read, so far.
     submitted: u32,
@@ -204,7 +205,7 @@ impl Lane {
             socket,
             region,
             instance,
-            poll: options.poll,
+            polling: Polling::new(options.poll),
             timeout: options.timeout,
             submitted: 0,
             completed: 0,
@@ -450,23 +451,32 @@ impl Lane {
         Some(completion)
     }
 
-    /// Waits until a completion is there: looks for it for a while, then sleeps.
+    /// Whether the next completion is there.
+    #[inline]
+    fn is_answered(&self) -> bool {
+        core::hint::spin_loop();
+        self.region.completion(self.completed).is_some()
+    }
+
+    /// Waits until a completion is there: looks for it for a while where that pays, then sleeps.
     #[inline]
     fn wait(&mut self) -> Result<(), Error> {
-        let there = || {
-            core::hint::spin_loop();
-            self.region.completion(self.completed).is_some()
-        };
         // The server may fall asleep just before it would see the doorbell, and this may see that a
         // little later: so it is looked at time and again.
         self.wake_server();
-        if (0..LOOKS).any(|_| there()) {
+        if (0..LOOKS).any(|_| self.is_answered()) {
             return Ok(());
         }
-        let start = Instant::now();
-        while start.elapsed() < self.poll {
-            self.wake_server();
-            if (0..LOOKS).any(|_| there()) {
+        let time = self.polling.time();
+        if !time.is_zero() {
+            let start = Instant::now();
+            let mut found = false;
+            while !found && start.elapsed() < time {
+                self.wake_server();
+                found = (0..LOOKS).any(|_| self.is_answered());
+            }
+            self.polling.ended(found);
+            if found {
                 return Ok(());
             }
         }

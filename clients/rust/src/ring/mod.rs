@@ -4,6 +4,7 @@ mod connect;
 mod fork;
 mod lane;
 mod lanes;
+mod polling;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,7 +26,7 @@ pub struct RingOptions {
     pub depth: u16,
     /// Connections at most. Each thread that has operations in flight uses one.
     pub connections_max: u32,
-    /// How long an answer is looked for before the thread sleeps.
+    /// How long an answer is looked for before the thread sleeps, where that is seen to pay.
     pub poll: Duration,
     /// How long an answer is waited for.
     pub timeout: Duration,
@@ -104,6 +105,42 @@ impl Ring {
         self.admin(command, &[], &mut []).map(|_| ())
     }
 
+    /// [`Store::batch`] for callers that can't allocate: `outcomes` has a place for each operation.
+    ///
+    /// # Panics
+    /// When there are fewer places than operations.
+    pub fn batch_into(
+        &self,
+        operations: &mut [Operation<'_>],
+        outcomes: &mut [Result<Outcome, Error>],
+    ) {
+        let outcomes = &mut outcomes[..operations.len()];
+        outcomes.fill_with(|| Err(Error::Lost));
+        let mut large = Vec::new();
+        let mut done = self.lanes.any(|lane: &mut Lane| {
+            lane.batch(operations, outcomes, &mut large)?;
+            if !lane.takes(operations, &large) {
+                // All of them by the one lane that does, in their order.
+                return Ok(());
+            }
+            lane.batch_large(operations, outcomes, &mut large)
+        });
+        if done.is_ok() && !large.is_empty() {
+            done = self.lanes.first(|lane| lane.batch_large(operations, outcomes, &mut large));
+        }
+        if let Err(error) = done {
+            // The first of those that have no answer says why.
+            let unanswered = |outcome: &&mut Result<_, _>| matches!(outcome, Err(Error::Lost));
+            if let Some(first) = outcomes.iter_mut().find(unanswered) {
+                *first = Err(error);
+            }
+            return;
+        }
+        for at in large {
+            outcomes[at] = self.execute_large(&mut operations[at]);
+        }
+    }
+
     /// Carries out what a lane has put off: one operation at a time, with the whole data area.
     #[cold]
     fn execute_large(&self, operation: &mut Operation<'_>) -> Result<Outcome, Error> {
@@ -163,29 +200,7 @@ impl Store for Ring {
     fn batch(&self, operations: &mut [Operation<'_>], outcomes: &mut Vec<Result<Outcome, Error>>) {
         outcomes.clear();
         outcomes.resize_with(operations.len(), || Err(Error::Lost));
-        let mut large = Vec::new();
-        let mut done = self.lanes.any(|lane: &mut Lane| {
-            lane.batch(operations, outcomes, &mut large)?;
-            if !lane.takes(operations, &large) {
-                // All of them by the one lane that does, in their order.
-                return Ok(());
-            }
-            lane.batch_large(operations, outcomes, &mut large)
-        });
-        if done.is_ok() && !large.is_empty() {
-            done = self.lanes.first(|lane| lane.batch_large(operations, outcomes, &mut large));
-        }
-        if let Err(error) = done {
-            // The first of those that have no answer says why.
-            let unanswered = |outcome: &&mut Result<_, _>| matches!(outcome, Err(Error::Lost));
-            if let Some(first) = outcomes.iter_mut().find(unanswered) {
-                *first = Err(error);
-            }
-            return;
-        }
-        for at in large {
-            outcomes[at] = self.execute_large(&mut operations[at]);
-        }
+        self.batch_into(operations, outcomes);
     }
 
     fn statistics(&self) -> Result<Statistics, Error> {
