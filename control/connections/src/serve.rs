@@ -1,0 +1,51 @@
+//! HTTP/1.1 on one connection.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::middleware;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::stall::{BodyDeadline, WriteDeadline};
+
+/// Most bytes of a request's head. A longer one is answered with status 431.
+pub const HEAD_BYTES_MAX: usize = 16 << 10;
+
+/// How long a peer may keep a connection waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadlines {
+    /// From the start of the connection, or from its last answer, to the end of the next request's head. So long a
+    /// connection may be idle.
+    pub head: Duration,
+    /// For the next bytes of a request's body to come, and for the next bytes of an answer to be taken.
+    pub stall: Duration,
+}
+
+/// Has `router` answer the requests of a connection, until it ends or a deadline is over.
+///
+/// # Errors
+/// A deadline is over, the peer does not speak HTTP, or the connection broke.
+pub async fn serve<S>(stream: S, router: Router, deadlines: Deadlines) -> Result<(), hyper::Error>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let Deadlines { head, stall } = deadlines;
+    let bounded = move |request: Request| async move {
+        request.map(|body| Body::new(BodyDeadline::new(body, stall)))
+    };
+    let service = router.layer(middleware::map_request(bounded));
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(head)
+        .max_header_size(HEAD_BYTES_MAX)
+        .serve_connection(
+            TokioIo::new(WriteDeadline::new(stream, stall)),
+            TowerToHyperService::new(service),
+        )
+        .await
+}
