@@ -4,10 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context;
-use axum::Router;
-use axum::extract::connect_info::Connected;
-use axum::serve::IncomingStream;
-use spillway_api::Asker;
+use spillway_api::ServerLimits;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
@@ -166,33 +163,28 @@ async fn received(signal: &mut Signal) {
     signal.recv().await;
 }
 
+/// Each listener has places of its own: a flood over TCP keeps nobody out of the socket.
 fn serve_api(parts: &mut Parts) -> anyhow::Result<()> {
     if let Some(listener) = parts.listeners.api.take() {
         listener.set_nonblocking(true)?;
         let router = spillway_api::router(parts.daemon.clone(), None);
-        serve::<UnixListener>(UnixListener::from_std(listener)?, router);
+        let listener = UnixListener::from_std(listener)?;
+        tokio::spawn(spillway_api::serve("HTTP", listener, router, ServerLimits::default()));
     }
     if let (Some(listener), Some(tokens)) = (parts.listeners.api_tcp.take(), &parts.tokens) {
         listener.set_nonblocking(true)?;
         let data = spillway_api::router(parts.daemon.clone(), Some(tokens.clone()));
         // The page is for anybody: it has no data.
         let router = spillway_web::router().merge(data);
-        serve::<TcpListener>(TcpListener::from_std(listener)?, router);
+        let listener = TcpListener::from_std(listener)?;
+        tokio::spawn(spillway_api::serve(
+            "HTTP over TCP",
+            listener,
+            router,
+            ServerLimits::default(),
+        ));
     }
     Ok(())
-}
-
-fn serve<L>(listener: L, router: Router)
-where
-    L: axum::serve::Listener<Addr: std::fmt::Debug>,
-    Asker: for<'a> Connected<IncomingStream<'a, L>>,
-{
-    tokio::spawn(async move {
-        let service = router.into_make_service_with_connect_info::<Asker>();
-        if let Err(error) = axum::serve(listener, service).await {
-            tracing::error!("the HTTP interface ended: {error}");
-        }
-    });
 }
 
 /// Reads the file again. A mistake in it changes nothing.

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use axum::Router;
-use axum::extract::connect_info::{ConnectInfo, Connected};
+use axum::extract::connect_info::ConnectInfo;
 use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::serve::IncomingStream;
+use spillway_connections::Place;
 use spillway_types::Seldom;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpStream, UnixStream};
 
 use crate::problem::Error;
 
@@ -36,16 +36,16 @@ pub enum Asker {
     Unknown,
 }
 
-impl Connected<IncomingStream<'_, UnixListener>> for Asker {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        let process = stream.io().peer_cred();
+impl From<&UnixStream> for Asker {
+    fn from(stream: &UnixStream) -> Self {
+        let process = stream.peer_cred();
         process.map_or(Self::Unknown, |it| Self::Process { uid: it.uid(), pid: it.pid() })
     }
 }
 
-impl Connected<IncomingStream<'_, TcpListener>> for Asker {
-    fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
-        Self::Address(*stream.remote_addr())
+impl From<&TcpStream> for Asker {
+    fn from(stream: &TcpStream) -> Self {
+        stream.peer_addr().map_or(Self::Unknown, Self::Address)
     }
 }
 
@@ -139,6 +139,11 @@ async fn attend(State(door): State<Arc<Door>>, request: Request, next: Next) -> 
     });
     let method = request.method().clone();
     let refused = borne.and_then(|borne| borne.check(&method).err());
+    if refused.is_none()
+        && let Some(place) = request.extensions().get::<Arc<Place>>()
+    {
+        place.prove();
+    }
     if is_read(&method) {
         return match refused {
             Some(error) => error.into_response(),

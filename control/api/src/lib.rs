@@ -24,6 +24,8 @@ mod policy;
 #[cfg(feature = "server")]
 mod problem;
 #[cfg(feature = "server")]
+mod server;
+#[cfg(feature = "server")]
 mod service;
 #[cfg(feature = "server")]
 mod store;
@@ -40,6 +42,8 @@ pub use clients::{FLOOR_PAGES_MAX, WEIGHTS};
 pub use lending::{LendOrder, Lending};
 #[cfg(feature = "server")]
 pub use policy::INTERVALS_MS;
+#[cfg(feature = "server")]
+pub use server::{ServerLimits, serve};
 #[cfg(feature = "server")]
 pub use service::{Daemon, document, router};
 #[cfg(feature = "server")]

@@ -3,6 +3,7 @@
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use spillway_connections::BodyStopped;
 use spillway_directory::Error as RegistryError;
 use spillway_store::Error as StoreError;
 
@@ -20,6 +21,9 @@ pub(crate) enum Error {
     /// The body or the query is not what is asked for.
     #[error("{0}")]
     Input(String),
+    /// The peer stopped sending the body.
+    #[error(transparent)]
+    Late(BodyStopped),
     /// A path that there is not.
     #[error("there is nothing at {0}; GET /openapi.json tells what there is")]
     NoPath(String),
@@ -53,7 +57,12 @@ pub(crate) enum Error {
 
 impl From<JsonRejection> for Error {
     fn from(rejection: JsonRejection) -> Self {
-        Self::Input(rejection.body_text())
+        let first: &(dyn std::error::Error + 'static) = &rejection;
+        let mut causes = std::iter::successors(Some(first), |error| error.source());
+        match causes.find_map(|cause| cause.downcast_ref()) {
+            Some(&stopped) => Self::Late(stopped),
+            None => Self::Input(rejection.body_text()),
+        }
     }
 }
 
@@ -68,6 +77,7 @@ impl Error {
         use StatusCode as S;
         match self {
             Self::Input(_) => (S::BAD_REQUEST, "input"),
+            Self::Late(_) => (S::REQUEST_TIMEOUT, "late"),
             Self::NoPath(_) => (S::NOT_FOUND, "no-path"),
             Self::NoLending => (S::CONFLICT, "no-lending"),
             Self::LendRefused(_) => (S::CONFLICT, "lend-refused"),
@@ -141,5 +151,48 @@ impl IntoResponse for Error {
             answer.headers_mut().insert(header::WWW_AUTHENTICATE, BEARER);
         }
         answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use axum::routing::post;
+    use axum::{Json, Router};
+    use spillway_connections::Deadlines;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    async fn take(
+        body: Result<Json<serde_json::Value>, JsonRejection>,
+    ) -> Result<StatusCode, Error> {
+        body.map(|_| StatusCode::NO_CONTENT).map_err(Error::from)
+    }
+
+    /// The answer to a request whose body should have 100 bytes.
+    async fn answer(body: &str) -> String {
+        let (mut peer, daemon) = tokio::io::duplex(1 << 10);
+        let router = Router::new().route("/", post(take));
+        let stall = Duration::from_millis(50);
+        let deadlines = Deadlines { head: Duration::from_secs(600), stall };
+        let served = tokio::spawn(spillway_connections::serve(daemon, router, deadlines));
+        let head = "POST / HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n\
+                    Connection: close\r\nContent-Length: 100\r\n\r\n";
+        peer.write_all((head.to_owned() + body).as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        peer.read_to_string(&mut answer).await.unwrap();
+        let _ = served.await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn a_body_that_stops_is_told_from_one_that_is_wrong() {
+        let stopped = answer("{").await;
+        assert!(stopped.starts_with("HTTP/1.1 408 "), "{stopped}");
+        assert!(stopped.contains("urn:spillway:late") && stopped.contains("50ms"), "{stopped}");
+        let wrong = answer(&"x".repeat(100)).await;
+        assert!(wrong.starts_with("HTTP/1.1 400 ") && wrong.contains("spillway:input"), "{wrong}");
     }
 }

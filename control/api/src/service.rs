@@ -139,7 +139,7 @@ pub fn document() -> String {
 }
 
 /// The service. With `tokens`, every request must bear one of them. What changes something is noted in the log, with who asked:
-/// serve it with connect info of [`Asker`](crate::Asker).
+/// [`serve`](crate::serve) adds that to each request.
 pub fn router(daemon: Arc<Daemon>, tokens: Option<Tokens>) -> Router {
     let (router, _) = routes().split_for_parts();
     let router = router

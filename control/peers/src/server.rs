@@ -1,7 +1,6 @@
 //! The listening side: messages of peers, and what this host can spare.
 
 use std::collections::HashMap;
-use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,30 +11,46 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use serde::Deserialize;
+use spillway_connections::{ConnectionLimits, Connections, Deadlines, Place};
 use spillway_tls::{ServerSettings, name_of};
+use spillway_types::SlotLimits;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use crate::{MESSAGES_PATH, SPARE_PATH, Spare};
 
 /// Most bytes of a message.
 pub const MESSAGE_BYTES_MAX: usize = 8 << 10;
-/// Connections of all peers at the same time. More wait in the kernel.
-const CONNECTIONS_MAX: usize = 1024;
-/// Connections of one peer. More are closed.
-const CONNECTIONS_PEER_MAX: usize = 8;
-/// For the TLS handshake.
-const HANDSHAKE: Duration = Duration::from_secs(5);
-/// From a connection's last request to the next one's header.
-const IDLE: Duration = Duration::from_secs(60);
+/// Connections of one certificate's name. More are closed.
+const CONNECTIONS_NAME_MAX: usize = 8;
 /// For the body of a request and its answer.
 const REQUEST: Duration = Duration::from_secs(10);
+
+/// What peers may take of this host.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerLimits {
+    /// Connections at a time. One has proven who it is when a certificate has named it.
+    pub connections: ConnectionLimits,
+    /// For the TLS handshake.
+    pub handshake: Duration,
+    /// For what follows.
+    pub deadlines: Deadlines,
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        const CONNECTIONS_MAX: usize = 1024;
+        // Certificates bound those of a peer: several may have one address.
+        let slots = SlotLimits::quarters(CONNECTIONS_MAX);
+        Self {
+            connections: ConnectionLimits { slots, of_peer_max: CONNECTIONS_MAX },
+            handshake: Duration::from_secs(5),
+            deadlines: Deadlines { head: Duration::from_secs(60), stall: REQUEST },
+        }
+    }
+}
 
 /// Why a message is not taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,53 +79,26 @@ pub trait Host: Send + Sync + 'static {
     fn spare_bytes(&self) -> u64;
 }
 
-/// Serves peers until the listener fails. Whoever shows no certificate of a known host gets no answer but 403.
-///
-/// # Errors
-/// The listener is of no more use.
+/// Serves peers, until the task that it runs in ends. Whoever shows no certificate of a known host gets no answer but 403.
 pub async fn serve(
     listener: TcpListener,
     tls: &ServerSettings,
     host: Arc<dyn Host>,
-) -> io::Result<()> {
+    limits: ServerLimits,
+) {
     let acceptor = TlsAcceptor::from(tls.config());
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let counts = Arc::<Counts>::default();
-    loop {
-        // It is never closed.
-        let Ok(place) = places.clone().acquire_owned().await else { return Ok(()) };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) if is_passing(&error) => {
-                sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
+    let connections = Connections::new("lending", limits.connections);
+    spillway_connections::accept(listener, connections, |stream, place| {
         let (acceptor, counts, host) = (acceptor.clone(), counts.clone(), host.clone());
-        tokio::spawn(async move {
-            if let Err(reason) = connection(stream, acceptor, counts, host).await {
+        async move {
+            let ended = connection(stream, acceptor, counts, host, (&place, limits)).await;
+            if let Err(reason) = ended {
                 tracing::debug!("a peer's connection ended: {reason}");
             }
-            drop(place);
-        });
-    }
-}
-
-/// Whether others may still connect: one hung up early, or descriptors are short for now.
-fn is_passing(error: &io::Error) -> bool {
-    use errno::{EMFILE, ENFILE, ENOBUFS, ENOMEM};
-    let short = [EMFILE, ENFILE, ENOBUFS, ENOMEM];
-    matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted)
-        || error.raw_os_error().is_some_and(|number| short.contains(&number))
-}
-
-/// Numbers of errno(3) on Linux.
-mod errno {
-    pub const ENOMEM: i32 = 12;
-    pub const ENFILE: i32 = 23;
-    pub const EMFILE: i32 = 24;
-    pub const ENOBUFS: i32 = 105;
+        }
+    })
+    .await;
 }
 
 /// Connections of each peer.
@@ -127,7 +115,7 @@ impl Counts {
     fn enter(self: Arc<Self>, peer: &str) -> Option<Counted> {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(peer.to_owned()).or_default();
-        if *count >= CONNECTIONS_PEER_MAX {
+        if *count >= CONNECTIONS_NAME_MAX {
             return None;
         }
         *count += 1;
@@ -157,20 +145,17 @@ async fn connection(
     acceptor: TlsAcceptor,
     counts: Arc<Counts>,
     host: Arc<dyn Host>,
+    (place, limits): (&Place, ServerLimits),
 ) -> Result<(), String> {
-    stream.set_nodelay(true).map_err(|error| error.to_string())?;
-    let stream = timeout(HANDSHAKE, acceptor.accept(stream)).await;
+    let stream = timeout(limits.handshake, acceptor.accept(stream)).await;
     let stream = stream.map_err(|_| "no TLS in time")?.map_err(|error| error.to_string())?;
     let name = name_of(stream.get_ref().1).map_err(|error| error.to_string())?;
     let name = name.ok_or("no certificate")?.to_ascii_lowercase();
     let _counted = counts.enter(&name).ok_or_else(|| format!("too many of {name}"))?;
-    let service = router(host).layer(Extension(Peer(name.into())));
-    http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(IDLE)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
-        .await
-        .map_err(|error| error.to_string())
+    place.prove();
+    let router = router(host).layer(Extension(Peer(name.into())));
+    let served = spillway_connections::serve(stream, router, limits.deadlines).await;
+    served.map_err(|error| error.to_string())
 }
 
 fn router(host: Arc<dyn Host>) -> Router {

@@ -7,14 +7,17 @@ use std::time::Duration;
 
 use hyper::Method;
 use rcgen::{BasicConstraints, Certificate, CertificateParams, IsCa, KeyPair};
+use spillway_connections::ConnectionLimits;
 use spillway_lending::{Contact, Fault};
 use spillway_peers::http::Connection;
 use spillway_peers::outbox::Outbox;
-use spillway_peers::server::{Host, MESSAGE_BYTES_MAX, Refusal, serve};
+use spillway_peers::server::{Host, MESSAGE_BYTES_MAX, Refusal, ServerLimits, serve};
 use spillway_peers::spare::Question;
 use spillway_peers::{Contacts, Error, MESSAGES_PATH, SPARE_PATH, Spare};
 use spillway_tls::{ClientSettings, Files, ServerSettings, Versions};
-use tokio::net::TcpListener;
+use spillway_types::SlotLimits;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 const TIME: Duration = Duration::from_secs(10);
 const SPARE: u64 = 12345;
@@ -90,13 +93,21 @@ impl Host for Lender {
 }
 
 async fn serving(authority: &Authority, folder: &Path) -> (SocketAddr, Arc<Lender>) {
+    serving_within(authority, folder, ServerLimits::default()).await
+}
+
+async fn serving_within(
+    authority: &Authority,
+    folder: &Path,
+    limits: ServerLimits,
+) -> (SocketAddr, Arc<Lender>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let files = authority.files(folder, "lender.test");
     let tls = ServerSettings::load(&files, Versions::Tls13).unwrap();
     let lender = Arc::<Lender>::default();
     let host = lender.clone();
-    tokio::spawn(async move { serve(listener, &tls, host).await });
+    tokio::spawn(async move { serve(listener, &tls, host, limits).await });
     (address, lender)
 }
 
@@ -146,6 +157,53 @@ async fn messages_arrive_from_whom_they_say_alone() {
     let answer = connection.ask(Method::GET, SPARE_PATH, "".into(), TIME, 100).await.unwrap();
     let spare: Spare = serde_json::from_slice(&answer).unwrap();
     assert_eq!(spare.spare_bytes, SPARE);
+}
+
+/// The first bytes of a TLS record: a handshake's, of which 512 bytes should follow.
+const HALF_A_HANDSHAKE: [u8; 6] = [22, 3, 1, 2, 0, 1];
+
+/// Waits for the other end to hang up.
+async fn closed(mut stream: TcpStream) {
+    let read = tokio::time::timeout(TIME * 2, stream.read_to_end(&mut Vec::new())).await;
+    // A connection that is reset has ended, too.
+    let _ = read.expect("it is not closed");
+}
+
+#[tokio::test]
+async fn half_a_handshake_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new();
+    let limits = ServerLimits { handshake: Duration::from_millis(100), ..Default::default() };
+    let (address, _lender) = serving_within(&authority, folder.path(), limits).await;
+    let mut half = TcpStream::connect(address).await.unwrap();
+    half.write_all(&HALF_A_HANDSHAKE).await.unwrap();
+    closed(half).await;
+}
+
+#[tokio::test]
+async fn those_who_show_no_certificate_keep_no_host_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new();
+    let slots = SlotLimits { connections_max: 4, unproven_max: 2, unproven_of_peer_max: 2 };
+    let connections = ConnectionLimits { slots, of_peer_max: 4 };
+    let limits = ServerLimits { connections, handshake: TIME * 60, ..Default::default() };
+    let (address, _lender) = serving_within(&authority, folder.path(), limits).await;
+    let tls = authority.client(folder.path(), "borrower.test", "lender.test");
+    let mut first = Connection::open(address, Some(&tls), TIME).await.unwrap();
+    let body = || message("borrower.test", "lender.test");
+    assert_eq!(status(post(&mut first, body()).await), 204);
+    let mut silent = Vec::new();
+    for _ in 0..10 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(&HALF_A_HANDSHAKE).await.unwrap();
+        silent.push(stream);
+    }
+    let mut last = Connection::open(address, Some(&tls), TIME).await.unwrap();
+    assert_eq!(status(post(&mut last, body()).await), 204);
+    assert_eq!(status(post(&mut first, body()).await), 204);
+    for stream in silent.drain(..8) {
+        closed(stream).await;
+    }
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ use spillway_directory::ClientRegistry;
 use spillway_host::{Memory, Monitor};
 use spillway_lending::{Epoch, HostId, Machine};
 use spillway_peers::outbox::Outbox;
+use spillway_peers::server::{ServerLimits, serve};
 use spillway_registry::{Host, Registry, etcd, listed};
 use spillway_tls::{ClientSettings, Files, ServerSettings, Versions, own_name};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -154,12 +155,8 @@ impl Prepared {
         let server = self.server;
         match tokio::net::TcpListener::from_std(self.listener) {
             Ok(listener) => {
-                tokio::spawn(async move {
-                    if let Err(error) = spillway_peers::server::serve(listener, &server, host).await
-                    {
-                        tracing::error!("messages of other hosts are heard no more: {error}");
-                    }
-                });
+                let limits = ServerLimits::default();
+                tokio::spawn(async move { serve(listener, &server, host, limits).await });
             }
             Err(error) => tracing::error!("messages of other hosts can't be heard: {error}"),
         }

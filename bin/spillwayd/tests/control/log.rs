@@ -1,98 +1,10 @@
 //! What the log says: what the daemon listens on, and who changed what.
 
-use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
-const TOKEN: &str = "0123456789abcdef-all";
-const READ_TOKEN: &str = "0123456789abcdef-read";
-
-/// The daemon, ended with the test.
-struct Daemon {
-    process: Child,
-    log: PathBuf,
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
-impl Daemon {
-    fn start(dir: &Path) -> Self {
-        fs::write(dir.join("token"), TOKEN).unwrap();
-        fs::write(dir.join("read-token"), READ_TOKEN).unwrap();
-        let log = dir.join("log");
-        let settings = [
-            format!("listen.dir={}", dir.join("run").display()),
-            "listen.api_tcp=127.0.0.1:0".into(),
-            format!("listen.api_token_file={}", dir.join("token").display()),
-            format!("listen.api_read_token_file={}", dir.join("read-token").display()),
-            "listen.nbd_tcp=127.0.0.1:0".into(),
-            "listen.nvme_tcp=127.0.0.1:0".into(),
-            "store.capacity=64M".into(),
-        ];
-        let mut command = Command::new(env!("CARGO_BIN_EXE_spillwayd"));
-        settings.iter().for_each(|setting| {
-            command.args(["--set", setting]);
-        });
-        let output = File::create(&log).unwrap();
-        let process = command.stdin(Stdio::null()).stderr(output).spawn().unwrap();
-        Self { process, log }
-    }
-
-    fn stop(&mut self) {
-        let raw = rustix::process::Pid::from_raw(self.process.id().cast_signed()).unwrap();
-        // It may have ended already.
-        let _ = rustix::process::kill_process(raw, rustix::process::Signal::TERM);
-        let _ = self.process.wait();
-    }
-
-    fn lines(&self) -> String {
-        fs::read_to_string(&self.log).unwrap()
-    }
-
-    /// Waits for a line that has all of `words`.
-    fn line(&self, words: &[&str]) -> String {
-        let until = Instant::now() + Duration::from_secs(20);
-        loop {
-            let lines = self.lines();
-            if let Some(line) = lines.lines().find(|line| words.iter().all(|it| line.contains(it)))
-            {
-                return line.to_owned();
-            }
-            assert!(Instant::now() < until, "no line with {words:?}: {lines}");
-            sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-/// The status of the answer.
-fn ask(mut stream: impl Read + Write, request: &str, token: &str, body: &str) -> u16 {
-    let bearer = match token {
-        "" => String::new(),
-        token => format!("Authorization: Bearer {token}\r\n"),
-    };
-    let length = body.len();
-    let head = format!("{request} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n{bearer}");
-    let body = format!("Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}");
-    stream.write_all((head + &body).as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer.split(' ').nth(1).unwrap().parse().unwrap()
-}
-
-/// The address that the line `ready` gives to a setting.
-fn address<'a>(ready: &'a str, setting: &str) -> &'a str {
-    let (_, rest) = ready.split_once(&format!("{setting} ")).unwrap();
-    &rest[..rest.find(|c: char| c != '.' && c != ':' && !c.is_ascii_digit()).unwrap()]
-}
+use crate::daemon::{Daemon, READ_TOKEN, TOKEN, address, ask};
 
 /// Says what no protocol has, and waits for the other end to hang up.
 fn talk_nonsense(mut stream: impl Read + Write) {

@@ -1,0 +1,100 @@
+//! The HTTP interface, while peers take what they can of it.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use spillway_api::ServerLimits;
+
+use crate::daemon::{Daemon, TOKEN, address, ask};
+
+/// What a test waits for is given up after this.
+const GIVEN_UP: Duration = Duration::from_secs(30);
+
+/// Asks for the version on a connection that stays. The body of the answer; none if the connection is closed.
+fn version(stream: &mut (impl Read + Write)) -> Option<String> {
+    let head =
+        format!("GET /v1/version HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
+    stream.write_all(head.as_bytes()).ok()?;
+    let (mut answer, mut part) = (String::new(), [0; 4096]);
+    while !answer.ends_with('}') {
+        let length = stream.read(&mut part).ok().filter(|&length| length > 0)?;
+        answer.push_str(std::str::from_utf8(&part[..length]).unwrap());
+    }
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    Some(answer[answer.find('{').unwrap()..].to_owned())
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + GIVEN_UP;
+    while !done() {
+        assert!(Instant::now() < end, "{what}");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_flood_over_tcp_keeps_nobody_out_of_the_socket() {
+    const MORE: usize = 50;
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path());
+    let ready = daemon.line(&[" ready "]);
+    let address = address(&ready, "api_tcp");
+    let tcp = || TcpStream::connect(address).unwrap();
+    let mut held = Vec::new();
+    for _ in 0..ServerLimits::default().connections.of_peer_max {
+        let mut stream = tcp();
+        assert!(version(&mut stream).is_some());
+        held.push(stream);
+    }
+    for _ in 0..MORE {
+        assert_eq!(version(&mut tcp()), None, "one more than a peer may have");
+    }
+    let unix = UnixStream::connect(dir.path().join("run/api.sock")).unwrap();
+    assert_eq!(ask(unix, "GET /v1/version", "", ""), 200);
+    let refused = daemon.lines().matches("HTTP over TCP: no place for one more").count();
+    assert!((1..=8).contains(&refused), "{}", daemon.lines());
+    drop(held.pop());
+    until("a place is free again", || version(&mut tcp()).is_some());
+}
+
+#[test]
+fn whoever_has_the_token_does_not_give_way_to_strangers() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path());
+    let ready = daemon.line(&[" ready "]);
+    let address = address(&ready, "api_tcp");
+    let mut operator = TcpStream::connect(address).unwrap();
+    assert!(version(&mut operator).is_some());
+    let silent = ServerLimits::default().connections.slots.unproven_of_peer_max + 4;
+    let _silent: Vec<_> = (0..silent).map(|_| TcpStream::connect(address).unwrap()).collect();
+    daemon.line(&["HTTP over TCP", "had proven nothing", "peer=127.0.0.1"]);
+    assert!(version(&mut operator).is_some());
+}
+
+#[test]
+fn a_daemon_without_descriptors_serves_when_it_has_some() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path());
+    daemon.line(&[" ready "]);
+    let unix = || UnixStream::connect(dir.path().join("run/api.sock")).unwrap();
+    let answer = version(&mut unix()).unwrap();
+    let (_, pid) = answer.split_once("\"pid\":").unwrap();
+    let pid = Pid::from_raw(pid.trim_end_matches('}').parse().unwrap());
+    let none = Rlimit { current: Some(0), maximum: getrlimit(Resource::Nofile).maximum };
+    let had = prlimit(pid, Resource::Nofile, none).unwrap();
+    let mut waiting = unix();
+    let failure = "HTTP: no connection could be accepted";
+    until("it says so twice", || daemon.lines().matches(failure).count() >= 2);
+    prlimit(pid, Resource::Nofile, had).unwrap();
+    assert!(version(&mut waiting).is_some());
+    // Between the two lines it has tried now and then, and not all the time.
+    let lines = daemon.lines();
+    let second = lines.lines().filter(|line| line.contains(failure)).nth(1).unwrap();
+    let (_, others) = second.split_once("others=").unwrap();
+    let others: u32 = others.split(' ').next().unwrap().parse().unwrap();
+    assert!((1..100).contains(&others), "{second}");
+}
