@@ -32,7 +32,7 @@ async fn place_is_free(address: SocketAddr) {
 
 #[tokio::test]
 async fn one_connection_too_many_is_closed_until_another_ends() {
-    let address = over_tcp(limits(3, 3), NEVER).await;
+    let address = over_tcp(limits(3, 9), NEVER).await;
     let mut kept = [proven(address).await, proven(address).await];
     let last = proven(address).await;
     assert!(!is_served(&mut connect(address).await, "/").await);
@@ -76,8 +76,8 @@ async fn connections_that_prove_nothing_give_way_to_newer_ones() {
 async fn a_listener_that_is_full_keeps_nobody_out_of_another() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("socket");
-    start(UnixListener::bind(&path).unwrap(), limits(1, 1), NEVER);
-    let address = over_tcp(limits(1, 1), NEVER).await;
+    start(UnixListener::bind(&path).unwrap(), limits(1, 9), NEVER);
+    let address = over_tcp(limits(1, 9), NEVER).await;
     let _only = proven(address).await;
     assert!(!is_served(&mut connect(address).await, "/").await);
     assert!(is_served(&mut UnixStream::connect(&path).await.unwrap(), "/prove").await);
