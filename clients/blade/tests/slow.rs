@@ -1,0 +1,194 @@
+//! A blade over the ring that answers late: whoever else has something to ask does not wait for it.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::{available_parallelism, scope, sleep, spawn};
+use std::time::{Duration, Instant};
+
+use rustix::net::{
+    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, accept_with, recv,
+    send, sendmsg,
+};
+use rustix::time::{ClockId, clock_gettime};
+use spillway_blade::carrier;
+use spillway_client::{Pool, Ring, RingOptions, Store as _};
+use spillway_ring::{Region, Server};
+use spillway_tiers::blade::{Carried, Parcel, Wanted};
+use spillway_types::{Key, PAGE_BYTES, PoolSpec};
+use spillway_wire::kv::{PoolEntry, admin, io};
+use spillway_wire::nvme::{Command, Completion, Status};
+use spillway_wire::ring::{Geometry, Hello, WAKE, Welcome};
+
+const IDENTITY: u128 = 0x51_0e;
+/// More than any of this takes, if nothing waits for what is held.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Commands with these opcodes wait.
+#[derive(Default)]
+struct Held {
+    opcodes: Mutex<Vec<u8>>,
+    changed: Condvar,
+    /// Connections with a command that waits.
+    waiting: AtomicU32,
+    /// What each answer takes.
+    delay: Duration,
+}
+
+impl Held {
+    fn set(&self, opcodes: &[u8]) {
+        *self.opcodes.lock().unwrap() = opcodes.to_vec();
+        self.changed.notify_all();
+    }
+
+    fn pass(&self, opcode: u8) {
+        sleep(self.delay);
+        let mut opcodes = self.opcodes.lock().unwrap();
+        let waits = opcodes.contains(&opcode);
+        self.waiting.fetch_add(u32::from(waits), Ordering::SeqCst);
+        while opcodes.contains(&opcode) {
+            opcodes = self.changed.wait(opcodes).unwrap();
+        }
+        self.waiting.fetch_sub(u32::from(waits), Ordering::SeqCst);
+    }
+
+    fn wait_for(&self, waiting: u32) {
+        let start = Instant::now();
+        while self.waiting.load(Ordering::SeqCst) != waiting {
+            assert!(start.elapsed() < TIMEOUT, "{waiting} connections never waited");
+            sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Answers every command with success, and every value with zeros.
+fn serve(listener: OwnedFd, held: Arc<Held>) {
+    spawn(move || {
+        while let Ok(socket) = accept_with(&listener, SocketFlags::CLOEXEC) {
+            let held = held.clone();
+            spawn(move || attend(&socket, &held));
+        }
+    });
+}
+
+fn attend(socket: &OwnedFd, held: &Held) {
+    let mut bytes = [0; Hello::BYTES];
+    recv(socket, &mut bytes, RecvFlags::empty()).unwrap();
+    let hello = Hello::decode(&bytes).unwrap();
+    let geometry = Geometry::new(hello.depth, hello.data_bytes).unwrap();
+    let (region, file) = Region::create(geometry).unwrap();
+    let welcome = Welcome::Granted { geometry, instance: 1 }.encode();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let files = [file.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
+    sendmsg(socket, &[IoSlice::new(&welcome)], &mut control, SendFlags::empty()).unwrap();
+    let mut taken = 0;
+    loop {
+        region.server_asleep().store(1, Ordering::SeqCst);
+        while region.submitted().load(Ordering::SeqCst) == taken {
+            let mut byte = [0; 1];
+            if !matches!(recv(socket, &mut byte, RecvFlags::empty()), Ok((_, 1))) {
+                return;
+            }
+            region.server_asleep().store(1, Ordering::SeqCst);
+        }
+        let command = region.command(taken);
+        held.pass(command.opcode);
+        let result = answer(&region, &command);
+        let (id, status) = (command.id, Status::SUCCESS);
+        let completion =
+            Completion { result, queue_head: 0, queue: 1, id, status, phase: false };
+        region.complete(taken, completion);
+        taken += 1;
+        if region.client_asleep().swap(0, Ordering::SeqCst) != 0 {
+            let _ = send(socket, &[WAKE], SendFlags::NOSIGNAL);
+        }
+    }
+}
+
+fn answer(region: &Region, command: &Command) -> u64 {
+    match command.opcode {
+        admin::LIST_POOLS => {
+            let (spec, identity) = (PoolSpec::PERSISTENT, IDENTITY);
+            let entry = PoolEntry { number: 1, spec, pages: 0, identity };
+            region.write(command.data.address as usize, &entry.encode());
+            1
+        }
+        io::RETRIEVE => u64::from(command.data.bytes),
+        _ => 0,
+    }
+}
+
+fn slow_blade(path: &Path, delay: Duration) -> Arc<Held> {
+    let held = Arc::new(Held { delay, ..Held::default() });
+    serve(Server::bind(path).unwrap(), held.clone());
+    held
+}
+
+#[test]
+fn pages_come_in_while_others_wait_to_go_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("blade.sock");
+    let held = slow_blade(&path, Duration::ZERO);
+    let blade = carrier(&format!("ring:{}", path.display()), None, IDENTITY, TIMEOUT).unwrap();
+    let blade = &*blade;
+    let page = [1; PAGE_BYTES];
+    let key = |number: u32| Key::new(1, number);
+    let get = |pages: usize| {
+        let mut rooms = vec![[0; PAGE_BYTES]; pages];
+        let wanted = |(at, room): (usize, _)| {
+            let room: &mut [u8; PAGE_BYTES] = room;
+            Wanted { key: key(at as u32), room, outcome: Carried::Lost }
+        };
+        let mut wanted: Vec<_> = rooms.iter_mut().enumerate().map(wanted).collect();
+        blade.get(&mut wanted, true);
+        assert!(wanted.iter().all(|one| one.outcome == Carried::Done));
+    };
+    get(1);
+    held.set(&[io::STORE]);
+    scope(|scope| {
+        let put = scope.spawn(|| {
+            let parcels: Vec<_> = (0..8).map(|at| Parcel { key: key(at), value: &page }).collect();
+            let mut outcomes = [Carried::Lost; 8];
+            blade.put(&parcels, &mut outcomes);
+            assert_eq!(outcomes, [Carried::Done; 8]);
+        });
+        held.wait_for(1);
+        // One page, and a batch of them.
+        get(1);
+        get(16);
+        assert!(!put.is_finished());
+        held.set(&[io::STORE, io::RETRIEVE]);
+        // Each core's pages are asked for at the same time.
+        let cores = available_parallelism().unwrap().get().min(7) as u32;
+        let gets: Vec<_> = (0..cores).map(|at| scope.spawn(move || get(1 + at as usize))).collect();
+        held.wait_for(1 + cores);
+        assert!(!gets.iter().any(std::thread::ScopedJoinHandle::is_finished));
+        held.set(&[]);
+    });
+}
+
+#[test]
+fn a_client_of_a_slow_server_sleeps_instead_of_looking_in_vain() {
+    const POLL: Duration = Duration::from_millis(2);
+    const CALLS: u32 = 100;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("blade.sock");
+    slow_blade(&path, 2 * POLL);
+    let options = RingOptions { poll: POLL, timeout: TIMEOUT, ..RingOptions::default() };
+    let ring = Ring::connect_with(&path, options).unwrap();
+    let cpu_time = || {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    };
+    let before = cpu_time();
+    for number in 0..CALLS {
+        ring.flush(Pool(1), Key::new(1, number)).unwrap();
+    }
+    // Looking each time would take it all of the time that it may look.
+    assert!(cpu_time() - before < POLL * CALLS / 4, "{:?}", cpu_time() - before);
+}
