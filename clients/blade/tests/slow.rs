@@ -10,8 +10,8 @@ use std::thread::{available_parallelism, scope, sleep, spawn};
 use std::time::{Duration, Instant};
 
 use rustix::net::{
-    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, accept_with, recv,
-    send, sendmsg,
+    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, accept_with,
+    recv, send, sendmsg,
 };
 use rustix::time::{ClockId, clock_gettime};
 use spillway_blade::carrier;
@@ -100,8 +100,7 @@ fn attend(socket: &OwnedFd, held: &Held) {
         held.pass(command.opcode);
         let result = answer(&region, &command);
         let (id, status) = (command.id, Status::SUCCESS);
-        let completion =
-            Completion { result, queue_head: 0, queue: 1, id, status, phase: false };
+        let completion = Completion { result, queue_head: 0, queue: 1, id, status, phase: false };
         region.complete(taken, completion);
         taken += 1;
         if region.client_asleep().swap(0, Ordering::SeqCst) != 0 {
