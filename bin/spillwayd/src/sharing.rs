@@ -53,6 +53,22 @@ fn run(store: &Store, ends: &AtomicBool) {
     let mut packer = Packer::new();
     while !ends.load(Ordering::Acquire) {
         let looked_at = store.scan_for_equals(BATCH_VALUES, &mut packer);
-        thread::park_timeout(if looked_at < BATCH_VALUES { REST_AT_END } else { REST });
+        thread::park_timeout(rest_after(looked_at));
+    }
+}
+
+/// How long the thread rests after it has looked at so many values. Fewer than it may are the last of the store.
+const fn rest_after(looked_at: usize) -> Duration {
+    if looked_at < BATCH_VALUES { REST_AT_END } else { REST }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_long_rest_is_at_the_end_of_the_store() {
+        let rests = [0, BATCH_VALUES - 1, BATCH_VALUES, BATCH_VALUES + 63].map(rest_after);
+        assert_eq!(rests, [REST_AT_END, REST_AT_END, REST, REST]);
     }
 }

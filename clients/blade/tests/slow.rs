@@ -1,4 +1,5 @@
-//! A blade over the ring that answers late: whoever else has something to ask does not wait for it.
+//! A blade over the ring that answers late, or ends in the middle: whoever else has something to ask does not wait for it, and
+//! no answer is taken for another.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -15,11 +16,11 @@ use rustix::net::{
 };
 use rustix::time::{ClockId, clock_gettime};
 use spillway_blade::carrier;
-use spillway_client::{Pool, Ring, RingOptions, Store as _};
+use spillway_client::{Error, Pool, Ring, RingOptions, Store as _};
 use spillway_ring::{Region, Server};
-use spillway_tiers::blade::{Carried, Parcel, Wanted};
+use spillway_tiers::blade::{Carried, Carrier, Parcel, Wanted};
 use spillway_types::{Key, PAGE_BYTES, PoolSpec};
-use spillway_wire::kv::{PoolEntry, admin, io};
+use spillway_wire::kv::{PoolEntry, admin, io, key};
 use spillway_wire::nvme::{Command, Completion, Status};
 use spillway_wire::ring::{Geometry, Hello, WAKE, Welcome};
 
@@ -36,6 +37,8 @@ struct Held {
     waiting: AtomicU32,
     /// What each answer takes.
     delay: Duration,
+    /// Values to be given until a connection ends; 0 for any number.
+    values_left: AtomicU32,
 }
 
 impl Held {
@@ -55,6 +58,13 @@ impl Held {
         self.waiting.fetch_sub(u32::from(waits), Ordering::SeqCst);
     }
 
+    /// Whether the connection ends after this command.
+    fn ends_with(&self, opcode: u8) -> bool {
+        let less = |left: u32| left.checked_sub(1);
+        let order = Ordering::SeqCst;
+        opcode == io::RETRIEVE && self.values_left.fetch_update(order, order, less) == Ok(1)
+    }
+
     fn wait_for(&self, waiting: u32) {
         let start = Instant::now();
         while self.waiting.load(Ordering::SeqCst) != waiting {
@@ -64,7 +74,7 @@ impl Held {
     }
 }
 
-/// Answers every command with success, and every value with zeros.
+/// Answers every command with success, and every value is the number of its key in each byte.
 fn serve(listener: OwnedFd, held: Arc<Held>) {
     spawn(move || {
         while let Ok(socket) = accept_with(&listener, SocketFlags::CLOEXEC) {
@@ -103,6 +113,9 @@ fn attend(socket: &OwnedFd, held: &Held) {
         let completion = Completion { result, queue_head: 0, queue: 1, id, status, phase: false };
         region.complete(taken, completion);
         taken += 1;
+        if held.ends_with(command.opcode) {
+            return;
+        }
         if region.client_asleep().swap(0, Ordering::SeqCst) != 0 {
             let _ = send(socket, &[WAKE], SendFlags::NOSIGNAL);
         }
@@ -117,7 +130,12 @@ fn answer(region: &Region, command: &Command) -> u64 {
             region.write(command.data.address as usize, &entry.encode());
             1
         }
-        io::RETRIEVE => u64::from(command.data.bytes),
+        io::RETRIEVE => {
+            let value = [key(command).unwrap().index as u8; PAGE_BYTES];
+            let bytes = command.data.bytes;
+            region.write(command.data.address as usize, &value[..bytes as usize]);
+            bytes.into()
+        }
         _ => 0,
     }
 }
@@ -128,6 +146,22 @@ fn slow_blade(path: &Path, delay: Duration) -> Arc<Held> {
     held
 }
 
+/// Brings the first so many pages in, and checks them.
+#[track_caller]
+fn get_pages(blade: &dyn Carrier, pages: usize) {
+    let mut rooms = vec![[0xee; PAGE_BYTES]; pages];
+    let wanted = |(at, room): (usize, _)| {
+        let room: &mut [u8; PAGE_BYTES] = room;
+        Wanted { key: Key::new(1, at as u32), room, outcome: Carried::Lost }
+    };
+    let mut wanted: Vec<_> = rooms.iter_mut().enumerate().map(wanted).collect();
+    blade.get(&mut wanted, true);
+    assert!(wanted.iter().all(|one| one.outcome == Carried::Done));
+    for (at, room) in rooms.iter().enumerate() {
+        assert!(*room == [at as u8; PAGE_BYTES], "another page than {at}");
+    }
+}
+
 #[test]
 fn pages_come_in_while_others_wait_to_go_out() {
     let folder = tempfile::tempdir().unwrap();
@@ -136,22 +170,13 @@ fn pages_come_in_while_others_wait_to_go_out() {
     let blade = carrier(&format!("ring:{}", path.display()), None, IDENTITY, TIMEOUT).unwrap();
     let blade = &*blade;
     let page = [1; PAGE_BYTES];
-    let key = |number: u32| Key::new(1, number);
-    let get = |pages: usize| {
-        let mut rooms = vec![[0; PAGE_BYTES]; pages];
-        let wanted = |(at, room): (usize, _)| {
-            let room: &mut [u8; PAGE_BYTES] = room;
-            Wanted { key: key(at as u32), room, outcome: Carried::Lost }
-        };
-        let mut wanted: Vec<_> = rooms.iter_mut().enumerate().map(wanted).collect();
-        blade.get(&mut wanted, true);
-        assert!(wanted.iter().all(|one| one.outcome == Carried::Done));
-    };
+    let get = |pages: usize| get_pages(blade, pages);
     get(1);
     held.set(&[io::STORE]);
     scope(|scope| {
         let put = scope.spawn(|| {
-            let parcels: Vec<_> = (0..8).map(|at| Parcel { key: key(at), value: &page }).collect();
+            let parcels: Vec<_> =
+                (0..8).map(|at| Parcel { key: Key::new(1, at), value: &page }).collect();
             let mut outcomes = [Carried::Lost; 8];
             blade.put(&parcels, &mut outcomes);
             assert_eq!(outcomes, [Carried::Done; 8]);
@@ -190,4 +215,34 @@ fn a_client_of_a_slow_server_sleeps_instead_of_looking_in_vain() {
     }
     // Looking each time would take it all of the time that it may look.
     assert!(cpu_time() - before < POLL * CALLS / 4, "{:?}", cpu_time() - before);
+}
+
+#[test]
+fn pages_that_came_before_a_connection_ended_are_not_asked_for_again_nor_taken_for_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("blade.sock");
+    let held = slow_blade(&path, Duration::ZERO);
+    let blade = carrier(&format!("ring:{}", path.display()), None, IDENTITY, TIMEOUT).unwrap();
+    for came in 1..5 {
+        held.values_left.store(came, Ordering::SeqCst);
+        get_pages(&*blade, 5);
+        assert!(!blade.is_down());
+    }
+}
+
+#[test]
+fn an_answer_that_comes_after_the_time_out_is_nobodys() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("blade.sock");
+    let held = slow_blade(&path, Duration::ZERO);
+    let options = RingOptions { timeout: Duration::from_millis(200), ..RingOptions::default() };
+    let ring = Ring::connect_with(&path, options).unwrap();
+    let mut page = [0; PAGE_BYTES];
+    let mut get = |number| ring.get(Pool(1), Key::new(1, number), &mut page);
+    get(1).unwrap();
+    held.set(&[io::RETRIEVE]);
+    assert!(matches!(get(2), Err(Error::Timeout)));
+    held.set(&[]);
+    held.wait_for(0);
+    assert!(matches!(get(3), Err(Error::Lost)), "the ring goes on");
 }

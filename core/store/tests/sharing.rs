@@ -77,22 +77,23 @@ fn scan(store: &Store) -> SharedMemory {
     store.shared_memory().expect("it shares")
 }
 
-/// Of values that take so many bytes each: fills the pools of two members of a domain, one of another, and one of none. Only the second of the domain shares
-/// with anybody, and each keeps what it has when others flush theirs.
+/// Of values that take so many bytes each: fills the pools of two members of a domain, one of another, and two of none. Only the second of the domain shares
+/// with anybody, and each keeps what it has when others flush theirs. Those of no domain come first: what the store numbers is numbered alike then.
 #[track_caller]
 fn check_sharing(each_bytes: u64, value: impl Fn(u32) -> Vec<u8> + Copy) {
     let bytes = each_bytes * u64::from(COUNT);
     let store = Store::open(config()).expect("open");
+    let [alone, also_alone] = [(); 2].map(|()| member(&store, None));
     let (left, right) = (member(&store, Some(1)), member(&store, Some(1)));
-    let (other, alone) = (member(&store, Some(2)), member(&store, None));
+    let other = member(&store, Some(2));
     assert!(fill(&store, left, value) > bytes);
     let more = fill(&store, right, value);
     assert!(more < bytes / 4, "{more} bytes for what others have, which takes {bytes}");
-    for pool in [other, alone] {
+    for pool in [other, alone, also_alone] {
         let more = fill(&store, pool, value);
         assert!(more > bytes * 3 / 4, "{more} bytes of {bytes}: shared across domains");
     }
-    for (at, pool) in [left, other, right, alone].into_iter().enumerate() {
+    for (at, pool) in [left, other, right, alone, also_alone].into_iter().enumerate() {
         must_hold(&store, pool, value);
         flush(&store, pool);
         if at == 0 {
@@ -156,6 +157,10 @@ fn the_pages_of_values_that_come_in_parts_share_frames() {
         }
         taken() - before
     };
+    // The frames were others' before, and could be found then.
+    let before = |number| noise(COUNT + number, PAGE_BYTES);
+    fill(&store, left, before);
+    flush(&store, left);
     let own = fill_in_parts(left, COUNT);
     let more = fill_in_parts(right, COUNT);
     assert!(more < own / 4, "{more} bytes, {own} for the first");
@@ -231,6 +236,31 @@ fn the_scan_finds_what_arrival_left_apart() {
     assert_eq!(scan(&store).values, 0);
     store.trim();
     assert!(store.memory_bytes() < MIB, "{} bytes are left", store.memory_bytes());
+}
+
+#[test]
+fn packed_pages_that_the_scan_merges_are_counted_as_before() {
+    // The table has no entry for most of what it packs, so equal ones are left apart at arrival.
+    let store = Store::open(Config { dedup: Dedup::PerClient, ..Config::embedded(2 * MIB) });
+    let store = store.expect("open");
+    let (left, right) = (member(&store, Some(1)), member(&store, Some(1)));
+    let packs_well = |number| {
+        let mut page = noise(number, 512);
+        page.resize(PAGE_BYTES, 0);
+        page
+    };
+    fill(&store, left, packs_well);
+    fill(&store, right, packs_well);
+    let both = 2 * u64::from(COUNT);
+    assert_eq!(store.compressed_pages(), both);
+    let merged = scan(&store).merged_values;
+    assert!(merged > 100, "{merged} of {COUNT}");
+    assert_eq!(store.compressed_pages(), both);
+    for pool in [left, right] {
+        must_hold(&store, pool, packs_well);
+        flush(&store, pool);
+    }
+    assert_eq!(store.compressed_pages(), 0);
 }
 
 #[test]

@@ -229,8 +229,10 @@ mod tests {
     fn equal_values_of_a_domain_are_equal_when_sealed_and_open_under_any_key_of_it() {
         let (one, other) = (Seal::shared(&[7; KEY_BYTES]), Seal::shared(&[8; KEY_BYTES]));
         for length in [1, 1500, PAGE_BYTES] {
-            let sealed = |seal: &Seal, key, byte| {
-                let mut value = [byte; SEALED_BYTES_MAX];
+            let sealed = |seal: &Seal, key: Key, byte| {
+                // What another value has left behind it is none of it.
+                let mut value = [key.index as u8; SEALED_BYTES_MAX];
+                value[..length].fill(byte);
                 let sealed = seal.seal(key, &mut value, length);
                 assert_eq!(sealed, length + seal.added_bytes());
                 value[..sealed].to_vec()
