@@ -427,6 +427,31 @@ fn a_store_that_is_opened_again_shares_as_before() {
 }
 
 #[test]
+fn a_store_that_is_opened_again_to_share_no_more_keeps_what_is_shared() {
+    let config = Config { backing: Backing::Memfd, ..config() };
+    let store = Store::open(config.clone()).expect("open");
+    let (left, right) = (member(&store, Some(1)), member(&store, Some(1)));
+    let value = |number: u32| match number % 3 {
+        0 => packs(number),
+        1 => noise(number, 1500),
+        _ => noise(number, PAGE_BYTES + 28),
+    };
+    fill(&store, left, value);
+    fill(&store, right, value);
+    let kept = store.kept_descriptors().expect("memfds");
+    let kept = kept.map(|(_, file)| file.try_clone_to_owned().expect("duplicate"));
+    drop(store);
+    let store = Store::reopen(Config { dedup: Dedup::Off, ..config }, kept).expect("reopen");
+    assert_eq!(store.shared_memory(), None);
+    for pool in [left, right] {
+        must_hold(&store, pool, value);
+        flush(&store, pool);
+    }
+    store.trim();
+    assert!(store.memory_bytes() < MIB, "{} bytes are left", store.memory_bytes());
+}
+
+#[test]
 fn writes_to_shared_pages_never_show_through_and_are_counted() {
     let store = Store::open(config()).expect("open");
     let pools = [member(&store, Some(1)), member(&store, Some(1))];

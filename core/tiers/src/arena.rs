@@ -289,11 +289,6 @@ impl Arena {
         shared.find(self, shared.bucket(page), domain, page, except)
     }
 
-    /// Whether [`Self::store_shared`] finds equal pages.
-    pub const fn shares(&self) -> bool {
-        self.shared.is_some()
-    }
-
     /// Drops a reference that the caller holds; the last one frees the frame.
     #[inline]
     pub fn release(&self, frame: u32) {

@@ -52,14 +52,14 @@ impl Claims {
 
 impl Cells {
     /// Notes one more reference to a cell, which has `length` bytes of content; see
-    /// [`Arena::take_over`](crate::Arena::take_over). False when that cannot be: only cells that are shared
-    /// have more than one.
+    /// [`Arena::take_over`](crate::Arena::take_over). False when that cannot be. Also where nothing is shared any
+    /// more, what was shared before may have several.
     #[must_use]
     pub fn claim(&self, arena: &Arena, claims: &mut Claims, cell: u32, length: usize) -> bool {
         if claims.has_within(arena, cell) {
             let meta = self.meta(arena, cell);
             let known = meta.next.load(Ordering::Relaxed) as usize == length;
-            return known && self.shared.is_some() && meta.add_reference();
+            return known && meta.add_reference();
         }
         let claimed = self.claim_alone(arena, claims, cell, length);
         if claimed {
