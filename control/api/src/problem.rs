@@ -57,13 +57,17 @@ pub(crate) enum Error {
 
 impl From<JsonRejection> for Error {
     fn from(rejection: JsonRejection) -> Self {
-        let first: &(dyn std::error::Error + 'static) = &rejection;
-        let mut causes = std::iter::successors(Some(first), |error| error.source());
-        match causes.find_map(|cause| cause.downcast_ref()) {
-            Some(&stopped) => Self::Late(stopped),
+        match stopped_by(&rejection) {
+            Some(stopped) => Self::Late(stopped),
             None => Self::Input(rejection.body_text()),
         }
     }
+}
+
+/// A body that stopped, if that is why something failed.
+fn stopped_by(error: &(dyn std::error::Error + 'static)) -> Option<BodyStopped> {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes.find_map(|cause| cause.downcast_ref()).copied()
 }
 
 impl From<QueryRejection> for Error {
@@ -73,6 +77,11 @@ impl From<QueryRejection> for Error {
 }
 
 impl Error {
+    /// The same, or that the peer stopped sending, if that is why.
+    pub(crate) fn of_body(self) -> Self {
+        stopped_by(&self).map_or(self, Self::Late)
+    }
+
     fn kind(&self) -> (StatusCode, &'static str) {
         use StatusCode as S;
         match self {
@@ -158,12 +167,15 @@ impl IntoResponse for Error {
 mod tests {
     use std::time::Duration;
 
+    use axum::body::Body;
     use axum::routing::post;
     use axum::{Json, Router};
     use spillway_connections::Deadlines;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
+    use crate::service::aside;
+    use crate::transfer::source_of;
 
     async fn take(
         body: Result<Json<serde_json::Value>, JsonRejection>,
@@ -171,16 +183,25 @@ mod tests {
         body.map(|_| StatusCode::NO_CONTENT).map_err(Error::from)
     }
 
+    /// Reads a body as an import does.
+    async fn import(body: Body) -> Result<StatusCode, Error> {
+        let mut source = source_of(body);
+        let read = aside(move || Ok(std::io::copy(&mut source, &mut std::io::sink())?));
+        read.await.map(|_| StatusCode::NO_CONTENT).map_err(Error::of_body)
+    }
+
     /// The answer to a request whose body should have 100 bytes.
-    async fn answer(body: &str) -> String {
+    async fn answer(path: &str, body: &str) -> String {
         let (mut peer, daemon) = tokio::io::duplex(1 << 10);
-        let router = Router::new().route("/", post(take));
+        let router = Router::new().route("/", post(take)).route("/import", post(import));
         let stall = Duration::from_millis(50);
         let deadlines = Deadlines { head: Duration::from_secs(600), stall };
         let served = tokio::spawn(spillway_connections::serve(daemon, router, deadlines));
-        let head = "POST / HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n\
-                    Connection: close\r\nContent-Length: 100\r\n\r\n";
-        peer.write_all((head.to_owned() + body).as_bytes()).await.unwrap();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n\
+             Connection: close\r\nContent-Length: 100\r\n\r\n"
+        );
+        peer.write_all((head + body).as_bytes()).await.unwrap();
         let mut answer = String::new();
         peer.read_to_string(&mut answer).await.unwrap();
         let _ = served.await.unwrap();
@@ -189,10 +210,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_that_stops_is_told_from_one_that_is_wrong() {
-        let stopped = answer("{").await;
-        assert!(stopped.starts_with("HTTP/1.1 408 "), "{stopped}");
-        assert!(stopped.contains("urn:spillway:late") && stopped.contains("50ms"), "{stopped}");
-        let wrong = answer(&"x".repeat(100)).await;
+        for path in ["/", "/import"] {
+            let stopped = answer(path, "{").await;
+            assert!(stopped.starts_with("HTTP/1.1 408 "), "{stopped}");
+            assert!(stopped.contains("urn:spillway:late") && stopped.contains("50ms"), "{stopped}");
+        }
+        assert!(answer("/import", &"x".repeat(100)).await.starts_with("HTTP/1.1 204 "));
+        let wrong = answer("/", &"x".repeat(100)).await;
         assert!(wrong.starts_with("HTTP/1.1 400 ") && wrong.contains("spillway:input"), "{wrong}");
     }
 }

@@ -1,6 +1,6 @@
 //! Moving a client: its pools as a stream.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 
 use axum::Json;
 use axum::body::{Body, Bytes};
@@ -101,6 +101,12 @@ impl Write for Chunks {
     }
 }
 
+/// The body of a request, for a task that may wait for it.
+pub(crate) fn source_of(body: Body) -> impl Read + Send {
+    let stream = body.into_data_stream().map(|chunk| chunk.map_err(io::Error::other));
+    SyncIoBridge::new(StreamReader::new(stream))
+}
+
 /// Reads a client's exported pools into a client that has none. With `rest`, the flushes that came
 /// after.
 #[utoipa::path(
@@ -118,8 +124,7 @@ pub(crate) async fn import(
     body: Body,
 ) -> Result<Json<Moved>, Error> {
     let Query(part) = part?;
-    let stream = body.into_data_stream().map(|chunk| chunk.map_err(io::Error::other));
-    let mut source = SyncIoBridge::new(StreamReader::new(stream));
+    let mut source = source_of(body);
     let client_registry = daemon.client_registry.clone();
     let moved = aside(move || {
         if part.rest {
@@ -128,6 +133,6 @@ pub(crate) async fn import(
             client_registry.import(&name, &mut source)
         }
     });
-    let moved = moved.await?;
+    let moved = moved.await.map_err(Error::of_body)?;
     Ok(Json(Moved { pools: moved.pools, values: moved.values, flushes: moved.flushes }))
 }
