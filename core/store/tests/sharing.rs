@@ -392,63 +392,65 @@ fn cells_that_packed_pages_share_are_no_pages_that_can_go() {
     assert!((own..3 * own).contains(&fixed), "{fixed} bytes: each entry counts, which takes {own}");
 }
 
-#[test]
-fn a_store_that_is_opened_again_shares_as_before() {
-    let config = Config { backing: Backing::Memfd, ..config() };
-    let store = Store::open(config.clone()).expect("open");
-    let (left, right) = (member(&store, Some(1)), member(&store, Some(1)));
-    let value = |number: u32| match number % 3 {
+/// A packed page, a value of its own or a long one.
+fn mixed(number: u32) -> Vec<u8> {
+    match number % 3 {
         0 => packs(number),
         1 => noise(number, 1500),
         _ => noise(number, PAGE_BYTES + 28),
-    };
-    fill(&store, left, value);
-    fill(&store, right, value);
-    let taken = |store: &Store| store.memory_bytes() - store.free_frame_bytes();
+    }
+}
+
+fn taken(store: &Store) -> u64 {
+    store.memory_bytes() - store.free_frame_bytes()
+}
+
+/// A store that two members of a domain filled with the same values, opened again with this setting; their pools, and the bytes
+/// that it took before.
+fn opened_again(dedup: Dedup) -> (Store, [PoolId; 2], u64) {
+    let config = Config { backing: Backing::Memfd, ..config() };
+    let store = Store::open(config.clone()).expect("open");
+    let pools = [(); 2].map(|()| member(&store, Some(1)));
+    for pool in pools {
+        fill(&store, pool, mixed);
+    }
     let before = taken(&store);
     let kept = store.kept_descriptors().expect("memfds");
     let kept = kept.map(|(_, file)| file.try_clone_to_owned().expect("duplicate"));
     drop(store);
-    let store = Store::reopen(config, kept).expect("reopen");
-    let after = taken(&store);
-    assert!(after.abs_diff(before) < MIB / 2, "{before} bytes before, {after} after");
-    let third = member(&store, Some(1));
-    let more = fill(&store, third, value);
-    assert!(more < before / 8, "{more} bytes for what is there already");
-    let found = (scan(&store), scan(&store)).1;
-    assert_eq!(found.merged_values, 0, "all was found at arrival");
-    assert_eq!(found.values, 3 * u64::from(COUNT));
-    for pool in [left, third, right] {
-        must_hold(&store, pool, value);
-        flush(&store, pool);
+    (Store::reopen(Config { dedup, ..config }, kept).expect("reopen"), pools, before)
+}
+
+/// Each pool has its values until it flushes them, and then nothing is left.
+#[track_caller]
+fn must_hold_to_the_end(store: &Store, pools: &[PoolId]) {
+    for &pool in pools {
+        must_hold(store, pool, mixed);
+        flush(store, pool);
     }
     store.trim();
     assert!(store.memory_bytes() < MIB, "{} bytes are left", store.memory_bytes());
 }
 
 #[test]
+fn a_store_that_is_opened_again_shares_as_before() {
+    let (store, [left, right], before) = opened_again(Dedup::PerClient);
+    let after = taken(&store);
+    assert!(after.abs_diff(before) < MIB / 2, "{before} bytes before, {after} after");
+    let third = member(&store, Some(1));
+    let more = fill(&store, third, mixed);
+    assert!(more < before / 8, "{more} bytes for what is there already");
+    let found = (scan(&store), scan(&store)).1;
+    assert_eq!(found.merged_values, 0, "all was found at arrival");
+    assert_eq!(found.values, 3 * u64::from(COUNT));
+    must_hold_to_the_end(&store, &[left, third, right]);
+}
+
+#[test]
 fn a_store_that_is_opened_again_to_share_no_more_keeps_what_is_shared() {
-    let config = Config { backing: Backing::Memfd, ..config() };
-    let store = Store::open(config.clone()).expect("open");
-    let (left, right) = (member(&store, Some(1)), member(&store, Some(1)));
-    let value = |number: u32| match number % 3 {
-        0 => packs(number),
-        1 => noise(number, 1500),
-        _ => noise(number, PAGE_BYTES + 28),
-    };
-    fill(&store, left, value);
-    fill(&store, right, value);
-    let kept = store.kept_descriptors().expect("memfds");
-    let kept = kept.map(|(_, file)| file.try_clone_to_owned().expect("duplicate"));
-    drop(store);
-    let store = Store::reopen(Config { dedup: Dedup::Off, ..config }, kept).expect("reopen");
+    let (store, pools, _) = opened_again(Dedup::Off);
     assert_eq!(store.shared_memory(), None);
-    for pool in [left, right] {
-        must_hold(&store, pool, value);
-        flush(&store, pool);
-    }
-    store.trim();
-    assert!(store.memory_bytes() < MIB, "{} bytes are left", store.memory_bytes());
+    must_hold_to_the_end(&store, &pools);
 }
 
 #[test]
