@@ -180,7 +180,7 @@ impl Store {
 
     /// Claims the memory of all values, and makes the rest of it free.
     fn restore_values(&mut self, known: &[Option<Known>]) -> Result<(), Error> {
-        let mut claims = Claims::new(&self.arena);
+        let mut claims = Claims::new(&self.arena, self.tables.has_shared());
         for shard in 0..SHARDS {
             let fate = |key: LeafKey| {
                 let misplaced = Position::of_leaf(key, 0, self.seed).shard != shard;

@@ -10,7 +10,7 @@ use spillway_tiers::sync::{AtomicU64, Ordering};
 use spillway_tiers::{Backing, Region, Table, Zeroed};
 
 use crate::client::Client;
-use crate::config::Config;
+use crate::config::{Config, Dedup};
 use crate::error::Error;
 use crate::index::Index;
 use crate::pools::{HANDLES_MAX, Handle, Pools};
@@ -42,6 +42,8 @@ pub(crate) struct Head {
     instance: AtomicU64,
     /// The serial number of the client or pool that was made last.
     serial: AtomicU64,
+    /// 1 if the store shares equal values or did so once: it may be opened again to share no more.
+    has_shared: AtomicU64,
 }
 
 // SAFETY: atomics, for which zero is a value.
@@ -73,6 +75,7 @@ impl Tables {
         head.capacity_bytes.store(config.capacity_bytes, Ordering::Relaxed);
         head.seed.store(seed, Ordering::Relaxed);
         head.instance.store(instance, Ordering::Relaxed);
+        made.tables.note_sharing(config);
         head.magic.store(MAGIC, Ordering::Release);
         Ok(made)
     }
@@ -97,6 +100,7 @@ impl Tables {
         if head.capacity_bytes.load(Ordering::Relaxed) != config.capacity_bytes {
             return Err(Error::Config("the kept memory is of a store of another capacity"));
         }
+        made.tables.note_sharing(config);
         Ok(made)
     }
 
@@ -107,6 +111,17 @@ impl Tables {
         let clients = Table::within(&tables, &mut next, CLIENTS_MAX)?;
         let handles = Table::within(&tables, &mut next, HANDLES_MAX)?;
         Ok(Opened { tables: Self { head, tables, index }, clients, pools: Pools { handles } })
+    }
+
+    fn note_sharing(&self, config: &Config) {
+        if config.dedup != Dedup::Off {
+            self.head[0].has_shared.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether values of the store may share memory, from now or from before.
+    pub(crate) fn has_shared(&self) -> bool {
+        self.head[0].has_shared.load(Ordering::Relaxed) != 0
     }
 
     /// The index, empty.

@@ -203,7 +203,11 @@ impl<'a> Large<'a> {
         let claim_cell = |claims: &mut Claims, cell, bytes| {
             self.cells.claim_alone(self.arena, claims, cell, bytes).then_some(())
         };
-        let claim_frame = |frame| self.arena.claim(frame, 0).map(|_| ());
+        let shares = claims.shares;
+        let claim_frame = |frame| {
+            let references = self.arena.claim(frame, 0)?;
+            (references == 1 || shares).then_some(())
+        };
         let frames = length / PAGE_BYTES;
         let mut cell = cell;
         for (number, group) in groups(frames).enumerate() {

@@ -198,7 +198,6 @@ impl Store for Ring {
     }
 
     fn batch(&self, operations: &mut [Operation<'_>], outcomes: &mut Vec<Result<Outcome, Error>>) {
-        outcomes.clear();
         outcomes.resize_with(operations.len(), || Err(Error::Lost));
         self.batch_into(operations, outcomes);
     }

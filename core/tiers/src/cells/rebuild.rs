@@ -12,12 +12,18 @@ use crate::sync::Ordering;
 
 /// Cells that were found in use, a bit for each place where one can begin.
 #[derive(Debug)]
-pub struct Claims(Vec<u64>);
+pub struct Claims {
+    /// A bit for each cell.
+    cells: Vec<u64>,
+    /// Whether cells, and frames of long values, may have several references.
+    pub(crate) shares: bool,
+}
 
 impl Claims {
-    /// None yet.
-    pub fn new(arena: &Arena) -> Self {
-        Self(vec![0; (arena.frames_max() / SPAN_FRAMES as usize) << (PLACE_BITS - 6)])
+    /// None yet. `shares` says whether the memory ever shared equal values: otherwise nothing has several references.
+    pub fn new(arena: &Arena, shares: bool) -> Self {
+        let words = (arena.frames_max() / SPAN_FRAMES as usize) << (PLACE_BITS - 6);
+        Self { cells: vec![0; words], shares }
     }
 
     /// Whether there can be such a cell. All memory is committed while the arena is rebuilt.
@@ -29,7 +35,7 @@ impl Claims {
     }
 
     fn has(&self, cell: u32) -> bool {
-        self.0[cell as usize / 64] >> (cell % 64) & 1 != 0
+        self.cells[cell as usize / 64] >> (cell % 64) & 1 != 0
     }
 
     /// Whether this is a cell that was found in use. No number is too large to ask for.
@@ -38,7 +44,7 @@ impl Claims {
     }
 
     fn add(&mut self, cell: u32) {
-        self.0[cell as usize / 64] |= 1 << (cell % 64);
+        self.cells[cell as usize / 64] |= 1 << (cell % 64);
     }
 
     /// The first word of what may be a cell's content.
@@ -52,14 +58,14 @@ impl Claims {
 
 impl Cells {
     /// Notes one more reference to a cell, which has `length` bytes of content; see
-    /// [`Arena::take_over`](crate::Arena::take_over). False when that cannot be. Also where nothing is shared any
-    /// more, what was shared before may have several.
+    /// [`Arena::take_over`](crate::Arena::take_over). False when that cannot be: only cells that are shared
+    /// have more than one.
     #[must_use]
     pub fn claim(&self, arena: &Arena, claims: &mut Claims, cell: u32, length: usize) -> bool {
         if claims.has_within(arena, cell) {
             let meta = self.meta(arena, cell);
             let known = meta.next.load(Ordering::Relaxed) as usize == length;
-            return known && meta.add_reference();
+            return known && claims.shares && meta.add_reference();
         }
         let claimed = self.claim_alone(arena, claims, cell, length);
         if claimed {
