@@ -29,7 +29,7 @@ enum Action {
         daemon: Daemon,
     },
     /// Sets the most that a client may hold, its cap. The policy may give less. Above it puts are
-    /// refused; nothing that is stored goes.
+    /// refused. Persistent values stay; ephemeral ones go slowly until the client is within it.
     Set {
         /// The client.
         client: String,
