@@ -22,6 +22,8 @@ struct Shared {
     asked: Count,
     answered: Count,
     ended: AtomicBool,
+    /// The server sleeps: others are measured on its core.
+    resting: AtomicBool,
     /// The number of the value that each slot is about; put or get in the top bit.
     wanted: [AtomicU32; SLOTS],
     slots: *mut u8,
@@ -49,6 +51,9 @@ impl Shared {
             let asked = self.asked.0.load(Ordering::Acquire);
             if asked == done {
                 core::hint::spin_loop();
+                if self.resting.load(Ordering::Relaxed) {
+                    thread::park();
+                }
             }
             while done != asked {
                 let wanted = self.wanted[done as usize % SLOTS].load(Ordering::Relaxed);
@@ -87,6 +92,7 @@ impl Bare {
             asked: Count::default(),
             answered: Count::default(),
             ended: AtomicBool::new(false),
+            resting: AtomicBool::new(false),
             wanted: [const { AtomicU32::new(0) }; SLOTS],
             slots,
             held,
@@ -144,8 +150,21 @@ impl Bare {
     }
 }
 
+impl Bare {
+    /// Wakes the server.
+    fn wake(&self) {
+        self.shared.resting.store(false, Ordering::Relaxed);
+        if let Some(server) = &self.server {
+            server.thread().unpark();
+        }
+    }
+}
+
 impl Side for Bare {
     fn run(&mut self, way: Way, flight: Flight, numbers: &[usize]) -> anyhow::Result<()> {
+        if self.shared.resting.load(Ordering::Relaxed) {
+            self.wake();
+        }
         for numbers in numbers.chunks(STRIDE) {
             match flight {
                 Flight::One => self.exchange(way, 1, numbers),
@@ -162,11 +181,16 @@ impl Side for Bare {
         }
         Ok(())
     }
+
+    fn rest(&mut self) {
+        self.shared.resting.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Drop for Bare {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::Relaxed);
+        self.wake();
         if let Some(server) = self.server.take() {
             let _ = server.join();
         }

@@ -5,6 +5,7 @@
 //! keys, and are asked for them in the same random order.
 
 mod bare;
+mod crowded;
 mod process;
 mod servers;
 mod sides;
@@ -86,6 +87,9 @@ pub fn run() -> anyhow::Result<Report> {
     if wanted("asleep") {
         asleep(&mut report)?;
     }
+    if wanted(crowded::CELL) {
+        crowded::measure(&mut report)?;
+    }
     report.remarks.push(format!(
         "Rates are of one client thread on one core and one server thread on another. put: in place of \
          a value of the same size. Depth 16: the ring and the bare ring keep 16 in flight; the servers \
@@ -115,6 +119,7 @@ fn rates(report: &mut Report, cells: &[&Cell]) -> anyhow::Result<()> {
         for numbers in order.chunks(STRIDE) {
             side.run(Way::Put, Flight::Batches, numbers).context(*name)?;
         }
+        side.rest();
     }
     let mut samples = vec![vec![Vec::new(); sides.len()]; cells.len()];
     let rounds = rounds()?;
@@ -157,7 +162,9 @@ fn rate(side: &mut dyn Side, cell: &Cell, order: &[usize]) -> anyhow::Result<f64
             break;
         }
     }
-    Ok(done as f64 / start.elapsed().as_secs_f64() / 1e3)
+    let rate = done as f64 / start.elapsed().as_secs_f64() / 1e3;
+    side.rest();
+    Ok(rate)
 }
 
 /// The ring with sides that sleep, beside Redis, which always does.

@@ -36,6 +36,9 @@ pub trait Side {
     /// # Errors
     /// A value that came back wrong or not at all.
     fn run(&mut self, way: Way, flight: Flight, numbers: &[usize]) -> anyhow::Result<()>;
+
+    /// Keeps no core busy until the next run.
+    fn rest(&mut self) {}
 }
 
 /// Values to put and to get, as many as there are operations in one run.

@@ -109,8 +109,7 @@ pub fn exchange(
     stop: &AtomicBool,
 ) -> Result<(), Ended> {
     let session = Session::new(&shared.store, admitted.client, &shared.bound);
-    let poll_time = PollTime::default();
-    Ring { shared, socket, region, session, stop, taken: 0, poll_time, slept_since: None }.run()
+    Ring { shared, socket, region, session, stop, taken: 0, slept_since: None }.run()
 }
 
 /// Gives back what was granted when the connection ends.
@@ -184,19 +183,19 @@ struct Ring<'a> {
     stop: &'a AtomicBool,
     /// Commands taken out of the queue so far.
     taken: u32,
-    poll_time: PollTime,
     /// Since when there has been no command, if the thread has slept meanwhile.
     slept_since: Option<Instant>,
 }
 
 impl Ring<'_> {
     fn run(&mut self) -> Result<(), Ended> {
+        let mut poll_time = PollTime::default();
         let mut worked = true;
         while !self.is_ending() {
             let submitted = self.region.submitted().load(Ordering::Acquire);
             let waiting = submitted.wrapping_sub(self.taken);
             if waiting == 0 {
-                match self.wait(worked)? {
+                match self.wait(worked, &mut poll_time)? {
                     Waited::Commands => worked = false,
                     Waited::Closed => break,
                 }
@@ -209,7 +208,7 @@ impl Ring<'_> {
             }
             worked = true;
             if let Some(since) = self.slept_since.take() {
-                self.shared.pollers.slept(&mut self.poll_time, since.elapsed());
+                self.shared.pollers.slept(&mut poll_time, since.elapsed());
             }
             self.step(waiting.min(STEP));
         }
@@ -271,7 +270,7 @@ impl Ring<'_> {
 
     /// Waits for commands: looks for them for a while if there were some since the last wait, then
     /// sleeps until the client sends a wake-up.
-    fn wait(&mut self, worked: bool) -> Result<Waited, Ended> {
+    fn wait(&mut self, worked: bool, poll_time: &mut PollTime) -> Result<Waited, Ended> {
         let there = || {
             // What was completed last is seen by a client that fell asleep meanwhile.
             self.wake_client();
@@ -281,7 +280,7 @@ impl Ring<'_> {
             self.session.rest();
         }
         let start = Instant::now();
-        if worked && self.shared.pollers.poll(&self.poll_time, there) {
+        if worked && self.shared.pollers.poll(poll_time, there) {
             return Ok(Waited::Commands);
         }
         let asleep = self.region.server_asleep();

@@ -5,6 +5,10 @@
 //! poll, each for as long as its own client's pauses are worth it: when a thread has slept in a pause that was no longer than
 //! the longest polling, its time doubles; when in a longer one, it halves, in the end to nothing. KVM polls for its virtual
 //! processors by the same rule (the kernel's Documentation/virt/kvm/halt-polling.rst).
+//!
+//! A core that others want too is no place to poll: the scheduler counts polling as work, and lets the others run for
+//! milliseconds in return. A thread that slept instead would run as soon as it is woken. So a thread whose core was given to
+//! others for long sleeps at once in its next waits, in more of them each time that happens again.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -22,9 +26,36 @@ pub struct Pollers {
     time_max: Duration,
 }
 
+/// A thread that is kept from its core for so long while it polls shares it with others that compute.
+const KEPT_AWAY: Duration = Duration::from_micros(500);
+/// In how many waits a thread then sleeps at once; doubled when it is kept away in the next polling too.
+const SLEEPS_FIRST: u32 = 64;
+const SLEEPS_MAX: u32 = 4096;
+
 /// How long one thread polls.
 #[derive(Debug, Default)]
-pub struct PollTime(Duration);
+pub struct PollTime {
+    time: Duration,
+    /// In so many waits to come the thread sleeps at once.
+    sleeps: u32,
+    /// How many they were when it was last kept from its core; 0 once it was not.
+    sleeps_last: u32,
+}
+
+impl PollTime {
+    /// Others had the thread's core for long.
+    fn was_kept_away(&mut self) {
+        self.sleeps_last = (self.sleeps_last * 2).clamp(SLEEPS_FIRST, SLEEPS_MAX);
+        self.sleeps = self.sleeps_last;
+    }
+
+    /// Whether the thread polls in this wait.
+    fn polls(&mut self) -> bool {
+        let rests = self.sleeps > 0;
+        self.sleeps = self.sleeps.saturating_sub(1);
+        !rests && !self.time.is_zero()
+    }
+}
 
 impl Pollers {
     /// At most `most` threads at the same time poll, each for at most `time_max`.
@@ -33,14 +64,26 @@ impl Pollers {
     }
 
     /// Looks at `there` until it is true, for as long as this thread polls; whether it became true.
-    pub fn poll(&self, time: &PollTime, mut there: impl FnMut() -> bool) -> bool {
+    pub fn poll(&self, time: &mut PollTime, there: impl FnMut() -> bool) -> bool {
+        self.poll_beside(time, there, thread::yield_now)
+    }
+
+    /// As [`Self::poll`]; `give_way` lets others have the core.
+    fn poll_beside(
+        &self,
+        time: &mut PollTime,
+        mut there: impl FnMut() -> bool,
+        mut give_way: impl FnMut(),
+    ) -> bool {
         let less = |free: u32| free.checked_sub(1);
-        if time.0.is_zero()
+        if !time.polls()
             || self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err()
         {
             return false;
         }
         let start = Instant::now();
+        let mut looked = start;
+        let mut kept_away = false;
         let found = loop {
             if (0..LOOKS).any(|_| {
                 core::hint::spin_loop();
@@ -48,23 +91,32 @@ impl Pollers {
             }) {
                 break true;
             }
-            if start.elapsed() >= time.0 {
+            let now = Instant::now();
+            kept_away |= now - looked >= KEPT_AWAY;
+            if now - start >= time.time {
                 break false;
             }
+            looked = now;
             // Who has something to do comes first.
-            thread::yield_now();
+            give_way();
         };
         self.free.fetch_add(1, Ordering::Relaxed);
+        // The last look may have come late, too.
+        if kept_away || looked.elapsed() >= KEPT_AWAY {
+            time.was_kept_away();
+        } else {
+            time.sleeps_last = 0;
+        }
         found
     }
 
     /// A thread that has slept takes note of how long no command came, polling and waking up included.
     pub fn slept(&self, time: &mut PollTime, pause: Duration) {
-        time.0 = if pause > self.time_max {
-            let half = time.0 / 2;
+        time.time = if pause > self.time_max {
+            let half = time.time / 2;
             if half < TIME_FIRST { Duration::ZERO } else { half }
         } else {
-            (time.0 * 2).max(TIME_FIRST).min(self.time_max)
+            (time.time * 2).max(TIME_FIRST).min(self.time_max)
         };
     }
 }
@@ -77,6 +129,11 @@ mod tests {
 
     const MAX: Duration = Duration::from_micros(200);
 
+    /// A thread that polls for so long.
+    fn polls(time: Duration) -> PollTime {
+        PollTime { time, ..PollTime::default() }
+    }
+
     #[test]
     fn the_time_doubles_when_a_pause_is_short_and_halves_when_it_is_long() {
         let pollers = Pollers::new(1, MAX);
@@ -84,7 +141,7 @@ mod tests {
         let mut times = Vec::new();
         for pause_us in [100, 200, 30, 199, 200, 1, 201, 5, 201, 999, 999, 999, 999, 999, 5] {
             pollers.slept(&mut time, Duration::from_micros(pause_us));
-            times.push(time.0.as_micros());
+            times.push(time.time.as_micros());
         }
         assert_eq!(times, [10, 20, 40, 80, 160, 200, 100, 200, 100, 50, 25, 12, 0, 0, 10]);
     }
@@ -97,13 +154,12 @@ mod tests {
             looks.set(looks.get() + 1);
             true
         };
-        assert!(!pollers.poll(&PollTime::default(), look));
-        let time = PollTime(MAX);
+        assert!(!pollers.poll(&mut PollTime::default(), look));
         // One polls, and within it another one would.
-        assert!(pollers.poll(&time, || !pollers.poll(&time, look)));
+        assert!(pollers.poll(&mut polls(MAX), || !pollers.poll(&mut polls(MAX), look)));
         assert_eq!(looks.get(), 0);
-        assert!(pollers.poll(&time, look), "the right to poll was not given back");
-        assert!(!Pollers::new(0, MAX).poll(&time, || true));
+        assert!(pollers.poll(&mut polls(MAX), look), "the right to poll was not given back");
+        assert!(!Pollers::new(0, MAX).poll(&mut polls(MAX), || true));
     }
 
     #[test]
@@ -114,7 +170,7 @@ mod tests {
             for _ in 0..2 {
                 pollers.slept(&mut time, Duration::ZERO);
             }
-            assert_eq!(time.0, Duration::from_micros(max_us));
+            assert_eq!(time.time, Duration::from_micros(max_us));
         }
     }
 
@@ -122,12 +178,54 @@ mod tests {
     fn polling_ends_after_its_time() {
         let pollers = Pollers::new(1, MAX);
         let start = Instant::now();
-        assert!(!pollers.poll(&PollTime(MAX), || false));
+        assert!(!pollers.poll(&mut polls(MAX), || false));
         assert!(start.elapsed() >= MAX);
-        assert!(pollers.poll(&PollTime(MAX), || true), "the right to poll was not given back");
+        assert!(pollers.poll(&mut polls(MAX), || true), "the right to poll was not given back");
         // Its own time, not the most.
         let pollers = Pollers::new(1, Duration::from_mins(1));
-        assert!(!pollers.poll(&PollTime(MAX), || false));
+        assert!(!pollers.poll(&mut polls(MAX), || false));
         assert!(start.elapsed() < Duration::from_secs(30));
+    }
+
+    /// In how many of the next waits a thread does not look; at most 10,000.
+    fn sleeps(pollers: &Pollers, time: &mut PollTime) -> u32 {
+        (0..10_000).take_while(|_| !pollers.poll_beside(time, || true, || {})).count() as u32
+    }
+
+    #[test]
+    fn who_is_kept_from_its_core_sleeps_in_more_and_more_waits() {
+        let pollers = Pollers::new(1, MAX);
+        let mut time = polls(Duration::from_mins(1));
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            // Others have the core while it gives way; then what it looks for is there.
+            let away = Cell::new(false);
+            let give_way = || {
+                thread::sleep(KEPT_AWAY);
+                away.set(true);
+            };
+            assert!(pollers.poll_beside(&mut time, || away.get(), give_way));
+            let slept = (0..10_000).find(|_| time.polls()).unwrap_or(10_000);
+            waits.push(slept);
+        }
+        assert_eq!(waits, [64, 128, 256, 512, 1024, 2048, 4096, 4096]);
+        // Its right to poll was given back each time, and one polling on a core of its own ends it.
+        time.sleeps_last = 0;
+        time.was_kept_away();
+        assert_eq!(sleeps(&pollers, &mut time), SLEEPS_FIRST);
+        assert_eq!((time.sleeps, time.sleeps_last), (0, 0));
+    }
+
+    #[test]
+    fn who_gives_way_to_short_work_goes_on_polling() {
+        let pollers = Pollers::new(1, MAX);
+        let mut time = polls(Duration::from_mins(1));
+        let looks = Cell::new(0);
+        let there = || {
+            looks.set(looks.get() + 1);
+            looks.get() > 10 * LOOKS
+        };
+        assert!(pollers.poll_beside(&mut time, there, || {}));
+        assert_eq!(time.sleeps, 0);
     }
 }
