@@ -3,7 +3,7 @@
 # make build   builds the command, the library that it preloads, the daemon, and the load of the demo
 # make module  builds the module of Valkey and Redis: target/release/libspillway_valkey.so
 # make wheel   builds the Python package: target/wheels/spillway-*.whl
-# make site    checks links and spelling of the pages, and builds them as a site: target/site/index.html
+# make site    checks links and spelling of the pages and the OpenAPI document, and builds them as a site: target/site/index.html
 # make agent   builds the agent of guests, a static program: target/release/spillway-agent
 # make window-client   builds a static program that tries the agent's windows: target/release/window-client
 # make install PREFIX=/usr/local   builds and installs the command, the daemon, its service, manual pages and completions; DESTDIR too
@@ -51,18 +51,22 @@ wheel: tools
 
 MKDOCS := 1.6.1
 CODESPELL := 2.4.3
-PAGE_TOOLS := target/tools/mkdocs-$(MKDOCS)-codespell-$(CODESPELL)
+OPENAPI := 0.9.0
+PAGE_TOOLS := target/tools/mkdocs-$(MKDOCS)-codespell-$(CODESPELL)-openapi-$(OPENAPI)
 PAGES := README.md ARCHITECTURE.md CHANGELOG.md docs
 
 $(PAGE_TOOLS)/complete:
 	@lab/setup site
 	@rm -rf $(PAGE_TOOLS) && mkdir -p target/tools && /usr/bin/python3 -m venv $(PAGE_TOOLS)
 	@$(PAGE_TOOLS)/bin/pip install --quiet --disable-pip-version-check mkdocs==$(MKDOCS) codespell==$(CODESPELL) \
-	    2>$(PAGE_TOOLS)/log || { echo "make site: pip can't install mkdocs and codespell: $(PAGE_TOOLS)/log" >&2; exit 1; }
+	    openapi-spec-validator==$(OPENAPI) 2>$(PAGE_TOOLS)/log || \
+	    { echo "make site: pip can't install mkdocs, codespell and openapi-spec-validator: $(PAGE_TOOLS)/log" >&2; exit 1; }
 	@touch $@
 
 site: $(PAGE_TOOLS)/complete
 	@$(PAGE_TOOLS)/bin/codespell --ignore-words docs/words.txt --skip '*.svg,*.json,*.html,*.png' $(PAGES)
+	@# It is silent where all is well, but for one line.
+	@$(PAGE_TOOLS)/bin/openapi-spec-validator --validation-errors all docs/openapi.json | { grep -v ': OK$$' || true; }
 	@rm -rf target/pages && mkdir -p target/pages && cp -r $(PAGES) target/pages/
 	@# Not --quiet, which would hide warnings from --strict.
 	@$(PAGE_TOOLS)/bin/mkdocs build --strict --config-file docs/mkdocs.yml 2>&1 | sed '/^INFO/d'

@@ -32,7 +32,7 @@ fn all(steps: &mut Steps) {
     steps.run("format", || run_cargo(&["fmt", "--all", "--check"]));
     steps.run("layering", layering::check);
     steps.run("words and widths of the pages", pages::check);
-    steps.run("links and spelling of the pages", || {
+    steps.run("links and spelling of the pages, and the OpenAPI document", || {
         execute(command::command("make").args(["--no-print-directory", "site"]))
     });
     let level = if has_own_compiler() { "-Dwarnings" } else { "-Wwarnings" };

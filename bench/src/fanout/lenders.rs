@@ -11,7 +11,7 @@ use anyhow::{Context, ensure};
 use spillway_client::{PoolSpec, Store};
 use spillway_fanout::Holder;
 use spillway_lender::{Loan, Settings};
-use spillway_tls::Files;
+use spillway_tls::{ClientSettings, Files};
 
 use crate::built;
 
@@ -66,20 +66,17 @@ impl Lenders {
     pub fn loan(&self, lender: usize) -> anyhow::Result<Arc<Holder>> {
         let port = self.daemons[lender].port;
         let path = |name: &str| self.folder.join(name);
-        let files = Files {
-            certificate: path("borrower.pem"),
-            key: path("borrower.key"),
-            authority: Some(path("authority.pem")),
-        };
+        let (certificate, key) = (path("borrower.pem"), path("borrower.key"));
+        let files = Files { certificate, key, authority: None };
+        let tls = ClientSettings::load(&files, &path("authority.pem"), "127.0.0.1")?;
         let store = self.open(port)?;
         let pool = store.open_pool(PoolSpec::PERSISTENT)?;
         let pools = store.pools()?;
         let made = pools.iter().find(|info| info.pool == pool).context("the pool is not listed")?;
         let loan = Loan::connect(&Settings {
             address: format!("127.0.0.1:{port}"),
-            name: "127.0.0.1".to_owned(),
             pool: made.identity,
-            files,
+            tls,
             host_nqn: "nqn.2026-11.io.spillway:bench".to_owned(),
             timeout: Duration::from_secs(2),
             queues: 1,

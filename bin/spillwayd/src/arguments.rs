@@ -6,9 +6,12 @@ use clap::Parser;
 
 use crate::config::{self, Config};
 
+/// The commit that this was built from; empty where it was not known.
+pub const COMMIT: &str = env!("SPILLWAY_COMMIT");
+
 /// The daemon: one page store for a host's processes, guests and neighbours.
 #[derive(Debug, Parser)]
-#[command(name = "spillwayd", version)]
+#[command(name = "spillwayd", version = env!("SPILLWAY_VERSION"))]
 pub struct Arguments {
     /// Configuration file; docs/config.md lists the settings.
     #[arg(long, value_name = "FILE")]

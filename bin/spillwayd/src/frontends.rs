@@ -8,11 +8,12 @@ use anyhow::Context;
 use spillway_directory::ClientRegistry;
 use spillway_nbd::{Listener, TlsMode};
 use spillway_nvme_tcp::Target;
-use spillway_tls::{Files, ServerSettings, Versions};
+use spillway_tls::ServerSettings;
 use spillway_types::Access;
 use spillway_vhost_user_blk::Disk;
 
 use crate::config::{Config, Error, Listen};
+use crate::keys::Keys;
 use crate::listeners::Listeners;
 
 /// The servers that run. They end when this is dropped.
@@ -26,7 +27,7 @@ pub struct Frontends {
     disks: Vec<spillway_vhost_user_blk::Server>,
 }
 
-/// What servers are told beyond their sockets, read before files are out of reach.
+/// What servers are told beyond their sockets.
 #[derive(Clone, Debug)]
 pub struct Secrets {
     nbd_tcp: spillway_nbd::Config,
@@ -36,26 +37,13 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// Reads keys and certificates.
+    /// With keys and certificates that were read.
     ///
     /// # Errors
-    /// A file is not what it should be.
-    pub fn read(listen: &Listen) -> Result<Self, Error> {
+    /// `listen.nvme_tcp_name` is no name.
+    pub fn new(listen: &Listen, keys: &Keys) -> Result<Self, Error> {
         let loopback = listen.nbd_tcp.is_none_or(|address| address.ip().is_loopback());
-        let files = match (&listen.tls_certificate, &listen.tls_key) {
-            (Some(certificate), Some(key)) => Some(Files {
-                certificate: certificate.clone(),
-                key: key.clone(),
-                authority: listen.tls_clients.clone(),
-            }),
-            (None, None) => None,
-            _ => return Err(Error::new("listen.tls_certificate and listen.tls_key go together")),
-        };
-        let load = |versions| {
-            let settings = files.as_ref().map(|files| ServerSettings::load(files, versions));
-            settings.transpose().map_err(|error| Error::new(format!("listen.tls_*: {error}")))
-        };
-        let resp_tls = load(Versions::Tls12And13)?;
+        let resp_tls = keys.tls.as_ref().map(|tls| tls.any_version.clone());
         let tls = match resp_tls.clone() {
             Some(settings) if loopback => TlsMode::Offered(settings),
             Some(settings) => TlsMode::Required(settings),
@@ -63,12 +51,8 @@ impl Secrets {
         };
         let name = Some(listen.nbd_tcp_name.clone()).filter(|name| !name.is_empty());
         let nbd_tcp = spillway_nbd::Config { tls, loopback_name: name, ..Default::default() };
-        Ok(Self {
-            nbd_tcp,
-            nvme_tcp: nvme_tcp(listen)?,
-            nvme_tls: load(Versions::Tls13)?,
-            resp_tls,
-        })
+        let nvme_tls = keys.tls.as_ref().map(|tls| tls.tls13.clone());
+        Ok(Self { nbd_tcp, nvme_tcp: nvme_tcp(listen, keys)?, nvme_tls, resp_tls })
     }
 }
 
@@ -79,17 +63,10 @@ impl Secrets {
     }
 }
 
-fn nvme_tcp(listen: &Listen) -> Result<spillway_nvme_tcp::Config, Error> {
-    let secret = listen.nvme_tcp_secret_file.as_deref().map(|path| {
-        let error = |why: &dyn std::fmt::Display| {
-            Error::new(format!("listen.nvme_tcp_secret_file {}: {why}", path.display()))
-        };
-        let text = std::fs::read_to_string(path).map_err(|why| error(&why))?;
-        spillway_nvme_tcp::Secret::parse(&text).map_err(|why| error(&why))
-    });
+fn nvme_tcp(listen: &Listen, keys: &Keys) -> Result<spillway_nvme_tcp::Config, Error> {
     let config = spillway_nvme_tcp::Config {
         nqn_base: listen.nvme_tcp_name.clone(),
-        controller_secret: secret.transpose()?,
+        controller_secret: Arc::clone(&keys.nvme_secret),
         data_timeout_ms: listen.nvme_data_timeout_s * 1000,
         ..Default::default()
     };

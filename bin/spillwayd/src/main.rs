@@ -8,6 +8,7 @@ mod fd_store;
 mod frontends;
 mod hardening;
 mod kept;
+mod keys;
 mod lend;
 mod listeners;
 mod log;
@@ -36,6 +37,7 @@ use crate::arguments::Arguments;
 use crate::config::{Config, DeviceUse};
 use crate::frontends::Secrets;
 use crate::kept::Inherited;
+use crate::keys::Keys;
 use crate::lend::helper::Helper;
 use crate::parts::Parts;
 
@@ -87,8 +89,8 @@ fn daemon(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 /// The first thing that is wrong.
 fn check(config: &Config) -> Result<(), config::Error> {
     let clients = config::Clients::new(config)?;
-    secret_files::read_tokens(&config.listen)?;
-    Secrets::read(&config.listen)?;
+    let keys = Keys::read(config, &clients.clients)?;
+    Secrets::new(&config.listen, &keys)?;
     let limits = spillway_host::Limits::read();
     let own_bytes = capacity::bytes(config.store.capacity, &limits)?;
     capacity::check_lent(config.sections.lend_bytes, own_bytes)?;
@@ -96,7 +98,6 @@ fn check(config: &Config) -> Result<(), config::Error> {
     store_disk::check(&config.store)?;
     capacity::check_reserved(&clients.blocks, own_bytes)?;
     disks::check(&config.disks)?;
-    lend::check(config)?;
     vm::check(config)
 }
 

@@ -6,10 +6,12 @@ use std::time::Instant;
 use spillway_api::types::{LendStatus, VmList, VmStatus};
 use spillway_directory::ClientRegistry;
 use spillway_metrics::{
-    ClientSample, DiskSample, LendDeviceSample, LendPeerSample, LendSample, RespSample, Sample,
-    SectionsSample, SharingSample, StoreDiskSample, StoreSample, VmSample,
+    BuildSample, ClientSample, DiskSample, LendDeviceSample, LendPeerSample, LendSample,
+    RespSample, Sample, SectionsSample, SharingSample, StoreDiskSample, StoreSample, VmSample,
 };
 use spillway_vhost_user_blk::Disk;
+
+use crate::arguments::COMMIT;
 
 /// What does not change while the daemon runs.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +88,7 @@ pub fn text(
         }
     });
     spillway_metrics::render(&Sample {
+        build: BuildSample { version: env!("CARGO_PKG_VERSION"), commit: COMMIT },
         store,
         clients: clients.collect(),
         programs: programs.collect(),

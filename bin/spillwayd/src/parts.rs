@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use spillway_api::Daemon;
 use spillway_api::types::Dashboard;
-use spillway_api::{Daemon, Tokens};
 use spillway_directory::ClientRegistry;
 use spillway_history::{Bounds, History};
 use spillway_host::Limits;
@@ -14,9 +14,11 @@ use spillway_manager::Manager;
 use spillway_vhost_user_blk::Disk;
 use tokio::sync::watch;
 
+use crate::arguments::COMMIT;
 use crate::config::{Clients, Config, Listen};
 use crate::frontends::Secrets;
 use crate::kept::{self, Inherited};
+use crate::keys::Keys;
 use crate::lend::helper::Helper;
 use crate::listeners::Listeners;
 use crate::memory::{self, Memory};
@@ -40,8 +42,8 @@ pub struct Parts {
     pub lending: Option<lend::Prepared>,
     /// Guests that are resized, until their threads are started.
     pub vms: Option<vm::Prepared>,
-    /// What requests over TCP must bear.
-    pub tokens: Option<Tokens>,
+    /// What is read again at a reload.
+    pub keys: Keys,
 }
 
 impl Parts {
@@ -56,11 +58,11 @@ impl Parts {
     ) -> anyhow::Result<Self> {
         let (started, started_ms) = (Instant::now(), unix_ms());
         let clients = Clients::new(&config)?;
-        let tokens = secret_files::read_tokens(&config.listen)?;
+        let keys = Keys::read(&config, &clients.clients)?;
         for line in secret_files::open_to_all(&config) {
             tracing::warn!("{line}");
         }
-        let secrets = Secrets::read(&config.listen)?;
+        let secrets = Secrets::new(&config.listen, &keys)?;
         let limits = Limits::read();
         let own_bytes = capacity::bytes(config.store.capacity, &limits)?;
         let lent_bytes = config.sections.lend_bytes;
@@ -96,7 +98,8 @@ impl Parts {
         let lending = match listeners.lend.take() {
             Some(listener) => {
                 let nqn = secrets.blocks_nqn();
-                Some(lend::Prepared::new(&config, (&client_registry, room), listener, nqn, helper)?)
+                let own = (&client_registry, room);
+                Some(lend::Prepared::new(&config, &keys, own, listener, nqn, helper)?)
             }
             None => {
                 lend::free_kept(&client_registry);
@@ -119,6 +122,7 @@ impl Parts {
             interval_ms: watch::Sender::new(config.memory.interval_ms),
             history: Mutex::new(History::new(Bounds::default())),
             limits: clients.policy.limits,
+            commit: Some(COMMIT).filter(|commit| !commit.is_empty()),
             started,
             started_ms,
             memory_locked,
@@ -151,7 +155,7 @@ impl Parts {
             secrets,
             resp,
             disks,
-            tokens,
+            keys,
             lending,
             vms,
         })

@@ -18,7 +18,7 @@ use crate::parts::Parts;
 use crate::reclaim::Reclaim;
 use crate::sharing::Sharing;
 use crate::store_disk::Watch;
-use crate::{capacity, disks, hardening, lend, sandbox, targets, vm};
+use crate::{capacity, disks, hardening, lend, sandbox, secret_files, targets, vm};
 
 /// How often what is due is looked for.
 const TICK: Duration = Duration::from_secs(1);
@@ -171,7 +171,7 @@ fn serve_api(parts: &mut Parts) -> anyhow::Result<()> {
         let listener = UnixListener::from_std(listener)?;
         tokio::spawn(spillway_api::serve("HTTP", listener, router, ServerLimits::default()));
     }
-    if let (Some(listener), Some(tokens)) = (parts.listeners.api_tcp.take(), &parts.tokens) {
+    if let (Some(listener), Some(tokens)) = (parts.listeners.api_tcp.take(), &parts.keys.tokens) {
         listener.set_nonblocking(true)?;
         let data = spillway_api::router(parts.daemon.clone(), Some(tokens.clone()));
         // The page is for anybody: it has no data.
@@ -187,18 +187,27 @@ fn serve_api(parts: &mut Parts) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads the file again. A mistake in it changes nothing.
+/// Reads the file again, and the files with keys and the like that it names. A mistake in any of them changes nothing.
 fn reload_config(parts: &mut Parts, arguments: &Arguments, guests: Option<&vm::Handle>) {
     manager::reloading();
     let applied = arguments.read().map_err(anyhow::Error::from).and_then(|config| {
         let clients = Clients::new(&config)?;
         let program_pages = capacity::program_pages(config.memory.programs, &parts.limits)?;
+        let renewal = parts.keys.read_again(&parts.config, &config, &clients.clients)?;
         parts.client_registry.configure(&clients.clients, &clients.blocks, clients.policy)?;
+        let renewed = parts.keys.renew(renewal);
         parts.daemon.program_pages.store(program_pages, Ordering::Relaxed);
-        Ok(config)
+        Ok((config, renewed))
     });
     match applied {
-        Ok(config) => {
+        Ok((config, renewed)) => {
+            for line in secret_files::open_to_all(&config) {
+                tracing::warn!("{line}");
+            }
+            if !renewed.is_empty() {
+                let files = renewed.join(", ");
+                tracing::info!(files, "renewed: new connections use what these files have now");
+            }
             for name in needs_restart(&parts.config, &config) {
                 tracing::warn!("{name} has changed, which needs a restart");
             }

@@ -19,6 +19,7 @@ use seccompiler::{
 use spillway_fanout::BackupFile;
 
 use crate::config::Config;
+use crate::keys::{self, parent};
 
 /// The newest Landlock that is known here; older kernels do what they can.
 const LANDLOCK: ABI = ABI::V5;
@@ -129,29 +130,17 @@ fn restrict_files(config: &Config, file: Option<&Path>) -> anyhow::Result<()> {
 }
 
 /// Directories of what a reload reads: editors put a new file in the place of the old one; and of what a borrower
-/// reads for each loan.
+/// looks at.
 fn read_again(config: &Config, file: Option<&Path>) -> Vec<PathBuf> {
-    let clients = config.clients.iter();
-    let secrets = clients.flat_map(|client| [&client.secret_file, &client.password_file]);
-    let secrets = secrets.filter_map(|file| file.as_deref());
-    let mut dirs: Vec<_> = secrets.chain(file).map(parent).collect();
+    let mut dirs = keys::folders(config);
+    dirs.extend(file.map(parent));
     if config.lend.borrows() {
-        let listen = &config.listen;
-        let keys = [&listen.tls_certificate, &listen.tls_key, &listen.tls_clients];
-        dirs.extend(keys.into_iter().flatten().map(|path| parent(path)));
         dirs.extend(LENDING_READS.map(PathBuf::from));
     }
     if !config.vms.is_empty() {
         dirs.extend(POOL_READS.map(PathBuf::from));
     }
     dirs
-}
-
-fn parent(path: &Path) -> PathBuf {
-    match path.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
-        _ => PathBuf::from("."),
-    }
 }
 
 /// Directories in which the daemon makes or removes files.

@@ -93,6 +93,6 @@ fn files_of_lending_are_read() {
     let checked = check(dir, &config("a", "secret"));
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
     refused(dir, &config("nameless", "secret"), &["listen.tls_*", "no DNS name"]);
-    refused(dir, &config("missing", "secret"), &["listen.tls_*", "missing.key"]);
+    refused(dir, &config("missing", "secret"), &["listen.tls_*", "missing.pem"]);
     refused(dir, &config("a", "none"), &["can't read lend.secret_file", "none"]);
 }

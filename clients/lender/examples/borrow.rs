@@ -17,7 +17,7 @@ use spillway_client::{PoolSpec, Url};
 use spillway_fanout::{BackupFile, FanOut, Holder, Place, Settings};
 use spillway_lender::Loan;
 use spillway_nbd::{AttachSettings, Config, Listener, Server, attach};
-use spillway_tls::Files;
+use spillway_tls::{ClientSettings, Files};
 use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits};
 
 type Failed = Box<dyn std::error::Error>;
@@ -62,15 +62,15 @@ fn holder(number: u64, text: &str, bytes: u64) -> Result<Arc<Holder>, Failed> {
     let all = store.pools()?;
     let identity = all.iter().find(|info| info.pool == pool).ok_or("no pool")?.identity;
     let file = |path: &Option<std::path::PathBuf>| path.clone().ok_or("a file is not named");
+    let files = Files {
+        certificate: file(&options.certificate)?,
+        key: file(&options.key)?,
+        authority: options.authority.clone(),
+    };
     let loan = Loan::connect(&spillway_lender::Settings {
         address: format!("{host}:{port}"),
-        name: host,
         pool: identity,
-        files: Files {
-            certificate: file(&options.certificate)?,
-            key: file(&options.key)?,
-            authority: options.authority.clone(),
-        },
+        tls: ClientSettings::load(&files, &file(&options.authority)?, &host)?,
         host_nqn: options.host_nqn()?,
         timeout: timeout(),
         queues: options.queues.unwrap_or(1),

@@ -82,10 +82,7 @@ fn connect(settings: &Settings) -> Result<Session<TlsDial>, Error> {
     let (host, port) = settings.address.rsplit_once(':').ok_or_else(wrong)?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let port = port.parse().map_err(|_| wrong())?;
-    let files = &settings.files;
-    let authority = files.authority.as_deref();
-    let authority = authority.ok_or(spillway_client::Error::TlsFiles)?;
-    let dial = TlsDial::with_name(host, port, &settings.name, files, authority)?;
+    let dial = TlsDial::with_settings(host, port, settings.tls.clone())?;
     // The target ends an association when another of the same id comes, so each has its own.
     let mut host_id = [0; 16];
     let mut seed = [0; 8];

@@ -12,7 +12,7 @@ use spillway_fanout::{FanOut, Holder, Place};
 use spillway_lender::{Error, Loan, Settings};
 use spillway_nvme_tcp::{Config, Server, Target};
 use spillway_store::{ClientConfig, Store};
-use spillway_tls::{Files, ServerSettings, Versions};
+use spillway_tls::{ClientSettings, Files, ServerSettings, Versions};
 use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits, PoolSpec};
 use tempfile::TempDir;
 
@@ -118,11 +118,11 @@ impl Lender {
     }
 
     fn settings(&self, authority: &Authority) -> Settings {
+        let trusted = authority.path("authority.pem");
         Settings {
             address: self.address.to_string(),
-            name: LENDER.to_owned(),
             pool: self.identity,
-            files: authority.sign(BORROWER),
+            tls: ClientSettings::load(&authority.sign(BORROWER), &trusted, LENDER).unwrap(),
             host_nqn: "nqn.2026-11.io.spillway:test".to_owned(),
             timeout: Duration::from_secs(2),
             queues: 1,
@@ -212,7 +212,7 @@ fn a_loan_that_is_not_there_is_told() {
     let right = lender.settings(&authority);
     let other = Settings { pool: right.pool ^ 1, ..right.clone() };
     assert!(matches!(told(other), Error::NoPool(_)));
-    let name = Settings { name: "other.test".to_owned(), ..right.clone() };
+    let name = Settings { tls: right.tls.to("other.test").unwrap(), ..right.clone() };
     assert!(told(name).to_string().contains("not for the name"));
     let nowhere = Settings { address: "nowhere".to_owned(), ..right.clone() };
     assert!(matches!(told(nowhere), Error::Address(_)));

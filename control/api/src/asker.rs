@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
 use axum::Router;
@@ -120,14 +120,14 @@ impl Tokens {
 
 /// What stands at the door of the service.
 struct Door {
-    tokens: Option<Tokens>,
+    tokens: Option<Arc<RwLock<Tokens>>>,
     began: Instant,
     /// Requests that were turned away: anybody can make as many as he likes.
     refused: Mutex<Seldom>,
 }
 
 /// Has every request of `router` checked, and those that change something noted in the log.
-pub(crate) fn guarded(router: Router, tokens: Option<Tokens>) -> Router {
+pub(crate) fn guarded(router: Router, tokens: Option<Arc<RwLock<Tokens>>>) -> Router {
     let door = Door { tokens, began: Instant::now(), refused: Mutex::default() };
     router.layer(middleware::from_fn_with_state(Arc::new(door), attend))
 }
@@ -135,6 +135,7 @@ pub(crate) fn guarded(router: Router, tokens: Option<Tokens>) -> Router {
 async fn attend(State(door): State<Arc<Door>>, request: Request, next: Next) -> Response {
     let borne = door.tokens.as_ref().map(|tokens| {
         let given = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
+        let tokens = tokens.read().unwrap_or_else(PoisonError::into_inner);
         tokens.borne(given.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default())
     });
     let method = request.method().clone();

@@ -18,7 +18,7 @@ pub const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=1000;
 pub const FLOOR_PAGES_MAX: u64 = (1 << 50) / spillway_types::PAGE_BYTES as u64;
 
 /// All clients, by name; then all paged programs.
-#[utoipa::path(get, path = "/v1/clients", tag = "clients", responses((status = 200, body = [Client])))]
+#[utoipa::path(get, path = "/v1/clients", operation_id = "list_clients", tag = "clients", responses((status = 200, body = [Client])))]
 pub(crate) async fn list(State(daemon): Shared) -> Result<Json<Vec<Client>>, Error> {
     let clients =
         daemon.client_registry.clients()?.into_iter().chain(daemon.client_registry.programs());
@@ -29,6 +29,7 @@ pub(crate) async fn list(State(daemon): Shared) -> Result<Json<Vec<Client>>, Err
 #[utoipa::path(
     post,
     path = "/v1/clients",
+    operation_id = "add_client",
     tag = "clients",
     request_body = NewClient,
     responses((status = 201, body = Client), (status = "4XX", body = Problem))
@@ -47,6 +48,7 @@ pub(crate) async fn add(
 #[utoipa::path(
     get,
     path = "/v1/clients/{name}",
+    operation_id = "get_client",
     tag = "clients",
     params(("name" = String, Path)),
     responses((status = 200, body = Client), (status = 404, body = Problem))
@@ -62,6 +64,7 @@ pub(crate) async fn show(
 #[utoipa::path(
     delete,
     path = "/v1/clients/{name}",
+    operation_id = "remove_client",
     tag = "clients",
     params(("name" = String, Path)),
     responses((status = 204), (status = "4XX", body = Problem))
@@ -79,6 +82,7 @@ pub(crate) async fn remove(
 #[utoipa::path(
     get,
     path = "/v1/clients/{name}/target",
+    operation_id = "get_client_target",
     tag = "clients",
     params(("name" = String, Path)),
     responses((status = 200, body = ClientTarget), (status = 404, body = Problem))
@@ -95,6 +99,7 @@ pub(crate) async fn target(
 #[utoipa::path(
     put,
     path = "/v1/clients/{name}/target",
+    operation_id = "set_client_target",
     tag = "clients",
     params(("name" = String, Path)),
     request_body = Target,
@@ -118,6 +123,7 @@ pub(crate) async fn set_target(
 #[utoipa::path(
     patch,
     path = "/v1/clients/{name}",
+    operation_id = "change_client",
     tag = "clients",
     params(("name" = String, Path)),
     request_body = types::ClientChange,
@@ -149,6 +155,7 @@ pub(crate) async fn change(
 #[utoipa::path(
     post,
     path = "/v1/clients/{name}/thaw",
+    operation_id = "thaw_client",
     tag = "moving",
     params(("name" = String, Path)),
     responses((status = 204), (status = 404, body = Problem))

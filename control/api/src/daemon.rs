@@ -12,17 +12,18 @@ use crate::types::{Dashboard, Health, Version};
 const API_VERSION: u32 = 1;
 
 /// What the daemon is.
-#[utoipa::path(get, path = "/v1/version", tag = "daemon", responses((status = 200, body = Version)))]
-pub(crate) async fn version() -> Json<Version> {
+#[utoipa::path(get, path = "/v1/version", operation_id = "get_version", tag = "daemon", responses((status = 200, body = Version)))]
+pub(crate) async fn version(State(daemon): Shared) -> Json<Version> {
     Json(Version {
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: daemon.commit.map(str::to_owned),
         api: API_VERSION,
         pid: std::process::id(),
     })
 }
 
 /// Whether it serves, and how.
-#[utoipa::path(get, path = "/v1/health", tag = "daemon", responses((status = 200, body = Health)))]
+#[utoipa::path(get, path = "/v1/health", operation_id = "get_health", tag = "daemon", responses((status = 200, body = Health)))]
 pub(crate) async fn health(State(daemon): Shared) -> Json<Health> {
     Json(Health {
         serving: true,
@@ -37,6 +38,7 @@ pub(crate) async fn health(State(daemon): Shared) -> Json<Health> {
 #[utoipa::path(
     get,
     path = "/metrics",
+    operation_id = "get_metrics",
     tag = "daemon",
     responses((status = 200, content_type = "text/plain", body = String))
 )]
@@ -46,7 +48,7 @@ pub(crate) async fn metrics(State(daemon): Shared) -> impl IntoResponse {
 }
 
 /// Where the dashboard is: a page that shows the store in a browser.
-#[utoipa::path(get, path = "/v1/dashboard", tag = "daemon", responses((status = 200, body = Dashboard)))]
+#[utoipa::path(get, path = "/v1/dashboard", operation_id = "get_dashboard", tag = "daemon", responses((status = 200, body = Dashboard)))]
 pub(crate) async fn dashboard(State(daemon): Shared) -> Json<Dashboard> {
     Json(daemon.dashboard.clone())
 }

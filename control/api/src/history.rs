@@ -32,6 +32,7 @@ pub(crate) struct Since {
 #[utoipa::path(
     get,
     path = "/v1/history",
+    operation_id = "get_history",
     tag = "store",
     params(("since" = Option<u64>, Query)),
     responses((status = 200, body = History), (status = 400, body = Problem))

@@ -36,6 +36,7 @@ pub enum LendOrder {
 #[utoipa::path(
     get,
     path = "/v1/lending",
+    operation_id = "get_lending",
     tag = "lending",
     responses((status = 200, body = LendStatus))
 )]
@@ -48,6 +49,7 @@ pub(crate) async fn status(State(daemon): Shared) -> Json<LendStatus> {
 #[utoipa::path(
     post,
     path = "/v1/lending/borrow",
+    operation_id = "borrow_memory",
     tag = "lending",
     request_body = LendBorrow,
     responses((status = 202, body = LendStatus), (status = "4XX", body = Problem))
@@ -67,6 +69,7 @@ pub(crate) async fn borrow(
 #[utoipa::path(
     post,
     path = "/v1/lending/return",
+    operation_id = "return_memory",
     tag = "lending",
     responses((status = 202, body = LendStatus), (status = "4XX", body = Problem))
 )]
@@ -80,6 +83,7 @@ pub(crate) async fn give_back(
 #[utoipa::path(
     post,
     path = "/v1/lending/drain",
+    operation_id = "drain_lending",
     tag = "lending",
     responses((status = 202, body = LendStatus), (status = "4XX", body = Problem))
 )]
@@ -91,6 +95,7 @@ pub(crate) async fn drain(State(daemon): Shared) -> Result<(StatusCode, Json<Len
 #[utoipa::path(
     post,
     path = "/v1/lending/resume",
+    operation_id = "resume_lending",
     tag = "lending",
     responses((status = 202, body = LendStatus), (status = "4XX", body = Problem))
 )]

@@ -20,6 +20,8 @@ mod history;
 #[cfg(feature = "server")]
 mod lending;
 #[cfg(feature = "server")]
+mod openapi;
+#[cfg(feature = "server")]
 mod policy;
 #[cfg(feature = "server")]
 mod problem;

@@ -28,14 +28,14 @@ const MISS_US_MIN: u32 = 10;
 const MISS_US_MAX: u32 = 1_000_000;
 
 /// The policy of now.
-#[utoipa::path(get, path = "/v1/policy", tag = "policy", responses((status = 200, body = types::Policy)))]
+#[utoipa::path(get, path = "/v1/policy", operation_id = "get_policy", tag = "policy", responses((status = 200, body = types::Policy)))]
 pub(crate) async fn show(State(daemon): Shared) -> Json<types::Policy> {
     let policy = daemon.manager.lock().unwrap_or_else(PoisonError::into_inner).policy();
     Json(answer(&daemon, policy))
 }
 
 /// The policies that there are.
-#[utoipa::path(get, path = "/v1/policies", tag = "policy", responses((status = 200, body = [types::PolicyKind])))]
+#[utoipa::path(get, path = "/v1/policies", operation_id = "list_policies", tag = "policy", responses((status = 200, body = [types::PolicyKind])))]
 pub(crate) async fn kinds() -> Json<Vec<types::PolicyKind>> {
     let kind = |(policy, summary): (&str, &str)| types::PolicyKind {
         policy: policy.to_owned(),
@@ -49,6 +49,7 @@ pub(crate) async fn kinds() -> Json<Vec<types::PolicyKind>> {
 #[utoipa::path(
     put,
     path = "/v1/policy",
+    operation_id = "set_policy",
     tag = "policy",
     request_body = types::Policy,
     responses((status = 200, body = types::Policy), (status = 400, body = Problem))

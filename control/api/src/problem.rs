@@ -12,6 +12,9 @@ use crate::types::{PROBLEM_TYPE, Problem};
 /// How whoever gave no token could have.
 const BEARER: HeaderValue = HeaderValue::from_static("Bearer");
 
+/// Most bytes of what the framework says itself.
+const DETAIL_BYTES_MAX: usize = 1024;
+
 /// Why a request was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
@@ -141,19 +144,43 @@ fn of_store(error: &StoreError) -> (StatusCode, &'static str) {
     }
 }
 
+/// Has an answer of the framework itself, such as to a method that a path does not know, be a problem as all others.
+pub(crate) async fn of_others(answer: Response) -> Response {
+    let status = answer.status();
+    let is_problem =
+        answer.headers().get(header::CONTENT_TYPE).is_some_and(|it| it == PROBLEM_TYPE);
+    if is_problem || !(status.is_client_error() || status.is_server_error()) {
+        return answer;
+    }
+    let (mut parts, body) = answer.into_parts();
+    let told = axum::body::to_bytes(body, DETAIL_BYTES_MAX).await.unwrap_or_default();
+    let detail = match String::from_utf8_lossy(&told).into_owned() {
+        told if told.is_empty() => status.canonical_reason().unwrap_or_default().to_owned(),
+        told => told,
+    };
+    let body = problem(status, "request", detail);
+    parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_TYPE));
+    parts.headers.insert(header::CONTENT_LENGTH, body.len().into());
+    Response::from_parts(parts, body.into())
+}
+
+fn problem(status: StatusCode, kind: &str, detail: String) -> String {
+    let problem = Problem {
+        kind: format!("urn:spillway:{kind}"),
+        title: status.canonical_reason().unwrap_or_default().to_owned(),
+        status: status.as_u16(),
+        detail,
+    };
+    serde_json::to_string(&problem).unwrap_or_default()
+}
+
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
         let (status, kind) = self.kind();
         if status.is_server_error() {
             tracing::warn!("{self}");
         }
-        let problem = Problem {
-            kind: format!("urn:spillway:{kind}"),
-            title: status.canonical_reason().unwrap_or_default().to_owned(),
-            status: status.as_u16(),
-            detail: self.to_string(),
-        };
-        let body = serde_json::to_string(&problem).unwrap_or_default();
+        let body = problem(status, kind, self.to_string());
         let mut answer = (status, [(header::CONTENT_TYPE, PROBLEM_TYPE)], body).into_response();
         if status == StatusCode::UNAUTHORIZED {
             // RFC 6750, section 3.

@@ -1,7 +1,7 @@
 //! The service: its parts, its routes, and who may ask.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
 use axum::Router;
@@ -23,7 +23,7 @@ use crate::lending::Lending;
 use crate::problem::Error;
 use crate::types::Dashboard;
 use crate::vms::Guests;
-use crate::{clients, daemon, history, lending, policy, store, transfer, vms};
+use crate::{clients, daemon, history, lending, openapi, policy, problem, store, transfer, vms};
 
 /// Most bytes of a request's body, but for an import.
 const BODY_BYTES_MAX: usize = 64 << 10;
@@ -44,6 +44,8 @@ pub struct Daemon {
     pub history: Mutex<History>,
     /// What a client that is added may have, where nothing is said.
     pub limits: Limits,
+    /// The commit that the daemon was built from, where it is known.
+    pub commit: Option<&'static str>,
     /// When the daemon started.
     pub started: Instant,
     /// The same by the system's clock, milliseconds since 1970.
@@ -87,7 +89,9 @@ pub(crate) type Shared = State<Arc<Daemon>>;
 #[openapi(info(
     title = "Spillway",
     version = "1",
-    description = "What an operator asks of spillwayd. Errors are problem+json (RFC 9457).",
+    description = "What an operator asks of spillwayd. Errors are problem+json (RFC 9457). At the Unix socket api.sock, \
+                   which only the daemon's user and root can open, no token is needed; at listen.api_tcp every request \
+                   needs one.",
     license(name = "Apache-2.0", identifier = "Apache-2.0"),
     contact()
 ))]
@@ -132,25 +136,27 @@ fn routes() -> OpenApiRouter<Arc<Daemon>> {
 
 /// The OpenAPI document, as docs/openapi.json holds it.
 pub fn document() -> String {
-    let (_, document) = routes().split_for_parts();
+    let (_, mut document) = routes().split_for_parts();
+    openapi::complete(&mut document);
     let mut text = document.to_pretty_json().unwrap_or_default();
     text.push('\n');
     text
 }
 
-/// The service. With `tokens`, every request must bear one of them. What changes something is noted in the log, with who asked:
+/// The service. With `tokens`, every request must bear one of those that are there then. What changes something is noted in the log, with who asked:
 /// [`serve`](crate::serve) adds that to each request.
-pub fn router(daemon: Arc<Daemon>, tokens: Option<Tokens>) -> Router {
+pub fn router(daemon: Arc<Daemon>, tokens: Option<Arc<RwLock<Tokens>>>) -> Router {
     let (router, _) = routes().split_for_parts();
     let router = router
-        .route("/openapi.json", axum::routing::get(openapi))
+        .route("/openapi.json", axum::routing::get(openapi_json))
         .fallback(|uri: Uri| async move { Error::NoPath(uri.path().to_owned()) })
         .with_state(daemon);
     asker::guarded(router, tokens).layer(middleware::map_response(headed))
 }
 
 /// Answers are data: no browser may keep them, take them for a page, or show them inside another's.
-async fn headed(mut answer: Response) -> Response {
+async fn headed(answer: Response) -> Response {
+    let mut answer = problem::of_others(answer).await;
     let headers = answer.headers_mut();
     for (name, value) in [
         (header::CACHE_CONTROL, "no-store"),
@@ -163,7 +169,7 @@ async fn headed(mut answer: Response) -> Response {
     answer
 }
 
-async fn openapi() -> impl axum::response::IntoResponse {
+async fn openapi_json() -> impl axum::response::IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], document())
 }
 

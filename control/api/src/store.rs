@@ -14,7 +14,7 @@ use crate::types::{
 };
 
 /// How full the store is.
-#[utoipa::path(get, path = "/v1/store", tag = "store", responses((status = 200, body = StoreStatus)))]
+#[utoipa::path(get, path = "/v1/store", operation_id = "get_store", tag = "store", responses((status = 200, body = StoreStatus)))]
 pub(crate) async fn status(State(daemon): Shared) -> Json<StoreStatus> {
     let store = daemon.client_registry.store();
     Json(StoreStatus {
@@ -45,7 +45,7 @@ pub(crate) async fn status(State(daemon): Shared) -> Json<StoreStatus> {
 }
 
 /// All pools, by number; a shared one once for each member.
-#[utoipa::path(get, path = "/v1/pools", tag = "pools", responses((status = 200, body = [Pool])))]
+#[utoipa::path(get, path = "/v1/pools", operation_id = "list_pools", tag = "pools", responses((status = 200, body = [Pool])))]
 pub(crate) async fn pools(State(daemon): Shared) -> Result<Json<Vec<Pool>>, Error> {
     let pools = daemon.client_registry.pools()?;
     Ok(Json(pools.into_iter().map(Pool::from).collect()))
@@ -55,6 +55,7 @@ pub(crate) async fn pools(State(daemon): Shared) -> Result<Json<Vec<Pool>>, Erro
 #[utoipa::path(
     post,
     path = "/v1/pools",
+    operation_id = "create_pool",
     tag = "pools",
     request_body = NewPool,
     responses((status = 201, body = Pool), (status = "4XX", body = Problem), (status = 507, body = Problem))
@@ -82,6 +83,7 @@ pub(crate) async fn create_pool(
 #[utoipa::path(
     delete,
     path = "/v1/pools/{number}",
+    operation_id = "destroy_pool",
     tag = "pools",
     params(("number" = u32, Path)),
     responses((status = 204), (status = "4XX", body = Problem))
@@ -98,7 +100,7 @@ pub(crate) async fn destroy_pool(
 }
 
 /// All block devices.
-#[utoipa::path(get, path = "/v1/blocks", tag = "blocks", responses((status = 200, body = [Block])))]
+#[utoipa::path(get, path = "/v1/blocks", operation_id = "list_blocks", tag = "blocks", responses((status = 200, body = [Block])))]
 pub(crate) async fn blocks(State(daemon): Shared) -> Json<Vec<Block>> {
     Json(daemon.client_registry.blocks().into_iter().map(Block::from).collect())
 }
@@ -107,6 +109,7 @@ pub(crate) async fn blocks(State(daemon): Shared) -> Json<Vec<Block>> {
 #[utoipa::path(
     post,
     path = "/v1/blocks",
+    operation_id = "create_block",
     tag = "blocks",
     request_body = NewBlock,
     responses((status = 201, body = Block), (status = "4XX", body = Problem), (status = 507, body = Problem))
@@ -136,6 +139,7 @@ pub(crate) async fn create_block(
 #[utoipa::path(
     delete,
     path = "/v1/blocks/{name}",
+    operation_id = "destroy_block",
     tag = "blocks",
     params(("name" = String, Path)),
     responses((status = 204), (status = "4XX", body = Problem))

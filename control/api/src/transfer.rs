@@ -37,6 +37,7 @@ pub(crate) struct Part {
 #[utoipa::path(
     post,
     path = "/v1/clients/{name}/export",
+    operation_id = "export_client",
     tag = "moving",
     params(("name" = String, Path), ("rest" = Option<bool>, Query)),
     responses(
@@ -112,6 +113,7 @@ pub(crate) fn source_of(body: Body) -> impl Read + Send {
 #[utoipa::path(
     post,
     path = "/v1/clients/{name}/import",
+    operation_id = "import_client",
     tag = "moving",
     params(("name" = String, Path), ("rest" = Option<bool>, Query)),
     request_body(content = Vec<u8>, content_type = "application/vnd.spillway.client"),

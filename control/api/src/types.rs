@@ -20,6 +20,9 @@ pub const PROBLEM_TYPE: &str = "application/problem+json";
 pub struct Version {
     /// Version of the daemon.
     pub version: String,
+    /// The commit that it was built from; null where that was not known.
+    #[serde(default)]
+    pub commit: Option<String>,
     /// Version of this interface.
     pub api: u32,
     /// Process id of the daemon.

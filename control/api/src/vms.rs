@@ -30,7 +30,7 @@ pub trait Guests: Send + Sync {
 }
 
 /// The pool of sections, and all guests.
-#[utoipa::path(get, path = "/v1/vms", tag = "vms", responses((status = 200, body = VmList)))]
+#[utoipa::path(get, path = "/v1/vms", operation_id = "list_vms", tag = "vms", responses((status = 200, body = VmList)))]
 pub(crate) async fn list(State(daemon): Shared) -> Json<VmList> {
     Json(daemon.guests.as_ref().map(|guests| guests.list()).unwrap_or_default())
 }
@@ -39,6 +39,7 @@ pub(crate) async fn list(State(daemon): Shared) -> Json<VmList> {
 #[utoipa::path(
     get,
     path = "/v1/vms/{name}",
+    operation_id = "get_vm",
     tag = "vms",
     params(("name" = String, Path, description = "The guest.")),
     responses((status = 200, body = VmStatus), (status = "4XX", body = Problem))
@@ -54,6 +55,7 @@ pub(crate) async fn show(
 #[utoipa::path(
     post,
     path = "/v1/vms/{name}/resize",
+    operation_id = "resize_vm",
     tag = "vms",
     params(("name" = String, Path, description = "The guest.")),
     request_body = VmResize,
@@ -81,6 +83,7 @@ pub(crate) async fn resize(
 #[utoipa::path(
     put,
     path = "/v1/vms/{name}/auto",
+    operation_id = "set_vm_auto",
     tag = "vms",
     params(("name" = String, Path, description = "The guest.")),
     request_body = VmAuto,
@@ -104,6 +107,7 @@ pub(crate) async fn set_auto(
 #[utoipa::path(
     post,
     path = "/v1/vms/{name}/args",
+    operation_id = "get_vm_args",
     tag = "vms",
     params(("name" = String, Path, description = "The guest.")),
     responses((status = 200, body = VmArgs), (status = "4XX", body = Problem))

@@ -86,11 +86,12 @@ pub async fn serve(
     host: Arc<dyn Host>,
     limits: ServerLimits,
 ) {
-    let acceptor = TlsAcceptor::from(tls.config());
     let counts = Arc::<Counts>::default();
     let connections = Connections::new("lending", limits.connections);
     spillway_connections::accept(listener, connections, |stream, place| {
-        let (acceptor, counts, host) = (acceptor.clone(), counts.clone(), host.clone());
+        // They may have been renewed meanwhile.
+        let acceptor = TlsAcceptor::from(tls.config());
+        let (counts, host) = (counts.clone(), host.clone());
         async move {
             let ended = connection(stream, acceptor, counts, host, (&place, limits)).await;
             if let Err(reason) = ended {

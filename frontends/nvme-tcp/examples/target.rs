@@ -4,7 +4,7 @@
 
 use std::io::Read;
 use std::net::TcpListener;
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use spillway_block::{BlockDevice, BlockSize, Device, ExportInfo, Exports, Geometry, fresh_uuid};
@@ -67,7 +67,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let controller_secret = rest.get(2).map(|text| Secret::parse(text)).transpose()?;
     let one = Arc::new(One { client, device, number, secret });
-    let config = Config { controller_secret, ..Config::default() };
+    let config =
+        Config { controller_secret: Arc::new(RwLock::new(controller_secret)), ..Config::default() };
     let target = Target::new(Arc::clone(&store), one.clone(), one, config)?;
     let server = Server::start(TcpListener::bind(address)?, target, None)?;
     println!("listening on {}", server.address());

@@ -1,5 +1,7 @@
 //! What the target can be told.
 
+use std::sync::{Arc, RwLock};
+
 use spillway_wire::auth::Secret;
 use spillway_wire::fabrics::NQN_BYTES_MAX;
 
@@ -23,8 +25,9 @@ pub struct Config {
     pub send_timeout_ms: u64,
     /// How long a host may take to send 64 KiB of the data that it owes, or all of it if that is less.
     pub data_timeout_ms: u64,
-    /// What the target proves to know to hosts that ask for it.
-    pub controller_secret: Option<Secret>,
+    /// What the target proves to know to hosts that ask for it. Another can take its place: hosts that authenticate
+    /// later are shown that.
+    pub controller_secret: Arc<RwLock<Option<Secret>>>,
 }
 
 impl Default for Config {
@@ -37,7 +40,7 @@ impl Default for Config {
             handshake_timeout_ms: 10_000,
             send_timeout_ms: 30_000,
             data_timeout_ms: 30_000,
-            controller_secret: None,
+            controller_secret: Arc::default(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Fabrics commands: making queues, properties, authentication.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use spillway_types::Denied;
 use spillway_wire::auth::{HASH_BYTES_MAX, MESSAGE_BYTES_MAX};
@@ -137,8 +137,9 @@ impl Connection {
         // Its certificate has proven who it is.
         if let Some(bytes) = host.name.is_none().then(secret).flatten() {
             let key = key[..bytes.min(HASH_BYTES_MAX)].to_vec();
-            let controller_secret = self.target.config.controller_secret.as_ref();
-            let own = controller_secret.map(|its| its.key_of(self.target.nqn(subsystem)));
+            let secret = &self.target.config.controller_secret;
+            let secret = secret.read().unwrap_or_else(PoisonError::into_inner).clone();
+            let own = secret.map(|its| its.key_of(self.target.nqn(subsystem)));
             let own = own.map(|(key, bytes)| key[..bytes].to_vec());
             return Ok((Some(Authentication::new(key, own)), None));
         }

@@ -3,6 +3,7 @@
 use spillway_types::{PAGE_BYTES, Statistics};
 
 use crate::guests::{SectionsSample, VmSample};
+use crate::info::BuildSample;
 use crate::resp::RespSample;
 
 /// How a metric's value moves.
@@ -41,6 +42,8 @@ pub struct Metric<T> {
 /// The whole daemon at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
+    /// The daemon's program.
+    pub build: BuildSample,
     /// The store.
     pub store: StoreSample,
     /// Each client.

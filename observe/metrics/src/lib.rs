@@ -9,6 +9,7 @@
 
 mod catalogue;
 mod guests;
+mod info;
 mod render;
 mod resp;
 
@@ -17,5 +18,6 @@ pub use catalogue::{
     SharingSample, StoreDiskSample, StoreSample,
 };
 pub use guests::{SectionsSample, VmSample};
+pub use info::BuildSample;
 pub use render::{CONTENT_TYPE, document, render};
 pub use resp::RespSample;

@@ -7,6 +7,7 @@ use crate::catalogue::{
     Scale,
 };
 use crate::guests::{SECTIONS, SectionsSample, VM};
+use crate::info::{BUILD, BuildSample};
 use crate::resp::RESP;
 
 /// What kind of text [`render`] writes.
@@ -24,6 +25,13 @@ impl Kind {
 /// Writes a sample in Prometheus' text format.
 pub fn render(sample: &Sample) -> String {
     let mut out = String::new();
+    let BuildSample { version, commit } = sample.build;
+    for metric in &BUILD {
+        head(&mut out, metric);
+        let (version, commit) = (escaped(version), escaped(commit));
+        let label = format!("{{version=\"{version}\",commit=\"{commit}\"}}");
+        line(&mut out, metric, &label, (metric.value)(&sample.build));
+    }
     for metric in &STORE {
         head(&mut out, metric);
         line(&mut out, metric, "", (metric.value)(&sample.store));
@@ -136,7 +144,8 @@ pub fn document() -> String {
          A test compares this page with its source, the catalogue in observe/metrics.\n\n\
          ## The daemon and its store\n\n",
     );
-    table(&mut out, &STORE);
+    table(&mut out, &BUILD);
+    rows(&mut out, &STORE);
     out.push_str("\n## Each client\n\nThe label `client` is its name.\n\n");
     table(&mut out, &CLIENT);
     out.push_str("\n## Each paged program\n\nThe label `program` is its name.\n\n");
@@ -160,6 +169,10 @@ pub fn document() -> String {
 
 fn table<T>(out: &mut String, metrics: &[Metric<T>]) {
     out.push_str("| name | kind | meaning |\n|---|---|---|\n");
+    rows(out, metrics);
+}
+
+fn rows<T>(out: &mut String, metrics: &[Metric<T>]) {
     for Metric { name, kind, help, .. } in metrics {
         let _ = writeln!(out, "| `{name}` | {} | {help} |", kind.name());
     }
@@ -177,6 +190,7 @@ mod tests {
     fn names_are_unique_and_end_in_their_unit() {
         let rows = STORE.iter().map(|m| (m.name, m.kind));
         let rows: Vec<_> = rows
+            .chain(BUILD.iter().map(|m| (m.name, m.kind)))
             .chain(CLIENT.iter().map(|m| (m.name, m.kind)))
             .chain(PROGRAM.iter().map(|m| (m.name, m.kind)))
             .chain(DISK.iter().map(|m| (m.name, m.kind)))
@@ -200,6 +214,14 @@ mod tests {
                 "{name}: seconds are the base unit"
             );
         }
+    }
+
+    #[test]
+    fn the_build_is_told_by_labels() {
+        let build = BuildSample { version: "1.2.3", commit: "0123abcd" };
+        let text = render(&Sample { build, ..Sample::default() });
+        let line = "\nspillway_build_info{version=\"1.2.3\",commit=\"0123abcd\"} 1\n";
+        assert!(text.contains(line), "{text}");
     }
 
     #[test]

@@ -5,20 +5,23 @@
 
 #![forbid(unsafe_code)]
 
+mod keys;
+
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{
-    ALL_VERSIONS, ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection,
+    ALL_VERSIONS, ClientConfig, ClientConnection, ServerConfig, ServerConnection,
     SupportedProtocolVersion,
 };
 use webpki::EndEntityCert;
+
+pub use keys::{Differences, Keys};
 
 static TLS13_ALONE: &[&SupportedProtocolVersion] = &[&TLS13];
 
@@ -36,6 +39,9 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// Nothing says who vouches for servers.
+    #[error("no file says who vouches for servers")]
+    NoAuthority,
     /// The certificate names no DNS name.
     #[error("the certificate has no DNS name in its subjectAltName")]
     Nameless,
@@ -75,10 +81,10 @@ impl Versions {
     }
 }
 
-/// TLS as a server speaks it.
+/// TLS as a server speaks it. Clones have the same keys, now and after [`Self::renew`].
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
-    config: Arc<ServerConfig>,
+    config: Arc<RwLock<Arc<ServerConfig>>>,
 }
 
 impl ServerSettings {
@@ -87,24 +93,37 @@ impl ServerSettings {
     /// # Errors
     /// [`Error::File`], [`Error::Tls`].
     pub fn load(files: &Files, versions: Versions) -> Result<Self, Error> {
+        Self::new(&Keys::read(files)?, versions)
+    }
+
+    /// With keys that were read. If they name an authority, every client must show a certificate.
+    ///
+    /// # Errors
+    /// [`Error::File`], [`Error::Tls`].
+    pub fn new(keys: &Keys, versions: Versions) -> Result<Self, Error> {
         let builder = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(versions.all())?;
-        let builder = match &files.authority {
+        let builder = match keys.roots()? {
             None => builder.with_no_client_auth(),
-            Some(path) => {
-                let verifier =
-                    WebPkiClientVerifier::builder_with_provider(roots(path)?, provider())
-                        .build()
-                        .map_err(|error| unfit(path, &error))?;
+            Some((path, roots)) => {
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
+                    .build()
+                    .map_err(|error| unfit(path, &error))?;
                 builder.with_client_cert_verifier(verifier)
             }
         };
-        let (chain, key) = own(files)?;
-        let mut config = builder.with_single_cert(chain, key)?;
+        let (chain, key) = keys.own();
+        let mut config = builder.with_single_cert(chain, key).map_err(|why| keys.unfit(why))?;
         // A session that is taken up again is not asked for its certificate, however old that is by then.
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        Ok(Self { config: Arc::new(config) })
+        Ok(Self { config: Arc::new(RwLock::new(Arc::new(config))) })
+    }
+
+    /// Has new connections use what `new` uses now. Those that there are stay as they are.
+    pub fn renew(&self, new: &Self) {
+        let config = new.config();
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
     }
 
     /// One more connection.
@@ -112,19 +131,20 @@ impl ServerSettings {
     /// # Errors
     /// [`Error::Tls`].
     pub fn connection(&self) -> Result<ServerConnection, Error> {
-        Ok(ServerConnection::new(self.config.clone())?)
+        Ok(ServerConnection::new(self.config())?)
     }
 
-    /// What connections are made of, for those who drive them otherwise.
+    /// What the next connection is made of, for those who drive it otherwise.
     pub fn config(&self) -> Arc<ServerConfig> {
-        self.config.clone()
+        self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// TLS 1.3 as a client speaks it, to one server.
+/// TLS 1.3 as a client speaks it, to one server. Clones, and those [`to`](Self::to) other servers, have the same
+/// keys, now and after [`Self::renew`].
 #[derive(Clone, Debug)]
 pub struct ClientSettings {
-    config: Arc<ClientConfig>,
+    config: Arc<RwLock<Arc<ClientConfig>>>,
     server: ServerName<'static>,
 }
 
@@ -135,18 +155,28 @@ impl ClientSettings {
     /// # Errors
     /// [`Error::Name`], [`Error::File`], [`Error::Tls`].
     pub fn load(files: &Files, authority: &Path, server: &str) -> Result<Self, Error> {
-        let name = ServerName::try_from(server.to_owned());
-        let server = name.map_err(|_| Error::Name(server.to_owned()))?;
-        let verifier = WebPkiServerVerifier::builder_with_provider(roots(authority)?, provider())
+        let files = Files { authority: Some(authority.to_owned()), ..files.clone() };
+        Self::new(&Keys::read(&files)?, server)
+    }
+
+    /// With keys that were read, whose authority vouches for servers too.
+    ///
+    /// # Errors
+    /// [`Error::Name`], [`Error::NoAuthority`], [`Error::File`], [`Error::Tls`].
+    pub fn new(keys: &Keys, server: &str) -> Result<Self, Error> {
+        let server = server_name(server)?;
+        let (path, roots) = keys.roots()?.ok_or(Error::NoAuthority)?;
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider())
             .build()
-            .map_err(|error| unfit(authority, &error))?;
-        let (chain, key) = own(files)?;
+            .map_err(|error| unfit(path, &error))?;
+        let (chain, key) = keys.own();
         let mut config = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(Versions::Tls13.all())?
             .with_webpki_verifier(verifier)
-            .with_client_auth_cert(chain, key)?;
+            .with_client_auth_cert(chain, key)
+            .map_err(|why| keys.unfit(why))?;
         config.resumption = Resumption::disabled();
-        Ok(Self { config: Arc::new(config), server })
+        Ok(Self { config: Arc::new(RwLock::new(Arc::new(config))), server })
     }
 
     /// The same keys, for another server.
@@ -154,14 +184,22 @@ impl ClientSettings {
     /// # Errors
     /// [`Error::Name`].
     pub fn to(&self, server: &str) -> Result<Self, Error> {
-        let name = ServerName::try_from(server.to_owned());
-        let server = name.map_err(|_| Error::Name(server.to_owned()))?;
-        Ok(Self { config: Arc::clone(&self.config), server })
+        Ok(Self { config: Arc::clone(&self.config), server: server_name(server)? })
     }
 
-    /// What connections are made of, for those who drive them otherwise, and whom they are for.
+    /// Has new connections use the keys that `new` uses now. Those that there are stay as they are.
+    pub fn renew(&self, new: &Self) {
+        let config = new.current();
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+    }
+
+    fn current(&self) -> Arc<ClientConfig> {
+        self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What the next connection is made of, for those who drive it otherwise, and whom it is for.
     pub fn config(&self) -> (Arc<ClientConfig>, ServerName<'static>) {
-        (self.config.clone(), self.server.clone())
+        (self.current(), self.server.clone())
     }
 
     /// One more connection.
@@ -169,7 +207,7 @@ impl ClientSettings {
     /// # Errors
     /// [`Error::Tls`].
     pub fn connection(&self) -> Result<ClientConnection, Error> {
-        Ok(ClientConnection::new(self.config.clone(), self.server.clone())?)
+        Ok(ClientConnection::new(self.current(), self.server.clone())?)
     }
 }
 
@@ -182,14 +220,6 @@ pub fn name_of(connection: &ServerConnection) -> Result<Option<String>, Error> {
     first_name(first).map(Some)
 }
 
-/// The name by which peers know whoever shows the certificate in `path`.
-///
-/// # Errors
-/// [`Error::File`], [`Error::Nameless`].
-pub fn own_name(path: &Path) -> Result<String, Error> {
-    first_name(&certificates(path)?[0])
-}
-
 fn first_name(certificate: &CertificateDer<'_>) -> Result<String, Error> {
     let certificate = EndEntityCert::try_from(certificate).map_err(|_| Error::Nameless)?;
     let name = certificate.valid_dns_names().next().ok_or(Error::Nameless)?;
@@ -200,30 +230,8 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// The own certificates, and the key of the first.
-fn own(files: &Files) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Error> {
-    let key =
-        PrivateKeyDer::from_pem_file(&files.key).map_err(|error| unfit(&files.key, &error))?;
-    Ok((certificates(&files.certificate)?, key))
-}
-
-fn roots(path: &Path) -> Result<Arc<RootCertStore>, Error> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(path)? {
-        roots.add(certificate)?;
-    }
-    Ok(roots.into())
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path)
-        .and_then(Iterator::collect)
-        .map_err(|error| unfit(path, &error));
-    let found = found?;
-    if found.is_empty() {
-        return Err(unfit(path, &"no certificate in it"));
-    }
-    Ok(found)
+fn server_name(server: &str) -> Result<ServerName<'static>, Error> {
+    ServerName::try_from(server.to_owned()).map_err(|_| Error::Name(server.to_owned()))
 }
 
 fn unfit(path: &Path, reason: &dyn std::fmt::Display) -> Error {

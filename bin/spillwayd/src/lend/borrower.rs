@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use spillway_fanout::{BackupFile, Holder};
 use spillway_host::{Monitor, Swap};
 use spillway_lender::Loan;
 use spillway_lending::{Access, DeviceId, Event, HostId, LoanId, Mode, Place};
-use spillway_tls::Files;
+use spillway_tls::ClientSettings;
 use spillway_types::Size;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -31,13 +31,14 @@ const SWAPOFF_S: u64 = 60;
 pub struct Settings {
     pub own: HostId,
     pub lend: Lend,
-    pub files: Files,
+    /// Keys for connections to lenders.
+    pub tls: ClientSettings,
     /// NVMe Qualified Name of this host.
     pub host_nqn: String,
     /// Directory of sockets.
     pub dir: PathBuf,
     /// The secret of this host's kernel, in direct mode.
-    pub secret: Option<String>,
+    pub secret: Arc<RwLock<Option<String>>>,
 }
 
 /// Loans of others, and the devices that are made of them.
@@ -195,11 +196,11 @@ impl Borrower {
         if let Some(holder) = &*holder {
             return Ok(holder.clone());
         }
+        let tls = self.settings.tls.to(held.lender.as_str());
         let settings = spillway_lender::Settings {
             address: held.access.address.clone(),
-            name: held.lender.as_str().to_owned(),
             pool: held.access.pool.0,
-            files: self.settings.files.clone(),
+            tls: tls.map_err(|error| error.to_string())?,
             host_nqn: self.settings.host_nqn.clone(),
             timeout: Duration::from_millis(self.settings.lend.request_ms),
             queues: QUEUES,
@@ -228,7 +229,8 @@ impl Borrower {
         tracing::warn!(lender = %held.lender, %address, "direct mode: pages travel in the clear");
         // Without another copy, requests wait as long as the loan may last.
         let loss_s = self.settings.lend.lease_s;
-        let secret = self.settings.secret.clone();
+        let secret = &self.settings.secret;
+        let secret = secret.read().unwrap_or_else(PoisonError::into_inner).clone();
         let uuid = held.access.pool.0;
         self.ask(&Verb::Connect(Connect { address, nqn, uuid, loss_s, secret }))
     }

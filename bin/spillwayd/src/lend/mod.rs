@@ -29,7 +29,7 @@ mod status;
 
 use spillway_directory::ClientRegistry;
 
-pub use start::{Lending, Prepared, check};
+pub use start::{Lending, Prepared};
 
 /// Frees what the store kept of loans, where nothing is lent any more.
 pub fn free_kept(client_registry: &ClientRegistry) {

@@ -16,10 +16,11 @@ use spillway_lending::{Epoch, HostId, Machine};
 use spillway_peers::outbox::Outbox;
 use spillway_peers::server::{ServerLimits, serve};
 use spillway_registry::{Host, Registry, etcd, listed};
-use spillway_tls::{ClientSettings, Files, ServerSettings, Versions, own_name};
+use spillway_tls::{ClientSettings, ServerSettings};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::{Config, Error, RegistryKind, machine_settings};
+use crate::keys::{Keys, LendingTls, Tls};
 use crate::lend::asks;
 use crate::lend::borrower::{self, Borrower};
 use crate::lend::driver::{self, Asked, Inputs, Outputs, Shared};
@@ -68,20 +69,22 @@ impl Prepared {
     /// Gets ready. Loans that the store kept are taken up.
     ///
     /// # Errors
-    /// Keys can't be used, or do not name this host.
+    /// There are no keys, or a setting can't be used.
     pub fn new(
         config: &Config,
+        keys: &Keys,
         (client_registry, room): (&Arc<ClientRegistry>, Room),
         listener: TcpListener,
         blocks_nqn: String,
         helper: Option<Helper>,
     ) -> anyhow::Result<Self> {
-        let Keys { host, files, client, server } = Keys::read(config)?;
+        let (tls, lending) = lending_tls(keys)?;
+        let (host, client) = (lending.host.clone(), lending.client.clone());
         let lender = Lender::new(config, client_registry.clone(), room, blocks_nqn);
         if !config.lend.lends() {
             super::free_kept(client_registry);
         }
-        let settings = borrower_settings(config, host.clone(), files)?;
+        let settings = borrower_settings(config, lending, keys)?;
         let (peers, messages) = Peers::new(host.clone());
         let machine = machine_settings(config)?;
         let (epoch, seed) = (Epoch(random()?), random()?);
@@ -105,6 +108,7 @@ impl Prepared {
             monitor: Monitor::open().context("can't read this host's memory")?,
             memory: Mutex::new(Memory::default()),
         });
+        let server = tls.tls13.clone();
         Ok(Self { shared, listener, server, client, registry, own, messages, orders, asked })
     }
 
@@ -247,79 +251,28 @@ fn open_reserve() {
     }
 }
 
-/// This host's keys, and what its certificate calls it.
-struct Keys {
-    host: HostId,
-    files: Files,
-    client: ClientSettings,
-    server: ServerSettings,
-}
-
-impl Keys {
-    fn read(config: &Config) -> Result<Self, Error> {
-        let files = files(config)?;
-        let error = |error: spillway_tls::Error| Error::new(format!("listen.tls_*: {error}"));
-        let name = own_name(&files.certificate).map_err(error)?;
-        let host = HostId::new(&name).map_err(|error| Error::new(error.to_string()))?;
-        let authority = files.authority.clone().unwrap_or_default();
-        let client = ClientSettings::load(&files, &authority, host.as_str()).map_err(error)?;
-        let server = ServerSettings::load(&files, Versions::Tls13).map_err(error)?;
-        Ok(Self { host, files, client, server })
-    }
-}
-
-/// Checks the files that lending needs.
-///
-/// # Errors
-/// Keys or the secret can't be used, or the certificate does not name this host.
-pub fn check(config: &Config) -> Result<(), Error> {
-    if config.lend.is_on() {
-        Keys::read(config)?;
-        secret(config)?;
-    }
-    Ok(())
-}
-
-fn secret(config: &Config) -> Result<Option<String>, Error> {
-    let secret = config.lend.secret_file.as_deref().map(|path| {
-        std::fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(|error| {
-            Error::new(format!("can't read lend.secret_file {}: {error}", path.display()))
-        })
-    });
-    secret.transpose()
-}
-
-fn files(config: &Config) -> Result<Files, Error> {
-    let listen = &config.listen;
-    let (Some(certificate), Some(key), Some(authority)) =
-        (&listen.tls_certificate, &listen.tls_key, &listen.tls_clients)
-    else {
-        return Err(Error::new(
-            "lend.listen needs listen.tls_certificate, tls_key and tls_clients",
-        ));
-    };
-    Ok(Files {
-        certificate: certificate.clone(),
-        key: key.clone(),
-        authority: Some(authority.clone()),
+fn lending_tls(keys: &Keys) -> Result<(&Tls, &LendingTls), Error> {
+    let tls = keys.tls.as_ref();
+    tls.and_then(|tls| Some((tls, tls.lending.as_ref()?))).ok_or_else(|| {
+        Error::new("lend.listen needs listen.tls_certificate, tls_key and tls_clients")
     })
 }
 
 fn borrower_settings(
     config: &Config,
-    own: HostId,
-    files: Files,
+    tls: &LendingTls,
+    keys: &Keys,
 ) -> anyhow::Result<borrower::Settings> {
     let id = spillway_block::fresh_uuid()?;
     let hex = format!("{id:032x}");
     let uuid = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-");
     Ok(borrower::Settings {
-        own,
+        own: tls.host.clone(),
         lend: config.lend.clone(),
-        files,
+        tls: tls.client.clone(),
         host_nqn: format!("nqn.2014-08.org.nvmexpress:uuid:{uuid}"),
         dir: config.listen.dir.clone().unwrap_or_else(|| PathBuf::from("/run/spillway")),
-        secret: secret(config)?,
+        secret: Arc::clone(&keys.lend_secret),
     })
 }
 

@@ -26,7 +26,6 @@ impl Daemon {
     pub fn start(dir: &Path) -> Self {
         fs::write(dir.join("token"), TOKEN).unwrap();
         fs::write(dir.join("read-token"), READ_TOKEN).unwrap();
-        let log = dir.join("log");
         let settings = [
             format!("listen.dir={}", dir.join("run").display()),
             "listen.api_tcp=127.0.0.1:0".into(),
@@ -36,10 +35,15 @@ impl Daemon {
             "listen.nvme_tcp=127.0.0.1:0".into(),
             "store.capacity=64M".into(),
         ];
+        let arguments: Vec<_> =
+            settings.into_iter().flat_map(|setting| ["--set".to_owned(), setting]).collect();
+        Self::start_with(dir, &arguments)
+    }
+
+    pub fn start_with(dir: &Path, arguments: &[String]) -> Self {
+        let log = dir.join("log");
         let mut command = Command::new(env!("CARGO_BIN_EXE_spillwayd"));
-        settings.iter().for_each(|setting| {
-            command.args(["--set", setting]);
-        });
+        command.args(arguments);
         let output = File::create(&log).unwrap();
         let process = command.stdin(Stdio::null()).stderr(output).spawn().unwrap();
         Self { process, log }
@@ -50,6 +54,25 @@ impl Daemon {
         // It may have ended already.
         let _ = rustix::process::kill_process(raw, rustix::process::Signal::TERM);
         let _ = self.process.wait();
+    }
+
+    /// Has it read its files again; the lines that it writes until that is done or has failed.
+    pub fn reload(&self) -> String {
+        let before = self.lines().len();
+        let raw = rustix::process::Pid::from_raw(self.process.id().cast_signed()).unwrap();
+        rustix::process::kill_process(raw, rustix::process::Signal::HUP).unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            let lines = self.lines().split_off(before);
+            let done = lines
+                .lines()
+                .any(|line| line.contains("configuration") && line.contains("reloaded"));
+            if done && lines.ends_with('\n') {
+                return lines;
+            }
+            assert!(Instant::now() < until, "no reload: {lines}");
+            sleep(Duration::from_millis(20));
+        }
     }
 
     pub fn lines(&self) -> String {

@@ -2,10 +2,13 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use spillway_api::ServerLimits;
 
@@ -75,6 +78,13 @@ fn whoever_has_the_token_does_not_give_way_to_strangers() {
     assert!(version(&mut operator).is_some());
 }
 
+/// Connects to a socket of packets; nobody has accepted it yet.
+fn packets(path: &Path) -> OwnedFd {
+    let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    socket
+}
+
 #[test]
 fn a_daemon_without_descriptors_serves_when_it_has_some() {
     let dir = tempfile::tempdir().unwrap();
@@ -87,14 +97,63 @@ fn a_daemon_without_descriptors_serves_when_it_has_some() {
     let none = Rlimit { current: Some(0), maximum: getrlimit(Resource::Nofile).maximum };
     let had = prlimit(pid, Resource::Nofile, none).unwrap();
     let mut waiting = unix();
-    let failure = "HTTP: no connection could be accepted";
-    until("it says so twice", || daemon.lines().matches(failure).count() >= 2);
+    let _ring = packets(&dir.path().join("run/spillway.sock"));
+    let _programs = packets(&dir.path().join("run/programs.sock"));
+    let failures = [
+        "HTTP: no connection could be accepted",
+        "the ring can't accept a connection",
+        "a program can't be accepted",
+    ];
+    let twice = |failure: &str| daemon.lines().matches(failure).count() >= 2;
+    until("all say so twice", || failures.into_iter().all(twice));
     prlimit(pid, Resource::Nofile, had).unwrap();
     assert!(version(&mut waiting).is_some());
     // Between the two lines it has tried now and then, and not all the time.
     let lines = daemon.lines();
-    let second = lines.lines().filter(|line| line.contains(failure)).nth(1).unwrap();
-    let (_, others) = second.split_once("others=").unwrap();
-    let others: u32 = others.split(' ').next().unwrap().parse().unwrap();
-    assert!((1..100).contains(&others), "{second}");
+    for failure in failures {
+        let second = lines.lines().filter(|line| line.contains(failure)).nth(1).unwrap();
+        let (_, others) = second.split_once("others=").unwrap();
+        let others: u32 = others.split(' ').next().unwrap().parse().unwrap();
+        assert!((1..100).contains(&others), "{second}");
+    }
+}
+
+#[test]
+fn version_and_metrics_name_the_build() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path());
+    daemon.line(&[" ready "]);
+    let unix = || UnixStream::connect(dir.path().join("run/api.sock")).unwrap();
+    let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("SPILLWAY_COMMIT"));
+    let told = match commit {
+        "" => "null".to_owned(),
+        commit => format!("\"{commit}\""),
+    };
+    let answer = self::version(&mut unix()).unwrap();
+    assert!(answer.contains(&format!("\"version\":\"{version}\",\"commit\":{told},")), "{answer}");
+    let mut stream = unix();
+    let request = "GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut metrics = String::new();
+    stream.read_to_string(&mut metrics).unwrap();
+    let line = format!("spillway_build_info{{version=\"{version}\",commit=\"{commit}\"}} 1\n");
+    assert!(metrics.contains(&line), "{metrics}");
+}
+
+#[test]
+fn the_framework_s_own_refusals_are_problems_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path());
+    daemon.line(&[" ready "]);
+    for (request, status) in [("DELETE /v1/version", "405"), ("GET /v1/clients/%ff", "400")] {
+        let mut stream = UnixStream::connect(dir.path().join("run/api.sock")).unwrap();
+        let request = format!("{request} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        assert!(head.contains("content-type: application/problem+json\r\n"), "{answer}");
+        assert!(body.contains(&format!("\"status\":{status},")), "{answer}");
+    }
 }

@@ -3,3 +3,4 @@
 mod daemon;
 mod http;
 mod log;
+mod renew;

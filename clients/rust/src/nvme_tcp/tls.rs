@@ -5,7 +5,6 @@
 
 use core::fmt;
 use std::io::{self, ErrorKind, Read, Write};
-use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustls::{AlertDescription, CertificateError, ClientConnection, Error as TlsError};
@@ -28,19 +27,11 @@ pub struct TlsDial {
 }
 
 impl TlsDial {
-    /// Looks `host` up, and reads the files. The target's certificate must name `name`; who vouches for it stands in
-    /// `authority`.
+    /// Looks `host` up. Whom the target's certificate must name stands in the settings.
     ///
     /// # Errors
-    /// [`Error::Connect`], [`Error::Tls`].
-    pub fn with_name(
-        host: &str,
-        port: u16,
-        name: &str,
-        files: &Files,
-        authority: &Path,
-    ) -> Result<Self, Error> {
-        let settings = ClientSettings::load(files, authority, name)?;
+    /// [`Error::Connect`].
+    pub fn with_settings(host: &str, port: u16, settings: ClientSettings) -> Result<Self, Error> {
         Ok(Self { tcp: TcpDial::new(host, port)?, settings })
     }
 
@@ -59,7 +50,7 @@ impl TlsDial {
             key: key.clone(),
             authority: Some(authority.clone()),
         };
-        Self::with_name(host, port, host, &files, authority)
+        Self::with_settings(host, port, ClientSettings::load(&files, authority, host)?)
     }
 }
 

@@ -1,5 +1,7 @@
 //! DH-HMAC-CHAP, from the host's side.
 
+use std::sync::{Arc, RwLock};
+
 use crate::support::{CAROL, Host, POOLS, SECRET, World};
 use spillway_nvme_tcp::Config;
 use spillway_wire::auth::{Failure, Hash, Message, Negotiate, Proof, Reply, Secret};
@@ -103,13 +105,21 @@ fn an_unproven_host_ends_no_association() {
 
 #[test]
 fn the_controller_proves_itself_when_it_is_asked() {
-    let controller_secret = Secret::parse(OTHER).ok();
+    let controller_secret = Arc::new(RwLock::new(Secret::parse(OTHER).ok()));
+    let shared = Arc::clone(&controller_secret);
     let world = World::with(Config { controller_secret, ..Config::default() });
-    let mut host = connected(&world);
+    proven_to(&mut connected(&world), OTHER);
+    // Another takes its place: hosts that come then are shown that.
+    *shared.write().unwrap() = Secret::parse(SECRET).ok();
+    proven_to(&mut connected(&world), SECRET);
+}
+
+/// Authenticates, and has the controller prove that it knows `secret`.
+fn proven_to(host: &mut Host, secret: &str) {
     let challenge = [5; 48];
-    let end = authenticate(&mut host, SECRET, Some(&challenge));
+    let end = authenticate(host, SECRET, Some(&challenge));
     let Ok((_, Message::Success1(success))) = Message::decode(&end) else { panic!("{end:?}") };
-    let (key, length) = Secret::parse(OTHER).unwrap().key_of(POOLS);
+    let (key, length) = Secret::parse(secret).unwrap().key_of(POOLS);
     let proof = Proof {
         hash: Hash::Sha384,
         challenge: &challenge,
@@ -119,9 +129,9 @@ fn the_controller_proves_itself_when_it_is_asked() {
         subsystem: POOLS,
     };
     assert!(proof.is_of_controller(&key[..length], success.response.unwrap()));
-    assert_eq!(statistics(&mut host), Status::AUTHENTICATION_REQUIRED, "until the host agrees");
-    send(&mut host, &Message::Success2);
-    assert_eq!(statistics(&mut host), Status::SUCCESS);
+    assert_eq!(statistics(host), Status::AUTHENTICATION_REQUIRED, "until the host agrees");
+    send(host, &Message::Success2);
+    assert_eq!(statistics(host), Status::SUCCESS);
 }
 
 #[test]

@@ -1,0 +1,269 @@
+//! Keys, certificates, secrets and tokens: read from their files at the start, and again at each reload.
+//!
+//! Whoever uses them shares them, so that new ones take their place while the daemon runs.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use spillway_api::Tokens;
+use spillway_directory::{ClientSettings, Secret};
+use spillway_lending::HostId;
+use spillway_tls::{ClientSettings as TlsClient, Files, ServerSettings, Versions};
+
+use crate::config::{Config, Error, Listen};
+use crate::secret_files::read_tokens;
+
+/// What the files had when they were read.
+pub struct Keys {
+    /// What requests over TCP must bear.
+    pub tokens: Option<Arc<RwLock<Tokens>>>,
+    pub tls: Option<Tls>,
+    /// What the daemon proves to hosts that ask for it.
+    pub nvme_secret: Arc<RwLock<Option<spillway_nvme_tcp::Secret>>>,
+    /// What this host's kernel proves to lenders, in direct mode.
+    pub lend_secret: Arc<RwLock<Option<String>>>,
+    /// Secrets and passwords of clients, by name. The client registry is who uses them.
+    clients: BTreeMap<String, Secret>,
+}
+
+/// Keys and certificates, ready for use.
+#[derive(Debug)]
+pub struct Tls {
+    keys: spillway_tls::Keys,
+    /// For front ends that others wrote clients for.
+    pub any_version: ServerSettings,
+    /// For those of Spillway alone.
+    pub tls13: ServerSettings,
+    /// What lending needs beside them.
+    pub lending: Option<LendingTls>,
+}
+
+/// What a host that lends or borrows goes by.
+#[derive(Clone, Debug)]
+pub struct LendingTls {
+    /// What the certificate calls this host.
+    pub host: HostId,
+    /// For connections to others.
+    pub client: TlsClient,
+}
+
+impl Keys {
+    /// Reads them. `clients` were read already.
+    ///
+    /// # Errors
+    /// The first file that is not what it should be.
+    pub fn read(config: &Config, clients: &[ClientSettings]) -> Result<Self, Error> {
+        Ok(Self {
+            tokens: read_tokens(&config.listen)?.map(RwLock::new).map(Arc::new),
+            tls: Tls::read(config)?,
+            nvme_secret: Arc::new(RwLock::new(nvme_secret(&config.listen)?)),
+            lend_secret: Arc::new(RwLock::new(lend_secret(config)?)),
+            clients: secrets_of(clients),
+        })
+    }
+
+    /// Reads again what is in use, with nothing changed by it. A setting that names another file in `new` than in `old`
+    /// needs a restart: then the file that it named is left alone.
+    ///
+    /// # Errors
+    /// The first file that is not what it should be, or is what can't be used without a restart.
+    pub fn read_again(
+        &self,
+        old: &Config,
+        new: &Config,
+        clients: &[ClientSettings],
+    ) -> Result<Renewal, Error> {
+        let (listen, others) = (&old.listen, &new.listen);
+        let same = |files: fn(&Listen) -> Vec<&Option<PathBuf>>| files(listen) == files(others);
+        let mut renewal = Renewal { clients: secrets_of(clients), ..Renewal::default() };
+        if same(|its| vec![&its.api_token_file, &its.api_read_token_file]) {
+            renewal.tokens = read_tokens(listen)?;
+        }
+        if same(|its| vec![&its.tls_certificate, &its.tls_key, &its.tls_clients]) {
+            renewal.tls = Tls::read(old)?;
+        }
+        if same(|its| vec![&its.nvme_tcp_secret_file]) {
+            renewal.nvme_secret = nvme_secret(listen)?;
+        }
+        if old.lend.secret_file == new.lend.secret_file {
+            renewal.lend_secret = lend_secret(old)?;
+        }
+        let lending = |tls: &Option<Tls>| Some(tls.as_ref()?.lending.as_ref()?.host.clone());
+        if let (Some(is), Some(named)) = (lending(&self.tls), lending(&renewal.tls))
+            && is != named
+        {
+            return Err(Error::new(format!(
+                "listen.tls_certificate calls this host '{named}' now, and it lends and borrows as '{is}': \
+                 restart the daemon, or take a certificate of the old name"
+            )));
+        }
+        Ok(renewal)
+    }
+
+    /// Has new connections use what was read again; which settings' files had something else.
+    pub fn renew(&mut self, renewal: Renewal) -> Vec<String> {
+        let mut changed = Vec::new();
+        let mut note = |setting: &str| changed.push(setting.to_owned());
+        if let (Some(own), Some(tokens)) = (&self.tokens, renewal.tokens) {
+            let mut own = own.write().unwrap_or_else(PoisonError::into_inner);
+            if own.all != tokens.all {
+                note("listen.api_token_file");
+            }
+            if own.read != tokens.read {
+                note("listen.api_read_token_file");
+            }
+            *own = tokens;
+        }
+        if let (Some(own), Some(tls)) = (&mut self.tls, renewal.tls) {
+            own.renew(tls, &mut note);
+        }
+        for (setting, is_new) in [
+            ("listen.nvme_tcp_secret_file", put(&self.nvme_secret, renewal.nvme_secret)),
+            ("lend.secret_file", put(&self.lend_secret, renewal.lend_secret)),
+        ] {
+            if is_new {
+                note(setting);
+            }
+        }
+        for (name, secret) in &renewal.clients {
+            if self.clients.get(name).is_some_and(|known| known != secret) {
+                note(&format!("the secret of client '{name}'"));
+            }
+        }
+        self.clients = renewal.clients;
+        changed
+    }
+}
+
+/// What was read again, until it is used. What was not read stays as it is.
+#[derive(Default)]
+pub struct Renewal {
+    tokens: Option<Tokens>,
+    tls: Option<Tls>,
+    nvme_secret: Option<spillway_nvme_tcp::Secret>,
+    lend_secret: Option<String>,
+    clients: BTreeMap<String, Secret>,
+}
+
+/// Puts a value in the place of another; whether it is a different one.
+fn put<T: PartialEq>(place: &RwLock<Option<T>>, value: Option<T>) -> bool {
+    let mut place = place.write().unwrap_or_else(PoisonError::into_inner);
+    let is_new = value.is_some() && *place != value;
+    if is_new {
+        *place = value;
+    }
+    is_new
+}
+
+impl Tls {
+    fn read(config: &Config) -> Result<Option<Self>, Error> {
+        let Some(files) = files(&config.listen)? else { return Ok(None) };
+        let error = |error: spillway_tls::Error| Error::new(format!("listen.tls_*: {error}"));
+        let keys = spillway_tls::Keys::read(&files).map_err(error)?;
+        let server = |versions| ServerSettings::new(&keys, versions).map_err(error);
+        let (any_version, tls13) = (server(Versions::Tls12And13)?, server(Versions::Tls13)?);
+        let lending = config.lend.is_on().then(|| LendingTls::new(&keys)).transpose()?;
+        Ok(Some(Self { keys, any_version, tls13, lending }))
+    }
+
+    fn renew(&mut self, new: Self, note: &mut dyn FnMut(&str)) {
+        let differences = self.keys.differences(&new.keys);
+        for (is_new, setting) in [
+            (differences.certificate, "listen.tls_certificate"),
+            (differences.key, "listen.tls_key"),
+            (differences.authority, "listen.tls_clients"),
+        ] {
+            if is_new {
+                note(setting);
+            }
+        }
+        self.any_version.renew(&new.any_version);
+        self.tls13.renew(&new.tls13);
+        if let (Some(own), Some(new)) = (&self.lending, &new.lending) {
+            own.client.renew(&new.client);
+        }
+        self.keys = new.keys;
+    }
+}
+
+impl LendingTls {
+    fn new(keys: &spillway_tls::Keys) -> Result<Self, Error> {
+        let error = |error: spillway_tls::Error| Error::new(format!("listen.tls_*: {error}"));
+        let name = keys.name().map_err(error)?;
+        let host = HostId::new(&name).map_err(|error| Error::new(error.to_string()))?;
+        let client = TlsClient::new(keys, host.as_str()).map_err(error)?;
+        Ok(Self { host, client })
+    }
+}
+
+fn files(listen: &Listen) -> Result<Option<Files>, Error> {
+    match (&listen.tls_certificate, &listen.tls_key) {
+        (Some(certificate), Some(key)) => Ok(Some(Files {
+            certificate: certificate.clone(),
+            key: key.clone(),
+            authority: listen.tls_clients.clone(),
+        })),
+        (None, None) => Ok(None),
+        _ => Err(Error::new("listen.tls_certificate and listen.tls_key go together")),
+    }
+}
+
+fn nvme_secret(listen: &Listen) -> Result<Option<spillway_nvme_tcp::Secret>, Error> {
+    let Some(path) = listen.nvme_tcp_secret_file.as_deref() else { return Ok(None) };
+    let error = |why: &dyn std::fmt::Display| {
+        Error::new(format!("listen.nvme_tcp_secret_file {}: {why}", path.display()))
+    };
+    let text = fs::read_to_string(path).map_err(|why| error(&why))?;
+    spillway_nvme_tcp::Secret::parse(&text).map(Some).map_err(|why| error(&why))
+}
+
+fn lend_secret(config: &Config) -> Result<Option<String>, Error> {
+    let Some(path) = config.lend.secret_file.as_deref().filter(|_| config.lend.is_on()) else {
+        return Ok(None);
+    };
+    let error = |why: &dyn std::fmt::Display| {
+        Error::new(format!("can't read lend.secret_file {}: {why}", path.display()))
+    };
+    let text = fs::read_to_string(path).map_err(|why| error(&why))?;
+    match text.trim() {
+        "" => Err(error(&"nothing is in it")),
+        secret => Ok(Some(secret.to_owned())),
+    }
+}
+
+fn secrets_of(clients: &[ClientSettings]) -> BTreeMap<String, Secret> {
+    let secrets = clients.iter().map(|client| Some((client.name.clone(), client.secret.clone()?)));
+    secrets.flatten().collect()
+}
+
+/// Folders of all these files, and of those that they are links to: a new file is put into the place of the old one, or a
+/// link is turned to it.
+pub fn folders(config: &Config) -> Vec<PathBuf> {
+    let listen = &config.listen;
+    let ours = [
+        &listen.tls_certificate,
+        &listen.tls_key,
+        &listen.tls_clients,
+        &listen.nvme_tcp_secret_file,
+        &listen.api_token_file,
+        &listen.api_read_token_file,
+        &config.lend.secret_file,
+    ];
+    let clients = config.clients.iter();
+    let theirs = clients.flat_map(|client| [&client.secret_file, &client.password_file]);
+    let files = ours.into_iter().chain(theirs).flatten();
+    // One that is not there was refused already, or is of no use.
+    let of =
+        |file: &PathBuf| [Some(parent(file)), fs::canonicalize(file).ok().map(|it| parent(&it))];
+    files.flat_map(of).flatten().collect()
+}
+
+/// The folder of a file.
+pub fn parent(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}

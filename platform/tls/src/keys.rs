@@ -1,0 +1,105 @@
+//! Keys and certificates as they are in their files, read once for all who use them.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::{Error, Files, first_name, unfit};
+
+/// Keys and certificates as they were when their files were read.
+#[derive(Debug)]
+pub struct Keys {
+    files: Files,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    /// Of those who vouch for peers, if there is such a file.
+    authority: Option<Vec<CertificateDer<'static>>>,
+}
+
+/// Which files have other contents.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Differences {
+    /// [`Files::certificate`].
+    pub certificate: bool,
+    /// [`Files::key`].
+    pub key: bool,
+    /// [`Files::authority`].
+    pub authority: bool,
+}
+
+impl Keys {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn read(files: &Files) -> Result<Self, Error> {
+        let chain = certificates(&files.certificate)?;
+        let key = PrivateKeyDer::from_pem_file(&files.key);
+        Ok(Self {
+            files: files.clone(),
+            chain,
+            key: key.map_err(|error| unfit(&files.key, &error))?,
+            authority: files.authority.as_deref().map(certificates).transpose()?,
+        })
+    }
+
+    /// The name by which peers know whoever shows the certificate.
+    ///
+    /// # Errors
+    /// [`Error::Nameless`].
+    pub fn name(&self) -> Result<String, Error> {
+        first_name(self.chain.first().ok_or(Error::Nameless)?)
+    }
+
+    /// What is different in `other`.
+    pub fn differences(&self, other: &Self) -> Differences {
+        Differences {
+            certificate: self.chain != other.chain,
+            key: self.key != other.key,
+            authority: self.authority != other.authority,
+        }
+    }
+
+    /// The own certificates, and the key of the first.
+    pub(crate) fn own(&self) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        (self.chain.clone(), self.key.clone_key())
+    }
+
+    /// Those who vouch for peers, and the file that names them.
+    pub(crate) fn roots(&self) -> Result<Option<(&Path, Arc<RootCertStore>)>, Error> {
+        let Some((path, authority)) = self.files.authority.as_deref().zip(self.authority.as_ref())
+        else {
+            return Ok(None);
+        };
+        let mut roots = RootCertStore::empty();
+        for certificate in authority {
+            roots.add(certificate.clone()).map_err(|error| unfit(path, &error))?;
+        }
+        Ok(Some((path, roots.into())))
+    }
+
+    /// Why they can't be used together.
+    pub(crate) fn unfit(&self, error: rustls::Error) -> Error {
+        match error {
+            rustls::Error::InconsistentKeys(_) => {
+                let certificate = self.files.certificate.display();
+                unfit(&self.files.key, &format!("not the key of the certificate in {certificate}"))
+            }
+            other => other.into(),
+        }
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect)
+        .map_err(|error| unfit(path, &error));
+    let found = found?;
+    if found.is_empty() {
+        return Err(unfit(path, &"no certificate in it"));
+    }
+    Ok(found)
+}
