@@ -21,7 +21,7 @@ use crate::{doctor, manual, run};
 
 /// Gives a program more memory than it has: what does not fit spills into a page store.
 #[derive(Debug, Parser)]
-#[command(name = "spillway", version, subcommand_required = true)]
+#[command(name = "spillway", version = env!("SPILLWAY_VERSION"), subcommand_required = true)]
 pub struct CommandLine {
     #[command(subcommand)]
     command: Command,
@@ -274,7 +274,10 @@ pub fn name_of(choice: impl ValueEnum) -> String {
 pub fn dispatch() -> anyhow::Result<ExitCode> {
     let line = match CommandLine::try_parse() {
         Ok(line) => line,
-        Err(error) if error.use_stderr() => return Err(one_line(&error).into()),
+        Err(error) if error.use_stderr() => {
+            let arguments = std::env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned());
+            return Err(one_line(&error, arguments).into());
+        }
         Err(help) => {
             help.print()?;
             return Ok(ExitCode::SUCCESS);
@@ -305,18 +308,46 @@ pub fn dispatch() -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The first paragraph of clap's message, on one line.
-fn one_line(error: &clap::Error) -> Refusal {
+/// The first paragraph of clap's message and its tips, on one line. It names the help of the command that was meant.
+fn one_line(error: &clap::Error, arguments: impl Iterator<Item = String>) -> Refusal {
+    let command = command_of(arguments);
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return Refusal::usage("no command given; try spillway run, or spillway --help");
+        return match command.as_str() {
+            "" => Refusal::usage("no command given; try spillway run, or spillway --help"),
+            command => Refusal::usage(format!("no command given; see spillway{command} --help")),
+        };
     }
     let text = error.render().to_string();
-    let paragraph = text.split("\n\n").next().unwrap_or_default();
-    let line = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut line = words(text.split("\n\n").next().unwrap_or_default());
+    for tip in text.lines().map(str::trim).filter(|line| line.starts_with("tip: ")) {
+        line = format!("{line}; {}", words(tip));
+    }
     let line = line.strip_prefix("error: ").unwrap_or(&line);
-    let is_command = |word: &String| CommandLine::command().find_subcommand(word).is_some();
-    let command = std::env::args().nth(1).filter(is_command).map(|word| word + " ");
-    Refusal::usage(format!("{line} (see spillway {}--help)", command.unwrap_or_default()))
+    Refusal::usage(format!("{line} (see spillway{command} --help)"))
+}
+
+/// The subcommands that a command line names, each after a space.
+fn command_of(mut arguments: impl Iterator<Item = String>) -> String {
+    let mut command = CommandLine::command();
+    let mut names = String::new();
+    while let Some(argument) = arguments.next().filter(|argument| argument != "--") {
+        if argument.starts_with('-') {
+            let takes_value = command.get_arguments().any(|known| {
+                let long = known.get_long().is_some_and(|long| argument == format!("--{long}"));
+                let short = known.get_short().is_some_and(|short| argument == format!("-{short}"));
+                (long || short) && known.get_action().takes_values()
+            });
+            if takes_value {
+                arguments.next();
+            }
+            continue;
+        }
+        let Some(next) = command.find_subcommand(&argument).cloned() else { break };
+        names = format!("{names} {}", next.get_name());
+        command = next;
+    }
+    names
 }
 
 #[cfg(test)]
@@ -325,7 +356,7 @@ mod tests {
 
     fn refused(arguments: &[&str]) -> String {
         let error = CommandLine::try_parse_from(arguments).unwrap_err();
-        one_line(&error).to_string()
+        one_line(&error, arguments[1..].iter().map(|&it| it.to_owned())).to_string()
     }
 
     #[test]
@@ -342,6 +373,25 @@ mod tests {
         assert!(refused(&["spillway"]).contains("--help"));
         let line = refused(&["spillway", "run", "--local", "64M"]);
         assert!(line.contains("PROGRAM"), "{line}");
+    }
+
+    #[test]
+    fn a_mistake_gets_a_tip_and_the_help_of_its_own_command() {
+        for (line, tip, help) in [
+            ("stta", "tip: a similar subcommand exists: 'stat'", "(see spillway --help)"),
+            (
+                "client add bob --taget 1G",
+                "tip: a similar argument exists: '--target'",
+                "(see spillway client add --help)",
+            ),
+            ("client add --output json bob --uid x", "'x'", "(see spillway client add --help)"),
+            ("client", "no command given", "spillway client --help"),
+            ("stat --output yaml", "possible values: table, json", "(see spillway stat --help)"),
+        ] {
+            let arguments: Vec<_> = ["spillway"].into_iter().chain(line.split(' ')).collect();
+            let told = refused(&arguments);
+            assert!(told.contains(tip) && told.contains(help) && !told.contains('\n'), "{told}");
+        }
     }
 
     #[test]

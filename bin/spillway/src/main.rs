@@ -26,5 +26,6 @@ mod units;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    cli::dispatch().unwrap_or_else(|error| refusal::report(&error))
+    let json = refusal::asks_for_json(std::env::args_os().skip(1));
+    cli::dispatch().unwrap_or_else(|error| refusal::report(&error, json))
 }

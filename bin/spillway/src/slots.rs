@@ -4,11 +4,13 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open,
 };
@@ -39,6 +41,14 @@ pub struct Pagers {
     waiting: HashMap<u32, Instant>,
     /// Objects on the blade that nobody holds since their holders were killed.
     unheld: Vec<u64>,
+    /// Why userfaultfds of a pager can't be held.
+    refused: Option<Refused>,
+}
+
+/// Why the userfaultfds of a pager can't be held, until that was said.
+enum Refused {
+    New(Errno),
+    Told,
 }
 
 impl Pagers {
@@ -72,7 +82,9 @@ impl Pagers {
             let alive = known.as_ref().map_or_else(|| is_alive(pager), |known| !known.has_ended());
             if alive {
                 if let Some(mut watched) = known.or_else(|| Watched::new(pager)) {
-                    watched.hold_faults(pager);
+                    if let Err(error) = watched.hold_faults(pager) {
+                        self.refused.get_or_insert(Refused::New(error));
+                    }
                     live.insert(pager, watched);
                 }
                 continue;
@@ -93,6 +105,17 @@ impl Pagers {
         self.by_pid = live;
         drop(ended);
         killed
+    }
+
+    /// Why the program of a pager that is killed would read zeros; the first time alone.
+    pub fn take_refused(&mut self) -> Option<Errno> {
+        match self.refused {
+            Some(Refused::New(error)) => {
+                self.refused = Some(Refused::Told);
+                Some(error)
+            }
+            _ => None,
+        }
     }
 
     /// Objects on the blade that nobody holds any more, since the last call.
@@ -173,18 +196,38 @@ impl Watched {
     }
 
     /// Takes copies of the pager's userfaultfds, once it has opened them.
-    fn hold_faults(&mut self, pid: u32) {
+    fn hold_faults(&mut self, pid: u32) -> Result<(), Errno> {
+        self.hold_faults_by(pid, |process, number| {
+            pidfd_getfd(process, number, PidfdGetfdFlags::empty())
+        })
+    }
+
+    fn hold_faults_by(
+        &mut self,
+        pid: u32,
+        copy: impl Fn(&OwnedFd, i32) -> rustix::io::Result<OwnedFd>,
+    ) -> Result<(), Errno> {
         if !self.faults.is_empty() {
-            return;
+            return Ok(());
         }
-        let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        self.faults = entries
-            .filter(|entry| {
-                fs::read_link(entry.path()).is_ok_and(|link| link.as_os_str() == USERFAULTFD)
-            })
-            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-            .filter_map(|number| pidfd_getfd(&self.process, number, PidfdGetfdFlags::empty()).ok())
-            .collect();
+        let entries = match fs::read_dir(format!("/proc/{pid}/fd")) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => return Err(Errno::ACCESS),
+            // It has ended just now.
+            Err(_) => return Ok(()),
+        };
+        let numbers = entries.flatten().filter(|entry| {
+            fs::read_link(entry.path()).is_ok_and(|link| link.as_os_str() == USERFAULTFD)
+        });
+        for number in numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
+            match copy(&self.process, number) {
+                Ok(fault) => self.faults.push(fault),
+                // The pager or the descriptor has gone meanwhile.
+                Err(Errno::SRCH | Errno::BADF) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -307,12 +350,26 @@ mod tests {
         // This process stands for a pager; it needs no more than the descriptor.
         let Ok(uffd) = Uffd::open(None, 0) else { return };
         let mut watched = Watched::new(std::process::id()).unwrap();
-        watched.hold_faults(std::process::id());
+        watched.hold_faults(std::process::id()).unwrap();
         assert!(!watched.faults.is_empty());
         let held = watched.faults.len();
-        watched.hold_faults(std::process::id());
+        watched.hold_faults(std::process::id()).unwrap();
         assert_eq!(watched.faults.len(), held, "once is enough");
         assert!(uffd.number() >= 0);
+    }
+
+    #[test]
+    fn userfaultfds_that_can_not_be_held_are_told_once() {
+        let Ok(_uffd) = Uffd::open(None, 0) else { return };
+        let pid = std::process::id();
+        let mut watched = Watched::new(pid).unwrap();
+        assert_eq!(watched.hold_faults_by(pid, |_, _| Err(Errno::BADF)), Ok(()));
+        assert_eq!(watched.hold_faults_by(pid, |_, _| Err(Errno::PERM)), Err(Errno::PERM));
+        assert!(watched.faults.is_empty());
+        let mut pagers = Pagers { refused: Some(Refused::New(Errno::PERM)), ..Pagers::default() };
+        assert_eq!(pagers.take_refused(), Some(Errno::PERM));
+        pagers.refused.get_or_insert(Refused::New(Errno::PERM));
+        assert_eq!(pagers.take_refused(), None);
     }
 
     #[test]

@@ -182,6 +182,13 @@ impl Supervisor {
         for pid in self.pagers.watch(tree) {
             observer.say(&format!("process {pid}: {PAGER_ENDED}"));
         }
+        if let Some(error) = self.pagers.take_refused() {
+            let error = crate::program::plain(&error.into());
+            observer.say(&format!(
+                "the userfaultfd of a pager can't be held (pidfd_getfd: {error}), perhaps by a container's seccomp profile: if \
+                 that pager is killed, its program reads zeros where pages are far"
+            ));
+        }
         self.pagers.take_unheld().into_iter().for_each(|object| observer.unheld(object));
     }
 

@@ -158,9 +158,14 @@ impl Api {
             return Ok(answer);
         }
         let status = answer.status();
-        let problem: Option<Problem> = serde_json::from_slice(&collect(answer).await?).ok();
-        let line = problem.map_or_else(|| format!("the daemon says {status}"), |it| it.detail);
-        Err(Refusal::usage(line).into())
+        let problem = serde_json::from_slice(&collect(answer).await?);
+        Err(Refusal::of_daemon(problem.unwrap_or_else(|_| Problem {
+            kind: "about:blank".to_owned(),
+            title: status.canonical_reason().unwrap_or_default().to_owned(),
+            status: status.as_u16(),
+            detail: format!("the daemon says {status}"),
+        }))
+        .into())
     }
 
     async fn connect(&self) -> anyhow::Result<(Box<dyn Wire>, String)> {

@@ -36,11 +36,24 @@ impl Daemon {
     /// # Errors
     /// Nobody names it, and there is no directory by default.
     pub fn address(&self) -> Result<String, Refusal> {
-        let named = || env::var("SPILLWAY_API").ok();
-        match self.api.clone().or_else(named) {
-            Some(address) => Ok(address),
-            None => Ok(default_dir()?.join(SOCKET).display().to_string()),
+        if let Some(address) = &self.api {
+            return checked("--api", address);
         }
+        match env::var("SPILLWAY_API") {
+            Ok(address) => checked("SPILLWAY_API", &address),
+            Err(_) => Ok(default_dir()?.join(SOCKET).display().to_string()),
+        }
+    }
+}
+
+/// An address that can be asked.
+fn checked(from: &str, address: &str) -> Result<String, Refusal> {
+    match address.split_once("://") {
+        None | Some(("http", _)) => Ok(address.to_owned()),
+        Some((scheme, _)) => Err(Refusal::usage(format!(
+            "{from} {address}: {scheme}:// does not work; give the path of the daemon's api.sock, or http://HOST:PORT; for \
+             another host, forward its api.sock: ssh -L DIR/api.sock:/run/spillway/api.sock HOST"
+        ))),
     }
 }
 
@@ -69,7 +82,20 @@ fn dir_of(is_root: bool, run: Option<OsString>) -> Result<PathBuf, Refusal> {
 
 #[cfg(test)]
 mod tests {
-    use super::dir_of;
+    use super::{checked, dir_of};
+
+    #[test]
+    fn only_what_can_be_asked_is_an_address() {
+        for good in ["http://127.0.0.1:8430", "/run/spillway/api.sock", "api.sock"] {
+            assert_eq!(checked("--api", good).unwrap(), good);
+        }
+        for bad in ["https://blade:8430", "unix:///run/spillway/api.sock", "HTTPS://x"] {
+            let refusal = checked("--api", bad).unwrap_err();
+            let line = refusal.to_string();
+            assert!(line.contains(bad) && line.contains("http://HOST:PORT"), "{line}");
+            assert_eq!((line.lines().count(), refusal.code()), (1, 2));
+        }
+    }
 
     #[test]
     fn sockets_are_never_where_others_may_write() {
