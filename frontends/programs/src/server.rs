@@ -63,6 +63,7 @@ impl Server {
             last: 0,
             began: Instant::now(),
             refusals: Seldom::default(),
+            shortages: Seldom::default(),
         };
         let thread =
             thread::Builder::new().name("programs".into()).spawn(move || event_loop.run())?;
@@ -91,6 +92,8 @@ struct EventLoop {
     last: u64,
     began: Instant,
     refusals: Seldom,
+    /// Apart from those that peers cause: neither hides the other.
+    shortages: Seldom,
 }
 
 impl EventLoop {
@@ -151,7 +154,9 @@ impl EventLoop {
             Ok(socket) => self.take(socket),
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
             Err(error) => {
-                tracing::warn!(%error, "a program can't be accepted");
+                if let Some(others) = self.shortages.line(self.began.elapsed().as_millis() as u64) {
+                    tracing::warn!(%error, others, "a program can't be accepted");
+                }
                 thread::sleep(SHORTAGE_PAUSE);
             }
         }

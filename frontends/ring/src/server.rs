@@ -156,6 +156,7 @@ impl Server {
             stop: stop.try_clone()?,
             last: 0,
             complaints,
+            shortages: Complaints::new(),
         };
         let acceptor =
             thread::Builder::new().name("ring-accept".into()).spawn(move || acceptor.run())?;
@@ -207,6 +208,8 @@ struct Acceptor {
     /// Number of the last connection.
     last: u64,
     complaints: Arc<Complaints>,
+    /// Apart from those that peers cause: neither hides the other.
+    shortages: Complaints,
 }
 
 /// Lines of the log about connections that fail. Any user can make as many of these as he likes.
@@ -244,7 +247,9 @@ impl Acceptor {
                 Ok(socket) => self.take(socket),
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "the ring can't accept a connection");
+                    if let Some(others) = self.shortages.line() {
+                        tracing::warn!(%error, others, "the ring can't accept a connection");
+                    }
                     thread::sleep(SHORTAGE_PAUSE);
                 }
             }
