@@ -338,7 +338,7 @@ impl Pager {
         let mut present = [0u8; WINDOW_PAGES];
         let known = residency(self.staging.window_address(window), &mut present).is_ok();
         if !known {
-            self.broken(line!());
+            self.broken();
         }
         let mut moved = 0;
         let mut left = victims.claimed;
@@ -382,7 +382,7 @@ impl Pager {
             return false;
         }
         if !self.move_staged(slot, spare) {
-            self.broken(line!());
+            self.broken();
         }
         true
     }
@@ -394,7 +394,7 @@ impl Pager {
                 None | Some(Errno::EXIST) => return true,
                 Some(Errno::NOENT) => return false,
                 Some(Errno::AGAIN) => sched_yield(),
-                Some(_) => self.broken(line!()),
+                Some(_) => self.broken(),
             }
         }
     }

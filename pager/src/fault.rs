@@ -37,7 +37,7 @@ impl Pager {
     /// until another task that has its page at work wakes it.
     pub fn answer(&self, fault: Fault, buffers: &mut Buffers) {
         let at = place(fault.address);
-        let Some(leaf) = self.table.leaf(fault.address) else { self.broken(line!()) };
+        let Some(leaf) = self.table.leaf(fault.address) else { self.broken() };
         loop {
             let seen = leaf.load(at);
             let answered = match seen.state() {
@@ -183,7 +183,7 @@ impl Pager {
         let key = Self::key(seen.handle());
         let scratch = buffers.page.0.as_ptr();
         let Some(page) = self.store.read_page(self.pool, key, &mut buffers.page)? else {
-            self.broken(line!())
+            self.broken()
         };
         if timed {
             self.saw_fetch(crate::link::now_ns() - began_ns);
@@ -208,7 +208,7 @@ impl Pager {
     /// number: then no page can come in any more.
     fn must_be_open(&self, stopped: Option<Errno>) {
         if matches!(stopped, Some(Errno::BADF | Errno::NOTTY)) {
-            self.broken(line!());
+            self.broken();
         }
     }
 
@@ -318,7 +318,7 @@ impl Pager {
                     stay += usize::from(page.as_ptr() == scratch);
                     room.0.copy_from_slice(&*page);
                 }
-                Ok(None) => self.broken(line!()),
+                Ok(None) => self.broken(),
                 Err(_) => return (read, stay),
             }
         }

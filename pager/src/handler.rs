@@ -95,7 +95,7 @@ impl Pager {
         let keeps_source = self.clear_target(to, bytes);
         self.table.for_each(from, from + bytes, |address, leaf, at| {
             let target = to + (address - from);
-            let Some(new_leaf) = self.table.leaf(target) else { self.broken(line!()) };
+            let Some(new_leaf) = self.table.leaf(target) else { self.broken() };
             // Marked while it is in both places: who finds the mark waits.
             let seen = loop {
                 let seen = leaf.load(at);

@@ -5,12 +5,13 @@
 //! chooses victims and moves them to `staging`, `retire` from there to the store. `program` is
 //! what the program's threads tell, `change` what they do to mappings, `fork` what happens when the
 //! program forks, [`tree`] what all processes of a run share, `far` what concerns the blade; `start`
-//! starts the tasks, `main_task` and `watcher` end them.
+//! starts the tasks, `main_task` and `watcher` end them, `broken` when nothing else is safe.
 //!
 //! All of this runs inside a foreign program, much of it on tasks that no C library knows: no
 //! thread-local storage, no locks of the standard library, system calls by rustix.
 
 mod batched_counters;
+mod broken;
 mod change;
 mod choice;
 mod evict;
@@ -38,6 +39,7 @@ pub mod tree;
 pub mod unserved;
 mod watcher;
 
+pub use broken::place_of;
 pub use change::{Change, Remap};
 pub use far::Ways;
 pub use fork::NEEDED_MAX;

@@ -51,7 +51,7 @@ impl Pager {
             // More than once, for the clock also runs while all of this is frozen.
             lost_ticks = if self.is_lost_in_move() { lost_ticks + 1 } else { 0 };
             if lost_ticks > LAST_TICKS {
-                self.broken(line!());
+                self.broken();
             }
             // In this order: the supervisor says that it ends before it does.
             let is_gone = supervisor.as_ref().is_some_and(ProcFolder::has_ended);

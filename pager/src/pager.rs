@@ -12,10 +12,9 @@ use crate::rest::Rest;
 use crate::staging::{Staging, WINDOWS};
 use crate::streams::Streams;
 use crate::table::{Entry, Table, WINDOW_PAGES};
-use crate::tree::{Counters, Eviction, Faults, Notice, Replacement, Settings, Slot, Tree};
+use crate::tree::{Counters, Eviction, Faults, Replacement, Settings, Slot, Tree};
 use rustix::io::Errno;
 use rustix::thread::futex;
-use spillway_platform::sys;
 use spillway_platform::uffd::Uffd;
 use spillway_store::{ClientConfig, Config, DiskConfig, Packer, Scratch, Store};
 use spillway_tiers::PageBuf;
@@ -469,18 +468,6 @@ impl Pager {
         counters.same_filled_pages.store(self.store.same_filled_pages() as i64, Ordering::Relaxed);
         counters.compressed_pages.store(self.store.compressed_pages() as i64, Ordering::Relaxed);
         self.publish_tiers();
-    }
-
-    /// The pager met something it can't explain: it kills the program rather than serve bytes it
-    /// isn't sure of.
-    pub(crate) fn broken(&self, line: u32) -> ! {
-        let pid = self.slot.pid.load(Ordering::Relaxed);
-        self.tree.notify(Notice::Broken, pid, u64::from(line));
-        let own = self.program.load(Ordering::Relaxed);
-        if let Ok(program) = spillway_platform::process::Program::open(own) {
-            program.kill();
-        }
-        sys::exit_process(1)
     }
 
     /// What is known of the page at an address.

@@ -102,7 +102,7 @@ impl Pager {
             if address == 0 {
                 return None;
             }
-            let Some(leaf) = self.table.find(address) else { self.broken(line!()) };
+            let Some(leaf) = self.table.find(address) else { self.broken() };
             let at = place(address);
             let seen = leaf.load(at);
             let here = seen.handle() == slot as u64;
@@ -229,7 +229,7 @@ impl Pager {
                 // The mapping is gone or has moved: the page is forgotten, or its new place is put
                 // down, as soon as that has been followed.
                 Some(Errno::NOENT | Errno::SRCH) => break,
-                Some(_) => self.broken(line!()),
+                Some(_) => self.broken(),
             }
         }
         // An event waits to be followed, perhaps by whoever waits for this task.

@@ -356,7 +356,7 @@ pub enum Notice {
     MlockAll = 5,
     /// A forked child could not be paged and was stopped before it read wrong bytes; errno `value`.
     ForkRefused = 6,
-    /// The pager met a state it must not go on from; the process was killed. `value` is a line number.
+    /// The pager met a state it must not go on from; the process was killed. `value` says where, as [`crate::place_of`] reads it.
     Broken = 7,
     /// The program tried to share guest memory that is paged with another process; it got EPERM.
     GuestRamShared = 8,

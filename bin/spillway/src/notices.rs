@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
+use spillway_pager::place_of;
 use spillway_pager::tree::{Notice, Tree};
 use spillway_pager::unserved::FUNCTIONS;
 
@@ -57,8 +58,10 @@ fn text(kind: u32, value: u64) -> String {
     } else if is(Notice::ForkRefused) {
         format!("its child could not be paged ({}) and was stopped before it ran", errno())
     } else if is(Notice::Broken) {
+        let (source, line) = place_of(value);
         format!(
-            "the pager can't go on (at line {value}): the process was killed, nothing is lost to others"
+            "the pager can't go on ({source}:{line}): the process was killed, nothing is lost to others; this is a fault in \
+             Spillway: report this line and what spillway --version says"
         )
     } else if is(Notice::GuestRamShared) {
         "it wanted to share paged guest memory with another process, and got EPERM".to_owned()
