@@ -127,6 +127,22 @@ fn a_changed_file_changes_what_it_names_and_nothing_else() {
 }
 
 #[test]
+fn a_client_stays_in_its_sharing_domain_whatever_the_file_says_later() {
+    let registry = registry(POLICY);
+    let in_domain = |domain| ClientSettings { domain, ..settings("alice", Who::User(7)) };
+    let domain = || registry.client("alice").unwrap().domain;
+    registry.configure(&[in_domain(Some(1))], &[], POLICY).unwrap();
+    for later in [Some(2), None] {
+        registry.configure(&[in_domain(later)], &[], POLICY).unwrap();
+        assert_eq!(domain(), Some(1), "what it holds is still shared in that one");
+    }
+    registry.configure(&[], &[], POLICY).unwrap();
+    registry.remove_client("alice").unwrap();
+    registry.configure(&[in_domain(Some(2))], &[], POLICY).unwrap();
+    assert_eq!(domain(), Some(2));
+}
+
+#[test]
 fn a_file_that_contradicts_itself_changes_nothing() {
     let registry = registry(POLICY);
     let twice = [settings("a", Who::User(7)), settings("b", Who::User(7))];
@@ -142,6 +158,41 @@ fn a_file_that_contradicts_itself_changes_nothing() {
     let bad = [settings("no spaces", Who::User(7))];
     assert!(matches!(registry.configure(&bad, &[], POLICY), Err(Error::Name(_))));
     assert!(registry.clients().unwrap().is_empty());
+}
+
+#[test]
+fn what_the_store_refuses_changes_nothing() {
+    let registry = registry(POLICY);
+    let alice = settings("alice", Who::User(7));
+    registry.configure(std::slice::from_ref(&alice), &[], POLICY).unwrap();
+    let device = |name: &str, bytes| BlockSettings {
+        name: name.into(),
+        client: "bob".into(),
+        bytes,
+        block_bytes: 4096,
+        reserve: true,
+    };
+    let changed = ClientSettings { target_pages: 60, ..alice.clone() };
+    let bob = settings("bob", Who::User(8));
+    let free = || registry.store().memory_bytes();
+    let before = free();
+    let devices = [device("fits", 1 << 20), device("large", 1 << 30)];
+    let strangers_out = Policy { users: Users::None, ..POLICY };
+    assert!(registry.configure(&[changed.clone(), bob.clone()], &devices, strangers_out).is_err());
+    assert!(registry.client("bob").is_err() && registry.blocks().is_empty());
+    assert_eq!(registry.client("alice").unwrap().statistics.target_pages, 50);
+    assert!(registry.admit(peer(9, 9)).is_ok(), "the old policy holds");
+    assert!(
+        registry
+            .admit(peer(8, 8))
+            .is_ok_and(|it| registry.client("uid-8").unwrap().id == it.client)
+    );
+    registry.configure(&[changed, bob], &devices[..1], POLICY).unwrap();
+    assert_eq!(registry.client("alice").unwrap().statistics.target_pages, 60);
+    assert_eq!(registry.blocks().len(), 1);
+    registry.destroy_block("fits").unwrap();
+    registry.store().trim();
+    assert!(free() <= before + (1 << 20), "{} bytes, {before} before", free());
 }
 
 #[test]

@@ -165,12 +165,43 @@ fn the_pages_of_values_that_come_in_parts_share_frames() {
     let more = fill_in_parts(right, COUNT);
     assert!(more < own / 4, "{more} bytes, {own} for the first");
     assert!(fill_in_parts(other, COUNT / 10) > own / 12, "shared across domains");
-    // One that is put in one piece finds those, and the other way round.
+    // One that is written where it lies finds those; so does one that is put in one piece, and the other way round.
+    let written = member(&store, Some(1));
+    let before = taken();
+    for number in 0..COUNT {
+        let value = value(number);
+        let write = |at: usize, part: &mut [u8]| part.copy_from_slice(&value[at..at + part.len()]);
+        let put = store.put_long(written, key(number), value.len(), write);
+        assert_eq!(put, Put::Stored, "{number}");
+    }
+    assert!(taken() - before < own / 4, "{} bytes, {own} for the first", taken() - before);
+    flush(&store, written);
     assert!(fill(&store, member(&store, Some(1)), value) < own / 4);
     flush(&store, left);
     must_hold(&store, right, value);
     flush(&store, right);
     (0..COUNT / 10).for_each(|number| assert!(store.flush(other, key(number))));
+}
+
+#[test]
+fn frames_that_are_used_again_are_found_by_what_they_hold_then() {
+    let store = Store::open(config()).expect("open");
+    let (left, right) = (member(&store, Some(1)), member(&store, Some(1)));
+    let later = |round: u32| move |number| noise(number + round * COUNT, PAGE_BYTES);
+    for round in 0..4 {
+        // One at a time, so that each finds the frame of the one before at hand; then all at once.
+        for number in 0..COUNT {
+            assert_eq!(store.put(left, key(number), &later(round)(number)), Put::Stored);
+            assert!(store.flush(left, key(number)));
+        }
+        let own = fill(&store, left, later(round));
+        let more = fill(&store, right, later(round));
+        assert!(more < own / 8, "{more} bytes in round {round}, {own} for the first");
+        must_hold(&store, left, later(round));
+        flush(&store, left);
+        must_hold(&store, right, later(round));
+        flush(&store, right);
+    }
 }
 
 #[test]
@@ -350,6 +381,28 @@ fn who_is_left_with_a_page_that_was_shared_can_move_it_down() {
         assert!(store.disk_bytes() > MIB);
         must_hold(&store, right, value);
     }
+}
+
+#[test]
+fn pages_behind_many_that_are_shared_go_however_little_is_wanted() {
+    let disk = Some(DiskConfig::new(std::env::temp_dir(), 64 * MIB));
+    let config = Config { disk, backing: Backing::Memfd, ..config() };
+    let store = Store::open(config).expect("open");
+    let (left, right) = (member(&store, Some(1)), member(&store, Some(1)));
+    let page = |number| noise(number, PAGE_BYTES);
+    // The coldest of all, and only their last ones can go.
+    fill(&store, left, page);
+    fill(&store, right, page);
+    let own = member(&store, None);
+    fill(&store, own, page);
+    store.trim();
+    // Free frames go first.
+    let wanted = store.free_frame_bytes() + 64 * PAGE_BYTES as u64;
+    store.set_capacity(store.memory_bytes() - wanted, 0);
+    let soon = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    assert!(store.shrink(soon, &mut Scratch::new()), "{} bytes", store.memory_bytes());
+    assert!(store.disk_bytes() > 0);
+    [left, right, own].into_iter().for_each(|pool| must_hold(&store, pool, page));
 }
 
 #[test]

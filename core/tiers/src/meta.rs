@@ -82,3 +82,22 @@ impl Meta {
         self.references.load(Ordering::Acquire)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_as_many_share_as_may_has_room_for_its_readers() {
+        let zero = || AtomicU32::new(0);
+        let (references, stamp) = (AtomicU16::new(1), AtomicU16::new(0));
+        let meta = Meta { references, stamp, prev: zero(), next: zero(), back: zero() };
+        let shared = (0..u32::from(u16::MAX)).take_while(|_| meta.share_if_live()).count();
+        assert!(shared > 30_000, "{shared} share it");
+        assert!((0..8000).all(|_| meta.add_reference()), "readers find no room");
+        assert!(!meta.share_if_live());
+        (0..shared + 8000).for_each(|_| assert!(!meta.drop_reference()));
+        assert!(meta.drop_reference());
+        assert!(!meta.share_if_live(), "it is on its way out");
+    }
+}
