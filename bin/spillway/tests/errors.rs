@@ -37,6 +37,12 @@ fn a_mistake_is_one_line_that_helps() {
         "{line}"
     );
     assert!(line.contains("http://HOST:PORT") && status == 2, "{line}");
+    // The environment's too.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_spillway"));
+    let output = command.arg("stat").env("SPILLWAY_API", "https://blade:8430").output().unwrap();
+    let line = String::from_utf8(output.stderr).unwrap();
+    assert!(line.contains("SPILLWAY_API https://blade:8430: https:// does not work"), "{line}");
+    assert_eq!(output.status.code(), Some(2));
     let (line, status) = refused(&["client", "add", "bob", "--taget", "1G"]);
     assert!(line.contains("'--target'") && line.contains("spillway client add --help"), "{line}");
     assert_eq!(status, 2);

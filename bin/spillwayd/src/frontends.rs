@@ -173,3 +173,16 @@ fn resp(
     let server = spillway_resp::Server::start(listeners, store, client_registry.clone(), settings);
     Ok(Some(server.context("can't serve RESP")?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_target_proves_what_a_reload_has_read() {
+        let config = crate::config::read(None, &[]).unwrap();
+        let keys = Keys::read(&config, &[]).unwrap();
+        let secrets = Secrets::new(&config.listen, &keys).unwrap();
+        assert!(Arc::ptr_eq(&secrets.nvme_tcp.controller_secret, &keys.nvme_secret));
+    }
+}

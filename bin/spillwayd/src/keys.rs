@@ -13,10 +13,13 @@ use spillway_lending::HostId;
 use spillway_tls::{ClientSettings as TlsClient, Files, ServerSettings, Versions};
 
 use crate::config::{Config, Error, Listen};
-use crate::secret_files::read_tokens;
+use crate::read_secret::read_secret;
+use crate::secret_files::{apart, read_token, read_tokens};
 
 /// What the files had when they were read.
 pub struct Keys {
+    /// Which files they are.
+    named: Box<Config>,
     /// What requests over TCP must bear.
     pub tokens: Option<Arc<RwLock<Tokens>>>,
     pub tls: Option<Tls>,
@@ -56,6 +59,7 @@ impl Keys {
     /// The first file that is not what it should be.
     pub fn read(config: &Config, clients: &[ClientSettings]) -> Result<Self, Error> {
         Ok(Self {
+            named: Box::new(config.clone()),
             tokens: read_tokens(&config.listen)?.map(RwLock::new).map(Arc::new),
             tls: Tls::read(config)?,
             nvme_secret: Arc::new(RwLock::new(nvme_secret(&config.listen)?)),
@@ -64,31 +68,28 @@ impl Keys {
         })
     }
 
-    /// Reads again what is in use, with nothing changed by it. A setting that names another file in `new` than in `old`
-    /// needs a restart: then the file that it named is left alone.
+    /// Reads again what is in use, with nothing changed by it. A setting that names another file than at the start needs a
+    /// restart: what that file had stays in use.
     ///
     /// # Errors
     /// The first file that is not what it should be, or is what can't be used without a restart.
-    pub fn read_again(
-        &self,
-        old: &Config,
-        new: &Config,
-        clients: &[ClientSettings],
-    ) -> Result<Renewal, Error> {
-        let (listen, others) = (&old.listen, &new.listen);
-        let same = |files: fn(&Listen) -> Vec<&Option<PathBuf>>| files(listen) == files(others);
+    pub fn read_again(&self, new: &Config, clients: &[ClientSettings]) -> Result<Renewal, Error> {
+        let (listen, others) = (&self.named.listen, &new.listen);
         let mut renewal = Renewal { clients: secrets_of(clients), ..Renewal::default() };
-        if same(|its| vec![&its.api_token_file, &its.api_read_token_file]) {
-            renewal.tokens = read_tokens(listen)?;
+        renewal.tokens = self.tokens_again(others)?;
+        let trio = |its: &Listen| {
+            [&its.tls_certificate, &its.tls_key, &its.tls_clients].map(Option::clone)
+        };
+        if trio(listen) == trio(others) {
+            renewal.tls = Tls::read(&self.named)?;
+        } else {
+            renewal.left = Some("listen.tls_certificate, tls_key and tls_clients");
         }
-        if same(|its| vec![&its.tls_certificate, &its.tls_key, &its.tls_clients]) {
-            renewal.tls = Tls::read(old)?;
-        }
-        if same(|its| vec![&its.nvme_tcp_secret_file]) {
+        if listen.nvme_tcp_secret_file == others.nvme_tcp_secret_file {
             renewal.nvme_secret = nvme_secret(listen)?;
         }
-        if old.lend.secret_file == new.lend.secret_file {
-            renewal.lend_secret = lend_secret(old)?;
+        if self.named.lend.secret_file == new.lend.secret_file {
+            renewal.lend_secret = lend_secret(&self.named)?;
         }
         let lending = |tls: &Option<Tls>| Some(tls.as_ref()?.lending.as_ref()?.host.clone());
         if let (Some(is), Some(named)) = (lending(&self.tls), lending(&renewal.tls))
@@ -100,6 +101,24 @@ impl Keys {
             )));
         }
         Ok(renewal)
+    }
+
+    /// Each token whose file is still the one of the start is read again.
+    fn tokens_again(&self, new: &Listen) -> Result<Option<Tokens>, Error> {
+        let Some(tokens) = &self.tokens else { return Ok(None) };
+        let mut tokens = tokens.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let named = &self.named.listen;
+        if let Some(file) = &named.api_token_file
+            && new.api_token_file == named.api_token_file
+        {
+            tokens.all = read_token("api_token_file", file)?;
+        }
+        if let Some(file) = &named.api_read_token_file
+            && new.api_read_token_file == named.api_read_token_file
+        {
+            tokens.read = Some(read_token("api_read_token_file", file)?);
+        }
+        apart(tokens).map(Some)
     }
 
     /// Has new connections use what was read again; which settings' files had something else.
@@ -140,6 +159,8 @@ impl Keys {
 /// What was read again, until it is used. What was not read stays as it is.
 #[derive(Default)]
 pub struct Renewal {
+    /// Settings that were all left alone since one of them names another file than at the start.
+    pub left: Option<&'static str>,
     tokens: Option<Tokens>,
     tls: Option<Tls>,
     nvme_secret: Option<spillway_nvme_tcp::Secret>,
@@ -164,7 +185,8 @@ impl Tls {
         let keys = spillway_tls::Keys::read(&files).map_err(error)?;
         let server = |versions| ServerSettings::new(&keys, versions).map_err(error);
         let (any_version, tls13) = (server(Versions::Tls12And13)?, server(Versions::Tls13)?);
-        let lending = config.lend.is_on().then(|| LendingTls::new(&keys)).transpose()?;
+        let lending = config.lend.is_on().then(|| LendingTls::new(&keys, &files.certificate));
+        let lending = lending.transpose()?;
         Ok(Some(Self { keys, any_version, tls13, lending }))
     }
 
@@ -189,11 +211,15 @@ impl Tls {
 }
 
 impl LendingTls {
-    fn new(keys: &spillway_tls::Keys) -> Result<Self, Error> {
-        let error = |error: spillway_tls::Error| Error::new(format!("listen.tls_*: {error}"));
-        let name = keys.name().map_err(error)?;
-        let host = HostId::new(&name).map_err(|error| Error::new(error.to_string()))?;
-        let client = TlsClient::new(keys, host.as_str()).map_err(error)?;
+    fn new(keys: &spillway_tls::Keys, certificate: &Path) -> Result<Self, Error> {
+        let shown = certificate.display();
+        let error = |error: &dyn std::fmt::Display| {
+            Error::new(format!("listen.tls_certificate {shown}: {error}"))
+        };
+        let name = keys.name().map_err(|why| error(&why))?;
+        let host = HostId::new(&name).map_err(|why| error(&why))?;
+        let client = TlsClient::new(keys, host.as_str());
+        let client = client.map_err(|why| Error::new(format!("listen.tls_*: {why}")))?;
         Ok(Self { host, client })
     }
 }
@@ -215,7 +241,7 @@ fn nvme_secret(listen: &Listen) -> Result<Option<spillway_nvme_tcp::Secret>, Err
     let error = |why: &dyn std::fmt::Display| {
         Error::new(format!("listen.nvme_tcp_secret_file {}: {why}", path.display()))
     };
-    let text = fs::read_to_string(path).map_err(|why| error(&why))?;
+    let text = read_secret(path).map_err(|why| error(&why))?;
     spillway_nvme_tcp::Secret::parse(&text).map(Some).map_err(|why| error(&why))
 }
 
@@ -224,13 +250,12 @@ fn lend_secret(config: &Config) -> Result<Option<String>, Error> {
         return Ok(None);
     };
     let error = |why: &dyn std::fmt::Display| {
-        Error::new(format!("can't read lend.secret_file {}: {why}", path.display()))
+        Error::new(format!("lend.secret_file {}: {why}", path.display()))
     };
-    let text = fs::read_to_string(path).map_err(|why| error(&why))?;
-    match text.trim() {
-        "" => Err(error(&"nothing is in it")),
-        secret => Ok(Some(secret.to_owned())),
-    }
+    let text = read_secret(path).map_err(|why| error(&why))?;
+    // The kernel takes the text; that it is a secret is better seen now.
+    spillway_nvme_tcp::Secret::parse(&text).map_err(|why| error(&why))?;
+    Ok(Some(text.trim().to_owned()))
 }
 
 fn secrets_of(clients: &[ClientSettings]) -> BTreeMap<String, Secret> {

@@ -193,20 +193,26 @@ fn reload_config(parts: &mut Parts, arguments: &Arguments, guests: Option<&vm::H
     let applied = arguments.read().map_err(anyhow::Error::from).and_then(|config| {
         let clients = Clients::new(&config)?;
         let program_pages = capacity::program_pages(config.memory.programs, &parts.limits)?;
-        let renewal = parts.keys.read_again(&parts.config, &config, &clients.clients)?;
+        let renewal = parts.keys.read_again(&config, &clients.clients)?;
         parts.client_registry.configure(&clients.clients, &clients.blocks, clients.policy)?;
+        let left = renewal.left;
         let renewed = parts.keys.renew(renewal);
         parts.daemon.program_pages.store(program_pages, Ordering::Relaxed);
-        Ok((config, renewed))
+        Ok((config, renewed, left))
     });
     match applied {
-        Ok((config, renewed)) => {
+        Ok((config, renewed, left)) => {
             for line in secret_files::open_to_all(&config) {
                 tracing::warn!("{line}");
             }
             if !renewed.is_empty() {
                 let files = renewed.join(", ");
                 tracing::info!(files, "renewed: new connections use what these files have now");
+            }
+            if let Some(left) = left {
+                tracing::warn!(
+                    "{left} were not read again: one of them names another file than at the start"
+                );
             }
             for name in needs_restart(&parts.config, &config) {
                 tracing::warn!("{name} has changed, which needs a restart");

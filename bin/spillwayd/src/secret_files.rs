@@ -8,6 +8,7 @@ use std::sync::Arc;
 use spillway_api::Tokens;
 
 use crate::config::{Config, Error, Listen};
+use crate::read_secret::read_secret;
 
 /// Shortest token of the HTTP interface.
 const TOKEN_BYTES_MIN: usize = 16;
@@ -23,17 +24,29 @@ pub fn read_tokens(listen: &Listen) -> Result<Option<Tokens>, Error> {
     let all = read_token("api_token_file", file)?;
     let read = listen.api_read_token_file.as_deref();
     let read = read.map(|file| read_token("api_read_token_file", file)).transpose()?;
-    if read.as_ref() == Some(&all) {
+    apart(Tokens { all, read }).map(Some)
+}
+
+/// The tokens, if they differ.
+///
+/// # Errors
+/// The one that only reads is the other.
+pub fn apart(tokens: Tokens) -> Result<Tokens, Error> {
+    if tokens.read.as_ref() == Some(&tokens.all) {
         return Err(Error::new(
             "listen.api_read_token_file has the token of api_token_file, which permits everything; make another",
         ));
     }
-    Ok(Some(Tokens { all, read }))
+    Ok(tokens)
 }
 
-fn read_token(setting: &str, path: &Path) -> Result<Arc<str>, Error> {
+/// Reads a token of the HTTP interface.
+///
+/// # Errors
+/// The file can't be read, or what it has is no token.
+pub fn read_token(setting: &str, path: &Path) -> Result<Arc<str>, Error> {
     let shown = path.display();
-    let text = fs::read_to_string(path)
+    let text = read_secret(path)
         .map_err(|error| Error::new(format!("can't read listen.{setting} {shown}: {error}")))?;
     let token = text.trim();
     if token.len() < TOKEN_BYTES_MIN || token.contains(char::is_whitespace) {

@@ -76,7 +76,8 @@ fn files_of_lending_are_read() {
         .unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let secret = dir.join("secret");
-    fs::write(&secret, "DHHC-1:00:\n").unwrap();
+    fs::write(&secret, "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:\n").unwrap();
+    fs::write(dir.join("nonsense"), "DHHC-1:00:\n").unwrap();
     let config = |name: &str, secret: &str| {
         let dir = dir.display();
         format!(
@@ -92,7 +93,9 @@ fn files_of_lending_are_read() {
     }
     let checked = check(dir, &config("a", "secret"));
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
-    refused(dir, &config("nameless", "secret"), &["listen.tls_*", "no DNS name"]);
+    let nameless = ["listen.tls_certificate", "nameless.pem", "no DNS name"];
+    refused(dir, &config("nameless", "secret"), &nameless);
     refused(dir, &config("missing", "secret"), &["listen.tls_*", "missing.pem"]);
-    refused(dir, &config("a", "none"), &["can't read lend.secret_file", "none"]);
+    refused(dir, &config("a", "none"), &["lend.secret_file", "none", "No such file"]);
+    refused(dir, &config("a", "nonsense"), &["lend.secret_file", "nonsense", "DHHC-1:00:"]);
 }

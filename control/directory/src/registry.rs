@@ -169,8 +169,7 @@ impl ClientRegistry {
     ///
     /// # Errors
     /// [`Error::Name`], [`Error::ClientExists`], [`Error::IdentityTaken`], [`Error::NoClient`],
-    /// [`Error::BlockExists`] before anything has changed. What the store refuses later ends it on
-    /// the way.
+    /// [`Error::BlockExists`], and what the store refuses: then nothing has changed.
     pub fn configure(
         &self,
         clients: &[ClientSettings],
@@ -179,6 +178,12 @@ impl ClientRegistry {
     ) -> Result<(), Error> {
         check(clients, blocks)?;
         let mut state = self.lock();
+        // What the store may refuse comes first.
+        let before = (state.clients.len(), state.blocks.len());
+        if let Err(error) = self.make(&mut state, clients, blocks) {
+            self.unmake(&mut state, before);
+            return Err(error);
+        }
         state.policy = policy;
         for entry in &mut state.clients {
             let named = clients.iter().any(|client| client.name == entry.name);
@@ -191,16 +196,37 @@ impl ClientRegistry {
         for client in clients {
             self.configure_client(&mut state, client)?;
         }
-        for block in blocks {
-            self.configure_block(&mut state, block)?;
-        }
         state.remember()
     }
 
+    /// Makes the clients and devices that are not there.
+    fn make(
+        &self,
+        state: &mut State,
+        clients: &[ClientSettings],
+        blocks: &[BlockSettings],
+    ) -> Result<(), Error> {
+        for client in clients {
+            if state.find(&client.name).is_err() {
+                self.insert(state, client, Origin::Configured)?;
+            }
+        }
+        blocks.iter().try_for_each(|block| self.configure_block(state, block))
+    }
+
+    /// Removes the clients and devices beyond those that there were.
+    fn unmake(&self, state: &mut State, (clients, blocks): (usize, usize)) {
+        for block in state.blocks.drain(blocks..) {
+            let _ = self.store.destroy_pool(PoolId(block.record.pool));
+        }
+        for client in state.clients.drain(clients..) {
+            let _ = self.store.remove_client(client.id);
+        }
+    }
+
+    /// Has a client that is there be as the file says.
     fn configure_client(&self, state: &mut State, settings: &ClientSettings) -> Result<(), Error> {
-        let Ok(at) = state.find(&settings.name) else {
-            return self.insert(state, settings, Origin::Configured).map(|_| ());
-        };
+        let at = state.find(&settings.name)?;
         let entry = &mut state.clients[at];
         if entry.domain != settings.domain {
             tracing::warn!(
@@ -276,10 +302,10 @@ impl ClientRegistry {
             ..ClientConfig::default()
         };
         let id = self.store.add_client(config)?;
+        state.clients.push(Entry::new(id, origin, settings));
         for &uuid in &settings.shared {
             self.store.authorise(id, uuid)?;
         }
-        state.clients.push(Entry::new(id, origin, settings));
         Ok(id)
     }
 

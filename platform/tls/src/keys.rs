@@ -103,3 +103,31 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     }
     Ok(found)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+
+    use super::*;
+
+    #[test]
+    fn the_name_is_that_of_the_own_certificate_not_of_who_signed_it() {
+        let params = |name: &str| CertificateParams::new([name.to_owned()]).unwrap();
+        let (signer_key, key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+        let mut signer = params("signer.test");
+        signer.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let signer = signer.self_signed(&signer_key).unwrap();
+        let own = params("own.test").signed_by(&key, &signer, &signer_key).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files {
+            certificate: dir.path().join("certificate"),
+            key: dir.path().join("key"),
+            authority: None,
+        };
+        fs::write(&files.certificate, own.pem() + &signer.pem()).unwrap();
+        fs::write(&files.key, key.serialize_pem()).unwrap();
+        assert_eq!(Keys::read(&files).unwrap().name().unwrap(), "own.test");
+    }
+}

@@ -1,6 +1,6 @@
 //! What all commands that talk to a daemon take.
 
-use std::env;
+use std::env::{self, VarError};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -41,7 +41,8 @@ impl Daemon {
         }
         match env::var("SPILLWAY_API") {
             Ok(address) => checked("SPILLWAY_API", &address),
-            Err(_) => Ok(default_dir()?.join(SOCKET).display().to_string()),
+            Err(VarError::NotPresent) => Ok(default_dir()?.join(SOCKET).display().to_string()),
+            Err(VarError::NotUnicode(_)) => Err(Refusal::usage("SPILLWAY_API is not UTF-8")),
         }
     }
 }

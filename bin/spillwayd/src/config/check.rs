@@ -1,6 +1,5 @@
 //! What settings mean together: clients, devices and policy as the directory takes them.
 
-use std::fs;
 use std::net::SocketAddr;
 
 use spillway_directory::{BlockSettings, ClientSettings, Policy, Secret, Who};
@@ -8,6 +7,7 @@ use spillway_types::{Limits, PAGE_BYTES};
 
 use super::file::Error;
 use super::values::{Client, Config};
+use crate::read_secret::read_secret;
 
 /// What the directory is told.
 #[derive(Debug)]
@@ -171,8 +171,8 @@ fn pages(bytes: Option<u64>) -> u64 {
 fn password(client: &Client, error: &dyn Fn(&str) -> Error) -> Result<Secret, Error> {
     let path = client.password_file.clone().unwrap_or_default();
     let file = path.display();
-    let text = fs::read_to_string(&path)
-        .map_err(|e| error(&format!("can't read password_file {file}: {e}")))?;
+    let text =
+        read_secret(&path).map_err(|e| error(&format!("can't read password_file {file}: {e}")))?;
     match text.lines().next() {
         Some(line) if !line.is_empty() => Ok(Secret::of_password(line.as_bytes())),
         _ => Err(error(&format!(
@@ -203,7 +203,7 @@ fn settings(client: &Client, usual: Limits, is_guest: bool) -> Result<ClientSett
         (None, _) => None,
         (Some(path), Who::Host(nqn)) => {
             let file = path.display();
-            let text = fs::read_to_string(path)
+            let text = read_secret(path)
                 .map_err(|e| error(&format!("can't read secret_file {file}: {e}")))?;
             let secret = Secret::parse(&text, nqn);
             Some(secret.map_err(|e| error(&format!("secret_file {file}: {e}")))?)

@@ -1,6 +1,7 @@
 //! The borrower's side: devices over loans of others.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -27,7 +28,6 @@ const SWAPOFF_BYTES_S: u64 = 2 << 20;
 const SWAPOFF_S: u64 = 60;
 
 /// What a borrower is told.
-#[derive(Debug)]
 pub struct Settings {
     pub own: HostId,
     pub lend: Lend,
@@ -39,6 +39,13 @@ pub struct Settings {
     pub dir: PathBuf,
     /// The secret of this host's kernel, in direct mode.
     pub secret: Arc<RwLock<Option<String>>>,
+}
+
+/// Says nothing of the secret, so that no log has it.
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings").field("own", &self.own).finish_non_exhaustive()
+    }
 }
 
 /// Loans of others, and the devices that are made of them.

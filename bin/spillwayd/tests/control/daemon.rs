@@ -95,7 +95,12 @@ impl Daemon {
 }
 
 /// The status of the answer.
-pub fn ask(mut stream: impl Read + Write, request: &str, token: &str, body: &str) -> u16 {
+pub fn ask(stream: impl Read + Write, request: &str, token: &str, body: &str) -> u16 {
+    answer(stream, request, token, body).split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+/// The answer with its head.
+pub fn answer(mut stream: impl Read + Write, request: &str, token: &str, body: &str) -> String {
     let bearer = match token {
         "" => String::new(),
         token => format!("Authorization: Bearer {token}\r\n"),
@@ -106,7 +111,7 @@ pub fn ask(mut stream: impl Read + Write, request: &str, token: &str, body: &str
     stream.write_all((head + &body).as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
-    answer.split(' ').nth(1).unwrap().parse().unwrap()
+    answer
 }
 
 /// The address that the line `ready` gives to a setting.

@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use spillway_api::ServerLimits;
 
-use crate::daemon::{Daemon, TOKEN, address, ask};
+use crate::daemon::{Daemon, TOKEN, address, answer, ask};
 
 /// What a test waits for is given up after this.
 const GIVEN_UP: Duration = Duration::from_secs(30);
@@ -36,6 +36,31 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     while !done() {
         assert!(Instant::now() < end, "{what}");
         sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn whatever_is_refused_is_a_problem() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path());
+    daemon.line(&[" ready "]);
+    let unix = || UnixStream::connect(dir.path().join("run/api.sock")).unwrap();
+    for (request, body, status) in [
+        ("GET /v1/clients/none", "", 404),
+        ("GET /v1/nothing", "", 404),
+        ("DELETE /v1/store", "", 405),
+        // The HTTP framework's own words are plain text.
+        ("GET /v1/clients/%FF", "", 400),
+        ("POST /v1/clients", "{", 400),
+    ] {
+        let told = answer(unix(), request, "", body);
+        let (head, body) = told.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {told}");
+        assert!(
+            head.to_lowercase().contains("content-type: application/problem+json"),
+            "{request}: {told}"
+        );
+        assert!(body.contains(&format!("\"status\":{status}")), "{request}: {told}");
     }
 }
 

@@ -6,10 +6,16 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rcgen::{BasicConstraints, Certificate, CertificateParams, IsCa, KeyPair};
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::version::TLS12;
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use spillway_client::{Get, Key, PoolSpec, Put, Store};
 use spillway_tls::{ClientSettings, Files, ServerSettings, Versions};
 
@@ -125,6 +131,28 @@ impl Host {
         connection.peer_certificates().unwrap()[0].to_vec()
     }
 
+    /// Whether a server takes a client that knows no later version.
+    fn speaks_tls12(&self, address: &str) -> bool {
+        let Files { certificate, key, .. } = self.client(&self.authority, CLIENT);
+        let mut roots = RootCertStore::empty();
+        roots.add(self.authority.certificate.der().clone()).unwrap();
+        let chain = vec![CertificateDer::from_pem_file(certificate).unwrap()];
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(&[&TLS12])
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(key).unwrap());
+        let name = "127.0.0.1".try_into().unwrap();
+        let mut connection = ClientConnection::new(Arc::new(config.unwrap()), name).unwrap();
+        let mut stream = TcpStream::connect(address).unwrap();
+        while connection.is_handshaking() {
+            if connection.complete_io(&mut stream).is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
     fn open(&self, authority: &Authority, address: &str) -> Result<Box<dyn Store>, String> {
         let Files { certificate, key, authority } = self.client(authority, CLIENT);
         let url = format!(
@@ -236,6 +264,93 @@ fn a_file_that_is_broken_leaves_all_as_it_was() {
     let log = daemon.lines();
     for secret in [NEW, TOKEN, "PRIVATE", "short\n"] {
         assert!(!log.contains(secret), "{log}");
+    }
+}
+
+#[test]
+fn what_the_store_refuses_leaves_all_as_it_was() {
+    const NEW: &str = "fedcba9876543210-all";
+    let host = Host::new();
+    let first = host.renew(1, "a.example");
+    replace(&host.path("secrets/password"), "one");
+    let client = "[[client]]\nname = \"b\"\npassword_file = \"DIR/secrets/password\"\n";
+    let daemon = host.start(client);
+    let ready = daemon.line(&[" ready "]);
+    let (tls, api) = (address(&ready, "nvme_tls"), address(&ready, "api_tcp"));
+    let status = |request, token| ask(TcpStream::connect(api).unwrap(), request, token, "");
+    // Everything is new, and a device does not fit into the store, after another one that does.
+    let file = host.path("config/spillwayd.toml");
+    let was = fs::read_to_string(&file).unwrap();
+    let device =
+        |name, size| format!("[[block]]\nname = \"{name}\"\nclient = \"c\"\nsize = \"{size}\"\n");
+    let more = format!(
+        "[[client]]\nname = \"c\"\nuid = 4711\n{}{}",
+        device("fits", "8M"),
+        device("large", "1G")
+    );
+    replace(&file, &format!("{was}{more}"));
+    replace(&host.path("secrets/password"), "two");
+    replace(&host.path("tokens/token"), NEW);
+    let second = host.renew(2, "a.example");
+    let lines = daemon.reload();
+    assert!(lines.contains("not reloaded") && !lines.contains("renewed"), "{lines}");
+    let socket = host.path("run/resp.sock");
+    for (request, code) in [("GET /v1/clients/b", 200), ("GET /v1/clients/c", 404)] {
+        assert_eq!(status(request, TOKEN), code, "{request}");
+    }
+    assert_eq!(status("GET /v1/clients", NEW), 401);
+    assert_eq!(auth(&socket, "one"), "+OK\r\n");
+    assert!(host.shown(tls) == first);
+    // Without the device that does not fit, the same is taken.
+    replace(&file, &format!("{was}{}", more.replace("1G", "4M")));
+    let lines = daemon.reload();
+    assert!(lines.contains("renewed"), "{lines}");
+    assert_eq!((status("GET /v1/clients/c", NEW), status("GET /v1/clients", TOKEN)), (200, 401));
+    assert_eq!(auth(&socket, "two"), "+OK\r\n");
+    assert!(host.shown(tls) == second);
+}
+
+#[test]
+fn a_setting_that_names_another_file_keeps_no_other_from_being_read() {
+    const NEW: &str = "fedcba9876543210-all";
+    let host = Host::new();
+    let first = host.renew(1, "a.example");
+    let daemon = host.start("");
+    let ready = daemon.line(&[" ready "]);
+    let (tls, api) = (address(&ready, "nvme_tls"), address(&ready, "api_tcp"));
+    let status = |token| ask(TcpStream::connect(api).unwrap(), "GET /v1/clients", token, "");
+    let file = host.path("config/spillwayd.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    for (old, new) in [("tokens/read", "tokens/other"), ("tls/clients", "ours")] {
+        replace(&file, &fs::read_to_string(&file).unwrap().replace(old, new));
+    }
+    replace(&host.path("tokens/other"), "fedcba9876543210-read");
+    replace(&host.path("tokens/token"), NEW);
+    host.renew(2, "a.example");
+    for round in 0..2 {
+        let lines = daemon.reload();
+        assert_eq!((status(TOKEN), status(NEW)), (401, 200), "in round {round}");
+        assert_eq!(status(READ_TOKEN), 200, "its file needs a restart, in round {round}");
+        assert!(lines.contains("tls_key and tls_clients were not read again"), "{lines}");
+        assert!(host.shown(tls) == first, "in round {round}");
+    }
+    replace(&file, &text);
+    let lines = daemon.reload();
+    assert!(lines.contains("listen.tls_certificate, listen.tls_key"), "{lines}");
+    assert!(host.shown(tls) != first);
+}
+
+#[test]
+fn after_a_reload_too_what_is_ours_speaks_tls_1_3_alone() {
+    let host = Host::new();
+    host.renew(1, "a.example");
+    let daemon = host.start("resp_tls = \"127.0.0.1:0\"\n");
+    let ready = daemon.line(&[" ready "]);
+    for round in 1..3 {
+        assert!(host.speaks_tls12(address(&ready, "resp_tls")), "in round {round}");
+        assert!(!host.speaks_tls12(address(&ready, "nvme_tls")), "in round {round}");
+        host.renew(1 + round, "a.example");
+        assert!(daemon.reload().contains("renewed"));
     }
 }
 
