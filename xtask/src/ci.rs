@@ -11,7 +11,7 @@ use cargo_metadata::MetadataCommand;
 use crate::command::{self, execute, root, run_cargo};
 use crate::{alone, layering, pages};
 
-/// How long all unit and property tests together may run, several times what they take on two cores.
+/// How long a step with tests may run, several times what all unit and property tests take on two cores.
 const UNIT_TESTS_MAX: Duration = Duration::from_mins(12);
 
 /// Runs all checks from the workspace's root, and says how long each took.
@@ -45,17 +45,11 @@ fn all(steps: &mut Steps) {
         run_cargo(&["test", "--workspace", "--locked", "--no-run", "--quiet"])
     });
     steps.run("unit and property tests", || {
-        // One that hangs must not take the other checks with it: cargo knows no limit of its own.
-        let limit_s = UNIT_TESTS_MAX.as_secs().to_string();
-        let mut command = command::command("timeout");
-        command
-            .args(["--verbose", "--kill-after=10", &limit_s])
-            .arg(command::cargo().get_program());
-        execute(command.args(["test", "--workspace", "--locked", "--no-fail-fast"]))
+        limited(&["test", "--workspace", "--locked", "--no-fail-fast"])
     });
     steps.run("operations that meet, under many schedules", || {
         let package = ["test", "--locked", "--package", "spillway-store", "--features", "shuttle"];
-        run_cargo(&[&package[..], &["--test", "concurrency"]].concat())
+        limited(&[&package[..], &["--test", "concurrency"]].concat())
     });
     steps.run("documentation", || {
         let mut command = command::cargo();
@@ -78,6 +72,14 @@ fn all(steps: &mut Steps) {
         command.env("LAB_SIZE", env::var_os("LAB_SIZE").unwrap_or_else(|| "ci".into()));
         execute(&mut command)
     });
+}
+
+/// Runs cargo for at most [`UNIT_TESTS_MAX`]: a test that hangs must not take the other checks with it, and cargo knows no limit.
+fn limited(arguments: &[&str]) -> anyhow::Result<()> {
+    let limit_s = UNIT_TESTS_MAX.as_secs().to_string();
+    let mut command = command::command("timeout");
+    command.args(["--verbose", "--kill-after=10", &limit_s]);
+    execute(command.arg(command::cargo().get_program()).args(arguments))
 }
 
 /// Whether the compiler is of the version that the workspace names. A later one knows lints that this code was

@@ -14,7 +14,7 @@ use spillway_tls::{ClientSettings as TlsClient, Files, ServerSettings, Versions}
 
 use crate::config::{Config, Error, Listen};
 use crate::read_secret::read_secret;
-use crate::secret_files::{apart, read_token, read_tokens};
+use crate::secret_files::{distinct, read_token, read_tokens};
 
 /// What the files had when they were read.
 pub struct Keys {
@@ -118,7 +118,7 @@ impl Keys {
         {
             tokens.read = Some(read_token("api_read_token_file", file)?);
         }
-        apart(tokens).map(Some)
+        distinct(tokens).map(Some)
     }
 
     /// Has new connections use what was read again; which settings' files had something else.
@@ -252,7 +252,9 @@ fn lend_secret(config: &Config) -> Result<Option<String>, Error> {
     let error = |why: &dyn std::fmt::Display| {
         Error::new(format!("lend.secret_file {}: {why}", path.display()))
     };
-    let text = read_secret(path).map_err(|why| error(&why))?;
+    let shown = path.display();
+    let text = read_secret(path)
+        .map_err(|why| Error::new(format!("can't read lend.secret_file {shown}: {why}")))?;
     // The kernel takes the text; that it is a secret is better seen now.
     spillway_nvme_tcp::Secret::parse(&text).map_err(|why| error(&why))?;
     Ok(Some(text.trim().to_owned()))

@@ -24,14 +24,14 @@ pub fn read_tokens(listen: &Listen) -> Result<Option<Tokens>, Error> {
     let all = read_token("api_token_file", file)?;
     let read = listen.api_read_token_file.as_deref();
     let read = read.map(|file| read_token("api_read_token_file", file)).transpose()?;
-    apart(Tokens { all, read }).map(Some)
+    distinct(Tokens { all, read }).map(Some)
 }
 
 /// The tokens, if they differ.
 ///
 /// # Errors
 /// The one that only reads is the other.
-pub fn apart(tokens: Tokens) -> Result<Tokens, Error> {
+pub fn distinct(tokens: Tokens) -> Result<Tokens, Error> {
     if tokens.read.as_ref() == Some(&tokens.all) {
         return Err(Error::new(
             "listen.api_read_token_file has the token of api_token_file, which permits everything; make another",

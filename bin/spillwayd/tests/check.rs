@@ -96,6 +96,6 @@ fn files_of_lending_are_read() {
     let nameless = ["listen.tls_certificate", "nameless.pem", "no DNS name"];
     refused(dir, &config("nameless", "secret"), &nameless);
     refused(dir, &config("missing", "secret"), &["listen.tls_*", "missing.pem"]);
-    refused(dir, &config("a", "none"), &["lend.secret_file", "none", "No such file"]);
+    refused(dir, &config("a", "none"), &["can't read lend.secret_file", "none"]);
     refused(dir, &config("a", "nonsense"), &["lend.secret_file", "nonsense", "DHHC-1:00:"]);
 }

@@ -65,15 +65,19 @@ impl Pollers {
 
     /// Looks at `there` until it is true, for as long as this thread polls; whether it became true.
     pub fn poll(&self, time: &mut PollTime, there: impl FnMut() -> bool) -> bool {
-        self.poll_beside(time, there, thread::yield_now)
+        self.poll_beside(time, there, || {
+            let start = Instant::now();
+            thread::yield_now();
+            start.elapsed()
+        })
     }
 
-    /// As [`Self::poll`]; `give_way` lets others have the core.
+    /// As [`Self::poll`]; `give_way` lets others have the core, and tells for how long they had it.
     fn poll_beside(
         &self,
         time: &mut PollTime,
         mut there: impl FnMut() -> bool,
-        mut give_way: impl FnMut(),
+        mut give_way: impl FnMut() -> Duration,
     ) -> bool {
         let less = |free: u32| free.checked_sub(1);
         if !time.polls()
@@ -82,7 +86,6 @@ impl Pollers {
             return false;
         }
         let start = Instant::now();
-        let mut looked = start;
         let mut kept_away = false;
         let found = loop {
             if (0..LOOKS).any(|_| {
@@ -91,18 +94,14 @@ impl Pollers {
             }) {
                 break true;
             }
-            let now = Instant::now();
-            kept_away |= now - looked >= KEPT_AWAY;
-            if now - start >= time.time {
+            if start.elapsed() >= time.time {
                 break false;
             }
-            looked = now;
             // Who has something to do comes first.
-            give_way();
+            kept_away |= give_way() >= KEPT_AWAY;
         };
         self.free.fetch_add(1, Ordering::Relaxed);
-        // The last look may have come late, too.
-        if kept_away || looked.elapsed() >= KEPT_AWAY {
+        if kept_away {
             time.was_kept_away();
         } else {
             time.sleeps_last = 0;
@@ -189,7 +188,8 @@ mod tests {
 
     /// In how many of the next waits a thread does not look; at most 10,000.
     fn sleeps(pollers: &Pollers, time: &mut PollTime) -> u32 {
-        (0..10_000).take_while(|_| !pollers.poll_beside(time, || true, || {})).count() as u32
+        let polls = |_: &u32| !pollers.poll_beside(time, || true, || Duration::ZERO);
+        (0..10_000).take_while(polls).count() as u32
     }
 
     #[test]
@@ -201,8 +201,8 @@ mod tests {
             // Others have the core while it gives way; then what it looks for is there.
             let away = Cell::new(false);
             let give_way = || {
-                thread::sleep(KEPT_AWAY);
                 away.set(true);
+                KEPT_AWAY
             };
             assert!(pollers.poll_beside(&mut time, || away.get(), give_way));
             let slept = (0..10_000).find(|_| time.polls()).unwrap_or(10_000);
@@ -225,7 +225,8 @@ mod tests {
             looks.set(looks.get() + 1);
             looks.get() > 10 * LOOKS
         };
-        assert!(pollers.poll_beside(&mut time, there, || {}));
+        let less = || KEPT_AWAY - Duration::from_nanos(1);
+        assert!(pollers.poll_beside(&mut time, there, less));
         assert_eq!(time.sleeps, 0);
     }
 }
