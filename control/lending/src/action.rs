@@ -217,6 +217,17 @@ pub enum Note {
         /// Where.
         place: Place,
     },
+    /// A copy is being placed for so long that others no longer wait for it. Noted once for each.
+    MoveSlow {
+        /// The device.
+        device: DeviceId,
+        /// The slab.
+        slab: u32,
+        /// Where it is being placed.
+        place: Place,
+        /// For how long.
+        took: Duration,
+    },
     /// A copy could not be placed.
     MoveFailed {
         /// The device.

@@ -35,9 +35,19 @@ pub(crate) struct Device {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slab {
     pub copies: [Option<Place>; 2],
-    pub moving: Option<(u8, Place)>,
+    pub moving: Option<Move>,
     /// When a copy may be placed again, after that failed.
     pub move_at: Duration,
+}
+
+/// A copy of a slab that is being placed.
+#[derive(Clone, Debug)]
+pub(crate) struct Move {
+    pub copy: u8,
+    pub place: Place,
+    pub since: Duration,
+    /// It was noted that it takes long.
+    pub is_noted: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -60,19 +70,23 @@ impl Device {
         if self.is_gathering() { 0 } else { self.slabs.len() as u64 * self.slab_bytes }
     }
 
-    pub fn wake_at(&self, now: Duration) -> Option<Duration> {
+    pub fn wake_at(&self, now: Duration, slow_move: Duration) -> Option<Duration> {
         if !matches!(self.state, DeviceState::Attached | DeviceState::Detaching) {
             return None;
         }
         let moves = self.slabs.iter().map(|slab| slab.move_at);
-        [self.detach_at, self.seek_at].into_iter().chain(moves).filter(|at| *at > now).min()
+        let slow = self.moves().map(|its| its.since + slow_move);
+        let times = [self.detach_at, self.seek_at].into_iter().chain(moves).chain(slow);
+        times.filter(|at| *at > now).min()
+    }
+
+    /// Copies that are being placed.
+    pub fn moves(&self) -> impl Iterator<Item = &Move> {
+        self.slabs.iter().filter_map(|slab| slab.moving.as_ref())
     }
 
     pub fn uses(&self, loan: &LoanId) -> bool {
-        self.slabs.iter().any(|slab| {
-            let moving = slab.moving.as_ref().map(|(_, place)| place);
-            slab.copies.iter().flatten().chain(moving).any(|place| place.is_in(loan))
-        })
+        self.slabs.iter().any(|slab| slab.places().any(|place| place.is_in(loan)))
     }
 }
 
@@ -82,8 +96,13 @@ impl Slab {
     }
 
     pub fn needs_file(&self) -> bool {
-        let moving = self.moving.as_ref().map(|(_, place)| place);
-        self.copies.iter().flatten().chain(moving).any(|place| *place == Place::File)
+        self.places().any(|place| *place == Place::File)
+    }
+
+    /// Where its copies lie, and where one is being placed.
+    fn places(&self) -> impl Iterator<Item = &Place> {
+        let moving = self.moving.as_ref().map(|its| &its.place);
+        self.copies.iter().flatten().chain(moving)
     }
 }
 

@@ -131,7 +131,9 @@ impl Machine {
         let lent = self.lent.values().filter_map(Lent::wake_at);
         let loans = self.loans.values().map(Loan::wake_at);
         let ended = self.ended.values().map(|ended| ended.again_at);
-        let devices = self.devices.values().filter_map(|device| device.wake_at(self.now));
+        let devices = self.devices.values();
+        let slow_move = self.settings.slow_move;
+        let devices = devices.filter_map(|device| device.wake_at(self.now, slow_move));
         lent.chain(loans).chain(ended).chain(devices).chain(dwelt_at).min()
     }
 

@@ -3,13 +3,17 @@
 //! file, else out of swap.
 //!
 //! A copy is placed by [`Action::Place`], and until that has answered it lies where it lay; a slab has one such move
-//! at a time.
+//! at a time. A move that takes long makes room for others: a lender that hardly answers must not hold up the recalls of
+//! all the others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::devices::{Device, Seek};
+use crate::devices::{Device, Move, Seek};
 use crate::machine::Machine;
 use crate::{Action, Backup, DeviceId, HostId, LoanId, Mode, Note, Place};
+
+/// How many times [`Settings::moves_max`](crate::Settings::moves_max) there may be of moves, slow ones included.
+const SLOW_MOVES: usize = 4;
 
 /// A copy that has to be placed.
 #[derive(Clone, Debug)]
@@ -62,7 +66,7 @@ impl Machine {
         let move_at = self.now + self.settings.answer_timeout;
         let Some(device) = self.devices.get_mut(&id) else { return };
         let Some(its) = device.slabs.get_mut(slab as usize) else { return };
-        if its.moving != Some((copy, place.clone())) {
+        if !its.moving.as_ref().is_some_and(|its| its.copy == copy && its.place == place) {
             return;
         }
         its.moving = None;
@@ -141,6 +145,7 @@ impl Machine {
         if self.settings.mode == Mode::Direct {
             return;
         }
+        self.note_slow_moves(id);
         let needs = self.needs(id);
         let is_quiet = needs.is_empty();
         let lacking = self.place_needs(id, needs);
@@ -166,11 +171,46 @@ impl Machine {
         }
     }
 
+    /// How many moves may begin.
+    fn moves_left(&self) -> usize {
+        let moves = || self.devices.values().flat_map(Device::moves);
+        let most = self.settings.moves_max as usize;
+        let quick = moves().filter(|its| !self.is_slow(its)).count();
+        most.saturating_sub(quick).min((SLOW_MOVES * most).saturating_sub(moves().count()))
+    }
+
+    fn is_slow(&self, its: &Move) -> bool {
+        self.now >= its.since + self.settings.slow_move
+    }
+
+    /// Loans into which a move is slow: others are tried first.
+    fn slow_loans(&self) -> BTreeSet<u64> {
+        let moves = self.devices.values().flat_map(Device::moves).filter(|its| self.is_slow(its));
+        let number = |its: &Move| match &its.place {
+            Place::Lender { loan, .. } => Some(loan.number),
+            Place::File => None,
+        };
+        moves.filter_map(number).collect()
+    }
+
+    /// Notes each move that takes long, once.
+    fn note_slow_moves(&mut self, id: DeviceId) {
+        let (now, slow_move) = (self.now, self.settings.slow_move);
+        let Some(device) = self.devices.get_mut(&id) else { return };
+        for (slab, its) in (0..).zip(&mut device.slabs) {
+            let slow = its.moving.as_mut();
+            let slow = slow.filter(|its| !its.is_noted && now >= its.since + slow_move);
+            if let Some(its) = slow {
+                its.is_noted = true;
+                let (place, took) = (its.place.clone(), now - its.since);
+                self.out.push(Action::Note(Note::MoveSlow { device: id, slab, place, took }));
+            }
+        }
+    }
+
     /// Begins moves into places that the device has, as many as may be under way; gives the needs without a place.
     fn place_needs(&mut self, id: DeviceId, needs: Vec<Need>) -> Vec<Need> {
-        let moving =
-            |device: &Device| device.slabs.iter().filter(|its| its.moving.is_some()).count();
-        let mut under_way: usize = self.devices.values().map(moving).sum();
+        let mut left_moves = self.moves_left();
         let mut file_room = self.file_room_of(id);
         let mut left: BTreeMap<u64, usize> = self
             .loans
@@ -178,6 +218,7 @@ impl Machine {
             .filter(|(_, loan)| loan.device == id && loan.is_sound())
             .map(|(number, loan)| (*number, loan.used.iter().filter(|used| !**used).count()))
             .collect();
+        let slow = self.slow_loans();
         let mut lacking = Vec::new();
         for need in needs {
             let is_file = self.settings.backup == Backup::File
@@ -187,24 +228,25 @@ impl Machine {
             let fits = |number: &u64| {
                 left[number] != 0 && need.apart_from.as_ref() != Some(&self.loans[number].lender)
             };
-            let number = left.keys().copied().find(fits);
+            let others = || left.keys().copied().filter(|number| !slow.contains(number));
+            let number = others().find(fits).or_else(|| left.keys().copied().find(fits));
             let is_placeable = is_file || number.is_some();
             if !is_placeable {
                 lacking.push(need);
                 continue;
             }
             let move_at = self.devices[&id].slabs[need.slab as usize].move_at;
-            let may_begin = self.now >= move_at && under_way < self.settings.moves_max as usize;
+            let may_begin = self.now >= move_at && left_moves > 0;
             if is_file {
                 file_room -= 1;
                 if may_begin {
-                    under_way += 1;
+                    left_moves -= 1;
                     self.begin_move(id, &need, Place::File);
                 }
             } else if let Some(number) = number {
                 *left.entry(number).or_default() -= 1;
                 if may_begin && let Some(place) = self.take_place(number) {
-                    under_way += 1;
+                    left_moves -= 1;
                     self.begin_move(id, &need, place);
                 }
             }
@@ -215,7 +257,8 @@ impl Machine {
     fn begin_move(&mut self, id: DeviceId, need: &Need, place: Place) {
         let Need { slab, copy, .. } = *need;
         if let Some(device) = self.devices.get_mut(&id) {
-            device.slabs[slab as usize].moving = Some((copy, place.clone()));
+            let its = Move { copy, place: place.clone(), since: self.now, is_noted: false };
+            device.slabs[slab as usize].moving = Some(its);
             self.out.push(Action::Place { device: id, slab, copy, place });
         }
     }
@@ -248,16 +291,13 @@ impl Machine {
     }
 
     fn fall_back(&mut self, id: DeviceId, lacking: Vec<Need>) {
-        let moving =
-            |device: &Device| device.slabs.iter().filter(|its| its.moving.is_some()).count();
-        let mut under_way: usize = self.devices.values().map(moving).sum();
+        let mut left_moves = self.moves_left();
         let mut file_room = self.file_room_of(id);
         let mut is_stuck = false;
         for need in lacking {
             let device = &self.devices[&id];
             let slab = &device.slabs[need.slab as usize];
-            let may_begin =
-                self.now >= slab.move_at && under_way < self.settings.moves_max as usize;
+            let may_begin = self.now >= slab.move_at && left_moves > 0;
             let is_in_file = slab.copies[usize::from(1 - need.copy)] == Some(Place::File);
             if is_in_file && !need.is_recalled {
                 continue;
@@ -265,7 +305,7 @@ impl Machine {
             if is_in_file || file_room != 0 {
                 file_room = file_room.saturating_sub(u64::from(!is_in_file));
                 if may_begin {
-                    under_way += 1;
+                    left_moves -= 1;
                     self.begin_move(id, &need, Place::File);
                 }
             } else if need.is_recalled && !self.is_safe(&slab.copies[usize::from(1 - need.copy)]) {

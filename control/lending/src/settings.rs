@@ -49,6 +49,9 @@ pub struct Settings {
     pub recall_deadline: Duration,
     /// Slabs that are copied to a new place at the same time.
     pub moves_max: u32,
+    /// A slab that is copied for so long does not count as one of these any more, so that others need not wait for it;
+    /// there are at most four times as many with such slabs.
+    pub slow_move: Duration,
 }
 
 /// What a lender can share (the paper's equations 1 and 2). In both ways a grant counts in full from when it is
@@ -106,6 +109,7 @@ impl Default for Settings {
             lease_margin: Duration::from_secs(2),
             recall_deadline: Duration::from_secs(60),
             moves_max: 4,
+            slow_move: Duration::from_secs(15),
         }
     }
 }
@@ -134,7 +138,9 @@ impl Settings {
             ),
             (self.rounds_max == 0 || self.moves_max == 0, "rounds and moves: at least 1"),
             (
-                self.answer_timeout.is_zero() || self.retry.is_zero() || self.lease.is_zero(),
+                [self.answer_timeout, self.retry, self.lease, self.slow_move]
+                    .iter()
+                    .any(Duration::is_zero),
                 "times: more than 0",
             ),
             (

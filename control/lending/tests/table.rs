@@ -330,6 +330,81 @@ fn borrower_recalled_moves_its_slabs_before_it_says_fin() {
     assert_eq!(host.machine.role(), Role::Borrower, "of another lender");
 }
 
+/// The places of the moves that begin in `actions`.
+fn moves(actions: &[Action]) -> Vec<Place> {
+    let place = |action: &Action| match action {
+        Action::Place { place, .. } => Some(place.clone()),
+        _ => None,
+    };
+    actions.iter().filter_map(place).collect()
+}
+
+/// The slabs whose moves are noted as slow in `actions`, with the seconds that they took.
+fn slow_moves(actions: &[Action]) -> Vec<(u32, u64)> {
+    let slow = |action: &Action| match action {
+        Action::Note(Note::MoveSlow { slab, took, .. }) => Some((*slab, took.as_secs())),
+        _ => None,
+    };
+    actions.iter().filter_map(slow).collect()
+}
+
+#[test]
+fn moves_that_take_long_hold_up_no_others_until_they_are_four_times_as_many() {
+    let slow_move = Duration::from_secs(2);
+    let (mut host, request) = Host::borrower(Settings { slow_move, ..settings() });
+    host.peers(&["l", "m"]);
+    let recall = MemLenFin { loan: request.loan, deadline_ms: 60_000 };
+    let asked = host.receive("l", 1, Body::MemLenFin(recall));
+    let begun = host.grant(&asked);
+    assert_eq!((moves(&begun).len(), slow_moves(&begun).len()), (4, 0));
+    for more in 1..=3 {
+        assert_eq!(host.machine.wake_at(), Some(host.now + slow_move), "it comes back in time");
+        let then = host.pass(1_999);
+        assert_eq!((moves(&then).len(), slow_moves(&then).len()), (0, 0), "not yet slow");
+        let then = host.pass(1);
+        let noted = (4 * more - 4..4 * more).map(|slab| (slab, 2)).collect::<Vec<_>>();
+        assert_eq!((moves(&then).len(), slow_moves(&then)), (4, noted), "each once");
+    }
+    let then = host.pass(2_000);
+    assert_eq!((moves(&then).len(), slow_moves(&then).len()), (0, 4), "16 are under way");
+    // One that comes to its end after all makes room for another.
+    let place = moves(&begun).remove(0);
+    let device = DeviceId(0);
+    let then = host.tell(Event::Placed { device, slab: 0, copy: 0, place, result: Ok(()) });
+    assert_eq!(moves(&then).len(), 1);
+}
+
+#[test]
+fn moves_go_to_lenders_to_which_none_takes_long() {
+    let slow_move = Duration::from_secs(2);
+    let (mut host, request) = Host::borrower(Settings { slow_move, ..settings() });
+    let peer = |(name, slabs): &(&str, u64)| Peer {
+        host: id(name),
+        rack: (*name).into(),
+        spare_bytes: slabs * SLAB,
+    };
+    host.tell(Event::Peers([("l", 50), ("m", 20), ("n", 20)].iter().map(peer).collect()));
+    let recall = MemLenFin { loan: request.loan, deadline_ms: 60_000 };
+    let asked = host.receive("l", 1, Body::MemLenFin(recall));
+    let lenders: Vec<_> = requests(&asked).into_iter().map(|(to, _)| to).collect();
+    assert_eq!(lenders.len(), 2, "no lender has room for all: {lenders:?}");
+    let loan_of = |place: &Place| match place {
+        Place::Lender { loan, .. } => loan.number,
+        Place::File => panic!("there is no file"),
+    };
+    let mut begun: Vec<_> = moves(&host.grant(&asked)).iter().map(loan_of).collect();
+    begun.dedup();
+    assert_eq!(begun.len(), 1, "one lender after the other");
+    let then = host.pass(2_000);
+    let mut others: Vec<_> = moves(&then).iter().map(loan_of).collect();
+    others.dedup();
+    assert_eq!(others.len(), 1);
+    assert_ne!(others, begun, "the first takes long");
+    // What is left goes to it all the same.
+    let all = (0..2).flat_map(|_| host.pass(2_000)).collect::<Vec<_>>();
+    assert!(moves(&all).iter().any(|place| loan_of(place) == begun[0]), "{all:?}");
+}
+
 #[test]
 fn borrower_recalled_without_another_lender_moves_into_the_file_or_out_of_swap() {
     for file_slabs in [0, 100] {

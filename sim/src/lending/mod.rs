@@ -176,6 +176,8 @@ fn settings(random: &mut Random) -> Settings {
         lease: Duration::from_millis(random.between(4_000, 12_000)),
         lease_margin: Duration::from_millis(random.between(100, 1_000)),
         recall_deadline: Duration::from_millis(random.between(14_000, 25_000)),
+        // Moves take at most 100 ms here, and at most a second where the driver is slow.
+        slow_move: Duration::from_millis(random.between(50, 2_000)),
         ..Settings::default()
     };
     settings.check().expect("settings that hold together");

@@ -61,6 +61,10 @@ pub fn log(note: &Note, peers: &Peers) {
         Note::Moved { device, slab, copy, place } => {
             tracing::debug!(%device, slab, copy, place = %shown(place), "moved");
         }
+        Note::MoveSlow { device, slab, place, took } => {
+            let (place, took_s) = (shown(place), took.as_secs());
+            tracing::warn!(%device, slab, place, took_s, "a slab is being moved for long: its lender or the new one hardly answers");
+        }
         Note::MoveFailed { device, slab, error } => {
             tracing::warn!(%device, slab, "a slab can't be moved: {error}");
         }
