@@ -4,6 +4,7 @@
 //! leaves [`Entry::WAITED`] there and lets the thread sleep until it is woken.
 
 use crate::batched_counters::Count;
+use crate::costs::TIMED_ONE_IN;
 use crate::pager::{Buffers, Pager};
 use crate::record::Asked;
 use crate::table::{Entry, Leaf, State, WINDOW_PAGES, place};
@@ -176,8 +177,7 @@ impl Pager {
         buffers: &mut Buffers,
     ) -> Result<bool, StoreError> {
         let Fault { address, write, .. } = fault;
-        // One fetch in sixteen is timed; that is enough to choose a replacement by.
-        let timed = seen.handle().is_multiple_of(16);
+        let timed = seen.handle().is_multiple_of(TIMED_ONE_IN);
         let began_ns = if timed { crate::link::now_ns() } else { 0 };
         self.link.transfer(1);
         let key = Self::key(seen.handle());
@@ -186,7 +186,7 @@ impl Pager {
             self.broken()
         };
         if timed {
-            self.saw_fetch(crate::link::now_ns() - began_ns);
+            self.costs.saw_fetch(crate::link::now_ns() - began_ns);
         }
         // A copy is kept where making it anew is dear: not of a page stored as it is, which one copy
         // makes again, and which takes a whole frame meanwhile.
@@ -236,7 +236,7 @@ impl Pager {
         leaf.resident.fetch_add(1, Ordering::Relaxed);
         self.note_near(seen, buffers.counters);
         if protect && stopped.is_none() {
-            self.clean_reads.fetch_add(1, Ordering::Relaxed);
+            self.costs.saw_clean_read();
             self.record(Asked::Get, handle);
             self.settle(leaf, address, Entry::new(State::Resident, handle).with(Entry::CLEAN));
         } else {
@@ -275,7 +275,7 @@ impl Pager {
         let began_ns = crate::link::now_ns();
         self.link.transfer(count);
         let (read, stay) = self.read_run(&entries[..count], buffers);
-        self.saw_fetch((crate::link::now_ns() - began_ns) / count as u64);
+        self.costs.saw_fetch((crate::link::now_ns() - began_ns) / count as u64);
         if read == 0 {
             for (k, &entry) in entries[..count].iter().enumerate().skip(1) {
                 self.stay_far(leaf, entry, fault.address + k * PAGE_SIZE, buffers);
@@ -382,7 +382,7 @@ impl Pager {
                 return false;
             }
             self.flush_later(seen.handle(), buffers.counters);
-            self.clean_writes.fetch_add(1, Ordering::Relaxed);
+            self.costs.saw_clean_write();
             buffers.counters.count(Count::WriteFaults, 1);
         }
         if self.main().unprotect(address, PAGE_SIZE).is_err() {
@@ -447,10 +447,15 @@ impl Pager {
         }
         let slot = seen.handle() as usize;
         let stale = self.staging.note(slot).handle.load(Ordering::Acquire);
+        let timed = seen.handle().is_multiple_of(TIMED_ONE_IN);
+        let began_ns = if timed { crate::link::now_ns() } else { 0 };
         if self.move_back(address, slot).stopped.is_some() {
             leaf.settle(place(address), seen);
             self.main().wake(address, PAGE_SIZE);
             return true;
+        }
+        if timed {
+            self.costs.saw_rescue(crate::link::now_ns() - began_ns);
         }
         self.staging.note(slot).address.store(0, Ordering::Release);
         leaf.resident.fetch_add(1, Ordering::Relaxed);

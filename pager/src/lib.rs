@@ -14,6 +14,7 @@ mod batched_counters;
 mod broken;
 mod change;
 mod choice;
+mod costs;
 mod evict;
 mod far;
 pub mod fault;

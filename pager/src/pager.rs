@@ -2,6 +2,7 @@
 
 use crate::batched_counters::{BatchedCounters, Count};
 use crate::choice::Choice;
+use crate::costs::Costs;
 use crate::far::Ways;
 use crate::link::Link;
 use crate::parking::Parking;
@@ -33,9 +34,6 @@ pub(crate) const EVICTOR_PLACE: usize = HANDLERS_MAX;
 pub(crate) const PROGRAM_PLACE: usize = HANDLERS_MAX + 1;
 /// Place of the main task in [`Rest`].
 pub(crate) const MAIN_TASK_PLACE: usize = HANDLERS_MAX + 2;
-/// A fetch that takes longer than this makes the victim pool pay, ns (measured: a rescue costs 6
-/// to 8 µs, so it pays when a fetch costs two to three times that).
-const POOL_PAYS_NS: u64 = 15_000;
 /// Part of the budget that the victim pool takes when it is in use.
 const POOL_SHARE: i64 = 5;
 
@@ -142,11 +140,7 @@ pub struct Pager {
     /// The staging area, without events, so that dropping its pages waits for nobody.
     staging_uffd: AtomicI32,
     next_handle: AtomicU64,
-    /// Smoothed time of a fetch, ns.
-    fetch_ns: AtomicU64,
-    /// Pages read in clean and those written soon after, to judge whether clean pages pay.
-    pub(crate) clean_reads: AtomicU64,
-    pub(crate) clean_writes: AtomicU64,
+    pub(crate) costs: Costs,
     /// Store bytes that this process had when it was forked; its parent counts them.
     inherited_store_bytes: AtomicI64,
     /// Resident pages that came with a fork and that another process counts.
@@ -244,9 +238,7 @@ impl Pager {
             // Handles and staging slots never have the same number, so that an entry on its way in
             // says which of the two it comes from.
             next_handle: AtomicU64::new((WINDOWS * WINDOW_PAGES) as u64),
-            fetch_ns: AtomicU64::new(0),
-            clean_reads: AtomicU64::new(0),
-            clean_writes: AtomicU64::new(0),
+            costs: Costs::new(),
             inherited_store_bytes: AtomicI64::new(0),
             inherited: AtomicI64::new(0),
             moving_since_ns: AtomicU64::new(0),
@@ -422,30 +414,14 @@ impl Pager {
         let clock = match self.settings.replacement {
             r if r == Replacement::Clock as u32 => true,
             r if r == Replacement::RoundRobin as u32 => false,
-            _ => self.fetch_ns.load(Ordering::Relaxed) > POOL_PAYS_NS,
+            _ => self.costs.pool_pays(),
         };
         if clock { self.budget_pages() as i64 / POOL_SHARE } else { 0 }
     }
 
-    /// Takes the time of a fetch into the running mean. One that took much longer was interrupted,
-    /// which says nothing of the link; a link that is slow is believed after some fetches.
-    pub(crate) fn saw_fetch(&self, took_ns: u64) {
-        let mean = self.fetch_ns.load(Ordering::Relaxed);
-        let took_ns = took_ns.min(mean.max(1000) * 2);
-        self.fetch_ns.store(mean - mean / 16 + took_ns / 16, Ordering::Relaxed);
-    }
-
-    /// Whether a page that is read in should be write-protected, so that it is known to be clean
-    /// when it leaves: not while more than a third of such pages are written soon after.
+    /// Whether a page that is read in should be known to be clean when it leaves.
     pub(crate) fn clean_pays(&self) -> bool {
-        let reads = self.clean_reads.load(Ordering::Relaxed);
-        let writes = self.clean_writes.load(Ordering::Relaxed);
-        if reads > 1 << 16 {
-            self.clean_reads.store(reads / 2, Ordering::Relaxed);
-            self.clean_writes.store(writes / 2, Ordering::Relaxed);
-        }
-        // One page in 32 is tried nevertheless, so that the judgement can change.
-        writes * 3 <= reads + 64 || self.next_handle.load(Ordering::Relaxed).is_multiple_of(32)
+        self.costs.clean_pays(self.next_handle.load(Ordering::Relaxed))
     }
 
     /// Wakes the evictor, once.

@@ -192,7 +192,7 @@ pub enum Switch {
 /// Which page leaves.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum Replacement {
-    /// Round-robin or clock, by the measured time of a fetch.
+    /// Round-robin or clock, by the measured times of a fetch and of a move back.
     #[default]
     Auto,
     /// A pointer over the resident pages, in the order of their addresses.
