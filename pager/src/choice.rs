@@ -9,7 +9,8 @@
 use crate::batched_counters::{BatchedCounters, Count};
 use crate::pager::Pager;
 use crate::tree::{Eviction, reserve_pages};
-use std::sync::atomic::Ordering;
+use spillway_tiers::sync::Lock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// How often the choice goes on, ns.
 const STEP_NS: u64 = 2_000_000;
@@ -229,6 +230,31 @@ impl Choice {
     }
 }
 
+/// The scheme of a process, and how it is chosen.
+pub(crate) struct Scheme {
+    /// [`Eviction`] that is followed now, as a number; never `Auto`.
+    now: AtomicU32,
+    choice: Lock<Choice>,
+    /// When the choice goes on.
+    next_step_ns: AtomicU64,
+}
+
+impl Scheme {
+    /// Begins with this scheme.
+    pub(crate) const fn new(scheme: Eviction) -> Self {
+        Self {
+            now: AtomicU32::new(scheme as u32),
+            choice: Lock::new(Choice::new(scheme)),
+            next_step_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether this scheme is followed now.
+    pub(crate) fn is(&self, scheme: Eviction) -> bool {
+        self.now.load(Ordering::Relaxed) == scheme as u32
+    }
+}
+
 fn other(scheme: Eviction) -> Eviction {
     match scheme {
         Eviction::PreEvict => Eviction::OnDemand,
@@ -248,19 +274,19 @@ impl Pager {
     /// Called by who has just answered a fault: lets the choice go on when that is due.
     pub(crate) fn choose_eviction(&self, now_ns: u64) {
         if self.settings.eviction != Eviction::Auto as u32
-            || now_ns < self.next_choice_ns.load(Ordering::Relaxed)
+            || now_ns < self.scheme.next_step_ns.load(Ordering::Relaxed)
         {
             return;
         }
-        let mut choice = self.choice.lock();
-        self.next_choice_ns.store(now_ns + STEP_NS, Ordering::Relaxed);
+        let mut choice = self.scheme.choice.lock();
+        self.scheme.next_step_ns.store(now_ns + STEP_NS, Ordering::Relaxed);
         let pages = pages_in(&self.task_counters);
         let before = choice.kept();
         let step = choice.step(now_ns, pages, reserve_pages(self.budget_pages()));
         if step == Step::Goes {
             return;
         }
-        self.scheme.store(choice.scheme() as u32, Ordering::Relaxed);
+        self.scheme.now.store(choice.scheme() as u32, Ordering::Relaxed);
         if let Step::Found(rates) = step {
             let told = &self.counters().choice;
             told.trials.fetch_add(1, Ordering::Relaxed);

@@ -78,12 +78,12 @@ impl Pager {
     /// Whether eviction got nowhere a moment ago: then faults go over the budget instead of trying
     /// again each time.
     pub(crate) fn is_stuck(&self) -> bool {
-        crate::link::now_ns() < self.stuck_until_ns.load(Ordering::Relaxed)
+        crate::link::now_ns() < self.evicting.stuck_until_ns.load(Ordering::Relaxed)
     }
 
     /// Nothing could leave: for a while nobody tries.
     pub(crate) fn set_stuck(&self) {
-        self.stuck_until_ns.store(crate::link::now_ns() + STUCK_NS, Ordering::Relaxed);
+        self.evicting.stuck_until_ns.store(crate::link::now_ns() + STUCK_NS, Ordering::Relaxed);
     }
 
     /// The evictor's task: keeps pages free ahead of need, and packs stored pages when it has time.
@@ -95,13 +95,13 @@ impl Pager {
         drop(starting);
         let mut may_pack = true;
         loop {
-            if self.wanted.load(Ordering::Acquire) == 0 {
+            if self.evicting.wanted.load(Ordering::Acquire) == 0 {
                 let pause = if may_pack { 1_000_000 } else { 100_000_000 };
                 let pause = futex::Timespec { tv_sec: 0, tv_nsec: pause };
-                let _ = futex::wait(&self.wanted, futex::Flags::PRIVATE, 0, Some(&pause));
+                let _ = futex::wait(&self.evicting.wanted, futex::Flags::PRIVATE, 0, Some(&pause));
             }
             let work = self.rest.work(EVICTOR_PLACE);
-            let wanted = self.wanted.swap(0, Ordering::AcqRel) != 0;
+            let wanted = self.evicting.wanted.swap(0, Ordering::AcqRel) != 0;
             let limit = if self.pre_evicts() && !self.is_crowded() {
                 self.budget_less_reserve(1)
             } else {
@@ -283,7 +283,7 @@ impl Pager {
         let mut busy = 0u64;
         let mut again = 0;
         let mut single = false;
-        self.moving_since_ns.store(crate::link::now_ns(), Ordering::Relaxed);
+        self.evicting.moving_since_ns.store(crate::link::now_ns(), Ordering::Relaxed);
         while left != 0 {
             let from = left.trailing_zeros() as usize;
             let to = if single { from + 1 } else { from + (left >> from).trailing_ones() as usize };
@@ -310,7 +310,7 @@ impl Pager {
                 busy |= if errno == Errno::BUSY { bit } else { 0 };
             }
         }
-        self.moving_since_ns.store(0, Ordering::Relaxed);
+        self.evicting.moving_since_ns.store(0, Ordering::Relaxed);
         let moved = self.land(victims, window, refused);
         (moved, busy)
     }
@@ -328,7 +328,7 @@ impl Pager {
 
     /// Whether the kernel has been at one window for so long that it will not come back.
     pub(crate) fn is_lost_in_move(&self) -> bool {
-        let since = self.moving_since_ns.load(Ordering::Relaxed);
+        let since = self.evicting.moving_since_ns.load(Ordering::Relaxed);
         since != 0 && crate::link::now_ns().saturating_sub(since) > LOST_NS
     }
 

@@ -16,6 +16,7 @@ mod change;
 mod choice;
 mod costs;
 mod evict;
+mod evicting;
 mod far;
 pub mod fault;
 mod fork;

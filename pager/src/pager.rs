@@ -1,8 +1,9 @@
 //! The pager of one process: its parts, its budget and its handles.
 
 use crate::batched_counters::{BatchedCounters, Count};
-use crate::choice::Choice;
+use crate::choice::Scheme;
 use crate::costs::Costs;
+use crate::evicting::Evicting;
 use crate::far::Ways;
 use crate::link::Link;
 use crate::parking::Parking;
@@ -108,6 +109,14 @@ impl Buffers {
     }
 }
 
+/// The userfaultfds of a process, by their numbers.
+struct Uffds {
+    /// Registered ranges fault here.
+    main: AtomicI32,
+    /// The staging area, without events, so that dropping its pages waits for nobody.
+    staging: AtomicI32,
+}
+
 /// The pager of one process.
 pub struct Pager {
     pub(crate) tree: &'static Tree,
@@ -135,27 +144,15 @@ pub struct Pager {
     pub(crate) watcher: AtomicU32,
     /// How many tasks there are.
     pub(crate) tasks: AtomicU32,
-    /// Registered ranges fault here.
-    main_uffd: AtomicI32,
-    /// The staging area, without events, so that dropping its pages waits for nobody.
-    staging_uffd: AtomicI32,
+    uffds: Uffds,
     next_handle: AtomicU64,
     pub(crate) costs: Costs,
     /// Store bytes that this process had when it was forked; its parent counts them.
     inherited_store_bytes: AtomicI64,
     /// Resident pages that came with a fork and that another process counts.
     pub(crate) inherited: AtomicI64,
-    /// When the move under way began, or 0.
-    pub(crate) moving_since_ns: AtomicU64,
-    /// Until when nobody tries to evict, because nothing could leave.
-    pub(crate) stuck_until_ns: AtomicU64,
-    /// 1 when the evictor has work; it sleeps on this.
-    pub(crate) wanted: AtomicU32,
-    /// [`Eviction`] that is followed now, as a number; never `Auto`.
-    pub(crate) scheme: AtomicU32,
-    /// How it is chosen, and when that goes on.
-    pub(crate) choice: Lock<Choice>,
-    pub(crate) next_choice_ns: AtomicU64,
+    pub(crate) evicting: Evicting,
+    pub(crate) scheme: Scheme,
     /// Tells that the pager of this process is up: 1, or failed: 2.
     pub(crate) ready: AtomicU32,
     /// Counters of the handlers, then of the buffer sets of the in-thread mode.
@@ -233,20 +230,15 @@ impl Pager {
             pager_process: AtomicU32::new(0),
             watcher: AtomicU32::new(0),
             tasks: AtomicU32::new(0),
-            main_uffd: AtomicI32::new(-1),
-            staging_uffd: AtomicI32::new(-1),
+            uffds: Uffds { main: AtomicI32::new(-1), staging: AtomicI32::new(-1) },
             // Handles and staging slots never have the same number, so that an entry on its way in
             // says which of the two it comes from.
             next_handle: AtomicU64::new((WINDOWS * WINDOW_PAGES) as u64),
             costs: Costs::new(),
             inherited_store_bytes: AtomicI64::new(0),
             inherited: AtomicI64::new(0),
-            moving_since_ns: AtomicU64::new(0),
-            stuck_until_ns: AtomicU64::new(0),
-            wanted: AtomicU32::new(0),
-            scheme: AtomicU32::new(first_scheme as u32),
-            choice: Lock::new(Choice::new(first_scheme)),
-            next_choice_ns: AtomicU64::new(0),
+            evicting: Evicting::default(),
+            scheme: Scheme::new(first_scheme),
             ready: AtomicU32::new(0),
             task_counters: [const { BatchedCounters::new() }; COUNTING_TASKS],
             cores: AtomicU32::new(1),
@@ -268,16 +260,16 @@ impl Pager {
     }
 
     pub(crate) fn main(&self) -> Uffd {
-        Uffd::from_number(self.main_uffd.load(Ordering::Relaxed))
+        Uffd::from_number(self.uffds.main.load(Ordering::Relaxed))
     }
 
     pub(crate) fn staging_uffd(&self) -> Uffd {
-        Uffd::from_number(self.staging_uffd.load(Ordering::Relaxed))
+        Uffd::from_number(self.uffds.staging.load(Ordering::Relaxed))
     }
 
     pub(crate) fn set_uffds(&self, main: Uffd, staging: Uffd) {
-        self.main_uffd.store(main.number(), Ordering::Release);
-        self.staging_uffd.store(staging.number(), Ordering::Release);
+        self.uffds.main.store(main.number(), Ordering::Release);
+        self.uffds.staging.store(staging.number(), Ordering::Release);
     }
 
     /// Moves this pager to a forked child's slot: what the child has, its parent counts.
@@ -291,10 +283,9 @@ impl Pager {
         self.buffer_pool = crate::in_thread::BufferPool::new();
         self.holds.let_go_after_fork();
         self.moves.let_go_after_fork();
-        self.moving_since_ns.store(0, Ordering::Relaxed);
+        self.evicting = Evicting::default();
         self.watcher.store(0, Ordering::Relaxed);
         self.ready.store(0, Ordering::Relaxed);
-        self.wanted.store(0, Ordering::Relaxed);
         Ok(())
     }
 
@@ -406,7 +397,7 @@ impl Pager {
 
     /// Whether pages leave ahead of need.
     pub(crate) fn pre_evicts(&self) -> bool {
-        self.scheme.load(Ordering::Relaxed) == Eviction::PreEvict as u32
+        self.scheme.is(Eviction::PreEvict)
     }
 
     /// Pages that the victim pool holds; 0 for plain round-robin.
@@ -426,8 +417,9 @@ impl Pager {
 
     /// Wakes the evictor, once.
     pub(crate) fn want_eviction(&self) {
-        if self.wanted.load(Ordering::Relaxed) == 0 && self.wanted.swap(1, Ordering::AcqRel) == 0 {
-            let _ = futex::wake(&self.wanted, futex::Flags::PRIVATE, 1);
+        let wanted = &self.evicting.wanted;
+        if wanted.load(Ordering::Relaxed) == 0 && wanted.swap(1, Ordering::AcqRel) == 0 {
+            let _ = futex::wake(wanted, futex::Flags::PRIVATE, 1);
         }
     }
 
