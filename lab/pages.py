@@ -69,7 +69,7 @@ BEFORE = {
         "mkdir -p /etc/spillway && cp ca.pem /etc/spillway && cp b.pem /etc/spillway/cert.pem && cp b.key /etc/spillway/key.pem",
     ("docs/lmcache.md", "/tmp/spillway-python/bin/python example.py"): PACKAGE,
     ("docs/python.md", "/tmp/spillway-python/bin/python example.py"): PACKAGE,
-    ("docs/policies.md", "spillway policy set utility --miss 500us      # until the daemon ends; memory.policy in its configuration is for good"):
+    ("docs/policies.md", "spillway policy set utility --miss 500us      # until the daemon is stopped; memory.policy in its configuration is for good"):
         "spillway serve --capacity 1G",
 }
 

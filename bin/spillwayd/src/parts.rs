@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use spillway_api::Daemon;
 use spillway_api::types::Dashboard;
+use spillway_api::{Daemon, configure_policy};
 use spillway_directory::ClientRegistry;
 use spillway_history::{Bounds, History};
 use spillway_host::Limits;
@@ -88,10 +88,21 @@ impl Parts {
             ClientRegistry::open(Arc::new(memory.store), memory.journal, clients.policy)?;
         client_registry.configure(&clients.clients, &clients.blocks, clients.policy)?;
         let client_registry = Arc::new(client_registry);
-        let programs = Manager::of_frames(config.memory.policy());
+        let memory = &config.memory;
+        let (policy, interval_ms) =
+            configure_policy(&client_registry, memory.policy(), memory.interval_ms)?;
+        if policy != memory.policy() || interval_ms != memory.interval_ms {
+            let policy = policy.name();
+            tracing::info!(
+                policy,
+                interval_ms,
+                "the policy that was set before the restart applies"
+            );
+        }
+        let programs = Manager::of_frames(policy);
         // Before the first interval ends, programs may be back that the daemon before has told something.
         let first_pages = (program_pages > 0).then(|| programs.first_target_pages(program_pages));
-        let interval = Duration::from_millis(config.memory.interval_ms);
+        let interval = Duration::from_millis(interval_ms);
         client_registry.set_programs_first_target(interval, first_pages);
         let disks = disks::open(&config, &client_registry)?;
         let memory_locked = hardening::lock_memory(config.process.lock_memory)?;
@@ -116,10 +127,10 @@ impl Parts {
             (Arc::clone(&client_registry), disks.clone(), handle.clone(), guests.clone());
         let daemon = Arc::new(Daemon {
             client_registry: Arc::clone(&client_registry),
-            manager: Arc::new(Mutex::new(Manager::new(config.memory.policy()))),
+            manager: Arc::new(Mutex::new(Manager::new(policy))),
             programs: Mutex::new(programs),
             program_pages: program_pages.into(),
-            interval_ms: watch::Sender::new(config.memory.interval_ms),
+            interval_ms: watch::Sender::new(interval_ms),
             history: Mutex::new(History::new(Bounds::default())),
             limits: clients.policy.limits,
             commit: Some(COMMIT).filter(|commit| !commit.is_empty()),

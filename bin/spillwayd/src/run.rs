@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context;
-use spillway_api::ServerLimits;
+use spillway_api::{ServerLimits, configure_policy};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
@@ -91,7 +91,7 @@ async fn control(
     let mut tick = every(TICK);
     let mut disk = Watch::default();
     let mut interval_ms = parts.daemon.interval_ms.subscribe();
-    let mut interval = every(Duration::from_millis(parts.config.memory.interval_ms));
+    let mut interval = every(Duration::from_millis(*interval_ms.borrow_and_update()));
     manager::state("READY=1");
     tracing::info!(
         capacity = %spillway_types::Size(parts.client_registry.store().capacity_bytes()),
@@ -195,6 +195,10 @@ fn reload_config(parts: &mut Parts, arguments: &Arguments, guests: Option<&vm::H
         let program_pages = capacity::program_pages(config.memory.programs, &parts.limits)?;
         let renewal = parts.keys.read_again(&config, &clients.clients)?;
         parts.client_registry.configure(&clients.clients, &clients.blocks, clients.policy)?;
+        let memory = &config.memory;
+        let (policy, interval_ms) =
+            configure_policy(&parts.client_registry, memory.policy(), memory.interval_ms)?;
+        parts.daemon.apply_policy(policy, interval_ms);
         let left = renewal.left;
         let renewed = parts.keys.renew(renewal);
         parts.daemon.program_pages.store(program_pages, Ordering::Relaxed);
@@ -216,14 +220,6 @@ fn reload_config(parts: &mut Parts, arguments: &Arguments, guests: Option<&vm::H
             }
             for name in needs_restart(&parts.config, &config) {
                 tracing::warn!("{name} has changed, which needs a restart");
-            }
-            let was = parts.config.memory.policy();
-            // A policy or an interval that was set by hand meanwhile stays, unless the file's has changed.
-            if config.memory.policy() != was {
-                parts.daemon.set_policy(config.memory.policy());
-            }
-            if config.memory.interval_ms != parts.config.memory.interval_ms {
-                parts.daemon.interval_ms.send_replace(config.memory.interval_ms);
             }
             if let Some(guests) = guests {
                 guests.configure(&parts.config.vms, &config.vms);

@@ -4,18 +4,15 @@ use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use spillway_directory::{ClientChange, ClientSettings, ClientView, Origin, Secret, Who};
+use spillway_directory::{
+    ClientChange, ClientSettings, ClientView, FLOOR_PAGES_MAX, Origin, Secret, WEIGHTS, Who,
+};
 use spillway_types::Limits;
 
 use crate::problem::Error;
 use crate::service::{Shared, aside};
 use crate::store::{parse_uuid, show_uuid};
 use crate::types::{self, Client, ClientTarget, Identity, NewClient, Problem, Statistics, Target};
-
-/// What a client's waiting may count beside that of others.
-pub const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=1000;
-/// Most pages that a client may be left at any time: 1 PiB.
-pub const FLOOR_PAGES_MAX: u64 = (1 << 50) / spillway_types::PAGE_BYTES as u64;
 
 /// All clients, by name; then all paged programs.
 #[utoipa::path(get, path = "/v1/clients", operation_id = "list_clients", tag = "clients", responses((status = 200, body = [Client])))]

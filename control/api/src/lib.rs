@@ -39,11 +39,9 @@ mod vms;
 #[cfg(feature = "server")]
 pub use asker::{Asker, Tokens};
 #[cfg(feature = "server")]
-pub use clients::{FLOOR_PAGES_MAX, WEIGHTS};
-#[cfg(feature = "server")]
 pub use lending::{LendOrder, Lending};
 #[cfg(feature = "server")]
-pub use policy::INTERVALS_MS;
+pub use policy::{INTERVALS_MS, configure as configure_policy};
 #[cfg(feature = "server")]
 pub use server::{ServerLimits, serve};
 #[cfg(feature = "server")]

@@ -5,6 +5,7 @@ use std::sync::PoisonError;
 use axum::Json;
 use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
+use spillway_directory::{ClientRegistry, Error as RegistryError, ManagerSettings};
 use spillway_manager::{Percent, Policy, SmartAlloc, Utility};
 
 use crate::problem::Error;
@@ -45,7 +46,8 @@ pub(crate) async fn kinds() -> Json<Vec<types::PolicyKind>> {
     Json(Policy::NAMES.into_iter().zip(SUMMARIES).map(kind).collect())
 }
 
-/// Takes another policy, until the daemon ends. Targets follow at the end of the interval.
+/// Takes another policy. It holds over a restart of a daemon whose store is kept; a change of the configuration file is
+/// taken over it. Targets follow at the end of the interval.
 #[utoipa::path(
     put,
     path = "/v1/policy",
@@ -65,21 +67,59 @@ pub(crate) async fn set(
         return Err(Error::Input(format!("interval_ms is {least} to {most}, not {bad}")));
     }
     let policy = parse(&policy)?;
-    if let Some(time) = interval_ms {
-        daemon.interval_ms.send_replace(time);
-    }
+    let interval_ms = interval_ms.unwrap_or(*daemon.interval_ms.borrow());
+    daemon.client_registry.change_manager(settings(policy, interval_ms)?)?;
+    daemon.interval_ms.send_replace(interval_ms);
     daemon.set_policy(policy);
     tracing::info!(policy = policy.name(), "another policy");
     Ok(Json(answer(&daemon, policy)))
 }
 
+/// Takes what the configuration says of the memory manager; the policy and the interval in milliseconds that hold from now
+/// on. A policy that an operator has set stays, unless the configuration's has changed since.
+///
+/// # Errors
+/// The registry can't write it down.
+pub fn configure(
+    client_registry: &ClientRegistry,
+    configured: Policy,
+    interval_ms: u64,
+) -> Result<(Policy, u64), RegistryError> {
+    let configured_settings = settings(configured, interval_ms)?;
+    let current = client_registry.configure_manager(configured_settings.clone())?;
+    if let Some(policy) = policy_of(&current) {
+        return Ok((policy, current.interval_ms));
+    }
+    tracing::warn!(
+        policy = current.policy,
+        "this version does not know the policy that was set: the configuration's applies"
+    );
+    client_registry.change_manager(configured_settings)?;
+    Ok((configured, interval_ms))
+}
+
+/// A policy as the registry keeps it: in the words of this interface.
+fn settings(policy: Policy, interval_ms: u64) -> Result<ManagerSettings, RegistryError> {
+    let policy = serde_json::to_string(&shown(policy)).map_err(std::io::Error::from)?;
+    Ok(ManagerSettings { policy, interval_ms })
+}
+
+fn policy_of(settings: &ManagerSettings) -> Option<Policy> {
+    parse(&serde_json::from_str(&settings.policy).ok()?).ok()
+}
+
 fn answer(daemon: &Daemon, policy: Policy) -> types::Policy {
+    types::Policy { interval_ms: Some(*daemon.interval_ms.borrow()), ..shown(policy) }
+}
+
+/// A policy without its interval.
+fn shown(policy: Policy) -> types::Policy {
     let mut shown = types::Policy {
         policy: policy.name().to_owned(),
         p: None,
         threshold_pages: None,
         miss_us: None,
-        interval_ms: Some(*daemon.interval_ms.borrow()),
+        interval_ms: None,
     };
     match policy {
         Policy::SmartAlloc(smart) => {

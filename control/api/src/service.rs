@@ -65,8 +65,18 @@ pub struct Daemon {
 }
 
 impl Daemon {
+    /// Takes the policy, for clients and for programs, and the interval that hold from now on. A policy that goes on does
+    /// not begin anew.
+    pub fn apply_policy(&self, policy: Policy, interval_ms: u64) {
+        self.interval_ms
+            .send_if_modified(|time| std::mem::replace(time, interval_ms) != interval_ms);
+        if self.policy() != policy {
+            self.set_policy(policy);
+        }
+    }
+
     /// Takes another policy, for clients and for programs.
-    pub fn set_policy(&self, policy: Policy) {
+    pub(crate) fn set_policy(&self, policy: Policy) {
         for manager in [&*self.manager, &self.programs] {
             manager.lock().unwrap_or_else(PoisonError::into_inner).set_policy(policy);
         }

@@ -22,7 +22,7 @@ use spillway_types::{ClientId, Limits};
 use twox_hash::XxHash3_64;
 
 use crate::error::Error;
-use crate::settings::{Secret, Who};
+use crate::settings::{ManagerSettings, Secret, Who};
 use crate::views::Origin;
 
 const MAGIC: [u8; 8] = *b"SPILLDIR";
@@ -48,6 +48,18 @@ pub(crate) struct Record {
     /// A record from before there was lending has none.
     #[serde(default)]
     pub(crate) loans: Vec<LoanRecord>,
+    /// A record from before policies were kept has none.
+    #[serde(default)]
+    pub(crate) manager: Option<ManagerRecord>,
+}
+
+/// How targets are found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ManagerRecord {
+    /// What the configuration said last.
+    pub(crate) configured: ManagerSettings,
+    /// What holds: the operator may have changed it since.
+    pub(crate) current: ManagerSettings,
 }
 
 /// A client.
@@ -149,7 +161,7 @@ impl Journal {
         // Last, so that a file without it was never in use.
         file.write_all_at(&MAGIC, 0)?;
         let mut journal = Self { file, sequence: 0, written: None, restarts: 0, capacity_bytes };
-        journal.write(Vec::new(), Vec::new(), Vec::new(), Vec::new())?;
+        journal.write(Record::default())?;
         Ok(journal)
     }
 
@@ -202,16 +214,11 @@ impl Journal {
         self.written.clone().unwrap_or_default()
     }
 
-    /// Remembers clients, devices, what was said of programs, and loans in place of those written before.
-    pub(crate) fn write(
-        &mut self,
-        clients: Vec<ClientRecord>,
-        blocks: Vec<BlockRecord>,
-        programs: Vec<ProgramRecord>,
-        loans: Vec<LoanRecord>,
-    ) -> Result<(), Error> {
+    /// Remembers all of `record` in place of what was written before, but for restarts and capacity, which are the
+    /// journal's own.
+    pub(crate) fn write(&mut self, record: Record) -> Result<(), Error> {
         let Self { restarts, capacity_bytes, .. } = *self;
-        let record = Record { restarts, capacity_bytes, clients, blocks, programs, loans };
+        let record = Record { restarts, capacity_bytes, ..record };
         if self.written.as_ref() == Some(&record) {
             return Ok(());
         }
@@ -282,6 +289,10 @@ mod tests {
         }]
     }
 
+    fn of(clients: Vec<ClientRecord>) -> Record {
+        Record { clients, ..Record::default() }
+    }
+
     fn reopened(journal: &Journal) -> Journal {
         Journal::reopen(journal.file.try_clone().unwrap().into()).unwrap()
     }
@@ -291,7 +302,7 @@ mod tests {
         let mut journal = Journal::create(7).unwrap();
         assert_eq!(reopened(&journal).record().clients, []);
         for name in ["a", "b", "c"] {
-            journal.write(clients(name), Vec::new(), Vec::new(), Vec::new()).unwrap();
+            journal.write(of(clients(name))).unwrap();
             let again = reopened(&journal);
             assert_eq!(again.record().clients, clients(name));
             assert_eq!((again.restarts(), again.capacity_bytes()), (1, 7));
@@ -315,10 +326,18 @@ mod tests {
     }
 
     #[test]
+    fn a_record_from_before_policies_were_kept_is_read() {
+        let record = Record { restarts: 3, ..Record::default() };
+        let text = serde_json::to_string(&record).unwrap().replace(",\"manager\":null", "");
+        assert!(!text.contains("manager"));
+        assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record);
+    }
+
+    #[test]
     fn a_write_cut_short_leaves_the_record_before() {
         let mut journal = Journal::create(7).unwrap();
-        journal.write(clients("kept"), Vec::new(), Vec::new(), Vec::new()).unwrap();
-        journal.write(clients("torn"), Vec::new(), Vec::new(), Vec::new()).unwrap();
+        journal.write(of(clients("kept"))).unwrap();
+        journal.write(of(clients("torn"))).unwrap();
         let torn = journal.sequence % 2;
         let header = HEADER_STEP * (torn + 1);
         for at in [record_start(torn), header, header + 8, header + 16] {

@@ -14,6 +14,7 @@ mod entry;
 mod error;
 mod journal;
 mod loans;
+mod manager;
 mod pools;
 mod programs;
 mod registry;
@@ -28,7 +29,8 @@ pub use loans::{Loan, LoanView};
 pub use programs::is_program;
 pub use registry::{ClientRegistry, check};
 pub use settings::{
-    BlockSettings, ClientChange, ClientSettings, NAME_BYTES_MAX, Policy, Secret, Users, Who,
+    BlockSettings, ClientChange, ClientSettings, FLOOR_PAGES_MAX, ManagerSettings, NAME_BYTES_MAX,
+    Policy, Secret, Users, WEIGHTS, Who,
 };
 pub use spillway_wire::auth::SecretError;
 pub use stream::STREAM_VERSION;

@@ -11,7 +11,7 @@ use spillway_types::{ClientId, PoolId};
 use crate::blocks::Block;
 use crate::entry::{Asked, Entry, check_name};
 use crate::error::Error;
-use crate::journal::{Journal, LoanRecord};
+use crate::journal::{Journal, LoanRecord, ManagerRecord, Record};
 use crate::programs::Registry;
 use crate::settings::{BlockSettings, ClientSettings, Policy, Who};
 use crate::views::{ClientView, Origin};
@@ -41,6 +41,7 @@ pub(crate) struct State {
     pub(crate) clients: Vec<Entry>,
     pub(crate) blocks: Vec<Block>,
     pub(crate) loans: Vec<LoanRecord>,
+    pub(crate) manager: Option<ManagerRecord>,
     pub(crate) policy: Policy,
     /// Disks of guests, while the daemon runs.
     pub(crate) disks: Vec<Attached>,
@@ -89,12 +90,14 @@ impl State {
 
     /// Writes down what has changed.
     pub(crate) fn remember(&mut self) -> Result<(), Error> {
-        self.journal.write(
-            self.clients.iter().map(Entry::record).collect(),
-            self.blocks.iter().map(|block| block.record.clone()).collect(),
-            self.programs.terms.iter().map(|terms| terms.record.clone()).collect(),
-            self.loans.clone(),
-        )
+        self.journal.write(Record {
+            clients: self.clients.iter().map(Entry::record).collect(),
+            blocks: self.blocks.iter().map(|block| block.record.clone()).collect(),
+            programs: self.programs.terms.iter().map(|terms| terms.record.clone()).collect(),
+            loans: self.loans.clone(),
+            manager: self.manager.clone(),
+            ..Record::default()
+        })
     }
 }
 
@@ -127,8 +130,8 @@ impl ClientRegistry {
         loans.retain(|loan| store.has_pool(PoolId(loan.pool)));
         remove_unrecorded(&store, &clients, &blocks, &loans)?;
         let programs = Registry::reopened(record.programs);
-        let mut state =
-            State { clients, blocks, loans, policy, disks: Vec::new(), programs, journal };
+        let (manager, disks) = (record.manager, Vec::new());
+        let mut state = State { clients, blocks, loans, manager, policy, disks, programs, journal };
         state.remember()?;
         Ok(Self {
             store,

@@ -7,6 +7,10 @@ use spillway_wire::auth::SecretError;
 
 /// Most bytes of a client's or device's name.
 pub const NAME_BYTES_MAX: usize = 223;
+/// What a client's waiting may count beside that of others.
+pub const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=1000;
+/// Most pages that a client may be left at any time: 1 PiB.
+pub const FLOOR_PAGES_MAX: u64 = (1 << 50) / spillway_types::PAGE_BYTES as u64;
 /// Most bytes of a secret's key: the longest that DH-HMAC-CHAP knows.
 pub(crate) const SECRET_BYTES_MAX: usize = 64;
 
@@ -131,6 +135,15 @@ pub struct BlockSettings {
     pub block_bytes: u32,
     /// Whether its memory is set aside, so that no write is refused. Else its pages are kept as any others.
     pub reserve: bool,
+}
+
+/// How the memory manager finds targets, as the registry keeps it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManagerSettings {
+    /// The policy, in the words of whoever sets it.
+    pub policy: String,
+    /// Milliseconds between two looks at the clients.
+    pub interval_ms: u64,
 }
 
 /// Which local users that nobody named may be clients.

@@ -1,6 +1,7 @@
 //! The stream by which a client moves from one daemon to another.
 //!
-//! It begins with `SPILLWAY` and a version of four bytes; frames follow, the last of kind End.
+//! It begins with `SPILLWAY` and a version of four bytes; frames follow, the last of kind End. Version 1 has no frame of
+//! kind Share.
 //! A frame: kind (1 byte), 3 bytes zero, length of the payload (4), payload, XXH3-64 of all that
 //! with the frame's number as the seed (8). So a frame that is damaged, missing, doubled or out of
 //! place is found. Numbers are little-endian.
@@ -13,9 +14,10 @@ use spillway_types::VALUE_BYTES_MAX;
 use twox_hash::XxHash3_64;
 
 use crate::error::Error;
+use crate::settings::{FLOOR_PAGES_MAX, WEIGHTS};
 
-/// The version of the stream that is written and read.
-pub const STREAM_VERSION: u32 = 1;
+/// The version of the stream that is written, and the last one that is read.
+pub const STREAM_VERSION: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"SPILLWAY";
 const HEAD_BYTES: usize = 8;
@@ -23,6 +25,15 @@ const SUM_BYTES: usize = 8;
 /// Bytes before the bytes of a value: pool, index, object.
 const KEY_BYTES: usize = 16;
 const PAYLOAD_BYTES_MAX: usize = VALUE_BYTES_MAX + KEY_BYTES;
+
+/// What the operator gives a client of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Share {
+    /// The most that it may hold; none is no cap.
+    pub(crate) cap_pages: Option<u64>,
+    pub(crate) floor_pages: u64,
+    pub(crate) weight: u32,
+}
 
 /// A persistent private pool, ahead of its values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +63,7 @@ const fn yes() -> bool {
 /// One frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Frame<'a> {
+    Share(Share),
     Pool(PoolHead),
     Value(u32, Key, &'a [u8]),
     FlushPage(u32, Key),
@@ -66,10 +78,12 @@ const FLUSH_PAGE: u8 = 3;
 const FLUSH_OBJECT: u8 = 4;
 const FLUSH_POOL: u8 = 5;
 const END: u8 = 6;
+const SHARE: u8 = 7;
 
 impl Frame<'_> {
     const fn kind(&self) -> u8 {
         match self {
+            Self::Share(_) => SHARE,
             Self::Pool(_) => POOL,
             Self::Value(..) => VALUE,
             Self::FlushPage(..) => FLUSH_PAGE,
@@ -86,6 +100,9 @@ impl Frame<'_> {
             out.extend(key.object.to_le_bytes());
         };
         match self {
+            Self::Share(share) => {
+                serde_json::to_writer(out, share).map_err(std::io::Error::from)?;
+            }
             Self::Pool(head) => serde_json::to_writer(out, head).map_err(std::io::Error::from)?,
             Self::Value(pool, key, value) => {
                 put_key(*pool, *key);
@@ -103,6 +120,16 @@ impl Frame<'_> {
         if kind == POOL {
             let head = serde_json::from_slice(payload);
             return head.map(Frame::Pool).map_err(|_| Error::Stream("describes a pool wrongly"));
+        }
+        if kind == SHARE {
+            return match serde_json::from_slice::<Share>(payload) {
+                Ok(share)
+                    if WEIGHTS.contains(&share.weight) && share.floor_pages <= FLOOR_PAGES_MAX =>
+                {
+                    Ok(Frame::Share(share))
+                }
+                _ => Err(Error::Stream("gives the client a share that there is not")),
+            };
         }
         if kind == END {
             return Ok(Frame::End);
@@ -169,7 +196,8 @@ impl<'a> StreamReader<'a> {
         if start[..8] != MAGIC {
             return Err(Error::Stream("is not an exported client"));
         }
-        if start[8..] != STREAM_VERSION.to_le_bytes() {
+        let version = u32::from_le_bytes([start[8], start[9], start[10], start[11]]);
+        if !(1..=STREAM_VERSION).contains(&version) {
             return Err(Error::Stream("is of a version that this daemon does not read"));
         }
         Ok(Self { source, frames: 0, buffer: Vec::new() })
@@ -215,6 +243,7 @@ mod tests {
             reserve: false,
         };
         vec![
+            Frame::Share(Share { cap_pages: Some(9), floor_pages: 8, weight: 7 }),
             Frame::Pool(PoolHead { number: 1, block: None }),
             Frame::Pool(PoolHead { number: 2, block: Some(block) }),
             Frame::Value(1, Key::new(u64::MAX, 7), b"value"),
@@ -247,6 +276,23 @@ mod tests {
     #[test]
     fn frames_come_back_as_they_were() {
         assert_eq!(read_all(&written()).unwrap(), frames().len());
+    }
+
+    #[test]
+    fn a_share_beyond_the_bounds_is_refused() {
+        let good = Share { cap_pages: None, floor_pages: FLOOR_PAGES_MAX, weight: *WEIGHTS.end() };
+        for (share, is_good) in [
+            (good, true),
+            (Share { weight: 0, ..good }, false),
+            (Share { weight: WEIGHTS.end() + 1, ..good }, false),
+            (Share { floor_pages: FLOOR_PAGES_MAX + 1, ..good }, false),
+        ] {
+            let mut bytes = Vec::new();
+            StreamWriter::new(&mut bytes).unwrap().write(&Frame::Share(share)).unwrap();
+            let mut source = bytes.as_slice();
+            let mut reader = StreamReader::new(&mut source).unwrap();
+            assert_eq!(reader.read().is_ok(), is_good, "{share:?}");
+        }
     }
 
     #[test]

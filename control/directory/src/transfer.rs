@@ -1,7 +1,7 @@
 //! Moving a client to another daemon (rule P10 of transcendent memory).
 //!
 //! [`ClientRegistry::export`] freezes the client: its puts are refused, gets and flushes go on. It
-//! streams the persistent private pools, and the flushes made meanwhile. The client stays frozen;
+//! streams its cap, floor and weight, the persistent private pools, and the flushes made meanwhile. The client stays frozen;
 //! flushes that come later are noted, and [`ClientRegistry::export_rest`] streams those. Then the
 //! operator removes the client here, or thaws it. Shared pools stay with their other members.
 
@@ -10,10 +10,11 @@ use std::io::{Read, Write};
 use spillway_store::{Flushed, PoolInfo};
 use spillway_types::{ClientId, PoolId, PoolSpec, Put, Refusal};
 
+use crate::entry::Entry;
 use crate::error::Error;
 use crate::registry::{ClientRegistry, State};
 use crate::settings::BlockSettings;
-use crate::stream::{BlockHead, Frame, PoolHead, StreamReader, StreamWriter};
+use crate::stream::{BlockHead, Frame, PoolHead, Share, StreamReader, StreamWriter};
 
 /// Most flushes of a frozen client that are noted for [`ClientRegistry::export_rest`].
 const REST_MAX: usize = 1 << 20;
@@ -48,15 +49,15 @@ impl ClientRegistry {
     /// [`Error::NoClient`]; [`Error::InUse`] when one of its block devices is open, as a kernel
     /// does not take a refused write well; [`Error::HasDisk`]; [`Error::Io`] of the sink; a value that is corrupt.
     pub fn export(&self, name: &str, sink: &mut dyn Write) -> Result<Moved, Error> {
-        let (client, pools) = self.freeze(name)?;
-        let exported = self.export_pools(client, &pools, sink);
+        let (client, share, pools) = self.freeze(name)?;
+        let exported = self.export_frames(client, share, &pools, sink);
         if exported.is_err() {
             self.thaw(name)?;
         }
         exported
     }
 
-    fn freeze(&self, name: &str) -> Result<(ClientId, Vec<(PoolInfo, PoolHead)>), Error> {
+    fn freeze(&self, name: &str) -> Result<(ClientId, Share, Vec<(PoolInfo, PoolHead)>), Error> {
         let mut state = self.lock();
         let at = state.find(name)?;
         let id = state.clients[at].id;
@@ -75,17 +76,20 @@ impl ClientRegistry {
         let numbers = pools.iter().map(|pool| (pool.number, pool.id)).collect();
         state.clients[at].moving = Move { numbers, ..Move::default() };
         let heads = pools.iter().map(|pool| head(&state, pool)).collect::<Vec<_>>();
-        Ok((id, pools.into_iter().zip(heads).collect()))
+        let share = share_of(&state.clients[at]);
+        Ok((id, share, pools.into_iter().zip(heads).collect()))
     }
 
-    fn export_pools(
+    fn export_frames(
         &self,
         client: ClientId,
+        share: Share,
         pools: &[(PoolInfo, PoolHead)],
         sink: &mut dyn Write,
     ) -> Result<Moved, Error> {
         let mut moved = Moved { pools: pools.len() as u64, ..Moved::default() };
         let mut stream = StreamWriter::new(sink)?;
+        stream.write(&Frame::Share(share))?;
         for (pool, head) in pools {
             stream.write(&Frame::Pool(head.clone()))?;
             let mut failed = None;
@@ -185,6 +189,11 @@ impl ClientRegistry {
     }
 }
 
+fn share_of(entry: &Entry) -> Share {
+    let cap_pages = Some(entry.cap_pages).filter(|&pages| pages != u64::MAX);
+    Share { cap_pages, floor_pages: entry.floor_pages, weight: entry.weight }
+}
+
 fn moves(pool: &PoolInfo) -> bool {
     pool.spec == PoolSpec::PERSISTENT
 }
@@ -222,8 +231,8 @@ fn write_flushes(
 }
 
 impl ClientRegistry {
-    /// Reads a stream of [`Self::export`] into a client that has no pools. When that fails, what
-    /// had arrived is destroyed again.
+    /// Reads a stream of [`Self::export`] into a client that has no pools. Cap, floor and weight come along, except those that
+    /// the client has here. When that fails, what had arrived is destroyed again.
     ///
     /// # Errors
     /// [`Error::NoClient`], [`Error::NotEmpty`]; [`Error::Stream`] for a stream that is damaged,
@@ -234,16 +243,38 @@ impl ClientRegistry {
             return Err(Error::NotEmpty(name.to_owned()));
         }
         self.begin_import(name)?;
-        let mut numbers = Vec::new();
-        let imported = self.import_frames(name, source, &mut numbers);
+        let (mut numbers, mut share) = (Vec::new(), None);
+        let imported = self.import_frames(name, source, &mut numbers, &mut share);
         let undone = if imported.is_err() { self.undo(&numbers) } else { Ok(()) };
         let mut state = self.lock();
         let at = state.find(name)?;
         state.clients[at].importing = false;
         if imported.is_ok() {
             state.clients[at].moving = Move { numbers, ..Move::default() };
+            if let Some(share) = share {
+                self.import_share(&mut state, at, share)?;
+            }
         }
         undone.and(imported)
+    }
+
+    /// Has a client be given what it was given where it comes from, as far as nobody has said anything else here. It comes
+    /// last: a client may hold more than a cap that was lowered.
+    fn import_share(&self, state: &mut State, at: usize, share: Share) -> Result<(), Error> {
+        let entry = &mut state.clients[at];
+        if entry.cap_pages == u64::MAX
+            && let Some(cap_pages) = share.cap_pages
+        {
+            self.cap(entry.id, cap_pages)?;
+            entry.cap_pages = cap_pages;
+        }
+        if entry.floor_pages == 0 {
+            entry.floor_pages = share.floor_pages;
+        }
+        if entry.weight == 1 {
+            entry.weight = share.weight;
+        }
+        state.remember()
     }
 
     /// What arrives must fit under the client's cap, whatever policies give it just now.
@@ -264,7 +295,7 @@ impl ClientRegistry {
         let at = state.find(name)?;
         let mut numbers = std::mem::take(&mut state.clients[at].moving.numbers);
         drop(state);
-        let imported = self.import_frames(name, source, &mut numbers);
+        let imported = self.import_frames(name, source, &mut numbers, &mut None);
         let mut state = self.lock();
         let at = state.find(name)?;
         state.clients[at].moving.numbers = numbers;
@@ -276,6 +307,7 @@ impl ClientRegistry {
         name: &str,
         source: &mut dyn Read,
         numbers: &mut Vec<(u32, PoolId)>,
+        share: &mut Option<Share>,
     ) -> Result<Moved, Error> {
         let mut moved = Moved::default();
         let mut stream = StreamReader::new(source)?;
@@ -287,6 +319,7 @@ impl ClientRegistry {
             };
             match frame {
                 Frame::End => return Ok(moved),
+                Frame::Share(sent) => *share = Some(sent),
                 Frame::Pool(head) => {
                     if pool_of(head.number).is_ok() {
                         return Err(Error::Stream("brings a pool twice"));

@@ -121,6 +121,60 @@ fn what_arrives_is_what_was_there_while_the_client_goes_on() {
 }
 
 #[test]
+fn cap_floor_and_weight_come_along_where_nothing_else_is_said() {
+    let all = |cap_pages, floor_pages, weight| ClientChange {
+        cap_pages: Some(cap_pages),
+        floor_pages: Some(floor_pages),
+        weight: Some(weight),
+    };
+    let none = all(u64::MAX, 0, 1);
+    for (there, arrived) in [
+        (none, all(300, 20, 5)),
+        (all(400, 0, 1), all(400, 20, 5)),
+        (all(u64::MAX, 30, 6), all(300, 30, 6)),
+    ] {
+        let (from, to) = (registry(u64::MAX), registry(u64::MAX));
+        fill(&from, 50);
+        from.change_client("c", all(300, 20, 5)).unwrap();
+        to.change_client("c", there).unwrap();
+        let mut stream = Vec::new();
+        from.export("c", &mut stream).unwrap();
+        to.import("c", &mut stream.as_slice()).unwrap();
+        let its = to.client("c").unwrap();
+        assert_eq!(all(its.cap_pages, its.floor_pages, its.weight), arrived);
+        assert_eq!(its.statistics.target_pages, its.cap_pages, "no policy gives anything else");
+    }
+}
+
+#[test]
+fn a_client_that_holds_more_than_its_cap_arrives_whole() {
+    let (from, to) = (registry(u64::MAX), registry(u64::MAX));
+    fill(&from, 50);
+    from.change_client("c", ClientChange { cap_pages: Some(3), ..ClientChange::default() })
+        .unwrap();
+    let mut stream = Vec::new();
+    from.export("c", &mut stream).unwrap();
+    to.import("c", &mut stream.as_slice()).unwrap();
+    assert_eq!(contents(&to), contents(&from));
+    let its = to.client("c").unwrap();
+    assert!(its.cap_pages == 3 && its.statistics.used_pages > 3);
+}
+
+#[test]
+fn a_stream_of_version_1_is_read() {
+    let (from, to) = (registry(u64::MAX), registry(70));
+    fill(&from, 10);
+    let mut stream = Vec::new();
+    from.export("c", &mut stream).unwrap();
+    stream[8] = 1;
+    to.import("c", &mut stream.as_slice()).unwrap();
+    assert_eq!(contents(&to), contents(&from));
+    let later = registry(u64::MAX);
+    stream[8] = 3;
+    assert!(matches!(later.import("c", &mut stream.as_slice()), Err(Error::Stream(_))));
+}
+
+#[test]
 fn block_devices_come_along() {
     let (from, to) = (registry(u64::MAX), registry(u64::MAX));
     let settings = BlockSettings {

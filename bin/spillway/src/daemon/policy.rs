@@ -33,7 +33,8 @@ enum Action {
     Set(Set),
 }
 
-/// Takes another policy, until the daemon is started anew. memory.policy in its configuration is for good.
+/// Takes another policy. It survives a kill of the daemon, and lasts until the daemon is stopped or memory.policy in its
+/// configuration, which is for good, changes.
 #[derive(Debug, Args)]
 struct Set {
     /// The policy.

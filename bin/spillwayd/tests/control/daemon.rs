@@ -58,8 +58,13 @@ impl Daemon {
 
     /// Has it read its files again; the lines that it writes until that is done or has failed.
     pub fn reload(&self) -> String {
+        self.reload_process(self.process.id().cast_signed())
+    }
+
+    /// The same of the process `pid`, a daemon that its keeper has started.
+    pub fn reload_process(&self, pid: i32) -> String {
         let before = self.lines().len();
-        let raw = rustix::process::Pid::from_raw(self.process.id().cast_signed()).unwrap();
+        let raw = rustix::process::Pid::from_raw(pid).unwrap();
         rustix::process::kill_process(raw, rustix::process::Signal::HUP).unwrap();
         let until = Instant::now() + Duration::from_secs(20);
         loop {
