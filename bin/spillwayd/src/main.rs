@@ -17,6 +17,7 @@ mod memory;
 mod metrics;
 mod packing;
 mod parts;
+mod process;
 mod read_secret;
 mod reclaim;
 mod run;

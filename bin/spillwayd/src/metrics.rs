@@ -5,19 +5,27 @@ use std::time::Instant;
 
 use spillway_api::types::{LendStatus, VmList, VmStatus};
 use spillway_directory::ClientRegistry;
+use spillway_manager::Policy;
 use spillway_metrics::{
     BuildSample, ClientSample, DiskSample, LendDeviceSample, LendPeerSample, LendSample,
-    RespSample, Sample, SectionsSample, SharingSample, StoreDiskSample, StoreSample, VmSample,
+    PolicySample, RefusedSample, RespSample, Sample, SectionsSample, SharingSample,
+    StoreDiskSample, StoreSample, VmSample,
 };
+use spillway_types::PAGE_BYTES;
 use spillway_vhost_user_blk::Disk;
 
 use crate::arguments::COMMIT;
+use crate::process::ProcessFiles;
 
 /// What does not change while the daemon runs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Facts {
     pub memory_locked: bool,
     pub started: Instant,
+    /// The same by the system's clock, milliseconds since 1970.
+    pub started_ms: u64,
+    /// None where there is no /proc.
+    pub process: Option<ProcessFiles>,
 }
 
 /// The metrics of now, as text.
@@ -27,8 +35,12 @@ pub fn text(
     lending: Option<&LendStatus>,
     guests: Option<&VmList>,
     resp: Option<spillway_resp::Statistics>,
-    facts: Facts,
+    (policy, interval_ms): (Policy, u64),
+    facts: &Facts,
 ) -> String {
+    let process = facts.process.as_ref();
+    let process = process.and_then(|files| files.sample(facts.started_ms).ok());
+    let refused = client_registry.refusals();
     let store = client_registry.store();
     let store = StoreSample {
         capacity_bytes: store.capacity_bytes(),
@@ -65,12 +77,18 @@ pub fn text(
             statistics: client.statistics,
             connections: client.connections,
             in_flight_bytes: client.in_flight_bytes,
+            cap_pages: client.cap_pages,
+            floor_pages: client.floor_pages,
+            weight: client.weight,
         });
     let programs = client_registry.programs().into_iter().map(|program| ClientSample {
         name: program.name,
         statistics: program.statistics,
         connections: program.connections,
         in_flight_bytes: 0,
+        cap_pages: program.cap_pages,
+        floor_pages: program.floor_pages,
+        weight: program.weight,
     });
     let disks = disks.iter().map(|disk| {
         let its = disk.statistics();
@@ -89,7 +107,14 @@ pub fn text(
     });
     spillway_metrics::render(&Sample {
         build: BuildSample { version: env!("CARGO_PKG_VERSION"), commit: COMMIT },
+        process,
         store,
+        policy: policy_sample(policy, interval_ms),
+        refused: RefusedSample {
+            unknown: refused.unknown,
+            at_limit: refused.at_limit,
+            authentications: refused.authentications,
+        },
         clients: clients.collect(),
         programs: programs.collect(),
         disks: disks.collect(),
@@ -113,6 +138,25 @@ pub fn text(
         }),
         vms: guests.map(|guests| guests.vms.iter().map(vm).collect()).unwrap_or_default(),
     })
+}
+
+fn policy_sample(policy: Policy, interval_ms: u64) -> PolicySample {
+    let mut sample = PolicySample {
+        name: policy.name(),
+        interval_us: interval_ms.saturating_mul(1000),
+        ..PolicySample::default()
+    };
+    match policy {
+        Policy::SmartAlloc(smart) => {
+            // A percentage has four decimals at most.
+            sample.step_millionths = Some((smart.p.get() * 10_000.0).round() as u64);
+            sample.threshold_bytes =
+                smart.threshold_pages.map(|pages| pages.saturating_mul(PAGE_BYTES as u64));
+        }
+        Policy::Utility(utility) => sample.miss_us = Some(utility.miss_us.into()),
+        Policy::Greedy | Policy::StaticAlloc | Policy::ReconfStatic => {}
+    }
+    sample
 }
 
 fn vm(vm: &VmStatus) -> VmSample {

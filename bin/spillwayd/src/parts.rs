@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use spillway_api::types::Dashboard;
@@ -23,6 +23,7 @@ use crate::lend::helper::Helper;
 use crate::listeners::Listeners;
 use crate::memory::{self, Memory};
 use crate::metrics::{self, Facts};
+use crate::process::ProcessFiles;
 use crate::{capacity, disks, hardening, lend, secret_files, store_disk, vm};
 
 /// All that runs.
@@ -119,18 +120,22 @@ impl Parts {
         };
         let vms = vm::Prepared::new(&config, client_registry.store(), room)?;
         let guests = vms.as_ref().map(vm::Prepared::handle);
-        let facts = Facts { memory_locked, started };
+        let process = ProcessFiles::open().ok();
+        let facts = Facts { memory_locked, started, started_ms, process };
         let handle = lending.as_ref().map(lend::Prepared::handle);
         let resp = Arc::<OnceLock<Arc<spillway_resp::Shared>>>::default();
         let its_resp = Arc::clone(&resp);
         let measured =
             (Arc::clone(&client_registry), disks.clone(), handle.clone(), guests.clone());
+        let manager = Arc::new(Mutex::new(Manager::new(policy)));
+        let interval_ms = watch::Sender::new(interval_ms);
+        let its_policy = (Arc::clone(&manager), interval_ms.subscribe());
         let daemon = Arc::new(Daemon {
             client_registry: Arc::clone(&client_registry),
-            manager: Arc::new(Mutex::new(Manager::new(policy))),
+            manager,
             programs: Mutex::new(programs),
             program_pages: program_pages.into(),
-            interval_ms: watch::Sender::new(interval_ms),
+            interval_ms,
             history: Mutex::new(History::new(Bounds::default())),
             limits: clients.policy.limits,
             commit: Some(COMMIT).filter(|commit| !commit.is_empty()),
@@ -145,13 +150,16 @@ impl Parts {
                 Box::new(move || {
                     let lending = measured.2.as_deref().map(spillway_api::Lending::status);
                     let guests = measured.3.as_deref().map(spillway_api::Guests::list);
+                    let policy =
+                        its_policy.0.lock().unwrap_or_else(PoisonError::into_inner).policy();
                     metrics::text(
                         &measured.0,
                         &measured.1,
                         lending.as_ref(),
                         guests.as_ref(),
                         its_resp.get().map(|shared| shared.statistics()),
-                        facts,
+                        (policy, *its_policy.1.borrow()),
+                        &facts,
                     )
                 }),
                 spillway_metrics::CONTENT_TYPE,

@@ -124,11 +124,19 @@ struct Door {
     began: Instant,
     /// Requests that were turned away: anybody can make as many as he likes.
     refused: Mutex<Seldom>,
+    /// Told of each request without a right token.
+    told: Box<dyn Fn() + Send + Sync>,
 }
 
-/// Has every request of `router` checked, and those that change something noted in the log.
-pub(crate) fn guarded(router: Router, tokens: Option<Arc<RwLock<Tokens>>>) -> Router {
-    let door = Door { tokens, began: Instant::now(), refused: Mutex::default() };
+/// Has every request of `router` checked, and those that change something noted in the log. `told` hears of each that bears
+/// no right token.
+pub(crate) fn guarded(
+    router: Router,
+    tokens: Option<Arc<RwLock<Tokens>>>,
+    told: impl Fn() + Send + Sync + 'static,
+) -> Router {
+    let told = Box::new(told);
+    let door = Door { tokens, began: Instant::now(), refused: Mutex::default(), told };
     router.layer(middleware::from_fn_with_state(Arc::new(door), attend))
 }
 
@@ -140,6 +148,9 @@ async fn attend(State(door): State<Arc<Door>>, request: Request, next: Next) -> 
     });
     let method = request.method().clone();
     let refused = borne.and_then(|borne| borne.check(&method).err());
+    if matches!(refused, Some(Error::Token)) {
+        (door.told)();
+    }
     if refused.is_none()
         && let Some(place) = request.extensions().get::<Arc<Place>>()
     {

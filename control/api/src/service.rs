@@ -12,7 +12,7 @@ use axum::response::Response;
 use spillway_directory::ClientRegistry;
 use spillway_history::History;
 use spillway_manager::{Manager, Policy};
-use spillway_types::Limits;
+use spillway_types::{Access, Limits};
 use tokio::sync::watch;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
@@ -160,8 +160,9 @@ pub fn router(daemon: Arc<Daemon>, tokens: Option<Arc<RwLock<Tokens>>>) -> Route
     let router = router
         .route("/openapi.json", axum::routing::get(openapi_json))
         .fallback(|uri: Uri| async move { Error::NoPath(uri.path().to_owned()) })
-        .with_state(daemon);
-    asker::guarded(router, tokens).layer(middleware::map_response(headed))
+        .with_state(daemon.clone());
+    let refused = move || daemon.client_registry.authentication_failed();
+    asker::guarded(router, tokens, refused).layer(middleware::map_response(headed))
 }
 
 /// Answers are data: no browser may keep them, take them for a page, or show them inside another's.

@@ -7,21 +7,23 @@ use spillway_types::{Access, Admitted, ClientId, Denied, Identity};
 use crate::entry::{Entry, check_name};
 use crate::registry::{ClientRegistry, State};
 use crate::settings::{ClientSettings, NAME_BYTES_MAX, SECRET_BYTES_MAX, Users, Who};
-use crate::views::Origin;
+use crate::views::{Origin, Refusals};
 
 impl Access for ClientRegistry {
     fn admit(&self, who: Identity<'_>) -> Result<Admitted, Denied> {
         let mut state = self.lock();
-        let at = match state.known(who) {
-            Some(at) => at,
-            None => self.welcome(&mut state, who)?,
-        };
-        let entry = &mut state.clients[at];
-        if entry.connections >= entry.limits.connections_max {
-            return Err(Denied::Connections);
+        let admitted = self.let_in(&mut state, who);
+        match (&admitted, who) {
+            (Ok(_), _) => {}
+            (Err(Denied::Connections), _) => state.refusals.at_limit += 1,
+            (Err(Denied::Unknown), Identity::User { .. }) => state.refusals.authentications += 1,
+            (Err(Denied::Unknown), _) => state.refusals.unknown += 1,
         }
-        entry.connections += 1;
-        Ok(Admitted { client: entry.id, limits: entry.limits })
+        admitted
+    }
+
+    fn authentication_failed(&self) {
+        self.lock().refusals.authentications += 1;
     }
 
     fn leave(&self, client: ClientId) {
@@ -100,6 +102,24 @@ impl State {
 }
 
 impl ClientRegistry {
+    /// Who was not let in since the daemon started.
+    pub fn refusals(&self) -> Refusals {
+        self.lock().refusals
+    }
+
+    fn let_in(&self, state: &mut State, who: Identity<'_>) -> Result<Admitted, Denied> {
+        let at = match state.known(who) {
+            Some(at) => at,
+            None => self.welcome(state, who)?,
+        };
+        let entry = &mut state.clients[at];
+        if entry.connections >= entry.limits.connections_max {
+            return Err(Denied::Connections);
+        }
+        entry.connections += 1;
+        Ok(Admitted { client: entry.id, limits: entry.limits })
+    }
+
     /// Makes a client of someone whom nobody named, if the policy lets it in.
     fn welcome(&self, state: &mut State, who: Identity<'_>) -> Result<usize, Denied> {
         let (name, who) = match who {

@@ -35,4 +35,4 @@ pub use settings::{
 pub use spillway_wire::auth::SecretError;
 pub use stream::STREAM_VERSION;
 pub use transfer::Moved;
-pub use views::{BlockView, ClientView, Origin, PoolView};
+pub use views::{BlockView, ClientView, Origin, PoolView, Refusals};

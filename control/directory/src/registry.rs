@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::journal::{Journal, LoanRecord, ManagerRecord, Record};
 use crate::programs::Registry;
 use crate::settings::{BlockSettings, ClientSettings, Policy, Who};
-use crate::views::{ClientView, Origin};
+use crate::views::{ClientView, Origin, Refusals};
 
 /// The daemon's clients by name.
 #[derive(Debug)]
@@ -47,6 +47,7 @@ pub(crate) struct State {
     pub(crate) disks: Vec<Attached>,
     /// Paged programs.
     pub(crate) programs: Registry,
+    pub(crate) refusals: Refusals,
     journal: Journal,
 }
 
@@ -130,8 +131,17 @@ impl ClientRegistry {
         loans.retain(|loan| store.has_pool(PoolId(loan.pool)));
         remove_unrecorded(&store, &clients, &blocks, &loans)?;
         let programs = Registry::reopened(record.programs);
-        let (manager, disks) = (record.manager, Vec::new());
-        let mut state = State { clients, blocks, loans, manager, policy, disks, programs, journal };
+        let mut state = State {
+            clients,
+            blocks,
+            loans,
+            manager: record.manager,
+            policy,
+            disks: Vec::new(),
+            programs,
+            refusals: Refusals::default(),
+            journal,
+        };
         state.remember()?;
         Ok(Self {
             store,

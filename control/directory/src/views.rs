@@ -89,3 +89,14 @@ pub struct BlockView {
     /// Connections that have it open.
     pub opened: usize,
 }
+
+/// Who was not let in since the daemon started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refusals {
+    /// No client was configured for the user, host or certificate.
+    pub unknown: u64,
+    /// The client had all the connections that it may have.
+    pub at_limit: u64,
+    /// A secret, certificate, password or token was wrong.
+    pub authentications: u64,
+}

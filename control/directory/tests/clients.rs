@@ -5,7 +5,7 @@ use std::sync::Arc;
 use spillway_block::Exports;
 use spillway_directory::{
     BlockSettings, ClientChange, ClientRegistry, ClientSettings, Error, Journal, Origin, Policy,
-    Users, Who,
+    Refusals, Secret, Users, Who,
 };
 use spillway_store::{Config, PoolSpec, Store};
 use spillway_types::{Access, Denied, Identity, Limits};
@@ -67,6 +67,26 @@ fn a_policy_keeps_strangers_out() {
     registry.add_client(&settings("host", Who::Host("nqn.x".into()))).unwrap();
     assert!(registry.admit(Identity::Host { nqn: "nqn.x" }).is_ok());
     assert_eq!(registry.admit(Identity::Host { nqn: "nqn.xy" }), Err(Denied::Unknown));
+}
+
+#[test]
+fn who_is_not_let_in_is_counted_by_why() {
+    let registry = registry(Policy { users: Users::None, ..POLICY });
+    let mut user = settings("dora", Who::Password("dora".into()));
+    user.secret = Some(Secret::of_password(b"right"));
+    registry.configure(&[user, settings("alice", Who::User(7))], &[], POLICY).unwrap();
+    let password = |password| Identity::User { name: "dora", password };
+    assert!(registry.admit(password(b"right")).is_ok());
+    assert_eq!(registry.refusals(), Refusals::default());
+    assert_eq!(registry.admit(password(b"wrong")), Err(Denied::Unknown));
+    registry.authentication_failed();
+    assert_eq!(registry.admit(Identity::Host { nqn: "nqn.x" }), Err(Denied::Unknown));
+    for _ in 0..LIMITS.connections_max {
+        assert!(registry.admit(peer(7, 7)).is_ok());
+    }
+    assert_eq!(registry.admit(peer(7, 7)), Err(Denied::Connections));
+    let counted = Refusals { unknown: 1, at_limit: 1, authentications: 2 };
+    assert_eq!(registry.refusals(), counted);
 }
 
 #[test]

@@ -96,6 +96,9 @@ pub trait Access: Send + Sync {
     /// A connection that [`Self::admit`] let in has ended.
     fn leave(&self, client: ClientId);
 
+    /// A peer did not prove who it is, otherwise than by a password that [`Self::admit`] was given.
+    fn authentication_failed(&self) {}
+
     /// Tells `tell` by what name the operator knows a client, for lines in the log; not, if it has none.
     fn name(&self, client: ClientId, tell: &mut dyn FnMut(&str)) {
         let _ = (client, tell);

@@ -194,7 +194,11 @@ impl Handshake<'_> {
         let mut connection = settings.connection()?;
         self.admission = None;
         while connection.is_handshaking() {
-            connection.complete_io(&mut plain)?;
+            connection.complete_io(&mut plain).inspect_err(|error| {
+                if error.kind() == io::ErrorKind::InvalidData {
+                    self.shared.access.authentication_failed();
+                }
+            })?;
         }
         let name = spillway_tls::name_of(&connection)?;
         self.negotiation.encrypted();

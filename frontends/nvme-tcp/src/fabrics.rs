@@ -245,6 +245,9 @@ impl Connection {
             return Err(Status::INVALID_FIELD.finally().into());
         }
         let failed = authentication.receive(data);
+        if failed.is_some() {
+            self.target.access.authentication_failed();
+        }
         self.complaint = failed.or(self.complaint.take());
         self.let_in();
         Ok(0)

@@ -320,7 +320,7 @@ fn greet(shared: &Shared, stream: TcpStream) -> Result<Transport, Error> {
     let Some(settings) = &shared.tls else { return Ok(Transport::plain(stream)) };
     let mut transport = Transport::encrypted(stream, settings)?;
     let until_ms = shared.now_ms() + shared.target.config.handshake_timeout_ms;
-    while !transport.handshake()? {
+    while !transport.handshake().inspect_err(|error| shared.target.tls_failed(error))? {
         let left_ms = until_ms.saturating_sub(shared.now_ms());
         let ready = if transport.wants_write() { PollFlags::OUT } else { PollFlags::IN };
         shared.wait(&transport, ready, left_ms)?;

@@ -174,6 +174,13 @@ impl Target {
         controller.end();
     }
 
+    /// Reports a TLS handshake that failed by what the host sent, not by its end or a deadline.
+    pub(crate) fn tls_failed(&self, error: &Error) {
+        if matches!(error, Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData) {
+            self.access.authentication_failed();
+        }
+    }
+
     /// Lets a host in as a client; who calls this calls `leave` of [`Access`] once.
     pub(crate) fn admit(&self, host: &Host) -> Result<Client, Error> {
         let who = match &host.name {

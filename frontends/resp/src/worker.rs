@@ -274,7 +274,12 @@ impl Served {
     /// Goes on until there is something to wait for; `None`: the connection is at its end.
     fn turn(&mut self, shared: &Shared, now_ms: u64) -> Result<Option<Wait>, Error> {
         if !self.has_begun {
-            if !self.transport.handshake()? {
+            let shaken = self.transport.handshake().inspect_err(|error| {
+                if matches!(error, Error::Io(error) if error.kind() == io::ErrorKind::InvalidData) {
+                    shared.access.authentication_failed();
+                }
+            })?;
+            if !shaken {
                 return Ok(Some(Wait::In));
             }
             self.begin(shared)?;

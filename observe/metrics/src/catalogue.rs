@@ -4,6 +4,8 @@ use spillway_types::{PAGE_BYTES, Statistics};
 
 use crate::guests::{SectionsSample, VmSample};
 use crate::info::BuildSample;
+use crate::policy::{PolicySample, RefusedSample};
+use crate::process::ProcessSample;
 use crate::resp::RespSample;
 
 /// How a metric's value moves.
@@ -44,8 +46,14 @@ pub struct Metric<T> {
 pub struct Sample {
     /// The daemon's program.
     pub build: BuildSample,
+    /// Its process, where the kernel tells of it.
+    pub process: Option<ProcessSample>,
     /// The store.
     pub store: StoreSample,
+    /// How targets are found.
+    pub policy: PolicySample,
+    /// Who was not let in.
+    pub refused: RefusedSample,
     /// Each client.
     pub clients: Vec<ClientSample>,
     /// Each paged program of this host; its counters are those of its local frames.
@@ -201,6 +209,12 @@ pub struct ClientSample {
     pub connections: u32,
     /// Bytes of its long values on their way.
     pub in_flight_bytes: u64,
+    /// The most that the operator lets it hold, pages; `u64::MAX` is no cap.
+    pub cap_pages: u64,
+    /// What the policy leaves it at any time, pages.
+    pub floor_pages: u64,
+    /// What its waiting counts beside 1 for others.
+    pub weight: u32,
 }
 
 /// A tmem disk at one moment, in blocks of a page but for the errors.
@@ -230,7 +244,7 @@ pub struct DiskSample {
 
 impl<T> Metric<T> {
     /// The same, where the value counts millionths of the unit.
-    const fn in_millionths(self) -> Self {
+    pub(crate) const fn in_millionths(self) -> Self {
         Self { scale: Scale::Millionth, ..self }
     }
 }
@@ -347,7 +361,7 @@ pub(crate) const STORE: [Metric<StoreSample>; 23] = [
 ];
 
 /// Metrics of each client.
-pub(crate) const CLIENT: [Metric<ClientSample>; 16] = [
+pub(crate) const CLIENT: [Metric<ClientSample>; 19] = [
     gauge("spillway_client_connections", "Connections of the client.", |c| {
         Some(u64::from(c.connections))
     }),
@@ -366,6 +380,24 @@ pub(crate) const CLIENT: [Metric<ClientSample>; 16] = [
             u64::MAX => None,
             target => pages(target),
         },
+    ),
+    gauge(
+        "spillway_client_cap_bytes",
+        "The most that the operator lets the client hold; missing if there is no cap.",
+        |c| match c.cap_pages {
+            u64::MAX => None,
+            cap => pages(cap),
+        },
+    ),
+    gauge(
+        "spillway_client_floor_bytes",
+        "What the policy `utility` leaves the client at any time.",
+        |c| pages(c.floor_pages),
+    ),
+    gauge(
+        "spillway_client_weight",
+        "What the client's waiting counts for the policy `utility`, beside 1 for others.",
+        |c| Some(u64::from(c.weight)),
     ),
     gauge("spillway_client_debt_bytes", "What the client holds beyond its target.", |c| {
         pages(c.statistics.debt_pages())

@@ -10,6 +10,8 @@
 mod catalogue;
 mod guests;
 mod info;
+mod policy;
+mod process;
 mod render;
 mod resp;
 
@@ -19,5 +21,7 @@ pub use catalogue::{
 };
 pub use guests::{SectionsSample, VmSample};
 pub use info::BuildSample;
+pub use policy::{PolicySample, RefusedSample};
+pub use process::ProcessSample;
 pub use render::{CONTENT_TYPE, document, render};
 pub use resp::RespSample;

@@ -8,6 +8,8 @@ use crate::catalogue::{
 };
 use crate::guests::{SECTIONS, SectionsSample, VM};
 use crate::info::{BUILD, BuildSample};
+use crate::policy::{POLICY, REFUSED};
+use crate::process::PROCESS;
 use crate::resp::RESP;
 
 /// What kind of text [`render`] writes.
@@ -32,9 +34,25 @@ pub fn render(sample: &Sample) -> String {
         let label = format!("{{version=\"{version}\",commit=\"{commit}\"}}");
         line(&mut out, metric, &label, (metric.value)(&sample.build));
     }
+    if let Some(process) = &sample.process {
+        for metric in &PROCESS {
+            head(&mut out, metric);
+            line(&mut out, metric, "", (metric.value)(process));
+        }
+    }
     for metric in &STORE {
         head(&mut out, metric);
         line(&mut out, metric, "", (metric.value)(&sample.store));
+    }
+    for metric in &POLICY {
+        head(&mut out, metric);
+        let label = format!("{{policy=\"{}\"}}", escaped(sample.policy.name));
+        let label = if metric.name.ends_with("_info") { label.as_str() } else { "" };
+        line(&mut out, metric, label, (metric.value)(&sample.policy));
+    }
+    for metric in &REFUSED {
+        head(&mut out, metric);
+        line(&mut out, metric, "", (metric.value)(&sample.refused));
     }
     for metric in &CLIENT {
         head(&mut out, metric);
@@ -141,11 +159,18 @@ pub fn document() -> String {
          The interface does not encrypt. To read from another machine, use a tunnel, or let a timer run the\n\
          command above as the daemon's user and write the output to a file that the textfile collector of\n\
          node_exporter reads.\n\n\
-         A test compares this page with its source, the catalogue in observe/metrics.\n\n\
          ## The daemon and its store\n\n",
     );
     table(&mut out, &BUILD);
     rows(&mut out, &STORE);
+    out.push_str(
+        "\n## The daemon's process\n\nThe names are those of Prometheus' own clients.\n\n",
+    );
+    table(&mut out, &PROCESS);
+    out.push_str("\n## The policy\n\n[policies.md](policies.md) explains them.\n\n");
+    table(&mut out, &POLICY);
+    out.push_str("\n## Who was not let in\n\n");
+    table(&mut out, &REFUSED);
     out.push_str("\n## Each client\n\nThe label `client` is its name.\n\n");
     table(&mut out, &CLIENT);
     out.push_str("\n## Each paged program\n\nThe label `program` is its name.\n\n");
@@ -191,6 +216,9 @@ mod tests {
         let rows = STORE.iter().map(|m| (m.name, m.kind));
         let rows: Vec<_> = rows
             .chain(BUILD.iter().map(|m| (m.name, m.kind)))
+            .chain(PROCESS.iter().map(|m| (m.name, m.kind)))
+            .chain(POLICY.iter().map(|m| (m.name, m.kind)))
+            .chain(REFUSED.iter().map(|m| (m.name, m.kind)))
             .chain(CLIENT.iter().map(|m| (m.name, m.kind)))
             .chain(PROGRAM.iter().map(|m| (m.name, m.kind)))
             .chain(DISK.iter().map(|m| (m.name, m.kind)))
@@ -204,7 +232,10 @@ mod tests {
         let unique: HashSet<_> = rows.iter().map(|row| row.0).collect();
         assert_eq!(unique.len(), rows.len());
         for (name, kind) in rows {
-            assert!(name.starts_with("spillway_"), "{name}");
+            // Those of the process have the names that every dashboard knows.
+            let is_process = PROCESS.iter().any(|metric| metric.name == name);
+            let prefix = if is_process { "process_" } else { "spillway_" };
+            assert!(name.starts_with(prefix), "{name}");
             assert_eq!(kind == Kind::Counter, name.ends_with("_total"), "{name}");
             assert!(!name.contains("pages"), "{name}: bytes are the base unit");
             assert!(
@@ -237,8 +268,12 @@ mod tests {
         assert!(!text.contains("spillway_client_target_bytes{"), "no limit is no value");
         assert!(text.contains("# TYPE spillway_client_puts_total counter\n"));
         for line in text.lines().filter(|line| !line.starts_with('#')) {
-            let (_, value) = line.rsplit_once(' ').unwrap();
-            value.parse::<u64>().unwrap();
+            let (name, value) = line.rsplit_once(' ').unwrap();
+            if name.ends_with("_seconds") {
+                value.parse::<f64>().unwrap();
+            } else {
+                value.parse::<u64>().unwrap();
+            }
         }
     }
 

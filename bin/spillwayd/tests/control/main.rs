@@ -1,7 +1,8 @@
-//! The control plane of a daemon that runs: its HTTP interface, its log, and the settings that last.
+//! The control plane of a daemon that runs: its HTTP interface, its log, its metrics, and the settings that last.
 
 mod daemon;
 mod http;
 mod lasting;
 mod log;
+mod metrics;
 mod renew;

@@ -1,5 +1,6 @@
 //! DH-HMAC-CHAP, from the host's side.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
 
 use crate::support::{CAROL, Host, POOLS, SECRET, World};
@@ -74,6 +75,7 @@ fn the_right_secret_opens_the_queue() {
     let end = authenticate(&mut host, SECRET, None);
     assert!(matches!(Message::decode(&end), Ok((7, Message::Success1(_)))));
     assert_eq!(statistics(&mut host), Status::SUCCESS);
+    assert_eq!(world.failed.load(Ordering::Relaxed), 0);
 }
 
 #[test]
@@ -83,6 +85,7 @@ fn a_wrong_secret_leaves_it_shut() {
     let end = authenticate(&mut host, OTHER, None);
     let failed = Failure::Failed as u8;
     assert!(matches!(Message::decode(&end), Ok((_, Message::Failure1(why))) if why == failed));
+    assert_eq!(world.failed.load(Ordering::Relaxed), 1);
     let complaint = host.connection.complaint().unwrap();
     assert!(complaint.starts_with("authentication of host \"nqn"), "{complaint}");
     assert_eq!(statistics(&mut host), Status::AUTHENTICATION_REQUIRED);

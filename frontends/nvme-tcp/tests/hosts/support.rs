@@ -1,6 +1,7 @@
 //! A host that drives a target's state machine, command by command.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use spillway_block::{BlockDevice, BlockSize, Device, ExportInfo, Exports, Geometry, fresh_uuid};
 use spillway_nvme_tcp::{Config, Connection, Error, Output, Target};
@@ -28,6 +29,8 @@ pub struct World {
     pub bob: ClientId,
     pub device: Arc<BlockDevice>,
     pub target: Arc<Target>,
+    /// Authentications that failed.
+    pub failed: Arc<AtomicU32>,
 }
 
 struct FakeRegistry {
@@ -35,6 +38,7 @@ struct FakeRegistry {
     bob: ClientId,
     number: u32,
     device: Arc<BlockDevice>,
+    failed: Arc<AtomicU32>,
 }
 
 impl Access for FakeRegistry {
@@ -49,6 +53,10 @@ impl Access for FakeRegistry {
     }
 
     fn leave(&self, _: ClientId) {}
+
+    fn authentication_failed(&self) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+    }
 
     fn name(&self, client: ClientId, tell: &mut dyn FnMut(&str)) {
         tell(if client == self.alice { "alice" } else { "bob" });
@@ -89,9 +97,12 @@ impl World {
         let device = Arc::new(device);
         let pools = store.pools(alice).unwrap();
         let number = pools.iter().find(|pool| pool.id == device.pool()).unwrap().number;
-        let registry = Arc::new(FakeRegistry { alice, bob, number, device: Arc::clone(&device) });
+        let (its_device, failed) = (Arc::clone(&device), Arc::<AtomicU32>::default());
+        let its_failed = Arc::clone(&failed);
+        let registry = FakeRegistry { alice, bob, number, device: its_device, failed: its_failed };
+        let registry = Arc::new(registry);
         let target = Target::new(Arc::clone(&store), registry.clone(), registry, config).unwrap();
-        Self { store, alice, bob, device, target }
+        Self { store, alice, bob, device, target, failed }
     }
 
     /// A connection on which nothing was said yet.

@@ -1,0 +1,71 @@
+//! The metrics of a daemon that runs in its sandbox.
+
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use crate::daemon::{Daemon, TOKEN, address, answer, ask};
+
+/// The value of a metric.
+fn value(dir: &Path, name: &str) -> f64 {
+    let stream = UnixStream::connect(dir.join("run/api.sock")).unwrap();
+    let metrics = answer(stream, "GET /metrics", "", "");
+    let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name} in {metrics}")).parse().unwrap()
+}
+
+#[test]
+fn the_process_is_measured_inside_the_sandbox() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path());
+    daemon.line(&[" ready "]);
+    let open = value(dir.path(), "process_open_fds");
+    let path = dir.path().join("run/api.sock");
+    let held: Vec<_> = (0..10).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    // Later than they: the daemon accepts connections in their order.
+    let more = value(dir.path(), "process_open_fds");
+    assert!(more >= open + 10.0 && more <= value(dir.path(), "process_max_fds"), "{open} {more}");
+    drop(held);
+    assert!(value(dir.path(), "process_resident_memory_bytes") > 4096.0);
+    assert!(value(dir.path(), "process_threads") >= 2.0);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let age = now.as_secs_f64() - value(dir.path(), "process_start_time_seconds");
+    assert!((0.0..600.0).contains(&age), "{age}");
+}
+
+#[test]
+fn wrong_tokens_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path());
+    let ready = daemon.line(&[" ready "]);
+    let tcp = || TcpStream::connect(address(&ready, "api_tcp")).unwrap();
+    for (token, status) in [("wrong", 401), ("", 401), (TOKEN, 200)] {
+        assert_eq!(ask(tcp(), "GET /v1/version", token, ""), status);
+    }
+    assert_eq!(value(dir.path(), "spillway_failed_authentications_total"), 2.0);
+}
+
+#[test]
+fn the_policy_and_what_it_goes_by_are_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path());
+    daemon.line(&[" ready "]);
+    let unix = || UnixStream::connect(dir.path().join("run/api.sock")).unwrap();
+    let client = r#"{"name":"c","identity":{"uid":1},"target_pages":1000}"#;
+    assert_eq!(ask(unix(), "POST /v1/clients", "", client), 201);
+    let change = r#"{"floor_pages":10,"weight":3}"#;
+    assert_eq!(ask(unix(), "PATCH /v1/clients/c", "", change), 200);
+    let policy = r#"{"policy":"smart-alloc","p":0.75,"threshold_pages":100,"interval_ms":2500}"#;
+    assert_eq!(ask(unix(), "PUT /v1/policy", "", policy), 200);
+    for (name, expected) in [
+        ("spillway_policy_info{policy=\"smart-alloc\"}", 1.0),
+        ("spillway_policy_interval_seconds", 2.5),
+        ("spillway_policy_step_ratio", 0.0075),
+        ("spillway_policy_threshold_bytes", 409_600.0),
+        ("spillway_client_cap_bytes{client=\"c\"}", 4_096_000.0),
+        ("spillway_client_floor_bytes{client=\"c\"}", 40_960.0),
+        ("spillway_client_weight{client=\"c\"}", 3.0),
+    ] {
+        assert_eq!(value(dir.path(), name), expected, "{name}");
+    }
+}
