@@ -159,6 +159,23 @@ pub fn document() -> String {
          The interface does not encrypt. To read from another machine, use a tunnel, or let a timer run the\n\
          command above as the daemon's user and write the output to a file that the textfile collector of\n\
          node_exporter reads.\n\n\
+         ## Alerts and a dashboard\n\n\
+         [spillway.rules.yml](../packaging/prometheus/spillway.rules.yml) has alerts for Prometheus, each with\n\
+         what to do and the page that says more. [spillway.json](../packaging/grafana/spillway.json) is a\n\
+         dashboard for Grafana: import it under Dashboards, New, Import. The Debian package installs both in\n\
+         /usr/share/doc/spillway/examples. Check and install the alerts:\n\n    \
+         promtool check rules packaging/prometheus/spillway.rules.yml\n    \
+         install -m 644 packaging/prometheus/spillway.rules.yml /etc/prometheus/\n\n\
+         Alerts and dashboard expect a job with the name `spillway`. In /etc/prometheus/prometheus.yml:\n\n\
+         ```yaml\n\
+         rule_files: [spillway.rules.yml]\n\
+         scrape_configs:\n  \
+           - job_name: spillway\n    \
+             authorization: {credentials_file: /etc/prometheus/spillway-token}\n    \
+             static_configs: [{targets: [\"127.0.0.1:8430\"]}]\n\
+         ```\n\n\
+         `critical` means that pages are lost or unreachable, or that the daemon is away. `warning` means that\n\
+         somebody should look at it today. lab/tests/alerts fires some of the alerts at a real daemon.\n\n\
          ## The daemon and its store\n\n",
     );
     table(&mut out, &BUILD);
@@ -244,6 +261,30 @@ mod tests {
                     .any(|unit| name.ends_with(unit)),
                 "{name}: seconds are the base unit"
             );
+        }
+    }
+
+    /// Names of metrics in a text; a name ends where no letter or underscore follows.
+    fn named_in(text: &str) -> HashSet<&str> {
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        words.filter(|word| word.starts_with("spillway_") || word.starts_with("process_")).collect()
+    }
+
+    #[test]
+    fn alerts_and_dashboard_use_metrics_of_the_catalogue() {
+        let page = document();
+        let rows: Vec<_> = page.lines().filter(|line| line.starts_with("| `")).collect();
+        let rows = rows.join("\n");
+        let catalogue = named_in(&rows);
+        for (path, least) in [("prometheus/spillway.rules.yml", 25), ("grafana/spillway.json", 40)]
+        {
+            let path = format!("{}/../../packaging/{path}", env!("CARGO_MANIFEST_DIR"));
+            let text = std::fs::read_to_string(&path).unwrap();
+            let used = named_in(&text);
+            assert!(used.len() >= least, "{path}: {used:?}");
+            for name in used {
+                assert!(catalogue.contains(name), "{path}: no metric {name}");
+            }
         }
     }
 
