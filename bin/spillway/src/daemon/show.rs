@@ -43,10 +43,19 @@ pub fn json(answer: &impl Serialize) -> anyhow::Result<()> {
 /// # Errors
 /// Standard output can't be written.
 pub fn print(text: &str) -> anyhow::Result<()> {
-    match io::stdout().write_all(text.as_bytes()) {
+    print_to_reader(text).map(drop)
+}
+
+/// Prints text. Whether there is still somebody who reads it.
+///
+/// # Errors
+/// As [`print`].
+pub fn print_to_reader(text: &str) -> anyhow::Result<bool> {
+    let mut out = io::stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // A pipe that is closed early is the reader's choice.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("can't print"),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.context("can't print").map(|()| true),
     }
 }
 

@@ -20,13 +20,49 @@ const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
 
 /// What ended a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The time is over, or the window has another size.
     Draw,
+    /// The user pressed keys.
+    Keys(Vec<Key>),
     /// The user or a signal wants an end.
     Quit,
 }
+
+/// A key of the terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    Char(u8),
+    Up,
+    Down,
+    Left,
+    Right,
+    PageUp,
+    PageDown,
+    Home,
+    End,
+}
+
+/// What terminals send for keys that are no characters.
+const SEQUENCES: [(&[u8], Key); 14] = [
+    (b"\x1b[A", Key::Up),
+    (b"\x1bOA", Key::Up),
+    (b"\x1b[B", Key::Down),
+    (b"\x1bOB", Key::Down),
+    (b"\x1b[C", Key::Right),
+    (b"\x1bOC", Key::Right),
+    (b"\x1b[D", Key::Left),
+    (b"\x1bOD", Key::Left),
+    (b"\x1b[5~", Key::PageUp),
+    (b"\x1b[6~", Key::PageDown),
+    (b"\x1b[H", Key::Home),
+    (b"\x1b[1~", Key::Home),
+    (b"\x1b[F", Key::End),
+    (b"\x1b[4~", Key::End),
+];
+/// Bytes that are read of the terminal at once.
+const KEYS_BYTES: usize = 64;
 
 /// The terminal on standard output, while it is ours.
 pub struct Screen {
@@ -41,7 +77,10 @@ impl Screen {
     /// Standard input or output is none.
     pub fn enter() -> anyhow::Result<Self> {
         if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-            return Err(Refusal::usage("top needs a terminal; spillway stat prints once").into());
+            return Err(Refusal::usage(
+                "top needs a terminal; --batch prints without one, spillway stat prints once",
+            )
+            .into());
         }
         let mut set = SigSet::empty();
         for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGWINCH] {
@@ -67,14 +106,14 @@ impl Screen {
         (or(rows, 24), or(columns, 80))
     }
 
-    /// Draws `text`, cut to the size of the screen.
+    /// Draws `lines`, cut to the size of the screen.
     ///
     /// # Errors
     /// The terminal is gone.
-    pub fn draw(&self, text: &str) -> io::Result<()> {
+    pub fn draw(&self, lines: &[String]) -> io::Result<()> {
         let (rows, columns) = self.size();
         let mut out = HOME.to_owned();
-        for (at, line) in text.lines().take(rows).enumerate() {
+        for (at, line) in lines.iter().take(rows).enumerate() {
             if at > 0 {
                 out.push_str("\r\n");
             }
@@ -102,13 +141,41 @@ impl Screen {
         while let Some(info) = self.signals.read_signal()? {
             quit |= info.ssi_signo != Signal::SIGWINCH as u32;
         }
+        let mut keys = Vec::new();
         if keyed {
-            let mut key = [0];
-            let read = rustix::io::read(&stdin, &mut key)?;
-            quit |= read == 0 || matches!(key, [b'q' | b'Q' | 0x03]);
+            let mut bytes = [0; KEYS_BYTES];
+            let read = rustix::io::read(&stdin, &mut bytes)?;
+            keys = keys_of(&bytes[..read]);
+            let ends = |key| matches!(key, Key::Char(b'q' | b'Q' | 0x03));
+            quit |= read == 0 || keys.iter().any(|&key| ends(key));
         }
-        Ok(if quit { Event::Quit } else { Event::Draw })
+        Ok(match (quit, keys.is_empty()) {
+            (true, _) => Event::Quit,
+            (false, true) => Event::Draw,
+            (false, false) => Event::Keys(keys),
+        })
     }
+}
+
+/// The keys that the terminal sent; a sequence that is not known takes the rest of the bytes along.
+fn keys_of(mut bytes: &[u8]) -> Vec<Key> {
+    let mut keys = Vec::new();
+    while let [first, rest @ ..] = bytes {
+        let known = SEQUENCES.iter().find(|(sequence, _)| bytes.starts_with(sequence));
+        bytes = match known {
+            Some(&(sequence, key)) => {
+                keys.push(key);
+                &bytes[sequence.len()..]
+            }
+            // An unknown sequence ends with the read.
+            None if *first == 0x1b => &[],
+            None => {
+                keys.push(Key::Char(*first));
+                rest
+            }
+        };
+    }
+    keys
 }
 
 impl Drop for Screen {
@@ -123,4 +190,18 @@ fn write(text: &str) -> io::Result<()> {
     let mut out = io::stdout();
     out.write_all(text.as_bytes())?;
     out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_told_apart() {
+        assert_eq!(keys_of(b"R<"), [Key::Char(b'R'), Key::Char(b'<')]);
+        assert_eq!(keys_of(b"\x1b[A\x1bOBj"), [Key::Up, Key::Down, Key::Char(b'j')]);
+        assert_eq!(keys_of(b"\x1b[5~\x1b[6~"), [Key::PageUp, Key::PageDown]);
+        assert_eq!(keys_of(b"\x1b[15~q"), [], "q is part of what is not known");
+        assert_eq!(keys_of(b""), []);
+    }
 }

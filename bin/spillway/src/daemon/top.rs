@@ -6,28 +6,47 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use spillway_api::types::{Client, Statistics};
-use spillway_types::Size;
 
 use crate::daemon::api::Api;
 use crate::daemon::options::Daemon;
 use crate::daemon::show;
 use crate::daemon::stat::{Moment, ProgramRates};
-use crate::daemon::terminal::{Event, Screen};
-use crate::units::parse_delay;
+use crate::daemon::terminal::{Event, Key, Screen};
+use crate::units::parse_interval;
 
-/// Shows a daemon's clients and what they do, live. q ends it.
+mod view;
+
+use view::{Column, View};
+
+/// Shows a daemon's clients and what they do, live. h shows the keys, q ends it.
 #[derive(Debug, Args)]
 pub struct Top {
     /// Time between two looks.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_delay)]
+    #[arg(short = 'd', long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
     interval: Duration,
+
+    /// Prints each look and needs no terminal, for files and pipes. The first comes after one interval.
+    #[arg(short, long)]
+    batch: bool,
+
+    /// Ends after so many looks.
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+
+    /// The column by which clients are sorted: the most first, names from a to z.
+    #[arg(long, value_enum, value_name = "COLUMN", default_value_t)]
+    sort: Column,
+
+    /// Sorts the other way round.
+    #[arg(long)]
+    reverse: bool,
 
     #[command(flatten)]
     daemon: Daemon,
 }
 
-/// Shortest time between two looks.
-const INTERVAL_MIN: Duration = Duration::from_millis(100);
+/// Columns of what is printed to no terminal: as many as it takes.
+const UNBOUNDED: usize = usize::MAX;
 
 /// Runs the command.
 ///
@@ -35,21 +54,83 @@ const INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// The daemon can't be reached any more, or there is no terminal.
 pub fn run(options: &Top) -> anyhow::Result<ExitCode> {
     let api = Api::new(&options.daemon)?;
-    let interval = options.interval.max(INTERVAL_MIN);
-    let mut moment = (Moment::ask(&api)?, Instant::now());
+    let looks = Looks::begin(&api, options.interval)?;
+    let view = View::new(options.sort, options.reverse);
+    match options.batch {
+        true => print(looks, view, options.count)?,
+        false => show_live(looks, view, options.count)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Looks at the daemon, one each interval.
+struct Looks<'a> {
+    api: &'a Api,
+    interval: Duration,
+    moment: Moment,
+    at: Instant,
+    rates: HashMap<String, Rates>,
+}
+
+impl<'a> Looks<'a> {
+    fn begin(api: &'a Api, interval: Duration) -> anyhow::Result<Self> {
+        let (moment, at) = (Moment::ask(api)?, Instant::now());
+        Ok(Self { api, interval, moment, at, rates: HashMap::new() })
+    }
+
+    /// Looks again.
+    fn look(&mut self) -> anyhow::Result<()> {
+        let (moment, at) = (Moment::ask(self.api)?, Instant::now());
+        self.rates = rates_of(&self.moment, &moment, at - self.at);
+        (self.moment, self.at) = (moment, at);
+        Ok(())
+    }
+}
+
+/// Prints `count` looks, or looks until nobody reads them.
+fn print(mut looks: Looks<'_>, view: View, count: Option<u64>) -> anyhow::Result<()> {
+    let mut left = count;
+    while left != Some(0) {
+        std::thread::sleep(looks.interval);
+        looks.look()?;
+        let page = view.page(&looks.moment, &looks.rates, UNBOUNDED);
+        let lines = [page.head, page.body].concat();
+        if !show::print_to_reader(&format!("{}\n\n", lines.join("\n")))? {
+            return Ok(());
+        }
+        left = left.map(|left| left - 1);
+    }
+    Ok(())
+}
+
+/// Draws looks on the terminal until the user has seen enough.
+fn show_live(mut looks: Looks<'_>, mut view: View, count: Option<u64>) -> anyhow::Result<()> {
     let screen = Screen::enter()?;
-    let mut rates = HashMap::new();
-    let mut due = Instant::now() + interval;
+    let mut left = count;
+    let mut due = Instant::now() + looks.interval;
     loop {
-        screen.draw(&page(&moment.0, &rates))?;
-        if screen.wait(due.saturating_duration_since(Instant::now()))? == Event::Quit {
-            return Ok(ExitCode::SUCCESS);
+        let (rows, columns) = screen.size();
+        let page = view.page(&looks.moment, &looks.rates, columns);
+        screen.draw(&view.screen(&page, rows))?;
+        match screen.wait(due.saturating_duration_since(Instant::now()))? {
+            Event::Quit => return Ok(()),
+            Event::Draw => {}
+            Event::Keys(keys) => {
+                for key in keys {
+                    match key {
+                        Key::Char(b' ') => due = Instant::now(),
+                        key => view.press(key, view.room(&page, rows)),
+                    }
+                }
+            }
         }
         if Instant::now() >= due {
-            let now = (Moment::ask(&api)?, Instant::now());
-            rates = rates_of(&moment.0, &now.0, now.1 - moment.1);
-            moment = now;
-            due = Instant::now() + interval;
+            left = left.map(|left| left - 1);
+            if left == Some(0) {
+                return Ok(());
+            }
+            looks.look()?;
+            due = Instant::now() + looks.interval;
         }
     }
 }
@@ -93,32 +174,4 @@ fn rates_of(before: &Moment, now: &Moment, time: Duration) -> HashMap<String, Ra
         Some((client.name.clone(), rates))
     };
     now.clients.iter().filter_map(rate).collect()
-}
-
-fn page(moment: &Moment, rates: &HashMap<String, Rates>) -> String {
-    let heads =
-        ["client", "used", "target", "in flight", "puts/s", "refused/s", "gets/s", "hits", "conns"];
-    let mut clients: Vec<_> = moment.store_clients().collect();
-    clients.sort_by_key(|client| std::cmp::Reverse(client.statistics.used_pages));
-    let rows: Vec<_> = clients
-        .into_iter()
-        .map(|client| {
-            let rates = rates.get(&client.name).copied().unwrap_or_default();
-            [
-                client.name.clone(),
-                show::pages(client.statistics.used_pages),
-                show::limit(client.statistics.target_pages),
-                Size(client.in_flight_bytes).to_string(),
-                rates.puts.to_string(),
-                rates.refused.to_string(),
-                rates.gets.to_string(),
-                rates.hits.map_or_else(|| "-".to_owned(), |share| format!("{share}%")),
-                client.connections.to_string(),
-            ]
-        })
-        .collect();
-    let of = |client: &Client| Some(rates.get(&client.name).copied().unwrap_or_default().program);
-    let programs = moment.programs_table(of);
-    let guests = moment.guests_table();
-    format!("{}\n{}{programs}{guests}", moment.head(), show::table(heads, &rows))
 }
