@@ -1,6 +1,6 @@
 //! Metrics of guests that grow and shrink.
 
-use crate::catalogue::{Metric, counter, gauge};
+use crate::metric::{Metric, counter, gauge};
 
 /// The section pool at one moment.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,6 +1,6 @@
 //! What program the daemon is.
 
-use crate::catalogue::{Metric, gauge};
+use crate::metric::{Metric, gauge};
 
 /// Of what the daemon was built.
 #[derive(Clone, Copy, Debug, Default)]

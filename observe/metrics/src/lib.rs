@@ -10,17 +10,19 @@
 mod catalogue;
 mod guests;
 mod info;
+mod metric;
 mod policy;
 mod process;
 mod render;
 mod resp;
 
 pub use catalogue::{
-    ClientSample, DiskSample, Kind, LendDeviceSample, LendPeerSample, LendSample, Metric, Sample,
-    SharingSample, StoreDiskSample, StoreSample,
+    ClientSample, DiskSample, LendDeviceSample, LendPeerSample, LendSample, Sample, SharingSample,
+    StoreDiskSample, StoreSample,
 };
 pub use guests::{SectionsSample, VmSample};
 pub use info::BuildSample;
+pub use metric::{Kind, Metric};
 pub use policy::{PolicySample, RefusedSample};
 pub use process::ProcessSample;
 pub use render::{CONTENT_TYPE, document, render};

@@ -1,6 +1,6 @@
 //! Metrics of the policy, and of who was not let in.
 
-use crate::catalogue::{Metric, counter, gauge};
+use crate::metric::{Metric, counter, gauge};
 
 /// How targets are found, at one moment.
 #[derive(Clone, Copy, Debug, Default)]

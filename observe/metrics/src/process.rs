@@ -1,6 +1,6 @@
 //! What the daemon's process takes of the machine. The names are those that Prometheus' own clients use.
 
-use crate::catalogue::{Metric, counter, gauge};
+use crate::metric::{Metric, counter, gauge};
 
 /// The daemon's process at one moment.
 #[derive(Clone, Copy, Debug, Default)]

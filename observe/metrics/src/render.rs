@@ -3,11 +3,11 @@
 use std::fmt::Write;
 
 use crate::catalogue::{
-    CLIENT, DISK, Kind, LEND, LEND_DEVICE, LEND_PEER, LendSample, Metric, PROGRAM, STORE, Sample,
-    Scale,
+    CLIENT, DISK, LEND, LEND_DEVICE, LEND_PEER, LendSample, PROGRAM, STORE, Sample,
 };
 use crate::guests::{SECTIONS, SectionsSample, VM};
 use crate::info::{BUILD, BuildSample};
+use crate::metric::{Kind, Metric, Scale};
 use crate::policy::{POLICY, REFUSED};
 use crate::process::PROCESS;
 use crate::resp::RESP;

@@ -1,6 +1,6 @@
 //! Metrics of the RESP front end.
 
-use crate::catalogue::{Metric, counter, gauge};
+use crate::metric::{Metric, counter, gauge};
 
 /// The RESP front end at one moment.
 #[derive(Clone, Copy, Debug, Default)]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use spillway_api::types::{Client, Statistics};
+use spillway_types::Size;
 
 use crate::daemon::api::Api;
 use crate::daemon::options::Daemon;
@@ -16,7 +17,7 @@ use crate::units::parse_interval;
 
 mod view;
 
-use view::{Column, View};
+use view::{Column, Row, Tables, View};
 
 /// Shows a daemon's clients and what they do, live. h shows the keys, q ends it.
 #[derive(Debug, Args)]
@@ -85,6 +86,47 @@ impl<'a> Looks<'a> {
         (self.moment, self.at) = (moment, at);
         Ok(())
     }
+
+    /// What is seen.
+    fn tables(&self) -> Tables {
+        let rates = |client: &Client| self.rates.get(&client.name).copied().unwrap_or_default();
+        let programs = self.moment.programs_table(|client| Some(rates(client).program));
+        Tables {
+            head: self.moment.head(),
+            clients: self.moment.store_clients().map(|client| row(client, rates(client))).collect(),
+            others: programs + &self.moment.guests_table(),
+        }
+    }
+}
+
+fn row(client: &Client, rates: Rates) -> Row {
+    let its = &client.statistics;
+    // A client without gets comes behind one whose gets found nothing.
+    let hits = rates.hits.map_or(0, |share| share + 1);
+    Row {
+        cells: [
+            client.name.clone(),
+            show::pages(its.used_pages),
+            show::limit(its.target_pages),
+            Size(client.in_flight_bytes).to_string(),
+            rates.puts.to_string(),
+            rates.refused.to_string(),
+            rates.gets.to_string(),
+            rates.hits.map_or_else(|| "-".to_owned(), |share| format!("{share}%")),
+            client.connections.to_string(),
+        ],
+        weights: [
+            0,
+            its.used_pages,
+            its.target_pages.unwrap_or(u64::MAX),
+            client.in_flight_bytes,
+            rates.puts,
+            rates.refused,
+            rates.gets,
+            hits,
+            client.connections.into(),
+        ],
+    }
 }
 
 /// Prints `count` looks, or looks until nobody reads them.
@@ -93,7 +135,7 @@ fn print(mut looks: Looks<'_>, view: View, count: Option<u64>) -> anyhow::Result
     while left != Some(0) {
         std::thread::sleep(looks.interval);
         looks.look()?;
-        let page = view.page(&looks.moment, &looks.rates, UNBOUNDED);
+        let page = view.page(&looks.tables(), UNBOUNDED);
         let lines = [page.head, page.body].concat();
         if !show::print_to_reader(&format!("{}\n\n", lines.join("\n")))? {
             return Ok(());
@@ -110,7 +152,7 @@ fn show_live(mut looks: Looks<'_>, mut view: View, count: Option<u64>) -> anyhow
     let mut due = Instant::now() + looks.interval;
     loop {
         let (rows, columns) = screen.size();
-        let page = view.page(&looks.moment, &looks.rates, columns);
+        let page = view.page(&looks.tables(), columns);
         screen.draw(&view.screen(&page, rows))?;
         match screen.wait(due.saturating_duration_since(Instant::now()))? {
             Event::Quit => return Ok(()),

@@ -1,15 +1,9 @@
 //! What `spillway top` shows, and what keys change of it; without a terminal.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
 
 use clap::ValueEnum;
-use spillway_api::types::Client;
-use spillway_types::Size;
 
-use super::Rates;
-use crate::daemon::show;
-use crate::daemon::stat::Moment;
 use crate::daemon::terminal::Key;
 
 /// The least that a client's name is cut to, characters.
@@ -42,6 +36,25 @@ pub enum Column {
     Conns,
 }
 
+/// Columns that there are.
+pub const COLUMNS: usize = 9;
+
+/// A client, in the order of [`Column`].
+#[derive(Clone, Debug, Default)]
+pub struct Row {
+    pub cells: [String; COLUMNS],
+    /// By what rows are sorted: more comes first, and of equals the first name.
+    pub weights: [u64; COLUMNS],
+}
+
+/// What there is to show.
+pub struct Tables {
+    pub head: String,
+    pub clients: Vec<Row>,
+    /// Tables of others, behind that of the clients.
+    pub others: String,
+}
+
 impl Column {
     const fn head(self) -> &'static str {
         match self {
@@ -57,39 +70,9 @@ impl Column {
         }
     }
 
-    fn cell(self, client: &Client, rates: Rates) -> String {
-        match self {
-            Self::Client => client.name.clone(),
-            Self::Used => show::pages(client.statistics.used_pages),
-            Self::Target => show::limit(client.statistics.target_pages),
-            Self::InFlight => Size(client.in_flight_bytes).to_string(),
-            Self::Puts => rates.puts.to_string(),
-            Self::Refused => rates.refused.to_string(),
-            Self::Gets => rates.gets.to_string(),
-            Self::Hits => rates.hits.map_or_else(|| "-".to_owned(), |share| format!("{share}%")),
-            Self::Conns => client.connections.to_string(),
-        }
-    }
-
-    /// What is compared: more comes first.
-    fn weight(self, client: &Client, rates: Rates) -> u64 {
-        match self {
-            Self::Client => 0,
-            Self::Used => client.statistics.used_pages,
-            Self::Target => client.statistics.target_pages.unwrap_or(u64::MAX),
-            Self::InFlight => client.in_flight_bytes,
-            Self::Puts => rates.puts,
-            Self::Refused => rates.refused,
-            Self::Gets => rates.gets,
-            // A client without gets comes behind one whose gets found nothing.
-            Self::Hits => rates.hits.map_or(0, |share| share + 1),
-            Self::Conns => client.connections.into(),
-        }
-    }
-
-    fn compare(self, a: (&Client, Rates), b: (&Client, Rates)) -> Ordering {
-        let by_weight = self.weight(b.0, b.1).cmp(&self.weight(a.0, a.1));
-        by_weight.then_with(|| a.0.name.cmp(&b.0.name))
+    fn compare(self, a: &Row, b: &Row) -> Ordering {
+        let by_weight = b.weights[self as usize].cmp(&a.weights[self as usize]);
+        by_weight.then_with(|| a.cells[0].cmp(&b.cells[0]))
     }
 
     /// The column `steps` further, within those that there are.
@@ -143,18 +126,16 @@ impl View {
         }
     }
 
-    /// What the daemon does, in lines of `columns`.
-    pub fn page(&self, moment: &Moment, rates: &HashMap<String, Rates>, columns: usize) -> Page {
-        let rates_of = |client: &Client| rates.get(&client.name).copied().unwrap_or_default();
-        let mut clients: Vec<_> = moment.store_clients().map(|it| (it, rates_of(it))).collect();
-        clients.sort_by(|&a, &b| self.sort.compare(a, b));
+    /// The tables in lines of `columns`.
+    pub fn page(&self, tables: &Tables, columns: usize) -> Page {
+        let mut clients: Vec<_> = tables.clients.iter().collect();
+        clients.sort_by(|a, b| self.sort.compare(a, b));
         if self.reverse {
             clients.reverse();
         }
-        let programs = moment.programs_table(|client| Some(rates_of(client).program));
         let mut body = clients_table(&clients, columns);
-        body.extend(programs.lines().chain(moment.guests_table().lines()).map(str::to_owned));
-        Page { head: wrapped(&moment.head(), columns), body }
+        body.extend(tables.others.lines().map(str::to_owned));
+        Page { head: wrapped(&tables.head, columns), body }
     }
 
     /// The lines of a screen of `rows`: the head, the tables from where they are scrolled to, and a line of status.
@@ -185,47 +166,51 @@ impl View {
 }
 
 /// The table of clients. Where it is too wide, columns that say least go, and names are cut.
-fn clients_table(clients: &[(&Client, Rates)], columns: usize) -> Vec<String> {
+fn clients_table(clients: &[&Row], columns: usize) -> Vec<String> {
     let mut shown = Column::value_variants().to_vec();
-    for spare in [None, Some(Column::InFlight), Some(Column::Conns)] {
-        shown.retain(|&column| Some(column) != spare);
-        let widths = widths(&shown, clients);
-        let others: usize = widths[1..].iter().map(|width| width + 2).sum();
-        let most = columns.saturating_sub(others);
-        if most >= widths[0].min(NAME_CHARS_MIN) || spare == Some(Column::Conns) {
-            let name = widths[0].min(most.max(NAME_CHARS_MIN));
-            let row = |cells: Vec<String>| line(&cells, &widths, name);
-            let heads = row(shown.iter().map(|column| column.head().to_owned()).collect());
-            let cells = |&(client, rates): &(&Client, Rates)| {
-                row(shown.iter().map(|column| column.cell(client, rates)).collect())
-            };
-            return std::iter::once(heads).chain(clients.iter().map(cells)).collect();
+    let mut widths = widths(clients);
+    for spare in [Column::InFlight, Column::Conns] {
+        let others: usize = shown[1..].iter().map(|&column| widths[column as usize] + 2).sum();
+        if others + widths[0].min(NAME_CHARS_MIN) > columns {
+            shown.retain(|&column| column != spare);
         }
     }
-    Vec::new()
+    let others: usize = shown[1..].iter().map(|&column| widths[column as usize] + 2).sum();
+    widths[0] = widths[0].min(columns.saturating_sub(others).max(NAME_CHARS_MIN));
+    let heads = line(&shown, &widths, |column| column.head());
+    let row = |row: &&Row| line(&shown, &widths, |column| &row.cells[column as usize]);
+    std::iter::once(heads).chain(clients.iter().map(row)).collect()
 }
 
-fn widths(shown: &[Column], clients: &[(&Client, Rates)]) -> Vec<usize> {
-    let width = |column: &Column| {
-        let cells = clients.iter().map(|&(client, rates)| column.cell(client, rates));
-        let cells = cells.map(|cell| cell.chars().count());
-        cells.chain([column.head().len()]).max().unwrap_or_default()
-    };
-    shown.iter().map(width).collect()
-}
-
-fn line(cells: &[String], widths: &[usize], name_chars: usize) -> String {
-    let mut name: String = cells[0].chars().take(name_chars).collect();
-    if name.len() < cells[0].len() {
-        name.pop();
-        name.push('+');
+fn widths(clients: &[&Row]) -> [usize; COLUMNS] {
+    let mut widths = [0; COLUMNS];
+    for (&column, width) in Column::value_variants().iter().zip(&mut widths) {
+        let cells = clients.iter().map(|row| row.cells[column as usize].chars().count());
+        *width = cells.chain([column.head().len()]).max().unwrap_or_default();
     }
-    let mut text = format!("{name:<name_chars$}");
-    for (cell, width) in cells.iter().zip(widths).skip(1) {
-        text.push_str(&format!("  {cell:>width$}"));
+    widths
+}
+
+fn line<'a>(
+    shown: &[Column],
+    widths: &[usize; COLUMNS],
+    cell: impl Fn(Column) -> &'a str,
+) -> String {
+    let mut text = cut(cell(Column::Client), widths[0]);
+    for &column in &shown[1..] {
+        let width = widths[column as usize];
+        text.push_str(&format!("  {:>width$}", cell(column)));
     }
     text.truncate(text.trim_end().len());
     text
+}
+
+/// A name in a column of its width. A `+` stands for what is cut off.
+fn cut(name: &str, width: usize) -> String {
+    if name.chars().count() <= width {
+        return format!("{name:<width$}");
+    }
+    name.chars().take(width.saturating_sub(1)).chain(['+']).collect()
 }
 
 /// Lines that are broken behind a comma where they are too long.

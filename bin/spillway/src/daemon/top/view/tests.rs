@@ -1,56 +1,31 @@
-use serde_json::json;
-use spillway_api::types::{Health, StoreStatus, Version};
-
 use super::*;
 
-fn client(name: &str, used_pages: u64) -> Client {
-    serde_json::from_value(json!({
-        "name": name, "identity": {"uid": 1}, "origin": "added", "connections": 1, "connections_max": 9,
-        "operations_max": 9, "bytes_max": 9, "in_flight_bytes": 0, "cap_pages": null, "floor_pages": 0, "weight": 1,
-        "domain": null, "shared": [], "frozen": false,
-        "statistics": {
-            "puts": 0, "puts_stored": 0, "puts_refused_at_target": 0, "puts_refused_node_full": 0,
-            "puts_refused_other": 0, "gets": 0, "hits": 0, "misses": 0, "flushed_pages": 0, "evicted_pages": 0,
-            "used_pages": used_pages, "target_pages": 1_000_000, "reserved_pages": 0
-        }
-    }))
-    .unwrap()
+/// A client that uses so many pages, with a get a second for each of `gets`.
+fn client(name: &str, used: u64, gets: u64) -> Row {
+    let mut row = Row::default();
+    row.cells = ["", "1.0 MiB", "none", "0 B", "0", "0", "0", "-", "1"].map(str::to_owned);
+    row.cells[0] = name.to_owned();
+    row.weights[Column::Used as usize] = used;
+    row.weights[Column::Gets as usize] = gets;
+    row
 }
 
-fn moment(clients: Vec<Client>) -> Moment {
-    Moment {
-        version: Version { version: "0.1.0".into(), commit: None, api: 1, pid: 12_345 },
-        health: Health {
-            serving: true,
-            uptime_seconds: 90_000,
-            restarts: 3,
-            memory_locked: false,
-            kept_by: "systemd".into(),
-        },
-        store: StoreStatus {
-            capacity_bytes: 1 << 40,
-            memory_bytes: 1 << 39,
-            ..StoreStatus::default()
-        },
-        clients,
-        lending: None,
-        guests: None,
-    }
+fn tables(clients: Vec<Row>) -> Tables {
+    let head = "spillwayd 0.1.0 (process 12345), up 1 d 1 h, memory not locked, kept by systemd, restarts 3\n\
+                store 512.0 GiB of 1.0 TiB (50%), free in it 1.0 GiB, in flight 0 B, packed 1.0 GiB, on disk 0 B\n";
+    Tables { head: head.into(), clients, others: String::new() }
 }
 
 /// The names in the first column.
-fn order(view: View, rates: &HashMap<String, Rates>) -> Vec<String> {
-    let moment = moment(vec![client("a", 1), client("b", 3), client("c", 2)]);
-    let page = view.page(&moment, rates, 80);
+fn order(view: View) -> Vec<String> {
+    let clients = vec![client("a", 1, 5), client("b", 3, 7), client("c", 2, 9)];
+    let page = view.page(&tables(clients), 80);
     let name = |line: &String| line.split(' ').next().unwrap_or_default().to_owned();
     page.body[1..].iter().map(name).collect()
 }
 
 #[test]
 fn clients_are_sorted_by_any_column_either_way() {
-    let gets = |gets| Rates { gets, ..Rates::default() };
-    let rates =
-        [("a", 5), ("b", 7), ("c", 9)].map(|(name, count)| (name.to_owned(), gets(count))).into();
     for (column, reverse, expected) in [
         (Column::Used, false, ["b", "c", "a"]),
         (Column::Used, true, ["a", "c", "b"]),
@@ -60,7 +35,7 @@ fn clients_are_sorted_by_any_column_either_way() {
         // Equal ones by their names.
         (Column::Target, false, ["a", "b", "c"]),
     ] {
-        assert_eq!(order(View::new(column, reverse), &rates), expected, "{column:?} {reverse}");
+        assert_eq!(order(View::new(column, reverse)), expected, "{column:?} {reverse}");
     }
 }
 
@@ -85,10 +60,9 @@ fn keys_choose_the_column_and_turn_the_order_round() {
 
 #[test]
 fn the_tables_scroll_under_the_head() {
-    let clients = (0..100).map(|n| client(&format!("client-{n:02}"), 1000 - n)).collect();
-    let moment = moment(clients);
+    let clients = (0..100).map(|n| client(&format!("client-{n:02}"), 1000 - n, 0)).collect();
     let mut view = View::default();
-    let page = view.page(&moment, &HashMap::new(), 80);
+    let page = view.page(&tables(clients), 80);
     let room = view.room(&page, 24);
     let first = |view: &mut View| view.screen(&page, 24)[page.head.len()].clone();
     assert!(first(&mut view).starts_with("client "));
@@ -112,18 +86,11 @@ fn the_tables_scroll_under_the_head() {
 #[test]
 fn eighty_columns_hold_every_line() {
     let mut large =
-        client("a-client-whose-name-is-much-longer-than-any-screen-would-want-it", 1 << 38);
-    large.statistics.target_pages = Some(1 << 39);
-    large.in_flight_bytes = 1023 << 20;
-    let rates = Rates {
-        puts: 1_234_567,
-        refused: 123_456,
-        gets: 12_345_678,
-        hits: Some(100),
-        ..Rates::default()
-    };
-    let rates = [(large.name.clone(), rates)].into();
-    let page = View::default().page(&moment(vec![large]), &rates, 80);
+        client("a-client-whose-name-is-much-longer-than-any-screen-would-want-it", 1, 1);
+    let cells =
+        ["1023.9 GiB", "1023.9 GiB", "1023.9 MiB", "1234567", "123456", "12345678", "100%", "64"];
+    large.cells[1..].clone_from_slice(&cells.map(str::to_owned));
+    let page = View::default().page(&tables(vec![large]), 80);
     for line in page.head.iter().chain(&page.body) {
         assert!(line.chars().count() <= 80, "{line}");
     }
@@ -137,15 +104,14 @@ fn eighty_columns_hold_every_line() {
 #[test]
 fn what_is_printed_to_a_file_is_not_cut() {
     let name = "a-client-whose-name-is-much-longer-than-any-screen-would-want-it-to-be-in-one-line";
-    let page = View::default().page(&moment(vec![client(name, 1)]), &HashMap::new(), usize::MAX);
+    let page = View::default().page(&tables(vec![client(name, 1, 0)]), usize::MAX);
     assert!(page.body[1].starts_with(name) && page.body[0].contains("in flight"));
 }
 
 #[test]
 fn help_is_left_by_any_key() {
     let mut view = View::default();
-    let moment = moment(vec![client("a", 1)]);
-    let page = view.page(&moment, &HashMap::new(), 80);
+    let page = view.page(&tables(vec![client("a", 1, 0)]), 80);
     view.press(Key::Char(b'?'), 9);
     let help = view.screen(&page, 24);
     assert!(help.iter().any(|line| line.contains("Page Down")), "{help:?}");
