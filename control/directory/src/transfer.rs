@@ -19,6 +19,9 @@ use crate::stream::{BlockHead, Frame, PoolHead, Share, StreamReader, StreamWrite
 /// Most flushes of a frozen client that are noted for [`ClientRegistry::export_rest`].
 const REST_MAX: usize = 1 << 20;
 
+/// Pools, each with what announces it in the stream.
+type PoolHeads = Vec<(PoolInfo, PoolHead)>;
+
 /// How much a move carried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
@@ -57,7 +60,7 @@ impl ClientRegistry {
         exported
     }
 
-    fn freeze(&self, name: &str) -> Result<(ClientId, Share, Vec<(PoolInfo, PoolHead)>), Error> {
+    fn freeze(&self, name: &str) -> Result<(ClientId, Share, PoolHeads), Error> {
         let mut state = self.lock();
         let at = state.find(name)?;
         let id = state.clients[at].id;
