@@ -14,17 +14,27 @@
 //!
 //! It has threads and a runtime of its own: neither the HTTP interface nor any data plane waits for it.
 
+#[path = "../../../../control/lending-driver/src/asks.rs"]
 mod asks;
+#[path = "../../../../control/lending-driver/src/borrower.rs"]
 mod borrower;
+#[path = "../../../../control/lending-driver/src/device.rs"]
 mod device;
+#[path = "../../../../control/lending-driver/src/driver.rs"]
 mod driver;
+#[path = "../../../../control/lending-driver/src/health.rs"]
 mod health;
 pub mod helper;
+#[path = "../../../../control/lending-driver/src/lender.rs"]
 mod lender;
+#[path = "../../../../control/lending-driver/src/notes.rs"]
 mod notes;
+#[path = "../../../../control/lending-driver/src/peers.rs"]
 mod peers;
 mod socket;
+#[path = "../../../../control/lending-driver/src/start.rs"]
 mod start;
+#[path = "../../../../control/lending-driver/src/status.rs"]
 mod status;
 
 use spillway_directory::ClientRegistry;
