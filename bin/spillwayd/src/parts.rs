@@ -40,7 +40,7 @@ pub struct Parts {
     /// In the order of the configuration.
     pub disks: Vec<Arc<Disk>>,
     /// Lending, until it is started.
-    pub lending: Option<lend::Prepared>,
+    pub lending: Option<spillway_lending_driver::Prepared>,
     /// Guests that are resized, until their threads are started.
     pub vms: Option<vm::Prepared>,
     /// What is read again at a reload.
@@ -111,10 +111,11 @@ impl Parts {
             Some(listener) => {
                 let nqn = secrets.blocks_nqn();
                 let own = (&client_registry, room);
-                Some(lend::Prepared::new(&config, &keys, own, listener, nqn, helper)?)
+                let parts = lend::lending_parts(&config, &keys, own, listener, nqn, helper)?;
+                Some(spillway_lending_driver::Prepared::new(parts)?)
             }
             None => {
-                lend::free_kept(&client_registry);
+                spillway_lending_driver::free_kept(&client_registry);
                 None
             }
         };
@@ -122,7 +123,7 @@ impl Parts {
         let guests = vms.as_ref().map(vm::Prepared::handle);
         let process = ProcessFiles::open().ok();
         let facts = Facts { memory_locked, started, started_ms, process };
-        let handle = lending.as_ref().map(lend::Prepared::handle);
+        let handle = lending.as_ref().map(spillway_lending_driver::Prepared::handle);
         let resp = Arc::<OnceLock<Arc<spillway_resp::Shared>>>::default();
         let its_resp = Arc::clone(&resp);
         let measured =

@@ -18,7 +18,7 @@ use crate::parts::Parts;
 use crate::reclaim::Reclaim;
 use crate::sharing::Sharing;
 use crate::store_disk::Watch;
-use crate::{capacity, disks, hardening, lend, sandbox, secret_files, targets, vm};
+use crate::{capacity, disks, hardening, sandbox, secret_files, targets, vm};
 
 /// How often what is due is looked for.
 const TICK: Duration = Duration::from_secs(1);
@@ -53,7 +53,7 @@ pub fn run(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
     let packing = Packing::start(parts.client_registry.store())?;
     let shares = parts.config.store.dedup;
     let sharing = shares.then(|| Sharing::start(parts.client_registry.store())).transpose()?;
-    let lending = parts.lending.take().map(lend::Prepared::start).transpose()?;
+    let lending = parts.lending.take().map(spillway_lending_driver::Prepared::start).transpose()?;
     let guests = parts.vms.as_ref().map(vm::Prepared::handle);
     let vms = parts.vms.take().map(|vms| vms.start(frontends.ring())).transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -81,7 +81,7 @@ async fn control(
     mut parts: Parts,
     arguments: &Arguments,
     reclaim: &Reclaim,
-    lending: Option<&lend::Lending>,
+    lending: Option<&spillway_lending_driver::Lending>,
     guests: Option<&vm::Handle>,
 ) -> anyhow::Result<()> {
     let mut stop = signal(SignalKind::terminate())?;

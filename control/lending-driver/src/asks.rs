@@ -11,7 +11,7 @@ use spillway_peers::spare::Question;
 use spillway_tls::ClientSettings;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::lend::driver::Shared;
+use crate::shared::Shared;
 
 /// A host with whom there are loans is asked when nothing was heard of it for so long.
 const ASK: Duration = Duration::from_secs(2);
@@ -19,7 +19,7 @@ const ASK: Duration = Duration::from_secs(2);
 /// Asks the hosts with whom there are loans, and those that did not answer well, unless something was heard of them just
 /// now. A list of hosts is asked anyway; etcd says nothing of whether this host reaches another. Runs for ever.
 pub async fn ask_hosts(shared: Arc<Shared>, tls: ClientSettings) {
-    let time = Duration::from_millis(shared.settings.answer_ms);
+    let time = shared.settings.machine.answer_timeout;
     let mut period = interval(ASK);
     period.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut questions = BTreeMap::<(HostId, SocketAddr), Arc<tokio::sync::Mutex<Question>>>::new();

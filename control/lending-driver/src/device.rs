@@ -1,6 +1,5 @@
 //! A device that is made of loans.
 
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
@@ -9,13 +8,13 @@ use spillway_block::fresh_uuid;
 use spillway_fanout::{Counters, FanOut, Holder, Place, Report};
 use spillway_host::Swap;
 use spillway_lending::{DeviceId, Event, HostId, LoanId};
-use spillway_nbd::Kernel;
 use spillway_types::PAGE_BYTES;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::config::Lend;
-use crate::lend::health::PeerHealth;
-use crate::lend::socket::Served;
+use crate::error::Error;
+use crate::health::PeerHealth;
+use crate::kernel::AttachedDevice;
+use crate::settings::Settings;
 
 /// Late requests that a batch, and the batch before it, can meet one after the other: two batches of 32 requests.
 const LATE_REQUESTS: u32 = 64;
@@ -57,8 +56,7 @@ enum Kind {
 #[derive(Debug, Default)]
 struct Use {
     path: String,
-    kernel: Option<spillway_nbd::Attached>,
-    socket: Option<Served>,
+    attached: Option<Box<dyn AttachedDevice>>,
 }
 
 impl Device {
@@ -76,22 +74,22 @@ impl Device {
     /// A device of slabs on lenders; what is lost of them goes to `losses`, and why to `health`.
     ///
     /// # Errors
-    /// One line that says why not.
+    /// [`Error::FanOut`], [`Error::Block`].
     pub fn fan_out(
         id: DeviceId,
         own: HostId,
-        lend: &Lend,
+        lend: &Settings,
         places: Slabs,
         losses: UnboundedSender<Event>,
         health: Arc<PeerHealth>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, Error> {
         let settings = spillway_fanout::Settings {
-            slab_bytes: lend.slab_bytes,
-            request_timeout: Duration::from_millis(lend.request_ms),
-            last_copy_wait: Duration::from_secs(lend.lease_s),
+            slab_bytes: lend.machine.slab_bytes,
+            request_timeout: lend.request_timeout,
+            last_copy_wait: lend.machine.lease,
             ..spillway_fanout::Settings::default()
         };
-        let uuid = fresh_uuid().map_err(|error| error.to_string())?;
+        let uuid = fresh_uuid()?;
         let itself = Arc::<OnceLock<Weak<Self>>>::default();
         let watched = itself.clone();
         let told = move |report: Report| {
@@ -109,8 +107,7 @@ impl Device {
                 thread::spawn(move || drop(last));
             }
         };
-        let fan_out = FanOut::open(settings, uuid, places.slabs, told);
-        let fan_out = Arc::new(fan_out.map_err(|error| error.to_string())?);
+        let fan_out = Arc::new(FanOut::open(settings, uuid, places.slabs, told)?);
         let kind = Kind::FanOut { fan_out, file: Mutex::new(places.file), told: itself };
         Ok(Self { kind, use_: Mutex::default() })
     }
@@ -176,13 +173,13 @@ impl Device {
     /// The local file, which `open` makes for so many slabs if there is none yet.
     ///
     /// # Errors
-    /// Those of `open`.
+    /// [`Error::NoSlabs`], and those of `open`.
     pub fn file(
         &self,
-        open: impl FnOnce(u64) -> Result<Arc<Holder>, String>,
-    ) -> Result<Arc<Holder>, String> {
+        open: impl FnOnce(u64) -> Result<Arc<Holder>, Error>,
+    ) -> Result<Arc<Holder>, Error> {
         let Kind::FanOut { fan_out, file, .. } = &self.kind else {
-            return Err("only a device of slabs has a local file".to_owned());
+            return Err(Error::NoSlabs);
         };
         let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = &*file {
@@ -198,57 +195,24 @@ impl Device {
         standing.is_some_and(|it| !it.is_lost && it.place.holder.number() == Holder::FILE)
     }
 
-    /// Gives it to this host's kernel as a disk.
-    ///
-    /// # Errors
-    /// One line that says why not.
-    pub fn give_to_kernel(&self, kernel: Arc<dyn Kernel>, lend: &Lend) -> Result<(), String> {
-        let Some(fan_out) = self.fan_out_device() else { return Ok(()) };
-        let settings = spillway_nbd::AttachSettings {
-            timeout: kernel_timeout(lend),
-            ..spillway_nbd::AttachSettings::default()
-        };
-        let attached = spillway_nbd::attach_by(kernel, fan_out.clone(), &settings);
-        let attached = attached.map_err(|error| error.to_string())?;
+    /// Has somebody use it: what `attached` says.
+    pub fn attached(&self, attached: Box<dyn AttachedDevice>) {
         let mut used = self.used();
         used.path = attached.path().display().to_string();
-        used.kernel = Some(attached);
-        Ok(())
-    }
-
-    /// Serves it on a Unix socket; others than the daemon's user and root are sent away.
-    ///
-    /// # Errors
-    /// One line that says why not.
-    pub fn serve(&self, path: &Path) -> Result<(), String> {
-        let Some(fan_out) = self.fan_out_device() else {
-            return Err("lend.device = \"socket\" is for fan-out".to_owned());
-        };
-        let served = Served::start(path, fan_out.clone());
-        let served = served.map_err(|error| format!("{}: {error}", path.display()))?;
-        let mut used = self.used();
-        used.path = path.display().to_string();
-        used.socket = Some(served);
-        Ok(())
+        used.attached = Some(attached);
     }
 
     /// Takes it away from whoever uses it.
     ///
     /// # Errors
     /// The kernel does not let go.
-    pub fn close(&self) -> Result<(), String> {
-        let (kernel, socket) = {
-            let mut used = self.used();
-            (used.kernel.take(), used.socket.take())
-        };
-        drop(socket);
-        kernel.map_or(Ok(()), |kernel| kernel.detach()).map_err(|error| error.to_string())
+    pub fn close(&self) -> Result<(), Error> {
+        let attached = self.used().attached.take();
+        attached.map_or(Ok(()), |attached| attached.detach())
     }
 }
 
 /// How long the kernel waits for a request: longer than the device ever takes.
-fn kernel_timeout(lend: &Lend) -> Duration {
-    Duration::from_millis(lend.request_ms) * LATE_REQUESTS
-        + Duration::from_secs(lend.lease_s) * WAITING_BATCHES
-        + KERNEL_WAITS
+pub fn kernel_timeout(lend: &Settings) -> Duration {
+    lend.request_timeout * LATE_REQUESTS + lend.machine.lease * WAITING_BATCHES + KERNEL_WAITS
 }

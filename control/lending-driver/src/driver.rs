@@ -1,22 +1,18 @@
 //! The loop around the state machine.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use spillway_api::LendOrder;
-use spillway_host::{Memory, Monitor};
-use spillway_lending::{Action, Event, HostId, Machine, Message, Note, Order, Place, Reading};
-use spillway_peers::outbox::Outbox;
+use spillway_lending::{Action, Event, HostId, Message, Note, Order, Place};
 use spillway_registry::Host;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 
-use crate::config::{Lend, LendRoles, UsedBy};
-use crate::lend::borrower::Borrower;
-use crate::lend::health::PeerHealth;
-use crate::lend::lender::Lender;
-use crate::lend::notes;
-use crate::lend::peers::Peers;
+use crate::error::Error;
+use crate::notes;
+use crate::peers::Messenger;
+use crate::shared::Shared;
 
 /// Longest that nothing is looked at.
 const IDLE: Duration = Duration::from_secs(3600);
@@ -26,62 +22,6 @@ const FORGET_MARGIN: Duration = Duration::from_secs(2);
 
 /// An operator's order, and who waits to hear of it.
 pub type Asked = (LendOrder, oneshot::Sender<Result<(), String>>);
-
-/// What driver and status look at together.
-#[derive(Debug)]
-pub struct Shared {
-    pub machine: Mutex<Machine>,
-    pub started: Instant,
-    pub settings: Lend,
-    pub peers: Arc<Peers>,
-    pub health: Arc<PeerHealth>,
-    pub lender: Arc<Lender>,
-    pub borrower: Arc<Borrower>,
-    pub monitor: Monitor,
-    /// The memory at the last look.
-    pub memory: Mutex<Memory>,
-}
-
-impl Shared {
-    pub fn machine(&self) -> MutexGuard<'_, Machine> {
-        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn now(&self) -> Duration {
-        self.started.elapsed()
-    }
-
-    /// What is in use, as the settings have it.
-    pub fn used_bytes(&self, memory: &Memory) -> u64 {
-        match self.settings.used {
-            UsedBy::Available => memory.total.saturating_sub(memory.available),
-            UsedBy::Paper => memory.total.saturating_sub(memory.free + memory.cache),
-        }
-    }
-
-    /// Reads the memory, with what lies on borrowed devices.
-    fn reading(&self) -> std::io::Result<Reading> {
-        let memory = self.monitor.memory()?;
-        *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = memory;
-        Ok(Reading {
-            total_bytes: memory.total,
-            used_bytes: self.used_bytes(&memory),
-            lent_used_bytes: self.lender.used_bytes(),
-            devices: self.borrower.used_bytes(&self.monitor.swaps()?),
-        })
-    }
-
-    /// Whether this host uses borrowed memory.
-    pub fn has_devices(&self) -> bool {
-        !self.machine().view(self.now()).devices.is_empty()
-    }
-
-    /// Whether nothing is lent, borrowed or being asked for.
-    pub fn is_at_rest(&self) -> bool {
-        let view = self.machine().view(self.now());
-        view.lent.is_empty() && view.borrowed.is_empty() && view.devices.is_empty()
-    }
-}
 
 /// What comes in.
 pub struct Inputs {
@@ -93,7 +33,7 @@ pub struct Inputs {
 
 /// Where things go out.
 pub struct Outputs {
-    pub outbox: Outbox,
+    pub outbox: Box<dyn Messenger>,
     pub results: mpsc::UnboundedSender<Event>,
     /// This host, as the registry is told of it.
     pub own: watch::Sender<Host>,
@@ -101,7 +41,7 @@ pub struct Outputs {
 
 /// Runs for ever.
 pub async fn run(shared: Arc<Shared>, mut inputs: Inputs, mut outputs: Outputs) {
-    let mut period = interval(Duration::from_millis(shared.settings.period_ms));
+    let mut period = interval(shared.settings.period);
     period.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         let wake_at = shared.machine().wake_at().unwrap_or(Duration::MAX);
@@ -110,10 +50,10 @@ pub async fn run(shared: Arc<Shared>, mut inputs: Inputs, mut outputs: Outputs) 
             // What was done before what is asked: a borrower's pages are freed before others ask for room.
             biased;
             Some(event) = inputs.results.recv() => event,
-            Some((order, told)) = inputs.orders.recv() => {
+            Some((order, hears)) = inputs.orders.recv() => {
                 let done = follow_order(&shared, &mut outputs, order).await;
                 // Whoever asked may have gone.
-                let _ = told.send(done);
+                let _ = hears.send(told(done));
                 continue;
             }
             _ = period.tick() => look(&shared),
@@ -121,8 +61,7 @@ pub async fn run(shared: Arc<Shared>, mut inputs: Inputs, mut outputs: Outputs) 
                 let hosts = inputs.hosts.borrow_and_update().clone();
                 let peers = shared.peers.update(&hosts);
                 // Whoever may only lend has nobody to ask.
-                let asks = shared.settings.roles != LendRoles::Lend;
-                Event::Peers(if asks { peers } else { Vec::new() })
+                Event::Peers(if shared.settings.borrows { peers } else { Vec::new() })
             }
             Some(event) = inputs.messages.recv() => event,
             () = sleep_until(wake_at.into()) => look(&shared),
@@ -145,7 +84,7 @@ fn look(shared: &Shared) -> Event {
 /// Tells of lost copies again and again, until the machine has dealt with them. What tells of them at once tells of a
 /// lender once, and may come before the machine knows of a copy. Runs for ever.
 pub async fn watch_places(shared: Arc<Shared>, results: mpsc::UnboundedSender<Event>) {
-    let mut period = interval(Duration::from_millis(shared.settings.period_ms));
+    let mut period = interval(shared.settings.period);
     period.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         period.tick().await;
@@ -163,13 +102,11 @@ async fn follow_order(
     shared: &Arc<Shared>,
     outputs: &mut Outputs,
     order: LendOrder,
-) -> Result<(), String> {
+) -> Result<(), Error> {
     let order = match order {
-        LendOrder::Borrow(_) if shared.settings.roles == LendRoles::Lend => {
-            return Err("lend.roles of this host is \"lend\": it does not borrow".to_owned());
-        }
+        LendOrder::Borrow(_) if !shared.settings.borrows => return Err(Error::LendsOnly),
         LendOrder::Borrow(bytes) => {
-            let slabs = bytes.div_ceil(shared.settings.slab_bytes);
+            let slabs = bytes.div_ceil(shared.settings.machine.slab_bytes);
             Order::Borrow(u32::try_from(slabs).unwrap_or(u32::MAX))
         }
         LendOrder::Return => Order::Return,
@@ -177,7 +114,7 @@ async fn follow_order(
         LendOrder::Resume => Order::Resume,
     };
     let refused = handle(shared, outputs, Event::Operator(order)).await;
-    refused.map_or(Ok(()), |why| Err(why.to_owned()))
+    refused.map_or(Ok(()), |why| Err(Error::CannotBorrow(why)))
 }
 
 /// Tells the machine of an event, and does what it wants; why an operator's order can't be followed.
@@ -205,7 +142,7 @@ async fn carry_out(shared: &Arc<Shared>, outputs: &mut Outputs, action: Action) 
             let lender = shared.lender.clone();
             aside(outputs, move || {
                 let result = lender.reserve(&loan, slabs, slab_bytes, mode);
-                Event::Reserved { loan, result }
+                Event::Reserved { loan, result: told(result) }
             });
         }
         Action::Release { loan } => {
@@ -223,28 +160,28 @@ async fn carry_out(shared: &Arc<Shared>, outputs: &mut Outputs, action: Action) 
             let (borrower, results) = (shared.borrower.clone(), outputs.results.clone());
             aside(outputs, move || {
                 let result = borrower.attach(device, &slabs, results);
-                Event::Attached { device, result }
+                Event::Attached { device, result: told(result) }
             });
         }
         Action::Detach { device } => {
-            let shared = shared.clone();
+            let borrower = shared.borrower.clone();
             aside(outputs, move || {
-                let result = shared.borrower.detach(device, &shared.monitor);
-                Event::Detached { device, result }
+                let result = borrower.detach(device);
+                Event::Detached { device, result: told(result) }
             });
         }
         Action::Place { device, slab, copy, place } => {
             let borrower = shared.borrower.clone();
             aside(outputs, move || {
                 let result = borrower.place(device, slab, copy, &place);
-                Event::Placed { device, slab, copy, place, result }
+                Event::Placed { device, slab, copy, place, result: told(result) }
             });
         }
         Action::Forget { device, loan } => {
             let borrower = shared.borrower.clone();
             // It must hold before the next action, and may wait for pages on their way: a group of them asks three places one
             // after the other at most. A local disk that hangs must not hold up the renewal of other loans.
-            let limit = 3 * Duration::from_millis(shared.settings.request_ms) + FORGET_MARGIN;
+            let limit = 3 * shared.settings.request_timeout + FORGET_MARGIN;
             let name = loan.to_string();
             let lender = shared.health.lender(loan.number);
             shared.health.loan_ended(loan.number);
@@ -260,6 +197,11 @@ async fn carry_out(shared: &Arc<Shared>, outputs: &mut Outputs, action: Action) 
             }
         }
     }
+}
+
+/// How the machine hears what went wrong: as a line for the log.
+fn told<T>(result: Result<T, Error>) -> Result<T, String> {
+    result.map_err(|error| error.to_string())
 }
 
 /// Does what may take a while on a thread of its own; what came of it is an event.
@@ -285,7 +227,7 @@ fn send(shared: &Shared, outputs: &mut Outputs, message: &Message) {
 
 /// Keeps what others hear up to date.
 fn tell_spare(shared: &Shared, outputs: &Outputs) {
-    let spare_bytes = if shared.settings.lends() {
+    let spare_bytes = if shared.settings.lends {
         let view = shared.machine().view(shared.now());
         shared.lender.bounded(view.spare_bytes, view.lent_bytes)
     } else {

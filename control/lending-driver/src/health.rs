@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use spillway_fanout::{Cause, Effect, Holder, Loss};
 use spillway_lending::{Contact, Fault, Health, HealthChange, HealthWatch, HostId, Standing};
 use spillway_peers::Contacts;
+use tokio::time::Instant;
 
-use crate::lend::peers::Peers;
+use crate::peers::Peers;
 
 /// Loans whose lender is known after they have ended: pages on their way may fail later.
 const ENDED_MAX: usize = 256;

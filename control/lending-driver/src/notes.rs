@@ -2,7 +2,7 @@
 
 use spillway_lending::{HostId, Note, Place};
 
-use crate::lend::peers::Peers;
+use crate::peers::Peers;
 
 /// Writes a note down, with where the hosts are that it is about.
 pub fn log(note: &Note, peers: &Peers) {

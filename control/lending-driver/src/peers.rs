@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use spillway_lending::{Event, HostId, Message, Peer};
+use spillway_peers::outbox::Outbox;
 use spillway_peers::server::{self, Refusal};
 use spillway_registry::Host;
 use tokio::sync::mpsc;
@@ -15,6 +16,33 @@ const WAITING_MAX: usize = 1024;
 
 /// Hosts that are remembered, those that have gone included.
 const SEEN_MAX: usize = 4 * spillway_registry::HOSTS_MAX;
+
+/// Has messages sent to other hosts. Whether they arrive is not asked.
+pub trait Messenger: Send {
+    /// As [`Outbox::send`].
+    ///
+    /// # Errors
+    /// As [`Outbox::send`].
+    fn send(
+        &mut self,
+        name: &str,
+        address: SocketAddr,
+        key: String,
+        body: Vec<u8>,
+    ) -> Result<(), spillway_peers::Error>;
+}
+
+impl Messenger for Outbox {
+    fn send(
+        &mut self,
+        name: &str,
+        address: SocketAddr,
+        key: String,
+        body: Vec<u8>,
+    ) -> Result<(), spillway_peers::Error> {
+        Self::send(self, name, address, key, body)
+    }
+}
 
 /// What is known of other hosts, and the way of their messages to the driver.
 #[derive(Debug)]

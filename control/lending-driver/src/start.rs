@@ -1,40 +1,63 @@
 //! Lending as a part of the daemon: what it needs before the sandbox, its threads, its end.
 
 use std::net::TcpListener;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Once};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::Context;
 use rustix::rand::{GetRandomFlags, getrandom};
 use spillway_api::types::LendStatus;
 use spillway_api::{LendOrder, Lending as Ordered};
 use spillway_directory::ClientRegistry;
-use spillway_host::{Memory, Monitor};
-use spillway_lending::{Epoch, HostId, Machine};
+use spillway_host::Memory;
+use spillway_lending::{Epoch, Event, HostId, Machine};
 use spillway_peers::outbox::Outbox;
 use spillway_peers::server::{ServerLimits, serve};
 use spillway_registry::{Host, Registry, etcd, listed};
 use spillway_tls::{ClientSettings, ServerSettings};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 
-use crate::config::{Config, Error, RegistryKind, machine_settings};
-use crate::keys::{Keys, LendingTls, Tls};
-use crate::lend::asks;
-use crate::lend::borrower::{self, Borrower};
-use crate::lend::driver::{self, Asked, Inputs, Outputs, Shared};
-use crate::lend::health::PeerHealth;
-use crate::lend::helper::Helper;
-use crate::lend::lender::Lender;
-use crate::lend::peers::Peers;
-use crate::lend::status;
-use crate::memory::Room;
+use crate::asks;
+use crate::borrower::Borrower;
+use crate::driver::{self, Asked, Inputs, Outputs};
+use crate::error::Error;
+use crate::health::PeerHealth;
+use crate::kernel::Kernel;
+use crate::lender::{Lender, free_kept};
+use crate::peers::Peers;
+use crate::settings::{Discovery, Settings};
+use crate::shared::Shared;
+use crate::status;
+use crate::transport::Transport;
 
 /// Orders that wait.
 const ORDERS_MAX: usize = 16;
 /// Time between two looks whether all has been given back.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// What lending is made of.
+#[derive(Debug)]
+pub struct LendingParts {
+    /// What this host's certificate calls it.
+    pub host: HostId,
+    /// What the operator wants.
+    pub settings: Settings,
+    /// Where the other hosts are found.
+    pub discovery: Discovery,
+    /// The registry of the store that is lent from.
+    pub client_registry: Arc<ClientRegistry>,
+    /// This host's kernel.
+    pub kernel: Arc<dyn Kernel>,
+    /// The way to lenders.
+    pub transport: Arc<dyn Transport>,
+    /// Where messages of other hosts arrive.
+    pub listener: TcpListener,
+    /// Keys for those.
+    pub server: ServerSettings,
+    /// Keys for messages to other hosts.
+    pub client: ClientSettings,
+}
 
 /// What is ready to start: files that are out of reach later have been read.
 #[derive(Debug)]
@@ -45,7 +68,7 @@ pub struct Prepared {
     client: ClientSettings,
     registry: Registry,
     own: Host,
-    messages: mpsc::Receiver<spillway_lending::Event>,
+    messages: mpsc::Receiver<Event>,
     orders: mpsc::Receiver<Asked>,
     asked: mpsc::Sender<Asked>,
 }
@@ -53,63 +76,46 @@ pub struct Prepared {
 /// Lending, running. Its threads end when this is dropped.
 #[derive(Debug)]
 pub struct Lending {
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-    handle: Arc<Handle>,
+    pub(crate) stop: Option<oneshot::Sender<()>>,
+    pub(crate) thread: Option<JoinHandle<()>>,
+    pub(crate) handle: Arc<Handle>,
 }
 
 /// Lending for the HTTP interface.
 #[derive(Debug)]
 pub struct Handle {
-    shared: Arc<Shared>,
-    asked: mpsc::Sender<Asked>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) asked: mpsc::Sender<Asked>,
 }
 
 impl Prepared {
-    /// Gets ready. Loans that the store kept are taken up.
+    /// Gets ready. Loans that the store kept are taken up, or freed where nothing is lent any more.
     ///
     /// # Errors
-    /// There are no keys, or a setting can't be used.
-    pub fn new(
-        config: &Config,
-        keys: &Keys,
-        (client_registry, room): (&Arc<ClientRegistry>, Room),
-        listener: TcpListener,
-        blocks_nqn: String,
-        helper: Option<Helper>,
-    ) -> anyhow::Result<Self> {
-        let (tls, lending) = lending_tls(keys)?;
-        let (host, client) = (lending.host.clone(), lending.client.clone());
-        let lender = Lender::new(config, client_registry.clone(), room, blocks_nqn);
-        if !config.lend.lends() {
-            super::free_kept(client_registry);
-        }
-        let settings = borrower_settings(config, lending, keys)?;
-        let (peers, messages) = Peers::new(host.clone());
-        let machine = machine_settings(config)?;
-        let (epoch, seed) = (Epoch(random()?), random()?);
-        let machine =
-            Machine::new(host.clone(), epoch, seed, machine, lender.kept(), Duration::ZERO);
+    /// The kernel gives no random bytes.
+    pub fn new(parts: LendingParts) -> Result<Self, Error> {
+        let LendingParts { host, settings, client_registry, kernel, transport, client, .. } = parts;
+        let own = Host {
+            name: host.as_str().to_owned(),
+            address: settings.address,
+            rack: settings.rack.clone(),
+            spare_bytes: 0,
+        };
+        let (shared, messages) = share(host, settings, client_registry, kernel, transport)?;
+        let answer_timeout = shared.settings.machine.answer_timeout;
+        let registry = registry(parts.discovery, &client, answer_timeout, shared.health.clone());
         let (asked, orders) = mpsc::channel(ORDERS_MAX);
-        let own = own_host(config, &host);
-        let peers = Arc::new(peers);
-        let answer = Duration::from_millis(config.lend.answer_ms);
-        let health = Arc::new(PeerHealth::new(peers.clone(), answer));
-        let registry = registry(config, &host, &client, health.clone())?;
-        let borrower = Borrower::new(settings, helper.map(Arc::new), health.clone());
-        let shared = Arc::new(Shared {
-            machine: Mutex::new(machine),
-            started: Instant::now(),
-            settings: config.lend.clone(),
-            peers,
-            health,
-            lender: Arc::new(lender),
-            borrower: Arc::new(borrower),
-            monitor: Monitor::open().context("can't read this host's memory")?,
-            memory: Mutex::new(Memory::default()),
-        });
-        let server = tls.tls13.clone();
-        Ok(Self { shared, listener, server, client, registry, own, messages, orders, asked })
+        Ok(Self {
+            shared: Arc::new(shared),
+            listener: parts.listener,
+            server: parts.server,
+            client,
+            registry,
+            own,
+            messages,
+            orders,
+            asked,
+        })
     }
 
     /// What the HTTP interface asks.
@@ -121,10 +127,10 @@ impl Prepared {
     ///
     /// # Errors
     /// The kernel has no threads or descriptors left.
-    pub fn start(self) -> anyhow::Result<Lending> {
+    pub fn start(self) -> Result<Lending, Error> {
         let (stop, stopped) = oneshot::channel();
         let handle = self.handle();
-        let swaps = self.shared.settings.borrows();
+        let swaps = self.shared.settings.borrows;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("lend-io")
@@ -137,7 +143,7 @@ impl Prepared {
             .enable_io()
             .enable_time()
             .build()
-            .context("can't start lending")?;
+            .map_err(Error::Start)?;
         self.listener.set_nonblocking(true)?;
         let thread = thread::Builder::new().name("lend".into()).spawn(move || {
             if swaps {
@@ -154,7 +160,7 @@ impl Prepared {
         let (results, waiting) = mpsc::unbounded_channel();
         let (own, said) = watch::channel(self.own);
         let (told, hosts) = watch::channel(Vec::new());
-        let time = Duration::from_millis(self.shared.settings.answer_ms);
+        let time = self.shared.settings.machine.answer_timeout;
         let host = self.shared.peers.clone();
         let server = self.server;
         match tokio::net::TcpListener::from_std(self.listener) {
@@ -170,7 +176,8 @@ impl Prepared {
         let places = driver::watch_places(self.shared.clone(), results.clone());
         let asks = asks::ask_hosts(self.shared.clone(), self.client.clone());
         let contacts = self.shared.health.clone();
-        let outputs = Outputs { outbox: Outbox::new(self.client, time, contacts), results, own };
+        let outbox = Box::new(Outbox::new(self.client, time, contacts));
+        let outputs = Outputs { outbox, results, own };
         tokio::select! {
             () = driver::run(self.shared, inputs, outputs) => {}
             () = places => {}
@@ -231,7 +238,7 @@ impl Ordered for Handle {
                 mpsc::error::TrySendError::Closed(asked) => asked,
             };
             // Whoever asked may have gone.
-            let _ = told.send(Err("too many orders wait; try again".to_owned()));
+            let _ = told.send(Err(Error::ManyOrders.to_string()));
         }
         answer
     }
@@ -251,83 +258,59 @@ fn open_reserve() {
     }
 }
 
-fn lending_tls(keys: &Keys) -> Result<(&Tls, &LendingTls), Error> {
-    let tls = keys.tls.as_ref();
-    tls.and_then(|tls| Some((tls, tls.lending.as_ref()?))).ok_or_else(|| {
-        Error::new("lend.listen needs listen.tls_certificate, tls_key and tls_clients")
-    })
-}
-
-fn borrower_settings(
-    config: &Config,
-    tls: &LendingTls,
-    keys: &Keys,
-) -> anyhow::Result<borrower::Settings> {
-    let id = spillway_block::fresh_uuid()?;
-    let hex = format!("{id:032x}");
-    let uuid = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-");
-    Ok(borrower::Settings {
-        own: tls.host.clone(),
-        lend: config.lend.clone(),
-        tls: tls.client.clone(),
-        host_nqn: format!("nqn.2014-08.org.nvmexpress:uuid:{uuid}"),
-        dir: config.listen.dir.clone().unwrap_or_else(|| PathBuf::from("/run/spillway")),
-        secret: Arc::clone(&keys.lend_secret),
-    })
-}
-
-/// This host as others find it.
-fn own_host(config: &Config, host: &HostId) -> Host {
-    let lend = &config.lend;
-    let nowhere = || ([0, 0, 0, 0], 0).into();
-    Host {
-        name: host.as_str().to_owned(),
-        address: lend.address.or(lend.listen).unwrap_or_else(nowhere),
-        rack: lend.rack.clone(),
-        spare_bytes: 0,
+/// What the driver's parts share, and what other hosts say. Loans that the store kept are taken up.
+pub(crate) fn share(
+    host: HostId,
+    settings: Settings,
+    client_registry: Arc<ClientRegistry>,
+    kernel: Arc<dyn Kernel>,
+    transport: Arc<dyn Transport>,
+) -> Result<(Shared, mpsc::Receiver<Event>), Error> {
+    if !settings.lends {
+        free_kept(&client_registry);
     }
+    let settings = Arc::new(settings);
+    let lender = Lender::new(settings.clone(), client_registry);
+    let (peers, messages) = Peers::new(host.clone());
+    let (epoch, seed) = (Epoch(random()?), random()?);
+    let (machine, kept) = (settings.machine.clone(), lender.kept());
+    let machine = Machine::new(host.clone(), epoch, seed, machine, kept, Duration::ZERO);
+    let peers = Arc::new(peers);
+    let health = Arc::new(PeerHealth::new(peers.clone(), settings.machine.answer_timeout));
+    let borrower = Borrower::new(host, settings.clone(), kernel.clone(), transport, health.clone());
+    let shared = Shared {
+        machine: Mutex::new(machine),
+        started: Instant::now(),
+        settings,
+        peers,
+        health,
+        lender: Arc::new(lender),
+        borrower: Arc::new(borrower),
+        kernel,
+        memory: Mutex::new(Memory::default()),
+    };
+    Ok((shared, messages))
 }
 
 fn registry(
-    config: &Config,
-    own: &HostId,
+    discovery: Discovery,
     tls: &ClientSettings,
+    time: Duration,
     contacts: Arc<PeerHealth>,
-) -> Result<Registry, Error> {
-    let lend = &config.lend;
-    let time = Duration::from_millis(lend.answer_ms);
-    if lend.registry == RegistryKind::Etcd {
-        let endpoints = lend.etcd.iter().map(|endpoint| endpoint.parse());
-        return Ok(Registry::Etcd(etcd::Settings {
-            endpoints: endpoints
-                .collect::<Result<_, spillway_registry::Error>>()
-                .map_err(|error| Error::new(format!("lend.etcd: {error}")))?,
-            prefix: lend.etcd_prefix.clone(),
-            lease_s: lend.etcd_lease_s,
-            tls: tls.clone(),
-            time,
-        }));
+) -> Registry {
+    let tls = tls.clone();
+    match discovery {
+        Discovery::List { hosts, interval } => {
+            Registry::Static(listed::List { hosts, tls, interval, time, contacts })
+        }
+        Discovery::Etcd { endpoints, prefix, lease_s } => {
+            Registry::Etcd(etcd::Settings { endpoints, prefix, lease_s, tls, time })
+        }
     }
-    let others = config.peers.iter().filter(|peer| !peer.name.eq_ignore_ascii_case(own.as_str()));
-    let host = |peer: &crate::config::Peer| {
-        Some(Host {
-            name: peer.name.to_ascii_lowercase(),
-            address: peer.address?,
-            rack: peer.rack.clone(),
-            spare_bytes: 0,
-        })
-    };
-    Ok(Registry::Static(listed::List {
-        hosts: others.filter_map(host).collect(),
-        tls: tls.clone(),
-        interval: Duration::from_millis(lend.registry_ms),
-        time,
-        contacts,
-    }))
 }
 
-fn random() -> anyhow::Result<u64> {
+fn random() -> Result<u64, Error> {
     let mut bytes = [0; 8];
-    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    getrandom(&mut bytes, GetRandomFlags::empty()).map_err(std::io::Error::from)?;
     Ok(u64::from_le_bytes(bytes))
 }

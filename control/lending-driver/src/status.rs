@@ -11,26 +11,26 @@ use spillway_lending::{
 use spillway_registry::Host;
 use spillway_types::PAGE_BYTES;
 
-use crate::lend::asks::hosts_with_loans;
-use crate::lend::driver::Shared;
+use crate::asks::hosts_with_loans;
+use crate::shared::Shared;
 
 /// All of it, now.
 pub fn status(shared: &Shared) -> LendStatus {
     let view = shared.machine().view(shared.now());
     let settings = &shared.settings;
-    let spare = if settings.lends() { view.spare_bytes } else { 0 };
+    let spare = if settings.lends { view.spare_bytes } else { 0 };
     LendStatus {
         host: view.host.to_string(),
         role: role(view.role).to_owned(),
         waiting: view.is_waiting,
         draining: view.is_draining,
         dry_run: settings.dry_run,
-        mode: match settings.mode {
+        mode: match settings.machine.mode {
             Mode::FanOut => "fan-out",
             Mode::Direct => "direct",
         }
         .to_owned(),
-        backup: match settings.backup {
+        backup: match settings.machine.backup {
             Backup::None => "none",
             Backup::Mirror => "mirror",
             Backup::File => "file",
@@ -66,7 +66,7 @@ fn memory(shared: &Shared) -> LendMemory {
         swap_used_bytes: memory.swap_total.saturating_sub(memory.swap_free),
         upper_bytes: settings.upper.of(memory.total),
         lower_bytes: settings.lower.of(memory.total),
-        pressure_percent: shared.monitor.pressure().map(|pressure| pressure.some_percent),
+        pressure_percent: shared.kernel.pressure().map(|pressure| pressure.some_percent),
     }
 }
 
@@ -152,7 +152,7 @@ impl Slabs {
 fn devices(shared: &Shared, view: &View) -> Vec<LendDevice> {
     let health = |loan: &BorrowedView| shared.health.standing(&loan.lender).health;
     let lenders = view.borrowed.iter().map(|loan| (loan.loan.clone(), health(loan))).collect();
-    let swaps = shared.monitor.swaps().unwrap_or_default();
+    let swaps = shared.kernel.swaps().unwrap_or_default();
     let made = shared.borrower.devices();
     let device = |view: &DeviceView| {
         let its = made.iter().find(|(id, _)| *id == view.device).map(|(_, device)| device);

@@ -23,6 +23,5 @@ pub use file::{Error, read};
 pub use lending::machine_settings;
 pub use reload::needs_restart;
 pub use values::{
-    Capacity, Config, DeviceUse, Disk, Lend, LendRoles, Listen, Lock, Peer, RegistryKind, Store,
-    UsedBy, Vm, Way,
+    Capacity, Config, DeviceUse, Disk, Listen, Lock, Peer, RegistryKind, Store, UsedBy, Vm, Way,
 };

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use spillway_block::{Device, ExportInfo, Exports};
-use spillway_fanout::FanOut;
 use spillway_nbd::{Config, Listener, Server};
 use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits};
 
@@ -27,7 +26,7 @@ impl Served {
     ///
     /// # Errors
     /// The socket can't be made.
-    pub fn start(path: &Path, device: Arc<FanOut>) -> io::Result<Self> {
+    pub fn start(path: &Path, device: Arc<dyn Device>) -> io::Result<Self> {
         // One left behind by a daemon that was killed: nobody else has this name.
         let _ = std::fs::remove_file(path);
         let listener = Listener::Unix(UnixListener::bind(path)?);
@@ -35,6 +34,11 @@ impl Served {
         let server = Server::start(listener, only.clone(), only, Config::default());
         let server = server.map_err(io::Error::other)?;
         Ok(Self { _server: server, path: path.to_owned() })
+    }
+
+    /// The socket.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 }
 
@@ -46,7 +50,7 @@ impl Drop for Served {
 }
 
 /// A device for whoever reaches it.
-struct Only(Arc<FanOut>);
+struct Only(Arc<dyn Device>);
 
 impl Access for Only {
     fn admit(&self, who: Identity<'_>) -> Result<Admitted, Denied> {
@@ -72,6 +76,6 @@ impl Exports for Only {
     }
 
     fn open(&self, _: ClientId, name: &str) -> Option<Arc<dyn Device>> {
-        (name == NAME).then(|| self.0.clone() as Arc<dyn Device>)
+        (name == NAME).then(|| self.0.clone())
     }
 }

@@ -1,0 +1,124 @@
+//! Why something that the state machine or an operator wants is not done.
+
+use std::io;
+use std::path::PathBuf;
+
+use spillway_lending::{HostId, LoanId};
+use spillway_types::Size;
+
+/// Each is one line for the log or for an operator, who knows the settings by the names of the daemon's configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel, or the process that asks it with more rights, refuses.
+    #[error("{0}")]
+    Kernel(Box<dyn std::error::Error + Send + Sync>),
+    /// A device can't be served on its socket.
+    #[error("{}: {error}", path.display())]
+    Socket {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// A lender does not let this host reach a loan.
+    #[error("lender {lender} at {address}: {error}")]
+    Lender {
+        /// Who.
+        lender: HostId,
+        /// Where.
+        address: String,
+        /// Why.
+        error: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A kernel takes no names of hosts.
+    #[error("lender {lender}: '{address}' is no numeric address")]
+    Address {
+        /// Who.
+        lender: HostId,
+        /// What it says.
+        address: String,
+    },
+    /// In direct mode a lender must say where its devices are.
+    #[error("lender {0} names no subsystem")]
+    NoSubsystem(HostId),
+    /// A loan ended before it was needed.
+    #[error("the loan {0} is not held any more")]
+    NotHeld(LoanId),
+    /// The state machine asks for something else in direct mode.
+    #[error("a device in direct mode lies in one loan")]
+    NotOneLoan,
+    /// A device was closed.
+    #[error("the device is gone")]
+    NoDevice,
+    /// One lender's device has no slabs.
+    #[error("slabs don't move in direct mode")]
+    Unmovable,
+    /// A device without slabs has no copies.
+    #[error("only a device of slabs has a local file")]
+    NoSlabs,
+    /// The kernel itself reaches the lender, so there is nothing to serve.
+    #[error("lend.device = \"socket\" is for fan-out")]
+    NotServed,
+    /// No file or disk was named for copies.
+    #[error("there is no lend.backup_file")]
+    NoBackupFile,
+    /// A copy can't lie in a file that was not opened.
+    #[error("the device has no local file")]
+    NoFile,
+    /// Pages that come back would find no room.
+    #[error(
+        "{} lie on {path}, and {} are available with other swap: free {} first, or add swap",
+        Size(*used_bytes), Size(*room_bytes), Size(*missing_bytes)
+    )]
+    Headroom {
+        /// The device.
+        path: String,
+        /// What lies on it.
+        used_bytes: u64,
+        /// What the host has left.
+        room_bytes: u64,
+        /// What it would have to have besides.
+        missing_bytes: u64,
+    },
+    /// More is asked for than the operator lets this host lend.
+    #[error("lend.capacity is {}, and {} are lent", Size(*capacity_bytes), Size(*lent_bytes))]
+    Capacity {
+        /// The most that may be lent.
+        capacity_bytes: u64,
+        /// What is lent.
+        lent_bytes: u64,
+    },
+    /// Borrowers would not reach a pool.
+    #[error("it has no listen.nvme_tls")]
+    NoPools,
+    /// Kernels would not reach a device.
+    #[error("it has no listen.nvme_tcp")]
+    NoBlocks,
+    /// An order to borrow, to a host that only lends.
+    #[error("lend.roles of this host is \"lend\": it does not borrow")]
+    LendsOnly,
+    /// An order to borrow that the state machine does not follow now, and why.
+    #[error("{0}")]
+    CannotBorrow(&'static str),
+    /// The driver is behind.
+    #[error("too many orders wait; try again")]
+    ManyOrders,
+    /// The runtime does not start.
+    #[error("can't start lending: {0}")]
+    Start(io::Error),
+    /// The store refuses a loan.
+    #[error(transparent)]
+    Store(#[from] spillway_directory::Error),
+    /// A device can't be made of slabs, or a slab not be moved.
+    #[error(transparent)]
+    FanOut(#[from] spillway_fanout::Error),
+    /// A device can't be named.
+    #[error(transparent)]
+    Block(#[from] spillway_block::Error),
+    /// Keys can't be used.
+    #[error(transparent)]
+    Tls(#[from] spillway_tls::Error),
+    /// A system call failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
