@@ -32,6 +32,8 @@ mod settings;
 mod shared;
 mod start;
 mod status;
+#[cfg(test)]
+mod tests;
 mod transport;
 
 pub use error::Error;

@@ -1,0 +1,120 @@
+//! Lenders that answer late.
+
+use std::thread;
+use std::time::Duration;
+
+use spillway_fanout::{Cause, Effect, Loss};
+use spillway_lending::{Body, MemLenFin};
+
+use super::lenders::{Answer, Late};
+use super::{B, C, Rig, host, loan, settings};
+use crate::settings::Settings;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The number of the loan of a lender.
+fn number(rig: &Rig, lender: &str) -> u64 {
+    let borrowed = rig.status().borrowed;
+    let its = borrowed.iter().find(|loan| loan.lender == lender).unwrap();
+    u64::from_str_radix(&its.loan, 16).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slab_that_moves_to_a_slow_lender_holds_up_no_renewal() {
+    // So much that no request is late by the clock on the wall.
+    let patient = Settings { request_timeout: 600 * SECOND, ..settings() };
+    let rig = Rig::start(patient).await;
+    rig.borrow(1, B).await;
+    rig.kernel.disks()[0].write(0, &[7; 4096]).unwrap();
+    rig.pools.set_late(C, Late::Hangs);
+    rig.list(&[B, C]).await;
+    let recalled = loan("a.test", number(&rig, B));
+    rig.say(B, Body::MemLenFin(MemLenFin { loan: recalled, deadline_ms: 600_000 }));
+    rig.until(|| rig.pools.hanging(C) != 0).await;
+    let before = (rig.hosts.renewals(B), rig.hosts.renewals(C));
+    rig.push(60 * SECOND).await;
+    for (host, before) in [(B, before.0), (C, before.1)] {
+        assert!((5..=6).contains(&(rig.hosts.renewals(host) - before)), "{host}");
+    }
+    assert_eq!((rig.pools.pages(B), rig.pools.pages(C)), (1, 0));
+    rig.pools.let_go();
+    rig.until(|| rig.status().borrowed.iter().all(|loan| loan.lender == C)).await;
+    assert_eq!(rig.pools.pages(C), 1);
+    let mut read = [0; 4096];
+    rig.kernel.disks()[0].read(0, &mut read).unwrap();
+    assert_eq!(read, [7; 4096]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_waits_for_the_only_lender_that_has_it_and_operators_see_that() {
+    let rig = Rig::start(settings()).await;
+    rig.borrow(1, B).await;
+    rig.pools.set_late(B, Late::Loses);
+    let disk = rig.kernel.disks().remove(0);
+    let writer = thread::spawn(move || disk.write(0, &[7; 4096]));
+    rig.until(|| rig.status().borrowed[0].health == "slow").await;
+    let device = rig.status().devices.remove(0);
+    assert_eq!((device.health.as_str(), device.waits, device.slabs_single), ("slow", 1, 1));
+    rig.pools.let_go();
+    rig.until(|| rig.status().borrowed[0].health != "slow").await;
+    assert!(writer.join().unwrap().is_ok());
+    assert_eq!((rig.pools.pages(B), rig.status().devices[0].errors), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lender_whose_pages_come_late_is_slow_until_it_answers() {
+    let rig = Rig::start(settings()).await;
+    rig.borrow(1, B).await;
+    let holder = number(&rig, B);
+    let loss = Loss { holder, slab: 0, cause: Cause::NoAnswer, effect: Effect::Wait };
+    rig.shared.health.pages_failed(&loss);
+    let loan = format!("lender=b.test address=\"192.0.2.1:7000\" loan=\"{holder:016x}\"");
+    let wait =
+        "pages wait: it did not answer in time; there is no other copy, so requests wait for it";
+    assert!(rig.log.has(&format!("{wait} {loan} slab=0")), "{}", rig.log);
+    assert!(rig.log.has("the host is slow: for a page it did not answer in time"));
+    let status = rig.status();
+    let health = |status: &spillway_api::types::LendStatus| {
+        let (loan, device) = (&status.borrowed[0].health, &status.devices[0].health);
+        (loan.clone(), device.clone())
+    };
+    assert_eq!(health(&status), ("slow".to_owned(), "slow".to_owned()));
+    rig.shared.health.pages_answered(holder, 3 * SECOND);
+    assert!(
+        rig.log.has(&format!("pages go on: it answers again after 3.0s {loan}")),
+        "{}",
+        rig.log
+    );
+    assert_ne!(health(&rig.status()).0, "slow");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forget_that_outlasts_its_limit_is_logged_with_lender_and_address() {
+    let rig = Rig::start(settings()).await;
+    rig.borrow(1, B).await;
+    rig.borrow(1, C).await;
+    let lost = number(&rig, B);
+    rig.pools.set_late(B, Late::Hangs);
+    let disk = rig.kernel.disks().remove(0);
+    let writer = thread::spawn(move || disk.write(0, &[7; 4096]));
+    rig.until(|| rig.pools.hanging(B) != 0).await;
+    // The loan is gone: the machine has the driver forget it, while a page is on its way.
+    rig.hosts.set(B, Answer::Forgets);
+    rig.push(11 * SECOND).await;
+    assert!(rig.log.has("the loan is lost"), "{}", rig.log);
+    let line = format!(
+        "a loan ends while pages are on their way, to it or to the local file \
+         loan=\"a.test/{lost:016x}\" lender=\"b.test\" address=\"192.0.2.1:7000\""
+    );
+    assert!(!rig.log.has("a loan ends while"), "{}", rig.log);
+    // Three requests of 2 s, and 2 s.
+    let before = rig.hosts.renewals(C);
+    rig.push(9 * SECOND).await;
+    assert!(rig.log.has(&line), "{line}\n{}", rig.log);
+    rig.push(30 * SECOND).await;
+    assert_eq!(rig.log.count("a loan ends while"), 1);
+    assert!(rig.hosts.renewals(C) - before >= 3, "the other loan goes on");
+    rig.pools.let_go();
+    rig.until(|| writer.is_finished()).await;
+    assert_eq!(rig.shared.health.lender(lost), Some(host(B)));
+}
