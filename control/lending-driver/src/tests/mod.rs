@@ -94,8 +94,11 @@ impl Rig {
 
     async fn order(&self, order: LendOrder) -> Result<(), String> {
         let (told, answer) = oneshot::channel();
-        self.asked.send((order, told)).await.unwrap();
-        answer.await.unwrap()
+        self.asked.try_send((order, told)).unwrap();
+        tokio::select! {
+            answer = answer => answer.unwrap(),
+            () = self.until(|| false) => unreachable!("it would have panicked"),
+        }
     }
 
     /// Borrows a device of so many slabs from one host.
@@ -128,8 +131,8 @@ impl Rig {
 
     /// Waits for threads, while the clock stands still.
     async fn until(&self, holds: impl Fn() -> bool) {
-        // So many turns take half a minute or more: no measurement, but the end of a test that hangs.
-        for _ in 0..30_000 {
+        // So many turns take ten seconds or more: no measurement, but the end of a test that hangs.
+        for _ in 0..10_000 {
             if holds() {
                 return;
             }
