@@ -64,7 +64,7 @@ pub async fn run(shared: Arc<Shared>, mut inputs: Inputs, mut outputs: Outputs) 
                 Event::Peers(if shared.settings.borrows { peers } else { Vec::new() })
             }
             Some(event) = inputs.messages.recv() => event,
-            () = sleep_until(wake_at.into()) => look(&shared),
+            () = sleep_until(wake_at) => look(&shared),
         };
         handle(&shared, &mut outputs, event).await;
         tell_spare(&shared, &outputs);

@@ -2,9 +2,8 @@ use super::*;
 
 /// A client that uses so many pages, with a get a second for each of `gets`.
 fn client(name: &str, used: u64, gets: u64) -> Row {
-    let mut row = Row::default();
-    row.cells = ["", "1.0 MiB", "none", "0 B", "0", "0", "0", "-", "1"].map(str::to_owned);
-    row.cells[0] = name.to_owned();
+    let cells = [name, "1.0 MiB", "none", "0 B", "0", "0", "0", "-", "1"].map(str::to_owned);
+    let mut row = Row { cells, ..Row::default() };
     row.weights[Column::Used as usize] = used;
     row.weights[Column::Gets as usize] = gets;
     row
