@@ -138,6 +138,16 @@ mod tests {
     }
 
     #[test]
+    fn a_rescue_that_costs_less_than_assumed_stays_so_while_none_is_timed() {
+        let costs = Costs::new();
+        (0..200).for_each(|_| costs.saw_rescue(3_000));
+        fetches(&costs, 200, 5_000);
+        assert!(!costs.pool_pays());
+        fetches(&costs, 200, 7_000);
+        assert!(costs.pool_pays());
+    }
+
+    #[test]
     fn an_interruption_says_nothing_and_a_slow_link_is_believed_after_some_fetches() {
         let costs = Costs::new();
         fetches(&costs, 200, 5_000);
