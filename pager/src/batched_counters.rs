@@ -33,11 +33,9 @@ pub(crate) enum Count {
     Prefetches,
     Rescues,
     WriteFaults,
-    /// Pages that stopped being far.
-    Near,
 }
 
-const COUNTS: usize = Count::Near as usize + 1;
+const COUNTS: usize = Count::WriteFaults as usize + 1;
 
 /// The counters and stale handles of one task.
 #[repr(align(64))]
@@ -98,8 +96,8 @@ impl BatchedCounters {
     }
 
     /// Publishes what was counted since the last call: adds the counts to the shared page and gives
-    /// each stale handle to `flush`. Returns how many pages stopped being far.
-    pub(crate) fn publish(&self, tree: &Tree, flush: impl Fn(u64)) -> u64 {
+    /// each stale handle to `flush`.
+    pub(crate) fn publish(&self, tree: &Tree, flush: impl Fn(u64)) {
         let mut published = self.published.lock();
         let head = self.stale_head.load(Ordering::Acquire);
         while published.stale_tail < head {
@@ -107,16 +105,11 @@ impl BatchedCounters {
             flush(place.swap(0, Ordering::AcqRel));
             published.stale_tail += 1;
         }
-        let mut near = 0;
-        for what in 0..COUNTS {
+        for (what, counter) in counters(tree).into_iter().enumerate() {
             let now = self.counts[what].0.load(Ordering::Acquire);
             let more = now.wrapping_sub(std::mem::replace(&mut published.counts[what], now));
-            match counter(tree, what) {
-                Some(counter) if more > 0 => {
-                    counter.fetch_add(more, Ordering::Relaxed);
-                }
-                None => near = more,
-                Some(_) => {}
+            if more > 0 {
+                counter.fetch_add(more, Ordering::Relaxed);
             }
         }
         for (bucket, own) in self.histogram.iter().enumerate() {
@@ -126,24 +119,21 @@ impl BatchedCounters {
                 tree.fault_histogram[bucket].fetch_add(more, Ordering::Relaxed);
             }
         }
-        near
     }
 }
 
-/// The shared counter of a count. Far pages are a gauge and have no such counter.
-fn counter(tree: &Tree, what: usize) -> Option<&AtomicU64> {
+/// The shared counters, in the order of [`Count`].
+fn counters(tree: &Tree) -> [&AtomicU64; COUNTS] {
     let counters = &tree.counters;
-    let all = [
-        Some(&counters.faults),
-        Some(&counters.fault_ns),
-        Some(&counters.first_touches),
-        Some(&counters.fetches),
-        Some(&counters.prefetches),
-        Some(&counters.rescues),
-        Some(&counters.write_faults),
-        None,
-    ];
-    all[what]
+    [
+        &counters.faults,
+        &counters.fault_ns,
+        &counters.first_touches,
+        &counters.fetches,
+        &counters.prefetches,
+        &counters.rescues,
+        &counters.write_faults,
+    ]
 }
 
 #[cfg(test)]
@@ -160,10 +150,9 @@ mod tests {
     fn a_count_is_published_once() {
         let (tree, counters) = (tree(), BatchedCounters::new());
         counters.count(Count::Fetches, 3);
-        counters.count(Count::Near, 2);
         counters.count_fault(1000);
-        assert_eq!(counters.publish(&tree, |_| ()), 2);
-        assert_eq!(counters.publish(&tree, |_| ()), 0);
+        counters.publish(&tree, |_| ());
+        counters.publish(&tree, |_| ());
         counters.count(Count::Fetches, 1);
         counters.publish(&tree, |_| ());
         assert_eq!(tree.counters.fetches.load(Ordering::Relaxed), 4);

@@ -234,7 +234,7 @@ impl Pager {
             return false;
         }
         leaf.resident.fetch_add(1, Ordering::Relaxed);
-        self.note_near(seen, buffers.counters);
+        self.note_near(seen);
         if protect && stopped.is_none() {
             self.costs.saw_clean_read();
             self.record(Asked::Get, handle);
@@ -354,7 +354,7 @@ impl Pager {
         buffers: &mut Buffers,
     ) {
         buffers.credit_pages += 1;
-        self.note_near(seen, buffers.counters);
+        self.note_near(seen);
         self.flush(seen.handle());
         let (counter, notice) = match error {
             StoreError::Gone => (&self.counters().lost_pages, Notice::Gone),

@@ -1,6 +1,6 @@
 //! The pager of one process: its parts, its budget and its handles.
 
-use crate::batched_counters::{BatchedCounters, Count};
+use crate::batched_counters::BatchedCounters;
 use crate::choice::Scheme;
 use crate::costs::Costs;
 use crate::evicting::Evicting;
@@ -156,7 +156,7 @@ pub struct Pager {
     /// Tells that the pager of this process is up: 1, or failed: 2.
     pub(crate) ready: AtomicU32,
     /// Counters of the handlers, then of the buffer sets of the in-thread mode.
-    pub(crate) task_counters: [BatchedCounters; COUNTING_TASKS],
+    pub(crate) task_counters: Box<[BatchedCounters]>,
     /// Cores that the program may use.
     pub(crate) cores: AtomicU32,
     /// See [`Pager::is_crowded`].
@@ -240,7 +240,7 @@ impl Pager {
             evicting: Evicting::default(),
             scheme: Scheme::new(first_scheme),
             ready: AtomicU32::new(0),
-            task_counters: [const { BatchedCounters::new() }; COUNTING_TASKS],
+            task_counters: (0..COUNTING_TASKS).map(|_| BatchedCounters::new()).collect(),
             cores: AtomicU32::new(1),
             crowd: AtomicU32::new(0),
             buffer_pool: crate::in_thread::BufferPool::new(),
@@ -329,20 +329,16 @@ impl Pager {
     /// Publishes the counters of the tasks that answer faults, and frees the stale copies that they
     /// queued.
     pub(crate) fn publish_counters(&self) {
-        let near: u64 = self
-            .task_counters
-            .iter()
-            .map(|counters| counters.publish(self.tree, |handle| self.drop_copy(handle)))
-            .sum();
-        if near > 0 {
-            self.count_far(-(near as i64));
+        for counters in &self.task_counters {
+            counters.publish(self.tree, |handle| self.drop_copy(handle));
         }
     }
 
-    /// Notes that a page stopped being far, unless another process counts it.
-    pub(crate) fn note_near(&self, seen: Entry, counters: &BatchedCounters) {
+    /// Notes that a page stopped being far, unless another process counts it. At once: with what is counted
+    /// later, the program would seem to hold pages twice.
+    pub(crate) fn note_near(&self, seen: Entry) {
         if !seen.has(Entry::INHERITED) {
-            counters.count(Count::Near, 1);
+            self.count_far(-1);
         }
     }
 

@@ -151,6 +151,16 @@ impl Pager {
                             return;
                         }
                     }
+                    // What the store has of it is not what a fault finds from now on.
+                    State::Resident if seen.has(Entry::CLEAN) => {
+                        if leaf.exchange(at, seen, Entry::new(State::Resident, 0)) {
+                            if seen.has(Entry::INHERITED) {
+                                self.charge(1);
+                            }
+                            self.free_copies(seen);
+                            return;
+                        }
+                    }
                     _ => return,
                 }
             }

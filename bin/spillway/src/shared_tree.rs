@@ -6,7 +6,9 @@ use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 
+use nix::sys::signal::{SigHandler, Signal, signal};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use spillway_pager::tree::{MAGIC, Settings, TREE_BYTES, Tree, VERSION};
 
@@ -24,7 +26,7 @@ impl SharedTree {
     pub fn new(settings: &Settings) -> io::Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = File::from(memfd_create("spillway-tree", flags)?);
-        ftruncate(&file, TREE_BYTES as u64)?;
+        truncate(&file)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         // SAFETY: a fresh shared mapping of a file whose size is sealed, at an address that the
         // kernel chooses.
@@ -55,6 +57,21 @@ impl SharedTree {
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
+}
+
+/// Gives the file its size. A limit on the size of files is an error, not the end of this process.
+fn truncate(file: &File) -> io::Result<()> {
+    // SAFETY: to ignore a signal runs no code; what held before comes back.
+    let before = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn)? };
+    let done = ftruncate(file, TREE_BYTES as u64);
+    // SAFETY: as above.
+    unsafe { signal(Signal::SIGXFSZ, before)? };
+    done.map_err(|errno| match errno {
+        Errno::FBIG => {
+            io::Error::other(format!("it takes {} KiB: raise ulimit -f", TREE_BYTES >> 10))
+        }
+        errno => errno.into(),
+    })
 }
 
 impl Deref for SharedTree {

@@ -19,6 +19,7 @@ use rustix::process::{
 use spillway_pager::PAGER_ENDED;
 use spillway_pager::tree::Tree;
 
+use crate::sample::parent_of;
 use crate::slots::{Pagers, any_unsettled, any_unwatched, end_stragglers};
 
 /// How often the supervisor looks without being woken. So long a new pager's userfaultfd is not held
@@ -34,6 +35,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const HAND_OVER: Duration = Duration::from_secs(1);
 /// Linux's __WALL: also children that were made by clone without SIGCHLD, as pagers are.
 const WAIT_ALL: WaitOptions = WaitOptions::from_bits_retain(0x4000_0000);
+/// The C library's own signals.
+const INTERNAL: [i32; 2] = [32, 33];
+/// Generations of processes of a run that are looked through.
+const ANCESTORS_MAX: usize = 4096;
 /// What siginfo's code says of a signal that a terminal sent, to the whole process group.
 const SENT_BY_KERNEL: i32 = 0x80;
 
@@ -206,17 +211,18 @@ impl Supervisor {
     }
 
     /// Hands on what was sent to the supervisor alone. What a terminal sends reaches the program
-    /// by itself: it is in the same process group.
+    /// by itself: it is in the same process group. So does what processes of the run send to that group.
     fn pass_signals(&mut self) {
         while let Ok(Some(info)) = self.signals.read_signal() {
             let number = info.ssi_signo.cast_signed();
-            if number == Signal::CHILD.as_raw() || info.ssi_code == SENT_BY_KERNEL {
+            let is_own = number == Signal::CHILD.as_raw() || INTERNAL.contains(&number);
+            if is_own || info.ssi_code == SENT_BY_KERNEL || descends_from_here(info.ssi_pid) {
                 continue;
             }
-            if let Some(signal) = Signal::from_named_raw(number) {
-                // The program may have ended just now.
-                let _ = kill_process(self.main, self.asked_to_end(signal));
-            }
+            // SAFETY: the kernel names a signal, and it is none of the C library's own.
+            let signal = unsafe { Signal::from_raw_unchecked(number) };
+            // The program may have ended just now.
+            let _ = kill_process(self.main, self.asked_to_end(signal));
         }
     }
 
@@ -285,22 +291,14 @@ fn name_of(pid: Pid) -> String {
     name.trim_end().to_owned()
 }
 
-/// Signals that the supervisor reads instead of dying from them.
+/// Whether a process is one of the run, which this process is the subreaper of.
+fn descends_from_here(pid: u32) -> bool {
+    let own = std::process::id();
+    let parents = std::iter::successors(Some(pid), |&pid| parent_of(pid));
+    parents.take(ANCESTORS_MAX).skip(1).any(|parent| parent == own)
+}
+
+/// Signals that the supervisor reads instead of dying from them: all that can be caught.
 fn held_signals() -> SigSet {
-    use signal::Signal as S;
-    SigSet::from_iter([
-        S::SIGCHLD,
-        S::SIGINT,
-        S::SIGQUIT,
-        S::SIGTERM,
-        S::SIGHUP,
-        S::SIGUSR1,
-        S::SIGUSR2,
-        S::SIGWINCH,
-        S::SIGALRM,
-        S::SIGCONT,
-        S::SIGTSTP,
-        S::SIGTTIN,
-        S::SIGTTOU,
-    ])
+    SigSet::all()
 }

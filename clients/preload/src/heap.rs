@@ -6,8 +6,8 @@ use libc::{c_int, c_void, size_t};
 use libmimalloc_sys as mi;
 use spillway_platform::PAGE_SIZE;
 
-macro_rules! same {
-    ($(#[$doc:meta] $name:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty)? = $target:path;)*) => {$(
+macro_rules! allocator {
+    ($(#[$doc:meta] $name:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty)? = $work:expr;)*) => {$(
         #[$doc]
         ///
         /// # Safety
@@ -15,67 +15,74 @@ macro_rules! same {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $kind),*) $(-> $answer)? {
             // SAFETY: the caller keeps the C library's contract, which is mimalloc's too.
-            unsafe { $target($($argument),*) }
+            unsafe { $work }
         }
     )*};
 }
 
-same! {
+allocator! {
     /// `malloc(3)`.
-    malloc(bytes: size_t) -> *mut c_void = mi::mi_malloc;
+    malloc(bytes: size_t) -> *mut c_void = told(mi::mi_malloc(bytes));
     /// `calloc(3)`.
-    calloc(count: size_t, bytes: size_t) -> *mut c_void = mi::mi_calloc;
-    /// `realloc(3)`.
-    realloc(block: *mut c_void, bytes: size_t) -> *mut c_void = mi::mi_realloc;
-    /// `free(3)`.
-    free(block: *mut c_void) = mi::mi_free;
-    /// `reallocarray(3)`.
-    reallocarray(block: *mut c_void, count: size_t, bytes: size_t) -> *mut c_void = mi::mi_reallocn;
-    /// `malloc_usable_size(3)`.
-    malloc_usable_size(block: *const c_void) -> size_t = mi::mi_usable_size;
-    /// `posix_memalign(3)`.
-    posix_memalign(block: *mut *mut c_void, align: size_t, bytes: size_t) -> c_int = mi::mi_posix_memalign;
-}
-
-/// `memalign(3)`.
-///
-/// # Safety
-/// As the C library's function of this name.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn memalign(align: size_t, bytes: size_t) -> *mut c_void {
-    // SAFETY: any size; mimalloc answers null for an alignment that is no power of two.
-    unsafe { mi::mi_malloc_aligned(bytes, align) }
-}
-
-/// `aligned_alloc(3)`.
-///
-/// # Safety
-/// As the C library's function of this name.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn aligned_alloc(align: size_t, bytes: size_t) -> *mut c_void {
-    // SAFETY: as `memalign`.
-    unsafe { memalign(align, bytes) }
-}
-
-/// `valloc(3)`: on a page boundary.
-///
-/// # Safety
-/// As the C library's function of this name.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn valloc(bytes: size_t) -> *mut c_void {
-    // SAFETY: as `memalign`.
-    unsafe { memalign(PAGE_SIZE, bytes) }
-}
-
-/// `pvalloc(3)`: whole pages.
-///
-/// # Safety
-/// As the C library's function of this name.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pvalloc(bytes: size_t) -> *mut c_void {
-    let Some(bytes) = bytes.checked_next_multiple_of(PAGE_SIZE) else {
-        return std::ptr::null_mut();
+    calloc(count: size_t, bytes: size_t) -> *mut c_void = told(mi::mi_calloc(count, bytes));
+    /// `realloc(3)`. As the C library's, it frees a block whose new size is 0.
+    realloc(block: *mut c_void, bytes: size_t) -> *mut c_void = if bytes == 0 && !block.is_null() {
+        mi::mi_free(block);
+        std::ptr::null_mut()
+    } else {
+        told(mi::mi_realloc(block, bytes))
     };
-    // SAFETY: as `memalign`.
-    unsafe { memalign(PAGE_SIZE, bytes.max(PAGE_SIZE)) }
+    /// `free(3)`.
+    free(block: *mut c_void) = mi::mi_free(block);
+    /// `reallocarray(3)`.
+    reallocarray(block: *mut c_void, count: size_t, bytes: size_t) -> *mut c_void =
+        match count.checked_mul(bytes) {
+            Some(bytes) => realloc(block, bytes),
+            None => told(std::ptr::null_mut()),
+        };
+    /// `malloc_usable_size(3)`.
+    malloc_usable_size(block: *const c_void) -> size_t = mi::mi_usable_size(block);
+    /// `posix_memalign(3)`.
+    posix_memalign(block: *mut *mut c_void, align: size_t, bytes: size_t) -> c_int =
+        mi::mi_posix_memalign(block, align, bytes);
+    /// `memalign(3)`. As the C library's, it takes the next power of two as the alignment.
+    memalign(align: size_t, bytes: size_t) -> *mut c_void = match align.checked_next_power_of_two() {
+        Some(align) => told(mi::mi_malloc_aligned(bytes, align)),
+        None => told(std::ptr::null_mut()),
+    };
+    /// `aligned_alloc(3)`.
+    aligned_alloc(align: size_t, bytes: size_t) -> *mut c_void = memalign(align, bytes);
+    /// `valloc(3)`: on a page boundary.
+    valloc(bytes: size_t) -> *mut c_void = memalign(PAGE_SIZE, bytes);
+    /// `pvalloc(3)`: whole pages.
+    pvalloc(bytes: size_t) -> *mut c_void = match bytes.checked_next_multiple_of(PAGE_SIZE) {
+        Some(bytes) => memalign(PAGE_SIZE, bytes.max(PAGE_SIZE)),
+        None => told(std::ptr::null_mut()),
+    };
+    // The names under which the C library has them for programs with allocators of their own: a block may come
+    // by one name and go by the other.
+    /// `malloc(3)`.
+    __libc_malloc(bytes: size_t) -> *mut c_void = malloc(bytes);
+    /// `calloc(3)`.
+    __libc_calloc(count: size_t, bytes: size_t) -> *mut c_void = calloc(count, bytes);
+    /// `realloc(3)`.
+    __libc_realloc(block: *mut c_void, bytes: size_t) -> *mut c_void = realloc(block, bytes);
+    /// `free(3)`.
+    __libc_free(block: *mut c_void) = free(block);
+    /// `memalign(3)`.
+    __libc_memalign(align: size_t, bytes: size_t) -> *mut c_void = memalign(align, bytes);
+    /// `valloc(3)`.
+    __libc_valloc(bytes: size_t) -> *mut c_void = valloc(bytes);
+    /// `pvalloc(3)`.
+    __libc_pvalloc(bytes: size_t) -> *mut c_void = pvalloc(bytes);
+}
+
+/// Says in `errno`, as the C library does, that there is no block.
+#[inline]
+fn told(block: *mut c_void) -> *mut c_void {
+    if block.is_null() {
+        // SAFETY: `__errno_location` is valid on every thread of the program.
+        unsafe { *libc::__errno_location() = libc::ENOMEM };
+    }
+    block
 }

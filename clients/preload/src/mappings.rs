@@ -9,6 +9,10 @@ use spillway_platform::PAGE_SIZE;
 
 /// Mappings smaller than this stay native, unless they replace part of a managed one.
 const MANAGED_BYTES_MIN: usize = 64 << 10;
+/// What the libc crate does not name: advice that drops pages, like MADV_DONTNEED.
+const MADV_DONTNEED_LOCKED: c_int = 24;
+/// Advice that drops pages and puts guards in their places, of which the kernel sends no event.
+const MADV_GUARD_INSTALL: c_int = 102;
 /// UFFDIO_REGISTER, as the kernel's headers make it.
 const UFFDIO_REGISTER: c_ulong = 0xc020_aa00;
 
@@ -195,15 +199,20 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, bytes: size_t, advice: c_
     // Moving pages out of a range whose page tables are emptied at the same time was seen to keep
     // the kernel (6.18) trying for ever.
     let _hold = managed
-        .filter(|_| matches!(advice, libc::MADV_DONTNEED | libc::MADV_REMOVE))
+        .filter(|_| drops(advice) || advice == libc::MADV_REMOVE)
         .map(|pager| pager.hold_off(start, end));
     // SAFETY: passed on.
     let answer =
         unsafe { raw::call(libc::SYS_madvise, [start, bytes, advice as usize, 0, 0, 0]) as c_int };
-    if let Some(pager) = managed.filter(|_| answer == 0 && advice == libc::MADV_DONTNEED) {
+    if let Some(pager) = managed.filter(|_| answer == 0 && drops(advice)) {
         pager.dropped_now(start, end);
     }
     answer
+}
+
+/// Whether the pages of a range read as zeros once the kernel has followed this advice, or can't be read.
+fn drops(advice: c_int) -> bool {
+    matches!(advice, libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED | MADV_GUARD_INSTALL)
 }
 
 /// `ioctl(2)`. A range that the program registers with a userfaultfd of its own becomes native.

@@ -1,14 +1,19 @@
 //! The in-thread mode's part of the program's signals: SIGBUS is the pager's first. What is not
 //! about managed memory goes on to the program's own handler.
 
+use crate::raw::next;
 use crate::run::pager;
 use libc::{c_int, c_void, sigaction as action, siginfo_t, sigset_t};
 use spillway_platform::dispatch::{self, Disposition};
 use spillway_platform::sys::syscall6;
 use spillway_tiers::sync::Lock;
+use std::sync::atomic::AtomicUsize;
 
 const MASK_BYTES: usize = 8;
 const BUS_BIT: u64 = 1 << (libc::SIGBUS - 1);
+/// The C library's own two signals, by which it cancels threads and changes the user of all of them. It lets nobody
+/// block them.
+const INTERNAL_BITS: u64 = 3 << (32 - 1);
 /// Bit of the page fault error code in a signal frame: the access was a write.
 const WROTE: i64 = 2;
 
@@ -107,14 +112,22 @@ pub unsafe extern "C" fn sigaction(signal: c_int, new: *const action, old: *mut 
     }
 }
 
-/// `signal(2)`, in terms of `sigaction`.
+/// `signal(2)`: the C library's, which knows what siginterrupt(3) was told, but for the signals whose disposition
+/// is shared with the program.
 ///
 /// # Safety
 /// As signal(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn signal(number: c_int, handler: usize) -> usize {
-    // SAFETY: zeroed structures are valid; the handler is the program's.
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    type Signal = unsafe extern "C" fn(c_int, usize) -> usize;
+    let in_thread = pager().is_some_and(|pager| pager.is_in_thread());
+    // SAFETY: the C library has this function with this signature; zeroed structures are valid; the handler is
+    // the program's.
     unsafe {
+        if number != libc::SIGSYS && !(in_thread && number == libc::SIGBUS) {
+            return std::mem::transmute::<usize, Signal>(next(&NEXT, c"signal"))(number, handler);
+        }
         let mut new: action = std::mem::zeroed();
         let mut old: action = std::mem::zeroed();
         new.sa_sigaction = handler;
@@ -139,7 +152,7 @@ pub unsafe extern "C" fn pthread_sigmask(
     // SAFETY: the first eight bytes of a libc signal set are the kernel's; pointers are null or
     // valid, as the program promises.
     unsafe {
-        let mut mask = if set.is_null() { 0 } else { *(set as *const u64) };
+        let mut mask = if set.is_null() { 0 } else { *(set as *const u64) & !INTERNAL_BITS };
         if how != libc::SIG_UNBLOCK && pager().is_some_and(|pager| pager.is_in_thread()) {
             mask &= !BUS_BIT;
         }
