@@ -58,7 +58,9 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
     let recording = options.record.as_deref().map(Recording::open).transpose()?;
     let blades = Blades::claim(&options.remote, &mut settings.blade)?;
 
-    let tree = SharedTree::new(&settings).context("can't make the shared page of the run")?;
+    let tree = SharedTree::new(&settings).map_err(|error| {
+        Refusal::usage(format!("can't make the shared page of the run: {}", plain(&error)))
+    })?;
     let mut command = Command::new(&path);
     command
         .arg0(&options.program[0])

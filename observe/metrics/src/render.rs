@@ -160,10 +160,10 @@ pub fn document() -> String {
          command above as the daemon's user and write the output to a file that the textfile collector of\n\
          node_exporter reads.\n\n\
          ## Alerts and a dashboard\n\n\
-         [spillway.rules.yml](../packaging/prometheus/spillway.rules.yml) has alerts for Prometheus, each with\n\
-         what to do and the page that says more. [spillway.json](../packaging/grafana/spillway.json) is a\n\
-         dashboard for Grafana: import it under Dashboards, New, Import. The Debian package installs both in\n\
-         /usr/share/doc/spillway/examples. Check and install the alerts:\n\n    \
+         `packaging/prometheus/spillway.rules.yml` has alerts for Prometheus, each with what to do and the\n\
+         page that says more. `packaging/grafana/spillway.json` is a dashboard for Grafana: import it under\n\
+         Dashboards, New, Import. The Debian package installs both in /usr/share/doc/spillway/examples.\n\
+         Check and install the alerts:\n\n    \
          promtool check rules packaging/prometheus/spillway.rules.yml\n    \
          install -m 644 packaging/prometheus/spillway.rules.yml /etc/prometheus/\n\n\
          Alerts and dashboard expect a job with the name `spillway`. In /etc/prometheus/prometheus.yml:\n\n\
@@ -174,8 +174,8 @@ pub fn document() -> String {
              authorization: {credentials_file: /etc/prometheus/spillway-token}\n    \
              static_configs: [{targets: [\"127.0.0.1:8430\"]}]\n\
          ```\n\n\
-         `critical` means that pages are lost or unreachable, or that the daemon is away. `warning` means that\n\
-         somebody should look at it today. lab/tests/alerts fires some of the alerts at a real daemon.\n\n\
+         `critical` means that pages are lost or unreachable, or that the daemon is away. `warning` means\n\
+         that somebody should look at it today. lab/tests/alerts fires some of the alerts at a real daemon.\n\n\
          ## The daemon and its store\n\n",
     );
     table(&mut out, &BUILD);
