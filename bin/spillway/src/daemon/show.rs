@@ -49,7 +49,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 /// Prints text. Whether there is still somebody who reads it.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn print_to_reader(text: &str) -> anyhow::Result<bool> {
     let mut out = io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
