@@ -247,23 +247,26 @@ impl ClientRegistry {
         }
         self.begin_import(name)?;
         let (mut numbers, mut share) = (Vec::new(), None);
-        let imported = self.import_frames(name, source, &mut numbers, &mut share);
+        let arrived = self.import_frames(name, source, &mut numbers, &mut share);
+        let imported = arrived.and_then(|moved| {
+            share.map_or(Ok(()), |share| self.import_share(name, share))?;
+            Ok(moved)
+        });
         let undone = if imported.is_err() { self.undo(&numbers) } else { Ok(()) };
         let mut state = self.lock();
         let at = state.find(name)?;
         state.clients[at].importing = false;
         if imported.is_ok() {
             state.clients[at].moving = Move { numbers, ..Move::default() };
-            if let Some(share) = share {
-                self.import_share(&mut state, at, share)?;
-            }
         }
         undone.and(imported)
     }
 
     /// Has a client be given what it was given where it comes from, as far as nobody has said anything else here. It comes
     /// last: a client may hold more than a cap that was lowered.
-    fn import_share(&self, state: &mut State, at: usize, share: Share) -> Result<(), Error> {
+    fn import_share(&self, name: &str, share: Share) -> Result<(), Error> {
+        let mut state = self.lock();
+        let at = state.find(name)?;
         let entry = &mut state.clients[at];
         if entry.cap_pages == u64::MAX
             && let Some(cap_pages) = share.cap_pages
