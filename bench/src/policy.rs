@@ -6,7 +6,9 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use spillway_manager::{Client, Curve, Manager, Percent, Policy, SmartAlloc, UNLIMITED, Utility};
+use spillway_manager::{
+    Curve, ManagedClient, Manager, Percent, Policy, SmartAlloc, UNLIMITED, Utility,
+};
 use spillway_replay::engine::{Who, run as replay};
 use spillway_replay::mixes::mixes;
 use spillway_replay::report::Report as Run;
@@ -201,10 +203,10 @@ fn intervals(report: &mut Report) -> anyhow::Result<()> {
         let sampled: Vec<Curve> = samplers.iter_mut().map(Sampler::interval).collect();
         let sampling_ms = began.elapsed().as_secs_f64() * 1e3;
         black_box(sampled);
-        let client = |at: u64| Client {
+        let client = |at: u64| ManagedClient {
             cap_pages: if at.is_multiple_of(7) { 5000 } else { UNLIMITED },
             curve: Some(curves[at as usize]),
-            ..Client::new(ClientId(at + 1), statistics(at, round))
+            ..ManagedClient::new(ClientId(at + 1), statistics(at, round))
         };
         let clients: Vec<_> = (0..CLIENTS).map(client).collect();
         let began = Instant::now();

@@ -38,7 +38,7 @@ fn ops() -> u64 {
 
 /// How far away how much of the memory is.
 #[derive(Clone, Copy, PartialEq)]
-struct Place {
+struct MemorySplit {
     remote_percent: u64,
     link_delay_us: u32,
 }
@@ -48,7 +48,7 @@ type Policy = (&'static str, &'static str);
 
 /// One run.
 struct Sample {
-    place: Place,
+    place: MemorySplit,
     policy: Policy,
     /// Accesses that needed a transfer, of a hundred.
     remote_percent: f64,
@@ -87,17 +87,17 @@ pub fn run() -> anyhow::Result<Report> {
     Ok(report)
 }
 
-fn places() -> impl Iterator<Item = Place> {
+fn places() -> impl Iterator<Item = MemorySplit> {
     let at = |remote_percent| LINK_DELAY_US.map(|delay| (remote_percent, delay));
     let places = REMOTE_PERCENT.into_iter().flat_map(at);
-    places.map(|(remote_percent, link_delay_us)| Place { remote_percent, link_delay_us })
+    places.map(|(remote_percent, link_delay_us)| MemorySplit { remote_percent, link_delay_us })
 }
 
 fn policies() -> [Policy; 4] {
     [(RR, ON_DEMAND), (CLOCK, ON_DEMAND), (RR, PRE_EVICT), (CLOCK, PRE_EVICT)]
 }
 
-fn measure(place: Place, policy: Policy) -> anyhow::Result<Sample> {
+fn measure(place: MemorySplit, policy: Policy) -> anyhow::Result<Sample> {
     let spec = Spec {
         pages: pages(),
         content: Content::Half,
@@ -131,12 +131,17 @@ fn measure(place: Place, policy: Policy) -> anyhow::Result<Sample> {
 }
 
 /// The median over the rounds; NaN when no round came through.
-fn of(samples: &[Sample], place: Place, policy: Policy, figure: impl Fn(&Sample) -> f64) -> f64 {
+fn of(
+    samples: &[Sample],
+    place: MemorySplit,
+    policy: Policy,
+    figure: impl Fn(&Sample) -> f64,
+) -> f64 {
     let mine = samples.iter().filter(|sample| sample.place == place && sample.policy == policy);
     median(mine.map(figure))
 }
 
-fn rows(place: Place, samples: &[Sample]) -> Vec<Row> {
+fn rows(place: MemorySplit, samples: &[Sample]) -> Vec<Row> {
     let mut rows = Vec::new();
     let pairs = [
         ((RR, ON_DEMAND), (CLOCK, ON_DEMAND)),
@@ -172,7 +177,7 @@ fn setting() -> String {
     )
 }
 
-fn cells(places: &[Place], samples: &[Sample]) -> String {
+fn cells(places: &[MemorySplit], samples: &[Sample]) -> String {
     let mut lines = vec![line_of([
         "cell",
         "remote %",
@@ -203,7 +208,7 @@ fn cells(places: &[Place], samples: &[Sample]) -> String {
 fn findings(samples: &[Sample]) -> String {
     let saved = |policy, other, part: fn(&Sample) -> f64| -> Vec<String> {
         let at = REMOTE_PERCENT.iter().map(|&remote_percent| {
-            let place = Place { remote_percent, link_delay_us: PAPER_DELAY_US };
+            let place = MemorySplit { remote_percent, link_delay_us: PAPER_DELAY_US };
             let of = |policy| of(samples, place, policy, part);
             format!("{:.0} %", 100.0 * (1.0 - of(policy) / of(other)))
         });
@@ -250,7 +255,7 @@ fn findings(samples: &[Sample]) -> String {
     format!("{}\n\nA negative figure is the other way round.", table(&lines))
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for MemorySplit {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}% remote {}us", self.remote_percent, self.link_delay_us)
     }

@@ -1,14 +1,14 @@
 //! Choosing victims and taking them out.
 //!
 //! A hand goes round over the addresses and takes a window of 64 pages at a time. Its resident
-//! pages are marked [`State::Leaving`] and moved to staging by one call; from there `retire` brings
+//! pages are marked [`PageState::Leaving`] and moved to staging by one call; from there `retire` brings
 //! them to the store, at once or after a wait in the victim pool.
 
 use crate::pager::{EVICTOR_PLACE, Pager};
 use crate::quiesce::Slept;
 use crate::retire::Memory;
 use crate::staging::{AGAIN_MAX, SPARE_WINDOW, Turn, WINDOW_BYTES};
-use crate::table::{Entry, Leaf, State, WINDOW_PAGES, leaf_end, place};
+use crate::table::{Entry, Leaf, PageState, WINDOW_PAGES, leaf_end, place};
 use rustix::io::Errno;
 use rustix::mm::Advice;
 use rustix::thread::{futex, sched_yield};
@@ -262,12 +262,12 @@ impl Pager {
         for page in place(from)..place(from) + (end - from) / PAGE_SIZE {
             let seen = leaf.load(page);
             let stays = seen.has(Entry::INHERITED) || kept & 1 << (page - first) != 0;
-            if seen.state() != State::Resident || stays {
+            if seen.state() != PageState::Resident || stays {
                 continue;
             }
             if seen.has(Entry::REFUSED) {
                 let _ = leaf.exchange(page, seen, seen.without(Entry::REFUSED));
-            } else if leaf.exchange(page, seen, seen.to(State::Leaving)) {
+            } else if leaf.exchange(page, seen, seen.to(PageState::Leaving)) {
                 victims.claimed |= 1 << (page - first);
             }
         }
@@ -352,12 +352,12 @@ impl Pager {
             let handle = if seen.has(Entry::CLEAN) { seen.handle() } else { 0 };
             let new = if refused & 1 << page != 0 {
                 self.counters().evictions_refused.fetch_add(1, Ordering::Relaxed);
-                seen.to(State::Resident).with(Entry::REFUSED)
+                seen.to(PageState::Resident).with(Entry::REFUSED)
             } else if present[page] & 1 != 0 || self.is_staged(slot) {
                 self.staging.write_note(slot, address, handle);
                 moved += 1;
                 victims.leaf.resident.fetch_sub(1, Ordering::Relaxed);
-                Entry::new(State::Pooled, slot as u64)
+                Entry::new(PageState::Pooled, slot as u64)
             } else {
                 if handle != 0 {
                     self.flush(handle);

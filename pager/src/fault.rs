@@ -1,13 +1,13 @@
 //! Answering a fault: the page's entry says where it is, and each place has its way in.
 //!
-//! Whoever answers first marks the entry [`State::Filling`]; anybody else who meets the mark
+//! Whoever answers first marks the entry [`PageState::Filling`]; anybody else who meets the mark
 //! leaves [`Entry::WAITED`] there and lets the thread sleep until it is woken.
 
 use crate::batched_counters::Count;
 use crate::costs::TIMED_ONE_IN;
 use crate::pager::{Buffers, Pager};
 use crate::record::Asked;
-use crate::table::{Entry, Leaf, State, WINDOW_PAGES, place};
+use crate::table::{Entry, Leaf, PageState, WINDOW_PAGES, place};
 use crate::tree::Notice;
 use rustix::io::Errno;
 use rustix::mm::Advice;
@@ -42,17 +42,17 @@ impl Pager {
         loop {
             let seen = leaf.load(at);
             let answered = match seen.state() {
-                State::Untouched => self.first_touch(leaf, fault.address, buffers),
-                State::Far => self.fetch(leaf, seen, fault, buffers),
-                State::Resident if fault.protected => {
+                PageState::Untouched => self.first_touch(leaf, fault.address, buffers),
+                PageState::Far => self.fetch(leaf, seen, fault, buffers),
+                PageState::Resident if fault.protected => {
                     self.first_write(leaf, seen, fault.address, buffers)
                 }
-                State::Resident => self.already_there(leaf, seen, fault.address),
-                State::Pooled => self.rescue(leaf, seen, fault.address, buffers),
-                State::Filling | State::Leaving => {
+                PageState::Resident => self.already_there(leaf, seen, fault.address),
+                PageState::Pooled => self.rescue(leaf, seen, fault.address, buffers),
+                PageState::Filling | PageState::Leaving => {
                     leaf.exchange(at, seen, seen.with(Entry::WAITED))
                 }
-                State::Poisoned => {
+                PageState::Poisoned => {
                     self.poison(fault.address);
                     true
                 }
@@ -65,7 +65,7 @@ impl Pager {
 
     /// Marks the page as being filled by the caller.
     fn begin_filling(leaf: &Leaf, at: usize, seen: Entry) -> bool {
-        leaf.exchange(at, seen, seen.to(State::Filling))
+        leaf.exchange(at, seen, seen.to(PageState::Filling))
     }
 
     /// Takes the mark off again and wakes the threads that came meanwhile.
@@ -100,7 +100,7 @@ impl Pager {
         leaf.resident.fetch_add(filled as i32, Ordering::Relaxed);
         buffers.credit_pages += (count - filled) as i64;
         for k in 0..count {
-            let new = if k < filled { Entry::new(State::Resident, 0) } else { Entry::NONE };
+            let new = if k < filled { Entry::new(PageState::Resident, 0) } else { Entry::NONE };
             self.settle(leaf, address + k * PAGE_SIZE, new);
         }
         if filled == 0 || there {
@@ -200,7 +200,7 @@ impl Pager {
     /// A page that was to come ahead of need did not: it stays far.
     fn stay_far(&self, leaf: &Leaf, seen: Entry, address: usize, buffers: &mut Buffers) {
         buffers.credit_pages += 1;
-        self.settle(leaf, address, seen.to(State::Far));
+        self.settle(leaf, address, seen.to(PageState::Far));
         self.main().wake(address, PAGE_SIZE);
     }
 
@@ -227,7 +227,7 @@ impl Pager {
         if let Some(errno) = stopped.filter(|&errno| errno != Errno::EXIST) {
             // An event waits to be read, or the mapping went: the thread faults again.
             buffers.credit_pages += 1;
-            leaf.settle(place(address), seen.to(State::Far));
+            leaf.settle(place(address), seen.to(PageState::Far));
             if errno != Errno::SRCH {
                 self.main().wake(address, PAGE_SIZE);
             }
@@ -238,10 +238,10 @@ impl Pager {
         if protect && stopped.is_none() {
             self.costs.saw_clean_read();
             self.record(Asked::Get, handle);
-            self.settle(leaf, address, Entry::new(State::Resident, handle).with(Entry::CLEAN));
+            self.settle(leaf, address, Entry::new(PageState::Resident, handle).with(Entry::CLEAN));
         } else {
             self.record(Asked::Take, handle);
-            self.settle(leaf, address, Entry::new(State::Resident, 0));
+            self.settle(leaf, address, Entry::new(PageState::Resident, 0));
             self.drop_later(handle, buffers.counters);
         }
         if stopped.is_some() {
@@ -265,7 +265,7 @@ impl Pager {
         let mut count = 1;
         while count < room {
             let next = leaf.load(at + count);
-            if next.state() != State::Far || !Self::begin_filling(leaf, at + count, next) {
+            if next.state() != PageState::Far || !Self::begin_filling(leaf, at + count, next) {
                 break;
             }
             entries[count] = next;
@@ -332,7 +332,7 @@ impl Pager {
                 from.wrapping_add_signed((k * ahead.stride) as isize * PAGE_SIZE as isize);
             let Some(leaf) = self.table.find(address) else { return };
             let entry = leaf.load(place(address));
-            if entry.state() == State::Far && Self::begin_filling(leaf, place(address), entry) {
+            if entry.state() == PageState::Far && Self::begin_filling(leaf, place(address), entry) {
                 self.admit(1, buffers);
                 let ahead = Fault { address, write: false, protected: false };
                 match self.try_to_fill(leaf, entry, ahead, buffers) {
@@ -365,7 +365,7 @@ impl Pager {
             self.tree.notify(notice, self.slot.pid.load(Ordering::Relaxed), address as u64);
         }
         self.poison(address);
-        self.settle(leaf, address, Entry::new(State::Poisoned, 0));
+        self.settle(leaf, address, Entry::new(PageState::Poisoned, 0));
     }
 
     fn poison(&self, address: usize) {
@@ -399,7 +399,7 @@ impl Pager {
         }
         let done = self.main().copy(address, ZEROS.as_ptr().cast(), PAGE_SIZE, false);
         let dropped = done.stopped.is_none();
-        let new = if dropped { Entry::new(State::Resident, 0) } else { seen };
+        let new = if dropped { Entry::new(PageState::Resident, 0) } else { seen };
         self.settle(leaf, address, new);
         if dropped && seen.has(Entry::INHERITED) {
             self.charge(1);
@@ -459,7 +459,7 @@ impl Pager {
         }
         self.staging.note(slot).address.store(0, Ordering::Release);
         leaf.resident.fetch_add(1, Ordering::Relaxed);
-        self.settle(leaf, address, Entry::new(State::Resident, 0));
+        self.settle(leaf, address, Entry::new(PageState::Resident, 0));
         if stale != 0 {
             self.flush_later(stale, buffers.counters);
         }

@@ -7,7 +7,7 @@
 
 use crate::in_thread::Hold;
 use crate::pager::{Error, Pager};
-use crate::table::{Entry, State};
+use crate::table::{Entry, PageState};
 use crate::tree::Notice;
 use rustix::io::Errno;
 use rustix::mm::Advice;
@@ -64,7 +64,7 @@ impl Pager {
             self.rest_between_moves();
             drop(held);
             let is_here = |page: usize| {
-                matches!(self.entry(page).state(), State::Resident | State::Untouched)
+                matches!(self.entry(page).state(), PageState::Resident | PageState::Untouched)
             };
             if needed.clone().all(is_here) {
                 self.publish_counters();
@@ -146,11 +146,11 @@ impl Pager {
             self.table.for_each(region.start, region.end, |_, leaf, at| {
                 let seen = leaf.load(at);
                 match seen.state() {
-                    State::Resident | State::Far => {
-                        resident += i64::from(seen.state() == State::Resident);
+                    PageState::Resident | PageState::Far => {
+                        resident += i64::from(seen.state() == PageState::Resident);
                         let _ = leaf.exchange(at, seen, seen.with(Entry::INHERITED));
                     }
-                    State::Pooled => pooled += 1,
+                    PageState::Pooled => pooled += 1,
                     _ => {}
                 }
             });

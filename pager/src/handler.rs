@@ -9,7 +9,7 @@
 
 use crate::fault::Fault;
 use crate::pager::{Buffers, Pager};
-use crate::table::{Entry, State, place};
+use crate::table::{Entry, PageState, place};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::thread::sched_yield;
@@ -100,18 +100,18 @@ impl Pager {
             let seen = loop {
                 let seen = leaf.load(at);
                 match seen.state() {
-                    State::Untouched => return,
-                    State::Filling | State::Leaving => sched_yield(),
-                    _ if leaf.exchange(at, seen, seen.to(State::Filling)) => break seen,
+                    PageState::Untouched => return,
+                    PageState::Filling | PageState::Leaving => sched_yield(),
+                    _ if leaf.exchange(at, seen, seen.to(PageState::Filling)) => break seen,
                     _ => {}
                 }
             };
             new_leaf.entry(place(target)).store(seen.0, Ordering::SeqCst);
-            if seen.state() == State::Pooled {
+            if seen.state() == PageState::Pooled {
                 let note = self.staging.note(seen.handle() as usize);
                 note.address.store(target as u64, Ordering::SeqCst);
             }
-            if seen.state() == State::Resident {
+            if seen.state() == PageState::Resident {
                 leaf.resident.fetch_sub(1, Ordering::Relaxed);
                 new_leaf.resident.fetch_add(1, Ordering::Relaxed);
             }
@@ -127,16 +127,16 @@ impl Pager {
             loop {
                 let seen = leaf.load(at);
                 let new = match seen.state() {
-                    State::Filling | State::Leaving => {
+                    PageState::Filling | PageState::Leaving => {
                         sched_yield();
                         continue;
                     }
-                    State::Untouched => return,
-                    State::Resident => Entry::new(State::Resident, 0),
+                    PageState::Untouched => return,
+                    PageState::Resident => Entry::new(PageState::Resident, 0),
                     _ => Entry::NONE,
                 };
                 if leaf.exchange(at, seen, new) {
-                    if seen.state() == State::Resident && seen.has(Entry::INHERITED) {
+                    if seen.state() == PageState::Resident && seen.has(Entry::INHERITED) {
                         self.charge(1);
                     }
                     self.free_copies(seen);
@@ -175,15 +175,15 @@ impl Pager {
             loop {
                 let seen = leaf.load(at);
                 match seen.state() {
-                    State::Untouched => return,
-                    State::Filling | State::Leaving => {
+                    PageState::Untouched => return,
+                    PageState::Filling | PageState::Leaving => {
                         sched_yield();
                         continue;
                     }
                     _ => {}
                 }
                 if leaf.exchange(at, seen, Entry::NONE) {
-                    if seen.state() == State::Resident {
+                    if seen.state() == PageState::Resident {
                         leaf.resident.fetch_sub(1, Ordering::Relaxed);
                         self.uncharge(i64::from(!seen.has(Entry::INHERITED)));
                     }
@@ -197,12 +197,12 @@ impl Pager {
     /// Frees what the store holds of a page that was just forgotten.
     pub(crate) fn free_copies(&self, seen: Entry) {
         match seen.state() {
-            State::Far => {
+            PageState::Far => {
                 self.count_far(-i64::from(!seen.has(Entry::INHERITED)));
                 self.flush(seen.handle());
             }
-            State::Resident if seen.has(Entry::CLEAN) => self.flush(seen.handle()),
-            State::Pooled => {
+            PageState::Resident if seen.has(Entry::CLEAN) => self.flush(seen.handle()),
+            PageState::Pooled => {
                 let note = self.staging.note(seen.handle() as usize);
                 let handle = note.handle.swap(0, Ordering::AcqRel);
                 if handle != 0 {

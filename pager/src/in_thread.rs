@@ -8,7 +8,7 @@
 use crate::batched_counters::BatchedCounters;
 use crate::fault::Fault;
 use crate::pager::{Buffers, PROGRAM_PLACE, Pager};
-use crate::table::{Entry, State, place};
+use crate::table::{Entry, PageState, place};
 use crate::tree::Faults;
 use rustix::thread::sched_yield;
 use spillway_platform::PAGE_SIZE;
@@ -160,8 +160,8 @@ impl Pager {
     pub fn answer_in_thread(&'static self, address: usize, write: bool) -> bool {
         let address = address & !(PAGE_SIZE - 1);
         let state = self.entry(address).state();
-        let untouched = state == State::Untouched;
-        if state == State::Poisoned || untouched && !self.is_known(address) {
+        let untouched = state == PageState::Untouched;
+        if state == PageState::Poisoned || untouched && !self.is_known(address) {
             return false;
         }
         let began_ns = crate::link::now_ns();
@@ -203,8 +203,8 @@ impl Pager {
         let entry = self.entry(address);
         match entry.state() {
             // Somebody else has the page at work: the thread comes again.
-            State::Filling | State::Leaving => sched_yield(),
-            State::Resident if write => {
+            PageState::Filling | PageState::Leaving => sched_yield(),
+            PageState::Resident if write => {
                 self.answer(Fault { address, write, protected: true }, buffers);
                 // A page that is not clean may not be there at all; then it reads as zero.
                 let dirty = !entry.has(Entry::CLEAN);
@@ -242,7 +242,7 @@ impl Pager {
         let first = start & !(PAGE_SIZE - 1);
         let hold = self.holds.hold(first, end);
         for page in (first..end).step_by(PAGE_SIZE) {
-            if self.entry(page).state() != State::Resident {
+            if self.entry(page).state() != PageState::Resident {
                 // SAFETY: the program passes this memory to a system call that would fault on it;
                 // if it isn't readable the program gets its signal here instead of EFAULT.
                 let _ = unsafe { std::ptr::read_volatile(page.max(start) as *const u8) };

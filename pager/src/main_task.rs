@@ -3,7 +3,7 @@
 
 use crate::pager::{MAIN_TASK_PLACE, Pager};
 use crate::start::FAILED;
-use crate::table::{Entry, State};
+use crate::table::{Entry, PageState};
 use crate::tree::SET_ASIDE;
 use crate::watcher::Watch;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -197,7 +197,7 @@ impl Pager {
         for region in regions {
             self.table.for_each(region.start, region.end, |address, leaf, at| {
                 let seen = leaf.load(at);
-                if seen.state() != State::Resident || !seen.has(Entry::INHERITED) {
+                if seen.state() != PageState::Resident || !seen.has(Entry::INHERITED) {
                     return;
                 }
                 left += 1;

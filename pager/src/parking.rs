@@ -25,12 +25,12 @@ pub(crate) struct Parking {
     handlers: AtomicU32,
     /// Handlers that are not parked; never 0.
     awake: AtomicU32,
-    places: [Place; HANDLERS_MAX],
+    places: [HandlerSlot; HANDLERS_MAX],
     seen: Lock<[Seen; THREADS]>,
 }
 
 /// The place of one handler.
-struct Place {
+struct HandlerSlot {
     core: AtomicU32,
     /// Whether a thread faults on its core.
     is_needed: AtomicBool,
@@ -46,7 +46,7 @@ struct Seen {
     at_ns: u64,
 }
 
-impl Place {
+impl HandlerSlot {
     const fn new() -> Self {
         Self {
             core: AtomicU32::new(0),
@@ -61,7 +61,7 @@ impl Parking {
         Self {
             handlers: AtomicU32::new(0),
             awake: AtomicU32::new(0),
-            places: [const { Place::new() }; HANDLERS_MAX],
+            places: [const { HandlerSlot::new() }; HANDLERS_MAX],
             seen: Lock::new([Seen { thread: 0, core: 0, at_ns: 0 }; THREADS]),
         }
     }
@@ -97,11 +97,11 @@ impl Parking {
         self.all().iter().for_each(|place| self.call(place));
     }
 
-    fn all(&self) -> &[Place] {
+    fn all(&self) -> &[HandlerSlot] {
         &self.places[..self.handlers.load(Ordering::Relaxed) as usize]
     }
 
-    fn call(&self, place: &Place) {
+    fn call(&self, place: &HandlerSlot) {
         place.is_needed.store(true, Ordering::SeqCst);
         if place.parked.swap(0, Ordering::SeqCst) == 1 {
             self.awake.fetch_add(1, Ordering::AcqRel);
@@ -118,7 +118,8 @@ impl Parking {
             *place = Seen { thread, core, at_ns: now_ns };
         }
         let fresh = |seen: &&Seen| seen.thread != 0 && now_ns.saturating_sub(seen.at_ns) < FRESH_NS;
-        let is_at = |place: &Place, seen: &Seen| place.core.load(Ordering::Relaxed) == seen.core;
+        let is_at =
+            |place: &HandlerSlot, seen: &Seen| place.core.load(Ordering::Relaxed) == seen.core;
         // There are more cores than handlers, or the program may use other cores now: each handler is as good.
         let is_elsewhere = |seen: &Seen| !self.all().iter().any(|place| is_at(place, seen));
         if seen.iter().filter(fresh).any(is_elsewhere) {
@@ -137,7 +138,7 @@ impl Parking {
 /// A handler's own view of the parking.
 pub(crate) struct Seat<'a> {
     parking: &'a Parking,
-    place: &'a Place,
+    place: &'a HandlerSlot,
     next_look_ns: u64,
 }
 

@@ -3,7 +3,7 @@
 use crate::pager::{PROGRAM_PLACE, Pager};
 use crate::registrar::Task;
 use crate::rest::Work;
-use crate::table::{Entry, State};
+use crate::table::{Entry, PageState};
 use rustix::io::Errno;
 use rustix::mm::Advice;
 use rustix::thread::sched_yield;
@@ -78,7 +78,7 @@ impl Pager {
             for address in (0..count).filter(|&k| present[k] & 1 != 0).map(|k| from + k * PAGE_SIZE)
             {
                 let Some(leaf) = self.table.leaf(address) else { return };
-                let resident = Entry::new(State::Resident, 0);
+                let resident = Entry::new(PageState::Resident, 0);
                 if leaf.exchange(crate::table::place(address), Entry::NONE, resident) {
                     leaf.resident.fetch_add(1, Ordering::Relaxed);
                     self.charge(1);
@@ -128,7 +128,7 @@ impl Pager {
     fn bring_in(&self, start: usize, end: usize) -> Result<(), Errno> {
         let mut result = Ok(());
         self.table.for_each(start, end, |page, leaf, at| {
-            let here = matches!(leaf.load(at).state(), State::Untouched | State::Resident);
+            let here = matches!(leaf.load(at).state(), PageState::Untouched | PageState::Resident);
             if !here && result.is_ok() {
                 result = advise(page, PAGE_SIZE, Advice::LinuxPopulateRead);
             }
@@ -144,16 +144,16 @@ impl Pager {
             loop {
                 let seen = leaf.load(at);
                 match seen.state() {
-                    State::Filling | State::Leaving => sched_yield(),
-                    State::Far | State::Pooled => {
+                    PageState::Filling | PageState::Leaving => sched_yield(),
+                    PageState::Far | PageState::Pooled => {
                         if leaf.exchange(at, seen, Entry::NONE) {
                             self.free_copies(seen);
                             return;
                         }
                     }
                     // What the store has of it is not what a fault finds from now on.
-                    State::Resident if seen.has(Entry::CLEAN) => {
-                        if leaf.exchange(at, seen, Entry::new(State::Resident, 0)) {
+                    PageState::Resident if seen.has(Entry::CLEAN) => {
+                        if leaf.exchange(at, seen, Entry::new(PageState::Resident, 0)) {
                             if seen.has(Entry::INHERITED) {
                                 self.charge(1);
                             }

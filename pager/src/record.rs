@@ -42,7 +42,7 @@ pub struct Record {
 
 #[derive(Debug)]
 #[repr(C)]
-struct Place {
+struct RecordSlot {
     /// Number of the record here, from 1; any other number than the one that is looked for is none.
     number: AtomicU64,
     at_ns: AtomicU64,
@@ -56,7 +56,7 @@ pub struct Records {
     taken: AtomicU64,
     read: AtomicU64,
     lost: AtomicU64,
-    places: [Place; RECORDS],
+    places: [RecordSlot; RECORDS],
 }
 
 /// Where the supervisor is.

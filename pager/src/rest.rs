@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub const PLACES: usize = 64;
 
 #[repr(align(64))]
-struct Place(AtomicU32);
+struct WorkSlot(AtomicU32);
 
 /// Who is at work, and whether everybody should stop.
 pub struct Rest {
     stopping: AtomicU32,
-    places: [Place; PLACES],
+    places: [WorkSlot; PLACES],
 }
 
 /// At work until dropped.
@@ -31,7 +31,10 @@ impl Rest {
     /// Nobody at work.
     #[must_use]
     pub const fn new() -> Self {
-        Self { stopping: AtomicU32::new(0), places: [const { Place(AtomicU32::new(0)) }; PLACES] }
+        Self {
+            stopping: AtomicU32::new(0),
+            places: [const { WorkSlot(AtomicU32::new(0)) }; PLACES],
+        }
     }
 
     /// Begins a piece of work, after the rest if there is one.

@@ -6,7 +6,7 @@
 use crate::pager::Pager;
 use crate::record::Asked;
 use crate::staging::{AGAIN_MAX, WINDOW_BYTES};
-use crate::table::{Entry, Leaf, State, WINDOW_PAGES, place};
+use crate::table::{Entry, Leaf, PageState, WINDOW_PAGES, place};
 use crate::tree::Notice;
 use rustix::io::Errno;
 use rustix::mm::Advice;
@@ -50,15 +50,15 @@ impl Pager {
             };
             let new = self.write_back(slot, address, &mut memory);
             match new.state() {
-                State::Far => {
+                PageState::Far => {
                     freed += 1;
                     self.count_far(1);
                 }
-                State::Resident => {
+                PageState::Resident => {
                     kept += 1;
                     leaf.resident.fetch_add(1, Ordering::Relaxed);
                 }
-                State::Pooled => waiting |= 1 << (slot - base),
+                PageState::Pooled => waiting |= 1 << (slot - base),
                 _ => freed += 1,
             }
             let waited = leaf.settle(place(address), new);
@@ -107,9 +107,9 @@ impl Pager {
             let seen = leaf.load(at);
             let here = seen.handle() == slot as u64;
             match seen.state() {
-                State::Pooled | State::Filling if here => {
-                    let pooled = seen.state() == State::Pooled;
-                    if pooled && leaf.exchange(at, seen, seen.to(State::Leaving)) {
+                PageState::Pooled | PageState::Filling if here => {
+                    let pooled = seen.state() == PageState::Pooled;
+                    if pooled && leaf.exchange(at, seen, seen.to(PageState::Leaving)) {
                         return Some((address, leaf, seen));
                     }
                     sched_yield();
@@ -128,7 +128,7 @@ impl Pager {
         if clean != 0 {
             counters.evictions.fetch_add(1, Ordering::Relaxed);
             counters.evictions_clean.fetch_add(1, Ordering::Relaxed);
-            return Entry::new(State::Far, clean);
+            return Entry::new(PageState::Far, clean);
         }
         self.link.transfer(1);
         let handle = self.fresh_handle();
@@ -145,7 +145,7 @@ impl Pager {
         if stored {
             counters.evictions.fetch_add(1, Ordering::Relaxed);
             self.record(Asked::Out, handle);
-            Entry::new(State::Far, handle)
+            Entry::new(PageState::Far, handle)
         } else {
             self.keep(slot, address)
         }
@@ -206,7 +206,7 @@ impl Pager {
         for region in all {
             self.table.for_each(region.start, region.end, |_, leaf, at| {
                 let seen = leaf.load(at);
-                if given < most && seen.state() == State::Resident && seen.has(Entry::CLEAN) {
+                if given < most && seen.state() == PageState::Resident && seen.has(Entry::CLEAN) {
                     let dirty = seen.without(Entry::CLEAN).without(u64::MAX << 16);
                     if leaf.exchange(at, seen, dirty) {
                         self.flush(seen.handle());
@@ -221,7 +221,7 @@ impl Pager {
     /// Puts a page that no tier takes back into the program.
     fn keep(&self, slot: usize, address: usize) -> Entry {
         self.counters().store_refusals.fetch_add(1, Ordering::Relaxed);
-        let resident = Entry::new(State::Resident, 0).with(Entry::REFUSED);
+        let resident = Entry::new(PageState::Resident, 0).with(Entry::REFUSED);
         for _ in 0..AGAIN_MAX {
             match self.move_back(address, slot).stopped {
                 None => return resident,
@@ -233,6 +233,6 @@ impl Pager {
             }
         }
         // An event waits to be followed, perhaps by whoever waits for this task.
-        Entry::new(State::Pooled, slot as u64)
+        Entry::new(PageState::Pooled, slot as u64)
     }
 }

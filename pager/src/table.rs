@@ -20,7 +20,7 @@ const NODES: usize = (1 << 47) / NODE_BYTES;
 /// Where a page is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-pub enum State {
+pub enum PageState {
     /// Nowhere: it reads as zero.
     Untouched = 0,
     /// In the program's memory.
@@ -58,7 +58,7 @@ impl Entry {
 
     /// An entry in a state, without flags.
     #[must_use]
-    pub const fn new(state: State, handle: u64) -> Self {
+    pub const fn new(state: PageState, handle: u64) -> Self {
         Self(state as u64 | handle << Self::HANDLE_SHIFT)
     }
 
@@ -76,21 +76,21 @@ impl Entry {
 
     /// The same in another state: flags and handle stay.
     #[must_use]
-    pub const fn to(self, state: State) -> Self {
+    pub const fn to(self, state: PageState) -> Self {
         Self(self.0 & !Self::STATE | state as u64)
     }
 
     /// Where the page is.
     #[must_use]
-    pub const fn state(self) -> State {
+    pub const fn state(self) -> PageState {
         match self.0 & Self::STATE {
-            1 => State::Resident,
-            2 => State::Far,
-            3 => State::Filling,
-            4 => State::Leaving,
-            5 => State::Pooled,
-            6 => State::Poisoned,
-            _ => State::Untouched,
+            1 => PageState::Resident,
+            2 => PageState::Far,
+            3 => PageState::Filling,
+            4 => PageState::Leaving,
+            5 => PageState::Pooled,
+            6 => PageState::Poisoned,
+            _ => PageState::Untouched,
         }
     }
 
@@ -263,12 +263,12 @@ mod tests {
 
     #[test]
     fn entries_keep_flags_and_handle_over_states() {
-        let entry = Entry::new(State::Far, 0x1234_5678_9abc).with(Entry::CLEAN);
-        let moved = entry.to(State::Resident);
-        assert_eq!(moved.state(), State::Resident);
+        let entry = Entry::new(PageState::Far, 0x1234_5678_9abc).with(Entry::CLEAN);
+        let moved = entry.to(PageState::Resident);
+        assert_eq!(moved.state(), PageState::Resident);
         assert!(moved.has(Entry::CLEAN));
         assert_eq!(moved.handle(), 0x1234_5678_9abc);
-        assert_eq!(Entry::NONE.state(), State::Untouched);
+        assert_eq!(Entry::NONE.state(), PageState::Untouched);
     }
 
     #[test]
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(table.next_leaf(leaf_end(low), 1 << 47).unwrap().0, high);
         let mut resident = 0;
         table.for_each(low, high + PAGE_SIZE, |_, leaf, at| {
-            resident += usize::from(leaf.load(at).state() == State::Resident);
+            resident += usize::from(leaf.load(at).state() == PageState::Resident);
         });
         assert_eq!(resident, 1);
     }

@@ -71,7 +71,7 @@ struct Lane {
 
 /// A client with its connections.
 #[derive(Debug)]
-pub struct Client {
+pub struct SimClient {
     id: usize,
     association: Association,
     generation: u32,
@@ -91,7 +91,7 @@ pub struct Client {
     pub failed: u64,
 }
 
-impl Client {
+impl SimClient {
     /// A client that is not connected yet.
     pub fn new(id: usize, authenticates: bool, mut random: Random) -> Self {
         let mut settings = Settings::new(HOST.to_owned(), [id as u8 + 1; 16]);

@@ -1,6 +1,6 @@
 //! One run: clients, a network, a target, and what breaks.
 
-use crate::client::{ACTORS, Client};
+use crate::client::{ACTORS, SimClient};
 use crate::network::{Event, Network, Side};
 use crate::random::Random;
 use crate::target::Server;
@@ -34,7 +34,7 @@ pub struct Report {
 struct World {
     network: Network,
     server: Server,
-    clients: Vec<Client>,
+    clients: Vec<SimClient>,
     random: Random,
     report: Report,
 }
@@ -46,7 +46,7 @@ struct World {
 pub fn run(seed: u64) -> Result<Report, String> {
     let mut random = Random::new(seed);
     let authenticates = random.one_in(4);
-    let client = |id| Client::new(id, authenticates, Random::new(seed ^ (id as u64 + 1) << 56));
+    let client = |id| SimClient::new(id, authenticates, Random::new(seed ^ (id as u64 + 1) << 56));
     let mut world = World {
         network: Network::new(Random::new(random.next())),
         server: Server::new(authenticates),
@@ -104,7 +104,7 @@ impl World {
             }
         }
         if settled != Some(self.failed()) {
-            let troubles: Vec<String> = self.clients.iter().map(Client::trouble).collect();
+            let troubles: Vec<String> = self.clients.iter().map(SimClient::trouble).collect();
             let error = self.server.error();
             return Err(format!(
                 "operations fail although nothing is broken: {troubles:?}, {error}"

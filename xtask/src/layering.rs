@@ -8,10 +8,10 @@ use cargo_metadata::camino::Utf8Path;
 use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 
 /// A place in the layering: a folder of the workspace, or a crate that has a rule of its own.
-type Place = &'static str;
+type Folder = &'static str;
 
 /// Each place, and the places that it may know. A longer name is looked up first.
-const RULES: [(Place, &[Place]); 28] = [
+const RULES: [(Folder, &[Folder]); 28] = [
     ("bin", &["clients", "frontends", "pager", "control", "observe", "core", "platform"]),
     // The tiers lend it the lock that works on tasks without a C library.
     ("clients/preload", &["clients/blade", "pager", "core/tiers", "platform"]),
@@ -44,11 +44,11 @@ const RULES: [(Place, &[Place]); 28] = [
     ("platform", &[]),
 ];
 /// These may know anything, and nobody may know them.
-const FREE: [Place; 4] = ["xtask", "bench", "sim", "lab"];
+const FREE: [Folder; 4] = ["xtask", "bench", "sim", "lab"];
 /// Async runtimes, which the store and the policies must not know.
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "futures-executor"];
 /// Who must not know them.
-const WITHOUT_RUNTIME: [Place; 6] =
+const WITHOUT_RUNTIME: [Folder; 6] =
     ["core/types", "core/store", "core/tiers", "core/policy", "core/reuse", "control/lending"];
 
 /// One dependency of a workspace crate.

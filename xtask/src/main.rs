@@ -5,6 +5,7 @@ mod ci;
 mod circles;
 mod command;
 mod layering;
+mod names;
 mod pages;
 mod programs;
 
@@ -25,7 +26,8 @@ struct Arguments {
 enum Command {
     /// Runs every check that CI runs.
     Ci,
-    /// Checks that no crate knows one that it must not know, and that no files of one know each other in a circle.
+    /// Checks that no crate knows one that it must not know, that no files of one know each other in a circle, and
+    /// that generic words name no types.
     Layering,
     /// Checks that the pages use no retired word and no line that is too wide.
     Pages,
@@ -51,7 +53,9 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Ci => ci::run(),
-        Command::Layering => layering::check().and_then(|()| circles::check()),
+        Command::Layering => {
+            layering::check().and_then(|()| circles::check()).and_then(|()| names::check())
+        }
         Command::Pages => pages::check(),
         Command::Alone => alone::check(),
         Command::Bench { name, json } => {

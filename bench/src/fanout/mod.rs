@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use spillway_block::fresh_uuid;
-use spillway_fanout::{BackupFile, FanOut, Holder, Place, Settings};
+use spillway_fanout::{BackupFile, FanOut, Holder, Settings, SlabLocation};
 use spillway_nbd::{Config, Listener, Server};
 use spillway_types::ClientId;
 
@@ -151,7 +151,7 @@ fn serve(layout: Layout, lenders: &Lenders, folder: &Path) -> anyhow::Result<(Se
     let settings = Settings { slab_bytes: 64 << 20, ..Settings::default() };
     let slabs = (0..(device_bytes() / settings.slab_bytes) as u32)
         .map(|slab| {
-            let at = |holder: &Arc<Holder>| Place { holder: holder.clone(), slab };
+            let at = |holder: &Arc<Holder>| SlabLocation { holder: holder.clone(), slab };
             [Some(at(&first)), second.as_ref().map(at)]
         })
         .collect();

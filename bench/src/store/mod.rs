@@ -41,7 +41,7 @@ enum Way {
 
 /// Where the values lie.
 #[derive(Clone, Copy, PartialEq)]
-enum Place {
+enum Placement {
     Store,
     /// A store for each thread: what two threads reach that share memory and nothing else.
     Stores,
@@ -52,7 +52,7 @@ enum Place {
 struct Sample {
     way: Way,
     threads: usize,
-    place: Place,
+    place: Placement,
     bytes_per_s: f64,
 }
 
@@ -103,9 +103,9 @@ fn measure(bytes: usize) -> anyhow::Result<Vec<Sample>> {
     order.shuffle(&mut SmallRng::seed_from_u64(bytes as u64));
     let stores = Stores::open(&order)?;
     let sides = [
-        (Place::Store, &store as &dyn StoreUnderTest),
-        (Place::Stores, &stores),
-        (Place::Copies, &copies),
+        (Placement::Store, &store as &dyn StoreUnderTest),
+        (Placement::Stores, &stores),
+        (Placement::Copies, &copies),
     ];
     for (_, side) in sides {
         pass(side, Way::Put, &order, 1, bytes)?;
@@ -117,7 +117,7 @@ fn measure(bytes: usize) -> anyhow::Result<Vec<Sample>> {
         for threads in THREADS {
             for way in [Way::Put, Way::Get] {
                 for (place, side) in sides {
-                    if place == Place::Stores && threads == 1 {
+                    if place == Placement::Stores && threads == 1 {
                         continue;
                     }
                     go_on()?;
@@ -322,23 +322,23 @@ impl StoreUnderTest for Copies {
 fn rows(name: &str, samples: &[Sample]) -> Vec<Row> {
     let mut rows = Vec::new();
     for (way, verb) in [(Way::Put, "put"), (Way::Get, "get")] {
-        let rate = |threads: usize, place: Place| {
+        let rate = |threads: usize, place: Placement| {
             let wanted = (way, threads, place);
             let mine = samples.iter().filter(|it| (it.way, it.threads, it.place) == wanted);
             median(mine.map(|sample| sample.bytes_per_s / 1e6))
         };
         for threads in THREADS {
             let metric = format!("{verb} {name} {threads}t");
-            let other = ("memcpy", rate(threads, Place::Copies));
-            rows.push(Row::new(BENCH, metric, "MB/s", rate(threads, Place::Store), other));
+            let other = ("memcpy", rate(threads, Placement::Copies));
+            rows.push(Row::new(BENCH, metric, "MB/s", rate(threads, Placement::Store), other));
         }
-        let shared = rate(2, Place::Store);
-        let other = ("two stores", rate(2, Place::Stores));
+        let shared = rate(2, Placement::Store);
+        let other = ("two stores", rate(2, Placement::Stores));
         rows.push(Row::new(BENCH, format!("{verb} {name} 2t"), "MB/s", shared, other));
         let scaling = |place| rate(2, place) / rate(1, place);
-        let other = ("memcpy", scaling(Place::Copies));
+        let other = ("memcpy", scaling(Placement::Copies));
         let metric = format!("{verb} {name} 2t over 1t");
-        rows.push(Row::new(BENCH, metric, "x", scaling(Place::Store), other));
+        rows.push(Row::new(BENCH, metric, "x", scaling(Placement::Store), other));
     }
     rows
 }

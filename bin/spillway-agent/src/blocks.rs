@@ -25,7 +25,7 @@ pub struct Blocks {
 
 /// How a block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum BlockState {
     /// In use, and its pages can all be moved elsewhere.
     Movable,
     /// In use by the kernel too: it is not given back.
@@ -83,7 +83,7 @@ impl Blocks {
     }
 
     /// Those that lie wholly in `ranges`, from the highest to the lowest, as virtio-mem unplugs them.
-    pub fn within(&self, ranges: &[Range<u64>]) -> Vec<(u64, State)> {
+    pub fn within(&self, ranges: &[Range<u64>]) -> Vec<(u64, BlockState)> {
         let whole = |range: &Range<u64>| range.start.div_ceil(self.bytes)..range.end / self.bytes;
         let mut numbers: Vec<u64> = ranges.iter().flat_map(whole).collect();
         numbers.sort_unstable_by(|a, b| b.cmp(a));
@@ -94,7 +94,8 @@ impl Blocks {
     /// How much of `ranges` is online, bytes.
     pub fn online_within(&self, ranges: &[Range<u64>]) -> u64 {
         let of_block = |range: &Range<u64>, number: u64| {
-            let is_online = matches!(self.state(number), Some(State::Movable | State::Kernel));
+            let is_online =
+                matches!(self.state(number), Some(BlockState::Movable | BlockState::Kernel));
             let (from, to) = (number * self.bytes, (number + 1) * self.bytes);
             if is_online { range.end.min(to) - range.start.max(from) } else { 0 }
         };
@@ -104,16 +105,16 @@ impl Blocks {
     }
 
     /// How a block is; none when there is no such block.
-    pub fn state(&self, number: u64) -> Option<State> {
+    pub fn state(&self, number: u64) -> Option<BlockState> {
         let state = fs::read_to_string(self.state_file(number)).ok()?;
         Some(match state.trim() {
-            "offline" => State::Offline,
+            "offline" => BlockState::Offline,
             "online" => {
                 let zones = self.folder.join(format!("memory{number}/valid_zones"));
                 let zones = fs::read_to_string(zones).unwrap_or_default();
-                if zones.trim() == "Movable" { State::Movable } else { State::Kernel }
+                if zones.trim() == "Movable" { BlockState::Movable } else { BlockState::Kernel }
             }
-            _ => State::Changing,
+            _ => BlockState::Changing,
         })
     }
 
@@ -190,10 +191,10 @@ pub mod tests {
         let blocks = Blocks::open(root.path()).unwrap();
         let ranges = [32 * BLOCK..34 * BLOCK, 34 * BLOCK..37 * BLOCK];
         let expected = [
-            (35, State::Changing),
-            (34, State::Offline),
-            (33, State::Kernel),
-            (32, State::Movable),
+            (35, BlockState::Changing),
+            (34, BlockState::Offline),
+            (33, BlockState::Kernel),
+            (32, BlockState::Movable),
         ];
         assert_eq!(blocks.within(&ranges), expected);
         assert_eq!(blocks.online_within(&ranges), 2 * BLOCK);
@@ -204,7 +205,7 @@ pub mod tests {
         let root = fake(&[(32, "online", "Movable"), (33, "online", "Movable")]);
         let blocks = Blocks::open(root.path()).unwrap();
         let half = 32 * BLOCK + BLOCK / 2..34 * BLOCK;
-        assert_eq!(blocks.within(std::slice::from_ref(&half)), [(33, State::Movable)]);
+        assert_eq!(blocks.within(std::slice::from_ref(&half)), [(33, BlockState::Movable)]);
         assert_eq!(blocks.online_within(&[half]), BLOCK + BLOCK / 2);
     }
 
@@ -226,7 +227,7 @@ pub mod tests {
         }
         let range = 32 * BLOCK..33 * BLOCK + quarter;
         let whole = blocks.within(std::slice::from_ref(&range));
-        assert_eq!(whole, [(32, State::Movable)], "the other is not its alone");
+        assert_eq!(whole, [(32, BlockState::Movable)], "the other is not its alone");
     }
 
     #[test]

@@ -30,7 +30,7 @@ enum Command {
     /// Puts back what an agent that was killed has set.
     PutBack {
         #[command(flatten)]
-        state: State,
+        state: StateFile,
     },
     /// Holds the pages of windows when the agent is killed.
     #[command(hide = true)]
@@ -71,7 +71,7 @@ pub struct Run {
     #[arg(long)]
     pub keep_overcommit: bool,
     #[command(flatten)]
-    pub state: State,
+    pub state: StateFile,
     /// Where /proc, /sys and /dev are.
     #[arg(long, hide = true, default_value = "/")]
     pub root: PathBuf,
@@ -79,7 +79,7 @@ pub struct Run {
 
 /// What outlives a kill.
 #[derive(Debug, Args)]
-pub struct State {
+pub struct StateFile {
     /// Where the former memory.high of the control group is kept.
     #[arg(long = "state", value_name = "PATH", default_value = "/run/spillway-agent/memory.high")]
     pub path: PathBuf,

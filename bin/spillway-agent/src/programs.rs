@@ -44,7 +44,7 @@ pub struct Wanted {
 #[derive(Debug)]
 pub struct Programs {
     listener: UnixListener,
-    clients: Vec<Client>,
+    clients: Vec<ProgramClient>,
     /// Programs that want a window, and are somebody else's from now on.
     borrowers: Vec<Borrower>,
     quota: Quota,
@@ -60,17 +60,17 @@ enum Heard {
 }
 
 #[derive(Debug)]
-struct Client {
+struct ProgramClient {
     id: u64,
     user: u32,
     stream: UnixStream,
     line: Vec<u8>,
-    state: State,
+    state: ProgramState,
     until: Duration,
 }
 
 #[derive(Debug)]
-enum State {
+enum ProgramState {
     /// Says what it wants.
     Asks,
     /// The host was asked for so much.
@@ -112,10 +112,10 @@ impl Programs {
     pub fn interest(&self) -> impl Iterator<Item = PollFd<'_>> {
         let clients = self.clients.iter().filter_map(|client| {
             let flags = match client.state {
-                State::Asks => PollFlags::IN,
-                State::Hears(_) => PollFlags::OUT,
+                ProgramState::Asks => PollFlags::IN,
+                ProgramState::Hears(_) => PollFlags::OUT,
                 // A program that has gone would be said again and again until the answer is there.
-                State::Waits(_) | State::Done => return None,
+                ProgramState::Waits(_) | ProgramState::Done => return None,
             };
             Some(PollFd::new(&client.stream, flags))
         });
@@ -132,7 +132,7 @@ impl Programs {
         self.accept(now);
         let mut wanted = Vec::new();
         for client in &mut self.clients {
-            if matches!(client.state, State::Asks) {
+            if matches!(client.state, ProgramState::Asks) {
                 match client.read() {
                     Ok(None) => {}
                     Ok(Some(Heard::Window(hello))) => {
@@ -144,7 +144,7 @@ impl Programs {
                             stream,
                             hello,
                         }));
-                        client.state = State::Done;
+                        client.state = ProgramState::Done;
                     }
                     Ok(Some(Heard::Call(Call::Status))) => client.reply(now, &status()),
                     Ok(Some(Heard::Call(Call::Need { bytes }))) => {
@@ -159,16 +159,16 @@ impl Programs {
             }
             if now >= client.until {
                 match client.state {
-                    State::Waits(bytes) => {
+                    ProgramState::Waits(bytes) => {
                         self.quota.refund(client.user, bytes);
                         client.refuse(now, "the host does not answer".into());
                     }
-                    _ => client.state = State::Done,
+                    _ => client.state = ProgramState::Done,
                 }
             }
             client.write();
         }
-        self.clients.retain(|client| !matches!(client.state, State::Done));
+        self.clients.retain(|client| !matches!(client.state, ProgramState::Done));
         wanted
     }
 
@@ -180,7 +180,7 @@ impl Programs {
     /// The host's answer to a call; the program may have gone.
     pub fn answer(&mut self, now: Duration, client: u64, granted: u64, why: Option<String>) {
         if let Some(client) = self.clients.iter_mut().find(|it| it.id == client) {
-            if let State::Waits(bytes) = client.state {
+            if let ProgramState::Waits(bytes) = client.state {
                 self.quota.refund(client.user, bytes.saturating_sub(granted));
             }
             client.reply(now, &Reply::Answer { granted_bytes: granted, why });
@@ -202,8 +202,14 @@ impl Programs {
             let user = who.uid.as_raw();
             let (id, until) = (self.next, now + TALK_TIME);
             self.next += 1;
-            let mut client =
-                Client { id, user, stream, line: Vec::new(), state: State::Asks, until };
+            let mut client = ProgramClient {
+                id,
+                user,
+                stream,
+                line: Vec::new(),
+                state: ProgramState::Asks,
+                until,
+            };
             if !self.has_place(user) {
                 // It hears why if there is room for a line, as there is on a new connection.
                 client.refuse(now, "too many programs ask at the same time".into());
@@ -215,14 +221,14 @@ impl Programs {
     }
 }
 
-impl Client {
+impl ProgramClient {
     /// A call, once it is whole.
     fn read(&mut self) -> Result<Option<Heard>, String> {
         let mut bytes = [0; LINE_BYTES_MAX];
         loop {
             match self.stream.read(&mut bytes) {
                 Ok(0) => {
-                    self.state = State::Done;
+                    self.state = ProgramState::Done;
                     return Ok(None);
                 }
                 Ok(count) => self.line.extend_from_slice(&bytes[..count]),
@@ -249,7 +255,7 @@ impl Client {
             self.refuse(now, why);
             return None;
         }
-        self.state = State::Waits(bytes);
+        self.state = ProgramState::Waits(bytes);
         self.until = now + CALL_TIME;
         Some(Wanted { client: self.id, ask })
     }
@@ -260,12 +266,12 @@ impl Client {
     }
 
     fn reply(&mut self, now: Duration, reply: &Reply) {
-        self.state = State::Hears(reply.encode());
+        self.state = ProgramState::Hears(reply.encode());
         self.until = now + TALK_TIME;
     }
 
     fn write(&mut self) {
-        let State::Hears(left) = &mut self.state else { return };
+        let ProgramState::Hears(left) = &mut self.state else { return };
         while !left.is_empty() {
             match self.stream.write(left) {
                 Ok(count) => drop(left.drain(..count)),
@@ -274,7 +280,7 @@ impl Client {
                 Err(_) => break,
             }
         }
-        self.state = State::Done;
+        self.state = ProgramState::Done;
     }
 }
 

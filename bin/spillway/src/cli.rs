@@ -11,7 +11,9 @@ use spillway_pager::tree;
 
 use crate::cost::{self, Cost};
 use crate::daemon::show;
-use crate::daemon::{self, Client, Dashboard, Lend, Policy, Pool, Serve, Stat, Target, Top, Vm};
+use crate::daemon::{
+    self, ClientCommand, Dashboard, Lend, Policy, Pool, Serve, Stat, Target, Top, Vm,
+};
 use crate::guest_memory::{self, GuestMemory, GuestMemoryPart};
 use crate::refusal::Refusal;
 use crate::register::{Register, parse_register};
@@ -34,7 +36,7 @@ enum Command {
     Stat(Stat),
     Top(Top),
     Dashboard(Dashboard),
-    Client(Client),
+    Client(ClientCommand),
     Pool(Pool),
     Target(Target),
     Policy(Policy),

@@ -8,7 +8,7 @@ use rustix::process::{
 };
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
-use crate::config::{Error, Lock};
+use crate::config::{Error, MemoryLock};
 
 /// Clients' bytes must not end in a core file, nor be read by a debugger of the same user.
 ///
@@ -49,8 +49,8 @@ pub fn raise_file_limit() {
 ///
 /// # Errors
 /// It must be locked and can't be.
-pub fn lock_memory(wanted: Lock) -> anyhow::Result<bool> {
-    if wanted == Lock::Off {
+pub fn lock_memory(wanted: MemoryLock) -> anyhow::Result<bool> {
+    if wanted == MemoryLock::Off {
         return Ok(false);
     }
     let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
@@ -61,7 +61,7 @@ pub fn lock_memory(wanted: Lock) -> anyhow::Result<bool> {
          in the unit or ulimit -l unlimited, or set process.lock_memory = \"off\"",
         limit.map_or_else(|| "none".to_owned(), |bytes| spillway_types::Size(bytes).to_string())
     );
-    if wanted == Lock::On {
+    if wanted == MemoryLock::On {
         return Err(Error::new(line).into());
     }
     tracing::warn!("{line}");

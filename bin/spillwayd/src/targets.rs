@@ -6,7 +6,7 @@ use std::time::Duration;
 use spillway_api::Daemon;
 use spillway_directory::{ClientView, Error};
 use spillway_history::StoreLevels;
-use spillway_manager::{Change, Client, Room};
+use spillway_manager::{Change, ManagedClient, Room};
 use spillway_types::Statistics;
 
 /// Ends an interval of this length.
@@ -63,7 +63,7 @@ fn programs(daemon: &Daemon, interval: Duration) -> Vec<ClientView> {
 }
 
 /// A program as the manager wants it: what its evictor keeps free of its budget it holds, too.
-fn program(view: &ClientView) -> Client {
+fn program(view: &ClientView) -> ManagedClient {
     let mut client = client(view);
     let statistics = &mut client.statistics;
     let held_pages = statistics.used_pages.saturating_add(view.reserve_pages);
@@ -82,7 +82,7 @@ fn record(daemon: &Daemon, views: &[ClientView], total_pages: u64) {
         same_filled_pages: store.same_filled_pages(),
         compressed_pages: store.compressed_pages(),
     };
-    let clients = views.iter().map(|view| spillway_history::Client {
+    let clients = views.iter().map(|view| spillway_history::ObservedClient {
         id: view.id,
         name: &view.name,
         statistics: view.statistics,
@@ -94,12 +94,12 @@ fn record(daemon: &Daemon, views: &[ClientView], total_pages: u64) {
 }
 
 /// A client as the manager wants it.
-fn client(view: &ClientView) -> Client {
-    Client {
+fn client(view: &ClientView) -> ManagedClient {
+    ManagedClient {
         cap_pages: view.cap_pages,
         floor_pages: view.floor_pages,
         weight: view.weight,
-        ..Client::new(view.id, view.statistics)
+        ..ManagedClient::new(view.id, view.statistics)
     }
 }
 

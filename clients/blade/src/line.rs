@@ -52,7 +52,7 @@ pub trait Connection: Debug + Send + Sync {
 }
 
 #[derive(Debug)]
-struct State<C> {
+struct LineState<C> {
     connection: Option<Arc<C>>,
     /// Somebody makes one. The others wait for it without the lock, and no longer than they may.
     connecting: bool,
@@ -71,7 +71,7 @@ enum Found<C> {
 pub struct Line<W: Way> {
     way: W,
     timeout: Duration,
-    state: Lock<State<W::Connection>>,
+    state: Lock<LineState<W::Connection>>,
     down: AtomicBool,
     tend_at_ns: AtomicU64,
 }
@@ -87,7 +87,7 @@ impl<W: Way> Line<W> {
         Self {
             way,
             timeout,
-            state: Lock::new(State { connection: None, connecting: false }),
+            state: Lock::new(LineState { connection: None, connecting: false }),
             down: AtomicBool::new(false),
             tend_at_ns: AtomicU64::new(0),
         }

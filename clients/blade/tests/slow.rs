@@ -30,7 +30,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Commands with these opcodes wait.
 #[derive(Default)]
-struct Held {
+struct HeldCommands {
     opcodes: Mutex<Vec<u8>>,
     changed: Condvar,
     /// Connections with a command that waits.
@@ -41,7 +41,7 @@ struct Held {
     values_left: AtomicU32,
 }
 
-impl Held {
+impl HeldCommands {
     fn set(&self, opcodes: &[u8]) {
         *self.opcodes.lock().unwrap() = opcodes.to_vec();
         self.changed.notify_all();
@@ -75,7 +75,7 @@ impl Held {
 }
 
 /// Answers every command with success, and every value is the number of its key in each byte.
-fn serve(listener: OwnedFd, held: Arc<Held>) {
+fn serve(listener: OwnedFd, held: Arc<HeldCommands>) {
     spawn(move || {
         while let Ok(socket) = accept_with(&listener, SocketFlags::CLOEXEC) {
             let held = held.clone();
@@ -84,7 +84,7 @@ fn serve(listener: OwnedFd, held: Arc<Held>) {
     });
 }
 
-fn attend(socket: &OwnedFd, held: &Held) {
+fn attend(socket: &OwnedFd, held: &HeldCommands) {
     let mut bytes = [0; Hello::BYTES];
     recv(socket, &mut bytes, RecvFlags::empty()).unwrap();
     let hello = Hello::decode(&bytes).unwrap();
@@ -140,8 +140,8 @@ fn answer(region: &Region, command: &Command) -> u64 {
     }
 }
 
-fn slow_blade(path: &Path, delay: Duration) -> Arc<Held> {
-    let held = Arc::new(Held { delay, ..Held::default() });
+fn slow_blade(path: &Path, delay: Duration) -> Arc<HeldCommands> {
+    let held = Arc::new(HeldCommands { delay, ..HeldCommands::default() });
     serve(Server::bind(path).unwrap(), held.clone());
     held
 }

@@ -19,11 +19,11 @@ pub struct Get<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     object: u64,
-    place: Place,
+    place: FoundValue,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
+enum FoundValue {
     Here(Vec<u8>),
     Parts(Parts),
 }
@@ -32,8 +32,8 @@ impl Found {
     /// Bytes of the value.
     pub const fn length(&self) -> u64 {
         match &self.place {
-            Place::Here(value) => value.len() as u64,
-            Place::Parts(parts) => parts.length,
+            FoundValue::Here(value) => value.len() as u64,
+            FoundValue::Parts(parts) => parts.length,
         }
     }
 }
@@ -46,8 +46,8 @@ impl Cache {
             found.push(record.map(|record| {
                 let record = record.filter(|record| record.is_of(keys[number]))?;
                 let place = match record.body {
-                    Body::Inline(value) => Place::Here(value.to_vec()),
-                    Body::Parts(parts) | Body::Pending(parts) => Place::Parts(parts),
+                    Body::Inline(value) => FoundValue::Here(value.to_vec()),
+                    Body::Parts(parts) | Body::Pending(parts) => FoundValue::Parts(parts),
                 };
                 Some(Found { object, place })
             }));
@@ -69,8 +69,8 @@ impl Cache {
             } else {
                 let room = &mut room[..length as usize];
                 match &found.place {
-                    Place::Here(value) => room.copy_from_slice(value),
-                    Place::Parts(parts) => {
+                    FoundValue::Here(value) => room.copy_from_slice(value),
+                    FoundValue::Parts(parts) => {
                         let rooms = room.chunks_mut(parts.part_bytes as usize).enumerate();
                         operations.extend(rooms.map(|(number, value)| {
                             let key = parts.key(found.object, number);

@@ -27,11 +27,11 @@ struct Step<'a> {
     old: Option<Parts>,
     /// Whether a record names `parts`.
     announced: bool,
-    state: State,
+    state: PutState,
 }
 
 /// How far a put has come.
-enum State {
+enum PutState {
     /// It goes on.
     Going,
     /// Another has put or removed a value under the key since it began: as if this one had been there before.
@@ -44,15 +44,17 @@ enum State {
 
 impl Step<'_> {
     const fn goes_on(&self) -> bool {
-        matches!(self.state, State::Going)
+        matches!(self.state, PutState::Going)
     }
 
     /// Takes in what came of one of its operations.
     fn take(&mut self, outcome: Result<Outcome, spillway_client::Error>) {
         match (&self.state, outcome) {
-            (State::Going, Ok(Outcome::Put(Stored::Refused(_)))) => self.state = State::Refused,
-            (State::Failed(_), _) | (_, Ok(_)) => {}
-            (_, Err(error)) => self.state = State::Failed(error.into()),
+            (PutState::Going, Ok(Outcome::Put(Stored::Refused(_)))) => {
+                self.state = PutState::Refused
+            }
+            (PutState::Failed(_), _) | (_, Ok(_)) => {}
+            (_, Err(error)) => self.state = PutState::Failed(error.into()),
         }
     }
 }
@@ -94,23 +96,23 @@ impl Cache {
         self.remove(&steps, |step| step.parts.filter(|_| step.announced && !step.goes_on()));
         self.withdraw(&steps);
         let outcome = |step: Step<'_>| match step.state {
-            State::Going | State::Overtaken => Ok(true),
-            State::Refused => Ok(false),
-            State::Failed(error) => Err(error),
+            PutState::Going | PutState::Overtaken => Ok(true),
+            PutState::Refused => Ok(false),
+            PutState::Failed(error) => Err(error),
         };
         steps.into_iter().map(outcome).collect()
     }
 
     fn begin<'a>(&self, put: &'a Put<'a>) -> Step<'a> {
         let state = if put.key.len() > KEY_BYTES_MAX {
-            State::Failed(Error::Key(put.key.len()))
+            PutState::Failed(Error::Key(put.key.len()))
         } else if put.value.len() > VALUE_BYTES_MAX {
-            State::Failed(Error::Value(put.value.len()))
+            PutState::Failed(Error::Value(put.value.len()))
         } else {
-            State::Going
+            PutState::Going
         };
         let inline = Record::is_inline(put.key, put.value) || put.value.is_empty();
-        let long = !inline && matches!(state, State::Going);
+        let long = !inline && matches!(state, PutState::Going);
         let parts = long.then(|| Parts::new(put.value.len(), self.version()));
         Step { put, object: object(put.key), parts, old: None, announced: false, state }
     }
@@ -122,9 +124,9 @@ impl Cache {
             let step = &mut steps[number];
             match record {
                 _ if !step.goes_on() => {}
-                Ok(Some(old)) if old.key != keys[number] => step.state = State::Refused,
+                Ok(Some(old)) if old.key != keys[number] => step.state = PutState::Refused,
                 Ok(old) => step.old = old.and_then(|old| old.parts()),
-                Err(error) => step.state = State::Failed(error),
+                Err(error) => step.state = PutState::Failed(error),
             }
         });
     }
@@ -138,8 +140,8 @@ impl Cache {
             let step = &mut long[number];
             match record {
                 Ok(Some(now)) if now.key == keys[number] && now.parts() == step.parts => {}
-                Ok(_) => step.state = State::Overtaken,
-                Err(error) => step.state = State::Failed(error),
+                Ok(_) => step.state = PutState::Overtaken,
+                Err(error) => step.state = PutState::Failed(error),
             }
         });
     }
@@ -155,7 +157,7 @@ impl Cache {
     /// Removes the records of values that have not come, if they are still there.
     fn withdraw(&self, steps: &[Step<'_>]) {
         let ended = |step: &&Step<'_>| {
-            step.announced && matches!(step.state, State::Refused | State::Failed(_))
+            step.announced && matches!(step.state, PutState::Refused | PutState::Failed(_))
         };
         let ended: Vec<_> = steps.iter().filter(ended).collect();
         let keys: Vec<&[u8]> = ended.iter().map(|step| step.put.key).collect();

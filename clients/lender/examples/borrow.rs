@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::mm::{MlockAllFlags, mlockall};
 use spillway_block::{Device, ExportInfo, Exports, fresh_uuid};
 use spillway_client::{PoolSpec, Url};
-use spillway_fanout::{BackupFile, FanOut, Holder, Place, Settings};
+use spillway_fanout::{BackupFile, FanOut, Holder, Settings, SlabLocation};
 use spillway_lender::Loan;
 use spillway_nbd::{AttachSettings, Config, Listener, Server, attach};
 use spillway_tls::{ClientSettings, Files};
@@ -94,7 +94,7 @@ fn main() -> Result<(), Failed> {
         .collect::<Result<_, _>>()?;
     let at = |copy: usize, slab: u64| {
         let holder = holders.get(copy)?.clone();
-        Some(Place { holder, slab: slab as u32 })
+        Some(SlabLocation { holder, slab: slab as u32 })
     };
     let slabs = (0..slabs).map(|slab| [at(0, slab), at(1, slab)]).collect();
     let device =

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rcgen::{BasicConstraints, Certificate, CertificateParams, IsCa, KeyPair};
 use spillway_block::{Device, ExportInfo, Exports};
-use spillway_fanout::{FanOut, Holder, Place};
+use spillway_fanout::{FanOut, Holder, SlabLocation};
 use spillway_lender::{Error, Loan, Settings};
 use spillway_nvme_tcp::{Config, Server, Target};
 use spillway_store::{ClientConfig, Store};
@@ -141,7 +141,7 @@ impl Lender {
 }
 
 fn device(first: &Arc<Holder>, second: &Arc<Holder>) -> FanOut {
-    let at = |holder: &Arc<Holder>, slab| Some(Place { holder: holder.clone(), slab });
+    let at = |holder: &Arc<Holder>, slab| Some(SlabLocation { holder: holder.clone(), slab });
     let slabs = (0..SLABS).map(|slab| [at(first, slab), at(second, slab)]).collect();
     let settings = spillway_fanout::Settings {
         slab_bytes: SLAB_BYTES,
@@ -189,7 +189,7 @@ fn nothing_is_lost_when_a_lender_is_killed_in_the_midst() {
     // To a third lender, and away from the others.
     let third = three.holder(3, &authority);
     for slab in 0..SLABS {
-        device.place(slab, 0, Place { holder: third.clone(), slab }).unwrap();
+        device.place(slab, 0, SlabLocation { holder: third.clone(), slab }).unwrap();
     }
     device.forget(&first);
     device.forget(&second);

@@ -11,7 +11,7 @@ use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use spillway_connections::Place;
+use spillway_connections::ConnectionPermit;
 use spillway_types::Seldom;
 use tokio::net::{TcpStream, UnixStream};
 
@@ -152,7 +152,7 @@ async fn attend(State(door): State<Arc<Door>>, request: Request, next: Next) -> 
         (door.told)();
     }
     if refused.is_none()
-        && let Some(place) = request.extensions().get::<Arc<Place>>()
+        && let Some(place) = request.extensions().get::<Arc<ConnectionPermit>>()
     {
         place.prove();
     }

@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
-use crate::{Connections, Place};
+use crate::{ConnectionPermit, Connections};
 
 /// Between two attempts to accept while none succeeds, as when there are no descriptors left.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -51,7 +51,7 @@ impl Listener for UnixListener {
 pub async fn accept<L, F, S>(listener: L, connections: Arc<Connections>, attend: F)
 where
     L: Listener,
-    F: Fn(L::Stream, Arc<Place>) -> S,
+    F: Fn(L::Stream, Arc<ConnectionPermit>) -> S,
     S: Future<Output = ()> + Send + 'static,
 {
     loop {

@@ -15,6 +15,6 @@ mod serve;
 mod stall;
 
 pub use accept::{Listener, accept};
-pub use places::{ConnectionLimits, Connections, Place};
+pub use places::{ConnectionLimits, ConnectionPermit, Connections};
 pub use serve::{Deadlines, HEAD_BYTES_MAX, serve};
 pub use stall::BodyStopped;

@@ -62,7 +62,7 @@ struct Lines {
 
 /// A connection's place, which is free again when this is dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct ConnectionPermit {
     connections: Arc<Connections>,
     number: u64,
 }
@@ -82,7 +82,7 @@ impl Connections {
 
     /// Takes a place for a connection that has come; none if there is none for it. An older connection that has proven
     /// nothing may end for it.
-    pub(crate) fn enter(self: &Arc<Self>, peer: Peer) -> Option<Place> {
+    pub(crate) fn enter(self: &Arc<Self>, peer: Peer) -> Option<ConnectionPermit> {
         let mut open = self.open();
         let own = open.tasks.values().filter(|task| task.peer == peer).count();
         let number = open.next;
@@ -104,7 +104,7 @@ impl Connections {
         if let Some(loser) = loser {
             self.complain(loser, "a connection that had proven nothing is closed for a newer one");
         }
-        Some(Place { connections: Arc::clone(self), number })
+        Some(ConnectionPermit { connections: Arc::clone(self), number })
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
@@ -140,7 +140,7 @@ impl Connections {
     }
 }
 
-impl Place {
+impl ConnectionPermit {
     /// The connection's peer has proven who it is: from now on no newcomer takes the place.
     pub fn prove(&self) {
         self.connections.open().slots.prove(self.number);
@@ -154,7 +154,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let mut open = self.connections.open();
         open.tasks.remove(&self.number);

@@ -5,7 +5,7 @@ use std::time::Instant;
 use spillway_types::{Access, Admitted, ClientId, Denied, Identity};
 
 use crate::entry::{Entry, check_name};
-use crate::registry::{ClientRegistry, State};
+use crate::registry::{ClientRegistry, RegistryState};
 use crate::settings::{ClientSettings, NAME_BYTES_MAX, SECRET_BYTES_MAX, Users, Who};
 use crate::views::{Origin, Refusals};
 
@@ -45,7 +45,7 @@ impl Access for ClientRegistry {
     }
 }
 
-impl State {
+impl RegistryState {
     /// The client of an identity: a user counts before its group, one that was named before one that
     /// was not.
     fn known(&self, who: Identity<'_>) -> Option<usize> {
@@ -107,7 +107,7 @@ impl ClientRegistry {
         self.lock().refusals
     }
 
-    fn let_in(&self, state: &mut State, who: Identity<'_>) -> Result<Admitted, Denied> {
+    fn let_in(&self, state: &mut RegistryState, who: Identity<'_>) -> Result<Admitted, Denied> {
         let at = match state.known(who) {
             Some(at) => at,
             None => self.welcome(state, who)?,
@@ -121,7 +121,7 @@ impl ClientRegistry {
     }
 
     /// Makes a client of someone whom nobody named, if the policy lets it in.
-    fn welcome(&self, state: &mut State, who: Identity<'_>) -> Result<usize, Denied> {
+    fn welcome(&self, state: &mut RegistryState, who: Identity<'_>) -> Result<usize, Denied> {
         let (name, who) = match who {
             Identity::Peer { uid, .. } if state.takes_user(uid) => {
                 (format!("uid-{uid}"), Who::User(uid))

@@ -9,7 +9,7 @@ use spillway_types::{ClientId, PoolId};
 use crate::entry::check_name;
 use crate::error::Error;
 use crate::journal::BlockRecord;
-use crate::registry::{ClientRegistry, State};
+use crate::registry::{ClientRegistry, RegistryState};
 use crate::settings::BlockSettings;
 use crate::views::BlockView;
 
@@ -103,7 +103,7 @@ impl ClientRegistry {
     /// Makes a device that the operator's file names, if it is not there.
     pub(crate) fn configure_block(
         &self,
-        state: &mut State,
+        state: &mut RegistryState,
         settings: &BlockSettings,
     ) -> Result<(), Error> {
         let known = state.blocks.iter().find(|block| block.record.name == settings.name);
@@ -124,7 +124,7 @@ impl ClientRegistry {
 
     fn insert_block(
         &self,
-        state: &mut State,
+        state: &mut RegistryState,
         settings: &BlockSettings,
         uuid: u128,
     ) -> Result<PoolId, Error> {

@@ -7,7 +7,7 @@ use spillway_types::{PAGE_BYTES, PoolId, PoolSpec};
 
 use crate::error::Error;
 use crate::journal::LoanRecord;
-use crate::registry::{ClientRegistry, State};
+use crate::registry::{ClientRegistry, RegistryState};
 use crate::settings::{BlockSettings, ClientSettings, Who};
 use crate::views::Origin;
 
@@ -52,7 +52,7 @@ fn name(borrower: &str, number: u64) -> String {
     format!("{borrower}:{number:016x}")
 }
 
-fn position(state: &State, borrower: &str, number: u64) -> Option<usize> {
+fn position(state: &RegistryState, borrower: &str, number: u64) -> Option<usize> {
     state.loans.iter().position(|loan| loan.borrower == borrower && loan.number == number)
 }
 

@@ -4,7 +4,7 @@ use spillway_store::PoolInfo;
 use spillway_types::{ClientId, PoolSpec, Sharing};
 
 use crate::error::Error;
-use crate::registry::{ClientRegistry, State};
+use crate::registry::{ClientRegistry, RegistryState};
 use crate::views::PoolView;
 
 impl ClientRegistry {
@@ -87,7 +87,7 @@ impl ClientRegistry {
     }
 }
 
-fn view(state: &State, client: ClientId, pool: &PoolInfo) -> PoolView {
+fn view(state: &RegistryState, client: ClientId, pool: &PoolInfo) -> PoolView {
     let block = state.blocks.iter().find(|block| block.record.pool == pool.id.0);
     PoolView {
         number: pool.number,

@@ -12,7 +12,7 @@ use spillway_types::{
 
 use crate::error::Error;
 use crate::journal::ProgramRecord;
-use crate::registry::{ClientRegistry, State};
+use crate::registry::{ClientRegistry, RegistryState};
 use crate::settings::{ClientChange, Who};
 use crate::views::{ClientView, Origin};
 
@@ -154,7 +154,7 @@ impl Registry {
 }
 
 /// A name for a program of this process that nobody has: what it calls itself, as far as names go, and its process.
-fn name(state: &State, who: &Registration<'_>) -> String {
+fn name(state: &RegistryState, who: &Registration<'_>) -> String {
     let good = |c: &char| c.is_ascii_alphanumeric() || "._+-".contains(*c);
     let program: String = who.program.chars().filter(good).take(PROGRAM_NAME_MAX).collect();
     let program = if program.is_empty() { "program" } else { &program };

@@ -20,7 +20,7 @@ use crate::views::{ClientView, Origin, Refusals};
 #[derive(Debug)]
 pub struct ClientRegistry {
     pub(crate) store: Arc<Store>,
-    state: Mutex<State>,
+    state: Mutex<RegistryState>,
     /// What a client may hold that is added now, pages, until a policy gives it a target.
     first_target_pages: AtomicU64,
     /// Who is told when a client's pools or devices have changed.
@@ -37,7 +37,7 @@ impl fmt::Debug for Watcher {
 }
 
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct RegistryState {
     pub(crate) clients: Vec<Entry>,
     pub(crate) blocks: Vec<Block>,
     pub(crate) loans: Vec<LoanRecord>,
@@ -59,7 +59,7 @@ pub(crate) struct Attached {
     pub(crate) pool: PoolId,
 }
 
-impl State {
+impl RegistryState {
     pub(crate) fn find(&self, name: &str) -> Result<usize, Error> {
         let found = self.clients.iter().position(|entry| entry.name == name);
         found.ok_or_else(|| match self.programs.has(name) {
@@ -131,7 +131,7 @@ impl ClientRegistry {
         loans.retain(|loan| store.has_pool(PoolId(loan.pool)));
         remove_unrecorded(&store, &clients, &blocks, &loans)?;
         let programs = Registry::reopened(record.programs);
-        let mut state = State {
+        let mut state = RegistryState {
             clients,
             blocks,
             loans,
@@ -173,7 +173,7 @@ impl ClientRegistry {
         self.lock().journal.restarts()
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, RegistryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -215,7 +215,7 @@ impl ClientRegistry {
     /// Makes the clients and devices that are not there.
     fn make(
         &self,
-        state: &mut State,
+        state: &mut RegistryState,
         clients: &[ClientSettings],
         blocks: &[BlockSettings],
     ) -> Result<(), Error> {
@@ -228,7 +228,7 @@ impl ClientRegistry {
     }
 
     /// Removes the clients and devices beyond those that there were.
-    fn unmake(&self, state: &mut State, (clients, blocks): (usize, usize)) {
+    fn unmake(&self, state: &mut RegistryState, (clients, blocks): (usize, usize)) {
         for block in state.blocks.drain(blocks..) {
             let _ = self.store.destroy_pool(PoolId(block.record.pool));
         }
@@ -238,7 +238,11 @@ impl ClientRegistry {
     }
 
     /// Has a client that is there be as the file says.
-    fn configure_client(&self, state: &mut State, settings: &ClientSettings) -> Result<(), Error> {
+    fn configure_client(
+        &self,
+        state: &mut RegistryState,
+        settings: &ClientSettings,
+    ) -> Result<(), Error> {
         let at = state.find(&settings.name)?;
         let entry = &mut state.clients[at];
         if entry.domain != settings.domain {
@@ -305,7 +309,7 @@ impl ClientRegistry {
     /// Makes a client in the store.
     pub(crate) fn insert(
         &self,
-        state: &mut State,
+        state: &mut RegistryState,
         settings: &ClientSettings,
         origin: Origin,
     ) -> Result<ClientId, Error> {
@@ -341,7 +345,7 @@ impl ClientRegistry {
         state.remember()
     }
 
-    fn remove(&self, state: &mut State, at: usize) -> Result<(), Error> {
+    fn remove(&self, state: &mut RegistryState, at: usize) -> Result<(), Error> {
         let (name, id) = (state.clients[at].name.clone(), state.clients[at].id);
         state.without_disk(id)?;
         state.without_loan(&name)?;

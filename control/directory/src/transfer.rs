@@ -12,7 +12,7 @@ use spillway_types::{ClientId, PoolId, PoolSpec, Put, Refusal};
 
 use crate::entry::Entry;
 use crate::error::Error;
-use crate::registry::{ClientRegistry, State};
+use crate::registry::{ClientRegistry, RegistryState};
 use crate::settings::BlockSettings;
 use crate::stream::{BlockHead, Frame, PoolHead, Share, StreamReader, StreamWriter};
 
@@ -168,7 +168,7 @@ impl ClientRegistry {
         }
     }
 
-    fn note_flushes(&self, state: &mut State, at: usize) -> Result<(), Error> {
+    fn note_flushes(&self, state: &mut RegistryState, at: usize) -> Result<(), Error> {
         let entry = &mut state.clients[at];
         let flushed = self.store.take_flush_log(entry.id)?;
         entry.moving.overflown |= entry.moving.rest.len() + flushed.len() > REST_MAX;
@@ -201,7 +201,7 @@ fn moves(pool: &PoolInfo) -> bool {
     pool.spec == PoolSpec::PERSISTENT
 }
 
-fn head(state: &State, pool: &PoolInfo) -> PoolHead {
+fn head(state: &RegistryState, pool: &PoolInfo) -> PoolHead {
     let block = state.blocks.iter().find(|block| block.record.pool == pool.id.0);
     let block = block.map(|block| BlockHead {
         name: block.record.name.clone(),

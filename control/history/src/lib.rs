@@ -51,7 +51,7 @@ pub struct StoreLevels {
 
 /// A client as it is at the end of an interval.
 #[derive(Clone, Copy, Debug)]
-pub struct Client<'a> {
+pub struct ObservedClient<'a> {
     /// Its id in the store.
     pub id: ClientId,
     /// Its name.
@@ -149,7 +149,7 @@ impl History {
         &mut self,
         at_ms: u64,
         store: StoreLevels,
-        clients: impl ExactSizeIterator<Item = Client<'a>>,
+        clients: impl ExactSizeIterator<Item = ObservedClient<'a>>,
     ) {
         let count = clients.len().min(self.bounds.client_samples);
         let elapsed_ms = self.entries.back().map_or(0, |last| at_ms.saturating_sub(last.at_ms));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use spillway_types::{ClientId, Statistics};
 
-use crate::{Client, ClientSample};
+use crate::{ClientSample, ObservedClient};
 
 #[derive(Debug)]
 struct Last {
@@ -26,7 +26,12 @@ impl Seen {
 
     /// What a client has done since it was seen last, for sample `number`. All that a client did that was not there
     /// before is of this interval, but for the first sample of all: nobody knows since when those counted.
-    pub(crate) fn sample(&mut self, client: &Client<'_>, number: u64, first: bool) -> ClientSample {
+    pub(crate) fn sample(
+        &mut self,
+        client: &ObservedClient<'_>,
+        number: u64,
+        first: bool,
+    ) -> ClientSample {
         let now = client.statistics;
         let new = || Last {
             name: client.name.into(),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use spillway_history::{Bounds, Client, ClientSample, History, Sample, StoreLevels};
+use spillway_history::{Bounds, ClientSample, History, ObservedClient, Sample, StoreLevels};
 use spillway_types::{ClientId, Statistics};
 
 const BOUNDS: Bounds = Bounds { samples: 8, client_samples: 20 };
@@ -16,7 +16,7 @@ fn record(history: &mut History, clients: &[(u64, u64)]) {
     let number = history.newest() + 1;
     let store = StoreLevels { total_pages: number, ..StoreLevels::default() };
     let names: Vec<_> = clients.iter().map(|(id, _)| format!("client-{id}")).collect();
-    let clients = clients.iter().zip(&names).map(|(&(id, puts), name)| Client {
+    let clients = clients.iter().zip(&names).map(|(&(id, puts), name)| ObservedClient {
         id: ClientId(id),
         name,
         statistics: statistics(puts),

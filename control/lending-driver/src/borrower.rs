@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use spillway_fanout::{BackupFile, Holder};
 use spillway_host::Swap;
-use spillway_lending::{Access, DeviceId, Event, HostId, LoanId, Mode, Place};
+use spillway_lending::{Access, CopyLocation, DeviceId, Event, HostId, LoanId, Mode};
 use spillway_types::Size;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -31,11 +31,11 @@ pub struct Borrower {
     kernel: Arc<dyn Kernel>,
     transport: Arc<dyn Transport>,
     health: Arc<PeerHealth>,
-    state: Mutex<State>,
+    state: Mutex<BorrowerState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct BorrowerState {
     loans: BTreeMap<LoanId, Arc<OpenLoan>>,
     devices: BTreeMap<DeviceId, Arc<Device>>,
 }
@@ -62,7 +62,7 @@ impl Borrower {
         Self { own, settings, kernel, transport, health, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BorrowerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -101,7 +101,7 @@ impl Borrower {
     pub fn attach(
         &self,
         id: DeviceId,
-        slabs: &[[Option<Place>; 2]],
+        slabs: &[[Option<CopyLocation>; 2]],
         losses: UnboundedSender<Event>,
     ) -> Result<(), Error> {
         let settings = &self.settings;
@@ -130,8 +130,8 @@ impl Borrower {
     }
 
     /// The places of a device's slabs, with the ways there.
-    fn places(&self, id: DeviceId, slabs: &[[Option<Place>; 2]]) -> Result<Slabs, Error> {
-        let needs_file = slabs.iter().flatten().flatten().any(|place| *place == Place::File);
+    fn places(&self, id: DeviceId, slabs: &[[Option<CopyLocation>; 2]]) -> Result<Slabs, Error> {
+        let needs_file = slabs.iter().flatten().flatten().any(|place| *place == CopyLocation::File);
         let file = needs_file.then(|| self.file(id, slabs.len() as u64)).transpose()?;
         let mut places = Slabs { file, ..Slabs::default() };
         for (slab, copies) in slabs.iter().enumerate() {
@@ -147,17 +147,17 @@ impl Borrower {
 
     fn fan_out_place(
         &self,
-        place: &Place,
+        place: &CopyLocation,
         slab: u32,
         file: Option<&Arc<Holder>>,
-    ) -> Result<spillway_fanout::Place, Error> {
+    ) -> Result<spillway_fanout::SlabLocation, Error> {
         match place {
-            Place::Lender { loan, index } => {
-                Ok(spillway_fanout::Place { holder: self.holder(loan)?, slab: *index })
+            CopyLocation::Lender { loan, index } => {
+                Ok(spillway_fanout::SlabLocation { holder: self.holder(loan)?, slab: *index })
             }
-            Place::File => {
+            CopyLocation::File => {
                 let holder = file.ok_or(Error::NoFile)?.clone();
-                Ok(spillway_fanout::Place { holder, slab })
+                Ok(spillway_fanout::SlabLocation { holder, slab })
             }
         }
     }
@@ -195,9 +195,9 @@ impl Borrower {
     }
 
     /// Connects this host's kernel to the one loan of a device in direct mode; the path.
-    fn connect(&self, slabs: &[[Option<Place>; 2]]) -> Result<String, Error> {
+    fn connect(&self, slabs: &[[Option<CopyLocation>; 2]]) -> Result<String, Error> {
         let first = slabs.first().and_then(|copies| copies[0].as_ref());
-        let Some(Place::Lender { loan, .. }) = first else { return Err(Error::NotOneLoan) };
+        let Some(CopyLocation::Lender { loan, .. }) = first else { return Err(Error::NotOneLoan) };
         let held = self.loan(loan)?;
         let lender = &held.lender;
         let address = held.access.address.parse().map_err(|_| Error::Address {
@@ -310,17 +310,23 @@ impl Borrower {
     ///
     /// # Errors
     /// What stands against it; the copy is where it was.
-    pub fn place(&self, id: DeviceId, slab: u32, copy: u8, place: &Place) -> Result<(), Error> {
+    pub fn place(
+        &self,
+        id: DeviceId,
+        slab: u32,
+        copy: u8,
+        place: &CopyLocation,
+    ) -> Result<(), Error> {
         if self.settings.dry_run {
             return Ok(());
         }
         let device = self.device(id).ok_or(Error::NoDevice)?;
         let fan_out = device.fan_out_device().ok_or(Error::Unmovable)?;
         let file = match place {
-            Place::File => Some(device.file(|slabs| self.file(id, slabs))?),
-            Place::Lender { .. } => None,
+            CopyLocation::File => Some(device.file(|slabs| self.file(id, slabs))?),
+            CopyLocation::Lender { .. } => None,
         };
-        if *place == Place::File && device.is_in_file(slab, 1 - usize::from(copy)) {
+        if *place == CopyLocation::File && device.is_in_file(slab, 1 - usize::from(copy)) {
             // All that was acknowledged is there already: the other copy goes with its loan.
             return Ok(());
         }

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use spillway_block::fresh_uuid;
-use spillway_fanout::{Counters, FanOut, Holder, Place, Report};
+use spillway_fanout::{Counters, FanOut, Holder, Report, SlabLocation};
 use spillway_host::Swap;
 use spillway_lending::{DeviceId, Event, HostId, LoanId};
 use spillway_types::PAGE_BYTES;
@@ -26,7 +26,7 @@ const KERNEL_WAITS: Duration = Duration::from_secs(30);
 /// Where the copies of slabs lie.
 #[derive(Debug, Default)]
 pub struct Slabs {
-    pub slabs: Vec<[Option<Place>; 2]>,
+    pub slabs: Vec<[Option<SlabLocation>; 2]>,
     /// The local file, where there is one.
     pub file: Option<Arc<Holder>>,
 }

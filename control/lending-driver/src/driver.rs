@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_api::LendOrder;
-use spillway_lending::{Action, Event, HostId, Message, Note, Order, Place};
+use spillway_lending::{Action, CopyLocation, Event, HostId, Message, Note, Order};
 use spillway_registry::Host;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
@@ -119,7 +119,7 @@ async fn follow_order(
 
 /// Tells the machine of an event, and does what it wants; why an operator's order can't be followed.
 async fn handle(shared: &Arc<Shared>, outputs: &mut Outputs, event: Event) -> Option<&'static str> {
-    if let Event::Placed { place: Place::Lender { loan, .. }, result: Ok(()), .. } = &event {
+    if let Event::Placed { place: CopyLocation::Lender { loan, .. }, result: Ok(()), .. } = &event {
         shared.health.loan_works(loan.number);
     }
     let mut actions = Vec::new();

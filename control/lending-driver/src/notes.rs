@@ -1,6 +1,6 @@
 //! What the state machine says, as lines of the log.
 
-use spillway_lending::{HostId, Note, Place};
+use spillway_lending::{CopyLocation, HostId, Note};
 
 use crate::peers::Peers;
 
@@ -79,9 +79,9 @@ pub fn log(note: &Note, peers: &Peers) {
     }
 }
 
-fn shown(place: &Place) -> String {
+fn shown(place: &CopyLocation) -> String {
     match place {
-        Place::Lender { loan, index } => format!("slab {index} of {loan}"),
-        Place::File => "file".to_owned(),
+        CopyLocation::Lender { loan, index } => format!("slab {index} of {loan}"),
+        CopyLocation::File => "file".to_owned(),
     }
 }

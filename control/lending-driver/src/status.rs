@@ -5,8 +5,8 @@ use std::sync::PoisonError;
 
 use spillway_api::types::{BorrowedLoan, LendDevice, LendMemory, LendPeer, LendStatus, LentLoan};
 use spillway_lending::{
-    Backup, BorrowedState, BorrowedView, DeviceState, DeviceView, Health, HostId, LentState,
-    LentView, LoanId, Mode, Place, Role, View,
+    Backup, BorrowedState, BorrowedView, CopyLocation, DeviceState, DeviceView, Health, HostId,
+    LentState, LentView, LoanId, Mode, Role, View,
 };
 use spillway_registry::Host;
 use spillway_types::PAGE_BYTES;
@@ -116,10 +116,10 @@ fn borrowed(shared: &Shared, view: &BorrowedView) -> BorrowedLoan {
 type Lenders = BTreeMap<LoanId, Health>;
 
 /// How well what holds a copy answers.
-fn health_of(lenders: &Lenders, place: &Place) -> Health {
+fn health_of(lenders: &Lenders, place: &CopyLocation) -> Health {
     match place {
-        Place::Lender { loan, .. } => lenders.get(loan).copied().unwrap_or_default(),
-        Place::File => Health::Ok,
+        CopyLocation::Lender { loan, .. } => lenders.get(loan).copied().unwrap_or_default(),
+        CopyLocation::File => Health::Ok,
     }
 }
 
@@ -133,10 +133,10 @@ struct Slabs {
 }
 
 impl Slabs {
-    fn count(slabs: &[[Option<Place>; 2]], lenders: &Lenders) -> Self {
+    fn count(slabs: &[[Option<CopyLocation>; 2]], lenders: &Lenders) -> Self {
         let mut count = Self::default();
         for copies in slabs {
-            let reached = |place: &&Place| !health_of(lenders, place).is_out_of_reach();
+            let reached = |place: &&CopyLocation| !health_of(lenders, place).is_out_of_reach();
             let its = match (copies.iter().flatten().filter(reached).count(), copies) {
                 (0, [None, None]) => &mut count.lost,
                 (0, _) => &mut count.unreachable,
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn a_copy_out_of_reach_does_not_count_and_is_not_lost() {
         let loan = |number| LoanId { borrower: HostId::new("a.test").unwrap(), number };
-        let place = |number| Some(Place::Lender { loan: loan(number), index: 0 });
+        let place = |number| Some(CopyLocation::Lender { loan: loan(number), index: 0 });
         let lenders: Lenders = [
             (1, Health::Ok),
             (2, Health::Unreachable),
@@ -234,9 +234,9 @@ mod tests {
         .into();
         let slabs = [
             [place(1), place(4)],
-            [place(5), Some(Place::File)],
+            [place(5), Some(CopyLocation::File)],
             [place(1), place(2)],
-            [place(3), Some(Place::File)],
+            [place(3), Some(CopyLocation::File)],
             [place(4), None],
             [place(2), place(3)],
             [None, place(2)],

@@ -46,7 +46,7 @@ pub enum Action {
         /// The device.
         device: DeviceId,
         /// For each slab where its copies lie: the first in use for reading, and the second. None: no such copy.
-        slabs: Vec<[Option<Place>; 2]>,
+        slabs: Vec<[Option<CopyLocation>; 2]>,
     },
     /// Borrower: check the headroom, swapoff, close. Ends in [`crate::Event::Detached`]. Loans are forgotten after.
     Detach {
@@ -54,7 +54,7 @@ pub enum Action {
         device: DeviceId,
     },
     /// Borrower: copy what the slab holds, from any good copy, to this place, and then use it as copy `copy` instead of
-    /// where that was. [`Place::File`] for a slab whose other copy is the file: see that the file has all of it.
+    /// where that was. [`CopyLocation::File`] for a slab whose other copy is the file: see that the file has all of it.
     /// Where no good copy is left, pages that were written are lost and are errors; writes go to the new place. Ends in
     /// [`crate::Event::Placed`].
     Place {
@@ -65,7 +65,7 @@ pub enum Action {
         /// Which copy, 0 or 1.
         copy: u8,
         /// Where to.
-        place: Place,
+        place: CopyLocation,
     },
     /// Borrower: from here on send nothing to this loan: copies in it are gone, and what is being placed in it fails. Must
     /// hold before the next action is looked at.
@@ -82,7 +82,7 @@ pub enum Action {
 /// Where a copy of a slab lies.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Place {
+pub enum CopyLocation {
     /// In a loan.
     Lender {
         /// The loan.
@@ -215,7 +215,7 @@ pub enum Note {
         /// Which copy.
         copy: u8,
         /// Where.
-        place: Place,
+        place: CopyLocation,
     },
     /// A copy is being placed for so long that others no longer wait for it. Noted once for each.
     MoveSlow {
@@ -224,7 +224,7 @@ pub enum Note {
         /// The slab.
         slab: u32,
         /// Where it is being placed.
-        place: Place,
+        place: CopyLocation,
         /// For how long.
         took: Duration,
     },

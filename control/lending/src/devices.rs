@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::machine::Machine;
 use crate::select::{self, Wants};
 use crate::{
-    Action, Backup, DeviceId, DeviceState, DeviceView, HostId, LoanId, Mode, Note, Place, Reason,
+    Action, Backup, CopyLocation, DeviceId, DeviceState, DeviceView, HostId, LoanId, Mode, Note,
+    Reason,
 };
 
 /// A swap device of this host.
@@ -34,7 +35,7 @@ pub(crate) struct Device {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slab {
-    pub copies: [Option<Place>; 2],
+    pub copies: [Option<CopyLocation>; 2],
     pub moving: Option<Move>,
     /// When a copy may be placed again, after that failed.
     pub move_at: Duration,
@@ -44,7 +45,7 @@ pub(crate) struct Slab {
 #[derive(Clone, Debug)]
 pub(crate) struct Move {
     pub copy: u8,
-    pub place: Place,
+    pub place: CopyLocation,
     pub since: Duration,
     /// It was noted that it takes long.
     pub is_noted: bool,
@@ -96,17 +97,17 @@ impl Slab {
     }
 
     pub fn needs_file(&self) -> bool {
-        self.places().any(|place| *place == Place::File)
+        self.places().any(|place| *place == CopyLocation::File)
     }
 
     /// Where its copies lie, and where one is being placed.
-    fn places(&self) -> impl Iterator<Item = &Place> {
+    fn places(&self) -> impl Iterator<Item = &CopyLocation> {
         let moving = self.moving.as_ref().map(|its| &its.place);
         self.copies.iter().flatten().chain(moving)
     }
 }
 
-impl Place {
+impl CopyLocation {
     pub(crate) fn is_in(&self, its: &LoanId) -> bool {
         matches!(self, Self::Lender { loan, .. } if loan == its)
     }
@@ -379,14 +380,14 @@ impl Machine {
             let Some((first, host)) = self.emptiest_loan(id, None) else { break };
             let second = match self.settings.backup {
                 Backup::None => None,
-                Backup::File => Some(Place::File),
+                Backup::File => Some(CopyLocation::File),
                 Backup::Mirror => match self.emptiest_loan(id, Some(&host)) {
                     Some((number, _)) => self.take_place(number),
-                    None if file_room != 0 => Some(Place::File),
+                    None if file_room != 0 => Some(CopyLocation::File),
                     None => break,
                 },
             };
-            if second == Some(Place::File) {
+            if second == Some(CopyLocation::File) {
                 file_room = file_room.saturating_sub(1);
             }
             let first = self.take_place(first);
@@ -432,7 +433,7 @@ impl Machine {
             .map(|(_, number, loan)| (*number, loan.lender.clone()))
     }
 
-    pub(crate) fn take_place(&mut self, number: u64) -> Option<Place> {
+    pub(crate) fn take_place(&mut self, number: u64) -> Option<CopyLocation> {
         let index = self.loans.get_mut(&number)?.take_slot()?;
         Some(self.place_in(number, index))
     }
@@ -441,7 +442,7 @@ impl Machine {
     pub(crate) fn end_unused(&mut self, id: DeviceId) {
         for number in self.loans_of(id) {
             let loan = self.place_in(number, 0);
-            let Place::Lender { loan, .. } = loan else { continue };
+            let CopyLocation::Lender { loan, .. } = loan else { continue };
             if self.loans[&number].is_held() && !self.devices[&id].uses(&loan) {
                 self.end_loan(number);
             }

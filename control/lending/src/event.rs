@@ -1,6 +1,6 @@
 //! What the machine is told.
 
-use crate::{Access, DeviceId, HostId, LoanId, Message, Place};
+use crate::{Access, CopyLocation, DeviceId, HostId, LoanId, Message};
 
 /// Something that has happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub enum Event {
         /// Which copy, 0 or 1.
         copy: u8,
         /// Where to.
-        place: Place,
+        place: CopyLocation,
         /// Whether it is there, whole, and used instead of where it was.
         result: Result<(), String>,
     },

@@ -22,7 +22,7 @@ pub(crate) struct Lent {
     epoch: Option<Epoch>,
     /// The borrower's boot that was asked whether it knows the loan.
     probed: Option<Epoch>,
-    state: State,
+    state: GrantState,
     /// The newest request, the lease that answered it, and when all leases have run out here.
     sequence: u32,
     lease: Duration,
@@ -32,7 +32,7 @@ pub(crate) struct Lent {
 }
 
 #[derive(Clone, Debug)]
-enum State {
+enum GrantState {
     /// Memory is being set aside; `is_over` when the loan is not wanted any more.
     Reserving {
         is_over: bool,
@@ -55,7 +55,7 @@ impl Lent {
             slab_bytes: kept.slab_bytes,
             epoch: None,
             probed: None,
-            state: State::Granted(kept.access),
+            state: GrantState::Granted(kept.access),
             sequence: 0,
             lease: Duration::ZERO,
             lease_until: now + settings.lease + settings.lease_margin,
@@ -69,7 +69,7 @@ impl Lent {
     }
 
     const fn is_granted(&self) -> bool {
-        matches!(self.state, State::Granted(_))
+        matches!(self.state, GrantState::Granted(_))
     }
 
     /// When it needs to be looked at.
@@ -117,7 +117,7 @@ impl Machine {
                 break;
             }
             let is_new = lent.epoch.is_some_and(|its| its != epoch) && lent.probed != Some(epoch);
-            if let State::Granted(access) = &lent.state
+            if let GrantState::Granted(access) = &lent.state
                 && is_new
             {
                 lent.probed = Some(epoch);
@@ -150,7 +150,7 @@ impl Machine {
                 slab_bytes,
                 epoch: Some(epoch),
                 probed: None,
-                state: State::Reserving { is_over: false },
+                state: GrantState::Reserving { is_over: false },
                 sequence,
                 lease: Duration::ZERO,
                 lease_until: Duration::ZERO,
@@ -163,9 +163,9 @@ impl Machine {
             return;
         };
         let is_other = match &lent.state {
-            State::Granted(access) => holds.is_some_and(|pool| pool != access.pool),
-            State::Reserving { .. } => holds.is_some(),
-            State::Releasing => true,
+            GrantState::Granted(access) => holds.is_some_and(|pool| pool != access.pool),
+            GrantState::Reserving { .. } => holds.is_some(),
+            GrantState::Releasing => true,
         };
         if is_other {
             return self.reject(&loan, sequence, Reason::Unknown, slab_bytes);
@@ -179,7 +179,7 @@ impl Machine {
             lent.epoch = Some(epoch);
             lent.extend(self.now, &self.settings);
         }
-        if let State::Granted(access) = &lent.state {
+        if let GrantState::Granted(access) = &lent.state {
             let ack = lent.ack(&loan, access);
             self.send(&from, ack);
         }
@@ -214,12 +214,12 @@ impl Machine {
     /// [`crate::Event::Reserved`].
     pub(crate) fn reserved(&mut self, loan: LoanId, result: Result<Access, String>) {
         let Some(lent) = self.lent.get_mut(&loan) else { return };
-        let State::Reserving { is_over } = lent.state else { return };
+        let GrantState::Reserving { is_over } = lent.state else { return };
         let (sequence, slabs, slab_bytes) = (lent.sequence, lent.slabs, lent.slab_bytes);
         match result {
             Ok(access) if !is_over && self.now < lent.lease_until => {
                 let ack = lent.ack(&loan, &access);
-                lent.state = State::Granted(access);
+                lent.state = GrantState::Granted(access);
                 self.send(&loan.borrower, ack);
                 self.note(Note::Lent { loan, slabs });
             }
@@ -240,12 +240,12 @@ impl Machine {
         if let Some(lent) = self.lent.get_mut(loan) {
             slab_bytes = lent.slab_bytes;
             match &mut lent.state {
-                State::Reserving { is_over } => *is_over = true,
-                State::Granted(_) => {
+                GrantState::Reserving { is_over } => *is_over = true,
+                GrantState::Granted(_) => {
                     self.release(loan);
                     self.note(Note::Ended { loan: loan.clone(), with: from.clone() });
                 }
-                State::Releasing => {}
+                GrantState::Releasing => {}
             }
         }
         debug_assert_eq!(*from, loan.borrower);
@@ -254,21 +254,22 @@ impl Machine {
 
     fn release(&mut self, loan: &LoanId) {
         if let Some(lent) = self.lent.get_mut(loan) {
-            lent.state = State::Releasing;
+            lent.state = GrantState::Releasing;
             self.out.push(Action::Release { loan: loan.clone() });
         }
     }
 
     /// [`crate::Event::Released`].
     pub(crate) fn released(&mut self, loan: &LoanId) {
-        if self.lent.get(loan).is_some_and(|lent| matches!(lent.state, State::Releasing)) {
+        if self.lent.get(loan).is_some_and(|lent| matches!(lent.state, GrantState::Releasing)) {
             self.lent.remove(loan);
         }
     }
 
     /// Recalls the newest loans until the rest, used in full, would leave this host below its upper threshold.
     pub(crate) fn recall_for_pressure(&mut self) {
-        let leaving = |lent: &Lent| lent.recall.is_some() || matches!(lent.state, State::Releasing);
+        let leaving =
+            |lent: &Lent| lent.recall.is_some() || matches!(lent.state, GrantState::Releasing);
         let mut excess = self.excess_bytes();
         let mut loans: Vec<_> = self
             .lent
@@ -290,13 +291,13 @@ impl Machine {
         let deadline = self.settings.recall_deadline;
         let Some(lent) = self.lent.get_mut(loan) else { return };
         match &mut lent.state {
-            State::Reserving { is_over: is_over @ false } => {
+            GrantState::Reserving { is_over: is_over @ false } => {
                 *is_over = true;
                 let (sequence, slab_bytes) = (lent.sequence, lent.slab_bytes);
                 let reason = if self.is_draining { Reason::Draining } else { Reason::NoRoom };
                 self.reject(loan, sequence, reason, slab_bytes);
             }
-            State::Granted(_) if lent.recall.is_none() => {
+            GrantState::Granted(_) if lent.recall.is_none() => {
                 lent.recall = Some(Recall { deadline: self.now + deadline, again_at: self.now });
                 self.note(Note::Recalling { loan: loan.clone(), deadline });
             }
@@ -341,10 +342,10 @@ impl Machine {
             loan: loan.clone(),
             bytes: lent.bytes(),
             state: match (&lent.state, lent.recall) {
-                (State::Reserving { .. }, _) => LentState::Reserving,
-                (State::Granted(_), None) => LentState::Lent,
-                (State::Granted(_), Some(_)) => LentState::Recalled,
-                (State::Releasing, _) => LentState::Releasing,
+                (GrantState::Reserving { .. }, _) => LentState::Reserving,
+                (GrantState::Granted(_), None) => LentState::Lent,
+                (GrantState::Granted(_), Some(_)) => LentState::Recalled,
+                (GrantState::Releasing, _) => LentState::Releasing,
             },
             lease_ms: lent.lease_until.saturating_sub(self.now).as_millis() as u64,
         };

@@ -23,7 +23,7 @@ mod select;
 mod settings;
 mod view;
 
-pub use action::{Action, Note, Place};
+pub use action::{Action, CopyLocation, Note};
 pub use error::Error;
 pub use event::{Event, Kept, Order, Peer, Reading};
 pub use health::{Contact, Fault, Health, HealthChange, HealthWatch, Standing};

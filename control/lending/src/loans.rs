@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 
 use crate::machine::Machine;
 use crate::{
-    Action, Body, BorrowedState, BorrowedView, DeviceId, Epoch, HostId, LoanId, MemBorAck,
-    MemBorFin, MemBorRej, MemBorReq, MemLenFin, Note, Place, PoolIdentity, Reason,
+    Action, Body, BorrowedState, BorrowedView, CopyLocation, DeviceId, Epoch, HostId, LoanId,
+    MemBorAck, MemBorFin, MemBorRej, MemBorReq, MemLenFin, Note, PoolIdentity, Reason,
 };
 
 /// Sendings of a request that an answer may name.
@@ -28,11 +28,11 @@ pub(crate) struct Loan {
     /// The last sending's number, and when the last few were sent.
     sequence: u32,
     sent: VecDeque<(u32, Duration)>,
-    state: State,
+    state: LoanState,
 }
 
 #[derive(Clone, Debug)]
-enum State {
+enum LoanState {
     Asked { again_at: Duration, until: Duration },
     Held(GrantedLoan),
 }
@@ -61,20 +61,20 @@ pub(crate) struct Ended {
 
 impl Loan {
     pub const fn is_held(&self) -> bool {
-        matches!(self.state, State::Held(_))
+        matches!(self.state, LoanState::Held(_))
     }
 
     pub const fn is_recalled(&self) -> bool {
-        matches!(self.state, State::Held(GrantedLoan { recall: Some(_), .. }))
+        matches!(self.state, LoanState::Held(GrantedLoan { recall: Some(_), .. }))
     }
 
     /// Whether slabs may be placed in it.
     pub const fn is_sound(&self) -> bool {
-        matches!(self.state, State::Held(GrantedLoan { recall: None, is_suspect: false, .. }))
+        matches!(self.state, LoanState::Held(GrantedLoan { recall: None, is_suspect: false, .. }))
     }
 
     pub fn suspect(&mut self, now: Duration) {
-        if let State::Held(held) = &mut self.state {
+        if let LoanState::Held(held) = &mut self.state {
             held.is_suspect = true;
             held.renew_at = held.renew_at.min(now);
         }
@@ -82,8 +82,8 @@ impl Loan {
 
     pub const fn wake_at(&self) -> Duration {
         let (one, other) = match &self.state {
-            State::Asked { again_at, until } => (again_at, until),
-            State::Held(held) => (&held.renew_at, &held.lease_until),
+            LoanState::Asked { again_at, until } => (again_at, until),
+            LoanState::Held(held) => (&held.renew_at, &held.lease_until),
         };
         if one.as_nanos() < other.as_nanos() { *one } else { *other }
     }
@@ -106,8 +106,8 @@ impl Machine {
     }
 
     /// The place of a slab of a loan.
-    pub(crate) fn place_in(&self, number: u64, index: u32) -> Place {
-        Place::Lender { loan: self.loan_id(number), index }
+    pub(crate) fn place_in(&self, number: u64, index: u32) -> CopyLocation {
+        CopyLocation::Lender { loan: self.loan_id(number), index }
     }
 
     /// Asks `lender` for slabs for a device.
@@ -124,7 +124,10 @@ impl Machine {
                 slab_bytes: self.settings.slab_bytes,
                 sequence: 0,
                 sent: VecDeque::new(),
-                state: State::Asked { again_at: self.now + timeout / 2, until: self.now + timeout },
+                state: LoanState::Asked {
+                    again_at: self.now + timeout / 2,
+                    until: self.now + timeout,
+                },
             },
         );
         self.send_request(number);
@@ -141,8 +144,8 @@ impl Machine {
         }
         loan.sent.push_back((loan.sequence, self.now));
         let holds = match &loan.state {
-            State::Held(held) => Some(held.pool),
-            State::Asked { .. } => None,
+            LoanState::Held(held) => Some(held.pool),
+            LoanState::Asked { .. } => None,
         };
         let request = MemBorReq {
             loan: loan_id,
@@ -177,7 +180,7 @@ impl Machine {
         let until = sent_at + lease;
         let renew_at = (sent_at + lease / 3).max(now + retry / 2);
         match &mut loan.state {
-            State::Asked { .. } if until > now => {
+            LoanState::Asked { .. } if until > now => {
                 let pool = access.pool;
                 let (device, slabs) = (loan.device, loan.used.len() as u32);
                 let held = GrantedLoan {
@@ -188,7 +191,7 @@ impl Machine {
                     recall: None,
                     is_suspect: false,
                 };
-                loan.state = State::Held(held);
+                loan.state = LoanState::Held(held);
                 self.note(Note::Granted { loan: id.clone(), lender: from.clone() });
                 self.out.push(Action::Open {
                     device,
@@ -199,10 +202,10 @@ impl Machine {
                 });
             }
             // The answer took longer than the lease: it is as good as none.
-            State::Asked { .. } => {}
+            LoanState::Asked { .. } => {}
             // What was granted is gone, and something else was granted under its name.
-            State::Held(held) if held.pool != access.pool => self.lose_loan(id.number),
-            State::Held(held) => {
+            LoanState::Held(held) if held.pool != access.pool => self.lose_loan(id.number),
+            LoanState::Held(held) => {
                 held.lease_until = held.lease_until.max(until);
                 held.renew_at = held.renew_at.max(renew_at);
                 held.epoch = epoch;
@@ -248,8 +251,8 @@ impl Machine {
         }
         let deadline = Duration::from_millis(fin.deadline_ms);
         match &mut loan.state {
-            State::Asked { .. } => self.give_up_asking(number, Some((Reason::NoRoom, 0))),
-            State::Held(held) => {
+            LoanState::Asked { .. } => self.give_up_asking(number, Some((Reason::NoRoom, 0))),
+            LoanState::Held(held) => {
                 let is_new = held.recall.is_none();
                 let at = self.now + deadline;
                 held.recall = Some(held.recall.map_or(at, |earlier| earlier.min(at)));
@@ -268,7 +271,7 @@ impl Machine {
     pub(crate) fn lender_lives(&mut self, from: &HostId, epoch: Epoch) {
         let now = self.now;
         for loan in self.loans.values_mut().filter(|loan| loan.lender == *from) {
-            if let State::Held(held) = &mut loan.state
+            if let LoanState::Held(held) = &mut loan.state
                 && held.epoch != epoch
             {
                 held.renew_at = held.renew_at.min(now);
@@ -314,7 +317,7 @@ impl Machine {
     pub(crate) fn expire_loans(&mut self) {
         let now = self.now;
         let is_over =
-            |loan: &Loan| matches!(&loan.state, State::Held(held) if now >= held.lease_until);
+            |loan: &Loan| matches!(&loan.state, LoanState::Held(held) if now >= held.lease_until);
         let over: Vec<u64> = self
             .loans
             .iter()
@@ -333,9 +336,9 @@ impl Machine {
         let mut unanswered = Vec::new();
         for (number, loan) in &mut self.loans {
             match &mut loan.state {
-                State::Asked { until, .. } if now >= *until => unanswered.push(*number),
-                State::Asked { again_at: at, .. }
-                | State::Held(GrantedLoan { renew_at: at, .. })
+                LoanState::Asked { until, .. } if now >= *until => unanswered.push(*number),
+                LoanState::Asked { again_at: at, .. }
+                | LoanState::Held(GrantedLoan { renew_at: at, .. })
                     if now >= *at =>
                 {
                     *at = now + timeout;
@@ -366,11 +369,11 @@ impl Machine {
     pub(crate) fn borrowed_views(&self) -> Vec<BorrowedView> {
         let view = |(number, loan): (&u64, &Loan)| {
             let (state, until) = match &loan.state {
-                State::Asked { .. } => (BorrowedState::Asked, Duration::ZERO),
-                State::Held(held) if held.recall.is_some() => {
+                LoanState::Asked { .. } => (BorrowedState::Asked, Duration::ZERO),
+                LoanState::Held(held) if held.recall.is_some() => {
                     (BorrowedState::Recalled, held.lease_until)
                 }
-                State::Held(held) => (BorrowedState::Held, held.lease_until),
+                LoanState::Held(held) => (BorrowedState::Held, held.lease_until),
             };
             BorrowedView {
                 loan: self.loan_id(*number),

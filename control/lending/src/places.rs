@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::devices::{Device, Move, Seek};
 use crate::machine::Machine;
-use crate::{Action, Backup, DeviceId, HostId, LoanId, Mode, Note, Place};
+use crate::{Action, Backup, CopyLocation, DeviceId, HostId, LoanId, Mode, Note};
 
 /// How many times [`Settings::moves_max`](crate::Settings::moves_max) there may be of moves, slow ones included.
 const SLOW_MOVES: usize = 4;
@@ -31,7 +31,9 @@ impl Machine {
     pub(crate) fn lost_place(&mut self, id: DeviceId, slab: u32, loan: Option<&LoanId>) {
         let Some(device) = self.devices.get_mut(&id) else { return };
         let Some(its) = device.slabs.get_mut(slab as usize) else { return };
-        let is_it = |place: &Place| loan.map_or(*place == Place::File, |loan| place.is_in(loan));
+        let is_it = |place: &CopyLocation| {
+            loan.map_or(*place == CopyLocation::File, |loan| place.is_in(loan))
+        };
         let copy = its.copies.iter_mut().find(|copy| copy.as_ref().is_some_and(is_it));
         let Some(copy) = copy else { return };
         *copy = None;
@@ -56,12 +58,12 @@ impl Machine {
         id: DeviceId,
         slab: u32,
         copy: u8,
-        place: Place,
+        place: CopyLocation,
         result: Result<(), String>,
     ) {
         let is_there = match &place {
-            Place::Lender { loan, .. } => self.loans.contains_key(&loan.number),
-            Place::File => true,
+            CopyLocation::Lender { loan, .. } => self.loans.contains_key(&loan.number),
+            CopyLocation::File => true,
         };
         let move_at = self.now + self.settings.answer_timeout;
         let Some(device) = self.devices.get_mut(&id) else { return };
@@ -75,7 +77,8 @@ impl Machine {
             Ok(()) => {
                 // A copy beside the one in the file that is in the file too is no copy of its own; one in a loan that was
                 // lost since has been dropped with it.
-                let is_own = !(place == Place::File && its.copies[1 - at] == Some(Place::File));
+                let is_own = !(place == CopyLocation::File
+                    && its.copies[1 - at] == Some(CopyLocation::File));
                 its.copies[at] = (is_there && is_own).then(|| place.clone());
                 let is_lost = its.is_lost();
                 self.note(if is_lost {
@@ -87,7 +90,7 @@ impl Machine {
             Err(error) => {
                 let is_lost = its.is_lost();
                 its.move_at = move_at;
-                if let Place::Lender { loan, .. } = &place
+                if let CopyLocation::Lender { loan, .. } = &place
                     && let Some(loan) = self.loans.get_mut(&loan.number)
                 {
                     loan.suspect(self.now);
@@ -105,8 +108,8 @@ impl Machine {
         let device = &self.devices[&id];
         let copies_wanted = if self.settings.backup == Backup::None { 1 } else { 2 };
         let repairs = device.is_attached() && !device.is_leaving;
-        let loan_at = |place: &Option<Place>| match place {
-            Some(Place::Lender { loan, .. }) => self.loans.get(&loan.number),
+        let loan_at = |place: &Option<CopyLocation>| match place {
+            Some(CopyLocation::Lender { loan, .. }) => self.loans.get(&loan.number),
             _ => None,
         };
         let mut needs = Vec::new();
@@ -164,7 +167,7 @@ impl Machine {
     /// Ends recalled loans that nothing lies in any more.
     fn end_recalled(&mut self, id: DeviceId) {
         for number in self.loans_of(id) {
-            let Place::Lender { loan, .. } = self.place_in(number, 0) else { continue };
+            let CopyLocation::Lender { loan, .. } = self.place_in(number, 0) else { continue };
             if self.loans[&number].is_recalled() && !self.devices[&id].uses(&loan) {
                 self.end_loan(number);
             }
@@ -187,8 +190,8 @@ impl Machine {
     fn slow_loans(&self) -> BTreeSet<u64> {
         let moves = self.devices.values().flat_map(Device::moves).filter(|its| self.is_slow(its));
         let number = |its: &Move| match &its.place {
-            Place::Lender { loan, .. } => Some(loan.number),
-            Place::File => None,
+            CopyLocation::Lender { loan, .. } => Some(loan.number),
+            CopyLocation::File => None,
         };
         moves.filter_map(number).collect()
     }
@@ -241,7 +244,7 @@ impl Machine {
                 file_room -= 1;
                 if may_begin {
                     left_moves -= 1;
-                    self.begin_move(id, &need, Place::File);
+                    self.begin_move(id, &need, CopyLocation::File);
                 }
             } else if let Some(number) = number {
                 *left.entry(number).or_default() -= 1;
@@ -254,7 +257,7 @@ impl Machine {
         lacking
     }
 
-    fn begin_move(&mut self, id: DeviceId, need: &Need, place: Place) {
+    fn begin_move(&mut self, id: DeviceId, need: &Need, place: CopyLocation) {
         let Need { slab, copy, .. } = *need;
         if let Some(device) = self.devices.get_mut(&id) {
             let its = Move { copy, place: place.clone(), since: self.now, is_noted: false };
@@ -298,7 +301,7 @@ impl Machine {
             let device = &self.devices[&id];
             let slab = &device.slabs[need.slab as usize];
             let may_begin = self.now >= slab.move_at && left_moves > 0;
-            let is_in_file = slab.copies[usize::from(1 - need.copy)] == Some(Place::File);
+            let is_in_file = slab.copies[usize::from(1 - need.copy)] == Some(CopyLocation::File);
             if is_in_file && !need.is_recalled {
                 continue;
             }
@@ -306,7 +309,7 @@ impl Machine {
                 file_room = file_room.saturating_sub(u64::from(!is_in_file));
                 if may_begin {
                     left_moves -= 1;
-                    self.begin_move(id, &need, Place::File);
+                    self.begin_move(id, &need, CopyLocation::File);
                 }
             } else if need.is_recalled && !self.is_safe(&slab.copies[usize::from(1 - need.copy)]) {
                 is_stuck = true;
@@ -324,11 +327,11 @@ impl Machine {
     }
 
     /// Whether a copy is there to stay.
-    fn is_safe(&self, copy: &Option<Place>) -> bool {
+    fn is_safe(&self, copy: &Option<CopyLocation>) -> bool {
         match copy {
             None => false,
-            Some(Place::File) => true,
-            Some(Place::Lender { loan, .. }) => {
+            Some(CopyLocation::File) => true,
+            Some(CopyLocation::Lender { loan, .. }) => {
                 self.loans.get(&loan.number).is_some_and(|loan| !loan.is_recalled())
             }
         }

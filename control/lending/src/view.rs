@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DeviceId, HostId, LoanId, Place};
+use crate::{CopyLocation, DeviceId, HostId, LoanId};
 
 /// What a host does just now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -111,7 +111,7 @@ pub struct DeviceView {
     /// Bytes of a slab.
     pub slab_bytes: u64,
     /// Where the copies of each slab lie.
-    pub slabs: Vec<[Option<Place>; 2]>,
+    pub slabs: Vec<[Option<CopyLocation>; 2]>,
 }
 
 /// How a device stands.

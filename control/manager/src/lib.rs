@@ -21,7 +21,7 @@ use spillway_types::{ClientId, Statistics};
 
 /// A client, as it is at the end of an interval.
 #[derive(Clone, Copy, Debug)]
-pub struct Client {
+pub struct ManagedClient {
     /// Its id in the store.
     pub id: ClientId,
     /// The most that the operator lets it hold, pages; [`UNLIMITED`] is no cap.
@@ -36,7 +36,7 @@ pub struct Client {
     pub curve: Option<Curve>,
 }
 
-impl Client {
+impl ManagedClient {
     /// A client for which the operator has said nothing.
     pub const fn new(id: ClientId, statistics: Statistics) -> Self {
         Self { id, cap_pages: UNLIMITED, floor_pages: 0, weight: 1, statistics, curve: None }
@@ -88,7 +88,7 @@ impl Manager {
         Self { pages: Pages::Store, policy, interval_us: None, seen: HashMap::new() }
     }
 
-    /// A manager of programs' local frames. [`Client::floor_pages`] holds there under every policy. Nobody samples how
+    /// A manager of programs' local frames. [`ManagedClient::floor_pages`] holds there under every policy. Nobody samples how
     /// soon a program wants its pages back, which utility needs: in its place there is smart-alloc.
     pub fn of_frames(policy: Policy) -> Self {
         Self { pages: Pages::Frames, ..Self::new(Self::for_frames(policy)) }
@@ -141,7 +141,7 @@ impl Manager {
 
     /// Ends an interval: which clients' targets change, for a node of `total_pages`. A client that was not there
     /// before counts from now on; one that has gone is forgotten.
-    pub fn interval(&mut self, total_pages: u64, clients: &[Client]) -> Vec<Change> {
+    pub fn interval(&mut self, total_pages: u64, clients: &[ManagedClient]) -> Vec<Change> {
         let samples: Vec<_> = clients.iter().map(|client| self.sample(client)).collect();
         let policy = match (self.policy, self.interval_us) {
             (Policy::Utility(utility), Some(interval_us)) => {
@@ -156,7 +156,7 @@ impl Manager {
         self.seen.clear();
         let mut changes = Vec::new();
         for (client, Outcome { target_pages, standing }) in clients.iter().zip(outcomes) {
-            let Client { id, statistics, .. } = *client;
+            let ManagedClient { id, statistics, .. } = *client;
             self.seen.insert(id, Seen { statistics, target_pages, standing, is_stale: false });
             if target_pages != statistics.target_pages {
                 changes.push(Change { id, target_pages });
@@ -165,7 +165,7 @@ impl Manager {
         changes
     }
 
-    fn sample<'a>(&self, client: &'a Client) -> Sample<'a> {
+    fn sample<'a>(&self, client: &'a ManagedClient) -> Sample<'a> {
         let now = &client.statistics;
         let seen = self.seen.get(&client.id);
         // Of a client that is new here nobody knows when it did what it has done. A counter that went back is no news.
@@ -188,7 +188,7 @@ impl Manager {
 }
 
 /// Cuts targets that add up to more than there is.
-fn bound(total_pages: u64, clients: &[Client], outcomes: &mut [Outcome]) {
+fn bound(total_pages: u64, clients: &[ManagedClient], outcomes: &mut [Outcome]) {
     let claims = clients.iter().zip(outcomes.iter()).map(|(client, outcome)| Claim {
         floor: client.floor_pages.min(client.cap_pages),
         used: client.statistics.used_pages,

@@ -1,6 +1,8 @@
 //! What the manager makes of samples.
 
-use spillway_manager::{Change, Client, Curve, Manager, Policy, SmartAlloc, UNLIMITED, Utility};
+use spillway_manager::{
+    Change, Curve, ManagedClient, Manager, Policy, SmartAlloc, UNLIMITED, Utility,
+};
 use spillway_types::{ClientId, Statistics};
 
 const TOTAL: u64 = 10_000;
@@ -8,7 +10,7 @@ const TOTAL: u64 = 10_000;
 /// A store as the manager sees it.
 struct Node {
     manager: Manager,
-    clients: Vec<Client>,
+    clients: Vec<ManagedClient>,
 }
 
 impl Node {
@@ -19,7 +21,7 @@ impl Node {
     fn add(&mut self, id: u64) -> &mut Statistics {
         let target_pages = self.manager.first_target_pages(TOTAL);
         let statistics = Statistics { target_pages, ..Statistics::default() };
-        self.clients.push(Client::new(ClientId(id), statistics));
+        self.clients.push(ManagedClient::new(ClientId(id), statistics));
         self.of(id)
     }
 
@@ -143,7 +145,7 @@ fn a_node_without_room_gives_nothing() {
     for policy in [Policy::StaticAlloc, Policy::ReconfStatic, smart()] {
         let mut manager = Manager::new(policy);
         let statistics = Statistics { puts: 5, puts_refused_node_full: 5, ..Statistics::default() };
-        let client = Client::new(ClientId(1), statistics);
+        let client = ManagedClient::new(ClientId(1), statistics);
         assert_eq!(manager.interval(0, &[client]), []);
     }
 }

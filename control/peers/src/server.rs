@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
-use spillway_connections::{ConnectionLimits, Connections, Deadlines, Place};
+use spillway_connections::{ConnectionLimits, ConnectionPermit, Connections, Deadlines};
 use spillway_tls::{ServerSettings, name_of};
 use spillway_types::SlotLimits;
 use tokio::net::{TcpListener, TcpStream};
@@ -146,7 +146,7 @@ async fn connection(
     acceptor: TlsAcceptor,
     counts: Arc<Counts>,
     host: Arc<dyn Host>,
-    (place, limits): (&Place, ServerLimits),
+    (place, limits): (&ConnectionPermit, ServerLimits),
 ) -> Result<(), String> {
     let stream = timeout(limits.handshake, acceptor.accept(stream)).await;
     let stream = stream.map_err(|_| "no TLS in time")?.map_err(|error| error.to_string())?;

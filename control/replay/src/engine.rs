@@ -4,7 +4,7 @@
 //! each interval the manager ([`spillway_manager::Manager`], as the daemon runs it) samples the clients and sets
 //! their targets. Nothing else happens in between, so that the same traces give the same run.
 
-use spillway_manager::{Change, Client as Sampled, Manager, Policy, UNLIMITED};
+use spillway_manager::{Change, ManagedClient, Manager, Policy, UNLIMITED};
 use spillway_reuse::Sampler;
 use spillway_types::ClientId;
 
@@ -27,7 +27,7 @@ pub enum Who {
 }
 
 /// A client in the run.
-struct Client<'a> {
+struct ReplayClient<'a> {
     trace: &'a Trace,
     future: &'a Future,
     at: usize,
@@ -43,7 +43,7 @@ struct Run<'a> {
     costs: Costs,
     total_pages: u64,
     node: Node,
-    clients: Vec<Client<'a>>,
+    clients: Vec<ReplayClient<'a>>,
     sums: Sums,
 }
 
@@ -58,7 +58,7 @@ pub fn run(
 ) -> Report {
     let keys: Vec<_> = traces.iter().map(|trace| trace.keys).collect();
     let samples = matches!(who, Who::Policy(policy) if policy.wants_curves());
-    let clients = traces.iter().zip(futures).map(|(trace, future)| Client {
+    let clients = traces.iter().zip(futures).map(|(trace, future)| ReplayClient {
         trace,
         future,
         at: 0,
@@ -190,13 +190,14 @@ impl Run<'_> {
 
     fn interval(&mut self, manager: &mut Manager, terms: &[Terms]) {
         let node = &self.node;
-        let sample = |(at, (client, its)): (usize, (&mut Client<'_>, &Terms))| Sampled {
-            cap_pages: its.cap_pages,
-            floor_pages: its.floor_pages,
-            weight: its.weight,
-            curve: client.sampler.as_mut().map(|sampler| sampler.interval()),
-            ..Sampled::new(ClientId(at as u64 + 1), node.statistics(at))
-        };
+        let sample =
+            |(at, (client, its)): (usize, (&mut ReplayClient<'_>, &Terms))| ManagedClient {
+                cap_pages: its.cap_pages,
+                floor_pages: its.floor_pages,
+                weight: its.weight,
+                curve: client.sampler.as_mut().map(|sampler| sampler.interval()),
+                ..ManagedClient::new(ClientId(at as u64 + 1), node.statistics(at))
+            };
         let clients: Vec<_> = self.clients.iter_mut().zip(terms).enumerate().map(sample).collect();
         for Change { id, target_pages } in manager.interval(self.total_pages, &clients) {
             let client = id.0 as usize - 1;

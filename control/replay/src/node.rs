@@ -40,14 +40,14 @@ const EMPTY: List = List { newest: NONE, oldest: NONE };
 
 /// What the node keeps of a client.
 #[derive(Debug)]
-struct Client {
+struct NodeClient {
     entries: Vec<Entry>,
     unread: List,
     read: List,
     statistics: Statistics,
 }
 
-impl Client {
+impl NodeClient {
     fn list(&mut self, held: Residency) -> &mut List {
         if held == Residency::Read { &mut self.read } else { &mut self.unread }
     }
@@ -82,14 +82,14 @@ impl Client {
 pub struct Node {
     total_pages: u64,
     used_pages: u64,
-    clients: Vec<Client>,
+    clients: Vec<NodeClient>,
 }
 
 impl Node {
     /// An empty node of `total_pages`, with a client for each of `keys`: how many keys it has.
     pub fn new(total_pages: u64, keys: &[u32]) -> Self {
         let entry = Entry { newer: NONE, older: NONE, held: Residency::No };
-        let client = |&keys: &u32| Client {
+        let client = |&keys: &u32| NodeClient {
             entries: vec![entry; keys as usize],
             unread: EMPTY,
             read: EMPTY,

@@ -16,7 +16,7 @@ use crate::loss::{Losses, Report};
 use crate::scratch::Pool;
 use crate::seal::Cipher;
 use crate::settings::Settings;
-use crate::slabs::{COPIES, Place, Slab, Standing};
+use crate::slabs::{COPIES, Slab, SlabLocation, Standing};
 use crate::table::Table;
 
 /// A block device whose slabs lie with holders. See the crate.
@@ -80,7 +80,7 @@ impl FanOut {
     pub fn open(
         settings: Settings,
         uuid: u128,
-        slabs: Vec<[Option<Place>; COPIES]>,
+        slabs: Vec<[Option<SlabLocation>; COPIES]>,
         told: impl Fn(Report) + Send + 'static,
     ) -> Result<Self, Error> {
         settings.check()?;
@@ -134,7 +134,7 @@ impl FanOut {
     /// # Errors
     /// [`Error::NoSlab`], [`Error::SamePlace`], [`Error::Moving`]; [`Error::PlaceLost`] and [`Error::Unreadable`],
     /// after which the slab stays where it was.
-    pub fn place(&self, slab: u32, copy: usize, place: Place) -> Result<(), Error> {
+    pub fn place(&self, slab: u32, copy: usize, place: SlabLocation) -> Result<(), Error> {
         self.core.move_slab(slab, copy, place)
     }
 
@@ -160,7 +160,7 @@ impl Drop for FanOut {
     }
 }
 
-fn check_places(slabs: &[[Option<Place>; COPIES]]) -> Result<(), Error> {
+fn check_places(slabs: &[[Option<SlabLocation>; COPIES]]) -> Result<(), Error> {
     if slabs.is_empty() {
         return Err(Error::NoPlace(0));
     }

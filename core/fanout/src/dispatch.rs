@@ -13,7 +13,7 @@ use crate::lender::{BATCH_PAGES, PageOutcome};
 use crate::loss::Cause;
 use crate::request::{Operation, Payload, RequestSlot};
 use crate::scratch::{SLOTS, Scratch};
-use crate::slabs::{COPIES, Place, Slab, TARGET};
+use crate::slabs::{COPIES, Slab, SlabLocation, TARGET};
 
 /// How much longer than the deadline a worker may take to report an answer that came just in time.
 const GRACE: Duration = Duration::from_millis(50);
@@ -138,7 +138,7 @@ impl Core {
     }
 
     /// The key of a page at a holder.
-    fn key_of(&self, page: u64, place: &Place) -> Key {
+    fn key_of(&self, page: u64, place: &SlabLocation) -> Key {
         let pages = self.pages_per_slab();
         let number = u64::from(place.slab) * pages + page % pages;
         Key::new(number >> 32, number as u32)
@@ -433,7 +433,8 @@ mod tests {
             dead: AtomicBool::new(false),
         });
         let holder = Holder::lender(0, lender.clone()).unwrap();
-        let place = |holder: &Arc<Holder>, slab| Some(Place { holder: holder.clone(), slab });
+        let place =
+            |holder: &Arc<Holder>, slab| Some(SlabLocation { holder: holder.clone(), slab });
         // The fake file ends inside the fifth slab.
         let slabs = (0..SLABS).map(|slab| [place(&holder, slab), place(&file, slab)]).collect();
         let request_timeout = Duration::from_millis(100);

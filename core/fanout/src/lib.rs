@@ -64,4 +64,4 @@ pub use lender::{BATCH_PAGES, Lender, PageOutcome};
 pub use loss::{Cause, Effect, Loss, Report};
 pub use page::Page;
 pub use settings::{SLAB_BYTES, Settings};
-pub use slabs::{Place, Standing};
+pub use slabs::{SlabLocation, Standing};

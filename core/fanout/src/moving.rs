@@ -8,12 +8,12 @@ use crate::device::Core;
 use crate::error::Error;
 use crate::holder::Holder;
 use crate::lender::BATCH_PAGES;
-use crate::slabs::{COPIES, Place, TARGET};
+use crate::slabs::{COPIES, SlabLocation, TARGET};
 use crate::table::PageState;
 
 impl Core {
     /// Copies a slab to `place`, and makes that its copy `copy`.
-    pub fn move_slab(&self, number: u32, copy: usize, place: Place) -> Result<(), Error> {
+    pub fn move_slab(&self, number: u32, copy: usize, place: SlabLocation) -> Result<(), Error> {
         self.begin_move(number, copy, place)?;
         // From here on, every write to the slab goes to the new place too.
         let copied = self.copy_pages(number);
@@ -29,7 +29,7 @@ impl Core {
         Ok(())
     }
 
-    fn begin_move(&self, number: u32, copy: usize, place: Place) -> Result<(), Error> {
+    fn begin_move(&self, number: u32, copy: usize, place: SlabLocation) -> Result<(), Error> {
         let mut slabs = self.slabs_alone();
         let found = slabs.get_mut(number as usize).filter(|_| copy < COPIES);
         let slab = found.ok_or(Error::NoSlab { slab: number, copy })?;
@@ -82,8 +82,9 @@ impl Core {
     /// copy is dropped are lost.
     pub fn forget(&self, holder: &Arc<Holder>) {
         let mut slabs = self.slabs_alone();
-        let with_it =
-            |place: Option<&Place>| place.is_some_and(|place| Arc::ptr_eq(&place.holder, holder));
+        let with_it = |place: Option<&SlabLocation>| {
+            place.is_some_and(|place| Arc::ptr_eq(&place.holder, holder))
+        };
         for (number, slab) in (0..).zip(slabs.iter_mut()) {
             if with_it(slab.place(TARGET)) {
                 slab.lose(TARGET);

@@ -12,14 +12,14 @@ pub const TARGET: usize = COPIES;
 
 /// Where a copy of a slab lies.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct SlabLocation {
     /// The holder.
     pub holder: Arc<Holder>,
     /// The number of the slab at the holder.
     pub slab: u32,
 }
 
-impl Place {
+impl SlabLocation {
     pub(crate) fn is_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.holder, &other.holder)
     }
@@ -29,7 +29,7 @@ impl Place {
 #[derive(Clone, Debug)]
 pub struct Standing {
     /// Where it lies.
-    pub place: Place,
+    pub place: SlabLocation,
     /// The copy failed, and is not used any more.
     pub is_lost: bool,
 }
@@ -37,24 +37,24 @@ pub struct Standing {
 /// A slab. `places[TARGET]` is where a copy is being made.
 #[derive(Debug)]
 pub struct Slab {
-    places: [Option<Place>; COPIES + 1],
+    places: [Option<SlabLocation>; COPIES + 1],
     /// A bit for each place that is not used any more. A thread holds the device's `losing` lock to
     /// set the bit of a copy.
     lost: AtomicU8,
 }
 
 impl Slab {
-    pub fn new([first, second]: [Option<Place>; COPIES]) -> Self {
+    pub fn new([first, second]: [Option<SlabLocation>; COPIES]) -> Self {
         Self { places: [first, second, None], lost: AtomicU8::new(0) }
     }
 
     /// The place of a copy, or of the one being made, if it is in use.
-    pub fn live(&self, copy: usize) -> Option<&Place> {
+    pub fn live(&self, copy: usize) -> Option<&SlabLocation> {
         self.places[copy].as_ref().filter(|_| self.lost.load(Ordering::Acquire) & 1 << copy == 0)
     }
 
     /// The place of a copy, in use or not.
-    pub fn place(&self, copy: usize) -> Option<&Place> {
+    pub fn place(&self, copy: usize) -> Option<&SlabLocation> {
         self.places[copy].as_ref()
     }
 
@@ -65,13 +65,13 @@ impl Slab {
     }
 
     /// Sets the place of a copy, or none.
-    pub fn set(&mut self, copy: usize, place: Option<Place>) {
+    pub fn set(&mut self, copy: usize, place: Option<SlabLocation>) {
         self.places[copy] = place;
         *self.lost.get_mut() &= !(1 << copy);
     }
 
     /// Removes the place in which a copy was made, and returns it.
-    pub fn take_target(&mut self) -> Option<Place> {
+    pub fn take_target(&mut self) -> Option<SlabLocation> {
         *self.lost.get_mut() &= !(1 << TARGET);
         self.places[TARGET].take()
     }

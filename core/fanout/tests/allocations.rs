@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use spillway_block::{Data, Device, Request};
-use spillway_fanout::{BackupFile, FanOut, Holder, Lender, Page, PageOutcome, Place, Settings};
+use spillway_fanout::{
+    BackupFile, FanOut, Holder, Lender, Page, PageOutcome, Settings, SlabLocation,
+};
 use spillway_types::Key;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
@@ -87,7 +89,7 @@ fn no_request_allocates() {
     let file = BackupFile::open(&directory.path().join("backup"), 2 * SLAB_BYTES).unwrap();
     let file = Holder::file(file).unwrap();
     let (one, two) = (array(0), array(1));
-    let at = |holder: &Arc<Holder>, slab| Some(Place { holder: holder.clone(), slab });
+    let at = |holder: &Arc<Holder>, slab| Some(SlabLocation { holder: holder.clone(), slab });
     let slabs = vec![[at(&one, 0), at(&two, 0)], [at(&two, 1), at(&file, 1)]];
     let settings = Settings { slab_bytes: SLAB_BYTES, ..Settings::default() };
     let device = FanOut::open(settings, 1, slabs, |_| {}).unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use spillway_block::Device;
-use spillway_fanout::{Error, FanOut, Place, Standing};
+use spillway_fanout::{Error, FanOut, SlabLocation, Standing};
 use support::{Fault, Host, PAGES_PER_SLAB, SLAB_BYTES, device, host, place};
 
 const SLABS: u32 = 3;
@@ -176,7 +176,7 @@ impl World {
     }
 
     fn move_slab(&self, slab: u32, copy: usize, to: usize) -> Result<(), TestCaseError> {
-        let there = Place { holder: self.hosts[to].holder.clone(), slab };
+        let there = SlabLocation { holder: self.hosts[to].holder.clone(), slab };
         let done = self.device.place(slab, copy, there);
         let sound = self.is_safe() && !self.broken[to];
         match done {
@@ -192,7 +192,7 @@ impl World {
             let places = self.device.places(slab).unwrap();
             let Some(copy) = places.iter().position(Option::is_none) else { continue };
             for to in (0..HOSTS).filter(|to| *to != host) {
-                let there = Place { holder: self.hosts[to].holder.clone(), slab };
+                let there = SlabLocation { holder: self.hosts[to].holder.clone(), slab };
                 if self.device.place(slab, copy, there).is_ok() {
                     break;
                 }

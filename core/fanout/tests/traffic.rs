@@ -8,7 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use spillway_block::{Data, Device, Request};
-use spillway_fanout::{BackupFile, Cause, Effect, Error, FanOut, Holder, Loss, Place, Settings};
+use spillway_fanout::{
+    BackupFile, Cause, Effect, Error, FanOut, Holder, Loss, Settings, SlabLocation,
+};
 use support::{Fault, Host, PAGES_PER_SLAB, SLAB_BYTES, device, host, losses_of, place, settings};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -72,7 +74,7 @@ fn use_pages(device: &FanOut, thread: u64, rounds: u64) {
     }
 }
 
-fn mirrored(hosts: &[Host]) -> Vec<[Option<Place>; 2]> {
+fn mirrored(hosts: &[Host]) -> Vec<[Option<SlabLocation>; 2]> {
     (0..SLABS).map(|slab| [place(&hosts[0], slab), place(&hosts[1], slab)]).collect()
 }
 
@@ -100,7 +102,7 @@ fn requests_moves_and_a_death_at_the_same_time() {
                 let slab = random(&mut state) as u32 % SLABS;
                 let copy = random(&mut state) as usize % 2;
                 let to = random(&mut state) as usize % 3;
-                let there = Place { holder: hosts[to].holder.clone(), slab };
+                let there = SlabLocation { holder: hosts[to].holder.clone(), slab };
                 match device.place(slab, copy, there) {
                     Ok(()) | Err(Error::SamePlace(_)) => {}
                     Err(Error::PlaceLost(_)) if to == 0 && turn >= 12 => {}
@@ -117,10 +119,10 @@ fn requests_moves_and_a_death_at_the_same_time() {
     let dead = &hosts[0];
     for slab in 0..SLABS {
         let standing = device.places(slab).unwrap();
-        let on_it = |place: &Place| std::sync::Arc::ptr_eq(&place.holder, &dead.holder);
+        let on_it = |place: &SlabLocation| std::sync::Arc::ptr_eq(&place.holder, &dead.holder);
         let copy = standing.iter().flatten().position(|one| on_it(&one.place));
         if let Some(copy) = copy {
-            let there = Place { holder: hosts[3].holder.clone(), slab };
+            let there = SlabLocation { holder: hosts[3].holder.clone(), slab };
             device.place(slab, copy, there).unwrap();
         }
     }
@@ -154,7 +156,7 @@ fn lone_copies_move_under_traffic() {
                 }
                 let to = &hosts[1 - (turn / SLABS) as usize % 2];
                 let slab = turn % SLABS;
-                device.place(slab, 0, Place { holder: to.holder.clone(), slab }).unwrap();
+                device.place(slab, 0, SlabLocation { holder: to.holder.clone(), slab }).unwrap();
             }
         });
         for worker in workers {
@@ -290,7 +292,7 @@ fn a_file_is_a_copy_as_good_as_a_lender() {
     assert!(!path.exists(), "it goes with the device");
     let lender = host(0);
     let slabs = (0..SLABS)
-        .map(|slab| [place(&lender, slab), Some(Place { holder: file.clone(), slab })])
+        .map(|slab| [place(&lender, slab), Some(SlabLocation { holder: file.clone(), slab })])
         .collect();
     let device = device(slabs, LONG);
     thread::scope(|scope| {
@@ -310,11 +312,11 @@ fn a_file_is_a_copy_as_good_as_a_lender() {
     // From the file alone to another lender, and back into the file.
     let other = host(1);
     for slab in 0..SLABS {
-        device.place(slab, 0, Place { holder: other.holder.clone(), slab }).unwrap();
+        device.place(slab, 0, SlabLocation { holder: other.holder.clone(), slab }).unwrap();
     }
     device.forget(&file);
     for slab in 0..SLABS {
-        device.place(slab, 1, Place { holder: file.clone(), slab }).unwrap();
+        device.place(slab, 1, SlabLocation { holder: file.clone(), slab }).unwrap();
     }
 }
 

@@ -18,7 +18,7 @@ const NEGLIGIBLE: f32 = 1e-3;
 /// What is known of a sampled key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-enum State {
+enum KeyState {
     /// Put, and not read since.
     Unread = 0,
     /// Read back since it was put.
@@ -29,7 +29,7 @@ enum State {
 struct Entry {
     hash: u64,
     place: u16,
-    state: State,
+    state: KeyState,
 }
 
 /// Watches the keys of a client whose hash lies below a threshold. All bytes zero is a sampler that is off.
@@ -63,7 +63,7 @@ pub struct Sampler {
 type Counts = u32;
 
 /// One entry in a state.
-const fn one(state: State) -> Counts {
+const fn one(state: KeyState) -> Counts {
     1 << (16 * state as u32)
 }
 
@@ -85,7 +85,7 @@ impl Default for Sampler {
             cold: 0.0,
             gets: [0.0; BUCKETS],
             table: [0; TABLE],
-            entries: [Entry { hash: 0, place: 0, state: State::Unread }; SAMPLES],
+            entries: [Entry { hash: 0, place: 0, state: KeyState::Unread }; SAMPLES],
             order: [0; PLACES],
             total: 0,
             counts: [0; PLACES + 1],
@@ -129,8 +129,8 @@ impl Sampler {
         }
         match self.find(hash) {
             Some(at) => {
-                self.dead += f32::from(u8::from(self.entries[at].state == State::Read));
-                self.touch(at, State::Unread);
+                self.dead += f32::from(u8::from(self.entries[at].state == KeyState::Read));
+                self.touch(at, KeyState::Unread);
             }
             None => self.insert(hash),
         }
@@ -151,8 +151,8 @@ impl Sampler {
         let distance = 1.0 + unread as f32 + read as f32 * self.read_share();
         let distance_pages = f64::from(distance * weight) as u64;
         self.gets[bucket(distance_pages)] += weight;
-        self.wanted_again += f32::from(u8::from(state == State::Read));
-        self.touch(at, State::Read);
+        self.wanted_again += f32::from(u8::from(state == KeyState::Read));
+        self.touch(at, KeyState::Read);
     }
 
     /// A page is got and its key flushed.
@@ -171,7 +171,7 @@ impl Sampler {
             return;
         }
         if let Some(at) = self.find(hash) {
-            self.dead += f32::from(u8::from(self.entries[at].state == State::Read));
+            self.dead += f32::from(u8::from(self.entries[at].state == KeyState::Read));
             self.remove(at);
         }
     }
@@ -216,9 +216,9 @@ impl Sampler {
         }
         let at = self.count as usize;
         self.count += 1;
-        self.entries[at] = Entry { hash, place: 0, state: State::Unread };
+        self.entries[at] = Entry { hash, place: 0, state: KeyState::Unread };
         self.enter(hash, at);
-        self.place(at, State::Unread);
+        self.place(at, KeyState::Unread);
     }
 
     /// Watches half of the keys from now on.
@@ -247,13 +247,13 @@ impl Sampler {
         }
     }
 
-    fn touch(&mut self, at: usize, state: State) {
+    fn touch(&mut self, at: usize, state: KeyState) {
         self.unplace(at);
         self.place(at, state);
     }
 
     /// Makes an entry the most recent.
-    fn place(&mut self, at: usize, state: State) {
+    fn place(&mut self, at: usize, state: KeyState) {
         if self.next_place as usize == PLACES {
             self.renumber();
         }

@@ -13,7 +13,7 @@ use crate::list::List;
 use crate::reserved::PREPAID;
 use crate::scratch::Scratch;
 use crate::shard::SHARDS;
-use crate::slot::Place;
+use crate::slot::ValueLocation;
 use crate::store::Store;
 
 /// Leaves looked at while a shard is locked.
@@ -25,7 +25,7 @@ const STEP_FRAMES: u64 = 256;
 
 /// Persistent values in memory.
 #[derive(Debug, Default)]
-struct Held {
+struct PersistentHeld {
     /// Those that a tier below takes, pages.
     pages: u64,
     /// The others, bytes.
@@ -94,7 +94,7 @@ impl Store {
     /// that are not a page or share one, and the persistent pages for which the disk has no room. Looks at the whole index: some
     /// milliseconds for a million values.
     pub fn fixed_bytes(&self) -> u64 {
-        let mut held = Held::default();
+        let mut held = PersistentHeld::default();
         for shard in 0..SHARDS {
             let mut first = 0;
             loop {
@@ -112,7 +112,7 @@ impl Store {
     }
 
     /// Counts the persistent values of a leaf that are in memory.
-    fn count_leaf(&self, index: &Index, leaf: u32, held: &mut Held) {
+    fn count_leaf(&self, index: &Index, leaf: u32, held: &mut PersistentHeld) {
         if !index.is_live(leaf) {
             return;
         }
@@ -123,19 +123,22 @@ impl Store {
         for slot in (0..LEAF_SLOTS as u32).map(|place| index.slot(leaf, place)) {
             match slot.place() {
                 _ if slot.owner() == PREPAID => {}
-                Place::Empty | Place::Disk { .. } | Place::Blade(_) | Place::Uniform { .. } => {}
-                Place::Raw { frame, length, .. }
+                ValueLocation::Empty
+                | ValueLocation::Disk { .. }
+                | ValueLocation::Blade(_)
+                | ValueLocation::Uniform { .. } => {}
+                ValueLocation::Raw { frame, length, .. }
                     if length < PAGE_BYTES as u16 || self.arena.meta(frame).references() > 1 =>
                 {
                     held.other_bytes += PAGE_BYTES as u64;
                 }
-                Place::Packed { cell, length }
+                ValueLocation::Packed { cell, length }
                     if self.cells.meta(&self.arena, cell).references() > 1 =>
                 {
                     held.other_bytes += least_cell_bytes(usize::from(length)) as u64;
                 }
                 place if List::of(place, false).is_some() => held.pages += 1,
-                Place::Large { .. } => {
+                ValueLocation::Large { .. } => {
                     held.other_bytes += self.length(slot).next_multiple_of(PAGE_BYTES) as u64;
                 }
                 _ => held.other_bytes += least_cell_bytes(self.length(slot)) as u64,

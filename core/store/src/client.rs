@@ -22,7 +22,7 @@ pub struct ClientInfo {
 /// A client, shared by all shards.
 #[derive(Debug)]
 #[repr(C, align(128))]
-pub(crate) struct Client {
+pub(crate) struct ClientSlot {
     /// The [`ClientId`], 0 when the number is free.
     pub(crate) id: AtomicU64,
     used_pages: AtomicU64,
@@ -46,14 +46,14 @@ pub(crate) struct Client {
 const NAMED: u64 = 1 << 32;
 
 // SAFETY: atomics, for which zero is a value.
-unsafe impl Zeroed for Client {}
+unsafe impl Zeroed for ClientSlot {}
 
 /// Puts a serial number and a place in the table together.
 pub(crate) const fn client_id(serial: u64, number: usize) -> ClientId {
     ClientId(serial << NUMBER_BITS | number as u64)
 }
 
-impl Client {
+impl ClientSlot {
     pub(crate) fn open(&self, id: ClientId, config: ClientConfig, domain: u16) {
         self.target_pages.store(config.target_pages, Ordering::Relaxed);
         let label = [config.label as u64, (config.label >> 64) as u64];

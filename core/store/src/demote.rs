@@ -13,8 +13,8 @@ use crate::index::{Index, LEAF_SHIFT, LeafKey};
 use crate::list::List;
 use crate::put::Placed;
 use crate::scratch::Scratch;
-use crate::shard::{Position, SHARDS};
-use crate::slot::{Place, Slot};
+use crate::shard::{HandlePosition, SHARDS};
+use crate::slot::{Slot, ValueLocation};
 use crate::store::Store;
 
 /// Frames that paging out keeps free: this part of all, between the bounds.
@@ -226,7 +226,7 @@ impl Store {
             if let Some(place) = place
                 && let Some(candidate) = candidate.take()
             {
-                self.settle(candidate, Some(Place::Blade(place).into()));
+                self.settle(candidate, Some(ValueLocation::Blade(place).into()));
                 moved += 1;
             }
         }
@@ -254,7 +254,7 @@ impl Store {
         let disk = self.files.as_ref().filter(|_| count > 0);
         let written = disk.is_some_and(|disk| disk.write(pages, self.budget(), &mut places));
         for (candidate, place) in left.into_iter().flatten().zip(places) {
-            let place = place.map(|(file, slot)| Place::Disk { file, slot }.into());
+            let place = place.map(|(file, slot)| ValueLocation::Disk { file, slot }.into());
             self.settle(candidate, place);
         }
         if written { count } else { 0 }
@@ -307,8 +307,8 @@ impl Store {
     ) -> Option<Candidate<'_>> {
         let slot = index.slot(leaf, place);
         let bytes = match slot.place() {
-            Place::Raw { frame, .. } => Bytes::Raw(self.arena.pin(frame)?),
-            Place::Packed { cell, length } => {
+            ValueLocation::Raw { frame, .. } => Bytes::Raw(self.arena.pin(frame)?),
+            ValueLocation::Packed { cell, length } => {
                 Bytes::Packed(self.cells.pin(&self.arena, cell, usize::from(length))?)
             }
             _ => return None,
@@ -323,7 +323,7 @@ impl Store {
     /// Ends a move: the page is at `place` from now on; without one it stays where it is.
     pub(crate) fn settle(&self, candidate: Candidate<'_>, placed: Option<Placed>) {
         let Candidate { leaf, place: index_place, slot: old, bytes } = candidate;
-        let at = Position::of_leaf(leaf, index_place, self.seed);
+        let at = HandlePosition::of_leaf(leaf, index_place, self.seed);
         let new = placed.map_or(old, |placed| Slot::new(placed.place, old.owner()));
         // Who shares the memory has it on a list.
         let lists = placed.is_none_or(|placed| !placed.shared);
@@ -386,7 +386,7 @@ impl Store {
 /// Whether two slots name the same frame or cell.
 fn same_memory(a: Slot, b: Slot) -> bool {
     match (a.place(), b.place()) {
-        (Place::Raw { frame: a, .. }, Place::Raw { frame: b, .. }) => a == b,
+        (ValueLocation::Raw { frame: a, .. }, ValueLocation::Raw { frame: b, .. }) => a == b,
         (a, b) => a == b,
     }
 }

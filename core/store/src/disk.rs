@@ -12,8 +12,8 @@ use crate::error::Error;
 use crate::list::List;
 use crate::put::lane;
 use crate::scratch::Scratch;
-use crate::shard::Position;
-use crate::slot::{Place, Slot};
+use crate::shard::HandlePosition;
+use crate::slot::{Slot, ValueLocation};
 use crate::store::Store;
 
 /// Reads of a slot whose checksum fails while the index keeps naming it.
@@ -124,9 +124,9 @@ impl Store {
         }
         let Some(access) = self.access(pool) else { return };
         let Some(frame) = self.arena.store(lane(), page) else { return };
-        let at = Position::new(access.pool, key, self.seed);
-        let new = Place::Raw { frame, length: PAGE_BYTES as u16, stiff: false };
-        let old = Place::Disk { file: *file, slot: *disk_slot };
+        let at = HandlePosition::new(access.pool, key, self.seed);
+        let new = ValueLocation::Raw { frame, length: PAGE_BYTES as u16, stiff: false };
+        let old = ValueLocation::Disk { file: *file, slot: *disk_slot };
         let mut index = self.shards[at.shard].lock();
         let found = self.find(&index, &at).filter(|(_, slot)| {
             slot.place() == old && disk.sum(*file, *disk_slot) == *sum && self.pools.is_live(pool)
@@ -228,7 +228,7 @@ mod tests {
             } else {
                 assert!(store.flush(pool, KEY));
             }
-            let place = places[0].map(|(file, slot)| Place::Disk { file, slot }.into());
+            let place = places[0].map(|(file, slot)| ValueLocation::Disk { file, slot }.into());
             store.settle(candidate, place);
             assert_eq!(store.disk_bytes(), 0);
             let mut value = [0; PAGE_BYTES];

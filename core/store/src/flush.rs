@@ -6,14 +6,14 @@ use crate::index::{LEAF_SLOTS, LeafKey, ROOT_CHUNK};
 use crate::migrate::Flushed;
 use crate::pools::Access;
 use crate::reuse::Use;
-use crate::shard::{Position, SHARDS};
+use crate::shard::{HandlePosition, SHARDS};
 use crate::store::Store;
 
 impl Store {
     /// Removes a value; whether there was one.
     pub fn flush(&self, pool: PoolId, key: Key) -> bool {
         let Some(access) = self.access(pool) else { return false };
-        let at = Position::new(access.pool, key, self.seed);
+        let at = HandlePosition::new(access.pool, key, self.seed);
         self.tell(access, &at, Use::Flush);
         let mut index = self.shards[at.shard].lock();
         if !self.pools.is_live(pool) {
@@ -35,7 +35,7 @@ impl Store {
         self.log_flush(access.client, Flushed::Object(pool, object));
         let first = LeafKey { object, chunk: 0, pool: access.pool };
         let mut pages = self.flush_leaf(pool, access, first);
-        let root = Position::root(access.pool, object, self.seed);
+        let root = HandlePosition::root(access.pool, object, self.seed);
         let index = self.shards[root.shard].lock();
         let found = index.find(root.leaf_key, root.hash).map(|leaf| index.root(leaf));
         drop(index);
@@ -72,7 +72,7 @@ impl Store {
 
     /// Removes all values of a leaf; the pages that were freed.
     fn flush_leaf(&self, pool: PoolId, access: Access, key: LeafKey) -> u64 {
-        let at = Position::of_leaf(key, 0, self.seed);
+        let at = HandlePosition::of_leaf(key, 0, self.seed);
         let mut index = self.shards[at.shard].lock();
         if !self.pools.is_live(pool) {
             return 0;
@@ -85,7 +85,7 @@ impl Store {
                 break;
             }
             let slot = index.slot(leaf, place as u32);
-            self.tell(access, &Position { index: place as u32, ..at }, Use::Flush);
+            self.tell(access, &HandlePosition { index: place as u32, ..at }, Use::Flush);
             if !slot.is_empty() {
                 let counters = self.client_shard(access.counted(slot.owner()), at.shard);
                 counters.flushed_pages.add_guarded(self.pages_of(slot));
@@ -100,7 +100,7 @@ impl Store {
     /// Whether a value is stored under `key`. It may be gone the next moment.
     pub fn exists(&self, pool: PoolId, key: Key) -> bool {
         let Some(access) = self.access(pool) else { return false };
-        let at = Position::new(access.pool, key, self.seed);
+        let at = HandlePosition::new(access.pool, key, self.seed);
         let index = self.shards[at.shard].lock();
         self.pools.is_live(pool) && self.find(&index, &at).is_some()
     }

@@ -12,8 +12,8 @@ use crate::disk::Misfits;
 use crate::error::Error;
 use crate::migrate::Flushed;
 use crate::reuse::Use;
-use crate::shard::{Position, Removed};
-use crate::slot::{Place, Slot};
+use crate::shard::{HandlePosition, Removed};
+use crate::slot::{Slot, ValueLocation};
 use crate::store::Store;
 
 /// A pinned value: it stays in place while it is read.
@@ -353,12 +353,14 @@ impl Store {
         if access.consumes() {
             return true;
         }
-        let at = Position::new(access.pool, key, self.seed);
+        let at = HandlePosition::new(access.pool, key, self.seed);
         self.tell(access, &at, Use::Flush);
         let mut index = self.shards[at.shard].lock();
         let Some((leaf, slot)) = self.find(&index, &at) else { return false };
         let same_sum = match (slot.place(), &self.files) {
-            (Place::Disk { file, slot }, Some(files)) => Some(files.hold(file, slot).sum()) == sum,
+            (ValueLocation::Disk { file, slot }, Some(files)) => {
+                Some(files.hold(file, slot).sum()) == sum
+            }
             _ => true,
         };
         if slot != shown || !same_sum || !self.pools.is_live(pool) {
@@ -437,7 +439,7 @@ impl Store {
         look: Look,
     ) -> Result<(PinnedValue<'_>, Slot), Error> {
         let access = self.access(pool).ok_or(Error::NoPool)?;
-        let at = Position::new(access.pool, key, self.seed);
+        let at = HandlePosition::new(access.pool, key, self.seed);
         if look.first {
             self.tell(access, &at, if access.consumes() { Use::Take } else { Use::Get });
         }
@@ -473,13 +475,15 @@ impl Store {
     /// Bytes of a slot's value.
     pub(crate) fn length(&self, slot: Slot) -> usize {
         match slot.place() {
-            Place::Small { length, .. } | Place::Raw { length, .. } => usize::from(length),
-            Place::Large { cell } => self.large().length(cell),
-            Place::Empty
-            | Place::Packed { .. }
-            | Place::Uniform { .. }
-            | Place::Disk { .. }
-            | Place::Blade(_) => PAGE_BYTES,
+            ValueLocation::Small { length, .. } | ValueLocation::Raw { length, .. } => {
+                usize::from(length)
+            }
+            ValueLocation::Large { cell } => self.large().length(cell),
+            ValueLocation::Empty
+            | ValueLocation::Packed { .. }
+            | ValueLocation::Uniform { .. }
+            | ValueLocation::Disk { .. }
+            | ValueLocation::Blade(_) => PAGE_BYTES,
         }
     }
 
@@ -487,23 +491,23 @@ impl Store {
     /// has more readers than can be counted.
     fn pin(&self, slot: Slot) -> Option<PinnedValue<'_>> {
         match slot.place() {
-            Place::Empty => Some(PinnedValue::Miss),
-            Place::Raw { frame, length, .. } => {
+            ValueLocation::Empty => Some(PinnedValue::Miss),
+            ValueLocation::Raw { frame, length, .. } => {
                 let page = self.arena.pin(frame)?;
                 Some(PinnedValue::Raw(page, usize::from(length)))
             }
-            Place::Small { cell, length } => {
+            ValueLocation::Small { cell, length } => {
                 self.cells.pin(&self.arena, cell, usize::from(length)).map(PinnedValue::Small)
             }
-            Place::Packed { cell, length } => {
+            ValueLocation::Packed { cell, length } => {
                 self.cells.pin(&self.arena, cell, usize::from(length)).map(PinnedValue::Packed)
             }
-            Place::Uniform { word } => Some(PinnedValue::Uniform(word)),
-            Place::Large { cell } => self.large().pin(cell).map(PinnedValue::Large),
-            Place::Disk { file, slot } => {
+            ValueLocation::Uniform { word } => Some(PinnedValue::Uniform(word)),
+            ValueLocation::Large { cell } => self.large().pin(cell).map(PinnedValue::Large),
+            ValueLocation::Disk { file, slot } => {
                 self.files.as_ref().map(|files| PinnedValue::Disk(files.hold(file, slot)))
             }
-            Place::Blade(place) => Some(PinnedValue::Blade(place)),
+            ValueLocation::Blade(place) => Some(PinnedValue::Blade(place)),
         }
     }
 
@@ -512,24 +516,24 @@ impl Store {
         let slot = removed.slot;
         self.leave(removed);
         match slot.place() {
-            Place::Empty => PinnedValue::Miss,
-            Place::Raw { frame, length, .. } => {
+            ValueLocation::Empty => PinnedValue::Miss,
+            ValueLocation::Raw { frame, length, .. } => {
                 PinnedValue::Raw(self.arena.adopt(frame), usize::from(length))
             }
-            Place::Small { cell, length } => {
+            ValueLocation::Small { cell, length } => {
                 PinnedValue::Small(self.cells.adopt(&self.arena, cell, usize::from(length)))
             }
-            Place::Packed { cell, length } => {
+            ValueLocation::Packed { cell, length } => {
                 self.packed_pages.fetch_sub(1, Ordering::Relaxed);
                 PinnedValue::Packed(self.cells.adopt(&self.arena, cell, usize::from(length)))
             }
-            Place::Uniform { word } => {
+            ValueLocation::Uniform { word } => {
                 self.uniform_pages.fetch_sub(1, Ordering::Relaxed);
                 PinnedValue::Uniform(word)
             }
-            Place::Large { cell } => PinnedValue::Large(self.large().adopt(cell)),
+            ValueLocation::Large { cell } => PinnedValue::Large(self.large().adopt(cell)),
             // Ephemeral values are dropped under pressure, never moved to lower tiers.
-            Place::Disk { .. } | Place::Blade(_) => PinnedValue::Miss,
+            ValueLocation::Disk { .. } | ValueLocation::Blade(_) => PinnedValue::Miss,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use spillway_types::PAGE_BYTES;
 
-use crate::slot::Place;
+use crate::slot::ValueLocation;
 
 /// Which of a client's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,19 +25,21 @@ pub(crate) const LISTS: usize = 5;
 impl List {
     /// The list for a value at `place`. Only what can be evicted or moved to a lower tier is on
     /// one: not uniform pages, pages in files, or persistent values that are not a page.
-    pub(crate) const fn of(place: Place, ephemeral: bool) -> Option<(Self, u32)> {
+    pub(crate) const fn of(place: ValueLocation, ephemeral: bool) -> Option<(Self, u32)> {
         const PAGE: u16 = PAGE_BYTES as u16;
         match (place, ephemeral) {
-            (Place::Raw { frame, length: PAGE, stiff: false }, false) => {
+            (ValueLocation::Raw { frame, length: PAGE, stiff: false }, false) => {
                 Some((Self::Frames, frame))
             }
-            (Place::Raw { frame, length: PAGE, stiff: true }, false) => {
+            (ValueLocation::Raw { frame, length: PAGE, stiff: true }, false) => {
                 Some((Self::StiffFrames, frame))
             }
-            (Place::Packed { cell, .. }, false) => Some((Self::Packed, cell)),
-            (Place::Raw { frame, .. }, true) => Some((Self::EphemeralFrames, frame)),
+            (ValueLocation::Packed { cell, .. }, false) => Some((Self::Packed, cell)),
+            (ValueLocation::Raw { frame, .. }, true) => Some((Self::EphemeralFrames, frame)),
             (
-                Place::Small { cell, .. } | Place::Packed { cell, .. } | Place::Large { cell },
+                ValueLocation::Small { cell, .. }
+                | ValueLocation::Packed { cell, .. }
+                | ValueLocation::Large { cell },
                 true,
             ) => Some((Self::EphemeralCells, cell)),
             _ => None,

@@ -10,16 +10,16 @@ use spillway_types::{Key, PoolId};
 
 use crate::error::Error;
 use crate::index::{Index, LEAF_SHIFT, LEAF_SLOTS, LeafKey};
-use crate::shard::{Position, SHARDS};
+use crate::shard::{HandlePosition, SHARDS};
 use crate::store::Store;
 
 /// Buckets looked at while a shard is locked.
 const LOCKED_BUCKETS: usize = 256;
 
 /// Where a leaf stands in the order, within its shard.
-type Place = (u32, u64, u32);
+type LeafOrder = (u32, u64, u32);
 
-fn place_of(key: LeafKey, hash: u64) -> Place {
+fn place_of(key: LeafKey, hash: u64) -> LeafOrder {
     ((hash as u32).reverse_bits(), key.object, key.chunk)
 }
 
@@ -42,7 +42,8 @@ impl Store {
     ) -> Result<usize, Error> {
         let access = self.access(pool).ok_or(Error::NoPool)?;
         let mut listed = 0;
-        let mut start = from.map(|key| (Position::new(access.pool, key, self.seed), key.index));
+        let mut start =
+            from.map(|key| (HandlePosition::new(access.pool, key, self.seed), key.index));
         let first_shard = start.map_or(0, |(at, _)| at.shard);
         for shard in first_shard..SHARDS {
             let from = start.take().map(|(at, index)| (place_of(at.leaf_key, at.hash), index));
@@ -59,7 +60,7 @@ impl Store {
         pool: PoolId,
         number: u16,
         shard: usize,
-        from: Option<(Place, u32)>,
+        from: Option<(LeafOrder, u32)>,
         keys: &mut [Key],
     ) -> Result<usize, Error> {
         if self.pool_shard(number, shard).load(Ordering::Relaxed) == 0 {

@@ -12,14 +12,14 @@ use spillway_types::{
     ClientId, Get, Key, PAGE_BYTES, PoolId, Put, Refusal, VALUE_BYTES_MAX, billed_pages,
 };
 
-use crate::client::Client;
+use crate::client::ClientSlot;
 use crate::error::Error;
 use crate::get::PinnedValue;
 use crate::pools::Access;
 use crate::put::lane;
 use crate::reuse::Use;
-use crate::shard::Position;
-use crate::slot::{Place, Slot};
+use crate::shard::HandlePosition;
+use crate::slot::{Slot, ValueLocation};
 use crate::store::Store;
 
 /// Pages that [`LongPut::room`] has room for.
@@ -45,7 +45,7 @@ pub struct LongPut {
     client: ClientId,
     pool: PoolId,
     access: Access,
-    at: Position,
+    at: HandlePosition,
     length: usize,
     arrived: usize,
     kept: Kept,
@@ -160,7 +160,7 @@ impl LongPut {
         unsafe { store.large().complete(cell, &self.kept.frames, rest) };
         // They belong to the value now.
         self.kept.frames.clear();
-        let slot = Slot::new(Place::Large { cell }, self.access.payer()).with_listed(true);
+        let slot = Slot::new(ValueLocation::Large { cell }, self.access.payer()).with_listed(true);
         let slot = (slot, self.paid);
         let put = store.publish_or_refuse(self.pool, self.access, &self.at, slot, lane(), None);
         if put == Put::Stored {
@@ -174,9 +174,9 @@ impl Kept {
     /// Nothing, and a map for what comes if there is memory for it.
     fn begin(store: &Store, access: Access, length: usize) -> Self {
         let lane = lane();
-        let begin = || store.large().begin(lane, length).map(|cell| Place::Large { cell });
+        let begin = || store.large().begin(lane, length).map(|cell| ValueLocation::Large { cell });
         let map = match store.place_at(access, lane, begin) {
-            Some(Place::Large { cell }) => Some(cell),
+            Some(ValueLocation::Large { cell }) => Some(cell),
             _ => None,
         };
         Self { map, frames: Vec::with_capacity(length / PAGE_BYTES) }
@@ -185,10 +185,10 @@ impl Kept {
     /// Takes frames until there are `count`, or lets go of all.
     fn take_ahead(&mut self, store: &Store, access: Access, count: usize) {
         let lane = lane();
-        let raw = |frame| Place::Raw { frame, length: PAGE_BYTES as u16, stiff: false };
+        let raw = |frame| ValueLocation::Raw { frame, length: PAGE_BYTES as u16, stiff: false };
         while self.frames.len() < count && self.map.is_some() {
             match store.place_at(access, lane, || store.arena.store_later(lane).map(raw)) {
-                Some(Place::Raw { frame, .. }) => self.frames.push(frame),
+                Some(ValueLocation::Raw { frame, .. }) => self.frames.push(frame),
                 _ => self.free(store),
             }
         }
@@ -302,7 +302,7 @@ impl Store {
     /// tells where they lie, at once.
     pub fn begin_put(self: &Arc<Self>, pool: PoolId, key: Key, length: usize) -> Begun {
         let Some(access) = self.access(pool) else { return Begun::Refused(Refusal::NoPool) };
-        let at = Position::new(access.pool, key, self.seed);
+        let at = HandlePosition::new(access.pool, key, self.seed);
         let refused = |reason| {
             self.tell(access, &at, Use::Put);
             match self.refuse(pool, access, &at, reason) {
@@ -407,7 +407,7 @@ impl Store {
     }
 
     /// Changes what is counted of a client, if it is still there.
-    fn recount(&self, client: ClientId, change: impl FnOnce(&Client)) {
+    fn recount(&self, client: ClientId, change: impl FnOnce(&ClientSlot)) {
         // Its number is no other's while this is held.
         let _control = self.control.lock();
         if let Ok((_, client)) = self.client(client) {
@@ -428,6 +428,6 @@ impl Store {
     pub fn in_flight_bytes(&self) -> u64 {
         let clients = self.client_numbers().map(|number| &self.clients[usize::from(number)]);
         let in_use = clients.filter(|client| client.id.load(Ordering::Relaxed) != 0);
-        in_use.map(Client::in_flight_pages).sum::<u64>() * PAGE_BYTES as u64
+        in_use.map(ClientSlot::in_flight_pages).sum::<u64>() * PAGE_BYTES as u64
     }
 }

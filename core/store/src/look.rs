@@ -7,7 +7,7 @@ use spillway_types::{Key, PoolId};
 use crate::error::Error;
 use crate::get::{PinnedValue, Value};
 use crate::long::LongGet;
-use crate::shard::Position;
+use crate::shard::HandlePosition;
 use crate::store::Store;
 
 impl Value<'_> {
@@ -52,7 +52,7 @@ impl Store {
     /// Which of the indexes 0 to 63 of an object are in use, as bits. Nothing is counted.
     pub fn used_indexes(&self, pool: PoolId, object: u64) -> u64 {
         let Some(access) = self.access(pool) else { return 0 };
-        let at = Position::new(access.pool, Key::new(object, 0), self.seed);
+        let at = HandlePosition::new(access.pool, Key::new(object, 0), self.seed);
         let index = self.shards[at.shard].lock();
         if !self.pools.is_live(pool) {
             return 0;

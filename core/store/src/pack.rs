@@ -15,7 +15,7 @@ use crate::list::List;
 use crate::put::Placed;
 use crate::scratch::Scratch;
 use crate::shard::SHARDS;
-use crate::slot::{Place, Slot};
+use crate::slot::{Slot, ValueLocation};
 use crate::store::Store;
 
 /// A put that finds memory full has so many pages packed, or as many as it is long.
@@ -266,7 +266,7 @@ impl Store {
     /// Makes a raw page the one that is moved, if it is still there.
     fn take_entry(&self, entry: Entry) -> Option<Candidate<'_>> {
         let mut index = self.shards[entry.shard].lock();
-        let Place::Raw { frame, .. } = entry.slot.place() else { return None };
+        let ValueLocation::Raw { frame, .. } = entry.slot.place() else { return None };
         let found = self.entry_within(&index, entry.shard, frame)?;
         if found.list != List::Frames {
             return None;
@@ -306,9 +306,11 @@ impl Store {
 }
 
 /// The same place with the mark of a page that does not shrink.
-fn stiff(slot: Slot) -> Option<Place> {
+fn stiff(slot: Slot) -> Option<ValueLocation> {
     match slot.place() {
-        Place::Raw { frame, length, .. } => Some(Place::Raw { frame, length, stiff: true }),
+        ValueLocation::Raw { frame, length, .. } => {
+            Some(ValueLocation::Raw { frame, length, stiff: true })
+        }
         _ => None,
     }
 }

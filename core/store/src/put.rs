@@ -12,8 +12,8 @@ use crate::pools::Access;
 use crate::reserved::PREPAID;
 use crate::reuse::Use;
 use crate::scratch::{Packer, Scratch};
-use crate::shard::Position;
-use crate::slot::{Place, Slot};
+use crate::shard::HandlePosition;
+use crate::slot::{Slot, ValueLocation};
 use crate::store::Store;
 
 /// Ephemeral values that one put may cost: several times what it takes to empty a chunk of the smallest cells, since those that
@@ -36,7 +36,7 @@ pub(crate) fn lane() -> usize {
 /// Where a value was copied to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placed {
-    pub(crate) place: Place,
+    pub(crate) place: ValueLocation,
     /// Whether another entry has the frame or cell already, and with it the place on a list.
     pub(crate) shared: bool,
 }
@@ -47,7 +47,7 @@ pub struct Filled<'a> {
     store: &'a Store,
     pool: PoolId,
     access: Access,
-    at: Position,
+    at: HandlePosition,
     frame: u32,
     lane: usize,
 }
@@ -70,8 +70,8 @@ impl Drop for Filled<'_> {
     }
 }
 
-impl From<Place> for Placed {
-    fn from(place: Place) -> Self {
+impl From<ValueLocation> for Placed {
+    fn from(place: ValueLocation) -> Self {
         Self { place, shared: false }
     }
 }
@@ -119,7 +119,7 @@ impl Store {
                 fill(&mut buffer.0);
                 let word = uniform_word(&buffer.0)?;
                 self.uniform_pages.fetch_add(1, Ordering::Relaxed);
-                return Some(Place::Uniform { word }.into());
+                return Some(ValueLocation::Uniform { word }.into());
             };
             Some(self.keep_filled(lane, frame).into())
         })
@@ -138,19 +138,19 @@ impl Store {
         debug_assert!(length > PAGE_BYTES, "shorter ones are put in one piece");
         self.put_with(pool, key, length, None, |access, lane, _| {
             let cell = self.large().store(lane, self.domain(access), length, &mut fill)?;
-            Some(Place::Large { cell }.into())
+            Some(ValueLocation::Large { cell }.into())
         })
     }
 
     /// The place of a page that was written to a frame: no frame, if it is filled with one word.
     #[inline]
-    fn keep_filled(&self, lane: usize, frame: u32) -> Place {
+    fn keep_filled(&self, lane: usize, frame: u32) -> ValueLocation {
         let Some(word) = uniform_word(self.arena.content(frame)) else {
-            return Place::Raw { frame, length: PAGE_BYTES as u16, stiff: false };
+            return ValueLocation::Raw { frame, length: PAGE_BYTES as u16, stiff: false };
         };
         self.arena.release_at_hand(lane, frame);
         self.uniform_pages.fetch_add(1, Ordering::Relaxed);
-        Place::Uniform { word }
+        ValueLocation::Uniform { word }
     }
 
     /// Like [`Store::put`], but packs a page with LZ4 if that saves at least a quarter of it, which
@@ -186,7 +186,7 @@ impl Store {
         copy: impl FnMut(Access, usize, Option<&mut Scratch>) -> Option<Placed>,
     ) -> Put {
         let Some(access) = self.access(pool) else { return Put::Refused(Refusal::NoPool) };
-        let at = Position::new(access.pool, key, self.seed);
+        let at = HandlePosition::new(access.pool, key, self.seed);
         self.tell(access, &at, Use::Put);
         let most = if access.is_reserved() { PAGE_BYTES } else { VALUE_BYTES_MAX };
         if length == 0 || length > most {
@@ -218,7 +218,7 @@ impl Store {
         &self,
         pool: PoolId,
         access: Access,
-        at: &Position,
+        at: &HandlePosition,
         (slot, paid): (Slot, u64),
         lane: usize,
         mut scratch: Option<&mut Scratch>,
@@ -265,7 +265,7 @@ impl Store {
         if access.is_reserved() || self.domain(access).is_some() || !client.has_room(1) {
             return None;
         }
-        let at = Position::new(access.pool, key, self.seed);
+        let at = HandlePosition::new(access.pool, key, self.seed);
         self.expect_change(access, &at);
         let lane = lane();
         let frame = self.arena.store_page(lane, fill)?;
@@ -273,7 +273,7 @@ impl Store {
     }
 
     /// Fetches what a put writes to and other cores have written: it comes while the value is copied.
-    fn expect_change(&self, access: Access, at: &Position) {
+    fn expect_change(&self, access: Access, at: &HandlePosition) {
         expect_write(&self.shards[at.shard]);
         let counters = self.client_shard(access.client, at.shard);
         expect_write(counters);
@@ -283,7 +283,7 @@ impl Store {
     /// Whether a value of `pages` fits, before it is copied. Nothing is charged yet: what is known
     /// only when the value is published, that it replaces another, saves two writes to a word that
     /// all of the client's threads share. [`Self::publish`] has the last word.
-    fn has_room(&self, pool: PoolId, access: Access, at: &Position, pages: u64) -> bool {
+    fn has_room(&self, pool: PoolId, access: Access, at: &HandlePosition, pages: u64) -> bool {
         if access.is_reserved() {
             return self.is_prepaid(pool, at);
         }
@@ -296,7 +296,7 @@ impl Store {
     }
 
     /// Pages that the client is billed for under a handle now.
-    pub(crate) fn held_pages(&self, pool: PoolId, access: Access, at: &Position) -> u64 {
+    pub(crate) fn held_pages(&self, pool: PoolId, access: Access, at: &HandlePosition) -> u64 {
         let index = self.shards[at.shard].lock();
         match self.find(&index, at) {
             Some((_, slot)) if self.pools.is_live(pool) && slot.owner() == access.client => {
@@ -360,8 +360,8 @@ impl Store {
         &self,
         access: Access,
         lane: usize,
-        store: impl Fn() -> Option<Place>,
-    ) -> Option<Place> {
+        store: impl Fn() -> Option<ValueLocation>,
+    ) -> Option<ValueLocation> {
         let placed = self.place(access, lane, 1, None, |_, _, _| store().map(Placed::from));
         placed.map(|placed| placed.place)
     }
@@ -382,20 +382,20 @@ impl Store {
                 part.copy_from_slice(&value[at..at + part.len()]);
             };
             let cell = self.large().store(lane, domain, value.len(), &mut copy)?;
-            return Some(Place::Large { cell }.into());
+            return Some(ValueLocation::Large { cell }.into());
         }
         let length = value.len() as u16;
         if value.len() <= CELL_BYTES_MAX {
             let (cell, shared) = self.store_cell(domain, value, false)?;
-            return Some(Placed { place: Place::Small { cell, length }, shared });
+            return Some(Placed { place: ValueLocation::Small { cell, length }, shared });
         }
         let Ok(page) = <&[u8; PAGE_BYTES]>::try_from(value) else {
             let frame = self.arena.store(lane, value)?;
-            return Some(Place::Raw { frame, length, stiff: false }.into());
+            return Some(ValueLocation::Raw { frame, length, stiff: false }.into());
         };
         if let Some(word) = uniform_word(page) {
             self.uniform_pages.fetch_add(1, Ordering::Relaxed);
-            return Some(Place::Uniform { word }.into());
+            return Some(ValueLocation::Uniform { word }.into());
         }
         let mut stiff = false;
         if let Some(packer) = packer
@@ -419,14 +419,14 @@ impl Store {
                 self.arena.store_shared(lane, domain, page)?
             }
         };
-        Some(Placed { place: Place::Raw { frame, length, stiff }, shared })
+        Some(Placed { place: ValueLocation::Raw { frame, length, stiff }, shared })
     }
 
     /// Puts a packed page into a cell. `None` when memory is out.
     pub(crate) fn keep_packed(&self, domain: Option<u16>, packed: &[u8]) -> Option<Placed> {
         let (cell, shared) = self.store_cell(domain, packed, true)?;
         self.packed_pages.fetch_add(1, Ordering::Relaxed);
-        Some(Placed { place: Place::Packed { cell, length: packed.len() as u16 }, shared })
+        Some(Placed { place: ValueLocation::Packed { cell, length: packed.len() as u16 }, shared })
     }
 
     /// Makes a filled slot the value of its handle, and lists it if it is marked so. What was there
@@ -435,7 +435,7 @@ impl Store {
         &self,
         pool: PoolId,
         access: Access,
-        at: &Position,
+        at: &HandlePosition,
         (slot, paid): (Slot, u64),
         lane: usize,
     ) -> Result<(), Refusal> {
@@ -490,7 +490,7 @@ impl Store {
             self.refund(old.owner(), old_pages - taken_over);
             self.note_unshared(old);
             match old.place() {
-                Place::Raw { frame, .. } => self.arena.release_at_hand(lane, frame),
+                ValueLocation::Raw { frame, .. } => self.arena.release_at_hand(lane, frame),
                 _ => self.free_place(old),
             }
         }
@@ -498,7 +498,7 @@ impl Store {
     }
 
     /// Locks the shard of a handle, with a leaf for it there.
-    fn lock_leaf(&self, at: &Position) -> Result<(Guard<'_, Index>, u32), Refusal> {
+    fn lock_leaf(&self, at: &HandlePosition) -> Result<(Guard<'_, Index>, u32), Refusal> {
         let mut index = self.shards[at.shard].lock();
         if let Some(leaf) = index.find(at.leaf_key, at.hash) {
             return Ok((index, leaf));
@@ -534,7 +534,7 @@ impl Store {
         &self,
         pool: PoolId,
         access: Access,
-        at: &Position,
+        at: &HandlePosition,
         reason: Refusal,
     ) -> Put {
         let mut index = self.shards[at.shard].lock();

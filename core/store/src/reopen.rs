@@ -21,8 +21,8 @@ use crate::index::{LEAF_SHIFT, LEAF_SLOTS, LeafKey, ROOT_CHUNK};
 use crate::list::List;
 use crate::pools::{POOLS_MAX, Pool, PoolShard, serial_at};
 use crate::reserved::PREPAID;
-use crate::shard::{Position, SHARDS};
-use crate::slot::{Place, Slot};
+use crate::shard::{HandlePosition, SHARDS};
+use crate::slot::{Slot, ValueLocation};
 use crate::store::{Store, check};
 use crate::tables::Tables;
 
@@ -183,7 +183,7 @@ impl Store {
         let mut claims = Claims::new(&self.arena, self.tables.has_shared());
         for shard in 0..SHARDS {
             let fate = |key: LeafKey| {
-                let misplaced = Position::of_leaf(key, 0, self.seed).shard != shard;
+                let misplaced = HandlePosition::of_leaf(key, 0, self.seed).shard != shard;
                 if misplaced || key.chunk > u32::MAX >> LEAF_SHIFT && key.chunk != ROOT_CHUNK {
                     return Err(Error::Damaged("a leaf's name makes no sense"));
                 }
@@ -234,24 +234,24 @@ impl Store {
             if claimed { Ok(()) } else { Err(BAD) }
         };
         match slot.place() {
-            Place::Raw { frame, .. } => {
+            ValueLocation::Raw { frame, .. } => {
                 let references = self.arena.claim(frame, pool.reserve).ok_or(BAD)?;
                 if reserved && references > 1 {
                     return Err(BAD);
                 }
             }
-            Place::Uniform { .. } => {
+            ValueLocation::Uniform { .. } => {
                 self.uniform_pages.fetch_add(1, Ordering::Relaxed);
             }
-            Place::Small { cell: at, length } if !reserved => cell(at, length)?,
-            Place::Packed { cell: at, length } if !reserved => {
+            ValueLocation::Small { cell: at, length } if !reserved => cell(at, length)?,
+            ValueLocation::Packed { cell: at, length } if !reserved => {
                 cell(at, length)?;
                 self.packed_pages.fetch_add(1, Ordering::Relaxed);
             }
-            Place::Large { cell } if !reserved => {
+            ValueLocation::Large { cell } if !reserved => {
                 self.large().claim(claims, cell).ok_or(BAD)?;
             }
-            Place::Disk { file, slot } if !reserved => {
+            ValueLocation::Disk { file, slot } if !reserved => {
                 let disk = self.kept_disk().ok_or(NO_DISK)?;
                 if !disk.claim(file, slot, self.budget()) {
                     return Err(BAD);
@@ -303,7 +303,7 @@ impl Store {
             client.reserved_pages.fetch_add(pool.reserved_pages, Ordering::Relaxed);
             for first in (0..pool.reserved_pages).step_by(LEAF_SLOTS) {
                 let key = Key::new(first >> 32, first as u32);
-                let at = Position::new(pool.number, key, self.seed);
+                let at = HandlePosition::new(pool.number, key, self.seed);
                 let count = (pool.reserved_pages - first).min(LEAF_SLOTS as u64) as u32;
                 let index = self.shards[at.shard].lock();
                 let leaf = index.find(at.leaf_key, at.hash).ok_or(BAD)?;
@@ -323,7 +323,8 @@ impl Store {
             }
             self.scan(pool.number, |index, shard, leaf, at| {
                 let slot = index.slot(leaf, at);
-                if matches!(slot.place(), Place::Small { .. } | Place::Large { .. }) {
+                if matches!(slot.place(), ValueLocation::Small { .. } | ValueLocation::Large { .. })
+                {
                     self.share_memory(slot);
                 }
                 let (list, place) = List::of(slot.place(), false)?;

@@ -7,8 +7,8 @@ use spillway_types::{ClientId, Key, Lifetime, PAGE_BYTES, PoolId, PoolSpec, Shar
 use crate::error::Error;
 use crate::index::{LEAF_SHIFT, LEAF_SLOTS, LeafKey};
 use crate::pools::Pool;
-use crate::shard::{Position, SHARDS};
-use crate::slot::Place;
+use crate::shard::{HandlePosition, SHARDS};
+use crate::slot::ValueLocation;
 use crate::store::Store;
 
 /// Who pays for the values of reserved pools: no client, they were paid for as a whole.
@@ -73,7 +73,7 @@ impl Store {
         let budget = self.budget();
         for first in (0..pages).step_by(LEAF_SLOTS) {
             let key = Key::new(first >> 32, first as u32);
-            let at = Position::new(pool, key, self.seed);
+            let at = HandlePosition::new(pool, key, self.seed);
             let count = (pages - first).min(LEAF_SLOTS as u64) as u32;
             let rooted = at.leaf_key.chunk != 0;
             if rooted && !self.join_root(at.leaf_key) {
@@ -119,21 +119,21 @@ impl Store {
     }
 
     /// Whether room is set aside for a key.
-    pub(crate) fn is_prepaid(&self, pool: PoolId, at: &Position) -> bool {
+    pub(crate) fn is_prepaid(&self, pool: PoolId, at: &HandlePosition) -> bool {
         let key = Key::new(at.leaf_key.object, at.index);
         debug_assert_eq!(key.index >> LEAF_SHIFT, at.leaf_key.chunk);
         key.object <= u64::from(u32::MAX) && page_number(key) < self.pools.reserved_pages(pool)
     }
 
     /// Puts a value of up to a page into a frame of a reserve.
-    pub(crate) fn place_reserved(&self, reserve: u16, value: &[u8]) -> Option<Place> {
+    pub(crate) fn place_reserved(&self, reserve: u16, value: &[u8]) -> Option<ValueLocation> {
         if let Ok(page) = <&[u8; PAGE_BYTES]>::try_from(value)
             && let Some(word) = uniform_word(page)
         {
             self.uniform_pages.fetch_add(1, Ordering::Relaxed);
-            return Some(Place::Uniform { word });
+            return Some(ValueLocation::Uniform { word });
         }
         let frame = self.arena.store_reserved(reserve, value)?;
-        Some(Place::Raw { frame, length: value.len() as u16, stiff: false })
+        Some(ValueLocation::Raw { frame, length: value.len() as u16, stiff: false })
     }
 }

@@ -12,7 +12,7 @@ use spillway_types::ClientId;
 use crate::error::Error;
 use crate::index::LEAF_SLOTS;
 use crate::pools::Access;
-use crate::shard::Position;
+use crate::shard::HandlePosition;
 use crate::slot::CLIENTS_MAX;
 use crate::store::Store;
 
@@ -30,11 +30,11 @@ pub(crate) type Samplers = OnceLock<Box<[OnceLock<Box<Watched>>]>>;
 pub(crate) struct Watched {
     /// As [`Sampler::below`]; read without the lock, a moment late.
     below: AtomicU64,
-    state: Lock<State>,
+    state: Lock<SamplerState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct SamplerState {
     /// Whose sampler it is now.
     client: ClientId,
     /// What it has not been told yet: hashes, with the use in their low bits.
@@ -67,7 +67,7 @@ impl Store {
         let watched = all[number].get_or_init(|| {
             let mut sampler = Sampler::default();
             sampler.stop();
-            let state = State { client: ClientId(0), waiting: [0; TOLD], count: 0, sampler };
+            let state = SamplerState { client: ClientId(0), waiting: [0; TOLD], count: 0, sampler };
             let state = Lock::new(state);
             Box::new(Watched { below: AtomicU64::new(0), state })
         });
@@ -104,7 +104,7 @@ impl Store {
 
     /// Tells a client's sampler of a request.
     #[inline]
-    pub(crate) fn tell(&self, access: Access, at: &Position, what: Use) {
+    pub(crate) fn tell(&self, access: Access, at: &HandlePosition, what: Use) {
         let Some(all) = self.samplers.get() else { return };
         let Some(watched) = all[usize::from(access.client)].get() else { return };
         let hash = at.key_hash();
@@ -143,7 +143,7 @@ impl Watched {
     }
 }
 
-impl State {
+impl SamplerState {
     /// Tells the sampler what waits, in its order.
     fn tell_all(&mut self) {
         let count = core::mem::take(&mut self.count);
@@ -160,7 +160,7 @@ impl State {
     }
 }
 
-impl Position {
+impl HandlePosition {
     /// Mixes the name of the whole handle with the store's secret, from that of its leaf.
     #[inline]
     const fn key_hash(&self) -> u64 {

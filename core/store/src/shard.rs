@@ -8,7 +8,7 @@ use crate::client::ClientShard;
 use crate::index::{Index, LEAF_SHIFT, LEAF_SLOTS, LeafKey, ROOT_CHUNK, Root};
 use crate::list::List;
 use crate::reserved::PREPAID;
-use crate::slot::{Place, Slot};
+use crate::slot::{Slot, ValueLocation};
 use crate::store::Store;
 
 /// Shards of a store.
@@ -35,14 +35,14 @@ pub(crate) struct Seed {
 
 /// Where a handle lies: computed once for each operation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Position {
+pub(crate) struct HandlePosition {
     pub(crate) leaf_key: LeafKey,
     pub(crate) hash: u64,
     pub(crate) shard: usize,
     pub(crate) index: u32,
 }
 
-impl Position {
+impl HandlePosition {
     pub(crate) fn of_leaf(leaf_key: LeafKey, index: u32, seed: Seed) -> Self {
         let hash = leaf_key.hash(seed.secret);
         let shard = (hash >> (u64::BITS - SHARDS.ilog2())) as usize & seed.shard_mask;
@@ -74,7 +74,7 @@ impl Store {
 
     /// The slot of a handle, and the leaf it lies in.
     #[inline]
-    pub(crate) fn find(&self, index: &Index, at: &Position) -> Option<(u32, Slot)> {
+    pub(crate) fn find(&self, index: &Index, at: &HandlePosition) -> Option<(u32, Slot)> {
         let leaf = index.find(at.leaf_key, at.hash)?;
         let slot = index.slot(leaf, at.index);
         (!slot.is_empty()).then_some((leaf, slot))
@@ -181,25 +181,25 @@ impl Store {
     /// Drops a slot's reference to its value.
     pub(crate) fn free_place(&self, slot: Slot) {
         match slot.place() {
-            Place::Empty => {}
-            Place::Raw { frame, .. } => self.arena.release(frame),
-            Place::Small { cell, length } => {
+            ValueLocation::Empty => {}
+            ValueLocation::Raw { frame, .. } => self.arena.release(frame),
+            ValueLocation::Small { cell, length } => {
                 self.cells.release(&self.arena, cell, usize::from(length));
             }
-            Place::Packed { cell, length } => {
+            ValueLocation::Packed { cell, length } => {
                 self.packed_pages.fetch_sub(1, Ordering::Relaxed);
                 self.cells.release(&self.arena, cell, usize::from(length));
             }
-            Place::Uniform { .. } => {
+            ValueLocation::Uniform { .. } => {
                 self.uniform_pages.fetch_sub(1, Ordering::Relaxed);
             }
-            Place::Large { cell } => self.large().release(cell),
-            Place::Disk { file, slot } => {
+            ValueLocation::Large { cell } => self.large().release(cell),
+            ValueLocation::Disk { file, slot } => {
                 if let Some(files) = &self.files {
                     files.free(file, slot);
                 }
             }
-            Place::Blade(place) => {
+            ValueLocation::Blade(place) => {
                 if let Some(blade) = &self.blade {
                     blade.free(place);
                 }
@@ -211,7 +211,7 @@ impl Store {
     #[must_use]
     pub(crate) fn join_root(&self, leaf: LeafKey) -> bool {
         debug_assert_ne!(leaf.chunk, ROOT_CHUNK);
-        let at = Position::root(leaf.pool, leaf.object, self.seed);
+        let at = HandlePosition::root(leaf.pool, leaf.object, self.seed);
         let mut index = self.shards[at.shard].lock();
         let root = match index.find(at.leaf_key, at.hash) {
             Some(root) => root,
@@ -230,7 +230,7 @@ impl Store {
 
     /// Tells an object's root of one leaf less.
     pub(crate) fn leave_root(&self, pool: u16, object: u64) {
-        let at = Position::root(pool, object, self.seed);
+        let at = HandlePosition::root(pool, object, self.seed);
         let mut index: Guard<'_, Index> = self.shards[at.shard].lock();
         let Some(root) = index.find(at.leaf_key, at.hash) else { return };
         let Root { leaves, chunk_max } = index.root(root);
@@ -246,7 +246,7 @@ impl Store {
 mod tests {
     use spillway_types::{Key, PoolSpec, Put, Refusal};
 
-    use super::{Position, SHARDS, Seed};
+    use super::{HandlePosition, SHARDS, Seed};
     use crate::ClientConfig;
     use crate::config::Config;
     use crate::store::Store;
@@ -256,7 +256,7 @@ mod tests {
     fn keys_lie_in_the_shards_that_are_used() {
         for used in [1, 4, SHARDS] {
             let seed = Seed { secret: 7, shard_mask: used - 1 };
-            let shard = |object| Position::new(3, Key::new(object, 0), seed).shard;
+            let shard = |object| HandlePosition::new(3, Key::new(object, 0), seed).shard;
             let mut seen = vec![false; used];
             (0..10_000).for_each(|object| seen[shard(object)] = true);
             assert!(seen.iter().all(|&seen| seen), "{used} shards");

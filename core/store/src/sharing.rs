@@ -16,8 +16,8 @@ use crate::list::List;
 use crate::pools::Access;
 use crate::reserved::PREPAID;
 use crate::scratch::Packer;
-use crate::shard::{Position, SHARDS};
-use crate::slot::{Place, Slot};
+use crate::shard::{HandlePosition, SHARDS};
+use crate::slot::{Slot, ValueLocation};
 use crate::store::Store;
 
 /// Memory that values share, as the last whole scan found it, and what happened so far.
@@ -103,13 +103,13 @@ impl Store {
     pub(crate) fn share_memory(&self, slot: Slot) {
         let Some(domain) = self.domain_of_owner(slot) else { return };
         match slot.place() {
-            Place::Raw { frame, length, .. } if usize::from(length) == PAGE_BYTES => {
+            ValueLocation::Raw { frame, length, .. } if usize::from(length) == PAGE_BYTES => {
                 self.arena.share(frame, domain);
             }
-            Place::Small { cell, length } | Place::Packed { cell, length } => {
+            ValueLocation::Small { cell, length } | ValueLocation::Packed { cell, length } => {
                 self.cells.share(&self.arena, cell, domain, usize::from(length));
             }
-            Place::Large { cell } => {
+            ValueLocation::Large { cell } => {
                 self.large().each_frame(cell, &mut |frame| self.arena.share(frame, domain));
             }
             _ => {}
@@ -120,8 +120,8 @@ impl Store {
     /// neither.
     fn references(&self, slot: Slot) -> u16 {
         match slot.place() {
-            Place::Raw { frame, .. } => self.arena.meta(frame).references(),
-            Place::Small { cell, .. } | Place::Packed { cell, .. } => {
+            ValueLocation::Raw { frame, .. } => self.arena.meta(frame).references(),
+            ValueLocation::Small { cell, .. } | ValueLocation::Packed { cell, .. } => {
                 self.cells.meta(&self.arena, cell).references()
             }
             _ => 0,
@@ -210,10 +210,10 @@ impl Store {
             }
         };
         match slot.place() {
-            Place::Small { length, .. } | Place::Packed { length, .. } => {
+            ValueLocation::Small { length, .. } | ValueLocation::Packed { length, .. } => {
                 count(self.references(slot), least_cell_bytes(usize::from(length)));
             }
-            Place::Large { cell } => self.large().each_frame(cell, &mut |frame| {
+            ValueLocation::Large { cell } => self.large().each_frame(cell, &mut |frame| {
                 count(self.arena.meta(frame).references(), PAGE_BYTES);
             }),
             _ => count(self.references(slot), PAGE_BYTES),
@@ -233,10 +233,10 @@ impl Store {
             debug_assert!(kept, "changing a used slot takes no memory");
         }
         let bytes = match slot.place() {
-            Place::Raw { frame, length, .. } if usize::from(length) == PAGE_BYTES => {
+            ValueLocation::Raw { frame, length, .. } if usize::from(length) == PAGE_BYTES => {
                 Bytes::Page(self.arena.pin(frame)?)
             }
-            Place::Small { cell, length } | Place::Packed { cell, length } => {
+            ValueLocation::Small { cell, length } | ValueLocation::Packed { cell, length } => {
                 Bytes::Cell(self.cells.pin(&self.arena, cell, usize::from(length))?)
             }
             _ => return None,
@@ -252,7 +252,7 @@ impl Store {
             return;
         };
         let new = Slot::new(place, value.slot.owner());
-        let at = Position::of_leaf(key, value.place, self.seed);
+        let at = HandlePosition::of_leaf(key, value.place, self.seed);
         let mut index = self.shards[at.shard].lock();
         let found = self.find(&index, &at).filter(|&(_, slot)| slot == value.slot);
         if let Some((leaf, slot)) = found {
@@ -268,25 +268,32 @@ impl Store {
     }
 
     /// The place of an equal value, with a reference to it: in a frame, or packed.
-    fn find_equal(&self, domain: u16, value: &Alone<'_>, packer: &mut Packer) -> Option<Place> {
+    fn find_equal(
+        &self,
+        domain: u16,
+        value: &Alone<'_>,
+        packer: &mut Packer,
+    ) -> Option<ValueLocation> {
         let find_packed = |content: &[u8], except| {
             let cell = self.cells.find_shared(&self.arena, domain, content, except)?;
             self.packed_pages.fetch_add(1, Ordering::Relaxed);
-            Some(Place::Packed { cell, length: content.len() as u16 })
+            Some(ValueLocation::Packed { cell, length: content.len() as u16 })
         };
         match (&value.bytes, value.slot.place()) {
-            (Bytes::Page(page), Place::Raw { frame, length, stiff }) => {
+            (Bytes::Page(page), ValueLocation::Raw { frame, length, stiff }) => {
                 if let Some(frame) = self.arena.find_shared(domain, page, frame) {
-                    return Some(Place::Raw { frame, length, stiff: false });
+                    return Some(ValueLocation::Raw { frame, length, stiff: false });
                 }
                 let packs = self.config.compress && !stiff && self.compressed_pages() != 0;
                 let length = if packs { packer.pack(page)? } else { return None };
                 find_packed(&packer.packed[..length], None)
             }
-            (Bytes::Cell(content), Place::Packed { cell, .. }) => find_packed(content, Some(cell)),
-            (Bytes::Cell(content), Place::Small { cell, length }) => {
+            (Bytes::Cell(content), ValueLocation::Packed { cell, .. }) => {
+                find_packed(content, Some(cell))
+            }
+            (Bytes::Cell(content), ValueLocation::Small { cell, length }) => {
                 let cell = self.cells.find_shared(&self.arena, domain, content, Some(cell))?;
-                Some(Place::Small { cell, length })
+                Some(ValueLocation::Small { cell, length })
             }
             _ => None,
         }

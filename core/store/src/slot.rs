@@ -24,7 +24,7 @@ const OBJECT_BITS: u32 = OBJECTS_MAX.ilog2();
 
 /// Where a value lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ValueLocation {
     /// Nowhere: the entry is unused.
     Empty,
     /// A page, or a value a little shorter, in a frame. A stiff one could not be packed.
@@ -50,19 +50,21 @@ pub(crate) struct Slot(pub(crate) u64);
 impl Slot {
     pub(crate) const EMPTY: Self = Self(0);
 
-    pub(crate) fn new(place: Place, owner: u16) -> Self {
+    pub(crate) fn new(place: ValueLocation, owner: u16) -> Self {
         let (kind, length, at) = match place {
-            Place::Empty => return Self::EMPTY,
+            ValueLocation::Empty => return Self::EMPTY,
             // Lengths of 1 to 4096 fit 12 bits less one, so that there is one for the mark.
-            Place::Raw { frame, length, stiff } => {
+            ValueLocation::Raw { frame, length, stiff } => {
                 (1, (length - 1) | (u16::from(stiff) << STIFF_SHIFT), u64::from(frame))
             }
-            Place::Small { cell, length } => (2, length, u64::from(cell)),
-            Place::Packed { cell, length } => (3, length, u64::from(cell)),
-            Place::Uniform { word } => (4, 0, u64::from(word)),
-            Place::Large { cell } => (5, 0, u64::from(cell)),
-            Place::Disk { file, slot } => (6, 0, u64::from(slot) << FILE_BITS | u64::from(file)),
-            Place::Blade(BladePlace { object, index, length }) => {
+            ValueLocation::Small { cell, length } => (2, length, u64::from(cell)),
+            ValueLocation::Packed { cell, length } => (3, length, u64::from(cell)),
+            ValueLocation::Uniform { word } => (4, 0, u64::from(word)),
+            ValueLocation::Large { cell } => (5, 0, u64::from(cell)),
+            ValueLocation::Disk { file, slot } => {
+                (6, 0, u64::from(slot) << FILE_BITS | u64::from(file))
+            }
+            ValueLocation::Blade(BladePlace { object, index, length }) => {
                 (7, length, u64::from(index) << OBJECT_BITS | u64::from(object))
             }
         };
@@ -100,28 +102,28 @@ impl Slot {
 
     /// The same value in another frame. `None` if it is in none.
     pub(crate) fn with_frame(self, frame: u32) -> Option<Self> {
-        let Place::Raw { length, stiff, .. } = self.place() else { return None };
-        let moved = Self::new(Place::Raw { frame, length, stiff }, self.owner());
+        let ValueLocation::Raw { length, stiff, .. } = self.place() else { return None };
+        let moved = Self::new(ValueLocation::Raw { frame, length, stiff }, self.owner());
         Some(moved.with_listed(self.listed()))
     }
 
-    pub(crate) fn place(self) -> Place {
+    pub(crate) fn place(self) -> ValueLocation {
         let at = self.0 & ((1 << PLACE_BITS) - 1);
         let low = at as u32;
         let length = (self.0 >> LENGTH_SHIFT & ((1 << LENGTH_BITS) - 1)) as u16;
         match self.0 >> KIND_SHIFT {
-            0 => Place::Empty,
-            1 => Place::Raw {
+            0 => ValueLocation::Empty,
+            1 => ValueLocation::Raw {
                 frame: low,
                 length: (length & ((1 << STIFF_SHIFT) - 1)) + 1,
                 stiff: length >> STIFF_SHIFT != 0,
             },
-            2 => Place::Small { cell: low, length },
-            3 => Place::Packed { cell: low, length },
-            4 => Place::Uniform { word: low },
-            5 => Place::Large { cell: low },
-            6 => Place::Disk { file: at as u8, slot: (at >> FILE_BITS) as u32 },
-            _ => Place::Blade(BladePlace {
+            2 => ValueLocation::Small { cell: low, length },
+            3 => ValueLocation::Packed { cell: low, length },
+            4 => ValueLocation::Uniform { word: low },
+            5 => ValueLocation::Large { cell: low },
+            6 => ValueLocation::Disk { file: at as u8, slot: (at >> FILE_BITS) as u32 },
+            _ => ValueLocation::Blade(BladePlace {
                 object: (at & ((1 << OBJECT_BITS) - 1)) as u16,
                 index: (at >> OBJECT_BITS) as u32,
                 length,
@@ -140,14 +142,14 @@ mod tests {
     #[test]
     fn a_slot_keeps_what_it_is_given() {
         let places = [
-            Place::Raw { frame: u32::MAX - 1, length: 4096, stiff: true },
-            Place::Raw { frame: 0, length: 3072, stiff: false },
-            Place::Small { cell: 7, length: 4095 },
-            Place::Packed { cell: u32::MAX - 1, length: 3072 },
-            Place::Uniform { word: u32::MAX },
-            Place::Large { cell: 1 },
-            Place::Disk { file: 255, slot: (1 << 27) - 1 },
-            Place::Blade(BladePlace { object: 4095, index: INDEXES_MAX - 1, length: 4096 }),
+            ValueLocation::Raw { frame: u32::MAX - 1, length: 4096, stiff: true },
+            ValueLocation::Raw { frame: 0, length: 3072, stiff: false },
+            ValueLocation::Small { cell: 7, length: 4095 },
+            ValueLocation::Packed { cell: u32::MAX - 1, length: 3072 },
+            ValueLocation::Uniform { word: u32::MAX },
+            ValueLocation::Large { cell: 1 },
+            ValueLocation::Disk { file: 255, slot: (1 << 27) - 1 },
+            ValueLocation::Blade(BladePlace { object: 4095, index: INDEXES_MAX - 1, length: 4096 }),
         ];
         for place in places {
             let slot = Slot::new(place, 4095).with_listed(true);

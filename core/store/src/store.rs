@@ -6,7 +6,7 @@ use spillway_tiers::{Apart, Arena, Budget, Cells, Disk, GrowArray, Large, Table,
 use spillway_types::{ClientId, PAGE_BYTES, Statistics};
 
 use crate::chains::Chains;
-use crate::client::{Client, ClientInfo, ClientShard, client_id, client_number};
+use crate::client::{ClientInfo, ClientShard, ClientSlot, client_id, client_number};
 use crate::config::{ClientConfig, Config, Dedup};
 use crate::disk;
 use crate::error::Error;
@@ -38,7 +38,7 @@ pub struct Store {
     pub(crate) blade: Option<Blade>,
     pub(crate) shards: Box<[Apart<Lock<Index>>]>,
     pub(crate) tables: Tables,
-    pub(crate) clients: Table<Client>,
+    pub(crate) clients: Table<ClientSlot>,
     /// No client has a number beyond this.
     pub(crate) clients_high: AtomicU64,
     pub(crate) client_shards: GrowArray<ClientShard>,
@@ -179,7 +179,7 @@ impl Store {
     /// The clients there are, with the settings that they have now.
     pub fn clients(&self) -> Vec<ClientInfo> {
         let _control = self.control.lock();
-        let info = |client: &Client| {
+        let info = |client: &ClientSlot| {
             let id = ClientId(client.id.load(Ordering::Relaxed));
             (id.0 != 0).then(|| ClientInfo { id, config: client.config() })
         };
@@ -187,7 +187,7 @@ impl Store {
     }
 
     /// The place of a client in the table.
-    pub(crate) fn client(&self, id: ClientId) -> Result<(usize, &Client), Error> {
+    pub(crate) fn client(&self, id: ClientId) -> Result<(usize, &ClientSlot), Error> {
         let number = client_number(id);
         let client = &self.clients[number];
         if id.0 == 0 || client.id.load(Ordering::Acquire) != id.0 {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use spillway_tiers::sync::{AtomicU64, Ordering};
 use spillway_tiers::{Backing, Region, Table, Zeroed};
 
-use crate::client::Client;
+use crate::client::ClientSlot;
 use crate::config::{Config, Dedup};
 use crate::error::Error;
 use crate::index::Index;
@@ -61,7 +61,7 @@ pub(crate) struct Tables {
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) tables: Tables,
-    pub(crate) clients: Table<Client>,
+    pub(crate) clients: Table<ClientSlot>,
     pub(crate) pools: Pools,
 }
 
@@ -154,7 +154,7 @@ impl Tables {
 
 fn table_bytes() -> usize {
     Table::<Head>::bytes_for(1)
-        + Table::<Client>::bytes_for(CLIENTS_MAX)
+        + Table::<ClientSlot>::bytes_for(CLIENTS_MAX)
         + Table::<Handle>::bytes_for(HANDLES_MAX)
 }
 

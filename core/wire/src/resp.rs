@@ -75,7 +75,7 @@ pub enum Step {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum DecoderState {
     /// Before a command.
     Start,
     /// Before the header of an argument.
@@ -91,7 +91,7 @@ enum State {
 /// Finds commands in bytes that come bit by bit.
 #[derive(Debug)]
 pub struct Decoder {
-    state: State,
+    state: DecoderState,
     /// Whether the peer has said who it is.
     known: bool,
     /// Where reading goes on, from the beginning of the command.
@@ -115,7 +115,7 @@ impl Decoder {
     /// For somebody who has not said who he is.
     pub const fn new() -> Self {
         Self {
-            state: State::Start,
+            state: DecoderState::Start,
             known: false,
             at: 0,
             missing: 0,
@@ -148,8 +148,8 @@ impl Decoder {
 
     /// A long argument has been taken out of the input.
     pub fn taken(&mut self) {
-        debug_assert_eq!(self.state, State::Taking);
-        self.state = State::Taken;
+        debug_assert_eq!(self.state, DecoderState::Taking);
+        self.state = DecoderState::Taken;
         self.arguments.push(Argument::Long(self.long));
         self.long += 1;
         self.missing -= 1;
@@ -162,7 +162,7 @@ impl Decoder {
     pub fn decode(&mut self, input: &[u8]) -> Result<Step, Error> {
         loop {
             match self.state {
-                State::Start => {
+                DecoderState::Start => {
                     self.arguments.clear();
                     (self.at, self.long, self.inline) = (0, 0, false);
                     let Some(&first) = input.first() else { return Ok(Step::More) };
@@ -182,13 +182,13 @@ impl Decoder {
                         return Ok(Step::Command(self.at));
                     }
                     self.missing = count as usize;
-                    self.state = State::Header;
+                    self.state = DecoderState::Header;
                 }
-                State::Header if self.missing == 0 => {
-                    self.state = State::Start;
+                DecoderState::Header if self.missing == 0 => {
+                    self.state = DecoderState::Start;
                     return Ok(Step::Command(self.at));
                 }
-                State::Header => {
+                DecoderState::Header => {
                     match input.get(self.at) {
                         None => return Ok(Step::More),
                         Some(b'$') => {}
@@ -205,12 +205,12 @@ impl Decoder {
                         return Err(Error::StrangerLength);
                     }
                     if length > LONG_BYTES_MIN as u64 {
-                        self.state = State::Taking;
+                        self.state = DecoderState::Taking;
                         return Ok(Step::Long(length));
                     }
-                    self.state = State::Body(length as usize);
+                    self.state = DecoderState::Body(length as usize);
                 }
-                State::Body(length) => {
+                DecoderState::Body(length) => {
                     if input.len() < self.at + length + 2 {
                         return Ok(Step::More);
                     }
@@ -218,15 +218,15 @@ impl Decoder {
                         .push(Argument::Bytes { at: self.at as u32, length: length as u32 });
                     self.at += length + 2;
                     self.missing -= 1;
-                    self.state = State::Header;
+                    self.state = DecoderState::Header;
                 }
-                State::Taking => return Ok(Step::More),
-                State::Taken => {
+                DecoderState::Taking => return Ok(Step::More),
+                DecoderState::Taken => {
                     if input.len() < self.at + 2 {
                         return Ok(Step::More);
                     }
                     self.at += 2;
-                    self.state = State::Header;
+                    self.state = DecoderState::Header;
                 }
             }
         }
@@ -235,7 +235,7 @@ impl Decoder {
     /// Bytes that the argument which is coming needs beyond those that are there; 0 when nobody can tell.
     pub fn wanted(&self, input: &[u8]) -> usize {
         match self.state {
-            State::Body(length) => (self.at + length + 2).saturating_sub(input.len()),
+            DecoderState::Body(length) => (self.at + length + 2).saturating_sub(input.len()),
             _ => 0,
         }
     }

@@ -10,7 +10,7 @@ use spillway_tiers::lz4::{self, PACKED_BYTES};
 use spillway_tiers::{PageBuf, WRITE_PAGES_MAX};
 use spillway_types::PAGE_BYTES;
 
-use crate::map::{Map, Mark, Place};
+use crate::map::{Map, Mark, PageLocation};
 use crate::regions::Run;
 
 /// Indexes of an object.
@@ -66,13 +66,13 @@ impl Far {
     }
 
     /// Puts the pages of a run far. Writes to `places` where each is; near for one that nothing took.
-    pub fn put(&self, map: &Map, run: Run, pages: &[PageBuf], places: &mut [Place]) {
+    pub fn put(&self, map: &Map, run: Run, pages: &[PageBuf], places: &mut [PageLocation]) {
         if let Some((store, pool)) = &self.store {
             let mut scratch = lock(&self.scratch);
             for ((unit, page), place) in run.units().zip(pages).zip(&mut *places) {
                 let put = store.put_compressed(*pool, store_key(unit), &page.0, &mut scratch);
                 if put == Put::Stored {
-                    *place = Place::Store;
+                    *place = PageLocation::Store;
                 }
             }
         }
@@ -84,12 +84,12 @@ impl Far {
     }
 
     /// Fetches a page; false when it can't be had, or not as it was.
-    pub fn fetch(&self, unit: u64, place: Place, page: &mut [u8]) -> bool {
+    pub fn fetch(&self, unit: u64, place: PageLocation, page: &mut [u8]) -> bool {
         match (place, &self.store, &self.blade) {
-            (Place::Store, Some((store, pool)), _) => {
+            (PageLocation::Store, Some((store, pool)), _) => {
                 matches!(store.get(*pool, store_key(unit), page), Ok(Get::Hit(PAGE_BYTES)))
             }
-            (Place::Blade { handle, length }, _, Some(blade)) => {
+            (PageLocation::Blade { handle, length }, _, Some(blade)) => {
                 blade.fetch(blade_key(handle), usize::from(length), page)
             }
             _ => false,
@@ -97,12 +97,12 @@ impl Far {
     }
 
     /// Removes a copy that nobody needs. On the blade that is done later.
-    pub fn forget(&self, unit: u64, place: Place) {
+    pub fn forget(&self, unit: u64, place: PageLocation) {
         match (place, &self.store, &self.blade) {
-            (Place::Store, Some((store, pool)), _) => {
+            (PageLocation::Store, Some((store, pool)), _) => {
                 store.flush(*pool, store_key(unit));
             }
-            (Place::Blade { handle, .. }, _, Some(blade)) => blade.forget(blade_key(handle)),
+            (PageLocation::Blade { handle, .. }, _, Some(blade)) => blade.forget(blade_key(handle)),
             _ => {}
         }
     }
@@ -146,7 +146,7 @@ fn forget_in_store(store: &Store, pool: PoolId, map: &Map) {
         let Ok(listed) = store.list_keys(pool, from, &mut keys) else { return };
         for key in &keys[..listed] {
             let unit = key.object << INDEX_BITS | u64::from(key.index);
-            if unit >= map.units() || map.place(unit) != Place::Store {
+            if unit >= map.units() || map.place(unit) != PageLocation::Store {
                 store.flush(pool, *key);
             }
         }
@@ -168,7 +168,7 @@ impl Blade {
 
     /// Sends the pages at `which`. One is safe when blade and mirror have it, or one of them while the other is
     /// down.
-    fn put(&self, map: &Map, which: &[usize], pages: &[PageBuf], places: &mut [Place]) {
+    fn put(&self, map: &Map, which: &[usize], pages: &[PageBuf], places: &mut [PageLocation]) {
         let mut buffers = lock(&self.buffers);
         let SendBuffers { sealed, packed, table } = &mut *buffers;
         let first = map.take_handles(which.len() as u64);
@@ -193,7 +193,7 @@ impl Blade {
             (first..).zip(which).zip(lengths.iter().zip(safe))
         {
             if safe {
-                places[at] = Place::Blade { handle, length: length as u16 };
+                places[at] = PageLocation::Blade { handle, length: length as u16 };
             } else {
                 self.forget(blade_key(handle));
             }
@@ -272,7 +272,9 @@ impl Blade {
         let pending = first..first.saturating_add(map.mark(Mark::PendingCount));
         let named: HashSet<u64> = (0..map.units())
             .filter_map(|unit| match map.place(unit) {
-                Place::Blade { handle, .. } => Some(handle).filter(|it| pending.contains(it)),
+                PageLocation::Blade { handle, .. } => {
+                    Some(handle).filter(|it| pending.contains(it))
+                }
                 _ => None,
             })
             .collect();

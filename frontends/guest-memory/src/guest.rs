@@ -12,7 +12,7 @@ use spillway_tiers::PageBuf;
 use spillway_types::PAGE_BYTES;
 
 use crate::Far;
-use crate::map::{Map, Place};
+use crate::map::{Map, PageLocation};
 use crate::regions::{Layout, Region, Run};
 use crate::steps::{Filled, World};
 
@@ -207,17 +207,17 @@ impl World for Guest {
     type Page = [u8];
     type Pages = [PageBuf];
 
-    fn place(&self, unit: u64) -> Place {
+    fn place(&self, unit: u64) -> PageLocation {
         self.map.place(unit)
     }
 
-    fn set_place(&self, unit: u64, place: Place) -> Result<(), Fatal> {
+    fn set_place(&self, unit: u64, place: PageLocation) -> Result<(), Fatal> {
         self.map.set_place(unit, place);
         Ok(())
     }
 
-    fn emptied(&self) -> Place {
-        if self.source.is_some() { Place::Emptied } else { Place::Near }
+    fn emptied(&self) -> PageLocation {
+        if self.source.is_some() { PageLocation::Emptied } else { PageLocation::Near }
     }
 
     fn protect(&self, run: Run) -> Result<bool, Fatal> {
@@ -259,7 +259,12 @@ impl World for Guest {
             .all(|page| offsets.next().is_some_and(|at| read_at(file, &mut page.0, at).is_ok())))
     }
 
-    fn put(&self, run: Run, pages: &mut [PageBuf], places: &mut [Place]) -> Result<(), Fatal> {
+    fn put(
+        &self,
+        run: Run,
+        pages: &mut [PageBuf],
+        places: &mut [PageLocation],
+    ) -> Result<(), Fatal> {
         self.far.put(&self.map, run, pages, places);
         Ok(())
     }
@@ -279,13 +284,13 @@ impl World for Guest {
         }
     }
 
-    fn fetch(&self, unit: u64, place: Place, page: &mut [u8]) -> Result<bool, Fatal> {
+    fn fetch(&self, unit: u64, place: PageLocation, page: &mut [u8]) -> Result<bool, Fatal> {
         Ok(self.far.fetch(unit, place, page))
     }
 
-    fn first(&self, unit: u64, place: Place, page: &mut [u8]) -> Result<bool, Fatal> {
+    fn first(&self, unit: u64, place: PageLocation, page: &mut [u8]) -> Result<bool, Fatal> {
         match &self.source {
-            Some(source) if place == Place::Near => {
+            Some(source) if place == PageLocation::Near => {
                 let (region, inside) = self.layout.locate(unit);
                 Ok(read_at(source, page, region.offset + inside).is_ok())
             }
@@ -318,7 +323,7 @@ impl World for Guest {
         Ok(())
     }
 
-    fn forget(&self, unit: u64, place: Place) -> Result<(), Fatal> {
+    fn forget(&self, unit: u64, place: PageLocation) -> Result<(), Fatal> {
         self.far.forget(unit, place);
         Ok(())
     }

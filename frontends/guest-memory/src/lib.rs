@@ -23,7 +23,7 @@ pub use guest::{Descriptors, Fatal, Guest};
 pub use handshake::Handshake;
 pub use inspect::{Inspected, check_registered, inspect};
 pub use manager::{Ending, Manager, Settings};
-pub use map::{Counter, Map, Mark, Place};
+pub use map::{Counter, Map, Mark, PageLocation};
 pub use receive::{DESCRIPTORS_MAX, Received, receive};
 pub use regions::{Claimed, Layout, Region, Run};
 

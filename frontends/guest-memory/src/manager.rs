@@ -14,7 +14,7 @@ use spillway_tiers::PageBuf;
 
 use crate::busy::Busy;
 use crate::guest::{Fatal, Guest};
-use crate::map::{Counter, Mark, Place};
+use crate::map::{Counter, Mark, PageLocation};
 use crate::regions::Run;
 use crate::steps::{self, Answered, World};
 
@@ -82,7 +82,7 @@ pub struct Manager {
 /// The buffers of the thread that evicts.
 struct EvictionBuffers {
     pages: Vec<PageBuf>,
-    places: Vec<Place>,
+    places: Vec<PageLocation>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -104,7 +104,7 @@ impl Manager {
     ) -> Self {
         let pages = vec![PageBuf::ZERO; WINDOW as usize];
         let eviction_buffers =
-            EvictionBuffers { pages, places: vec![Place::Near; WINDOW as usize] };
+            EvictionBuffers { pages, places: vec![PageLocation::Near; WINDOW as usize] };
         Self {
             guest,
             settings,
@@ -462,9 +462,9 @@ impl Manager {
     /// Brings one page in that the guest would miss without a manager.
     fn bring_back(&self, unit: u64, page: &mut [u8]) -> Result<(), Fatal> {
         let missed = || match self.guest.place(unit) {
-            Place::Near => !self.guest.pages_out(),
-            Place::Emptied => false,
-            Place::Store | Place::Blade { .. } => true,
+            PageLocation::Near => !self.guest.pages_out(),
+            PageLocation::Emptied => false,
+            PageLocation::Store | PageLocation::Blade { .. } => true,
         };
         while missed() {
             if !self.busy.claim(unit) {

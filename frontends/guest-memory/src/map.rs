@@ -21,7 +21,7 @@ const LENGTH_BITS: u32 = 13;
 
 /// Where a page's contents are when the guest's memory does not have them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum PageLocation {
     /// In the guest's memory; where that has none, it never had any.
     Near,
     /// Removed by the guest: zeros, whatever it had at first.
@@ -37,7 +37,7 @@ pub enum Place {
     },
 }
 
-impl Place {
+impl PageLocation {
     /// Whether the page must be fetched before anyone may touch it.
     pub const fn is_far(self) -> bool {
         matches!(self, Self::Store | Self::Blade { .. })
@@ -195,13 +195,13 @@ impl Map {
     }
 
     /// Where a page is. What makes no sense is near: it is never fetched from somewhere else.
-    pub fn place(&self, unit: u64) -> Place {
+    pub fn place(&self, unit: u64) -> PageLocation {
         let word = self.word(HEADER_WORDS + unit as usize).load(Ordering::Acquire);
-        Place::of(word).unwrap_or(Place::Near)
+        PageLocation::of(word).unwrap_or(PageLocation::Near)
     }
 
     /// Says where a page is. One store: a process that is killed has done it or not, and all that it did before.
-    pub fn set_place(&self, unit: u64, place: Place) {
+    pub fn set_place(&self, unit: u64, place: PageLocation) {
         compiler_fence(Ordering::SeqCst);
         self.word(HEADER_WORDS + unit as usize).store(place.word(), Ordering::Release);
         compiler_fence(Ordering::SeqCst);
@@ -292,26 +292,26 @@ mod tests {
 
     #[test]
     fn places_are_words() {
-        let blade = |handle, length| Place::Blade { handle, length };
+        let blade = |handle, length| PageLocation::Blade { handle, length };
         for place in [
-            Place::Near,
-            Place::Emptied,
-            Place::Store,
+            PageLocation::Near,
+            PageLocation::Emptied,
+            PageLocation::Store,
             blade(0, 1),
             blade(1, 4096),
             blade((1 << 48) - 1, 4096),
         ] {
-            assert_eq!(Place::of(place.word()), Some(place));
+            assert_eq!(PageLocation::of(place.word()), Some(place));
         }
-        assert_eq!(Place::Near.word(), 0, "a fresh map is near");
-        assert_eq!(Place::of(7), None);
+        assert_eq!(PageLocation::Near.word(), 0, "a fresh map is near");
+        assert_eq!(PageLocation::of(7), None);
     }
 
     #[test]
     fn what_one_process_leaves_the_next_finds() {
         let map = Map::new(1000).unwrap();
-        map.set_place(999, Place::Blade { handle: 77, length: 4096 });
-        map.set_place(3, Place::Store);
+        map.set_place(999, PageLocation::Blade { handle: 77, length: 4096 });
+        map.set_place(3, PageLocation::Store);
         assert_eq!(map.take_handles(32), 0);
         assert_eq!(map.take_handles(5), 32);
         map.count(Counter::TakeOverMax, 2);
@@ -324,8 +324,11 @@ mod tests {
         drop(map);
         assert!(Map::adopt(file.try_clone().unwrap(), 999).is_err());
         let map = Map::adopt(file, 1000).unwrap();
-        assert_eq!(map.place(999), Place::Blade { handle: 77, length: 4096 });
-        assert_eq!((map.place(3), map.place(4), map.far()), (Place::Store, Place::Near, 2));
+        assert_eq!(map.place(999), PageLocation::Blade { handle: 77, length: 4096 });
+        assert_eq!(
+            (map.place(3), map.place(4), map.far()),
+            (PageLocation::Store, PageLocation::Near, 2)
+        );
         let pending = (map.mark(Mark::PendingHandle), map.mark(Mark::PendingCount));
         assert_eq!((map.mark(Mark::Handle), pending), (37, (32, 5)));
         assert_eq!(map.counted(Counter::TakeOverMax), 2);

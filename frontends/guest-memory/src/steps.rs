@@ -11,7 +11,7 @@
 //! So at no point is there less than one good copy, and where there are two the memory's is the newer or
 //! both are equal.
 
-use crate::{Place, Run};
+use crate::{PageLocation, Run};
 
 /// What became of a page that was to be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,11 +51,11 @@ pub trait World {
     type Pages: ?Sized;
 
     /// What the map says of a unit.
-    fn place(&self, unit: u64) -> Place;
+    fn place(&self, unit: u64) -> PageLocation;
     /// Writes it to the map.
-    fn set_place(&self, unit: u64, place: Place) -> Result<(), Self::Fatal>;
+    fn set_place(&self, unit: u64, place: PageLocation) -> Result<(), Self::Fatal>;
     /// What the map is to say of a unit whose contents the guest gives up.
-    fn emptied(&self) -> Place;
+    fn emptied(&self) -> PageLocation;
     /// Holds writers to the run up; false when that can't be done now, and nothing was.
     fn protect(&self, run: Run) -> Result<bool, Self::Fatal>;
     /// Lets writers through, and wakes who waits for the run.
@@ -69,20 +69,30 @@ pub trait World {
         &self,
         run: Run,
         pages: &mut Self::Pages,
-        places: &mut [Place],
+        places: &mut [PageLocation],
     ) -> Result<(), Self::Fatal>;
     /// Takes contents out of the memory; false when they are still there.
     fn punch(&self, run: Run) -> Result<bool, Self::Fatal>;
     /// Fetches a far page; false when it is lost.
-    fn fetch(&self, unit: u64, place: Place, page: &mut Self::Page) -> Result<bool, Self::Fatal>;
+    fn fetch(
+        &self,
+        unit: u64,
+        place: PageLocation,
+        page: &mut Self::Page,
+    ) -> Result<bool, Self::Fatal>;
     /// The contents of a page that is not far.
-    fn first(&self, unit: u64, place: Place, page: &mut Self::Page) -> Result<bool, Self::Fatal>;
+    fn first(
+        &self,
+        unit: u64,
+        place: PageLocation,
+        page: &mut Self::Page,
+    ) -> Result<bool, Self::Fatal>;
     /// Places a page where there is none.
     fn fill(&self, unit: u64, page: &Self::Page) -> Result<Filled, Self::Fatal>;
     /// Has whoever touches the unit get SIGBUS.
     fn poison(&self, unit: u64) -> Result<(), Self::Fatal>;
     /// A far copy that nobody needs.
-    fn forget(&self, unit: u64, place: Place) -> Result<(), Self::Fatal>;
+    fn forget(&self, unit: u64, place: PageLocation) -> Result<(), Self::Fatal>;
     /// A page that only this manager may bring in is in the memory, and not by it.
     fn foreign(&self, unit: u64) -> Self::Fatal;
     /// The next run of units that the memory has contents of, from a unit on.
@@ -106,13 +116,13 @@ pub fn evict<W: World>(
     world: &W,
     run: Run,
     pages: &mut W::Pages,
-    places: &mut [Place],
+    places: &mut [PageLocation],
 ) -> Result<Option<(u64, u64)>, W::Fatal> {
     if !world.protect(run)? {
         return Ok(None);
     }
     let places = &mut places[..run.count as usize];
-    places.fill(Place::Near);
+    places.fill(PageLocation::Near);
     if !world.read(run, pages)? {
         world.release(run)?;
         return Ok(None);
@@ -136,7 +146,7 @@ pub fn evict<W: World>(
         }
         for unit in part.units().filter(|_| far) {
             let place = world.place(unit);
-            world.set_place(unit, Place::Near)?;
+            world.set_place(unit, PageLocation::Near)?;
             world.forget(unit, place)?;
         }
         world.release(part)?;
@@ -148,7 +158,7 @@ pub fn evict<W: World>(
 }
 
 /// Cuts a run where its places change between far and near.
-fn parts(run: Run, places: &[Place]) -> impl Iterator<Item = (Run, bool)> {
+fn parts(run: Run, places: &[PageLocation]) -> impl Iterator<Item = (Run, bool)> {
     let mut at = 0;
     places.chunk_by(|one, other| one.is_far() == other.is_far()).map(move |chunk| {
         let part = Run { first: run.first + at, count: chunk.len() as u64 };
@@ -171,7 +181,7 @@ pub fn bring_in<W: World>(world: &W, unit: u64, page: &mut W::Page) -> Result<An
     }
     match world.fill(unit, page)? {
         Filled::Done if far => {
-            world.set_place(unit, Place::Near)?;
+            world.set_place(unit, PageLocation::Near)?;
             world.forget(unit, place)?;
             Ok(Answered::Fetched)
         }
@@ -221,7 +231,7 @@ pub fn recover<W: World>(world: &W) -> Result<(), W::Fatal> {
         for unit in run.units() {
             let place = world.place(unit);
             if place.is_far() {
-                world.set_place(unit, Place::Near)?;
+                world.set_place(unit, PageLocation::Near)?;
                 world.forget(unit, place)?;
             }
         }

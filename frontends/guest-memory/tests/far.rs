@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use spillway_guest_memory::{Blade, Far, Map, Mark, Place, Run};
+use spillway_guest_memory::{Blade, Far, Map, Mark, PageLocation, Run};
 use spillway_store::{ClientConfig, Config, Key, PoolId, PoolSpec, Store};
 use spillway_tiers::PageBuf;
 use spillway_tiers::blade::{Carried, Carrier, Parcel, Seal, Wanted};
@@ -116,10 +116,10 @@ fn page(unit: u64) -> PageBuf {
     page
 }
 
-fn put_all(far: &Far, map: &Map) -> Vec<Place> {
+fn put_all(far: &Far, map: &Map) -> Vec<PageLocation> {
     let run = Run { first: 0, count: UNITS };
     let pages: Vec<PageBuf> = run.units().map(page).collect();
-    let mut places = vec![Place::Near; UNITS as usize];
+    let mut places = vec![PageLocation::Near; UNITS as usize];
     far.put(map, run, &pages, &mut places);
     run.units().zip(&places).for_each(|(unit, &place)| map.set_place(unit, place));
     places
@@ -149,15 +149,15 @@ fn pages_go_to_the_store_and_what_it_refuses_to_the_blade() {
     let map = Map::new(UNITS).unwrap();
     let far = Far::new(Some((small, pool)), Some(blade(&[&way])));
     let places = put_all(&far, &map);
-    assert!(places.iter().any(|place| matches!(place, Place::Blade { .. })));
+    assert!(places.iter().any(|place| matches!(place, PageLocation::Blade { .. })));
     assert!((0..UNITS).all(|unit| comes_back(&far, &map, unit)));
     let packed = |unit: u64| match places[unit as usize] {
-        Place::Blade { length, .. } => usize::from(length) < PAGE_BYTES,
+        PageLocation::Blade { length, .. } => usize::from(length) < PAGE_BYTES,
         _ => unit % 2 == 1,
     };
     assert!((0..UNITS).all(|unit| packed(unit) == (unit % 2 == 1)));
     // Without a blade they are near.
-    assert!(put_all(&Far::default(), &map).iter().all(|place| *place == Place::Near));
+    assert!(put_all(&Far::default(), &map).iter().all(|place| *place == PageLocation::Near));
 }
 
 #[test]
@@ -172,9 +172,15 @@ fn a_page_is_safe_on_both_or_on_one_while_the_other_is_down() {
     assert!((0..UNITS).all(|unit| comes_back(&far, &map, unit)), "from the mirror");
     assert!(put_all(&far, &map).iter().all(|place| place.is_far()));
     mirror.0.refuses.store(true, Ordering::Relaxed);
-    assert!(put_all(&far, &map).iter().all(|place| *place == Place::Near), "nobody has them");
+    assert!(
+        put_all(&far, &map).iter().all(|place| *place == PageLocation::Near),
+        "nobody has them"
+    );
     first.0.down.store(false, Ordering::Relaxed);
-    assert!(put_all(&far, &map).iter().all(|place| *place == Place::Near), "one has them alone");
+    assert!(
+        put_all(&far, &map).iter().all(|place| *place == PageLocation::Near),
+        "one has them alone"
+    );
     mirror.0.down.store(true, Ordering::Relaxed);
     first.0.down.store(true, Ordering::Relaxed);
     assert!(far.is_down());
@@ -204,13 +210,13 @@ fn what_a_killed_manager_left_is_forgotten_and_nothing_else() {
     let far = Far::new(Some((shelf, pool)), None);
     put_all(&far, &map);
     for unit in (0..UNITS).step_by(4) {
-        map.set_place(unit, Place::Near);
+        map.set_place(unit, PageLocation::Near);
     }
     far.forget_strays(&map);
     for unit in 0..UNITS {
-        let named = map.place(unit) == Place::Store;
+        let named = map.place(unit) == PageLocation::Store;
         assert_eq!(comes_back(&far, &map, unit), named);
-        assert_eq!(far.fetch(unit, Place::Store, &mut [0; PAGE_BYTES]), named, "{unit}");
+        assert_eq!(far.fetch(unit, PageLocation::Store, &mut [0; PAGE_BYTES]), named, "{unit}");
     }
 
     let map = Map::new(UNITS).unwrap();
@@ -219,7 +225,7 @@ fn what_a_killed_manager_left_is_forgotten_and_nothing_else() {
     // The last batch is the second half: of it only pages that the map names stay.
     assert_eq!(map.mark(Mark::PendingHandle), UNITS / 2);
     for unit in UNITS - 8..UNITS {
-        map.set_place(unit, Place::Near);
+        map.set_place(unit, PageLocation::Near);
     }
     far.forget_strays(&map);
     far.tend();

@@ -9,8 +9,8 @@ use rustix::fs::MemfdFlags;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::pipe::pipe;
 use spillway_guest_memory::{
-    Claimed, Counter, Descriptors, Ending, Far, Guest, Layout, Manager, Map, Mark, Place, Settings,
-    check_registered,
+    Claimed, Counter, Descriptors, Ending, Far, Guest, Layout, Manager, Map, Mark, PageLocation,
+    Settings, check_registered,
 };
 use spillway_platform::uffd::{Uffd, feature, mode};
 use spillway_store::{ClientConfig, Config, PoolSpec, Store};
@@ -163,12 +163,12 @@ fn what_a_dead_manager_left_half_done_is_made_good() {
     // The file has pages that the map calls far: the manager was killed in between.
     for page in PLACED {
         rustix::io::pwrite(&memory.file, &[5; 8], (page * PAGE) as u64).unwrap();
-        map.set_place(page as u64, Place::Store);
+        map.set_place(page as u64, PageLocation::Store);
     }
     // The guest's writers were held up.
     Uffd::from_number(memory.uffd.as_raw_fd()).protect(memory.address, 8 * PAGE).unwrap();
     // And a page was given up, of which the manager had only read.
-    map.set_place(9, Place::Store);
+    map.set_place(9, PageLocation::Store);
     let words = [memory.address + 9 * PAGE, memory.address + 10 * PAGE];
     map.receive(|message| {
         message[0] = 0x15;

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use spillway_guest_memory::steps::{self, Answered, Filled, World};
-use spillway_guest_memory::{Place, Run};
+use spillway_guest_memory::{PageLocation, Run};
 
 const UNITS: u64 = 6;
 
@@ -41,7 +41,7 @@ enum Tiers {
 /// What outlives the manager, and the fate of the one that works.
 struct Model {
     units: RefCell<Vec<Unit>>,
-    map: RefCell<Vec<Place>>,
+    map: RefCell<Vec<PageLocation>>,
     store: RefCell<HashMap<u64, u64>>,
     blade: RefCell<HashMap<u64, u64>>,
     handles: Cell<u64>,
@@ -68,7 +68,7 @@ impl Model {
             Unit { truth: source.unwrap_or(0), near: None, protected: false, poisoned: false };
         Self {
             units: RefCell::new(vec![unit; UNITS as usize]),
-            map: RefCell::new(vec![Place::Near; UNITS as usize]),
+            map: RefCell::new(vec![PageLocation::Near; UNITS as usize]),
             store: RefCell::default(),
             blade: RefCell::default(),
             handles: Cell::new(0),
@@ -132,7 +132,7 @@ impl Model {
         self.left.set(u64::MAX);
         self.writes.borrow_mut().clear();
         steps::recover(self).unwrap();
-        let far = |place: &Place| place.is_far();
+        let far = |place: &PageLocation| place.is_far();
         let kept = self.store.borrow().len() + self.blade.borrow().len();
         let named = self.map.borrow().iter().filter(|place| far(place)).count();
         assert_eq!(kept, named, "no copy that nobody names");
@@ -149,10 +149,10 @@ impl Model {
         assert_eq!(self.note.get(), None);
     }
 
-    fn stored(&self, place: Place, unit: u64) -> Option<u64> {
+    fn stored(&self, place: PageLocation, unit: u64) -> Option<u64> {
         match place {
-            Place::Store => self.store.borrow().get(&unit).copied(),
-            Place::Blade { handle, .. } => self.blade.borrow().get(&handle).copied(),
+            PageLocation::Store => self.store.borrow().get(&unit).copied(),
+            PageLocation::Blade { handle, .. } => self.blade.borrow().get(&handle).copied(),
             _ => None,
         }
     }
@@ -163,18 +163,18 @@ impl World for Model {
     type Page = u64;
     type Pages = Vec<u64>;
 
-    fn place(&self, unit: u64) -> Place {
+    fn place(&self, unit: u64) -> PageLocation {
         self.map.borrow()[unit as usize]
     }
 
-    fn set_place(&self, unit: u64, place: Place) -> Result<(), End> {
+    fn set_place(&self, unit: u64, place: PageLocation) -> Result<(), End> {
         self.step()?;
         self.map.borrow_mut()[unit as usize] = place;
         Ok(())
     }
 
-    fn emptied(&self) -> Place {
-        if self.source.is_some() { Place::Emptied } else { Place::Near }
+    fn emptied(&self) -> PageLocation {
+        if self.source.is_some() { PageLocation::Emptied } else { PageLocation::Near }
     }
 
     fn protect(&self, run: Run) -> Result<bool, End> {
@@ -203,7 +203,7 @@ impl World for Model {
         Ok(true)
     }
 
-    fn put(&self, run: Run, pages: &mut Vec<u64>, places: &mut [Place]) -> Result<(), End> {
+    fn put(&self, run: Run, pages: &mut Vec<u64>, places: &mut [PageLocation]) -> Result<(), End> {
         for ((unit, &value), place) in run.units().zip(&*pages).zip(places) {
             self.step()?;
             self.puts.set(self.puts.get() + 1);
@@ -225,10 +225,10 @@ impl World for Model {
                 self.pending.set(if begins { (handle, 1) } else { (first, count + 1) });
                 self.step()?;
                 assert_eq!(self.blade.borrow_mut().insert(handle, value), None, "used twice");
-                *place = Place::Blade { handle, length: 8 };
+                *place = PageLocation::Blade { handle, length: 8 };
             } else {
                 self.store.borrow_mut().insert(unit, value);
-                *place = Place::Store;
+                *place = PageLocation::Store;
             }
         }
         Ok(())
@@ -248,16 +248,16 @@ impl World for Model {
         Ok(true)
     }
 
-    fn fetch(&self, unit: u64, place: Place, page: &mut u64) -> Result<bool, End> {
+    fn fetch(&self, unit: u64, place: PageLocation, page: &mut u64) -> Result<bool, End> {
         self.step()?;
         let found = self.stored(place, unit);
         *page = found.unwrap_or(*page);
         Ok(found.is_some())
     }
 
-    fn first(&self, _: u64, place: Place, page: &mut u64) -> Result<bool, End> {
+    fn first(&self, _: u64, place: PageLocation, page: &mut u64) -> Result<bool, End> {
         self.step()?;
-        *page = self.source.filter(|_| place == Place::Near).unwrap_or(0);
+        *page = self.source.filter(|_| place == PageLocation::Near).unwrap_or(0);
         Ok(true)
     }
 
@@ -277,11 +277,11 @@ impl World for Model {
         Ok(())
     }
 
-    fn forget(&self, unit: u64, place: Place) -> Result<(), End> {
+    fn forget(&self, unit: u64, place: PageLocation) -> Result<(), End> {
         self.step()?;
         match place {
-            Place::Store => self.store.borrow_mut().remove(&unit),
-            Place::Blade { handle, .. } => self.blade.borrow_mut().remove(&handle),
+            PageLocation::Store => self.store.borrow_mut().remove(&unit),
+            PageLocation::Blade { handle, .. } => self.blade.borrow_mut().remove(&handle),
             _ => None,
         };
         Ok(())
@@ -309,9 +309,10 @@ impl World for Model {
 
     fn forget_strays(&self) -> Result<(), End> {
         self.step()?;
-        self.store.borrow_mut().retain(|unit, _| self.place(*unit) == Place::Store);
+        self.store.borrow_mut().retain(|unit, _| self.place(*unit) == PageLocation::Store);
         let (first, count) = self.pending.get();
-        let named = |handle: u64| self.map.borrow().contains(&Place::Blade { handle, length: 8 });
+        let named =
+            |handle: u64| self.map.borrow().contains(&PageLocation::Blade { handle, length: 8 });
         // One that was replaced or fetched, and whose removal a death prevented, is forgotten with the pool.
         self.blade
             .borrow_mut()
@@ -374,7 +375,7 @@ fn do_it(model: &Model, deed: Deed) -> Result<(), End> {
         Deed::Evict(from, most) => {
             let Some(run) = model.present(from)? else { return Ok(()) };
             let run = Run { count: run.count.min(most), ..run };
-            let mut places = vec![Place::Store; UNITS as usize];
+            let mut places = vec![PageLocation::Store; UNITS as usize];
             steps::evict(model, run, &mut Vec::new(), &mut places).map(|_| ())
         }
         Deed::Remove(unit) => {
@@ -461,7 +462,7 @@ fn what_leaves_and_what_is_refused_is_counted() {
         do_it(&model, Deed::Write(unit, unit + 1)).unwrap();
     }
     let run = Run { first: 0, count: UNITS };
-    let mut places = vec![Place::Near; UNITS as usize];
+    let mut places = vec![PageLocation::Near; UNITS as usize];
     assert_eq!(steps::evict(&model, run, &mut Vec::new(), &mut places), Ok(Some((4, 2))));
     assert!(model.guest_writes(2, 9), "a page that was refused is let go");
     assert!(!model.guest_writes(1, 9), "a page that left is not there");

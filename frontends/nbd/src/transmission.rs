@@ -34,7 +34,7 @@ pub enum Progress {
 
 /// What is under way.
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum TransmissionState {
     /// Nothing: a request comes next.
     Idle,
     /// The data of a write comes in.
@@ -49,13 +49,13 @@ enum State {
 #[derive(Debug)]
 pub struct Transmission {
     session: Session,
-    state: State,
+    state: TransmissionState,
 }
 
 impl Transmission {
     /// Begins after the handshake.
     pub const fn new(session: Session) -> Self {
-        Self { session, state: State::Idle }
+        Self { session, state: TransmissionState::Idle }
     }
 
     /// Carries out what is asked in `input`, as far as `output` has room for the replies. Gives the
@@ -71,11 +71,11 @@ impl Transmission {
         let mut rest = input;
         let progress = loop {
             let stop = match self.state {
-                State::Idle if self.batch(&mut rest, output) => None,
-                State::Idle => self.start(&mut rest, output)?,
-                State::Taking { .. } => self.take(&mut rest, output),
-                State::Sending { .. } => self.send(output)?,
-                State::Ended => Some(Progress::End),
+                TransmissionState::Idle if self.batch(&mut rest, output) => None,
+                TransmissionState::Idle => self.start(&mut rest, output)?,
+                TransmissionState::Taking { .. } => self.take(&mut rest, output),
+                TransmissionState::Sending { .. } => self.send(output)?,
+                TransmissionState::Ended => Some(Progress::End),
             };
             if let Some(progress) = stop {
                 break progress;
@@ -120,7 +120,7 @@ impl Transmission {
         let Request { cookie, offset, bytes, .. } = request;
         let answer = match request.command {
             Command::Disconnect => {
-                self.state = State::Ended;
+                self.state = TransmissionState::Ended;
                 return Ok(None);
             }
             Command::Write => {
@@ -128,12 +128,13 @@ impl Transmission {
                     return Err(Error::Refused("a write is longer than 32 MiB"));
                 }
                 let failure = self.objection(&request, 0);
-                self.state = State::Taking { cookie, offset, left: bytes, failure };
+                self.state = TransmissionState::Taking { cookie, offset, left: bytes, failure };
                 return Ok(None);
             }
             Command::Read => match self.read_objection(&request, output) {
                 None if bytes > 0 => {
-                    self.state = State::Sending { cookie, offset, left: bytes, begun: false };
+                    self.state =
+                        TransmissionState::Sending { cookie, offset, left: bytes, begun: false };
                     return Ok(None);
                 }
                 objection => objection,
@@ -210,7 +211,8 @@ impl Transmission {
 
     /// Writes data as it comes in. Pages are never cut: what does not fill one waits for the rest.
     fn take(&mut self, rest: &mut &[u8], output: &mut Output) -> Option<Progress> {
-        let State::Taking { cookie, mut offset, mut left, mut failure } = self.state else {
+        let TransmissionState::Taking { cookie, mut offset, mut left, mut failure } = self.state
+        else {
             return None;
         };
         let there = rest.len().min(left as usize);
@@ -223,19 +225,20 @@ impl Transmission {
         offset = offset.wrapping_add(piece as u64);
         left -= piece as u32;
         if left > 0 {
-            self.state = State::Taking { cookie, offset, left, failure };
+            self.state = TransmissionState::Taking { cookie, offset, left, failure };
             return Some(Progress::NeedInput);
         }
         // There was room for the reply when the write began, and nothing was appended since.
         self.push_answer(output, cookie, false, failure);
-        self.state = State::Idle;
+        self.state = TransmissionState::Idle;
         None
     }
 
     /// Appends the next piece of a read. A reply that fits a buffer is complete before any of it is
     /// sent, so that an error can still take its place.
     fn send(&mut self, output: &mut Output) -> Result<Option<Progress>, Error> {
-        let State::Sending { cookie, mut offset, mut left, mut begun } = self.state else {
+        let TransmissionState::Sending { cookie, mut offset, mut left, mut begun } = self.state
+        else {
             return Ok(None);
         };
         let most = piece_bytes_max(output);
@@ -260,15 +263,15 @@ impl Transmission {
             }
             output.shrink_to(before);
             self.push_answer(output, cookie, true, Some(failure_of(error)));
-            self.state = State::Idle;
+            self.state = TransmissionState::Idle;
             return Ok(None);
         }
         offset += piece as u64;
         left -= piece as u32;
         begun = true;
         self.state = match left {
-            0 => State::Idle,
-            left => State::Sending { cookie, offset, left, begun },
+            0 => TransmissionState::Idle,
+            left => TransmissionState::Sending { cookie, offset, left, begun },
         };
         Ok(None)
     }

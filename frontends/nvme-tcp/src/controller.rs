@@ -32,7 +32,7 @@ pub(crate) struct Host {
 
 /// Who it is to the store, once it has proven it.
 #[derive(Clone, Debug)]
-pub(crate) struct Client {
+pub(crate) struct ProvenClient {
     pub(crate) id: ClientId,
     pub(crate) quota: Arc<Quota>,
 }
@@ -44,7 +44,7 @@ pub(crate) struct Controller {
     pub(crate) host: Host,
     /// The target's address by which the host came.
     pub(crate) local: SocketAddr,
-    client: OnceLock<Client>,
+    client: OnceLock<ProvenClient>,
     /// Whether commands are carried out. They are while it is locked for reading, so that whoever ends
     /// the controller knows that nothing of it comes later.
     open: RwLock<bool>,
@@ -82,12 +82,12 @@ impl Controller {
     }
 
     /// The client, once the host may act as it.
-    pub(crate) fn client(&self) -> Option<&Client> {
+    pub(crate) fn client(&self) -> Option<&ProvenClient> {
         self.client.get()
     }
 
     /// The host may act as this client. Said again by each queue; the first counts.
-    pub(crate) fn set_client(&self, client: Client) {
+    pub(crate) fn set_client(&self, client: ProvenClient) {
         let _ = self.client.set(client);
     }
 

@@ -15,7 +15,7 @@ use crate::admin::Admin;
 use crate::authentication::{Authentication, Names};
 use crate::blocks::BlockQueue;
 use crate::connection::Connection;
-use crate::controller::{Client, Controller, Host, Subsystem};
+use crate::controller::{Controller, Host, ProvenClient, Subsystem};
 use crate::error::Error;
 use crate::pools::PoolQueue;
 use crate::queue::{Queue, Role};
@@ -128,7 +128,7 @@ impl Connection {
         &self,
         subsystem: Subsystem,
         host: &Host,
-    ) -> Result<(Option<Authentication>, Option<Client>), Failure> {
+    ) -> Result<(Option<Authentication>, Option<ProvenClient>), Failure> {
         if subsystem == Subsystem::Discovery {
             return Ok((None, None));
         }
@@ -150,7 +150,7 @@ impl Connection {
         }
     }
 
-    fn leave(&self, admitted: Option<Client>) {
+    fn leave(&self, admitted: Option<ProvenClient>) {
         if let Some(client) = admitted {
             self.target.access.leave(client.id);
         }

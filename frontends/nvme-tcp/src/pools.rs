@@ -7,7 +7,7 @@ use spillway_types::{Get, Key, PoolId, PoolSpec, Put, Refusal, Sharing};
 use spillway_wire::kv::{self, CreatePool, KeyList, PoolEntry, io, store_option};
 use spillway_wire::nvme::{Command, Status};
 
-use crate::controller::Client;
+use crate::controller::ProvenClient;
 use crate::namespaces;
 use crate::queue::Context;
 use crate::reply::{Failure, Outcome, PDU_DATA_BYTES_MAX, Reply};
@@ -300,7 +300,7 @@ pub(crate) fn admin(
 }
 
 /// The client's pools, as List Pools tells of them.
-fn entries(context: &Context<'_>, client: &Client) -> impl Iterator<Item = PoolEntry> {
+fn entries(context: &Context<'_>, client: &ProvenClient) -> impl Iterator<Item = PoolEntry> {
     let store = &context.target.store;
     namespaces::pools(context.target, client.id).map(|pool| PoolEntry {
         number: pool.number,
@@ -310,14 +310,14 @@ fn entries(context: &Context<'_>, client: &Client) -> impl Iterator<Item = PoolE
     })
 }
 
-fn create(store: &Store, client: &Client, data: &[u8]) -> Outcome {
+fn create(store: &Store, client: &ProvenClient, data: &[u8]) -> Outcome {
     let data = data.first_chunk().ok_or(Status::DATA_LENGTH.finally())?;
     let CreatePool(spec) = CreatePool::decode(data).map_err(|_| Status::INVALID_FIELD.finally())?;
     let pool = store.create_pool(client.id, spec).map_err(|error| status_of(&error))?;
     number(store, client, pool)
 }
 
-fn join(store: &Store, client: &Client, data: &[u8]) -> Outcome {
+fn join(store: &Store, client: &ProvenClient, data: &[u8]) -> Outcome {
     let uuid: &[u8; 16] = data.first_chunk().ok_or(Status::DATA_LENGTH.finally())?;
     let uuid = u128::from_be_bytes(*uuid);
     let pool = store.join_pool(client.id, uuid).map_err(|error| status_of(&error))?;
@@ -325,13 +325,13 @@ fn join(store: &Store, client: &Client, data: &[u8]) -> Outcome {
 }
 
 /// The number of a pool that was made or joined.
-fn number(store: &Store, client: &Client, pool: PoolId) -> Outcome {
+fn number(store: &Store, client: &ProvenClient, pool: PoolId) -> Outcome {
     let pools = store.pools(client.id).unwrap_or_default();
     let made = pools.into_iter().find(|its| its.id == pool);
     made.map(|its| its.number.into()).ok_or(Status::INTERNAL.into())
 }
 
-fn destroy(target: &Target, client: &Client, number: u32) -> Outcome {
+fn destroy(target: &Target, client: &ProvenClient, number: u32) -> Outcome {
     let store = &target.store;
     let pool = namespaces::pool(target, client.id, number);
     let pool = pool.ok_or(Status::INVALID_NAMESPACE.finally())?;

@@ -10,7 +10,7 @@ use spillway_wire::nvme_tcp::Framing;
 use crate::admin::Admin;
 use crate::authentication::Authentication;
 use crate::blocks::BlockQueue;
-use crate::controller::{Client, Controller, Subsystem};
+use crate::controller::{Controller, ProvenClient, Subsystem};
 use crate::output::Output;
 use crate::pools::PoolQueue;
 use crate::quota::QuotaGuard;
@@ -33,7 +33,7 @@ pub(crate) struct Queue {
     /// What the host has to prove; none when it need not.
     pub(crate) authentication: Option<Authentication>,
     /// As whom it was let in: to be counted out at the end.
-    pub(crate) admitted: Option<Client>,
+    pub(crate) admitted: Option<ProvenClient>,
     pub(crate) transfers: Transfers,
     pub(crate) role: Role,
 }

@@ -12,7 +12,7 @@ use spillway_wire::fabrics::{ANY_STATIC_CONTROLLER, DISCOVERY_NQN};
 
 use crate::config::Config;
 use crate::connection::Connection;
-use crate::controller::{Client, Controller, Host, Subsystem, Waker};
+use crate::controller::{Controller, Host, ProvenClient, Subsystem, Waker};
 use crate::error::Error;
 use crate::quota::Quota;
 
@@ -138,7 +138,7 @@ impl Target {
     /// The host of a controller may act as `client`. Its earlier associations have ended when this
     /// returns, so that nothing which they received is carried out after what the new one asks. A
     /// kernel may reach its devices over several of the target's addresses, but only once over each.
-    pub(crate) fn establish(&self, controller: &Arc<Controller>, client: Client) {
+    pub(crate) fn establish(&self, controller: &Arc<Controller>, client: ProvenClient) {
         let mut old = Vec::new();
         let mut controllers = self.controllers.lock().unwrap_or_else(PoisonError::into_inner);
         controllers.by_id.retain(|_, other| {
@@ -182,7 +182,7 @@ impl Target {
     }
 
     /// Lets a host in as a client; who calls this calls `leave` of [`Access`] once.
-    pub(crate) fn admit(&self, host: &Host) -> Result<Client, Error> {
+    pub(crate) fn admit(&self, host: &Host) -> Result<ProvenClient, Error> {
         let who = match &host.name {
             Some(name) => Identity::Name(name),
             None => Identity::Host { nqn: &host.nqn },
@@ -196,7 +196,7 @@ impl Target {
             quotas.insert(id, Arc::downgrade(&quota));
             quota
         });
-        Ok(Client { id, quota })
+        Ok(ProvenClient { id, quota })
     }
 }
 

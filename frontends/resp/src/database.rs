@@ -61,7 +61,7 @@ pub struct Database {
 
 /// A key's place while its stripe is locked, and the record that lies there.
 #[derive(Debug)]
-pub struct Place<'a> {
+pub struct LockedKey<'a> {
     database: &'a Database,
     key: &'a [u8],
     pool: PoolId,
@@ -149,7 +149,7 @@ impl Database {
         &self,
         key: &[u8],
         now_ms: u64,
-        act: impl FnOnce(&mut Place<'_>) -> Result<R, Trouble>,
+        act: impl FnOnce(&mut LockedKey<'_>) -> Result<R, Trouble>,
     ) -> Result<R, Trouble> {
         let (_locked, object) = self.lock_key(key);
         act(&mut self.find(key, object, now_ms)?)
@@ -183,7 +183,7 @@ impl Database {
         &self,
         key: &[u8],
         now_ms: u64,
-        act: impl FnOnce(&mut Place<'_>) -> Result<R, Trouble>,
+        act: impl FnOnce(&mut LockedKey<'_>) -> Result<R, Trouble>,
     ) -> Result<R, Trouble> {
         act(&mut self.find(key, self.object(key), now_ms)?)
     }
@@ -193,10 +193,16 @@ impl Database {
         self.at(key, now_ms, |_| Ok(()))
     }
 
-    fn find<'a>(&'a self, key: &'a [u8], object: u64, now_ms: u64) -> Result<Place<'a>, Trouble> {
+    fn find<'a>(
+        &'a self,
+        key: &'a [u8],
+        object: u64,
+        now_ms: u64,
+    ) -> Result<LockedKey<'a>, Trouble> {
         let pool = self.pool();
         let used = self.store.used_indexes(pool, object);
-        let mut place = Place { database: self, key, pool, object, used, index: 0, record: None };
+        let mut place =
+            LockedKey { database: self, key, pool, object, used, index: 0, record: None };
         let mut left = used;
         while left != 0 {
             let index = left.trailing_zeros();
@@ -280,7 +286,7 @@ impl Database {
     }
 }
 
-impl<'a> Place<'a> {
+impl<'a> LockedKey<'a> {
     /// What is known of the key, if it is there.
     pub fn footer(&self) -> Option<Footer> {
         self.record.as_ref().map(|record| record.footer)

@@ -27,11 +27,11 @@ pub struct Attached {
     /// Carries wake-ups both ways, [`spillway_wire::ring::WAKE`] in a message of its own. The server's end of it is closed
     /// once the region is unmapped, and not before.
     pub socket: OwnedFd,
-    state: Arc<State>,
+    state: Arc<AttachedState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct AttachedState {
     stop: AtomicBool,
     is_broken: AtomicBool,
 }
@@ -84,7 +84,7 @@ impl Server {
             socketpair(kind.0, kind.1, kind.2, None).map_err(|errno| failed(errno.into()))?;
         let ours = Arc::new(ours);
         self.open.sockets().insert(number, ours.clone());
-        let (instance, state) = (shared.instance, Arc::<State>::default());
+        let (instance, state) = (shared.instance, Arc::<AttachedState>::default());
         let own = state.clone();
         let serve = move || {
             // In this order: the region is gone before the socket closes.

@@ -10,7 +10,7 @@ use crate::config::Kind;
 use crate::disk::{Disk, key_of};
 use crate::error::Error;
 use crate::group::{GROUP_BLOCKS, Group, runs};
-use crate::map::Place;
+use crate::map::BlockLocation;
 
 impl Disk {
     /// Moves up to `blocks_max` blocks from the store to the backing file: those that were read back
@@ -52,7 +52,7 @@ impl Disk {
     /// The oldest blocks in the store, in their order on the disk.
     fn oldest(&self, blocks_max: usize) -> Vec<u64> {
         let mut oldest = BinaryHeap::with_capacity(blocks_max + 1);
-        for block in self.map.at(Place::Store, 0..self.blocks()) {
+        for block in self.map.at(BlockLocation::Store, 0..self.blocks()) {
             let age = self.ages[block as usize].load(Ordering::Relaxed);
             if oldest.len() == blocks_max && oldest.peek().is_some_and(|&top| top <= (age, block)) {
                 continue;
@@ -77,7 +77,7 @@ impl Disk {
     ) {
         let _alone = self.stripes.alone(group.number);
         let mut held = 0_u64;
-        for block in blocks.filter(|&block| self.map.place(block) == Place::Store) {
+        for block in blocks.filter(|&block| self.map.place(block) == BlockLocation::Store) {
             let at = (block - group.first) as usize;
             match self.store.peek(self.pool, key_of(block), &mut pages[at]) {
                 Ok(true) => held |= 1 << at,
@@ -89,7 +89,9 @@ impl Disk {
             let run = (u64::MAX >> (u64::BITS - length as u32)) << start;
             let first = group.first + start as u64;
             let written = self.file.write(first, &pages[start..start + length]);
-            if let Err(error) = written.and_then(|()| self.map.set(group.first, run, Place::File)) {
+            if let Err(error) =
+                written.and_then(|()| self.map.set(group.first, run, BlockLocation::File))
+            {
                 demoted.fail(error.into());
                 continue;
             }

@@ -36,7 +36,7 @@ use crate::config::{DiskConfig, Kind};
 use crate::counters::{Counters, DiskStatistics};
 use crate::error::Error;
 use crate::group::{Group, runs};
-use crate::map::{Map, Place};
+use crate::map::{BlockLocation, Map};
 
 /// The age of a block that was read back: older than all others.
 pub(crate) const READ_BACK: u32 = 0;
@@ -129,10 +129,10 @@ impl Disk {
     /// Makes map and store agree after a kill or a restart.
     fn settle(&self) -> Result<(), Error> {
         let mut lost = 0;
-        for block in self.map.at(Place::Store, 0..self.blocks()) {
+        for block in self.map.at(BlockLocation::Store, 0..self.blocks()) {
             if !self.store.exists(self.pool, key_of(block)) {
                 let group = Group::of(block);
-                self.map.set(group.first, 1 << (block - group.first), Place::Lost)?;
+                self.map.set(group.first, 1 << (block - group.first), BlockLocation::Lost)?;
                 lost += 1;
             }
         }
@@ -148,7 +148,7 @@ impl Disk {
             let listed = self.store.list_keys(self.pool, from, &mut keys)?;
             for &key in &keys[..listed] {
                 let block = key.object << 32 | u64::from(key.index);
-                if block >= self.blocks() || self.map.place(block) != Place::Store {
+                if block >= self.blocks() || self.map.place(block) != BlockLocation::Store {
                     self.store.flush(self.pool, key);
                 }
             }
@@ -207,23 +207,24 @@ impl Disk {
             let place = self.place(block);
             let asked = self.ask_store(block, page);
             // A store that fails is no matter to a block that lies elsewhere.
-            let stored = if place == Place::Store { asked? } else { asked.unwrap_or(false) };
+            let stored =
+                if place == BlockLocation::Store { asked? } else { asked.unwrap_or(false) };
             match place {
-                Place::Store if stored => {
+                BlockLocation::Store if stored => {
                     self.counters.store_reads.add(1);
                     if let Some(age) = self.ages.get(block as usize) {
                         age.store(READ_BACK, Ordering::Relaxed);
                     }
                 }
-                Place::File if stored && self.config.kind == Kind::Cache => {
+                BlockLocation::File if stored && self.config.kind == Kind::Cache => {
                     self.counters.store_reads.add(1);
                 }
-                Place::File => from_file |= 1 << at,
-                Place::Nowhere => {
+                BlockLocation::File => from_file |= 1 << at,
+                BlockLocation::Nowhere => {
                     page.0.fill(0);
                     self.counters.zero_reads.add(1);
                 }
-                Place::Store | Place::Lost => return Err(Error::Lost(block)),
+                BlockLocation::Store | BlockLocation::Lost => return Err(Error::Lost(block)),
             }
         }
         for (start, length) in runs(from_file) {
@@ -262,10 +263,10 @@ impl Disk {
     }
 
     /// Where a block's value lies.
-    fn place(&self, block: u64) -> Place {
+    fn place(&self, block: u64) -> BlockLocation {
         match self.config.kind {
             Kind::Swap => self.map.place(block),
-            Kind::Cache => Place::File,
+            Kind::Cache => BlockLocation::File,
         }
     }
 
@@ -306,7 +307,7 @@ impl Disk {
             }
         }
         let all = u64::MAX >> (u64::BITS - pages.len() as u32);
-        if let Err(error) = self.map.set(group.first, stored << shift, Place::Store) {
+        if let Err(error) = self.map.set(group.first, stored << shift, BlockLocation::Store) {
             runs(stored).for_each(|(start, length)| self.forget(first + start as u64, length));
             return Err(error.into());
         }
@@ -315,7 +316,7 @@ impl Disk {
         for (start, length) in runs(all & !stored) {
             let run = (u64::MAX >> (u64::BITS - length as u32)) << (start as u64 + shift);
             let written = self.file.write(first + start as u64, &pages[start..start + length]);
-            let place = if written.is_ok() { Place::File } else { Place::Lost };
+            let place = if written.is_ok() { BlockLocation::File } else { BlockLocation::Lost };
             // What the refused put dropped is nowhere else.
             let known = self.map.set(group.first, run, place);
             match written.and(known) {
@@ -344,10 +345,10 @@ impl Disk {
     /// Reads a block for ourselves: the store's statistics see nothing of it.
     fn peek(&self, block: u64, page: &mut PageBuf) -> Result<(), Error> {
         match self.place(block) {
-            Place::Nowhere => page.0.fill(0),
-            Place::File => self.file.read(block, std::slice::from_mut(page))?,
-            Place::Lost => return Err(Error::Lost(block)),
-            Place::Store => {
+            BlockLocation::Nowhere => page.0.fill(0),
+            BlockLocation::File => self.file.read(block, std::slice::from_mut(page))?,
+            BlockLocation::Lost => return Err(Error::Lost(block)),
+            BlockLocation::Store => {
                 if !self.store.peek(self.pool, key_of(block), page)? {
                     return Err(Error::Lost(block));
                 }
@@ -367,10 +368,10 @@ impl Disk {
             self.forget(first, count);
             self.file.zero(first, count)?;
         } else {
-            let stored = self.map.at(Place::Store, first..first + count as u64);
+            let stored = self.map.at(BlockLocation::Store, first..first + count as u64);
             let stored = stored.fold(0_u64, |sum, block| sum | 1 << (block - group.first));
             let all = (u64::MAX >> (u64::BITS - count as u32)) << (first - group.first);
-            self.map.set(group.first, all, Place::Nowhere)?;
+            self.map.set(group.first, all, BlockLocation::Nowhere)?;
             runs(stored)
                 .for_each(|(start, length)| self.forget(group.first + start as u64, length));
         }

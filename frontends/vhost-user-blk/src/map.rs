@@ -33,7 +33,7 @@ const PLACES_START: u64 = 4096;
 /// Where a block's value lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Place {
+pub enum BlockLocation {
     /// Nowhere: it reads as zeros.
     Nowhere,
     /// In the store.
@@ -44,7 +44,7 @@ pub enum Place {
     Lost,
 }
 
-impl Place {
+impl BlockLocation {
     const fn of(byte: u8) -> Self {
         match byte {
             0 => Self::Nowhere,
@@ -138,7 +138,7 @@ impl Map {
         Ok(map)
     }
 
-    /// The identity of the pool that [`Place::Store`] means.
+    /// The identity of the pool that [`BlockLocation::Store`] means.
     pub const fn pool(&self) -> u128 {
         self.header.pool
     }
@@ -150,12 +150,12 @@ impl Map {
     }
 
     /// Where a block's value lies.
-    pub fn place(&self, block: u64) -> Place {
-        Place::of(self.places[block as usize].load(Ordering::Acquire))
+    pub fn place(&self, block: u64) -> BlockLocation {
+        BlockLocation::of(self.places[block as usize].load(Ordering::Acquire))
     }
 
     /// Blocks that lie at `place` of those in a range.
-    pub fn at(&self, place: Place, blocks: Range<u64>) -> impl Iterator<Item = u64> {
+    pub fn at(&self, place: BlockLocation, blocks: Range<u64>) -> impl Iterator<Item = u64> {
         let places = &self.places[blocks.start as usize..blocks.end as usize];
         let here = move |known: &AtomicU8| known.load(Ordering::Relaxed) == place as u8;
         blocks.zip(places).filter(move |(_, known)| here(known)).map(|(block, _)| block)
@@ -163,7 +163,7 @@ impl Map {
 
     /// Says where blocks of a group lie from now on: bit `n` of `chosen` is block `first + n`. Those
     /// that lie there already are not written again. The caller has the group for itself.
-    pub fn set(&self, first: u64, chosen: u64, place: Place) -> io::Result<()> {
+    pub fn set(&self, first: u64, chosen: u64, place: BlockLocation) -> io::Result<()> {
         let bits = (0..u64::BITS).filter(|bit| chosen >> bit & 1 != 0);
         let changed = |bit: &u32| self.place(first + u64::from(*bit)) != place;
         let changed = bits.filter(changed).fold(0_u64, |sum, bit| sum | 1 << bit);

@@ -15,13 +15,13 @@ trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
 /// A connection.
-pub struct Client {
+pub struct CacheClient {
     reader: BufReader<Box<dyn Stream>>,
     request: Vec<u8>,
     line: Vec<u8>,
 }
 
-impl Client {
+impl CacheClient {
     /// Connects to a server's Unix socket.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, Zipf};
 use serde::{Deserialize, Serialize};
 
-use crate::client::Client;
+use crate::client::CacheClient;
 use crate::memory;
 use crate::values::{Values, description};
 
@@ -58,7 +58,7 @@ pub struct Load<'a> {
 
 /// One connection: its keys, each with the version last written.
 struct Worker<'a> {
-    client: Client,
+    client: CacheClient,
     values: Values<'a>,
     keys: Vec<(u64, u64)>,
     random: SmallRng,
@@ -85,7 +85,7 @@ impl Load<'_> {
             self.stage("asking", time.as_millis().try_into()?, &mut workers, |worker, bar| {
                 worker.ask(time, bar)
             })?;
-        let pss_bytes = memory::pss_bytes(Client::connect(self.socket)?.statistic("pid")?)?;
+        let pss_bytes = memory::pss_bytes(CacheClient::connect(self.socket)?.statistic("pid")?)?;
         self.stage("checking", count, &mut workers, Worker::check_all)?;
 
         let mut latencies_ns: Vec<u64> =
@@ -144,7 +144,7 @@ impl<'a> Worker<'a> {
         // Which keys are popular has nothing to do with where their values lie.
         keys.shuffle(&mut random);
         Ok(Self {
-            client: Client::connect(socket)?,
+            client: CacheClient::connect(socket)?,
             values,
             keys,
             random,

@@ -1,7 +1,7 @@
 //! What must hold after every step.
 
 use spillway_lending::{
-    BorrowedState, DeviceState, LoanId, Place, Role, Roles, Settings, Shareable,
+    BorrowedState, CopyLocation, DeviceState, LoanId, Role, Roles, Settings, Shareable,
 };
 
 use super::Violation;
@@ -63,7 +63,7 @@ impl World {
             for (slab, its) in device.slabs.iter().enumerate() {
                 let mut lenders = [None; 2];
                 for (copy, place) in its.copies.iter().enumerate() {
-                    let Some(Place::Lender { loan, index }) = place else { continue };
+                    let Some(CopyLocation::Lender { loan, index }) = place else { continue };
                     let Some(grant) = device.grants.get(loan) else {
                         let what =
                             format!("slab {slab} of device {id} lies in a loan that is over");

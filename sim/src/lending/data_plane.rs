@@ -4,7 +4,7 @@
 //! the machine is told. Whenever a slab with something in it has no good copy left, that is a lost page, and a
 //! violation unless faults have taken as many copies as it had when it was last whole.
 
-use spillway_lending::{DeviceId, Event, LoanId, Place, PoolIdentity};
+use spillway_lending::{CopyLocation, DeviceId, Event, LoanId, PoolIdentity};
 
 use super::host::{Content, Host, SLAB_BYTES};
 use super::injected_bug::InjectedBug;
@@ -26,14 +26,20 @@ impl World {
     }
 
     /// What lies at a place, whether it can be reached or not.
-    fn content(&self, at: usize, device: DeviceId, slab: u32, place: &Place) -> Option<Content> {
+    fn content(
+        &self,
+        at: usize,
+        device: DeviceId,
+        slab: u32,
+        place: &CopyLocation,
+    ) -> Option<Content> {
         match place {
-            Place::File => self.hosts[at].file.get(&(device, slab)).map(|version| Content {
+            CopyLocation::File => self.hosts[at].file.get(&(device, slab)).map(|version| Content {
                 device,
                 slab,
                 version: *version,
             }),
-            Place::Lender { loan, index } => {
+            CopyLocation::Lender { loan, index } => {
                 let (lender, identity) = self.grant(at, device, loan)?;
                 let pool = self.hosts[lender].pools.get(loan)?;
                 let content = pool.data.get(index).copied();
@@ -47,15 +53,15 @@ impl World {
         at: usize,
         device: DeviceId,
         slab: u32,
-        place: &Place,
+        place: &CopyLocation,
         version: u64,
     ) -> bool {
         match place {
-            Place::File => {
+            CopyLocation::File => {
                 self.hosts[at].file.insert((device, slab), version);
                 true
             }
-            Place::Lender { loan, index } => {
+            CopyLocation::Lender { loan, index } => {
                 if !self.reaches(at, device, loan) {
                     return false;
                 }
@@ -69,10 +75,10 @@ impl World {
     }
 
     /// Places of a slab that have what was acknowledged.
-    fn good(&self, at: usize, device: DeviceId, slab: u32) -> Vec<Place> {
+    fn good(&self, at: usize, device: DeviceId, slab: u32) -> Vec<CopyLocation> {
         let Some(its) = self.hosts[at].devices.get(&device) else { return Vec::new() };
         let Some(its) = its.slabs.get(slab as usize) else { return Vec::new() };
-        let has = |place: &&Place| {
+        let has = |place: &&CopyLocation| {
             let content = self.content(at, device, slab, place);
             content == Some(Content { device, slab, version: its.version })
         };
@@ -81,8 +87,8 @@ impl World {
 
     fn can_read(&self, at: usize, device: DeviceId, slab: u32) -> bool {
         self.good(at, device, slab).iter().any(|place| match place {
-            Place::File => true,
-            Place::Lender { loan, .. } => self.reaches(at, device, loan),
+            CopyLocation::File => true,
+            CopyLocation::Lender { loan, .. } => self.reaches(at, device, loan),
         })
     }
 
@@ -91,9 +97,9 @@ impl World {
         let places = self.good(at, device, slab);
         let good = places.len() as u32;
         // A pool that a crash has taken looks good until its host starts again.
-        let is_hit = |place: &Place| match place {
-            Place::File => false,
-            Place::Lender { loan, .. } => {
+        let is_hit = |place: &CopyLocation| match place {
+            CopyLocation::File => false,
+            CopyLocation::Lender { loan, .. } => {
                 let device = self.hosts[at].devices.get(&device);
                 device.and_then(|it| it.grants.get(loan)).is_some_and(|grant| grant.is_hit)
             }
@@ -136,8 +142,7 @@ impl World {
 
     /// Counts each copy in a loan as taken by a fault, once.
     fn hit_copies(&mut self, at: usize, loan: &LoanId) {
-        let is_in =
-            |place: &&Place| matches!(place, Place::Lender { loan: its, .. } if its == loan);
+        let is_in = |place: &&CopyLocation| matches!(place, CopyLocation::Lender { loan: its, .. } if its == loan);
         for device in self.hosts[at].devices.values_mut() {
             let Some(grant) = device.grants.get_mut(loan).filter(|grant| !grant.is_hit) else {
                 continue;
@@ -155,7 +160,7 @@ impl World {
         let mut dropped = Vec::new();
         for (index, slab) in its.slabs.iter_mut().enumerate() {
             for copy in &mut slab.copies {
-                if matches!(copy, Some(Place::Lender { loan: its, .. }) if its == loan) {
+                if matches!(copy, Some(CopyLocation::Lender { loan: its, .. }) if its == loan) {
                     *copy = None;
                     dropped.push(index as u32);
                 }
@@ -179,7 +184,7 @@ impl World {
         device: DeviceId,
         slab: u32,
         copy: u8,
-        place: &Place,
+        place: &CopyLocation,
     ) -> Result<Result<(), String>, Violation> {
         let is_early = self.bug == Some(InjectedBug::EarlyMove);
         let Some(its) = self.hosts[at].devices.get(&device) else {
@@ -187,7 +192,7 @@ impl World {
         };
         let version = its.slabs[slab as usize].version;
         let forgotten =
-            matches!(place, Place::Lender { loan, .. } if !its.grants.contains_key(loan));
+            matches!(place, CopyLocation::Lender { loan, .. } if !its.grants.contains_key(loan));
         if forgotten || (version != 0 && !self.can_read(at, device, slab)) {
             return Ok(Err("unreachable".into()));
         }
@@ -254,16 +259,16 @@ impl World {
         let copies = self.hosts[at].devices[&device].slabs[slab as usize].copies.clone();
         for place in copies.into_iter().flatten() {
             match place {
-                Place::File => {
+                CopyLocation::File => {
                     self.hosts[at].file.remove(&(device, slab));
                 }
-                Place::Lender { loan, index } if self.reaches(at, device, &loan) => {
+                CopyLocation::Lender { loan, index } if self.reaches(at, device, &loan) => {
                     let Some((lender, _)) = self.grant(at, device, &loan) else { continue };
                     if let Some(pool) = self.hosts[lender].pools.get_mut(&loan) {
                         pool.data.remove(&index);
                     }
                 }
-                Place::Lender { .. } => {}
+                CopyLocation::Lender { .. } => {}
             }
         }
     }
@@ -289,7 +294,7 @@ impl World {
         }
         self.set_version(at, device, slab, version);
         for (copy, place) in failed {
-            let Place::Lender { loan, .. } = place else { continue };
+            let CopyLocation::Lender { loan, .. } = place else { continue };
             let lender = self.grant(at, device, &loan);
             let is_gone = lender
                 .is_some_and(|(lender, identity)| self.hosts[lender].gone.contains(&identity));

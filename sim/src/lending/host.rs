@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use spillway_lending::{DeviceId, HostId, LoanId, Machine, Place, PoolIdentity, Reading};
+use spillway_lending::{CopyLocation, DeviceId, HostId, LoanId, Machine, PoolIdentity, Reading};
 
 /// Bytes of a slab here.
 pub(super) const SLAB_BYTES: u64 = 1 << 20;
@@ -87,7 +87,7 @@ pub(super) struct Grant {
 pub(super) struct Slab {
     /// Writes that were acknowledged; 0 is a slab with nothing in it.
     pub version: u64,
-    pub copies: [Option<Place>; 2],
+    pub copies: [Option<CopyLocation>; 2],
     /// Copies that faults have taken since it last had all, and how many it had then.
     pub hits: u32,
     pub full: u32,

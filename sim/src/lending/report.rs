@@ -79,8 +79,10 @@ pub fn placement(seed: u64, hosts: usize) -> Result<Placement, Violation> {
                     .iter()
                     .flatten()
                     .filter_map(|place| match place {
-                        spillway_lending::Place::Lender { loan, .. } => device.grants.get(loan),
-                        spillway_lending::Place::File => None,
+                        spillway_lending::CopyLocation::Lender { loan, .. } => {
+                            device.grants.get(loan)
+                        }
+                        spillway_lending::CopyLocation::File => None,
                     })
                     .map(|grant| world.hosts[grant.lender].rack.as_str())
                     .collect();

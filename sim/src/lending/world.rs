@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use spillway_lending::{
-    Access, Backup, Body, DeviceId, Epoch, Event, HostId, Kept, LoanId, Machine, Message, Order,
-    Peer, Place, PoolIdentity, Settings,
+    Access, Backup, Body, CopyLocation, DeviceId, Epoch, Event, HostId, Kept, LoanId, Machine,
+    Message, Order, Peer, PoolIdentity, Settings,
 };
 
 use super::host::{Host, SLAB_BYTES};
@@ -46,7 +46,7 @@ pub(super) enum Work {
     Released { loan: LoanId, slabs: u64 },
     Attach { device: DeviceId },
     Detach { device: DeviceId },
-    Place { device: DeviceId, slab: u32, copy: u8, place: Place },
+    Place { device: DeviceId, slab: u32, copy: u8, place: CopyLocation },
 }
 
 /// An entry of the queue: when, in which order among those of one time, at which host, in which boot.

@@ -6,7 +6,7 @@ use spillway_guests::agent::FromGuest;
 use spillway_types::Size;
 
 use super::Agent;
-use crate::blocks::{State, Wish};
+use crate::blocks::{BlockState, Wish};
 use crate::watch::Watch;
 
 /// How often new memory is looked at that the host waits to hear of.
@@ -53,7 +53,7 @@ impl Agent {
         let reserve = self.watch.as_ref().map_or(0, |watch| watch.terms().reserve);
         let spare = self.system.meminfo().available.saturating_sub(reserve);
         let wanted = blocks_to_go(missing, spare, block);
-        let movable = list.into_iter().filter(|(_, state)| *state == State::Movable);
+        let movable = list.into_iter().filter(|(_, state)| *state == BlockState::Movable);
         self.hurry.begin(job.until + TAKEN_TIME);
         self.mover.start(now, wanted, movable.map(|(number, _)| (number, Wish::Offline)));
         self.job = Some(job);
@@ -102,7 +102,7 @@ impl Agent {
     pub(super) fn bring_online(&mut self, now: Duration, wish: Wish) {
         let mut offline = self.list();
         // One that was broken off may still change.
-        offline.retain(|(_, state)| matches!(state, State::Offline | State::Changing));
+        offline.retain(|(_, state)| matches!(state, BlockState::Offline | BlockState::Changing));
         if offline.is_empty() {
             return;
         }
@@ -112,16 +112,16 @@ impl Agent {
         self.mover.start(now, offline.len(), offline.into_iter().rev().map(|(it, _)| (it, wish)));
     }
 
-    pub(super) fn list(&mut self) -> Vec<(u64, State)> {
+    pub(super) fn list(&mut self) -> Vec<(u64, BlockState)> {
         self.blocks.within(&self.system.virtio_mem())
     }
 
     /// Counts the blocks, and lists them.
-    pub(super) fn count(&mut self, now: Duration) -> Vec<(u64, State)> {
+    pub(super) fn count(&mut self, now: Duration) -> Vec<(u64, BlockState)> {
         let total = self.system.meminfo().total;
         let list = self.list();
         let bytes = |state| bytes_in(&list, state, self.blocks.bytes());
-        let (offline, movable) = (bytes(State::Offline), bytes(State::Movable));
+        let (offline, movable) = (bytes(BlockState::Offline), bytes(BlockState::Movable));
         self.counted = Counted { at: now, total, offline, movable };
         list
     }
@@ -138,7 +138,7 @@ fn next_look(now: Duration, took: Duration, until: Duration) -> Duration {
     (now + ARRIVAL_EVERY.max(4 * took)).min(until)
 }
 
-fn bytes_in(list: &[(u64, State)], wanted: State, block_bytes: u64) -> u64 {
+fn bytes_in(list: &[(u64, BlockState)], wanted: BlockState, block_bytes: u64) -> u64 {
     list.iter().filter(|(_, state)| *state == wanted).count() as u64 * block_bytes
 }
 

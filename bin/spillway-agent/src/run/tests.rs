@@ -12,7 +12,7 @@ use spillway_guests::agent::Status;
 use spillway_guests::line::Lines;
 
 use super::*;
-use crate::cli::State as Kept;
+use crate::cli::StateFile;
 
 mod asks;
 mod jobs;
@@ -75,7 +75,7 @@ impl Guest {
             hugetlbfs: "none".into(),
             cgroup: cgroup.into(),
             keep_overcommit: false,
-            state: Kept { path: folder.path().join("memory.high") },
+            state: StateFile { path: folder.path().join("memory.high") },
             root: root.clone(),
         };
         let mut agent = Agent::new(&options).unwrap();

@@ -36,7 +36,7 @@ impl Borrower {
 
 /// How far a window is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum WindowState {
     /// The host was asked to serve it, and may answer until then.
     Asked(Duration),
     /// The program has it.
@@ -64,18 +64,18 @@ pub struct Lent {
     pub window: Window,
     hello: Hello,
     stream: Option<UnixStream>,
-    state: State,
+    state: WindowState,
 }
 
 impl Lent {
     /// For a program whose wish the host may answer until then.
     pub fn new(borrower: Borrower, window: Window, until: Duration) -> Self {
         let Borrower { user, stream, hello } = borrower;
-        Self { user, window, hello, stream: Some(stream), state: State::Asked(until) }
+        Self { user, window, hello, stream: Some(stream), state: WindowState::Asked(until) }
     }
 
     pub fn is_ending(&self) -> bool {
-        self.state == State::Ending
+        self.state == WindowState::Ending
     }
 
     /// What to poll for.
@@ -86,19 +86,21 @@ impl Lent {
     /// When the host has had enough time.
     pub fn deadline(&self) -> Option<Duration> {
         match self.state {
-            State::Asked(until) => Some(until),
-            State::Open | State::Ending => None,
+            WindowState::Asked(until) => Some(until),
+            WindowState::Open | WindowState::Ending => None,
         }
     }
 
     /// The program finds its socket closed.
     pub fn end(&mut self) {
-        (self.stream, self.state) = (None, State::Ending);
+        (self.stream, self.state) = (None, WindowState::Ending);
     }
 
     /// Hands the window over; says whether the program took it.
     pub fn welcome(&mut self, welcome: &Welcome) -> bool {
-        let (State::Asked(_), Some(stream)) = (self.state, &self.stream) else { return false };
+        let (WindowState::Asked(_), Some(stream)) = (self.state, &self.stream) else {
+            return false;
+        };
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         let files = [self.window.as_fd()];
@@ -106,7 +108,7 @@ impl Lent {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let is_sent = control.push(SendAncillaryMessage::ScmRights(&files))
             && sendmsg(stream, &[IoSlice::new(&bytes)], &mut control, flags) == Ok(bytes.len());
-        self.state = State::Open;
+        self.state = WindowState::Open;
         is_sent
     }
 
@@ -119,14 +121,14 @@ impl Lent {
 
     /// Wakes the program. One whose socket is full has wake-ups to read already.
     pub fn wake(&mut self) {
-        if let (State::Open, Some(stream)) = (self.state, &mut self.stream) {
+        if let (WindowState::Open, Some(stream)) = (self.state, &mut self.stream) {
             let _ = stream.write(&[WAKE]);
         }
     }
 
     /// Reads what the program sends.
     pub fn hear(&mut self, now: Duration) -> Heard {
-        if matches!(self.state, State::Asked(until) if now >= until) {
+        if matches!(self.state, WindowState::Asked(until) if now >= until) {
             return Heard::HostSilent;
         }
         let Some(stream) = &mut self.stream else { return Heard::Nothing };

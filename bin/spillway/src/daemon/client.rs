@@ -22,7 +22,7 @@ use spillway_types::PAGE_BYTES;
 
 /// Lists, adds, changes, removes and moves clients.
 #[derive(Debug, Args)]
-pub struct Client {
+pub struct ClientCommand {
     #[command(subcommand)]
     action: Action,
 }
@@ -156,7 +156,7 @@ struct Set {
 ///
 /// # Errors
 /// The daemon can't be reached, or says no.
-pub fn run(options: &Client) -> anyhow::Result<ExitCode> {
+pub fn run(options: &ClientCommand) -> anyhow::Result<ExitCode> {
     match &options.action {
         Action::List { daemon } => {
             let clients: Vec<types::Client> = Api::new(daemon)?.get("/v1/clients")?;

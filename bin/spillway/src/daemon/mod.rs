@@ -16,7 +16,7 @@ mod terminal;
 mod top;
 mod vm;
 
-pub use client::{Client, run as client};
+pub use client::{ClientCommand, run as client};
 pub use dashboard::{Dashboard, run as dashboard};
 pub use lend::{Lend, run as lend};
 pub use options::default_dir;

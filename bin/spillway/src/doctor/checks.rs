@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use super::userfaultfd::{DEVICE, FEATURES, reason};
-use super::{Check, State};
+use super::{Check, CheckState};
 use spillway_platform::uffd::{Uffd, feature};
 
 use crate::program::plain;
@@ -241,7 +241,7 @@ fn disk_tier(dir: &Path) -> Check {
         Ok(()) => Check::ok(NAME, format!("{found}, O_DIRECT")),
         Err(error) => Check {
             name: NAME,
-            state: State::Limited,
+            state: CheckState::Limited,
             found: format!("{found}, no O_DIRECT ({})", plain(&error)),
             mend: "pages there also take page cache: name a directory on ext4, XFS or btrfs"
                 .to_owned(),
@@ -263,15 +263,15 @@ mod tests {
     #[test]
     fn every_check_that_is_not_ok_says_how_to_mend_it() {
         for check in all(Some(Path::new("/no/such/dir"))) {
-            assert_eq!(check.state == State::Ok, check.mend.is_empty(), "{check:?}");
+            assert_eq!(check.state == CheckState::Ok, check.mend.is_empty(), "{check:?}");
             assert!(!check.found.is_empty(), "{check:?}");
         }
     }
 
     #[test]
     fn a_directory_that_can_not_be_written_is_missing() {
-        assert_eq!(disk_tier(Path::new("/proc")).state, State::Missing);
+        assert_eq!(disk_tier(Path::new("/proc")).state, CheckState::Missing);
         let dir = tempfile::tempdir().unwrap();
-        assert_ne!(disk_tier(dir.path()).state, State::Missing);
+        assert_ne!(disk_tier(dir.path()).state, CheckState::Missing);
     }
 }

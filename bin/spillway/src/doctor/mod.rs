@@ -13,7 +13,7 @@ use crate::daemon::show;
 /// What a check found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum CheckState {
     /// As it should be.
     Ok,
     /// `run` works, but not with everything.
@@ -28,7 +28,7 @@ pub struct Check {
     /// What was looked at.
     pub name: &'static str,
     /// The verdict.
-    pub state: State,
+    pub state: CheckState,
     /// What was found.
     pub found: String,
     /// What the user can do about it; empty when there is nothing to do.
@@ -39,17 +39,17 @@ pub struct Check {
 impl Check {
     /// All is well.
     pub fn ok(name: &'static str, found: impl Into<String>) -> Self {
-        Self { name, state: State::Ok, found: found.into(), mend: String::new() }
+        Self { name, state: CheckState::Ok, found: found.into(), mend: String::new() }
     }
 
     /// It works less well than it could; `mend` says how to change that.
     pub fn limited(name: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { name, state: State::Limited, found: found.into(), mend: mend.into() }
+        Self { name, state: CheckState::Limited, found: found.into(), mend: mend.into() }
     }
 
     /// `run` can't work until it is mended.
     pub fn missing(name: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { name, state: State::Missing, found: found.into(), mend: mend.into() }
+        Self { name, state: CheckState::Missing, found: found.into(), mend: mend.into() }
     }
 }
 
@@ -65,7 +65,7 @@ struct Report {
 /// Standard output can't be written.
 pub fn run(options: &Doctor) -> anyhow::Result<ExitCode> {
     let checks = checks::all(options.disk.as_deref());
-    let run_works = checks.iter().all(|check| check.state != State::Missing);
+    let run_works = checks.iter().all(|check| check.state != CheckState::Missing);
     match options.output {
         Output::Table => show::print(&table(&checks, run_works))?,
         Output::Json => show::json(&Report { run_works, checks })?,
@@ -78,9 +78,9 @@ fn table(checks: &[Check], run_works: bool) -> String {
     let mut text = String::new();
     for check in checks {
         let state = match check.state {
-            State::Ok => "ok",
-            State::Limited => "limited",
-            State::Missing => "missing",
+            CheckState::Ok => "ok",
+            CheckState::Limited => "limited",
+            CheckState::Missing => "missing",
         };
         text.push_str(&format!("{:width$}  {state:7}  {}\n", check.name, check.found));
         if !check.mend.is_empty() {

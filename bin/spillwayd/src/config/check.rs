@@ -6,7 +6,7 @@ use spillway_directory::{BlockSettings, ClientSettings, Policy, Secret, Who};
 use spillway_types::{Limits, PAGE_BYTES};
 
 use super::file::Error;
-use super::values::{Client, Config};
+use super::values::{Config, NamedClient};
 use crate::read_secret::read_secret;
 
 /// What the directory is told.
@@ -32,7 +32,7 @@ impl Clients {
             operations_max: config.unnamed.operations_max as u32,
             bytes_max: config.unnamed.bytes_max,
         };
-        let is_guest = |client: &Client| {
+        let is_guest = |client: &NamedClient| {
             config.disks.iter().any(|disk| disk.client == client.name)
                 || config.vms.iter().any(|vm| vm.client == client.name)
         };
@@ -168,7 +168,7 @@ fn pages(bytes: Option<u64>) -> u64 {
 }
 
 /// Reads a client's password: the first line of its file.
-fn password(client: &Client, error: &dyn Fn(&str) -> Error) -> Result<Secret, Error> {
+fn password(client: &NamedClient, error: &dyn Fn(&str) -> Error) -> Result<Secret, Error> {
     let path = client.password_file.clone().unwrap_or_default();
     let file = path.display();
     let text =
@@ -181,7 +181,7 @@ fn password(client: &Client, error: &dyn Fn(&str) -> Error) -> Result<Secret, Er
     }
 }
 
-fn settings(client: &Client, usual: Limits, is_guest: bool) -> Result<ClientSettings, Error> {
+fn settings(client: &NamedClient, usual: Limits, is_guest: bool) -> Result<ClientSettings, Error> {
     let name = &client.name;
     let error = |line: &str| Error::new(format!("client '{name}': {line}"));
     let mut known = Vec::new();

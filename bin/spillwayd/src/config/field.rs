@@ -11,7 +11,7 @@ use spillway_types::{Lifetime, parse_size};
 use spillway_vhost_user_blk::Kind;
 use toml::de::DeValue;
 
-use super::values::{Capacity, DeviceUse, LendRoles, Lock, RegistryKind, UsedBy};
+use super::values::{Capacity, DeviceUse, LendRoles, MemoryLock, RegistryKind, UsedBy};
 
 /// Finds the place of a setting.
 pub type At<T, V> = fn(&mut T) -> &mut V;
@@ -43,7 +43,7 @@ pub enum Field<T: 'static> {
     Address(At<T, Option<SocketAddr>>),
     Text(At<T, String>),
     Texts(At<T, Vec<String>>),
-    Lock(At<T, Lock>),
+    MemoryLock(At<T, MemoryLock>),
     Users(At<T, Users>),
     Policy(At<T, String>),
     Percent(At<T, Percent>),
@@ -58,7 +58,8 @@ pub enum Field<T: 'static> {
     Lifetime(At<T, Lifetime>),
 }
 
-const LOCKS: [(&str, Lock); 3] = [("auto", Lock::Auto), ("on", Lock::On), ("off", Lock::Off)];
+const LOCKS: [(&str, MemoryLock); 3] =
+    [("auto", MemoryLock::Auto), ("on", MemoryLock::On), ("off", MemoryLock::Off)];
 const KINDS: [(&str, Kind); 2] = [("swap", Kind::Swap), ("cache", Kind::Cache)];
 const USERS: [(&str, Users); 3] =
     [("same", Users::Same), ("all", Users::All), ("none", Users::None)];
@@ -119,7 +120,9 @@ impl<T> Field<T> {
             .map(|it| *at(section) = it),
             Self::Text(at) => text.map(|it| it.clone_into(at(section))),
             Self::Texts(at) => texts(value).map(|it| *at(section) = it),
-            Self::Lock(at) => text.and_then(|it| word(&LOCKS, it)).map(|it| *at(section) = it),
+            Self::MemoryLock(at) => {
+                text.and_then(|it| word(&LOCKS, it)).map(|it| *at(section) = it)
+            }
             Self::Users(at) => text.and_then(|it| word(&USERS, it)).map(|it| *at(section) = it),
             Self::Kind(at) => text.and_then(|it| word(&KINDS, it)).map(|it| *at(section) = it),
             Self::Roles(at) => text.and_then(|it| word(&ROLES, it)).map(|it| *at(section) = it),
@@ -169,7 +172,7 @@ impl<T> Field<T> {
             }
             Self::Text(_) => "a text".into(),
             Self::Texts(_) => "an array of texts".into(),
-            Self::Lock(_) => words(&LOCKS),
+            Self::MemoryLock(_) => words(&LOCKS),
             Self::Users(_) => words(&USERS),
             Self::Kind(_) => words(&KINDS),
             Self::Roles(_) => words(&ROLES),
@@ -197,7 +200,7 @@ impl<T> Field<T> {
             Self::Address(at) => format!("{:?}", at(section)),
             Self::Text(at) => at(section).clone(),
             Self::Texts(at) => at(section).join(","),
-            Self::Lock(at) => format!("{:?}", at(section)),
+            Self::MemoryLock(at) => format!("{:?}", at(section)),
             Self::Users(at) => format!("{:?}", at(section)),
             Self::Kind(at) => format!("{:?}", at(section)),
             Self::Roles(at) => format!("{:?}", at(section)),

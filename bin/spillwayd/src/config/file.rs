@@ -213,7 +213,7 @@ impl Text<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Capacity, Lock};
+    use crate::config::{Capacity, MemoryLock};
     use spillway_manager::{Percent, Policy, SmartAlloc, Utility};
 
     fn parsed(text: &str) -> Result<Config, Error> {
@@ -240,7 +240,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(config.store.capacity, Capacity::Bytes(2 << 30));
-        assert_eq!(config.process.lock_memory, Lock::Off);
+        assert_eq!(config.process.lock_memory, MemoryLock::Off);
         assert_eq!(config.clients[0].uid, Some(7));
         let smart = SmartAlloc { p: Percent::hundredths(75), threshold_pages: Some(256) };
         assert_eq!(config.memory.policy(), Policy::SmartAlloc(smart));

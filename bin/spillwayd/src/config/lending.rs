@@ -6,7 +6,7 @@ use spillway_fanout::BackupFile;
 use spillway_lending::{Backup, HostId, Mode, Roles, Settings, Shareable};
 
 use super::file::Error;
-use super::values::{Config, Lend, LendRoles, Listen, Lock, RegistryKind};
+use super::values::{Config, Lend, LendRoles, Listen, MemoryLock, RegistryKind};
 
 /// What the state machine is told.
 ///
@@ -78,7 +78,7 @@ pub fn check(config: &Config) -> Result<(), Error> {
         );
     }
     check_registry(lend, config.peers.is_empty())?;
-    if lend.borrows() && config.process.lock_memory == Lock::Off {
+    if lend.borrows() && config.process.lock_memory == MemoryLock::Off {
         return wrong(
             "lend.roles: whoever borrows must not wait for its own pages; process.lock_memory can't be \"off\"",
         );

@@ -23,5 +23,6 @@ pub use file::{Error, read};
 pub use lending::machine_settings;
 pub use reload::needs_restart;
 pub use values::{
-    Capacity, Config, DeviceUse, Disk, Listen, Lock, Peer, RegistryKind, Store, UsedBy, Vm, Way,
+    Capacity, Config, DeviceUse, Disk, Listen, MemoryLock, Peer, RegistryKind, Store, UsedBy, Vm,
+    Way,
 };

@@ -6,11 +6,11 @@ pub use super::table_lend::{LEND, PEER};
 pub use super::table_vm::{SECTIONS, VM};
 
 use super::field::Field::{
-    Address, Capacity, Count, Kind, Lock, OptionalCapacity, OptionalCount, OptionalSize, Path,
-    Percent, Policy, Size, Switch, Text, Texts, Users,
+    Address, Capacity, Count, Kind, MemoryLock, OptionalCapacity, OptionalCount, OptionalSize,
+    Path, Percent, Policy, Size, Switch, Text, Texts, Users,
 };
 use super::field::{Field, Setting};
-use super::values::{Block, Client, Disk, Listen, Memory, Process, Store, Unnamed};
+use super::values::{Block, Disk, Listen, Memory, NamedClient, Process, Store, Unnamed};
 
 /// Most connections, of a client or of all unnamed ones each.
 const CONNECTIONS_MAX: u64 = 4096;
@@ -214,7 +214,7 @@ pub static PROCESS: [Setting<Process>; 3] = [
     fixed(
         "lock_memory",
         r#""auto""#,
-        Lock(|p| &mut p.lock_memory),
+        MemoryLock(|p| &mut p.lock_memory),
         "Lock memory against paging (mlockall). \"auto\": if the limit on locked memory allows it. \"on\": the daemon does not start otherwise.",
     ),
     fixed(
@@ -318,7 +318,7 @@ pub static UNNAMED: [Setting<Unnamed>; 7] = [
 ];
 
 /// `[[client]]`
-pub static CLIENT: [Setting<Client>; 15] = [
+pub static CLIENT: [Setting<NamedClient>; 15] = [
     live("name", "", Text(|c| &mut c.name), "The name of the client. Required."),
     live(
         "uid",

@@ -19,7 +19,7 @@ pub struct Config {
     pub process: Process,
     pub memory: Memory,
     pub unnamed: Unnamed,
-    pub clients: Vec<Client>,
+    pub clients: Vec<NamedClient>,
     pub blocks: Vec<Block>,
     pub disks: Vec<Disk>,
     pub lend: Lend,
@@ -104,14 +104,14 @@ impl Default for Resp {
 /// What the process does about itself.
 #[derive(Clone, Debug, Default)]
 pub struct Process {
-    pub lock_memory: Lock,
+    pub lock_memory: MemoryLock,
     pub sandbox: bool,
     pub keeper: bool,
 }
 
 /// Whether memory is locked against paging.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Lock {
+pub enum MemoryLock {
     /// When the limits allow it.
     #[default]
     Auto,
@@ -187,7 +187,7 @@ impl Default for Unnamed {
 
 /// A client by name.
 #[derive(Clone, Debug, Default)]
-pub struct Client {
+pub struct NamedClient {
     pub name: String,
     pub uid: Option<u64>,
     pub gid: Option<u64>,

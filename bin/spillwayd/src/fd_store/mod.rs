@@ -25,7 +25,7 @@ use rustix::net::{
     SocketFlags, SocketType, bind, getsockname, recvmsg, socket_with, sockopt,
 };
 
-use crate::config::Lock;
+use crate::config::MemoryLock;
 use crate::fd_store::locked::LockedMapping;
 
 /// Environment variable by which a daemon knows that an fd store started it.
@@ -50,7 +50,7 @@ pub fn is_needed() -> bool {
 ///
 /// # Errors
 /// The daemon can't be started, or dies again and again.
-pub fn run(lock: Lock) -> anyhow::Result<ExitCode> {
+pub fn run(lock: MemoryLock) -> anyhow::Result<ExitCode> {
     // Before the daemon is started, so that none of its signals is missed.
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD] {
@@ -77,7 +77,7 @@ pub fn run(lock: Lock) -> anyhow::Result<ExitCode> {
         );
         eprintln!("spillwayd: the daemon ended ({status}); it is started again with its store");
         store.child = store.start()?;
-        if lock != Lock::Off {
+        if lock != MemoryLock::Off {
             // While the daemon starts, so that this does not delay it.
             store.locked =
                 store.kept.iter().filter_map(|(_, file)| LockedMapping::new(file)).collect();

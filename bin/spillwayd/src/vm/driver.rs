@@ -18,7 +18,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::config::Way;
 use crate::vm::agent::Channel;
 use crate::vm::attached::Attached;
-use crate::vm::windows::Place;
+use crate::vm::windows::WindowsShared;
 
 mod actions;
 mod channel;
@@ -80,7 +80,7 @@ pub struct Shared {
     /// Rings while a guest waits for memory that others have: it is shared out at once.
     pub hunger: Arc<Notify>,
     /// Where its programs' windows are served, if it has a client.
-    pub windows: Option<Arc<Place>>,
+    pub windows: Option<Arc<WindowsShared>>,
 }
 
 /// What is counted and remembered of a VM.

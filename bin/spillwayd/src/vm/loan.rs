@@ -38,11 +38,11 @@ pub struct Loan {
     store: Arc<Store>,
     room: Room,
     /// Held while the loan changes.
-    state: Mutex<State>,
+    state: Mutex<LoanPause>,
 }
 
 #[derive(Debug)]
-struct State {
+struct LoanPause {
     /// Until when nothing more is lent.
     rests_until: Instant,
     /// Until when the store is not asked without need.
@@ -91,14 +91,15 @@ impl Loan {
         }
         pool.note_lent(over_bytes);
         store.set_capacity(room.own_bytes, over_bytes);
-        let state = State { rests_until: Instant::now(), keeps_until: Instant::now(), said: None };
+        let state =
+            LoanPause { rests_until: Instant::now(), keeps_until: Instant::now(), said: None };
         let (its, state) = (Arc::downgrade(pool), Mutex::new(state));
         let loan = Arc::new(Self { pool: its, store: store.clone(), room, state });
         pool.set_borrower(loan.clone());
         Ok(Some(loan))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LoanPause> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -137,7 +138,7 @@ impl Loan {
         self.room.lent_bytes == 0 && pool.lent_bytes() == 0
     }
 
-    fn say_whether_fixed(&self, state: &mut State, is_fixed: bool, fixed_bytes: u64) {
+    fn say_whether_fixed(&self, state: &mut LoanPause, is_fixed: bool, fixed_bytes: u64) {
         match (is_fixed, state.said) {
             (true, Some(Refused::Fixed)) => {}
             (true, _) => {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use spillway_guests::{Holder, Step, View, Who, share, working_bytes};
-use spillway_manager::{Client, Manager, Policy};
+use spillway_manager::{ManagedClient, Manager, Policy};
 use spillway_sections::Pool;
 use spillway_types::{ClientId, PAGE_BYTES, Statistics};
 
@@ -113,11 +113,11 @@ fn set_targets(
         let target_bytes = vm.notes().target_bytes;
         let counters = sharing.counters.entry(at).or_default();
         count(counters, view, is_pressed, section, target_bytes);
-        clients.push(Client {
+        clients.push(ManagedClient {
             cap_pages: most / section,
             floor_pages: least.div_ceil(section),
             weight: vm.notes().weight,
-            ..Client::new(ClientId(at as u64 + 1), *counters)
+            ..ManagedClient::new(ClientId(at as u64 + 1), *counters)
         });
     }
     for change in sharing.manager.interval(total, &clients) {

@@ -20,7 +20,7 @@ use crate::memory::Room;
 use crate::vm::driver::{Driver, Notes, Shared, Wanted, Wish};
 use crate::vm::loan::{Lender, Loan};
 use crate::vm::share::Sharing;
-use crate::vm::windows::{Place, Windows};
+use crate::vm::windows::{Windows, WindowsShared};
 use crate::vm::{loan, options, status};
 
 /// Addresses beyond these are asked for only where the configuration needs them.
@@ -107,7 +107,8 @@ impl Prepared {
             hears.set_nonblocking(true)?;
             let (wishes, wished) = channel();
             let settings = vm.settings(sections.section_bytes);
-            let windows = vm.windows(&config.listen).map(|(client, path)| Place::new(client, path));
+            let windows =
+                vm.windows(&config.listen).map(|(client, path)| WindowsShared::new(client, path));
             let windows = windows.transpose().context("can't make a socket pair")?;
             let (place, windows) = windows.unzip();
             let notes = Notes {

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use self::qemu::Qemu;
 use super::driver::{Driver, Shared, Wanted, Wish};
 use super::share;
-use super::windows::Place;
+use super::windows::WindowsShared;
 use crate::config::Way;
 
 const S: u64 = 2 << 20;
@@ -64,7 +64,7 @@ impl Driven {
     fn having(
         way: impl Fn(&Path) -> Way,
         fill: impl Fn(&Pool),
-        windows: Option<Arc<Place>>,
+        windows: Option<Arc<WindowsShared>>,
     ) -> Self {
         // tmpfs, as the pool demands.
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -496,7 +496,7 @@ fn a_problem_is_over_once_the_vm_answers() {
 
 #[test]
 fn windows_end_with_a_reset_and_when_the_vm_is_out_of_reach() {
-    let (place, mut hears) = Place::new("client".into(), "no-channel".into()).unwrap();
+    let (place, mut hears) = WindowsShared::new("client".into(), "no-channel".into()).unwrap();
     let monitor = |folder: &Path| Way::Monitor(folder.join("qmp"));
     let driven = Driven::having(monitor, |_| {}, Some(place));
     let qemu = Qemu::start(&driven);

@@ -34,7 +34,7 @@ const WAKES_MAX: usize = 16;
 
 /// What the VM's other thread shares with this one.
 #[derive(Debug)]
-pub struct Place {
+pub struct WindowsShared {
     /// Whose values the guest's programs put and get.
     pub client: String,
     /// The Unix socket of the channel.
@@ -52,7 +52,7 @@ struct Seen {
     changes: u64,
 }
 
-impl Place {
+impl WindowsShared {
     /// For a VM whose programs are `client`; and what wakes the thread.
     ///
     /// # Errors
@@ -118,7 +118,7 @@ impl Window {
 /// The thread.
 pub struct Windows {
     shared: Arc<Shared>,
-    place: Arc<Place>,
+    place: Arc<WindowsShared>,
     server: Option<Arc<Server>>,
     bell: UnixStream,
     channel: Option<Channel>,
@@ -135,7 +135,7 @@ impl Windows {
     /// Serves by `server`, if there is one.
     pub fn new(
         shared: Arc<Shared>,
-        place: Arc<Place>,
+        place: Arc<WindowsShared>,
         server: Option<Arc<Server>>,
         bell: UnixStream,
     ) -> Self {
@@ -430,7 +430,7 @@ mod tests {
     /// The thread, for a VM whose boot memory is a file of a pool, and the agent's end of its channel.
     struct Served {
         shared: Arc<Shared>,
-        place: Arc<Place>,
+        place: Arc<WindowsShared>,
         listener: UnixListener,
         agent: BufReader<UnixStream>,
         thread: Option<JoinHandle<()>>,
@@ -456,7 +456,7 @@ mod tests {
             let ring = Server::bind(&path("ring")).unwrap();
             let server = Server::start(ring, Arc::new(store), door, Default::default()).unwrap();
             let listener = UnixListener::bind(path("windows")).unwrap();
-            let (place, hears) = Place::new("guest".into(), path("windows")).unwrap();
+            let (place, hears) = WindowsShared::new("guest".into(), path("windows")).unwrap();
             let shared = Arc::new(Shared {
                 name: "vm".into(),
                 way: Way::Monitor(path("qmp")),

@@ -91,7 +91,7 @@ pub(super) enum Stage {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum CallState {
     Free,
     /// To be sent, for the first time or again.
     Waiting,
@@ -104,7 +104,7 @@ enum State {
 
 #[derive(Clone, Copy, Debug)]
 struct Pending {
-    state: State,
+    state: CallState,
     call: Call,
     /// Place in the order in which calls were opened.
     order: u64,
@@ -149,7 +149,7 @@ impl Association {
     /// clients that lost the same target come back.
     pub fn new(settings: Settings, seed: u64) -> Self {
         let idle = Pending {
-            state: State::Free,
+            state: CallState::Free,
             call: Call::Pools(0),
             order: 0,
             deadline_us: 0,
@@ -210,8 +210,7 @@ impl Association {
 
     /// A call whose answer is awaited on this lane.
     pub fn awaited_on(&self, lane: usize) -> Option<Ticket> {
-        let awaited =
-            |pending: &Pending| matches!(pending.state, State::Sent { lane: on, .. } if on == lane);
+        let awaited = |pending: &Pending| matches!(pending.state, CallState::Sent { lane: on, .. } if on == lane);
         self.active().iter().position(awaited).map(|ticket| ticket as Ticket)
     }
 
@@ -243,7 +242,7 @@ impl Association {
         self.end(Trouble::NotTried, now_us);
         self.phase = Phase::Stopped;
         for ticket in 0..self.top {
-            if self.pending[ticket].state == State::Waiting {
+            if self.pending[ticket].state == CallState::Waiting {
                 self.fail(ticket, Outcome::Unreachable(self.trouble));
             }
         }
@@ -328,7 +327,7 @@ impl Association {
     }
 
     fn conclude(&mut self, ticket: Ticket, outcome: Outcome) {
-        self.pending[usize::from(ticket)].state = State::Ended(outcome);
+        self.pending[usize::from(ticket)].state = CallState::Ended(outcome);
         note(&mut self.changed, ticket);
         self.rouse();
     }
@@ -339,7 +338,7 @@ impl Association {
             return;
         }
         for (ticket, pending) in self.pending[..self.top].iter().enumerate() {
-            if pending.state == State::Waiting || pending.wanted {
+            if pending.state == CallState::Waiting || pending.wanted {
                 note(&mut self.changed, ticket as Ticket);
             }
         }
@@ -353,12 +352,14 @@ impl Association {
     /// Opens a call that must be answered by `deadline_us`. `None` when there are as many as there
     /// can be.
     pub fn open(&mut self, call: Call, deadline_us: u64) -> Option<Ticket> {
-        let ticket = self.pending.iter().position(|pending| pending.state == State::Free)?;
+        let ticket = self.pending.iter().position(|pending| pending.state == CallState::Free)?;
         self.opened += 1;
         let state = match call.pool() {
-            _ if self.phase == Phase::Stopped => State::Ended(Outcome::Unreachable(self.trouble)),
-            Some(pool) if self.pools.number(pool).is_none() => State::Ended(Outcome::PoolLost),
-            _ => State::Waiting,
+            _ if self.phase == Phase::Stopped => {
+                CallState::Ended(Outcome::Unreachable(self.trouble))
+            }
+            Some(pool) if self.pools.number(pool).is_none() => CallState::Ended(Outcome::PoolLost),
+            _ => CallState::Waiting,
         };
         self.pending[ticket] =
             Pending { state, call, order: self.opened, deadline_us, wanted: false };
@@ -369,7 +370,7 @@ impl Association {
     /// How the call ended, if it has.
     pub fn outcome(&self, ticket: Ticket) -> Option<Outcome> {
         match self.pending[usize::from(ticket)].state {
-            State::Ended(outcome) => Some(outcome),
+            CallState::Ended(outcome) => Some(outcome),
             _ => None,
         }
     }
@@ -377,15 +378,15 @@ impl Association {
     /// The lane on which the answer is awaited.
     pub fn lane(&self, ticket: Ticket) -> Option<usize> {
         match self.pending[usize::from(ticket)].state {
-            State::Sent { lane, .. } => Some(lane),
+            CallState::Sent { lane, .. } => Some(lane),
             _ => None,
         }
     }
 
     /// Gives back the ticket of a call that ended.
     pub fn release(&mut self, ticket: Ticket) {
-        self.pending[usize::from(ticket)].state = State::Free;
-        while self.top > 0 && self.pending[self.top - 1].state == State::Free {
+        self.pending[usize::from(ticket)].state = CallState::Free;
+        while self.top > 0 && self.pending[self.top - 1].state == CallState::Free {
             self.top -= 1;
         }
     }
@@ -400,12 +401,12 @@ impl Association {
     pub fn push(&mut self, ticket: Ticket, value: &[u8], now_us: u64) {
         let pending = self.pending[usize::from(ticket)];
         let moved = match pending.state {
-            State::Sent { lane, .. } if pending.wanted => {
+            CallState::Sent { lane, .. } if pending.wanted => {
                 let supplied = self.queues[lane].supply(ticket, value);
                 self.pending[usize::from(ticket)].wanted = !supplied;
                 supplied
             }
-            State::Waiting => self.may_be_sent(&pending) && self.send(ticket, value, now_us),
+            CallState::Waiting => self.may_be_sent(&pending) && self.send(ticket, value, now_us),
             _ => true,
         };
         self.held_back |= !moved;
@@ -415,7 +416,7 @@ impl Association {
         self.phase == Phase::Up
             && !self.active().iter().any(|other| {
                 other.order < pending.order
-                    && matches!(other.state, State::Waiting | State::Sent { .. })
+                    && matches!(other.state, CallState::Waiting | CallState::Sent { .. })
                     && pending.call.must_follow(&other.call)
             })
     }
@@ -442,7 +443,7 @@ impl Association {
         let (command, payload) = commands::of_call(&call, number, value, &mut inline);
         let sent = self.queues[lane].submit(ticket, command, payload).is_ok();
         if sent {
-            self.pending[usize::from(ticket)].state = State::Sent { lane, at_us: now_us };
+            self.pending[usize::from(ticket)].state = CallState::Sent { lane, at_us: now_us };
         }
         sent
     }
@@ -467,8 +468,8 @@ impl Association {
     /// When [`Self::tick`] has something to do.
     pub fn tick_at(&self) -> u64 {
         let calls = self.active().iter().filter_map(|pending| match pending.state {
-            State::Waiting => Some(pending.deadline_us),
-            State::Sent { at_us, .. } => {
+            CallState::Waiting => Some(pending.deadline_us),
+            CallState::Sent { at_us, .. } => {
                 Some(pending.deadline_us.min(at_us + self.settings.command_timeout_us))
             }
             _ => None,
@@ -505,11 +506,11 @@ impl Association {
             Phase::Up => true,
         };
         let late = |pending: &Pending| match pending.state {
-            State::Sent { at_us, .. } => {
+            CallState::Sent { at_us, .. } => {
                 at_us + timeout_us <= now_us || pending.deadline_us <= now_us
             }
             // It leaves a doubt, which only a new association settles.
-            State::Waiting => pending.deadline_us <= now_us && self.leaves_doubt(&pending.call),
+            CallState::Waiting => pending.deadline_us <= now_us && self.leaves_doubt(&pending.call),
             _ => false,
         };
         let silent = self.keep_alive_sent_us.is_some_and(|at_us| at_us + timeout_us <= now_us);
@@ -520,7 +521,7 @@ impl Association {
     fn expire(&mut self, now_us: u64) {
         for ticket in 0..self.top {
             let pending = &self.pending[ticket];
-            if pending.state == State::Waiting && pending.deadline_us <= now_us {
+            if pending.state == CallState::Waiting && pending.deadline_us <= now_us {
                 self.fail(ticket, Outcome::Unreachable(self.trouble));
             }
         }
@@ -553,7 +554,7 @@ impl Association {
         for ticket in 0..self.top {
             let Pending { state, call, .. } = self.pending[ticket];
             let lost = call.pool().is_some_and(|pool| self.pools.standing(pool) == Standing::Lost);
-            if lost && state == State::Waiting {
+            if lost && state == CallState::Waiting {
                 self.conclude(ticket as Ticket, Outcome::PoolLost);
             }
         }
@@ -573,7 +574,7 @@ impl Association {
         let wait_us = if self.phase == Phase::Up { 0 } else { self.backoff_us() };
         self.phase = Phase::Down { dial_at_us: now_us + wait_us };
         for ticket in 0..self.top {
-            let Pending { state: State::Sent { .. }, call, .. } = self.pending[ticket] else {
+            let Pending { state: CallState::Sent { .. }, call, .. } = self.pending[ticket] else {
                 continue;
             };
             self.pending[ticket].wanted = false;
@@ -583,7 +584,7 @@ impl Association {
                 Retry::Never => false,
             };
             if again {
-                self.pending[ticket].state = State::Waiting;
+                self.pending[ticket].state = CallState::Waiting;
             } else {
                 self.fail(ticket, Outcome::Unknown(trouble));
             }

@@ -115,7 +115,7 @@ impl Default for Outgoing {
 
 /// A command that is under way.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct CommandSlot {
     used: bool,
     /// Counts the uses, so that a late answer to an earlier command is known as such.
     turn: u8,
@@ -128,7 +128,7 @@ struct Place {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum QueueState {
     Stopped,
     Initializing,
     Open,
@@ -137,12 +137,12 @@ enum State {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Queue {
-    state: State,
+    state: QueueState,
     asked: Digests,
     framing: Framing,
     capsule_data_bytes: u32,
     host_data_bytes_max: u32,
-    places: Box<[Place]>,
+    places: Box<[CommandSlot]>,
     in_flight: usize,
     outgoing: Outgoing,
     /// A completion that came with the last piece of data, which is told of first.
@@ -153,12 +153,12 @@ impl Queue {
     /// A queue of up to `depth` commands, stopped.
     pub(super) fn new(depth: u16) -> Self {
         Self {
-            state: State::Stopped,
+            state: QueueState::Stopped,
             asked: Digests::default(),
             framing: Framing::default(),
             capsule_data_bytes: 0,
             host_data_bytes_max: HOST_DATA_BYTES_MIN,
-            places: vec![Place::default(); depth.min(PLACES_MAX).into()].into(),
+            places: vec![CommandSlot::default(); depth.min(PLACES_MAX).into()].into(),
             in_flight: 0,
             outgoing: Outgoing::new(),
             done: None,
@@ -168,7 +168,7 @@ impl Queue {
     /// Starts over on a fresh pipe. Capsules take `capsule_data_bytes` of data.
     pub(super) fn start(&mut self, digests: Digests, capsule_data_bytes: u32) {
         self.stop();
-        self.state = State::Initializing;
+        self.state = QueueState::Initializing;
         self.asked = digests;
         self.capsule_data_bytes = capsule_data_bytes;
         let request = InitRequest {
@@ -181,7 +181,7 @@ impl Queue {
 
     /// Forgets the commands under way and the bytes that were not sent.
     pub(super) fn stop(&mut self) {
-        self.state = State::Stopped;
+        self.state = QueueState::Stopped;
         self.framing = Framing::default();
         self.outgoing.clear();
         self.done = None;
@@ -215,7 +215,7 @@ impl Queue {
     ) -> Result<(), Full> {
         let number = self.places.iter().position(|place| !place.used).ok_or(Full)?;
         let turn = self.places[number].turn.wrapping_add(1);
-        let mut place = Place { used: true, turn, tag, ..Place::default() };
+        let mut place = CommandSlot { used: true, turn, tag, ..CommandSlot::default() };
         let mut inline: &[u8] = &[];
         match payload {
             Payload::None => command.data = DataPointer::transport(0),
@@ -285,10 +285,14 @@ impl Queue {
         let Some((pdu, length)) = read else { return Ok(None) };
         *bytes = &bytes[length..];
         let event = match (self.state, pdu) {
-            (State::Initializing, Pdu::InitResponse(response)) => self.initialized(&response)?,
-            (State::Open, Pdu::Response(completion)) => self.completed(completion)?,
-            (State::Open, Pdu::ControllerData(transfer, data)) => self.data(&transfer, data)?,
-            (State::Open, Pdu::ReadyToTransfer(grant)) => self.granted(grant)?,
+            (QueueState::Initializing, Pdu::InitResponse(response)) => {
+                self.initialized(&response)?
+            }
+            (QueueState::Open, Pdu::Response(completion)) => self.completed(completion)?,
+            (QueueState::Open, Pdu::ControllerData(transfer, data)) => {
+                self.data(&transfer, data)?
+            }
+            (QueueState::Open, Pdu::ReadyToTransfer(grant)) => self.granted(grant)?,
             (_, Pdu::ControllerTerminate(terminate)) => {
                 return Err(Trouble::Terminated(terminate.status));
             }
@@ -315,12 +319,12 @@ impl Queue {
             data_digest: granted.data,
             alignment: response.alignment,
         };
-        self.state = State::Open;
+        self.state = QueueState::Open;
         Ok(Event::Initialized)
     }
 
     /// The command that the target speaks of.
-    fn place(&mut self, id: u16) -> Result<&mut Place, Trouble> {
+    fn place(&mut self, id: u16) -> Result<&mut CommandSlot, Trouble> {
         let turn = (id >> PLACE_BITS) as u8;
         self.places
             .get_mut(usize::from(id % PLACES_MAX))

@@ -61,7 +61,7 @@ impl Dial for TlsDial {
         let until_us = now_us() + wait_us;
         let tcp = self.tcp.dial(wait_us)?;
         let connection = self.settings.connection().map_err(|_| Closed::Refused("TLS failed"))?;
-        let pipe = TlsPipe { tcp, state: Mutex::new(State { connection, taken: 0 }) };
+        let pipe = TlsPipe { tcp, state: Mutex::new(TlsState { connection, taken: 0 }) };
         pipe.handshake(until_us)?;
         Ok(pipe)
     }
@@ -70,10 +70,10 @@ impl Dial for TlsDial {
 /// One connection inside TLS.
 pub struct TlsPipe {
     tcp: TcpPipe,
-    state: Mutex<State>,
+    state: Mutex<TlsState>,
 }
 
-struct State {
+struct TlsState {
     connection: ClientConnection,
     /// Bytes that are encrypted, but not all sent yet. They count as sent when they are.
     taken: usize,
@@ -86,7 +86,7 @@ impl fmt::Debug for TlsPipe {
 }
 
 impl TlsPipe {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TlsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -109,7 +109,7 @@ impl TlsPipe {
     }
 }
 
-impl State {
+impl TlsState {
     /// Sends what is encrypted; whether all of it is on its way.
     fn push(&mut self, tcp: &TcpPipe) -> Result<bool, Closed> {
         while self.connection.wants_write() {

@@ -10,7 +10,7 @@ use axum::extract::Request;
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use spillway_connections::{
-    ConnectionLimits, Connections, Deadlines, Listener, Place, accept, serve,
+    ConnectionLimits, ConnectionPermit, Connections, Deadlines, Listener, accept, serve,
 };
 use spillway_types::SlotLimits;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -69,7 +69,7 @@ fn router() -> Router {
         .route("/", get(|| async { "hello" }))
         .route(
             "/prove",
-            get(|Extension(place): Extension<Arc<Place>>| async move { place.prove() }),
+            get(|Extension(place): Extension<Arc<ConnectionPermit>>| async move { place.prove() }),
         )
         .route("/length", post(|body: Bytes| async move { body.len().to_string() }))
         .route("/slow", get(slow))

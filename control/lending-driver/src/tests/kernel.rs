@@ -20,12 +20,12 @@ pub struct FakeKernel(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    state: Mutex<State>,
+    state: Mutex<FakeKernelState>,
     let_go: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FakeKernelState {
     available_bytes: u64,
     swaps: Vec<Swap>,
     /// Calls that fail, and what they say.
@@ -44,7 +44,7 @@ impl FakeKernel {
         kernel
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FakeKernelState> {
         self.0.state.lock().unwrap()
     }
 
@@ -108,7 +108,7 @@ impl FakeKernel {
         }
     }
 
-    fn read(&self, name: &'static str) -> io::Result<MutexGuard<'_, State>> {
+    fn read(&self, name: &'static str) -> io::Result<MutexGuard<'_, FakeKernelState>> {
         let state = self.state();
         match state.fails.get(name) {
             Some(line) => Err(io::Error::other(*line)),

@@ -5,9 +5,9 @@ mod moves;
 use core::time::Duration;
 
 use spillway_lending::{
-    Access, Action, Backup, Body, DeviceId, Epoch, Event, HostId, Kept, LoanId, Machine, MemBorAck,
-    MemBorFin, MemBorRej, MemBorReq, MemLenFin, Message, Mode, Note, Order, Peer, Place,
-    PoolIdentity, Reading, Reason, Role, Roles, Settings, Shareable,
+    Access, Action, Backup, Body, CopyLocation, DeviceId, Epoch, Event, HostId, Kept, LoanId,
+    Machine, MemBorAck, MemBorFin, MemBorRej, MemBorReq, MemLenFin, Message, Mode, Note, Order,
+    Peer, PoolIdentity, Reading, Reason, Role, Roles, Settings, Shareable,
 };
 
 const SLAB: u64 = 64 << 20;
@@ -338,8 +338,9 @@ fn borrower_recalled_without_another_lender_moves_into_the_file_or_out_of_swap()
         let (mut host, request) = Host::borrower(Settings { file_slabs, ..settings() });
         let recall = MemLenFin { loan: request.loan, deadline_ms: 60_000 };
         let then = host.receive("l", 1, Body::MemLenFin(recall));
-        let into_file =
-            then.iter().any(|action| matches!(action, Action::Place { place: Place::File, .. }));
+        let into_file = then
+            .iter()
+            .any(|action| matches!(action, Action::Place { place: CopyLocation::File, .. }));
         let out = then.contains(&Action::Detach { device: DeviceId(0) });
         assert_eq!((into_file, out), (file_slabs != 0, file_slabs == 0));
     }
@@ -481,7 +482,10 @@ fn a_loan_that_the_lender_has_no_more_is_lost_and_made_again_from_the_other_copy
     host.grant(&asked);
     host.tell(Event::Attached { device: DeviceId(0), result: Ok(()) });
     for slab in host.machine.view(host.now).devices[0].slabs.clone() {
-        let [Some(Place::Lender { loan: one, .. }), Some(Place::Lender { loan: other, .. })] = slab
+        let [
+            Some(CopyLocation::Lender { loan: one, .. }),
+            Some(CopyLocation::Lender { loan: other, .. }),
+        ] = slab
         else {
             panic!("{slab:?}")
         };

@@ -39,7 +39,7 @@ fn begun(actions: &[Action]) -> Vec<Action> {
 
 fn loan_of(action: &Action) -> u64 {
     match action {
-        Action::Place { place: Place::Lender { loan, .. }, .. } => loan.number,
+        Action::Place { place: CopyLocation::Lender { loan, .. }, .. } => loan.number,
         other => panic!("{other:?} goes to no lender"),
     }
 }
@@ -117,7 +117,7 @@ fn no_more_slabs_move_into_the_file_than_it_has_room_for_and_as_many_at_a_time_a
     assert_eq!(moves.len(), 4);
     let mut all = 0;
     while let Some(action) = moves.pop() {
-        assert!(matches!(action, Action::Place { place: Place::File, .. }));
+        assert!(matches!(action, Action::Place { place: CopyLocation::File, .. }));
         all += 1;
         moves.extend(host.finish(&action));
     }

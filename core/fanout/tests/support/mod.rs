@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use spillway_fanout::{FanOut, Holder, Lender, Loss, Page, PageOutcome, Place, Report, Settings};
+use spillway_fanout::{
+    FanOut, Holder, Lender, Loss, Page, PageOutcome, Report, Settings, SlabLocation,
+};
 use spillway_types::Key;
 
 pub const SLAB_BYTES: u64 = 1 << 20;
@@ -183,8 +185,8 @@ pub fn host(number: u64) -> Host {
     Host { fake, holder }
 }
 
-pub fn place(host: &Host, slab: u32) -> Option<Place> {
-    Some(Place { holder: host.holder.clone(), slab })
+pub fn place(host: &Host, slab: u32) -> Option<SlabLocation> {
+    Some(SlabLocation { holder: host.holder.clone(), slab })
 }
 
 /// Settings of a device that does not wait for last copies.
@@ -198,7 +200,7 @@ pub fn settings(timeout: Duration) -> Settings {
 }
 
 /// A device of slabs; slab `n` has its copies as slab `n` of those hosts.
-pub fn device(slabs: Vec<[Option<Place>; 2]>, timeout: Duration) -> FanOut {
+pub fn device(slabs: Vec<[Option<SlabLocation>; 2]>, timeout: Duration) -> FanOut {
     FanOut::open(settings(timeout), 1, slabs, |_| {}).unwrap()
 }
 
@@ -206,7 +208,7 @@ pub fn device(slabs: Vec<[Option<Place>; 2]>, timeout: Duration) -> FanOut {
 pub type Losses = Arc<Mutex<Vec<Loss>>>;
 
 /// A device that keeps its losses.
-pub fn losses_of(settings: Settings, slabs: Vec<[Option<Place>; 2]>) -> (FanOut, Losses) {
+pub fn losses_of(settings: Settings, slabs: Vec<[Option<SlabLocation>; 2]>) -> (FanOut, Losses) {
     let losses = Losses::default();
     let told = losses.clone();
     let tell = move |report| {

@@ -22,13 +22,13 @@ const WAITS: usize = 10_000;
 /// The state of a reserve. All zero: nobody's.
 #[derive(Debug)]
 #[repr(C, align(128))]
-pub(super) struct Reserve(Lock<State>);
+pub(super) struct Reserve(Lock<ReserveState>);
 
 // SAFETY: a free lock around integers and false.
 unsafe impl Zeroed for Reserve {}
 
 #[derive(Debug)]
-struct State {
+struct ReserveState {
     /// Chunks with free frames.
     lane: Lane,
     /// Chunks without memory, a list through [`Chunk::next`].
@@ -41,7 +41,7 @@ struct State {
     open: bool,
 }
 
-impl State {
+impl ReserveState {
     const EMPTY: Self = Self {
         lane: Lane { first: NONE, free: 0 },
         empty: NONE,
@@ -62,7 +62,7 @@ impl Reserve {
     pub(super) fn settle(&self, arena: &Arena, chunk: u32, free: u64) {
         let mut state = self.0.lock();
         if state.chunks == 0 {
-            *state = State::EMPTY;
+            *state = ReserveState::EMPTY;
         }
         state.chunks += 1;
         state.lane.free += free;
@@ -78,7 +78,7 @@ impl Reserve {
             return false;
         }
         if state.chunks == 0 {
-            *state = State::EMPTY;
+            *state = ReserveState::EMPTY;
         }
         while state.chunks < chunks {
             let Some(chunk) = arena.chunk_in_any_case() else { return false };
@@ -126,7 +126,7 @@ impl Arena {
             };
             self.join_reserve(chunk, number, &mut first);
         }
-        let state = State { empty: first, chunks, open: true, ..State::EMPTY };
+        let state = ReserveState { empty: first, chunks, open: true, ..ReserveState::EMPTY };
         *self.reserves[number].0.lock() = state;
         let high = self.reserves_high.load(Ordering::Relaxed).max(number as u32);
         self.reserves_high.store(high, Ordering::Release);

@@ -9,12 +9,12 @@ const TURNS_MAX: usize = 8;
 /// Those that move pages just now.
 #[derive(Debug, Default)]
 pub struct Turns {
-    state: Mutex<State>,
+    state: Mutex<TurnsState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct TurnsState {
     /// Turns that are taken.
     taken: usize,
     /// How many move pages, with a turn or without.
@@ -37,7 +37,7 @@ pub struct Moving<'a> {
 }
 
 impl Turns {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TurnsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -46,7 +46,7 @@ impl Turns {
         let mut state = self.state();
         let before = state.ended;
         if state.taken >= TURNS_MAX {
-            let waits = |state: &State| state.taken >= TURNS_MAX && state.ended == before;
+            let waits = |state: &TurnsState| state.taken >= TURNS_MAX && state.ended == before;
             state = self.wait(state, deadline, waits);
             if waits(&state) || state.ended != before {
                 return None;
@@ -70,16 +70,16 @@ impl Turns {
     /// For those that find no page to move because others have them: waits until a move has ended since there were
     /// `before`, no longer than until `deadline` from now. Whether one has: then there is room, or pages to choose.
     pub fn wait_for_end(&self, before: u64, deadline: Duration) -> bool {
-        let waits = |state: &State| state.moving != 0 && state.ended == before;
+        let waits = |state: &TurnsState| state.moving != 0 && state.ended == before;
         self.wait(self.state(), deadline, waits).ended != before
     }
 
     fn wait<'a>(
         &'a self,
-        state: MutexGuard<'a, State>,
+        state: MutexGuard<'a, TurnsState>,
         deadline: Duration,
-        waits: impl Fn(&State) -> bool,
-    ) -> MutexGuard<'a, State> {
+        waits: impl Fn(&TurnsState) -> bool,
+    ) -> MutexGuard<'a, TurnsState> {
         let waited = self.changed.wait_timeout_while(state, deadline, |state| waits(state));
         waited.unwrap_or_else(PoisonError::into_inner).0
     }

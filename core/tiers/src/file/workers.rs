@@ -22,12 +22,12 @@ pub(super) struct Workers {
 
 #[derive(Default)]
 struct Queue {
-    state: Mutex<State>,
+    state: Mutex<JobQueue>,
     rung: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct JobQueue {
     /// With numbers, so that one can be taken back.
     jobs: VecDeque<(u64, Job)>,
     handed_over: u64,

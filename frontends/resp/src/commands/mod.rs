@@ -14,7 +14,7 @@ mod table;
 use std::sync::Arc;
 
 use crate::arguments::Arguments;
-use crate::database::{Database, Place};
+use crate::database::{Database, LockedKey};
 use crate::output::Output;
 use crate::record::KEY_BYTES_MAX;
 use crate::server::Shared;
@@ -126,7 +126,7 @@ impl Call<'_> {
     fn at<R>(
         &mut self,
         at: usize,
-        act: impl FnOnce(&mut Place<'_>, &mut Output) -> Result<R, Trouble>,
+        act: impl FnOnce(&mut LockedKey<'_>, &mut Output) -> Result<R, Trouble>,
     ) -> Result<R, Refused> {
         let database = self.session.database.as_deref();
         let Some(database) = database else {

@@ -4,7 +4,7 @@ use spillway_wire::resp::integer;
 
 use super::{Call, Outcome};
 use crate::arguments::NO_INTEGER;
-use crate::database::{Content, Place};
+use crate::database::{Content, LockedKey};
 use crate::number::{Unsummed, sum};
 use crate::trouble::{Refused, Trouble};
 
@@ -12,7 +12,7 @@ use crate::trouble::{Refused, Trouble};
 const NUMBER_BYTES_MAX: u64 = 5 << 10;
 
 /// The value, which may be a number. `None` when it is too long for one.
-fn text(place: &Place<'_>) -> Option<Vec<u8>> {
+fn text(place: &LockedKey<'_>) -> Option<Vec<u8>> {
     if place.length() > NUMBER_BYTES_MAX {
         return None;
     }
@@ -21,7 +21,7 @@ fn text(place: &Place<'_>) -> Option<Vec<u8>> {
     Some(if place.is_taken() { text } else { b"0".to_vec() })
 }
 
-fn set(place: &mut Place<'_>, text: &str) -> Result<(), Trouble> {
+fn set(place: &mut LockedKey<'_>, text: &str) -> Result<(), Trouble> {
     let expires_ms = place.footer().map_or(0, |footer| footer.expires_ms);
     place.put(Content::Inline(&[text.as_bytes()]), expires_ms)
 }

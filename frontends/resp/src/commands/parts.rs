@@ -9,7 +9,7 @@ use super::strings::put;
 use super::{Call, Outcome};
 use crate::arguments::Given;
 use crate::chunks::{self, Chunks};
-use crate::database::{Content, Database, Place};
+use crate::database::{Content, Database, LockedKey};
 use crate::record::{Footer, INLINE_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::trouble::{Refused, Trouble};
 
@@ -26,7 +26,7 @@ enum Source {
 
 impl Source {
     /// The value that is there.
-    fn of(place: &mut Place<'_>) -> Result<Self, Trouble> {
+    fn of(place: &mut LockedKey<'_>) -> Result<Self, Trouble> {
         if place.is_inline() {
             let mut bytes = Vec::new();
             place.copy(0, place.length(), &mut bytes);
@@ -75,7 +75,7 @@ impl Source {
 
 /// Puts `given` into the value at `offset`; what is between its end and there becomes zeros. The new length.
 fn overwrite(
-    place: &mut Place<'_>,
+    place: &mut LockedKey<'_>,
     database: &Arc<Database>,
     given: &Given<'_>,
     offset: u64,
@@ -159,7 +159,7 @@ fn bit(call: &Call<'_>) -> Result<(u64, u8), Refused> {
 }
 
 /// One byte of a value; 0 beyond its end.
-fn byte(place: &mut Place<'_>, at: u64) -> Result<u8, Trouble> {
+fn byte(place: &mut LockedKey<'_>, at: u64) -> Result<u8, Trouble> {
     let mut byte = 0;
     if place.is_inline() {
         let mut one = Vec::new();

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use super::expiry::{self, Unit};
 use super::{Call, Outcome};
 use crate::arguments::{Given, SYNTAX};
-use crate::database::{Content, Database, Place};
+use crate::database::{Content, Database, LockedKey};
 use crate::output::Output;
 use crate::trouble::{Refused, Trouble};
 
 /// Writes the value as a reply; nothing, when there is none.
-pub(super) fn show(place: &mut Place<'_>, output: &mut Output) -> Result<(), Trouble> {
+pub(super) fn show(place: &mut LockedKey<'_>, output: &mut Output) -> Result<(), Trouble> {
     if !place.is_taken() {
         output.reply().null();
         return Ok(());
@@ -33,7 +33,11 @@ pub(super) fn show(place: &mut Place<'_>, output: &mut Output) -> Result<(), Tro
 }
 
 /// Puts a value that a command gave.
-pub(super) fn put(place: &mut Place<'_>, value: Given<'_>, expires_ms: u64) -> Result<(), Trouble> {
+pub(super) fn put(
+    place: &mut LockedKey<'_>,
+    value: Given<'_>,
+    expires_ms: u64,
+) -> Result<(), Trouble> {
     match value {
         Given::Bytes(bytes) => place.put(Content::Inline(&[bytes]), expires_ms),
         Given::Chunks(chunks) => place.put(Content::Chunks(chunks), expires_ms),

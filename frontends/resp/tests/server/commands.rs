@@ -6,7 +6,7 @@ use spillway_resp::{Described, Shared};
 use spillway_store::{ClientId, Lifetime, Store};
 use spillway_types::{Access, Admitted, Denied, Identity};
 
-use crate::support::{Client, Only, Reply, command, server, shared_of};
+use crate::support::{Only, Reply, TestClient, command, server, shared_of};
 
 const MIB: usize = 1 << 20;
 
@@ -16,7 +16,7 @@ fn value(bytes: usize, seed: u8) -> Vec<u8> {
 
 #[test]
 fn values_of_all_lengths_come_back_whole() {
-    let mut client = Client::new(&server(512 << 20));
+    let mut client = TestClient::new(&server(512 << 20));
     let lengths = [
         0,
         1,
@@ -63,7 +63,7 @@ fn values_of_all_lengths_come_back_whole() {
 
 #[test]
 fn keys_of_all_lengths_are_compared_whole() {
-    let mut client = Client::new(&server(64 << 20));
+    let mut client = TestClient::new(&server(64 << 20));
     for length in [0, 1, 1000, 4055, 4056, 4096, 8152, 65_536] {
         let (key, mut other) = (vec![b'k'; length], vec![b'k'; length]);
         for value in [&b"short"[..], &value(5000, 3)] {
@@ -82,7 +82,7 @@ fn keys_of_all_lengths_are_compared_whole() {
 
 #[test]
 fn values_are_changed_in_part() {
-    let mut client = Client::new(&server(256 << 20));
+    let mut client = TestClient::new(&server(256 << 20));
     let (half, long) = (value(40_000, 1), value(3 * MIB, 2));
     let mut expected = Vec::new();
     for part in [&half[..], &half, &long, b"end"] {
@@ -105,7 +105,7 @@ fn values_are_changed_in_part() {
 
 #[test]
 fn a_value_that_is_changed_in_part_expires_as_before() {
-    let mut client = Client::new(&server(16 << 20));
+    let mut client = TestClient::new(&server(16 << 20));
     for before in ["", "some"] {
         client.say(&format!("SET a {before} EX 100"));
         for change in ["APPEND a x", "SETRANGE a 3 y", "SETBIT a 7 1"] {
@@ -117,7 +117,7 @@ fn a_value_that_is_changed_in_part_expires_as_before() {
 
 #[test]
 fn options_of_set_are_minded() {
-    let mut client = Client::new(&server(16 << 20));
+    let mut client = TestClient::new(&server(16 << 20));
     assert_eq!(client.say("SET a 1 XX"), Reply::Null);
     assert_eq!(client.say("SET a 1 NX EX 10"), Reply::ok());
     assert_eq!(client.say("SET a 2 NX"), Reply::Null);
@@ -146,7 +146,7 @@ fn options_of_set_are_minded() {
 #[test]
 fn strangers_say_who_they_are_first() {
     let shared = server(16 << 20);
-    let mut client = Client::stranger(&shared);
+    let mut client = TestClient::stranger(&shared);
     for line in ["GET a", "CLIENT ID", "SELECT 1", "PING"] {
         assert!(client.error(line).starts_with("NOAUTH"), "{line}");
     }
@@ -170,7 +170,7 @@ fn strangers_say_who_they_are_first() {
 #[test]
 fn clients_are_told_of_their_own_connections_alone() {
     let shared = server(16 << 20);
-    let mut client = Client::new(&shared);
+    let mut client = TestClient::new(&shared);
     let own = client.connection.session.described.client;
     let name = b"of another".to_vec();
     let other =
@@ -189,7 +189,7 @@ fn clients_are_told_of_their_own_connections_alone() {
 
 #[test]
 fn who_gives_a_password_again_stays_in_its_database() {
-    let mut client = Client::stranger(&server(16 << 20));
+    let mut client = TestClient::stranger(&server(16 << 20));
     for login in ["AUTH name secret", "HELLO 2 AUTH name secret"] {
         client.say(login);
         client.say("SELECT 3");
@@ -228,7 +228,7 @@ fn who_logs_in_and_can_not_have_a_database_stays_who_it_was() {
     let store = Arc::new(Store::open(spillway_store::Config::embedded(16 << 20)).unwrap());
     let own = store.add_client(Default::default()).unwrap();
     let shared = Shared::new(store, Arc::new(OneIsGone(own)), Default::default());
-    let mut client = Client::stranger(&Arc::new(shared));
+    let mut client = TestClient::stranger(&Arc::new(shared));
     assert_eq!(client.say("AUTH name secret"), Reply::ok());
     client.say("SET a 1");
     client.error("AUTH gone secret");
@@ -241,7 +241,7 @@ fn who_logs_in_and_can_not_have_a_database_stays_who_it_was() {
 #[test]
 fn clients_are_told_what_their_other_connections_are_now() {
     let shared = server(16 << 20);
-    let (mut client, mut other) = (Client::new(&shared), Client::stranger(&shared));
+    let (mut client, mut other) = (TestClient::new(&shared), TestClient::stranger(&shared));
     other.connection.session.id = 2;
     let mut line = || {
         let Reply::Bulk(text) = client.say("CLIENT LIST ID 2") else { panic!() };
@@ -261,7 +261,7 @@ fn clients_are_told_what_their_other_connections_are_now() {
 #[test]
 fn databases_are_apart_and_survive_the_server() {
     let shared = server(64 << 20);
-    let mut client = Client::new(&shared);
+    let mut client = TestClient::new(&shared);
     let long = value(100_000, 5);
     client.say("SET a zero");
     client.say("SELECT 3");
@@ -277,7 +277,7 @@ fn databases_are_apart_and_survive_the_server() {
     let again = shared_of(store, own, Lifetime::Persistent);
     again.keyspaces.reopen();
     assert_eq!((again.statistics().keys, again.statistics().expiring_keys), (5003, 1));
-    let mut client = Client::new(&again);
+    let mut client = TestClient::new(&again);
     assert_eq!(client.say("GET a"), Reply::bulk("zero"));
     client.say("SELECT 3");
     assert_eq!(client.say("GET a"), Reply::Bulk(long));
@@ -292,7 +292,7 @@ fn an_ephemeral_value_stays_when_it_is_read() {
     let store = spillway_store::Store::open(spillway_store::Config::embedded(16 << 20)).unwrap();
     let store = std::sync::Arc::new(store);
     let own = store.add_client(Default::default()).unwrap();
-    let mut client = Client::new(&shared_of(&store, own, Lifetime::Ephemeral));
+    let mut client = TestClient::new(&shared_of(&store, own, Lifetime::Ephemeral));
     let long = value(200_000, 1);
     client.say("SET a 1");
     client.ask(&[b"SET", b"long", &long]);
@@ -321,7 +321,7 @@ fn an_ephemeral_value_stays_when_it_is_read() {
 
 #[test]
 fn replies_are_as_the_client_wants_them() {
-    let mut client = Client::new(&server(16 << 20));
+    let mut client = TestClient::new(&server(16 << 20));
     client.feed(b"CLIENT REPLY OFF\r\nSET a 1\r\nCLIENT REPLY ON\r\nGET a\r\n", 3);
     assert_eq!(client.replies(), [Reply::ok(), Reply::bulk("1")]);
     client.feed(b"CLIENT REPLY SKIP\r\nGET a\r\nGET a\r\n", 3);
@@ -345,7 +345,7 @@ fn replies_are_as_the_client_wants_them() {
 
 #[test]
 fn an_mget_longer_than_memory_for_replies_is_whole() {
-    let mut client = Client::new(&server(64 << 20));
+    let mut client = TestClient::new(&server(64 << 20));
     let long = value(60_000, 9);
     let mut parts = vec![b"MGET".to_vec()];
     for number in 0..100 {
@@ -363,7 +363,7 @@ fn an_mget_longer_than_memory_for_replies_is_whole() {
 
 #[test]
 fn a_pipeline_of_100_000_is_answered_in_order() {
-    let mut client = Client::new(&server(64 << 20));
+    let mut client = TestClient::new(&server(64 << 20));
     let mut bytes = Vec::new();
     (0..100_000).for_each(|_| bytes.extend_from_slice(b"*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n"));
     client.feed(&bytes, 65_536);
@@ -373,7 +373,7 @@ fn a_pipeline_of_100_000_is_answered_in_order() {
 
 #[test]
 fn of_a_command_whose_reply_is_skipped_nothing_is_said_however_much_it_is() {
-    let mut client = Client::new(&server(64 << 20));
+    let mut client = TestClient::new(&server(64 << 20));
     for number in 0..10 {
         let key = format!("key-{number}");
         let set = client.ask(&[b"SET", key.as_bytes(), &value(60 << 10, number)]);
@@ -389,7 +389,7 @@ fn of_a_command_whose_reply_is_skipped_nothing_is_said_however_much_it_is() {
 #[test]
 fn a_database_that_was_flushed_has_no_keys_that_expire() {
     let shared = server(16 << 20);
-    let mut client = Client::new(&shared);
+    let mut client = TestClient::new(&shared);
     client.say("SET old 1 EX 100");
     client.say("SET older 1 EX 100");
     assert_eq!(client.say("FLUSHDB"), Reply::ok());
@@ -404,7 +404,7 @@ fn a_database_that_was_flushed_has_no_keys_that_expire() {
 #[test]
 fn a_key_that_is_given_another_time_to_live_counts_once() {
     let shared = server(16 << 20);
-    let mut client = Client::new(&shared);
+    let mut client = TestClient::new(&shared);
     for line in ["SET a 1 EX 100", "EXPIRE a 200", "SET a 2 EX 300", "APPEND a x"] {
         client.say(line);
         assert_eq!(shared.statistics().expiring_keys, 1, "{line}");
@@ -416,7 +416,7 @@ fn a_key_that_is_given_another_time_to_live_counts_once() {
 #[test]
 fn a_long_set_during_a_flush_is_refused_or_kept() {
     let shared = server(64 << 20);
-    let (mut client, mut other) = (Client::new(&shared), Client::new(&shared));
+    let (mut client, mut other) = (TestClient::new(&shared), TestClient::new(&shared));
     let value = value(MIB, 7);
     let set = command(&[b"SET", b"a", &value]);
     // In the middle of the value, and when all of it has come but the end of its line.
@@ -438,7 +438,7 @@ fn a_long_set_during_a_flush_is_refused_or_kept() {
 
 #[test]
 fn options_that_stand_twice_are_read_as_by_redis() {
-    let mut client = Client::new(&server(16 << 20));
+    let mut client = TestClient::new(&server(16 << 20));
     for (line, ttl) in [
         ("SET a 1 EX 10 EX 20", 20),
         ("SET a 1 EX x EX 30", 30),
@@ -478,7 +478,7 @@ fn options_that_stand_twice_are_read_as_by_redis() {
 
 #[test]
 fn mistakes_are_told_as_by_redis() {
-    let mut client = Client::new(&server(16 << 20));
+    let mut client = TestClient::new(&server(16 << 20));
     for (line, expected) in [
         ("SELECT abc", "ERR value is not an integer or out of range"),
         (

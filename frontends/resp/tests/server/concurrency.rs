@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use crate::support::{Client, Reply, server};
+use crate::support::{Reply, TestClient, server};
 
 #[test]
 fn numbers_are_counted_and_locks_taken_once() {
@@ -14,7 +14,7 @@ fn numbers_are_counted_and_locks_taken_once() {
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 scope.spawn(|| {
-                    let mut client = Client::new(&shared);
+                    let mut client = TestClient::new(&shared);
                     let mut won = 0;
                     for number in 0..500 {
                         client.say("INCR n");
@@ -29,7 +29,7 @@ fn numbers_are_counted_and_locks_taken_once() {
             .collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).sum()
     });
-    let mut client = Client::new(&shared);
+    let mut client = TestClient::new(&shared);
     assert_eq!(won, 500);
     assert_eq!(client.say("GET n"), Reply::bulk("2000"));
     assert_eq!(client.say("STRLEN text"), Reply::Integer(2000));
@@ -43,7 +43,7 @@ fn pairs_are_set_together() {
         for name in ["a", "b"] {
             let shared = &shared;
             scope.spawn(move || {
-                let mut client = Client::new(shared);
+                let mut client = TestClient::new(shared);
                 for _ in 0..500 {
                     // In both orders, so that a lock that waits for another would be seen.
                     client.say(&format!("MSET x {name} y {name} z {name}"));
@@ -52,14 +52,14 @@ fn pairs_are_set_together() {
             });
         }
     });
-    let Reply::Array(values) = Client::new(&shared).say("MGET x y z") else { panic!() };
+    let Reply::Array(values) = TestClient::new(&shared).say("MGET x y z") else { panic!() };
     assert!(values.iter().all(|value| *value == values[0]), "{values:?}");
 }
 
 #[test]
 fn a_scan_gives_every_key_that_stays() {
     let shared = server(64 << 20);
-    let mut client = Client::new(&shared);
+    let mut client = TestClient::new(&shared);
     for number in 0..3000 {
         client.say(&format!("SET stays{number} 0"));
     }
@@ -67,7 +67,7 @@ fn a_scan_gives_every_key_that_stays() {
     thread::scope(|scope| {
         scope.spawn(|| {
             // Keys are overwritten all the while, and others come and go.
-            let mut client = Client::new(&shared);
+            let mut client = TestClient::new(&shared);
             let mut number = 0;
             while !stop.load(Ordering::Relaxed) {
                 client.say(&format!("SET stays{} {number}", number % 3000));
@@ -115,15 +115,15 @@ fn at_once(one: impl FnOnce() + Send, other: impl FnOnce() + Send) {
 fn who_connects_while_all_is_flushed_has_the_same_database() {
     let shared = server(64 << 20);
     for round in 0..500 {
-        let mut early = Client::new(&shared);
+        let mut early = TestClient::new(&shared);
         let mut late = None;
         at_once(
             || assert_eq!(early.say("FLUSHALL"), Reply::ok()),
-            || late = Some(Client::new(&shared)),
+            || late = Some(TestClient::new(&shared)),
         );
         early.say("SET a 1");
         late.unwrap().say("SET b 1");
-        for mut client in [early, Client::new(&shared)] {
+        for mut client in [early, TestClient::new(&shared)] {
             assert_eq!(client.say("EXISTS a b"), Reply::Integer(2), "round {round}");
             assert_eq!(client.say("DBSIZE"), Reply::Integer(2), "round {round}");
         }
@@ -133,7 +133,7 @@ fn who_connects_while_all_is_flushed_has_the_same_database() {
 #[test]
 fn keys_that_are_set_while_all_is_flushed_are_there_or_are_not() {
     let shared = server(64 << 20);
-    let (mut flushes, mut sets) = (Client::new(&shared), Client::new(&shared));
+    let (mut flushes, mut sets) = (TestClient::new(&shared), TestClient::new(&shared));
     for round in 0..500 {
         at_once(
             || assert_eq!(flushes.say("FLUSHDB"), Reply::ok()),

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use crate::support::{Client, Reply, server};
+use crate::support::{Reply, TestClient, server};
 
 #[test]
 fn what_was_acknowledged_stays_when_the_store_is_full() {
-    let mut client = Client::new(&server(8 << 20));
+    let mut client = TestClient::new(&server(8 << 20));
     let mut kept: HashMap<String, Vec<u8>> = HashMap::new();
     let mut refused = 0;
     for number in 0_usize..6000 {
@@ -38,7 +38,7 @@ fn what_was_acknowledged_stays_when_the_store_is_full() {
 #[test]
 fn of_a_long_value_whose_record_finds_no_room_nothing_stays() {
     let shared = server(64 << 20);
-    let mut client = Client::new(&shared);
+    let mut client = TestClient::new(&shared);
     let store = shared.keyspaces.store();
     let own = client.connection.session.described.client.unwrap();
     let used = || store.statistics(own).unwrap().used_pages;
@@ -62,7 +62,7 @@ fn of_a_long_value_whose_record_finds_no_room_nothing_stays() {
 #[test]
 fn a_database_that_finds_no_room_leaves_no_pool() {
     let shared = server(64 << 20);
-    let mut client = Client::new(&shared);
+    let mut client = TestClient::new(&shared);
     let store = shared.keyspaces.store();
     let own = client.connection.session.described.client.unwrap();
     let pools = || store.pools(own).unwrap().len();

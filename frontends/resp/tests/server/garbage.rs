@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use crate::support::{Client, Reply, command, server};
+use crate::support::{Reply, TestClient, command, server};
 
 fn word() -> impl Strategy<Value = Vec<u8>> {
     let names = spillway_resp_names();
@@ -29,7 +29,7 @@ proptest! {
         words in proptest::collection::vec(word(), 1..7),
         step in 1..100_usize,
     ) {
-        let mut client = Client::new(&server(4 << 20));
+        let mut client = TestClient::new(&server(4 << 20));
         let parts: Vec<_> = words.iter().map(Vec::as_slice).collect();
         client.feed(&command(&parts), step);
         let replies = client.replies();
@@ -45,7 +45,7 @@ proptest! {
         ),
         step in 1..50_usize,
     ) {
-        let mut client = Client::new(&server(4 << 20));
+        let mut client = TestClient::new(&server(4 << 20));
         client.feed(&bytes, step);
         let replies = client.replies();
         if client.connection.session.ends {
@@ -62,7 +62,7 @@ fn half_a_value_leaves_nothing_behind() {
         let store = shared.keyspaces.store();
         store.clients().iter().map(|it| store.statistics(it.id).unwrap().used_pages).sum::<u64>()
     };
-    let mut client = Client::new(&shared);
+    let mut client = TestClient::new(&shared);
     client.say("SET a 1");
     let before = used();
     let whole = command(&[b"SET", b"a", &vec![7; 3 << 20]]);
@@ -70,12 +70,12 @@ fn half_a_value_leaves_nothing_behind() {
     assert!(used() > before, "what comes is charged");
     drop(client);
     assert_eq!(used(), before);
-    assert_eq!(Client::new(&shared).say("GET a"), Reply::bulk("1"));
+    assert_eq!(TestClient::new(&shared).say("GET a"), Reply::bulk("1"));
 }
 
 #[test]
 fn what_is_no_value_can_not_be_long() {
-    let mut client = Client::new(&server(16 << 20));
+    let mut client = TestClient::new(&server(16 << 20));
     let long = vec![b'x'; 100_000];
     for parts in [&[b"ECHO", &long[..]][..], &[b"GET", &long], &[b"SET", &long, b"v"]] {
         assert!(matches!(client.ask(parts), Reply::Error(_)), "{:?}", parts[0]);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use crate::support::{Client, Reply, server};
+use crate::support::{Reply, TestClient, server};
 
 const KEYS: u8 = 6;
 
@@ -155,7 +155,7 @@ fn name(key: u8) -> Vec<u8> {
     if key == 0 { vec![b'k'; 5000] } else { format!("key{key}").into_bytes() }
 }
 
-fn act(step: &Step, model: &mut Model, client: &mut Client) -> (Reply, Reply) {
+fn act(step: &Step, model: &mut Model, client: &mut TestClient) -> (Reply, Reply) {
     let now_ms = client.now_ms;
     model.keys.retain(|_, entry| entry.expires_ms.is_none_or(|when| when > now_ms));
     match *step {
@@ -264,7 +264,7 @@ fn act(step: &Step, model: &mut Model, client: &mut Client) -> (Reply, Reply) {
 }
 
 /// The names that a scan gives, in order.
-fn scan(client: &mut Client) -> Vec<Vec<u8>> {
+fn scan(client: &mut TestClient) -> Vec<Vec<u8>> {
     let (mut cursor, mut names) = (b"0".to_vec(), Vec::new());
     loop {
         let Reply::Array(mut parts) = client.ask(&[b"SCAN", &cursor, b"COUNT", b"2"]) else {
@@ -290,7 +290,7 @@ proptest! {
     #[test]
     fn commands_do_what_they_do_to_a_map(steps in proptest::collection::vec(step(), 1..60)) {
         let shared = server(64 << 20);
-        let (mut client, mut model) = (Client::new(&shared), Model::default());
+        let (mut client, mut model) = (TestClient::new(&shared), Model::default());
         for step in &steps {
             let (reply, expected) = act(step, &mut model, &mut client);
             prop_assert!(reply == expected, "{step:?}");
@@ -308,7 +308,7 @@ proptest! {
                 let lifetime = spillway_store::Lifetime::Persistent;
                 let again = crate::support::shared_of(store, own, lifetime);
                 let now_ms = client.now_ms;
-                client = Client::new(&again);
+                client = TestClient::new(&again);
                 client.now_ms = now_ms;
                 prop_assert_eq!(again.statistics().keys, model.keys.len() as u64);
                 let expiring = model.keys.values().filter(|it| it.expires_ms.is_some()).count();

@@ -61,7 +61,7 @@ impl Reply {
     }
 }
 
-pub struct Client {
+pub struct TestClient {
     shared: Arc<Shared>,
     pub connection: Connection,
     pub now_ms: u64,
@@ -79,7 +79,7 @@ pub fn command(parts: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-impl Client {
+impl TestClient {
     pub fn stranger(shared: &Arc<Shared>) -> Self {
         let session = Session::new(1, Origin::Stranger, Described::default());
         Self {

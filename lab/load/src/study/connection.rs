@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::arrivals::Arrivals;
 use super::histogram::Histogram;
 use super::pages::{Request, Requests, Trace, keys_of};
-use crate::client::Client;
+use crate::client::CacheClient;
 use crate::values::Corpus;
 
 const PAGE_BYTES: usize = 4096;
@@ -61,7 +61,7 @@ impl Counts {
 
 /// A connection with its keys, each with the version last written.
 pub struct Connection<'a> {
-    client: Client,
+    client: CacheClient,
     trace: Trace,
     corpus: &'a Corpus,
     requests: Requests,
@@ -81,7 +81,7 @@ impl<'a> Connection<'a> {
     /// There is no server.
     pub fn new(server: &str, trace: Trace, corpus: &'a Corpus, number: u64) -> Result<Self> {
         Ok(Self {
-            client: Client::connect_to(server)?,
+            client: CacheClient::connect_to(server)?,
             trace,
             corpus,
             requests: Requests::new(&trace, number)?,

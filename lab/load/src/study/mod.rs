@@ -16,7 +16,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use serde::Serialize;
 
-use crate::client::Client;
+use crate::client::CacheClient;
 use crate::values::Corpus;
 use arrivals::Arrivals;
 use connection::{Connection, Counts};
@@ -191,7 +191,7 @@ fn finish(server: &str, trace: &Trace, phases: Vec<Phase>, output: &Path) -> Res
         connections: trace.connections,
         verified: sum(|counts| counts.verified),
         wrong: sum(|counts| counts.wrong),
-        evictions: Client::connect_to(server)?.statistic("evictions")?,
+        evictions: CacheClient::connect_to(server)?.statistic("evictions")?,
         phases,
     };
     write(output, &measured)?;
