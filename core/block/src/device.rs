@@ -6,54 +6,14 @@ use spillway_store::{PageBuf, Store};
 use spillway_types::{ClientId, Get, Key, PAGE_BYTES, PoolId, PoolSpec, Put};
 
 use crate::error::Error;
+use crate::extent::{Extent, fill_extents};
+use crate::geometry::Geometry;
+use crate::parts::{Part, parts, whole_pages};
 use crate::stripes::Stripes;
 
 /// log2 of the pages of an object: page `n` of the device has the key of object `n >> 32` and index
 /// `n & 0xffff_ffff`, for which the store has set room aside.
 const OBJECT_SHIFT: u32 = 32;
-/// Pages that one [`BlockDevice::status`] looks at.
-pub const STATUS_PAGES_MAX: u64 = 1 << 16;
-
-/// Bytes of a logical block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BlockSize {
-    /// 512 bytes, for those who know nothing else. Writes of parts of a page cost a read each.
-    B512,
-    /// 4096 bytes, a page.
-    B4096,
-}
-
-impl BlockSize {
-    /// As a number of bytes.
-    pub const fn bytes(self) -> u32 {
-        match self {
-            Self::B512 => 512,
-            Self::B4096 => 4096,
-        }
-    }
-}
-
-/// What a device looks like from outside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
-    /// Length in bytes, a multiple of 4096.
-    pub bytes: u64,
-    /// The logical block that protocols with such a notion announce. The device itself takes any
-    /// range of bytes.
-    pub block_size: BlockSize,
-    /// Names this generation of the device; see [`fresh_uuid`](crate::fresh_uuid).
-    pub uuid: u128,
-}
-
-/// A stretch of a device that is all stored or all not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Extent {
-    /// Its length.
-    pub bytes: u64,
-    /// Whether it takes memory. What does not reads as zeros.
-    pub stored: bool,
-}
-
 /// A block device. Requests go through `&self`, from any number of threads. A write is visible to
 /// every read that begins after it returned. Of writes that overlap in time and place, either may
 /// win, byte by byte; bytes that neither wrote are never touched.
@@ -63,40 +23,6 @@ pub struct BlockDevice {
     pool: PoolId,
     geometry: Geometry,
     stripes: Stripes,
-}
-
-/// The part of one page that a request is about.
-#[derive(Clone, Copy, Debug)]
-pub struct Part {
-    /// Which page.
-    pub page: u64,
-    /// Its first byte in the page.
-    pub start: usize,
-    /// The byte behind its last.
-    pub end: usize,
-}
-
-impl Part {
-    /// Whether it is all of the page.
-    pub const fn is_whole(self) -> bool {
-        self.end - self.start == PAGE_BYTES
-    }
-}
-
-/// The parts of pages in a range of bytes, in order.
-pub fn parts(offset: u64, bytes: u64) -> impl Iterator<Item = Part> {
-    let end = offset + bytes;
-    let mut at = offset;
-    core::iter::from_fn(move || {
-        if at == end {
-            return None;
-        }
-        let page = at / PAGE_BYTES as u64;
-        let start = at % PAGE_BYTES as u64;
-        let length = (PAGE_BYTES as u64 - start).min(end - at);
-        at += length;
-        Some(Part { page, start: start as usize, end: (start + length) as usize })
-    })
 }
 
 const fn key_of(page: u64) -> Key {
@@ -155,18 +81,12 @@ impl BlockDevice {
         self.geometry.bytes
     }
 
-    /// Checks that a range lies on the device.
-    fn check(&self, offset: u64, bytes: u64) -> Result<(), Error> {
-        let end = offset.checked_add(bytes).ok_or(Error::Range)?;
-        if end > self.geometry.bytes { Err(Error::Range) } else { Ok(()) }
-    }
-
     /// Copies bytes out.
     ///
     /// # Errors
     /// [`Error::Range`], [`Error::NotAPage`], [`Error::Store`].
     pub fn read(&self, offset: u64, data: &mut [u8]) -> Result<(), Error> {
-        self.check(offset, data.len() as u64)?;
+        self.geometry.check(offset, data.len() as u64)?;
         let mut rest = data;
         for part in parts(offset, rest.len() as u64) {
             let (target, after) = rest.split_at_mut(part.end - part.start);
@@ -211,7 +131,7 @@ impl BlockDevice {
     /// [`Error::Store`], after which any part of the range may be written, and a page that was
     /// refused reads as zeros.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
-        self.check(offset, data.len() as u64)?;
+        self.geometry.check(offset, data.len() as u64)?;
         let mut rest = data;
         for part in parts(offset, data.len() as u64) {
             let (source, after) = rest.split_at(part.end - part.start);
@@ -247,7 +167,7 @@ impl BlockDevice {
     /// # Errors
     /// As for [`Self::write`].
     pub fn write_zeroes(&self, offset: u64, bytes: u64) -> Result<(), Error> {
-        self.check(offset, bytes)?;
+        self.geometry.check(offset, bytes)?;
         let end = offset + bytes;
         let whole = whole_pages(offset, end);
         let inner_start = (whole.start * PAGE_BYTES as u64).min(end);
@@ -268,7 +188,7 @@ impl BlockDevice {
     /// # Errors
     /// [`Error::Range`].
     pub fn deallocate(&self, offset: u64, bytes: u64) -> Result<(), Error> {
-        self.check(offset, bytes)?;
+        self.geometry.check(offset, bytes)?;
         self.drop_pages(whole_pages(offset, offset + bytes));
         Ok(())
     }
@@ -304,7 +224,7 @@ impl BlockDevice {
     /// # Errors
     /// As for [`Self::read`].
     pub fn compare(&self, offset: u64, data: &[u8]) -> Result<bool, Error> {
-        self.check(offset, data.len() as u64)?;
+        self.geometry.check(offset, data.len() as u64)?;
         let mut rest = data;
         for part in parts(offset, data.len() as u64) {
             let (expected, after) = rest.split_at(part.end - part.start);
@@ -318,26 +238,14 @@ impl BlockDevice {
 
     /// Says what of a range is stored, page by page: fills `extents` from the front, neighbours
     /// unlike each other, and gives how many it filled. They begin at `offset` and may end before
-    /// the range does: when `extents` is full, or after [`STATUS_PAGES_MAX`] pages.
+    /// the range does: when `extents` is full, or after 65,536 pages.
     ///
     /// # Errors
     /// [`Error::Range`].
     pub fn status(&self, offset: u64, bytes: u64, extents: &mut [Extent]) -> Result<usize, Error> {
-        self.check(offset, bytes)?;
-        let mut filled = 0;
-        for part in parts(offset, bytes).take(STATUS_PAGES_MAX as usize) {
-            let stored = self.store.exists(self.pool, key_of(part.page));
-            let bytes = (part.end - part.start) as u64;
-            if filled != 0 && extents[filled - 1].stored == stored {
-                extents[filled - 1].bytes += bytes;
-            } else if filled < extents.len() {
-                extents[filled] = Extent { bytes, stored };
-                filled += 1;
-            } else {
-                break;
-            }
-        }
-        Ok(filled)
+        self.geometry.check(offset, bytes)?;
+        let is_stored = |page| self.store.exists(self.pool, key_of(page));
+        Ok(fill_extents(offset, bytes, extents, is_stored))
     }
 }
 
@@ -346,10 +254,4 @@ fn check_size(bytes: u64) -> Result<(), Error> {
         return Err(Error::Size(bytes));
     }
     Ok(())
-}
-
-/// The pages that lie in a range of bytes as a whole.
-pub fn whole_pages(start: u64, end: u64) -> core::ops::Range<u64> {
-    let first = start.div_ceil(PAGE_BYTES as u64);
-    first..(end / PAGE_BYTES as u64).max(first)
 }

@@ -12,13 +12,17 @@
 mod device;
 mod error;
 mod exports;
+mod extent;
+mod geometry;
+mod parts;
 mod stripes;
 mod traits;
 
-pub use device::{
-    BlockDevice, BlockSize, Extent, Geometry, Part, STATUS_PAGES_MAX, parts, whole_pages,
-};
+pub use device::BlockDevice;
 pub use error::Error;
 pub use exports::{ExportInfo, Exports, fresh_uuid};
+pub use extent::{Extent, fill_extents};
+pub use geometry::{BlockSize, Geometry};
+pub use parts::{Part, parts, whole_pages};
 pub use stripes::Stripes;
 pub use traits::{Data, Device, Request};

@@ -5,8 +5,10 @@ use core::fmt::Debug;
 
 use spillway_types::PAGE_BYTES;
 
-use crate::device::{BlockDevice, Extent, Geometry};
+use crate::device::BlockDevice;
 use crate::error::Error;
+use crate::extent::Extent;
+use crate::geometry::Geometry;
 
 /// A block device as frontends see it: any range of bytes can be read and written.
 ///

@@ -35,7 +35,7 @@ impl Core {
         mut room: &'x mut [u8],
         failed: &'x Cell<bool>,
     ) {
-        if self.check(offset, room.len() as u64).is_err() {
+        if self.geometry.check(offset, room.len() as u64).is_err() {
             return failed.set(true);
         }
         add(&self.counters.read_bytes, room.len() as u64);
@@ -58,7 +58,7 @@ impl Core {
         mut data: &'x [u8],
         failed: &'x Cell<bool>,
     ) {
-        if self.check(offset, data.len() as u64).is_err() {
+        if self.geometry.check(offset, data.len() as u64).is_err() {
             return failed.set(true);
         }
         add(&self.counters.written_bytes, data.len() as u64);
@@ -103,7 +103,7 @@ impl Core {
 
     /// Makes a range zeros, and frees the memory of its whole pages.
     pub fn write_zeroes(&self, offset: u64, bytes: u64) -> Result<(), Error> {
-        self.check(offset, bytes)?;
+        self.geometry.check(offset, bytes)?;
         let end = offset + bytes;
         let whole = whole_pages(offset, end);
         let inner_start = (whole.start * PAGE_BYTES as u64).min(end);
@@ -122,7 +122,7 @@ impl Core {
 
     /// Makes the whole pages of a range zeros, and frees their memory.
     pub fn deallocate(&self, offset: u64, bytes: u64) -> Result<(), Error> {
-        self.check(offset, bytes)?;
+        self.geometry.check(offset, bytes)?;
         self.discard(whole_pages(offset, offset + bytes), &mut self.scratches.take());
         Ok(())
     }

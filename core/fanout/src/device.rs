@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::{self, JoinHandle};
 
-use spillway_block::{BlockSize, Data, Device, Extent, Geometry, Request, STATUS_PAGES_MAX, parts};
+use spillway_block::{BlockSize, Data, Device, Extent, Geometry, Request, fill_extents};
 use spillway_types::PAGE_BYTES;
 
 use crate::counters::{AtomicCounters, Counters};
@@ -33,7 +33,7 @@ pub struct FanOut {
 #[derive(Debug)]
 pub(crate) struct Core {
     pub settings: Settings,
-    geometry: Geometry,
+    pub geometry: Geometry,
     /// A thread whose batch has requests with holders holds it for reading, and lets go of it while it waits to try again. So
     /// a thread that holds it for writing knows that no request is with a holder, but for those that are late.
     slabs: RwLock<Box<[Slab]>>,
@@ -60,11 +60,6 @@ impl Core {
 
     pub const fn pages_per_slab(&self) -> u64 {
         self.settings.slab_bytes / PAGE_BYTES as u64
-    }
-
-    pub fn check(&self, offset: u64, bytes: u64) -> Result<(), spillway_block::Error> {
-        let end = offset.checked_add(bytes).ok_or(spillway_block::Error::Range)?;
-        if end > self.geometry.bytes { Err(spillway_block::Error::Range) } else { Ok(()) }
     }
 }
 
@@ -182,12 +177,12 @@ impl Device for FanOut {
     }
 
     fn read(&self, offset: u64, data: &mut [u8]) -> Result<(), spillway_block::Error> {
-        self.core.check(offset, data.len() as u64)?;
+        self.core.geometry.check(offset, data.len() as u64)?;
         self.one(Request::new(offset, Data::Read(data)))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), spillway_block::Error> {
-        self.core.check(offset, data.len() as u64)?;
+        self.core.geometry.check(offset, data.len() as u64)?;
         self.one(Request::new(offset, Data::Write(data)))
     }
 
@@ -211,21 +206,9 @@ impl Device for FanOut {
         bytes: u64,
         extents: &mut [Extent],
     ) -> Result<usize, spillway_block::Error> {
-        self.core.check(offset, bytes)?;
-        let mut filled = 0;
-        for part in parts(offset, bytes).take(STATUS_PAGES_MAX as usize) {
-            let stored = self.core.table.is_stored(part.page);
-            let bytes = (part.end - part.start) as u64;
-            if filled != 0 && extents[filled - 1].stored == stored {
-                extents[filled - 1].bytes += bytes;
-            } else if filled < extents.len() {
-                extents[filled] = Extent { bytes, stored };
-                filled += 1;
-            } else {
-                break;
-            }
-        }
-        Ok(filled)
+        self.core.geometry.check(offset, bytes)?;
+        let is_stored = |page| self.core.table.is_stored(page);
+        Ok(fill_extents(offset, bytes, extents, is_stored))
     }
 
     fn batch_max(&self) -> usize {
