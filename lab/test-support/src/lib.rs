@@ -1,0 +1,10 @@
+//! What tests of several crates need, written once.
+//!
+//! Only dev-dependencies may name this crate (`cargo xtask layering`). It knows core/types and nothing above, so that the
+//! tests of every other crate can use it. Everything panics where it can't go on: a failure is the test's.
+
+#![forbid(unsafe_code)]
+
+pub mod pages;
+pub mod random;
+pub mod wait;
