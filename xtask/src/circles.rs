@@ -123,7 +123,7 @@ const ALLOWED: [(&str, &[&str], &str); 18] = [
             "daemon::policy",
             "daemon::pool",
             "daemon::serve",
-            "daemon::show",
+            "show",
             "daemon::stat",
             "daemon::target",
             "daemon::top",

@@ -10,13 +10,13 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use spillway_pager::tree;
 
 use crate::cost::{self, Cost};
-use crate::daemon::show;
 use crate::daemon::{
     self, ClientCommand, Dashboard, Lend, Policy, Pool, Serve, Stat, Target, Top, Vm,
 };
 use crate::guest_memory::{self, GuestMemory, GuestMemoryPart};
 use crate::refusal::Refusal;
 use crate::register::{Register, parse_register};
+use crate::show;
 use crate::sim::{self, Sim};
 use crate::units::{parse_delay, parse_size, parse_timeout};
 use crate::{doctor, manual, run};

@@ -11,8 +11,8 @@ use serde::Serialize;
 use spillway_cost::{CURRENT, ConfigurationName, Error, PAPER, Prices, Report};
 
 use crate::cli::Output;
-use crate::daemon::show;
 use crate::refusal::Refusal;
+use crate::show;
 
 /// Most bytes of a price file.
 const FILE_BYTES_MAX: u64 = 1 << 20;

@@ -17,6 +17,7 @@ mod register;
 mod run;
 mod sample;
 mod shared_tree;
+mod show;
 mod sim;
 mod slots;
 mod stats;

@@ -19,8 +19,8 @@ use spillway_replay::report::Report;
 use spillway_replay::scenario::{Prepared, Scenario, scenarios};
 
 use crate::cli::Output;
-use crate::daemon::show;
 use crate::refusal::Refusal;
+use crate::show;
 use crate::units::{PAGE_BYTES, parse_delay, parse_size};
 
 /// Replays clients on a simulated node under policies, beside an oracle that knows what they will ask.

@@ -14,9 +14,9 @@ use spillway_api::types::{self, ClientChange, Identity, Moved, NewClient};
 
 use crate::daemon::api::{Api, segment};
 use crate::daemon::options::Daemon;
-use crate::daemon::show;
 use crate::daemon::target::{Limit, parse_limit};
 use crate::refusal::Refusal;
+use crate::show;
 use crate::units::parse_size;
 use spillway_types::PAGE_BYTES;
 

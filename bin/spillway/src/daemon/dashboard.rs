@@ -10,8 +10,8 @@ use spillway_api::types;
 use crate::cli::Output;
 use crate::daemon::api::{Api, segment};
 use crate::daemon::options::Daemon;
-use crate::daemon::show;
 use crate::refusal::Refusal;
+use crate::show;
 
 /// Prints the address of a daemon's dashboard, a page for a browser.
 ///

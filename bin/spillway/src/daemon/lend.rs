@@ -10,7 +10,7 @@ use spillway_types::Size;
 use crate::cli::Output;
 use crate::daemon::api::Api;
 use crate::daemon::options::Daemon;
-use crate::daemon::show;
+use crate::show;
 use crate::units::parse_size;
 
 /// Shows and changes what this host lends to others and borrows of them.

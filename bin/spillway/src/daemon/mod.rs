@@ -9,7 +9,6 @@ mod options;
 mod policy;
 mod pool;
 mod serve;
-pub mod show;
 mod stat;
 mod target;
 mod terminal;

@@ -11,7 +11,7 @@ use spillway_types::PAGE_BYTES;
 
 use crate::daemon::api::Api;
 use crate::daemon::options::Daemon;
-use crate::daemon::show;
+use crate::show;
 use crate::units::{parse_delay, parse_interval, parse_size};
 
 const PATH: &str = "/v1/policy";

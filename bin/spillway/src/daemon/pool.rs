@@ -10,8 +10,8 @@ use spillway_types::Size;
 use crate::cli::Output;
 use crate::daemon::api::{Api, segment};
 use crate::daemon::options::Daemon;
-use crate::daemon::show;
 use crate::refusal::Refusal;
+use crate::show;
 use crate::units::parse_size;
 
 /// Lists, makes and destroys pools and block devices.

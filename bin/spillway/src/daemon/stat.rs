@@ -12,7 +12,8 @@ use spillway_types::Size;
 use crate::cli::Output;
 use crate::daemon::api::Api;
 use crate::daemon::options::Daemon;
-use crate::daemon::{lend, show, vm};
+use crate::daemon::{lend, vm};
+use crate::show;
 
 /// Shows how full a daemon's store is, and who fills it.
 #[derive(Debug, Args)]

@@ -9,7 +9,7 @@ use spillway_types::PAGE_BYTES;
 
 use crate::daemon::api::{Api, segment};
 use crate::daemon::options::Daemon;
-use crate::daemon::show;
+use crate::show;
 use crate::units::parse_size;
 
 /// Shows what a client may hold, and sets the cap on that.

@@ -10,9 +10,9 @@ use spillway_types::Size;
 
 use crate::daemon::api::Api;
 use crate::daemon::options::Daemon;
-use crate::daemon::show;
 use crate::daemon::stat::{Moment, ProgramRates};
 use crate::daemon::terminal::{Event, Key, Screen};
+use crate::show;
 use crate::units::parse_interval;
 
 mod view;

@@ -10,7 +10,7 @@ use spillway_types::Size;
 use crate::cli::{Output, Switch};
 use crate::daemon::api::{Api, segment};
 use crate::daemon::options::Daemon;
-use crate::daemon::show;
+use crate::show;
 use crate::units::parse_size;
 
 /// Shows guests, and changes how much memory they have while they run.
