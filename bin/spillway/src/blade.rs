@@ -11,7 +11,7 @@ use spillway_blade::{Claim, claim};
 use spillway_pager::tree::{BladeAddress, BladeSettings, Text, Tree};
 use spillway_tiers::blade::KEY_BYTES;
 
-use crate::cli::Remote;
+use crate::options::Remote;
 use crate::refusal::Refusal;
 
 /// The bit of a file's mode that lets every user read it.

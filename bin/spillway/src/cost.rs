@@ -10,9 +10,8 @@ use clap::{Args, ValueEnum, ValueHint, value_parser};
 use serde::Serialize;
 use spillway_cost::{CURRENT, ConfigurationName, Error, PAPER, Prices, Report};
 
-use crate::cli::Output;
 use crate::refusal::Refusal;
-use crate::show;
+use crate::show::{self, Output};
 
 /// Most bytes of a price file.
 const FILE_BYTES_MAX: u64 = 1 << 20;

@@ -8,6 +8,7 @@ mod doctor;
 mod guest_memory;
 mod manual;
 mod notices;
+mod options;
 mod outside;
 mod program;
 mod progress;

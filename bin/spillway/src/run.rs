@@ -14,8 +14,8 @@ use anyhow::Context;
 use spillway_pager::tree::{self, ENV, PATH_MAX, Settings};
 
 use crate::blade::Blades;
-use crate::cli::{Faults, Run, Switch};
 use crate::doctor::userfaultfd;
+use crate::options::{Faults, Run, Switch};
 use crate::outside::Outside;
 use crate::program::{self, plain};
 use crate::progress::Progress;

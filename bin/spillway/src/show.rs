@@ -3,11 +3,20 @@
 use std::io::{self, Write};
 
 use anyhow::Context;
+use clap::ValueEnum;
 use serde::Serialize;
 use spillway_api::types::Identity;
 use spillway_types::{PAGE_BYTES, Size};
 
-use crate::cli::Output;
+/// How a command prints its answer.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum Output {
+    /// A table for people.
+    #[default]
+    Table,
+    /// One JSON object.
+    Json,
+}
 
 /// Prints `answer` as JSON, or `rows` under `heads`.
 ///

@@ -18,9 +18,8 @@ use spillway_replay::oracle::Future;
 use spillway_replay::report::Report;
 use spillway_replay::scenario::{Prepared, Scenario, scenarios};
 
-use crate::cli::Output;
 use crate::refusal::Refusal;
-use crate::show;
+use crate::show::{self, Output};
 use crate::units::{PAGE_BYTES, parse_delay, parse_size};
 
 /// Replays clients on a simulated node under policies, beside an oracle that knows what they will ask.

@@ -7,7 +7,7 @@ use serde::Serialize;
 use spillway_pager::link::now_ns;
 use spillway_pager::tree::{BUCKETS, ChoiceCounters, Eviction, Tree, bucket_floor_ns};
 
-use crate::cli::{Run, Switch, name_of};
+use crate::options::{Run, Switch, name_of};
 use crate::sample::Usage;
 use crate::units::{PAGE_BYTES, pages_to_bytes};
 

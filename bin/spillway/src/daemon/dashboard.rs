@@ -7,11 +7,10 @@ use clap::Args;
 use serde::Serialize;
 use spillway_api::types;
 
-use crate::cli::Output;
 use crate::daemon::api::{Api, segment};
 use crate::daemon::options::Daemon;
 use crate::refusal::Refusal;
-use crate::show;
+use crate::show::{self, Output};
 
 /// Prints the address of a daemon's dashboard, a page for a browser.
 ///

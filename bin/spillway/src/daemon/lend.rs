@@ -7,10 +7,9 @@ use hyper::Method;
 use spillway_api::types::{LendBorrow, LendStatus};
 use spillway_types::Size;
 
-use crate::cli::Output;
 use crate::daemon::api::Api;
 use crate::daemon::options::Daemon;
-use crate::show;
+use crate::show::{self, Output};
 use crate::units::parse_size;
 
 /// Shows and changes what this host lends to others and borrows of them.

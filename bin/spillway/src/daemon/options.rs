@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
 
-use crate::cli::Output;
 use crate::refusal::Refusal;
+use crate::show::Output;
 
 /// Name of the HTTP interface's socket in the daemon's directory.
 const SOCKET: &str = "api.sock";

@@ -7,11 +7,10 @@ use hyper::Method;
 use spillway_api::types::{self, Lifetime, NewBlock, NewPool};
 use spillway_types::Size;
 
-use crate::cli::Output;
 use crate::daemon::api::{Api, segment};
 use crate::daemon::options::Daemon;
 use crate::refusal::Refusal;
-use crate::show;
+use crate::show::{self, Output};
 use crate::units::parse_size;
 
 /// Lists, makes and destroys pools and block devices.

@@ -9,11 +9,10 @@ use spillway_api::types::{
 };
 use spillway_types::Size;
 
-use crate::cli::Output;
 use crate::daemon::api::Api;
 use crate::daemon::options::Daemon;
 use crate::daemon::{lend, vm};
-use crate::show;
+use crate::show::{self, Output};
 
 /// Shows how full a daemon's store is, and who fills it.
 #[derive(Debug, Args)]

@@ -7,10 +7,10 @@ use hyper::Method;
 use spillway_api::types::{VmArgs, VmAuto, VmList, VmOutcome, VmResize, VmSections, VmStatus};
 use spillway_types::Size;
 
-use crate::cli::{Output, Switch};
 use crate::daemon::api::{Api, segment};
 use crate::daemon::options::Daemon;
-use crate::show;
+use crate::options::Switch;
+use crate::show::{self, Output};
 use crate::units::parse_size;
 
 /// Shows guests, and changes how much memory they have while they run.

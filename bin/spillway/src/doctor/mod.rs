@@ -3,12 +3,25 @@
 mod checks;
 pub mod userfaultfd;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::Args;
 use serde::Serialize;
 
-use crate::cli::{Doctor, Output};
-use crate::show;
+use crate::show::{self, Output};
+
+/// Says what this kernel and user can and can't do, and how to mend it.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// How the checks are printed.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: Output,
+
+    /// Also checks this directory as a disk tier.
+    #[arg(long, value_name = "DIR")]
+    pub disk: Option<PathBuf>,
+}
 
 /// What a check found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

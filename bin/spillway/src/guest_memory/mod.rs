@@ -20,7 +20,7 @@ use clap::{Args, ValueEnum};
 use spillway_guest_memory::Handshake;
 use spillway_host::Limits;
 
-use crate::cli::Remote;
+use crate::options::Remote;
 use crate::program::plain;
 use crate::refusal::Refusal;
 use crate::run::{self, Sink};
