@@ -9,12 +9,14 @@
 
 #![forbid(unsafe_code)]
 
+#[path = "../../block-store/src/device.rs"]
 mod device;
 mod error;
 mod exports;
 mod extent;
 mod geometry;
 mod parts;
+#[path = "../../block-store/src/stripes.rs"]
 mod stripes;
 mod traits;
 
