@@ -7,8 +7,10 @@ use spillway_client::nvme_tcp::queue::Digests;
 use spillway_client::nvme_tcp::settings::Settings;
 use spillway_types::{Key, PoolSpec};
 use spillway_wire::auth::Secret;
-use spillway_wire::nvme::{COMMAND_BYTES, Command, Completion, Status};
+use spillway_wire::nvme::{Completion, Status};
+use spillway_wire::nvme_tcp::header::{CommandCapsule, kind};
 use spillway_wire::nvme_tcp::{Framing, InitResponse, Pdu, ReadyToTransfer, Transfer};
+use zerocopy::FromBytes;
 
 use super::Source;
 use crate::target::{HOST, SECRET};
@@ -177,11 +179,11 @@ impl Victim {
             outgoing.clear();
             let mut rest = bytes.as_slice();
             while let Ok(Some(length)) = spillway_wire::nvme_tcp::pdu_bytes(rest, 1 << 20) {
-                let Some(command) = rest.get(8..8 + COMMAND_BYTES) else { break };
-                if rest[0] == 4
-                    && let Some(command) = command.first_chunk()
+                if let Ok((capsule, _)) = CommandCapsule::ref_from_prefix(rest)
+                    && capsule.common.pdu_type == kind::COMMAND
                 {
-                    self.ids[lane].push(Command::decode(command).id);
+                    let id = capsule.submission_queue_entry.command_identifier;
+                    self.ids[lane].push(id.get());
                 }
                 rest = &rest[length.min(rest.len())..];
             }

@@ -379,7 +379,7 @@ impl Queue {
 mod tests {
     use spillway_types::Key;
     use spillway_wire::kv;
-    use spillway_wire::nvme::{COMMAND_BYTES, Status};
+    use spillway_wire::nvme::Status;
 
     use super::*;
 
@@ -420,7 +420,15 @@ mod tests {
         let command = kv::retrieve(kv::io::RETRIEVE, 0, 1, Key::new(1, 2), 4096);
         queue.submit(7, command, Payload::In(4096)).unwrap();
         let bytes = sent(queue);
-        Command::decode(bytes[8..8 + COMMAND_BYTES].try_into().unwrap()).id
+        command_of(&bytes).id
+    }
+
+    /// The command of a capsule.
+    fn command_of(capsule: &[u8]) -> Command {
+        match nvme_tcp::decode(capsule, Framing::default(), 1 << 20) {
+            Ok(Some((Pdu::Command(command, _), _))) => command,
+            other => panic!("{other:?}"),
+        }
     }
 
     fn data(command: u16, offset: u32, bytes: u32, success: bool) -> Transfer {
@@ -477,7 +485,7 @@ mod tests {
         queue.submit(1, store, Payload::Out(&value)).unwrap();
         let bytes = sent(&mut queue);
         assert_eq!(bytes.len(), 72 + 4096);
-        let command = Command::decode(bytes[8..72].try_into().unwrap());
+        let command = command_of(&bytes);
         assert_eq!(command.data, DataPointer::in_capsule(4096));
         assert_eq!(bytes[72..], value);
     }
@@ -488,7 +496,7 @@ mod tests {
         let value: Vec<u8> = (0..20_000u32).map(|byte| byte as u8).collect();
         queue.submit(1, kv::store(0, 1, Key::new(1, 2), 20_000), Payload::Out(&value)).unwrap();
         let bytes = sent(&mut queue);
-        let command = Command::decode(bytes[8..72].try_into().unwrap());
+        let command = command_of(&bytes);
         assert_eq!((bytes.len(), command.data), (72, DataPointer::transport(20_000)));
         let grant = |offset, bytes| ReadyToTransfer { command: command.id, tag: 9, offset, bytes };
         let mut received = Vec::new();
@@ -522,7 +530,7 @@ mod tests {
         }
         assert_eq!(queue.submit(4, exists, Payload::None), Err(Full));
         let bytes = sent(&mut queue);
-        let id = Command::decode(bytes[8..72].try_into().unwrap()).id;
+        let id = command_of(&bytes).id;
         let missing = Completion { id, status: Status::KEY_NOT_FOUND, ..Default::default() };
         assert_eq!(give(&mut queue, &[Pdu::Response(missing)]), Ok(vec![(0, 0)]));
         assert_eq!(queue.submit(4, exists, Payload::None), Ok(()));

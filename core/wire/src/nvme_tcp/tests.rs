@@ -41,6 +41,63 @@ fn samples(data: &[u8]) -> Vec<Pdu<'_>> {
     ]
 }
 
+/// The header of every type, its fields with bytes of their own (figures 20 to 28).
+#[test]
+fn headers_are_laid_out_as_the_figures_say() {
+    let mut init = [0; 128];
+    init[..16].copy_from_slice(&[1, 0, 128, 0, 128, 0, 0, 0, 0x0a, 0x0b, 0x0c, 2, 1, 2, 3, 4]);
+    let response = InitResponse {
+        version: 0x0b0a,
+        alignment: 0x0c,
+        header_digest: false,
+        data_digest: true,
+        host_data_bytes_max: 0x0403_0201,
+    };
+    let terminate = Terminate { status: 0x0b0a, detail: 0x0403_0201 };
+    let mut terminated = [0; 24];
+    terminated[..14].copy_from_slice(&[2, 0, 24, 0, 24, 0, 0, 0, 0x0a, 0x0b, 1, 2, 3, 4]);
+    let command = Command::new(block::FLUSH, 0x0b0a, 1);
+    let mut capsule = [0; 72];
+    capsule[..16].copy_from_slice(&[4, 0, 72, 0, 72, 0, 0, 0, 0, 0x40, 0x0a, 0x0b, 1, 0, 0, 0]);
+    capsule[47] = 0x5a;
+    let completion = Completion { result: 1, id: 0x0b0a, ..Default::default() };
+    let answer = [5, 0, 24, 0, 24, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x0a, 0x0b, 0, 0];
+    let transfer = Transfer {
+        command: 0x0b0a,
+        tag: 0x0d0c,
+        offset: 0x0403_0201,
+        bytes: 4,
+        last: true,
+        success: false,
+    };
+    let sent = [
+        6, 4, 24, 24, 28, 0, 0, 0, 0x0a, 0x0b, 0x0c, 0x0d, 1, 2, 3, 4, 4, 0, 0, 0, 0, 0, 0, 0, 9,
+        9, 9, 9,
+    ];
+    let mut received = sent;
+    received[..2].copy_from_slice(&[7, 12]);
+    let ready =
+        ReadyToTransfer { command: 0x0b0a, tag: 0x0d0c, offset: 0x0403_0201, bytes: 0x0807_0605 };
+    let asked =
+        [9, 0, 24, 0, 24, 0, 0, 0, 0x0a, 0x0b, 0x0c, 0x0d, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0];
+    let data = &[9; 4];
+    let cases: [(Pdu<'_>, &[u8]); 7] = [
+        (Pdu::InitResponse(response), &init),
+        (Pdu::HostTerminate(terminate), &terminated),
+        (Pdu::Command(command, &[]), &capsule),
+        (Pdu::Response(completion), &answer),
+        (Pdu::HostData(transfer, data), &sent),
+        (Pdu::ControllerData(Transfer { success: true, ..transfer }, data), &received),
+        (Pdu::ReadyToTransfer(ready), &asked),
+    ];
+    for (pdu, bytes) in cases {
+        let mut out = [0xee; 128];
+        let length = pdu.encode(Framing::default(), &mut out).unwrap();
+        assert_eq!(&out[..length], bytes, "{pdu:?}");
+        assert_eq!(decode(bytes, Framing::default(), LIMIT), Ok(Some((pdu, length))));
+    }
+}
+
 #[test]
 fn every_pdu_comes_back_under_every_framing() {
     let data: Vec<u8> = (0..500u32).map(|byte| byte as u8).collect();

@@ -1,5 +1,7 @@
 //! What hosts may rely on, tried on the state machine.
 
+use core::mem::offset_of;
+
 use crate::support::{ALICE, Answer, BLOCKS, BOB, Host, POOLS, World};
 use spillway_nvme_tcp::{Config, Error};
 use spillway_types::{Key, PoolSpec};
@@ -10,6 +12,7 @@ use spillway_wire::identify::{
 use spillway_wire::kv::{self, CreatePool, KeyList, PoolEntry};
 use spillway_wire::log_page::{self, DiscoveryEntry, Event, GetLogPage, log};
 use spillway_wire::nvme::{Command, Range, Status, admin, block, feature};
+use spillway_wire::nvme_tcp::header::CommonHeader;
 use spillway_wire::nvme_tcp::{InitRequest, Pdu, Transfer};
 
 fn create_pool(admin: &mut Host, spec: PoolSpec) -> u32 {
@@ -318,7 +321,8 @@ fn what_breaks_the_protocol_ends_that_connection() {
     broken.push(("a PDU for hosts", io.encode(&Pdu::Response(Default::default()))));
     broken.push(("no PDU", vec![0x55; 64]));
     let mut long = io.encode(&Pdu::Command(Command::new(0, 1, pool), &[]));
-    long[4..8].copy_from_slice(&(1u32 << 30).to_le_bytes());
+    let length_at = offset_of!(CommonHeader, pdu_length);
+    long[length_at..][..4].copy_from_slice(&(1u32 << 30).to_le_bytes());
     broken.push(("a PDU of a gigabyte", long));
     drop(io);
     for (what, bytes) in broken {
