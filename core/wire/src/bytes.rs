@@ -1,5 +1,7 @@
 //! Little-endian numbers in byte slices. The callers have checked the length.
 
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
 pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
@@ -26,4 +28,13 @@ pub(crate) fn put(bytes: &mut [u8], at: usize, part: &[u8]) {
 /// The first `N` bytes.
 pub(crate) fn head<const N: usize>(bytes: &[u8]) -> Result<&[u8; N], crate::Error> {
     bytes.first_chunk().ok_or(crate::Error::Short { need: N, got: bytes.len() })
+}
+
+/// The structure that `bytes` begin with.
+pub(crate) fn prefix<T>(bytes: &[u8]) -> Result<&T, crate::Error>
+where
+    T: FromBytes + KnownLayout + Immutable + Unaligned,
+{
+    let short = crate::Error::Short { need: size_of::<T>(), got: bytes.len() };
+    T::ref_from_prefix(bytes).map(|(structure, _)| structure).map_err(|_| short)
 }

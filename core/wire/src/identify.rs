@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::bytes::{array_at, head, put, u16_at, u32_at, u64_at};
-use crate::fabrics::decode_nqn;
+use crate::fabrics::{VERSION, decode_nqn};
 use crate::nvme::Command;
 
 /// Bytes of every structure here.
@@ -159,9 +159,6 @@ impl<'a> Controller<'a> {
         })
     }
 }
-
-/// The version of NVMe that is spoken, as in the property VS: 2.0.
-pub const VERSION: u32 = 0x0002_0000;
 
 /// ASCII padded with spaces.
 fn text(field: &mut [u8], text: &str) {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
+use spillway_wire::fabrics::ControllerConfiguration;
 use spillway_wire::identify::LIST_ENTRIES;
 use spillway_wire::kv;
 use spillway_wire::log_page::{self, DiscoveryEntry, Event, GetLogPage, log};
@@ -27,7 +28,7 @@ const LOG_BYTES_MAX: u64 = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Admin {
     /// The property CC.
-    pub(crate) configuration: u32,
+    pub(crate) configuration: ControllerConfiguration,
     keep_alive_ms: u32,
     heard_ms: u64,
     /// Ids of Asynchronous Event Requests that wait.
@@ -45,7 +46,7 @@ pub(crate) struct Admin {
 impl Admin {
     pub(crate) fn new(now_ms: u64, keep_alive_ms: u32) -> Self {
         Self {
-            configuration: 0,
+            configuration: ControllerConfiguration::default(),
             keep_alive_ms,
             heard_ms: now_ms,
             event_requests: Vec::new(),

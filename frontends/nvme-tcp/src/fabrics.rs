@@ -1,14 +1,15 @@
 //! Fabrics commands: making queues, properties, authentication.
 
+use std::mem::offset_of;
 use std::sync::{Arc, PoisonError};
 
 use spillway_types::Denied;
 use spillway_wire::auth::{HASH_BYTES_MAX, MESSAGE_BYTES_MAX};
 use spillway_wire::fabrics::{
-    ANY_CONTROLLER, AuthTransfer, Connect, ConnectData, ConnectResult, Fabrics, invalid_parameter,
-    kind, property,
+    ANY_CONTROLLER, AuthTransfer, Connect, ConnectCommand, ConnectData, ConnectResult,
+    ControllerCapabilities, ControllerConfiguration, ControllerStatus, Fabrics, VERSION,
+    invalid_parameter, kind, property,
 };
-use spillway_wire::identify::VERSION;
 use spillway_wire::nvme::{Command, Status, admin};
 
 use crate::admin::Admin;
@@ -23,8 +24,8 @@ use crate::reply::{Failure, Outcome, Reply};
 use crate::transfer::Transfers;
 
 /// Offsets of parameters in the command, for the result of a Connect that is refused.
-const QUEUE_AT: u16 = 42;
-const QUEUE_ENTRIES_AT: u16 = 44;
+const QUEUE_AT: u16 = offset_of!(ConnectCommand, queue_id) as u16;
+const QUEUE_ENTRIES_AT: u16 = offset_of!(ConnectCommand, submission_queue_size) as u16;
 
 /// A Connect refused for a parameter of the command.
 fn bad_parameter(at: u16) -> Failure {
@@ -291,25 +292,19 @@ impl Connection {
     }
 }
 
-/// Bits of CC: enabled; shutdown notification.
-const ENABLE: u32 = 1;
-const SHUTDOWN: u32 = 3 << 14;
-/// Bits of CSTS: ready; shutdown complete.
-const READY: u32 = 1;
-const SHUTDOWN_COMPLETE: u32 = 2 << 2;
-
 /// The property CAP.
-fn capabilities(subsystem: Subsystem, queue_entries: u16) -> u64 {
-    const CONTIGUOUS: u64 = 1 << 16;
-    const TIMEOUT_10_S: u64 = 20 << 24;
-    const BLOCK_COMMANDS: u64 = 1 << 37;
-    const SEVERAL_COMMAND_SETS: u64 = 1 << 43;
-    let sets = match subsystem {
-        Subsystem::Blocks | Subsystem::Discovery => BLOCK_COMMANDS,
-        // Linux asks for the command set of each namespace only of a controller that says so.
-        Subsystem::Pools => SEVERAL_COMMAND_SETS,
-    };
-    u64::from(queue_entries - 1) | CONTIGUOUS | TIMEOUT_10_S | sets
+fn capabilities(subsystem: Subsystem, queue_entries: u16) -> ControllerCapabilities {
+    const TIMEOUT_10_S: u8 = 20;
+    ControllerCapabilities {
+        maximum_queue_entries_supported: queue_entries - 1,
+        contiguous_queues_required: true,
+        timeout: TIMEOUT_10_S,
+        command_sets_supported: match subsystem {
+            Subsystem::Blocks | Subsystem::Discovery => ControllerCapabilities::NVM_COMMAND_SET,
+            // Linux asks for the command set of each namespace only of a controller that says so.
+            Subsystem::Pools => ControllerCapabilities::IO_COMMAND_SETS,
+        },
+    }
 }
 
 fn property_get(
@@ -320,10 +315,10 @@ fn property_get(
     wide: bool,
 ) -> Outcome {
     let (value, is_wide) = match offset {
-        property::CAP => (capabilities(subsystem, queue_entries), true),
+        property::CAP => (capabilities(subsystem, queue_entries).encode(), true),
         property::VS => (VERSION.into(), false),
-        property::CC => (admin.configuration.into(), false),
-        property::CSTS => (status_of(admin.configuration).into(), false),
+        property::CC => (admin.configuration.0.into(), false),
+        property::CSTS => (status_of(admin.configuration).0.into(), false),
         // None of these does anything here.
         property::NSSR | property::CRTO => (0, false),
         _ => return Err(Status::INVALID_FIELD.finally().into()),
@@ -331,9 +326,11 @@ fn property_get(
     if wide == is_wide { Ok(value) } else { Err(Status::INVALID_FIELD.finally().into()) }
 }
 
-fn status_of(configuration: u32) -> u32 {
-    let ready = if configuration & ENABLE != 0 { READY } else { 0 };
-    ready | if configuration & SHUTDOWN != 0 { SHUTDOWN_COMPLETE } else { 0 }
+fn status_of(configuration: ControllerConfiguration) -> ControllerStatus {
+    let ready = if configuration.is_enabled() { ControllerStatus::READY } else { 0 };
+    let shutdown =
+        if configuration.is_shutdown() { ControllerStatus::SHUTDOWN_COMPLETE } else { 0 };
+    ControllerStatus(ready | shutdown)
 }
 
 fn property_set(
@@ -346,11 +343,12 @@ fn property_set(
     if offset != property::CC {
         return Err(Status::INVALID_FIELD.finally().into());
     }
-    let enabled = value & ENABLE != 0 && value & SHUTDOWN == 0;
+    let configuration = ControllerConfiguration(value);
+    let enabled = configuration.is_enabled() && !configuration.is_shutdown();
     if enabled != controller.is_enabled() {
         controller.set_enabled(enabled);
     }
-    admin.configuration = value;
+    admin.configuration = configuration;
     admin.heard(now_ms);
     Ok(0)
 }

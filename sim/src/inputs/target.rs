@@ -4,7 +4,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use spillway_nvme_tcp::{Connection, Output};
-use spillway_wire::fabrics::{ANY_CONTROLLER, Connect, ConnectData, Fabrics, property};
+use spillway_wire::fabrics::{
+    ANY_CONTROLLER, Connect, ConnectData, ControllerConfiguration, Fabrics, property,
+};
 use spillway_wire::kv::{self, CreatePool};
 use spillway_wire::nvme::{Command, DataPointer};
 use spillway_wire::nvme_tcp::{self, Framing, InitRequest, Pdu, Transfer};
@@ -14,8 +16,6 @@ use crate::target::{HOST, Server};
 
 const POOLS: &str = "nqn.2026-11.io.spillway:pools";
 const BLOCKS: &str = "nqn.2026-11.io.spillway:blocks";
-/// Controller Configuration: enabled, all command sets, entries of 64 and 16 bytes.
-const ENABLE: u64 = 1 | 0b110 << 4 | 6 << 16 | 4 << 20;
 /// Steps of one input.
 const STEPS_MAX: usize = 64;
 
@@ -41,7 +41,8 @@ pub fn read(bytes: &[u8]) {
     admin.initialize();
     let subsystem = if choice & 8 == 0 { POOLS } else { BLOCKS };
     let controller = admin.connect(0, ANY_CONTROLLER, subsystem);
-    let enable = Fabrics::PropertySet { offset: property::CC, wide: false, value: ENABLE };
+    let value = ControllerConfiguration::ENABLED.0.into();
+    let enable = Fabrics::PropertySet { offset: property::CC, wide: false, value };
     admin.command(enable.encode(2), &[]);
     if choice & 16 == 0 {
         return admin.steps(&mut source);

@@ -1,6 +1,6 @@
 //! The commands that a session sends, and what it reads from identify data.
 
-use spillway_wire::fabrics::{Fabrics, property};
+use spillway_wire::fabrics::{ControllerConfiguration, ControllerStatus, Fabrics, property};
 use spillway_wire::identify::{self, CommandSet, IDENTIFY_BYTES, structure};
 use spillway_wire::kv::{self, CreatePool};
 use spillway_wire::nvme::{Command, admin, feature};
@@ -10,12 +10,6 @@ use super::queue::Payload;
 
 /// Most bytes that a call sends besides values.
 pub(super) const INLINE_BYTES: usize = CreatePool::BYTES;
-/// Controller Configuration (Base 2.0, figure 46): enabled, all command sets, entries of 64 and 16
-/// bytes.
-const ENABLE: u64 = 1 | 0b110 << 4 | 6 << 16 | 4 << 20;
-/// Controller Status: ready, and a fatal error.
-const READY: u64 = 1;
-const FATAL: u64 = 2;
 
 /// The command of a call on the pool of this number, and its data. What is short of it and not the
 /// caller's `value` is put into `inline`.
@@ -56,7 +50,8 @@ pub(super) const fn keep_alive() -> Command {
 }
 
 pub(super) fn enable() -> Command {
-    Fabrics::PropertySet { offset: property::CC, wide: false, value: ENABLE }.encode(0)
+    let value = ControllerConfiguration::ENABLED.0.into();
+    Fabrics::PropertySet { offset: property::CC, wide: false, value }.encode(0)
 }
 
 pub(super) fn read_status() -> Command {
@@ -65,7 +60,8 @@ pub(super) fn read_status() -> Command {
 
 /// Whether a controller of this status is ready; none when it will never be.
 pub(super) const fn is_ready(status: u64) -> Option<bool> {
-    if status & FATAL != 0 { None } else { Some(status & READY != 0) }
+    let status = ControllerStatus(status as u32);
+    if status.is_fatal() { None } else { Some(status.is_ready()) }
 }
 
 pub(super) fn identify_controller() -> (Command, Payload<'static>) {
