@@ -3,37 +3,33 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
-use std::thread::{self, JoinHandle};
+use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use spillway_guest::{Answer, Call, Error, Reply, ask, give, need};
+use spillway_test_support::sockets::UnixServer;
 
 /// Far more than anything here takes, on a busy machine too.
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(200);
 
 /// An agent that does one thing with a connection, and gives the call that came.
-struct Agent {
-    _folder: tempfile::TempDir,
-    socket: PathBuf,
-    thread: JoinHandle<String>,
-}
+struct Agent(UnixServer<String>);
 
 impl Agent {
     fn start(reply: impl FnOnce(&mut UnixStream) + Send + 'static) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let socket = folder.path().join("socket");
-        let listener = UnixListener::bind(&socket).unwrap();
-        let thread = thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
+        Self(UnixServer::start(|mut stream| {
             let mut call = String::new();
             BufReader::new(stream.try_clone().unwrap()).read_line(&mut call).unwrap();
             reply(&mut stream);
             let _ = stream.shutdown(Shutdown::Both);
             call
-        });
-        Self { _folder: folder, socket, thread }
+        }))
+    }
+
+    fn socket(&self) -> &Path {
+        self.0.path()
     }
 
     fn says(line: &'static [u8]) -> Self {
@@ -45,18 +41,18 @@ impl Agent {
 #[test]
 fn a_program_hears_what_was_granted_and_why_not_more() {
     let agent = Agent::says(b"{\"answer\":{\"granted_bytes\":5,\"why\":\"the pool is dry\"}}\n");
-    let answer = need(&agent.socket, 7, LONG).unwrap();
+    let answer = need(agent.socket(), 7, LONG).unwrap();
     assert_eq!(answer, Answer { granted_bytes: 5, why: Some("the pool is dry".into()) });
-    assert_eq!(agent.thread.join().unwrap(), "{\"need\":{\"bytes\":7}}\n");
+    assert_eq!(agent.0.finish(), "{\"need\":{\"bytes\":7}}\n");
 
     let agent = Agent::says(b"{\"answer\":{\"granted_bytes\":0}}\n");
-    let answer = give(&agent.socket, 7, Duration::MAX).unwrap();
+    let answer = give(agent.socket(), 7, Duration::MAX).unwrap();
     assert_eq!(answer, Answer { granted_bytes: 0, why: None });
-    assert_eq!(agent.thread.join().unwrap(), "{\"give\":{\"bytes\":7}}\n");
+    assert_eq!(agent.0.finish(), "{\"give\":{\"bytes\":7}}\n");
 
     let agent = Agent::says(b"{\"status\":{\"host\":true,\"reserve_bytes\":1,\"status\":{}}}\n");
     assert!(matches!(
-        ask(&agent.socket, &Call::Status, LONG),
+        ask(agent.socket(), &Call::Status, LONG),
         Ok(Reply::Status { host: true, .. })
     ));
 }
@@ -66,7 +62,7 @@ fn a_silent_or_slow_agent_is_left_in_time() {
     let (end, ended) = std::sync::mpsc::channel::<()>();
     let silent = Agent::start(move |_| assert!(ended.recv().is_err()));
     let start = Instant::now();
-    assert!(matches!(need(&silent.socket, 7, SHORT), Err(Error::Timeout)));
+    assert!(matches!(need(silent.socket(), 7, SHORT), Err(Error::Timeout)));
     assert!((SHORT..LONG).contains(&start.elapsed()), "{:?}", start.elapsed());
     drop(end);
     // Each byte comes soon enough, the line does not.
@@ -75,8 +71,8 @@ fn a_silent_or_slow_agent_is_left_in_time() {
             thread::sleep(SHORT / 10);
         }
     });
-    assert!(matches!(need(&slow.socket, 7, SHORT), Err(Error::Timeout)));
-    slow.thread.join().unwrap();
+    assert!(matches!(need(slow.socket(), 7, SHORT), Err(Error::Timeout)));
+    slow.0.finish();
 }
 
 #[test]
@@ -95,7 +91,7 @@ fn an_agent_that_accepts_nobody_is_left_in_time() {
 fn an_agent_that_ends_or_talks_nonsense_is_an_error() {
     for line in [&b""[..], b"{\"answer\":{\"granted_bytes\":5}}"] {
         let agent = Agent::says(line);
-        assert!(matches!(need(&agent.socket, 7, LONG), Err(Error::Lost)));
+        assert!(matches!(need(agent.socket(), 7, LONG), Err(Error::Lost)));
     }
     static ENDLESS: [u8; 1 << 20] = [b'x'; 1 << 20];
     for line in [
@@ -106,12 +102,12 @@ fn an_agent_that_ends_or_talks_nonsense_is_an_error() {
         b"{\"answer\":{\"granted_bytes\":0,\"why\":\"\\u001b[2J\"}}\n",
         &ENDLESS,
     ] {
-        let error = need(&Agent::says(line).socket, 7, LONG).unwrap_err();
+        let error = need(Agent::says(line).socket(), 7, LONG).unwrap_err();
         assert!(matches!(error, Error::Reply(_)), "{error}");
         assert!(error.to_string().len() < 200 && !error.to_string().contains('\u{1b}'), "{error}");
     }
     let agent = Agent::says(b"{\"status\":{\"host\":true,\"reserve_bytes\":1,\"status\":{}}}\n");
-    assert!(matches!(need(&agent.socket, 7, LONG), Err(Error::Other)));
+    assert!(matches!(need(agent.socket(), 7, LONG), Err(Error::Other)));
 }
 
 #[test]

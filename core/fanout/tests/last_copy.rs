@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use spillway_block::{Data, Device, Request};
 use spillway_fanout::{Cause, Counters, Effect, FanOut, Lender, Loss, PageOutcome, Settings};
+use spillway_test_support::wait;
 use spillway_types::Key;
 use support::{Fault, Host, PAGES_PER_SLAB, SLAB_BYTES, host, losses_of, place, settings};
 
@@ -26,11 +27,7 @@ fn late(effect: Effect) -> Loss {
 
 /// Waits until the device's counters are so.
 fn until(device: &FanOut, what: &str, holds: impl Fn(Counters) -> bool) {
-    let end = Instant::now() + LONG;
-    while !holds(device.counters()) {
-        assert!(Instant::now() < end, "never: {what}");
-        thread::sleep(Duration::from_millis(1));
-    }
+    wait::until(what, || holds(device.counters()));
 }
 
 /// Reads a page; what it holds, if it holds the same byte throughout.

@@ -11,35 +11,25 @@ use spillway_block::{Data, Device, Request};
 use spillway_fanout::{
     BackupFile, Cause, Effect, Error, FanOut, Holder, Loss, Settings, SlabLocation,
 };
+use spillway_test_support::random::{Random, noise};
 use support::{Fault, Host, PAGES_PER_SLAB, SLAB_BYTES, device, host, losses_of, place, settings};
 
 const LONG: Duration = Duration::from_secs(60);
 const SLABS: u32 = 4;
 const THREADS: u64 = 4;
 
-/// A number that looks random (SplitMix64).
-fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut mixed = *state;
-    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ mixed >> 31
-}
-
 fn content(page: u64, version: u64) -> Vec<u8> {
-    let mut state = page << 20 | version;
-    (0..512).flat_map(|_| random(&mut state).to_le_bytes()).collect()
+    noise(page << 20 | version, 4096)
 }
 
 /// Writes, reads and discards every THREADS-th page, in batches, and knows what each must hold.
 fn use_pages(device: &FanOut, thread: u64, rounds: u64) {
     let mut versions: HashMap<u64, u64> = HashMap::new();
-    let mut state = thread;
+    let mut random = Random::new(thread);
     let count = u64::from(SLABS) * PAGES_PER_SLAB / THREADS;
     for version in 1..=rounds {
-        let pages: Vec<u64> =
-            (0..24).map(|_| random(&mut state) % count * THREADS + thread).collect();
-        match random(&mut state) % 8 {
+        let pages: Vec<u64> = (0..24).map(|_| random.below(count) * THREADS + thread).collect();
+        match random.below(8) {
             0 => {
                 device.deallocate(pages[0] * 4096, 4096).unwrap();
                 versions.remove(&pages[0]);
@@ -91,7 +81,7 @@ fn requests_moves_and_a_death_at_the_same_time() {
         let (hosts, done) = (&hosts, &done);
         // Slabs wander between hosts 0, 1 and 2, until 0 dies; then all that it had goes to 3.
         let mover = scope.spawn(move || {
-            let mut state = 9;
+            let mut random = Random::new(9);
             for turn in 0.. {
                 if done.load(Ordering::Relaxed) {
                     break;
@@ -99,9 +89,9 @@ fn requests_moves_and_a_death_at_the_same_time() {
                 if turn == 12 {
                     hosts[0].fake.set(Fault::Dead);
                 }
-                let slab = random(&mut state) as u32 % SLABS;
-                let copy = random(&mut state) as usize % 2;
-                let to = random(&mut state) as usize % 3;
+                let slab = random.below(SLABS.into()) as u32;
+                let copy = random.below(2) as usize;
+                let to = random.below(3) as usize;
                 let there = SlabLocation { holder: hosts[to].holder.clone(), slab };
                 match device.place(slab, copy, there) {
                     Ok(()) | Err(Error::SamePlace(_)) => {}

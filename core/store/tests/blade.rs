@@ -10,6 +10,7 @@ use spillway_store::{
     ClientConfig, ClientId, Config, Error, Get, Key, PAGE_BYTES, PageBuf, PoolId, PoolSpec, Put,
     Scratch, Store, Tier,
 };
+use spillway_test_support::pages::{TEXT, half_text, incompressible};
 use spillway_tiers::blade::{Blade, Carried, Carrier, KEY_BYTES, Ledger, Parcel, Seal, Wanted};
 
 const MIB: u64 = 1 << 20;
@@ -187,19 +188,11 @@ fn key(number: u32) -> Key {
 
 /// Pages that LZ4 can't shrink, can halve, and that are filled with one word.
 fn page(number: u32) -> [u8; PAGE_BYTES] {
-    let mut state = u64::from(number) << 1 | 1;
-    let mut page = [0; PAGE_BYTES];
-    if number % 7 == 6 {
-        return [number as u8; PAGE_BYTES];
+    match number {
+        _ if number % 7 == 6 => [number as u8; PAGE_BYTES],
+        _ if number.is_multiple_of(2) => half_text(number),
+        _ => incompressible(number),
     }
-    for word in page.chunks_mut(8) {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        word.copy_from_slice(&(state ^ state >> 29).to_ne_bytes());
-    }
-    if number.is_multiple_of(2) {
-        page.chunks_mut(16).for_each(|chunk| chunk[..8].copy_from_slice(b"spillway"));
-    }
-    page
 }
 
 #[test]
@@ -260,7 +253,7 @@ fn what_lies_on_the_blade_is_not_readable_and_same_filled_pages_are_not_there() 
     shelf
         .store
         .export(shelf.pool, |_, value| {
-            assert!(!value.windows(8).any(|part| part == b"spillway"));
+            assert!(!value.windows(8).any(|part| part == TEXT));
         })
         .unwrap();
     assert!(shelf.values() <= u64::from(PAGES) * 6 / 7 + 1);

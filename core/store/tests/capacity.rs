@@ -6,6 +6,8 @@ use spillway_store::{
     Backing, ClientConfig, ClientId, Config, DiskConfig, Error, Get, Kept, Key, PAGE_BYTES, PoolId,
     PoolSpec, Put, Scratch, Store,
 };
+use spillway_test_support::pages::compressible;
+use spillway_test_support::wait::soon;
 
 const MIB: u64 = 1 << 20;
 const OWN: u64 = 8 * MIB;
@@ -37,14 +39,7 @@ fn open(disk_bytes: u64, compress: bool) -> Opened {
 
 /// A page that packs to about half, another for each number.
 fn page(number: u64) -> [u8; PAGE_BYTES] {
-    let mut state = number << 1 | 1;
-    core::array::from_fn(|at| {
-        if at < PAGE_BYTES / 2 {
-            return 0;
-        }
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (state >> 56) as u8
-    })
+    compressible(number, PAGE_BYTES / 2)
 }
 
 fn key(number: u64) -> Key {
@@ -62,10 +57,6 @@ fn assert_all(store: &Store, pool: PoolId, count: u64) {
         let got = store.get(pool, key(number), &mut value).expect("get");
         assert!(got == Get::Hit(PAGE_BYTES) && value == page(number), "page {number}: {got:?}");
     }
-}
-
-fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(60)
 }
 
 /// What the memfd of the frames takes of the host.

@@ -17,6 +17,7 @@ use spillway_store::{
     Backing, ClientConfig, ClientId, Config, Dedup, DiskConfig, Get, Kept, Key, PAGE_BYTES,
     PageBuf, PoolId, PoolInfo, PoolSpec, Put, Scratch, Store,
 };
+use spillway_test_support::random::{Random, noise};
 
 const CAPACITY_BYTES: u64 = 24 << 20;
 /// With a disk: less than what is stored.
@@ -56,16 +57,6 @@ fn reopen(kept: impl IntoIterator<Item = OwnedFd>) -> Store {
 
 fn copies(kept: &[OwnedFd]) -> Vec<OwnedFd> {
     kept.iter().map(|file| duplicate(file.as_fd(), false)).collect()
-}
-
-/// Numbers that look random.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (self.0 >> 33) % below
-    }
 }
 
 /// The pools that are compared, found by what they are.
@@ -160,7 +151,7 @@ fn kill_again_and_again(has_disk: bool) {
         now.expect("clock").as_nanos() as u64
     });
     println!("CRASH_SEED={seed}, {rounds} rounds");
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let store = Store::open(config(has_disk)).expect("open");
     set_up(&store);
     let kept = kept_of(&store);
@@ -171,7 +162,7 @@ fn kill_again_and_again(has_disk: bool) {
         notes.set_ready(false);
         let mut child = start_child(&kept, &notes, seed ^ round << 32);
         // Now and then the child does not get to work: it is killed while it reopens the store.
-        if random.next(10) != 0 {
+        if random.below(10) != 0 {
             let began = Instant::now();
             while !notes.is_ready() {
                 assert!(child.try_wait().expect("child").is_none(), "the child ended, {round}");
@@ -179,7 +170,7 @@ fn kill_again_and_again(has_disk: bool) {
                 std::thread::sleep(Duration::from_micros(50));
             }
         }
-        std::thread::sleep(Duration::from_micros(random.next(LIFE_US_MAX)));
+        std::thread::sleep(Duration::from_micros(random.below(LIFE_US_MAX)));
         early += u64::from(!notes.is_ready());
         child.kill().expect("kill");
         let status = child.wait().expect("wait");
@@ -336,22 +327,22 @@ fn child() {
 
 /// Puts, gets and flushes without end.
 fn work(store: &Store, pools: Pools, notes: &Notes, thread: u32, seed: u64) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut scratch = Scratch::new();
     let mut value = vec![0; 256 << 10];
     loop {
-        let index = random.next(u64::from(KEYS / THREADS)) as u32 * THREADS + thread;
-        let key = Key::new(random.next(OBJECTS), index);
+        let index = random.below(u64::from(KEYS / THREADS)) as u32 * THREADS + thread;
+        let key = Key::new(random.below(OBJECTS), index);
         let number = noted::number_of(key);
         let (pool, stored) = (pools.of(key.object), stored_key(key));
         let (_, done) = notes.read(number);
-        match random.next(16) {
+        match random.below(16) {
             0..9 => {
-                let kind = Kind::any(random.next(100), key.object < 2);
+                let kind = Kind::any(random.below(100), key.object < 2);
                 let note = Note::new(done.version() + 1, kind);
                 let bytes = value_of(key, note).expect("a value");
                 notes.begin(number, note);
-                let put = if random.next(3) == 0 {
+                let put = if random.below(3) == 0 {
                     store.put_compressed(pool, stored, &bytes, &mut scratch)
                 } else {
                     store.put(pool, stored, &bytes)
@@ -373,11 +364,11 @@ fn work(store: &Store, pools: Pools, notes: &Notes, thread: u32, seed: u64) {
             }
             14 => {
                 store.demote(8, &mut scratch);
-                let bytes = vec![random.next(256) as u8; 1 + random.next(9000) as usize];
+                let bytes = vec![random.below(256) as u8; 1 + random.below(9000) as usize];
                 let _: Put = store.put(pools.ephemeral, key, &bytes);
             }
             // An object of the thread's own goes as a whole, once in a while.
-            _ if random.next(50) == 0 => {
+            _ if random.below(50) == 0 => {
                 let object = noted::own_object(thread);
                 notes.begin_object(object);
                 store.flush_object(pools.private, object);
@@ -389,10 +380,10 @@ fn work(store: &Store, pools: Pools, notes: &Notes, thread: u32, seed: u64) {
             }
             _ => {
                 let object = noted::own_object(thread);
-                let key = Key::new(object, random.next(u64::from(KEYS)) as u32);
+                let key = Key::new(object, random.below(u64::from(KEYS)) as u32);
                 let number = noted::number_of(key);
                 let (_, done) = notes.read(number);
-                let note = Note::new(done.version() + 1, Kind::any(random.next(100), false));
+                let note = Note::new(done.version() + 1, Kind::any(random.below(100), false));
                 notes.begin(number, note);
                 let put = store.put(pools.private, key, &value_of(key, note).expect("a value"));
                 notes.settle(number, if put == Put::Stored { note } else { note.absent() });
@@ -403,7 +394,7 @@ fn work(store: &Store, pools: Pools, notes: &Notes, thread: u32, seed: u64) {
 
 /// Makes and destroys pools and clients without end.
 fn churn(store: &Store, client: ClientId, seed: u64) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     // What the last child had not removed yet was kept, as it should be.
     for guest in store.clients().into_iter().filter(|client| client.config.label == 3) {
         store.remove_client(guest.id).expect("remove");
@@ -416,10 +407,10 @@ fn churn(store: &Store, client: ClientId, seed: u64) {
         let own = store.create_pool(guest, PoolSpec::PERSISTENT).expect("pool");
         let reserved = store.create_reserved_pool(guest, PoolSpec::PERSISTENT, 70);
         for index in 0..200 {
-            let bytes = vec![index as u8; 1 + random.next(9000) as usize];
-            let _: Put = store.put(own, Key::new(random.next(3), index), &bytes);
+            let bytes = vec![index as u8; 1 + random.below(9000) as usize];
+            let _: Put = store.put(own, Key::new(random.below(3), index), &bytes);
             if let Ok(reserved) = &reserved {
-                let page = noted::noise(u64::from(index), PAGE_BYTES);
+                let page = noise(index, PAGE_BYTES);
                 assert_eq!(store.put(*reserved, Key::new(0, index % 70), &page), Put::Stored);
             }
         }

@@ -7,6 +7,7 @@ use spillway_store::{
     Backing, ClientConfig, ClientId, Config, DiskConfig, DiskTrouble, Error, Get, Kept, Key,
     PAGE_BYTES, PageBuf, PoolId, PoolSpec, Put, Refusal, Scratch, Store,
 };
+use spillway_test_support::pages::incompressible;
 
 const MIB: u64 = 1 << 20;
 
@@ -19,14 +20,6 @@ fn config(disk_bytes: u64) -> Config {
         disk: Some(DiskConfig::new(dir, disk_bytes)),
         ..Config::embedded(4 * MIB)
     }
-}
-
-fn page(number: u64) -> [u8; PAGE_BYTES] {
-    let mut state = number << 1 | 1;
-    core::array::from_fn(|_| {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (state >> 56) as u8
-    })
 }
 
 fn key(number: u64) -> Key {
@@ -58,7 +51,7 @@ fn get(store: &Store, pool: PoolId, number: u64) -> Result<bool, Error> {
     let mut value = [0; PAGE_BYTES];
     let got = store.get(pool, key(number), &mut value)?;
     assert!(matches!(got, Get::Hit(PAGE_BYTES) | Get::Miss), "{got:?}");
-    assert!(got == Get::Miss || value == page(number), "page {number} is another");
+    assert!(got == Get::Miss || value == incompressible(number), "page {number} is another");
     Ok(got != Get::Miss)
 }
 
@@ -68,7 +61,11 @@ fn four_times_the_memory_goes_to_disk_and_outlives_the_process() {
     let (mut store, client, pool) = open(&config);
     let pages = 4096;
     for number in 0..pages {
-        assert_eq!(store.put(pool, key(number), &page(number)), Put::Stored, "page {number}");
+        assert_eq!(
+            store.put(pool, key(number), &incompressible(number)),
+            Put::Stored,
+            "page {number}"
+        );
     }
     let counters = store.disk_counters().expect("disk");
     assert!(counters.pages > 3000 && counters.written_pages >= counters.pages, "{counters:?}");
@@ -91,13 +88,13 @@ fn four_times_the_memory_goes_to_disk_and_outlives_the_process() {
     }
     // Other pages take the place of those on disk.
     for number in 500..pages {
-        assert_eq!(store.put(pool, key(number), &page(number ^ 1)), Put::Stored);
+        assert_eq!(store.put(pool, key(number), &incompressible(number ^ 1)), Put::Stored);
     }
     store = again(store, &config);
     for number in 500..pages {
         let mut value = [0; PAGE_BYTES];
         assert_eq!(store.get(pool, key(number), &mut value).expect("get"), Get::Hit(PAGE_BYTES));
-        assert!(value == page(number ^ 1), "page {number}");
+        assert!(value == incompressible(number ^ 1), "page {number}");
     }
     store.remove_client(client).expect("remove");
     assert_eq!(store.disk_bytes(), 0);
@@ -110,7 +107,7 @@ fn pages_come_back_to_memory_when_there_is_room() {
     let config = config(64 * MIB);
     let (store, _, pool) = open(&config);
     for number in 0..4096 {
-        assert_eq!(store.put(pool, key(number), &page(number)), Put::Stored);
+        assert_eq!(store.put(pool, key(number), &incompressible(number)), Put::Stored);
     }
     // The oldest lie on disk: the youngest go, so that there is room for them.
     for number in 3000..4096 {
@@ -127,7 +124,7 @@ fn pages_come_back_to_memory_when_there_is_room() {
     assert_eq!(before.pages - after.pages, 200);
     // They leave it again for those that come later.
     for number in 5000..11_000 {
-        assert_eq!(store.put(pool, key(number), &page(number)), Put::Stored);
+        assert_eq!(store.put(pool, key(number), &incompressible(number)), Put::Stored);
     }
     let before = store.disk_counters().expect("disk");
     for number in 0..200 {
@@ -157,10 +154,10 @@ fn corrupt_bytes_are_an_error_and_the_rest_goes_on() {
     let config = config(64 * MIB);
     let (store, _, pool) = open(&config);
     for number in 0..2048 {
-        assert_eq!(store.put(pool, key(number), &page(number)), Put::Stored);
+        assert_eq!(store.put(pool, key(number), &incompressible(number)), Put::Stored);
     }
     let [file, _] = kept(&store).disk.expect("disk");
-    corrupt(&file, &page(3));
+    corrupt(&file, &incompressible(3_u64));
     let store = again(store, &config);
     assert!(matches!(get(&store, pool, 3), Err(Error::Corrupt)));
     let mut scratch = PageBuf::ZERO;
@@ -173,7 +170,7 @@ fn corrupt_bytes_are_an_error_and_the_rest_goes_on() {
     for number in (0..2048).filter(|&number| number != 3) {
         assert!(get(&store, pool, number).expect("get"));
     }
-    assert_eq!(store.put(pool, key(3), &page(3)), Put::Stored);
+    assert_eq!(store.put(pool, key(3), &incompressible(3_u64)), Put::Stored);
     assert!(get(&store, pool, 3).expect("get"));
     // A file that was cut loses pages, and says so.
     rustix::fs::ftruncate(&file, 0).expect("cut");
@@ -185,10 +182,11 @@ fn corrupt_bytes_are_an_error_and_the_rest_goes_on() {
 fn a_full_disk_refuses_and_takes_again_when_there_is_room() {
     let config = config(4 * MIB);
     let (store, _, pool) = open(&config);
-    let stored =
-        (0..4096).take_while(|&n| store.put(pool, key(n), &page(n)) == Put::Stored).count() as u64;
+    let stored = (0..4096)
+        .take_while(|&n| store.put(pool, key(n), &incompressible(n)) == Put::Stored)
+        .count() as u64;
     assert!((1500..2048).contains(&stored), "{stored} pages in 4 MiB of memory and 4 MiB of disk");
-    assert_eq!(store.put(pool, key(5000), &page(1)), Put::Refused(Refusal::NodeFull));
+    assert_eq!(store.put(pool, key(5000), &incompressible(1_u64)), Put::Refused(Refusal::NodeFull));
     let counters = store.disk_counters().expect("disk");
     assert_eq!(counters.trouble, Some(DiskTrouble::Full));
     assert!((900..=1024).contains(&counters.pages), "{counters:?}");
@@ -200,7 +198,11 @@ fn a_full_disk_refuses_and_takes_again_when_there_is_room() {
     }
     // What was freed is to be had at once, whether its hole is punched yet or not.
     for number in 0..300 {
-        assert_eq!(store.put(pool, key(number), &page(number)), Put::Stored, "page {number}");
+        assert_eq!(
+            store.put(pool, key(number), &incompressible(number)),
+            Put::Stored,
+            "page {number}"
+        );
     }
     for number in (0..300).chain(400..stored) {
         assert!(get(&store, pool, number).expect("get"), "page {number}");
@@ -217,7 +219,7 @@ fn what_no_slot_names_is_given_back_to_the_disk() {
     let config = config(64 * MIB);
     let (store, client, pool) = open(&config);
     for number in 0..2048 {
-        assert_eq!(store.put(pool, key(number), &page(number)), Put::Stored);
+        assert_eq!(store.put(pool, key(number), &incompressible(number)), Put::Stored);
     }
     let kept = kept(&store);
     let file = kept.disk.as_ref().expect("disk")[0].try_clone().expect("duplicate");
@@ -235,7 +237,7 @@ fn a_disk_that_does_not_answer_is_an_error_at_the_deadline_and_holds_nobody_else
     let mut slow = config(64 * MIB);
     let (store, _, pool) = open(&slow);
     for number in 0..2048 {
-        assert_eq!(store.put(pool, key(number), &page(number)), Put::Stored);
+        assert_eq!(store.put(pool, key(number), &incompressible(number)), Put::Stored);
     }
     let reads = || store.disk_counters().expect("disk").read_pages;
     let (near, far): (Vec<u64>, Vec<u64>) = (0..2048).partition(|&number| {
@@ -264,10 +266,14 @@ fn a_disk_that_does_not_answer_is_an_error_at_the_deadline_and_holds_nobody_else
         assert!(took < Duration::from_millis(1000), "{took:?}");
     });
     // A put that finds no room waits no longer, and later ones are refused at once.
-    let refused = (3000..9000).find(|&n| store.put(pool, key(n), &page(n)) != Put::Stored);
+    let refused =
+        (3000..9000).find(|&n| store.put(pool, key(n), &incompressible(n)) != Put::Stored);
     let refused = refused.expect("a refusal");
     let again = Instant::now();
-    assert_eq!(store.put(pool, key(refused), &page(1)), Put::Refused(Refusal::NodeFull));
+    assert_eq!(
+        store.put(pool, key(refused), &incompressible(1_u64)),
+        Put::Refused(Refusal::NodeFull)
+    );
     assert!(again.elapsed() < Duration::from_millis(200), "{:?}", again.elapsed());
     let trouble = store.disk_counters().expect("disk").trouble;
     assert_eq!(trouble, Some(DiskTrouble::Failed(rustix::io::Errno::TIMEDOUT)));
@@ -280,10 +286,10 @@ fn a_store_without_disk_takes_one_up_and_goes_on_without_the_setting() {
     let without = Config { disk: None, ..with.clone() };
     let (store, _, pool) = open(&without);
     assert!(store.kept_disk_descriptors().is_none() && store.disk_counters().is_none());
-    assert_eq!(store.put(pool, key(0), &page(0)), Put::Stored);
+    assert_eq!(store.put(pool, key(0), &incompressible(0_u64)), Put::Stored);
     let store = again(store, &with);
     for number in 1..2048 {
-        assert_eq!(store.put(pool, key(number), &page(number)), Put::Stored);
+        assert_eq!(store.put(pool, key(number), &incompressible(number)), Put::Stored);
     }
     let store = again(store, &without);
     let counters = store.disk_counters().expect("disk");
@@ -308,7 +314,10 @@ fn many_threads_put_get_and_flush_beyond_memory() {
                 let mut scratch = Scratch::new();
                 for round in 0..3_u64 {
                     for number in (thread..4000).step_by(4) {
-                        assert_eq!(store.put(pool, key(number), &page(number)), Put::Stored);
+                        assert_eq!(
+                            store.put(pool, key(number), &incompressible(number)),
+                            Put::Stored
+                        );
                         let other = (number * 7 + round) % 4000 / 4 * 4 + thread;
                         get(store, pool, other).expect("get");
                     }
@@ -338,7 +347,7 @@ fn a_disk_that_is_slow_but_within_its_deadline_refuses_nothing() {
             let store = &store;
             scope.spawn(move || {
                 for number in (thread..2400).step_by(48) {
-                    let put = store.put(pool, key(number), &page(number));
+                    let put = store.put(pool, key(number), &incompressible(number));
                     assert_eq!(put, Put::Stored, "{number}: {:?}", store.disk_counters());
                 }
             });
@@ -354,7 +363,7 @@ fn two_stores_in_one_directory_have_nothing_to_do_with_each_other() {
     let stores = [open(&config), open(&config)];
     for number in 0..2048 {
         for ((store, _, pool), other) in stores.iter().zip([0, 10_000]) {
-            assert_eq!(store.put(*pool, key(number), &page(number + other)), Put::Stored);
+            assert_eq!(store.put(*pool, key(number), &incompressible(number + other)), Put::Stored);
         }
     }
     let [(first, _, pool), (second, ..)] = stores;
@@ -369,14 +378,14 @@ fn a_store_that_goes_on_with_a_smaller_disk_keeps_what_it_has_and_takes_no_more(
     let (large, small) = (config(16 * MIB), config(2 * MIB));
     let (store, _, pool) = open(&large);
     for number in 0..2048 {
-        assert_eq!(store.put(pool, key(number), &page(number)), Put::Stored);
+        assert_eq!(store.put(pool, key(number), &incompressible(number)), Put::Stored);
     }
     let store = again(store, &small);
     let counters = store.disk_counters().expect("disk");
     assert!(counters.pages > 1000, "{counters:?}");
     assert_eq!((counters.capacity_pages, counters.trouble), (512, Some(DiskTrouble::Full)));
-    let refused =
-        (3000..5000).find(|&number| store.put(pool, key(number), &page(0)) != Put::Stored);
+    let refused = (3000..5000)
+        .find(|&number| store.put(pool, key(number), &incompressible(0_u64)) != Put::Stored);
     assert!(refused.is_some(), "beyond its memory it takes nothing");
     for number in 0..2048 {
         assert!(get(&store, pool, number).expect("get"), "page {number}");
@@ -386,7 +395,11 @@ fn a_store_that_goes_on_with_a_smaller_disk_keeps_what_it_has_and_takes_no_more(
         assert!(store.flush(pool, key(number)));
     }
     for number in 0..900 {
-        assert_eq!(store.put(pool, key(number), &page(number)), Put::Stored, "page {number}");
+        assert_eq!(
+            store.put(pool, key(number), &incompressible(number)),
+            Put::Stored,
+            "page {number}"
+        );
     }
     let counters = store.disk_counters().expect("disk");
     assert!(counters.pages > 0 && counters.pages <= 512, "{counters:?}");

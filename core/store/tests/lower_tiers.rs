@@ -8,6 +8,7 @@ use spillway_store::{
     ClientConfig, Config, DiskConfig, Error, Get, Key, PAGE_BYTES, PageBuf, PoolId, PoolSpec, Put,
     Refusal, Scratch, Store,
 };
+use spillway_test_support::pages::{half_text, incompressible};
 
 const MIB: u64 = 1 << 20;
 
@@ -21,24 +22,6 @@ fn store(config: Config) -> (Store, PoolId) {
 fn with_disk(memory_bytes: u64, disk_bytes: u64, compress: bool) -> Config {
     let disk = DiskConfig::new(std::env::temp_dir(), disk_bytes);
     Config { disk: Some(disk), compress, ..Config::embedded(memory_bytes) }
-}
-
-/// A page that LZ4 halves.
-fn text(number: u32) -> [u8; PAGE_BYTES] {
-    let mut page = noise(number);
-    page.chunks_mut(16).for_each(|chunk| chunk[..8].copy_from_slice(b"spillway"));
-    page
-}
-
-/// A page that LZ4 cannot shrink.
-fn noise(number: u32) -> [u8; PAGE_BYTES] {
-    let mut state = u64::from(number) << 1 | 1;
-    let mut page = [0; PAGE_BYTES];
-    for word in page.chunks_mut(8) {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        word.copy_from_slice(&(state ^ state >> 29).to_ne_bytes());
-    }
-    page
 }
 
 fn key(number: u32) -> Key {
@@ -57,7 +40,7 @@ fn assert_page(store: &Store, pool: PoolId, number: u32, expected: &[u8; PAGE_BY
 /// Puts pages until one is refused, demoting as a pager does. Gives how many were stored.
 fn fill(store: &Store, pool: PoolId, scratch: &mut Scratch, most: u32) -> u32 {
     for number in 0..most {
-        let page = noise(number);
+        let page = incompressible(number);
         while store.put(pool, key(number), &page) != Put::Stored {
             if store.demote(64, scratch) == 0 {
                 return number;
@@ -72,7 +55,7 @@ fn packed_pages_take_less_memory_and_come_back() {
     let (store, pool) = store(Config::embedded(64 * MIB));
     let mut scratch = Scratch::new();
     for number in 0..4000 {
-        assert_eq!(store.put(pool, key(number), &text(number)), Put::Stored);
+        assert_eq!(store.put(pool, key(number), &half_text(number)), Put::Stored);
     }
     let raw_bytes = store.memory_bytes();
     while store.demote(256, &mut scratch) != 0 {}
@@ -81,7 +64,7 @@ fn packed_pages_take_less_memory_and_come_back() {
     let packed_bytes = store.memory_bytes();
     assert!(packed_bytes * 100 < raw_bytes * 75, "{packed_bytes} of {raw_bytes}");
     for number in 0..4000 {
-        assert_page(&store, pool, number, &text(number));
+        assert_page(&store, pool, number, &half_text(number));
     }
     for number in 0..4000 {
         assert!(store.flush(pool, key(number)));
@@ -95,14 +78,14 @@ fn pages_that_do_not_shrink_stay_raw_and_are_tried_once() {
     let mut scratch = Scratch::new();
     for number in 0..100 {
         assert_eq!(
-            store.put_compressed(pool, key(number), &noise(number), &mut scratch),
+            store.put_compressed(pool, key(number), &incompressible(number), &mut scratch),
             Put::Stored
         );
     }
     assert_eq!(store.demote(1000, &mut scratch), 0);
     assert_eq!(store.compressed_pages(), 0);
     for number in 0..100 {
-        assert_page(&store, pool, number, &noise(number));
+        assert_page(&store, pool, number, &incompressible(number));
     }
 }
 
@@ -110,12 +93,12 @@ fn pages_that_do_not_shrink_stay_raw_and_are_tried_once() {
 fn a_put_off_the_fault_path_packs_at_once() {
     let (store, pool) = store(Config::embedded(16 * MIB));
     let mut scratch = Scratch::new();
-    assert_eq!(store.put_compressed(pool, key(1), &text(1), &mut scratch), Put::Stored);
+    assert_eq!(store.put_compressed(pool, key(1), &half_text(1_u32), &mut scratch), Put::Stored);
     assert_eq!(store.compressed_pages(), 1);
-    assert_page(&store, pool, 1, &text(1));
-    assert_eq!(store.put(pool, key(1), &text(2)), Put::Stored);
+    assert_page(&store, pool, 1, &half_text(1_u32));
+    assert_eq!(store.put(pool, key(1), &half_text(2_u32)), Put::Stored);
     assert_eq!(store.compressed_pages(), 0);
-    assert_page(&store, pool, 1, &text(2));
+    assert_page(&store, pool, 1, &half_text(2_u32));
 }
 
 #[test]
@@ -128,7 +111,7 @@ fn what_memory_has_no_room_for_goes_to_a_file_and_comes_back() {
         assert!(store.disk_bytes() > 4 * MIB, "{} bytes in files", store.disk_bytes());
         assert!(store.memory_bytes() <= 4 * MIB);
         for number in 0..count {
-            assert_page(&store, pool, number, &noise(number));
+            assert_page(&store, pool, number, &incompressible(number));
         }
         for number in 0..count {
             assert!(store.flush(pool, key(number)));
@@ -156,11 +139,14 @@ fn a_full_file_tier_refuses_and_reads_go_on() {
     let mut scratch = Scratch::new();
     let stored = fill(&store, pool, &mut scratch, 5000);
     assert!((256..800).contains(&stored), "{stored}");
-    assert_eq!(store.put(pool, key(stored), &noise(stored)), Put::Refused(Refusal::NodeFull));
+    assert_eq!(
+        store.put(pool, key(stored), &incompressible(stored)),
+        Put::Refused(Refusal::NodeFull)
+    );
     assert_eq!(store.take_disk_error(), Some(rustix::io::Errno::NOSPC));
     assert_eq!(store.take_disk_error(), None);
     for number in 0..stored {
-        assert_page(&store, pool, number, &noise(number));
+        assert_page(&store, pool, number, &incompressible(number));
     }
 }
 
@@ -186,7 +172,9 @@ fn a_corrupt_byte_is_an_error_and_other_pages_go_on() {
     for number in 0..1000 {
         let mut page = [0; PAGE_BYTES];
         match store.get(pool, key(number), &mut page) {
-            Ok(Get::Hit(PAGE_BYTES)) => assert!(page == noise(number), "wrong bytes served"),
+            Ok(Get::Hit(PAGE_BYTES)) => {
+                assert!(page == incompressible(number), "wrong bytes served")
+            }
             Err(Error::Corrupt) => corrupt += 1,
             other => panic!("{other:?}"),
         }
@@ -210,7 +198,7 @@ fn a_sealed_file_is_left_alone_and_closed_with_its_last_page() {
     let snapshot = sealed();
     store.seal_files();
     for number in 0..1000 {
-        assert_eq!(store.put(pool, key(number), &noise(number + 5000)), {
+        assert_eq!(store.put(pool, key(number), &incompressible(number + 5000)), {
             if store.exists(pool, key(number)) {
                 Put::Stored
             } else {
@@ -237,7 +225,7 @@ fn another_descriptor_table_reads_on() {
     let reopened = store.file_descriptors();
     for number in 1000..2000 {
         assert_eq!(
-            store.put_compressed(pool, key(number), &noise(number), &mut scratch),
+            store.put_compressed(pool, key(number), &incompressible(number), &mut scratch),
             Put::Stored
         );
     }
@@ -255,7 +243,7 @@ fn another_descriptor_table_reads_on() {
         drop(unsafe { OwnedFd::from_raw_fd(number as i32) });
     }
     for number in 0..1000 {
-        assert_page(&store, pool, number, &noise(number));
+        assert_page(&store, pool, number, &incompressible(number));
     }
 }
 
@@ -282,7 +270,7 @@ fn no_file_is_left_behind() {
 
 /// Puts pages until memory is out, and flushes some of them. Gives how many were put.
 fn fill_with_gaps(store: &Store, pool: PoolId) -> u32 {
-    let put = |number: &u32| store.put(pool, key(*number), &noise(*number)) == Put::Stored;
+    let put = |number: &u32| store.put(pool, key(*number), &incompressible(*number)) == Put::Stored;
     let full = (0..1000).take_while(put).count() as u32;
     for number in (0..full).step_by(8) {
         assert!(store.flush(pool, key(number)));
@@ -321,7 +309,7 @@ fn the_last_memory_is_left_to_those_who_make_room() {
     assert_eq!(store.free_frame_bytes(), free_bytes, "who makes no room takes none from others");
     let mut scratch = Scratch::new();
     for number in full..full + 500 {
-        let put = store.put_compressed(pool, key(number), &noise(number), &mut scratch);
+        let put = store.put_compressed(pool, key(number), &incompressible(number), &mut scratch);
         assert_eq!(put, Put::Stored, "page {number}");
     }
 }

@@ -7,22 +7,10 @@ use spillway_store::{
     ClientConfig, Config, Dedup, Get, Key, PAGE_BYTES, Packer, PoolId, PoolSpec, Put, Refusal,
     Scratch, Store,
 };
+use spillway_test_support::pages::compressible;
 use spillway_tiers::lz4::{PACKED_BYTES, Table, pack};
 
 const MIB: u64 = 1 << 20;
-
-/// A page of which LZ4 leaves a little more than `random` bytes.
-fn page(number: u32, random: usize) -> [u8; PAGE_BYTES] {
-    let mut state = u64::from(number) << 1 | 1;
-    let mut page = [0; PAGE_BYTES];
-    for word in page[..random].chunks_mut(8) {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        let bytes = (state ^ state >> 29).to_ne_bytes();
-        word.copy_from_slice(&bytes[..word.len()]);
-    }
-    page[PAGE_BYTES - 4..].copy_from_slice(&(number | 1 << 31).to_ne_bytes());
-    page
-}
 
 /// The bytes that are left of pages, of those that pack by a quarter.
 #[derive(Default)]
@@ -64,14 +52,14 @@ fn key(number: u32) -> Key {
 fn assert_page(store: &Store, pool: PoolId, number: u32, random: usize) {
     let mut copy = [0; PAGE_BYTES];
     assert_eq!(store.get(pool, key(number), &mut copy).expect("get"), Get::Hit(PAGE_BYTES));
-    assert!(copy == page(number, random), "page {number}");
+    assert!(copy == compressible(number, random), "page {number}");
 }
 
 /// Puts pages until one is refused; how many were stored, and how many there could be at best.
 fn fill(store: &Store, pool: PoolId, bytes: u64, random: impl Fn(u32) -> usize) -> (u32, u64) {
     let mut left = Left::default();
     for number in 0.. {
-        let page = page(number, random(number));
+        let page = compressible(number, random(number));
         match store.put(pool, key(number), &page) {
             Put::Stored => left.add(&page),
             put => {
@@ -120,7 +108,7 @@ fn a_full_store_holds_what_packing_leaves_room_for() {
         let mut again = 0;
         for &number in &freed {
             again += usize::from(
-                store.put(pool, key(number), &page(number, random(number))) == Put::Stored,
+                store.put(pool, key(number), &compressible(number, random(number))) == Put::Stored,
             );
         }
         let part = again as f64 / freed.len() as f64;
@@ -159,7 +147,7 @@ fn equal_pages_share_frames_that_packing_has_moved() {
     let taken = || store.memory_bytes() - store.free_frame_bytes();
     let before = taken();
     for number in (0..stored).step_by(2) {
-        let copy = page(number, random(number));
+        let copy = compressible(number, random(number));
         assert_eq!(store.put(pool, key(stored + number), &copy), Put::Stored);
     }
     let more = taken() - before;
@@ -202,12 +190,12 @@ fn what_does_not_pack_is_looked_at_once() {
 fn nothing_is_packed_while_there_is_room() {
     let (store, pool) = open(Config::embedded(16 * MIB));
     for number in 0..2000 {
-        assert_eq!(store.put(pool, key(number), &page(number, 100)), Put::Stored);
+        assert_eq!(store.put(pool, key(number), &compressible(number, 100)), Put::Stored);
     }
     assert!(!store.is_short());
     assert_eq!(store.make_room_ahead(64, &mut Scratch::new()), (0, 0));
     for number in 2000..3600 {
-        assert_eq!(store.put(pool, key(number), &page(number, 100)), Put::Stored);
+        assert_eq!(store.put(pool, key(number), &compressible(number, 100)), Put::Stored);
     }
     assert!(store.is_short());
     assert!(store.make_room_ahead(64, &mut Scratch::new()).0 >= 64);
@@ -311,13 +299,13 @@ impl Pair {
                 for number in first..first + count {
                     // No two pages are the same.
                     let other = number ^ (random as u32) << 16;
-                    self.put(pool, number, page(other, random).to_vec());
+                    self.put(pool, number, compressible(other, random).to_vec());
                 }
             }
             Step::Equal { pool, first, count, random } => {
                 for number in first..first + count {
                     let kind = (number % 40) ^ ((random as u32) << 16);
-                    self.put(pool, number, page(kind, random).to_vec());
+                    self.put(pool, number, compressible(kind, random).to_vec());
                 }
             }
             Step::Scan(values) => drop(self.store.scan_for_equals(values, &mut self.packer)),

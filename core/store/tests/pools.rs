@@ -7,6 +7,7 @@ use spillway_store::{
     ClientConfig, ClientId, Config, Error, Get, Key, PAGE_BYTES, PoolId, PoolSpec, Put, Refusal,
     Scratch, Store,
 };
+use spillway_test_support::pages::incompressible;
 
 const MIB: u64 = 1 << 20;
 const PAGES_PER_MIB: u64 = MIB / PAGE_BYTES as u64;
@@ -15,16 +16,6 @@ fn open(bytes: u64) -> (Store, ClientId) {
     let store = Store::open(Config::embedded(bytes)).expect("open");
     let client = store.add_client(ClientConfig::default()).expect("client");
     (store, client)
-}
-
-/// A page that nothing shrinks.
-fn noise(seed: u64) -> Vec<u8> {
-    let mut state = seed << 1 | 1;
-    let word = |_| {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (state ^ state >> 29).to_ne_bytes()
-    };
-    (0..PAGE_BYTES / 8).flat_map(word).collect()
 }
 
 fn get(store: &Store, pool: PoolId, key: Key) -> Option<Vec<u8>> {
@@ -39,7 +30,7 @@ fn get(store: &Store, pool: PoolId, key: Key) -> Option<Vec<u8>> {
 /// Fills what is left of the store with pages of a pool.
 fn fill(store: &Store, pool: PoolId, object: u64) -> u32 {
     let mut index = 0;
-    while store.put(pool, Key::new(object, index), &noise(u64::from(index))) == Put::Stored {
+    while store.put(pool, Key::new(object, index), &incompressible(index)) == Put::Stored {
         index += 1;
     }
     index
@@ -96,7 +87,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Write(at, index, seed) => {
-                    let page = if seed == 0 { vec![7; PAGE_BYTES] } else { noise(seed) };
+                    let page = if seed == 0 { vec![7; PAGE_BYTES] } else { incompressible(seed).to_vec() };
                     let put = store.put(pools[at], Key::new(0, index), &page);
                     prop_assert_eq!(put, Put::Stored);
                     model[at][index as usize] = Some(page);
@@ -219,7 +210,7 @@ fn memory_is_touched_by_writing_only_and_kept_for_the_pool() {
     let idle = store.free_frame_bytes();
     assert!(idle >= 8000 * PAGE_BYTES as u64);
     for index in 0..8000 {
-        assert_eq!(store.put(pool, Key::new(0, index), &noise(u64::from(index))), Put::Stored);
+        assert_eq!(store.put(pool, Key::new(0, index), &incompressible(index)), Put::Stored);
     }
     assert_eq!(idle - store.free_frame_bytes(), 8000 * PAGE_BYTES as u64);
     assert_eq!(store.flush_object(pool, 0), 8000);
@@ -258,7 +249,10 @@ fn many_writers_and_readers_do_not_exhaust_a_small_reservation() {
             scope.spawn(move || {
                 for round in 0..2000 {
                     let key = Key::new(0, (round % 3) as u32);
-                    assert_eq!(store.put(pool, key, &noise(thread << 32 | round)), Put::Stored);
+                    assert_eq!(
+                        store.put(pool, key, &incompressible(thread << 32 | round)),
+                        Put::Stored
+                    );
                     assert!(get(store, pool, key).is_some());
                 }
             });

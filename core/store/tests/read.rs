@@ -6,6 +6,7 @@ use spillway_store::{
     ClientConfig, Config, DiskConfig, Get, Key, PAGE_BYTES, PageBuf, PoolId, PoolSpec, Put,
     Scratch, Store,
 };
+use spillway_test_support::random::noise;
 
 /// One persistent pool in a store with files, and little memory.
 fn store() -> (Store, PoolId) {
@@ -15,16 +16,6 @@ fn store() -> (Store, PoolId) {
     let client = store.add_client(ClientConfig::default()).expect("client");
     let pool = store.create_pool(client, PoolSpec::PERSISTENT).expect("pool");
     (store, pool)
-}
-
-/// A value that neither shrinks nor equals another.
-fn value(number: u32, bytes: usize) -> Vec<u8> {
-    let mut state = u64::from(number) << 1 | 1;
-    let byte = |_| {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (state >> 56) as u8
-    };
-    (0..bytes).map(byte).collect()
 }
 
 fn read(store: &Store, pool: PoolId, key: Key, room: usize) -> (Get, Vec<u8>) {
@@ -52,7 +43,7 @@ fn values_of_all_lengths_are_shown_whole_and_taken_once() {
     for (number, bytes) in
         [1, 100, 2048, 3500, 4096, 4097, 8192, 70_000, 1 << 20].into_iter().enumerate()
     {
-        let (key, value) = (Key::new(7, number as u32), value(number as u32, bytes));
+        let (key, value) = (Key::new(7, number as u32), noise(number as u32, bytes));
         assert_eq!(store.put(pool, key, &value), Put::Stored);
         assert_eq!(read(&store, pool, key, bytes), (Get::Hit(bytes), value.clone()));
         assert_eq!(read(&store, pool, key, bytes - 1).0, Get::Short(bytes));
@@ -70,7 +61,7 @@ fn pages_of_every_tier_are_taken() {
     let page = |number: u32| match number % 3 {
         0 => vec![number as u8; PAGE_BYTES],
         1 => (0..PAGE_BYTES).map(|at| number as u8 ^ (at / 100) as u8).collect(),
-        _ => value(number, PAGE_BYTES),
+        _ => noise(number, PAGE_BYTES),
     };
     let pages = 3_000;
     for number in 0..pages {

@@ -7,6 +7,7 @@ use spillway_store::{
     Backing, ClientConfig, Config, Dedup, Error, Get, Key, PAGE_BYTES, PoolId, PoolSpec, Put,
     Refusal, Scratch, Store,
 };
+use spillway_test_support::random::noise;
 
 const MIB: u64 = 1 << 20;
 const UUID: u128 = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;
@@ -30,24 +31,13 @@ fn again(store: Store, config: &Config) -> Store {
     Store::reopen(config.clone(), files).expect("reopen")
 }
 
-fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed << 1 | 1;
-    let word = |_| {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (state ^ state >> 29).to_ne_bytes()
-    };
-    let mut bytes: Vec<u8> = (0..length.div_ceil(8)).flat_map(word).collect();
-    bytes.truncate(length);
-    bytes
-}
-
 /// A value of any of the kinds of places that there are.
 fn value(number: u64) -> Vec<u8> {
     match number % 8 {
         0 | 1 => noise(number, PAGE_BYTES),
         2 => (0..PAGE_BYTES).map(|at| (number as u8).wrapping_add((at / 100) as u8)).collect(),
         3 => vec![number as u8; PAGE_BYTES],
-        4 => noise(7, PAGE_BYTES),
+        4 => noise(7_u64, PAGE_BYTES),
         5 => noise(number, 1 + number as usize * 37 % 3000),
         6 => noise(number, 3900),
         _ => noise(number, 4097 + number as usize * 977 % 60_000),
@@ -345,7 +335,7 @@ fn a_full_store_is_reopened_and_stays_within_its_capacity() {
         let expected = (object % 7 != 0).then(|| noise(object, PAGE_BYTES));
         assert!(get(&store, pool, Key::new(object, 100)) == expected, "object {object}");
     }
-    let again = store.put(pool, Key::new(0, 100), &noise(1, PAGE_BYTES));
+    let again = store.put(pool, Key::new(0, 100), &noise(1_u64, PAGE_BYTES));
     assert!(matches!(again, Put::Stored | Put::Refused(Refusal::NodeFull)));
 }
 
@@ -384,7 +374,7 @@ fn two_pages_of_a_reserved_pool_in_one_frame_are_damage() {
     // Its leaf is there already, so a put makes one word of the index more: the slot.
     let [(_, first), (second, _)] = [1, 2].map(|number| {
         let before = words(&files[1]);
-        let page = noise(number, PAGE_BYTES);
+        let page = noise(number as u64, PAGE_BYTES);
         assert_eq!(store.put(pool, Key::new(0, number as u32), &page), Put::Stored);
         let new = |word: &(u64, u64)| !before.iter().any(|(place, _)| *place == word.0);
         let new: Vec<(u64, u64)> = words(&files[1]).into_iter().filter(new).collect();

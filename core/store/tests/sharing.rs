@@ -6,6 +6,7 @@ use spillway_store::{
     Backing, Begun, ClientConfig, Config, Dedup, DiskConfig, Get, Key, PAGE_BYTES, Packer, PoolId,
     PoolSpec, Put, Scratch, SharedMemory, Store,
 };
+use spillway_test_support::random::noise;
 
 const MIB: u64 = 1 << 20;
 const COUNT: u32 = 1000;
@@ -19,17 +20,6 @@ fn member(store: &Store, domain: Option<u32>) -> PoolId {
     let config = ClientConfig { domain, ..ClientConfig::default() };
     let client = store.add_client(config).expect("client");
     store.create_pool(client, PoolSpec::PERSISTENT).expect("pool")
-}
-
-fn noise(seed: u32, length: usize) -> Vec<u8> {
-    let mut state = u64::from(seed) << 1 | 1;
-    let word = |_| {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (state ^ state >> 29).to_ne_bytes()
-    };
-    let mut bytes: Vec<u8> = (0..length.div_ceil(8)).flat_map(word).collect();
-    bytes.truncate(length);
-    bytes
 }
 
 /// A page of which LZ4 leaves a little more than half.

@@ -5,7 +5,7 @@ use spillway_types::PAGE_BYTES;
 use crate::random;
 
 /// A page that LZ4 can't shrink, another for each seed.
-pub fn incompressible(seed: u64) -> [u8; PAGE_BYTES] {
+pub fn incompressible(seed: impl Into<u64>) -> [u8; PAGE_BYTES] {
     let mut page = [0; PAGE_BYTES];
     random::fill(&mut page, seed);
     page
@@ -13,10 +13,10 @@ pub fn incompressible(seed: u64) -> [u8; PAGE_BYTES] {
 
 /// A page of which LZ4 leaves a little more than `random_bytes`, another for each number: noise, then zeros, then the
 /// number.
-pub fn compressible(number: u32, random_bytes: usize) -> [u8; PAGE_BYTES] {
-    let mut page = [0; PAGE_BYTES];
-    random::fill(&mut page[..random_bytes], number.into());
-    page[PAGE_BYTES - 4..].copy_from_slice(&(number | 1 << 31).to_ne_bytes());
+pub fn compressible(number: impl Into<u64>, random_bytes: usize) -> [u8; PAGE_BYTES] {
+    let (number, mut page) = (number.into(), [0; PAGE_BYTES]);
+    random::fill(&mut page[..random_bytes], number);
+    page[PAGE_BYTES - 4..].copy_from_slice(&(number as u32 | 1 << 31).to_ne_bytes());
     page
 }
 
@@ -24,7 +24,7 @@ pub fn compressible(number: u32, random_bytes: usize) -> [u8; PAGE_BYTES] {
 pub const TEXT: &[u8; 8] = b"spillway";
 
 /// A page that LZ4 shrinks to a little more than half, another for each seed: every second word is [`TEXT`].
-pub fn half_text(seed: u64) -> [u8; PAGE_BYTES] {
+pub fn half_text(seed: impl Into<u64>) -> [u8; PAGE_BYTES] {
     let mut page = incompressible(seed);
     page.chunks_mut(16).for_each(|words| words[..8].copy_from_slice(TEXT));
     page
@@ -36,17 +36,17 @@ mod tests {
 
     #[test]
     fn pages_differ_by_seed_even_where_nothing_is_random() {
-        assert_ne!(incompressible(1), incompressible(2));
-        assert_ne!(half_text(1), half_text(2));
-        assert_ne!(compressible(0, 0), compressible(1, 0));
+        assert_ne!(incompressible(1_u32), incompressible(2_u32));
+        assert_ne!(half_text(1_u32), half_text(2_u32));
+        assert_ne!(compressible(0_u32, 0), compressible(1_u32, 0));
         // No page is same-filled: the last bytes are never zero.
-        assert_ne!(compressible(0, 0), [0; PAGE_BYTES]);
+        assert_ne!(compressible(0_u32, 0), [0; PAGE_BYTES]);
     }
 
     #[test]
     fn so_many_bytes_are_random() {
-        let page = compressible(9, 2040);
-        assert_eq!(page[..2040], random::noise(9, 2040));
+        let page = compressible(9_u32, 2040);
+        assert_eq!(page[..2040], random::noise(9_u32, 2040));
         assert!(page[2040..PAGE_BYTES - 4].iter().all(|byte| *byte == 0));
     }
 }

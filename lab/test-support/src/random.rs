@@ -32,15 +32,15 @@ impl Random {
 }
 
 /// Fills `bytes` with what no compression shrinks, other bytes for each seed.
-pub fn fill(bytes: &mut [u8], seed: u64) {
-    let mut random = Random::new(seed);
+pub fn fill(bytes: &mut [u8], seed: impl Into<u64>) {
+    let mut random = Random::new(seed.into());
     for word in bytes.chunks_mut(8) {
         word.copy_from_slice(&random.next().to_le_bytes()[..word.len()]);
     }
 }
 
 /// So many bytes that no compression shrinks, other bytes for each seed.
-pub fn noise(seed: u64, length: usize) -> Vec<u8> {
+pub fn noise(seed: impl Into<u64>, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     fill(&mut bytes, seed);
     bytes
@@ -60,8 +60,8 @@ mod tests {
 
     #[test]
     fn noise_follows_from_its_seed_and_length_only_cuts_it() {
-        assert_eq!(noise(3, 1000), noise(3, 1000));
-        assert_eq!(noise(3, 1000)[..77], noise(3, 77));
-        assert_ne!(noise(3, 77), noise(4, 77));
+        assert_eq!(noise(3_u32, 1000), noise(3_u64, 1000));
+        assert_eq!(noise(3_u32, 1000)[..77], noise(3_u32, 77));
+        assert_ne!(noise(3_u32, 77), noise(4_u32, 77));
     }
 }

@@ -2,12 +2,11 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use spillway_libvirt::{Connection, Error, MESSAGE_BYTES_MAX};
+use spillway_test_support::sockets::UnixServer;
+use spillway_test_support::wait::{after_ms, soon};
 
 const OPEN: u32 = 1;
 const DESCRIBE: u32 = 14;
@@ -18,10 +17,7 @@ const UPDATE: u32 = 174;
 const XML: &str = "<domain id='5'><memory unit='KiB'>1048576</memory><devices/></domain>";
 
 /// A socket, and what serves its first connection.
-struct Fake {
-    path: PathBuf,
-    served: Option<JoinHandle<()>>,
-}
+struct Fake(UnixServer<()>);
 
 struct Peer(UnixStream);
 
@@ -34,12 +30,7 @@ struct Call {
 
 impl Fake {
     fn raw(serve: impl FnOnce(Peer) + Send + 'static) -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("libvirt-{}-{number}", std::process::id()));
-        let listener = UnixListener::bind(&path).unwrap();
-        let served = thread::spawn(move || serve(Peer(listener.accept().unwrap().0)));
-        Self { path, served: Some(served) }
+        Self(UnixServer::start(|stream| serve(Peer(stream))))
     }
 
     /// One that lets everybody in.
@@ -52,18 +43,12 @@ impl Fake {
     }
 
     fn open(&self) -> Result<Connection, Error> {
-        Connection::open(&self.path, soon())
+        Connection::open(self.0.path(), soon())
     }
 
     /// Waits until the other side has done its part, and passes its panic on.
-    fn finish(mut self) {
-        self.served.take().unwrap().join().unwrap();
-    }
-}
-
-impl Drop for Fake {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+    fn finish(self) {
+        self.0.finish();
     }
 }
 
@@ -120,14 +105,6 @@ fn text(text: &str) -> Vec<u8> {
 
 fn domain(id: u32) -> Vec<u8> {
     [text("web"), vec![7; 16], words(&[id])].concat()
-}
-
-fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(20)
-}
-
-fn after(milliseconds: u64) -> Instant {
-    Instant::now() + Duration::from_millis(milliseconds)
 }
 
 #[test]
@@ -212,7 +189,7 @@ fn a_libvirt_that_hangs_costs_its_deadline_and_a_late_answer_is_dropped() {
     });
     let mut libvirt = fake.open().unwrap();
     let began = Instant::now();
-    let error = libvirt.find("web", after(100)).unwrap_err();
+    let error = libvirt.find("web", after_ms(100)).unwrap_err();
     assert_eq!(error.to_string(), "libvirt did not answer in time: to look a domain up");
     assert!(began.elapsed() >= Duration::from_millis(100));
     assert_eq!(libvirt.find("web", soon()).unwrap().id(), Some(2));
@@ -225,7 +202,7 @@ fn one_that_never_answers_is_not_waited_for() {
     // It listens and accepts nobody, as a process that was stopped.
     let path = std::env::temp_dir().join(format!("libvirt-stopped-{}", std::process::id()));
     let _listener = UnixListener::bind(&path).unwrap();
-    let error = Connection::open(&path, after(100)).unwrap_err();
+    let error = Connection::open(&path, after_ms(100)).unwrap_err();
     assert_eq!(error.to_string(), "libvirt did not answer in time: who may come in");
     std::fs::remove_file(&path).unwrap();
     let error = Connection::open(&path, soon()).unwrap_err();
@@ -273,7 +250,7 @@ fn a_flood_does_not_put_the_deadline_off() {
         while peer.0.write_all(&event).is_ok() {}
     });
     let mut libvirt = fake.open().unwrap();
-    let error = libvirt.find("web", after(100)).unwrap_err();
+    let error = libvirt.find("web", after_ms(100)).unwrap_err();
     assert!(matches!(error, Error::TimedOut { .. }), "{error}");
     libvirt.pump().unwrap();
     drop(libvirt);

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ThreadId;
 
 use proptest::prelude::*;
+use spillway_test_support::wait;
 
 use super::*;
 
@@ -124,11 +125,8 @@ fn get(write_back: &WriteBack, first: u64, count: usize) -> Vec<u8> {
 
 /// Waits until the file has all pages of the buffer.
 fn settle(write_back: &WriteBack) {
-    let end = Instant::now() + LONG;
-    while write_back.shared.buffer().free.len() < BUFFER_PAGES {
-        assert!(Instant::now() < end, "it is never written");
-        thread::sleep(Duration::from_millis(1));
-    }
+    let is_empty = || write_back.shared.buffer().free.len() == BUFFER_PAGES;
+    wait::until("the file to have all pages", is_empty);
 }
 
 /// Most pages of a step.

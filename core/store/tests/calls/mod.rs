@@ -3,6 +3,7 @@
 use spillway_store::{
     ClientConfig, ClientId, Config, Get, Key, PAGE_BYTES, PoolId, PoolSpec, Store,
 };
+use spillway_test_support::random;
 
 pub const MIB: u64 = 1 << 20;
 
@@ -32,10 +33,5 @@ pub fn get(store: &Store, pool: PoolId, key: Key) -> Option<Vec<u8>> {
 
 /// A page that nothing shrinks.
 pub fn noise(seed: u64) -> Vec<u8> {
-    let mut state = seed << 1 | 1;
-    let word = |_| {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (state ^ state >> 29).to_ne_bytes()
-    };
-    (0..PAGE_BYTES / 8).flat_map(word).collect()
+    random::noise(seed, PAGE_BYTES)
 }

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use spillway_store::{Key, PAGE_BYTES};
+use spillway_test_support::random::noise;
 
 /// Threads that work on keys of their own.
 pub const THREADS: u32 = 3;
@@ -113,18 +114,6 @@ impl Note {
     pub fn next_absent(self) -> Self {
         Self::new(self.version() + 1, Kind::Absent)
     }
-}
-
-/// Bytes that nothing shrinks.
-pub fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(2).wrapping_add(1);
-    let word = |_| {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (state ^ state >> 29).to_ne_bytes()
-    };
-    let mut bytes: Vec<u8> = (0..length.div_ceil(8)).flat_map(word).collect();
-    bytes.truncate(length);
-    bytes
 }
 
 /// Marks stand this far apart in memory, at the beginning of a block.

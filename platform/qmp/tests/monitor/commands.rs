@@ -4,8 +4,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use spillway_qmp::{Backend, Error, MemoryDevice, MemorySize, NewDevice, RunState};
+use spillway_test_support::wait::{after_ms, soon};
 
-use crate::fake::{FakeMonitor, after, ask, soon};
+use crate::fake::{FakeMonitor, ask};
 
 #[test]
 fn answers_are_read_as_what_qemu_sends() {
@@ -165,7 +166,7 @@ fn a_device_that_may_still_come_keeps_its_backend() {
         slot: 0,
         node: 0,
     };
-    let late = monitor.add_device(&device, after(100)).unwrap_err();
+    let late = monitor.add_device(&device, after_ms(100)).unwrap_err();
     assert!(matches!(late, Error::TimedOut { .. }), "{late}");
     ask(&mut monitor).unwrap();
     fake.finish();

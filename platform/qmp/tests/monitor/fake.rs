@@ -2,23 +2,19 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 use spillway_qmp::{Error, Monitor};
+use spillway_test_support::sockets::UnixServer;
+use spillway_test_support::wait::soon;
 
 pub const GREETING: &str = r#"{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": ""}, "capabilities": ["oob"]}}"#;
 
 /// A monitor's socket, and what serves it.
-pub struct FakeMonitor {
-    pub path: PathBuf,
-    pub served: Option<JoinHandle<()>>,
-}
+pub struct FakeMonitor(UnixServer<()>);
 
 /// The monitor's end of a connection.
 pub struct Peer {
@@ -29,15 +25,9 @@ pub struct Peer {
 impl FakeMonitor {
     /// A socket whose first connection is served by `serve`.
     pub fn raw(serve: impl FnOnce(Peer) + Send + 'static) -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("qmp-{}-{number}", std::process::id()));
-        let listener = UnixListener::bind(&path).unwrap();
-        let served = thread::spawn(move || {
-            let (stream, _) = listener.accept().unwrap();
+        Self(UnixServer::start(|stream| {
             serve(Peer { lines: BufReader::new(stream.try_clone().unwrap()), stream });
-        });
-        Self { path, served: Some(served) }
+        }))
     }
 
     /// One that greets and takes `qmp_capabilities` first.
@@ -52,23 +42,21 @@ impl FakeMonitor {
         })
     }
 
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
     pub fn connect(&self) -> Monitor {
-        Monitor::connect(&self.path, soon()).unwrap()
+        Monitor::connect(self.path(), soon()).unwrap()
     }
 
     pub fn refusal(&self) -> Error {
-        Monitor::connect(&self.path, soon()).unwrap_err()
+        Monitor::connect(self.path(), soon()).unwrap_err()
     }
 
     /// Waits until the other side has done its part, and passes its panic on.
-    pub fn finish(mut self) {
-        self.served.take().unwrap().join().unwrap();
-    }
-}
-
-impl Drop for FakeMonitor {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+    pub fn finish(self) {
+        self.0.finish();
     }
 }
 
@@ -104,14 +92,6 @@ impl Peer {
     pub fn wait(mut self) {
         while !self.hear().is_null() {}
     }
-}
-
-pub fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(20)
-}
-
-pub fn after(milliseconds: u64) -> Instant {
-    Instant::now() + Duration::from_millis(milliseconds)
 }
 
 pub fn ask(monitor: &mut Monitor) -> Result<Value, Error> {

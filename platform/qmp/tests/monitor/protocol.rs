@@ -1,7 +1,7 @@
 //! Lines, ids, events and deadlines.
 
 use std::io::Write;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use spillway_qmp::{EVENTS_MAX, Error, Event, GREETING_WAIT, LINE_BYTES_MAX, Monitor};
+use spillway_test_support::wait::{after_ms, soon};
 
-use crate::fake::{FakeMonitor, GREETING, Peer, after, ask, readable, soon};
+use crate::fake::{FakeMonitor, GREETING, Peer, ask, readable};
 
 #[test]
 fn commands_are_answered_and_events_kept() {
@@ -108,7 +109,7 @@ fn bytes_that_never_end_a_line_are_a_time_out() {
         }
     });
     let begun = Instant::now();
-    let late = Monitor::connect(&fake.path, begun + GREETING_WAIT + Duration::from_millis(300));
+    let late = Monitor::connect(fake.path(), begun + GREETING_WAIT + Duration::from_millis(300));
     assert!(matches!(late, Err(Error::TimedOut { .. })), "it is not silent: {late:?}");
     assert!(begun.elapsed() >= GREETING_WAIT);
     assert!(begun.elapsed() < GREETING_WAIT + Duration::from_secs(2));
@@ -120,7 +121,7 @@ fn a_monitor_that_does_not_greet_is_held_by_somebody_else() {
     let fake = FakeMonitor::raw(Peer::wait);
     let begun = Instant::now();
     let held = fake.refusal();
-    assert!(matches!(&held, Error::Held { path } if *path == fake.path), "{held}");
+    assert!(matches!(&held, Error::Held { path } if path == fake.path()), "{held}");
     assert!(held.to_string().contains("held by somebody else: no greeting for 2 s"), "{held}");
     assert!(begun.elapsed() >= GREETING_WAIT && begun.elapsed() < GREETING_WAIT * 3);
     fake.finish();
@@ -130,7 +131,7 @@ fn a_monitor_that_does_not_greet_is_held_by_somebody_else() {
 fn a_deadline_before_the_greeting_says_nothing_of_who_holds_it() {
     let fake = FakeMonitor::raw(Peer::wait);
     let begun = Instant::now();
-    let late = Monitor::connect(&fake.path, after(50)).unwrap_err();
+    let late = Monitor::connect(fake.path(), after_ms(50)).unwrap_err();
     assert!(matches!(late, Error::TimedOut { .. }), "{late}");
     assert!(begun.elapsed() < GREETING_WAIT / 2);
     fake.finish();
@@ -139,9 +140,9 @@ fn a_deadline_before_the_greeting_says_nothing_of_who_holds_it() {
 #[test]
 fn a_full_queue_of_connections_is_held_as_well() {
     let fake = FakeMonitor::raw(Peer::wait);
-    let _first = UnixStream::connect(&fake.path).unwrap();
+    let _first = UnixStream::connect(fake.path()).unwrap();
     // The listener takes one connection and none after it, so that its queue fills.
-    let address = rustix::net::SocketAddrUnix::new(&fake.path).unwrap();
+    let address = rustix::net::SocketAddrUnix::new(fake.path()).unwrap();
     let flags = rustix::net::SocketFlags::NONBLOCK;
     let mut waiting = Vec::new();
     loop {
@@ -152,7 +153,7 @@ fn a_full_queue_of_connections_is_held_as_well() {
         }
         waiting.push(socket);
     }
-    let late = Monitor::connect(&fake.path, after(60)).unwrap_err();
+    let late = Monitor::connect(fake.path(), after_ms(60)).unwrap_err();
     assert!(matches!(late, Error::TimedOut { .. }), "{late}");
     let begun = Instant::now();
     assert!(matches!(fake.refusal(), Error::Held { .. }));
@@ -166,12 +167,11 @@ fn nobody_listens() {
     assert!(error.to_string().starts_with("no QEMU listens on /nonexistent/qmp.sock: "), "{error}");
     let long = PathBuf::from(format!("/tmp/{}", "x".repeat(200)));
     assert!(matches!(Monitor::connect(&long, soon()), Err(Error::Absent { .. })));
-    let fake = FakeMonitor::raw(drop);
-    let _ = Monitor::connect(&fake.path, soon());
-    let path = fake.path.clone();
-    let mut fake = fake;
-    fake.served.take().unwrap().join().unwrap();
-    assert!(matches!(Monitor::connect(&path, soon()), Err(Error::Absent { .. })));
+    // One that has ended: its socket is still there.
+    let ended = std::env::temp_dir().join(format!("qmp-ended-{}", std::process::id()));
+    drop(UnixListener::bind(&ended).unwrap());
+    assert!(matches!(Monitor::connect(&ended, soon()), Err(Error::Absent { .. })));
+    std::fs::remove_file(&ended).unwrap();
 }
 
 #[test]
@@ -314,7 +314,7 @@ fn a_flood_of_events_is_bounded_and_puts_no_deadline_off() {
     });
     let mut monitor = fake.connect();
     let begun = Instant::now();
-    let error = monitor.execute("x", Value::Null, after(200)).unwrap_err();
+    let error = monitor.execute("x", Value::Null, after_ms(200)).unwrap_err();
     assert!(matches!(error, Error::TimedOut { .. }), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(2));
     let begun = Instant::now();
@@ -340,7 +340,7 @@ fn a_late_answer_is_not_taken_for_the_next_one() {
         peer.wait();
     });
     let mut monitor = fake.connect();
-    let late = monitor.execute("slow", Value::Null, after(50)).unwrap_err();
+    let late = monitor.execute("slow", Value::Null, after_ms(50)).unwrap_err();
     assert_eq!(late.to_string(), "the monitor did not answer in time: slow");
     assert!(!late.is_final());
     assert_eq!(ask(&mut monitor).unwrap(), json!("right"));
@@ -363,7 +363,7 @@ fn an_answer_that_is_late_for_an_earlier_connection_is_passed_over() {
             peer.wait();
         });
         let mut monitor = earlier.connect();
-        monitor.execute("slow", Value::Null, after(50)).unwrap_err();
+        monitor.execute("slow", Value::Null, after_ms(50)).unwrap_err();
         drop(monitor);
         earlier.finish();
         let first = first.recv().unwrap();
@@ -398,7 +398,7 @@ fn answers_to_others_without_end_put_no_deadline_off() {
         while peer.stream.write_all(flood.as_bytes()).is_ok() {}
     });
     let begun = Instant::now();
-    let late = Monitor::connect(&fake.path, after(300)).unwrap_err();
+    let late = Monitor::connect(fake.path(), after_ms(300)).unwrap_err();
     assert!(matches!(late, Error::TimedOut { .. }), "{late}");
     assert!(begun.elapsed() < Duration::from_secs(2));
     fake.finish();
@@ -446,7 +446,7 @@ fn a_peer_that_does_not_read_is_a_time_out() {
     });
     let mut monitor = fake.connect();
     let huge = json!({ "text": "x".repeat(4 << 20) });
-    let error = monitor.execute("x", huge, after(100)).unwrap_err();
+    let error = monitor.execute("x", huge, after_ms(100)).unwrap_err();
     assert!(matches!(error, Error::TimedOut { .. }), "{error}");
     let begun = Instant::now();
     assert!(matches!(ask(&mut monitor), Err(Error::Closed)), "half a line was sent");

@@ -1,0 +1,79 @@
+//! A client registry with one client.
+
+use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits};
+
+/// Limits that no test reaches by accident.
+pub const WIDE: Limits = Limits { connections_max: 64, operations_max: 4096, bytes_max: 512 << 20 };
+
+/// What a host must prove to know, and its length, by the host's NQN.
+type FindSecret = Box<dyn Fn(&str) -> Option<([u8; 64], usize)> + Send + Sync>;
+
+/// Lets everybody in as one client, unless it is told otherwise. It counts nothing.
+pub struct OneClient {
+    client: ClientId,
+    limits: Limits,
+    is_known: Box<dyn Fn(Identity<'_>) -> bool + Send + Sync>,
+    secret: FindSecret,
+}
+
+impl OneClient {
+    /// Everybody is this client, with limits that are [`WIDE`]; no host need authenticate.
+    pub fn new(client: ClientId) -> Self {
+        Self { client, limits: WIDE, is_known: Box::new(|_| true), secret: Box::new(|_| None) }
+    }
+
+    /// The client may have this much.
+    pub fn with_limits(self, limits: Limits) -> Self {
+        Self { limits, ..self }
+    }
+
+    /// Only those whom `is_known` knows are let in.
+    pub fn only(self, is_known: impl Fn(Identity<'_>) -> bool + Send + Sync + 'static) -> Self {
+        Self { is_known: Box::new(is_known), ..self }
+    }
+
+    /// Hosts for which there is a secret must prove to know it.
+    pub fn with_secret(
+        self,
+        secret: impl Fn(&str) -> Option<([u8; 64], usize)> + Send + Sync + 'static,
+    ) -> Self {
+        Self { secret: Box::new(secret), ..self }
+    }
+}
+
+impl Access for OneClient {
+    fn admit(&self, who: Identity<'_>) -> Result<Admitted, Denied> {
+        let admitted = Admitted { client: self.client, limits: self.limits };
+        (self.is_known)(who).then_some(admitted).ok_or(Denied::Unknown)
+    }
+
+    fn leave(&self, _: ClientId) {}
+
+    fn host_secret(&self, nqn: &str, secret: &mut [u8; 64]) -> Option<usize> {
+        let (key, bytes) = (self.secret)(nqn)?;
+        *secret = key;
+        Some(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_lets_in_whom_it_knows() {
+        let client = ClientId(3);
+        let everybody = OneClient::new(client);
+        assert_eq!(everybody.admit(Identity::Name("a")).unwrap().client, client);
+        assert_eq!(everybody.host_secret("nqn", &mut [0; 64]), None);
+        let one = OneClient::new(client)
+            .only(|who| who == Identity::Name("a"))
+            .with_secret(|nqn| (nqn == "nqn").then_some(([7; 64], 32)));
+        assert!(one.admit(Identity::Name("a")).is_ok());
+        assert_eq!(one.admit(Identity::Name("b")), Err(Denied::Unknown));
+        let mut secret = [0; 64];
+        assert_eq!(one.host_secret("nqn", &mut secret), Some(32));
+        assert_eq!(secret, [7; 64]);
+        assert_eq!(one.host_secret("other", &mut secret), None);
+    }
+}

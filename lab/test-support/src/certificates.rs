@@ -1,0 +1,143 @@
+//! An authority that signs certificates, in files as the programs read them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rcgen::{BasicConstraints, Certificate, CertificateParams, IsCa, KeyPair};
+use rustls::pki_types::CertificateDer;
+use spillway_tls::{ClientSettings, Files, ServerSettings, Versions};
+use tempfile::TempDir;
+
+/// An authority, and a folder for what it signs, which goes with it.
+pub struct Authority {
+    certificate: Certificate,
+    key: KeyPair,
+    folder: TempDir,
+    path: PathBuf,
+}
+
+/// A certificate and its key.
+pub struct Signed {
+    certificate: Certificate,
+    key: KeyPair,
+}
+
+impl Default for Authority {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Authority {
+    /// One that nobody else knows.
+    ///
+    /// # Panics
+    /// When there can be no temporary folder.
+    pub fn new() -> Self {
+        let mut params = CertificateParams::new([]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("authority.pem");
+        fs::write(&path, certificate.pem()).unwrap();
+        Self { certificate, key, folder, path }
+    }
+
+    /// The file with its own certificate, by which those that trust it know what it signs.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its own certificate, as in [`Self::path`].
+    pub fn pem(&self) -> String {
+        self.certificate.pem()
+    }
+
+    /// Its own certificate.
+    pub fn der(&self) -> &CertificateDer<'static> {
+        self.certificate.der()
+    }
+
+    /// Signs a certificate with these DNS names and addresses; perhaps with none.
+    ///
+    /// # Panics
+    /// When a name can't stand in a certificate.
+    pub fn sign(&self, names: &[&str]) -> Signed {
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(names).unwrap();
+        Signed { certificate: params.signed_by(&key, &self.certificate, &self.key).unwrap(), key }
+    }
+
+    /// Files of a new certificate for `name`, in place of those that there were; the authority beside them is this one.
+    ///
+    /// # Panics
+    /// When they can't be written.
+    pub fn files(&self, name: &str) -> Files {
+        let signed = self.sign(&[name]);
+        let write = |kind: &str, text: String| {
+            let path = self.folder.path().join(format!("{name}.{kind}.pem"));
+            fs::write(&path, text).unwrap();
+            path
+        };
+        Files {
+            certificate: write("certificate", signed.pem()),
+            key: write("key", signed.key_pem()),
+            authority: Some(self.path.clone()),
+        }
+    }
+
+    /// Settings of the server `name`, which asks its clients for certificates of this authority.
+    pub fn server(&self, name: &str, versions: Versions) -> ServerSettings {
+        ServerSettings::load(&self.files(name), versions).unwrap()
+    }
+
+    /// Settings of the client `name` of the server `server`, whose certificate must be of this authority.
+    pub fn client(&self, name: &str, server: &str) -> ClientSettings {
+        ClientSettings::load(&self.files(name), &self.path, server).unwrap()
+    }
+}
+
+impl Signed {
+    /// The certificate as in a file.
+    pub fn pem(&self) -> String {
+        self.certificate.pem()
+    }
+
+    /// The certificate.
+    pub fn der(&self) -> &CertificateDer<'static> {
+        self.certificate.der()
+    }
+
+    /// Its key as in a file.
+    pub fn key_pem(&self) -> String {
+        self.key.serialize_pem()
+    }
+
+    /// Its key.
+    pub fn key_der(&self) -> Vec<u8> {
+        self.key.serialize_der()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_and_server_read_what_it_writes() {
+        let authority = Authority::new();
+        authority.server("server.test", Versions::Tls13);
+        authority.client("client.test", "server.test");
+        assert_eq!(fs::read_to_string(authority.path()).unwrap(), authority.pem());
+    }
+
+    #[test]
+    fn each_certificate_has_a_key_of_its_own() {
+        let authority = Authority::new();
+        let [one, other] = [(); 2].map(|()| authority.sign(&["a.test"]));
+        assert_ne!(one.der(), other.der());
+        assert_ne!(one.key_der(), other.key_der());
+    }
+}
