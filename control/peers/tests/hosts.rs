@@ -1,12 +1,10 @@
 //! Two hosts that talk HTTP over mutual TLS, and those that are not who they say.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hyper::Method;
-use rcgen::{BasicConstraints, Certificate, CertificateParams, IsCa, KeyPair};
 use spillway_connections::ConnectionLimits;
 use spillway_lending::{Contact, Fault};
 use spillway_peers::http::Connection;
@@ -14,52 +12,15 @@ use spillway_peers::outbox::Outbox;
 use spillway_peers::server::{Host, MESSAGE_BYTES_MAX, Refusal, ServerLimits, serve};
 use spillway_peers::spare::Question;
 use spillway_peers::{Contacts, Error, MESSAGES_PATH, SPARE_PATH, Spare};
-use spillway_tls::{ClientSettings, Files, ServerSettings, Versions};
+use spillway_test_support::certificates::Authority;
+use spillway_test_support::sockets::unused_address;
+use spillway_tls::{ClientSettings, Versions};
 use spillway_types::SlotLimits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 const TIME: Duration = Duration::from_secs(10);
 const SPARE: u64 = 12345;
-
-/// An authority and what it signs.
-struct Authority {
-    certificate: Certificate,
-    key: KeyPair,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new([]).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        Self { certificate: params.self_signed(&key).unwrap(), key }
-    }
-
-    /// Files of the host `name`, and of this authority.
-    fn files(&self, folder: &Path, name: &str) -> Files {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new([name.to_owned()]).unwrap();
-        let signed = params.signed_by(&key, &self.certificate, &self.key).unwrap();
-        let folder = folder.join(name);
-        std::fs::create_dir_all(&folder).unwrap();
-        let write = |file: &str, text: String| {
-            let path = folder.join(file);
-            std::fs::write(&path, text).unwrap();
-            path
-        };
-        Files {
-            certificate: write("cert.pem", signed.pem()),
-            key: write("key.pem", key.serialize_pem()),
-            authority: Some(write("ca.pem", self.certificate.pem())),
-        }
-    }
-
-    fn client(&self, folder: &Path, name: &str, server: &str) -> ClientSettings {
-        let files = self.files(folder, name);
-        ClientSettings::load(&files, files.authority.as_deref().unwrap(), server).unwrap()
-    }
-}
 
 /// The host "lender.test", which knows "borrower.test" and takes three messages.
 #[derive(Default)]
@@ -92,19 +53,14 @@ impl Host for Lender {
     }
 }
 
-async fn serving(authority: &Authority, folder: &Path) -> (SocketAddr, Arc<Lender>) {
-    serving_within(authority, folder, ServerLimits::default()).await
+async fn serving(authority: &Authority) -> (SocketAddr, Arc<Lender>) {
+    serving_within(authority, ServerLimits::default()).await
 }
 
-async fn serving_within(
-    authority: &Authority,
-    folder: &Path,
-    limits: ServerLimits,
-) -> (SocketAddr, Arc<Lender>) {
+async fn serving_within(authority: &Authority, limits: ServerLimits) -> (SocketAddr, Arc<Lender>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let files = authority.files(folder, "lender.test");
-    let tls = ServerSettings::load(&files, Versions::Tls13).unwrap();
+    let tls = authority.server("lender.test", Versions::Tls13);
     let lender = Arc::<Lender>::default();
     let host = lender.clone();
     tokio::spawn(async move { serve(listener, &tls, host, limits).await });
@@ -133,10 +89,9 @@ fn status(result: Result<(), Error>) -> u16 {
 
 #[tokio::test]
 async fn messages_arrive_from_whom_they_say_alone() {
-    let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new();
-    let (address, lender) = serving(&authority, folder.path()).await;
-    let tls = authority.client(folder.path(), "borrower.test", "lender.test");
+    let (address, lender) = serving(&authority).await;
+    let tls = authority.client("borrower.test", "lender.test");
     let mut connection = Connection::open(address, Some(&tls), TIME).await.unwrap();
     // Names are those of DNS: upper and lower case are the same.
     let good = message("Borrower.test", "LENDER.test");
@@ -171,10 +126,9 @@ async fn closed(mut stream: TcpStream) {
 
 #[tokio::test]
 async fn half_a_handshake_is_not_waited_for() {
-    let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new();
     let limits = ServerLimits { handshake: Duration::from_millis(100), ..Default::default() };
-    let (address, _lender) = serving_within(&authority, folder.path(), limits).await;
+    let (address, _lender) = serving_within(&authority, limits).await;
     let mut half = TcpStream::connect(address).await.unwrap();
     half.write_all(&HALF_A_HANDSHAKE).await.unwrap();
     closed(half).await;
@@ -182,13 +136,12 @@ async fn half_a_handshake_is_not_waited_for() {
 
 #[tokio::test]
 async fn those_who_show_no_certificate_keep_no_host_out() {
-    let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new();
     let slots = SlotLimits { connections_max: 4, unproven_max: 2, unproven_of_peer_max: 2 };
     let connections = ConnectionLimits { slots, of_peer_max: 4 };
     let limits = ServerLimits { connections, handshake: TIME * 60, ..Default::default() };
-    let (address, _lender) = serving_within(&authority, folder.path(), limits).await;
-    let tls = authority.client(folder.path(), "borrower.test", "lender.test");
+    let (address, _lender) = serving_within(&authority, limits).await;
+    let tls = authority.client("borrower.test", "lender.test");
     let mut first = Connection::open(address, Some(&tls), TIME).await.unwrap();
     let body = || message("borrower.test", "lender.test");
     assert_eq!(status(post(&mut first, body()).await), 204);
@@ -208,10 +161,9 @@ async fn those_who_show_no_certificate_keep_no_host_out() {
 
 #[tokio::test]
 async fn whoever_takes_no_more_says_so() {
-    let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new();
-    let (address, _lender) = serving(&authority, folder.path()).await;
-    let tls = authority.client(folder.path(), "borrower.test", "lender.test");
+    let (address, _lender) = serving(&authority).await;
+    let tls = authority.client("borrower.test", "lender.test");
     let mut connection = Connection::open(address, Some(&tls), TIME).await.unwrap();
     for expected in [204, 204, 204, 503] {
         let body = message("borrower.test", "lender.test");
@@ -221,25 +173,23 @@ async fn whoever_takes_no_more_says_so() {
 
 #[tokio::test]
 async fn certificates_decide_who_gets_in() {
-    let folder = tempfile::tempdir().unwrap();
     let (authority, stranger) = (Authority::new(), Authority::new());
-    let (address, lender) = serving(&authority, folder.path()).await;
+    let (address, lender) = serving(&authority).await;
     // A client of the same authority that is no host of the registry, such as one of NBD.
-    let tls = authority.client(folder.path(), "client.test", "lender.test");
+    let tls = authority.client("client.test", "lender.test");
     let mut connection = Connection::open(address, Some(&tls), TIME).await.unwrap();
     let body = message("client.test", "lender.test");
     assert_eq!(status(post(&mut connection, body).await), 403);
     // One that says it is the borrower, signed by somebody else; it trusts the lender all the same.
-    let own = stranger.files(&folder.path().join("stranger"), "borrower.test");
-    let trusted = authority.files(folder.path(), "borrower.test").authority.unwrap();
-    let tls = ClientSettings::load(&own, &trusted, "lender.test").unwrap();
+    let own = stranger.files("borrower.test");
+    let tls = ClientSettings::load(&own, authority.path(), "lender.test").unwrap();
     let refused = async {
         let mut connection = Connection::open(address, Some(&tls), TIME).await?;
         post(&mut connection, message("borrower.test", "lender.test")).await
     };
     assert!(matches!(refused.await, Err(Error::Io(_) | Error::Http(_))));
     // A lender that is not the one that was meant.
-    let tls = authority.client(folder.path(), "borrower.test", "other.test");
+    let tls = authority.client("borrower.test", "other.test");
     assert!(matches!(Connection::open(address, Some(&tls), TIME).await, Err(Error::Io(_))));
     // No TLS at all.
     let mut plain = Connection::open(address, None, TIME).await.unwrap();
@@ -249,13 +199,12 @@ async fn certificates_decide_who_gets_in() {
 
 #[tokio::test]
 async fn an_outbox_delivers_in_order_and_outlives_a_lender_that_is_away() {
-    let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new();
-    let (address, lender) = serving(&authority, folder.path()).await;
-    let tls = authority.client(folder.path(), "borrower.test", "any.test");
+    let (address, lender) = serving(&authority).await;
+    let tls = authority.client("borrower.test", "any.test");
     let contacts = Arc::<Heard>::default();
     let mut outbox = Outbox::new(tls, TIME, contacts.clone());
-    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let unused = unused_address();
     let mut send = |address, key: &str, mark: &str| {
         let body = message("borrower.test", "lender.test").replace('1', mark);
         outbox.send("lender.test", address, key.to_owned(), body.into_bytes()).unwrap();
@@ -316,11 +265,9 @@ async fn heard(tls: ClientSettings, name: &str, address: SocketAddr, time: Durat
 
 #[tokio::test]
 async fn a_question_tells_why_a_host_does_not_answer() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
     let (authority, stranger) = (Authority::new(), Authority::new());
-    let (address, _lender) = serving(&authority, folder).await;
-    let own = |name| authority.client(folder, name, "any.test");
+    let (address, _lender) = serving(&authority).await;
+    let own = |name| authority.client(name, "any.test");
     let well = heard(own("borrower.test"), "lender.test", address, TIME).await;
     assert!(matches!(well, Contact::Answered(took) if took < TIME), "{well:?}");
 
@@ -333,18 +280,17 @@ async fn a_question_tells_why_a_host_does_not_answer() {
     assert_eq!(failed(&unknown), (Fault::Refused, reason));
 
     // Whom this host does not trust, and who does not trust this host.
-    let theirs = stranger.client(&folder.join("stranger"), "borrower.test", "any.test");
+    let theirs = stranger.client("borrower.test", "any.test");
     let distrusted = heard(theirs, "lender.test", address, TIME).await;
     let reason = "its certificate does not match: no authority of listen.tls_clients signed it";
     assert_eq!(failed(&distrusted), (Fault::Refused, reason));
-    let theirs = stranger.files(&folder.join("stranger"), "borrower.test");
-    let trusted = authority.files(folder, "borrower.test").authority.unwrap();
-    let theirs = ClientSettings::load(&theirs, &trusted, "any.test").unwrap();
+    let theirs = stranger.files("borrower.test");
+    let theirs = ClientSettings::load(&theirs, authority.path(), "any.test").unwrap();
     let distrusts = heard(theirs, "lender.test", address, TIME).await;
     let reason = "it does not accept this host's certificate";
     assert_eq!(failed(&distrusts), (Fault::Refused, reason));
 
-    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let unused = unused_address();
     let dead = heard(own("borrower.test"), "lender.test", unused, TIME).await;
     assert_eq!(failed(&dead), (Fault::Unreachable, NOBODY));
 

@@ -1,12 +1,14 @@
 //! Hosts that find each other in a real etcd, which is killed and started again meanwhile.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use spillway_registry::{Host, Registry, etcd};
-use spillway_tls::{ClientSettings, Files};
+use spillway_test_support::certificates::Authority;
+use spillway_test_support::sockets::unused_address;
+use spillway_tls::ClientSettings;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -27,10 +29,6 @@ impl Drop for Etcd {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
-}
-
-fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 impl Etcd {
@@ -88,23 +86,13 @@ impl Announced {
     }
 }
 
-/// Keys that are not used: the endpoint is plain.
-fn keys(folder: &Path) -> ClientSettings {
-    let key = rcgen::KeyPair::generate().unwrap();
-    let params = rcgen::CertificateParams::new(["a.test".to_owned()]).unwrap();
-    let (certificate, key_file) = (folder.join("cert.pem"), folder.join("key.pem"));
-    std::fs::write(&certificate, params.self_signed(&key).unwrap().pem()).unwrap();
-    std::fs::write(&key_file, key.serialize_pem()).unwrap();
-    let files = Files { certificate: certificate.clone(), key: key_file, authority: None };
-    ClientSettings::load(&files, &certificate, "a.test").unwrap()
-}
-
 #[tokio::test]
 async fn hosts_find_each_other_and_outlive_the_registry() {
     let folder = tempfile::tempdir().unwrap();
-    let tls = keys(folder.path());
+    // Keys that are not used: the endpoint is plain.
+    let tls = Authority::new().client("a.test", "a.test");
     let data = folder.path().join("etcd");
-    let etcd = Etcd::start(&data, free_address(), free_address());
+    let etcd = Etcd::start(&data, unused_address(), unused_address());
     let (client, peer) = (etcd.client, etcd.peer);
     let mut a = Announced::new("a.test", client, &tls);
     let mut b = Announced::new("b.test", client, &tls);

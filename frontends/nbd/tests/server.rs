@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -11,11 +11,13 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use rustix::net::{AddressFamily, SocketType};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use spillway_nbd::{Config, Listener, Server, TlsMode};
+use spillway_test_support::certificates::Authority;
+use spillway_test_support::sockets::{expect, is_closed};
+use spillway_test_support::wait::{until, within};
 use spillway_tls::{Files, ServerSettings, Versions};
 use support::*;
 
@@ -45,32 +47,6 @@ fn serve_tcp(registry: &Arc<FakeRegistry>, config: Config) -> (Server, impl Fn()
     })
 }
 
-fn expect(stream: &mut impl Read, expected: &[u8]) {
-    let mut got = vec![0; expected.len()];
-    stream.read_exact(&mut got).unwrap();
-    assert!(got == expected);
-}
-
-fn wait_until(what: &str, done: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !done() {
-        assert!(Instant::now() < deadline, "{what}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Whether the other end has closed.
-fn is_closed(stream: &mut impl Read) -> bool {
-    let mut rest = [0; 4096];
-    loop {
-        match stream.read(&mut rest) {
-            Ok(0) => return true,
-            Ok(_) => {}
-            Err(error) => return error.kind() == ErrorKind::ConnectionReset,
-        }
-    }
-}
-
 #[test]
 fn connections_share_a_device() {
     let registry = Arc::new(FakeRegistry::new());
@@ -92,8 +68,8 @@ fn connections_share_a_device() {
     one.write_all(&request(DISCONNECT, 0, 0, 0, 0)).unwrap();
     assert!(is_closed(&mut one));
     drop(two);
-    wait_until("places are given back", || registry.connections.load(Ordering::SeqCst) == 0);
-    wait_until("nobody is left", || server.connections() == 0);
+    until("places to be given back", || registry.connections.load(Ordering::SeqCst) == 0);
+    until("nobody to be left", || server.connections() == 0);
 }
 
 #[test]
@@ -143,7 +119,7 @@ fn who_never_chooses_is_sent_away() {
         thread::sleep(Duration::from_millis(20));
     }
     assert!(is_closed(&mut idle));
-    wait_until("both are gone", || server.connections() == 0);
+    until("both to be gone", || server.connections() == 0);
 }
 
 #[test]
@@ -160,7 +136,7 @@ fn a_client_has_so_many_connections_and_no_more() {
     assert_eq!(kind, ERR_POLICY);
     assert!(String::from_utf8_lossy(&text).contains("connections"));
     drop(first);
-    wait_until("the place is free", || registry.connections.load(Ordering::SeqCst) == 0);
+    until("the place to be free", || registry.connections.load(Ordering::SeqCst) == 0);
     begin(&mut connect(), "disk");
 }
 
@@ -191,7 +167,8 @@ fn who_holds_connections_without_a_word_keeps_nobody_out() {
     let mut idle: Vec<_> = (0..200).map(|_| connect_from([127, 0, 0, 2], address)).collect();
     begin(&mut connect(), "disk");
     begin(&mut connect_from([127, 0, 0, 2], address), "disk");
-    wait_until("what gave way has ended", || server.connections() < 4 + 4);
+    // Much sooner than those end that have time for their handshake.
+    within(Duration::from_secs(20), "what gave way to end", || server.connections() < 4 + 4);
     let is_open = |stream: &mut TcpStream| {
         stream.set_nonblocking(true).unwrap();
         !is_closed(stream)
@@ -235,80 +212,41 @@ fn a_loopback_peer_needs_a_configured_name() {
     begin(&mut connect(), "secret");
 }
 
-/// An authority and what it signs.
-struct Authority {
-    certificate: rcgen::Certificate,
-    key: KeyPair,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new([]).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        Self { certificate: params.self_signed(&key).unwrap(), key }
-    }
-
-    fn sign(&self, names: &[&str]) -> (rcgen::Certificate, KeyPair) {
-        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(names).unwrap();
-        (params.signed_by(&key, &self.certificate, &self.key).unwrap(), key)
-    }
-
-    /// Settings of a server that this authority vouches for, as for its clients.
-    fn server(&self, directory: &Path) -> ServerSettings {
-        let (certificate, key) = self.sign(&["blade.test"]);
-        let write = |name: &str, text: String| {
-            let path = directory.join(name);
-            std::fs::write(&path, text).unwrap();
-            path
-        };
-        let files = Files {
-            certificate: write("cert.pem", certificate.pem()),
-            key: write("key.pem", key.serialize_pem()),
-            authority: Some(write("ca.pem", self.certificate.pem())),
-        };
-        ServerSettings::load(&files, Versions::Tls12And13).unwrap()
-    }
-
-    /// Goes over to TLS as the client of `signer`'s certificate for `names`.
-    fn go_over(
-        &self,
-        mut socket: TcpStream,
-        signer: &Self,
-        names: &[&str],
-    ) -> StreamOwned<ClientConnection, TcpStream> {
-        socket.read_exact(&mut [0; 18]).unwrap();
-        socket.write_all(&[&FLAGS[..], &option(5, &[])].concat()).unwrap();
-        assert_eq!(option_reply(&mut socket).0, 1);
-        let (certificate, key) = signer.sign(names);
-        let mut roots = RootCertStore::empty();
-        roots.add(self.certificate.der().clone()).unwrap();
-        let chain: Vec<CertificateDer<'static>> = vec![certificate.der().clone()];
-        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_client_auth_cert(chain, key)
-            .unwrap();
-        let name = ServerName::try_from("blade.test").unwrap();
-        let connection = ClientConnection::new(Arc::new(config), name).unwrap();
-        StreamOwned::new(connection, socket)
-    }
+/// Goes over to TLS as the client of `signer`'s certificate for `names`. `authority` vouches for the server.
+fn go_over(
+    authority: &Authority,
+    mut socket: TcpStream,
+    signer: &Authority,
+    names: &[&str],
+) -> StreamOwned<ClientConnection, TcpStream> {
+    socket.read_exact(&mut [0; 18]).unwrap();
+    socket.write_all(&[&FLAGS[..], &option(5, &[])].concat()).unwrap();
+    assert_eq!(option_reply(&mut socket).0, 1);
+    let signed = signer.sign(names);
+    let mut roots = RootCertStore::empty();
+    roots.add(authority.der().clone()).unwrap();
+    let chain: Vec<CertificateDer<'static>> = vec![signed.der().clone()];
+    let key = PrivateKeyDer::try_from(signed.key_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, key)
+        .unwrap();
+    let name = ServerName::try_from("blade.test").unwrap();
+    let connection = ClientConnection::new(Arc::new(config), name).unwrap();
+    StreamOwned::new(connection, socket)
 }
 
 #[test]
 fn a_certificate_names_its_client() {
     let registry = Arc::new(FakeRegistry::new());
-    let directory = tempfile::tempdir().unwrap();
     let authority = Authority::new();
-    let tls = TlsMode::Required(authority.server(directory.path()));
+    let tls = TlsMode::Required(authority.server("blade.test", Versions::Tls12And13));
     let config = Config { tls, loopback_name: Some("local".into()), ..Config::default() };
     let (_server, connect) = serve_tcp(&registry, config);
-    let mut peer = authority.go_over(connect(), &authority, &["other", "alias"]);
+    let mut peer = go_over(&authority, connect(), &authority, &["other", "alias"]);
     peer.write_all(&option(7, &info("secret"))).unwrap();
     assert_eq!(option_reply(&mut peer).0, 3);
     assert_eq!(option_reply(&mut peer).0, 1);
@@ -321,13 +259,13 @@ fn a_certificate_names_its_client() {
     assert_eq!(peer.read(&mut [0; 16]).unwrap(), 0, "TLS ends with a goodbye");
 
     // A name that nobody knows is told so, under TLS.
-    let mut peer = authority.go_over(connect(), &authority, &["stranger"]);
+    let mut peer = go_over(&authority, connect(), &authority, &["stranger"]);
     peer.write_all(&option(3, &[])).unwrap();
     assert_eq!(option_reply(&mut peer).0, ERR_POLICY);
 
     // A certificate of somebody else's authority, and one without a name, get nowhere.
     for (signer, names) in [(&Authority::new(), &["other"][..]), (&authority, &[])] {
-        let mut peer = authority.go_over(connect(), signer, names);
+        let mut peer = go_over(&authority, connect(), signer, names);
         let _ = peer.write_all(&option(3, &[]));
         assert!(!matches!(peer.read(&mut [0; 16]), Ok(1..)));
     }
@@ -336,8 +274,7 @@ fn a_certificate_names_its_client() {
 #[test]
 fn bytes_that_run_ahead_of_tls_are_refused() {
     let registry = Arc::new(FakeRegistry::new());
-    let directory = tempfile::tempdir().unwrap();
-    let tls = TlsMode::Offered(Authority::new().server(directory.path()));
+    let tls = TlsMode::Offered(Authority::new().server("blade.test", Versions::Tls12And13));
     let config = Config { tls, loopback_name: Some("local".into()), ..Config::default() };
     let (_server, connect) = serve_tcp(&registry, config);
     let mut peer = connect();

@@ -6,7 +6,7 @@ use spillway_resp::{Described, Shared};
 use spillway_store::{ClientId, Lifetime, Store};
 use spillway_types::{Access, Admitted, Denied, Identity};
 
-use crate::support::{Only, Reply, TestClient, command, server, shared_of};
+use crate::support::{Reply, TestClient, command, only, server, shared_of};
 
 const MIB: usize = 1 << 20;
 
@@ -210,8 +210,8 @@ struct OneIsGone(ClientId);
 impl Access for OneIsGone {
     fn admit(&self, who: Identity<'_>) -> Result<Admitted, Denied> {
         match who {
-            Identity::User { name: "gone", .. } => Only(ClientId(self.0.0 + 1)),
-            _ => Only(self.0),
+            Identity::User { name: "gone", .. } => only(ClientId(self.0.0 + 1)),
+            _ => only(self.0),
         }
         .admit(Identity::User { name: "name", password: b"secret" })
     }

@@ -1,18 +1,20 @@
 //! A server with sockets.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustls::StreamOwned;
 use spillway_resp::{Config, Listener, Server};
 use spillway_store::{ClientConfig, Store};
+use spillway_test_support::certificates::Authority;
+use spillway_test_support::sockets::{expect, read_until_closed};
+use spillway_test_support::wait::until;
 use spillway_tls::{ClientSettings, Files, ServerSettings, Versions};
 
-use crate::support::{Only, command};
+use crate::support::{command, only};
 
 fn start(config: Config) -> (Server, SocketAddr) {
     start_with(config, None)
@@ -31,7 +33,7 @@ fn start_at(
     let client = store.add_client(ClientConfig::default()).unwrap();
     let address = listener.local_addr().unwrap();
     let listeners = vec![Listener::Tcp(listener, tls)];
-    (Server::start(listeners, store, Arc::new(Only(client)), config).unwrap(), address)
+    (Server::start(listeners, store, Arc::new(only(client)), config).unwrap(), address)
 }
 
 fn known() -> Config {
@@ -40,27 +42,10 @@ fn known() -> Config {
 
 /// What a server and a client need that speak TLS, where the client is asked for no certificate.
 fn keys() -> (ServerSettings, ClientSettings) {
-    let folder = tempfile::tempdir().unwrap();
-    let write = |name: &str, text: String| {
-        let path = folder.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        path
-    };
-    let mut params = CertificateParams::new([]).unwrap();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let authority_key = KeyPair::generate().unwrap();
-    let authority = params.self_signed(&authority_key).unwrap();
-    let key = KeyPair::generate().unwrap();
-    let params = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
-    let own = params.signed_by(&key, &authority, &authority_key).unwrap();
-    let files = Files {
-        certificate: write("own.pem", own.pem()),
-        key: write("own.key", key.serialize_pem()),
-        authority: None,
-    };
+    let authority = Authority::new();
+    let files = Files { authority: None, ..authority.files("127.0.0.1") };
     let server = ServerSettings::load(&files, Versions::Tls12And13).unwrap();
-    let authority = write("authority.pem", authority.pem());
-    (server, ClientSettings::load(&files, &authority, "127.0.0.1").unwrap())
+    (server, ClientSettings::load(&files, authority.path(), "127.0.0.1").unwrap())
 }
 
 fn connect(address: SocketAddr) -> TcpStream {
@@ -68,25 +53,6 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     stream.set_write_timeout(Some(Duration::from_secs(60))).unwrap();
     stream
-}
-
-fn expect(stream: &mut impl Read, bytes: &[u8]) {
-    let mut read = vec![0; bytes.len()];
-    stream.read_exact(&mut read).unwrap();
-    assert!(read == bytes, "{:?}", String::from_utf8_lossy(&read[..read.len().min(200)]));
-}
-
-/// Waits for the end of a connection.
-fn ends(stream: &mut TcpStream) -> usize {
-    let (mut bytes, mut buffer) = (0, vec![0; 1 << 16]);
-    loop {
-        match stream.read(&mut buffer) {
-            Ok(0) => return bytes,
-            Ok(read) => bytes += read,
-            Err(error) if error.kind() == ErrorKind::ConnectionReset => return bytes,
-            Err(error) => panic!("{error}"),
-        }
-    }
 }
 
 #[test]
@@ -114,9 +80,9 @@ fn clients_are_served_side_by_side() {
     }
     assert_eq!(server.statistics().connections, 2);
     fast.write_all(b"QUIT\r\n").unwrap();
-    assert_eq!(ends(&mut fast), 5);
+    assert_eq!(read_until_closed(&mut fast).unwrap(), 5);
     drop(server);
-    assert_eq!(ends(&mut slow), 0);
+    assert_eq!(read_until_closed(&mut slow).unwrap(), 0);
 }
 
 #[test]
@@ -137,7 +103,7 @@ fn replies_before_the_end_arrive_however_late_they_are_read() {
         std::thread::sleep(Duration::from_millis(100));
         expect(&mut client, &long);
         expect(&mut client, format!("\r\n{reply}").as_bytes());
-        assert_eq!(ends(&mut client), 0, "{last:?}");
+        assert_eq!(read_until_closed(&mut client).unwrap(), 0, "{last:?}");
     }
 }
 
@@ -151,14 +117,11 @@ fn whoever_stops_is_cut_off() {
     let began = Instant::now();
     half.write_all(b"*2\r\n$3\r\nGET\r\n").unwrap();
     (0..8).for_each(|_| deaf.write_all(b"GET long\r\n").unwrap());
-    assert_eq!(ends(&mut half), 0);
+    assert_eq!(read_until_closed(&mut half).unwrap(), 0);
     assert!(began.elapsed() >= stall_timeout);
     // It begins to read when it is too late.
-    while server.statistics().connections > 1 {
-        assert!(began.elapsed() < Duration::from_secs(60), "a client that reads nothing stays");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    assert!(ends(&mut deaf) < 8 * (16 << 20));
+    until("a client that reads nothing to go", || server.statistics().connections <= 1);
+    assert!(read_until_closed(&mut deaf).unwrap() < 8 * (16 << 20));
     idle.write_all(b"PING\r\n").unwrap();
     expect(&mut idle, b"+PONG\r\n");
 }
@@ -207,9 +170,9 @@ fn strangers_are_few_and_do_not_stay() {
     expect(&mut known, b"+OK\r\n");
     // A quarter of a quarter of 32 are one host's: the oldest gives way.
     let mut strangers: Vec<_> = (0..3).map(|_| connect(address)).collect();
-    assert_eq!(ends(&mut strangers[0]), 0);
+    assert_eq!(read_until_closed(&mut strangers[0]).unwrap(), 0);
     for stranger in &mut strangers[1..] {
-        assert_eq!(ends(stranger), 0);
+        assert_eq!(read_until_closed(stranger).unwrap(), 0);
     }
     known.write_all(b"PING\r\n").unwrap();
     expect(&mut known, b"+PONG\r\n");

@@ -5,32 +5,21 @@ use std::sync::Arc;
 
 use spillway_resp::{Config, Connection, Described, Origin, Session, Shared};
 use spillway_store::{ClientConfig, ClientId, Lifetime, Store};
-use spillway_types::{Access, Admitted, Denied, Identity, Limits};
+use spillway_test_support::access::OneClient;
+use spillway_types::Identity;
 
 /// Lets `name` in, and a user of this name whose password is `secret`.
-pub struct Only(pub ClientId);
-
-impl Access for Only {
-    fn admit(&self, who: Identity<'_>) -> Result<Admitted, Denied> {
-        let known = match who {
-            Identity::Name(name) => name == "name",
-            Identity::User { name, password } => name == "name" && password == b"secret",
-            _ => false,
-        };
-        let limits = Limits { connections_max: 64, operations_max: 4096, bytes_max: 256 << 20 };
-        known.then_some(Admitted { client: self.0, limits }).ok_or(Denied::Unknown)
-    }
-
-    fn leave(&self, _: ClientId) {}
-
-    fn host_secret(&self, _: &str, _: &mut [u8; 64]) -> Option<usize> {
-        None
-    }
+pub fn only(client: ClientId) -> OneClient {
+    OneClient::new(client).only(|who| match who {
+        Identity::Name(name) => name == "name",
+        Identity::User { name, password } => name == "name" && password == b"secret",
+        _ => false,
+    })
 }
 
 pub fn shared_of(store: &Arc<Store>, client: ClientId, lifetime: Lifetime) -> Arc<Shared> {
     let config = Config { lifetime, ..Config::default() };
-    Arc::new(Shared::new(Arc::clone(store), Arc::new(Only(client)), config))
+    Arc::new(Shared::new(Arc::clone(store), Arc::new(only(client)), config))
 }
 
 /// A server with so much memory.
