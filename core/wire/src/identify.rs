@@ -1,16 +1,28 @@
-//! Data of Identify (Base 2.0, section 5.17; NVM Command Set 1.0 and Key Value Command Set 1.0, section 4.1.5).
+//! Identify and its data (Base 2.1, section 5.1.13; NVM Command Set 1.0 and Key Value Command Set 1.0,
+//! section 4.1.5).
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
 use crate::Error;
-use crate::bytes::{array_at, head, put, u16_at, u32_at, u64_at};
-use crate::fabrics::{VERSION, decode_nqn};
+use crate::bytes::put;
 use crate::nvme::Command;
+
+mod controller;
+mod namespace;
+
+pub use controller::{Controller, ControllerKind, IdentifyController};
+pub use namespace::{
+    BlockNamespace, IdentifyNamespace, IndependentIdentifyNamespace, KvFormat, KvIdentifyNamespace,
+    LbaFormat, PoolNamespace, namespace_of_any,
+};
 
 /// Bytes of every structure here.
 pub const IDENTIFY_BYTES: usize = 4096;
 /// Namespace ids of a list.
 pub const LIST_ENTRIES: usize = IDENTIFY_BYTES / 4;
 
-/// Which structure is asked for: bits 7 to 0 of word 10 (CNS).
+/// Which structure is asked for (CNS, figure 310).
 pub mod structure {
     /// A namespace, NVM command set.
     pub const NAMESPACE: u8 = 0x00;
@@ -32,7 +44,7 @@ pub mod structure {
     pub const COMMAND_SETS: u8 = 0x1c;
 }
 
-/// A command set (CSI).
+/// A command set (CSI, figure 311).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandSet {
     /// Blocks.
@@ -41,244 +53,89 @@ pub enum CommandSet {
     KeyValue = 1,
 }
 
+/// Command dwords 10 to 15 of Identify (Base 2.1, section 5.1.13.1, figures 307 to 309).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct IdentifyDwords {
+    /// Controller or namespace structure (CNS).
+    pub controller_or_namespace_structure: u8,
+    /// Reserved.
+    pub reserved_1: u8,
+    /// Controller identifier (CNTID).
+    pub controller_identifier: U16,
+    /// CNS specific identifier (CNSSID).
+    pub cns_specific_identifier: U16,
+    /// Reserved.
+    pub reserved_2: u8,
+    /// Command set identifier (CSI).
+    pub command_set_identifier: u8,
+    /// Dwords 12 and 13.
+    pub not_used: [U32; 2],
+    /// UUID index (UIDX) in bits 6 to 0.
+    pub uuid_index: U32,
+    /// Dword 15.
+    pub reserved_3: U32,
+}
+
+const _: () = assert!(size_of::<IdentifyDwords>() == 24);
+
+impl IdentifyDwords {
+    /// Those of a command.
+    pub fn of(command: &Command) -> Self {
+        transmute!(command.dwords())
+    }
+}
+
 /// A command for the structure `which`; `set` counts for those that have one.
 pub fn identify(id: u16, which: u8, namespace: u32, set: CommandSet) -> Command {
     let mut command = Command::new(crate::nvme::admin::IDENTIFY, id, namespace);
     command.data.bytes = IDENTIFY_BYTES as u32;
-    command.cdw10 = u32::from(which);
-    command.cdw11 = (set as u32) << 24;
+    let mut dwords = IdentifyDwords::new_zeroed();
+    dwords.controller_or_namespace_structure = which;
+    dwords.command_set_identifier = set as u8;
+    command.set_dwords(transmute!(dwords));
     command
 }
 
-/// What a controller is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ControllerKind {
-    /// I/O.
-    Io = 1,
-    /// Discovery.
-    Discovery = 2,
+/// The start of a namespace identification descriptor, before the identifier (Base 2.1, section
+/// 5.1.13.2.3, figure 315).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct NamespaceIdentificationDescriptor {
+    /// Namespace identifier type (NIDT).
+    pub namespace_identifier_type: u8,
+    /// Namespace identifier length (NIDL), bytes; 0 ends the list.
+    pub namespace_identifier_length: u8,
+    /// Reserved.
+    pub reserved: [u8; 2],
 }
 
-/// The controller, as far as it differs from one of ours to the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Controller<'a> {
-    /// Its id.
-    pub id: u16,
-    /// What it is for.
-    pub kind: ControllerKind,
-    /// The subsystem's serial number, ASCII, up to 20 bytes.
-    pub serial: &'a str,
-    /// The version of the software, ASCII, up to 8 bytes.
-    pub version: &'a str,
-    /// Name of the subsystem.
-    pub subsystem: &'a str,
-    /// Most bytes of data of a command: 4096 << this; 0 is no limit (MDTS).
-    pub transfer_shift: u8,
-    /// Asynchronous events that are told, as in feature 0Bh.
-    pub events: u32,
-    /// Event requests held, less one.
-    pub event_requests: u8,
-    /// Commands under way in a queue at most.
-    pub commands_max: u16,
-    /// Highest namespace id, or number of namespaces (NN).
-    pub namespaces_max: u32,
-    /// Optional block commands, as in ONCS.
-    pub block_commands: u16,
-    /// Bytes of data in a command's capsule; a multiple of 16.
-    pub capsule_data_bytes: u32,
-}
+const _: () = assert!(size_of::<NamespaceIdentificationDescriptor>() == 4);
 
-/// Keep alive timeouts are in steps of so many times 100 ms.
-const KEEP_ALIVE_STEPS: u16 = 1;
-
-impl<'a> Controller<'a> {
-    /// Bits of [`Self::block_commands`].
-    pub const COMPARE: u16 = 1 << 0;
-    /// Bits of [`Self::block_commands`].
-    pub const DATASET_MANAGEMENT: u16 = 1 << 2;
-    /// Bits of [`Self::block_commands`].
-    pub const WRITE_ZEROES: u16 = 1 << 3;
-
-    /// The structure.
-    pub fn encode(&self) -> [u8; IDENTIFY_BYTES] {
-        let mut bytes = [0; IDENTIFY_BYTES];
-        text(&mut bytes[4..24], self.serial);
-        text(&mut bytes[24..64], "Spillway");
-        text(&mut bytes[64..72], self.version);
-        bytes[72] = 0; // RAB
-        bytes[76] = 1 << 1; // CMIC: a subsystem may have several controllers
-        bytes[77] = self.transfer_shift;
-        put(&mut bytes, 78, &self.id.to_le_bytes());
-        put(&mut bytes, 80, &VERSION.to_le_bytes());
-        put(&mut bytes, 92, &self.events.to_le_bytes());
-        bytes[111] = self.kind as u8;
-        bytes[258] = 3; // ACL: aborts at a time, less one
-        bytes[259] = self.event_requests;
-        bytes[261] = 1 << 1 | 1 << 2; // LPA: log 05h, offsets in logs
-        put(&mut bytes, 320, &KEEP_ALIVE_STEPS.to_le_bytes());
-        bytes[512] = 0x66; // SQES: commands of 2^6 bytes
-        bytes[513] = 0x44; // CQES: completions of 2^4 bytes
-        put(&mut bytes, 514, &self.commands_max.to_le_bytes());
-        put(&mut bytes, 516, &self.namespaces_max.to_le_bytes());
-        put(&mut bytes, 520, &self.block_commands.to_le_bytes());
-        // SGLS: supported; offsets (data in the capsule); transport descriptors
-        put(&mut bytes, 536, &(1u32 | 1 << 20 | 1 << 21).to_le_bytes());
-        put(&mut bytes, 768, self.subsystem.as_bytes());
-        let capsule = |data: u32| ((64 + data) / 16).to_le_bytes();
-        put(&mut bytes, 1792, &capsule(self.capsule_data_bytes));
-        put(&mut bytes, 1796, &1u32.to_le_bytes()); // IORCSZ, units of 16 bytes
-        bytes[1803] = 1; // MSDBD: descriptors of a command
-        bytes
-    }
-
-    /// Reads the structure.
-    ///
-    /// # Errors
-    /// [`Error::Short`]; [`Error::Field`] for names that are no text.
-    pub fn decode(bytes: &'a [u8]) -> Result<Self, Error> {
-        let bytes: &[u8; IDENTIFY_BYTES] = head(bytes)?;
-        let ascii = |range: core::ops::Range<usize>| {
-            core::str::from_utf8(&bytes[range]).map(str::trim_end).map_err(|_| Error::Field("text"))
-        };
-        Ok(Self {
-            id: u16_at(bytes, 78),
-            kind: match bytes[111] {
-                2 => ControllerKind::Discovery,
-                _ => ControllerKind::Io,
-            },
-            serial: ascii(4..24)?,
-            version: ascii(64..72)?,
-            subsystem: decode_nqn(&bytes[768..1024]).ok_or(Error::Field("subsystem NQN"))?,
-            transfer_shift: bytes[77],
-            events: u32_at(bytes, 92),
-            event_requests: bytes[259],
-            commands_max: u16_at(bytes, 514),
-            namespaces_max: u32_at(bytes, 516),
-            block_commands: u16_at(bytes, 520),
-            capsule_data_bytes: u32_at(bytes, 1792).saturating_mul(16).saturating_sub(64),
-        })
-    }
-}
-
-/// ASCII padded with spaces.
-fn text(field: &mut [u8], text: &str) {
-    field.fill(b' ');
-    for (place, byte) in field.iter_mut().zip(text.bytes()) {
-        *place = byte;
-    }
-}
-
-/// A block namespace. Its blocks read as zeros after Deallocate, and Write Zeroes may deallocate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockNamespace {
-    /// Length, blocks.
-    pub blocks: u64,
-    /// Blocks that take memory.
-    pub used_blocks: u64,
-    /// log2 of the bytes of a block.
-    pub block_shift: u8,
-}
-
-impl BlockNamespace {
-    /// The structure.
-    pub fn encode(&self) -> [u8; IDENTIFY_BYTES] {
-        let mut bytes = [0; IDENTIFY_BYTES];
-        put(&mut bytes, 0, &self.blocks.to_le_bytes());
-        put(&mut bytes, 8, &self.blocks.to_le_bytes());
-        put(&mut bytes, 16, &self.used_blocks.to_le_bytes());
-        bytes[24] = 1 << 0 | 1 << 4; // NSFEAT: thinly provisioned; the preferred sizes below hold
-        bytes[30] = 1; // NMIC: several controllers may reach it
-        bytes[33] = 1 | 1 << 3; // DLFEAT: zeros after Deallocate, also by Write Zeroes
-        // NPWG, NPWA, NPDG, NPDA: pages, in blocks less one
-        let page = (4096u32 >> self.block_shift).saturating_sub(1) as u16;
-        for at in [64, 66, 68, 70] {
-            put(&mut bytes, at, &page.to_le_bytes());
-        }
-        bytes[130] = self.block_shift; // LBAF 0
-        bytes
-    }
-
-    /// Reads the structure.
-    ///
-    /// # Errors
-    /// [`Error::Short`]; [`Error::Field`] for a block of more than 64 KiB or less than 512 bytes.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
-        let bytes: &[u8; IDENTIFY_BYTES] = head(bytes)?;
-        let format = 128 + 4 * usize::from(bytes[26] & 0xf);
-        let block_shift = bytes[format + 2];
-        if !(9..=16).contains(&block_shift) {
-            return Err(Error::Field("block size"));
-        }
-        Ok(Self { blocks: u64_at(bytes, 0), used_blocks: u64_at(bytes, 16), block_shift })
-    }
-}
-
-/// A key-value namespace: a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolNamespace {
-    /// Bytes that it may hold; 2^64 - 1 when nothing limits it.
-    pub bytes: u64,
-    /// Bytes that it holds.
-    pub used_bytes: u64,
-    /// Most bytes of a value.
-    pub value_bytes_max: u32,
-}
-
-impl PoolNamespace {
-    /// The structure.
-    pub fn encode(&self) -> [u8; IDENTIFY_BYTES] {
-        let mut bytes = [0; IDENTIFY_BYTES];
-        put(&mut bytes, 0, &self.bytes.to_le_bytes());
-        put(&mut bytes, 16, &self.used_bytes.to_le_bytes());
-        bytes[24] = 1 << 0; // NSFEAT: thinly provisioned
-        // KV format 0: key bytes, value bytes, any number of keys
-        put(&mut bytes, 72, &u16::from(crate::kv::KEY_BYTES).to_le_bytes());
-        put(&mut bytes, 76, &self.value_bytes_max.to_le_bytes());
-        bytes
-    }
-
-    /// Reads the structure.
-    ///
-    /// # Errors
-    /// [`Error::Short`].
-    pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
-        let bytes: &[u8; IDENTIFY_BYTES] = head(bytes)?;
-        Ok(Self {
-            bytes: u64_at(bytes, 0),
-            used_bytes: u64_at(bytes, 16),
-            value_bytes_max: u32_at(bytes, 76),
-        })
-    }
-}
-
-/// What is told of a namespace of any command set: that it is ready, and whether several controllers may
-/// reach it.
-pub fn namespace_of_any(shared: bool) -> [u8; IDENTIFY_BYTES] {
-    let mut bytes = [0; IDENTIFY_BYTES];
-    bytes[0] = 1 << 0; // NSFEAT: thinly provisioned
-    bytes[1] = u8::from(shared); // NMIC
-    bytes[14] = 1; // NSTAT: ready
-    bytes
-}
+const NAME_UUID: u8 = 3;
+const NAME_COMMAND_SET: u8 = 4;
 
 /// The names of a namespace: its UUID, if it has one, and its command set.
 pub fn namespace_names(uuid: Option<u128>, set: CommandSet) -> [u8; IDENTIFY_BYTES] {
     let mut bytes = [0; IDENTIFY_BYTES];
-    let mut at = 0;
+    let mut end = 0;
+    let mut append = |kind: u8, name: &[u8]| {
+        let descriptor = NamespaceIdentificationDescriptor {
+            namespace_identifier_type: kind,
+            namespace_identifier_length: name.len() as u8,
+            reserved: [0; _],
+        };
+        for part in [descriptor.as_bytes(), name] {
+            put(&mut bytes, end, part);
+            end += part.len();
+        }
+    };
     if let Some(uuid) = uuid {
-        bytes[0] = NAME_UUID;
-        bytes[1] = 16;
-        put(&mut bytes, 4, &uuid.to_be_bytes());
-        at = 20;
+        append(NAME_UUID, &uuid.to_be_bytes());
     }
-    bytes[at] = NAME_COMMAND_SET;
-    bytes[at + 1] = 1;
-    bytes[at + 4] = set as u8;
+    append(NAME_COMMAND_SET, &[set as u8]);
     bytes
 }
-
-const NAME_UUID: u8 = 3;
-const NAME_COMMAND_SET: u8 = 4;
 
 /// Reads the UUID among the names of a namespace.
 ///
@@ -286,38 +143,62 @@ const NAME_COMMAND_SET: u8 = 4;
 /// [`Error::Field`] for a name that reaches beyond `bytes`.
 pub fn namespace_uuid(bytes: &[u8]) -> Result<Option<u128>, Error> {
     let mut rest = bytes;
-    while let [kind, length, _, _, names @ ..] = rest {
-        if *length == 0 {
+    while let Ok((descriptor, names)) = NamespaceIdentificationDescriptor::ref_from_prefix(rest) {
+        let length = usize::from(descriptor.namespace_identifier_length);
+        if length == 0 {
             break;
         }
-        let name = names.get(..usize::from(*length)).ok_or(Error::Field("namespace name"))?;
-        if *kind == NAME_UUID && name.len() == 16 {
-            return Ok(Some(u128::from_be_bytes(array_at(name, 0))));
+        let (name, after) = names.split_at_checked(length).ok_or(Error::Field("namespace name"))?;
+        if descriptor.namespace_identifier_type == NAME_UUID
+            && let Ok(uuid) = name.try_into()
+        {
+            return Ok(Some(u128::from_be_bytes(uuid)));
         }
-        rest = &names[name.len()..];
+        rest = after;
     }
     Ok(None)
 }
 
-/// A list of the namespace ids in `ids`, which ascend.
-pub fn namespace_list(ids: impl Iterator<Item = u32>) -> [u8; IDENTIFY_BYTES] {
-    let mut bytes = [0; IDENTIFY_BYTES];
-    for (place, id) in bytes.chunks_exact_mut(4).zip(ids) {
-        place.copy_from_slice(&id.to_le_bytes());
-    }
-    bytes
+/// Namespace list (Base 2.1, section 4.6.2, figure 138).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct NamespaceList {
+    /// Identifiers (ID), ascending; 0 ends the list.
+    pub identifiers: [U32; LIST_ENTRIES],
 }
 
-/// Reads a list of namespace ids.
-pub fn decode_namespace_list(bytes: &[u8]) -> impl Iterator<Item = u32> {
-    bytes.chunks_exact(4).map(|id| u32_at(id, 0)).take_while(|&id| id != 0)
+const _: () = assert!(size_of::<NamespaceList>() == 4096);
+
+/// A list of the namespace ids in `ids`, which ascend.
+pub fn namespace_list(ids: impl Iterator<Item = u32>) -> [u8; IDENTIFY_BYTES] {
+    let mut list = NamespaceList::new_zeroed();
+    for (place, id) in list.identifiers.iter_mut().zip(ids) {
+        *place = id.into();
+    }
+    transmute!(list)
 }
+
+/// Reads a list of namespace ids, which may be cut short.
+pub fn decode_namespace_list(bytes: &[u8]) -> impl Iterator<Item = u32> {
+    let (ids, _) = bytes.as_chunks();
+    ids.iter().map(|&id| U32::from_bytes(id).get()).take_while(|&id| id != 0)
+}
+
+/// Identify I/O command set data (Base 2.1, section 5.1.13.2.19, figures 327 and 328).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct IdentifyIoCommandSet {
+    /// I/O command set combinations (IOCSC0 to IOCSC511): bit n is command set n; 0 ends the list.
+    pub io_command_set_combinations: [U64; 512],
+}
+
+const _: () = assert!(size_of::<IdentifyIoCommandSet>() == 4096);
 
 /// The one combination of command sets that a controller has: bit n is command set n.
 pub fn command_sets(sets: u64) -> [u8; IDENTIFY_BYTES] {
-    let mut bytes = [0; IDENTIFY_BYTES];
-    put(&mut bytes, 0, &sets.to_le_bytes());
-    bytes
+    let mut combinations = IdentifyIoCommandSet::new_zeroed();
+    combinations.io_command_set_combinations[0] = sets.into();
+    transmute!(combinations)
 }
 
 #[cfg(test)]
@@ -359,6 +240,21 @@ mod tests {
     }
 
     #[test]
+    fn the_command_is_laid_out_as_figures_307_and_308_say() {
+        let command = identify(1, structure::NAMESPACE_OF_SET, 7, CommandSet::KeyValue);
+        let bytes = command.encode();
+        assert_eq!(bytes[4..8], [7, 0, 0, 0]);
+        assert_eq!(bytes[32..48], [0, 0x10, 0, 0, 0, 0, 0, 0x5a, 5, 0, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(IdentifyDwords::of(&command).command_set_identifier, 1);
+    }
+
+    #[test]
+    fn command_sets_stand_in_the_first_combination() {
+        let bytes = command_sets(0x0201);
+        assert_eq!(bytes[..9], [1, 2, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
     fn names_and_lists_come_back() {
         let uuid = 0x1122_3344_5566_4788_99aa_bbcc_ddee_ff00;
         let names = namespace_names(Some(uuid), CommandSet::Block);
@@ -368,6 +264,7 @@ mod tests {
         assert_eq!(namespace_uuid(&namespace_names(None, CommandSet::KeyValue)), Ok(None));
         assert!(namespace_uuid(&[3, 16, 0, 0, 1]).is_err());
         let list = namespace_list([2, 5, 9].into_iter());
+        assert_eq!(list[..13], [2, 0, 0, 0, 5, 0, 0, 0, 9, 0, 0, 0, 0]);
         assert!(decode_namespace_list(&list).eq([2, 5, 9]));
     }
 }

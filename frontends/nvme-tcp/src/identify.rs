@@ -2,8 +2,8 @@
 
 use spillway_types::{PAGE_BYTES, VALUE_BYTES_MAX};
 use spillway_wire::identify::{
-    BlockNamespace, CommandSet, Controller, ControllerKind, IDENTIFY_BYTES, PoolNamespace,
-    command_sets, namespace_list, namespace_names, namespace_of_any, structure,
+    BlockNamespace, CommandSet, Controller, ControllerKind, IDENTIFY_BYTES, IdentifyDwords,
+    PoolNamespace, command_sets, namespace_list, namespace_names, namespace_of_any, structure,
 };
 use spillway_wire::log_page::Event;
 use spillway_wire::nvme::{ALL_NAMESPACES, Command, Status};
@@ -20,13 +20,14 @@ type Answer = Result<[u8; IDENTIFY_BYTES], Status>;
 
 /// The structure that a command asks for.
 pub(crate) fn identify(context: &Context<'_>, command: &Command) -> Answer {
-    let command_set = (command.cdw11 >> 24) as u8;
+    let dwords = IdentifyDwords::of(command);
+    let command_set = dwords.command_set_identifier;
     let its_set = match context.controller.subsystem {
         Subsystem::Pools => CommandSet::KeyValue,
         Subsystem::Blocks | Subsystem::Discovery => CommandSet::Block,
     };
     let is_its_set = command_set == its_set as u8;
-    match command.cdw10 as u8 {
+    match dwords.controller_or_namespace_structure {
         structure::CONTROLLER => Ok(controller(context)),
         _ if context.controller.subsystem == Subsystem::Discovery => Err(Status::INVALID_FIELD),
         structure::NAMESPACE if its_set == CommandSet::Block => namespace(context, command),

@@ -225,6 +225,19 @@ impl Command {
         transmute!(SubmissionQueueEntry::from(self))
     }
 
+    /// Command dwords 10 to 15, whose layout differs with the opcode.
+    #[inline]
+    pub fn dwords(&self) -> [U32; 6] {
+        [self.cdw10, self.cdw11, self.cdw12, self.cdw13, self.cdw14, self.cdw15].map(U32::new)
+    }
+
+    /// Sets command dwords 10 to 15.
+    #[inline]
+    pub fn set_dwords(&mut self, dwords: [U32; 6]) {
+        let [cdw10, cdw11, cdw12, cdw13, cdw14, cdw15] = dwords.map(U32::get);
+        *self = Self { cdw10, cdw11, cdw12, cdw13, cdw14, cdw15, ..*self };
+    }
+
     /// First block of a block command.
     pub const fn first_block(&self) -> u64 {
         self.cdw10 as u64 | (self.cdw11 as u64) << 32
