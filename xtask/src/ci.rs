@@ -40,7 +40,7 @@ fn all(steps: &mut Steps) {
         run_cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", level])
     });
     steps.run("licences and sources of dependencies", deny);
-    steps.run("each crate alone", alone::check);
+    steps.run("each package that is built alone", alone::check);
     steps.run("build of unit and property tests", || {
         run_cargo(&["test", "--workspace", "--locked", "--no-run", "--quiet"])
     });

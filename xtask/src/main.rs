@@ -31,7 +31,7 @@ enum Command {
     Layering,
     /// Checks that the pages use no retired word and no line that is too wide.
     Pages,
-    /// Type-checks each crate by itself, without features and with each one.
+    /// Type-checks each program, each library for C and the Rust client by itself.
     Alone,
     /// Measures one thing beside what it is compared with.
     Bench {
@@ -60,9 +60,10 @@ fn main() -> ExitCode {
         Command::Alone => alone::check(),
         Command::Bench { name, json } => {
             let flag = json.then(|| "--json".into());
-            programs::run("spillway-bench", name.into_iter().chain(flag))
+            let arguments = name.into_iter().chain(flag);
+            programs::run("spillway-bench", &programs::PROGRAMS, arguments)
         }
-        Command::Sim { arguments } => programs::run("spillway-sim", arguments),
+        Command::Sim { arguments } => programs::run("spillway-sim", &[], arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -8,16 +8,47 @@ use cargo_metadata::MetadataCommand;
 
 use crate::command;
 
-/// Builds all programs of `package` and becomes the one of its name.
+/// What the Makefile builds together as `PROGRAMS`. A benchmark starts some of these.
+pub const PROGRAMS: [&str; 6] = [
+    "spillway",
+    "spillway-preload",
+    "spillwayd",
+    "spillway-load",
+    "spillway-valkey",
+    "spillway-python",
+];
+
+/// Builds all programs of `package`, together with the packages `beside`, and becomes the one of its name.
 ///
 /// # Errors
 /// The build fails, or the program does not start.
-pub fn run(package: &str, arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<()> {
-    let build = ["build", "--quiet", "--release", "--package", package];
-    let status = command::cargo().args(build).status().context("can't start cargo")?;
+pub fn run(
+    package: &str,
+    beside: &[&str],
+    arguments: impl IntoIterator<Item = OsString>,
+) -> anyhow::Result<()> {
+    let mut build = command::cargo();
+    build.args(["build", "--quiet", "--release", "--package", package]);
+    build.args(beside.iter().flat_map(|it| ["--package", it]));
+    let status = build.status().context("can't start cargo")?;
     ensure!(status.success(), "the build of {package} failed");
     let target = MetadataCommand::new().no_deps().exec()?.target_directory;
     let program = target.join("release").join(package);
     let error = command::command(&program).args(arguments).exec();
     Err(error).with_context(|| format!("can't start {program}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_makefile_builds_the_same_programs() {
+        let makefile = std::fs::read_to_string(command::root().join("Makefile")).expect("Makefile");
+        let joined = makefile.replace("\\\n", " ");
+        let line = joined.lines().find_map(|line| line.strip_prefix("PROGRAMS := "));
+        let words = line.expect("PROGRAMS").split_whitespace();
+        let packages: Vec<_> = words.filter(|word| *word != "--package").collect();
+        assert_eq!(packages, PROGRAMS);
+    }
 }
