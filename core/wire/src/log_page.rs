@@ -1,13 +1,20 @@
-//! Log pages (Base 2.0, section 5.16).
+//! Log pages (Base 2.1, section 5.1.12).
 
-use core::net::SocketAddr;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
-use crate::Error;
-use crate::bytes::{head, put, u32_at, u64_at};
-use crate::fabrics::{ANY_CONTROLLER, decode_nqn};
+use crate::bytes::put;
+use crate::identify::decode_namespace_list;
 use crate::nvme::{Command, admin};
 
-/// Log identifiers.
+mod discovery;
+
+pub use discovery::{
+    DISCOVERY_ENTRY_BYTES, DiscoveryEntry, DiscoveryLogHeader, DiscoveryLogPageEntry,
+    TcpAddressSubtype, decode_discovery_header, discovery,
+};
+
+/// Log page identifiers (section 5.1.12, figure 202).
 pub mod log {
     /// Errors.
     pub const ERRORS: u8 = 0x01;
@@ -22,6 +29,39 @@ pub mod log {
     /// Discovery.
     pub const DISCOVERY: u8 = 0x70;
 }
+
+/// Command dwords 10 to 15 of Get Log Page (Base 2.1, section 5.1.12, figures 197 to 201).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct GetLogPageDwords {
+    /// Log page identifier (LID).
+    pub log_page_identifier: u8,
+    /// Log specific parameter (LSP) in bits 6 to 0, retain asynchronous event (RAE) in bit 7.
+    pub log_specific_parameter: u8,
+    /// Number of dwords lower (NUMDL): the low half of their number less one.
+    pub number_of_dwords_lower: U16,
+    /// Number of dwords upper (NUMDU): the high half.
+    pub number_of_dwords_upper: U16,
+    /// Log specific identifier (LSI).
+    pub log_specific_identifier: U16,
+    /// Log page offset lower and upper (LPOL, LPOU), bytes.
+    pub log_page_offset: U64,
+    /// UUID index (UIDX) in bits 6 to 0.
+    pub uuid_index: u8,
+    /// Reserved.
+    pub reserved_1: u8,
+    /// Offset type (OT) in bit 7.
+    pub offset_type: u8,
+    /// Command set identifier (CSI).
+    pub command_set_identifier: u8,
+    /// Dword 15.
+    pub reserved_2: U32,
+}
+
+const _: () = assert!(size_of::<GetLogPageDwords>() == 24);
+
+/// Of [`GetLogPageDwords::log_specific_parameter`]: RAE.
+const RETAIN_EVENT: u8 = 1 << 7;
 
 /// Parameters of Get Log Page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,157 +81,153 @@ pub struct GetLogPage {
 impl GetLogPage {
     /// Reads a command.
     pub fn decode(command: &Command) -> Self {
-        let words = u64::from(command.cdw10 >> 16) | u64::from(command.cdw11 & 0xffff) << 16;
+        let dwords: GetLogPageDwords = transmute!(command.dwords());
+        let lower = u64::from(dwords.number_of_dwords_lower.get());
+        let upper = u64::from(dwords.number_of_dwords_upper.get());
         Self {
-            log: command.cdw10 as u8,
-            retain_event: command.cdw10 & 1 << 15 != 0,
-            offset: u64::from(command.cdw12) | u64::from(command.cdw13) << 32,
-            bytes: (words + 1) * 4,
-            command_set: (command.cdw14 >> 24) as u8,
+            log: dwords.log_page_identifier,
+            retain_event: dwords.log_specific_parameter & RETAIN_EVENT != 0,
+            offset: dwords.log_page_offset.get(),
+            bytes: ((lower | upper << 16) + 1) * 4,
+            command_set: dwords.command_set_identifier,
         }
     }
 
     /// The command; at least 4 bytes are asked for.
     pub fn encode(&self, id: u16) -> Command {
-        let words = (self.bytes / 4).saturating_sub(1);
+        let less_one = (self.bytes / 4).saturating_sub(1);
+        let dwords = GetLogPageDwords {
+            log_page_identifier: self.log,
+            log_specific_parameter: if self.retain_event { RETAIN_EVENT } else { 0 },
+            number_of_dwords_lower: (less_one as u16).into(),
+            number_of_dwords_upper: ((less_one >> 16) as u16).into(),
+            log_page_offset: self.offset.into(),
+            command_set_identifier: self.command_set,
+            ..GetLogPageDwords::new_zeroed()
+        };
         let mut command = Command::new(admin::GET_LOG_PAGE, id, crate::nvme::ALL_NAMESPACES);
         command.data.bytes = self.bytes as u32;
-        command.cdw10 = u32::from(self.log)
-            | u32::from(self.retain_event) << 15
-            | ((words & 0xffff) as u32) << 16;
-        command.cdw11 = (words >> 16) as u32 & 0xffff;
-        command.cdw12 = self.offset as u32;
-        command.cdw13 = (self.offset >> 32) as u32;
-        command.cdw14 = u32::from(self.command_set) << 24;
+        command.set_dwords(transmute!(dwords));
         command
     }
 }
 
+/// Bytes of an entry of the error log (section 5.1.12.1.2, figure 205); one that is not used is all
+/// zeros.
+pub const ERROR_ENTRY_BYTES: usize = 64;
+
+/// SMART / health information log page (Base 2.1, section 5.1.12.1.3, figure 206).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct HealthLogPage {
+    /// Critical warning (CW).
+    pub critical_warning: u8,
+    /// Composite temperature (CTEMP), kelvins.
+    pub composite_temperature: U16,
+    /// Available spare (AVSP), %.
+    pub available_spare: u8,
+    /// Available spare threshold (AVSPT), %.
+    pub available_spare_threshold: u8,
+    /// Percentage used (PUSED).
+    pub percentage_used: u8,
+    /// Bytes 6 to 511, not used here.
+    pub not_used_6: [u8; 506],
+}
+
+const _: () = assert!(size_of::<HealthLogPage>() == 512);
+
+/// Firmware slot information log page (Base 2.1, section 5.1.12.1.4, figure 208).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct FirmwareLogPage {
+    /// Active firmware info (AFI): the current slot (CAFS) in bits 2 to 0.
+    pub active_firmware_info: u8,
+    /// Reserved.
+    pub reserved_1: [u8; 7],
+    /// Firmware revisions for slots 1 to 7 (FRS1 to FRS7), ASCII.
+    pub firmware_revisions: [[u8; 8]; 7],
+    /// Reserved.
+    pub reserved_2: [u8; 448],
+}
+
+const _: () = assert!(size_of::<FirmwareLogPage>() == 512);
+
+/// Commands supported and effects log page (Base 2.1, section 5.1.12.1.6, figures 209 and 210).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct CommandsLogPage {
+    /// Admin commands supported (ACS0 to ACS255), by opcode.
+    pub admin_commands_supported: [U32; 256],
+    /// I/O commands supported (IOCS0 to IOCS255), by opcode.
+    pub io_commands_supported: [U32; 256],
+    /// Reserved.
+    pub reserved: [u8; 2048],
+}
+
+const _: () = assert!(size_of::<CommandsLogPage>() == 4096);
+
 /// Bytes of the health log and of the firmware log.
-pub const HEALTH_BYTES: usize = 512;
+pub const HEALTH_BYTES: usize = size_of::<HealthLogPage>();
 
 /// The health log: nothing wears out.
 pub fn health() -> [u8; HEALTH_BYTES] {
-    let mut bytes = [0; HEALTH_BYTES];
-    bytes[3] = 100; // available spare, %
-    bytes
+    let mut log = HealthLogPage::new_zeroed();
+    log.available_spare = 100;
+    transmute!(log)
 }
 
 /// The firmware log: one slot, with the version of the software.
 pub fn firmware(version: &str) -> [u8; HEALTH_BYTES] {
-    let mut bytes = [0; HEALTH_BYTES];
-    bytes[0] = 1;
-    bytes[8..16].fill(b' ');
-    for (place, byte) in bytes[8..16].iter_mut().zip(version.bytes()) {
-        *place = byte;
-    }
-    bytes
+    let mut log = FirmwareLogPage::new_zeroed();
+    log.active_firmware_info = 1;
+    let slot = &mut log.firmware_revisions[0];
+    slot.fill(b' ');
+    let bytes = version.len().min(slot.len());
+    put(slot, 0, &version.as_bytes()[..bytes]);
+    transmute!(log)
 }
 
 /// Bytes of the log of commands.
-pub const COMMANDS_BYTES: usize = 4096;
+pub const COMMANDS_BYTES: usize = size_of::<CommandsLogPage>();
 
 /// The log of commands: the opcodes served on the admin queue and on I/O queues; with `true` those that
 /// change what is stored.
 pub fn commands(admin: &[u8], io: &[(u8, bool)]) -> [u8; COMMANDS_BYTES] {
+    /// Command supported (CSUPP).
     const SUPPORTED: u32 = 1 << 0;
+    /// Logical block content change (LBCC).
     const CHANGES: u32 = 1 << 1;
-    let mut bytes = [0; COMMANDS_BYTES];
+    let mut log = CommandsLogPage::new_zeroed();
     for &opcode in admin {
-        put(&mut bytes, 4 * usize::from(opcode), &SUPPORTED.to_le_bytes());
+        log.admin_commands_supported[usize::from(opcode)] = SUPPORTED.into();
     }
     for &(opcode, changes) in io {
         let effects = SUPPORTED | if changes { CHANGES } else { 0 };
-        put(&mut bytes, 1024 + 4 * usize::from(opcode), &effects.to_le_bytes());
+        log.io_commands_supported[usize::from(opcode)] = effects.into();
     }
-    bytes
+    transmute!(log)
 }
 
-/// Bytes of the discovery log's header, and of each of its entries.
-pub const DISCOVERY_ENTRY_BYTES: usize = 1024;
-
-/// An entry of the discovery log: a subsystem that speaks NVMe/TCP.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DiscoveryEntry {
-    /// Name of the subsystem.
-    pub subsystem: String,
-    /// Where it is.
-    pub address: SocketAddr,
-    /// Whether it is reached by TLS 1.3 only.
-    pub secure: bool,
+/// Dwords 0 and 1 of a completion of Asynchronous Event Request (Base 2.1, section 5.1.2.1, figures 147
+/// and 148).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct AsynchronousEventResult {
+    /// Asynchronous event type (AET) in bits 2 to 0.
+    pub asynchronous_event_type: u8,
+    /// Asynchronous event information (AEI).
+    pub asynchronous_event_information: u8,
+    /// Log page identifier (LID).
+    pub log_page_identifier: u8,
+    /// Reserved.
+    pub reserved: u8,
+    /// Event specific parameter (EVNTSP).
+    pub event_specific_parameter: U32,
 }
 
-/// The discovery log.
-pub fn discovery(generation: u64, entries: &[DiscoveryEntry]) -> Vec<u8> {
-    let mut bytes = vec![0; DISCOVERY_ENTRY_BYTES * (1 + entries.len())];
-    put(&mut bytes, 0, &generation.to_le_bytes());
-    put(&mut bytes, 8, &(entries.len() as u64).to_le_bytes());
-    for (place, entry) in bytes.chunks_exact_mut(DISCOVERY_ENTRY_BYTES).skip(1).zip(entries) {
-        let family = if entry.address.is_ipv4() { FAMILY_IPV4 } else { FAMILY_IPV6 };
-        let (channel, security) =
-            if entry.secure { (SECURE_CHANNEL, TLS_13) } else { (CHANNEL_NOT_SPECIFIED, 0) };
-        place[..4].copy_from_slice(&[TRANSPORT_TCP, family, SUBTYPE_NVM, channel]);
-        place[SECURITY_AT] = security;
-        put(place, 4, &1u16.to_le_bytes()); // port id
-        put(place, 6, &ANY_CONTROLLER.to_le_bytes());
-        put(place, 8, &ADMIN_QUEUE_ENTRIES.to_le_bytes());
-        put(place, 32, entry.address.port().to_string().as_bytes());
-        put(place, 256, entry.subsystem.as_bytes());
-        put(place, 512, entry.address.ip().to_string().as_bytes());
-    }
-    bytes
-}
+const _: () = assert!(size_of::<AsynchronousEventResult>() == 8);
 
-const TRANSPORT_TCP: u8 = 3;
-const FAMILY_IPV4: u8 = 1;
-const FAMILY_IPV6: u8 = 2;
-const SUBTYPE_NVM: u8 = 2;
-const SECURE_CHANNEL: u8 = 1;
-/// NVMe over Fabrics 1.1a, Figure 9 (TREQ): whether there is a secure channel is not specified. "Not required" would be
-/// closer, but nvme-cli takes it for an offer of TLS, and its connect-all fails for want of a key.
-const CHANNEL_NOT_SPECIFIED: u8 = 0;
-/// Which security, in the part of an entry that is TCP's own.
-const SECURITY_AT: usize = 768;
-const TLS_13: u8 = 2;
-/// Least entries of an admin queue.
-const ADMIN_QUEUE_ENTRIES: u16 = 32;
-
-/// The discovery log's generation and number of entries, from its header.
-///
-/// # Errors
-/// [`Error::Short`].
-pub fn decode_discovery_header(bytes: &[u8]) -> Result<(u64, u64), Error> {
-    let bytes: &[u8; DISCOVERY_ENTRY_BYTES] = head(bytes)?;
-    Ok((u64_at(bytes, 0), u64_at(bytes, 8)))
-}
-
-impl DiscoveryEntry {
-    /// Reads an entry; `None` for one that is no NVM subsystem over TCP.
-    ///
-    /// # Errors
-    /// [`Error::Short`]; [`Error::Field`] for a bad name or address.
-    pub fn decode(bytes: &[u8]) -> Result<Option<Self>, Error> {
-        let bytes: &[u8; DISCOVERY_ENTRY_BYTES] = head(bytes)?;
-        if bytes[0] != TRANSPORT_TCP || bytes[2] != SUBTYPE_NVM {
-            return Ok(None);
-        }
-        let text = |field: &[u8]| {
-            let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
-            core::str::from_utf8(&field[..end]).map(|text| text.trim_end().to_owned())
-        };
-        let address = (|| {
-            let ip = text(&bytes[512..768]).ok()?.parse().ok()?;
-            Some(SocketAddr::new(ip, text(&bytes[32..64]).ok()?.parse().ok()?))
-        })();
-        Ok(Some(Self {
-            subsystem: decode_nqn(&bytes[256..512]).ok_or(Error::Field("subsystem NQN"))?.into(),
-            address: address.ok_or(Error::Field("transport address"))?,
-            secure: bytes[3] & 3 == SECURE_CHANNEL,
-        }))
-    }
-}
-
-/// An asynchronous event, as it stands in the result of an Asynchronous Event Request.
+/// An asynchronous event: an [`AsynchronousEventResult`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// Type: 2 is a notice.
@@ -209,20 +245,31 @@ impl Event {
     pub const NAMESPACES_CHANGED_BIT: u32 = 1 << 8;
 
     /// As it stands in the result.
-    pub const fn encode(self) -> u64 {
-        self.kind as u64 | (self.what as u64) << 8 | (self.log as u64) << 16
+    pub fn encode(self) -> u64 {
+        let result: U64 = transmute!(AsynchronousEventResult {
+            asynchronous_event_type: self.kind,
+            asynchronous_event_information: self.what,
+            log_page_identifier: self.log,
+            reserved: 0,
+            event_specific_parameter: U32::ZERO,
+        });
+        result.get()
     }
 
     /// Reads a result.
-    pub const fn decode(result: u64) -> Self {
-        Self { kind: result as u8 & 7, what: (result >> 8) as u8, log: (result >> 16) as u8 }
+    pub fn decode(result: u64) -> Self {
+        let result: AsynchronousEventResult = transmute!(U64::new(result));
+        Self {
+            kind: result.asynchronous_event_type & 7,
+            what: result.asynchronous_event_information,
+            log: result.log_page_identifier,
+        }
     }
 }
 
-/// Reads a list of changed namespaces: their ids, or `None` when there are too many to list.
+/// Reads the log of changed namespaces (section 5.1.12.1.5), a namespace list: their ids, or `None` when there are too many to list.
 pub fn decode_changed(bytes: &[u8]) -> Option<Vec<u32>> {
-    let ids: Vec<u32> =
-        bytes.chunks_exact(4).map(|id| u32_at(id, 0)).take_while(|&id| id != 0).collect();
+    let ids: Vec<u32> = decode_namespace_list(bytes).collect();
     if ids == [crate::nvme::ALL_NAMESPACES] { None } else { Some(ids) }
 }
 
@@ -246,31 +293,37 @@ mod tests {
     }
 
     #[test]
-    fn the_discovery_log_comes_back() {
-        let entries = [
-            DiscoveryEntry {
-                subsystem: "nqn.2026-11.io.spillway:pools".into(),
-                address: "127.0.0.1:4420".parse().unwrap(),
-                secure: false,
-            },
-            DiscoveryEntry {
-                subsystem: "nqn.2026-11.io.spillway:blocks".into(),
-                address: "[::1]:4421".parse().unwrap(),
-                secure: true,
-            },
-        ];
-        let bytes = discovery(5, &entries);
-        assert_eq!(decode_discovery_header(&bytes), Ok((5, 2)));
-        assert_eq!(bytes[1024..1028], [3, 1, 2, 0]);
-        assert_eq!(bytes[2048..2052], [3, 2, 2, 1]);
-        for (bytes, entry) in bytes[1024..].chunks_exact(1024).zip(&entries) {
-            assert_eq!(DiscoveryEntry::decode(bytes), Ok(Some(entry.clone())));
-        }
-        let mut broken = bytes[1024..2048].to_vec();
-        broken[512] = b'x';
-        assert_eq!(DiscoveryEntry::decode(&broken), Err(Error::Field("transport address")));
-        broken[0] = 1;
-        assert_eq!(DiscoveryEntry::decode(&broken), Ok(None));
+    fn get_log_page_is_laid_out_as_figures_197_to_201_say() {
+        let get = GetLogPage {
+            log: 0x70,
+            retain_event: true,
+            offset: 0x0807_0605_0403_0200,
+            bytes: (0x0605_0403 + 1) * 4,
+            command_set: 9,
+        };
+        let bytes = get.encode(1).encode();
+        assert_eq!(bytes[40..48], [0x70, 0x80, 3, 4, 5, 6, 0, 0]);
+        assert_eq!(bytes[48..64], [0, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 9, 0, 0, 0, 0]);
+        assert_eq!(GetLogPage::decode(&get.encode(1)), get);
+    }
+
+    /// All bytes that are not zero.
+    #[test]
+    fn health_and_firmware_are_laid_out_as_figures_206_and_208_say() {
+        let mut bytes = [0; HEALTH_BYTES];
+        bytes[3] = 100;
+        assert_eq!(health(), bytes);
+        let mut bytes = [0; HEALTH_BYTES];
+        bytes[0] = 1;
+        bytes[8..16].copy_from_slice(b"0.1.0   ");
+        assert_eq!(firmware("0.1.0"), bytes);
+        assert_eq!(firmware("0123456789")[8..17], *b"01234567\0");
+    }
+
+    #[test]
+    fn changed_namespaces_are_listed_unless_there_are_too_many() {
+        assert_eq!(decode_changed(&[2, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]), Some(vec![2, 5]));
+        assert_eq!(decode_changed(&[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]), None);
     }
 
     #[test]

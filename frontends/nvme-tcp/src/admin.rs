@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use spillway_wire::fabrics::ControllerConfiguration;
 use spillway_wire::identify::LIST_ENTRIES;
 use spillway_wire::kv;
-use spillway_wire::log_page::{self, DiscoveryEntry, Event, GetLogPage, log};
+use spillway_wire::log_page::{self, DiscoveryEntry, ERROR_ENTRY_BYTES, Event, GetLogPage, log};
 use spillway_wire::nvme::{ALL_NAMESPACES, Command, Status, admin, block, feature};
 
 use crate::controller::Subsystem;
@@ -203,7 +203,7 @@ impl Admin {
         let subsystem = context.controller.subsystem;
         let page = match (get.log, subsystem) {
             (log::DISCOVERY, Subsystem::Discovery) => discovery(context, local),
-            (log::ERRORS, _) => vec![0; 64],
+            (log::ERRORS, _) => vec![0; ERROR_ENTRY_BYTES],
             (log::HEALTH, _) => log_page::health().to_vec(),
             (log::FIRMWARE, _) => log_page::firmware(env!("CARGO_PKG_VERSION")).to_vec(),
             (log::CHANGED_NAMESPACES, Subsystem::Blocks | Subsystem::Pools) => {
