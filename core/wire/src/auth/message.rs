@@ -1,8 +1,14 @@
-//! The messages (Base 2.0, figures 488 to 506).
+//! The messages (Base 2.1, sections 8.3.4.4 and 8.3.4.5).
+
+use zerocopy::{FromZeros, IntoBytes, transmute_ref};
 
 use super::Hash;
+use super::layout::{
+    ChallengeMessage, FailureMessage, MessageHeader, NUMBERS_MAX, NegotiateMessage,
+    ProtocolDescriptor, ReplyMessage, Success1Message, Success2Message,
+};
 use crate::Error;
-use crate::bytes::{head, put, u16_at, u32_at};
+use crate::bytes::{prefix, put};
 
 const COMMON: u8 = 0;
 const DHCHAP: u8 = 1;
@@ -14,13 +20,10 @@ const SUCCESS2: u8 = 0x04;
 const FAILURE2: u8 = 0xf0;
 const FAILURE1: u8 = 0xf1;
 
-/// Bytes before the variable part of a challenge, a reply and a success.
-const FIXED_BYTES: usize = 16;
-/// Bytes of a protocol's description in negotiate.
-const DESCRIPTION_BYTES: usize = 64;
-/// Where the groups' numbers stand in a description: the hashes' stand from 4.
-const GROUPS_AT: usize = 34;
-const NUMBERS_MAX: usize = 30;
+/// The number of DH-HMAC-CHAP among authentication protocols.
+const PROTOCOL: u8 = 1;
+/// The reason of every failure; the explanation says more.
+const AUTHENTICATION_FAILURE: u8 = 1;
 
 /// What a host offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +71,7 @@ pub struct Success1<'a> {
     pub hash_bytes: u8,
 }
 
-/// Why it goes no further (Base 2.0, figure 505).
+/// Why it goes no further (Base 2.1, section 8.3.4.4.2, figure 736).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The proof is wrong.
@@ -112,19 +115,19 @@ impl<'a> Message<'a> {
     /// # Errors
     /// [`Error::Short`] when lengths in it reach beyond its end, [`Error::Field`] for what is not known.
     pub fn decode(bytes: &'a [u8]) -> Result<(u16, Self), Error> {
-        let start: &[u8; 8] = head(bytes)?;
-        let transaction = u16_at(start, 4);
-        let message = match (start[0], start[1]) {
+        let start: &FailureMessage = prefix(bytes)?; // no message is shorter
+        let header = start.header;
+        let message = match (header.authentication_type, header.authentication_identifier) {
             (COMMON, NEGOTIATE) => Self::Negotiate(negotiate(bytes)?),
             (DHCHAP, CHALLENGE) => Self::Challenge(challenge(bytes)?),
             (DHCHAP, REPLY) => Self::Reply(reply(bytes)?),
             (DHCHAP, SUCCESS1) => Self::Success1(success1(bytes)?),
             (DHCHAP, SUCCESS2) => Self::Success2,
-            (COMMON, FAILURE1) => Self::Failure1(start[7]),
-            (COMMON, FAILURE2) => Self::Failure2(start[7]),
+            (COMMON, FAILURE1) => Self::Failure1(start.reason_code_explanation),
+            (COMMON, FAILURE2) => Self::Failure2(start.reason_code_explanation),
             _ => return Err(Error::Field("authentication message")),
         };
-        Ok((transaction, message))
+        Ok((header.transaction_identifier.get(), message))
     }
 
     /// Writes the message to the start of `out`; how many bytes it takes.
@@ -145,24 +148,27 @@ impl<'a> Message<'a> {
             Self::Failure1(_) => (COMMON, FAILURE1),
             Self::Failure2(_) => (COMMON, FAILURE2),
         };
-        out[0] = kind;
-        out[1] = id;
-        put(out, 4, &transaction.to_le_bytes());
+        let header = MessageHeader {
+            authentication_type: kind,
+            authentication_identifier: id,
+            reserved: [0; _],
+            transaction_identifier: transaction.into(),
+        };
         match self {
-            Self::Negotiate(negotiate) => negotiate.write(out),
-            Self::Challenge(challenge) => challenge.write(out),
-            Self::Reply(reply) => reply.write(out),
-            Self::Success1(success) => {
-                out[6] = success.hash_bytes;
-                if let Some(response) = success.response {
-                    out[8] = 1;
-                    put(out, FIXED_BYTES, response);
-                }
+            Self::Negotiate(negotiate) => negotiate.write(header, out),
+            Self::Challenge(challenge) => challenge.write(header, out),
+            Self::Reply(reply) => reply.write(header, out),
+            Self::Success1(success) => success.write(header, out),
+            Self::Success2 => {
+                put_all(out, [Success2Message { header, reserved: [0; _] }.as_bytes()])
             }
-            Self::Success2 => {}
             Self::Failure1(reason) | Self::Failure2(reason) => {
-                out[6] = 1; // authentication failure; the next byte explains it
-                out[7] = *reason;
+                let failure = FailureMessage {
+                    header,
+                    reason_code: AUTHENTICATION_FAILURE,
+                    reason_code_explanation: *reason,
+                };
+                put_all(out, [failure.as_bytes()]);
             }
         }
         Ok(length)
@@ -174,79 +180,117 @@ impl<'a> Message<'a> {
                 if negotiate.hashes.len().max(negotiate.groups.len()) > NUMBERS_MAX {
                     return Err(Error::Field("hashes and groups"));
                 }
-                8 + DESCRIPTION_BYTES
+                size_of::<NegotiateMessage>() + size_of::<ProtocolDescriptor>()
             }
-            Self::Challenge(c) => FIXED_BYTES + c.challenge.len() + c.exchange.len(),
-            Self::Reply(r) => FIXED_BYTES + 2 * r.response.len() + r.exchange.len(),
-            Self::Success1(success) => FIXED_BYTES + usize::from(success.hash_bytes),
-            Self::Success2 => FIXED_BYTES,
-            Self::Failure1(_) | Self::Failure2(_) => 8,
+            Self::Challenge(c) => {
+                size_of::<ChallengeMessage>() + c.challenge.len() + c.exchange.len()
+            }
+            Self::Reply(r) => size_of::<ReplyMessage>() + 2 * r.response.len() + r.exchange.len(),
+            Self::Success1(success) => {
+                size_of::<Success1Message>() + usize::from(success.hash_bytes)
+            }
+            Self::Success2 => size_of::<Success2Message>(),
+            Self::Failure1(_) | Self::Failure2(_) => size_of::<FailureMessage>(),
         })
     }
 }
 
+/// Writes `parts` one after the other to the start of `out`.
+fn put_all<const N: usize>(out: &mut [u8], parts: [&[u8]; N]) {
+    let mut end = 0;
+    for part in parts {
+        put(out, end, part);
+        end += part.len();
+    }
+}
+
 impl Negotiate<'_> {
-    fn write(&self, out: &mut [u8]) {
-        out[6] = self.secure_channel;
-        out[7] = 1; // descriptions
-        out[8] = 1; // DH-HMAC-CHAP
-        out[10] = self.hashes.len() as u8;
-        out[11] = self.groups.len() as u8;
-        put(out, 8 + 4, self.hashes);
-        put(out, 8 + GROUPS_AT, self.groups);
+    fn write(&self, header: MessageHeader, out: &mut [u8]) {
+        let message = NegotiateMessage {
+            header,
+            secure_channel_concatenation: self.secure_channel,
+            number_of_descriptors: 1,
+        };
+        let mut descriptor = ProtocolDescriptor::new_zeroed();
+        descriptor.authentication_protocol_identifier = PROTOCOL;
+        descriptor.hash_list_length = self.hashes.len() as u8;
+        descriptor.group_list_length = self.groups.len() as u8;
+        put(&mut descriptor.hash_function_identifiers, 0, self.hashes);
+        put(&mut descriptor.group_identifiers, 0, self.groups);
+        put_all(out, [message.as_bytes(), descriptor.as_bytes()]);
     }
 }
 
 impl Challenge<'_> {
-    fn write(&self, out: &mut [u8]) {
-        out[6] = self.challenge.len() as u8;
-        out[8] = self.hash as u8;
-        out[9] = self.group;
-        put(out, 10, &(self.exchange.len() as u16).to_le_bytes());
-        put(out, 12, &self.sequence.to_le_bytes());
-        put(out, FIXED_BYTES, self.challenge);
-        put(out, FIXED_BYTES + self.challenge.len(), self.exchange);
+    fn write(&self, header: MessageHeader, out: &mut [u8]) {
+        let message = ChallengeMessage {
+            header,
+            hash_length: self.challenge.len() as u8,
+            reserved: 0,
+            hash_identifier: self.hash as u8,
+            group_identifier: self.group,
+            dh_value_length: (self.exchange.len() as u16).into(),
+            sequence_number: self.sequence.into(),
+        };
+        put_all(out, [message.as_bytes(), self.challenge, self.exchange]);
     }
 }
 
 impl Reply<'_> {
-    fn write(&self, out: &mut [u8]) {
+    fn write(&self, header: MessageHeader, out: &mut [u8]) {
         let length = self.response.len();
-        out[6] = length as u8;
-        put(out, 10, &(self.exchange.len() as u16).to_le_bytes());
-        put(out, FIXED_BYTES, self.response);
-        if let Some((challenge, sequence)) = self.challenge {
-            out[8] = 1;
-            put(out, 12, &sequence.to_le_bytes());
-            put(out, FIXED_BYTES + length, challenge);
-        }
-        put(out, FIXED_BYTES + 2 * length, self.exchange);
+        let (challenge, sequence) = self.challenge.unwrap_or_default();
+        let message = ReplyMessage {
+            header,
+            hash_length: length as u8,
+            reserved_1: 0,
+            challenge_valid: u8::from(self.challenge.is_some()),
+            reserved_2: 0,
+            dh_value_length: (self.exchange.len() as u16).into(),
+            sequence_number: sequence.into(),
+        };
+        put_all(out, [message.as_bytes(), self.response, challenge]);
+        put(out, size_of::<ReplyMessage>() + 2 * length, self.exchange);
+    }
+}
+
+impl Success1<'_> {
+    fn write(&self, header: MessageHeader, out: &mut [u8]) {
+        let message = Success1Message {
+            header,
+            hash_length: self.hash_bytes,
+            reserved_1: 0,
+            response_valid: u8::from(self.response.is_some()),
+            reserved_2: [0; _],
+        };
+        put_all(out, [message.as_bytes(), self.response.unwrap_or_default()]);
     }
 }
 
 fn negotiate(bytes: &[u8]) -> Result<Negotiate<'_>, Error> {
-    let start: &[u8; 8] = head(bytes)?;
-    let descriptions = bytes[8..].chunks_exact(DESCRIPTION_BYTES).take(usize::from(start[7]));
-    let ours = descriptions.into_iter().find(|description| description[0] == 1);
-    let description = ours.ok_or(Error::Field("authentication protocol"))?;
-    let (hashes, groups) = (usize::from(description[2]), usize::from(description[3]));
-    if hashes.max(groups) > NUMBERS_MAX {
-        return Err(Error::Field("hashes and groups"));
-    }
-    Ok(Negotiate {
-        hashes: &description[4..4 + hashes],
-        groups: &description[GROUPS_AT..GROUPS_AT + groups],
-        secure_channel: start[6],
-    })
+    let message: &NegotiateMessage = prefix(bytes)?;
+    let (descriptors, _) = bytes[size_of::<NegotiateMessage>()..].as_chunks();
+    let ours = descriptors
+        .iter()
+        .take(usize::from(message.number_of_descriptors))
+        .map(|bytes: &[u8; size_of::<ProtocolDescriptor>()]| -> &ProtocolDescriptor {
+            transmute_ref!(bytes)
+        })
+        .find(|descriptor| descriptor.authentication_protocol_identifier == PROTOCOL);
+    let descriptor = ours.ok_or(Error::Field("authentication protocol"))?;
+    let hashes = descriptor.hash_function_identifiers.get(..descriptor.hash_list_length.into());
+    let groups = descriptor.group_identifiers.get(..descriptor.group_list_length.into());
+    let (hashes, groups) = hashes.zip(groups).ok_or(Error::Field("hashes and groups"))?;
+    Ok(Negotiate { hashes, groups, secure_channel: message.secure_channel_concatenation })
 }
 
-/// The variable part of a message, cut at `lengths`.
-fn parts<const N: usize>(bytes: &[u8], lengths: [usize; N]) -> Result<[&[u8]; N], Error> {
-    let need = FIXED_BYTES + lengths.iter().sum::<usize>();
+/// The variable part of a message after its fixed part `M`, cut at `lengths`.
+fn parts<M, const N: usize>(bytes: &[u8], lengths: [usize; N]) -> Result<[&[u8]; N], Error> {
+    let need = size_of::<M>() + lengths.iter().sum::<usize>();
     if bytes.len() < need {
         return Err(Error::Short { need, got: bytes.len() });
     }
-    let mut at = FIXED_BYTES;
+    let mut at = size_of::<M>();
     Ok(lengths.map(|length| {
         at += length;
         &bytes[at - length..at]
@@ -254,27 +298,35 @@ fn parts<const N: usize>(bytes: &[u8], lengths: [usize; N]) -> Result<[&[u8]; N]
 }
 
 fn challenge(bytes: &[u8]) -> Result<Challenge<'_>, Error> {
-    let start: &[u8; FIXED_BYTES] = head(bytes)?;
-    let hash = Hash::from_number(start[8]).ok_or(Error::Field("hash"))?;
-    let lengths = [usize::from(start[6]), usize::from(u16_at(start, 10))];
-    let [challenge, exchange] = parts(bytes, lengths)?;
-    Ok(Challenge { hash, group: start[9], sequence: u32_at(start, 12), challenge, exchange })
+    let message: &ChallengeMessage = prefix(bytes)?;
+    let hash = Hash::from_number(message.hash_identifier).ok_or(Error::Field("hash"))?;
+    let lengths = [message.hash_length.into(), message.dh_value_length.get().into()];
+    let [challenge, exchange] = parts::<ChallengeMessage, _>(bytes, lengths)?;
+    Ok(Challenge {
+        hash,
+        group: message.group_identifier,
+        sequence: message.sequence_number.get(),
+        challenge,
+        exchange,
+    })
 }
 
 fn reply(bytes: &[u8]) -> Result<Reply<'_>, Error> {
-    let start: &[u8; FIXED_BYTES] = head(bytes)?;
-    let length = usize::from(start[6]);
-    let [response, challenge, exchange] =
-        parts(bytes, [length, length, usize::from(u16_at(start, 10))])?;
-    let asked = start[8] & 1 != 0;
-    Ok(Reply { response, challenge: asked.then(|| (challenge, u32_at(start, 12))), exchange })
+    let message: &ReplyMessage = prefix(bytes)?;
+    let length = usize::from(message.hash_length);
+    let lengths = [length, length, message.dh_value_length.get().into()];
+    let [response, challenge, exchange] = parts::<ReplyMessage, _>(bytes, lengths)?;
+    let asked = message.challenge_valid & 1 != 0;
+    let challenge = asked.then_some((challenge, message.sequence_number.get()));
+    Ok(Reply { response, challenge, exchange })
 }
 
 fn success1(bytes: &[u8]) -> Result<Success1<'_>, Error> {
-    let start: &[u8; FIXED_BYTES] = head(bytes)?;
-    let hash_bytes = start[6];
-    let proven = start[8] & 1 != 0;
-    let [response] = parts(bytes, [if proven { usize::from(hash_bytes) } else { 0 }])?;
+    let message: &Success1Message = prefix(bytes)?;
+    let hash_bytes = message.hash_length;
+    let proven = message.response_valid & 1 != 0;
+    let length = if proven { usize::from(hash_bytes) } else { 0 };
+    let [response] = parts::<Success1Message, _>(bytes, [length])?;
     Ok(Success1 { response: proven.then_some(response), hash_bytes })
 }
 
@@ -317,6 +369,45 @@ mod tests {
             let length = message.encode(0x1234, &mut out).unwrap();
             assert_eq!(Message::decode(&out[..length]), Ok((0x1234, message)));
             assert!(message.encode(1, &mut out[..length - 1]).is_err());
+        }
+    }
+
+    /// Messages as figures 731, 734, 739 and 742 to 745 have them; the fields have bytes of their own.
+    #[test]
+    fn messages_are_laid_out_as_the_figures_say() {
+        let negotiate = Negotiate { hashes: &[1, 2], groups: &[0, 3, 4], secure_channel: 2 };
+        let mut negotiated = [0; 72];
+        negotiated[..14].copy_from_slice(&[0, 0, 0, 0, 0x34, 0x12, 2, 1, 1, 0, 2, 3, 1, 2]);
+        negotiated[42..45].copy_from_slice(&[0, 3, 4]);
+        let challenge = Challenge {
+            hash: Hash::Sha512,
+            group: 9,
+            sequence: 0x0403_0201,
+            challenge: &[7; 2],
+            exchange: &[8; 3],
+        };
+        let challenged = [1, 1, 0, 0, 0x34, 0x12, 2, 0, 3, 9, 3, 0, 1, 2, 3, 4, 7, 7, 8, 8, 8];
+        let reply = Reply { response: &[7], challenge: Some((&[8], 0x0403_0201)), exchange: &[9] };
+        let replied = [1, 2, 0, 0, 0x34, 0x12, 1, 0, 1, 0, 1, 0, 1, 2, 3, 4, 7, 8, 9];
+        let alone = Reply { challenge: None, ..reply };
+        let replied_alone = [1, 2, 0, 0, 0x34, 0x12, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 7, 0, 9];
+        let success = Success1 { response: Some(&[7, 8]), hash_bytes: 2 };
+        let succeeded = [1, 3, 0, 0, 0x34, 0x12, 2, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7, 8];
+        let cases: [(Message<'_>, &[u8]); 8] = [
+            (Message::Negotiate(negotiate), &negotiated),
+            (Message::Challenge(challenge), &challenged),
+            (Message::Reply(reply), &replied),
+            (Message::Reply(alone), &replied_alone),
+            (Message::Success1(success), &succeeded),
+            (Message::Success2, &[1, 4, 0, 0, 0x34, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            (Message::Failure1(5), &[0, 0xf1, 0, 0, 0x34, 0x12, 1, 5]),
+            (Message::Failure2(6), &[0, 0xf0, 0, 0, 0x34, 0x12, 1, 6]),
+        ];
+        for (message, bytes) in cases {
+            let mut out = [0xee; 128];
+            let length = message.encode(0x1234, &mut out).unwrap();
+            assert_eq!(&out[..length], bytes);
+            assert_eq!(Message::decode(bytes), Ok((0x1234, message)));
         }
     }
 

@@ -1,4 +1,4 @@
-//! In-band authentication: DH-HMAC-CHAP (Base 2.0, section 8.13.5), as Linux's host and target speak it.
+//! In-band authentication: DH-HMAC-CHAP (Base 2.1, section 8.3.4.5), as Linux's host and target speak it.
 //!
 //! ```text
 //! host                                             controller
@@ -10,6 +10,7 @@
 //! ```
 //! Either side answers with a failure message where it does not go on.
 
+mod layout;
 mod message;
 mod response;
 mod secret;
@@ -23,7 +24,7 @@ pub const MESSAGE_BYTES_MAX: usize = 4096;
 /// Most bytes of a hash, and so of challenges, responses and keys.
 pub const HASH_BYTES_MAX: usize = 64;
 
-/// A hash function.
+/// A hash function (Base 2.1, section 8.3.4.5.2, figure 740).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hash {
     /// SHA-256.

@@ -40,7 +40,7 @@ pub enum SecretError {
 }
 
 impl Secret {
-    /// Reads a secret (Base 2.0, section 8.13.5.8): the key and its CRC-32 in base64.
+    /// Reads a secret (Base 2.1, section 8.3.4.5.8): the key and its CRC-32 in base64.
     ///
     /// # Errors
     /// [`SecretError`].
