@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{available_parallelism, scope, sleep, spawn};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::net::{
     RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, accept_with,
@@ -18,6 +18,7 @@ use rustix::time::{ClockId, clock_gettime};
 use spillway_blade::carrier;
 use spillway_client::{Error, Pool, Ring, RingOptions, Store as _};
 use spillway_ring::{Region, Server};
+use spillway_test_support::wait::within;
 use spillway_tiers::blade::{Carried, Carrier, Parcel, Wanted};
 use spillway_types::{Key, PAGE_BYTES, PoolSpec};
 use spillway_wire::kv::{PoolEntry, admin, io, key};
@@ -66,11 +67,8 @@ impl HeldCommands {
     }
 
     fn wait_for(&self, waiting: u32) {
-        let start = Instant::now();
-        while self.waiting.load(Ordering::SeqCst) != waiting {
-            assert!(start.elapsed() < TIMEOUT, "{waiting} connections never waited");
-            sleep(Duration::from_millis(1));
-        }
+        let are_there = || self.waiting.load(Ordering::SeqCst) == waiting;
+        within(TIMEOUT, "connections to wait", are_there);
     }
 }
 

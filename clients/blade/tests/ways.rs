@@ -14,8 +14,9 @@ use spillway_store::{
     ClientConfig, ClientId, Config, Error, Key, PAGE_BYTES, PageBuf, PoolId, PoolSpec, Put,
     Scratch, Store,
 };
+use spillway_test_support::access::OneClient;
+use spillway_test_support::pages::{half_text, incompressible};
 use spillway_tiers::blade::{Blade, Carrier, KEY_BYTES, Ledger, Seal};
-use spillway_types::{Access, Admitted, Denied, Identity, Limits};
 
 const MIB: u64 = 1 << 20;
 const PAGES: u32 = 2000;
@@ -29,22 +30,6 @@ enum Kind {
 }
 
 const KINDS: [Kind; 2] = [Kind::Ring, Kind::Tcp];
-
-/// Lets everybody in, as one client.
-struct Door(ClientId);
-
-impl Access for Door {
-    fn admit(&self, _: Identity<'_>) -> Result<Admitted, Denied> {
-        let limits = Limits { connections_max: 64, operations_max: 4096, bytes_max: 512 << 20 };
-        Ok(Admitted { client: self.0, limits })
-    }
-
-    fn leave(&self, _: ClientId) {}
-
-    fn host_secret(&self, _: &str, _: &mut [u8; 64]) -> Option<usize> {
-        None
-    }
-}
 
 struct NoExports;
 
@@ -81,7 +66,7 @@ impl Daemon {
     }
 
     fn start(&mut self) {
-        let door = Arc::new(Door(self.client));
+        let door = Arc::new(OneClient::new(self.client));
         let socket = RingServer::bind(&self.path).expect("socket");
         let config = RingConfig::default();
         let ring = RingServer::start(socket, self.store.clone(), door.clone(), config);
@@ -169,16 +154,7 @@ impl Far {
 
 /// Every other page can't be packed.
 fn page(number: u32) -> [u8; PAGE_BYTES] {
-    let mut state = u64::from(number) << 1 | 1;
-    let mut page = [0; PAGE_BYTES];
-    for word in page.chunks_mut(8) {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        word.copy_from_slice(&(state ^ state >> 29).to_ne_bytes());
-    }
-    if number.is_multiple_of(2) {
-        page.chunks_mut(16).for_each(|chunk| chunk[..8].copy_from_slice(b"spillway"));
-    }
-    page
+    if number.is_multiple_of(2) { half_text(number) } else { incompressible(number) }
 }
 
 #[test]

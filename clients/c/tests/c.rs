@@ -10,28 +10,12 @@ use std::process::Command;
 use std::sync::Arc;
 
 use spillway_ring::Server;
-use spillway_store::{ClientConfig, ClientId, Store};
-use spillway_types::{Access, Admitted, Denied, Identity, Limits};
+use spillway_store::{ClientConfig, Store};
+use spillway_test_support::access::OneClient;
 
 /// What the archive needs of the system.
 const NEEDED: [&str; 5] = ["-lpthread", "-ldl", "-lm", "-lgcc_s", "-lc"];
 const HEADER: &str = include_str!("../include/spillway.h");
-
-/// Everybody is the same client.
-struct Open(ClientId);
-
-impl Access for Open {
-    fn admit(&self, _: Identity<'_>) -> Result<Admitted, Denied> {
-        let limits = Limits { connections_max: 9, operations_max: 999, bytes_max: 1 << 30 };
-        Ok(Admitted { client: self.0, limits })
-    }
-
-    fn leave(&self, _: ClientId) {}
-
-    fn host_secret(&self, _: &str, _: &mut [u8; 64]) -> Option<usize> {
-        None
-    }
-}
 
 /// A file that cargo has built beside this test.
 fn built(name: &str) -> PathBuf {
@@ -86,7 +70,7 @@ fn a_c_program_makes_every_call_of_both_libraries() {
         store.authorise(client, 0xab01 << 112).unwrap();
         let socket = folder.path().join("ring.sock");
         let listener = Server::bind(&socket).unwrap();
-        let open = Arc::new(Open(client));
+        let open = Arc::new(OneClient::new(client));
         let _server =
             Server::start(listener, store.clone(), open, spillway_ring::Config::default()).unwrap();
         for url in ["embed:?capacity=128M".to_owned(), format!("ring:{}", socket.display())] {

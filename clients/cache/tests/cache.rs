@@ -14,24 +14,14 @@ use spillway_cache::{
 };
 use spillway_client::{Key, Pool, PoolSpec};
 use spillway_ring::{Config, Server};
-use spillway_store::{ClientConfig, ClientId, Store};
-use spillway_types::{Access, Admitted, Denied, Identity, Limits};
+use spillway_store::{ClientConfig, Store};
+use spillway_test_support::access::OneClient;
+use spillway_test_support::random::noise;
+use spillway_test_support::wait::until;
+use spillway_types::Limits;
 
-/// Lets everybody in as one client.
-struct Door(ClientId);
-
-impl Access for Door {
-    fn admit(&self, _: Identity<'_>) -> Result<Admitted, Denied> {
-        let limits = Limits { connections_max: 256, operations_max: 1 << 16, bytes_max: 2 << 30 };
-        Ok(Admitted { client: self.0, limits })
-    }
-
-    fn leave(&self, _: ClientId) {}
-
-    fn host_secret(&self, _: &str, _: &mut [u8; 64]) -> Option<usize> {
-        None
-    }
-}
+/// What connections of a test may have together.
+const LIMITS: Limits = Limits { connections_max: 256, operations_max: 1 << 16, bytes_max: 2 << 30 };
 
 /// A ring's server in this process.
 struct Daemon {
@@ -47,7 +37,7 @@ impl Daemon {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("ring.sock");
         let listener = Server::bind(&path).expect("a socket");
-        let door = Arc::new(Door(client));
+        let door = Arc::new(OneClient::new(client).with_limits(LIMITS));
         let server = Server::start(listener, Arc::new(store), door, Config::default());
         Self { server: Some(server.expect("a server")), path, _folder: folder }
     }
@@ -59,17 +49,6 @@ impl Daemon {
 
 fn open(url: &str) -> Cache {
     Cache::open(url, &Options::default()).expect("a cache")
-}
-
-/// Bytes that neither shrink nor equal others.
-fn value(seed: u64, bytes: usize) -> Vec<u8> {
-    let mut state = seed << 1 | 1;
-    let mut value = vec![0; bytes];
-    for word in value.chunks_mut(8) {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        word.copy_from_slice(&(state ^ state >> 29).to_le_bytes()[..word.len()]);
-    }
-    value
 }
 
 fn put(cache: &Cache, key: &[u8], value: &[u8]) -> bool {
@@ -94,7 +73,7 @@ fn values_of_all_lengths_come_back_whole() {
         let cache = open(url);
         for (number, bytes) in LENGTHS.into_iter().chain([17 << 20]).enumerate() {
             for key in [vec![number as u8], vec![number as u8; 5000], vec![1; 70_000]] {
-                let value = value(number as u64, bytes);
+                let value = noise(number as u64, bytes);
                 assert!(put(&cache, &key, &value), "{url}: {bytes}");
                 assert_eq!(get(&cache, &key).as_deref(), Some(&*value), "{url}: {bytes}");
                 assert!(cache.exists(&[&key])[0].as_ref().is_ok_and(|there| *there));
@@ -113,7 +92,7 @@ fn values_of_all_lengths_come_back_whole() {
 fn a_short_buffer_is_an_error_with_both_lengths() {
     let cache = open("embed:");
     for bytes in [100, 1 << 20] {
-        assert!(put(&cache, b"key", &value(1, bytes)));
+        assert!(put(&cache, b"key", &noise(1_u64, bytes)));
         let mut room = vec![7; 99];
         let got = cache.get(&mut [Get { key: b"key", room: &mut room }]).remove(0);
         let text = got.expect_err("too short").to_string();
@@ -142,7 +121,7 @@ fn what_a_killed_writer_left_is_a_miss_and_goes_with_the_key() {
         record.extend(b"\0\0\0\0key");
         store_entry(&*store, pool, Key::new(object, 0), &record);
         for part in 0..2 {
-            store_entry(&*store, pool, Key::new(object, 5 << 6 | part), &value(1, 256 << 10));
+            store_entry(&*store, pool, Key::new(object, 5 << 6 | part), &noise(1_u64, 256 << 10));
         }
         let cache = Cache::over(store, &Options::default()).expect("a cache");
         let used = || cache.statistics().expect("counters").used_pages;
@@ -172,7 +151,7 @@ fn another_keys_record_is_neither_given_nor_replaced() {
     store_entry(&*store, pool, Key::new(object, 0), &record);
     let cache = Cache::over(store, &Options::default()).expect("a cache");
     for bytes in [3, 1 << 20] {
-        assert!(!put(&cache, b"key", &value(1, bytes)));
+        assert!(!put(&cache, b"key", &noise(1_u64, bytes)));
         assert_eq!(get(&cache, b"key"), None);
         assert!(!cache.exists(&[b"key"]).remove(0).expect("an answer"));
         assert!(!cache.delete(&[b"key"]).remove(0).expect("an answer"));
@@ -199,12 +178,13 @@ fn a_full_store_refuses_and_keeps_what_it_promised() {
     for url in ["embed:?capacity=32M", &daemon.url()] {
         let cache = open(url);
         let key = |number: u64| number.to_le_bytes();
-        let stored: Vec<bool> =
-            (0..64).map(|number| put(&cache, &key(number), &value(number, 700 << 10))).collect();
+        let stored: Vec<bool> = (0..64_u64)
+            .map(|number| put(&cache, &key(number), &noise(number, 700 << 10)))
+            .collect();
         let count = stored.iter().filter(|stored| **stored).count();
         assert!((30..60).contains(&count), "{url}: {count} values fit");
         for (number, stored) in stored.iter().enumerate() {
-            let expected = stored.then(|| value(number as u64, 700 << 10));
+            let expected = stored.then(|| noise(number as u64, 700 << 10));
             assert!(get(&cache, &key(number as u64)) == expected, "{url}: {number}");
         }
         let keys: Vec<_> = (0..64).map(key).collect();
@@ -213,7 +193,7 @@ fn a_full_store_refuses_and_keeps_what_it_promised() {
         assert_eq!(removed, count);
         // Nothing is left of what was refused: all of it fits again.
         let again =
-            (0..count as u64).filter(|&n| put(&cache, &key(n), &value(n, 700 << 10))).count();
+            (0..count as u64).filter(|&n| put(&cache, &key(n), &noise(n, 700 << 10))).count();
         assert_eq!(again, count, "{url}");
         cache.clear().expect("cleared");
         assert_eq!(cache.prefix(&keys).expect("an answer"), 0);
@@ -275,7 +255,7 @@ fn all_who_open_a_name_at_the_same_time_have_one_pool() {
 #[test]
 fn writers_of_one_key_never_mix() {
     let daemon = Daemon::start(128 << 20);
-    let values: Vec<Vec<u8>> = (0..2).map(|seed| value(seed, 3 << 20)).collect();
+    let values: Vec<Vec<u8>> = (0..2_u64).map(|seed| noise(seed, 3 << 20)).collect();
     let stop = AtomicBool::new(false);
     let hits = thread::scope(|scope| {
         for value in &values {
@@ -345,7 +325,7 @@ proptest! {
             match step {
                 Step::Put(pairs) => {
                     let put = |&(key, length): &(u8, u8)| {
-                        ([key], value(turn as u64, LENGTHS[usize::from(length)]))
+                        ([key], noise(turn as u64, LENGTHS[usize::from(length)]))
                     };
                     let puts: Vec<_> = pairs.iter().map(put).collect();
                     let puts: Vec<_> =
@@ -420,7 +400,7 @@ fn batches_are_answered_on_a_descriptor() {
     let daemon = Daemon::start(64 << 20);
     let mut batches = Batches::open(&daemon.url(), settings()).expect("batches");
     let values = |range: std::ops::Range<u8>| {
-        range.map(|number| Own(value(number.into(), 300 << 10))).collect::<Vec<_>>()
+        range.map(|number| Own(noise(number, 300 << 10))).collect::<Vec<_>>()
     };
     batches.submit(Kind::Set, keys(0..8), values(0..8));
     let done = answers(&batches, 1);
@@ -449,7 +429,7 @@ fn batches_are_answered_on_a_descriptor() {
 #[test]
 fn a_set_that_does_not_fit_leaves_nothing() {
     let batches = Batches::open("embed:?capacity=16M", settings()).expect("batches");
-    let values = (0..64).map(|number| Own(value(number, 1 << 20))).collect();
+    let values = (0..64_u64).map(|number| Own(noise(number, 1 << 20))).collect();
     batches.submit(Kind::Set, keys(0..64), values);
     let done = answers(&batches, 1);
     assert!(done[0].error.as_ref().is_some_and(|text| text.contains("full")), "{done:?}");
@@ -462,7 +442,7 @@ fn a_set_of_which_one_key_fails_leaves_nothing() {
     let batches = Batches::open("embed:?capacity=64M", settings()).expect("batches");
     let mut wrong = keys(0..4);
     wrong[2] = vec![7; (1 << 20) + 1];
-    let values = (0..4).map(|number| Own(value(number, 1000))).collect();
+    let values = (0..4_u64).map(|number| Own(noise(number, 1000))).collect();
     batches.submit(Kind::Set, wrong, values);
     let error = answers(&batches, 1)[0].error.clone();
     assert!(error.as_ref().is_some_and(|text| text.contains("key")), "{error:?}");
@@ -484,15 +464,10 @@ fn batches_outlive_the_store_and_find_the_next_one() {
     let next = Daemon::start(64 << 20);
     std::fs::remove_file(&daemon.path).ok();
     std::os::unix::fs::symlink(&next.path, &daemon.path).expect("a link");
-    let end = Instant::now() + Duration::from_secs(20);
-    loop {
+    until("a connection to it", || {
         batches.submit(Kind::Set, keys(0..1), vec![Own(vec![1; 9])]);
-        if answers(&batches, 1)[0].error.is_none() {
-            break;
-        }
-        assert!(Instant::now() < end, "never connected again");
-        thread::sleep(Duration::from_millis(50));
-    }
+        answers(&batches, 1)[0].error.is_none()
+    });
 }
 
 #[test]
@@ -500,7 +475,7 @@ fn more_batches_than_may_wait_fail_at_once() {
     let daemon = Daemon::start(256 << 20);
     let few = Settings { threads: 1, waiting_max: 2, ..settings() };
     let batches = Batches::open(&daemon.url(), few).expect("batches");
-    let values: Vec<_> = (0..20).map(|_| vec![Own(value(1, 8 << 20))]).collect();
+    let values: Vec<_> = (0..20).map(|_| vec![Own(noise(1_u64, 8 << 20))]).collect();
     for (number, value) in (0..).zip(values) {
         batches.submit(Kind::Set, keys(number..number + 1), value);
     }

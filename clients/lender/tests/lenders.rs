@@ -1,20 +1,19 @@
 //! The fan-out device over real lenders: stores behind the real NVMe/TCP target inside TLS, over loopback.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, Certificate, CertificateParams, IsCa, KeyPair};
 use spillway_block::{Device, ExportInfo, Exports};
 use spillway_fanout::{FanOut, Holder, SlabLocation};
 use spillway_lender::{Error, Loan, Settings};
 use spillway_nvme_tcp::{Config, Server, Target};
 use spillway_store::{ClientConfig, Store};
-use spillway_tls::{ClientSettings, Files, ServerSettings, Versions};
-use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits, PoolSpec};
-use tempfile::TempDir;
+use spillway_test_support::access::OneClient;
+use spillway_test_support::certificates::Authority;
+use spillway_tls::Versions;
+use spillway_types::{ClientId, Identity, PoolSpec};
 
 /// The borrower's name, in its certificate, and the lenders'.
 const BORROWER: &str = "borrower.test";
@@ -22,26 +21,6 @@ const LENDER: &str = "lender.test";
 const SLAB_BYTES: u64 = 1 << 20;
 const SLABS: u32 = 4;
 const PAGES: u64 = SLABS as u64 * SLAB_BYTES / 4096;
-
-struct OneName(ClientId);
-
-impl Access for OneName {
-    fn admit(&self, who: Identity<'_>) -> Result<Admitted, Denied> {
-        match who {
-            Identity::Name(BORROWER) => Ok(Admitted {
-                client: self.0,
-                limits: Limits { connections_max: 64, operations_max: 1024, bytes_max: 64 << 20 },
-            }),
-            _ => Err(Denied::Unknown),
-        }
-    }
-
-    fn leave(&self, _client: ClientId) {}
-
-    fn host_secret(&self, _nqn: &str, _secret: &mut [u8; 64]) -> Option<usize> {
-        None
-    }
-}
 
 struct NoExports;
 
@@ -52,46 +31,6 @@ impl Exports for NoExports {
 
     fn open(&self, _client: ClientId, _name: &str) -> Option<Arc<dyn Device>> {
         None
-    }
-}
-
-/// An authority, and a directory for what it signs.
-struct Authority {
-    certificate: Certificate,
-    key: KeyPair,
-    directory: TempDir,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new([]).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.self_signed(&key).unwrap();
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join("authority.pem"), certificate.pem()).unwrap();
-        Self { certificate, key, directory }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    /// Files of a certificate for `name`.
-    fn sign(&self, name: &str) -> Files {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new([name.to_owned()]).unwrap();
-        let certificate = params.signed_by(&key, &self.certificate, &self.key).unwrap();
-        let write = |kind: &str, text: String| {
-            let path = self.path(&format!("{name}.{kind}.pem"));
-            std::fs::write(&path, text).unwrap();
-            path
-        };
-        Files {
-            certificate: write("certificate", certificate.pem()),
-            key: write("key", key.serialize_pem()),
-            authority: Some(self.path("authority.pem")),
-        }
     }
 }
 
@@ -108,9 +47,9 @@ impl Lender {
         let store = Arc::new(Store::open(spillway_store::Config::embedded(64 << 20)).unwrap());
         let client = store.add_client(ClientConfig::default()).unwrap();
         let pool = store.create_reserved_pool(client, PoolSpec::PERSISTENT, PAGES).unwrap();
-        let access = Arc::new(OneName(client));
+        let access = Arc::new(OneClient::new(client).only(|who| who == Identity::Name(BORROWER)));
         let target = Target::new(store.clone(), access, Arc::new(NoExports), Config::default());
-        let settings = ServerSettings::load(&authority.sign(LENDER), Versions::Tls13).unwrap();
+        let settings = authority.server(LENDER, Versions::Tls13);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let server = Server::start(listener, target.unwrap(), Some(settings)).unwrap();
@@ -118,11 +57,10 @@ impl Lender {
     }
 
     fn settings(&self, authority: &Authority) -> Settings {
-        let trusted = authority.path("authority.pem");
         Settings {
             address: self.address.to_string(),
             pool: self.identity,
-            tls: ClientSettings::load(&authority.sign(BORROWER), &trusted, LENDER).unwrap(),
+            tls: authority.client(BORROWER, LENDER),
             host_nqn: "nqn.2026-11.io.spillway:test".to_owned(),
             timeout: Duration::from_secs(2),
             queues: 1,

@@ -15,7 +15,10 @@ use spillway_client::nvme_tcp::socket::{TcpDial, TcpPipe};
 use spillway_client::{Error, Get, Key, Operation, Outcome, PoolSpec, Put, Store, VALUE_BYTES_MAX};
 use spillway_nvme_tcp::{Config, Server, Target};
 use spillway_store::ClientConfig;
-use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits};
+use spillway_test_support::access::OneClient;
+use spillway_test_support::random::noise;
+use spillway_test_support::sockets::listen_again;
+use spillway_types::{ClientId, Identity};
 use spillway_wire::auth::Secret;
 
 const HOST: &str = "nqn.2026-11.io.spillway:test";
@@ -23,29 +26,11 @@ const HOST: &str = "nqn.2026-11.io.spillway:test";
 const SECRET: &str = "DHHC-1:00:T3sGex2wgWEj1SC9bd2ZY6tYia8IeXymwMwVq4fMIZ9vbP05:";
 const OTHER_SECRET: &str = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
 
-struct OneHost {
-    client: ClientId,
-    secret: Option<&'static str>,
-}
-
-impl Access for OneHost {
-    fn admit(&self, who: Identity<'_>) -> Result<Admitted, Denied> {
-        match who {
-            Identity::Host { nqn: HOST } => Ok(Admitted {
-                client: self.client,
-                limits: Limits { connections_max: 64, operations_max: 1024, bytes_max: 64 << 20 },
-            }),
-            _ => Err(Denied::Unknown),
-        }
-    }
-
-    fn leave(&self, _client: ClientId) {}
-
-    fn host_secret(&self, nqn: &str, secret: &mut [u8; 64]) -> Option<usize> {
-        let (key, bytes) = Secret::parse(self.secret?).ok()?.key_of(nqn);
-        *secret = key;
-        Some(bytes)
-    }
+/// Lets one host in, which must prove to know the secret, if there is one.
+fn one_host(client: ClientId, secret: Option<&'static str>) -> OneClient {
+    OneClient::new(client)
+        .only(|who| matches!(who, Identity::Host { nqn: HOST }))
+        .with_secret(move |nqn| Some(Secret::parse(secret?).ok()?.key_of(nqn)))
 }
 
 struct NoExports;
@@ -76,32 +61,16 @@ impl Blade {
     }
 
     fn serve(&self, port: u16) -> Server {
-        let access = Arc::new(OneHost { client: self.client, secret: self.secret });
+        let access = Arc::new(one_host(self.client, self.secret));
         let store = Arc::clone(&self.store);
         let target = Target::new(store, access, Arc::new(NoExports), Config::default()).unwrap();
-        // The port of a server that has just ended may be held for a moment.
-        let until = Instant::now() + Duration::from_secs(5);
-        loop {
-            match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
-                Ok(listener) => return Server::start(listener, target, None).unwrap(),
-                Err(error) if Instant::now() > until => panic!("port {port}: {error}"),
-                Err(_) => thread::sleep(Duration::from_millis(20)),
-            }
-        }
+        let listener = listen_again((Ipv4Addr::LOCALHOST, port).into());
+        Server::start(listener, target, None).unwrap()
     }
 }
 
 fn open(address: SocketAddr, options: &str) -> Result<Box<dyn Store>, Error> {
     spillway_client::open(&format!("nvme+tcp://{address}?host-nqn={HOST}{options}"))
-}
-
-fn value(seed: u64, bytes: usize) -> Vec<u8> {
-    let mut word = seed;
-    let mut next = || {
-        word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (word >> 56) as u8
-    };
-    (0..bytes).map(|_| next()).collect()
 }
 
 #[test]
@@ -112,7 +81,7 @@ fn values_of_every_length_come_back() {
         let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();
         for bytes in [1, 100, 4096, 4097, 8192, 100_000, 1 << 20, VALUE_BYTES_MAX] {
             let key = Key::new(bytes as u64, 7);
-            let stored = value(bytes as u64, bytes);
+            let stored = noise(bytes as u64, bytes);
             assert_eq!(store.put(pool, key, &stored).unwrap(), Put::Stored, "{bytes} {options}");
             let mut read = vec![0; bytes];
             assert_eq!(store.get(pool, key, &mut read).unwrap(), Get::Hit(bytes));
@@ -153,7 +122,7 @@ fn threads_and_batches_share_a_connection() {
             let store = &store;
             scope.spawn(move || {
                 let pages: Vec<Vec<u8>> =
-                    (0..PAGES).map(|index| value(object << 32 | u64::from(index), 4096)).collect();
+                    (0..PAGES).map(|index| noise(object << 32 | u64::from(index), 4096)).collect();
                 let mut outcomes = Vec::new();
                 if object % 2 == 0 {
                     for (index, page) in pages.iter().enumerate() {
@@ -275,7 +244,7 @@ fn a_target_that_comes_back_is_used_again() {
     let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();
     let ephemeral = store.open_pool(PoolSpec::EPHEMERAL).unwrap();
     let puts = AtomicU64::new(0);
-    let pages = |index: u64| value(index, 4096);
+    let pages = |index: u64| noise(index, 4096);
     thread::scope(|scope| {
         let writer = scope.spawn(|| {
             while puts.load(Ordering::Relaxed) < 3_000 {
@@ -385,7 +354,7 @@ fn a_command_costs_one_write_and_one_read() {
     session.run(&mut [Request::new(Call::Pools(4096), Data::In(&mut list))]);
     let entry = spillway_wire::kv::PoolEntry::decode(&list).unwrap();
     let pool = session.with(|its| its.pools().adopt(entry.number, entry.identity, true)).unwrap();
-    let page = value(1, 4096);
+    let page = noise(1_u64, 4096);
     let mut room = vec![0; 4096];
     let before = calls.load(Ordering::Relaxed);
     for index in 0..100 {

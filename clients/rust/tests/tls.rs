@@ -2,43 +2,30 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rcgen::{BasicConstraints, Certificate, CertificateParams, IsCa, KeyPair};
 use spillway_block::{Device, ExportInfo, Exports};
 use spillway_client::{Error, Get, Key, Operation, Outcome, PoolSpec, Put, Store, VALUE_BYTES_MAX};
 use spillway_nvme_tcp::{Config, Server, Target};
 use spillway_store::ClientConfig;
-use spillway_tls::{Files, ServerSettings, Versions};
-use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits};
-use tempfile::TempDir;
+use spillway_test_support::access::OneClient;
+use spillway_test_support::certificates::Authority;
+use spillway_test_support::random::noise;
+use spillway_test_support::sockets::listen_again;
+use spillway_test_support::wait::until_equal;
+use spillway_tls::{Files, Versions};
+use spillway_types::{ClientId, Identity};
 
 /// The name of the one client, in its certificate.
 const CLIENT: &str = "borrower.test";
 
-struct OneName(ClientId);
-
-impl Access for OneName {
-    fn admit(&self, who: Identity<'_>) -> Result<Admitted, Denied> {
-        match who {
-            Identity::Name(CLIENT) => Ok(Admitted {
-                client: self.0,
-                limits: Limits { connections_max: 64, operations_max: 1024, bytes_max: 64 << 20 },
-            }),
-            _ => Err(Denied::Unknown),
-        }
-    }
-
-    fn leave(&self, _client: ClientId) {}
-
-    /// A host of this name would have to prove itself, were it not for its certificate.
-    fn host_secret(&self, _nqn: &str, secret: &mut [u8; 64]) -> Option<usize> {
-        *secret = [7; 64];
-        Some(32)
-    }
+/// A client of this name would have to prove itself, were it not for its certificate.
+fn one_name(client: ClientId) -> OneClient {
+    let secret = |_: &str| Some(([7; 64], 32));
+    OneClient::new(client).only(|who| who == Identity::Name(CLIENT)).with_secret(secret)
 }
 
 struct NoExports;
@@ -53,46 +40,6 @@ impl Exports for NoExports {
     }
 }
 
-/// An authority, and a directory for what it signs.
-struct Authority {
-    certificate: Certificate,
-    key: KeyPair,
-    directory: TempDir,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new([]).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.self_signed(&key).unwrap();
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join("authority.pem"), certificate.pem()).unwrap();
-        Self { certificate, key, directory }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    /// Files of a certificate for `name`.
-    fn sign(&self, name: &str) -> Files {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new([name.to_owned()]).unwrap();
-        let certificate = params.signed_by(&key, &self.certificate, &self.key).unwrap();
-        let write = |kind: &str, text: String| {
-            let path = self.path(&format!("{name}.{kind}.pem"));
-            std::fs::write(&path, text).unwrap();
-            path
-        };
-        Files {
-            certificate: write("certificate", certificate.pem()),
-            key: write("key", key.serialize_pem()),
-            authority: Some(self.path("authority.pem")),
-        }
-    }
-}
-
 /// A target that this authority vouches for, as for its clients.
 fn serve(authority: &Authority) -> Server {
     let config = spillway_store::Config::embedded(256 << 20);
@@ -100,8 +47,8 @@ fn serve(authority: &Authority) -> Server {
     let client = store.add_client(ClientConfig::default()).unwrap();
     let config = Config { handshake_timeout_ms: 500, ..Config::default() };
     let target =
-        Target::new(store, Arc::new(OneName(client)), Arc::new(NoExports), config).unwrap();
-    let settings = ServerSettings::load(&authority.sign("127.0.0.1"), Versions::Tls13).unwrap();
+        Target::new(store, Arc::new(one_name(client)), Arc::new(NoExports), config).unwrap();
+    let settings = authority.server("127.0.0.1", Versions::Tls13);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     Server::start(listener, target, Some(settings)).unwrap()
 }
@@ -120,27 +67,18 @@ fn open(
     ))
 }
 
-fn value(seed: u64, bytes: usize) -> Vec<u8> {
-    let mut word = seed;
-    let mut next = || {
-        word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (word >> 56) as u8
-    };
-    (0..bytes).map(|_| next()).collect()
-}
-
 #[test]
 fn values_of_every_length_come_back() {
     let authority = Authority::new();
     let server = serve(&authority);
-    let own = authority.sign(CLIENT);
+    let own = authority.files(CLIENT);
     for options in ["", "&queues=3&digests=both", "&depth=2"] {
-        let path = authority.path("authority.pem");
-        let store = open(server.address(), &own, &path, options).unwrap();
+        let path = authority.path();
+        let store = open(server.address(), &own, path, options).unwrap();
         let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();
         for bytes in [1, 100, 4096, 16_384, 100_000, 1 << 20, VALUE_BYTES_MAX] {
             let key = Key::new(bytes as u64, 7);
-            let stored = value(bytes as u64, bytes);
+            let stored = noise(bytes as u64, bytes);
             assert_eq!(store.put(pool, key, &stored).unwrap(), Put::Stored, "{bytes} {options}");
             let mut read = vec![0; bytes];
             assert_eq!(store.get(pool, key, &mut read).unwrap(), Get::Hit(bytes));
@@ -153,15 +91,14 @@ fn values_of_every_length_come_back() {
 fn many_threads_share_a_session() {
     let authority = Authority::new();
     let server = serve(&authority);
-    let own = authority.sign(CLIENT);
-    let store =
-        open(server.address(), &own, &authority.path("authority.pem"), "&queues=2").unwrap();
+    let own = authority.files(CLIENT);
+    let store = open(server.address(), &own, authority.path(), "&queues=2").unwrap();
     let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();
     let store = &*store;
     let work = move |thread: u64| {
         for round in 0..20 {
             let values: Vec<_> =
-                (0..32).map(|index| value(thread << 32 | round << 16 | index, 9000)).collect();
+                (0..32).map(|index| noise(thread << 32 | round << 16 | index, 9000)).collect();
             let mut puts: Vec<_> = (0..32)
                 .zip(&values)
                 .map(|(index, value)| Operation::Put { pool, key: Key::new(thread, index), value })
@@ -189,23 +126,23 @@ fn many_threads_share_a_session() {
 fn only_those_with_the_right_certificates_meet() {
     let authority = Authority::new();
     let server = serve(&authority);
-    let path = authority.path("authority.pem");
-    let own = authority.sign(CLIENT);
+    let path = authority.path();
+    let own = authority.files(CLIENT);
     let other = Authority::new();
-    let strange = other.sign(CLIENT);
+    let strange = other.files(CLIENT);
     let told = |result: Result<Box<dyn Store>, Error>| match result {
         Ok(_) => panic!("let in"),
         Err(error) => error.to_string(),
     };
     // Nobody that the target knows vouches for the client.
-    let line = told(open(server.address(), &strange, &path, "&timeout=1"));
+    let line = told(open(server.address(), &strange, path, "&timeout=1"));
     assert!(line.contains("does not accept this client's certificate"), "{line}");
     // Nobody that the client knows vouches for the target.
-    let line = told(open(server.address(), &own, &other.path("authority.pem"), "&timeout=1"));
+    let line = told(open(server.address(), &own, other.path(), "&timeout=1"));
     assert!(line.contains("nobody in the authority file vouches"), "{line}");
     // The certificate is good, its name no client's.
-    let nobody = authority.sign("nobody.test");
-    let line = told(open(server.address(), &nobody, &path, "&timeout=1"));
+    let nobody = authority.files("nobody.test");
+    let line = told(open(server.address(), &nobody, path, "&timeout=1"));
     assert!(line.contains("has no client of this host's name"), "{line}");
     // The target's certificate is for another name than that of the URL.
     let url = format!(
@@ -222,9 +159,9 @@ fn only_those_with_the_right_certificates_meet() {
     assert!(line.starts_with("the store can't be reached"), "{line}");
     // A file that holds no certificate.
     let wrong = Files { certificate: own.key.clone(), ..own.clone() };
-    let line = told(open(server.address(), &wrong, &path, ""));
+    let line = told(open(server.address(), &wrong, path, ""));
     assert!(line.contains("no certificate in it"), "{line}");
-    open(server.address(), &own, &path, "").unwrap();
+    open(server.address(), &own, path, "").unwrap();
 }
 
 #[test]
@@ -245,10 +182,7 @@ fn a_peer_that_does_not_shake_hands_is_let_go() {
         assert!(told.len() < 100, "{told:?}");
     }
     assert!(began.elapsed() < Duration::from_secs(20));
-    while server.connections() != 0 && began.elapsed() < Duration::from_secs(20) {
-        thread::sleep(Duration::from_millis(10));
-    }
-    assert_eq!(server.connections(), 0);
+    until_equal("connections", 0, || server.connections());
 }
 
 #[test]
@@ -256,24 +190,16 @@ fn a_target_that_comes_back_is_found_again() {
     let authority = Authority::new();
     let server = serve(&authority);
     let address = server.address();
-    let own = authority.sign(CLIENT);
-    let store = open(address, &own, &authority.path("authority.pem"), "&timeout=10").unwrap();
+    let own = authority.files(CLIENT);
+    let store = open(address, &own, authority.path(), "&timeout=10").unwrap();
     let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();
     let key = Key::new(1, 1);
     assert_eq!(store.put(pool, key, &[3; 4096]).unwrap(), Put::Stored);
     // The same store behind new connections: the old ones end as a cut does.
     let target = Arc::clone(server.target());
     server.stop();
-    let settings = ServerSettings::load(&authority.sign("127.0.0.1"), Versions::Tls13).unwrap();
-    let until = Instant::now() + Duration::from_secs(5);
-    let listener = loop {
-        match TcpListener::bind(address) {
-            Ok(listener) => break listener,
-            Err(error) if Instant::now() > until => panic!("{error}"),
-            Err(_) => thread::sleep(Duration::from_millis(20)),
-        }
-    };
-    let _server = Server::start(listener, target, Some(settings)).unwrap();
+    let settings = authority.server("127.0.0.1", Versions::Tls13);
+    let _server = Server::start(listen_again(address), target, Some(settings)).unwrap();
     let mut read = [0; 4096];
     assert_eq!(store.get(pool, key, &mut read).unwrap(), Get::Hit(4096));
     assert_eq!(read, [3; 4096]);

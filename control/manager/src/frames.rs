@@ -42,6 +42,8 @@ fn fill(left: &mut u64, given: &mut [u64], bound: impl Fn(usize) -> u64) {
 
 #[cfg(test)]
 mod tests {
+    use spillway_test_support::random::Random;
+
     use super::*;
 
     fn claim(floor: u64, used: u64, wanted: u64) -> Claim {
@@ -73,11 +75,8 @@ mod tests {
 
     #[test]
     fn nothing_is_handed_out_twice() {
-        let mut random = 1_u64;
-        let mut next = |most: u64| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (random >> 33) % most
-        };
+        let mut random = Random::new(1);
+        let mut next = |most: u64| random.below(most);
         for _ in 0..1000 {
             let total = next(1000);
             let claims: Vec<_> =

@@ -1,6 +1,7 @@
 //! Each policy beside what was computed by hand.
 
 use spillway_policy::{Percent, Policy, Sample, SmartAlloc, UNLIMITED};
+use spillway_test_support::random::Random;
 
 /// A client as the tables write it: (puts ever, refused in the interval, used, target).
 type Row = (u64, u64, u64, Option<u64>);
@@ -168,11 +169,8 @@ fn what_a_cap_keeps_from_one_is_for_the_others() {
 
 #[test]
 fn no_targets_are_beyond_the_node() {
-    let mut state = 1u64;
-    let mut next = |below: u64| {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (state >> 33) % below
-    };
+    let mut random = Random::new(1);
+    let mut next = |below: u64| random.below(below);
     for _ in 0..2000 {
         let total_pages = next(1 << 20);
         let count = next(20) as usize;

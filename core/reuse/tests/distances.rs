@@ -4,13 +4,11 @@ use std::collections::HashSet;
 
 use proptest::prelude::*;
 use spillway_reuse::{Curve, SAMPLES, Sampler, bucket, bucket_pages};
+use spillway_test_support::random::Random;
 
-/// SplitMix64's output function: spreads key numbers as a store's hash does.
+/// Spreads key numbers as a store's hash does.
 fn hash(key: u64) -> u64 {
-    let mut mixed = key.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ mixed >> 31
+    Random::new(key).next()
 }
 
 /// The share of gets, 0 to 1, that `pages` would have served: even within a bucket.

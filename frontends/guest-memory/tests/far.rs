@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use spillway_guest_memory::{Blade, Far, Map, Mark, PageLocation, Run};
 use spillway_store::{ClientConfig, Config, Key, PoolId, PoolSpec, Store};
+use spillway_test_support::pages::incompressible;
 use spillway_tiers::PageBuf;
 use spillway_tiers::blade::{Carried, Carrier, Parcel, Seal, Wanted};
 use spillway_types::PAGE_BYTES;
@@ -106,11 +107,9 @@ fn blade(ways: &[&Way]) -> Blade {
 
 /// Every second page does not pack.
 fn page(unit: u64) -> PageBuf {
-    let mut page = PageBuf::ZERO;
-    let mut state = unit + 1;
-    for byte in &mut page.0 {
-        state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
-        *byte = if unit.is_multiple_of(2) { (state >> 56) as u8 } else { unit as u8 };
+    let mut page = PageBuf([unit as u8; PAGE_BYTES]);
+    if unit.is_multiple_of(2) {
+        page = PageBuf(incompressible(unit));
     }
     page.0[1] = 1;
     page

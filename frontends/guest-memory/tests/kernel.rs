@@ -3,7 +3,6 @@
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use rustix::fs::MemfdFlags;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -14,6 +13,7 @@ use spillway_guest_memory::{
 };
 use spillway_platform::uffd::{Uffd, feature, mode};
 use spillway_store::{ClientConfig, Config, PoolSpec, Store};
+use spillway_test_support::wait::until;
 
 const PAGE: usize = 4096;
 const PAGES: usize = 1024;
@@ -78,14 +78,6 @@ fn manager(memory: &Memory, map: Map, store_bytes: u64) -> Manager {
     let far = Far::new(Some((store, pool)), None);
     let guest = Guest::new(descriptors, memory.layout(), map, far).unwrap();
     Manager::new(guest, Settings { local_bytes: LOCAL, handlers: 2 }, |line| println!("{line}"))
-}
-
-fn until(what: &str, condition: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while !condition() {
-        assert!(Instant::now() < end, "waited for {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use spillway_store::{ClientConfig, Config, PageBuf, Store};
+use spillway_test_support::random::Random;
 use spillway_types::{ClientId, PAGE_BYTES, PoolSpec};
 use spillway_vhost_user_blk::{Disk, DiskConfig, Error, Kind};
 use tempfile::TempDir;
@@ -323,19 +324,18 @@ fn threads_do_not_disturb_each_other() {
         for thread in 0..THREADS {
             scope.spawn(move || {
                 let mut last = vec![None; BLOCKS as usize];
-                let mut random = thread;
+                let mut random = Random::new(thread);
                 for round in 0..ROUNDS {
-                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                    let block = (random >> 33) % (BLOCKS / THREADS) * THREADS + thread;
+                    let block = random.below(BLOCKS / THREADS) * THREADS + thread;
                     let seed = round as u8;
-                    if random >> 60 == 0 {
+                    if random.one_in(16) {
                         disk.zero(block, 1).unwrap();
                         last[block as usize] = Some(PageBuf::ZERO);
                     } else {
                         disk.write(block, &[page(block, seed)]).unwrap();
                         last[block as usize] = Some(page(block, seed));
                     }
-                    let other = (random >> 17) % (BLOCKS / THREADS) * THREADS + thread;
+                    let other = random.below(BLOCKS / THREADS) * THREADS + thread;
                     let mut found = [PageBuf::ZERO];
                     disk.read(other, &mut found).unwrap();
                     if let Some(known) = &last[other as usize] {

@@ -1,9 +1,11 @@
 //! Waiting for what other threads and processes do.
 //!
+//! What they wait for is a text, or `std::fmt::from_fn`, which tells a failed test what there is instead.
+//!
 //! A test never sleeps for as long as something should take: it looks until it is so, and gives up after a time that
 //! no machine takes, however busy it is.
 
-use std::fmt::Debug;
+use std::fmt::{Debug, Display};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// # Panics
 /// Says that it waited for `what` after [`PATIENCE`].
 #[track_caller]
-pub fn until(what: &str, holds: impl FnMut() -> bool) {
+pub fn until(what: impl Display, holds: impl FnMut() -> bool) {
     within(PATIENCE, what, holds);
 }
 
@@ -26,7 +28,7 @@ pub fn until(what: &str, holds: impl FnMut() -> bool) {
 /// # Panics
 /// Says that it waited for `what` after `limit`.
 #[track_caller]
-pub fn within(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+pub fn within(limit: Duration, what: impl Display, mut holds: impl FnMut() -> bool) {
     let found = look(Instant::now() + limit, || holds().then_some(()));
     assert!(found.is_some(), "waited {limit:?} for {what}");
 }
@@ -36,7 +38,7 @@ pub fn within(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
 /// # Panics
 /// Says that it waited for `what` after [`PATIENCE`].
 #[track_caller]
-pub fn until_some<T>(what: &str, find: impl FnMut() -> Option<T>) -> T {
+pub fn until_some<T>(what: impl Display, find: impl FnMut() -> Option<T>) -> T {
     let Some(found) = look(Instant::now() + PATIENCE, find) else {
         panic!("waited {PATIENCE:?} for {what}");
     };
@@ -48,7 +50,11 @@ pub fn until_some<T>(what: &str, find: impl FnMut() -> Option<T>) -> T {
 /// # Panics
 /// Says what it gives instead after [`PATIENCE`].
 #[track_caller]
-pub fn until_equal<T: Debug + PartialEq>(what: &str, expected: T, mut actual: impl FnMut() -> T) {
+pub fn until_equal<T: Debug + PartialEq>(
+    what: impl Display,
+    expected: T,
+    mut actual: impl FnMut() -> T,
+) {
     let equal = || (actual() == expected).then_some(());
     if look(Instant::now() + PATIENCE, equal).is_none() {
         panic!("waited {PATIENCE:?} for {what} to be {expected:?}; it is {:?}", actual());

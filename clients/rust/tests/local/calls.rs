@@ -4,6 +4,7 @@ use crate::daemon::{Daemon, LIMITS};
 use spillway_client::{
     Error, Get, Key, Operation, Outcome, Pool, PoolSpec, Put, Store, VALUE_BYTES_MAX,
 };
+use spillway_test_support::random::noise;
 
 /// Runs a test over an embedded store and over a ring.
 fn over_each(test: impl Fn(&dyn Store)) {
@@ -11,16 +12,6 @@ fn over_each(test: impl Fn(&dyn Store)) {
     let daemon = Daemon::for_one(LIMITS);
     let url = format!("ring:{}", daemon.path.display());
     test(&*spillway_client::open(&url).expect("a ring"));
-}
-
-/// A value that neither shrinks nor equals another.
-fn value(number: u32, bytes: usize) -> Vec<u8> {
-    let mut state = u64::from(number) << 1 | 1;
-    let byte = |_| {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (state >> 56) as u8
-    };
-    (0..bytes).map(byte).collect()
 }
 
 const LENGTHS: [usize; 12] =
@@ -31,7 +22,7 @@ fn values_of_all_lengths_come_back_and_go() {
     over_each(|store| {
         let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();
         for (number, bytes) in LENGTHS.into_iter().enumerate() {
-            let (key, value) = (Key::new(u64::MAX - 3, number as u32), value(7, bytes));
+            let (key, value) = (Key::new(u64::MAX - 3, number as u32), noise(7_u32, bytes));
             let mut got = vec![0; VALUE_BYTES_MAX];
             assert_eq!(store.get(pool, key, &mut got).unwrap(), Get::Miss);
             assert_eq!(store.put(pool, key, &value).unwrap(), Put::Stored);
@@ -59,7 +50,7 @@ fn a_batch_gives_each_operation_its_outcome() {
     over_each(|store| {
         let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();
         let values: Vec<Vec<u8>> =
-            (0..300).map(|number| value(number, LENGTHS[number as usize % 11])).collect();
+            (0..300).map(|number: u32| noise(number, LENGTHS[number as usize % 11])).collect();
         let key = |number: usize| Key::new(1, number as u32);
         let mut puts: Vec<Operation<'_>> = (values.iter().enumerate())
             .map(|(at, value)| Operation::Put { pool, key: key(at), value })
@@ -96,7 +87,7 @@ fn operations_of_a_batch_on_one_key_take_effect_in_their_order() {
     over_each(|store| {
         let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();
         let (key, other) = (Key::new(1, 1), Key::new(1, 2));
-        let pages: Vec<_> = (0..5).map(|number| value(number, 4096)).collect();
+        let pages: Vec<_> = (0..5).map(|number: u32| noise(number, 4096)).collect();
         let put = |key, at: usize| Operation::Put { pool, key, value: &pages[at] };
         let mut got = [[0; 4096]; 3];
         let [second, none, last] = &mut got;
@@ -181,10 +172,10 @@ fn private_ephemeral_values_are_got_once() {
         let pool = store.open_pool(PoolSpec::EPHEMERAL).unwrap();
         for bytes in [100, 4096, 70_000] {
             let key = Key::new(1, bytes as u32);
-            assert_eq!(store.put(pool, key, &value(1, bytes)).unwrap(), Put::Stored);
+            assert_eq!(store.put(pool, key, &noise(1_u32, bytes)).unwrap(), Put::Stored);
             let mut got = vec![0; VALUE_BYTES_MAX];
             assert_eq!(store.get(pool, key, &mut got).unwrap(), Get::Hit(bytes));
-            assert!(got[..bytes] == value(1, bytes));
+            assert!(got[..bytes] == noise(1_u32, bytes));
             assert_eq!(store.get(pool, key, &mut got).unwrap(), Get::Miss);
         }
     });
@@ -201,7 +192,7 @@ fn many_threads_share_a_store() {
                     for round in 0..2000_u32 {
                         let key = Key::new(thread.into(), round % 50);
                         let value =
-                            value(thread * 10_000 + round, [100, 4096, 9000][round as usize % 3]);
+                            noise(thread * 10_000 + round, [100, 4096, 9000][round as usize % 3]);
                         assert_eq!(store.put(pool, key, &value).unwrap(), Put::Stored);
                         let bytes = value.len();
                         assert_eq!(store.get(pool, key, &mut got).unwrap(), Get::Hit(bytes));
@@ -224,7 +215,8 @@ fn a_batch_carries_values_of_all_lengths() {
             _ => lengths[number as usize % lengths.len()],
         };
         let key = |number| Key::new(9, number);
-        let values: Vec<Vec<u8>> = (0..60).map(|number| value(number, length(number))).collect();
+        let values: Vec<Vec<u8>> =
+            (0..60).map(|number: u32| noise(number, length(number))).collect();
         let put = |(number, value)| Operation::Put { pool, key: key(number), value };
         let mut puts: Vec<_> =
             (0..).zip(&values).map(|(number, value)| put((number, &value[..]))).collect();

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use crate::daemon::{Daemon, LIMITS};
 use spillway_client::{Error, Get, Key, PoolSpec, Put, Ring, RingOptions, Store};
 use spillway_ring::Config;
+use spillway_test_support::wait::until_equal;
 
 #[test]
 fn nobody_there_is_told_at_once() {
@@ -181,11 +182,7 @@ fn a_bound_pool_goes_with_the_last_connection_that_bound_it() {
     std::thread::sleep(Duration::from_millis(1500));
     assert!(witness.exists(bound, Key::new(1, 1)).unwrap());
     drop(third);
-    let start = Instant::now();
-    while witness.pools().unwrap().len() > 1 {
-        assert!(start.elapsed() < Duration::from_secs(30), "the pool stays");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until_equal("pools", 1, || witness.pools().unwrap().len());
     assert_eq!(witness.pools().unwrap()[0].pool, free);
 }
 
@@ -198,11 +195,7 @@ fn a_pool_that_a_connection_bound_twice_goes_with_it() {
     client.bind_pool(pool).unwrap();
     client.bind_pool(pool).unwrap();
     drop(client);
-    let start = Instant::now();
-    while !witness.pools().unwrap().is_empty() {
-        assert!(start.elapsed() < Duration::from_secs(30), "the pool stays");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until_equal("pools", 0, || witness.pools().unwrap().len());
 }
 
 #[test]
@@ -218,11 +211,7 @@ fn a_pool_that_was_bound_to_the_daemon_before_goes_unless_it_is_bound_again() {
     let witness = daemon.connect(1);
     witness.bind_pool(bound_again).unwrap();
     assert_eq!(witness.pools().unwrap().len(), 3);
-    let start = Instant::now();
-    while witness.pools().unwrap().len() > 2 {
-        assert!(start.elapsed() < Duration::from_secs(30), "the pool stays");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until_equal("pools", 2, || witness.pools().unwrap().len());
     std::thread::sleep(Duration::from_millis(500));
     let left: Vec<_> = witness.pools().unwrap().iter().map(|info| info.pool).collect();
     assert_eq!(left, [bound_again, free]);

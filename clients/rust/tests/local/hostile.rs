@@ -14,6 +14,8 @@ use rustix::net::{
 };
 use spillway_client::{Get, Key, Pool, PoolSpec, Put, Store};
 use spillway_ring::Region;
+use spillway_test_support::random::Random;
+use spillway_test_support::wait::{until, until_equal};
 use spillway_wire::kv;
 use spillway_wire::nvme::{Command, Status};
 use spillway_wire::ring::{Geometry, Hello, VERSION, WAKE, Welcome, data};
@@ -82,13 +84,6 @@ impl Raw {
     }
 }
 
-fn random(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
-}
-
 /// Works honestly while `attack` goes on, and checks every byte; the operations done.
 fn beside_an_honest_client(daemon: &Daemon, attack: impl FnOnce()) -> u64 {
     let ring = daemon.connect(1);
@@ -129,16 +124,12 @@ impl Drop for EndOnDrop<'_> {
 
 /// Waits until the attackers' connections are gone, all that they had with them.
 fn wait_until_inside(daemon: &Daemon, connections: u32) {
-    wait_for(daemon, |inside| inside == connections);
+    until_equal("the connections inside", connections, || daemon.inside());
 }
 
 /// Waits until the connections inside are as wanted.
 fn wait_for(daemon: &Daemon, wanted: impl Fn(u32) -> bool) {
-    let start = Instant::now();
-    while !wanted(daemon.inside()) {
-        assert!(start.elapsed() < Duration::from_secs(20), "{} inside", daemon.inside());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("connections to come or go", || wanted(daemon.inside()));
 }
 
 #[test]
@@ -255,16 +246,16 @@ fn commands_and_values_that_change_in_flight_spoil_their_own_pool_only() {
         std::thread::scope(|scope| {
             // One thread rewrites the commands and their values, another rings the doorbell.
             scope.spawn(|| {
-                let mut state = 0x9e37_79b9_7f4a_7c15;
+                let mut random = Random::new(1);
                 while !done.load(Ordering::Relaxed) {
-                    let number = random(&mut state);
+                    let number = random.next();
                     let opcodes = [0x01, 0x02, 0x10, 0x14, 0x06, 0xc0, 0xc2, 0xc1, 0xca, 0xce];
                     let opcode = opcodes[number as usize % opcodes.len()];
                     let mut command = Command::new(opcode, number as u16, (number >> 8) as u32 % 4);
                     kv::set_key(&mut command, Key::new(number >> 60, (number >> 40) as u32 % 64));
                     command.data.kind = 1;
-                    command.data.bytes = (random(&mut state) % 9000) as u32;
-                    command.data.address = random(&mut state) % (1 << 20);
+                    command.data.bytes = random.below(9000) as u32;
+                    command.data.address = random.below(1 << 20);
                     command.cdw10 = command.data.bytes;
                     raw.region.set_command(number as u32 >> 3, &command);
                     raw.region.write((number % (1 << 19)) as usize, &number.to_ne_bytes());
@@ -297,7 +288,7 @@ fn random_bytes_over_the_whole_region_harm_nobody_else() {
     let daemon = Daemon::for_many(LIMITS);
     let honest = beside_an_honest_client(&daemon, || {
         let start = Instant::now();
-        let mut state = 0x2545_f491_4f6c_dd1d;
+        let mut random = Random::new(2);
         while start.elapsed() < Duration::from_secs(2) {
             // On a busy machine the ones before may still be on their way out.
             wait_for(&daemon, |inside| inside < LIMITS.connections_max / 2);
@@ -306,19 +297,18 @@ fn random_bytes_over_the_whole_region_harm_nobody_else() {
             let all = Geometry::new(1, raw.region.geometry().data_bytes()).unwrap();
             let view = Region::map(&raw.memfd, all).unwrap();
             for _ in 0..200 {
-                let count = random(&mut state) as u32;
-                let mut command =
-                    Command::decode(&std::array::from_fn(|_| random(&mut state) as u8));
+                let count = random.next() as u32;
+                let mut command = Command::decode(&std::array::from_fn(|_| random.next() as u8));
                 command.flags = Command::SGL;
                 raw.region.set_command(count, &command);
-                view.write((random(&mut state) % 4096) as usize, &random(&mut state).to_ne_bytes());
-                let asleep = random(&mut state) as u32;
+                view.write(random.below(4096) as usize, &random.next().to_ne_bytes());
+                let asleep = random.next() as u32;
                 raw.region.server_asleep().store(asleep, Ordering::Relaxed);
                 raw.region.client_asleep().store(asleep, Ordering::Relaxed);
-                raw.region.submitted().fetch_add(random(&mut state) as u32 % 3, Ordering::SeqCst);
+                raw.region.submitted().fetch_add(random.below(3) as u32, Ordering::SeqCst);
                 raw.wake();
             }
-            raw.region.submitted().store(random(&mut state) as u32, Ordering::SeqCst);
+            raw.region.submitted().store(random.next() as u32, Ordering::SeqCst);
             raw.wake();
         }
         wait_until_inside(&daemon, 1);

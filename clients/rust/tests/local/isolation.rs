@@ -1,10 +1,9 @@
 //! Clients of one daemon know nothing of each other, and stay within their limits.
 
-use std::time::Duration;
-
 use crate::daemon::{Daemon, LIMITS};
 use spillway_client::{Error, Get, Key, Operation, Pool, PoolSpec, Put, Ring, RingOptions, Store};
 use spillway_ring::Config;
+use spillway_test_support::wait::until_equal;
 use spillway_types::Limits;
 
 #[test]
@@ -96,12 +95,7 @@ fn limits_bound_connections_operations_and_bytes() {
     };
     assert!(refused(8).contains("limits"));
     drop(ring);
-    let wait_until = |inside| {
-        while daemon.inside() != inside {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    };
-    wait_until(0);
+    until_equal("the connections inside", 0, || daemon.inside());
     // Both rings are as deep as they may be together.
     let daemon = Daemon::for_one(Limits { bytes_max: 64 << 20, ..limits });
     let first = Ring::connect_with(&daemon.path, options(16)).unwrap();

@@ -3,8 +3,8 @@
 
 use spillway_guests::agent::{FromGuest, FromHost, Profile, Status};
 use spillway_guests::{Action, Device, Event, Facts, Order, Settings, Who};
+use spillway_test_support::random::Random;
 
-use crate::Random;
 use crate::model::total;
 use crate::pair::Pair;
 
@@ -30,7 +30,7 @@ struct Any {
 
 impl Any {
     fn new(seed: u64) -> Self {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut vm = Facts { boot_bytes: BOOT, devices: Vec::new() };
         for _ in 0..=random.below(2) {
             let device = Device { max_bytes: (1 + random.below(20)) * S, ..Device::default() };

@@ -15,6 +15,7 @@ use spillway_guests::{
 };
 
 use pair::Pair;
+use spillway_test_support::random::Random;
 
 const S: u64 = 128 << 20;
 const BOOT: u64 = 4 * S;
@@ -26,23 +27,6 @@ const ORDER_MAX_US: u64 =
     1_000_000 + 2 * OFFLINE_US + 2 * RESIZE_US + 2_000_000 + 2_000_000 + 200_000;
 /// Nor may the answer to a program: it waits for memory and for a change under way, and then for a change of its own.
 const PROGRAM_MAX_US: u64 = 20_000_000 + ORDER_MAX_US + 1_100_000;
-
-/// Numbers from a seed: splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, most: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % most
-    }
-
-    fn one_in(&mut self, count: u64) -> bool {
-        self.below(count) == 0
-    }
-}
 
 /// Sections that a file has room for.
 const SECTIONS: usize = 32;
@@ -142,7 +126,7 @@ struct World {
 
 impl World {
     fn new(seed: u64) -> Self {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let count = 1 + random.below(3);
         let capacity = (8 + random.below(40)) * S;
         let mut world = Self {
