@@ -3,10 +3,14 @@
 mod command;
 mod completion;
 mod dataset;
+mod dwords;
 
 pub use command::{COMMAND_BYTES, Command, DataPointer, SglDescriptor, SubmissionQueueEntry};
 pub use completion::{COMPLETION_BYTES, Completion, CompletionQueueEntry, Status};
 pub use dataset::{Range, RangeDefinition};
+pub use dwords::{
+    AbortDwords, BlockDwords, DatasetManagementDwords, FeaturesDwords, NumberOfQueues,
+};
 
 /// Namespace id that means all namespaces.
 pub const ALL_NAMESPACES: u32 = 0xffff_ffff;
@@ -47,7 +51,7 @@ pub mod block {
     pub const DATASET_MANAGEMENT: u8 = 0x09;
 }
 
-/// Feature identifiers of Set Features and Get Features.
+/// Feature identifiers of Set Features and Get Features (Base 2.1, sections 5.1.25.1 and 5.1.25.2).
 pub mod feature {
     /// Number of I/O queues, both counts less one.
     pub const QUEUES: u8 = 0x07;

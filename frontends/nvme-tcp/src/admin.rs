@@ -7,7 +7,10 @@ use spillway_wire::fabrics::ControllerConfiguration;
 use spillway_wire::identify::LIST_ENTRIES;
 use spillway_wire::kv;
 use spillway_wire::log_page::{self, DiscoveryEntry, ERROR_ENTRY_BYTES, Event, GetLogPage, log};
-use spillway_wire::nvme::{ALL_NAMESPACES, Command, Status, admin, block, feature};
+use spillway_wire::nvme::{
+    ALL_NAMESPACES, AbortDwords, Command, FeaturesDwords, NumberOfQueues, Status, admin, block,
+    feature,
+};
 
 use crate::controller::Subsystem;
 use crate::identify::identify;
@@ -113,20 +116,22 @@ impl Admin {
     }
 
     fn set_feature(&mut self, context: &Context<'_>, command: &Command) -> Outcome {
-        match command.cdw10 as u8 {
+        let dwords = FeaturesDwords::of(command);
+        let value = dwords.value.get();
+        match dwords.feature_identifier {
             feature::QUEUES => {
-                let asked = command.cdw11;
-                if asked & 0xffff == 0xffff || asked >> 16 == 0xffff {
+                let asked = NumberOfQueues::decode(value);
+                if asked.submission_queues == u16::MAX || asked.completion_queues == u16::MAX {
                     return Err(Status::INVALID_FIELD.finally().into());
                 }
-                Ok(u64::from(queue_count(context, asked)))
+                Ok(queues_granted(context, asked).encode().into())
             }
             feature::ASYNC_EVENTS => {
-                self.events = command.cdw11;
+                self.events = value;
                 Ok(0)
             }
             feature::KEEP_ALIVE => {
-                self.keep_alive_ms = context.controller.subsystem.keep_alive_ms(command.cdw11);
+                self.keep_alive_ms = context.controller.subsystem.keep_alive_ms(value);
                 Ok(0)
             }
             _ => Err(Status::INVALID_FIELD.finally().into()),
@@ -134,8 +139,14 @@ impl Admin {
     }
 
     fn feature(&self, context: &Context<'_>, command: &Command) -> Outcome {
-        match command.cdw10 as u8 {
-            feature::QUEUES => Ok(u64::from(queue_count(context, 0xfffe_fffe))),
+        match FeaturesDwords::of(command).feature_identifier {
+            feature::QUEUES => {
+                let all = NumberOfQueues {
+                    submission_queues: u16::MAX.into(),
+                    completion_queues: u16::MAX.into(),
+                };
+                Ok(queues_granted(context, all).encode().into())
+            }
             feature::ASYNC_EVENTS => Ok(self.events.into()),
             feature::KEEP_ALIVE => Ok(self.keep_alive_ms.into()),
             _ => Err(Status::INVALID_FIELD.finally().into()),
@@ -145,7 +156,9 @@ impl Admin {
     /// Only Asynchronous Event Requests can be aborted: others that wait do so for the host itself.
     fn abort(&mut self, command: &Command, reply: &mut Reply<'_>) -> Outcome {
         const NOT_ABORTED: u64 = 1;
-        let (queue, id) = (command.cdw10 as u16, (command.cdw10 >> 16) as u16);
+        let dwords = AbortDwords::of(command);
+        let queue = dwords.submission_queue_identifier.get();
+        let id = dwords.command_identifier.get();
         let found = self.event_requests.iter().position(|&request| queue == 0 && request == id);
         let Some(found) = found else { return Ok(NOT_ABORTED) };
         self.event_requests.remove(found);
@@ -240,10 +253,13 @@ fn reply_data(command: &Command, bytes: &[u8], reply: &mut Reply<'_>) {
     }
 }
 
-/// The answer to a number of queues asked for, both ways, less one.
-fn queue_count(context: &Context<'_>, asked: u32) -> u32 {
-    let max = u32::from(context.target.config.io_queues_max) - 1;
-    (asked & 0xffff).min(max) | (asked >> 16).min(max) << 16
+/// The queues that are granted of those asked for.
+fn queues_granted(context: &Context<'_>, asked: NumberOfQueues) -> NumberOfQueues {
+    let max = context.target.config.io_queues_max - 1;
+    NumberOfQueues {
+        submission_queues: asked.submission_queues.get().min(max).into(),
+        completion_queues: asked.completion_queues.get().min(max).into(),
+    }
 }
 
 /// Everybody is told the same two names, whether they may connect or not.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use spillway_block::{Device, Error};
 use spillway_types::Refusal;
-use spillway_wire::nvme::{ALL_NAMESPACES, Command, Range, Status, block};
+use spillway_wire::nvme::{ALL_NAMESPACES, Command, DatasetManagementDwords, Range, Status, block};
 
 use crate::namespaces;
 use crate::queue::Context;
@@ -149,11 +149,12 @@ impl BlockQueue {
     }
 
     fn dataset(&mut self, context: &Context<'_>, command: &Command, data: &[u8]) -> Outcome {
-        let count = (command.cdw10 as usize & 0xff) + 1;
+        let dwords = DatasetManagementDwords::of(command);
+        let count = usize::from(dwords.number_of_ranges) + 1;
         let device = self.device(context, command.namespace)?;
         let ranges = data.get(..count * Range::BYTES).ok_or(Status::DATA_LENGTH.finally())?;
         // Other attributes are hints that do not matter to memory.
-        if command.cdw11 & Range::DEALLOCATE == 0 {
+        if dwords.attributes.get() & Range::DEALLOCATE == 0 {
             return Ok(0);
         }
         let (ranges, _) = ranges.as_chunks();

@@ -3,7 +3,7 @@
 use spillway_wire::fabrics::{ControllerConfiguration, ControllerStatus, Fabrics, property};
 use spillway_wire::identify::{self, CommandSet, IDENTIFY_BYTES, structure};
 use spillway_wire::kv::{self, CreatePool};
-use spillway_wire::nvme::{Command, admin, feature};
+use spillway_wire::nvme::{Command, FeaturesDwords, NumberOfQueues, admin, feature};
 
 use super::call::Call;
 use super::queue::Payload;
@@ -72,16 +72,19 @@ pub(super) fn identify_controller() -> (Command, Payload<'static>) {
 /// Asks for so many I/O queues.
 pub(super) fn set_queues(queues: u16) -> Command {
     let mut command = Command::new(admin::SET_FEATURES, 0, 0);
-    let less_one = u32::from(queues - 1);
-    command.cdw10 = u32::from(feature::QUEUES);
-    command.cdw11 = less_one | less_one << 16;
+    let less_one = (queues - 1).into();
+    let asked = NumberOfQueues { submission_queues: less_one, completion_queues: less_one };
+    let mut dwords = FeaturesDwords::of(&command);
+    dwords.feature_identifier = feature::QUEUES;
+    dwords.value = asked.encode().into();
+    command.set_dwords(dwords.into());
     command
 }
 
 /// Queues that a result of [`set_queues`] grants.
-pub(super) const fn queues_granted(result: u64) -> u16 {
-    let (submission, completion) = (result as u16, (result >> 16) as u16);
-    let less_one = if submission < completion { submission } else { completion };
+pub(super) fn queues_granted(result: u64) -> u16 {
+    let granted = NumberOfQueues::decode(result as u32);
+    let less_one = granted.submission_queues.get().min(granted.completion_queues.get());
     less_one.saturating_add(1)
 }
 

@@ -3,6 +3,8 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute, transmute_ref};
 
+use super::BlockDwords;
+
 /// Bytes of a command.
 pub const COMMAND_BYTES: usize = size_of::<SubmissionQueueEntry>();
 
@@ -239,13 +241,15 @@ impl Command {
     }
 
     /// First block of a block command.
-    pub const fn first_block(&self) -> u64 {
-        self.cdw10 as u64 | (self.cdw11 as u64) << 32
+    #[inline]
+    pub fn first_block(&self) -> u64 {
+        BlockDwords::of(self).starting_lba.get()
     }
 
     /// Number of blocks of a block command; it stands less one in the command.
-    pub const fn blocks(&self) -> u32 {
-        (self.cdw12 & 0xffff) + 1
+    #[inline]
+    pub fn blocks(&self) -> u32 {
+        u32::from(BlockDwords::of(self).number_of_logical_blocks.get()) + 1
     }
 }
 

@@ -31,7 +31,7 @@ impl Range {
     pub const BYTES: usize = size_of::<RangeDefinition>();
     /// Ranges that a command has at most.
     pub const MAX: usize = 256;
-    /// In word 11: the ranges are no longer needed.
+    /// Attribute of the command: the ranges are no longer needed.
     pub const DEALLOCATE: u32 = 1 << 2;
 
     /// Reads a range.
