@@ -13,6 +13,7 @@ use rustix::pty::{OpenptFlags, openpt, ptsname, unlockpt};
 use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 use spillway_guest::{Answer, Call, Error, Reply, ask, give, need};
 use spillway_guests::agent::{FromGuest, FromHost, Profile, VERSION};
+use spillway_test_support::wait::until;
 
 const MIB: u64 = 1 << 20;
 /// Far more than anything here takes, on a busy machine too.
@@ -74,11 +75,7 @@ impl Guest {
             .unwrap();
         let heard = BufReader::new(host.try_clone().unwrap());
         let guest = Self { agent, socket, host, heard, _port: port, folder };
-        let start = Instant::now();
-        while !guest.socket.exists() {
-            assert!(start.elapsed() < LONG, "the agent does not listen");
-            thread::sleep(Duration::from_millis(10));
-        }
+        until("the agent to listen", || guest.socket.exists());
         guest
     }
 

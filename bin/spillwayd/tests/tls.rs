@@ -4,10 +4,9 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use spillway_client::{Error, Get, Key, PoolSpec, Put, Store};
+use spillway_test_support::wait::until_some;
 
 /// The daemon, ended with the test.
 struct Daemon(Child);
@@ -68,14 +67,7 @@ fn the_documents_hosts_meet_inside_tls() {
 
     let (_, url) = part.split_once("opens `").unwrap();
     let (url, _) = url.split_once('`').unwrap();
-    let until = Instant::now() + Duration::from_secs(10);
-    let store = loop {
-        match open(dir, url) {
-            Ok(store) => break store,
-            Err(error) => assert!(Instant::now() < until, "{error}"),
-        }
-        sleep(Duration::from_millis(20));
-    };
+    let store = until_some("a daemon", || open(dir, url).ok());
     let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();
     assert_eq!(store.put(pool, Key::new(1, 2), &[5; 4096]).unwrap(), Put::Stored);
     let mut read = [0; 4096];

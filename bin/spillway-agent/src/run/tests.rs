@@ -5,11 +5,10 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::Instant;
 
 use spillway_guests::agent::Status;
 use spillway_guests::line::Lines;
+use spillway_test_support::wait;
 
 use super::*;
 use crate::cli::StateFile;
@@ -202,25 +201,20 @@ impl Guest {
 
     /// Turns at this time until the worker has done what makes the agent say something.
     fn until_said(&mut self, now: Duration) -> Vec<FromGuest> {
-        let start = Instant::now();
-        loop {
-            let said = self.turn(now);
-            if !said.is_empty() {
-                return said;
-            }
-            assert!(start.elapsed() < Duration::from_secs(60), "nothing is said");
-            thread::sleep(ms(1));
-        }
+        wait::until_some("something to be said", || {
+            Some(self.turn(now)).filter(|said| !said.is_empty())
+        })
     }
 
     /// Turns at this time until something holds.
     fn until(&mut self, now: Duration, holds: impl Fn(&Self) -> bool) {
-        let start = Instant::now();
-        while !holds(self) {
-            self.turn(now);
-            assert!(start.elapsed() < Duration::from_secs(60), "it does not come to that");
-            thread::sleep(ms(1));
-        }
+        wait::until("it to come to that", || {
+            let is_so = holds(self);
+            if !is_so {
+                self.turn(now);
+            }
+            is_so
+        });
     }
 
     /// Greeted at this time by a host that wants a status once a minute.

@@ -3,6 +3,7 @@
 mod agents;
 mod qemu;
 
+use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 use spillway_guests::agent::{FromGuest, Profile, Status};
 use spillway_guests::{End, Guest, Outcome, Settings, View, Who};
 use spillway_sections::{GuestFile, Pool};
+use spillway_test_support::wait;
 use tokio::sync::oneshot;
 
 use self::qemu::Qemu;
@@ -104,11 +106,8 @@ impl Driven {
     }
 
     fn until(&self, what: &str, holds: impl Fn(&View) -> bool) {
-        let start = Instant::now();
-        while !holds(&self.view()) {
-            assert!(start.elapsed() < Duration::from_secs(30), "{what}: {:?}", self.view());
-            thread::sleep(Duration::from_millis(2));
-        }
+        let what = fmt::from_fn(|f| write!(f, "{what}: {:?}", self.view()));
+        wait::until(what, || holds(&self.view()));
     }
 
     /// What comes of an operator's order, and how long it took.
@@ -280,14 +279,8 @@ fn what_is_lent_follows_a_ready_that_a_reload_has_changed() {
     let prepared = prepared(&less);
     let handle = prepared.handle();
     let _vms = prepared.start(None).unwrap();
-    let lends = |mib: u64| {
-        let start = Instant::now();
-        while handle.pool().lent_bytes() >> 20 != mib {
-            let lent = handle.pool().lent_bytes() >> 20;
-            assert!(start.elapsed() < Duration::from_secs(20), "{lent} MiB, not {mib}");
-            thread::sleep(Duration::from_millis(10));
-        }
-    };
+    let lends =
+        |mib: u64| wait::until_equal("MiB that are lent", mib, || handle.pool().lent_bytes() >> 20);
     lends(768);
     handle.configure(&less.vms, &more.vms);
     lends(384);
@@ -313,13 +306,7 @@ fn a_reload_takes_an_auto_that_has_changed_and_no_other() {
     let handle = prepared.handle();
     let _vms = prepared.start(None).unwrap();
     let has_auto = || handle.vms().map(|vm| vm.guest().settings().auto).collect::<Vec<_>>();
-    let becomes = |auto: bool, what: &str| {
-        let start = Instant::now();
-        while has_auto() != [auto, false] {
-            assert!(start.elapsed() < Duration::from_secs(20), "{what}: {:?}", has_auto());
-            thread::sleep(Duration::from_millis(2));
-        }
-    };
+    let becomes = |auto: bool, what: &str| wait::until_equal(what, vec![auto, false], has_auto);
     handle.configure(&on.vms, &off.vms);
     becomes(false, "the file says off");
     handle.wish(0, Wish::Auto(true));

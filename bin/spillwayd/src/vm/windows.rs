@@ -398,7 +398,8 @@ mod tests {
     use spillway_guests::Guest;
     use spillway_sections::Pool;
     use spillway_store::{ClientConfig, Store};
-    use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits};
+    use spillway_test_support::access::OneClient;
+    use spillway_types::{Identity, Limits};
 
     use super::*;
     use crate::config::Way;
@@ -410,22 +411,6 @@ mod tests {
     /// Of the ring that programs ask for.
     const DEPTH: u16 = 64;
     const DATA_BYTES: u32 = 4 << 20;
-
-    /// Lets in the client that the configuration names for the VM.
-    struct Door(ClientId, Limits);
-
-    impl Access for Door {
-        fn admit(&self, who: Identity<'_>) -> Result<Admitted, Denied> {
-            let admitted = Admitted { client: self.0, limits: self.1 };
-            (who == Identity::Client("guest")).then_some(admitted).ok_or(Denied::Unknown)
-        }
-
-        fn leave(&self, _: ClientId) {}
-
-        fn host_secret(&self, _: &str, _: &mut [u8; 64]) -> Option<usize> {
-            None
-        }
-    }
 
     /// The thread, for a VM whose boot memory is a file of a pool, and the agent's end of its channel.
     struct Served {
@@ -452,7 +437,9 @@ mod tests {
             let pool = Arc::new(pool.unwrap());
             pool.create("vm", GuestFile::Boot, BOOT).unwrap();
             let store = Store::open(spillway_store::Config::embedded(64 << 20)).unwrap();
-            let door = Arc::new(Door(store.add_client(ClientConfig::default()).unwrap(), limits));
+            let client = store.add_client(ClientConfig::default()).unwrap();
+            let door = OneClient::new(client).with_limits(limits);
+            let door = Arc::new(door.only(|who| who == Identity::Client("guest")));
             let ring = Server::bind(&path("ring")).unwrap();
             let server = Server::start(ring, Arc::new(store), door, Default::default()).unwrap();
             let listener = UnixListener::bind(path("windows")).unwrap();

@@ -1,11 +1,12 @@
 //! A daemon with every listener that needs no certificate.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+
+use spillway_test_support::wait::until_some;
 
 pub const TOKEN: &str = "0123456789abcdef-all";
 pub const READ_TOKEN: &str = "0123456789abcdef-read";
@@ -66,18 +67,14 @@ impl Daemon {
         let before = self.lines().len();
         let raw = rustix::process::Pid::from_raw(pid).unwrap();
         rustix::process::kill_process(raw, rustix::process::Signal::HUP).unwrap();
-        let until = Instant::now() + Duration::from_secs(20);
-        loop {
+        let what = fmt::from_fn(|f| write!(f, "a reload in {}", self.lines()));
+        until_some(what, || {
             let lines = self.lines().split_off(before);
             let done = lines
                 .lines()
                 .any(|line| line.contains("configuration") && line.contains("reloaded"));
-            if done && lines.ends_with('\n') {
-                return lines;
-            }
-            assert!(Instant::now() < until, "no reload: {lines}");
-            sleep(Duration::from_millis(20));
-        }
+            (done && lines.ends_with('\n')).then_some(lines)
+        })
     }
 
     pub fn lines(&self) -> String {
@@ -86,16 +83,11 @@ impl Daemon {
 
     /// Waits for a line that has all of `words`.
     pub fn line(&self, words: &[&str]) -> String {
-        let until = Instant::now() + Duration::from_secs(20);
-        loop {
-            let lines = self.lines();
-            if let Some(line) = lines.lines().find(|line| words.iter().all(|it| line.contains(it)))
-            {
-                return line.to_owned();
-            }
-            assert!(Instant::now() < until, "no line with {words:?}: {lines}");
-            sleep(Duration::from_millis(20));
-        }
+        let what = fmt::from_fn(|f| write!(f, "a line with {words:?} in {}", self.lines()));
+        until_some(what, || {
+            let has_all = |line: &&str| words.iter().all(|word| line.contains(word));
+            self.lines().lines().find(has_all).map(str::to_owned)
+        })
     }
 }
 

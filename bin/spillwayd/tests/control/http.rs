@@ -5,17 +5,13 @@ use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use spillway_api::ServerLimits;
+use spillway_test_support::wait::until;
 
 use crate::daemon::{Daemon, TOKEN, address, answer, ask};
-
-/// What a test waits for is given up after this.
-const GIVEN_UP: Duration = Duration::from_secs(30);
 
 /// Asks for the version on a connection that stays. The body of the answer; none if the connection is closed.
 fn version(stream: &mut (impl Read + Write)) -> Option<String> {
@@ -29,14 +25,6 @@ fn version(stream: &mut (impl Read + Write)) -> Option<String> {
     }
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     Some(answer[answer.find('{').unwrap()..].to_owned())
-}
-
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + GIVEN_UP;
-    while !done() {
-        assert!(Instant::now() < end, "{what}");
-        sleep(Duration::from_millis(20));
-    }
 }
 
 #[test]
@@ -86,7 +74,7 @@ fn a_flood_over_tcp_keeps_nobody_out_of_the_socket() {
     let refused = daemon.lines().matches("HTTP over TCP: no place for one more").count();
     assert!((1..=8).contains(&refused), "{}", daemon.lines());
     drop(held.pop());
-    until("a place is free again", || version(&mut tcp()).is_some());
+    until("a place to be free again", || version(&mut tcp()).is_some());
 }
 
 #[test]
@@ -130,7 +118,7 @@ fn a_daemon_without_descriptors_serves_when_it_has_some() {
         "a program can't be accepted",
     ];
     let twice = |failure: &str| daemon.lines().matches(failure).count() >= 2;
-    until("all say so twice", || failures.into_iter().all(twice));
+    until("all to say so twice", || failures.into_iter().all(twice));
     prlimit(pid, Resource::Nofile, had).unwrap();
     assert!(version(&mut waiting).is_some());
     // Between the two lines it has tried now and then, and not all the time.

@@ -4,13 +4,10 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+
+use spillway_test_support::wait::until;
 
 use crate::daemon::Daemon;
-
-/// What a test waits for is given up after this.
-const GIVEN_UP: Duration = Duration::from_secs(30);
 
 /// A daemon whose settings are in a file, with a keeper.
 fn start(dir: &Path, memory: &str) -> Daemon {
@@ -59,14 +56,7 @@ fn kill(dir: &Path) {
     let killed = pid(dir).unwrap();
     let raw = rustix::process::Pid::from_raw(killed).unwrap();
     rustix::process::kill_process(raw, rustix::process::Signal::KILL).unwrap();
-    let end = Instant::now() + GIVEN_UP;
-    loop {
-        if pid(dir).is_some_and(|pid| pid != killed) {
-            return;
-        }
-        assert!(Instant::now() < end, "no daemon");
-        sleep(Duration::from_millis(20));
-    }
+    until("another daemon", || pid(dir).is_some_and(|pid| pid != killed));
 }
 
 const SMART: &str = r#"{"policy":"smart-alloc","p":0.75,"threshold_pages":100,"interval_ms":2500}"#;

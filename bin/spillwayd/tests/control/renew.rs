@@ -7,16 +7,15 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
-use rcgen::{BasicConstraints, Certificate, CertificateParams, IsCa, KeyPair};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::version::TLS12;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use spillway_client::{Get, Key, PoolSpec, Put, Store};
+use spillway_test_support::certificates::Authority;
+use spillway_test_support::wait::{PATIENCE, until, until_some};
 use spillway_tls::{ClientSettings, Files, ServerSettings, Versions};
 
 use crate::daemon::{Daemon, READ_TOKEN, TOKEN, address, ask};
@@ -27,34 +26,12 @@ const CLIENT: &str = "b.example";
 const SECRET: &str = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
 const OTHER_SECRET: &str = "DHHC-1:00:M1cw6kjPIIKDgkPZiRp9PyeIUilO2E17hxGn2JbCACmG3Jf6:";
 
-/// What a test waits for is given up after this.
-const WAIT: Duration = Duration::from_secs(30);
-
-/// One who signs.
-struct Authority {
-    certificate: Certificate,
-    key: KeyPair,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new([]).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        Self { certificate: params.self_signed(&key).unwrap(), key }
-    }
-
-    /// Puts a certificate for `names` and its key into the place of `certificate` and `key`; the certificate.
-    fn sign(&self, names: &[&str], certificate: &Path, key: &Path) -> Vec<u8> {
-        let own = KeyPair::generate().unwrap();
-        let params =
-            CertificateParams::new(names.iter().map(|&it| it.to_owned()).collect::<Vec<_>>());
-        let params = params.unwrap();
-        let signed = params.signed_by(&own, &self.certificate, &self.key).unwrap();
-        replace(certificate, &signed.pem());
-        replace(key, &own.serialize_pem());
-        signed.der().to_vec()
-    }
+/// Puts a certificate for `names` and its key into the place of `certificate` and `key`; the certificate.
+fn sign(authority: &Authority, names: &[&str], certificate: &Path, key: &Path) -> Vec<u8> {
+    let signed = authority.sign(names);
+    replace(certificate, &signed.pem());
+    replace(key, &signed.key_pem());
+    signed.der().to_vec()
 }
 
 /// Puts a file into the place of another, as whoever renews keys does.
@@ -77,8 +54,8 @@ impl Host {
         for folder in ["config", "tls", "archive", "tokens", "secrets", "host", "nvme"] {
             fs::create_dir(host.path(folder)).unwrap();
         }
-        replace(&host.path("tls/clients"), &host.authority.certificate.pem());
-        replace(&host.path("ours"), &host.authority.certificate.pem());
+        replace(&host.path("tls/clients"), &host.authority.pem());
+        replace(&host.path("ours"), &host.authority.pem());
         replace(&host.path("tokens/token"), TOKEN);
         replace(&host.path("tokens/read"), READ_TOKEN);
         host
@@ -92,7 +69,7 @@ impl Host {
     fn renew(&self, number: u32, name: &str) -> Vec<u8> {
         let [certificate, key] =
             ["cert", "key"].map(|kind| self.path(&format!("archive/{kind}{number}")));
-        let signed = self.authority.sign(&[name, "127.0.0.1"], &certificate, &key);
+        let signed = sign(&self.authority, &[name, "127.0.0.1"], &certificate, &key);
         for (link, file) in [("tls/cert", certificate), ("tls/key", key)] {
             let new = self.path("tls/link");
             symlink(Path::new("..").join(file.strip_prefix(self.dir.path()).unwrap()), &new)
@@ -115,7 +92,7 @@ impl Host {
     /// Files of a client that `authority` has signed.
     fn client(&self, authority: &Authority, name: &str) -> Files {
         let (certificate, key) = (self.path("client.cert"), self.path("client.key"));
-        authority.sign(&[name], &certificate, &key);
+        sign(authority, &[name], &certificate, &key);
         Files { certificate, key, authority: Some(self.path("ours")) }
     }
 
@@ -135,7 +112,7 @@ impl Host {
     fn speaks_tls12(&self, address: &str) -> bool {
         let Files { certificate, key, .. } = self.client(&self.authority, CLIENT);
         let mut roots = RootCertStore::empty();
-        roots.add(self.authority.certificate.der().clone()).unwrap();
+        roots.add(self.authority.der().clone()).unwrap();
         let chain = vec![CertificateDer::from_pem_file(certificate).unwrap()];
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&[&TLS12])
@@ -219,7 +196,7 @@ fn clients_are_vouched_for_by_whom_a_reload_finds() {
     let other = Authority::new();
     assert!(host.open(&host.authority, address).is_ok());
     assert!(host.open(&other, address).is_err());
-    replace(&host.path("tls/clients"), &other.certificate.pem());
+    replace(&host.path("tls/clients"), &other.pem());
     let lines = daemon.reload();
     assert!(lines.contains("renewed") && lines.contains("listen.tls_clients"), "{lines}");
     assert!(host.open(&other, address).is_ok());
@@ -238,7 +215,7 @@ fn a_file_that_is_broken_leaves_all_as_it_was() {
     const NEW: &str = "fedcba9876543210-all";
     replace(&host.path("tokens/token"), NEW);
     // A key of another certificate; no certificate at all; none that may be read.
-    let other_key = KeyPair::generate().unwrap().serialize_pem();
+    let other_key = host.authority.sign(&[]).key_pem();
     let good = fs::read_to_string(host.path("tls/key")).unwrap();
     for (file, text, words) in [
         ("archive/key1", other_key.as_str(), "not the key of the certificate"),
@@ -435,7 +412,7 @@ struct OtherHost {
 impl OtherHost {
     fn new(host: &Host) -> Self {
         let (certificate, key) = (host.path("peer.cert"), host.path("peer.key"));
-        host.authority.sign(&["peer.test"], &certificate, &key);
+        sign(&host.authority, &["peer.test"], &certificate, &key);
         let files = Files { certificate, key, authority: Some(host.path("ours")) };
         let settings = ServerSettings::load(&files, Versions::Tls13).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -445,17 +422,15 @@ impl OtherHost {
 
     /// The certificate of the next connection.
     fn asked_by(&self) -> Vec<u8> {
-        let until = Instant::now() + WAIT;
-        let mut stream = loop {
-            match self.listener.accept() {
-                Ok((stream, _)) => break stream,
-                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        let mut stream = until_some("a question", || match self.listener.accept() {
+            Ok((stream, _)) => Some(stream),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                None
             }
-            assert!(Instant::now() < until, "nobody asks");
-            sleep(Duration::from_millis(20));
-        };
+        });
         stream.set_nonblocking(false).unwrap();
-        stream.set_read_timeout(Some(WAIT)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut connection = self.settings.connection().unwrap();
         while connection.is_handshaking() {
             connection.complete_io(&mut stream).unwrap();
@@ -464,11 +439,7 @@ impl OtherHost {
     }
 
     fn asked_by_soon(&self, certificate: &[u8]) {
-        let until = Instant::now() + WAIT;
-        while self.asked_by() != certificate {
-            assert!(Instant::now() < until, "another certificate is still shown");
-            sleep(Duration::from_millis(20));
-        }
+        until("the certificate to be shown", || self.asked_by() == certificate);
     }
 }
 

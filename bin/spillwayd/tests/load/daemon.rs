@@ -7,6 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use spillway_client::Store;
+use spillway_test_support::wait::within;
 use tempfile::TempDir;
 
 const TICK: Duration = Duration::from_millis(2);
@@ -75,11 +76,8 @@ impl Daemon {
 
     /// Waits until another daemon than the one that was killed answers.
     pub fn wait_for_restart(&self, time: Duration) {
-        let end = Instant::now() + time;
-        while self.pid().is_none_or(|pid| pid == self.killed.get()) {
-            assert!(Instant::now() < end, "no daemon within {time:?}");
-            sleep(TICK);
-        }
+        let is_another = || self.pid().is_some_and(|pid| pid != self.killed.get());
+        within(time, "a daemon", is_another);
     }
 
     /// Connects over the ring.

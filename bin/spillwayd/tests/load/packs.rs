@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 use spillway_client::{
     Get, Key, Operation, Outcome, PAGE_BYTES, Pool, PoolSpec, Put, Refusal, Store,
 };
+use spillway_test_support::pages::compressible;
+use spillway_test_support::wait::until;
 use spillway_tiers::lz4::{PACKED_BYTES, Table, pack};
 
 use crate::daemon::Daemon;
@@ -12,19 +14,6 @@ use crate::daemon::Daemon;
 const CAPACITY_BYTES: u64 = 32 << 20;
 /// Requests that are under way at a time.
 const BATCH: u32 = 64;
-
-/// A page of which so many bytes are random, and the others zero.
-fn page(number: u32, random: usize) -> [u8; PAGE_BYTES] {
-    let mut state = u64::from(number) << 1 | 1;
-    let mut page = [0; PAGE_BYTES];
-    for word in page[..random].chunks_mut(8) {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        let bytes = (state ^ state >> 29).to_ne_bytes();
-        word.copy_from_slice(&bytes[..word.len()]);
-    }
-    page[PAGE_BYTES - 4..].copy_from_slice(&(number | 1 << 31).to_ne_bytes());
-    page
-}
 
 fn key(number: u32) -> Key {
     Key::new(u64::from(number >> 12), number & 0xfff)
@@ -45,7 +34,7 @@ fn fill(store: &dyn Store, pool: Pool, mix: Mix) -> (u32, f64) {
     let (mut table, mut bytes) = (Table::default(), 0);
     let mut outcomes = Vec::new();
     for first in (0..).step_by(BATCH as usize) {
-        let pages: Vec<_> = (first..first + BATCH).map(|n| page(n, mix(n))).collect();
+        let pages: Vec<_> = (first..first + BATCH).map(|n| compressible(n, mix(n))).collect();
         let put = |(value, number)| Operation::Put { pool, key: key(number), value };
         let values = pages.iter().map(<[u8; PAGE_BYTES]>::as_slice);
         let mut operations: Vec<_> = values.zip(first..).map(put).collect();
@@ -69,7 +58,7 @@ fn assert_pages(store: &dyn Store, pool: Pool, count: u32, mix: Mix) {
         let mut value = [0; PAGE_BYTES];
         let got = store.get(pool, key(number), &mut value).expect("get");
         assert_eq!(got, Get::Hit(PAGE_BYTES), "page {number}");
-        assert!(value == page(number, mix(number)), "page {number}");
+        assert!(value == compressible(number, mix(number)), "page {number}");
     }
 }
 
@@ -124,13 +113,12 @@ fn packing_goes_on_ahead_of_puts_and_rests_when_it_is_futile() {
     let pool = store.open_pool(PoolSpec::PERSISTENT).expect("pool");
     // Short of full: nobody is refused, and nobody waits for it.
     for number in 0..7600 {
-        assert_eq!(store.put(pool, key(number), &page(number, 2040)).expect("put"), Put::Stored);
+        assert_eq!(
+            store.put(pool, key(number), &compressible(number, 2040)).expect("put"),
+            Put::Stored
+        );
     }
-    let end = Instant::now() + Duration::from_secs(10);
-    while compressed(&daemon) < 500 {
-        assert!(Instant::now() < end, "nothing is packed ahead");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until("pages that are packed ahead", || compressed(&daemon) >= 500);
     let pid = daemon.pid().expect("a daemon");
     store.close_pool(pool).expect("close");
     let pool = store.open_pool(PoolSpec::PERSISTENT).expect("pool");

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use spillway_nvme_tcp::{Config, Server};
+use spillway_test_support::wait::{until, until_equal};
 use spillway_types::{Key, PoolSpec, Put};
 use spillway_wire::fabrics::{
     ANY_CONTROLLER, Connect, ConnectData, ConnectResult, DISCOVERY_NQN, Fabrics, property,
@@ -143,16 +144,11 @@ fn a_thread_that_follows_its_packets_stays_free_to_move() {
     }
     sched_setaffinity(None, &all).unwrap();
     // Those of other tests may be on their way just now.
-    let end = Instant::now() + Duration::from_secs(10);
-    loop {
+    until("all threads to be free", || {
         let allowed = processors_allowed();
         assert!(!allowed.is_empty());
-        if allowed.iter().all(|allowed| own.contains(&format!("\n{allowed}\n"))) {
-            break;
-        }
-        assert!(Instant::now() < end, "{allowed:?}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+        allowed.iter().all(|allowed| own.contains(&format!("\n{allowed}\n")))
+    });
 }
 
 #[test]
@@ -210,11 +206,7 @@ fn a_host_that_receives_nothing_costs_itself_only() {
         assert!(stored.status.is_success());
     }
     flooder.join().unwrap();
-    let start = Instant::now();
-    while server.connections() != 3 {
-        assert!(start.elapsed() < Duration::from_secs(10), "the stuck connection stays");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until_equal("connections without the stuck one", 3, || server.connections());
 }
 
 #[test]
@@ -277,11 +269,7 @@ fn long_answers_pass_to_a_host_that_reads_slowly() {
     });
     assert_eq!((done.status, done.result), (Status::SUCCESS, value.len() as u64));
     assert!(got == value);
-    let start = Instant::now();
-    while world.store.in_flight_bytes() != 0 {
-        assert!(start.elapsed() < Duration::from_secs(10), "it stays in flight");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until_equal("bytes in flight", 0, || world.store.in_flight_bytes());
 }
 
 #[test]

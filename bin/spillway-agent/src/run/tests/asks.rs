@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 
 use spillway_guest::{Call, Reply};
+use spillway_test_support::wait::until;
 
 use super::*;
 
@@ -302,11 +303,8 @@ fn dropping(takes: bool) -> Guest {
 fn drops(guest: &mut Guest, seconds: std::ops::Range<u64>) -> usize {
     let mut count = 0;
     for second in seconds {
-        let start = Instant::now();
-        while !guest.agent.reclaimer.as_ref().unwrap().is_done() {
-            assert!(start.elapsed() < Duration::from_secs(60));
-            thread::sleep(ms(1));
-        }
+        let reclaimer = guest.agent.reclaimer.as_ref().unwrap();
+        until("the reclaimer", || reclaimer.is_done());
         guest.turn(ms(second * 1000));
         count += usize::from(!guest.agent.reclaimer.as_ref().unwrap().is_idle());
     }

@@ -5,6 +5,8 @@ use spillway_store::{
     Backing as Memory, ClientConfig, Config, DiskConfig, Get, Key, PAGE_BYTES, PoolId, PoolSpec,
     Put,
 };
+use spillway_test_support::pages::incompressible;
+use spillway_test_support::wait::{until, until_equal};
 
 use super::*;
 
@@ -54,8 +56,9 @@ fn fuller_store() -> (Arc<Store>, PoolId, u64) {
     let (store, kept) = store(Some(disk(128 * MIB)));
     store.set_capacity(OWN, LENT);
     let pages = (OWN + 8 * SECTION) / PAGE_BYTES as u64;
-    (0..pages)
-        .for_each(|number| assert_eq!(store.put(kept, key(number), &page(number)), Put::Stored));
+    (0..pages).for_each(|number| {
+        assert_eq!(store.put(kept, key(number), &incompressible(number)), Put::Stored)
+    });
     store.set_capacity(OWN, 0);
     (store, kept, pages)
 }
@@ -99,7 +102,7 @@ impl Lent {
     fn fill(&self, pages: u64) {
         for number in 0..pages {
             assert_eq!(
-                self.store.put(self.kept, key(number), &page(number)),
+                self.store.put(self.kept, key(number), &incompressible(number)),
                 Put::Stored,
                 "{number}"
             );
@@ -116,7 +119,7 @@ impl Lent {
         for number in (0..pages).step_by(step) {
             let got = self.store.get(self.kept, key(number), &mut value);
             assert!(
-                matches!(got, Ok(Get::Hit(PAGE_BYTES))) && value == page(number),
+                matches!(got, Ok(Get::Hit(PAGE_BYTES))) && value == incompressible(number),
                 "{number}: {got:?}"
             );
         }
@@ -136,14 +139,6 @@ impl Lent {
 
 fn key(number: u64) -> Key {
     Key::new(number / 64, number as u32 % 64)
-}
-
-fn page(number: u64) -> [u8; PAGE_BYTES] {
-    let mut state = number << 1 | 1;
-    core::array::from_fn(|_| {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (state >> 56) as u8
-    })
 }
 
 #[test]
@@ -367,11 +362,9 @@ fn what_was_lent_comes_back_when_nothing_is_to_be_lent_any_more() {
     assert_eq!(pool.reserve("a", 1, 18 * SECTION).unwrap(), 18 * SECTION);
     assert!(pool.lent_bytes() <= 6 * SECTION && pool.lent_bytes() < before);
     let lender = Lender::start(loan.clone(), pool.clone(), || 0).unwrap();
-    let began = Instant::now();
-    while pool.lent_bytes() > 0 || !lender.thread.as_ref().unwrap().is_finished() {
-        assert!(began.elapsed() < Duration::from_secs(60), "{}", pool.lent_bytes());
-        thread::sleep(Duration::from_millis(10));
-    }
+    until("all to be back", || {
+        pool.lent_bytes() == 0 && lender.thread.as_ref().unwrap().is_finished()
+    });
     assert!(store.memory_bytes() <= OWN && store.capacity_bytes() == OWN);
     assert!(Loan::new(&Lent::pool().1, &store, room).unwrap().is_none(), "nothing is lent");
 }
@@ -389,11 +382,7 @@ fn huge_pages_are_not_lent() {
 fn the_thread_lends_by_itself_and_ends() {
     let it = Lent::new(Some(disk(128 * MIB)));
     let lender = Lender::start(it.loan.clone(), it.pool.clone(), || 0).unwrap();
-    let began = Instant::now();
-    while it.counts() != (16, LENT) {
-        assert!(began.elapsed() < Duration::from_secs(60), "nothing is lent");
-        thread::sleep(Duration::from_millis(10));
-    }
+    until_equal("what is lent", (16, LENT), || it.counts());
     drop(lender);
     assert_eq!(Arc::strong_count(&it.loan), 2, "the pool's and the test's");
 }
