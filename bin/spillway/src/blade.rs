@@ -1,5 +1,5 @@
-//! The blade of a run: claimed before the program starts, tidied for processes that were killed, and
-//! given back at the end.
+//! The blade of a run: claims it before the program starts, frees what killed processes left there,
+//! and releases it at the end.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -17,22 +17,22 @@ use crate::refusal::Refusal;
 /// The bit of a file's mode that lets every user read it.
 const READ_BY_OTHERS: u32 = 0o004;
 
-/// Pools on a blade and its mirror. Dropping them removes all that is there.
+/// Pools on a blade and its mirror. Dropping this removes their contents.
 pub struct Blades {
     claims: Vec<Claim>,
 }
 
 impl Blades {
-    /// Claims what the options name; `None` when they name no blade. Writes to the settings how the
-    /// run's processes get there.
+    /// Claims what the options name; `None` if they name no blade. Writes to the settings how the
+    /// run's processes reach it.
     ///
     /// # Errors
-    /// One line: what is wrong with an option, or why a blade can't be used.
+    /// One line that says what is wrong with an option, or why a blade can't be used.
     pub fn claim(options: &Remote, settings: &mut BladeSettings) -> Result<Option<Self>, Refusal> {
         let Some(url) = &options.blade else { return Ok(None) };
         let refuse = |name: &str, why: String| Refusal::usage(format!("{name}: {why}"));
         if spillway_blade::is_directory(url) {
-            let why = format!("'{url}' is no URL: write ring:PATH or nvme+tcp://HOST[:PORT]");
+            let why = format!("'{url}' is not a URL: write ring:PATH or nvme+tcp://HOST[:PORT]");
             return Err(refuse("--blade", why));
         }
         *settings = BladeSettings {
@@ -69,7 +69,8 @@ impl Blades {
         }
     }
 
-    /// Ends the run: daemons that go on keep what they have, and the last of them removes it.
+    /// Ends the run. Processes that continue as daemons keep their pages, and the last of them
+    /// removes the pool.
     pub fn end(self, tree: &Tree) {
         let in_use = |slot: &spillway_pager::tree::Slot| {
             slot.pid.load(std::sync::atomic::Ordering::Relaxed) != 0
@@ -80,8 +81,8 @@ impl Blades {
     }
 }
 
-/// All signals of this thread, held until it is dropped: a thread that is started meanwhile leaves
-/// them to the supervisor for good.
+/// Blocks all signals of this thread until dropped. Threads started meanwhile inherit the mask, so
+/// signals go to the supervisor.
 struct SignalsHeld {
     before: Option<SigSet>,
 }
@@ -97,7 +98,7 @@ impl SignalsHeld {
 impl Drop for SignalsHeld {
     fn drop(&mut self) {
         if let Some(before) = self.before {
-            // Setting a mask that was read fails for no reason that there is.
+            // Restoring a mask that was read can't fail.
             let _ = before.thread_set_mask();
         }
     }
@@ -127,14 +128,14 @@ fn random_key() -> Result<[u8; KEY_BYTES], String> {
     Ok(key)
 }
 
-/// Reads the key of a sharing domain. A line warns of a file that other users can read.
+/// Reads the key of a sharing domain. Warns if other users can read the file.
 fn domain_key(path: &Path) -> Result<[u8; KEY_BYTES], String> {
     let shown = path.display();
     let read = || -> std::io::Result<(String, u32)> {
         let file = File::open(path)?;
         let mode = file.metadata()?.mode();
         let mut text = String::new();
-        // A key and the end of its line; more is no key.
+        // A key and its line end; more than that is not a key.
         file.take(2 * KEY_BYTES as u64 + 2).read_to_string(&mut text)?;
         Ok((text, mode))
     };
@@ -166,7 +167,7 @@ fn parse_key(text: &str) -> Option<[u8; KEY_BYTES]> {
     Some(key)
 }
 
-/// A line without the number that the standard library puts behind the kernel's reasons.
+/// The message without the error number that the standard library appends.
 fn without_number(line: &str) -> String {
     match line.split_once(" (os error ") {
         Some((before, after)) => {

@@ -13,43 +13,44 @@ use spillway_cost::{CURRENT, ConfigurationName, Error, PAPER, Prices, Report};
 use crate::refusal::Refusal;
 use crate::show::{self, Output};
 
-/// Most bytes of a price file.
+/// Largest size of a price file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Reports what servers with and without a memory blade cost, and what throughput a dollar buys.
 ///
-/// Five configurations of "System-level Implications of Disaggregated Memory" (2012): Base, CBPS (page sharing), Max (all
-/// memory local), DM (half of it on a memory blade), DM+CBPS. The report says which of the file's claims its numbers bear
-/// out, and which contradict them. See docs/cost.md.
+/// Five configurations of "System-level Implications of Disaggregated Memory" (2012): Base, CBPS (page sharing), Max
+/// (all memory local), DM (half of it on a memory blade), DM+CBPS. The report says which of the file's claims its
+/// numbers support, and which they contradict. See docs/cost.md.
 #[derive(Debug, Args)]
 pub struct Cost {
-    /// The prices: paper (what the paper states), current (components, with dated sources), or a file of yours.
+    /// The prices: paper (what the paper states), current (components, with dated sources), or a file of your
+    /// own.
     #[arg(long, value_name = "paper|current|FILE", default_value = "paper", value_hint = ValueHint::FilePath)]
     prices: String,
 
-    /// Prints a price file to begin with, and reports nothing.
+    /// Prints one of the two price files as a template, and makes no report.
     #[arg(long, value_name = "WHICH", exclusive = true)]
     print_prices: Option<Included>,
 
-    /// Servers in an enclosure, which share its memory blades, in place of the file's number.
+    /// Servers in an enclosure, which share its memory blades. Overrides the file's number.
     #[arg(long, value_name = "COUNT", value_parser = value_parser!(u32).range(1..=1024))]
     blades_per_enclosure: Option<u32>,
 
-    /// Years over which costs are counted, in place of the file's.
+    /// Years over which costs are counted. Overrides the file's number.
     #[arg(long, value_name = "COUNT", value_parser = value_parser!(u32).range(1..=100))]
     years: Option<u32>,
 
-    /// The throughput of 1, 2, 3 ... instances on a configuration (base, cbps, max, dm, dm-cbps), in units of one instance
-    /// on Max, in place of the file's: dm=1,2,2.9. May be given several times.
+    /// The throughput of 1, 2, 3 ... instances on a configuration (base, cbps, max, dm, dm-cbps), in units of one
+    /// instance on Max: dm=1,2,2.9. Overrides the file's numbers. Can be repeated.
     #[arg(long, value_name = "CONFIGURATION=LIST", value_parser = parse_throughput)]
     throughput: Vec<Throughput>,
 
-    /// Also writes the report with its figures: report.html and SVG files in this directory, which is made where it is
+    /// Also writes the report with its figures: report.html and SVG files in this directory, which is created if it is
     /// missing.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     report: Option<PathBuf>,
 
-    /// How the report, or why there is none, is printed.
+    /// How the report, or the error, is printed.
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
 }
@@ -81,14 +82,14 @@ fn parse_throughput(text: &str) -> Result<Throughput, String> {
     let (name, list) = text.split_once('=').ok_or("write it as CONFIGURATION=1,2,3")?;
     let name = ConfigurationName::of_key(name)
         .ok_or_else(|| format!("there is no configuration '{name}'; there are {names}"))?;
-    let number = |it: &str| it.trim().parse().map_err(|_| format!("'{it}' is no number"));
+    let number = |it: &str| it.trim().parse().map_err(|_| format!("'{it}' is not a number"));
     Ok(Throughput(name, list.split(',').map(number).collect::<Result<_, _>>()?))
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// A price file that can't be read or is wrong, a report that can't be written.
+/// A price file can't be read or is invalid, or the report can't be written.
 pub fn run(options: &Cost) -> anyhow::Result<ExitCode> {
     if let Some(included) = options.print_prices {
         show::print(included.text())?;
@@ -105,7 +106,7 @@ pub fn run(options: &Cost) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The report, which is in its directory too where one is named.
+/// The report. Also writes it to the directory of `--report`, if one is given.
 fn report(options: &Cost) -> Result<Report, Problem> {
     let report = spillway_cost::report(&prices(options)?);
     if let Some(dir) = &options.report {
@@ -116,7 +117,7 @@ fn report(options: &Cost) -> Result<Report, Problem> {
     Ok(report)
 }
 
-/// The prices with what the command line changes.
+/// The prices, with the command line's overrides.
 fn prices(options: &Cost) -> Result<Prices, Problem> {
     let mut prices = match options.prices.as_str() {
         "paper" => spillway_cost::read("paper", PAPER)?,
@@ -139,7 +140,7 @@ fn read_text(path: &Path) -> Result<String, Problem> {
     let unreadable = |problem: String| Problem::File {
         file: path.display().to_string(),
         problem: format!("can't be read ({problem})"),
-        remedy: "name a price file; spillway cost --print-prices current > FILE makes one",
+        remedy: "name a price file; spillway cost --print-prices current > FILE creates one",
     };
     let read = || -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
@@ -150,7 +151,7 @@ fn read_text(path: &Path) -> Result<String, Problem> {
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(unreadable("larger than 1 MiB".to_owned()));
     }
-    String::from_utf8(bytes).map_err(|_| unreadable("not a text in UTF-8".to_owned()))
+    String::from_utf8(bytes).map_err(|_| unreadable("it is not UTF-8 text".to_owned()))
 }
 
 /// Why there is no report.
@@ -198,7 +199,7 @@ fn write_into(dir: &Path, files: &[(&str, String)]) -> Result<(), Problem> {
     let unwritable = |error: io::Error, path: &Path| Problem::File {
         file: path.display().to_string(),
         problem: format!("can't be written ({error})"),
-        remedy: "name a directory of yours with --report",
+        remedy: "name a directory that you can write to with --report",
     };
     fs::create_dir_all(dir).map_err(|error| unwritable(error, dir))?;
     for (file, text) in files {

@@ -8,19 +8,19 @@ use anyhow::Context;
 
 /// The completion script for `shell`.
 pub fn completions(mut command: clap::Command, shell: clap_complete::Shell) -> String {
-    // The generator panics where its output fails.
+    // The generator panics if its output fails.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "spillway", &mut script);
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// Writes `spillway.1` and a page for each command into `dir`, which is made where it is missing.
+/// Writes `spillway.1` and a page for each command to `dir`, which is created if it is missing.
 ///
 /// # Errors
 /// The directory can't be made or written.
 pub fn pages(command: clap::Command, dir: &Path) -> anyhow::Result<ExitCode> {
-    fs::create_dir_all(dir).with_context(|| format!("can't make {}", dir.display()))?;
+    fs::create_dir_all(dir).with_context(|| format!("can't create {}", dir.display()))?;
     clap_mangen::generate_to(command, dir)
-        .with_context(|| format!("can't write manual pages into {}", dir.display()))?;
+        .with_context(|| format!("can't write manual pages to {}", dir.display()))?;
     Ok(ExitCode::SUCCESS)
 }

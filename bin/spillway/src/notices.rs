@@ -9,7 +9,7 @@ use spillway_pager::unserved::FUNCTIONS;
 
 use crate::units::{pages_to_bytes, show_size};
 
-/// Takes every waiting message and gives its line, without the `spillway: ` prefix.
+/// Takes every waiting message and returns its line, without the `spillway: ` prefix.
 pub fn take(tree: &Tree) -> Vec<String> {
     let mut lines = Vec::new();
     for message in &tree.messages {

@@ -1,4 +1,4 @@
-//! Memory of paged programs that stays outside the budget: how much it is and of which kind, in one line.
+//! Reports memory of paged programs outside the budget: its size and kinds, in one line.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,28 +10,28 @@ use spillway_pager::tree::Tree;
 
 use crate::units::{PAGE_BYTES, pages_to_bytes, show_size};
 
-/// How often the cheap look is taken.
+/// Interval of the cheap check.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How long the close look is not repeated, which walks the page tables of a process.
+/// Least time between two close checks, which walk the page tables of a process.
 const PAUSE: Duration = Duration::from_secs(20);
-/// Less than this is not worth a line, whatever the budget.
+/// Less than this is not reported, whatever the budget.
 const LEAST_BYTES: u64 = 64 << 20;
 /// Kinds that the line names.
 const NAMED: usize = 2;
 
-/// Watches for it, and says it once a run.
+/// Watches for such memory, and reports it once per run.
 pub struct Outside {
     next: Instant,
     said: bool,
 }
 
 impl Outside {
-    /// The first look is due after an interval.
+    /// The first check is due after an interval.
     pub fn new() -> Self {
         Self { next: Instant::now() + INTERVAL, said: false }
     }
 
-    /// The line, when more than the budget is outside of it for the first time.
+    /// The line, the first time that the memory outside the budget exceeds the budget.
     pub fn look(&mut self, tree: &Tree) -> Option<String> {
         let now = Instant::now();
         if self.said || now < self.next {
@@ -67,7 +67,7 @@ impl Outside {
     }
 }
 
-/// What a process has beside `managed` bytes, at most: a page that it shares counts in full.
+/// Upper bound of a process's memory beside `managed` bytes: a shared page counts in full.
 fn rough(pid: u32, managed: u64) -> u64 {
     if pid == 0 {
         return 0;
@@ -77,12 +77,12 @@ fn rough(pid: u32, managed: u64) -> u64 {
     (field("RssAnon:") + field("RssShmem:")).saturating_sub(managed)
 }
 
-/// Resident bytes by kind of mapping; a page that processes share counts in part.
+/// Resident bytes by kind of mapping. A page that processes share counts proportionally.
 #[derive(Debug, Default)]
 struct Kinds(BTreeMap<String, u64>);
 
 impl Kinds {
-    /// Takes them from a process's smaps, without managed memory, the pager's own and files.
+    /// Reads them from a process's smaps, without managed memory, the pager's own and files.
     fn read(smaps: &str) -> Self {
         let mut kinds = Self::default();
         let (mut header, mut pss_bytes) = ("", 0);

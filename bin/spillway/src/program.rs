@@ -1,4 +1,4 @@
-//! Finds the program and says before it starts whether a preloaded library can reach it.
+//! Finds the program and checks before it starts whether a preloaded library can manage it.
 
 use std::env;
 use std::ffi::OsStr;
@@ -16,9 +16,9 @@ use rustix::process::{getegid, geteuid};
 
 use crate::refusal::Refusal;
 
-/// What `spillway run` can do for programs that it can't cover.
-const KERNELS_WAY: &str = "use the kernel's own way for it, a cgroup memory limit with swap";
-/// Scripts that the kernel follows one into the next.
+/// Advice for programs that `spillway run` can't page.
+const KERNELS_WAY: &str = "use a cgroup memory limit with swap instead";
+/// How many nested scripts the kernel follows.
 const SCRIPT_DEPTH: usize = 5;
 /// The kernel reads this much of a script to find its interpreter.
 const SHEBANG_BYTES: u64 = 256;
@@ -35,7 +35,8 @@ const SANITIZERS: [(&str, &str); 5] = [
 /// Finds `name` as execvp(3) does and checks that it can be paged.
 ///
 /// # Errors
-/// One line for a program that is missing, not executable, or out of a preloaded library's reach.
+/// One line, if the program is missing, is not executable, or can't be managed by a preloaded
+/// library.
 pub fn find(name: &OsStr) -> Result<PathBuf, Refusal> {
     let path = locate(name, &env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into()))?;
     check(&path, SCRIPT_DEPTH)?;
@@ -117,8 +118,8 @@ fn check(path: &Path, depth: usize) -> Result<(), Refusal> {
         ))),
         Image::Musl => Err(refused(path, "is linked against musl, and the library needs glibc")),
         Image::Static => Err(refused(path, "is a static program, which loads no library")),
-        Image::Go => Err(refused(path, "is a Go program, whose memory passes the C library by")),
-        Image::Foreign => Err(refused(path, "is built for another architecture than x86-64")),
+        Image::Go => Err(refused(path, "is a Go program, whose memory bypasses the C library")),
+        Image::Foreign => Err(refused(path, "is built for an architecture other than x86-64")),
     }
 }
 
@@ -126,7 +127,7 @@ fn refused(path: &Path, why: &str) -> Refusal {
     Refusal::usage(format!("{} {why}: it can't be paged; {KERNELS_WAY}", path.display()))
 }
 
-/// Follows `#!interpreter [argument]`; sees through env(1) to the program that it will start.
+/// Follows `#!interpreter [argument]`, and through env(1) the program that it will start.
 fn check_interpreter(script: &Path, line: &[u8], depth: usize) -> Result<(), Refusal> {
     let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
@@ -220,7 +221,7 @@ fn sanitizer<'data, R: ReadRef<'data>>(
 ) -> Result<Option<&'static str>, object::Error> {
     let sections = header.sections(endian, data)?;
     let known = |name| SANITIZERS.iter().find(|(start, _)| start.as_bytes() == name);
-    // One that is linked in exports nothing, and is told by the symbols for debuggers, if they are there.
+    // A sanitizer that is linked in exports nothing. Its debug symbols reveal it, if they are present.
     for table in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
         let symbols = sections.symbols(endian, data, table)?;
         let names = symbols.iter().filter_map(|symbol| symbol.name(endian, symbols.strings()).ok());
@@ -299,7 +300,7 @@ mod tests {
         let mut bytes = fs::read(&program).unwrap();
         bytes[18] = 0xf7;
         let path = write(&dir, "other", &bytes, 0o755);
-        assert!(refusal_of(&path).1.contains("another architecture"));
+        assert!(refusal_of(&path).1.contains("an architecture other"));
         let go = dir.path().join("go");
         let note = write(&dir, "note", b"Go build ID", 0o644);
         let done = Command::new("objcopy")

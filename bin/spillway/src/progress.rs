@@ -9,12 +9,12 @@ use spillway_pager::tree::{BUCKETS, Tree};
 use crate::stats::{Memory, fault_times, histogram};
 use crate::units::show_size;
 
-/// Between two lines on a terminal, where each takes the other's place.
+/// Time between two lines on a terminal, where each line replaces the last.
 const ON_TERMINAL: Duration = Duration::from_millis(500);
-/// Between two lines in a log.
+/// Time between two lines in a log.
 const IN_LOG: Duration = Duration::from_secs(5);
 
-/// Counts at one moment, so that a line can show what came since the last.
+/// Counters at one moment, from which a line shows the difference.
 #[derive(Clone)]
 struct Seen {
     at: Instant,
@@ -39,7 +39,7 @@ impl Seen {
         }
     }
 
-    /// One line for what came between `before` and this moment.
+    /// One line for the time between `before` and this moment.
     fn line_since(&self, before: &Self, memory: Memory) -> String {
         let seconds = (self.at - before.at).as_secs_f64().max(1e-3);
         let faults = self.faults - before.faults;
@@ -66,7 +66,7 @@ fn micros(ns: u64) -> f64 {
     ns as f64 / 1000.0
 }
 
-/// Prints to standard error, on a terminal over its own last line.
+/// Prints to standard error. On a terminal, each line overwrites the last.
 pub struct Progress {
     start: Seen,
     last: Seen,
@@ -74,7 +74,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Starts to count.
+    /// Starts counting.
     pub fn new(tree: &Tree) -> Self {
         let now = Seen::now(tree);
         Self { start: now.clone(), last: now, terminal: stderr().is_terminal() }
@@ -97,7 +97,7 @@ impl Progress {
         };
     }
 
-    /// Frees the line, so that something else can be printed.
+    /// Clears the line, so that something else can be printed.
     pub fn clear(&self) {
         if self.terminal {
             let _ = write!(stderr(), "\r\x1b[K");
@@ -131,7 +131,7 @@ impl Progress {
 /// A line that is too long for the terminal would not be overwritten by the next.
 fn cut_to_width(line: &str) -> String {
     let columns = rustix::termios::tcgetwinsize(stderr()).map_or(0, |size| size.ws_col.into());
-    // A terminal that does not know its size says 0.
+    // A terminal that does not know its size reports 0.
     let width: usize = if columns == 0 { 80 } else { columns };
     line.chars().take(width - 1).collect()
 }

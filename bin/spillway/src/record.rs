@@ -1,4 +1,4 @@
-//! `spillway run --record`: writes down what a run asked of its store, for `spillway sim --trace`.
+//! `spillway run --record`: records a run's requests to its store, for `spillway sim --trace`.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -17,12 +17,12 @@ pub struct Recording {
     path: PathBuf,
     out: BufWriter<File>,
     reader: Reader,
-    /// What the file did not take; nothing more is written then.
+    /// The write error, after which nothing more is written.
     error: Option<io::Error>,
 }
 
 impl Recording {
-    /// Opens the file before the program starts, so that a bad path is told in time.
+    /// Opens the file before the program starts, so that a bad path is reported in time.
     ///
     /// # Errors
     /// It can't be written.
@@ -39,7 +39,7 @@ impl Recording {
         Ok(Self { path: path.to_owned(), out, reader: Reader::default(), error: None })
     }
 
-    /// Writes down what has been asked since the last look.
+    /// Writes the requests since the last call.
     pub fn look(&mut self, tree: &Tree) {
         self.take(tree, false);
     }
@@ -59,7 +59,7 @@ impl Recording {
         });
     }
 
-    /// Writes down the rest. A line for the user when the recording is not whole.
+    /// Writes the rest. Returns a line for the user if the recording is incomplete.
     pub fn finish(mut self, tree: &Tree) -> Option<String> {
         self.take(tree, true);
         let path = self.path.display();
@@ -69,7 +69,7 @@ impl Recording {
         }
         let lost = tree.records.lost();
         (lost > 0).then(|| {
-            format!("--record {path}: {lost} requests are missing; the program was faster than they were written")
+            format!("--record {path}: {lost} requests are missing: the program made them faster than they could be written")
         })
     }
 }

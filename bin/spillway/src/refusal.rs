@@ -8,12 +8,12 @@ use std::process::ExitCode;
 use serde_json::json;
 use spillway_api::types::Problem;
 
-/// A clear no. The line says what is wrong and what to do about it.
+/// A refusal. The line says what is wrong and what to do about it.
 #[derive(Debug)]
 pub struct Refusal {
     line: String,
     code: u8,
-    /// The daemon's own words, if it was the daemon that refused.
+    /// The daemon's own message, if the daemon refused.
     problem: Option<Problem>,
 }
 
@@ -37,12 +37,12 @@ impl Refusal {
         Self::new(line, 3)
     }
 
-    /// A program that is there and can't be executed: exit code 126, as with env(1).
+    /// A program that exists but can't be executed: exit code 126, as with env(1).
     pub fn not_executable(line: impl Into<String>) -> Self {
         Self::new(line, 126)
     }
 
-    /// A program that is not there: exit code 127, as with env(1).
+    /// A program that does not exist: exit code 127, as with env(1).
     pub fn not_found(line: impl Into<String>) -> Self {
         Self::new(line, 127)
     }

@@ -1,7 +1,7 @@
-//! Registers a run with the daemon of this host, if there is one, and follows what it says the run may hold.
+//! Registers a run with the daemon of this host, if there is one, and follows the target that it sets.
 //!
-//! Nobody waits for a daemon: whatever can't be done at once is tried again later, and without one the budget stays as it
-//! is.
+//! A run never waits for a daemon. Anything that can't be done at once is tried again later. Without a daemon the
+//! budget stays as it is.
 
 use std::ffi::OsStr;
 use std::mem;
@@ -24,14 +24,14 @@ use crate::daemon::default_dir;
 
 /// Name of the programs' socket in a daemon's directory.
 const SOCKET: &str = "programs.sock";
-/// Where a daemon of the whole host has its sockets.
+/// The socket directory of a host-wide daemon.
 const HOST_DIR: &str = "/run/spillway";
-/// Between two tries to find a daemon.
+/// Time between two attempts to find a daemon.
 const RETRY: Duration = Duration::from_secs(1);
-/// The same when a daemon has refused.
+/// The same after a daemon has refused.
 const REFUSED_RETRY: Duration = Duration::from_secs(30);
 
-/// With which daemon a run registers.
+/// The daemon with which a run registers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Register {
     /// The user's own, else the host's, when one runs.
@@ -58,27 +58,27 @@ pub fn parse_register(text: &str) -> Result<Register, String> {
 /// A run's registration.
 pub struct Registration {
     sockets: Vec<PathBuf>,
-    /// The user has named the daemon, and wants to hear what is wrong with it.
+    /// The user named the daemon, so problems with it are reported.
     is_named: bool,
     hello: Hello,
     local_pages: u64,
-    /// The most that an operator can give: what this machine has.
+    /// The most that an operator can give: the machine's memory.
     most_pages: u64,
     socket: Option<OwnedFd>,
-    /// What was said last.
+    /// The last report.
     orders: Option<Orders>,
-    /// Whether the daemon of now has answered.
+    /// Whether the present daemon has answered.
     is_known: bool,
-    /// When the next try or report is due.
+    /// When the next attempt or report is due.
     due: Instant,
-    /// A line for the user, and whether there was one.
+    /// A line for the user, and whether one was printed.
     said: Option<String>,
     has_said: bool,
 }
 
 impl Registration {
-    /// A registration that begins with the first [`Self::look`]; none when there is to be none. `most_pages` is what
-    /// this machine has.
+    /// A registration that begins with the first [`Self::look`]; none for `off`. `most_pages` is the machine's
+    /// memory.
     pub fn new(
         register: &Register,
         program: &OsStr,
@@ -89,7 +89,7 @@ impl Registration {
             Register::Off => return None,
             Register::At(path) => vec![path.clone()],
             Register::Auto => {
-                // A user without a directory has no daemon in it.
+                // A user without a runtime directory has no daemon there.
                 let own = default_dir().ok();
                 let mut dirs = Vec::from_iter(own.into_iter().chain([PathBuf::from(HOST_DIR)]));
                 dirs.dedup();
@@ -112,8 +112,8 @@ impl Registration {
         })
     }
 
-    /// Reports when that is due, takes orders that have come, and moves the run's budget a step towards them. Gives a
-    /// line for the user when there is something to say.
+    /// Reports if that is due, reads new orders, and moves the run's budget a step towards them. Returns a line for
+    /// the user if there is something to report.
     pub fn look(&mut self, tree: &Tree) -> Option<String> {
         self.hear();
         if Instant::now() >= self.due {
@@ -146,7 +146,7 @@ impl Registration {
         }
     }
 
-    /// Looks for a daemon and says hello.
+    /// Looks for a daemon and sends the greeting.
     fn ask(&mut self, tree: &Tree) {
         self.hello.budget_pages = tree.budget_pages.load(Relaxed);
         self.due = Instant::now() + RETRY;
@@ -164,19 +164,19 @@ impl Registration {
             }
             Err(error) => {
                 let path = self.sockets[0].display();
-                self.say(format!("--register: no daemon at {path}: {error}; it is tried again"));
+                self.say(format!("--register: no daemon at {path}: {error}; retrying"));
             }
         }
     }
 
-    /// Takes what the daemon has said.
+    /// Reads the daemon's messages.
     fn hear(&mut self) {
         let Some(socket) = &self.socket else { return };
         let mut bytes = [0; Answer::BYTES];
         match recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
             Ok((_, Answer::BYTES)) => match Answer::decode(&bytes) {
                 Ok(Answer::Orders(orders)) => {
-                    // A daemon that is new here must not take the run for one that holds nothing.
+                    // A new daemon must not assume that the run holds nothing.
                     if !mem::replace(&mut self.is_known, true) {
                         self.due = Instant::now();
                     }
@@ -190,18 +190,18 @@ impl Registration {
                 Err(_) => self.hang_up(REFUSED_RETRY),
             },
             Err(Errno::AGAIN | Errno::INTR) => {}
-            // It has gone, or it speaks something else. What it ordered last holds.
+            // The daemon is gone, or speaks another protocol. Its last order stays in force.
             Ok(_) | Err(_) => self.hang_up(RETRY),
         }
     }
 
-    /// Says what the run did.
+    /// Reports what the run did.
     fn report(&mut self, tree: &Tree) {
         let interval_ms = self.orders.map_or(1000, |orders| orders.interval_ms);
         self.due = Instant::now() + Duration::from_millis(interval_ms.into());
         let Some(socket) = &self.socket else { return };
         match tell(socket, &encode_report(&counters(tree))) {
-            // A daemon that is busy hears it next time.
+            // A busy daemon gets it with the next report.
             Ok(()) | Err(Errno::AGAIN) => {}
             Err(_) => self.hang_up(RETRY),
         }
@@ -212,7 +212,7 @@ impl Registration {
         self.due = Instant::now() + pause;
     }
 
-    /// Leaves a line for the user, once until a daemon has answered.
+    /// Leaves a line for the user, once until a daemon answers.
     fn say(&mut self, line: String) {
         if !self.has_said {
             (self.has_said, self.said) = (true, Some(line));
@@ -234,11 +234,11 @@ fn tell(socket: &OwnedFd, message: &[u8]) -> Result<(), Errno> {
     send(socket, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(|_| ())
 }
 
-/// The run's counters as a daemon wants them.
+/// The run's counters in the daemon's format.
 fn counters(tree: &Tree) -> ProgramCounters {
     let sums = &tree.counters;
     let count = |counter: &AtomicU64| counter.load(Relaxed);
-    // Where that is chosen while the program runs, it may come to be.
+    // If that is chosen while the program runs, it can become true later.
     let pre_evicts = tree.settings.eviction != Eviction::OnDemand as u32;
     let budget_pages = tree.budget_pages.load(Relaxed);
     ProgramCounters {

@@ -38,16 +38,16 @@ const STAGING_PART: u64 = 4;
 const LEAST_STAGING: u64 = 8 << 20;
 /// The least store with which a run begins under a limit on address space.
 const LEAST_STORE: u64 = 16 << 20;
-/// The library that the program loads first.
+/// The preload library.
 const LIBRARY: &str = "libspillway_preload.so";
-/// Where an installed one is, from the folder of the command on.
+/// Where an installed one is, relative to the command's directory.
 const INSTALLED: &str = "../lib/spillway";
 const PRELOAD: &str = "LD_PRELOAD";
 
-/// Runs the program and ends as it ended.
+/// Runs the program and ends with its exit status.
 ///
 /// # Errors
-/// A [`Refusal`], with nothing started; or the statistics could not be written.
+/// A [`Refusal`] if nothing was started, or the statistics could not be written.
 pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
     let limits = Limits::read();
     let mut settings = check(options, &limits)?;
@@ -59,7 +59,7 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
     let blades = Blades::claim(&options.remote, &mut settings.blade)?;
 
     let tree = SharedTree::new(&settings).map_err(|error| {
-        Refusal::usage(format!("can't make the shared page of the run: {}", plain(&error)))
+        Refusal::usage(format!("can't create the shared page of the run: {}", plain(&error)))
     })?;
     let mut command = Command::new(&path);
     command
@@ -103,7 +103,7 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
     Ok(ending.follow())
 }
 
-/// What looks at the run while it goes.
+/// The observers of a run in progress.
 struct Eyes<'a> {
     tree: &'a SharedTree,
     watch: Watch,
@@ -189,12 +189,12 @@ fn check(options: &Run, limits: &Limits) -> Result<Settings, Refusal> {
     }
     if options.faults == Faults::Signal && options.disk.is_some() {
         return Err(Refusal::usage(
-            "--faults signal can't use --disk: take --faults thread, or leave --disk out",
+            "--faults signal can't use --disk: use --faults thread, or omit --disk",
         ));
     }
     if options.faults == Faults::Signal && options.remote.blade.is_some() {
         return Err(Refusal::usage(
-            "--faults signal can't use --blade: take --faults thread, or leave --blade out",
+            "--faults signal can't use --blade: use --faults thread, or omit --blade",
         ));
     }
     let mut settings = Settings {
@@ -237,15 +237,16 @@ pub fn staging(local: u64) -> u64 {
     (local / STAGING_PART).max(LEAST_STAGING)
 }
 
-/// The largest store for which a limit on address space has room, beside the program's own memory.
+/// The largest store that fits under a limit on address space, beside the program's own memory.
 fn store_within(limits: &Limits, local: u64) -> u64 {
     let Some(limit) = limits.address_space else { return u64::MAX };
     let left = limit.saturating_sub(tree::reserved_bytes(0)).saturating_sub(local);
-    // A byte of the store takes address space there, and in the program, whose page it has.
+    // A byte of the store takes address space twice: in the store, and in the program for the page
+    // that it holds.
     left / 425 * 100
 }
 
-/// The absolute path of a directory in which a file can be made, as the disk tier will.
+/// The absolute path of a directory in which a file can be created, as the disk tier will.
 pub fn writable_dir(dir: &Path) -> Result<PathBuf, Refusal> {
     let refuse = |error: io::Error| {
         Refusal::usage(format!(
@@ -266,11 +267,12 @@ pub fn writable_dir(dir: &Path) -> Result<PathBuf, Refusal> {
 
 /// The library beside this executable, or where `make install` puts it.
 pub fn library() -> Result<PathBuf, Refusal> {
-    let own = env::current_exe()
-        .map_err(|error| Refusal::usage(format!("can't find myself: {}", plain(&error))))?;
+    let own = env::current_exe().map_err(|error| {
+        Refusal::usage(format!("can't find the path of this command: {}", plain(&error)))
+    })?;
     let beside = own.with_file_name(LIBRARY);
     let installed = own.with_file_name(INSTALLED).join(LIBRARY);
-    // The program may change its folder, and names are shorter without "..".
+    // The program may change its working directory, and names are shorter without "..".
     let found = [&beside, &installed].into_iter().find_map(|path| path.canonicalize().ok());
     let Some(path) = found.filter(|path| path.is_file()) else {
         return Err(Refusal::usage(format!(
@@ -298,7 +300,8 @@ fn preload_value(library: PathBuf, before: Option<OsString>) -> OsString {
     value
 }
 
-/// Where the statistics go. Opened before the program starts, so that a bad path is told in time.
+/// Where the statistics go. Opened before the program starts, so that a bad path is reported in
+/// time.
 pub enum Sink {
     Stdout,
     File(File, PathBuf),

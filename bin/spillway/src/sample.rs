@@ -1,4 +1,4 @@
-//! Measures what the whole process tree of a run takes, by the kernel's own account.
+//! Measures the memory of a run's whole process tree, by the kernel's own accounting.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -12,38 +12,38 @@ use spillway_host::field_kib;
 
 /// Least time between two samples.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// A sample walks page tables: it may take this part of one core's time, 1 in so many.
+/// A sample walks page tables. Samples may take one part in this many of one core's time.
 const SHARE: u32 = 50;
 
 /// Memory of a process tree, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Resident, pages that processes share counted once for each.
+    /// Resident; pages that processes share count once for each.
     pub rss_bytes: u64,
-    /// Resident, pages that processes share counted once in all.
+    /// Resident; pages that processes share count once in all.
     pub pss_bytes: u64,
     /// Of these, in shared memory: memfds, tmpfs, shared anonymous mappings, System V.
     pub pss_shared_bytes: u64,
     /// Of these, pages of files.
     pub pss_file_bytes: u64,
-    /// Processes that were there.
+    /// Number of processes.
     pub processes: u64,
 }
 
-/// Takes samples, seldom enough not to be felt.
+/// Takes samples, rarely enough not to slow the program.
 pub struct Sampler {
     root: u32,
     next: Instant,
 }
 
 impl Sampler {
-    /// Samples what runs below the process `root`. The first is due at once.
+    /// Samples the processes below `root`. The first sample is due at once.
     pub fn new(root: u32) -> Self {
         Self { root, next: Instant::now() }
     }
 
-    /// A sample if one is due: the memory of all processes but the pagers. A pager lives in the address space of its
-    /// program, which is counted already.
+    /// A sample if one is due: the memory of all processes except the pagers. A pager shares the address space of
+    /// its program, which is counted already.
     pub fn sample(&mut self, tree: &Tree) -> Option<Usage> {
         if Instant::now() < self.next {
             return None;
@@ -66,13 +66,14 @@ impl Sampler {
     }
 }
 
-/// Time that this thread has had a core. The wait for a core is no cost to others.
+/// CPU time of this thread. Waiting for a core costs others nothing.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()
 }
 
-/// The memory of one process. One of another user shows its Rss alone, which then stands for all.
+/// The memory of one process. A process of another user shows only its Rss, which is then used for
+/// all.
 fn memory_of(pid: u32) -> Option<Usage> {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"));
     let text = rollup.or_else(|_| fs::read_to_string(format!("/proc/{pid}/status"))).ok()?;
@@ -87,7 +88,7 @@ fn memory_of(pid: u32) -> Option<Usage> {
     })
 }
 
-/// All processes below `root`. One pass over /proc, so that it needs no kernel option.
+/// All processes below `root`, from one pass over /proc, which needs no kernel option.
 pub fn descendants_of(root: u32) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();

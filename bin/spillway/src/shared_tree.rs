@@ -1,4 +1,4 @@
-//! Makes the page of settings and counters that all processes of a run share.
+//! Creates the page of settings and counters that all processes of a run share.
 
 use std::fs::File;
 use std::io;
@@ -19,10 +19,10 @@ pub struct SharedTree {
 }
 
 impl SharedTree {
-    /// Makes the memfd, writes the settings and maps it.
+    /// Creates the memfd, writes the settings and maps it.
     ///
     /// # Errors
-    /// What the kernel refused: memfd_create, its seals or the mapping.
+    /// The kernel refused memfd_create, its seals or the mapping.
     pub fn new(settings: &Settings) -> io::Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = File::from(memfd_create("spillway-tree", flags)?);
@@ -41,7 +41,7 @@ impl SharedTree {
             )?
         };
         let map = NonNull::new(map.cast::<Tree>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: the mapping holds a whole `Tree`, zeroed, and nobody else knows of it yet. All
+        // SAFETY: the mapping holds a whole `Tree`, zeroed, and no other process has it yet. All
         // zeros is a value of every field: integers and atomics.
         unsafe {
             let tree = map.as_ptr();
@@ -53,7 +53,7 @@ impl SharedTree {
         Ok(Self { file, map })
     }
 
-    /// Where another process of the same user finds the page while this one lives.
+    /// The path at which another process of the same user finds the page while this one lives.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
@@ -61,7 +61,7 @@ impl SharedTree {
 
 /// Gives the file its size. A limit on the size of files is an error, not the end of this process.
 fn truncate(file: &File) -> io::Result<()> {
-    // SAFETY: to ignore a signal runs no code; what held before comes back.
+    // SAFETY: ignoring a signal runs no code; the former disposition is restored below.
     let before = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn)? };
     let done = ftruncate(file, TREE_BYTES as u64);
     // SAFETY: as above.

@@ -1,4 +1,4 @@
-//! Answers as tables for people and as JSON for programs.
+//! Prints results as tables for people and as JSON for programs.
 
 use std::io::{self, Write};
 
@@ -55,7 +55,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     print_to_reader(text).map(drop)
 }
 
-/// Prints text. Whether there is still somebody who reads it.
+/// Prints text. Returns false once the reader has closed the pipe.
 ///
 /// # Errors
 /// As [`print()`].
@@ -68,7 +68,7 @@ pub fn print_to_reader(text: &str) -> anyhow::Result<bool> {
     }
 }
 
-/// Rows under heads; the first column to the left, the others to the right.
+/// Rows under heads. The first column is aligned left, the others right.
 pub fn table<const N: usize>(heads: [&str; N], rows: &[[String; N]]) -> String {
     let mut widths = heads.map(|head| head.chars().count());
     for row in rows {
@@ -104,7 +104,7 @@ pub fn limit(pages_max: Option<u64>) -> String {
     pages_max.map_or_else(|| "none".to_owned(), pages)
 }
 
-/// By what a client is known.
+/// How a client is identified.
 pub fn identity(identity: &Identity) -> String {
     match identity {
         Identity::Uid(uid) => format!("uid {uid}"),

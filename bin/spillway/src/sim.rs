@@ -1,4 +1,4 @@
-//! `spillway sim`: what a policy would make of clients, in virtual time.
+//! `spillway sim`: simulates clients under policies, in virtual time.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -22,23 +22,24 @@ use crate::refusal::Refusal;
 use crate::show::{self, Output};
 use crate::units::{PAGE_BYTES, parse_delay, parse_size};
 
-/// Replays clients on a simulated node under policies, beside an oracle that knows what they will ask.
+/// Replays clients on a simulated node under policies, and compares them with an oracle that knows the
+/// clients' next requests.
 ///
-/// Without --scenario and --trace it lists the scenarios. Slowdowns are running times beside those in memory enough.
-/// See docs/policies.md.
+/// Without --scenario and --trace it lists the scenarios. A slowdown is a running time relative to that with enough
+/// memory. See docs/policies.md.
 #[derive(Debug, Args)]
 pub struct Sim {
-    /// A policy: greedy, static-alloc, reconf-static, smart-alloc, smart-alloc:PERCENT or utility; all of them by
-    /// default. May be given several times.
+    /// A policy: greedy, static-alloc, reconf-static, smart-alloc, smart-alloc:PERCENT or utility. Default: all
+    /// of them. Can be repeated.
     #[arg(long, value_name = "POLICY", value_parser = parse_policy)]
     policy: Vec<Policy>,
 
-    /// A scenario of the list. May be given several times.
+    /// A scenario of the list. Can be repeated.
     #[arg(long, value_name = "NAME")]
     scenario: Vec<String>,
 
-    /// A trace, one for each client: what spillway run --record wrote, or a block trace, CloudPhysics as CSV or MSR
-    /// Cambridge.
+    /// A trace, one for each client: a recording of spillway run --record, or a block trace in the CSV format of
+    /// CloudPhysics or MSR Cambridge.
     #[arg(long, value_name = "FILE", conflicts_with = "scenario", requires = "memory")]
     trace: Vec<PathBuf>,
 
@@ -50,11 +51,11 @@ pub struct Sim {
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
     local: u64,
 
-    /// A read of a page from a client's disk; scenarios have their own (1ms for traces).
+    /// Time to read a page from a client's disk. Default: the scenario's; 1ms for traces.
     #[arg(long, value_name = "TIME", value_parser = parse_delay)]
     disk: Option<Duration>,
 
-    /// What the scenario's random numbers begin with.
+    /// Seed of the scenario's random numbers.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
 
@@ -71,7 +72,8 @@ struct Result {
     mean_slowdown: f64,
     worst_slowdown: f64,
     jain_index: f64,
-    /// Intervals after a shift of demand until shares are worth 90 % of the oracle's, in the mean; null without a shift.
+    /// Mean number of intervals after a shift of demand until shares are worth 90 % of the oracle's; null without a
+    /// shift.
     settled_intervals: Option<f64>,
     churn_pages: f64,
     clients: Vec<ClientResult>,
@@ -87,7 +89,7 @@ struct ClientResult {
     puts_refused: u64,
 }
 
-/// What is to be run.
+/// What to run.
 struct Case {
     name: String,
     total_pages: u64,
@@ -114,7 +116,7 @@ fn parse_policy(text: &str) -> std::result::Result<Policy, String> {
 /// Runs the command.
 ///
 /// # Errors
-/// A scenario that there is not, a trace that can't be read.
+/// A scenario does not exist, or a trace can't be read.
 pub fn run(options: &Sim) -> anyhow::Result<ExitCode> {
     let all: Vec<Scenario> = scenarios().into_iter().chain(mixes()).collect();
     if options.scenario.is_empty() && options.trace.is_empty() {
@@ -179,7 +181,7 @@ fn cases(options: &Sim, all: &[Scenario]) -> anyhow::Result<Vec<Case>> {
     options.scenario.iter().map(case).collect()
 }
 
-/// The clients whose traces were named.
+/// The clients of the traces on the command line.
 fn traces(options: &Sim) -> anyhow::Result<Case> {
     let local_pages = u32::try_from(options.local / PAGE_BYTES).unwrap_or(u32::MAX);
     let read = |path: &PathBuf| {
@@ -206,7 +208,7 @@ fn disk_costs(read: Duration) -> Costs {
     Costs::with_disk(read.as_micros() as u64)
 }
 
-/// The policies that were named, or all; the oracle last.
+/// The policies on the command line, or all; the oracle last.
 fn clients_of(options: &Sim, costs: &Costs) -> Vec<Who> {
     let all = [
         Policy::Greedy,

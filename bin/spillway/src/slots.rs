@@ -1,6 +1,7 @@
 //! Watches the pagers of a run. When the last descriptor of a userfaultfd closes, the kernel serves
-//! zeros where pages are far. So the supervisor holds a second one: a program whose pager died waits
-//! at its next fault, and is killed there. What a dead process held is taken off the sums.
+//! zeros for far pages. So the supervisor holds a second descriptor: a program whose pager died
+//! waits at its next fault, and the supervisor kills it there. It also subtracts a dead process's
+//! counts from the sums.
 
 use std::collections::HashMap;
 use std::fs;
@@ -21,7 +22,7 @@ use crate::sample::descendants_of;
 /// What /proc/PID/fd says of a userfaultfd.
 const USERFAULTFD: &str = "anon_inode:[userfaultfd]";
 
-/// How long a slot may have a process that does not live, or be set aside for one.
+/// How long a slot may be held by a dead process, or reserved for one that has not started.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// A pager that is watched.
@@ -29,7 +30,7 @@ struct Watched {
     /// Readable when the pager has ended.
     process: OwnedFd,
     /// Its userfaultfds, held open so that faults wait when it ends. Empty until it has some, and
-    /// where the kernel does not let this user have them.
+    /// if the kernel does not let this user copy them.
     faults: Vec<OwnedFd>,
 }
 
@@ -37,15 +38,15 @@ struct Watched {
 #[derive(Default)]
 pub struct Pagers {
     by_pid: HashMap<u32, Watched>,
-    /// Slots without a pager, by what they have in place of a process, and since when.
+    /// Slots without a pager: what they hold in place of a process, and since when.
     waiting: HashMap<u32, Instant>,
-    /// Objects on the blade that nobody holds since their holders were killed.
+    /// Objects on the blade whose holders were all killed.
     unheld: Vec<u64>,
     /// Why userfaultfds of a pager can't be held.
     refused: Option<Refused>,
 }
 
-/// Why the userfaultfds of a pager can't be held, until that was said.
+/// Why the userfaultfds of a pager can't be held, until that is reported.
 enum Refused {
     New(Errno),
     Told,
@@ -57,8 +58,8 @@ impl Pagers {
         self.by_pid.values().map(|watched| watched.process.as_fd())
     }
 
-    /// Looks at every slot: begins to watch new pagers, kills programs whose pager died, frees
-    /// the slots of the dead. Gives the processes that it killed.
+    /// Checks every slot: starts watching new pagers, kills programs whose pager died, frees the
+    /// slots of dead processes. Returns the processes that it killed.
     pub fn watch(&mut self, tree: &Tree) -> Vec<u32> {
         let mut killed = Vec::new();
         let mut live = HashMap::new();
@@ -91,11 +92,12 @@ impl Pagers {
             }
             // Until the program is killed its faults must wait.
             ended.extend(known);
-            // The pager of a process that ends frees the slot itself; look again after it ended.
+            // The pager of a process that ends frees the slot itself: check again after it has
+            // ended.
             if slot.pid.load(Relaxed) != pid || slot.pager_pid.load(Relaxed) != pager {
                 continue;
             }
-            // A pager that is part of its process ends alone by exec only.
+            // A pager that is part of its process ends alone only by exec.
             let alone = slot.in_program.load(Relaxed) == 0 && !has_other_pager(tree, slot, pid);
             if alone && is_alive(pid) && kill(pid) {
                 killed.push(pid);
@@ -107,7 +109,7 @@ impl Pagers {
         killed
     }
 
-    /// Why the program of a pager that is killed would read zeros; the first time alone.
+    /// Why the program of a killed pager would read zeros. Returned only the first time.
     pub fn take_refused(&mut self) -> Option<Errno> {
         match self.refused {
             Some(Refused::New(error)) => {
@@ -118,14 +120,14 @@ impl Pagers {
         }
     }
 
-    /// Objects on the blade that nobody holds any more, since the last call.
+    /// Objects on the blade that lost their last holder since the last call.
     pub fn take_unheld(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.unheld)
     }
 }
 
-/// Slots held by processes that have ended, whose pagers are still counting up, and slots set aside for children
-/// that have yet to come.
+/// Slots of ended processes whose pagers are still adding up their counters, and slots reserved for children
+/// that have not started.
 fn unsettled(tree: &Tree) -> impl Iterator<Item = &Slot> {
     tree.slots.iter().filter(|slot| {
         let pid = slot.pid.load(Relaxed);
@@ -133,14 +135,14 @@ fn unsettled(tree: &Tree) -> impl Iterator<Item = &Slot> {
     })
 }
 
-/// Whether a pager of a process that has ended is still counting up, or a child is still to come: a program
-/// may end right after its fork.
+/// Whether the pager of an ended process is still adding up its counters, or a child has not started yet: a
+/// program may end right after its fork.
 pub fn any_unsettled(tree: &Tree) -> bool {
     unsettled(tree).next().is_some()
 }
 
-/// Ends the pagers that should have ended with their process, and frees their slots; those set aside too, if
-/// their children had their time. Gives the objects on the blade that nobody holds any more.
+/// Ends the pagers that should have ended with their process, and frees their slots. Also frees reserved
+/// slots whose children are overdue. Returns the objects on the blade that have no holder any more.
 pub fn end_stragglers(tree: &Tree, set_aside: bool) -> Vec<u64> {
     let mut unheld = Vec::new();
     for slot in unsettled(tree) {
@@ -153,7 +155,7 @@ pub fn end_stragglers(tree: &Tree, set_aside: bool) -> Vec<u64> {
     unheld
 }
 
-/// Whether a process goes on whose pager nobody would miss: it has no watcher yet.
+/// Whether some process still has no watcher: nothing would notice the death of its pager.
 pub fn any_unwatched(tree: &Tree) -> bool {
     tree.slots.iter().any(|slot| {
         let [pid, pager, watcher, in_program] =
@@ -163,7 +165,7 @@ pub fn any_unwatched(tree: &Tree) -> bool {
     })
 }
 
-/// The process still has a pager in another slot: it ran exec, and this is what it was before.
+/// The process still has a pager in another slot: it ran exec, and this slot is from before.
 fn has_other_pager(tree: &Tree, slot: &Slot, pid: u32) -> bool {
     tree.slots.iter().any(|other| {
         !std::ptr::eq(other, slot)
@@ -172,8 +174,9 @@ fn has_other_pager(tree: &Tree, slot: &Slot, pid: u32) -> bool {
     })
 }
 
-/// Kills a process of this run. Programs can write to the slots, also those that gave up their
-/// rights after they started, so a number from there is not trusted to be one of theirs.
+/// Kills a process, after checking that it belongs to this run. Programs can write to the slots,
+/// even those that dropped privileges after they started, so a process id from there is not
+/// trusted.
 fn kill(pid: u32) -> bool {
     let ours = descendants_of(std::process::id()).contains(&pid);
     ours && process(pid).is_some_and(|process| kill_process(process, Signal::KILL).is_ok())
@@ -189,13 +192,13 @@ impl Watched {
         Some(Self { process, faults: Vec::new() })
     }
 
-    /// Asks the descriptor, which is quicker than /proc and can't mean another process.
+    /// Checks the descriptor, which is faster than /proc and can't refer to another process.
     fn has_ended(&self) -> bool {
         let mut waker = [PollFd::new(&self.process, PollFlags::IN)];
         poll(&mut waker, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
-    /// Takes copies of the pager's userfaultfds, once it has opened them.
+    /// Copies the pager's userfaultfds, once it has opened them.
     fn hold_faults(&mut self, pid: u32) -> Result<(), Errno> {
         self.hold_faults_by(pid, |process, number| {
             pidfd_getfd(process, number, PidfdGetfdFlags::empty())
@@ -222,7 +225,7 @@ impl Watched {
         for number in numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
             match copy(&self.process, number) {
                 Ok(fault) => self.faults.push(fault),
-                // The pager or the descriptor has gone meanwhile.
+                // The pager or the descriptor is gone by now.
                 Err(Errno::SRCH | Errno::BADF) => {}
                 Err(error) => return Err(error),
             }

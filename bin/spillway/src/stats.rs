@@ -11,27 +11,28 @@ use crate::options::{Run, Switch, name_of};
 use crate::sample::Usage;
 use crate::units::{PAGE_BYTES, pages_to_bytes};
 
-/// What the managed memory of the tree takes at one moment, beside what it would take without.
+/// The memory that the tree's managed pages take at one moment, and what they would take without
+/// Spillway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Memory {
     /// Managed pages that are resident.
     pub local_bytes: u64,
     /// Memory that the stores take, index and frames.
     pub store_bytes: u64,
-    /// The two together: what the run takes of this machine's memory.
+    /// The sum of the two: what the run takes of this machine's memory.
     pub total_bytes: u64,
-    /// What lies in the disk tier.
+    /// Bytes in the disk tier.
     pub disk_bytes: u64,
-    /// What lies on the blade, packed and sealed. What a mirror has comes on top.
+    /// Bytes on the blade, packed and sealed. A mirror's copies come on top.
     pub blade_bytes: u64,
     /// Pages in the store, on disk or on the blade, at their full size.
     pub far_bytes: u64,
-    /// Local and far: what the same run holds without Spillway.
+    /// Local and far: what the same run would hold without Spillway.
     pub all_local_bytes: u64,
 }
 
 impl Memory {
-    /// The state now.
+    /// The present state.
     pub fn now(tree: &Tree) -> Self {
         let counters = &tree.counters;
         let local_bytes = pages_to_bytes(counters.resident_pages.load(Relaxed));
@@ -49,7 +50,7 @@ impl Memory {
     }
 }
 
-/// The highest values that were seen, each for itself.
+/// The highest values seen, each independently.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Peaks {
     local_bytes: u64,
@@ -67,7 +68,7 @@ pub struct Peaks {
     processes: u64,
 }
 
-/// What the run might hold locally, which a daemon that it is registered with moves.
+/// The run's local budget, which its daemon can change.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Budget {
     least_bytes: u64,
@@ -75,7 +76,7 @@ pub struct Budget {
     end_bytes: u64,
 }
 
-/// Follows a run's memory while it goes.
+/// Tracks a run's memory while it runs.
 #[derive(Debug, Default)]
 pub struct Watch {
     peaks: Peaks,
@@ -85,7 +86,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Takes the present state in; `usage` when there is a fresh sample.
+    /// Records the present state; `usage` is set when there is a new sample.
     pub fn update(&mut self, tree: &Tree, usage: Option<Usage>) {
         let now = Memory::now(tree);
         if now.all_local_bytes > self.fullest.all_local_bytes {
@@ -178,7 +179,7 @@ struct Counters {
     fault_ns: u64,
 }
 
-/// Time from reading a fault to having answered it, ns, within 12.5 %.
+/// Time from reading a fault to answering it, in ns, with an error of up to 12.5 %.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FaultTimes {
     /// Half of the faults took no longer.
@@ -191,22 +192,22 @@ pub struct FaultTimes {
     pub p999_ns: u64,
 }
 
-/// When pages left, and why: what the trials of `--eviction auto` found.
+/// The eviction scheme, and the results of `--eviction auto`'s trials.
 #[derive(Serialize)]
 struct Choice {
-    /// The scheme at the end; null when no process was paged.
+    /// The scheme at the end; null if no process was paged.
     scheme: Option<&'static str>,
     trials: u64,
     changes: u64,
     /// When the latest change was, seconds since the start.
     changed_after_seconds: Option<f64>,
-    /// Pages that came in a second during the latest trial, under each.
+    /// Page-ins per second during the latest trial, under each scheme.
     on_demand_pages_per_second: Option<u64>,
     pre_evict_pages_per_second: Option<u64>,
 }
 
 impl Choice {
-    /// The choice at the end of a run that took this long.
+    /// The choice at the end of a run of this duration.
     fn of(counters: &ChoiceCounters, seconds: f64) -> Self {
         let count = |counter: &AtomicU64| counter.load(Relaxed);
         let some = |rate: &AtomicU64| (count(&counters.trials) > 0).then(|| count(rate));
@@ -228,7 +229,7 @@ impl Choice {
     }
 }
 
-/// Everything, in the order in which it is printed.
+/// All fields, in the order in which they are printed.
 #[derive(Serialize)]
 pub struct Report {
     program: Vec<String>,
@@ -244,7 +245,7 @@ pub struct Report {
     /// At the moment when the program held most.
     fullest: Memory,
     peaks: Peaks,
-    /// What is left in daemons that go on.
+    /// The memory of processes that continue as daemons.
     end: Memory,
 }
 

@@ -1,5 +1,5 @@
-//! Stands beside the program while it runs: passes signals on, reaps orphans, watches the pagers,
-//! and ends as the program ended.
+//! Supervises the program while it runs: forwards signals, reaps orphans, watches the pagers, and
+//! ends with the program's exit status.
 
 use std::fs::File;
 use std::io;
@@ -22,24 +22,24 @@ use spillway_pager::tree::Tree;
 use crate::sample::parent_of;
 use crate::slots::{Pagers, any_unsettled, any_unwatched, end_stragglers};
 
-/// How often the supervisor looks without being woken. So long a new pager's userfaultfd is not held
-/// by a second descriptor; within this time hardly a page has left the program.
+/// How often the supervisor checks without being woken. A new pager's userfaultfd has no second
+/// descriptor for at most this long. Within that time hardly a page has left the program.
 const TICK: Duration = Duration::from_millis(20);
-/// How often, when it waits for pagers to count up and end.
+/// The same while it waits for pagers to add up their counters and end.
 const SETTLE_TICK: Duration = Duration::from_millis(2);
 /// How long it waits for them at most.
 const SETTLE: Duration = Duration::from_secs(2);
-/// How long a program may take to end after SIGTERM or SIGINT before the user is told what is waited for.
+/// How long a program may take to end after SIGTERM or SIGINT before the user gets a message.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long the supervisor stays for processes that go on to get watchers of their own.
+/// How long the supervisor waits for the remaining processes to get their own watchers.
 const HAND_OVER: Duration = Duration::from_secs(1);
 /// Linux's __WALL: also children that were made by clone without SIGCHLD, as pagers are.
 const WAIT_ALL: WaitOptions = WaitOptions::from_bits_retain(0x4000_0000);
 /// The C library's own signals.
 const INTERNAL: [i32; 2] = [32, 33];
-/// Generations of processes of a run that are looked through.
+/// How many ancestors are checked to find a process's run.
 const ANCESTORS_MAX: usize = 4096;
-/// What siginfo's code says of a signal that a terminal sent, to the whole process group.
+/// siginfo's code of a signal that a terminal sent to the whole process group.
 const SENT_BY_KERNEL: i32 = 0x80;
 
 /// How a program ended.
@@ -67,7 +67,7 @@ impl Ending {
         }
     }
 
-    /// Ends this process the same way: by the same signal, without a core of our own.
+    /// Ends this process in the same way: by the same signal, without a core dump of our own.
     pub fn follow(self) -> ExitCode {
         let number = match self {
             Self::Code(code) => return ExitCode::from(code.to_le_bytes()[0]),
@@ -86,13 +86,13 @@ impl Ending {
     }
 }
 
-/// What the caller does at each look, and with each line for the user.
+/// The caller's hooks: called at each check, and for each line for the user.
 pub trait Observer {
     /// Called at least every [`TICK`] while the program runs.
     fn look(&mut self);
     /// A line to print.
     fn say(&mut self, line: &str);
-    /// Nobody holds this object on the blade any more.
+    /// This object on the blade has no holder any more.
     fn unheld(&mut self, object: u64);
 }
 
@@ -104,7 +104,7 @@ pub struct Supervisor {
     asked: Option<Asked>,
 }
 
-/// Somebody asked the supervisor to end.
+/// The supervisor was asked to end.
 #[derive(Clone, Copy)]
 struct Asked {
     by: Signal,
@@ -113,7 +113,7 @@ struct Asked {
 }
 
 impl Supervisor {
-    /// Starts `command` in this process group; signals are held from before it starts.
+    /// Starts `command` in this process group. Signals are blocked before it starts.
     ///
     /// # Errors
     /// What exec or the kernel refused.
@@ -128,8 +128,8 @@ impl Supervisor {
         unsafe {
             command.pre_exec(move || {
                 before.thread_set_mask()?;
-                // Whoever kills the supervisor means the program. It has one thread, so that
-                // "the parent's thread ended" is "the parent ended".
+                // Killing the supervisor must end the program. The supervisor has one thread, so
+                // the end of the parent's thread is the end of the parent.
                 set_parent_process_death_signal(Some(Signal::KILL))?;
                 Ok(())
             });
@@ -139,10 +139,10 @@ impl Supervisor {
         Ok(Self { signals, main, pagers: Pagers::default(), asked: None })
     }
 
-    /// Stays until the program has ended, and its pagers have counted up or had their time.
+    /// Waits until the program has ended, and its pagers have added up their counters or timed out.
     ///
     /// # Errors
-    /// poll or wait failed, which the kernel has no reason for.
+    /// poll or wait failed, which does not happen in practice.
     pub fn run(&mut self, tree: &Tree, observer: &mut impl Observer) -> io::Result<Ending> {
         let ending = loop {
             self.sleep(TICK)?;
@@ -170,7 +170,7 @@ impl Supervisor {
         Ok(ending)
     }
 
-    /// Leaves what still runs to itself. Until each process has a watcher, its userfaultfds are held here.
+    /// Leaves the remaining processes running. Holds the userfaultfds of each until it has a watcher.
     fn hand_over(&mut self, tree: &Tree) {
         tree.unsupervised.store(1, Ordering::Release);
         let deadline = Instant::now() + HAND_OVER;
@@ -210,8 +210,9 @@ impl Supervisor {
         }
     }
 
-    /// Hands on what was sent to the supervisor alone. What a terminal sends reaches the program
-    /// by itself: it is in the same process group. So does what processes of the run send to that group.
+    /// Forwards a signal that was sent only to the supervisor. A terminal's signal reaches the program
+    /// directly, because both are in the same process group. So does a signal that a process of the run
+    /// sends to that group.
     fn pass_signals(&mut self) {
         while let Ok(Some(info)) = self.signals.read_signal() {
             let number = info.ssi_signo.cast_signed();
@@ -226,8 +227,8 @@ impl Supervisor {
         }
     }
 
-    /// The signal to hand on. The second request to end, once the user was told what the first waits for,
-    /// ends the program.
+    /// The signal to forward. After the user was told what the first request to end waits for, a second
+    /// one kills the program.
     fn asked_to_end(&mut self, signal: Signal) -> Signal {
         if signal != Signal::TERM && signal != Signal::INT {
             return signal;
@@ -240,7 +241,7 @@ impl Supervisor {
         signal
     }
 
-    /// Says what is waited for, when the program does not end though it was asked to.
+    /// Tells the user what the supervisor waits for, if the program does not end on request.
     fn tell_patience(&mut self, observer: &mut impl Observer) {
         let Some(asked) = self.asked.as_mut().filter(|asked| !asked.told) else { return };
         if asked.at.elapsed() < PATIENCE {
@@ -256,7 +257,7 @@ impl Supervisor {
         ));
     }
 
-    /// Takes every child that changed; gives the program's ending.
+    /// Reaps every child whose state changed; returns how the program ended.
     fn reap(&self) -> Option<Ending> {
         let options = WaitOptions::NOHANG | WaitOptions::UNTRACED | WAIT_ALL;
         let mut ending = None;
@@ -272,9 +273,9 @@ impl Supervisor {
         ending
     }
 
-    /// The program stopped. The shell watches the supervisor: stop, so that it sees a stopped job,
-    /// and once it is continued, continue the program. SIGSTOP without a terminal was meant for
-    /// the program alone, and whoever sent it continues the program alone.
+    /// The program stopped. The shell watches the supervisor, so the supervisor stops too and
+    /// continues the program once it is continued itself. SIGSTOP without a terminal was meant only
+    /// for the program: its sender will also continue it.
     fn stop_too(&self, signal: i32) {
         let by_terminal = [Signal::TSTP, Signal::TTIN, Signal::TTOU].map(Signal::as_raw);
         if by_terminal.contains(&signal) || File::open("/dev/tty").is_ok() {
@@ -284,21 +285,21 @@ impl Supervisor {
     }
 }
 
-/// What a process calls itself.
+/// A process's name.
 fn name_of(pid: Pid) -> String {
     let path = format!("/proc/{}/comm", pid.as_raw_nonzero());
     let name = std::fs::read_to_string(path).unwrap_or_default();
     name.trim_end().to_owned()
 }
 
-/// Whether a process is one of the run, which this process is the subreaper of.
+/// Whether a process belongs to the run, whose subreaper is this process.
 fn descends_from_here(pid: u32) -> bool {
     let own = std::process::id();
     let parents = std::iter::successors(Some(pid), |&pid| parent_of(pid));
     parents.take(ANCESTORS_MAX).skip(1).any(|parent| parent == own)
 }
 
-/// Signals that the supervisor reads instead of dying from them: all that can be caught.
+/// Signals that the supervisor reads instead of being killed by them: all that can be caught.
 fn held_signals() -> SigSet {
     SigSet::all()
 }

@@ -8,19 +8,19 @@ use spillway_types::Size;
 /// Bytes in a page, the unit in which memory is managed.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Longest emulated link delay. Beyond it a run looks hung.
+/// Longest emulated link delay. With a longer one a run looks hung.
 const LONGEST_DELAY: Duration = Duration::from_secs(1);
 
-/// How long an answer can be waited for.
+/// Bounds of the time to wait for an answer.
 const TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
 
-/// Times between two looks at a daemon's clients.
+/// Bounds of the time between two samples of a daemon's clients.
 const INTERVALS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
 
-/// Reads a size in bytes: `4096`, `64M`, `64MB`, `64MiB`, `2g`. All steps are of 1024.
+/// Reads a size in bytes: `4096`, `64M`, `64MB`, `64MiB`, `2g`. All steps are factors of 1024.
 ///
 /// # Errors
-/// A line that says what is not understood.
+/// A line that says what is invalid.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     spillway_types::parse_size(text).map_err(|error| format!("'{text}': {error}"))
 }
@@ -28,35 +28,35 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 /// Reads a short duration: `0`, `500ns`, `4us`, `1ms`.
 ///
 /// # Errors
-/// A line that says what is not understood.
+/// A line that says what is invalid.
 pub fn parse_delay(text: &str) -> Result<Duration, String> {
     let delay = parse_duration(text)?;
     if delay > LONGEST_DELAY {
-        return Err(format!("'{text}' is longer than a link or a disk may take here, 1s"));
+        return Err(format!("'{text}' is longer than the limit for an emulated delay, 1s"));
     }
     Ok(delay)
 }
 
-/// Reads how long something is waited for: `500ms`, `3s`.
+/// Reads a time to wait for an answer: `500ms`, `3s`.
 ///
 /// # Errors
-/// A line that says what is not understood.
+/// A line that says what is invalid.
 pub fn parse_timeout(text: &str) -> Result<Duration, String> {
     let timeout = parse_duration(text)?;
     if !TIMEOUTS.contains(&timeout) {
-        return Err(format!("'{text}' is no time to wait for an answer; take 100ms to 60s"));
+        return Err(format!("'{text}' is not a valid time to wait; use 100ms to 60s"));
     }
     Ok(timeout)
 }
 
-/// Reads the time between two looks: `100ms`, `1s`.
+/// Reads the time between two samples: `100ms`, `1s`.
 ///
 /// # Errors
-/// A line that says what is not understood.
+/// A line that says what is invalid.
 pub fn parse_interval(text: &str) -> Result<Duration, String> {
     let interval = parse_duration(text)?;
     if !INTERVALS.contains(&interval) {
-        return Err(format!("'{text}' is no time between two looks; take 100ms to 3600s"));
+        return Err(format!("'{text}' is not a valid interval; use 100ms to 3600s"));
     }
     Ok(interval)
 }
@@ -64,7 +64,7 @@ pub fn parse_interval(text: &str) -> Result<Duration, String> {
 fn parse_duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
     let number: u64 =
-        number.parse().map_err(|_| format!("'{text}' is no duration; write one such as 4us"))?;
+        number.parse().map_err(|_| format!("'{text}' is not a duration; write one such as 4us"))?;
     let unit_ns = match unit {
         "ns" => 1,
         "us" | "µs" => 1_000,
@@ -76,12 +76,12 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_nanos(number.saturating_mul(unit_ns)))
 }
 
-/// Writes a size with the largest step that leaves at least one whole unit: `64.0 MiB`, `17 B`.
+/// Formats a size in the largest unit of which it has at least one: `64.0 MiB`, `17 B`.
 pub fn show_size(bytes: u64) -> String {
     Size(bytes).to_string()
 }
 
-/// Bytes of a count of pages; a gauge that is briefly negative counts as none.
+/// Bytes of a count of pages. A gauge that is briefly negative counts as 0.
 pub fn pages_to_bytes(pages: i64) -> u64 {
     u64::try_from(pages).unwrap_or(0).saturating_mul(PAGE_BYTES)
 }

@@ -1,4 +1,4 @@
-//! Asks the daemon's HTTP interface.
+//! Client of the daemon's HTTP interface.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -20,7 +20,7 @@ use crate::daemon::body::RequestBody;
 use crate::daemon::options::Daemon;
 use crate::refusal::Refusal;
 
-/// Most bytes of an answer but an export.
+/// Largest response body in bytes, except an export's.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// A daemon's HTTP interface.
@@ -36,10 +36,10 @@ trait Wire: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Wire for T {}
 
 impl Api {
-    /// Gets ready to ask.
+    /// Finds the interface and reads its token.
     ///
     /// # Errors
-    /// The file with the token can't be read, or nobody names the interface.
+    /// The token file can't be read, or no address of the interface is given.
     pub fn new(options: &Daemon) -> anyhow::Result<Self> {
         let token = options.token_file.as_ref().map(|path| {
             fs::read_to_string(path)
@@ -75,7 +75,7 @@ impl Api {
         self.ask(method, path, body, Some("application/json"))
     }
 
-    /// Asks for something that is answered without a body.
+    /// Sends a request whose response has no body.
     ///
     /// # Errors
     /// The daemon can't be reached, or says no.
@@ -85,17 +85,18 @@ impl Api {
         })
     }
 
-    /// Writes what `path` gives to `sink`; its length.
+    /// Writes the response body of `path` to `sink`, and returns its length.
     ///
     /// # Errors
-    /// The daemon can't be reached, says no, or breaks off; or the sink takes no more.
+    /// The daemon can't be reached, refuses, or ends the stream early; or the sink fails.
     pub fn download(&self, path: &str, sink: &mut dyn Write) -> anyhow::Result<u64> {
         self.runtime.block_on(async {
             let body = RequestBody::Text(None);
             let mut answer = self.answer(Method::POST, path, body, None).await?;
             let mut written = 0;
             while let Some(frame) = answer.frame().await {
-                let frame = frame.context("the daemon broke the stream off; nothing has moved")?;
+                let frame =
+                    frame.context("the daemon ended the stream early; nothing has moved")?;
                 let Ok(data) = frame.into_data() else { continue };
                 sink.write_all(&data).context("can't write the stream")?;
                 written += data.len() as u64;
@@ -105,10 +106,10 @@ impl Api {
         })
     }
 
-    /// Sends what `source` gives to `path`.
+    /// Sends everything from `source` to `path`.
     ///
     /// # Errors
-    /// The daemon can't be reached, or says no; or the source can't be read.
+    /// The daemon can't be reached or refuses, or the source can't be read.
     pub fn upload<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -131,7 +132,7 @@ impl Api {
         })
     }
 
-    /// Sends a request and drives the connection until the answer begins.
+    /// Sends a request and drives the connection until the response begins.
     async fn answer(
         &self,
         method: Method,
@@ -143,7 +144,7 @@ impl Api {
         let lost = || format!("the daemon at {} hung up", self.address);
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(wire)).await.with_context(lost)?;
-        // It ends with the answer; what goes wrong is seen there.
+        // It ends with the response, which reports any error.
         tokio::spawn(connection);
         let mut request = Request::builder().method(method).uri(path).header(header::HOST, host);
         if let Some(token) = &self.token {
@@ -152,7 +153,9 @@ impl Api {
         if let Some(content_type) = content_type {
             request = request.header(header::CONTENT_TYPE, content_type);
         }
-        let request = request.body(body).context("the token has characters that no token has")?;
+        let request = request
+            .body(body)
+            .context("the token has characters that are not allowed in a token")?;
         let answer = sender.send_request(request).await.with_context(lost)?;
         if answer.status().is_success() {
             return Ok(answer);
@@ -185,14 +188,14 @@ impl Api {
     }
 }
 
-/// The whole body of an answer.
+/// The whole body of a response.
 async fn collect(answer: Response<Incoming>) -> anyhow::Result<Bytes> {
     let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX);
     let body = body.collect().await.map_err(anyhow::Error::from_boxed);
-    Ok(body.context("the daemon's answer broke off")?.to_bytes())
+    Ok(body.context("the daemon's answer is incomplete")?.to_bytes())
 }
 
-/// A part of a path that came from outside.
+/// Percent-encodes a path segment that comes from user input.
 pub fn segment(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     text.bytes().fold(String::new(), |mut path, byte| {

@@ -1,4 +1,4 @@
-//! Bodies of requests: none, a text, or what a reader gives.
+//! Request bodies: empty, a text, or a reader's bytes.
 
 use std::io::Read;
 use std::pin::Pin;
@@ -6,14 +6,14 @@ use std::task::{Context, Poll};
 
 use hyper::body::{Body, Bytes, Frame};
 
-/// Bytes that are read at a time.
+/// Bytes per read.
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// The body of a request.
 pub enum RequestBody {
-    /// At once; empty is none.
+    /// All bytes at once; may be empty.
     Text(Option<Bytes>),
-    /// From a reader until it ends. Reading blocks, which holds nobody up but this request.
+    /// From a reader until it ends. Reads block, which delays only this request.
     Reader(Box<dyn Read + Send>),
 }
 

@@ -40,12 +40,12 @@ enum Action {
     Remove(Named),
     /// Writes a client's persistent pools to standard output, and refuses its puts from then on.
     ///
-    /// The stream is for `spillway client import`. Gets and flushes go on; --rest writes the flushes that
-    /// came since. Then remove the client here, or thaw it.
+    /// The stream is for `spillway client import`. Gets and flushes continue. Run the command again with
+    /// --rest to write the flushes that came since. Then remove the client here, or thaw it.
     Export(Move),
     /// Reads a client's pools from standard input into a client that has none.
     Import(Move),
-    /// Takes the puts of an exported client again.
+    /// Accepts the puts of an exported client again.
     Thaw(Named),
 }
 
@@ -62,7 +62,7 @@ struct Move {
     /// The client.
     name: String,
 
-    /// Only the flushes since the export.
+    /// Writes only the flushes since the export.
     #[arg(long)]
     rest: bool,
 
@@ -70,8 +70,8 @@ struct Move {
     daemon: Daemon,
 }
 
-/// Adds a client. It stays until it is removed, or the daemon stops; name it in the configuration
-/// file to have it always.
+/// Adds a client. It stays until you remove it or the daemon stops. To keep it for good, name it in
+/// the configuration file.
 #[derive(Debug, Args)]
 #[group(id = "who", required = true, multiple = false, args = ["uid", "gid", "nqn", "certificate"])]
 struct Add {
@@ -90,11 +90,11 @@ struct Add {
     #[arg(long)]
     nqn: Option<String>,
 
-    /// The client is every connection that shows a certificate for this DNS name over TLS.
+    /// The client is every TLS connection whose certificate names this DNS name.
     #[arg(long, value_name = "NAME")]
     certificate: Option<String>,
 
-    /// File with the secret by which the host authenticates, in the form that nvme gen-dhchap-key prints.
+    /// File with the host's authentication secret, in the form that nvme gen-dhchap-key prints.
     #[arg(long, value_name = "FILE", requires = "nqn")]
     secret_file: Option<PathBuf>,
 
@@ -128,23 +128,24 @@ struct Add {
 
 /// Changes what a client or a paged program may hold, while the daemon runs.
 ///
-/// From the next interval on, the policy sets targets within that. It survives a kill of the daemon, and lasts until the
-/// client is removed or the program has been away for a while; a later change of the configuration file replaces it.
+/// From the next interval on, the policy sets targets within that. The change survives a crash of the daemon. It lasts
+/// until the client is removed, the program has been gone for a while, or the configuration file changes the value.
 #[derive(Debug, Args)]
 #[group(id = "what", required = true, multiple = true, args = ["target", "floor", "weight"])]
 struct Set {
     /// The client or program, as `spillway client list` names it.
     name: String,
 
-    /// The most that it may hold, its cap: a size, or none. A program can get more than its own --local.
+    /// Its cap, the most that it may hold: a size, or none. A program can get more than its own --local.
     #[arg(long, value_name = "SIZE|none", value_parser = parse_limit)]
     target: Option<Limit>,
 
-    /// Its target is never below this: for a program's local frames under every policy, for the store under utility.
+    /// Lower bound of its target: for a program's local frames under every policy, for the store under utility only.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     floor: Option<u64>,
 
-    /// utility: how much its waiting counts relative to 1 for others, and how large its fair share is (1 to 1000).
+    /// utility: its weight, 1 to 1000. The others' default is 1. It scales how much its waiting counts and its
+    /// fair share.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
     weight: Option<u32>,
 
@@ -272,9 +273,9 @@ fn export(options: &Move) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lets the owner alone read what is written to `sink`, if it is a file: it is all that a client has stored.
+/// Makes `sink` readable only by its owner if it is a file: it contains everything that a client has stored.
 fn keep_private(sink: impl AsFd) -> anyhow::Result<()> {
-    let found = fstat(&sink).context("can't look at the standard output")?;
+    let found = fstat(&sink).context("can't inspect standard output")?;
     if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile {
         fchmod(&sink, Mode::RUSR | Mode::WUSR)
             .context("can't keep other users from reading the file: write it to one of your own")?;

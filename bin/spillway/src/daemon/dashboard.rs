@@ -1,4 +1,4 @@
-//! `spillway dashboard`: where to look.
+//! `spillway dashboard`: the dashboard's address.
 
 use std::fs;
 use std::process::ExitCode;
@@ -14,15 +14,15 @@ use crate::show::{self, Output};
 
 /// Prints the address of a daemon's dashboard, a page for a browser.
 ///
-/// The token is part of it when you may read the daemon's file: whoever has the whole address has the daemon.
-/// Otherwise the page asks for it.
+/// If you may read the daemon's token file, the address includes the token: keep it secret, because it gives
+/// full control of the daemon. Otherwise the page asks for the token.
 #[derive(Debug, Args)]
 pub struct Dashboard {
     #[command(flatten)]
     daemon: Daemon,
 }
 
-/// What is printed as JSON.
+/// The JSON output.
 #[derive(Serialize)]
 struct Answer {
     url: String,
@@ -32,7 +32,7 @@ struct Answer {
 /// Runs the command.
 ///
 /// # Errors
-/// The daemon can't be reached, or has no page.
+/// The daemon can't be reached, or serves no dashboard.
 pub fn run(options: &Dashboard) -> anyhow::Result<ExitCode> {
     let found: types::Dashboard = Api::new(&options.daemon)?.get("/v1/dashboard")?;
     let Some(address) = found.address else {

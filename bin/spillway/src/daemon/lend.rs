@@ -12,7 +12,7 @@ use crate::daemon::options::Daemon;
 use crate::show::{self, Output};
 use crate::units::parse_size;
 
-/// Shows and changes what this host lends to others and borrows of them.
+/// Shows and changes what this host lends to other hosts and borrows from them.
 #[derive(Debug, Args)]
 pub struct Lend {
     #[command(subcommand)]
@@ -26,26 +26,26 @@ enum Action {
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Borrows a device now, whatever the memory says. It stays until `return`.
+    /// Borrows a device now, whatever the memory use. The device stays until `return`.
     Borrow {
-        /// How much; whole slabs are borrowed.
+        /// The size, rounded to whole slabs.
         #[arg(value_parser = parse_size)]
         size: u64,
 
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Gives back all that is borrowed.
+    /// Returns all borrowed memory.
     Return {
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Gives back all that is borrowed, recalls all that is lent, and does neither again until `resume`.
+    /// Returns all borrowed memory, recalls all loans, and stops lending and borrowing until `resume`.
     Drain {
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Lends and borrows again.
+    /// Resumes lending and borrowing.
     Resume {
         #[command(flatten)]
         daemon: Daemon,
@@ -78,7 +78,7 @@ pub fn run(options: &Lend) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A line about the host's part in it.
+/// A line about this host's role.
 pub fn line(status: &LendStatus) -> String {
     let percent = |bytes: u64| bytes * 100 / status.memory.total_bytes.max(1);
     let marks = [
@@ -104,7 +104,7 @@ pub fn line(status: &LendStatus) -> String {
     )
 }
 
-/// The hosts that do not answer as they should; empty where there is none.
+/// The hosts that are not healthy; empty if there are none.
 fn unwell(status: &LendStatus) -> String {
     let of = |health: &str| status.peers.iter().filter(|peer| peer.health == health).count();
     let all = status.peers.len();
@@ -114,7 +114,7 @@ fn unwell(status: &LendStatus) -> String {
     if bad.is_empty() { String::new() } else { format!("; of {all} hosts {}", bad.join(", ")) }
 }
 
-/// A state, with the health of the host behind it unless that is well.
+/// A state, followed by the host's health unless the host is healthy.
 fn state(state: &str, health: &str) -> String {
     match health {
         "" | "ok" => state.to_owned(),

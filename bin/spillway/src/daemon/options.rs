@@ -1,4 +1,4 @@
-//! What all commands that talk to a daemon take.
+//! Options that all commands that talk to a daemon share.
 
 use std::env::{self, VarError};
 use std::ffi::OsString;
@@ -21,7 +21,7 @@ pub struct Daemon {
     #[arg(long, value_name = "PATH|URL", value_hint = ValueHint::FilePath)]
     pub api: Option<String>,
 
-    /// File with the token that the interface asks for over TCP.
+    /// File with the token that the interface requires over TCP.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
@@ -34,7 +34,7 @@ impl Daemon {
     /// Where the interface is.
     ///
     /// # Errors
-    /// Nobody names it, and there is no directory by default.
+    /// No address is given, and there is no default directory.
     pub fn address(&self) -> Result<String, Refusal> {
         if let Some(address) = &self.api {
             return checked("--api", address);
@@ -47,7 +47,7 @@ impl Daemon {
     }
 }
 
-/// An address that can be asked.
+/// Parses the interface's address.
 fn checked(from: &str, address: &str) -> Result<String, Refusal> {
     match address.split_once("://") {
         None | Some(("http", _)) => Ok(address.to_owned()),
@@ -58,8 +58,8 @@ fn checked(from: &str, address: &str) -> Result<String, Refusal> {
     }
 }
 
-/// The directory of a daemon's sockets when nobody names one. It is never one in which others could wait for it with
-/// sockets of their own.
+/// The default directory of a daemon's sockets. It is never one in which other users could create sockets of their
+/// own.
 ///
 /// # Errors
 /// The user has no directory for that.

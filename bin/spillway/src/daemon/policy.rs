@@ -1,4 +1,4 @@
-//! `spillway policy`: who gets the memory.
+//! `spillway policy`: how memory is divided among clients.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::units::{parse_delay, parse_interval, parse_size};
 
 const PATH: &str = "/v1/policy";
 
-/// Shows and sets the policy that finds the clients' targets.
+/// Shows and sets the policy that computes the clients' targets.
 #[derive(Debug, Args)]
 pub struct Policy {
     #[command(subcommand)]
@@ -33,28 +33,29 @@ enum Action {
     Set(Set),
 }
 
-/// Takes another policy. It survives a kill of the daemon, and lasts until the daemon is stopped or memory.policy in its
-/// configuration, which is for good, changes.
+/// Sets another policy. The change survives a crash of the daemon. It lasts until the daemon stops or memory.policy in
+/// its configuration changes; set it there to keep it for good.
 #[derive(Debug, Args)]
 struct Set {
     /// The policy.
     #[arg(value_enum)]
     policy: Name,
 
-    /// smart-alloc: how much a target grows, of the store, and shrinks, of itself, in an interval, per cent (2).
+    /// smart-alloc: the step of an interval, per cent (2). A target grows by this part of the store and shrinks
+    /// by this part of itself.
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     p: Option<Percent>,
 
-    /// smart-alloc: what a client may leave unused before its target shrinks. Without it as much as --p of the
+    /// smart-alloc: what a client may leave unused before its target shrinks. Default: --p per cent of the
     /// store.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     threshold: Option<u64>,
 
-    /// Time between two looks at the clients, 100ms to 3600s. Without it that stays as it is.
+    /// Time between two samples of the clients, 100ms to 3600s. Default: unchanged.
     #[arg(long, value_name = "TIME", value_parser = parse_interval)]
     interval: Option<Duration>,
 
-    /// utility: what a page costs a client that the store does not have: a read from its disk (1ms).
+    /// utility: what a miss costs a client, such as a read from its disk (1ms).
     #[arg(long, value_name = "TIME", value_parser = parse_delay)]
     miss: Option<Duration>,
 
@@ -70,9 +71,9 @@ enum Name {
     StaticAlloc,
     /// Equal shares for the clients that have ever put a page.
     ReconfStatic,
-    /// More for clients that are refused pages, less for clients with pages to spare.
+    /// More for clients whose puts are refused, less for clients with unused memory.
     SmartAlloc,
-    /// To whom it saves most waiting, within bounds of fairness.
+    /// Memory goes where it saves the most waiting, within bounds of fairness.
     Utility,
 }
 

@@ -13,7 +13,7 @@ use crate::refusal::Refusal;
 use crate::show::{self, Output};
 use crate::units::parse_size;
 
-/// Lists, makes and destroys pools and block devices.
+/// Lists, creates and destroys pools and block devices.
 #[derive(Debug, Args)]
 pub struct Pool {
     #[command(subcommand)]
@@ -31,22 +31,22 @@ enum Action {
     Destroy(Destroy),
 }
 
-/// Makes a pool, or a block device in a pool of its own.
+/// Creates a pool, or a block device in a pool of its own.
 #[derive(Debug, Args)]
 struct Create {
-    /// The client whose it is.
+    /// The client that owns it.
     #[arg(long, value_name = "NAME")]
     client: String,
 
-    /// Values may vanish under pressure.
+    /// Makes the pool ephemeral: the store may drop its values under memory pressure.
     #[arg(long, conflicts_with = "block")]
     ephemeral: bool,
 
-    /// Makes a shared pool of this UUID, or joins it if it is there.
+    /// Joins the shared pool with this UUID, and creates it if it does not exist.
     #[arg(long, value_name = "UUID", conflicts_with = "block")]
     shared: Option<String>,
 
-    /// Makes a block device of this size; so much memory is set aside, but for --unreserved.
+    /// Creates a block device of this size. Without --unreserved, that much memory is reserved.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "name")]
     block: Option<u64>,
 
@@ -54,11 +54,11 @@ struct Create {
     #[arg(long, requires = "block")]
     name: Option<String>,
 
-    /// Bytes of the device's block: 512 or 4096.
+    /// Block size of the device in bytes: 512 or 4096.
     #[arg(long, value_name = "BYTES", requires = "block")]
     block_bytes: Option<u32>,
 
-    /// Sets no memory aside for the device: its pages are packed and go to the store's disk as others do, and a
+    /// Reserves no memory for the device. Its pages are packed and move to the store's disk like others. A
     /// write fails when the store is full.
     #[arg(long, requires = "block")]
     unreserved: bool,

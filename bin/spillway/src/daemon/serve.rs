@@ -23,15 +23,14 @@ const PROGRAM: &str = "spillwayd";
 /// Runs the daemon in the foreground: one page store for this host's programs, guests and
 /// neighbours.
 ///
-/// Ctrl-C ends it, and its memory with it. Settings beyond these are in the configuration file; `spillwayd --help`
-/// tells of it.
+/// Ctrl-C ends it and frees its memory. The configuration file has more settings: see `spillwayd --help`.
 #[derive(Debug, Args)]
 pub struct Serve {
     /// Most memory that the store may take. Default: a quarter of what the machine or cgroup has.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     capacity: Option<u64>,
 
-    /// Directory of its sockets. Default: /run/spillway for root, else $XDG_RUNTIME_DIR/spillway.
+    /// Directory for its sockets. Default: /run/spillway for root, else $XDG_RUNTIME_DIR/spillway.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 
@@ -43,8 +42,8 @@ pub struct Serve {
     #[arg(long, value_name = "ADDRESS:PORT")]
     nbd_tcp: Option<SocketAddr>,
 
-    /// Also serves the dashboard at this address, behind a new token in a file beside the sockets. `spillway
-    /// dashboard` prints where to look. Default address: 127.0.0.1:8430.
+    /// Also serves the dashboard at this address. A new token in a file beside the sockets protects it.
+    /// `spillway dashboard` prints the full address. Default address: 127.0.0.1:8430.
     #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1, require_equals = true,
           default_missing_value = "127.0.0.1:8430", conflicts_with = "config")]
     dashboard: Option<SocketAddr>,
@@ -53,15 +52,15 @@ pub struct Serve {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Overrides one setting of the file; may be given again.
+    /// Overrides one setting of the file. Can be repeated.
     #[arg(long = "set", value_name = "SECTION.NAME=VALUE")]
     overrides: Vec<String>,
 }
 
-/// Becomes the daemon.
+/// Replaces this process with the daemon.
 ///
 /// # Errors
-/// The daemon's program is not there, or nothing says where its sockets belong.
+/// The daemon's program is missing, or no directory for its sockets is known.
 pub fn run(options: &Serve) -> anyhow::Result<ExitCode> {
     let program = find();
     let mut command = Command::new(&program);
@@ -85,7 +84,7 @@ pub fn run(options: &Serve) -> anyhow::Result<ExitCode> {
     }
     if let Some(address) = options.nvme_tcp {
         set("listen.nvme_tcp", address.to_string());
-        // Every program on this host may come, as over the ring its own user's may.
+        // Lets every program on this host connect, as the ring does for the user's own.
         if address.ip().is_loopback() && options.config.is_none() {
             set("unnamed.hosts", "true".to_owned());
         }
@@ -104,7 +103,7 @@ pub fn run(options: &Serve) -> anyhow::Result<ExitCode> {
     Err(Refusal::not_found(line).into())
 }
 
-/// Writes a fresh token for the HTTP interface into a file that its owner alone may read, and gives the file's path.
+/// Writes a new token for the HTTP interface to a file that only its owner can read, and returns the file's path.
 fn make_token(dir: &Path) -> anyhow::Result<PathBuf> {
     let file = dir.join("token");
     let failed = || format!("can't write {}", file.display());
@@ -112,7 +111,7 @@ fn make_token(dir: &Path) -> anyhow::Result<PathBuf> {
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     let token = bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
     fs::DirBuilder::new().recursive(true).mode(0o755).create(dir).with_context(failed)?;
-    // Never into a file, or through a link, that somebody else has put there.
+    // Never writes to a file, or through a link, that another user created.
     if let Err(error) = fs::remove_file(&file) {
         anyhow::ensure!(error.kind() == ErrorKind::NotFound, "{}: {}", failed(), plain(&error));
     }
@@ -121,7 +120,7 @@ fn make_token(dir: &Path) -> anyhow::Result<PathBuf> {
     Ok(file)
 }
 
-/// The daemon beside this program, else the one on the search path.
+/// The daemon's program: beside this one, else on the search path.
 fn find() -> PathBuf {
     let beside = env::current_exe().ok().map(|own| own.with_file_name(PROGRAM));
     beside.filter(|path| path.exists()).unwrap_or_else(|| PROGRAM.into())

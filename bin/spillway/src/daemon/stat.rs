@@ -1,4 +1,4 @@
-//! `spillway stat`: how full the store is, and who fills it.
+//! `spillway stat`: how full the store is, and which clients use it.
 
 use std::process::ExitCode;
 
@@ -14,14 +14,14 @@ use crate::daemon::options::Daemon;
 use crate::daemon::{lend, vm};
 use crate::show::{self, Output};
 
-/// Shows how full a daemon's store is, and who fills it.
+/// Shows how full a daemon's store is, and which clients use it.
 #[derive(Debug, Args)]
 pub struct Stat {
     #[command(flatten)]
     daemon: Daemon,
 }
 
-/// What a program did in a second.
+/// A program's rates per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProgramRates {
     pub faults: u64,
@@ -33,23 +33,23 @@ fn is_program(client: &Client) -> bool {
     matches!(client.identity, Identity::Program(_))
 }
 
-/// All of a daemon at one moment.
+/// The state of a daemon at one moment.
 #[derive(Clone, Serialize)]
 pub struct Moment {
     pub version: Version,
     pub health: Health,
     pub store: StoreStatus,
     pub clients: Vec<Client>,
-    /// None where nothing is lent or borrowed.
+    /// None if the host neither lends nor borrows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lending: Option<LendStatus>,
-    /// None where no guest grows and shrinks.
+    /// None if no guests are configured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guests: Option<VmList>,
 }
 
 impl Moment {
-    /// Asks the daemon.
+    /// Queries the daemon.
     ///
     /// # Errors
     /// The daemon can't be reached.
@@ -64,13 +64,13 @@ impl Moment {
         })
     }
 
-    /// The clients whose pages are the store's.
+    /// The clients that hold pages in the store.
     pub fn store_clients(&self) -> impl Iterator<Item = &Client> {
         self.clients.iter().filter(|client| !is_program(client))
     }
 
-    /// The paged programs in a table under an empty line, with what each did in a second where that is known, else
-    /// since it began; nothing without programs.
+    /// The paged programs in a table under an empty line. Shows each program's rates if they are known, else its
+    /// counts since it began. Empty if there are no programs.
     pub fn programs_table(&self, rates: impl Fn(&Client) -> Option<ProgramRates>) -> String {
         let row = |client: &Client| {
             let its = &client.statistics;
@@ -99,7 +99,7 @@ impl Moment {
         format!("\n{given}{}", show::table(heads, &rows))
     }
 
-    /// The guests under an empty line; nothing without guests.
+    /// The guests under an empty line. Empty if there are no guests.
     pub fn guests_table(&self) -> String {
         self.guests.as_ref().map(vm::overview).unwrap_or_default()
     }
@@ -131,7 +131,7 @@ impl Moment {
     }
 }
 
-/// What equal values save.
+/// The memory that sharing equal values saves.
 fn sharing(sharing: &StoreSharing) -> String {
     format!(", saved by sharing {}", Size(sharing.saved_bytes))
 }

@@ -1,4 +1,4 @@
-//! `spillway target`: what a client may hold, and the cap on that.
+//! `spillway target`: a client's target and its cap.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use crate::daemon::options::Daemon;
 use crate::show;
 use crate::units::parse_size;
 
-/// Shows what a client may hold, and sets the cap on that.
+/// Shows a client's target, and sets its cap.
 #[derive(Debug, Args)]
 pub struct Target {
     #[command(subcommand)]
@@ -21,15 +21,16 @@ pub struct Target {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Shows what a client may hold now, and the cap on that.
+    /// Shows a client's present target and its cap.
     Get {
         /// The client.
         client: String,
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Sets the most that a client may hold, its cap. The policy may give less. Above it puts are
-    /// refused. Persistent values stay; ephemeral ones go slowly until the client is within it.
+    /// Sets a client's cap, the most that it may hold. The policy may give it less. Puts above the
+    /// cap are refused. If the client holds more now, its persistent values stay, and its ephemeral
+    /// ones are dropped gradually.
     Set {
         /// The client.
         client: String,
@@ -55,7 +56,7 @@ impl Limit {
 /// Reads a size or `none`.
 ///
 /// # Errors
-/// A line that says what is not understood.
+/// A line that says what is invalid.
 pub fn parse_limit(text: &str) -> Result<Limit, String> {
     if text == "none" { Ok(Limit(None)) } else { parse_size(text).map(|bytes| Limit(Some(bytes))) }
 }

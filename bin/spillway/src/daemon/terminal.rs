@@ -1,4 +1,4 @@
-//! A terminal that is drawn on as a whole, and put back as it was.
+//! A full-screen terminal that is restored at the end.
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
@@ -11,9 +11,9 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwins
 
 use crate::refusal::Refusal;
 
-/// To the other screen, without a cursor.
+/// Switches to the alternate screen and hides the cursor.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
-/// Back.
+/// Restores the screen and the cursor.
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[K";
@@ -22,11 +22,11 @@ const CLEAR_BELOW: &str = "\x1b[J";
 /// What ended a wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The time is over, or the window has another size.
+    /// The time has passed, or the window was resized.
     Draw,
     /// The user pressed keys.
     Keys(Vec<Key>),
-    /// The user or a signal wants an end.
+    /// The user or a signal asked to quit.
     Quit,
 }
 
@@ -44,7 +44,7 @@ pub enum Key {
     End,
 }
 
-/// What terminals send for keys that are no characters.
+/// The sequences that terminals send for keys that are not characters.
 const SEQUENCES: [(&[u8], Key); 14] = [
     (b"\x1b[A", Key::Up),
     (b"\x1bOA", Key::Up),
@@ -61,20 +61,20 @@ const SEQUENCES: [(&[u8], Key); 14] = [
     (b"\x1b[F", Key::End),
     (b"\x1b[4~", Key::End),
 ];
-/// Bytes that are read of the terminal at once.
+/// Bytes per read of the terminal.
 const KEYS_BYTES: usize = 64;
 
-/// The terminal on standard output, while it is ours.
+/// The terminal on standard output, in raw mode.
 pub struct Screen {
     before: Termios,
     signals: SignalFd,
 }
 
 impl Screen {
-    /// Takes the terminal.
+    /// Switches the terminal to raw mode.
     ///
     /// # Errors
-    /// Standard input or output is none.
+    /// Standard input or output is not a terminal.
     pub fn enter() -> anyhow::Result<Self> {
         if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
             return Err(Refusal::usage(
@@ -100,7 +100,7 @@ impl Screen {
     /// Rows and columns.
     pub fn size(&self) -> (usize, usize) {
         let size = tcgetwinsize(io::stdout());
-        // A terminal that does not know its size has the usual one.
+        // A terminal that does not report its size gets the usual one.
         let (rows, columns) = size.map_or((0, 0), |size| (size.ws_row, size.ws_col));
         let or = |count: u16, usual| if count == 0 { usual } else { usize::from(count) };
         (or(rows, 24), or(columns, 80))
@@ -157,7 +157,7 @@ impl Screen {
     }
 }
 
-/// The keys that the terminal sent; a sequence that is not known takes the rest of the bytes along.
+/// Parses the keys that the terminal sent. An unknown sequence consumes the rest of the bytes.
 fn keys_of(mut bytes: &[u8]) -> Vec<Key> {
     let mut keys = Vec::new();
     while let [first, rest @ ..] = bytes {
@@ -180,7 +180,7 @@ fn keys_of(mut bytes: &[u8]) -> Vec<Key> {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing put back.
+        // A terminal that is gone needs no restoring.
         let _ = write(LEAVE);
         let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
     }

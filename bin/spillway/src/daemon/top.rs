@@ -22,23 +22,24 @@ use view::{Column, Row, Tables, View};
 /// Shows a daemon's clients and what they do, live. h shows the keys, q ends it.
 #[derive(Debug, Args)]
 pub struct Top {
-    /// Time between two looks.
+    /// Time between two samples.
     #[arg(short = 'd', long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
     interval: Duration,
 
-    /// Prints each look and needs no terminal, for files and pipes. The first comes after one interval.
+    /// Prints every sample as text, for files and pipes. Needs no terminal. The first sample comes
+    /// after one interval.
     #[arg(short, long)]
     batch: bool,
 
-    /// Ends after so many looks.
+    /// Ends after this many samples.
     #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 
-    /// The column by which clients are sorted: the most first, names from a to z.
+    /// The column by which clients are sorted: largest first, names from a to z.
     #[arg(long, value_enum, value_name = "COLUMN", default_value_t)]
     sort: Column,
 
-    /// Sorts the other way round.
+    /// Reverses the order.
     #[arg(long)]
     reverse: bool,
 
@@ -46,13 +47,13 @@ pub struct Top {
     daemon: Daemon,
 }
 
-/// Columns of what is printed to no terminal: as many as it takes.
+/// Width in columns of text that is not for a terminal: unlimited.
 const UNBOUNDED: usize = usize::MAX;
 
 /// Runs the command.
 ///
 /// # Errors
-/// The daemon can't be reached any more, or there is no terminal.
+/// The daemon can no longer be reached, or there is no terminal.
 pub fn run(options: &Top) -> anyhow::Result<ExitCode> {
     let api = Api::new(&options.daemon)?;
     let looks = Looks::begin(&api, options.interval)?;
@@ -64,7 +65,7 @@ pub fn run(options: &Top) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Looks at the daemon, one each interval.
+/// Samples of the daemon, one each interval.
 struct Looks<'a> {
     api: &'a Api,
     interval: Duration,
@@ -79,7 +80,7 @@ impl<'a> Looks<'a> {
         Ok(Self { api, interval, moment, at, rates: HashMap::new() })
     }
 
-    /// Looks again.
+    /// Takes the next sample.
     fn look(&mut self) -> anyhow::Result<()> {
         let (moment, at) = (Moment::ask(self.api)?, Instant::now());
         self.rates = rates_of(&self.moment, &moment, at - self.at);
@@ -87,7 +88,7 @@ impl<'a> Looks<'a> {
         Ok(())
     }
 
-    /// What is seen.
+    /// The current view.
     fn tables(&self) -> Tables {
         let rates = |client: &Client| self.rates.get(&client.name).copied().unwrap_or_default();
         let programs = self.moment.programs_table(|client| Some(rates(client).program));
@@ -101,7 +102,7 @@ impl<'a> Looks<'a> {
 
 fn row(client: &Client, rates: Rates) -> Row {
     let its = &client.statistics;
-    // A client without gets comes behind one whose gets found nothing.
+    // A client without gets sorts after one whose gets all missed.
     let hits = rates.hits.map_or(0, |share| share + 1);
     Row {
         cells: [
@@ -129,7 +130,7 @@ fn row(client: &Client, rates: Rates) -> Row {
     }
 }
 
-/// Prints `count` looks, or looks until nobody reads them.
+/// Prints `count` samples, or prints until the reader closes the pipe.
 fn print(mut looks: Looks<'_>, view: View, count: Option<u64>) -> anyhow::Result<()> {
     let mut left = count;
     while left != Some(0) {
@@ -145,7 +146,7 @@ fn print(mut looks: Looks<'_>, view: View, count: Option<u64>) -> anyhow::Result
     Ok(())
 }
 
-/// Draws looks on the terminal until the user has seen enough.
+/// Draws samples on the terminal until the user quits.
 fn show_live(mut looks: Looks<'_>, mut view: View, count: Option<u64>) -> anyhow::Result<()> {
     let screen = Screen::enter()?;
     let mut left = count;
@@ -177,13 +178,13 @@ fn show_live(mut looks: Looks<'_>, mut view: View, count: Option<u64>) -> anyhow
     }
 }
 
-/// What a client did in a second.
+/// A client's rates per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Rates {
     puts: u64,
     refused: u64,
     gets: u64,
-    /// Per cent of gets that found a value.
+    /// Hits, per cent of gets.
     hits: Option<u64>,
     /// The same of a program.
     program: ProgramRates,

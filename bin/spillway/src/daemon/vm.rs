@@ -34,12 +34,12 @@ enum Action {
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Gives a guest another size, and waits until it has it. A growing guest gets at least the size, a shrinking one
-    /// keeps at least the size: differences are whole sections.
+    /// Changes a guest's size and waits until the change is complete. Sizes change by whole sections: a guest that
+    /// grows or shrinks has at least the given size afterwards.
     Resize {
         /// The guest.
         name: String,
-        /// Its new size, with what it booted with.
+        /// Its new size, boot memory included.
         #[arg(value_parser = parse_size)]
         size: u64,
         #[command(flatten)]
@@ -47,7 +47,7 @@ enum Action {
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Gives a guest more.
+    /// Gives a guest more memory.
     Grow {
         /// The guest.
         name: String,
@@ -71,18 +71,18 @@ enum Action {
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Lets a guest's own wishes and the memory manager change its size, or not.
+    /// Sets whether the guest's own requests and the memory manager may change its size.
     Auto {
         /// The guest.
         name: String,
-        /// Whether they do.
+        /// Whether they may.
         switch: Switch,
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Sets a guest's boot memory aside, and prints the options that QEMU must be started with; for a domain of libvirt, the
-    /// elements that it must have. They name the largest size that the guest can have without a restart, since QEMU lays out
-    /// addresses for it at boot.
+    /// Reserves a guest's boot memory, and prints the options with which you must start QEMU. For a libvirt domain,
+    /// prints the XML elements that it needs. They name the largest size that the guest can reach without a restart,
+    /// because QEMU lays out addresses for it at boot.
     Args {
         /// The guest.
         name: String,
@@ -91,10 +91,10 @@ enum Action {
     },
 }
 
-/// What happens to a guest that does not get there.
+/// What to do when a guest does not reach its size.
 #[derive(Clone, Copy, Debug, Args)]
 struct How {
-    /// Go back to the former size when this one is not reached in time.
+    /// Restore the former size if the new one is not reached in time.
     #[arg(long)]
     roll_back: bool,
 
@@ -103,7 +103,7 @@ struct How {
     force: bool,
 }
 
-/// Runs the command. A change of size that was not reached ends with 1.
+/// Runs the command. The exit code is 1 if a size was not reached.
 ///
 /// # Errors
 /// The daemon can't be reached, or says no.
@@ -202,7 +202,7 @@ fn row(vm: &VmStatus) -> [String; 8] {
     ]
 }
 
-/// The pool in a line and the guests in a table, under an empty line; nothing without guests.
+/// The pool in a line and the guests in a table, under an empty line. Empty if there are no guests.
 pub fn overview(list: &VmList) -> String {
     let size = |bytes: Option<u64>| bytes.map_or("-".to_owned(), |bytes| Size(bytes).to_string());
     let some = |bytes: u64| size(Some(bytes).filter(|&bytes| bytes > 0));
@@ -240,7 +240,7 @@ fn pool(sections: &VmSections) -> String {
     format!("{used} of {capacity} in use, {free} free{lent}")
 }
 
-/// A guest, a line each.
+/// A guest, one line for each property.
 fn text(vm: &VmStatus) -> String {
     let size = |bytes: u64| Size(bytes).to_string();
     let mut rows = vec![
@@ -263,7 +263,7 @@ fn text(vm: &VmStatus) -> String {
         rows.push(("waits for", size(vm.wanted_bytes)));
     }
     if vm.kept_bytes > 0 {
-        rows.push(("kept", format!("{} that it was to give back", Size(vm.kept_bytes))));
+        rows.push(("kept", format!("{} that it was asked to return", Size(vm.kept_bytes))));
     }
     if let Some(agent) = &vm.agent {
         rows.extend([
@@ -318,7 +318,7 @@ fn outcome(name: &str, ended: &VmOutcome) -> String {
     }
 }
 
-/// Options for a shell: those that belong together on one line.
+/// Options for a shell, with related ones on one line.
 fn lines(options: &[String]) -> String {
     let mut text = String::new();
     for (at, option) in options.iter().enumerate() {

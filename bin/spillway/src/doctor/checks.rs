@@ -19,10 +19,10 @@ use spillway_host::Limits;
 
 /// Regions of managed memory that a large program may have, and as many protections within them.
 const MAPS_WANTED: u64 = 65_530;
-/// Descriptors that the supervisor and one pager need, with room for the program's own.
+/// Descriptors that the supervisor and one pager need, plus some for the program's own.
 const FILES_WANTED: u64 = 256;
 
-/// Every check, in the order in which a reader wants them; `disk` is a directory for pages.
+/// Every check, in reading order; `disk` is a directory for pages.
 pub fn all(disk: Option<&Path>) -> Vec<Check> {
     let limits = Limits::read();
     let mut checks = vec![
@@ -57,7 +57,7 @@ fn kernel() -> Check {
         (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (6, 8) => {
             Check::ok("kernel", release)
         }
-        _ => Check::missing("kernel", release, "take Linux 6.8 or later (UFFDIO_MOVE)"),
+        _ => Check::missing("kernel", release, "use Linux 6.8 or later (UFFDIO_MOVE)"),
     }
 }
 
@@ -73,7 +73,7 @@ fn userfaultfd_access() -> Check {
             )
         }
         Err(Errno::NOSYS) => {
-            Check::missing(NAME, "not in this kernel", "take a kernel with CONFIG_USERFAULTFD")
+            Check::missing(NAME, "not in this kernel", "use a kernel with CONFIG_USERFAULTFD")
         }
         Err(error) => Check::missing(
             NAME,
@@ -89,7 +89,7 @@ fn userfaultfd_access() -> Check {
 fn userfaultfd_features() -> Check {
     const NAME: &str = "userfaultfd features";
     let Ok(features) = Uffd::kernel_features() else {
-        return Check::missing(NAME, "unknown without access", "mend the access first");
+        return Check::missing(NAME, "unknown without access", "fix the access first");
     };
     let absent: Vec<String> = FEATURES
         .iter()
@@ -102,9 +102,9 @@ fn userfaultfd_features() -> Check {
     }
     let text = format!("without {}", absent.join(", "));
     if features & feature::MOVE == 0 {
-        Check::missing(NAME, text, "take Linux 6.8 or later")
+        Check::missing(NAME, text, "use Linux 6.8 or later")
     } else {
-        Check::limited(NAME, text, "take a kernel that has them")
+        Check::limited(NAME, text, "use a kernel that has them")
     }
 }
 
@@ -188,7 +188,7 @@ fn overcommit() -> Check {
     match read("/proc/sys/vm/overcommit_memory").as_deref() {
         Some("2") => Check::limited(
             "vm.overcommit_memory",
-            "2: the kernel counts far memory as if it were here",
+            "2: the kernel counts far memory as if it were local",
             "sysctl vm.overcommit_memory=0, or raise vm.overcommit_ratio",
         ),
         found => Check::ok("vm.overcommit_memory", found.unwrap_or("unknown")),
@@ -249,7 +249,7 @@ fn disk_tier(dir: &Path) -> Check {
     }
 }
 
-/// Makes a nameless file for direct I/O, as the disk tier does.
+/// Creates an unnamed file for direct I/O, as the disk tier does.
 fn opens_direct(dir: &Path) -> io::Result<()> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
     rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR)?;

@@ -1,4 +1,4 @@
-//! `spillway doctor`: what this kernel and user can and can't do, and how to mend it.
+//! `spillway doctor`: what this kernel and user support, and how to fix what is missing.
 
 mod checks;
 pub mod userfaultfd;
@@ -29,7 +29,7 @@ pub struct Doctor {
 pub enum CheckState {
     /// As it should be.
     Ok,
-    /// `run` works, but not with everything.
+    /// `run` works, but not with every option.
     Limited,
     /// `run` does not work.
     Missing,
@@ -38,29 +38,29 @@ pub enum CheckState {
 /// One line of the table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
-    /// What was looked at.
+    /// What was checked.
     pub name: &'static str,
     /// The verdict.
     pub state: CheckState,
     /// What was found.
     pub found: String,
-    /// What the user can do about it; empty when there is nothing to do.
+    /// What the user can do about it; empty if there is nothing to do.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub mend: String,
 }
 
 impl Check {
-    /// All is well.
+    /// A passed check.
     pub fn ok(name: &'static str, found: impl Into<String>) -> Self {
         Self { name, state: CheckState::Ok, found: found.into(), mend: String::new() }
     }
 
-    /// It works less well than it could; `mend` says how to change that.
+    /// A check with a limitation; `mend` says how to remove it.
     pub fn limited(name: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
         Self { name, state: CheckState::Limited, found: found.into(), mend: mend.into() }
     }
 
-    /// `run` can't work until it is mended.
+    /// A failed check: `run` can't work until it is fixed.
     pub fn missing(name: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
         Self { name, state: CheckState::Missing, found: found.into(), mend: mend.into() }
     }
@@ -103,7 +103,7 @@ fn table(checks: &[Check], run_works: bool) -> String {
     text.push_str(if run_works {
         "\nspillway run works here.\n"
     } else {
-        "\nspillway run does not work here yet: mend what is missing.\n"
+        "\nspillway run does not work here yet: fix what is missing.\n"
     });
     text
 }

@@ -1,4 +1,4 @@
-//! Whether userfaultfd can be had, which way, and what it can do.
+//! Whether userfaultfd is available, by which interface, and with which features.
 
 use rustix::io::Errno;
 use spillway_platform::uffd::{Uffd, feature};
@@ -20,7 +20,7 @@ pub const FEATURES: [(u64, &str, &str); 7] = [
     (feature::POISON, "POISON", "an error instead of wrong bytes"),
 ];
 
-/// Refuses in one line what a run can't do without.
+/// Refuses a run, in one line, if a required feature is missing.
 pub fn check(in_signal: bool) -> Result<(), Refusal> {
     let features = Uffd::kernel_features().map_err(|error| {
         Refusal::usage(format!(
@@ -31,11 +31,13 @@ pub fn check(in_signal: bool) -> Result<(), Refusal> {
     })?;
     if features & feature::MOVE == 0 {
         return Err(Refusal::usage(
-            "this kernel's userfaultfd can't move pages: take Linux 6.8 or later",
+            "this kernel's userfaultfd can't move pages: use Linux 6.8 or later",
         ));
     }
     if in_signal && features & feature::SIGBUS == 0 {
-        return Err(Refusal::usage("this kernel has no --faults signal: take --faults thread"));
+        return Err(Refusal::usage(
+            "this kernel does not support --faults signal: use --faults thread",
+        ));
     }
     Ok(())
 }

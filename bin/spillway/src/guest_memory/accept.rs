@@ -1,4 +1,5 @@
-//! Waits for a monitor that hands its guest's memory over. One that can't be served is refused in a line.
+//! Waits for a monitor that hands over its guest's memory. Refuses one that can't be served, with one
+//! line.
 
 use std::fs;
 use std::io::{self, Write};
@@ -24,17 +25,17 @@ use crate::program::plain;
 use crate::refusal::Refusal;
 use crate::units::show_size;
 
-/// How long a monitor may take to say what it hands over.
+/// How long a monitor may take to send its handover message.
 const WITHIN: Duration = Duration::from_secs(5);
 
-/// A socket that is there as long as this.
+/// A socket in the file system, removed when this is dropped.
 pub struct Listener {
     socket: UnixListener,
     path: PathBuf,
 }
 
 impl Listener {
-    /// Gives it another path, at which nothing may be.
+    /// Moves it to another path, which must not exist.
     fn rename(mut self, path: &Path) -> io::Result<Self> {
         renameat_with(CWD, &self.path, CWD, path, RenameFlags::NOREPLACE)?;
         self.path = path.to_owned();
@@ -48,8 +49,8 @@ impl Drop for Listener {
     }
 }
 
-/// Listens at `path`, for this user alone, from the moment the path is there. A socket that nobody listens to any more
-/// is replaced.
+/// Listens at `path`. Only this user can connect, from the moment the path exists. Replaces a socket on which no
+/// process listens.
 ///
 /// # Errors
 /// Why it can't.
@@ -57,7 +58,7 @@ pub fn listen(path: &Path) -> Result<Listener, Refusal> {
     let refuse =
         |why: &str| Refusal::usage(format!("--listen {}: {why}; name another", path.display()));
     if UnixStream::connect(path).is_ok() {
-        return Err(refuse("somebody listens there"));
+        return Err(refuse("another process listens there"));
     }
     let is_socket = fs::symlink_metadata(path)
         .is_ok_and(|it| std::os::unix::fs::FileTypeExt::is_socket(&it.file_type()));
@@ -104,14 +105,14 @@ pub fn guest(
                 return Ok(Some((Supervisor::new(plan, held)?, socket)));
             }
             Err(error) => {
-                say(&format!("hand-over refused: {error}"));
+                say(&format!("handover refused: {error}"));
                 let _ = socket.write_all(checked.handshake.answer(Err(&error)).as_bytes());
             }
         }
     }
 }
 
-/// Takes one hand-over. What came with one that is refused is closed.
+/// Takes one handover. Closes the descriptors of one that is refused.
 fn take(socket: &UnixStream, checked: &Checked) -> Result<(Plan, Vec<OwnedFd>), Error> {
     let handshake = checked.handshake;
     let Received { regions, descriptors } = receive(socket, handshake, WITHIN)?;
@@ -207,7 +208,7 @@ mod tests {
         let path = folder.path().join("socket");
         drop(UnixListener::bind(&path).unwrap());
         let _listener = listen(&path).unwrap();
-        assert!(listen(&path).is_err(), "somebody listens");
+        assert!(listen(&path).is_err(), "another process listens");
         let file = folder.path().join("file");
         fs::write(&file, "kept").unwrap();
         assert!(listen(&file).is_err());

@@ -1,4 +1,4 @@
-//! The process that does the work, and may be killed.
+//! The manager: the process that answers faults, and may be killed.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -10,7 +10,7 @@ use spillway_guest_memory::{Descriptors, Ending, Fatal, Guest, Manager, Map, Set
 use super::plan::{Plan, adopt};
 use super::{say, tiers};
 
-/// Threads that answer faults: while the tiers are slow, so many pages are on their way.
+/// Threads that answer faults. With slow tiers, this many pages are in flight.
 const HANDLERS: usize = 8;
 
 /// How a manager tells the supervisor why it ended.
@@ -18,7 +18,8 @@ pub const MONITOR_ENDED: i32 = 80;
 pub const LEFT: i32 = 81;
 pub const CAN_NOT: i32 = 82;
 
-/// Opens what the plan names and answers faults until something ends.
+/// Opens what the plan names and answers faults until the guest, the supervisor or an error ends
+/// it.
 ///
 /// # Errors
 /// What can't be opened.
@@ -49,7 +50,7 @@ pub fn run(plan_number: i32, supervisor: i32) -> anyhow::Result<ExitCode> {
     std::process::exit(code)
 }
 
-/// The supervisor was killed: this process takes its place, and starts another manager, as after any death.
+/// The supervisor was killed: this process becomes the supervisor and starts another manager.
 fn inherit(plan: i32) -> anyhow::Error {
     say("the supervisor was killed: its manager takes its place");
     let mut command = Command::new("/proc/self/exe");

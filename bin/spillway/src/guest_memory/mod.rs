@@ -1,7 +1,7 @@
 //! `spillway guest-memory`: pages the memory of a guest whose monitor hands it over.
 //!
-//! This process takes the hand-over and holds every descriptor; a child of it, the *manager*, does the work
-//! and is started again when it dies. When this process is killed, the manager takes its place.
+//! This process takes the handover and holds every descriptor. A child of it, the *manager*, does the work,
+//! and is restarted when it dies. When this process is killed, the manager takes its place.
 
 mod accept;
 mod manager;
@@ -30,10 +30,10 @@ use crate::units::{parse_size, show_size};
 const LEAST_STORE: u64 = 8 << 20;
 /// The largest that a store can be.
 const MOST_STORE: u64 = 256 << 30;
-/// Below this hardly a window of pages fits.
+/// A smaller budget holds hardly more than one window of pages.
 const LEAST_LOCAL: u64 = 1 << 20;
 
-/// Says a line to the user.
+/// Prints a line for the user.
 fn say(line: &str) {
     // A closed standard error is the user's choice.
     let _ = writeln!(io::stderr(), "spillway: {line}");
@@ -44,19 +44,21 @@ fn say(line: &str) {
 /// Monitors other than QEMU can hand their guest's memory to another process, over a Unix socket with a userfaultfd.
 /// This command is that process, for one guest. See docs/guest-memory.md.
 ///
-/// SIGTERM or SIGINT brings every page back to the guest's memory and lets go of it; the guest runs on.
+/// On SIGTERM or SIGINT it brings every page back to the guest's memory and releases it. The guest
+/// continues.
 #[derive(Debug, Args)]
 pub struct GuestMemory {
-    /// The socket to which the monitor connects. It is made for this user alone, and removed when a guest has come.
+    /// The socket to which the monitor connects. Only this user can connect. The socket is removed when a guest has
+    /// connected.
     #[arg(long, value_name = "SOCKET")]
     listen: PathBuf,
 
-    /// What the monitor says on it.
+    /// The monitor's handshake.
     #[arg(long, value_enum)]
     handshake: Monitor,
 
-    /// Most memory that the guest's pages may take; at least 1M. For Cloud Hypervisor: from Firecracker's guests
-    /// no page can leave.
+    /// Most memory that the guest's pages may take; at least 1M. For Cloud Hypervisor only: no page can leave a
+    /// Firecracker guest.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     local: Option<u64>,
 
@@ -65,14 +67,15 @@ pub struct GuestMemory {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     store: Option<u64>,
 
-    /// Directory for the pages that the store has no memory for.
+    /// Directory for the pages that do not fit in the store.
     #[arg(long, value_name = "DIR")]
     disk: Option<PathBuf>,
 
     #[command(flatten)]
     remote: Remote,
 
-    /// The file that Firecracker's guest was saved to: pages have their first contents from it.
+    /// The file to which Firecracker saved the guest's memory. Pages get their initial contents
+    /// from it.
     #[arg(long, value_name = "FILE")]
     memory_file: Option<PathBuf>,
 
@@ -87,9 +90,9 @@ pub struct GuestMemoryPart {
     /// Which.
     #[arg(value_enum)]
     part: Part,
-    /// The number of the descriptor that has the plan.
+    /// The number of the plan's descriptor.
     plan: i32,
-    /// The number of the descriptor that tells when the supervisor ends.
+    /// The number of the descriptor that becomes readable when the supervisor ends.
     supervisor: Option<i32>,
 }
 
@@ -101,7 +104,7 @@ enum Part {
     Successor,
 }
 
-/// Whose handshake.
+/// A monitor's handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Monitor {
     /// As proposed for Cloud Hypervisor, and not merged there yet.
@@ -119,7 +122,7 @@ impl From<Monitor> for Handshake {
     }
 }
 
-/// Options that were checked.
+/// Checked options.
 struct Checked {
     handshake: Handshake,
     local: u64,
@@ -128,10 +131,10 @@ struct Checked {
     source: Option<(OwnedFd, u64)>,
 }
 
-/// Waits for a guest, and stays with it to its end.
+/// Waits for a guest and serves it until it ends.
 ///
 /// # Errors
-/// A [`Refusal`] with nothing begun, or why the guest could not be kept.
+/// A [`Refusal`] if nothing was started, or why the guest could not be served.
 pub fn run(options: &GuestMemory) -> anyhow::Result<ExitCode> {
     let checked = check(options, &Limits::read())?;
     let sink = options.stats.as_deref().map(Sink::open).transpose()?;
@@ -173,7 +176,7 @@ fn check(options: &GuestMemory, limits: &Limits) -> Result<Checked, Refusal> {
 fn check_paged(options: &GuestMemory, limits: &Limits) -> Result<Checked, Refusal> {
     if options.memory_file.is_some() {
         return Err(Refusal::usage(
-            "--memory-file is for Firecracker: Cloud Hypervisor hands its memory files over itself",
+            "--memory-file is for Firecracker: Cloud Hypervisor hands over its memory files itself",
         ));
     }
     let Some(local) = options.local else {
@@ -231,7 +234,7 @@ fn check_loaded(options: &GuestMemory) -> Result<Checked, Refusal> {
     let file = File::open(path).map_err(|error| refuse(plain(&error)))?;
     let metadata = file.metadata().map_err(|error| refuse(plain(&error)))?;
     if !metadata.is_file() {
-        return Err(refuse("it is no file".to_owned()));
+        return Err(refuse("it is not a file".to_owned()));
     }
     let handshake = options.handshake.into();
     let source = Some((file.into(), metadata.len()));
@@ -276,7 +279,7 @@ mod tests {
             ),
             ("--handshake firecracker".to_owned(), "--memory-file is missing"),
             ("--handshake firecracker --memory-file /no/such".to_owned(), "/no/such"),
-            ("--handshake firecracker --memory-file /tmp".to_owned(), "no file"),
+            ("--handshake firecracker --memory-file /tmp".to_owned(), "not a file"),
             (
                 format!("--handshake firecracker --local 64M --memory-file {}", exe.display()),
                 "no target",

@@ -1,4 +1,4 @@
-//! What a manager, and a successor of the supervisor, must know: written to a memory file that outlives them all.
+//! The plan: what a manager and a successor of the supervisor need. It lies in a memory file that outlives them.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -11,7 +11,7 @@ use rustix::io::FdFlags;
 use serde::{Deserialize, Serialize};
 use spillway_guest_memory::{Handshake, Layout};
 
-/// The numbers of descriptors, which stay the same over fork and exec, and what they are for.
+/// The numbers of descriptors, which stay the same across fork and exec, and their use.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
     /// Whether it is Firecracker's guest.
@@ -38,7 +38,7 @@ pub struct TierPlan {
     pub blade: Option<BladePlan>,
 }
 
-/// Where else.
+/// Where the mirror's pages go.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BladePlan {
     /// The blade, and its mirror where there is one.
@@ -60,7 +60,7 @@ pub struct Way {
 }
 
 impl Plan {
-    /// Writes it down: a descriptor that an exec leaves open.
+    /// Writes the plan to a descriptor that stays open across exec.
     pub fn write(&self) -> anyhow::Result<OwnedFd> {
         let file = rustix::fs::memfd_create("spillway-guest-plan", MemfdFlags::CLOEXEC)
             .context("can't make a memory file")?;
@@ -76,7 +76,7 @@ impl Plan {
         file.rewind()?;
         let mut text = Vec::new();
         file.read_to_end(&mut text)?;
-        serde_json::from_slice(&text).context("no plan of a guest's memory")
+        serde_json::from_slice(&text).context("the descriptor holds no plan of a guest's memory")
     }
 
     pub const fn handshake(&self) -> Handshake {
@@ -84,7 +84,7 @@ impl Plan {
     }
 }
 
-/// A copy of a descriptor that an exec leaves open.
+/// A copy of a descriptor that stays open across exec.
 pub fn inherited(file: impl AsFd) -> anyhow::Result<OwnedFd> {
     let copy = rustix::io::fcntl_dupfd_cloexec(file, 3)?;
     rustix::io::fcntl_setfd(&copy, FdFlags::empty())?;
@@ -92,17 +92,17 @@ pub fn inherited(file: impl AsFd) -> anyhow::Result<OwnedFd> {
 }
 
 /// The descriptor with a number that this process was started with. It is a copy: the number stays open for
-/// whoever is started next.
+/// the process that is started next.
 pub fn adopt(number: RawFd) -> anyhow::Result<OwnedFd> {
-    anyhow::ensure!(number > 2, "no descriptor was handed down as {number}");
+    anyhow::ensure!(number > 2, "no descriptor was inherited as {number}");
     // SAFETY: nothing else owns a descriptor of this number, which was opened for this process before it began, and
     // it is not closed here.
     let given = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(number) });
     rustix::io::fcntl_dupfd_cloexec(given.as_fd(), 3)
-        .with_context(|| format!("no descriptor was handed down as {number}"))
+        .with_context(|| format!("no descriptor was inherited as {number}"))
 }
 
-/// The numbers of descriptors that are handed down.
+/// The numbers of the inherited descriptors.
 pub fn numbers<const N: usize>(files: &[OwnedFd; N]) -> [RawFd; N] {
     std::array::from_fn(|at| files[at].as_raw_fd())
 }

@@ -1,4 +1,4 @@
-//! What was done for a guest: a line, and JSON.
+//! The statistics of a guest: a line, and JSON.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use spillway_guest_memory::{Counter, Map, Mark};
 use super::plan::Plan;
 use crate::units::show_size;
 
-/// The statistics of a guest. docs/guest-memory.md has the meaning of each.
+/// The statistics of a guest. docs/guest-memory.md describes each field.
 #[derive(Debug, Serialize)]
 pub struct Report {
     version: u32,

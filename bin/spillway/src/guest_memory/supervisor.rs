@@ -1,4 +1,4 @@
-//! Holds a guest's descriptors and keeps a manager at work.
+//! Holds a guest's descriptors and keeps a manager running.
 
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -24,33 +24,33 @@ use super::{say, tiers};
 use crate::run::Sink;
 use crate::units::show_size;
 
-/// How long a first manager may take before the monitor is told that none serves it.
+/// How long the first manager may take before the handover is refused.
 const READY_WITHIN: Duration = Duration::from_secs(10);
-/// How often that is looked at.
+/// How often that is checked.
 const READY_TICK: Duration = Duration::from_millis(1);
-/// How often the supervisor looks without being woken.
+/// How often the supervisor checks without being woken.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
-/// A manager that dies so often in a row before it is ready is told of.
+/// After this many deaths in a row before it is ready, a manager's failure is reported.
 const DEATHS_MAX: u32 = 5;
 /// Longest pause before the next is started.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Holds everything of one guest.
+/// Holds all descriptors of one guest.
 pub struct Supervisor {
     plan: Plan,
-    /// The plan, for whoever is started.
+    /// The plan, for each manager that is started.
     written: OwnedFd,
     map: Map,
     monitor: OwnedFd,
-    /// Its other end is held by this process alone: managers see it close.
+    /// Only this process holds the other end, so managers see it close.
     alive: OwnedFd,
     _end: OwnedFd,
     _held: Vec<OwnedFd>,
-    /// This process was a manager, and has to tidy the blade itself.
+    /// This process was a manager, so it must clean up the blade itself.
     is_heir: bool,
 }
 
-/// Signals from now on are read, not delivered.
+/// Reads signals from a descriptor from now on, instead of having them delivered.
 ///
 /// # Errors
 /// Those of signalfd(2).
@@ -69,7 +69,7 @@ fn now_ns() -> u64 {
 }
 
 impl Supervisor {
-    /// Holds what a hand-over brought.
+    /// Holds the descriptors of a handover.
     ///
     /// # Errors
     /// What the kernel refuses.
@@ -81,7 +81,7 @@ impl Supervisor {
     /// Takes the place of a supervisor that was killed, in the process of its manager.
     ///
     /// # Errors
-    /// What was not handed down.
+    /// A descriptor was not inherited.
     pub fn inherit(number: i32) -> anyhow::Result<Self> {
         let plan = Plan::read(number)?;
         let written = inherited(adopt(number)?)?;
@@ -101,10 +101,10 @@ impl Supervisor {
         Ok(Self { plan, written, map, monitor, alive, _end: end, _held: held, is_heir })
     }
 
-    /// Keeps a manager at work until the guest ends or is let go.
+    /// Keeps a manager running until the guest ends or is released.
     ///
     /// # Errors
-    /// The guest could not be kept, or the statistics not be written.
+    /// The guest could not be served, or the statistics could not be written.
     pub fn run(
         self,
         signals: &SignalFd,
@@ -127,11 +127,11 @@ impl Supervisor {
             match status.code() {
                 Some(MONITOR_ENDED) => break ExitCode::SUCCESS,
                 Some(LEFT) => {
-                    say("every page is back: the guest goes on without a manager");
+                    say("every page is back: the guest continues without a manager");
                     break ExitCode::SUCCESS;
                 }
                 Some(CAN_NOT) => {
-                    say("the guest is ended rather than given bytes that are not its own");
+                    say("the guest is killed, because its pages can't be served correctly");
                     let _ = pidfd_send_signal(&self.monitor, rustix::process::Signal::KILL);
                     break ExitCode::FAILURE;
                 }
@@ -169,11 +169,11 @@ impl Supervisor {
             || format!("ended with code {}", status.code().unwrap_or(-1)),
             |signal| format!("was ended by signal {signal}"),
         );
-        say(&format!("the manager {how}; the next one is started"));
+        say(&format!("the manager {how}; starting the next one"));
         *deaths = if was_ready { 0 } else { *deaths + 1 };
         if *deaths == DEATHS_MAX {
             say(
-                "no manager gets ready: the guest waits for its pages, and is tried for every second",
+                "no manager becomes ready: the guest waits for its pages; a start is tried every second",
             );
         }
         if *deaths > 0 {
@@ -193,7 +193,7 @@ impl Supervisor {
         }
     }
 
-    /// Waits for the manager's end; passes on what signals ask for.
+    /// Waits for the manager's end, and handles signals.
     fn wait(&self, child: &mut Child, signals: &SignalFd) -> anyhow::Result<ExitStatus> {
         loop {
             if let Some(status) = child.try_wait()? {
@@ -209,7 +209,7 @@ impl Supervisor {
         }
     }
 
-    /// The guest's far pages are to come back, if there is memory for them.
+    /// Asks the manager to bring the guest's far pages back, if there is memory for them.
     fn ask_to_leave(&self) {
         if self.map.mark(Mark::Leave) != 0 {
             say("the guest's pages are still coming back; without them it would lose memory");
@@ -239,7 +239,8 @@ impl Supervisor {
         poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 
-    /// What is on the blade goes with the guest. The first supervisor's claim sees to that itself.
+    /// Removes the guest's pages on the blade. The first supervisor's claim does that when it is
+    /// dropped.
     fn tidy_blade(&self) {
         let blade = self.plan.tiers.as_ref().and_then(|plan| plan.blade.as_ref());
         if let Some(blade) = blade.filter(|_| self.is_heir)

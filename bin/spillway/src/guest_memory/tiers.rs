@@ -1,4 +1,4 @@
-//! The tiers of a guest: made before it comes, opened by each manager.
+//! The tiers of a guest: created before it connects, opened by each manager.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use super::{Checked, GuestMemory};
 use crate::blade::Blades;
 use crate::refusal::Refusal;
 
-/// Nothing bounds the disk but the directory's file system.
+/// Only the directory's file system limits the disk tier.
 const DISK_BYTES: u64 = 1 << 46;
 
-/// What holds the tiers for all managers.
+/// Holds the tiers for all managers.
 pub struct Tiers {
     plan: TierPlan,
     _memory: Vec<OwnedFd>,
@@ -25,7 +25,7 @@ pub struct Tiers {
 }
 
 impl Tiers {
-    /// Makes an empty store, and a pool on the blade.
+    /// Creates an empty store, and a pool on the blade.
     ///
     /// # Errors
     /// What is wrong with an option.
@@ -60,7 +60,8 @@ fn config(plan: &TierPlan) -> Config {
     }
 }
 
-/// Makes the store and closes it: its memory stays, with the descriptors that are written to the plan.
+/// Creates the store and closes it. Its memory stays with the descriptors that are written to the
+/// plan.
 fn make_store(plan: &mut TierPlan) -> anyhow::Result<Vec<OwnedFd>> {
     let store = Store::open(config(plan))?;
     let client = store.add_client(ClientConfig::default())?;
@@ -96,10 +97,10 @@ fn blade_plan(settings: &BladeSettings) -> BladePlan {
     }
 }
 
-/// Opens the tiers of a plan. The manager before must have ended.
+/// Opens the tiers of a plan. The previous manager must have ended.
 ///
 /// # Errors
-/// What of them can't be opened.
+/// Which of them can't be opened.
 pub fn reopen(plan: Option<&TierPlan>) -> anyhow::Result<Far> {
     let Some(plan) = plan else { return Ok(Far::default()) };
     let [one, two, three] = plan.memory.map(adopt);
@@ -119,7 +120,7 @@ fn open_blade(plan: &BladePlan) -> anyhow::Result<Blade> {
     Ok(Blade::new(Seal::of(plan.encrypt, plan.share, &plan.key), carriers(plan)?))
 }
 
-/// Ways to the blade and its mirror.
+/// Transports to the blade and its mirror.
 pub fn carriers(plan: &BladePlan) -> anyhow::Result<Vec<Box<dyn Carrier>>> {
     let timeout = Duration::from_nanos(plan.timeout_ns);
     let carrier = |way: &Way| {

@@ -1,4 +1,4 @@
-//! What `spillway top` shows, and what keys change of it; without a terminal.
+//! The contents of `spillway top` and the effect of its keys, independent of a terminal.
 
 use std::cmp::Ordering;
 
@@ -6,7 +6,7 @@ use clap::ValueEnum;
 
 use crate::daemon::terminal::Key;
 
-/// The least that a client's name is cut to, characters.
+/// Least width of a client's name, in characters.
 const NAME_CHARS_MIN: usize = 8;
 
 const HELP: &str = "\
@@ -36,22 +36,22 @@ pub enum Column {
     Conns,
 }
 
-/// Columns that there are.
+/// Number of columns.
 pub const COLUMNS: usize = 9;
 
 /// A client, in the order of [`Column`].
 #[derive(Clone, Debug, Default)]
 pub struct Row {
     pub cells: [String; COLUMNS],
-    /// By what rows are sorted: more comes first, and of equals the first name.
+    /// Sort key of rows: larger values first, equal ones by name.
     pub weights: [u64; COLUMNS],
 }
 
-/// What there is to show.
+/// The data to show.
 pub struct Tables {
     pub head: String,
     pub clients: Vec<Row>,
-    /// Tables of others, behind that of the clients.
+    /// Further tables, after that of the clients.
     pub others: String,
 }
 
@@ -75,7 +75,7 @@ impl Column {
         by_weight.then_with(|| a.cells[0].cmp(&b.cells[0]))
     }
 
-    /// The column `steps` further, within those that there are.
+    /// The column `steps` further, clamped to the existing ones.
     fn moved(self, steps: isize) -> Self {
         let all = Self::value_variants();
         let at = all.iter().position(|&column| column == self).unwrap_or_default();
@@ -105,7 +105,7 @@ impl View {
         Self { sort, reverse, ..Self::default() }
     }
 
-    /// Does what a key means, where `lines` of the tables fit the screen.
+    /// Applies a key; `lines` of the tables fit the screen.
     pub fn press(&mut self, key: Key, lines: usize) {
         if std::mem::take(&mut self.helps) {
             return;
@@ -165,7 +165,7 @@ impl View {
     }
 }
 
-/// The table of clients. Where it is too wide, columns that say least go, and names are cut.
+/// The table of clients. If it is too wide, the least useful columns are dropped and names are cut.
 fn clients_table(clients: &[&Row], columns: usize) -> Vec<String> {
     let mut shown = Column::value_variants().to_vec();
     let mut widths = widths(clients);
@@ -213,7 +213,7 @@ fn cut(name: &str, width: usize) -> String {
     name.chars().take(width.saturating_sub(1)).chain(['+']).collect()
 }
 
-/// Lines that are broken behind a comma where they are too long.
+/// Breaks lines that are too long after a comma.
 fn wrapped(text: &str, columns: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for long in text.lines() {
