@@ -1,4 +1,4 @@
-//! Setting a pool of a blade aside for a run, and giving it back.
+//! Claims a pool on a blade for a run, and releases it.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -11,19 +11,19 @@ use spillway_tiers::blade::Carrier;
 
 use crate::{Error, carrier, is_directory};
 
-/// A place for a run's pages, and what its processes need to find it.
+/// A run's pool on a blade, and what its processes need to reach it.
 #[derive(Debug)]
 pub struct Claim {
-    /// The address, complete: nothing in it has to be looked up.
+    /// The complete address: no name in it needs to be resolved.
     pub address: String,
-    /// The secret that this host proves to know.
+    /// The secret by which this host authenticates.
     pub secret: Option<String>,
     /// The identity of the run's pool; 0 for a directory.
     pub identity: u128,
-    /// A way of this process's own.
+    /// This process's own transport.
     pub carrier: Box<dyn Carrier>,
-    /// A connection that is there as long as the claim, so that the daemon doesn't take the run for
-    /// gone while no page of it has left yet.
+    /// A connection that lives as long as the claim, so that the daemon does not consider the run
+    /// gone before its first page arrives.
     _presence: Option<Presence>,
 }
 
@@ -35,8 +35,8 @@ impl std::fmt::Debug for Presence {
     }
 }
 
-/// Connects to the blade that `text` names, a URL or a directory, and makes a pool there. A thread may
-/// be started that keeps the connection alive; it takes the caller's signal mask.
+/// Connects to the blade that `text` names, a URL or a directory, and creates a pool there. This may
+/// start a thread that keeps the connection alive; it inherits the caller's signal mask.
 ///
 /// # Errors
 /// One line for the user: what is wrong with the text, or why the blade can't be used.
@@ -68,7 +68,7 @@ pub fn claim(text: &str, timeout: Duration) -> Result<Claim, Error> {
     Ok(Claim { address, secret, identity, carrier, _presence: Some(Presence(store)) })
 }
 
-/// Makes a pool; its identity.
+/// Creates a pool and returns its identity.
 fn make_pool(store: &dyn Store, text: &str) -> Result<u128, Error> {
     let pool = store.open_pool(PoolSpec::PERSISTENT)?;
     let pools = store.pools()?;
@@ -80,7 +80,7 @@ fn unreachable(text: &str, source: std::io::Error) -> Error {
     spillway_client::Error::Connect { peer: text.to_owned(), source }.into()
 }
 
-/// The first address of a host that takes a connection.
+/// The first address of a host that accepts a connection.
 fn reachable(text: &str, host: &str, port: u16, timeout: Duration) -> Result<SocketAddr, Error> {
     let addresses = (host, port).to_socket_addrs().map_err(|source| unreachable(text, source))?;
     let mut last = std::io::ErrorKind::NotFound.into();
@@ -93,7 +93,7 @@ fn reachable(text: &str, host: &str, port: u16, timeout: Duration) -> Result<Soc
     Err(unreachable(text, last))
 }
 
-/// The URL with everything in it that a process of the run could not find out by itself.
+/// The URL, completed with everything that a process of the run can't find out by itself.
 fn complete(
     address: SocketAddr,
     subsystem: Option<&str>,

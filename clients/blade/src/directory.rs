@@ -1,7 +1,8 @@
-//! A directory as mirror: values in nameless files, which go with the last process that has them.
+//! A directory as mirror. Values lie in unnamed files, which disappear with the last process that
+//! has them open.
 //!
-//! An object is a file. The first 4 KiB of value `i` lie at page `i` of it; what is longer than a page
-//! by a seal's tag has its end in a table behind all pages.
+//! An object is a file. The first 4 KiB of value `i` lie at page `i` of it. A value that is longer
+//! than a page, by a seal's tag, has its end in a table after all pages.
 
 use std::ffi::CString;
 use std::io;
@@ -17,7 +18,7 @@ use spillway_tiers::sync::Lock;
 use spillway_types::{Key, PAGE_BYTES};
 
 const TAIL_BYTES: usize = SEALED_BYTES_MAX - PAGE_BYTES;
-/// Where the ends of long values begin.
+/// Offset of the table with the ends of long values.
 const TAILS_AT: u64 = INDEXES_MAX as u64 * PAGE_BYTES as u64;
 
 #[derive(Debug)]
@@ -37,7 +38,7 @@ impl Directory {
     /// A mirror in `path`.
     ///
     /// # Errors
-    /// When no nameless file can be made there.
+    /// No unnamed file can be created there.
     pub fn open(path: &Path) -> io::Result<Self> {
         let this = Self {
             path: CString::new(path.as_os_str().as_bytes())?,
@@ -118,7 +119,7 @@ fn read_all(file: &OwnedFd, bytes: &mut [u8], offset: u64) -> Result<bool, Errno
 impl Carrier for Directory {
     fn put(&self, parcels: &[Parcel<'_>], outcomes: &mut [Carried]) {
         for (parcel, outcome) in parcels.iter().zip(outcomes) {
-            // A full disk, or one that fails, takes no more.
+            // A full or failing disk accepts no more.
             *outcome = self.write(parcel).map_or(Carried::Refused, |()| Carried::Done);
         }
     }
@@ -137,7 +138,7 @@ impl Carrier for Directory {
         for &key in keys {
             if let Some(file) = self.file(key.object) {
                 let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                // Where holes can't be punched the room is given back with the file.
+                // If holes can't be punched, the space is freed with the file.
                 let _ = fallocate(&*file, mode, page_at(key), PAGE_BYTES as u64);
             }
         }
@@ -145,7 +146,7 @@ impl Carrier for Directory {
     }
 
     fn flush_object(&self, object: u64) -> bool {
-        // A file of which another process has a descriptor goes with that.
+        // A file that another process has open is deleted with that process's descriptor.
         self.objects.lock().retain(|known| known.name != object);
         true
     }
@@ -169,9 +170,9 @@ impl Carrier for Directory {
     fn reopen(&self, open: &mut dyn FnMut(u64) -> io::Result<OwnedFd>) -> io::Result<()> {
         for object in self.objects.lock().iter_mut() {
             let file = open(object.file.as_raw_fd() as u64)?;
-            // It may have been opened for direct I/O, which asks for aligned buffers.
+            // It may have been opened for direct I/O, which requires aligned buffers.
             rustix::fs::fcntl_setfl(&file, OFlags::empty())?;
-            // The old number is one of another table.
+            // The old number belongs to another process's descriptor table.
             std::mem::forget(std::mem::replace(&mut object.file, Arc::new(file)));
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The ways of a run's pages to a blade and back.
+//! Transports between a run and its blade.
 //!
 //! `spillway run` [claims](claim) a pool on the blade before the program starts. Each paged process
 //! then has a [`carrier`] of its own, which connects when the first page leaves. Carriers run on tasks
@@ -28,13 +28,13 @@ use crate::line::Line;
 use crate::nvme_tcp::NvmeTcp;
 use crate::ring::RingWay;
 
-/// Why there is no way to a blade.
+/// Why a blade can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The client library's reason.
     #[error(transparent)]
     Client(#[from] spillway_client::Error),
-    /// No files can be made in the directory.
+    /// No files can be created in the directory.
     #[error("{path}: {source}; name a directory that you can write to")]
     Directory {
         /// Which.
@@ -42,8 +42,8 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
-    /// An embedded store is no other place than this process.
-    #[error("'{0}' is a store in this process, and no blade: write ring:PATH or nvme+tcp://HOST")]
+    /// An embedded store lies in this process.
+    #[error("'{0}' is a store in this process, not a blade: write ring:PATH or nvme+tcp://HOST")]
     Embedded(String),
     /// Windows are for programs that call the store themselves.
     #[error(
@@ -53,11 +53,11 @@ pub enum Error {
     /// The pager's tasks can't run TLS.
     #[error("'{0}' can't be a blade: pages leave sealed, so write nvme+tcp")]
     Tls(String),
-    /// The pool that was made is not among the client's pools.
-    #[error("{0} does not list the pool that it has just made")]
+    /// The new pool is not in the client's list of pools.
+    #[error("{0} does not list the pool that it has just created")]
     Unlisted(String),
-    /// An address as [`Claim`] writes it has other parts than this.
-    #[error("'{0}' is no address of a blade as this version writes it")]
+    /// The text does not have the format that [`Claim`] writes.
+    #[error("'{0}' is not a blade's address in the format of this version")]
     Address(String),
 }
 
@@ -68,8 +68,8 @@ pub fn is_directory(text: &str) -> bool {
         .any(|scheme| text.starts_with(scheme))
 }
 
-/// A way to the blade at an address that [`Claim`] gave, with the secret and the identity of the pool
-/// that it gave too. It is not connected yet, and needs no looking up of names.
+/// A transport to the blade, from the address, secret and pool identity of a [`Claim`]. It is not
+/// connected yet, and needs no name resolution.
 ///
 /// # Errors
 /// [`Error::Address`] for another text; [`Error::Directory`].

@@ -1,8 +1,8 @@
-//! A connection to a blade that is made when it is needed, given up when it fails, and made again.
+//! A connection to a blade that is opened on demand, closed when it fails, and opened again.
 //!
-//! Whoever calls waits no longer than the time-out. When that has passed without an answer the line is
-//! *down*: calls fail at once, until [`Carrier::tend`], off the way of any page, has found the blade,
-//! and the run's pool on it, again.
+//! A caller waits no longer than the timeout. When that passes without an answer, the line is *down*:
+//! calls fail at once, until [`Carrier::tend`] has found the blade and the run's pool again. It runs
+//! outside the path of any page.
 
 use core::fmt::Debug;
 use std::io;
@@ -17,29 +17,29 @@ use spillway_tiers::blade::{Carried, Carrier, Parcel, Wanted};
 use spillway_tiers::sync::Lock;
 use spillway_types::Key;
 
-/// Between two attempts to come back while somebody waits.
+/// Time between two attempts to reconnect while a caller waits.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-/// Between two attempts to come back while nobody does.
+/// The same while no caller waits.
 const TEND_INTERVAL_NS: u64 = 500_000_000;
 
 /// A blade and the run's pool on it.
 pub trait Way: Debug + Send + Sync {
-    /// What connecting gives.
+    /// The connection's type.
     type Connection: Connection;
 
-    /// Whether something listens there. Quick: for attempts that nobody waits for.
+    /// Whether something listens there. Quick, for attempts in the background.
     fn answers(&self) -> bool;
 
-    /// Connects, within the time-out. `None` when that can't be done, or the pool is not there.
+    /// Connects within the timeout. `None` if that fails, or the pool does not exist.
     fn connect(&self) -> Option<Self::Connection>;
 }
 
 /// A connection through which a pool is used. An outcome of [`Carried::Lost`], or false, means that it
-/// has failed, and that the time-out has passed or waiting longer is of no use.
+/// has failed, and that the timeout has passed or waiting longer is useless.
 pub trait Connection: Debug + Send + Sync {
     /// Stores values.
     fn put(&self, parcels: &[Parcel<'_>], outcomes: &mut [Carried]);
-    /// Brings those values that are not there yet.
+    /// Gets the values that are still missing.
     fn get(&self, wanted: &mut [Wanted<'_>]);
     /// Removes values.
     fn flush(&self, keys: &[Key]) -> bool;
@@ -54,14 +54,15 @@ pub trait Connection: Debug + Send + Sync {
 #[derive(Debug)]
 struct LineState<C> {
     connection: Option<Arc<C>>,
-    /// Somebody makes one. The others wait for it without the lock, and no longer than they may.
+    /// One caller opens a connection. The others wait for it without the lock, up to their own
+    /// timeout.
     connecting: bool,
 }
 
-/// What there is to call.
+/// The state of the connection.
 enum Found<C> {
     Connection(Arc<C>),
-    /// Somebody else is about to connect.
+    /// Another caller is connecting.
     Soon,
     Nothing,
 }
@@ -93,7 +94,7 @@ impl<W: Way> Line<W> {
         }
     }
 
-    /// The connection, made if there is none.
+    /// The connection, opened if there is none.
     fn connection(&self) -> Found<W::Connection> {
         let mut state = self.state.lock();
         if let Some(connection) = &state.connection {
@@ -111,7 +112,7 @@ impl<W: Way> Line<W> {
         connection.map_or(Found::Nothing, Found::Connection)
     }
 
-    /// Gives a connection up that has failed.
+    /// Closes a failed connection.
     fn give_up(&self, failed: &Arc<W::Connection>) {
         let mut state = self.state.lock();
         if state.connection.as_ref().is_some_and(|current| Arc::ptr_eq(current, failed)) {
@@ -119,8 +120,8 @@ impl<W: Way> Line<W> {
         }
     }
 
-    /// Makes a call, which says whether it was answered, on one connection after the other until the
-    /// time-out; an impatient one on one connection only.
+    /// Makes a call, which returns whether it was answered, on one connection after another until
+    /// the timeout. An impatient call uses one connection only.
     fn call(&self, patient: bool, mut make: impl FnMut(&W::Connection) -> bool) -> bool {
         if self.is_down() {
             return false;
@@ -150,8 +151,7 @@ impl<W: Way> Line<W> {
 impl<W: Way> Carrier for Line<W> {
     fn put(&self, parcels: &[Parcel<'_>], outcomes: &mut [Carried]) {
         outcomes.fill(Carried::Lost);
-        // Nobody waits for it, so it is worth some patience. To put the same value under the same key
-        // once more does no harm.
+        // No one waits for it, so retry. Putting the same value under the same key twice is harmless.
         self.call(true, |connection| {
             connection.put(parcels, outcomes);
             !outcomes.contains(&Carried::Lost)
@@ -200,7 +200,7 @@ impl<W: Way> Carrier for Line<W> {
     }
 
     fn forget_connections(&self) {
-        // Its descriptors are numbers of the parent pager's table.
+        // Its descriptors belong to the parent pager's table.
         std::mem::forget(self.state.lock().connection.take());
     }
 

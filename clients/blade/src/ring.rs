@@ -13,7 +13,7 @@ use crate::line::{Connection, Way};
 /// Operations of one batch.
 const BATCH: usize = 32;
 
-/// The way to a daemon.
+/// The transport to a daemon.
 #[derive(Debug)]
 pub struct RingWay {
     path: PathBuf,
@@ -22,10 +22,10 @@ pub struct RingWay {
 }
 
 impl RingWay {
-    /// The way to the daemon that listens at `path`, and to the pool with this identity.
+    /// The transport to the daemon that listens at `path`, and to the pool with this identity.
     pub fn new(path: PathBuf, timeout: Duration, identity: u128) -> Self {
         let usual = RingOptions::default();
-        // A task for each core brings pages in, and one more moves pages out meanwhile.
+        // One task for each core pages in, and one more pages out.
         let connections_max = usual.connections_max + 1;
         let options = RingOptions { timeout, connections_max, ..usual };
         Self { path, options, identity }
@@ -36,7 +36,7 @@ impl Way for RingWay {
     type Connection = Connected;
 
     fn answers(&self) -> bool {
-        // A daemon that is gone is noticed at once.
+        // A daemon that has ended is noticed at once.
         true
     }
 
@@ -56,7 +56,7 @@ pub struct Connected {
 }
 
 impl Connected {
-    /// Carries out up to [`BATCH`] operations, and shows the outcome of each.
+    /// Executes up to [`BATCH`] operations, and passes the outcome of each to the caller.
     fn batch(
         &self,
         operations: &mut [Operation<'_>],
@@ -74,7 +74,7 @@ impl Connected {
         }
     }
 
-    /// What stands in the unused places of a batch.
+    /// Filler of the unused entries of a batch.
     const fn nothing(&self) -> Operation<'static> {
         Operation::Exists { pool: self.pool, key: Key::new(0, 0) }
     }

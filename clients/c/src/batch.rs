@@ -27,7 +27,7 @@ const FLUSH_OBJECT: i32 = 5;
 const EXISTS: i32 = 6;
 
 impl COperation {
-    /// What the operation is for the library. `None` for a kind, pointer or length that can't be.
+    /// Converts the operation for the library. `None` for an invalid kind, pointer or length.
     ///
     /// # Safety
     /// The value's pointer is null or valid as the header says while the operation is used.

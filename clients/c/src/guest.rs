@@ -1,4 +1,4 @@
-//! A program of a guest asks the host for memory, by the agent there.
+//! Requests of a guest's program for memory of the host, through the agent.
 
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;

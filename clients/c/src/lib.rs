@@ -1,6 +1,6 @@
-//! The C library of a Spillway client; include/spillway.h says what each function does.
+//! The C library of a Spillway client; include/spillway.h documents each function.
 //!
-//! A panic does not cross into C: it ends the process, as the header says.
+//! A panic does not cross into C: it aborts the process, as the header says.
 
 mod batch;
 mod guest;
@@ -104,7 +104,7 @@ impl From<Statistics> for CStatistics {
 const _: () = assert!(size_of::<CKey>() == 16 && size_of::<CPoolInfo>() == 56);
 const _: () = assert!(size_of::<COperation>() == 56 && size_of::<CStatistics>() == 96);
 
-/// A value to read. `None` for a length or a null pointer that can't be.
+/// A value to read. `None` for an invalid length or null pointer.
 ///
 /// # Safety
 /// A pointer that is not null is valid for reading `bytes` bytes while the slice is used.
@@ -117,11 +117,11 @@ unsafe fn value<'a>(value: *const c_void, bytes: usize) -> Option<&'a [u8]> {
     right.then(|| unsafe { slice::from_raw_parts(value.cast(), bytes) })
 }
 
-/// A buffer to write to. `None` for a length or a null pointer that can't be.
+/// A buffer to write to. `None` for an invalid length or null pointer.
 ///
 /// # Safety
-/// A pointer that is not null is valid for writing `bytes` elements, and nobody else uses these while the
-/// slice is used.
+/// A pointer that is not null is valid for writing `bytes` elements, and nothing else uses them while the
+/// slice is in use.
 unsafe fn buffer<'a, T>(buffer: *mut T, count: usize) -> Option<&'a mut [T]> {
     if count == 0 {
         return Some(&mut []);
@@ -133,7 +133,7 @@ unsafe fn buffer<'a, T>(buffer: *mut T, count: usize) -> Option<&'a mut [T]> {
     right.then(|| unsafe { slice::from_raw_parts_mut(buffer, count) })
 }
 
-/// The store that a pointer from [`spillway_open`] means.
+/// The store behind a pointer from [`spillway_open`].
 ///
 /// # Safety
 /// The pointer is null, or from [`spillway_open`] and not closed yet.
@@ -142,7 +142,7 @@ unsafe fn store_of<'a>(store: *const CStore) -> Option<&'a dyn Store> {
     unsafe { store.as_ref() }.map(|store| &*store.0)
 }
 
-/// Writes to a place that may be null.
+/// Writes through a pointer that may be null.
 ///
 /// # Safety
 /// A pointer that is not null is valid for writing.
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn spillway_open(url: *const c_char, store: *mut *mut CSto
 /// See the header.
 ///
 /// # Safety
-/// The pointer is null, or from [`spillway_open`] and not closed yet, and nobody uses it.
+/// The pointer is null, or from [`spillway_open`], not closed yet and not in use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spillway_close(store: *mut CStore) {
     if !store.is_null() {
@@ -214,7 +214,7 @@ pub unsafe extern "C" fn spillway_open_pool(
         (0, _) => Sharing::Private,
         (SHARED, Some(uuid)) => Sharing::Shared { uuid },
         (SHARED, None) => return argument("a shared pool without a UUID"),
-        _ => return argument("pool flags that mean nothing"),
+        _ => return argument("unknown pool flags"),
     };
     answer(store.open_pool(PoolSpec { lifetime, sharing }), |opened| {
         // SAFETY: not null, and the caller's promise.

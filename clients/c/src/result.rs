@@ -1,4 +1,4 @@
-//! The numbers that functions give, and the text of the last error.
+//! Result codes of the functions, and the text of the last error.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
@@ -28,18 +28,18 @@ pub fn last() -> *const c_char {
 
 fn remember(text: String) {
     let text = CString::new(text).unwrap_or_default();
-    // A thread that is about to end may have lost it; then there is nobody to read it either.
+    // It may be gone if the thread is ending; then nothing reads it either.
     let _ = LAST.try_with(|last| last.replace(text));
 }
 
-/// An argument that can't be.
+/// An invalid argument.
 #[cold]
 pub fn argument(what: &str) -> c_int {
     remember(format!("wrong argument: {what}"));
     ARGUMENT
 }
 
-/// The number of an error, whose text is kept.
+/// The code of an error; stores its text.
 #[cold]
 pub fn error(error: &Error) -> c_int {
     remember(error.to_string());
@@ -62,17 +62,17 @@ pub fn error(error: &Error) -> c_int {
     }
 }
 
-/// The number of a host's answer to a guest; 0 bytes are a refusal, whose reason is kept.
+/// The code of a host's answer to a guest. 0 bytes mean a refusal; its reason is stored.
 pub fn granted(answer: &Answer) -> c_int {
     if answer.granted_bytes > 0 {
         return OK;
     }
-    let why = answer.why.as_deref().unwrap_or("the host does not say why");
+    let why = answer.why.as_deref().unwrap_or("the host gave no reason");
     remember(format!("refused: {why}"));
     REFUSED_BY_HOST
 }
 
-/// The number of an error of the way to the agent, whose text is kept.
+/// The code of an error between program and agent; stores its text.
 #[cold]
 pub fn guest_error(error: &spillway_guest::Error) -> c_int {
     use spillway_guest::Error;
@@ -87,7 +87,7 @@ pub fn guest_error(error: &spillway_guest::Error) -> c_int {
     }
 }
 
-/// What `good` makes of an outcome, or the number of its error.
+/// The result of `good` for a success, or the code of the error.
 pub fn answer<T>(outcome: Result<T, Error>, good: impl FnOnce(T) -> c_int) -> c_int {
     match outcome {
         Ok(value) => good(value),
@@ -95,7 +95,7 @@ pub fn answer<T>(outcome: Result<T, Error>, good: impl FnOnce(T) -> c_int) -> c_
     }
 }
 
-/// The number of a put's answer.
+/// The code of a put's outcome.
 pub fn put(put: Put) -> c_int {
     match put {
         Put::Stored => OK,
@@ -107,7 +107,7 @@ pub fn put(put: Put) -> c_int {
     }
 }
 
-/// The number of a get's answer; `length` gets the value's bytes.
+/// The code of a get's outcome; `length` receives the value's length.
 pub fn get(got: Get, length: impl FnOnce(usize)) -> c_int {
     match got {
         Get::Hit(bytes) => {
@@ -122,7 +122,7 @@ pub fn get(got: Get, length: impl FnOnce(usize)) -> c_int {
     }
 }
 
-/// The number for a value that is there or not.
+/// The code for whether a value exists.
 pub const fn there(there: bool) -> c_int {
     if there { OK } else { MISS }
 }

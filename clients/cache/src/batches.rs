@@ -1,7 +1,7 @@
-//! Batches that are carried out by threads of their own, for callers that wait on a descriptor.
+//! Executes batches on threads, for callers that wait on a descriptor.
 //!
-//! Each thread has a cache of its own open: a thread that waits for a slow store delays no other. Whatever happens to the
-//! store, each batch is answered: in time, or as failed at its deadline. A store that is lost is opened again.
+//! Each thread opens its own cache, so a thread that waits for a slow store delays no other. Each batch gets an answer
+//! whatever happens to the store: in time, or as failed at its deadline. A lost store is opened again.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,10 +16,10 @@ use crate::error::Error;
 use crate::get::Get;
 use crate::put::Put;
 
-/// A store that could not be opened is not tried again before.
+/// Pause before a store that could not be opened is tried again.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 
-/// Memory that a value comes from or goes to, which stays until the batch is answered.
+/// Memory of a value, which stays valid until the batch is answered.
 pub trait Memory: Send + 'static {
     /// The bytes.
     fn bytes(&self) -> &[u8];
@@ -34,7 +34,7 @@ pub enum Kind {
     Set,
     /// Get values.
     Get,
-    /// Ask for values.
+    /// Check whether values exist.
     Exists,
     /// Remove values.
     Delete,
@@ -45,9 +45,9 @@ pub enum Kind {
 pub struct Settings {
     /// How each thread opens its cache. `timeout` is that of a call.
     pub options: Options,
-    /// Threads, one at least.
+    /// Number of threads, at least one.
     pub threads: usize,
-    /// Batches that wait at most. More are answered as failed at once.
+    /// Most waiting batches. Further ones fail at once.
     pub waiting_max: usize,
     /// How long a batch may wait for a thread.
     pub deadline: Duration,
@@ -56,11 +56,11 @@ pub struct Settings {
 /// The answer to a batch.
 #[derive(Debug)]
 pub struct Completion<M> {
-    /// What [`Batches::submit`] gave.
+    /// The number from [`Batches::submit`].
     pub id: u64,
-    /// What went wrong; for sets that were refused too.
+    /// The error, also for refused sets.
     pub error: Option<String>,
-    /// For each key whether its value was got, is there, or was removed. None for sets.
+    /// For each key, whether its value was found, exists, or was removed. None for sets.
     pub found: Option<Vec<bool>>,
     /// The memory that came with the batch.
     pub memory: Vec<M>,
@@ -81,7 +81,7 @@ struct Shared<M> {
     settings: Settings,
     queue: Mutex<Queue<M>>,
     wakes: Condvar,
-    /// Counts the answers that nobody has taken.
+    /// Counts the answers that were not taken yet.
     answered: OwnedFd,
 }
 
@@ -93,7 +93,7 @@ struct Queue<M> {
     closed: bool,
 }
 
-/// Threads that carry batches out.
+/// Threads that execute batches.
 #[derive(Debug)]
 pub struct Batches<M: Memory> {
     shared: Arc<Shared<M>>,
@@ -109,7 +109,7 @@ impl<M> Shared<M> {
     fn answer(&self, mut queue: MutexGuard<'_, Queue<M>>, completion: Completion<M>) {
         queue.done.push(completion);
         drop(queue);
-        // A counter that is full is readable all the same.
+        // A full counter is still readable.
         let _ = rustix::io::write(&self.answered, &1_u64.to_ne_bytes());
     }
 }
@@ -118,13 +118,13 @@ impl<M: Memory> Batches<M> {
     /// Opens the store once for each thread.
     ///
     /// # Errors
-    /// As for [`Cache::open`], and when there are no threads or descriptors left.
+    /// As for [`Cache::open`], and if there are no threads or descriptors left.
     pub fn open(url: &str, settings: Settings) -> Result<Self, Error> {
         let io = |error: std::io::Error| Error::Store(error.into());
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let answered = eventfd(0, flags).map_err(|errno| io(errno.into()))?;
         let queue = Queue { waiting: VecDeque::new(), done: Vec::new(), last: 0, closed: false };
-        // An embedded store is this object's alone: its threads share it.
+        // An embedded store belongs to this object: its threads share it.
         let count = if url.starts_with("embed:") { 1 } else { settings.threads.max(1) };
         let caches = (0..count).map(|_| Cache::open(url, &settings.options));
         let caches = caches.collect::<Result<Vec<_>, _>>()?;
@@ -145,7 +145,8 @@ impl<M: Memory> Batches<M> {
         self.shared.answered.as_fd()
     }
 
-    /// Hands a batch over; its number. It never waits. `memory` is empty but for sets and gets, and then as long as `keys`.
+    /// Submits a batch and returns its number. Never waits. `memory` is as long as `keys` for sets and gets, otherwise
+    /// empty.
     pub fn submit(&self, kind: Kind, keys: Vec<Vec<u8>>, memory: Vec<M>) -> u64 {
         let mut queue = self.shared.queue();
         queue.last += 1;
@@ -165,15 +166,15 @@ impl<M: Memory> Batches<M> {
         id
     }
 
-    /// Takes the answers that there are.
+    /// Takes the present answers.
     pub fn drain(&self) -> Vec<Completion<M>> {
-        // Nothing to read when somebody else took them.
+        // Nothing to read if another thread took them.
         let _ = rustix::io::read(&self.shared.answered, &mut [0; 8]);
         std::mem::take(&mut self.shared.queue().done)
     }
 
-    /// Answers what waits as failed, and ends the threads when they are done with what they are at. They are at most for the
-    /// time of a call.
+    /// Fails waiting batches, and ends the threads after their present batch, which takes at most the timeout of a
+    /// call.
     pub fn close(&mut self) {
         {
             let mut queue = self.shared.queue();
@@ -198,17 +199,17 @@ impl<M: Memory> Drop for Batches<M> {
 }
 
 impl<M> Batch<M> {
-    /// The answer when nothing of it was done.
+    /// The answer if nothing of it was executed.
     fn fail(self, why: String) -> Completion<M> {
         let found = (self.kind != Kind::Set).then(|| vec![false; self.keys.len()]);
         Completion { id: self.id, error: Some(why), found, memory: self.memory }
     }
 }
 
-/// A thread's way to the store.
+/// A thread's connection to the store.
 struct Session {
     cache: Option<Cache>,
-    /// When the store could not be opened last, and why.
+    /// When opening the store last failed, and why.
     failed: Option<(Instant, String)>,
 }
 
@@ -233,7 +234,7 @@ impl Session {
     }
 }
 
-/// What each thread does.
+/// The main function of each thread.
 fn work<M: Memory>(shared: &Shared<M>, mut session: Session) {
     while let Some(batch) = next(shared) {
         let waited = batch.submitted.elapsed();
@@ -256,7 +257,7 @@ fn work<M: Memory>(shared: &Shared<M>, mut session: Session) {
     }
 }
 
-/// Waits for a batch. `None` in the end.
+/// Waits for a batch. `None` at the end.
 fn next<M>(shared: &Shared<M>) -> Option<Batch<M>> {
     let mut queue = shared.queue();
     loop {
@@ -270,7 +271,7 @@ fn next<M>(shared: &Shared<M>) -> Option<Batch<M>> {
     }
 }
 
-/// Carries a batch out; and whether the store was lost.
+/// Executes a batch; also returns whether the store was lost.
 fn carry_out<M: Memory>(cache: &Cache, batch: Batch<M>) -> (Completion<M>, bool) {
     let Batch { id, kind, keys, mut memory, .. } = batch;
     let names: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
@@ -297,8 +298,9 @@ fn carry_out<M: Memory>(cache: &Cache, batch: Batch<M>) -> (Completion<M>, bool)
     let done: Vec<bool> = outcomes.iter().map(|one| matches!(one, Ok(true))).collect();
     let all = done.iter().all(|&done| done);
     if kind == Kind::Set && !all {
-        error = error.or_else(|| Some("the store is full: nothing of the batch is kept".into()));
-        // Who keeps books takes the batch for one that failed, and would never remove what of it is stored.
+        error = error.or_else(|| Some("the store is full: no value of the batch is stored".into()));
+        // The caller considers the whole batch failed, and would never remove values of it that were
+        // stored.
         let stored = names.iter().zip(&done).filter(|(_, done)| **done);
         cache.delete(&stored.map(|(name, _)| *name).collect::<Vec<_>>());
     }

@@ -1,4 +1,4 @@
-//! The cache: which store and pool, and the calls that move no values.
+//! The cache: opening a store and pool, and the calls that move no values.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,25 +13,25 @@ use crate::error::Error;
 use crate::pool;
 use crate::record::{self, Parts, Record, VERSIONS};
 
-/// Room for a record when it is asked for first, bytes. One that is longer is asked for again.
+/// Buffer for the first read of a record, bytes. A longer record is read again.
 const ROOM_BYTES: usize = 512;
-/// Records that are asked for at the same time.
+/// Records read in one batch.
 const RECORDS: usize = 4096;
-/// Keys that are listed at the same time.
+/// Keys listed in one command.
 const LISTED: usize = 4096;
 
-/// What came of reading a record.
+/// The result of reading a record.
 type Read<'a> = Result<Option<Record<'a>>, Error>;
 
 /// Settings of a [`Cache`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The pool of this client that is used, made where there is none. Whoever opens the same name as the same client
-    /// of the store uses the same pool. 1 to 255 bytes.
+    /// Name of the pool, which is created if it is missing. All processes that open the same name as the same client
+    /// use the same pool. 1 to 255 bytes.
     pub name: String,
-    /// A shared pool instead, of several clients, which the store's operator must have allowed this one to join.
+    /// A shared pool of several clients instead. The store's operator must allow this client to join it.
     pub shared: Option<u128>,
-    /// How long a call waits for the store. A `timeout` in the URL goes before it.
+    /// How long a call waits for the store. A `timeout` in the URL overrides it.
     pub timeout: Duration,
 }
 
@@ -45,9 +45,9 @@ impl Default for Options {
 pub struct Cache {
     pub(crate) store: Box<dyn Store>,
     pub(crate) pool: Pool,
-    /// The version of the parts that are put next.
+    /// The version of the next parts.
     versions: AtomicU32,
-    /// Takes records, kept so that no call maps memory for them.
+    /// Buffer for records, kept so that calls need not allocate it.
     scratch: Mutex<Vec<u8>>,
 }
 
@@ -55,7 +55,7 @@ impl Cache {
     /// Opens the store that `url` names, and the pool.
     ///
     /// # Errors
-    /// [`Error::Store`] for a store or pool that can't be had, [`Error::Name`].
+    /// [`Error::Store`] for a store or pool that can't be opened, [`Error::Name`].
     pub fn open(url: &str, options: &Options) -> Result<Self, Error> {
         let store: Box<dyn Store> = match url.parse().map_err(Error::Store)? {
             Url::Embedded { capacity_bytes } => Box::new(Embedded::open(capacity_bytes)?),
@@ -73,7 +73,7 @@ impl Cache {
         Self::over(store, options)
     }
 
-    /// Opens the pool in a store that is open.
+    /// Opens the pool in an open store.
     ///
     /// # Errors
     /// As for [`Self::open`].
@@ -89,12 +89,12 @@ impl Cache {
         Ok(Self { store, pool, versions, scratch: Mutex::default() })
     }
 
-    /// A version that no other put of this cache has had for long, and another cache's hardly.
+    /// A version that no recent put of this cache has used, and hardly one of another cache.
     pub(crate) fn version(&self) -> u32 {
         self.versions.fetch_add(1, Ordering::Relaxed) % (VERSIONS - 1) + 1
     }
 
-    /// Carries operations out.
+    /// Executes operations.
     pub(crate) fn batch(
         &self,
         operations: &mut [Operation<'_>],
@@ -106,10 +106,10 @@ impl Cache {
         outcomes
     }
 
-    /// Shows `each` the record that lies where that of each key would, with the key's number and object.
-    /// It may be another key's.
+    /// Calls `each` with the record at each key's place, the key's number and its object. The record may
+    /// be another key's.
     pub(crate) fn records(&self, keys: &[&[u8]], each: &mut dyn FnMut(usize, u64, Read<'_>)) {
-        // Whoever else is at it takes memory of its own.
+        // A concurrent call allocates its own buffer.
         let mut own = Vec::new();
         let mut kept = self.scratch.try_lock().ok();
         let scratch = kept.as_deref_mut().unwrap_or(&mut own);
@@ -140,12 +140,13 @@ impl Cache {
         }
     }
 
-    /// Asks for a record.
+    /// Requests a record.
     fn get_record<'a>(&self, object: u64, value: &'a mut [u8]) -> Operation<'a> {
         Operation::Get { pool: self.pool, key: record::record_key(object), value }
     }
 
-    /// Reads a record of `bytes` into `long`. One that has become longer meanwhile is none: its put is still under way.
+    /// Reads a record of `bytes` into `long`. A record that has grown meanwhile counts as missing, because its put is
+    /// still in progress.
     fn long_record<'a>(
         &self,
         object: u64,
@@ -159,7 +160,7 @@ impl Cache {
         }
     }
 
-    /// Whether each key has a value. Asked in one batch.
+    /// Whether each key has a value. Uses one batch.
     pub fn exists(&self, keys: &[&[u8]]) -> Vec<Result<bool, Error>> {
         let mut found = Vec::with_capacity(keys.len());
         self.records(keys, &mut |number, _, record| {
@@ -169,10 +170,10 @@ impl Cache {
         found
     }
 
-    /// How many of the first keys have values, up to the first that has none. Asked in one batch.
+    /// How many of the first keys have values, up to the first that has none. Uses one batch.
     ///
     /// # Errors
-    /// When that can't be told of a key before the first that has none.
+    /// This is unknown of a key before the first that has no value.
     pub fn prefix(&self, keys: &[&[u8]]) -> Result<usize, Error> {
         let mut count = 0;
         for found in self.exists(keys) {
@@ -184,7 +185,7 @@ impl Cache {
         Ok(count)
     }
 
-    /// Removes values; whether there was one under each key.
+    /// Removes values; returns whether there was one under each key.
     pub fn delete(&self, keys: &[&[u8]]) -> Vec<Result<bool, Error>> {
         let mut removed = Vec::with_capacity(keys.len());
         let (mut operations, mut owners) = (Vec::new(), Vec::new());
@@ -193,7 +194,7 @@ impl Cache {
                 let Some(record) = record.filter(|record| record.key == keys[number]) else {
                     return false;
                 };
-                // Also what puts have left that were broken off, or that did not see each other.
+                // Also removes remains of interrupted or concurrent puts.
                 operations.push(Operation::FlushObject { pool: self.pool, object });
                 owners.push(number);
                 record.is_of(keys[number])
@@ -224,10 +225,10 @@ impl Cache {
         (0..count).filter_map(key).map(move |key| Operation::Flush { pool, key })
     }
 
-    /// Removes all values of the pool. Those that others put meanwhile may stay.
+    /// Removes all values of the pool. Values that others put meanwhile may stay.
     ///
     /// # Errors
-    /// Those of the way to the store.
+    /// Errors of the connection to the store.
     pub fn clear(&self) -> Result<(), Error> {
         let mut from = None;
         loop {
@@ -248,7 +249,7 @@ impl Cache {
     /// The counters of this client of the store, over all its pools and connections.
     ///
     /// # Errors
-    /// Those of the way to the store.
+    /// Errors of the connection to the store.
     pub fn statistics(&self) -> Result<Statistics, Error> {
         Ok(self.store.statistics()?)
     }

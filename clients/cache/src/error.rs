@@ -1,14 +1,14 @@
-//! What can go wrong beyond a refusal or a miss.
+//! Errors; a refusal and a miss are not errors.
 
 use crate::record::{KEY_BYTES_MAX, Malformed, VALUE_BYTES_MAX};
 
-/// Why an operation could not be carried out.
+/// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The store says so.
+    /// The store reported an error.
     #[error(transparent)]
     Store(#[from] spillway_client::Error),
-    /// What lies where a record should is none, or one of a later format.
+    /// The bytes in a record's place are not a record, or have a later format.
     #[error(transparent)]
     Malformed(#[from] Malformed),
     /// The key is longer than a record can hold.
@@ -17,7 +17,7 @@ pub enum Error {
     /// The value is longer than its parts can hold.
     #[error("a value of {0} bytes; at most {VALUE_BYTES_MAX} are taken")]
     Value(usize),
-    /// The buffer can't take the value.
+    /// The buffer is too short for the value.
     #[error("the value has {value_bytes} bytes and the buffer {room_bytes}")]
     Short {
         /// Bytes of the value.
@@ -31,7 +31,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the store is gone for this session, so that only opening it again can help.
+    /// Whether the connection to the store is lost, so that only opening it again can help.
     pub const fn is_final(&self) -> bool {
         use spillway_client::Error as Store;
         matches!(

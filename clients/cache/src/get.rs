@@ -6,12 +6,12 @@ use crate::cache::Cache;
 use crate::error::Error;
 use crate::record::{Body, Parts};
 
-/// A value that is wanted.
+/// A value to get.
 #[derive(Debug)]
 pub struct Get<'a> {
     /// Its key.
     pub key: &'a [u8],
-    /// Takes it.
+    /// Its buffer.
     pub room: &'a mut [u8],
 }
 
@@ -39,7 +39,8 @@ impl Found {
 }
 
 impl Cache {
-    /// Looks values up, for [`Self::fetch`] when there is room for them. `None` is a miss. Asked in one batch.
+    /// Looks values up, so that the caller can allocate buffers for [`Self::fetch`]. `None` is a miss. Uses
+    /// one batch.
     pub fn look_up(&self, keys: &[&[u8]]) -> Vec<Result<Option<Found>, Error>> {
         let mut found = Vec::with_capacity(keys.len());
         self.records(keys, &mut |number, object, record| {
@@ -55,8 +56,8 @@ impl Cache {
         found
     }
 
-    /// Copies values out that were found, each into a room of its length or more. False for one that has gone since, or
-    /// is another by now: then the room holds anything.
+    /// Copies found values, each into a buffer of at least its length. False for a value that was removed or replaced
+    /// since: the buffer's content is then undefined.
     pub fn fetch(&self, wanted: &mut [(&Found, &mut [u8])]) -> Vec<Result<bool, Error>> {
         let mut fetched = Vec::with_capacity(wanted.len());
         let mut operations = Vec::new();
@@ -96,7 +97,7 @@ impl Cache {
                 match whole {
                     Ok(true) => {}
                     Ok(false) if fetched.is_ok() => *fetched = Ok(false),
-                    // The first says most.
+                    // The first error is the most useful one.
                     Err(_) if fetched.is_err() => {}
                     other => *fetched = other,
                 }
@@ -105,10 +106,10 @@ impl Cache {
         fetched
     }
 
-    /// Copies values out: the bytes of each, or `None` for a miss.
+    /// Copies values out: returns the length of each, or `None` for a miss.
     ///
-    /// A value that changes meanwhile is looked up once more, and then is a miss: it is being put or deleted.
-    /// [`Error::Short`] for one that its room can't take.
+    /// A value that changes meanwhile is looked up once more, and then counts as a miss, because it is being
+    /// put or deleted. [`Error::Short`] if a buffer is too short.
     pub fn get(&self, gets: &mut [Get<'_>]) -> Vec<Result<Option<usize>, Error>> {
         let mut outcomes: Vec<_> = gets.iter().map(|_| Ok(None)).collect();
         let mut left: Vec<usize> = (0..gets.len()).collect();
@@ -121,7 +122,8 @@ impl Cache {
         outcomes
     }
 
-    /// Gets the values with these numbers. Gives the numbers of those that have changed meanwhile.
+    /// Gets the values with these numbers. Returns the numbers of those that have changed
+    /// meanwhile.
     fn try_get(
         &self,
         gets: &mut [Get<'_>],

@@ -1,8 +1,8 @@
-//! A cache over a page store: values of up to 1 GiB under keys of bytes, many in one call.
+//! A cache over a page store: values of up to 1 GiB under byte-string keys, many in one call.
 //!
 //! The store's keys have 96 bits. Here a key's 64-bit hash names an object of the store, and the object's entry 0 is a
-//! [`Record`] with the whole key, which is compared: two keys with one hash never give each other's bytes. A short value
-//! lies in the record, a longer one in up to 64 parts beside it (docs/adr/0029-keys-of-bytes.md).
+//! [`Record`] with the whole key. Gets compare it, so two keys with the same hash never return each other's bytes. A
+//! short value lies in the record, a longer one in up to 64 parts beside it (docs/adr/0029-keys-of-bytes.md).
 //!
 //! ```
 //! use spillway_cache::{Cache, Get, Options, Put};

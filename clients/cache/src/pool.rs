@@ -1,4 +1,4 @@
-//! Pools by name: a pool of the store has none, so it is written into the pool.
+//! Pools by name. The store's pools have no names, so the name is a value in the pool.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,28 +7,29 @@ use spillway_client::{Get, Key, Lifetime, Pool, PoolInfo, PoolSpec, Put, Sharing
 
 use crate::error::Error;
 
-/// Where a pool's name lies. No key has this object.
+/// The object of a pool's name. No key uses it.
 pub const NAME: Key = Key::new(0, u32::MAX);
-/// A pool's name begins so while those who made one at the same time look whose it is.
+/// Prefix of a pool's name while the pool is a candidate: several processes may have created one at
+/// the same time.
 const CANDIDATE: [u8; 6] = *b"SPKN\x01\x01";
-/// And so when it is known: whoever finds it takes it.
+/// Prefix of a pool's name once the pool is chosen: every process that finds it uses it.
 const CHOSEN: [u8; 6] = *b"SPKN\x01\0";
 const NAME_BYTES_MAX: usize = 255;
 const ENTRY_BYTES_MAX: usize = CHOSEN.len() + NAME_BYTES_MAX;
-/// How long a pool may be one that somebody is about to name, or to choose.
+/// How long a process may take to name or choose a pool.
 const NAMED_WITHIN: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The shared pool of `uuid`, which is joined or made.
+/// Joins or creates the shared pool of `uuid`.
 pub fn shared(store: &dyn Store, uuid: u128) -> Result<Pool, Error> {
     let spec = PoolSpec { lifetime: Lifetime::Persistent, sharing: Sharing::Shared { uuid } };
     Ok(store.open_pool(spec)?)
 }
 
-/// This client's pool of that name, which is made where there is none.
+/// This client's pool of that name, which is created if it is missing.
 ///
-/// Of several that make one at the same time all take the one that was made first, and remove theirs. Each writes the
-/// name into its own as a candidate, and waits for those who made a pool before it and have not named it yet.
+/// If several processes create one at the same time, all use the one that was created first, and the others remove
+/// theirs. Each writes the name to its own pool as a candidate, and waits for earlier pools that are not named yet.
 pub fn named(store: &dyn Store, name: &[u8]) -> Result<Pool, Error> {
     if !(1..=NAME_BYTES_MAX).contains(&name.len()) {
         return Err(Error::Name(name.len()));
@@ -39,13 +40,13 @@ pub fn named(store: &dyn Store, name: &[u8]) -> Result<Pool, Error> {
     let own = store.open_pool(PoolSpec::PERSISTENT)?;
     let chosen = choose(store, own, name);
     if !matches!(chosen, Ok(pool) if pool == own) {
-        // It has at most a name in it. What went wrong before says more than this could.
+        // It contains at most a name. The earlier error is more useful than one of this call.
         let _ = store.close_pool(own);
     }
     chosen
 }
 
-/// Makes a pool that was just made a candidate for the name. Gives the pool that is chosen.
+/// Makes a new pool a candidate for the name. Returns the chosen pool.
 fn choose(store: &dyn Store, own: Pool, name: &[u8]) -> Result<Pool, Error> {
     write(store, own, CANDIDATE, name)?;
     let deadline = Instant::now() + NAMED_WITHIN;
@@ -56,10 +57,11 @@ fn choose(store: &dyn Store, own: Pool, name: &[u8]) -> Result<Pool, Error> {
         }
         let late = Instant::now() >= deadline;
         if late || !found.waits && found.candidate.is_none() {
-            // Whoever made the first candidate was killed, or hangs: it finds that it is chosen.
+            // The process of the first candidate was killed or hangs. If it continues, it will find
+            // its pool chosen.
             let chosen = found.candidate.unwrap_or(own);
             match write(store, chosen, CHOSEN, name) {
-                // It has gone meanwhile.
+                // It is gone by now.
                 Err(Error::Store(spillway_client::Error::NoPool)) if chosen != own => continue,
                 written => return written.map(|()| chosen),
             }
@@ -68,18 +70,19 @@ fn choose(store: &dyn Store, own: Pool, name: &[u8]) -> Result<Pool, Error> {
     }
 }
 
-/// The pools that a name may mean.
+/// The pools to which a name may refer.
 #[derive(Default)]
 struct Found {
-    /// The one that it means.
+    /// The chosen one.
     chosen: Option<Pool>,
-    /// The first candidate before one's own.
+    /// The first candidate before the own one.
     candidate: Option<Pool>,
-    /// Whether a pool before one's own may become one.
+    /// Whether a pool before the own one may become a candidate.
     waits: bool,
 }
 
-/// Looks for the pools that `name` may mean. Without a pool of one's own, only for the chosen one.
+/// Looks for the pools to which `name` may refer. Without an own pool, looks only for the chosen
+/// one.
 fn look(store: &dyn Store, name: &[u8], own: Option<Pool>) -> Result<Found, Error> {
     let mut found = Found::default();
     let mut before = own.is_some();
@@ -93,9 +96,9 @@ fn look(store: &dyn Store, name: &[u8], own: Option<Pool>) -> Result<Found, Erro
             Ok(Some(entry)) if before && is(&entry, CANDIDATE, name) => {
                 found.candidate = found.candidate.or(Some(info.pool));
             }
-            // The store counts a page before anybody finds it: one may be the name.
+            // The store counts a page before it becomes visible: a single page may be the name.
             Ok(None) if before && info.pages <= 1 => found.waits = true,
-            // It is another's, or it has gone.
+            // It has another name, or is gone.
             Ok(_) | Err(Error::Store(spillway_client::Error::NoPool)) => {}
             Err(error) => return Err(error),
         }
@@ -115,14 +118,14 @@ fn write(store: &dyn Store, pool: Pool, state: [u8; 6], name: &[u8]) -> Result<(
     }
 }
 
-/// The pools that may bear a name, in the order in which they were made.
+/// The pools that may have a name, in the order of their creation.
 fn private(store: &dyn Store) -> Result<Vec<PoolInfo>, Error> {
     let mut pools = store.pools()?;
     pools.retain(|info| info.spec == PoolSpec::PERSISTENT);
     Ok(pools)
 }
 
-/// What lies where a pool's name does.
+/// The value in the place of a pool's name.
 fn entry_of(store: &dyn Store, pool: Pool) -> Result<Option<Vec<u8>>, Error> {
     let mut room = [0; ENTRY_BYTES_MAX];
     Ok(match store.get(pool, NAME, &mut room)? {

@@ -1,4 +1,5 @@
-//! Putting values: a record that says that it comes, its parts, then the record that makes them a value.
+//! Puts values in three steps: a record that announces the value, its parts, then the record that makes
+//! them valid.
 
 use std::collections::HashSet;
 
@@ -13,32 +14,33 @@ use crate::record::{Body, KEY_BYTES_MAX, Parts, Record, VALUE_BYTES_MAX, object,
 pub struct Put<'a> {
     /// Its key.
     pub key: &'a [u8],
-    /// Its bytes, none or more.
+    /// Its bytes; may be empty.
     pub value: &'a [u8],
 }
 
-/// A put that is under way.
+/// A put in progress.
 struct Step<'a> {
     put: &'a Put<'a>,
     object: u64,
     /// Where the value goes; none for one in the record.
     parts: Option<Parts>,
-    /// What is there of the value before it.
+    /// What exists of the previous value.
     old: Option<Parts>,
     /// Whether a record names `parts`.
     announced: bool,
     state: PutState,
 }
 
-/// How far a put has come.
+/// State of a put.
 enum PutState {
-    /// It goes on.
+    /// It continues.
     Going,
-    /// Another has put or removed a value under the key since it began: as if this one had been there before.
+    /// Another client has put or removed the key's value since it began. The effect is as if this put had
+    /// come first.
     Overtaken,
     /// It was refused.
     Refused,
-    /// An error ended it, the first that it met.
+    /// It failed with this error, the first one.
     Failed(Error),
 }
 
@@ -47,7 +49,7 @@ impl Step<'_> {
         matches!(self.state, PutState::Going)
     }
 
-    /// Takes in what came of one of its operations.
+    /// Processes the outcome of one of its operations.
     fn take(&mut self, outcome: Result<Outcome, spillway_client::Error>) {
         match (&self.state, outcome) {
             (PutState::Going, Ok(Outcome::Put(Stored::Refused(_)))) => {
@@ -60,16 +62,16 @@ impl Step<'_> {
 }
 
 impl Cache {
-    /// Puts values in place of what is under their keys; whether each is stored.
+    /// Puts values and replaces the former ones; returns whether each is stored.
     ///
-    /// One that is not was refused: the store is full or the client at its limit, or another key with the same hash has a
-    /// value. After a refusal nothing is under the key.
+    /// A put is refused if the store is full, the client is at its limit, or another key with the same hash has a
+    /// value. After a refusal the key has no value.
     pub fn put(&self, puts: &[Put<'_>]) -> Vec<Result<bool, Error>> {
         let mut outcomes = Vec::with_capacity(puts.len());
         let mut objects = HashSet::with_capacity(puts.len());
         let mut rest = puts;
         while !rest.is_empty() {
-            // Two values of one key must not be put at the same time.
+            // Two values of the same key must not be put at the same time.
             objects.clear();
             let again = rest.iter().position(|put| !objects.insert(object(put.key)));
             let (now, later) = rest.split_at(again.unwrap_or(rest.len()));
@@ -92,7 +94,8 @@ impl Cache {
         self.put_records(&mut steps, |step| {
             Some(step.parts.map_or(Body::Inline(step.put.value), Body::Parts))
         });
-        // What was stored of a value that is none. What goes wrong here was said before.
+        // Removes the stored parts of an incomplete value. An error here is not reported: there was
+        // one before.
         self.remove(&steps, |step| step.parts.filter(|_| step.announced && !step.goes_on()));
         self.withdraw(&steps);
         let outcome = |step: Step<'_>| match step.state {
@@ -117,7 +120,7 @@ impl Cache {
         Step { put, object: object(put.key), parts, old: None, announced: false, state }
     }
 
-    /// Looks at what is under the keys: that of another key stays.
+    /// Reads the present records of the keys. A record of another key stays.
     fn look(&self, steps: &mut [Step<'_>]) {
         let keys: Vec<&[u8]> = steps.iter().map(|step| step.put.key).collect();
         self.records(&keys, &mut |number, _, record| {
@@ -131,7 +134,7 @@ impl Cache {
         });
     }
 
-    /// Looks whether nobody else has taken the places meanwhile.
+    /// Checks that no other client has used the places meanwhile.
     fn look_again(&self, steps: &mut [Step<'_>]) {
         let mut long: Vec<_> =
             steps.iter_mut().filter(|step| step.goes_on() && step.parts.is_some()).collect();
@@ -150,11 +153,11 @@ impl Cache {
     fn remove(&self, steps: &[Step<'_>], which: impl Fn(&Step<'_>) -> Option<Parts>) {
         let parts = steps.iter().flat_map(|step| self.flush_parts(step.object, which(step)));
         let mut operations: Vec<_> = parts.collect();
-        // A store that can't be asked fails what comes next, too.
+        // If the store is unreachable, the next operation fails too.
         self.batch(&mut operations);
     }
 
-    /// Removes the records of values that have not come, if they are still there.
+    /// Removes the records of values that were not completed, if they still exist.
     fn withdraw(&self, steps: &[Step<'_>]) {
         let ended = |step: &&Step<'_>| {
             step.announced && matches!(step.state, PutState::Refused | PutState::Failed(_))
@@ -186,7 +189,7 @@ impl Cache {
         }
     }
 
-    /// Puts the records that `body` gives, of the puts that go on.
+    /// Puts the records from `body` of the puts that continue.
     fn put_records<'a>(
         &self,
         steps: &mut [Step<'a>],

@@ -1,4 +1,4 @@
-//! What lies under entry 0 of a key's object, and where its parts lie.
+//! The format of the record in entry 0 of a key's object, and the places of its parts.
 //!
 //! | offset | bytes | what |
 //! |---|---|---|
@@ -20,20 +20,20 @@ use twox_hash::XxHash3_64;
 const MAGIC: [u8; 4] = *b"SPKV";
 const FORMAT: u16 = 1;
 const HEAD_BYTES: usize = 32;
-/// Bits of an entry's number that count the part; the others are the version.
+/// Bits of an entry's number for the part; the others are the version.
 const PART_BITS: u32 = 6;
-/// Parts of a value at most.
+/// Most parts of a value.
 pub const PARTS_MAX: usize = 1 << PART_BITS;
-/// A version beyond all.
+/// One more than the largest version.
 pub const VERSIONS: u32 = (1 << (32 - PART_BITS)) - 1;
-/// Parts are no shorter, but for the last of a value.
+/// Shortest part, except the last of a value.
 pub const PART_BYTES_MIN: usize = 256 << 10;
-/// Bytes of a key at most.
+/// Longest key, bytes.
 pub const KEY_BYTES_MAX: usize = 1 << 20;
-/// Bytes of a value at most.
+/// Longest value, bytes.
 pub const VALUE_BYTES_MAX: usize = PARTS_MAX * PART_BYTES_MAX;
 
-/// The object that a key's record and parts lie in; none is 0, where the pool's name lies.
+/// The object of a key's record and parts; never 0, which holds the pool's name.
 pub fn object(key: &[u8]) -> u64 {
     XxHash3_64::oneshot(key).max(1)
 }
@@ -43,7 +43,7 @@ pub const fn record_key(object: u64) -> Key {
     Key::new(object, 0)
 }
 
-/// What a key and its value are kept as.
+/// The stored form of a key and its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     /// The whole key.
@@ -59,35 +59,35 @@ pub enum Body<'a> {
     Inline(&'a [u8]),
     /// In entries of their own.
     Parts(Parts),
-    /// Nowhere yet, or nowhere any more: it is being put, or who put it was killed. These entries belong to it.
+    /// Incomplete: it is being put, or the process that put it was killed. These entries belong to it.
     Pending(Parts),
 }
 
 /// The parts of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts {
-    /// Tells them from those of other puts of the key.
+    /// Distinguishes them from those of other puts of the key.
     pub version: u32,
-    /// Bytes of each but the last.
+    /// Bytes of each except the last.
     pub part_bytes: u32,
-    /// Bytes of all together, more than none.
+    /// Bytes of all together, not 0.
     pub length: u64,
 }
 
-/// The bytes are no record.
+/// The bytes are not a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a record of a key: {0}")]
 pub struct Malformed(&'static str);
 
 impl Parts {
-    /// Those of a value of `length` bytes that is put now.
+    /// The parts of a new value of `length` bytes.
     pub const fn new(length: usize, version: u32) -> Self {
         let each = length.div_ceil(PARTS_MAX).next_multiple_of(PAGE_BYTES);
         let part_bytes = if each < PART_BYTES_MIN { PART_BYTES_MIN } else { each };
         Self { version, part_bytes: part_bytes as u32, length: length as u64 }
     }
 
-    /// How many there are.
+    /// Number of parts.
     pub const fn count(&self) -> usize {
         self.length.div_ceil(self.part_bytes as u64) as usize
     }
@@ -99,7 +99,7 @@ impl Parts {
 }
 
 impl<'a> Record<'a> {
-    /// Whether a value is kept in the record: it fits into a page with its key.
+    /// Whether a value lies in the record: it fits in a page with its key.
     pub const fn is_inline(key: &[u8], value: &[u8]) -> bool {
         HEAD_BYTES + key.len() + value.len() <= PAGE_BYTES
     }
@@ -117,7 +117,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Writes the record behind what is in `bytes`.
+    /// Appends the record to `bytes`.
     pub fn encode(&self, bytes: &mut Vec<u8>) {
         let (kind, value, parts) = match self.body {
             Body::Inline(value) => (0_u16, value, Parts { version: 0, part_bytes: 0, length: 0 }),
@@ -140,7 +140,7 @@ impl<'a> Record<'a> {
     /// Reads a record, all of `bytes`.
     ///
     /// # Errors
-    /// What of it can't be right.
+    /// What is invalid in it.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>().ok_or(Malformed("too short"))?;
         let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
@@ -159,7 +159,7 @@ impl<'a> Record<'a> {
             }
             0 if value.len() as u64 != length => return Err(Malformed("its value is cut off")),
             0 => Body::Inline(value),
-            1 | 2 if !value.is_empty() => return Err(Malformed("bytes behind its key")),
+            1 | 2 if !value.is_empty() => return Err(Malformed("bytes after its key")),
             1 => Body::Parts(parts.check()?),
             2 => Body::Pending(parts.check()?),
             _ => return Err(Malformed("of another kind")),
@@ -169,7 +169,7 @@ impl<'a> Record<'a> {
 }
 
 impl Parts {
-    /// Itself, if there can be such parts.
+    /// Returns itself if the parts are valid.
     fn check(self) -> Result<Self, Malformed> {
         let part_bytes = self.part_bytes as usize;
         if part_bytes == 0 || part_bytes > PART_BYTES_MAX || !part_bytes.is_multiple_of(PAGE_BYTES)
@@ -177,10 +177,10 @@ impl Parts {
             return Err(Malformed("parts of no possible length"));
         }
         if !(1..VERSIONS).contains(&self.version) {
-            return Err(Malformed("a version that is never given"));
+            return Err(Malformed("an invalid version"));
         }
         if self.length == 0 || self.length > (PARTS_MAX * part_bytes) as u64 {
-            return Err(Malformed("more parts than there can be"));
+            return Err(Malformed("too many parts"));
         }
         Ok(self)
     }

@@ -1,5 +1,5 @@
-//! How a program of a guest asks the host for more memory, and says what it can do without. It asks the agent in the guest
-//! (`spillway-agent`), which asks the host.
+//! Lets a guest's program request memory from the host, and offer memory that it does not need. The agent in the guest
+//! (`spillway-agent`) forwards the request to the host.
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -9,8 +9,8 @@
 //! # Ok::<(), spillway_guest::Error>(())
 //! ```
 //!
-//! A call makes a connection of its own and keeps nothing, so any thread may make it, also after a fork. None takes longer
-//! than its time, whatever the agent does.
+//! Each call opens its own connection and keeps no state, so any thread may call, also after a fork. No call takes
+//! longer than its time limit, whatever the agent does.
 
 #![forbid(unsafe_code)]
 
@@ -23,63 +23,63 @@ use std::time::Duration;
 use spillway_guests::agent::BYTES_MAX;
 pub use spillway_guests::call::{Call, Reply, SOCKET};
 
-/// How long an agent that works can take: 30 s for the host's answer, which comes when the memory is there, and some for its
-/// own.
+/// How long a working agent can take: 30 s for the host's answer, which comes when the memory is available, and some
+/// more for itself.
 pub const WAIT: Duration = Duration::from_secs(35);
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// How much was granted or taken, bytes; 0 is a refusal. The host counts in sections, so it can be a little more than was
-    /// asked for.
+    /// How much was granted or taken, bytes; 0 is a refusal. The host counts in sections, so it can be a little more
+    /// than requested.
     pub granted_bytes: u64,
-    /// Why it was not all, where the host says so.
+    /// Why it was not all, if the host gave a reason.
     pub why: Option<String>,
 }
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An amount that can't be asked for.
+    /// An invalid amount.
     #[error("{0} bytes: ask for 1 byte to 4 PiB")]
     Amount(u64),
-    /// No agent listens there, or it may not be asked.
+    /// No agent listens there, or this user may not connect.
     #[error("no agent at {}: {source}; does spillway-agent run in this guest?", path.display())]
     Connect {
-        /// Where it was looked for.
+        /// The socket's path.
         path: PathBuf,
-        /// What the kernel says.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The time is over. The memory may come all the same.
+    /// The time is over. The memory may still come.
     #[error("the agent does not reply in time")]
     Timeout,
     /// The agent has ended the connection without a reply.
-    #[error("the agent has gone without a reply")]
+    #[error("the agent closed the connection without a reply")]
     Lost,
-    /// What came is no reply.
+    /// The message is not a reply.
     #[error("the agent's reply is {0}")]
     Reply(spillway_guests::Error),
-    /// What came is the reply to something else.
-    #[error("the agent's reply is one to another call")]
+    /// The reply belongs to another call.
+    #[error("the agent's reply belongs to another call")]
     Other,
     /// A system call failed.
     #[error("asking the agent: {0}")]
     Io(#[from] io::Error),
 }
 
-/// Asks the host for `bytes` more, and waits at most `wait` until they are there.
+/// Requests `bytes` more from the host, and waits at most `wait` until they are available.
 ///
 /// # Errors
-/// There is no answer; a refusal is one.
+/// There is no answer. A refusal is an answer.
 pub fn need(socket: &Path, bytes: u64, wait: Duration) -> Result<Answer, Error> {
     answer(socket, &Call::Need { bytes }, bytes, wait)
 }
 
-/// Tells the host that `bytes` can be done without, and waits at most `wait` for what it takes.
+/// Offers `bytes` to the host, and waits at most `wait` until it has taken them.
 ///
 /// # Errors
-/// There is no answer; a refusal is one.
+/// There is no answer. A refusal is an answer.
 pub fn give(socket: &Path, bytes: u64, wait: Duration) -> Result<Answer, Error> {
     answer(socket, &Call::Give { bytes }, bytes, wait)
 }
@@ -97,7 +97,7 @@ fn answer(socket: &Path, call: &Call, bytes: u64, wait: Duration) -> Result<Answ
 /// Makes any call to the agent that listens at `socket`, and waits at most `wait` for its reply.
 ///
 /// # Errors
-/// There is no reply, or what came is none.
+/// There is no reply, or an invalid one.
 pub fn ask(socket: &Path, call: &Call, wait: Duration) -> Result<Reply, Error> {
     let line = line::exchange(socket, &call.encode(), wait)?;
     Reply::decode(&line).map_err(Error::Reply)

@@ -1,4 +1,4 @@
-//! One line there and one back, over a Unix socket, with one deadline for all of it.
+//! Sends one line over a Unix socket and reads one back, with one deadline for both.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,15 +14,16 @@ use spillway_guests::line::LINE_BYTES_MAX;
 
 use crate::Error;
 
-/// Between two attempts to connect to an agent whose queue is full: nothing says when there is room.
+/// Time between two attempts to connect to an agent whose queue is full: nothing reports when it has
+/// space.
 const AGAIN_AFTER: Duration = Duration::from_millis(10);
 
-/// Sends `line`, and gives the line that comes back, without its end.
+/// Sends `line`, and returns the reply without its line end.
 pub fn exchange(path: &Path, line: &[u8], wait: Duration) -> Result<Vec<u8>, Error> {
-    // A wait that the clock can't hold is one without an end.
+    // A deadline beyond the clock's range means no deadline.
     let until = Instant::now().checked_add(wait);
     let socket = open(path, until)?;
-    // An agent that has refused the connection has said why, and takes nothing any more.
+    // An agent that refuses the connection has sent the reason, and reads nothing more.
     let _ = write(&socket, line, until)?;
     read(&socket, until)
 }
@@ -43,10 +44,10 @@ fn open(path: &Path, until: Option<Instant>) -> Result<OwnedFd, Error> {
     }
 }
 
-/// Whether all of it was taken.
+/// Whether all of it was sent.
 fn write(socket: &OwnedFd, mut line: &[u8], until: Option<Instant>) -> Result<bool, Error> {
     while !line.is_empty() {
-        // No signal: the program may not expect one.
+        // No SIGPIPE: the program may not expect it.
         match send(socket, line, SendFlags::NOSIGNAL) {
             Ok(count) => line = &line[count..],
             Err(Errno::AGAIN) => ready(socket, PollFlags::OUT, until)?,
@@ -78,12 +79,12 @@ fn read(socket: &OwnedFd, until: Option<Instant>) -> Result<Vec<u8>, Error> {
         if line.len() > LINE_BYTES_MAX {
             return Err(Error::Reply(spillway_guests::Error::Long));
         }
-        // Bytes that come one by one have no more time than others.
+        // Bytes that arrive slowly do not extend the deadline.
         left(until)?;
     }
 }
 
-/// Waits until something can be read or written, or the other side has gone.
+/// Waits until the socket is readable or writable, or the other side has closed it.
 fn ready(socket: &OwnedFd, what: PollFlags, until: Option<Instant>) -> Result<(), Error> {
     let timeout = until.map(|_| left(until)).transpose()?;
     let timeout = timeout.and_then(|left| Timespec::try_from(left).ok());

@@ -1,9 +1,9 @@
-//! A fan-out device alone, for trying kernels and clients against: `borrow kernel|SOCKET MIB HOLDER [HOLDER]`.
+//! A fan-out device alone, to test kernels and clients with: `borrow kernel|SOCKET MIB HOLDER [HOLDER]`.
 //!
-//! A HOLDER is a file's path, or the URL of a store (`nvme+tls://HOST:PORT?certificate=...&key=...&authority=...`), where
-//! a pool is made that stands for a loan. The first has the primary copies, the second, if there is one, the others.
-//! `kernel` attaches the device as /dev/nbdN; else it is the export `disk` of an NBD server on SOCKET. A line a second
-//! says what it does. Ends when its input does.
+//! A HOLDER is a file's path, or the URL of a store (`nvme+tls://HOST:PORT?certificate=...&key=...&authority=...`),
+//! where a pool is created in place of a loan. The first has the primary copies, the second, if given, the others.
+//! `kernel` attaches the device as /dev/nbdN. Otherwise it is the export `disk` of an NBD server on SOCKET. Prints its
+//! counters once a second. Ends when its input ends.
 
 use std::io::Read;
 use std::os::unix::net::UnixListener;

@@ -1,7 +1,7 @@
-//! The way of a borrower's pages to a loan on a lender: a reserved pool there, over NVMe/TCP inside TLS.
+//! The transport between a borrower and a loan, a reserved pool on a lender: NVMe/TCP inside TLS.
 //!
-//! A [`Loan`] is what `core/fanout` carries pages with. It has one association with the lender, kept alive by a thread
-//! of its own, which any number of threads use at the same time. It ends when it is dropped; the pool stays, until the
+//! `core/fanout` transfers pages through a [`Loan`]. It has one association with the lender, which any number of
+//! threads share and a thread of its own keeps alive. Dropping it ends the association. The pool stays until the
 //! lender releases the loan.
 
 #![forbid(unsafe_code)]
@@ -18,13 +18,13 @@ pub enum Error {
     /// The client library's reason.
     #[error(transparent)]
     Client(#[from] spillway_client::Error),
-    /// The lender has let us in, but the loan is not there.
+    /// The lender accepted the connection, but the loan does not exist.
     #[error(
         "{0} has no pool of the loan's identity: the loan has ended, or the lender was restarted"
     )]
     NoPool(String),
-    /// The address in the acknowledgement is none.
-    #[error("'{0}' is no host:port")]
+    /// The address in the acknowledgement is invalid.
+    #[error("'{0}' is not host:port")]
     Address(String),
     /// A system call failed.
     #[error(transparent)]

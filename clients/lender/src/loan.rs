@@ -17,12 +17,12 @@ use spillway_wire::nvme::Status;
 
 use crate::{Error, Settings};
 
-/// Room for a list of pools, bytes.
+/// Buffer size for a list of pools, bytes.
 const LIST_BYTES: usize = 64 << 10;
-/// Bytes of the stack of the thread that keeps a connection alive.
+/// Stack size of the thread that keeps a connection alive.
 const STACK_BYTES: usize = 256 << 10;
 
-/// The way to a loan's pages.
+/// The transport to a loan's pages.
 #[derive(Debug)]
 pub struct Loan {
     session: Arc<Session<TlsDial>>,
@@ -35,7 +35,8 @@ impl Loan {
     /// Connects, and finds the loan's pool.
     ///
     /// # Errors
-    /// [`Error::Address`], [`Error::NoPool`], [`Error::Client`] with what keeps it from connecting.
+    /// [`Error::Address`], [`Error::NoPool`], [`Error::Client`] with the reason why it can't
+    /// connect.
     pub fn connect(settings: &Settings) -> Result<Self, Error> {
         let session = Arc::new(connect(settings)?);
         let pool = find(&session, settings.pool)?;
@@ -49,7 +50,8 @@ impl Loan {
         Ok(Self { session, pool, stopping, tender: Some(tender) })
     }
 
-    /// Makes calls that end by the deadline. `meaning` says what an answer means for its page.
+    /// Makes calls that end by the deadline. `meaning` translates an answer to the outcome of its
+    /// page.
     fn run(
         &self,
         requests: &mut [Request<'_>],
@@ -71,7 +73,7 @@ impl Drop for Loan {
         self.session.stop();
         if let Some(tender) = self.tender.take() {
             tender.thread().unpark();
-            // It ends without a panic, which would end the program.
+            // It never panics, which would abort the program.
             let _ = tender.join();
         }
     }
@@ -83,7 +85,8 @@ fn connect(settings: &Settings) -> Result<Session<TlsDial>, Error> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let port = port.parse().map_err(|_| wrong())?;
     let dial = TlsDial::with_settings(host, port, settings.tls.clone())?;
-    // The target ends an association when another of the same id comes, so each has its own.
+    // The target ends an association when another with the same id connects, so each has its own
+    // id.
     let mut host_id = [0; 16];
     let mut seed = [0; 8];
     for random in [&mut host_id[..], &mut seed[..]] {
@@ -128,9 +131,9 @@ fn find(session: &Session<TlsDial>, identity: u128) -> Result<Option<PoolRef>, E
     }))
 }
 
-/// Keeps the session alive, and connects anew when it was cut, until it is stopped.
+/// Keeps the session alive, and reconnects when it is lost, until it is stopped.
 fn tend(session: &Session<TlsDial>, stopping: &AtomicBool) {
-    // The kernel may wait for a page that waits for this thread; see `spillway_fanout::Holder`.
+    // The kernel may wait for a page that depends on this thread; see `spillway_fanout::Holder`.
     let _ = spillway_platform::swap::serve_swap();
     while !stopping.load(Ordering::Acquire) {
         let at_us = session.tend();
@@ -138,10 +141,10 @@ fn tend(session: &Session<TlsDial>, stopping: &AtomicBool) {
     }
 }
 
-/// What an answer means for its page, by its status and whether it came with a page, no less and no more.
+/// The outcome of a page, from the answer's status and whether it contains exactly a page.
 type Meaning = fn(Status, bool) -> PageOutcome;
 
-/// What the end of a call means for its page.
+/// The outcome of a page at the end of its call.
 fn carried(outcome: Option<Outcome>, meaning: Meaning) -> PageOutcome {
     match outcome {
         Some(Outcome::Answered { status, result, bytes, .. }) => {
@@ -163,11 +166,11 @@ const fn stored(status: Status, _with_page: bool) -> PageOutcome {
 const fn retrieved(status: Status, with_page: bool) -> PageOutcome {
     match status {
         Status::SUCCESS if with_page => PageOutcome::Done,
-        // The lender has no such page, or not the bytes that were put.
+        // The lender does not have the page, or has other bytes than were put.
         Status::SUCCESS | Status::KEY_NOT_FOUND | Status::UNRECOVERED | Status::VALUE_SIZE => {
             PageOutcome::Missing
         }
-        // Nothing else says that the contents are gone.
+        // Only this means that the contents are gone.
         _ => PageOutcome::Lost,
     }
 }
@@ -179,7 +182,7 @@ const fn deleted(status: Status, _with_page: bool) -> PageOutcome {
     }
 }
 
-/// A request that is not made: it fills an array.
+/// A filler of the array; no request is sent.
 const fn none<'a>() -> Request<'a> {
     Request::new(Call::Pools(0), Data::None)
 }

@@ -1,9 +1,9 @@
 //! Puts pages into a store and checks each that it gets: `verified_load URL PAGES SECONDS [POOL]`.
 //!
-//! It fills a pool with PAGES pages, puts, gets and flushes some of them for SECONDS, and gets all of them in the
-//! end. A connection that ends is made again: of what was under way then either outcome is right. With the identity of
-//! a POOL that an earlier call filled it only gets all pages of that. What it found is one line of JSON; it fails
-//! when a page was wrong or lost.
+//! It fills a pool with PAGES pages, puts, gets and flushes some of them for SECONDS, and gets all of them in the end.
+//! It reconnects when a connection ends; for operations in flight at that time, either outcome is correct. With the
+//! identity of a POOL that an earlier call filled, it only gets all pages of that pool. It prints its results as one
+//! line of JSON, and fails if a page was wrong or lost.
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +13,12 @@ use spillway_client::{
 
 /// Operations of a batch.
 const BATCH: usize = 16;
-/// How long a store may be away.
+/// How long a store may be unreachable.
 const AWAY: Duration = Duration::from_secs(30);
 
 type Page = [u8; PAGE_BYTES];
 
-/// What may be under a key: versions, of which 0 is nothing.
+/// Possible contents of a key: versions, of which 0 means no value.
 #[derive(Clone, Debug)]
 struct Known(Vec<u32>);
 
@@ -42,13 +42,13 @@ struct Load<'a> {
     pool: Pool,
     identity: u128,
     known: Vec<Known>,
-    /// Another call has put the pages: any version of a page is right.
+    /// Another call put the pages: any version of a page is correct.
     takes_any: bool,
     found: Found,
     random: u64,
 }
 
-/// A page says what it is; every third can be packed.
+/// A page's contents identify it; every third page is compressible.
 fn page(number: u64, version: u32, page: &mut Page) {
     let mut state = (number << 32 | u64::from(version)).wrapping_mul(2).wrapping_add(1);
     let (words, _) = page.as_chunks_mut::<8>();
@@ -100,7 +100,7 @@ impl<'a> Load<'a> {
         (self.random >> 33) % below
     }
 
-    /// Opens the store again, which may still be on its way back.
+    /// Opens the store again; it may still be restarting.
     fn again(&mut self) -> Result<(), Error> {
         self.found.reconnects += 1;
         let until = Instant::now() + AWAY;
@@ -158,7 +158,7 @@ impl<'a> Load<'a> {
         if ended { self.again() } else { Ok(()) }
     }
 
-    /// Gets pages and checks them. Of one that may be several things it is known afterwards.
+    /// Gets pages and checks them. Afterwards the version of each is known.
     fn get(&mut self, numbers: &[u64]) -> Result<(), Error> {
         let mut values = vec![[0; PAGE_BYTES]; numbers.len()];
         let pool = self.pool;
@@ -248,7 +248,7 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    /// Gets all pages; each that the store is away for once more.
+    /// Gets all pages. Tries each again that failed because the store was unreachable.
     fn check_all(&mut self) -> Result<(), Error> {
         let pages = self.known.len() as u64;
         for first in (0..pages).step_by(BATCH) {
@@ -268,7 +268,7 @@ fn find(store: &dyn Store, identity: u128) -> Result<Pool, Error> {
     found.map(|info| info.pool).ok_or(Error::NoPool)
 }
 
-/// Whether a connection is of no use after an error.
+/// Whether a connection is unusable after an error.
 const fn ends(error: &Error) -> bool {
     matches!(
         error,

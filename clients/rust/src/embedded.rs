@@ -5,7 +5,7 @@ use spillway_types::{Key, PoolSpec, Sharing, Statistics};
 
 use crate::{Error, Operation, Outcome, Pool, PoolInfo, Store};
 
-/// A store of this process, gone with it. A fork's child has a copy of its own.
+/// A store in this process, which ends with it. A forked child has its own copy.
 #[derive(Debug)]
 pub struct Embedded {
     store: spillway_store::Store,
@@ -16,7 +16,7 @@ impl Embedded {
     /// Opens an empty store that takes at most `capacity_bytes` of memory.
     ///
     /// # Errors
-    /// [`Error::Failed`] for a capacity that can't be served, [`Error::Io`].
+    /// [`Error::Failed`] for an invalid capacity, [`Error::Io`].
     pub fn open(capacity_bytes: u64) -> Result<Self, Error> {
         let store = spillway_store::Store::open(Config::embedded(capacity_bytes))?;
         let client = store.add_client(ClientConfig::default())?;
@@ -34,7 +34,7 @@ impl Embedded {
 impl Store for Embedded {
     fn open_pool(&self, spec: PoolSpec) -> Result<Pool, Error> {
         if let Sharing::Shared { uuid } = spec.sharing {
-            // There is nobody else to ask: the process is operator and only client.
+            // The process is both the operator and the only client.
             self.store.authorise(self.client, uuid)?;
         }
         Ok(Pool(self.store.create_pool(self.client, spec)?.0))
@@ -66,7 +66,7 @@ impl Store for Embedded {
 
     fn list(&self, pool: Pool, from: Option<Key>, most: usize) -> Result<Vec<Key>, Error> {
         let pages = self.store.pools(self.client)?.iter().map(|pool| pool.pages).sum::<u64>();
-        // No pool has more values than the client has pages, but for those that come meanwhile.
+        // No pool has more values than the client has pages, except values that are put meanwhile.
         let mut keys = vec![Key::new(0, 0); most.min(pages as usize + 1)];
         let listed = self.store.list_keys(PoolId(pool.0), from, &mut keys)?;
         keys.truncate(listed);

@@ -1,4 +1,4 @@
-//! What can go wrong beyond a refusal or a miss.
+//! Errors; a refusal and a miss are not errors.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use crate::nvme_tcp::call::Trouble;
 
-/// Why an operation could not be carried out.
+/// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The text names no store.
@@ -29,7 +29,7 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// The store can be reached, but does not let this client in.
+    /// The store is reachable, but refuses this client.
     #[error("{peer} refused the connection: {why}")]
     Refused {
         /// Which.
@@ -37,18 +37,18 @@ pub enum Error {
         /// Why.
         why: &'static str,
     },
-    /// The connection has ended. Whether what was under way took effect is not known.
+    /// The connection has ended. Whether operations in flight took effect is unknown.
     #[error("the connection to the store has ended")]
     Lost,
-    /// A store of another host did not answer in time, new connections included. What was to be
-    /// stored is not, and will not be found later.
+    /// A store on another host did not answer in time, new connections included. Values of failed
+    /// puts are not stored, and will not appear later.
     #[error("the store can't be reached: {0}")]
     Unreachable(Trouble),
-    /// The store was restarted without the pool, or was away for longer than failed writes can be
-    /// remembered. The pool's values are lost.
+    /// The store was restarted without the pool, or was unreachable for longer than failed writes
+    /// can be recorded. The pool's values are lost.
     #[error("the store has lost the pool")]
     PoolLost,
-    /// The file has no secret in it.
+    /// The file contains no secret.
     #[error("secret file {}: {why}", path.display())]
     Secret {
         /// The file.
@@ -57,33 +57,33 @@ pub enum Error {
         why: String,
     },
     /// A `nvme+tls` URL leaves a file out.
-    #[error("nvme+tls needs certificate=PATH, key=PATH and authority=PATH behind the ?")]
+    #[error("nvme+tls needs certificate=PATH, key=PATH and authority=PATH after the ?")]
     TlsFiles,
     /// Keys or certificates can't be used.
     #[error(transparent)]
     Tls(#[from] spillway_tls::Error),
-    /// No answer came in time, and the connection was given up.
+    /// No answer came in time, and the connection was closed.
     #[error("the store did not answer in time")]
     Timeout,
     /// The process is the child of the one that opened the store; it must open the store itself.
     #[error("the store was opened before a fork; open it again in the child")]
     Forked,
-    /// There is no such pool (any more).
+    /// The pool does not exist (any more).
     #[error("no such pool")]
     NoPool,
     /// This client may not join the shared pool.
     #[error("not authorised for the shared pool")]
     Unauthorised,
-    /// The shared pool is there, but its values live otherwise than asked for.
+    /// The shared pool exists, but with another lifetime than requested.
     #[error("the shared pool has another lifetime")]
     Lifetime,
-    /// No shared pool of this UUID is there to join.
+    /// There is no shared pool with this UUID.
     #[error("there is no such shared pool")]
     NoSharedPool,
-    /// The store has no room for another client or pool.
+    /// The store is full: no further client or pool fits.
     #[error("the store has no room for another client or pool")]
     Full,
-    /// The value is empty, or longer than can travel.
+    /// The value is empty, or longer than a request can carry.
     #[error("a value of {bytes} bytes; 1 to {limit} are taken")]
     Length {
         /// Its bytes.
@@ -91,13 +91,13 @@ pub enum Error {
         /// Most bytes.
         limit: usize,
     },
-    /// What came back from a lower tier is not what was stored.
+    /// A lower tier returned other bytes than were stored.
     #[error("stored bytes are corrupt")]
     Corrupt,
     /// The store failed.
     #[error("the store failed: {0}")]
     Failed(String),
-    /// The peer does not keep to the protocol.
+    /// The peer violated the protocol.
     #[error("protocol error: {0}")]
     Protocol(&'static str),
     /// A system call failed.
@@ -106,14 +106,14 @@ pub enum Error {
 }
 
 impl Error {
-    /// What the status of a command about pools means.
+    /// Translates the status of a command about pools.
     #[cold]
     pub(crate) fn of_pools(status: Status) -> Self {
         match status.code() {
             Status::INVALID_NAMESPACE => Self::NoPool,
             Status::ACCESS_DENIED => Self::Unauthorised,
             Status::CAPACITY => Self::Full,
-            // This library sends no other field that could be wrong.
+            // This library sends no other field that could be invalid.
             Status::INVALID_FIELD => Self::Lifetime,
             _ => Self::Failed(status.to_string()),
         }

@@ -32,10 +32,10 @@ pub use spillway_types::{
 pub use store::{Operation, Outcome, Pool, PoolInfo, Store};
 pub use url::Url;
 
-/// Opens the store that `url` names; see [`Url`] for what there is.
+/// Opens the store that `url` names; see [`Url`] for the kinds.
 ///
 /// # Errors
-/// [`Error::Url`] for text that names none, and what opening it met.
+/// [`Error::Url`] for an invalid URL, and the errors of opening the store.
 pub fn open(url: &str) -> Result<Box<dyn Store>, Error> {
     match url.parse()? {
         Url::Embedded { capacity_bytes } => Ok(Box::new(Embedded::open(capacity_bytes)?)),
@@ -47,7 +47,7 @@ pub fn open(url: &str) -> Result<Box<dyn Store>, Error> {
     }
 }
 
-/// The Rust programs of the page compile, and run where they need no daemon.
+/// Checks that the page's Rust programs compile, and runs those that need no daemon.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/clients.md")]
 struct Page;

@@ -1,18 +1,18 @@
-//! Lists of pools and keys, fetched in as many commands as they take.
+//! Lists of pools and keys, fetched in several commands if needed.
 
 use spillway_types::Key;
 use spillway_wire::kv::{KeyList, PoolEntry};
 
 use crate::Error;
 
-/// Pools asked for at first.
+/// Pools in the first request.
 const POOLS: usize = 1024;
 /// More pools than any client can have.
 const POOLS_MAX: usize = 1 << 16;
-/// Keys asked for in one command.
+/// Keys in one command.
 const KEYS: usize = 1024;
 
-/// All pools of the client. `fetch` sends List Pools with the room that it is given; its result.
+/// All pools of the client. `fetch` sends List Pools with the given buffer and returns the result.
 pub fn pools(fetch: impl Fn(&mut [u8]) -> Result<u64, Error>) -> Result<Vec<PoolEntry>, Error> {
     let mut room = POOLS;
     loop {
@@ -31,8 +31,8 @@ pub fn pools(fetch: impl Fn(&mut [u8]) -> Result<u64, Error>) -> Result<Vec<Pool
     }
 }
 
-/// At most `most` keys of a pool. `fetch` sends List with the room that it is given, for the keys from
-/// one on.
+/// At most `most` keys of a pool. `fetch` sends List with the given buffer, for the keys from the
+/// given one.
 pub fn keys(
     from: Option<Key>,
     most: usize,
@@ -46,7 +46,7 @@ pub fn keys(
         let wrong = |_| Error::Protocol("a list of keys is wrong");
         let listed = KeyList::decode(&bytes).map_err(wrong)?;
         let listed: Vec<Key> = listed.collect::<Result<_, _>>().map_err(wrong)?;
-        // A list begins with the key that it goes on from, when that is still there.
+        // A list begins with the key from which it continues, if that still exists.
         let again = !keys.is_empty() && listed.first() == start.as_ref();
         keys.extend(&listed[usize::from(again)..]);
         if listed.len() < KEYS {

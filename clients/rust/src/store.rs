@@ -1,10 +1,10 @@
-//! What every store can be asked, however it is reached.
+//! The interface of every store, whatever the transport.
 
 use spillway_types::{Get, Key, PoolSpec, Put, Statistics};
 
 use crate::Error;
 
-/// A pool, as the store that gave it knows it. It means nothing to another store.
+/// A pool's handle. It is valid only for the store that returned it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pool(pub u64);
 
@@ -13,22 +13,22 @@ pub struct Pool(pub u64);
 pub struct PoolInfo {
     /// The pool.
     pub pool: Pool,
-    /// Of what kind it is.
+    /// Its kind.
     pub spec: PoolSpec,
-    /// Pages that its values are billed as.
+    /// Pages charged for its values.
     pub pages: u64,
-    /// Tells it from every other pool that there was or will be, in any store.
+    /// Distinguishes it from every other pool of any store, at any time.
     pub identity: u128,
 }
 
 /// One request about values.
 #[derive(Debug)]
 pub enum Operation<'a> {
-    /// Store a value in place of what is under the key.
+    /// Store a value, and replace the key's former one.
     Put {
-        /// Where.
+        /// The pool.
         pool: Pool,
-        /// Under which key.
+        /// The key.
         key: Key,
         /// The bytes, 1 to [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX).
         value: &'a [u8],
@@ -39,7 +39,7 @@ pub enum Operation<'a> {
         pool: Pool,
         /// Under which key.
         key: Key,
-        /// Takes the bytes.
+        /// The buffer.
         value: &'a mut [u8],
     },
     /// Copy a value out and remove it, in one step.
@@ -62,10 +62,10 @@ pub enum Operation<'a> {
     FlushObject {
         /// Where.
         pool: Pool,
-        /// Which object.
+        /// The object.
         object: u64,
     },
-    /// Ask whether a value is there.
+    /// Check whether a value exists.
     Exists {
         /// Where.
         pool: Pool,
@@ -75,7 +75,7 @@ pub enum Operation<'a> {
 }
 
 impl Operation<'_> {
-    /// The pool that it is about.
+    /// Its pool.
     pub const fn pool(&self) -> Pool {
         match self {
             Self::Put { pool, .. }
@@ -88,14 +88,14 @@ impl Operation<'_> {
     }
 }
 
-/// What came of an [`Operation`].
+/// The outcome of an [`Operation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Of a put.
     Put(Put),
     /// Of a get or a take.
     Get(Get),
-    /// Of a flush: the values (flush) or pages (flush object) that went.
+    /// Of a flush: the number of values (flush) or pages (flush object) removed.
     Flushed(u64),
     /// Of exists.
     Exists(bool),
@@ -103,20 +103,20 @@ pub enum Outcome {
 
 /// A page store. All calls block until they are answered, and may be made from any number of threads.
 ///
-/// A refused put and a miss are answers, not errors. After an error of a put nothing is known of the
-/// value under its key, but that a later get never gives wrong bytes.
+/// A refused put and a miss are answers, not errors. After an error of a put the value under its key
+/// is unknown, but a later get never returns wrong bytes.
 pub trait Store: Send + Sync {
-    /// Makes a pool. A shared pool that is there already is joined.
+    /// Creates a pool. Joins a shared pool that exists already.
     ///
     /// # Errors
-    /// [`Error::Unauthorised`], [`Error::Lifetime`], [`Error::Full`], and those of the way to the store.
+    /// [`Error::Unauthorised`], [`Error::Lifetime`], [`Error::Full`], and errors of the connection.
     fn open_pool(&self, spec: PoolSpec) -> Result<Pool, Error>;
 
     /// Joins the shared pool of `uuid`.
     ///
     /// # Errors
-    /// [`Error::Unauthorised`], [`Error::NoSharedPool`], [`Error::Full`], and those of the way to the
-    /// store.
+    /// [`Error::Unauthorised`], [`Error::NoSharedPool`], [`Error::Full`], and errors of the
+    /// connection.
     fn join_pool(&self, uuid: u128) -> Result<Pool, Error>;
 
     /// Destroys a private pool with its values, or leaves a shared one.
@@ -131,23 +131,23 @@ pub trait Store: Send + Sync {
     /// Those of the way to the store.
     fn pools(&self) -> Result<Vec<PoolInfo>, Error>;
 
-    /// At most `most` keys of a pool, from `from` on (that key too, if it has a value); `None` begins
-    /// at the first. Fewer than `most` means that there are no more. The order is the store's own; a
-    /// key that has a value all the while is listed exactly once by a caller that goes on from the last
-    /// key it got, and passes over that one.
+    /// At most `most` keys of a pool, beginning with `from` if that key has a value; `None` begins at
+    /// the first key. Fewer than `most` means that there are no more. The order is the store's own. A
+    /// caller that continues from the last key, and skips it, gets each key that has a value throughout
+    /// exactly once.
     ///
     /// # Errors
     /// [`Error::NoPool`], and those of the way to the store.
     fn list(&self, pool: Pool, from: Option<Key>, most: usize) -> Result<Vec<Key>, Error>;
 
-    /// Carries one operation out.
+    /// Executes one operation.
     ///
     /// # Errors
-    /// [`Error::NoPool`], [`Error::Length`], [`Error::Corrupt`], and those of the way to the store.
+    /// [`Error::NoPool`], [`Error::Length`], [`Error::Corrupt`], and errors of the connection.
     fn execute(&self, operation: &mut Operation<'_>) -> Result<Outcome, Error>;
 
-    /// Carries operations out, many at a time where the way to the store allows, in no particular
-    /// order. `outcomes` is emptied, and then has the outcome of each in its place.
+    /// Executes operations in no particular order, many at a time if the transport allows. Clears
+    /// `outcomes`, which then has the outcome of each operation at its index.
     fn batch(&self, operations: &mut [Operation<'_>], outcomes: &mut Vec<Result<Outcome, Error>>) {
         outcomes.clear();
         outcomes.extend(operations.iter_mut().map(|operation| self.execute(operation)));
@@ -159,8 +159,8 @@ pub trait Store: Send + Sync {
     /// Those of the way to the store.
     fn statistics(&self) -> Result<Statistics, Error>;
 
-    /// Puts a value, 1 byte to 16 MiB, in place of what is under the key. After a refusal nothing is
-    /// under it.
+    /// Puts a value of 1 byte to 16 MiB, and replaces the key's former one. After a refusal the key
+    /// has no value.
     ///
     /// # Errors
     /// As for [`Self::execute`].
@@ -171,8 +171,8 @@ pub trait Store: Send + Sync {
         }
     }
 
-    /// Copies a value out. When `value` is too short for it, nothing is copied. Private ephemeral pools
-    /// lose a value that is got.
+    /// Copies a value out. Copies nothing if `value` is too short. A get removes the value from a
+    /// private ephemeral pool.
     ///
     /// # Errors
     /// As for [`Self::execute`].
@@ -194,7 +194,7 @@ pub trait Store: Send + Sync {
         }
     }
 
-    /// Removes a value; whether there was one.
+    /// Removes a value; returns whether there was one.
     ///
     /// # Errors
     /// As for [`Self::execute`].
@@ -205,7 +205,7 @@ pub trait Store: Send + Sync {
         }
     }
 
-    /// Removes all values of an object; the pages that this freed.
+    /// Removes all values of an object; returns the number of pages freed.
     ///
     /// # Errors
     /// As for [`Self::execute`].
@@ -216,7 +216,7 @@ pub trait Store: Send + Sync {
         }
     }
 
-    /// Whether a value is under the key. It may be gone the next moment.
+    /// Whether the key has a value. It may be gone a moment later.
     ///
     /// # Errors
     /// As for [`Self::execute`].

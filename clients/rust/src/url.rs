@@ -1,4 +1,4 @@
-//! How a store is named.
+//! URLs of stores.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -8,26 +8,26 @@ use spillway_wire::ring::{WINDOW_PAGE_BYTES, WINDOW_PAGES_MAX};
 use crate::Error;
 use crate::nvme_tcp::settings::Options;
 
-/// Capacity of an embedded store that does not say one, bytes.
+/// Default capacity of an embedded store, bytes.
 const CAPACITY_BYTES: u64 = 64 << 20;
 
-/// Where a store is.
+/// The location of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Url {
-    /// `embed:` or `embed:?capacity=SIZE`: in this process. The size is in bytes, or with K, M, G or T
-    /// behind it; 64M when it is not said.
+    /// `embed:` or `embed:?capacity=SIZE`: in this process. The size is in bytes, or has a suffix K,
+    /// M, G or T. Default: 64M.
     Embedded {
         /// Most bytes of memory that the store may take.
         capacity_bytes: u64,
     },
-    /// `ring:PATH`: in a daemon of this host, that listens on the Unix socket PATH.
+    /// `ring:PATH`: in a daemon of this host that listens on the Unix socket PATH.
     Ring {
         /// The socket.
         path: PathBuf,
     },
-    /// `guest:`, `guest:PATH`, with `?window=SIZE` behind it: in the daemon of the host of this virtual machine, through a
-    /// window in this machine's memory, which the agent there lends (`spillway-agent`, on the Unix socket PATH). The window has
-    /// room for values nearly as long as it is: 2M, unless it is said, to 18M.
+    /// `guest:`, `guest:PATH`, optionally with `?window=SIZE`: in the daemon on this virtual machine's host, through a
+    /// window in this machine's memory that the agent lends (`spillway-agent`, on the Unix socket PATH). The window
+    /// holds values almost as long as itself. Its size is 2M (the default) to 18M.
     Guest {
         /// The agent's socket.
         path: PathBuf,
@@ -35,27 +35,27 @@ pub enum Url {
         pages: usize,
     },
     /// `nvme+tcp://HOST[:PORT][/SUBSYSTEM][?OPTIONS]`: in a daemon of another host. An IPv6 address
-    /// stands in brackets. With `nvme+tls` inside TLS 1.3; then HOST is also the name that the target's
-    /// certificate must bear.
+    /// stands in brackets. `nvme+tls` uses TLS 1.3; HOST is then also the name that the target's
+    /// certificate must have.
     NvmeTcp {
-        /// Whether inside TLS.
+        /// Whether to use TLS.
         tls: bool,
         /// Name or address.
         host: String,
-        /// TCP port; when it is not said 4420, or 4421 inside TLS.
+        /// TCP port. Default: 4420, or 4421 with TLS.
         port: u16,
-        /// NVMe Qualified Name of the subsystem, when it is said.
+        /// NVMe Qualified Name of the subsystem, if given.
         subsystem: Option<String>,
-        /// What stands behind the `?`.
+        /// The options after the `?`.
         options: Options,
     },
 }
 
-/// Where the agent of a guest listens unless it is told otherwise.
+/// Default socket of a guest's agent.
 const AGENT_SOCKET: &str = "/run/spillway-agent/socket";
-/// The port that IANA has for NVMe over TCP.
+/// IANA's port for NVMe over TCP.
 const NVME_TCP_PORT: u16 = 4420;
-/// The daemon's custom.
+/// Spillway's convention.
 const NVME_TLS_PORT: u16 = 4421;
 
 impl FromStr for Url {
@@ -81,7 +81,7 @@ impl FromStr for Url {
 
 fn embedded(rest: &str) -> Result<Url, &'static str> {
     let capacity_bytes = match rest.strip_prefix("?capacity=") {
-        Some(size) => size_bytes(size).ok_or("the capacity is no size")?,
+        Some(size) => size_bytes(size).ok_or("the capacity is not a size")?,
         None if rest.is_empty() => CAPACITY_BYTES,
         None => return Err("only ?capacity=SIZE can follow embed:"),
     };
@@ -111,11 +111,11 @@ fn guest(rest: &str) -> Result<Url, &'static str> {
     let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
     let path = if path.is_empty() { AGENT_SOCKET } else { path };
     if path.contains('\0') {
-        return Err("the agent's socket is no path");
+        return Err("the agent's socket is not a path");
     }
     let page = WINDOW_PAGE_BYTES as u64;
     let bytes = match query.strip_prefix("window=") {
-        Some(size) => size_bytes(size).ok_or("the window is no size")?,
+        Some(size) => size_bytes(size).ok_or("the window is not a size")?,
         None if query.is_empty() => page,
         None => return Err("only ?window=SIZE can follow"),
     };
@@ -153,13 +153,13 @@ fn nvme_tcp(tls: bool, rest: &str) -> Result<Url, &'static str> {
         return Err("it has no host");
     }
     let port = match port {
-        Some(port) => port.parse().map_err(|_| "the port is no number from 0 to 65535")?,
+        Some(port) => port.parse().map_err(|_| "the port is not a number from 0 to 65535")?,
         None if tls => NVME_TLS_PORT,
         None => NVME_TCP_PORT,
     };
     let files = [&options.certificate, &options.key, &options.authority];
     if tls && files.iter().any(|file| file.is_none()) {
-        return Err("nvme+tls needs certificate=PATH, key=PATH and authority=PATH behind the ?");
+        return Err("nvme+tls needs certificate=PATH, key=PATH and authority=PATH after the ?");
     }
     if !tls && files.iter().any(|file| file.is_some()) {
         return Err("certificate, key and authority are for nvme+tls");

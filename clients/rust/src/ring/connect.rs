@@ -1,4 +1,4 @@
-//! Getting a region: from a daemon of this host, or from the agent of this guest, which lends a window.
+//! Gets a region: from a daemon on this host, or from this guest's agent, which lends a window.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -17,7 +17,7 @@ use spillway_wire::ring::{Geometry, Hello, VERSION, Welcome};
 
 use crate::Error;
 
-/// Who listens.
+/// The listener.
 #[derive(Clone, Debug)]
 pub enum Peer {
     /// A daemon, at this socket.
@@ -52,11 +52,12 @@ impl Peer {
 pub struct Connected {
     pub socket: OwnedFd,
     pub region: Region,
-    /// Tells one run of the daemon from another.
+    /// Distinguishes runs of the daemon.
     pub instance: u64,
 }
 
-/// Connects, says hello, and takes the region. `timeout` is for the welcome, and stays the socket's.
+/// Connects, sends the hello, and receives the region. `timeout` applies to the welcome, and stays
+/// set on the socket.
 pub fn connect(
     peer: &Peer,
     depth: u16,
@@ -68,15 +69,15 @@ pub fn connect(
         |source: std::io::Error| Error::Connect { peer: path.display().to_string(), source };
     let io = |errno: Errno| failed(errno.into());
     let (kind, stranger) = match peer {
-        Peer::Daemon(_) => (SocketType::SEQPACKET, "what listens there is no daemon of Spillway"),
-        // What it says otherwise comes in lines.
-        Peer::Agent { .. } => (SocketType::STREAM, "what listens there lends no windows"),
+        Peer::Daemon(_) => (SocketType::SEQPACKET, "the listener there is not a Spillway daemon"),
+        // Its other messages are lines of text.
+        Peer::Agent { .. } => (SocketType::STREAM, "the listener there lends no windows"),
     };
     let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).map_err(io)?;
     set_socket_timeout(&socket, Timeout::Recv, Some(timeout)).map_err(io)?;
     let address = SocketAddrUnix::new(path).map_err(io)?;
     rustix::net::connect(&socket, &address).map_err(io)?;
-    // Whoever is turned away at once finds the socket closed, and the reason in it.
+    // A client that is refused at once finds the socket closed, with the reason in it.
     let hello = Hello { version: VERSION, depth, data_bytes }.encode();
     let sent = send(&socket, &hello, SendFlags::NOSIGNAL);
     let mut bytes = [0; Welcome::BYTES];
@@ -85,8 +86,8 @@ pub fn connect(
     let parts = &mut [IoSliceMut::new(&mut bytes)];
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL;
     let mut receive = || recvmsg(&socket, parts, &mut control, flags);
-    // A daemon that closes without having read the hello resets the connection: that is told once,
-    // before the reason that it sent.
+    // A daemon that closes the socket without reading the hello resets the connection. The reset is
+    // reported once, before the reason that it sent.
     let received = match receive() {
         Err(Errno::CONNRESET) => receive(),
         done => done,

@@ -1,4 +1,4 @@
-//! Noticing that this process is the child of the one that opened a store.
+//! Detects that this process is a child of the one that opened a store.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -10,7 +10,7 @@ use crate::Error;
 
 const PAGE_BYTES: usize = 4096;
 
-/// A page that a fork's child finds wiped.
+/// A page that is wiped in a forked child.
 #[derive(Debug)]
 pub struct Owner {
     page: *mut c_void,
@@ -25,8 +25,8 @@ impl Owner {
     /// Marks this process as the owner.
     pub fn new() -> Result<Self, Error> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new private mapping at an address of the kernel's choice; the advice changes it
-        // in a child only.
+        // SAFETY: a new private mapping at an address that the kernel chooses; the advice changes
+        // it only in a child.
         let page = unsafe {
             let page =
                 rustix::mm::mmap_anonymous(ptr::null_mut(), PAGE_BYTES, access, MapFlags::PRIVATE)?;
@@ -43,7 +43,7 @@ impl Owner {
         unsafe { &*self.page.cast() }
     }
 
-    /// Whether this is the process that made it.
+    /// Whether this is the process that created it.
     #[inline]
     pub fn is_here(&self) -> bool {
         self.mark().load(Ordering::Relaxed) != 0
@@ -52,7 +52,7 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        // SAFETY: nobody has a reference into the page; unmapping one's own cannot fail.
+        // SAFETY: no reference into the page exists; unmapping an own mapping can't fail.
         let _ = unsafe { rustix::mm::munmap(self.page, PAGE_BYTES) };
     }
 }

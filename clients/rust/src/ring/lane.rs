@@ -1,4 +1,4 @@
-//! One queue pair, as the client drives it.
+//! The client's side of one queue pair.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{Ordering, fence};
@@ -17,19 +17,20 @@ use super::polling::Polling;
 use super::{RingOptions, error_of};
 use crate::{Error, Operation, Outcome, Pool};
 
-/// Operations in flight at most: one bit of a word each.
+/// Most operations in flight: one bit of a word each.
 pub const SLOTS_MAX: usize = 64;
-/// Commands that are written between two turns of the doorbell, so that the server begins before the
-/// last one is there.
+/// Commands written between two updates of the doorbell, so that the server starts before the last
+/// one is written.
 const DOORBELL_EVERY: u32 = 4;
-/// Looks at the queue between two looks at the clock.
+/// Polls of the queue between two reads of the clock.
 const LOOKS: u32 = 32;
-/// Data area of a lane that need not take values of any length.
+/// Size of the data area of a lane that need not hold values of any length.
 const AREA_BYTES: u32 = 1 << 20;
-/// What long values in flight take of the data area, so that it stays in the caches; two at least, if they fit.
+/// Part of the data area used by long values in flight, so that it stays in the caches; at least two values, if
+/// they fit.
 const WINDOW_BYTES: usize = 1 << 20;
 
-/// A queue pair, and a place in the data area for each operation in flight.
+/// A queue pair, and a slot in the data area for each operation in flight.
 #[derive(Debug)]
 pub struct Lane {
     socket: OwnedFd,
@@ -40,26 +41,26 @@ pub struct Lane {
     /// Commands written, and completions read, so far.
     submitted: u32,
     completed: u32,
-    /// A bit for each slot that is free.
+    /// A bit for each free slot.
     free: u64,
-    /// The slots of the batch under way.
+    /// The slots of the batch in progress.
     window: Window,
-    /// Which operation of the batch under way has a slot.
+    /// The operation of the batch in each slot.
     operation: [u32; SLOTS_MAX],
     lost: bool,
 }
 
-/// Slots for operations in flight: a command id each, and a place in the data area.
+/// Slots for operations in flight: each has a command id and a part of the data area.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     /// A bit for each.
     slots: u64,
-    /// Bytes of each place.
+    /// Bytes of each part.
     room: usize,
 }
 
 impl Window {
-    /// As many slots as fit into `area_bytes`, at most `most`.
+    /// As many slots as fit in `area_bytes`, at most `most`.
     const fn new(area_bytes: usize, room: usize, most: usize) -> Self {
         let fit = area_bytes / room;
         let count = if fit < most { fit } else { most };
@@ -67,13 +68,13 @@ impl Window {
         Self { slots: if count == 0 { 0 } else { u64::MAX >> (SLOTS_MAX - count) }, room }
     }
 
-    /// Where a slot's place begins.
+    /// The offset of a slot's part.
     const fn offset(&self, slot: u16) -> usize {
         slot as usize * self.room
     }
 
-    /// Makes the command of an operation, and puts a value into its slot. `None` when the value does
-    /// not fit there.
+    /// Builds the command of an operation, and copies a value to its slot. `None` if the value does
+    /// not fit.
     #[inline]
     fn prepare(
         &self,
@@ -118,7 +119,7 @@ impl Window {
         }
     }
 
-    /// What came of an operation. `None` when its value is longer than its place, but not than the
+    /// The outcome of an operation. `None` if its value is longer than the slot, but not than the
     /// caller's buffer.
     #[inline]
     fn finish(
@@ -168,7 +169,7 @@ impl Window {
     }
 }
 
-/// Room that an operation with a long value takes of the data area.
+/// Space in the data area for an operation with a long value.
 fn long_bytes(operation: &Operation<'_>) -> usize {
     match operation {
         Operation::Put { value, .. } => value.len(),
@@ -179,7 +180,7 @@ fn long_bytes(operation: &Operation<'_>) -> usize {
     }
 }
 
-/// The namespace that a pool is.
+/// The namespace of a pool.
 pub fn namespace(pool: Pool) -> Result<u32, Error> {
     u32::try_from(pool.0).map_err(|_| Error::NoPool)
 }
@@ -221,12 +222,12 @@ impl Lane {
         self.instance
     }
 
-    /// Whether this connection can't be used any more.
+    /// Whether this connection is unusable.
     pub const fn is_lost(&self) -> bool {
         self.lost
     }
 
-    /// Carries one operation out. `None` when its value is longer than a page: it must be done by
+    /// Executes one operation. `None` if its value is longer than a page: use
     /// [`Self::execute_large`].
     #[inline]
     pub fn execute(&mut self, operation: &mut Operation<'_>) -> Result<Option<Outcome>, Error> {
@@ -236,7 +237,7 @@ impl Lane {
         page.finish(&self.region, 0, operation, &completion)
     }
 
-    /// Carries one operation out that may have the whole data area.
+    /// Executes one operation, which may use the whole data area.
     pub fn execute_large(&mut self, operation: &mut Operation<'_>) -> Result<Outcome, Error> {
         let room = self.area_bytes();
         let whole = Window::new(room, room, 1);
@@ -251,7 +252,7 @@ impl Lane {
         }
     }
 
-    /// Sends a command with a little data, or for a little data; its result.
+    /// Sends a command with or for a little data, and returns its result.
     pub fn admin(
         &mut self,
         mut command: Command,
@@ -263,7 +264,8 @@ impl Lane {
         if bytes > room {
             return Err(Error::Length { bytes, limit: room });
         }
-        // Zeros for an answer: what the daemon does not write must not be taken for one.
+        // Clears the buffer, so that bytes that the daemon does not write do not look like an
+        // answer.
         answer.fill(0);
         self.region.write(0, answer);
         self.region.write(0, sent);
@@ -290,7 +292,7 @@ impl Lane {
         Ok(completion)
     }
 
-    /// The longest value that this lane's data area takes.
+    /// The longest value that fits in this lane's data area.
     fn area_bytes(&self) -> usize {
         (self.region.geometry().data_bytes() as usize).min(VALUE_BYTES_MAX)
     }
@@ -301,8 +303,8 @@ impl Lane {
         Window::new(geometry.data_bytes() as usize, PAGE_BYTES, geometry.depth().into())
     }
 
-    /// Carries operations out, as many at the same time as there are slots. Those with values longer
-    /// than a page are left, and their places added to `large`.
+    /// Executes operations, as many at a time as there are slots. Skips those with values longer
+    /// than a page, and adds their indexes to `large`.
     pub fn batch(
         &mut self,
         operations: &mut [Operation<'_>],
@@ -313,13 +315,13 @@ impl Lane {
         self.run(self.pages(), places, operations, outcomes, large)
     }
 
-    /// Whether the data area takes the value of each of the operations at `places`.
+    /// Whether the value of each of the operations at `places` fits in the data area.
     pub fn takes(&self, operations: &[Operation<'_>], places: &[usize]) -> bool {
         places.iter().all(|&at| long_bytes(&operations[at]) <= self.area_bytes())
     }
 
-    /// Carries out those of a batch that are in `large`: while the server copies one value, this side copies the next.
-    /// Those that the data area is too small for are left.
+    /// Executes those of a batch that are in `large`: while the server copies one value, this side copies the next.
+    /// Skips those that do not fit in the data area.
     pub fn batch_large(
         &mut self,
         operations: &mut [Operation<'_>],
@@ -329,7 +331,7 @@ impl Lane {
         let (area, depth) = (self.area_bytes(), self.region.geometry().depth());
         let bytes = |at: usize| long_bytes(&operations[at]);
         let (now, later): (Vec<usize>, _) = large.iter().partition(|&&at| bytes(at) <= area);
-        // One that leaves no room for a second one goes alone, and all in their order.
+        // An operation that leaves no space for a second one goes alone. All keep their order.
         let is_alone = |at: usize| bytes(at) > area / 2;
         let groups = now.chunk_by(|&one, &next| !is_alone(one) && !is_alone(next));
         let longest = |group: &[usize]| group.iter().map(|&at| bytes(at)).max();
@@ -344,7 +346,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Carries the operations at `places` out in a window. The places of those that do not fit go to `put_off`.
+    /// Executes the operations at `places` with several in flight. Adds the indexes of those that do not fit to
+    /// `put_off`.
     #[inline]
     fn run(
         &mut self,
@@ -393,7 +396,7 @@ impl Lane {
             while let Some(completion) = self.next() {
                 self.take_answer(operations, outcomes, put_off, &completion)?;
                 if window.room != PAGE_BYTES {
-                    // The place that is free goes to the server before the next value is copied.
+                    // The free slot goes to the server before the next value is copied.
                     break;
                 }
             }
@@ -401,7 +404,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Gives a completion to the operation of a batch that it belongs to.
+    /// Assigns a completion to its operation of a batch.
     #[inline]
     fn take_answer(
         &mut self,
@@ -426,8 +429,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Tells the server of all commands that were written. Whoever waits for the answers wakes it if it
-    /// sleeps.
+    /// Publishes all written commands to the server. The caller that waits for the answers wakes it if
+    /// it sleeps.
     #[inline]
     fn ring_doorbell(&self) {
         self.region.submitted().store(self.submitted, Ordering::Release);
@@ -438,12 +441,12 @@ impl Lane {
     fn wake_server(&self) {
         let asleep = self.region.server_asleep();
         if asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::Relaxed) != 0 {
-            // A full socket has wake-ups that are not read yet. A closed one shows when waiting.
+            // A full socket contains unread wake-ups. A closed one is noticed while waiting.
             let _ = send(&self.socket, &[WAKE], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         }
     }
 
-    /// The next completion, if it is there.
+    /// The next completion, if there is one.
     #[inline]
     fn next(&mut self) -> Option<Completion> {
         let completion = self.region.completion(self.completed)?;
@@ -451,18 +454,18 @@ impl Lane {
         Some(completion)
     }
 
-    /// Whether the next completion is there.
+    /// Whether there is a completion.
     #[inline]
     fn is_answered(&self) -> bool {
         core::hint::spin_loop();
         self.region.completion(self.completed).is_some()
     }
 
-    /// Waits until a completion is there: looks for it for a while where that pays, then sleeps.
+    /// Waits for a completion: polls for a while if that pays off, then sleeps.
     #[inline]
     fn wait(&mut self) -> Result<(), Error> {
-        // The server may fall asleep just before it would see the doorbell, and this may see that a
-        // little later: so it is looked at time and again.
+        // The server may fall asleep just before it would see the doorbell, and this side may
+        // notice that later. So check repeatedly.
         self.wake_server();
         if (0..LOOKS).any(|_| self.is_answered()) {
             return Ok(());
@@ -483,15 +486,15 @@ impl Lane {
         self.sleep()
     }
 
-    /// Sleeps until a completion is there.
+    /// Sleeps until there is a completion.
     #[cold]
     fn sleep(&mut self) -> Result<(), Error> {
         let start = Instant::now();
         loop {
             let asleep = self.region.client_asleep();
             asleep.store(1, Ordering::Relaxed);
-            // Either this sees the completion, or the server sees that there is somebody to wake; and
-            // the same for the doorbell.
+            // Either this side sees the completion, or the server sees that it must wake a thread;
+            // the same holds for the doorbell.
             fence(Ordering::SeqCst);
             self.wake_server();
             if self.region.completion(self.completed).is_some() {
@@ -510,8 +513,9 @@ impl Lane {
         }
     }
 
-    /// Gives the connection up. The doorbell is set out of reach, so that the server ends it before it
-    /// takes up more of what was submitted: an old put must not come after what is put elsewhere now.
+    /// Closes the connection. Sets the doorbell to an invalid value, so that the server ends the
+    /// connection before it executes more submitted commands: an old put must not take effect after a
+    /// newer one elsewhere.
     #[cold]
     fn lose<T>(&mut self, error: Error) -> Result<T, Error> {
         self.lost = true;

@@ -1,4 +1,4 @@
-//! The connections of a ring, of which each call has one to itself.
+//! The connections of a ring. Each call has one to itself.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,9 +11,9 @@ use super::fork::Owner;
 use super::lane::Lane;
 use crate::Error;
 
-/// Connections of one ring at most.
+/// Most connections of one ring.
 const LANES_MAX: usize = 8;
-/// The one whose data area takes values of any length.
+/// The one whose data area holds values of any length.
 const FIRST: u32 = 1;
 
 /// Connections, opened as they are needed.
@@ -24,9 +24,9 @@ pub struct Lanes {
     owner: Owner,
     /// The daemon's number for this run of it.
     instance: u64,
-    /// A bit for each lane that somebody has.
+    /// A bit for each lane in use.
     taken: AtomicU32,
-    /// A bit for each lane that may be used: fewer when the daemon grants no more.
+    /// A bit for each usable lane; fewer if the daemon grants no more.
     usable: AtomicU32,
     /// Threads that wait for a lane.
     waiting: AtomicU32,
@@ -34,12 +34,12 @@ pub struct Lanes {
     lanes: [UnsafeCell<Option<Lane>>; LANES_MAX],
 }
 
-// SAFETY: a lane is reached only by whoever set its bit in `taken`, one thread at a time.
+// SAFETY: only the thread that set a lane's bit in `taken` accesses the lane, one thread at a time.
 unsafe impl Sync for Lanes {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for Lanes {}
 
-/// A lane that is taken; given back when dropped.
+/// A lane in use; returned when dropped.
 struct Taken<'a> {
     lanes: &'a Lanes,
     number: u32,
@@ -50,7 +50,7 @@ impl Drop for Taken<'_> {
     fn drop(&mut self) {
         self.lanes.taken.fetch_and(!(1 << self.number), Ordering::SeqCst);
         if self.lanes.waiting.load(Ordering::SeqCst) != 0 {
-            // Those that wait may want different lanes. Waking cannot fail for a valid address.
+            // Waiting threads may want different lanes. Waking can't fail for a valid address.
             let _ = futex::wake(&self.lanes.taken, futex::Flags::PRIVATE, u32::MAX);
         }
     }
@@ -73,18 +73,18 @@ impl Lanes {
             lost: AtomicBool::new(false),
             lanes,
         };
-        // SAFETY: nobody else knows this yet.
+        // SAFETY: no other thread has this yet.
         unsafe { *this.lanes[0].get() = Some(first) };
         Ok(this)
     }
 
-    /// Does `work` with some lane.
+    /// Calls `work` with any lane.
     #[inline]
     pub fn any<T>(&self, mut work: impl FnMut(&mut Lane) -> Result<T, Error>) -> Result<T, Error> {
         self.with(u32::MAX, &mut work)
     }
 
-    /// Does `work` with the lane whose data area takes values of any length.
+    /// Calls `work` with the lane whose data area holds values of any length.
     pub fn first<T>(
         &self,
         mut work: impl FnMut(&mut Lane) -> Result<T, Error>,
@@ -92,7 +92,7 @@ impl Lanes {
         self.with(FIRST, &mut work)
     }
 
-    /// Does `work` with one of `wanted` lanes.
+    /// Calls `work` with one of `wanted` lanes.
     #[inline]
     fn with<T>(
         &self,
@@ -125,7 +125,7 @@ impl Lanes {
         }
     }
 
-    /// Takes a lane, the lowest that is free: those in use stay in the caches. `None` after a wait.
+    /// Takes the lowest free lane, so that the same ones stay in the caches. `None` after a wait.
     #[inline]
     fn take(&self, wanted: u32) -> Option<Taken<'_>> {
         let taken = self.taken.load(Ordering::Relaxed);
@@ -141,25 +141,25 @@ impl Lanes {
         Some(Taken { lanes: self, number })
     }
 
-    /// Sleeps until somebody gives a lane back.
+    /// Sleeps until a lane is returned.
     #[cold]
     fn wait(&self, wanted: u32) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let taken = self.taken.load(Ordering::SeqCst);
         if wanted & self.usable.load(Ordering::SeqCst) & !taken == 0 {
-            // An interrupted or outdated wait only means that the lanes are looked at again.
+            // After an interrupted or outdated wait, the lanes are only checked again.
             let _ = futex::wait(&self.taken, futex::Flags::PRIVATE, taken, None);
         }
         self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Opens lane `number`. When that can't be had, those that are open have to do.
+    /// Opens lane `number`. If that fails, the open ones have to suffice.
     #[cold]
     fn open_another(&self, number: u32) -> Option<Lane> {
         let opened = Lane::open(&self.peer, &self.options, false);
         match opened {
             Ok(lane) if lane.instance() == self.instance => Some(lane),
-            // Another daemon listens there by now: the one that this is connected to has ended.
+            // Another daemon listens there now: the one to which this is connected has ended.
             Ok(_) => {
                 self.lost.store(true, Ordering::Relaxed);
                 None

@@ -1,4 +1,4 @@
-//! A store in a daemon of this host, over shared memory; or, out of a guest, of the host that it runs on.
+//! A store in a daemon on this host, over shared memory; or, from a guest, in a daemon on its host.
 
 mod connect;
 mod fork;
@@ -22,13 +22,13 @@ use lanes::Lanes;
 /// Settings of a [`Ring`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingOptions {
-    /// Operations in flight at most on each connection, 1 to 64. The daemon may grant fewer.
+    /// Most operations in flight on each connection, 1 to 64. The daemon may grant fewer.
     pub depth: u16,
-    /// Connections at most. Each thread that has operations in flight uses one.
+    /// Most connections. Each thread with operations in flight uses one.
     pub connections_max: u32,
-    /// How long an answer is looked for before the thread sleeps, where that is seen to pay.
+    /// How long a thread polls for an answer before it sleeps, if polling pays off.
     pub poll: Duration,
-    /// How long an answer is waited for.
+    /// How long to wait for an answer.
     pub timeout: Duration,
 }
 
@@ -45,12 +45,12 @@ impl Default for RingOptions {
     }
 }
 
-/// A client of a daemon on this host: a few queue pairs in shared memory, of which each thread that
-/// calls has one to itself for as long as the call takes.
+/// A client of a daemon on this host. It has a few queue pairs in shared memory; a calling thread
+/// has one to itself during its call.
 ///
-/// When the daemon ends, or does not keep to the protocol, all calls give [`Error::Lost`] from then on;
-/// what it still has is found by opening another one ([`Store::pools`]). After a fork the child's calls
-/// give [`Error::Forked`]; the parent's go on.
+/// When the daemon ends, or violates the protocol, all calls fail with [`Error::Lost`] from then on.
+/// Open another client to find the pools that it still has ([`Store::pools`]). After a fork, the
+/// child's calls fail with [`Error::Forked`]; the parent's continue to work.
 #[derive(Debug)]
 pub struct Ring {
     path: PathBuf,
@@ -66,8 +66,8 @@ impl Ring {
         Self::connect_with(path, RingOptions::default())
     }
 
-    /// Connects with settings of one's own; a depth of 0 is taken for 1, and one that is no power of
-    /// two for the one below.
+    /// Connects with the given settings. A depth of 0 counts as 1; one that is not a power of two is
+    /// rounded down.
     ///
     /// # Errors
     /// As for [`Self::connect`].
@@ -76,39 +76,41 @@ impl Ring {
         Ok(Self { path: path.to_owned(), lanes: Lanes::open(peer, options)? })
     }
 
-    /// Connects a program of a guest to the daemon of its host, by the agent that listens at `path`: through windows in this
-    /// guest's memory, the first of `pages` huge pages of 2 MiB, 1 to 9, and the others of one. Values may be as long as the first has room for.
+    /// Connects a guest's program to the daemon on its host, through the agent that listens at `path` and windows in
+    /// this guest's memory. The first window has `pages` huge pages of 2 MiB, 1 to 9; the others have one. The first
+    /// window limits the length of values.
     ///
     /// # Errors
     /// As for [`Self::connect`].
     pub fn connect_from_guest(path: &Path, pages: usize) -> Result<Self, Error> {
-        // The host's processors poll, too: also on a single one of this guest's.
+        // Poll even if this guest has a single processor, because the server runs on the host's.
         let poll = Duration::from_micros(50);
         let options = RingOptions { poll, ..RingOptions::default() };
         let peer = Peer::Agent { path: path.to_owned(), pages };
         Ok(Self { path: path.to_owned(), lanes: Lanes::open(peer, options)? })
     }
 
-    /// The socket that this is connected to.
+    /// The connected socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Binds a private pool to this connection and to the forks of this process that keep its descriptors:
-    /// the daemon destroys it some seconds after the last connection that bound it has ended.
+    /// Binds a private pool to this connection, and to forks of this process that keep its descriptors.
+    /// The daemon destroys the pool some seconds after the last connection that bound it has ended.
     ///
     /// # Errors
-    /// [`Error::NoPool`], and those of the way to the store. A daemon that does not know the command
-    /// gives [`Error::Failed`].
+    /// [`Error::NoPool`], and errors of the connection. [`Error::Failed`] if the daemon does not
+    /// know the command.
     pub fn bind_pool(&self, pool: Pool) -> Result<(), Error> {
         let command = Command::new(kv::admin::BIND_POOL, 0, lane::namespace(pool)?);
         self.admin(command, &[], &mut []).map(|_| ())
     }
 
-    /// [`Store::batch`] for callers that can't allocate: `outcomes` has a place for each operation.
+    /// [`Store::batch`] for callers that can't allocate: `outcomes` has an element for each
+    /// operation.
     ///
     /// # Panics
-    /// When there are fewer places than operations.
+    /// If there are fewer elements than operations.
     pub fn batch_into(
         &self,
         operations: &mut [Operation<'_>],
@@ -120,7 +122,7 @@ impl Ring {
         let mut done = self.lanes.any(|lane: &mut Lane| {
             lane.batch(operations, outcomes, &mut large)?;
             if !lane.takes(operations, &large) {
-                // All of them by the one lane that does, in their order.
+                // All of them on the one suitable lane, in their order.
                 return Ok(());
             }
             lane.batch_large(operations, outcomes, &mut large)
@@ -129,7 +131,7 @@ impl Ring {
             done = self.lanes.first(|lane| lane.batch_large(operations, outcomes, &mut large));
         }
         if let Err(error) = done {
-            // The first of those that have no answer says why.
+            // The first of those without an answer has the error.
             let unanswered = |outcome: &&mut Result<_, _>| matches!(outcome, Err(Error::Lost));
             if let Some(first) = outcomes.iter_mut().find(unanswered) {
                 *first = Err(error);
@@ -141,13 +143,13 @@ impl Ring {
         }
     }
 
-    /// Carries out what a lane has put off: one operation at a time, with the whole data area.
+    /// Executes the operations that a lane has deferred: one at a time, with the whole data area.
     #[cold]
     fn execute_large(&self, operation: &mut Operation<'_>) -> Result<Outcome, Error> {
         self.lanes.first(|lane| lane.execute_large(operation))
     }
 
-    /// Sends a command with a little data, or for a little data.
+    /// Sends a command with or for a little data.
     fn admin(&self, command: Command, sent: &[u8], answer: &mut [u8]) -> Result<u64, Error> {
         self.lanes.first(|lane| lane.admin(command, sent, answer))
     }
@@ -209,7 +211,7 @@ impl Store for Ring {
     }
 }
 
-/// What a status other than success means for a command about values.
+/// Translates a status other than success of a command about values.
 #[cold]
 fn error_of(status: nvme::Status, bytes: usize) -> Error {
     match status.code() {

@@ -1,33 +1,33 @@
-//! Whether a thread looks for an answer before it sleeps.
+//! Decides whether a thread polls for an answer before it sleeps.
 //!
-//! Looking is quickest while the server answers on another core. When the other cores are busy, the
-//! server waits for the core of the thread that looks, and answers only once that thread sleeps: then
-//! each look is lost time. Which it is depends on the load, so each lane tries.
+//! Polling is fastest while the server answers on another core. If the other cores are busy, the
+//! server waits for the polling thread's core, and answers only once that thread sleeps: polling then
+//! wastes time. This depends on the load, so each lane tries both.
 
 use std::time::Duration;
 
-/// After so many looks in a row that found nothing, a lane sleeps at once.
+/// After this many unsuccessful polls in a row, a lane sleeps at once.
 const VAIN_MAX: u32 = 2;
-/// A lane that sleeps at once looks again after so many waits.
+/// A lane that sleeps at once polls again after this many waits.
 const SLEEPS: u32 = 64;
 
-/// What a lane has found out about looking.
+/// A lane's results of polling.
 #[derive(Debug)]
 pub struct Polling {
     time: Duration,
-    /// Looks in a row that found nothing.
+    /// Unsuccessful polls in a row.
     vain: u32,
     /// Waits since the last of them.
     sleeps: u32,
 }
 
 impl Polling {
-    /// A lane that has not waited yet, and looks for at most `time`.
+    /// A lane that has not waited yet, and polls for at most `time`.
     pub const fn new(time: Duration) -> Self {
         Self { time, vain: 0, sleeps: 0 }
     }
 
-    /// How long to look this time.
+    /// How long to poll this time.
     pub fn time(&mut self) -> Duration {
         if self.vain < VAIN_MAX {
             return self.time;
@@ -40,7 +40,7 @@ impl Polling {
         self.time
     }
 
-    /// Notes how a look of [`Self::time`] ended.
+    /// Records how a poll of [`Self::time`] ended.
     pub fn ended(&mut self, found: bool) {
         self.vain = if found { 0 } else { self.vain.saturating_add(1) };
     }
