@@ -9,11 +9,20 @@
 //! host that lost its connection may send a Store again on the next one, and no late copy of it undoes
 //! what is stored afterwards. Hosts that want several associations use several host ids.
 
-use spillway_types::{Key, PoolSpec, PoolSpecError, Refusal, Statistics};
+use spillway_types::{Key, Refusal};
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
-use crate::Error;
-use crate::bytes::{array_at, head, put, u32_at, u64_at};
 use crate::nvme::{Command, Status};
+
+mod key_list;
+mod pools;
+
+pub use key_list::{KeyDataStructure, KeyList};
+pub use pools::{
+    CreatePool, CreatePoolData, PoolEntry, PoolEntryData, STATISTICS_BYTES, StatisticsData,
+    decode_statistics, encode_statistics,
+};
 
 /// Bytes of a key.
 pub const KEY_BYTES: u8 = 12;
@@ -58,18 +67,59 @@ pub mod admin {
     pub const LIST_POOLS: u8 = 0xce;
 }
 
-/// Bits of word 11 of Store. Those that make it depend on whether the key exists are not served.
+/// Bits of [`KeyValueDwords::store_options`]. Those that make it depend on whether the key exists are not served.
 pub mod store_option {
     /// Do not compress. It is a wish; the store decides.
-    pub const NO_COMPRESSION: u32 = 1 << 10;
+    pub const NO_COMPRESSION: u8 = 1 << 2;
+}
+
+/// Command dwords 10 to 15 of key-value commands (Key Value Command Set 1.0, section 3.2, figures 6 to
+/// 31). The key's first 64 bits stand in dwords 2 and 3.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct KeyValueDwords {
+    /// Value size (VS) of Store, host buffer size (HBS) of Retrieve and List; bytes.
+    pub value_size: U32,
+    /// Key length (KL), bytes.
+    pub key_length: u8,
+    /// Store options (SO) and retrieve options (RO).
+    pub store_options: u8,
+    /// Reserved.
+    pub reserved_1: U16,
+    /// Dwords 12 and 13.
+    pub reserved_2: [U32; 2],
+    /// Bits 95 to 64 of the key.
+    pub key_95_64: U32,
+    /// Bits 127 to 96 of the key.
+    pub key_127_96: U32,
+}
+
+const _: () = assert!(size_of::<KeyValueDwords>() == 24);
+
+impl KeyValueDwords {
+    /// Those of a command.
+    #[inline]
+    pub fn of(command: &Command) -> Self {
+        transmute!(command.dwords())
+    }
+
+    /// Whether no option and no reserved bit of dword 11 is set, but for `allowed` options.
+    #[inline]
+    pub fn has_only(&self, allowed: u8) -> bool {
+        self.store_options & !allowed == 0 && self.reserved_1 == 0
+    }
 }
 
 /// Writes `key` into a command.
 pub fn set_key(command: &mut Command, key: Key) {
     set_object(command, key.object);
-    command.cdw14 = key.index;
-    command.cdw15 = 0;
-    command.cdw11 = command.cdw11 & !0xff | u32::from(KEY_BYTES);
+    let dwords = KeyValueDwords {
+        key_length: KEY_BYTES,
+        key_95_64: key.index.into(),
+        key_127_96: U32::ZERO,
+        ..KeyValueDwords::of(command)
+    };
+    command.set_dwords(transmute!(dwords));
 }
 
 /// Reads a command's key.
@@ -78,13 +128,14 @@ pub fn set_key(command: &mut Command, key: Key) {
 /// [`Status::KEY_SIZE`] when its length is not [`KEY_BYTES`], [`Status::INVALID_FIELD`] when bytes beyond
 /// it are set.
 pub fn key(command: &Command) -> Result<Key, Status> {
-    if command.cdw11 & 0xff != u32::from(KEY_BYTES) {
+    let dwords = KeyValueDwords::of(command);
+    if dwords.key_length != KEY_BYTES {
         return Err(Status::KEY_SIZE.finally());
     }
-    if command.cdw15 != 0 {
+    if dwords.key_127_96 != 0 {
         return Err(Status::INVALID_FIELD.finally());
     }
-    Ok(Key::new(object(command), command.cdw14))
+    Ok(Key::new(object(command), dwords.key_95_64.get()))
 }
 
 /// The key that List starts from: none when its length is 0, which means from the first.
@@ -92,7 +143,8 @@ pub fn key(command: &Command) -> Result<Key, Status> {
 /// # Errors
 /// As for [`key`].
 pub fn list_start(command: &Command) -> Result<Option<Key>, Status> {
-    if command.cdw11 & 0xff == 0 { Ok(None) } else { key(command).map(Some) }
+    let dwords = KeyValueDwords::of(command);
+    if dwords.key_length == 0 { Ok(None) } else { key(command).map(Some) }
 }
 
 /// The object that a command names.
@@ -106,19 +158,24 @@ pub const fn set_object(command: &mut Command, object: u64) {
     command.cdw3 = (object >> 32) as u32;
 }
 
+/// Sets the size of the value or of the room for an answer, also in the data pointer.
+fn set_size(command: &mut Command, bytes: u32) {
+    command.data.bytes = bytes;
+    let dwords = KeyValueDwords { value_size: bytes.into(), ..KeyValueDwords::of(command) };
+    command.set_dwords(transmute!(dwords));
+}
+
 /// A command that puts a value of `bytes`.
 pub fn store(id: u16, pool: u32, key: Key, bytes: u32) -> Command {
     let mut command = with_key(io::STORE, id, pool, key);
-    command.cdw10 = bytes;
-    command.data.bytes = bytes;
+    set_size(&mut command, bytes);
     command
 }
 
 /// A command that gets a value into a buffer of `bytes`: [`io::RETRIEVE`] or [`io::TAKE`].
 pub fn retrieve(opcode: u8, id: u16, pool: u32, key: Key, bytes: u32) -> Command {
     let mut command = with_key(opcode, id, pool, key);
-    command.cdw10 = bytes;
-    command.data.bytes = bytes;
+    set_size(&mut command, bytes);
     command
 }
 
@@ -135,8 +192,7 @@ pub fn list(id: u16, pool: u32, start: Option<Key>, bytes: u32) -> Command {
     if let Some(key) = start {
         set_key(&mut command, key);
     }
-    command.cdw10 = bytes;
-    command.data.bytes = bytes;
+    set_size(&mut command, bytes);
     command
 }
 
@@ -146,9 +202,6 @@ pub const fn flush_object(id: u16, pool: u32, object: u64) -> Command {
     set_object(&mut command, object);
     command
 }
-
-const LIST_HEADER_BYTES: usize = 4;
-const LIST_ENTRY_BYTES: usize = 16;
 
 /// The result of a Store that was refused with [`Status::CAPACITY`]: why.
 pub const fn refusal_result(refusal: Refusal) -> u64 {
@@ -166,197 +219,6 @@ pub const fn refusal_of(result: u64) -> Refusal {
         3 => Refusal::Frozen,
         _ => Refusal::NodeFull,
     }
-}
-
-/// A list of keys, as List gives it: a count, then each key with its length, padded to 4 bytes.
-#[derive(Debug)]
-pub struct KeyList<'a> {
-    bytes: &'a mut [u8],
-    used: usize,
-    keys: u32,
-}
-
-impl<'a> KeyList<'a> {
-    /// An empty list in `bytes`, which are at least 4.
-    ///
-    /// # Errors
-    /// [`Error::Short`].
-    pub fn new(bytes: &'a mut [u8]) -> Result<Self, Error> {
-        if bytes.len() < LIST_HEADER_BYTES {
-            return Err(Error::Short { need: LIST_HEADER_BYTES, got: bytes.len() });
-        }
-        bytes.fill(0);
-        Ok(Self { bytes, used: LIST_HEADER_BYTES, keys: 0 })
-    }
-
-    /// Bytes that a list of `keys` takes.
-    pub const fn bytes(keys: usize) -> usize {
-        LIST_HEADER_BYTES + keys * LIST_ENTRY_BYTES
-    }
-
-    /// How many keys fit in `bytes`.
-    pub const fn room(bytes: usize) -> usize {
-        bytes.saturating_sub(LIST_HEADER_BYTES) / LIST_ENTRY_BYTES
-    }
-
-    /// Adds a key; whether there was room.
-    pub fn push(&mut self, key: Key) -> bool {
-        let Some(entry) = self.bytes.get_mut(self.used..self.used + LIST_ENTRY_BYTES) else {
-            return false;
-        };
-        put(entry, 0, &u16::from(KEY_BYTES).to_le_bytes());
-        put(entry, 2, &key.object.to_le_bytes());
-        put(entry, 10, &key.index.to_le_bytes());
-        self.used += LIST_ENTRY_BYTES;
-        self.keys += 1;
-        put(self.bytes, 0, &self.keys.to_le_bytes());
-        true
-    }
-
-    /// Reads the keys of a list.
-    ///
-    /// # Errors
-    /// [`Error::Short`] when there are fewer bytes than the count says, [`Error::Field`] for a key of
-    /// another length.
-    pub fn decode(bytes: &[u8]) -> Result<impl Iterator<Item = Result<Key, Error>>, Error> {
-        let count = u32_at(head::<LIST_HEADER_BYTES>(bytes)?, 0) as usize;
-        let entries = &bytes[LIST_HEADER_BYTES..];
-        let need = count.saturating_mul(LIST_ENTRY_BYTES);
-        if entries.len() < need {
-            return Err(Error::Short { need, got: entries.len() });
-        }
-        Ok(entries[..need].chunks_exact(LIST_ENTRY_BYTES).map(|entry| {
-            if entry[..2] != u16::from(KEY_BYTES).to_le_bytes() {
-                return Err(Error::Field("key length"));
-            }
-            Ok(Key::new(u64_at(entry, 2), u32_at(entry, 10)))
-        }))
-    }
-}
-
-/// What Create Pool sends: tmem's flag word in bytes 0 to 3, 4 bytes of zero, the UUID of a shared pool in
-/// bytes 8 to 23, in the order in which it is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CreatePool(pub PoolSpec);
-
-impl CreatePool {
-    /// Bytes of it.
-    pub const BYTES: usize = 24;
-
-    /// Reads it.
-    ///
-    /// # Errors
-    /// What is wrong with the flags.
-    pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, PoolSpecError> {
-        let uuid = u128::from_be_bytes(array_at(bytes, 8));
-        PoolSpec::from_flags(u32_at(bytes, 0), uuid).map(Self)
-    }
-
-    /// Its bytes.
-    pub fn encode(&self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        put(&mut bytes, 0, &self.0.flags().to_le_bytes());
-        put(&mut bytes, 8, &self.0.uuid().unwrap_or(0).to_be_bytes());
-        bytes
-    }
-}
-
-/// One pool of List Pools.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolEntry {
-    /// Its number: its namespace id.
-    pub number: u32,
-    /// Of what kind it is.
-    pub spec: PoolSpec,
-    /// Pages that it holds.
-    pub pages: u64,
-    /// Tells it from every other pool that there was or will be, also in a store that was restarted
-    /// empty: the store's own random number in the high half, its name of the pool in the low one. A
-    /// client that reconnects compares it, because numbers come again.
-    pub identity: u128,
-}
-
-impl PoolEntry {
-    /// Bytes of it.
-    pub const BYTES: usize = 48;
-
-    /// Reads it: number, flag word, UUID, pages, identity.
-    ///
-    /// # Errors
-    /// [`Error::Short`], [`Error::Field`] for flags that mean nothing.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
-        let bytes: &[u8; Self::BYTES] = head(bytes)?;
-        let uuid = u128::from_be_bytes(array_at(bytes, 8));
-        Ok(Self {
-            number: u32_at(bytes, 0),
-            spec: PoolSpec::from_flags(u32_at(bytes, 4), uuid)
-                .map_err(|_| Error::Field("pool flags"))?,
-            pages: u64_at(bytes, 24),
-            identity: u128::from_le_bytes(array_at(bytes, 32)),
-        })
-    }
-
-    /// Its bytes.
-    pub fn encode(&self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        put(&mut bytes, 0, &self.number.to_le_bytes());
-        put(&mut bytes, 4, &self.spec.flags().to_le_bytes());
-        put(&mut bytes, 8, &self.spec.uuid().unwrap_or(0).to_be_bytes());
-        put(&mut bytes, 24, &self.pages.to_le_bytes());
-        put(&mut bytes, 32, &self.identity.to_le_bytes());
-        bytes
-    }
-}
-
-/// Bytes of a client's counters.
-pub const STATISTICS_BYTES: usize = 104;
-
-/// A client's counters as bytes: the fields in the order of their declaration, 8 bytes each.
-pub fn encode_statistics(statistics: &Statistics) -> [u8; STATISTICS_BYTES] {
-    let fields = [
-        statistics.puts,
-        statistics.puts_stored,
-        statistics.puts_refused_at_target,
-        statistics.puts_refused_node_full,
-        statistics.puts_refused_other,
-        statistics.gets,
-        statistics.hits,
-        statistics.misses,
-        statistics.flushed_pages,
-        statistics.evicted_pages,
-        statistics.used_pages,
-        statistics.target_pages,
-        statistics.reserved_pages,
-    ];
-    let mut bytes = [0; STATISTICS_BYTES];
-    for (place, field) in bytes.chunks_exact_mut(8).zip(fields) {
-        place.copy_from_slice(&field.to_le_bytes());
-    }
-    bytes
-}
-
-/// Reads a client's counters.
-///
-/// # Errors
-/// [`Error::Short`].
-pub fn decode_statistics(bytes: &[u8]) -> Result<Statistics, Error> {
-    let bytes: &[u8; STATISTICS_BYTES] = head(bytes)?;
-    let field = |number: usize| u64_at(bytes, 8 * number);
-    Ok(Statistics {
-        puts: field(0),
-        puts_stored: field(1),
-        puts_refused_at_target: field(2),
-        puts_refused_node_full: field(3),
-        puts_refused_other: field(4),
-        gets: field(5),
-        hits: field(6),
-        misses: field(7),
-        flushed_pages: field(8),
-        evicted_pages: field(9),
-        used_pages: field(10),
-        target_pages: field(11),
-        reserved_pages: field(12),
-    })
 }
 
 #[cfg(test)]
@@ -386,21 +248,6 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_keys_is_cut_where_it_is_full() {
-        let mut bytes = [0xff; 40];
-        let mut list = KeyList::new(&mut bytes).unwrap();
-        assert_eq!(KeyList::room(40), 2);
-        assert!(
-            list.push(Key::new(1, 2)) && list.push(Key::new(3, 4)) && !list.push(Key::new(5, 6))
-        );
-        assert_eq!(bytes[..8], [2, 0, 0, 0, 12, 0, 1, 0]);
-        let keys: Result<Vec<Key>, Error> = KeyList::decode(&bytes).unwrap().collect();
-        assert_eq!(keys, Ok(vec![Key::new(1, 2), Key::new(3, 4)]));
-        bytes[0] = 3;
-        assert!(KeyList::decode(&bytes).is_err());
-    }
-
-    #[test]
     fn vendor_opcodes_follow_the_rule_of_directions() {
         for (opcode, direction) in [
             (io::FLUSH_OBJECT, Direction::None),
@@ -414,18 +261,5 @@ mod tests {
             assert_eq!(Direction::of(opcode), Some(direction), "{opcode:#x}");
             assert!(opcode >= 0xc0, "{opcode:#x} is not the vendor's");
         }
-    }
-
-    #[test]
-    fn pools_and_counters_come_back() {
-        let spec = PoolSpec::shared_ephemeral(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
-        let bytes = CreatePool(spec).encode();
-        assert_eq!(bytes[..12], [2, 0, 0, 1, 0, 0, 0, 0, 0x00, 0x11, 0x22, 0x33]);
-        assert_eq!(CreatePool::decode(&bytes), Ok(CreatePool(spec)));
-        let entry = PoolEntry { number: 7, spec, pages: 9, identity: 1 << 100 | 5 };
-        assert_eq!(PoolEntry::decode(&entry.encode()), Ok(entry));
-        let counters = Statistics { puts: 1, misses: 8, reserved_pages: 12, ..Default::default() };
-        assert_eq!(decode_statistics(&encode_statistics(&counters)), Ok(counters));
-        assert!(decode_statistics(&[0; 103]).is_err());
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use spillway_store::{Begun, Error, Found, LongGet, PageBuf, Store};
 use spillway_types::{Get, Key, PoolId, PoolSpec, Put, Refusal, Sharing};
-use spillway_wire::kv::{self, CreatePool, KeyList, PoolEntry, io, store_option};
+use spillway_wire::kv::{self, CreatePool, KeyList, KeyValueDwords, PoolEntry, io, store_option};
 use spillway_wire::nvme::{Command, Status};
 
 use crate::controller::ProvenClient;
@@ -83,7 +83,7 @@ impl PoolQueue {
             Ok(key) => key,
             Err(status) => return reply.complete(Err(status.into())),
         };
-        let room = (command.cdw10.min(command.data.bytes) as usize).min(PDU_DATA_BYTES_MAX);
+        let room = room_of(command).min(PDU_DATA_BYTES_MAX);
         let exclusive = command.opcode == io::TAKE;
         let scratch = &mut self.scratch;
         reply.fill(room, |value| {
@@ -109,7 +109,7 @@ impl PoolQueue {
                 return None;
             }
         };
-        let room = command.cdw10.min(command.data.bytes) as usize;
+        let room = room_of(command);
         let (store, scratch) = (&context.target.store, &mut self.scratch);
         let mut long = None;
         let written = reply.part(0, room.min(PDU_DATA_BYTES_MAX), |value| {
@@ -189,14 +189,19 @@ fn length_of(got: Get) -> Result<usize, Failure> {
     }
 }
 
+/// Bytes of room that a command has for its answer.
+fn room_of(command: &Command) -> usize {
+    KeyValueDwords::of(command).value_size.get().min(command.data.bytes) as usize
+}
+
 /// The key of a command that stores a value of `bytes`.
 fn checked_store(command: &Command, bytes: usize) -> Result<Key, Failure> {
     let key = kv::key(command)?;
-    let options = command.cdw11 & 0xff00;
-    if options & !store_option::NO_COMPRESSION != 0 {
+    let dwords = KeyValueDwords::of(command);
+    if dwords.store_options & !store_option::NO_COMPRESSION != 0 {
         return Err(Status::INVALID_FIELD.finally().into());
     }
-    if command.cdw10 as usize != bytes {
+    if dwords.value_size.get() as usize != bytes {
         return Err(Status::DATA_LENGTH.finally().into());
     }
     Ok(key)
@@ -229,7 +234,7 @@ fn list(store: &Store, pool: PoolId, command: &Command, reply: &mut Reply<'_>) {
         Ok(start) => start,
         Err(status) => return reply.complete(Err(status.into())),
     };
-    let room = (command.cdw10.min(command.data.bytes) as usize).min(LIST_BYTES_MAX);
+    let room = room_of(command).min(LIST_BYTES_MAX);
     reply.fill(room, |bytes| {
         let mut keys = vec![Key::new(0, 0); KeyList::room(bytes.len())];
         let found = store.list_keys(pool, start, &mut keys).map_err(|error| status_of(&error))?;

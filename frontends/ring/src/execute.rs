@@ -5,7 +5,9 @@ use spillway_store::{
     ClientId, Error, Filled, Get, Key, PageBuf, PoolId, Put, Refusal, Shown, Store, Value,
 };
 use spillway_types::{PAGE_BYTES, PoolInfo, Sharing, VALUE_BYTES_MAX};
-use spillway_wire::kv::{self, CreatePool, KeyList, PoolEntry, admin, io, store_option};
+use spillway_wire::kv::{
+    self, CreatePool, KeyList, KeyValueDwords, PoolEntry, admin, io, store_option,
+};
 use spillway_wire::nvme::{Command, DataPointer, Direction, Status};
 
 use crate::bound::{BoundPools, HeldPools};
@@ -80,8 +82,10 @@ impl<'a> Session<'a> {
     /// Copies the page of a command that stores one, if that can be published later.
     #[inline]
     pub fn fill(&mut self, region: &Region, command: &Command) -> Option<Begun<'a>> {
-        let is_page = command.cdw10 as usize == PAGE_BYTES && command.cdw11 & !0xff == 0;
-        if command.opcode != io::STORE || !is_page || command.data.bytes != command.cdw10 {
+        let dwords = KeyValueDwords::of(command);
+        let bytes = dwords.value_size.get();
+        let is_page = bytes as usize == PAGE_BYTES && dwords.has_only(0);
+        if command.opcode != io::STORE || !is_page || command.data.bytes != bytes {
             return None;
         }
         Self::check(region, command).ok()?;
@@ -172,7 +176,7 @@ impl<'a> Session<'a> {
     fn look_up(&mut self, region: &Region, command: &Command) -> Result<Value<'a>, Failed> {
         Self::check(region, command)?;
         let (pool, key) = self.place(command)?;
-        if command.cdw10 != command.data.bytes {
+        if KeyValueDwords::of(command).value_size != command.data.bytes {
             return Err(Status::DATA_LENGTH.finally().into());
         }
         Ok(self.store.look_up(pool, key, command.data.bytes as usize)?)
@@ -243,7 +247,7 @@ impl<'a> Session<'a> {
     fn take(&mut self, region: &Region, command: &Command) -> Outcome {
         let (pool, key) = self.place(command)?;
         let (offset, room) = (command.data.address as usize, command.data.bytes);
-        if command.cdw10 != room {
+        if KeyValueDwords::of(command).value_size != room {
             return Err(Status::DATA_LENGTH.finally().into());
         }
         let take = |at: usize, part: &[u8]| region.write(offset + at, part);
@@ -255,11 +259,11 @@ impl<'a> Session<'a> {
 
     fn put(&mut self, region: &Region, command: &Command) -> Outcome {
         let (pool, key) = self.place(command)?;
-        if command.cdw11 & !0xff & !store_option::NO_COMPRESSION != 0 {
+        if !KeyValueDwords::of(command).has_only(store_option::NO_COMPRESSION) {
             return Err(Status::INVALID_FIELD.finally().into());
         }
         let (offset, bytes) = (command.data.address as usize, command.data.bytes as usize);
-        if command.cdw10 != command.data.bytes {
+        if KeyValueDwords::of(command).value_size != command.data.bytes {
             return Err(Status::DATA_LENGTH.finally().into());
         }
         if !(1..=VALUE_BYTES_MAX).contains(&bytes) {
@@ -282,7 +286,8 @@ impl<'a> Session<'a> {
     fn list(&mut self, region: &Region, command: &Command) -> Outcome {
         let pool = self.pool(command.namespace)?;
         let start = kv::list_start(command)?;
-        let bytes = command.data.bytes.min(command.cdw10) as usize;
+        let room = KeyValueDwords::of(command).value_size.get();
+        let bytes = command.data.bytes.min(room) as usize;
         let mut keys = vec![Key::new(0, 0); KeyList::room(bytes).min(KEYS_MAX)];
         let listed = self.store.list_keys(pool, start, &mut keys)?;
         let mut buffer = vec![0; KeyList::bytes(listed)];
