@@ -23,7 +23,7 @@ impl OwnedCounter {
     }
 }
 
-/// What is counted.
+/// The counters.
 #[derive(Clone, Copy)]
 pub(crate) enum Count {
     Faults,
@@ -44,7 +44,7 @@ pub(crate) struct BatchedCounters {
     histogram: [OwnedCounter; BUCKETS],
     stale: [AtomicU64; STALE_MAX as usize],
     stale_head: AtomicU64,
-    /// What was published so far.
+    /// The published values.
     published: Lock<Published>,
 }
 
@@ -95,8 +95,8 @@ impl BatchedCounters {
         true
     }
 
-    /// Publishes what was counted since the last call: adds the counts to the shared page and gives
-    /// each stale handle to `flush`.
+    /// Publishes the counts since the last call: adds them to the shared page, and passes each
+    /// stale handle to `flush`.
     pub(crate) fn publish(&self, tree: &Tree, flush: impl Fn(u64)) {
         let mut published = self.published.lock();
         let head = self.stale_head.load(Ordering::Acquire);

@@ -1,4 +1,4 @@
-//! The end of a pager that met something it can't explain, and where in the source that was.
+//! Ends a pager in an inconsistent state, and reports the place in the source.
 
 use crate::pager::Pager;
 use crate::tree::Notice;
@@ -6,7 +6,7 @@ use spillway_platform::process::Program;
 use std::panic::Location;
 use std::sync::atomic::Ordering;
 
-/// The sources that call [`Pager::broken`]. A notice has room for a number alone: the place of the source here.
+/// The sources that call [`Pager::broken`]. A notice carries only a number: the index of the source here.
 const SOURCES: [&str; 5] = [
     "pager/src/evict.rs",
     "pager/src/fault.rs",
@@ -16,8 +16,7 @@ const SOURCES: [&str; 5] = [
 ];
 
 impl Pager {
-    /// Kills the program rather than serve bytes that the pager isn't sure of. The line about it names the caller's place in
-    /// the source.
+    /// Kills the program rather than serve bytes that may be wrong. The notice names the caller's place in the source.
     #[track_caller]
     pub(crate) fn broken(&self) -> ! {
         let pid = self.slot.pid.load(Ordering::Relaxed);
@@ -31,7 +30,7 @@ impl Pager {
     }
 }
 
-/// A place in the source as a notice has it: which source, and the line in it.
+/// A place in the source in a notice's form: the source and the line.
 fn number(file: &str, line: u32) -> u64 {
     let source = SOURCES.iter().position(|source| file.ends_with(source));
     (source.unwrap_or(SOURCES.len()) as u64) << 32 | u64::from(line)

@@ -1,10 +1,9 @@
-//! Calls of the program that unmap, replace or move managed memory.
+//! Handles the program's calls that unmap, replace or move managed memory.
 //!
-//! The kernel may refuse such a call, so what is known of the memory is kept until it has answered.
-//! While the call is on its way the evictor stays off the memory, no fork begins, and no other
-//! thread's mapping in its place is managed: until the change has been followed, what is known at
-//! these addresses is that of the old memory. Changes come one after the other, for one may move
-//! memory to where another took some away.
+//! The kernel may refuse such a call, so the state of the memory is kept until it has answered.
+//! During the call the evictor skips the memory, no fork begins, and no other thread's mapping at
+//! these addresses becomes managed: until the change has been processed, their state is that of the
+//! old memory. Changes are serialized, because one may move memory to where another removed some.
 
 use crate::in_thread::Hold;
 use crate::pager::Pager;
@@ -17,15 +16,15 @@ use spillway_platform::task::SignalsBlocked;
 type Range = (usize, usize);
 
 const NOTHING: Range = (0, 0);
-/// Where the addresses of programs end.
+/// The end of user addresses.
 const ADDRESSES_END: usize = 1 << 47;
 
-/// What the change on its way will do, for those who read the kernel's events.
+/// The effect of the change in progress, for readers of the kernel's events.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     /// Ranges that the calling thread forgets once the kernel has answered.
     gone: [Range; 2],
-    /// Where managed memory is moved to, over what is there.
+    /// The target of a move, which replaces mappings there.
     target: Range,
     /// The old place stays mapped when its pages have moved away.
     keeps_source: bool,
@@ -34,7 +33,7 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) const NONE: Self = Self { gone: [NOTHING; 2], target: NOTHING, keeps_source: false };
 
-    /// Whether the calling thread deals with a range that the kernel unmapped.
+    /// Whether the calling thread handles a range that the kernel unmapped.
     fn covers(&self, start: usize, end: usize) -> bool {
         self.gone.iter().any(|&(from, to)| from <= start && end <= to)
     }
@@ -49,18 +48,19 @@ pub struct Remap {
     pub old_bytes: usize,
     /// Bytes of the new range, whole pages.
     pub new_bytes: usize,
-    /// Where it is to go, if the program says where.
+    /// The target address, if the program gives one.
     pub target: Option<usize>,
     /// The old range stays mapped, without its pages (MREMAP_DONTUNMAP).
     pub keeps_source: bool,
 }
 
-/// A change under way, until the kernel has answered. Fields are dropped in order.
+/// A change in progress, until the kernel has answered. Fields are dropped in order.
 #[must_use = "tell how the call ended"]
 pub struct Change<'a> {
     pager: &'a Pager,
     gone: [Range; 2],
-    /// Memory from here on is managed too: what a remapping adds, by its place in the new range.
+    /// Memory from this offset of the new range becomes managed too: the part that a remapping
+    /// adds.
     added: Range,
     _alone: Hold<'a>,
     _holds: [Option<Hold<'a>>; 2],
@@ -73,7 +73,7 @@ fn within(start: usize, end: usize) -> Range {
 }
 
 impl Pager {
-    /// The program is about to unmap a range, or to map something over it. None when nothing of it is
+    /// The program is about to unmap a range, or to map something over it. None if no part of it is
     /// managed.
     pub fn begin_unmap(&self, start: usize, end: usize) -> Option<Change<'_>> {
         let range = within(start, end);
@@ -84,8 +84,7 @@ impl Pager {
         Some(self.begin(plan, [range, NOTHING], NOTHING))
     }
 
-    /// The program is about to move or resize a range. None when neither it nor what it goes over is
-    /// managed.
+    /// The program is about to move or resize a range. None if neither it nor its target is managed.
     pub fn begin_remap(&self, remap: Remap) -> Option<Change<'_>> {
         let Remap { start, old_bytes, new_bytes, target, keeps_source } = remap;
         let source = within(start, start.saturating_add(old_bytes));
@@ -121,15 +120,15 @@ impl Pager {
         Change { pager: self, gone, added, _alone: alone, _holds: holds, _blocked: blocked }
     }
 
-    /// What the kernel says was unmapped, and that no thread of the program deals with.
+    /// A range that the kernel reports as unmapped, and that no thread of the program handles.
     pub(crate) fn unmapped_by_others(&self, start: usize, end: usize) {
         if !self.plan.lock().covers(start, end) {
             self.forget_unmapped(start, end);
         }
     }
 
-    /// Forgets what was in the place that managed memory has just been moved to. Gives whether the old
-    /// place stays mapped.
+    /// Forgets the former contents of the target of a move. Returns whether the old place stays
+    /// mapped.
     pub(crate) fn clear_target(&self, to: usize, bytes: usize) -> bool {
         let plan = *self.plan.lock();
         let (start, end) = plan.target;
@@ -142,12 +141,12 @@ impl Pager {
 }
 
 impl Change<'_> {
-    /// The kernel made the change, a remapping to `address`. When this returns the pager has followed
+    /// Completes the change; a remapping went to `address`. When this returns the pager has processed
     /// it, and memory that was added to a managed range is managed too.
     pub fn made(self, address: usize) {
         let _work = self.pager.program_work();
         let (from, to) = (address + self.added.0, address + self.added.1);
-        // What the moved memory itself went over was forgotten before it came.
+        // The former contents of the target were forgotten before the move.
         let target = self.pager.plan.lock().target;
         for gone in self.gone {
             let (start, end) = if gone == target && gone != NOTHING { (from, to) } else { gone };
@@ -162,8 +161,7 @@ impl Change<'_> {
         *self.pager.plan.lock() = Plan::NONE;
     }
 
-    /// The kernel refused the change. It may have unmapped something before: what is there no more is
-    /// forgotten.
+    /// The kernel refused the change. It may have unmapped a part before, which is forgotten.
     pub fn refused(self) {
         let _work = self.pager.program_work();
         for (start, end) in self.gone.into_iter().filter(|(start, end)| start < end) {

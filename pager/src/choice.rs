@@ -1,10 +1,11 @@
-//! When pages leave, chosen by what it costs: on demand or ahead of need.
+//! Chooses the eviction scheme by its cost: on-demand or pre-evict.
 //!
-//! Which of the two is faster is a property of the processor and of the load, by a factor of two either way. So
-//! both are tried in turns while the program faults, and the one under which more pages come in is kept.
-//! A trial takes a fraction of a second; after a change there is none for ten seconds.
+//! Which scheme is faster depends on the processor and the load, by a factor of up to two. So both are tried in
+//! turns while the program faults, and the one with more page-ins is kept. A trial takes a fraction of a
+//! second; after a change there is none for ten seconds.
 //!
-//! [`Choice`] is a pure state machine: the time and the count of pages go in, the scheme comes out.
+//! [`Choice`] is a pure state machine: its input is the time and the count of pages, its output the
+//! scheme.
 
 use crate::batched_counters::{BatchedCounters, Count};
 use crate::pager::Pager;
@@ -12,67 +13,67 @@ use crate::tree::{Eviction, reserve_pages};
 use spillway_tiers::sync::Lock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// How often the choice goes on, ns.
+/// Interval of the choice's steps, ns.
 const STEP_NS: u64 = 2_000_000;
 
 /// How long a turn is measured, ns.
 const TURN_NS: u64 = 20_000_000;
-/// A turn that takes this much longer was one in which the program did something else.
+/// A turn that takes this much longer does not count: the program did something else.
 const LATE: u64 = 8;
 /// Turns of a trial; half of them try the other scheme.
 const TURNS: usize = 8;
-/// Pages a second that have to come in for a trial to begin.
+/// Least rate of page-ins to start a trial, per second.
 const RATE_MIN: u64 = 10_000;
-/// Pages that have to come in during a turn, or else it says nothing.
+/// Least number of page-ins for a significant turn.
 const PAGES_MIN: u64 = 200;
 /// How long each page may take at most that is waited for before a turn is measured, ns.
 const PAGE_NS_MAX: u64 = 200_000;
-/// How much faster the other scheme has to be, per cent.
+/// How much faster the other scheme must be, per cent.
 const BETTER_PERCENT: u64 = 105;
 /// How much faster the best turn of a scheme may be than its worst under one load, per cent.
 const SAME_LOAD_PERCENT: u64 = 150;
-/// How long a scheme that was changed to is kept at least, ns; and the longest time from one trial to the next.
+/// How long a new scheme is kept at least, and the longest time between two trials, ns.
 const KEEP_NS: u64 = 10_000_000_000;
-/// How long it takes from the first trial to the second, ns. It doubles with each trial that changes nothing.
+/// Time from the first trial to the second, ns. It doubles with each trial without a change.
 const SECOND_NS: u64 = 1_000_000_000;
-/// How many times as long as a trial it takes until the next one, at least.
+/// Least time between trials, as a multiple of a trial's duration.
 const REST: u64 = 10;
-/// How long it takes until a trial is begun again that the program did not let come to an end, or in which its load
-/// changed, ns. It doubles with each one in a row, up to `KEEP_NS`.
+/// Pause after a trial that the program interrupted, or in which its load changed, ns. It doubles with each one in
+/// a row, up to `KEEP_NS`.
 const AGAIN_NS: u64 = 500_000_000;
 
-/// What a trial found: pages a second.
+/// The result of a trial: pages per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rates {
     pub(crate) on_demand: u64,
     pub(crate) pre_evict: u64,
 }
 
-/// What came of a step.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Nothing new.
     Goes,
-    /// Another scheme is to be tried.
+    /// Try the other scheme.
     Tries,
-    /// A trial came to its end.
+    /// A trial is complete.
     Found(Rates),
 }
 
-/// The choice, and how far the trial is.
+/// The choice, and the state of the trial.
 #[derive(Debug)]
 pub(crate) struct Choice {
     /// The scheme that is kept.
     kept: Eviction,
-    /// The scheme that is to be followed now.
+    /// The scheme in use now.
     now: Eviction,
     trial: Option<Trial>,
-    /// When and at which count the latest turn, or the wait for a load, began.
+    /// Time and count at the start of the latest turn, or of the wait for a load.
     since: Mark,
     next_trial_ns: u64,
-    /// How long it takes until the next trial when this one changes nothing.
+    /// The time until the next trial if this one changes nothing.
     pause_ns: u64,
-    /// The same when it does not come to its end.
+    /// The same if this one is not completed.
     again_ns: u64,
 }
 
@@ -84,16 +85,17 @@ struct Mark {
 
 #[derive(Debug)]
 struct Trial {
-    /// Pages a second of the turns that are over.
+    /// Rates of the completed turns, pages per second.
     rates: [u64; TURNS],
     over: usize,
     began_ns: u64,
-    /// The turn is measured from here on: before, what the other scheme left is used up.
+    /// Where the turn's measurement begins: before that, the program uses up what the other scheme
+    /// left.
     measured: bool,
 }
 
 impl Mark {
-    /// Pages a second since then.
+    /// Pages per second since then.
     fn rate(self, now_ns: u64, pages: u64) -> u64 {
         let ns = now_ns.saturating_sub(self.at_ns).max(1);
         (u128::from(pages.saturating_sub(self.pages)) * 1_000_000_000 / u128::from(ns)) as u64
@@ -112,7 +114,7 @@ impl Trial {
 }
 
 impl Choice {
-    /// Begins with this scheme.
+    /// Starts with this scheme.
     pub(crate) const fn new(scheme: Eviction) -> Self {
         let since = Mark { at_ns: 0, pages: 0 };
         Self {
@@ -126,17 +128,17 @@ impl Choice {
         }
     }
 
-    /// The scheme to be followed now.
+    /// The scheme in use now.
     pub(crate) fn scheme(&self) -> Eviction {
         self.now
     }
 
-    /// The scheme that is kept when no trial is under way.
+    /// The scheme outside trials.
     pub(crate) fn kept(&self) -> Eviction {
         self.kept
     }
 
-    /// Goes on: `pages` have come in so far, and `reserve_pages` may lie free when eviction ahead of need ends.
+    /// Makes a step: `pages` have come in so far, and `reserve_pages` may be free when pre-evict ends.
     pub(crate) fn step(&mut self, now_ns: u64, pages: u64, reserve_pages: u64) -> Step {
         let Some(trial) = &mut self.trial else { return self.wait(now_ns, pages) };
         let took_ns = now_ns.saturating_sub(self.since.at_ns);
@@ -181,7 +183,7 @@ impl Choice {
         let dense = took_ns <= LATE * TURN_NS && self.since.rate(now_ns, pages) >= RATE_MIN;
         self.since = Mark { at_ns: now_ns, pages };
         if dense {
-            // What comes first is the scheme that is followed already.
+            // The first turn uses the present scheme.
             self.trial =
                 Some(Trial { rates: [0; TURNS], over: 0, began_ns: now_ns, measured: true });
         }
@@ -198,7 +200,8 @@ impl Choice {
         if tried { Step::Tries } else { Step::Goes }
     }
 
-    /// The other scheme has to be better in all, and in most pairs of turns: the load may have changed meanwhile.
+    /// The other scheme must be better in total and in most pairs of turns, because the load may have changed
+    /// meanwhile.
     fn decide(&mut self, now_ns: u64) -> Step {
         let Some(trial) = self.trial.take() else { return Step::Goes };
         let pairs = trial.rates.chunks_exact(2).map(|pair| (pair[0], pair[1]));
@@ -232,15 +235,15 @@ impl Choice {
 
 /// The scheme of a process, and how it is chosen.
 pub(crate) struct Scheme {
-    /// [`Eviction`] that is followed now, as a number; never `Auto`.
+    /// The present [`Eviction`], as a number; never `Auto`.
     now: AtomicU32,
     choice: Lock<Choice>,
-    /// When the choice goes on.
+    /// When the next step is due.
     next_step_ns: AtomicU64,
 }
 
 impl Scheme {
-    /// Begins with this scheme.
+    /// Starts with this scheme.
     pub(crate) const fn new(scheme: Eviction) -> Self {
         Self {
             now: AtomicU32::new(scheme as u32),
@@ -249,7 +252,7 @@ impl Scheme {
         }
     }
 
-    /// Whether this scheme is followed now.
+    /// Whether this scheme is in use now.
     pub(crate) fn is(&self, scheme: Eviction) -> bool {
         self.now.load(Ordering::Relaxed) == scheme as u32
     }
@@ -271,7 +274,7 @@ fn pages_in(task_counters: &[BatchedCounters]) -> u64 {
 }
 
 impl Pager {
-    /// Called by who has just answered a fault: lets the choice go on when that is due.
+    /// Called after a fault was answered: makes a step if one is due.
     pub(crate) fn choose_eviction(&self, now_ns: u64) {
         if self.settings.eviction != Eviction::Auto as u32
             || now_ns < self.scheme.next_step_ns.load(Ordering::Relaxed)

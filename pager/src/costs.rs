@@ -1,27 +1,28 @@
-//! What ways of paging cost here, measured while the program runs: which of them pay follows from that.
+//! Measures the cost of paging operations while the program runs, and decides which of them pay off.
 //!
-//! All of it is advice. A count that a race loses changes no page.
+//! All results are advice. A count lost in a race affects no page.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One fetch or rescue in so many is timed.
 pub(crate) const TIMED_ONE_IN: u64 = 16;
-/// What a rescue is taken to cost until one was timed, ns. Measured: 7,000 on a Xeon (family 6, model 207), 16,000 to 30,000
+/// Assumed cost of a rescue until one is timed, ns. Measured: 7,000 on a Xeon (family 6, model 207), 16,000 to 30,000
 /// on an EPYC (family 25, model 1), where the flush that a move needs takes as long.
 const RESCUE_NS: u64 = 7_000;
-/// The victim pool pays when a fetch costs more than so many rescues: it takes memory, and most pages in it are not
-/// rescued. Where that turns can be seen with `cargo xtask bench replacement`.
+/// The victim pool pays off if a fetch costs more than this many rescues: the pool takes memory, and most pages in
+/// it are not rescued. Where that turns can be seen with `cargo xtask bench replacement`.
 const RESCUES_PER_FETCH: u64 = 2;
-/// While the pool is not used no rescue is timed. So its cost is taken to be less by so much at each timed fetch, until the
-/// pool is tried again, ns.
+/// While the pool is unused no rescue is timed. So each timed fetch reduces the assumed cost by this, until the pool is
+/// tried again, ns.
 const FORGOTTEN_NS: u64 = 1;
-/// How much longer than the mean a time may be, as a factor; what took longer was interrupted.
+/// Largest ratio of a time to the mean; a longer one was interrupted.
 const LONGEST: u64 = 2;
-/// Part of a time that goes into the mean.
+/// Weight of a time in the mean.
 const WEIGHT: u64 = 16;
-/// Pages read in clean after which all that was counted counts half.
+/// Pages read in clean after which the counts are halved.
 const CLEAN_READS_MAX: u64 = 1 << 16;
-/// One page in so many is read in clean although that does not pay, so that the judgement can change.
+/// One page in this many is read in clean even if that does not pay off, so that the decision can
+/// change.
 const CLEAN_ONE_IN: u64 = 32;
 
 /// The costs of one process.
@@ -33,7 +34,7 @@ pub(crate) struct Costs {
     clean_writes: AtomicU64,
 }
 
-/// Takes a time into a running mean.
+/// Adds a time to a running mean.
 fn take_in(mean: &AtomicU64, took_ns: u64) {
     let before = mean.load(Ordering::Relaxed);
     let took_ns = took_ns.min(before.max(1000) * LONGEST);
@@ -50,7 +51,7 @@ impl Costs {
         }
     }
 
-    /// A fetch took so long, the link included. A link that is slow is believed after some fetches.
+    /// Records the time of a fetch, including the link. A slow link shows after some fetches.
     pub(crate) fn saw_fetch(&self, took_ns: u64) {
         take_in(&self.fetch_ns, took_ns);
         if !self.pool_pays() {
@@ -60,18 +61,18 @@ impl Costs {
         }
     }
 
-    /// The move of a page out of the victim pool took so long.
+    /// Records the time of a move out of the victim pool.
     pub(crate) fn saw_rescue(&self, took_ns: u64) {
         take_in(&self.rescue_ns, took_ns);
     }
 
-    /// Whether the victim pool pays: a page that it gives back would have been fetched.
+    /// Whether the victim pool pays off: a rescued page would otherwise be fetched.
     pub(crate) fn pool_pays(&self) -> bool {
         let rescue_ns = self.rescue_ns.load(Ordering::Relaxed);
         self.fetch_ns.load(Ordering::Relaxed) > RESCUES_PER_FETCH * rescue_ns
     }
 
-    /// A page was read in clean.
+    /// Counts a page that was read in clean.
     pub(crate) fn saw_clean_read(&self) {
         if self.clean_reads.fetch_add(1, Ordering::Relaxed) >= CLEAN_READS_MAX {
             for count in [&self.clean_reads, &self.clean_writes] {
@@ -80,7 +81,7 @@ impl Costs {
         }
     }
 
-    /// A page that was read in clean was written.
+    /// Counts a write to a page that was read in clean.
     pub(crate) fn saw_clean_write(&self) {
         self.clean_writes.fetch_add(1, Ordering::Relaxed);
     }

@@ -1,8 +1,8 @@
-//! Choosing victims and taking them out.
+//! Chooses and evicts victims.
 //!
-//! A hand goes round over the addresses and takes a window of 64 pages at a time. Its resident
-//! pages are marked [`PageState::Leaving`] and moved to staging by one call; from there `retire` brings
-//! them to the store, at once or after a wait in the victim pool.
+//! A clock hand cycles over the addresses and takes a window of 64 pages at a time. Its resident pages
+//! are marked [`PageState::Leaving`] and moved to staging by one call; from there `retire` writes them
+//! to the store, at once or after a wait in the victim pool.
 
 use crate::pager::{EVICTOR_PLACE, Pager};
 use crate::quiesce::Slept;
@@ -17,19 +17,19 @@ use spillway_platform::memory::{advise, is_mapped, residency};
 use spillway_store::{Packer, Scratch};
 use std::sync::atomic::Ordering;
 
-/// How often a fault waits for another task's eviction before it goes over the budget.
+/// How often a fault waits for another task's eviction before it exceeds the budget.
 const PATIENCE: usize = 10_000;
 /// Windows tried in one turn when the kernel refuses all their pages.
 const TRIES: usize = 64;
-/// A move of one window takes microseconds; after this long it is lost, ns.
+/// Timeout of a window's move, which takes microseconds, ns.
 const LOST_NS: u64 = 20_000_000_000;
-/// How long nobody tries again after nothing could leave, ns.
+/// Pause after an eviction that freed nothing, ns.
 const STUCK_NS: u64 = 20_000_000;
-/// How long a fault waits at most for a full store that is being drained, ns.
+/// Longest wait of a fault for a full store that is being drained, ns.
 const DRAIN_NS: u64 = 50_000_000;
 /// Freed values that are removed from the blade at a time.
 const TIDY_PAGES: usize = 128;
-/// Pages that a handler moves out at most while the others sleep.
+/// Most pages that a handler moves out while the others sleep.
 const BATCH_PAGES: usize = 128;
 /// Pages that the evictor packs at a time when nothing is to be evicted.
 const PACK_PAGES: usize = 64;
@@ -43,7 +43,7 @@ struct Victims<'a> {
 }
 
 impl Pager {
-    /// Evicts on the fault path until the budget is kept or nothing more can leave.
+    /// Evicts on the fault path until the budget is met or no more pages can leave.
     pub(crate) fn make_room(&self, packer: &mut Packer) {
         for _ in 0..PATIENCE {
             let over = self.excess(self.budget_pages()) > 0;
@@ -60,8 +60,8 @@ impl Pager {
         }
     }
 
-    /// The store is full and the evictor is sending pages to the blade: a fault that would need their
-    /// room waits a little, so that a program that fills memory goes at the blade's pace.
+    /// If the store is full and the evictor is sending pages to the blade, a fault that needs their
+    /// space waits a little, so that a program that fills memory runs at the blade's pace.
     #[cold]
     fn wait_for_drain(&self) {
         let until_ns = crate::link::now_ns() + DRAIN_NS;
@@ -75,13 +75,13 @@ impl Pager {
         }
     }
 
-    /// Whether eviction got nowhere a moment ago: then faults go over the budget instead of trying
+    /// Whether a recent eviction freed nothing: then faults exceed the budget instead of trying
     /// again each time.
     pub(crate) fn is_stuck(&self) -> bool {
         crate::link::now_ns() < self.evicting.stuck_until_ns.load(Ordering::Relaxed)
     }
 
-    /// Nothing could leave: for a while nobody tries.
+    /// No page could leave: pauses evictions for a while.
     pub(crate) fn set_stuck(&self) {
         self.evicting.stuck_until_ns.store(crate::link::now_ns() + STUCK_NS, Ordering::Relaxed);
     }
@@ -127,7 +127,7 @@ impl Pager {
         }
     }
 
-    /// Makes room for a fault. False when nothing could leave. While other handlers answer faults, one handler moves
+    /// Makes room for a fault. False if no page could leave. While other handlers answer faults, one handler moves
     /// out what all will need next, and each of them writes back a window of it at a time.
     fn evict_in_fault(&self, packer: &mut Packer) -> bool {
         let others = if self.is_in_thread() { 0 } else { self.parking.awake().saturating_sub(1) };
@@ -148,7 +148,8 @@ impl Pager {
         moved != Some(0) || self.evict_window(Memory::Fault(packer), None)
     }
 
-    /// Moves windows to the victim pool: as many as pay for a sleep of the other handlers, or one. Returns the pages.
+    /// Moves windows to the victim pool: enough to justify a sleep of the other handlers, or one. Returns the number
+    /// of pages.
     fn take_out_batch(&self, others_sleep: bool) -> usize {
         let most = if others_sleep {
             (self.budget_pages() as usize / 64).clamp(1, BATCH_PAGES)
@@ -165,8 +166,8 @@ impl Pager {
         all
     }
 
-    /// Evicts one window. False when nothing could leave. Pages that could not because a fork shares them are added
-    /// to `shared`.
+    /// Evicts one window. False if no page could leave. Adds pages that could not because a fork shares them to
+    /// `shared`.
     fn evict_window(&self, memory: Memory<'_>, shared: Option<&mut Vec<usize>>) -> bool {
         let mut turn = self.staging.turn();
         let Some(moved) = self.take_out(&mut turn, shared) else {
@@ -212,7 +213,7 @@ impl Pager {
         Some(moved)
     }
 
-    /// Claims the next window with resident pages; None after the hand went once around.
+    /// Claims the next window with resident pages; None after a full cycle of the hand.
     fn next_victims(&self, hand: &mut usize) -> Option<Victims<'_>> {
         let mut wrapped = false;
         let began = *hand;
@@ -254,7 +255,7 @@ impl Pager {
         }
     }
 
-    /// Marks the resident pages of a part of a window as leaving, but for those that are `kept`.
+    /// Marks the resident pages of a part of a window as leaving, except those in `kept`.
     fn claim(leaf: &Leaf, from: usize, end: usize, kept: u64) -> Victims<'_> {
         let first = place(from) / WINDOW_PAGES * WINDOW_PAGES;
         let address = from / WINDOW_BYTES * WINDOW_BYTES;
@@ -315,8 +316,8 @@ impl Pager {
         (moved, busy)
     }
 
-    /// Whether the page at which a move stopped is not in its place any more: it was dropped by the program,
-    /// or it was moved all the same (see `Uffd::move_out`), for staging was empty.
+    /// Whether the page at which a move stopped is gone from its place: the program dropped it, or it was
+    /// moved anyway (see `Uffd::move_out`), because staging was empty.
     fn has_left(&self, address: usize, errno: Errno) -> bool {
         let mut present = [0];
         match errno {
@@ -326,7 +327,7 @@ impl Pager {
         }
     }
 
-    /// Whether the kernel has been at one window for so long that it will not come back.
+    /// Whether the kernel has worked on one window for so long that it will not return.
     pub(crate) fn is_lost_in_move(&self) -> bool {
         let since = self.evicting.moving_since_ns.load(Ordering::Relaxed);
         since != 0 && crate::link::now_ns().saturating_sub(since) > LOST_NS
@@ -409,7 +410,7 @@ impl Pager {
     }
 }
 
-/// Puts down which pages of a window the kernel would not move, as long as that takes no memory.
+/// Records which pages of a window the kernel did not move, unless that needs memory.
 fn note_shared(victims: &Victims<'_>, busy: u64, shared: &mut Vec<usize>) {
     for page in (0..WINDOW_PAGES).filter(|page| busy & 1 << page != 0) {
         if shared.len() < shared.capacity() {

@@ -1,4 +1,4 @@
-//! The blade of a run as a process's pager uses it: joining and leaving, forks, and what is told.
+//! A pager's use of the run's blade: joining and leaving, forks, and notices.
 
 use crate::pager::{Error, Pager, take_slot};
 use crate::tree::{Counters, Notice, SET_ASIDE, SLOTS, Settings, Slot, Tree};
@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const BLADE: u32 = 1;
 const MIRROR: u32 = 2;
-/// A stall of this length is told also when blade and mirror stay up, ms.
+/// Stalls of this length are reported even if blade and mirror stay up, ms.
 const TOLD_STALL_MS: u64 = 1000;
 
-/// The ways out of the host that a process has.
+/// A process's transports to other hosts.
 #[derive(Clone, Copy, Debug)]
 pub struct Ways {
     /// To the blade.
@@ -36,7 +36,7 @@ fn number_of(tree: &Tree, slot: &Slot) -> usize {
     tree.slots.iter().position(same).unwrap_or(SLOTS - 1)
 }
 
-/// What is set aside for the child of a fork.
+/// Resources reserved for the child of a fork.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChildSlot {
     slot: &'static Slot,
@@ -44,7 +44,7 @@ pub(crate) struct ChildSlot {
     mark: u32,
 }
 
-/// What was made known of the tiers so far.
+/// What was reported about the tiers so far.
 #[derive(Debug, Default)]
 pub(crate) struct Published {
     counts: BladeCounts,
@@ -57,8 +57,8 @@ pub(crate) struct Published {
 }
 
 impl Pager {
-    /// Before a fork, with everything at rest: sets a slot aside for the child and makes it a holder
-    /// of all that is on the blade, so that nothing of it goes before the child is there to keep it.
+    /// Before a fork, with everything at rest: reserves a slot for the child and makes it a holder
+    /// of all pages on the blade, so that none is removed before the child exists.
     pub(crate) fn prepare_child_slot(&self) {
         let Some(blade) = self.store.blade() else { return };
         let number = self.tree.forks.fetch_add(1, Ordering::Relaxed);
@@ -69,12 +69,12 @@ impl Pager {
         blade.share(number_of(self.tree, slot));
     }
 
-    /// In a forked child: the slot that was set aside for it.
+    /// In a forked child: takes the reserved slot.
     pub(crate) fn inherit_slot(&self, pid: u32) -> Result<&'static Slot, Error> {
         let Some(blade) = self.store.blade() else { return Ok(take_slot(self.tree, pid)) };
         let child = self.child_slot.lock().take().ok_or(Error::Store(Errno::TIMEDOUT))?;
         if child.mark != 0 {
-            // The supervisor takes a slot back whose child does not come.
+            // The supervisor frees a slot whose child does not appear.
             let taken = child.slot.pid.compare_exchange(
                 child.mark,
                 pid,
@@ -90,7 +90,7 @@ impl Pager {
         Ok(child.slot)
     }
 
-    /// When the program has ended: lets go of what it held on the blade. The last one of a run whose
+    /// When the program has ended: releases its pages on the blade. The last process of a run whose
     /// supervisor is gone removes everything.
     pub(crate) fn leave_blade(&self) {
         let Some(blade) = self.store.blade() else { return };
@@ -108,7 +108,7 @@ impl Pager {
         }
     }
 
-    /// Whether the supervisor has ended without saying so.
+    /// Whether the supervisor has ended abnormally.
     fn supervisor_was_killed(&self) -> bool {
         let Settings { supervisor_pid, supervisor_start_ticks, .. } = self.settings;
         ProcFolder::open(supervisor_pid, supervisor_start_ticks)

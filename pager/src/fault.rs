@@ -1,7 +1,7 @@
-//! Answering a fault: the page's entry says where it is, and each place has its way in.
+//! Answers faults: the page's entry says where it is, and each place has its own path in.
 //!
-//! Whoever answers first marks the entry [`PageState::Filling`]; anybody else who meets the mark
-//! leaves [`Entry::WAITED`] there and lets the thread sleep until it is woken.
+//! The first task marks the entry [`PageState::Filling`]. Any other task that meets the mark sets
+//! [`Entry::WAITED`] and lets the thread sleep until it is woken.
 
 use crate::batched_counters::Count;
 use crate::costs::TIMED_ONE_IN;
@@ -34,8 +34,8 @@ static ZEROS: [PageBuf; crate::streams::MOST_AHEAD] =
     [const { PageBuf::ZERO }; crate::streams::MOST_AHEAD];
 
 impl Pager {
-    /// Answers a fault. When this returns the faulting thread goes on, faults again, or sleeps
-    /// until another task that has its page at work wakes it.
+    /// Answers a fault. When this returns the faulting thread continues, faults again, or sleeps
+    /// until the task that works on its page wakes it.
     pub fn answer(&self, fault: Fault, buffers: &mut Buffers) {
         let at = place(fault.address);
         let Some(leaf) = self.table.leaf(fault.address) else { self.broken() };
@@ -68,7 +68,7 @@ impl Pager {
         leaf.exchange(at, seen, seen.to(PageState::Filling))
     }
 
-    /// Takes the mark off again and wakes the threads that came meanwhile.
+    /// Removes the mark and wakes the threads that waited meanwhile.
     fn settle(&self, leaf: &Leaf, address: usize, new: Entry) {
         if leaf.settle(place(address), new) {
             self.main().wake(address, PAGE_SIZE);
@@ -91,7 +91,7 @@ impl Pager {
         self.admit(count as i64, buffers);
         let mut done = self.main().copy(address, ZEROS.as_ptr().cast(), count * PAGE_SIZE, false);
         if done.bytes == 0 && count > 1 {
-            // The mapping may end or change inside the run: the faulting page alone will do.
+            // The mapping may end or change inside the run: then fill only the faulting page.
             done = self.main().copy(address, ZEROS.as_ptr().cast(), PAGE_SIZE, false);
         }
         self.must_be_open(done.stopped);
@@ -110,7 +110,7 @@ impl Pager {
         true
     }
 
-    /// How far to serve ahead of a fault; None when the user asked not to.
+    /// How far to prefetch; None if prefetching is off.
     fn ahead(&self, address: usize) -> Option<crate::streams::Ahead> {
         (self.settings.prefetch != 0).then(|| self.streams.fault(address / PAGE_SIZE))
     }
@@ -126,12 +126,12 @@ impl Pager {
         wanted.min(end.saturating_sub(address) / PAGE_SIZE).max(1)
     }
 
-    /// A small budget is not spent on pages ahead of need.
+    /// With a small budget, no pages come ahead of need.
     fn most_ahead(&self) -> usize {
         (self.budget_pages() as usize / 64).max(1)
     }
 
-    /// Brings a page in from the store, and those ahead of it when a walk goes on.
+    /// Brings a page in from the store, and those ahead of it if a walk continues.
     fn fetch(&self, leaf: &Leaf, seen: Entry, fault: Fault, buffers: &mut Buffers) -> bool {
         if !Self::begin_filling(leaf, place(fault.address), seen) {
             return false;
@@ -197,7 +197,7 @@ impl Pager {
         Ok(self.arrive(leaf, seen, address, protect, done.stopped, buffers))
     }
 
-    /// A page that was to come ahead of need did not: it stays far.
+    /// A prefetch failed: the page stays far.
     fn stay_far(&self, leaf: &Leaf, seen: Entry, address: usize, buffers: &mut Buffers) {
         buffers.credit_pages += 1;
         self.settle(leaf, address, seen.to(PageState::Far));
@@ -212,7 +212,7 @@ impl Pager {
         }
     }
 
-    /// Settles a page after an attempt to fill it.
+    /// Sets a page's entry after an attempt to fill it.
     fn arrive(
         &self,
         leaf: &Leaf,
@@ -225,7 +225,7 @@ impl Pager {
         let handle = seen.handle();
         self.must_be_open(stopped);
         if let Some(errno) = stopped.filter(|&errno| errno != Errno::EXIST) {
-            // An event waits to be read, or the mapping went: the thread faults again.
+            // An event is unread, or the mapping is gone: the thread faults again.
             buffers.credit_pages += 1;
             leaf.settle(place(address), seen.to(PageState::Far));
             if errno != Errno::SRCH {
@@ -343,8 +343,8 @@ impl Pager {
         }
     }
 
-    /// The page's bytes failed their checksum or can't be had: whoever touches it gets SIGBUS, never
-    /// wrong bytes.
+    /// The page's bytes failed their checksum or are lost: touching it is a SIGBUS, never wrong
+    /// bytes.
     fn lose(
         &self,
         leaf: &Leaf,
@@ -391,7 +391,7 @@ impl Pager {
         true
     }
 
-    /// A fault on a page that should be there: somebody else answered first, or the program
+    /// A fault on a page that should be resident: another task answered first, or the program
     /// dropped the page by advice, after which it reads as zero.
     fn already_there(&self, leaf: &Leaf, seen: Entry, address: usize) -> bool {
         if !Self::begin_filling(leaf, place(address), seen) {
@@ -420,7 +420,7 @@ impl Pager {
         let staged = self.staging.slot_address(slot);
         let done = self.main().move_in(address, staged);
         match done.stopped {
-            // It may have come back all the same: see `Uffd::move_out`.
+            // It may have come back anyway: see `Uffd::move_out`.
             Some(Errno::EXIST) => {
                 let _turn = self.staging.turn();
                 if self.is_staged(slot) {

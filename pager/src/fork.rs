@@ -1,9 +1,9 @@
 //! Forks: the child gets a copy of pager and store, and a userfaultfd and tasks of its own.
 //!
-//! Managed ranges are kept from children (MADV_DONTFORK), so that a fork that nobody prepared
-//! gives a child that faults, never one that reads zeros. The caller prepares a fork around the system
-//! call itself: all tasks come to rest, the ranges are given, and before the child runs any code of the
-//! program or of the C library its ranges are registered again and its pager is up.
+//! Managed ranges are excluded from children (MADV_DONTFORK), so that the child of an unprepared fork
+//! faults and never reads zeros. The caller prepares a fork around the system call itself: all tasks
+//! come to rest, the child gets the ranges, and before it runs any code of the program or of the C
+//! library its ranges are registered again and its pager is up.
 
 use crate::in_thread::Hold;
 use crate::pager::{Error, Pager};
@@ -19,7 +19,7 @@ use spillway_platform::uffd::Uffd;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// How often memory that the kernel touches during a fork is brought in before giving up.
+/// Most attempts to bring in memory that the kernel touches during a fork.
 const TRIES: usize = 1000;
 /// Most pages that the kernel touches during a fork.
 pub const NEEDED_MAX: usize = 6;
@@ -42,14 +42,14 @@ fn first_of<T, const MAX: usize>(mut things: impl Iterator<Item = T>) -> [Option
 }
 
 impl Pager {
-    /// Before a fork, on the forking thread: brings everything to rest and gives the ranges to the
-    /// child. From here to [`Pager::after_fork_in_parent`] or [`Pager::after_fork_in_child`] nobody
+    /// Before a fork, on the forking thread: brings all tasks to rest and passes the ranges to the
+    /// child. From here to [`Pager::after_fork_in_parent`] or [`Pager::after_fork_in_child`] no task
     /// answers faults: the thread touches no managed memory, blocks all signals, and runs on a native
     /// stack. The kernel itself touches the pages of `needed`, such as the thread's control block; they
     /// are resident when this returns. Zeros there name no page.
     ///
     /// # Errors
-    /// `AGAIN` when these pages do not stay: everything goes on, and there must be no fork.
+    /// `AGAIN` if these pages do not stay: all tasks continue, and there must be no fork.
     pub fn before_fork(&self, needed: &[usize; NEEDED_MAX]) -> Result<(), Errno> {
         let page = |address: usize| address & !(PAGE_SIZE - 1);
         let needed = needed.iter().filter(|&&address| address != 0).map(|&address| page(address));
@@ -78,8 +78,8 @@ impl Pager {
         Err(Errno::AGAIN)
     }
 
-    /// Brings everything to rest at a moment at which no range is being remapped: the kernel would
-    /// have moved it, and nobody would have followed.
+    /// Brings all tasks to rest at a moment without a remapping in progress: otherwise the kernel
+    /// would have moved a range without the pager processing it.
     fn rest_between_moves(&self) {
         loop {
             self.rest.stop();
@@ -91,7 +91,7 @@ impl Pager {
         }
     }
 
-    /// After a fork, in the parent: everything goes on.
+    /// After a fork, in the parent: all tasks continue.
     pub fn after_fork_in_parent(&self) {
         self.advise_fork(Advice::LinuxDontFork);
         self.rest.go_on();
@@ -100,7 +100,7 @@ impl Pager {
     /// After a fork, in the child, before anything of the program runs there. `pid` is the child.
     ///
     /// # Errors
-    /// When the child can't be paged. It must end then: its far pages are out of reach.
+    /// The child can't be paged. It must end then: its far pages are out of reach.
     pub fn after_fork_in_child(&'static self, pid: u32) -> Result<(), Error> {
         let parent_pager = self.slot.pager_pid.load(Ordering::Acquire);
         // SAFETY: the child has one thread, this one, and no task works on the pager yet.
@@ -126,7 +126,8 @@ impl Pager {
         Ok(())
     }
 
-    /// A child could not be paged: says so. The caller ends it, or leaves it without managed memory.
+    /// Reports that a child could not be paged. The caller ends it, or leaves it without managed
+    /// memory.
     pub fn refuse_fork(&self, errno: Errno) {
         let number = process::own_number();
         self.tree.notify(Notice::ForkRefused, number, errno.raw_os_error() as u64);
@@ -138,7 +139,7 @@ impl Pager {
         }
     }
 
-    /// What the child has from its parent, its parent counts.
+    /// The parent counts the pages that the child inherited.
     fn mark_inherited(&self) {
         let regions = self.regions.lock().all().to_vec();
         let (mut resident, mut pooled) = (0, 0);
@@ -159,14 +160,14 @@ impl Pager {
         self.charge(pooled);
     }
 
-    /// The kernel takes write protection off in a child: clean pages get it back, and no others. Nobody answers
-    /// faults yet, and the kernel writes to the thread's control block whenever it was interrupted.
+    /// The kernel removes write protection in a child: only clean pages get it back. No task answers faults
+    /// yet, and the kernel writes to the thread's control block whenever it was interrupted.
     pub(crate) fn protect_clean(&self, uffd: Uffd) -> Result<(), Errno> {
         let regions = self.regions.lock().all().to_vec();
         let mut result = Ok(());
         for region in regions {
             let mut run = region.start..region.start;
-            // A write that is not seen would be dropped with the page.
+            // An unnoticed write would be dropped with the page.
             let mut protect = |run: &Range<usize>| {
                 if !run.is_empty() {
                     result = result.and(uffd.protect(run.start, run.len()));

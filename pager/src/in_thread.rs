@@ -76,7 +76,7 @@ pub(crate) struct Holds {
     ranges: [(AtomicUsize, AtomicUsize); HOLDS],
 }
 
-/// A held range; let go when dropped.
+/// A held range; released when dropped.
 pub struct Hold<'a> {
     holds: &'a Holds,
     at: usize,
@@ -100,7 +100,7 @@ impl Holds {
         Self { generation: AtomicU32::new(0), count: AtomicU32::new(0), ranges }
     }
 
-    /// In a forked child: what its parent's threads held, nobody holds here.
+    /// In a forked child: drops the holds of its parent's threads.
     pub(crate) fn let_go_after_fork(&mut self) {
         *self.generation.get_mut() += 1;
         *self.count.get_mut() = 0;
@@ -129,10 +129,10 @@ impl Holds {
         }
     }
 
-    /// Holds a range if nothing is held. What is held so must not be held by [`Self::hold`] too.
+    /// Holds a range if nothing is held. Do not also hold it by [`Self::hold`].
     pub(crate) fn hold_alone(&self, start: usize, end: usize) -> Option<Hold<'_>> {
         self.count.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).ok()?;
-        // Ranges are let go before the count, so they are all free.
+        // Ranges are released before the count, so they are all free.
         let (from, to) = &self.ranges[0];
         from.store(start, Ordering::SeqCst);
         to.store(end, Ordering::SeqCst);
@@ -156,7 +156,7 @@ impl Pager {
         self.settings.faults == Faults::Signal as u32
     }
 
-    /// Answers a SIGBUS at this address; false when the page is none of the pager's business.
+    /// Answers a SIGBUS at this address; false if the page is not managed.
     pub fn answer_in_thread(&'static self, address: usize, write: bool) -> bool {
         let address = address & !(PAGE_SIZE - 1);
         let state = self.entry(address).state();
@@ -202,7 +202,7 @@ impl Pager {
     fn answer_own(&self, address: usize, write: bool, buffers: &mut Buffers) {
         let entry = self.entry(address);
         match entry.state() {
-            // Somebody else has the page at work: the thread comes again.
+            // Another task works on the page: the thread faults again.
             PageState::Filling | PageState::Leaving => sched_yield(),
             PageState::Resident if write => {
                 self.answer(Fault { address, write, protected: true }, buffers);
@@ -221,8 +221,8 @@ impl Pager {
         }
     }
 
-    /// Keeps the evictor off a range until the hold is dropped; what it had begun there is done when
-    /// this returns.
+    /// Excludes a range from eviction until the hold is dropped. Evictions in progress there have
+    /// ended when this returns.
     #[must_use]
     pub fn hold_off(&self, start: usize, end: usize) -> Hold<'_> {
         let hold = self.holds.hold(start, end);

@@ -1,14 +1,14 @@
-//! Page faults turned into store requests.
+//! Turns page faults into store requests.
 //!
-//! The way of a page: a fault arrives (`handler`, or the SIGBUS handler of the in-thread
-//! mode), [`fault`] looks the page up in the [`table`] and brings it in from the store; `evict`
-//! chooses victims and moves them to `staging`, `retire` from there to the store. `program` is
-//! what the program's threads tell, `change` what they do to mappings, `fork` what happens when the
-//! program forks, [`tree`] what all processes of a run share, `far` what concerns the blade; `start`
-//! starts the tasks, `main_task` and `watcher` end them, `broken` when nothing else is safe.
+//! The path of a page: a fault arrives (`handler`, or the SIGBUS handler of the in-thread mode),
+//! [`fault`] looks the page up in the [`table`] and brings it in from the store; `evict` chooses
+//! victims and moves them to `staging`, `retire` from there to the store. `program` handles the
+//! calls of the program's threads, `change` their changes of mappings, and `fork` forks; [`tree`]
+//! is the state that all processes of a run share; `far` uses the blade; `start` starts the tasks,
+//! `main_task` and `watcher` end them, and `broken` does if nothing else is safe.
 //!
-//! All of this runs inside a foreign program, much of it on tasks that no C library knows: no
-//! thread-local storage, no locks of the standard library, system calls by rustix.
+//! All of this runs inside a foreign program, much of it on tasks unknown to the C library: no
+//! thread-local storage, no locks of the standard library, and system calls through rustix.
 
 mod batched_counters;
 mod broken;

@@ -1,7 +1,7 @@
 //! The emulated link of a memory blade: a settable delay, one transfer at a time.
 //!
-//! The delay model of the disaggregated-memory paper's emulation: each page transferred keeps the
-//! link busy for the delay, and whoever transfers waits in a loop until its page is through.
+//! The delay model of the disaggregated-memory paper's emulation: each transferred page keeps the
+//! link busy for the delay, and the transferring task spins until its page is through.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// A link on which a page takes this long; 0 is no link at all.
+    /// A link on which a page takes this long; 0 means no link.
     #[must_use]
     pub const fn new(delay_ns: u64) -> Self {
         Self { delay_ns, free_at_ns: AtomicU64::new(0) }

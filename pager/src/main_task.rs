@@ -73,15 +73,14 @@ impl Pager {
         }
     }
 
-    /// Cuts the calling task loose from the program, but for the userfaultfds.
+    /// Detaches the calling task from the program, except for the userfaultfds.
     pub(crate) fn leave_for(&self, name: &std::ffi::CStr) {
         let mut keep = [self.main().number(), self.staging_uffd().number()];
         keep.sort_unstable();
         leave_program(&keep, name);
     }
 
-    /// Handlers that are parked are called back when a message waits: those that are awake may be waiting
-    /// themselves, for a tier that is slow.
+    /// Unparks handlers if a message is unread: the awake ones may be waiting for a slow tier.
     fn call_parked(&self) {
         let uffd = self.main();
         let descriptor = uffd.as_fd();
@@ -101,7 +100,7 @@ impl Pager {
         Ok(program)
     }
 
-    /// Whether the supervisor has ended as it should.
+    /// Whether the supervisor has ended normally.
     pub(crate) fn is_unsupervised(&self) -> bool {
         self.tree.unsupervised.load(Ordering::Acquire) != 0
     }
@@ -123,7 +122,7 @@ impl Pager {
         *outlived = true;
     }
 
-    /// Brings all counts up to date, when the pager will end with the program.
+    /// Publishes all counts if the pager will end with the program.
     pub fn count_up(&self) {
         if self.is_in_program() {
             let _work = self.program_work();
@@ -143,7 +142,7 @@ impl Pager {
         let pager = slot.pager_pid.load(Ordering::Acquire);
         let has_ended = |pid| ProcFolder::of(pid).is_ok_and(|folder| folder.has_ended());
         let is_gone = |pid| ProcFolder::of(pid).err() == Some(Errno::NOENT) || has_ended(pid);
-        // One that is set aside or has no pager yet belongs to a process that is about to come.
+        // A reserved slot, or one without a pager yet, belongs to a process that is starting.
         if pid & SET_ASIDE == 0 && pager != 0 && is_gone(pager) && is_gone(pid) {
             let blade = self.store.blade();
             let Some(_work) = self.rest.try_work(MAIN_TASK_PLACE) else { return };
@@ -155,7 +154,7 @@ impl Pager {
         }
     }
 
-    /// The program is gone: takes its part out of the shared counts and ends the pager.
+    /// The program is gone: subtracts its part from the shared counts and ends the pager.
     fn leave(&self) -> ! {
         let watcher = self.watcher.load(Ordering::Acquire);
         // Another process may share the memory: a spawned child that has not called exec yet.
@@ -180,8 +179,8 @@ impl Pager {
         sys::exit_process(0)
     }
 
-    /// Pages that came with a fork are counted by the process they came from, until nobody else
-    /// has them: then they are this process's own.
+    /// The parent counts pages that came with a fork, until no other process has them: then this
+    /// process counts them.
     fn count_inherited(&self) {
         const PRESENT: u64 = 1 << 63;
         const EXCLUSIVE: u64 = 1 << 56;
@@ -220,7 +219,7 @@ impl Pager {
     }
 }
 
-/// Waits for the end of the program, a tick at most.
+/// Waits for the end of the program, at most a tick.
 fn ended_within_tick(program: &Program) -> bool {
     let mut ended = [PollFd::from_borrowed_fd(program.ended(), PollFlags::IN)];
     poll(&mut ended, Some(&TICK)).is_ok_and(|count| count > 0)

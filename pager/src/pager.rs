@@ -62,7 +62,7 @@ impl std::fmt::Display for Error {
 impl std::error::Error for Error {}
 
 impl Error {
-    /// What the kernel said.
+    /// The kernel's error.
     #[must_use]
     pub fn errno(&self) -> Errno {
         match *self {
@@ -84,9 +84,9 @@ impl From<spillway_store::Error> for Error {
 
 /// Buffers of one task that answers faults or evicts.
 pub struct Buffers {
-    /// A page on its way from the store.
+    /// A page in transit from the store.
     pub(crate) page: Box<PageBuf>,
-    /// Several pages on their way, one after the other.
+    /// Several pages in transit, one after the other.
     pub(crate) run: Box<[PageBuf]>,
     /// For the pages that a fault evicts.
     pub(crate) packer: Packer,
@@ -113,7 +113,7 @@ impl Buffers {
 struct Uffds {
     /// Registered ranges fault here.
     main: AtomicI32,
-    /// The staging area, without events, so that dropping its pages waits for nobody.
+    /// The staging area, without events, so that dropping its pages never waits.
     staging: AtomicI32,
 }
 
@@ -134,9 +134,9 @@ pub struct Pager {
     pub(crate) pool: PoolId,
     /// Held while a message is read and, if it is an event, until it is processed.
     pub(crate) event_lock: Lock<()>,
-    /// Odd while the event lock is held, for threads that only want to know.
+    /// Odd while the event lock is held, for threads that only check it.
     pub(crate) reading: AtomicU32,
-    /// The program, as its own process namespace numbers it.
+    /// The program, by its number in its own process namespace.
     pub(crate) program: AtomicU32,
     /// The process that the tasks belong to, and the one that watches it without a supervisor, as that
     /// namespace numbers them.
@@ -163,18 +163,18 @@ pub struct Pager {
     pub(crate) crowd: AtomicU32,
     pub(crate) buffer_pool: crate::in_thread::BufferPool,
     pub(crate) holds: crate::in_thread::Holds,
-    /// Ranges that are being unmapped, replaced or moved; see [`crate::change`].
+    /// Ranges being unmapped, replaced or moved; see [`crate::change`].
     pub(crate) moves: crate::in_thread::Holds,
-    /// What the change of these ranges will do.
+    /// The effect of that change.
     pub(crate) plan: Lock<crate::change::Plan>,
     pub(crate) registrar_slot: crate::registrar::RegistrarSlot,
-    /// Set once a tier refused a page, so that the user is told once.
+    /// Set once a tier refused a page, so that the user gets one notice.
     pub(crate) told_full: AtomicU32,
     /// Working memory for faults that find memory full: they pack, and write to the disk tier, one at a time.
     pub(crate) spare: Lock<Option<Scratch>>,
-    /// What of the blade the shared page knows already.
+    /// What was published about the blade already.
     pub(crate) published: Lock<crate::far::Published>,
-    /// What a fork under way has set aside for its child.
+    /// Resources that a fork in progress reserves for its child.
     pub(crate) child_slot: Lock<Option<crate::far::ChildSlot>>,
 }
 
@@ -298,7 +298,7 @@ impl Pager {
         self.next_handle.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Notes what is asked of the store, when that is recorded.
+    /// Records a request to the store, if recording is on.
     pub(crate) fn record(&self, asked: Asked, handle: u64) {
         if self.settings.record != 0 {
             self.note_record(asked, handle);
@@ -313,7 +313,7 @@ impl Pager {
         self.tree.records.note(Record { at_ns: crate::link::now_ns(), asked, page });
     }
 
-    /// Frees the store's copy of a page, later: nobody waits for it.
+    /// Frees the store's copy of a page later, because nothing waits for it.
     pub(crate) fn flush_later(&self, handle: u64, counters: &BatchedCounters) {
         self.record(Asked::Free, handle);
         self.drop_later(handle, counters);
@@ -334,8 +334,8 @@ impl Pager {
         }
     }
 
-    /// Notes that a page stopped being far, unless another process counts it. At once: with what is counted
-    /// later, the program would seem to hold pages twice.
+    /// Counts a page that is no longer far, unless another process counts it. This happens at once: with
+    /// batched counting, the program would seem to hold pages twice.
     pub(crate) fn note_near(&self, seen: Entry) {
         if !seen.has(Entry::INHERITED) {
             self.count_far(-1);
@@ -380,7 +380,7 @@ impl Pager {
         self.counters().resident_pages.load(Ordering::Relaxed) - limit_pages as i64
     }
 
-    /// Managed pages that may be resident in the whole tree now. It may change from one look to the next.
+    /// Managed pages that may be resident in the whole tree now. It may change at any time.
     pub(crate) fn budget_pages(&self) -> u64 {
         self.tree.budget_pages.load(Ordering::Relaxed)
     }
@@ -434,7 +434,7 @@ impl Pager {
         self.publish_tiers();
     }
 
-    /// What is known of the page at an address.
+    /// The entry of the page at an address.
     #[must_use]
     pub fn entry(&self, address: usize) -> Entry {
         let found = self.table.find(address);

@@ -1,11 +1,12 @@
-//! Which handlers wait for faults: those on whose cores threads fault.
+//! Decides which handlers wait for faults: those on whose cores threads fault.
 //!
 //! The kernel wakes every handler that waits on the userfaultfd, for each fault. The one on the core of the
 //! faulting thread takes over from it by a switch. One on another core has to be woken from idleness, its
 //! answer has to wake the thread from there, and while it is awake each flush of an eviction interrupts its
-//! core. So handlers on whose cores nobody faults are *parked*: they wait on nothing but to be called back.
+//! core. So handlers on whose cores no thread faults are *parked*: they sleep until they are unparked.
 //!
-//! Messages say which thread faulted. Now and then a handler looks on which core that thread runs.
+//! Messages name the faulting thread. From time to time a handler checks on which core that thread
+//! runs.
 
 use rustix::thread::futex;
 use spillway_tiers::sync::Lock;
@@ -13,14 +14,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::pager::HANDLERS_MAX;
 
-/// How often a handler looks where a thread runs, ns: a look takes some 10 µs.
+/// How often a handler checks where a thread runs, ns: a check takes some 10 µs.
 const LOOK_NS: u64 = 2_000_000;
-/// How long a thread that was looked at counts as one that faults, ns.
+/// How long a checked thread counts as one that faults, ns.
 const FRESH_NS: u64 = 4 * LOOK_NS;
-/// Threads that are remembered.
+/// Most recorded threads.
 const THREADS: usize = HANDLERS_MAX;
 
-/// Who waits, and who is parked.
+/// The waiting and the parked handlers.
 pub(crate) struct Parking {
     handlers: AtomicU32,
     /// Handlers that are not parked; never 0.
@@ -109,7 +110,7 @@ impl Parking {
         }
     }
 
-    /// A thread faults on this core: who is needed now.
+    /// Records a fault on this core, and computes which handlers are needed.
     fn note(&self, thread: u32, core: u32, now_ns: u64) {
         let mut seen = self.seen.lock();
         // The thread's own entry, else the oldest.
@@ -143,7 +144,8 @@ pub(crate) struct Seat<'a> {
 }
 
 impl Seat<'_> {
-    /// The handler has answered a fault of this thread. `core_of` says on which core it ran last.
+    /// Records that the handler has answered a fault of this thread. `core_of` returns the core on
+    /// which it ran last.
     pub(crate) fn answered(
         &mut self,
         thread: u32,
@@ -173,7 +175,7 @@ impl Seat<'_> {
         }
         let parked = &self.place.parked;
         parked.store(1, Ordering::SeqCst);
-        // Who called a moment ago found nobody parked.
+        // A task that unparked handlers a moment ago found none parked.
         if self.place.is_needed.load(Ordering::SeqCst) {
             self.parking.call(self.place);
         }

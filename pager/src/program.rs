@@ -1,4 +1,4 @@
-//! What the program's own threads tell the pager: which memory to manage, and what they do to it.
+//! Calls from the program's own threads: which memory to manage, and what they do to it.
 
 use crate::pager::{PROGRAM_PLACE, Pager};
 use crate::registrar::Task;
@@ -25,7 +25,7 @@ fn pages(start: usize, end: usize) -> impl Iterator<Item = usize> {
 
 impl Pager {
     /// A piece of work on one of the program's threads: a fork waits until it is done, no signal
-    /// interrupts it, and what happened to mappings before has been followed.
+    /// interrupts it, and earlier changes of mappings have been processed.
     pub(crate) fn program_work(&self) -> ProgramWork<'_> {
         let blocked = SignalsBlocked::new();
         let work = self.rest.work(PROGRAM_PLACE);
@@ -37,13 +37,13 @@ impl Pager {
     /// may leave like any other: they are looked for, which takes microseconds for each 2 MiB.
     ///
     /// # Errors
-    /// What the kernel says when it can't be registered; then it stays native.
+    /// The kernel's error if it can't be registered; then it stays native.
     pub fn manage(&self, start: usize, bytes: usize) -> Result<(), Errno> {
         self.manage_with(start, bytes, || self.adopt_resident(start, start + bytes))
     }
 
-    /// As [`Self::manage`], of a mapping that nobody but the caller knows of yet: it has no pages. Databases reserve
-    /// terabytes so.
+    /// As [`Self::manage`], of a mapping that only the caller knows yet: it has no pages. Databases reserve
+    /// terabytes in this way.
     ///
     /// # Errors
     /// As [`Self::manage`].
@@ -104,7 +104,7 @@ impl Pager {
     /// When pages can't be brought in.
     pub fn unmanage(&self, start: usize, end: usize) -> Result<(), Errno> {
         self.lock(start, end, true);
-        // An eviction under way may have chosen a page of the range before it was locked.
+        // An eviction in progress may have chosen a page of the range before it was locked.
         drop(self.staging.turn());
         let parts: Vec<_> = {
             let _work = self.program_work();
@@ -174,7 +174,7 @@ impl Pager {
     }
 
     /// Keeps the pages from `start` to `end` resident and writable, until [`Self::let_go`] was called as often, or
-    /// they are unmapped: the kernel answers no faults of a thread that ends.
+    /// they are unmapped: the kernel answers no faults of an ending thread.
     pub fn keep_near(&self, start: usize, end: usize) {
         for page in pages(start, end) {
             {
@@ -225,7 +225,7 @@ impl Pager {
         self.settings.address_space_bytes
     }
 
-    /// The program locked all its memory: managed memory stays pageable, which is said.
+    /// The program locked all its memory: managed memory stays pageable, which is reported.
     pub fn say_mlockall(&self) {
         let pid = self.slot.pid.load(Ordering::Relaxed);
         self.tree.notify(crate::tree::Notice::MlockAll, pid, 0);

@@ -1,4 +1,4 @@
-//! Eviction while the other handlers sleep, so that its TLB flushes interrupt nobody.
+//! Eviction while the other handlers sleep, so that its TLB flushes interrupt no other core.
 //!
 //! `UFFDIO_MOVE` flushes the TLB once for each run of adjacent pages: about a dozen times for a window of scattered
 //! pages. Each flush interrupts every core that runs a task of this address space at that moment. A core runs none
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const WAIT_NS: u64 = 15_000;
 /// How long a handler sleeps at most, ns. An eviction takes a tenth of that.
 const SLEEP_NS: i64 = 1_000_000;
-/// The most evictions in a row that do not wait for the others because these did not come before.
+/// Most evictions in a row that do not wait for the others, after these did not come.
 const SKIPPED_MAX: u32 = 255;
 
 /// Which handlers sleep while another one evicts.
@@ -23,7 +23,7 @@ pub(crate) struct Quiesce {
     sleeping: AtomicU32,
     /// Evictions that still do not wait for the others.
     skip: AtomicU32,
-    /// What `skip` was set to last.
+    /// The last value of `skip`.
     skipped: AtomicU32,
 }
 

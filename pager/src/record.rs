@@ -1,7 +1,8 @@
-//! What the pagers of a run ask of their stores, noted for the supervisor, which writes it down.
+//! Records the requests of a run's pagers to their stores, for the supervisor, which writes them to
+//! a file.
 //!
-//! A ring of records in the shared page. Writers take a place each and fill it; nobody waits: when the ring is full a
-//! request is not noted, only counted. The supervisor takes records out, in the order of their places.
+//! A ring of records in the shared page. Each writer takes a place and fills it. Writers never wait: if the ring is
+//! full, a request is only counted. The supervisor takes records out in order.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +16,7 @@ const PAGE_BITS: u32 = 60;
 /// One that only had no core writes into a place that is of no use by then, at worst over a record of a later round.
 const LOST_NS: u64 = 100_000_000;
 
-/// What a pager asks of its store.
+/// A pager's request to its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Asked {
@@ -25,7 +26,7 @@ pub enum Asked {
     Take = 1,
     /// A page comes back, and its copy stays.
     Get = 2,
-    /// A page in the store is not wanted any more.
+    /// A page in the store is no longer needed.
     Free = 3,
 }
 
@@ -63,7 +64,7 @@ pub struct Records {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reader {
     next: u64,
-    /// Since when the next record is missing, ns.
+    /// Since when the next record has been missing, ns.
     missing_since_ns: Option<u64>,
 }
 
@@ -74,7 +75,7 @@ pub fn page(slot: usize, handle: u64) -> u64 {
 }
 
 impl Records {
-    /// Notes a request, unless there is no room.
+    /// Records a request, unless the ring is full.
     pub fn note(&self, Record { at_ns, asked, page }: Record) {
         let mut taken = self.taken.load(Ordering::Relaxed);
         loop {
@@ -99,8 +100,8 @@ impl Records {
         place.number.store(taken.wrapping_add(1), Ordering::Release);
     }
 
-    /// Takes out what has been noted, at most a ring of it. `now_ns` is the monotonic clock. With `all` a record whose
-    /// writer has not filled it is not waited for.
+    /// Takes out the records, at most one ring. `now_ns` is the monotonic clock. With `all` a record whose writer has
+    /// not filled it is not waited for.
     pub fn take(&self, reader: &mut Reader, now_ns: u64, all: bool, mut sink: impl FnMut(Record)) {
         for _ in 0..RECORDS {
             let waiting = self.taken.load(Ordering::Relaxed).wrapping_sub(reader.next);
@@ -132,7 +133,7 @@ impl Records {
         }
     }
 
-    /// Requests that were not noted, because the supervisor was behind.
+    /// Requests that were not recorded, because the supervisor was too slow.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }

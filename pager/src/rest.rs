@@ -1,4 +1,4 @@
-//! Bringing all tasks to rest, so that a fork copies a consistent pager and store.
+//! Brings all tasks to rest, so that a fork copies a consistent pager and store.
 
 use rustix::thread::futex;
 use rustix::thread::sched_yield;
@@ -10,7 +10,7 @@ pub const PLACES: usize = 64;
 #[repr(align(64))]
 struct WorkSlot(AtomicU32);
 
-/// Who is at work, and whether everybody should stop.
+/// The tasks at work, and whether all should stop.
 pub struct Rest {
     stopping: AtomicU32,
     places: [WorkSlot; PLACES],
@@ -28,7 +28,7 @@ impl Drop for Work<'_> {
 }
 
 impl Rest {
-    /// Nobody at work.
+    /// No task at work.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -58,7 +58,7 @@ impl Rest {
         (self.stopping.load(Ordering::SeqCst) == 0).then_some(work)
     }
 
-    /// Lets nobody begin, and waits until all that began have ended.
+    /// Prevents new work, and waits until all present work has ended.
     pub fn stop(&self) {
         while self.stopping.swap(1, Ordering::SeqCst) == 1 {
             let _ = futex::wait(&self.stopping, futex::Flags::PRIVATE, 1, None);
@@ -70,7 +70,7 @@ impl Rest {
         }
     }
 
-    /// Lets work go on.
+    /// Permits work again.
     pub fn go_on(&self) {
         self.stopping.store(0, Ordering::SeqCst);
         let _ = futex::wake(&self.stopping, futex::Flags::PRIVATE, i32::MAX as u32);

@@ -1,7 +1,7 @@
-//! From staging to the store.
+//! Writes pages from staging to the store.
 //!
-//! A window that has waited long enough is *retired*: what the store has already is dropped, the
-//! rest is stored. What no tier takes goes back to the program, above its budget.
+//! A window that has waited long enough is *retired*: pages that the store has already are dropped,
+//! the others are stored. Pages that no tier accepts go back to the program, above its budget.
 
 use crate::pager::Pager;
 use crate::record::Asked;
@@ -17,24 +17,24 @@ use spillway_store::{Packer, Scratch};
 use spillway_types::Put;
 use std::sync::atomic::Ordering;
 
-/// Pages that a full store moves on at a time.
+/// Pages that a full store demotes at a time.
 const MAKE_ROOM_PAGES: usize = 64;
 
-/// The working memory of who writes pages back, and so what may be done for them.
+/// The working memory of a write-back, which determines its permitted work.
 pub(crate) enum Memory<'a> {
-    /// The evictor's task, for which nobody waits: a full store makes room by writing pages to lower tiers.
+    /// The evictor's, which delays no fault: a full store makes room by writing pages to lower tiers.
     Evictor(&'a mut Scratch),
-    /// A fault packs pages, and writes none to a lower tier while memory takes them.
+    /// A fault's: packs pages, and writes none to a lower tier while memory accepts them.
     Fault(&'a mut Packer),
 }
 
 impl Pager {
-    /// Writes a pooled window back to the store and frees its memory. False when all of it had to stay, no tier
-    /// taking more.
+    /// Writes a pooled window back to the store and frees its memory. False if all pages had to stay because
+    /// all tiers are full.
     pub(crate) fn retire(&self, window: u16, mut memory: Memory<'_>) -> bool {
         let base = usize::from(window) * WINDOW_PAGES;
         let (mut freed, mut kept, mut waiting) = (0, 0, 0u64);
-        // The evictor is none of those who are waited for.
+        // The evictor is not among the tasks that are waited for.
         let is_fault = matches!(memory, Memory::Fault(_));
         for slot in base..base + WINDOW_PAGES {
             if is_fault {
@@ -93,8 +93,8 @@ impl Pager {
         }
     }
 
-    /// Marks a pooled page as leaving; None when it is not in this slot any more. A rescue or a
-    /// remapping that is under way is waited for.
+    /// Marks a pooled page as leaving; None when it is not in this slot any more. Waits for a
+    /// rescue or remapping in progress.
     fn take_from_pool(&self, slot: usize) -> Option<(usize, &Leaf, Entry)> {
         let note = &self.staging.note(slot).address;
         loop {
@@ -120,8 +120,8 @@ impl Pager {
         }
     }
 
-    /// Stores a staged page, or finds that the store has it already. When every tier refuses, the
-    /// page goes back to the program, above its budget.
+    /// Stores a staged page, unless the store has it already. If every tier refuses, the page goes
+    /// back to the program, above its budget.
     fn write_back(&self, slot: usize, address: usize, memory: &mut Memory<'_>) -> Entry {
         let counters = self.counters();
         let clean = self.staging.note(slot).handle.load(Ordering::Acquire);
@@ -151,8 +151,8 @@ impl Pager {
         }
     }
 
-    /// Stores a page inside a fault whose put found memory full. So whoever writes faster than the
-    /// evictor packs goes at the pace of packing and of the disk tier.
+    /// Stores a page inside a fault whose put found memory full. So a thread that writes faster
+    /// than the evictor packs is slowed to the pace of packing and of the disk tier.
     #[cold]
     fn store_with_spare(&self, handle: u64, page: &[u8]) -> bool {
         let mut spare = self.spare.lock();
@@ -164,8 +164,8 @@ impl Pager {
         stored
     }
 
-    /// Stores a page, packed if that makes it smaller. A store that is full first makes room: by moving
-    /// its coldest pages to the next tier, by giving up copies of pages that are resident.
+    /// Stores a page, packed if that makes it smaller. A full store first makes room: it moves its
+    /// coldest pages to the next tier, and drops copies of resident pages.
     fn store_packed(&self, handle: u64, page: &[u8], scratch: &mut Scratch) -> bool {
         let key = Self::key(handle);
         for attempt in 0..3 {
@@ -185,7 +185,7 @@ impl Pager {
         false
     }
 
-    /// Tells the user, once, that no tier takes more.
+    /// Reports once that all tiers are full.
     fn say_full(&self) {
         if self.told_full.swap(1, Ordering::Relaxed) != 0 {
             return;
@@ -218,7 +218,7 @@ impl Pager {
         given
     }
 
-    /// Puts a page that no tier takes back into the program.
+    /// Moves a page that no tier accepts back into the program.
     fn keep(&self, slot: usize, address: usize) -> Entry {
         self.counters().store_refusals.fetch_add(1, Ordering::Relaxed);
         let resident = Entry::new(PageState::Resident, 0).with(Entry::REFUSED);
@@ -232,7 +232,7 @@ impl Pager {
                 Some(_) => self.broken(),
             }
         }
-        // An event waits to be followed, perhaps by whoever waits for this task.
+        // An event is unprocessed, perhaps by a task that waits for this one.
         Entry::new(PageState::Pooled, slot as u64)
     }
 }

@@ -1,9 +1,8 @@
-//! Where pages are between the program and the store.
+//! The staging area between the program and the store.
 //!
 //! Pages leave the program by UFFDIO_MOVE, a window at a time, and land at the same places of a
-//! staging window: from then on the program can't reach them, so what is copied from there is the
-//! last word. With a victim pool, windows wait here in order until the pool is full, and a touched
-//! page moves back.
+//! staging window: from then on the program can't change them, so copies from there are final. With
+//! a victim pool, windows wait here in order until the pool is full, and a touched page moves back.
 
 use crate::table::WINDOW_PAGES;
 use rustix::io::Errno;
@@ -18,7 +17,7 @@ pub const WINDOWS: usize = 4096;
 pub const SPARE_WINDOW: u16 = 0;
 /// Bytes of a window.
 pub const WINDOW_BYTES: usize = WINDOW_PAGES * PAGE_SIZE;
-/// How often the kernel may ask to move a page again.
+/// How often the kernel may request another attempt of a move.
 pub const AGAIN_MAX: usize = 16;
 
 /// A page's note while it lies in staging.
@@ -35,7 +34,7 @@ struct Order {
     /// Windows of the victim pool, oldest first, with the pages that each began with.
     pooled: std::collections::VecDeque<(u16, i64)>,
     pooled_pages: i64,
-    /// Where the hand stands: the next address to look for victims at.
+    /// The clock hand: the next address to check for victims.
     hand: usize,
 }
 
@@ -46,7 +45,7 @@ pub struct Staging {
     order: Lock<Order>,
 }
 
-/// The right to choose victims and to take staging windows; held by one task at a time.
+/// The turn: the exclusive right to choose victims and take staging windows.
 pub struct Turn<'a>(spillway_tiers::sync::Guard<'a, Order>);
 
 impl Staging {
@@ -93,7 +92,7 @@ impl Staging {
         &self.notes[slot]
     }
 
-    /// Puts down where a slot's page belongs and under which handle the store holds it.
+    /// Records where a slot's page belongs and under which handle the store holds it.
     pub fn write_note(&self, slot: usize, address: usize, handle: u64) {
         self.notes[slot].address.store(address as u64, Ordering::Relaxed);
         self.notes[slot].handle.store(handle, Ordering::Release);
@@ -106,12 +105,12 @@ impl Staging {
 }
 
 impl Turn<'_> {
-    /// An empty window; if there is none, a pooled one must be written back first.
+    /// Takes an empty window; if there is none, a pooled one must be written back first.
     pub fn take_free(&mut self) -> Option<u16> {
         self.0.free.pop()
     }
 
-    /// Gives a window back whose pages are gone.
+    /// Returns a window whose pages are gone.
     pub fn give_back(&mut self, window: u16) {
         self.0.free.push(window);
     }

@@ -1,8 +1,8 @@
-//! Which walks through memory are under way, so that pages are brought in ahead of them.
+//! Detects walks through memory, so that pages are brought in ahead of them.
 //!
-//! Sixteen walks are remembered, each by its last page and stride. A fault where a walk was
-//! expected to go on doubles how far ahead it is served, up to [`MOST_AHEAD`] pages; a fault
-//! near the last page of a walk gives it a new stride; any other takes the oldest walk's place.
+//! It tracks sixteen walks, each by its last page and stride. A fault at the expected next page of
+//! a walk doubles the prefetch distance, up to [`MOST_AHEAD`] pages; a fault near the last page of
+//! a walk gives it a new stride; any other replaces the oldest walk.
 
 use spillway_tiers::sync::Lock;
 
@@ -11,7 +11,7 @@ pub const MOST_AHEAD: usize = 32;
 const WALKS: usize = 16;
 /// Strides longer than this are not followed, pages.
 const LONGEST_STRIDE: i64 = 64;
-/// A stride other than +1 is believed after this many steps.
+/// A stride other than +1 is confirmed after this many steps.
 const STEPS_TO_BELIEVE: u8 = 2;
 
 #[derive(Clone, Copy)]

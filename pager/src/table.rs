@@ -1,4 +1,4 @@
-//! What is known of each managed page: one word a page, found by its address.
+//! The page table: one word for each managed page, found by its address.
 //!
 //! A tree of three levels over the 47-bit address space: a gigabyte, two megabytes, a page. Its
 //! memory is private and anonymous, so a forked child has a copy of its own. A page without an
@@ -27,9 +27,9 @@ pub enum PageState {
     Resident = 1,
     /// In the store, under [`Entry::handle`].
     Far = 2,
-    /// On its way in; whoever set this finishes it.
+    /// In transit to the program; the task that set this completes it.
     Filling = 3,
-    /// On its way out; whoever set this finishes it.
+    /// In transit out of the program; the task that set this completes it.
     Leaving = 4,
     /// In the victim pool, in the staging slot [`Entry::handle`].
     Pooled = 5,
@@ -42,7 +42,7 @@ pub enum PageState {
 pub struct Entry(pub u64);
 
 impl Entry {
-    /// Nothing known.
+    /// The empty entry.
     pub const NONE: Self = Self(0);
     /// The store still holds the page's bytes under the entry's handle: it is write-protected
     /// since it was read in.
@@ -51,7 +51,7 @@ impl Entry {
     pub const WAITED: u64 = 1 << 4;
     /// The page came with a fork and is counted by the process it came from.
     pub const INHERITED: u64 = 1 << 5;
-    /// The kernel refused to move the page when the hand passed last.
+    /// The kernel refused to move the page when the hand last passed.
     pub const REFUSED: u64 = 1 << 6;
     const STATE: u64 = 7;
     const HANDLE_SHIFT: u32 = 16;
@@ -128,7 +128,7 @@ impl Leaf {
         Entry(self.entries[at].load(Ordering::Acquire))
     }
 
-    /// Replaces an entry if it still is what was seen.
+    /// Replaces an entry if it is unchanged.
     #[must_use]
     pub fn exchange(&self, at: usize, seen: Entry, new: Entry) -> bool {
         self.entries[at]
@@ -136,8 +136,8 @@ impl Leaf {
             .is_ok()
     }
 
-    /// Replaces the entry of a page that the caller is filling or moving out, and tells whether
-    /// somebody waits for that.
+    /// Replaces the entry of a page that the caller is filling or moving out, and returns whether a
+    /// thread waits for that.
     pub fn settle(&self, at: usize, new: Entry) -> bool {
         let old = Entry(self.entries[at].swap(new.without(Entry::WAITED).0, Ordering::SeqCst));
         old.has(Entry::WAITED)

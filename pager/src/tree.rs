@@ -67,7 +67,7 @@ pub const ADDRESS_MAX: usize = 1024;
 /// Longest secret of a host, bytes.
 pub const SECRET_MAX: usize = 256;
 
-/// Text in the shared page.
+/// A text in the shared page.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Text<const MAX: usize> {
@@ -100,11 +100,11 @@ impl<const MAX: usize> Text<MAX> {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct BladeAddress {
-    /// What tells the pool from all others.
+    /// The identity of the pool.
     pub pool_identity: [u8; 16],
     /// URL of a blade, or directory of a mirror; none is no blade.
     pub address: Text<ADDRESS_MAX>,
-    /// What this host proves to know.
+    /// The secret by which this host authenticates.
     pub secret: Text<SECRET_MAX>,
 }
 
@@ -119,13 +119,13 @@ impl BladeAddress {
 pub struct BladeSettings {
     /// The blade.
     pub blade: BladeAddress,
-    /// Where all that goes to the blade goes too.
+    /// The mirror, which gets everything that the blade gets.
     pub mirror: BladeAddress,
     /// How long a page waits for the blade, and then for the mirror, ns.
     pub timeout_ns: u64,
     /// 1 when pages are encrypted before they leave.
     pub encrypt: u32,
-    /// 1 when they are so by the key of a sharing domain.
+    /// 1 if the key is that of a sharing domain.
     pub share: u32,
     /// The key of this run, or of the domain.
     pub key: [u8; spillway_tiers::blade::KEY_BYTES],
@@ -177,7 +177,7 @@ pub struct Settings {
     pub prefetch: u32,
     /// 1 when the store compresses.
     pub compress: u32,
-    /// 1 when what is asked of the store is noted in [`Tree::records`].
+    /// 1 if requests to the store are recorded in [`Tree::records`].
     pub record: u32,
     /// Length of `disk_path`; 0 is no disk tier.
     pub disk_path_len: u32,
@@ -201,7 +201,7 @@ pub const fn reserved_bytes(store_bytes: u64) -> u64 {
 /// What the pager reserves apart from the store.
 const RESERVED_BYTES_MIN: u64 = 9 << 28;
 
-/// What is counted, for the whole tree. All only grow, but for those marked *gauge*.
+/// Counters of the whole tree. They only grow, except those marked *gauge*.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Counters {
@@ -223,11 +223,11 @@ pub struct Counters {
     pub evictions_clean: AtomicU64,
     /// Evictions that the kernel refused: pinned, locked or shared pages.
     pub evictions_refused: AtomicU64,
-    /// Pages that no tier took; the program keeps them above its budget.
+    /// Pages that no tier accepted; the program keeps them above its budget.
     pub store_refusals: AtomicU64,
     /// Reads whose bytes failed their checksum; each became a SIGBUS.
     pub corrupt_reads: AtomicU64,
-    /// Pages that neither blade nor mirror gave back; each became a SIGBUS.
+    /// Pages lost by both blade and mirror; each became a SIGBUS.
     pub lost_pages: AtomicU64,
     /// Pages read from the disk tier.
     pub disk_reads: AtomicU64,
@@ -251,7 +251,7 @@ pub struct Counters {
     pub blade_bytes: AtomicI64,
     /// Which of blade (1) and mirror (2) is known not to answer.
     pub blade_down: AtomicU32,
-    /// Set once the user was told that threads answer a program's faults.
+    /// Set once it was reported that threads answer a program's faults.
     pub told_by_threads: AtomicU32,
     /// Pages in the store, far from the program (gauge).
     pub far_pages: AtomicI64,
@@ -356,7 +356,7 @@ pub enum Notice {
     MlockAll = 5,
     /// A forked child could not be paged and was stopped before it read wrong bytes; errno `value`.
     ForkRefused = 6,
-    /// The pager met a state it must not go on from; the process was killed. `value` says where, as [`crate::place_of`] reads it.
+    /// The pager is in an inconsistent state; the process was killed. `value` is the place, for [`crate::place_of`].
     Broken = 7,
     /// The program tried to share guest memory that is paged with another process; it got EPERM.
     GuestRamShared = 8,
@@ -390,7 +390,7 @@ pub struct Tree {
     pub message_next: AtomicU32,
     /// Forks that set a slot aside.
     pub forks: AtomicU32,
-    /// 1 once the supervisor has ended as it should. Programs that still run go on without it.
+    /// 1 once the supervisor has ended normally. Remaining programs continue without it.
     pub unsupervised: AtomicU32,
     /// 1 once a process of the run adopts orphans: process 1 of a namespace, or a subreaper. A pager that
     /// is a process would be one of them, so those that start from now on are threads.
