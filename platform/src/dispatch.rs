@@ -26,7 +26,7 @@ const SA_RESTORER: u64 = 0x0400_0000;
 /// Size of the kernel's signal set, bytes.
 const MASK_BYTES: usize = 8;
 
-/// What is done about a signal, as the kernel takes it (`struct kernel_sigaction`).
+/// A signal's disposition, in the kernel's form (`struct kernel_sigaction`).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Disposition {
@@ -59,7 +59,7 @@ extern "C" fn return_from_signal() {
     naked_asm!("mov eax, 15", "syscall", "ud2")
 }
 
-/// Sets what is done about a signal in the whole process. Gives what was done before.
+/// Sets a signal's disposition in the whole process. Returns the former one.
 ///
 /// # Errors
 /// As rt_sigaction(2).

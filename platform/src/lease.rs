@@ -1,4 +1,4 @@
-//! File leases (fcntl(2), `F_SETLEASE`): whether anybody else has a file open.
+//! File leases (fcntl(2), `F_SETLEASE`): detects whether another process has a file open.
 
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
@@ -12,7 +12,7 @@ const F_UNLCK: usize = 2;
 /// A signal that does nothing unless somebody asks for it. The default, SIGIO, would end the process.
 const SIGURG: usize = 23;
 
-/// Holds a file as long as it lives: whoever opens it meanwhile waits, for at most the seconds in
+/// Holds a lease while it lives: another open of the file waits, for at most the seconds in
 /// `/proc/sys/fs/lease-break-time`.
 #[derive(Debug)]
 pub struct WriteLease<F: AsFd> {
@@ -20,9 +20,9 @@ pub struct WriteLease<F: AsFd> {
 }
 
 impl<F: AsFd> WriteLease<F> {
-    /// Takes a lease on a file that nobody else has open: no other descriptor, no mapping. Duplicates of `file`
-    /// count as one. The caller must own the file, or have CAP_LEASE. The file must have been opened by name: the
-    /// kernel does not count a memfd's first descriptor.
+    /// Takes a lease on a file without other open descriptors or mappings. Duplicates of `file` count as one. The
+    /// caller must own the file, or have CAP_LEASE. The file must have been opened by name: the kernel does not
+    /// count a memfd's first descriptor.
     ///
     /// # Errors
     /// `AGAIN` when somebody else has it open, also the caller by another open(2); `ACCES` on a foreign file; `INVAL`

@@ -1,4 +1,4 @@
-//! Thin wrappers over the Linux interfaces that Spillway stands on.
+//! Thin wrappers over the Linux interfaces that Spillway uses.
 //!
 //! Nearly all unsafe code lives here. Nothing in this crate uses thread-local storage, libc's
 //! errno or the heap: it runs on tasks that have neither a libc thread nor a C library to call.

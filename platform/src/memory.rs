@@ -1,4 +1,4 @@
-//! Mappings, residency and advice, past any interposed C library function.
+//! Mappings, residency and advice, bypassing any interposed C library function.
 
 use crate::PAGE_SIZE;
 use crate::sys::{number, syscall6};
@@ -22,8 +22,8 @@ static NEXT_NATIVE: AtomicUsize = AtomicUsize::new(0);
 /// Returns its address.
 ///
 /// It lies in a part of the address space that is used for nothing else, and not where the kernel
-/// finds room first: a program that unmaps a range to map another over it at once, by MAP_FIXED,
-/// must find nothing there.
+/// places mappings first: a program that unmaps a range and then maps another one there by
+/// MAP_FIXED must not hit it.
 ///
 /// # Errors
 /// When the address space or the kernel's mappings are used up.

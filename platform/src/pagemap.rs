@@ -1,4 +1,4 @@
-//! `/proc/self/pagemap`: whether a page of a file in memory is mapped by anybody.
+//! `/proc/self/pagemap`: whether any process maps a page of a memory file.
 
 use core::ptr::null_mut;
 

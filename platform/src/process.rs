@@ -1,4 +1,4 @@
-//! What a guest process wants to know of the program it serves.
+//! Information about the program that a task serves.
 
 use crate::dispatch::{Disposition, set_disposition};
 use crate::sys::{number, syscall6};
@@ -12,7 +12,7 @@ use rustix::process::{
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// A program, named so that its number can't be reused under our feet.
+/// A program, through a handle that pid reuse can't affect.
 #[derive(Debug)]
 pub struct Program {
     pid: Pid,
@@ -79,7 +79,7 @@ impl Program {
     }
 }
 
-/// What the kernel says of a process in `/proc/PID/stat` (proc(5)).
+/// A process's `/proc/PID/stat` (proc(5)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// State of its first thread: `Z` when that has ended.

@@ -1,4 +1,4 @@
-//! How much memory this machine, cgroup and user can give.
+//! The memory available on this machine, in this cgroup and to this user.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@ use rustix::process::{Resource, getrlimit};
 
 pub use monitor::{MIN_FREE_FILE, Memory, Monitor, Pressure, Swap, min_free_bytes};
 
-/// The limits that hold for a program started here, bytes. `None` is no limit.
+/// The limits of a program started here, bytes. `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// All memory of the machine.
@@ -36,12 +36,12 @@ impl Limits {
         }
     }
 
-    /// The most that `--local` can be: what there is, used by others or not.
+    /// The largest `--local`: all memory, used by others or not.
     pub fn most_local(&self) -> u64 {
         least([self.total, self.cgroup, self.address_space])
     }
 
-    /// The store's size when the user names none: what can be had now, less `local`.
+    /// The default size of the store: the available memory, less `local`.
     pub fn default_store(&self, local: u64) -> u64 {
         least([self.available, self.cgroup, self.address_space]).saturating_sub(local)
     }
@@ -72,7 +72,7 @@ fn cgroup_limit() -> Option<u64> {
         .min()
 }
 
-/// Where the process's memory cgroups lie: mount point, own directory, and the limit's file.
+/// The paths of the process's memory cgroups: mount point, own directory, and the limit's file.
 fn memory_cgroups(own: &str, mounts: &str) -> Vec<(PathBuf, PathBuf, &'static str)> {
     let mut found = Vec::new();
     for line in own.lines() {

@@ -1,4 +1,4 @@
-//! How this machine's memory stands, read again and again from files that are opened once.
+//! Samples this machine's memory, from files that are opened once.
 
 use std::fs::{self, File};
 use std::io;
@@ -6,9 +6,9 @@ use std::os::unix::fs::FileExt;
 
 use crate::field_kib;
 
-/// Most bytes that are read of a file.
+/// Most bytes read from a file.
 const FILE_BYTES_MAX: usize = 64 << 10;
-/// What the kernel keeps free, KiB: see proc_sys_vm(5).
+/// The file with the memory that the kernel keeps free, KiB: see proc_sys_vm(5).
 pub const MIN_FREE_FILE: &str = "/proc/sys/vm/min_free_kbytes";
 
 /// The memory at a moment, bytes.
@@ -18,7 +18,7 @@ pub struct Memory {
     pub total: u64,
     /// What the kernel can give without swapping (MemAvailable).
     pub available: u64,
-    /// What nothing uses.
+    /// Free memory.
     pub free: u64,
     /// Buffers, cache and slab that the kernel can give back; not shared memory, which it can't.
     pub cache: u64,
@@ -35,7 +35,7 @@ pub struct Swap {
     pub path: String,
     /// Its length.
     pub bytes: u64,
-    /// What lies on it.
+    /// Its used part.
     pub used_bytes: u64,
     /// Higher ones are used first.
     pub priority: i32,
@@ -91,13 +91,13 @@ impl Monitor {
         self.swaps.as_ref().map_or(Ok(Vec::new()), |file| Ok(parse_swaps(&read(file)?)))
     }
 
-    /// Who waits for memory now; none on a kernel without PSI.
+    /// The present memory pressure; none on a kernel without PSI.
     pub fn pressure(&self) -> Option<Pressure> {
         parse_pressure(&read(self.pressure.as_ref()?).ok()?)
     }
 }
 
-/// What the kernel keeps free, bytes.
+/// The memory that the kernel keeps free, bytes.
 ///
 /// # Errors
 /// It can't be read.
@@ -110,7 +110,7 @@ pub fn min_free_bytes() -> io::Result<u64> {
 fn read(file: &File) -> io::Result<String> {
     let mut bytes = vec![0; FILE_BYTES_MAX];
     let mut length = 0;
-    // The kernel makes the text anew for a read from 0, and may give it piece by piece.
+    // The kernel generates the text again for a read from 0, and may return it in pieces.
     while length < bytes.len() {
         match file.read_at(&mut bytes[length..], length as u64)? {
             0 => break,

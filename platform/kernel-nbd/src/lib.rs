@@ -1,8 +1,8 @@
 //! The kernel's NBD driver: connected sockets become a disk `/dev/nbdN`.
 //!
-//! Over generic netlink (Linux 4.12, uapi/linux/nbd-netlink.h), which unlike the ioctls needs no thread that sleeps in
-//! the kernel for each disk, and finds a free disk by itself. It knows nothing of the protocol on the sockets: that is
-//! NBD's transmission phase, the export's size and flags being told here.
+//! Over generic netlink (Linux 4.12, uapi/linux/nbd-netlink.h), which, unlike the ioctls, needs no thread that sleeps
+//! in the kernel for each disk, and finds a free disk itself. It does not implement the protocol on the sockets: that
+//! is NBD's transmission phase. The export's size and flags are set here.
 
 #![forbid(unsafe_code)]
 
@@ -42,12 +42,12 @@ const SOCKET_DESCRIPTOR: u16 = 1;
 
 /// Longest answer.
 const ANSWER_BYTES: usize = 8 << 10;
-/// The kernel answers while it handles a message, so an answer that takes longer does not come.
+/// The kernel answers while it handles a message, so a later answer will not come.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// Most sockets of a disk.
 pub const SOCKETS_MAX: usize = 64;
 
-/// Why there is no disk, or it does not go.
+/// Why a disk can't be created or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kernel has no NBD.
@@ -61,7 +61,7 @@ pub enum Error {
         /// Why.
         error: io::Error,
     },
-    /// The answer makes no sense.
+    /// The answer is invalid.
     #[error("the kernel's NBD driver gave no disk")]
     NoDisk,
     /// A system call failed.
@@ -75,7 +75,7 @@ impl From<Errno> for Error {
     }
 }
 
-/// What a disk is like.
+/// A disk's parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct Disk {
     /// Its length.
@@ -84,12 +84,12 @@ pub struct Disk {
     pub block_bytes: u32,
     /// Of NBD's transmission flags.
     pub flags: u16,
-    /// After how long the driver gives a request up, whole seconds.
+    /// Time after which the driver fails a request, whole seconds.
     pub timeout: Duration,
 }
 
-/// Has the kernel make a disk of which each socket is a connection; the number N of `/dev/nbdN`. The kernel keeps the
-/// sockets until [`disconnect`]; when all their peers are gone, requests fail at once.
+/// Creates a kernel disk with a connection over each socket; returns the number N of `/dev/nbdN`. The kernel keeps
+/// the sockets until [`disconnect`]. When all their peers are gone, requests fail at once.
 ///
 /// # Errors
 /// [`Error::NoDriver`], [`Error::Refused`] (it needs CAP_SYS_ADMIN).
@@ -112,7 +112,7 @@ pub fn connect(disk: &Disk, sockets: &[BorrowedFd<'_>]) -> Result<u32, Error> {
     driver.ask(message, "connect", INDEX)?.ok_or(Error::NoDisk)
 }
 
-/// Takes the disk `/dev/nbdN` away. Its connections get a request to end.
+/// Removes the disk `/dev/nbdN`. Its connections get a disconnect request.
 ///
 /// # Errors
 /// [`Error::NoDriver`], [`Error::Refused`].

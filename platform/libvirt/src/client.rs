@@ -17,15 +17,15 @@ use crate::description::Description;
 use crate::error::Error;
 use crate::wire::{self, NO_DOMAIN, Procedure, Reader, Reply, Writer};
 
-/// Where libvirt listens: its daemon for QEMU alone, and the one for all.
+/// libvirt's sockets: of its daemon for QEMU only, and of the daemon for all hypervisors.
 pub const SOCKETS: [&str; 2] = ["/run/libvirt/virtqemud-sock", "/run/libvirt/libvirt-sock"];
 /// Between two attempts to connect while libvirt's queue of connections is full.
 const CONNECT_PAUSE: Duration = Duration::from_millis(20);
 /// Read at once.
 const READ_BYTES: usize = 64 << 10;
-/// Reads of one [`Connection::pump`], so that a flood does not keep the caller.
+/// Reads of one [`Connection::pump`], so that a flood does not block the caller.
 const PUMP_READS: usize = 16;
-/// Ways to prove who one is.
+/// Authentication methods.
 const AUTH_NONE: u32 = 0;
 const AUTH_POLKIT: u32 = 2;
 const AUTH_WAYS_MAX: u32 = 20;
@@ -40,7 +40,7 @@ pub struct Connection {
     received: Vec<u8>,
     /// The last call's number.
     serial: u32,
-    /// The connection is of no use any more: every call answers [`Error::Closed`].
+    /// The connection is unusable: every call returns [`Error::Closed`].
     closed: bool,
 }
 
@@ -52,7 +52,7 @@ pub struct DomainHandle {
     id: u32,
 }
 
-/// The first of [`SOCKETS`] that is there; where none is, the last.
+/// The first of [`SOCKETS`] that exists; the last if none does.
 #[must_use]
 pub fn usual_socket() -> PathBuf {
     let there = SOCKETS.iter().find(|path| Path::new(path).exists());
@@ -90,7 +90,7 @@ impl Connection {
         if !ways.contains(&AUTH_POLKIT) {
             return Err(Error::Stranger);
         }
-        // polkit decides by who is at the other end of the socket, and asks nobody.
+        // polkit decides by the peer of the socket, without a prompt.
         match self.call(Procedure::AuthPolkit, what, Writer::default(), deadline) {
             Err(Error::Refused { .. }) => Err(Error::Stranger),
             done => done.map(drop),
@@ -115,7 +115,7 @@ impl Connection {
         })
     }
 
-    /// What a domain has now.
+    /// A domain's present description.
     ///
     /// # Errors
     /// Those of a call.
@@ -192,7 +192,7 @@ impl Connection {
         })
     }
 
-    /// Runs a step unless the connection is of no use, and notes when it no longer is.
+    /// Runs a step if the connection is usable, and records if it no longer is.
     fn check<T>(&mut self, step: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
         if self.closed {
             return Err(Error::Closed);

@@ -6,7 +6,7 @@ use roxmltree::{Document, Node};
 
 use crate::error::Error;
 
-/// What a running domain has.
+/// A running domain's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
     /// Its number, which another start changes; none while it does not run.
@@ -39,7 +39,7 @@ pub struct MemoryDevice {
 }
 
 impl Description {
-    /// Reads what libvirt says of a domain.
+    /// Parses libvirt's description of a domain.
     ///
     /// # Errors
     /// [`Error::Garbage`]
@@ -68,7 +68,7 @@ impl Description {
         })
     }
 
-    /// A device's element with another requested size, as libvirt takes it.
+    /// A device's element with another requested size, in libvirt's form.
     #[must_use]
     pub fn resized(&self, device: &MemoryDevice, bytes: u64) -> String {
         let MemoryDevice { element, requested, .. } = device;

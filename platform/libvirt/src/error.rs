@@ -1,14 +1,14 @@
-//! What can go wrong with libvirt.
+//! Errors of libvirt.
 
 use std::io;
 use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-/// Why libvirt can't be had, or did not do what it was asked.
+/// Why libvirt is unreachable, or a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no socket, or nobody listens on it.
+    /// There is no socket, or no process listens on it.
     #[error("no libvirt listens on {}: {error}", path.display())]
     Absent {
         /// The socket's path.
@@ -36,7 +36,7 @@ pub enum Error {
         /// What was waited for.
         what: &'static str,
     },
-    /// What came is not libvirt's protocol, or not what the call gives.
+    /// The message violates libvirt's protocol, or is not the call's result.
     #[error("this is not libvirt as it is known here: {what}")]
     Garbage {
         /// What is wrong with it.
@@ -56,7 +56,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the connection is of no use any more. After a refusal or a time-out it still is.
+    /// Whether the connection is unusable. After a refusal or a timeout it stays usable.
     #[must_use]
     pub fn is_final(&self) -> bool {
         !matches!(self, Self::Refused { .. } | Self::TimedOut { .. } | Self::NoDomain { .. })

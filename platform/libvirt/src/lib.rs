@@ -1,4 +1,4 @@
-//! libvirt's RPC over its Unix socket: the few calls that resizing a domain takes.
+//! libvirt's RPC over its Unix socket: the few calls that resizing a domain needs.
 //!
 //! ```text
 //!  AUTH_LIST, AUTH_POLKIT   who may come in
@@ -8,8 +8,8 @@
 //!  DOMAIN_UPDATE_DEVICE     another requested size: what `virsh update-memory-device` does
 //! ```
 //!
-//! QEMU's monitor belongs to libvirt and is never touched. Every call has a deadline, every buffer a bound. The crate knows
-//! nothing of who decides on sizes.
+//! QEMU's monitor belongs to libvirt and is never touched. Every call has a deadline, every buffer a limit. The crate
+//! does not know who decides on sizes.
 
 #![forbid(unsafe_code)]
 

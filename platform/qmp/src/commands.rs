@@ -1,4 +1,4 @@
-//! The commands that resizing a guest takes.
+//! The commands that resizing a guest needs.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -24,7 +24,7 @@ pub struct RunState {
     pub state: String,
 }
 
-/// How much memory the VM has.
+/// The VM's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct MemorySize {
@@ -161,7 +161,7 @@ impl Monitor {
         .collect()
     }
 
-    /// Asks the guest to have `bytes` of a device. It takes its time: see [`Self::size`].
+    /// Requests `bytes` of a device from the guest. This takes a while: see [`Self::size`].
     ///
     /// # Errors
     /// Those of [`Self::execute`]; QEMU refuses what is no multiple of the block size or above the device's size.
@@ -176,7 +176,7 @@ impl Monitor {
         self.execute("qom-set", arguments, deadline).map(drop)
     }
 
-    /// What the guest has of a device.
+    /// The guest's size of a device.
     ///
     /// # Errors
     /// Those of [`Self::execute`].
@@ -229,7 +229,7 @@ impl Monitor {
         self.property("/machine", "acpi", deadline)
     }
 
-    /// Adds a virtio-mem device over a file. When the device is refused the backend goes again.
+    /// Adds a virtio-mem device over a file. If the device is refused, removes the backend again.
     ///
     /// # Errors
     /// Those of [`Self::execute`].
@@ -241,7 +241,7 @@ impl Monitor {
         })?;
         let backend = json!({
             "qom-type": "memory-backend-file", "id": device.memdev, "mem-path": path,
-            // The range in use is allocated by whoever owns the file; QEMU itself sets nothing aside.
+            // The file's owner allocates the range in use; QEMU itself reserves nothing.
             "size": device.bytes, "share": true, "prealloc": false, "reserve": false,
         });
         let virtio_mem = json!({
@@ -257,7 +257,7 @@ impl Monitor {
         added.map(drop)
     }
 
-    /// Whether the VM has a balloon, by which its guest gives pages of any memory away.
+    /// Whether the VM has a balloon, through which its guest can discard pages of any memory.
     ///
     /// # Errors
     /// Those of [`Self::execute`].
@@ -269,7 +269,7 @@ impl Monitor {
         }
     }
 
-    /// Has QEMU send [`crate::Event::Migration`].
+    /// Makes QEMU send [`crate::Event::Migration`].
     ///
     /// # Errors
     /// Those of [`Self::execute`].
@@ -278,8 +278,8 @@ impl Monitor {
         self.execute("migrate-set-capabilities", events, deadline).map(drop)
     }
 
-    /// What lies at a guest-physical address: the memory's name, which is its backend's id, and where QEMU has it in its own
-    /// address space. None where there is no RAM.
+    /// The mapping of a guest-physical address: the memory's name, which is its backend's id, and its address in QEMU.
+    /// None where there is no RAM.
     ///
     /// # Errors
     /// Those of [`Self::execute`].

@@ -1,4 +1,4 @@
-//! What can go wrong with a monitor.
+//! Errors of a monitor.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use rustix::io::Errno;
 use crate::GREETING_WAIT;
 use crate::line::LINE_BYTES_MAX;
 
-/// Why a monitor can't be had, or did not do what it was asked.
+/// Why a monitor is unreachable, or a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no socket, or nobody listens on it.
+    /// There is no socket, or no process listens on it.
     #[error("no QEMU listens on {}: {error}", path.display())]
     Absent {
         /// The socket's path.
@@ -37,7 +37,7 @@ pub enum Error {
         /// What was waited for.
         what: String,
     },
-    /// What came is no QMP, or not the answer that the command has.
+    /// The message is not QMP, or not the command's answer.
     #[error("the monitor does not speak QMP: {what}")]
     Garbage {
         /// What is wrong with it.
@@ -62,7 +62,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the connection is of no use any more. After a refusal or a time-out it still is.
+    /// Whether the connection is unusable. After a refusal or a timeout it stays usable.
     #[must_use]
     pub fn is_final(&self) -> bool {
         !matches!(self, Self::Refused { .. } | Self::TimedOut { .. })

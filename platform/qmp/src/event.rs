@@ -1,4 +1,4 @@
-//! What QEMU says without being asked.
+//! QEMU's events.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -6,7 +6,7 @@ use std::mem;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Most events that wait to be drained.
+/// Most queued events.
 pub const EVENTS_MAX: usize = 256;
 
 /// An event of the VM.
@@ -24,12 +24,12 @@ pub enum Event {
     Reset,
     /// The guest ends, or QEMU does.
     Shutdown,
-    /// The virtual CPUs stand still.
+    /// The virtual CPUs have stopped.
     Stop,
-    /// They go on.
+    /// They have resumed.
     Resume,
-    /// `MIGRATION`: the VM is on its way to another host, or no longer: it has arrived there, or stays here. QEMU says so
-    /// only where [`crate::Monitor::tell_migration`] asked for it.
+    /// `MIGRATION`: a migration to another host has begun or ended, with or without success. QEMU sends it only after
+    /// [`crate::Monitor::tell_migration`].
     Migration {
         /// It is on its way.
         is_under_way: bool,
@@ -43,13 +43,13 @@ pub enum Event {
 pub struct Events {
     /// Oldest first.
     pub seen: VecDeque<Event>,
-    /// How many more there were than room.
+    /// How many events did not fit.
     pub lost: u64,
 }
 
 impl Events {
-    /// Adds one. When there is no room an event of another kind goes before one that resizing depends on, and an old
-    /// one before a new one.
+    /// Adds one. If the queue is full, drops events of other kinds before those that resizing depends on, and old
+    /// ones before new ones.
     pub(crate) fn push(&mut self, event: Event) {
         if self.seen.len() >= EVENTS_MAX {
             self.lost += 1;

@@ -24,7 +24,7 @@ use crate::line::LineBuffer;
 const CONNECT_PAUSE: Duration = Duration::from_millis(20);
 /// Read at once.
 const READ_BYTES: usize = 16 << 10;
-/// Reads of one [`Monitor::pump`], so that a flood of events does not keep the caller.
+/// Reads of one [`Monitor::pump`], so that a flood of events does not block the caller.
 const PUMP_READS: usize = 16;
 /// Longest text of QEMU that is passed on.
 const TEXT_CHARS_MAX: usize = 400;
@@ -41,7 +41,7 @@ pub struct Monitor {
     last_id: u64,
     /// QEMU has answered on this connection.
     is_answered: bool,
-    /// The connection is of no use any more: every call answers [`Error::Closed`].
+    /// The connection is unusable: every call returns [`Error::Closed`].
     closed: bool,
 }
 
@@ -65,7 +65,7 @@ struct Refusal {
     desc: String,
 }
 
-/// What a command came to.
+/// The result of a command.
 type Outcome = Result<Value, Refusal>;
 
 impl Message {
@@ -147,20 +147,20 @@ impl Monitor {
         })
     }
 
-    /// Takes the events that have come so far.
+    /// Takes the queued events.
     pub fn events(&mut self) -> Events {
         self.events.take()
     }
 
-    /// The process that listens on the socket: QEMU, or whoever made the socket for it. None when the kernel does not
-    /// tell, as for a process outside of this one's namespace.
+    /// The process that listens on the socket: QEMU, or the process that created the socket for it. None if the
+    /// kernel does not report it, as for a process outside this one's namespace.
     #[must_use]
     pub fn peer_pid(&self) -> Option<u32> {
         let peer = peer_credentials(&self.socket).ok()?;
         u32::try_from(peer.pid).ok().filter(|&pid| pid > 0)
     }
 
-    /// Runs a step unless the connection is of no use, and notes when it no longer is.
+    /// Runs a step if the connection is usable, and records if it no longer is.
     pub(crate) fn check<T>(
         &mut self,
         step: impl FnOnce(&mut Self) -> Result<T, Error>,
@@ -180,7 +180,7 @@ impl Monitor {
                 if message.greeting.is_some() {
                     return Ok(());
                 }
-                // An answer to whoever was connected before may come first.
+                // An answer to the previous client may come first.
                 if message.outcome().is_none() {
                     return Err(Error::garbage("no greeting"));
                 }
@@ -317,7 +317,7 @@ fn connect_before(path: &Path, deadline: Instant) -> Result<OwnedFd, Error> {
         match connect(&socket, &address) {
             Ok(()) => return Ok(socket),
             Err(Errno::INTR) => {}
-            // The queue of connections is full: QEMU takes none while it serves somebody.
+            // The queue of connections is full: QEMU accepts none while it serves a client.
             Err(Errno::AGAIN) if Instant::now() < deadline => thread::sleep(CONNECT_PAUSE),
             Err(Errno::AGAIN) => return Err(Error::TimedOut { what: "connecting".to_owned() }),
             Err(errno) => return Err(absent(errno)),
@@ -331,7 +331,7 @@ fn one_line(text: &str) -> String {
     text.trim().chars().take(TEXT_CHARS_MAX).map(plain).collect()
 }
 
-/// Tells `null` from a field that is not there.
+/// Distinguishes `null` from a missing field.
 fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(from).map(Some)
 }
