@@ -6,9 +6,9 @@
 //! used; a run of one lies in the leaf itself. So a dense object costs 8.6 bytes an entry, and an
 //! object of a single page about 40.
 //!
-//! Leaves and runs are all that must be kept to have the index back; the buckets and the lists of
-//! what is free follow from them ([`restore`]). So every change takes effect with the store of one
-//! word, see [`commit`]: a slot, or the head of a leaf.
+//! Leaves and runs are sufficient to restore the index; the buckets and free lists are derived from
+//! them ([`restore`]). So every change takes effect with the store of one word, see [`commit`]: a
+//! slot, or the head of a leaf.
 
 pub(crate) mod restore;
 
@@ -103,11 +103,11 @@ impl Leaf {
     }
 }
 
-/// Changes a word that means something to whoever takes the memory over when this process is
-/// killed. All that the thread wrote before is written by then, and nothing of what it writes later.
-/// Only the compiler must be told: a killed process has done what its instructions so far say, and
-/// its memory is coherent. (The index is behind a lock, so these are core's atomics, whose order
-/// nobody needs to explore.)
+/// Changes a word that is meaningful to the process that takes over the memory if this one is
+/// killed. All earlier writes of the thread come before it, and all later ones after it. Only the
+/// compiler must be prevented from reordering: the effects of a killed process are those of its
+/// executed instructions, and its memory is coherent. (The index is behind a lock, so these are
+/// core's atomics, which loom need not explore.)
 #[inline(always)]
 fn commit(word: &AtomicU64, value: u64) {
     compiler_fence(Ordering::SeqCst);
@@ -115,7 +115,7 @@ fn commit(word: &AtomicU64, value: u64) {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// What names a leaf.
+/// The name of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeafKey {
     pub(crate) object: u64,
@@ -148,8 +148,8 @@ const fn fold(a: u64, b: u64) -> u64 {
     (wide as u64) ^ (wide >> 64) as u64
 }
 
-/// An object with indexes beyond the first leaf has a root, which tells where to look for them: how
-/// many such leaves there are, and the highest chunk ever used.
+/// An object with indexes beyond the first leaf has a root, which limits the search for them: the
+/// number of such leaves, and the highest chunk ever used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Root {
     pub(crate) leaves: u32,
@@ -170,13 +170,13 @@ impl Root {
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Index {
-    /// Buckets in use. What a lookup reads comes first, in the lines of the lock.
+    /// Buckets in use. The fields that a lookup reads come first, in the cache lines of the lock.
     bucket_count: u32,
     buckets: GrowArray<u32>,
     leaves: GrowArray<Leaf>,
     runs: GrowArray<AtomicU64>,
     leaf_free: u32,
-    /// Leaves ever made, with number 0. Also noted in leaf 0.
+    /// Leaves ever created, including number 0. Also recorded in leaf 0.
     leaf_high: u32,
     leaf_live: u32,
     run_free: [u32; LEAF_SHIFT as usize + 1],
@@ -286,8 +286,8 @@ impl Index {
         }
     }
 
-    /// Sets the slot for `index` of a leaf; false when there is no memory for it. Clearing a slot
-    /// and changing one that is in use always succeed.
+    /// Sets the slot for `index` of a leaf; false if there is no memory for it. Clearing a slot,
+    /// and changing one in use, always succeed.
     #[must_use]
     pub(crate) fn set(&mut self, leaf: u32, index: u32, slot: Slot, budget: &Budget) -> bool {
         let place = index % SLOTS;
@@ -309,7 +309,7 @@ impl Index {
         true
     }
 
-    /// Makes the run of a leaf cover `place` too.
+    /// Extends the run of a leaf to cover `place`.
     fn widen(&mut self, leaf: u32, place: u32, budget: &Budget) -> bool {
         let head = self.leaves.get(leaf as usize).head();
         let (base, order) = (head.base(), head.order());
@@ -319,7 +319,7 @@ impl Index {
         let Some(run) = self.take_run(wide, budget) else { return false };
         let entry = self.leaves.get(leaf as usize);
         for offset in 0..1 << wide {
-            // Before the old base this wraps, and is beyond its end too.
+            // Before the old base this wraps around, and so also lies beyond its end.
             let old = (wide_base + offset).wrapping_sub(base);
             let slot = if old >> order == 0 {
                 self.word(entry, head, old).load(Ordering::Relaxed)
@@ -336,7 +336,7 @@ impl Index {
         true
     }
 
-    /// Makes a leaf whose first use will be at `index`.
+    /// Creates a leaf whose first use will be at `index`.
     pub(crate) fn insert(
         &mut self,
         key: LeafKey,
@@ -372,7 +372,7 @@ impl Index {
         entry.next = next;
         commit(&entry.head, Head::new(key.pool, index % SLOTS, 0, 0, 0).0);
         self.leaf_live += 1;
-        // Without memory for more buckets the chains get longer, no more.
+        // Without memory for more buckets, the chains only get longer.
         if self.leaf_live > self.bucket_count
             && self.buckets.grow(self.bucket_count as usize + 1, budget, Use::Index)
         {
@@ -381,7 +381,7 @@ impl Index {
         Some(at)
     }
 
-    /// Adds a bucket, and moves to it what belongs there.
+    /// Adds a bucket, and moves its leaves to it.
     fn split(&mut self) {
         let new = self.bucket_count;
         let old = new - (1 << new.ilog2());
@@ -402,8 +402,8 @@ impl Index {
         self.leaves.get(leaf as usize).head().live() == 0
     }
 
-    /// Makes a leaf for the first `count` of its indexes. It is kept when no slot of it is in use,
-    /// until [`Self::let_go`], so that setting these slots never takes memory.
+    /// Creates a leaf for the first `count` of its indexes. It stays even if no slot of it is in
+    /// use, until [`Self::let_go`], so that setting these slots never takes memory.
     pub(crate) fn insert_kept(
         &mut self,
         key: LeafKey,
@@ -421,7 +421,7 @@ impl Index {
         Some(leaf)
     }
 
-    /// Ends the keeping of a leaf without used slots, and removes it.
+    /// Removes a kept leaf that has no used slots.
     pub(crate) fn let_go(&mut self, leaf: u32) {
         debug_assert_eq!(self.leaves.get(leaf as usize).head().live(), 1);
         self.remove(leaf);
@@ -451,7 +451,7 @@ impl Index {
     }
 
     /// Adds the leaves of `pool` in the bucket that reversed hash `first` falls into to `found`, with
-    /// their numbers, names and hashes. Gives which reversed hash the next bucket begins with.
+    /// their numbers, names and hashes. Returns the reversed hash at which the next bucket begins.
     pub(crate) fn leaves_of_bucket(
         &self,
         first: u32,
@@ -471,7 +471,7 @@ impl Index {
             }
             at = self.leaves.get(leaf as usize).next;
         }
-        // A bucket that was split is told from its twin by one bit more.
+        // One more bit distinguishes a split bucket from its twin.
         let level = self.bucket_count.ilog2();
         let split = number | 1 << level;
         let bits = level + u32::from(split < self.bucket_count || number >= 1 << level);
@@ -486,7 +486,7 @@ impl Index {
         self.leaves.get_mut(leaf as usize).next = next;
     }
 
-    /// Leaves ever made: numbers below this may be in use.
+    /// Leaves ever created: numbers below this may be in use.
     pub(crate) const fn leaf_high(&self) -> u32 {
         self.leaf_high
     }
@@ -516,7 +516,7 @@ impl Index {
         LeafKey { object: leaf.object, chunk: leaf.chunk, pool: leaf.head().pool() }
     }
 
-    /// What a root leaf says.
+    /// The contents of a root leaf.
     pub(crate) fn root(&self, leaf: u32) -> Root {
         Root::from_bits(self.leaves.get(leaf as usize).slot.load(Ordering::Relaxed))
     }

@@ -1,9 +1,9 @@
 //! The page store: clients, pools, objects, indexes.
 //!
-//! A [`Store`] is shared by reference between any number of tasks. Its index is cut into shards,
-//! each behind a short lock that is never held over a copy of a value: a reader pins the frame
-//! under the lock and copies afterwards, a writer fills a frame that nobody knows and then
-//! publishes it. So every operation on a handle takes effect at one instant under its shard's lock.
+//! A [`Store`] is shared by reference between any number of tasks. Its index is divided into
+//! shards, each with a lock that is never held during a copy of a value: a reader pins the frame
+//! under the lock and copies afterwards; a writer fills a private frame and then publishes it. So
+//! every operation on a handle takes effect at one instant under its shard's lock.
 
 mod batch;
 mod blade;

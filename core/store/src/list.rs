@@ -1,4 +1,4 @@
-//! Which list a value is on: a client has several in each shard.
+//! The kinds of lists: a client has several in each shard.
 
 use spillway_types::PAGE_BYTES;
 
@@ -23,8 +23,8 @@ pub(crate) enum List {
 pub(crate) const LISTS: usize = 5;
 
 impl List {
-    /// The list for a value at `place`. Only what can be evicted or moved to a lower tier is on
-    /// one: not uniform pages, pages in files, or persistent values that are not a page.
+    /// The list for a value at `place`. Only values that can be evicted or moved to a lower tier
+    /// are on one: not uniform pages, pages in files, or persistent values other than pages.
     pub(crate) const fn of(place: ValueLocation, ephemeral: bool) -> Option<(Self, u32)> {
         const PAGE: u16 = PAGE_BYTES as u16;
         match (place, ephemeral) {

@@ -1,9 +1,9 @@
-//! Listing the keys of a pool, a few at a time.
+//! Lists the keys of a pool, a few at a time.
 //!
 //! The order is that of the store's hash: shard by shard, then by the reversed bits of the low half
 //! of a leaf's hash. A bucket of linear hashing holds one range of these reversed numbers, and
-//! splitting it cuts the range in two. So the order stays as the index grows, a key alone tells
-//! where to go on, and a call looks only at the buckets that it lists.
+//! splitting it cuts the range in two. So the order does not change as the index grows, a key alone
+//! is enough to continue, and a call scans only the buckets that it lists.
 
 use spillway_tiers::sync::Ordering;
 use spillway_types::{Key, PoolId};
@@ -13,10 +13,10 @@ use crate::index::{Index, LEAF_SHIFT, LEAF_SLOTS, LeafKey};
 use crate::shard::{HandlePosition, SHARDS};
 use crate::store::Store;
 
-/// Buckets looked at while a shard is locked.
+/// Buckets scanned under one lock of a shard.
 const LOCKED_BUCKETS: usize = 256;
 
-/// Where a leaf stands in the order, within its shard.
+/// The position of a leaf in the order, within its shard.
 type LeafOrder = (u32, u64, u32);
 
 fn place_of(key: LeafKey, hash: u64) -> LeafOrder {
@@ -24,13 +24,12 @@ fn place_of(key: LeafKey, hash: u64) -> LeafOrder {
 }
 
 impl Store {
-    /// Lists keys of a pool into `keys`, from `from` on: that key first if it has a value, else the
-    /// next. `None` begins at the first. Gives how many were listed; fewer than there is room for
+    /// Lists keys of a pool into `keys`, beginning with `from` if that key has a value, else with
+    /// the next. `None` begins at the first. Returns how many were listed; fewer than fit in `keys`
     /// means that there are no more.
     ///
-    /// The order is the store's own, and stays the same as long as the store. A key that has a value
-    /// all the while is listed exactly once by a caller that goes on from the last key it got (and
-    /// passes over that one).
+    /// The order is the store's own, and never changes. A caller that continues from the last key,
+    /// and skips it, gets each key that has a value throughout exactly once.
     ///
     /// # Errors
     /// [`Error::NoPool`].

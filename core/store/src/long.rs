@@ -1,8 +1,8 @@
-//! Values longer than a page on their way between a client and the store.
+//! Values longer than a page in transit between a client and the store.
 //!
-//! A value that arrives in parts lies in frames from its first part on, so that it takes of the store's
-//! capacity what it will take when it is stored, and it is billed to its client from the start. One that
-//! leaves in parts stays in its frames. So what is on its way takes no memory beside the store.
+//! A value that arrives in parts lies in frames from its first part on. So it takes the same capacity as
+//! when it is stored, and is charged to its client from the start. A value that leaves in parts stays in
+//! its frames. So values in transit take no memory beside the store.
 
 use std::sync::Arc;
 
@@ -25,20 +25,20 @@ use crate::store::Store;
 /// Pages that [`LongPut::room`] has room for.
 const ROOM_PAGES: usize = 64;
 
-/// What became of a put that was to begin.
+/// The result of starting a put.
 #[derive(Debug)]
 #[must_use]
 pub enum Begun {
     /// The value may come.
     Put(LongPut),
-    /// Other values of the client are on their way and take what its target leaves: to be tried again when
-    /// one of them has come, or never will.
+    /// Other values of the client are in transit and use up its target: try again when one of them is
+    /// complete or cancelled.
     Later,
     /// It is answered already.
     Refused(Refusal),
 }
 
-/// A value that arrives in parts. It goes if it is dropped.
+/// A value that arrives in parts. Dropping it discards the value.
 #[derive(Debug)]
 pub struct LongPut {
     store: Arc<Store>,
@@ -49,22 +49,23 @@ pub struct LongPut {
     length: usize,
     arrived: usize,
     kept: Kept,
-    /// What comes behind the whole pages.
+    /// The bytes after the whole pages.
     rest: Box<PageBuf>,
-    /// Pages that the client was charged with.
+    /// Pages charged to the client.
     paid: u64,
 }
 
-/// What a value holds of memory.
+/// The memory of a value.
 #[derive(Debug)]
 struct Kept {
-    /// The first cell of its map, taken before its pages come. None once memory was out: nothing is kept.
+    /// The first cell of its map, allocated before its pages. None once memory was exhausted: then
+    /// nothing is kept.
     map: Option<u32>,
-    /// Of the pages that have come, and of some that are to come next.
+    /// Frames of the pages that have arrived, and of some of the next ones.
     frames: Vec<u32>,
 }
 
-/// A value that leaves in parts: as it was when it was looked up, whatever becomes of its key meanwhile.
+/// A value that leaves in parts, as it was when it was looked up, whatever happens to its key meanwhile.
 #[derive(Debug)]
 pub struct LongGet {
     store: Arc<Store>,
@@ -80,17 +81,17 @@ pub struct LongGet {
 /// What [`Store::get_long`] and [`Store::take_long`] found.
 #[derive(Debug)]
 pub enum Found {
-    /// A long value. Nothing of it was shown.
+    /// A long value. No part of it was read yet.
     Long(LongGet),
     /// Anything else.
     Other(Get),
 }
 
 impl LongPut {
-    /// Takes the next part. Without memory for it the value is refused in the end.
+    /// Appends the next part. Without memory for it, the value is refused at the end.
     ///
     /// # Panics
-    /// When more comes than was announced.
+    /// If more arrives than was announced.
     pub fn push(&mut self, part: &[u8]) {
         assert!(part.len() <= self.missing(), "more than was announced");
         let mut part = part;
@@ -111,8 +112,8 @@ impl LongPut {
         self.arrived += part.len();
     }
 
-    /// Where the next bytes lie when they have come, part by part, for those who can have them written there:
-    /// [`Self::filled`] tells how many came. Nothing when there is no memory for them; they are to be pushed then.
+    /// The memory of the next bytes, part by part, for callers that can read into it and then call
+    /// [`Self::filled`]. Empty if there is no memory for them: then push them.
     pub fn room(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let (first, at) = (self.arrived / PAGE_BYTES, self.arrived % PAGE_BYTES);
         let (pages, rest_bytes) = (self.length / PAGE_BYTES, self.length % PAGE_BYTES);
@@ -127,10 +128,10 @@ impl LongPut {
         parts.filter(|part| !part.is_empty())
     }
 
-    /// So many bytes have come into [`Self::room`].
+    /// Reports how many bytes were written to [`Self::room`].
     ///
     /// # Panics
-    /// When there was no room for so many.
+    /// If this is more than the room.
     pub fn filled(&mut self, bytes: usize) {
         let end = self.arrived + bytes;
         let pages = end.div_ceil(PAGE_BYTES).min(self.length / PAGE_BYTES);
@@ -139,15 +140,15 @@ impl LongPut {
         self.arrived = end;
     }
 
-    /// Bytes that have not come yet.
+    /// Bytes that have not arrived yet.
     pub const fn missing(&self) -> usize {
         self.length - self.arrived
     }
 
-    /// Makes what has come the value under its key.
+    /// Stores the complete value under its key.
     ///
     /// # Panics
-    /// When not all of it has come.
+    /// If the value is incomplete.
     pub fn publish(mut self) -> Put {
         assert_eq!(self.arrived, self.length, "a part is missing");
         let store = Arc::clone(&self.store);
@@ -182,7 +183,7 @@ impl Kept {
         Self { map, frames: Vec::with_capacity(length / PAGE_BYTES) }
     }
 
-    /// Takes frames until there are `count`, or lets go of all.
+    /// Allocates frames until there are `count`, or frees all.
     fn take_ahead(&mut self, store: &Store, access: Access, count: usize) {
         let lane = lane();
         let raw = |frame| ValueLocation::Raw { frame, length: PAGE_BYTES as u16, stiff: false };
@@ -201,7 +202,8 @@ impl Kept {
         first: usize,
     ) -> impl Iterator<Item = &'a mut [u8; PAGE_BYTES]> {
         let frames = self.frames.get(first..).unwrap_or_default().iter();
-        // SAFETY: the frames were taken for this value, which nobody has heard of, and each stands here once.
+        // SAFETY: the frames were allocated for this value, which is not published yet, and each appears here
+        // once.
         frames.map(|&frame| unsafe { store.arena.content_mut(frame) })
     }
 
@@ -251,7 +253,7 @@ impl LongGet {
         })
     }
 
-    /// Passes over the next bytes, at most all that are left.
+    /// Skips the next bytes, at most all that are left.
     pub fn advance(&mut self, bytes: usize) {
         self.left -= bytes.min(self.left);
     }
@@ -263,7 +265,7 @@ impl LongGet {
         self.end -= bytes;
     }
 
-    /// Gives the next bytes, as many as there is room for. How many they were.
+    /// Copies the next bytes, as many as fit. Returns their number.
     pub fn pull(&mut self, into: &mut [u8]) -> usize {
         let given = into.len().min(self.left);
         let mut room = &mut into[..given];
@@ -295,11 +297,11 @@ impl Drop for LongGet {
 }
 
 impl Store {
-    /// Begins to put a value of `length` bytes, more than a page, that arrives in parts. A refusal is a normal answer, as
-    /// for [`Store::put`].
+    /// Starts putting a value of `length` bytes, more than a page, that arrives in parts. A refusal is a normal answer,
+    /// as for [`Store::put`].
     ///
-    /// The client is billed for the value from now on. The memory for its pages is taken as they come; that for what
-    /// tells where they lie, at once.
+    /// The client is charged for the value from now on. Memory for its pages is allocated as they arrive; memory for
+    /// their map, at once.
     pub fn begin_put(self: &Arc<Self>, pool: PoolId, key: Key, length: usize) -> Begun {
         let Some(access) = self.access(pool) else { return Begun::Refused(Refusal::NoPool) };
         let at = HandlePosition::new(access.pool, key, self.seed);
@@ -319,7 +321,7 @@ impl Store {
         }
         let pages = billed_pages(length);
         let paid = pages - self.held_pages(pool, access, &at).min(pages);
-        // While this is held, the client stays who it is.
+        // While this is held, the client's number is not reused.
         let control = self.control.lock();
         if !self.pools.is_live(pool) {
             return Begun::Refused(Refusal::NoPool);
@@ -408,15 +410,14 @@ impl Store {
 
     /// Changes what is counted of a client, if it is still there.
     fn recount(&self, client: ClientId, change: impl FnOnce(&ClientSlot)) {
-        // Its number is no other's while this is held.
+        // While this is held, its number is not reused.
         let _control = self.control.lock();
         if let Ok((_, client)) = self.client(client) {
             change(client);
         }
     }
 
-    /// Bytes of a client's long values that are on their way, in whole pages. Those that arrive count among its
-    /// used pages.
+    /// Bytes of a client's long values in transit, in whole pages. Arriving values count as used pages.
     ///
     /// # Errors
     /// [`Error::NoClient`].
@@ -424,7 +425,7 @@ impl Store {
         Ok(self.client(client)?.1.in_flight_pages() * PAGE_BYTES as u64)
     }
 
-    /// Bytes of all clients' long values that are on their way, in whole pages.
+    /// Bytes of all clients' long values in transit, in whole pages.
     pub fn in_flight_bytes(&self) -> u64 {
         let clients = self.client_numbers().map(|number| &self.clients[usize::from(number)]);
         let in_use = clients.filter(|client| client.id.load(Ordering::Relaxed) != 0);

@@ -1,4 +1,4 @@
-//! Looking at what is stored without copying it: which indexes are in use, how a value ends.
+//! Inspects stored values without copying them: which indexes are in use, how a value ends.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::shard::HandlePosition;
 use crate::store::Store;
 
 impl Value<'_> {
-    /// Bytes of the value; 0 when there is none.
+    /// Bytes of the value; 0 if there is none.
     pub fn length(&self) -> usize {
         match &self.held {
             PinnedValue::Miss => 0,
@@ -60,8 +60,8 @@ impl Store {
         index.find(at.leaf_key, at.hash).map_or(0, |leaf| index.used(leaf))
     }
 
-    /// Like [`Store::look_up`], for whoever keeps the pool in order rather than for its client: nothing is
-    /// counted, and the value is not the most recent by that.
+    /// Like [`Store::look_up`], for maintenance of the pool: counts nothing, and does not make the value
+    /// the most recent.
     ///
     /// # Errors
     /// As for [`Store::look_up`].

@@ -1,8 +1,8 @@
-//! Freezing a client, and taking its persistent values elsewhere.
+//! Freezes a client, and exports its persistent values.
 //!
-//! To move a client: [`Store::freeze`] it, [`Store::export`] each persistent pool and put what comes
-//! into the target, then take the log ([`Store::take_flush_log`]) and do the same flushes there.
-//! Puts are refused meanwhile, gets and flushes go on.
+//! To move a client: [`Store::freeze`] it, [`Store::export`] each persistent pool and put the values
+//! into the target, then take the log ([`Store::take_flush_log`]) and repeat its flushes there.
+//! Meanwhile puts are refused; gets and flushes continue.
 
 use spillway_tiers::sync::Ordering;
 use spillway_types::{ClientId, Get, Key, PoolId, VALUE_BYTES_MAX};
@@ -13,7 +13,7 @@ use crate::index::{LEAF_SHIFT, LEAF_SLOTS};
 use crate::shard::SHARDS;
 use crate::store::Store;
 
-/// A removal made while a client is frozen. Doing it twice does no harm.
+/// A removal while a client is frozen. Repeating it is harmless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flushed {
     /// One value, flushed or lost by a refused put.
@@ -25,8 +25,8 @@ pub enum Flushed {
 }
 
 impl Store {
-    /// Refuses the client's puts from now on, and logs what is flushed. When this returns, no put
-    /// is under way any more.
+    /// Refuses the client's puts from now on, and logs flushes. When this returns, no put is in
+    /// progress any more.
     ///
     /// # Errors
     /// [`Error::NoClient`].
@@ -39,7 +39,7 @@ impl Store {
         Ok(())
     }
 
-    /// Takes puts again, and drops the log.
+    /// Accepts puts again, and drops the log.
     ///
     /// # Errors
     /// [`Error::NoClient`].
@@ -49,7 +49,7 @@ impl Store {
         Ok(())
     }
 
-    /// What was removed since the client was frozen or the log was last taken, in order.
+    /// The removals since the client was frozen or the log was last taken, in order.
     ///
     /// # Errors
     /// [`Error::NoClient`].
@@ -69,11 +69,11 @@ impl Store {
         }
     }
 
-    /// Shows every value of a persistent pool to `visit`, in no particular order; an ephemeral pool
-    /// has nothing that must be kept. Gives the values shown.
+    /// Calls `visit` with every value of a persistent pool, in no particular order; an ephemeral
+    /// pool has nothing to keep. Returns the number of values.
     ///
     /// # Errors
-    /// [`Error::NoPool`], and what [`Store::get`] says: a value that cannot be had ends the export.
+    /// [`Error::NoPool`], and errors of [`Store::get`]: an unreadable value ends the export.
     pub fn export(&self, pool: PoolId, mut visit: impl FnMut(Key, &[u8])) -> Result<u64, Error> {
         let access = self.access(pool).ok_or(Error::NoPool)?;
         if access.ephemeral {

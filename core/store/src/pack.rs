@@ -1,4 +1,4 @@
-//! Packing pages that lie in frames, ahead of refusals.
+//! Packs pages in frames, before puts are refused.
 //!
 //! While memory grows, the oldest pages are packed one by one. Later there are single free frames at most,
 //! and packed pages need spans: so pages are packed a chunk at a time, beginning with the one that the
@@ -18,21 +18,21 @@ use crate::shard::SHARDS;
 use crate::slot::{Slot, ValueLocation};
 use crate::store::Store;
 
-/// A put that finds memory full has so many pages packed, or as many as it is long.
+/// Pages that a put packs when it finds memory full, unless its value is longer.
 const ROOM_PAGES_MIN: usize = 32;
 
-/// The part of memory that is kept free by packing.
+/// The part of memory that packing keeps free.
 const SHORT_PART: u64 = 8;
 
-/// Pages of a chunk for which there was neither a cell nor another frame, before it is given up.
+/// Failures to find a cell or another frame before a chunk is abandoned.
 const STUCK_MAX: u32 = 16;
 
-/// What came of packing.
+/// The result of packing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Packed {
     /// Pages that were packed.
     pub(crate) packed: usize,
-    /// Pages that were looked at and stay as they are for good.
+    /// Pages that were tried and stay raw for good.
     pub(crate) stiff: usize,
 }
 
@@ -47,7 +47,7 @@ impl Packed {
     }
 }
 
-/// How one page went.
+/// The result for one page.
 enum Tried {
     Packed,
     /// It does not shrink by a quarter, and never will.
@@ -69,8 +69,8 @@ struct Entry {
 }
 
 impl Store {
-    /// Waits until memory is about to run out or `wait` is over, or [`Self::wake`] is called. For the one
-    /// task that calls [`Self::make_room_ahead`].
+    /// Waits until memory is low, `wait` is over, or [`Self::wake`] is called. For the single task that
+    /// calls [`Self::make_room_ahead`].
     pub fn wait_low(&self, wait: Duration) {
         self.arena.wait_low(wait);
     }
@@ -80,15 +80,14 @@ impl Store {
         self.arena.tell_low();
     }
 
-    /// Whether so little memory is left that pages are to be packed, or to go to lower tiers: less than an
-    /// eighth.
+    /// Whether memory is low, so that pages should be packed or demoted: less than an eighth is left.
     pub fn is_short(&self) -> bool {
         self.arena.frames_left() < self.arena.frames_within_cap() / SHORT_PART
     }
 
-    /// Packs about `pages_max` pages while memory is short, whosever they are; then, while it is nearly
-    /// out, moves the coldest to a lower tier. Gives the pages that were packed or moved, and those that
-    /// were looked at and stay for good.
+    /// Packs about `pages_max` pages while memory is low, regardless of their clients; then, while it is
+    /// nearly exhausted, moves the coldest to a lower tier. Returns the number of pages packed or moved,
+    /// and of those that were tried and stay raw.
     pub fn make_room_ahead(&self, pages_max: usize, scratch: &mut Scratch) -> (usize, usize) {
         self.advance();
         let mut done = Packed::default();
@@ -136,8 +135,8 @@ impl Store {
         self.make_room_by_packing(pages) || self.make_room_by_disk()
     }
 
-    /// Only one does so at a time; the others wait, for as long as a chunk of pages or one write takes.
-    /// Nobody waits here for a disk that is kept.
+    /// Only one task does so at a time; the others wait, for the time of a chunk of pages or one write.
+    /// No task waits here for a kept disk.
     fn make_room_by_packing(&self, pages: u64) -> bool {
         let Some(own) = &self.own_scratch else { return false };
         let mut scratch = own.lock();
@@ -246,7 +245,8 @@ impl Store {
         })
     }
 
-    /// The same of one shard, which is locked. What is known of a frame may be outdated: the entry counts.
+    /// The same of one shard, which is locked. The frame's back reference may be outdated: the entry is
+    /// authoritative.
     fn entry_within(&self, index: &Index, shard: usize, frame: u32) -> Option<Entry> {
         let back = self.arena.meta(frame).back.load(Ordering::Relaxed);
         let (leaf, place) = (back >> LEAF_SHIFT, back & ((1 << LEAF_SHIFT) - 1));
@@ -263,7 +263,7 @@ impl Store {
         found.then_some(Entry { shard, leaf, place, list, slot })
     }
 
-    /// Makes a raw page the one that is moved, if it is still there.
+    /// Chooses a raw page for the move, if it is still there.
     fn take_entry(&self, entry: Entry) -> Option<Candidate<'_>> {
         let mut index = self.shards[entry.shard].lock();
         let ValueLocation::Raw { frame, .. } = entry.slot.place() else { return None };

@@ -1,4 +1,4 @@
-//! Pools: making, joining, leaving, destroying.
+//! Creates, joins, leaves and destroys pools.
 
 use spillway_tiers::sync::{AtomicU64, Ordering};
 use spillway_tiers::{Table, Use, Zeroed, zeroed_slice};
@@ -23,7 +23,7 @@ const POOL_GROUP: usize = 16;
 /// Leaves looked at while a shard is locked.
 const SCAN_LEAVES: u32 = 64;
 
-/// What a pool's id stands for: read on every operation.
+/// The meaning of a pool's id, read on every operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
     /// The pool's number in the index.
@@ -60,23 +60,24 @@ impl Access {
         self.ephemeral && !self.shared
     }
 
-    /// Whether room is set aside for the pool.
+    /// Whether the pool is reserved.
     pub(crate) const fn is_reserved(self) -> bool {
         self.reserve != 0
     }
 
-    /// The number of the client that values are billed to.
+    /// The number of the client that is charged for values.
     pub(crate) const fn payer(self) -> u16 {
         if self.is_reserved() { PREPAID } else { self.client }
     }
 
-    /// Whom a removal of what `owner` was billed for is counted for.
+    /// The client for which removals of `owner`'s values are counted.
     pub(crate) const fn counted(self, owner: u16) -> u16 {
         if owner == PREPAID { self.client } else { owner }
     }
 }
 
-/// Set in the word of an [`Access`], above its fields: the pool is to go with the connections that bound it.
+/// Set in the word of an [`Access`], above its fields: the pool is destroyed with the connections that bound
+/// it.
 const BOUND: u64 = 1 << 50;
 
 #[derive(Debug)]
@@ -85,7 +86,7 @@ pub(crate) struct Handle {
     /// The [`PoolId`], 0 when free.
     id: AtomicU64,
     access: AtomicU64,
-    /// Pages set aside.
+    /// Reserved pages.
     reserved_pages: AtomicU64,
     /// The UUID of a shared pool, low half first. Only kept, not looked at.
     uuid: [AtomicU64; 2],
@@ -98,7 +99,7 @@ impl Handle {
         (id != 0).then(|| (PoolId(id), Access::from_bits(self.access.load(Ordering::Relaxed))))
     }
 
-    /// What kind of pool it is of, and the pages set aside for it.
+    /// The pool's kind and reserved pages.
     pub(crate) fn spec(&self, access: Access) -> (PoolSpec, u64) {
         let lifetime = if access.ephemeral { Lifetime::Ephemeral } else { Lifetime::Persistent };
         let [low, high] = [0, 1].map(|half: usize| self.uuid[half].load(Ordering::Relaxed));
@@ -116,7 +117,7 @@ pub(crate) const fn serial_at(id: PoolId, place: usize) -> Option<u64> {
 // SAFETY: atomics, for which zero is a value.
 unsafe impl Zeroed for Handle {}
 
-/// What a shard keeps for some pools: the pages of each. Written under the shard's lock.
+/// A shard's page counts of some pools. Written under the shard's lock.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct PoolShard {
@@ -142,7 +143,8 @@ impl Lifetimes {
         Self(zeroed_slice(POOLS_MAX / 64))
     }
 
-    /// Notes the lifetime of a pool that has no values yet. Callers hold the lock of the control plane.
+    /// Records the lifetime of a pool that has no values yet. Callers hold the lock of the control
+    /// plane.
     pub(crate) fn set(&self, number: u16, lifetime: Lifetime) {
         let word = &self.0[usize::from(number) / 64];
         let others = word.load(Ordering::Relaxed) & !(1 << (number % 64));
@@ -155,8 +157,8 @@ impl Lifetimes {
     }
 }
 
-/// The handles, read without a lock. A reader that has looked one up looks again at the id under
-/// the lock of its shard.
+/// The handles, read without a lock. A reader that has looked one up checks the id again under the
+/// lock of its shard.
 #[derive(Debug)]
 pub(crate) struct Pools {
     pub(crate) handles: Table<Handle>,
@@ -176,7 +178,7 @@ impl Pools {
             return None;
         }
         let access = Access::from_bits(handle.access.load(Ordering::Acquire));
-        // The number may have gone to another pool between the two loads.
+        // The number may have been reused between the two loads.
         (handle.id.load(Ordering::Relaxed) == id.0).then_some(access)
     }
 
@@ -192,12 +194,12 @@ impl Pools {
     }
 }
 
-/// A pool as the control plane knows it.
+/// A pool in the control plane.
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) number: u16,
     pub(crate) spec: PoolSpec,
-    /// Clients that use it, in the order in which they came.
+    /// Its members, in the order of joining.
     pub(crate) members: Vec<(ClientId, PoolId)>,
     /// The arena's reserve that is its own, 0 for none.
     pub(crate) reserve: u16,
@@ -205,13 +207,13 @@ pub(crate) struct Pool {
     pub(crate) reserved_pages: u64,
 }
 
-/// What changes rarely, behind one lock.
+/// Rarely changed state, behind one lock.
 #[derive(Debug, Default)]
 pub(crate) struct Control {
     /// The number of the pool that was made last.
     pub(crate) last_number: u16,
     pub(crate) pools: Vec<Pool>,
-    /// Who may join which shared pool.
+    /// Permissions to join shared pools.
     pub(crate) authorised: Vec<(ClientId, u128)>,
     /// Sharing domains that were named, by place.
     domains: Vec<u32>,
@@ -239,8 +241,8 @@ impl Control {
         Ok(self.domains.len() as u16 - 1)
     }
 
-    /// A number for a new pool: not that of a pool that is there, nor, while there are others, one
-    /// that was freed a short while ago. They begin at 1, so that zeroed memory names none.
+    /// A number for a new pool: not that of an existing pool nor, if possible, one that was freed
+    /// recently. Numbers begin at 1, so that zeroed memory names none.
     fn free_number(&self) -> Result<u16, Error> {
         let taken = |number: &u16| self.pools.iter().any(|pool| pool.number == *number);
         let after = self.last_number + 1..POOLS_MAX as u16;
@@ -256,8 +258,8 @@ impl Store {
         self.pools.access(pool)
     }
 
-    /// Makes a pool. A shared pool whose UUID is there already is joined; a client that joins twice
-    /// gets the same id.
+    /// Creates a pool. Joins an existing shared pool with the UUID; a client that joins twice gets
+    /// the same id.
     ///
     /// # Errors
     /// [`Error::NoClient`], [`Error::Unauthorised`], [`Error::Lifetime`], [`Error::TableFull`].
@@ -374,8 +376,8 @@ impl Store {
         Ok(pools)
     }
 
-    /// Marks a private pool as one that goes with whoever bound it. The mark is kept as the pool is, for a process that takes
-    /// the store over: it knows nothing of connections to the one before.
+    /// Marks a private pool to be destroyed with the connections that bound it. The mark is kept with the pool, for a
+    /// process that takes over the store and does not know the former connections.
     ///
     /// # Errors
     /// [`Error::NoPool`]; [`Error::WrongSharing`] for a shared pool.
@@ -386,7 +388,7 @@ impl Store {
             return Err(Error::WrongSharing);
         }
         let word = &self.pools.handle(pool).access;
-        // Whoever writes a handle has the lock of the control plane.
+        // Handles are written under the lock of the control plane.
         word.store(word.load(Ordering::Relaxed) | BOUND, Ordering::Release);
         Ok(())
     }
@@ -407,8 +409,8 @@ impl Store {
         self.pools.access(pool).is_some()
     }
 
-    /// Tells a pool from every other that there was or will be, in any store: a random number of the
-    /// store's own in the high half, the pool's id in the low one.
+    /// The unique identity of a pool across all stores and times: the store's random number in the
+    /// high half, the pool's id in the low one.
     pub fn identity(&self, pool: PoolId) -> u128 {
         u128::from(self.instance) << 64 | u128::from(pool.0)
     }
@@ -451,12 +453,12 @@ impl Store {
         Ok(())
     }
 
-    /// Takes the permission back. A client that has joined stays a member.
+    /// Revokes the permission. A client that has joined stays a member.
     pub fn revoke(&self, client: ClientId, uuid: u128) {
         self.control.lock().authorised.retain(|&entry| entry != (client, uuid));
     }
 
-    /// Joins a shared pool that is there. Joining twice gives the same id.
+    /// Joins an existing shared pool. Joining twice returns the same id.
     ///
     /// # Errors
     /// [`Error::NoClient`], [`Error::Unauthorised`], [`Error::NoSharedPool`], [`Error::TableFull`].
@@ -466,8 +468,8 @@ impl Store {
         self.join(&mut control, client, uuid)?.ok_or(Error::NoSharedPool(uuid))
     }
 
-    /// Leaves a shared pool. The last one to leave frees it. What the client stored goes on the bill
-    /// of the member that joined first of those that stay, whatever its target.
+    /// Leaves a shared pool. The last one to leave frees it. The client's values are charged to the
+    /// earliest remaining member, whatever its target.
     ///
     /// # Errors
     /// [`Error::NoPool`]; [`Error::WrongSharing`] for a private pool.
@@ -499,7 +501,7 @@ impl Store {
         });
     }
 
-    /// Bills a value to `successor` that was billed to `leaver`.
+    /// Moves the charge for a value from `leaver` to `successor`.
     fn pass_on(
         &self,
         index: &mut Index,
@@ -566,8 +568,8 @@ impl Store {
                 self.tell_gone(*client);
             }
         }
-        // Whoever takes a shard's lock from here on sees that the pool is gone, so what the scan
-        // has passed stays empty.
+        // From here on every holder of a shard's lock sees that the pool is gone, so scanned parts
+        // stay empty.
         let ephemeral = pool.spec.lifetime == Lifetime::Ephemeral;
         let first_member = client_number(pool.members[0].0);
         self.scan(pool.number, |index, shard, leaf, at| {
@@ -585,8 +587,8 @@ impl Store {
         self.arena.empty_hands();
     }
 
-    /// Shows every used slot of a pool to `visit`, a leaf at a time with its shard locked. What
-    /// `visit` removed is freed after the lock.
+    /// Calls `visit` with every used slot of a pool, a leaf at a time with its shard locked.
+    /// Removed values are freed after the lock.
     pub(crate) fn scan(
         &self,
         pool: u16,
@@ -596,7 +598,7 @@ impl Store {
             let mut leaf = 0;
             loop {
                 let mut index = self.shards[shard].lock();
-                // Skip what is not the pool's, but let others have the lock now and then.
+                // Skip other pools' leaves, but release the lock from time to time.
                 let end = index.leaf_high().min(leaf + SCAN_LEAVES);
                 leaf = (leaf..end).find(|&leaf| index.is_of(leaf, pool)).unwrap_or(end);
                 if leaf == index.leaf_high() {

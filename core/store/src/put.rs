@@ -1,4 +1,4 @@
-//! Storing a value.
+//! Stores values.
 
 use spillway_tiers::sync::{Guard, Ordering};
 use spillway_tiers::{
@@ -16,19 +16,19 @@ use crate::shard::HandlePosition;
 use crate::slot::{Slot, ValueLocation};
 use crate::store::Store;
 
-/// Ephemeral values that one put may cost: several times what it takes to empty a chunk of the smallest cells, since those that
-/// are dropped one after the other need not lie together.
+/// Most ephemeral values that one put may drop: several times the number in a chunk of the smallest cells, because
+/// values dropped one after the other need not be adjacent.
 const EVICTIONS_MAX: usize = 16 * 1024;
 
-/// How often one put makes room in other ways, each of which may wait for a disk.
+/// How often one put makes room by other means, each of which may wait for a disk.
 const TRIES_MAX: usize = 256;
 
-/// Free frames that are given up when the index cannot grow: each of its three arrays may want a
+/// Free frames that are released when the index can't grow: each of its three arrays may need a
 /// page, and the root's shard too.
 const INDEX_ROOM_FRAMES: usize = 8;
 
-/// The lane that a task on this core takes frames from. What it frees again is mostly its own, so
-/// that cores seldom meet at a lane.
+/// The lane from which a task on this core takes frames. The frames that it frees are mostly from
+/// the same lane, so cores rarely share one.
 pub(crate) fn lane() -> usize {
     rustix::thread::sched_getcpu()
 }
@@ -37,11 +37,11 @@ pub(crate) fn lane() -> usize {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placed {
     pub(crate) place: ValueLocation,
-    /// Whether another entry has the frame or cell already, and with it the place on a list.
+    /// Whether another entry has the frame or cell already, and so its place on a list.
     pub(crate) shared: bool,
 }
 
-/// A page in its frame, which nobody finds yet. It goes if it is dropped.
+/// A page in its frame, not published yet. Dropping it frees the page.
 #[derive(Debug)]
 pub struct Filled<'a> {
     store: &'a Store,
@@ -91,16 +91,15 @@ impl Store {
         put
     }
 
-    /// Tells that this core may put a page next: what that will write to is fetched while the caller
-    /// does something else.
+    /// Announces that this core may put a page next: prefetches the memory that it will write.
     #[inline]
     pub fn expect_put(&self) {
         self.arena.expect_at_hand(lane());
     }
 
     /// Like [`Store::put`] of a page that `fill` writes, where it will lie if that is possible: into a
-    /// frame, or else into `buffer`. For pages that lie where nobody may look at them, because others
-    /// change them. `fill` may be asked more than once; the last time counts.
+    /// frame, or else into `buffer`. For pages in memory that others may change at any time. `fill`
+    /// may be called more than once; the last call counts.
     pub fn put_page(
         &self,
         pool: PoolId,
@@ -126,8 +125,8 @@ impl Store {
     }
 
     /// Like [`Store::put`] of a value longer than a page that `fill` writes where it will lie, part by part.
-    /// For values that lie where others may change them. `fill` may be asked more than once for a part; the
-    /// last time counts.
+    /// For values in memory that others may change. `fill` may be called more than once for a part; the last
+    /// call counts.
     pub fn put_long(
         &self,
         pool: PoolId,
@@ -154,7 +153,7 @@ impl Store {
     }
 
     /// Like [`Store::put`], but packs a page with LZ4 if that saves at least a quarter of it, which
-    /// takes some microseconds. For callers that nobody waits for.
+    /// takes some microseconds. For background tasks.
     pub fn put_compressed(
         &self,
         pool: PoolId,
@@ -167,8 +166,8 @@ impl Store {
         })
     }
 
-    /// Like [`Store::put_compressed`], but writes nothing to a lower tier to make room. For callers that somebody
-    /// waits for.
+    /// Like [`Store::put_compressed`], but writes nothing to a lower tier to make room. For latency-sensitive
+    /// callers.
     pub fn put_packed(&self, pool: PoolId, key: Key, value: &[u8], packer: &mut Packer) -> Put {
         self.put_with(pool, key, value.len(), None, |access, lane, _| {
             self.try_place(access, lane, value, Some(packer))
@@ -212,8 +211,8 @@ impl Store {
         self.publish_or_refuse(pool, access, &at, (slot, 0), lane, scratch)
     }
 
-    /// Makes a filled slot, of which pages are paid for already, the value of its handle, or frees it. Callers with
-    /// scratch memory make room for the entry as they did for the value.
+    /// Publishes a filled slot, some of whose pages are charged already, as the value of its handle, or frees it.
+    /// Callers with scratch memory make room for the entry as for the value.
     pub(crate) fn publish_or_refuse(
         &self,
         pool: PoolId,
@@ -250,9 +249,9 @@ impl Store {
     }
 
     /// The first half of [`Store::put_page`]: `fill` writes a page to its frame, where nobody finds it
-    /// before [`Filled::publish`]. For those who put several pages: publishing takes locked
-    /// instructions, each of which waits for the copies before it. `None` when a page can't be put in
-    /// two steps, and none was filled.
+    /// before [`Filled::publish`]. For callers that put several pages: publishing uses atomic
+    /// instructions, each of which stalls on the copies before it. `None` if the page can't be put in
+    /// two steps; nothing was filled then.
     #[inline]
     pub fn fill_page(
         &self,
@@ -272,7 +271,8 @@ impl Store {
         Some(Filled { store: self, pool, access, at, frame, lane })
     }
 
-    /// Fetches what a put writes to and other cores have written: it comes while the value is copied.
+    /// Prefetches lines that a put writes and that other cores have written, while the value is
+    /// copied.
     fn expect_change(&self, access: Access, at: &HandlePosition) {
         expect_write(&self.shards[at.shard]);
         let counters = self.client_shard(access.client, at.shard);
@@ -295,7 +295,7 @@ impl Store {
         held != 0 && (held >= pages || client.has_room(pages - held))
     }
 
-    /// Pages that the client is billed for under a handle now.
+    /// Pages charged to the client for a handle now.
     pub(crate) fn held_pages(&self, pool: PoolId, access: Access, at: &HandlePosition) -> u64 {
         let index = self.shards[at.shard].lock();
         match self.find(&index, at) {
@@ -314,9 +314,9 @@ impl Store {
         self.own_scratch.is_none() && files.is_some() && self.arena.left(Memory::Index) == 0
     }
 
-    /// Finds room for a value and copies it there, at the cost of ephemeral values if need be.
-    /// Callers with scratch memory also make room by writing cold pages to files; for others the store
-    /// packs pages, if it is to, and writes cold ones to a disk that is kept. `None` when memory is out.
+    /// Allocates memory for a value and copies it there, and drops ephemeral values if necessary.
+    /// Callers with scratch memory also make room by writing cold pages to files. For others the store
+    /// packs pages, if configured, and writes cold ones to a kept disk. `None` if memory is exhausted.
     fn place(
         &self,
         access: Access,
@@ -349,7 +349,7 @@ impl Store {
                 break;
             }
         }
-        // There are no frames any more, but there may be a cell.
+        // There are no free frames, but there may be a free cell.
         let mut own = self.own_scratch.as_ref()?.lock();
         copy(access, lane, Some(&mut own))
     }
@@ -422,7 +422,7 @@ impl Store {
         Some(Placed { place: ValueLocation::Raw { frame, length, stiff }, shared })
     }
 
-    /// Puts a packed page into a cell. `None` when memory is out.
+    /// Puts a packed page into a cell. `None` if memory is exhausted.
     pub(crate) fn keep_packed(&self, domain: Option<u16>, packed: &[u8]) -> Option<Placed> {
         let (cell, shared) = self.store_cell(domain, packed, true)?;
         self.packed_pages.fetch_add(1, Ordering::Relaxed);
@@ -512,7 +512,7 @@ impl Store {
             }
             index = self.shards[at.shard].lock();
             if index.find(at.leaf_key, at.hash).is_some() {
-                // Another put made the leaf meanwhile, and has told the root of it.
+                // Another put created the leaf meanwhile, and registered it with the root.
                 drop(index);
                 self.leave_root(at.leaf_key.pool, at.leaf_key.object);
                 return self.lock_leaf(at);
@@ -528,7 +528,7 @@ impl Store {
         Err(Refusal::NodeFull)
     }
 
-    /// Refuses a put: the old value goes, and the refusal is counted.
+    /// Refuses a put: removes the old value, and counts the refusal.
     #[cold]
     pub(crate) fn refuse(
         &self,

@@ -1,9 +1,9 @@
-//! Opening a store in memory that another process kept.
+//! Opens a store in memory that another process kept.
 //!
-//! The slots of the index are the truth, with the tables of clients and pools. A scan of them
-//! rebuilds all else: buckets, free lists, reference counts, cells, lists, counters. What no slot
-//! names is zeroed before anyone can get it. Everything that is read is checked first: memory that
-//! is no store's gives an error, not a wild read.
+//! The slots of the index and the tables of clients and pools are authoritative. A scan of them
+//! rebuilds everything else: buckets, free lists, reference counts, cells, lists, counters. Memory
+//! that no slot names is zeroed before reuse. Everything read is checked first: invalid memory
+//! gives an error, not a wild read.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -41,7 +41,7 @@ impl From<[OwnedFd; 3]> for Kept {
     }
 }
 
-/// What the scan must know of a pool.
+/// The scan's data of a pool.
 #[derive(Debug)]
 struct Known {
     fate: Fate,
@@ -50,16 +50,16 @@ struct Known {
 }
 
 impl Store {
-    /// Opens a store in the memory of another, whose process ended in whatever way and at whatever
-    /// instruction. `config` has its capacity. No other process may use the memory. A disk that was
-    /// kept is gone on with, no larger than it was, whatever `config` says; where there was none, and
-    /// `config` has one, it begins empty.
+    /// Opens a store in the memory of another, whose process may have ended in any way and at any
+    /// instruction. `config` has its capacity. No other process may use the memory. A kept disk
+    /// continues with at most its former size, whatever `config` says. If there was none and `config`
+    /// has one, it starts empty.
     ///
     /// Clients, pools with their ids and numbers, reservations and the values of persistent pools
-    /// are as they were: each put, flush and making or destruction of a pool that was answered has
-    /// happened; of one that was under way, all or nothing of each value. Ephemeral values are
-    /// gone. Counters begin at zero, no client is frozen, and permissions to join shared pools must
-    /// be given again ([`Store::authorise`]); members are members still.
+    /// are as they were: each answered put, flush, and creation or destruction of a pool has
+    /// happened. Of an operation in progress, all or nothing of each value has. Ephemeral values
+    /// are gone. Counters begin at zero, no client is frozen, and permissions to join shared pools
+    /// must be given again ([`Store::authorise`]); members are members still.
     ///
     /// # Errors
     /// [`Error::Config`] when `config` does not fit the memory; [`Error::Damaged`];
@@ -115,7 +115,7 @@ impl Store {
         Ok(())
     }
 
-    /// Makes the list of pools anew from the handles.
+    /// Rebuilds the list of pools from the handles.
     fn restore_pools(&mut self) -> Result<Vec<Option<Known>>, Error> {
         const BAD: Error = Error::Damaged("a pool's record makes no sense");
         let mut pools = BTreeMap::<u16, Pool>::new();
@@ -178,7 +178,7 @@ impl Store {
         Ok(known)
     }
 
-    /// Claims the memory of all values, and makes the rest of it free.
+    /// Claims the memory of all values, and frees the rest.
     fn restore_values(&mut self, known: &[Option<Known>]) -> Result<(), Error> {
         let mut claims = Claims::new(&self.arena, self.tables.has_shared());
         for shard in 0..SHARDS {
@@ -208,8 +208,8 @@ impl Store {
         self.restore_roots()
     }
 
-    /// Claims the memory of a value, and counts it. Gives the slot, which may have another owner:
-    /// one who has left the pool passes on what is his.
+    /// Claims the memory of a value, and counts it. Returns the slot, which may have another owner:
+    /// a client that has left the pool passed on its values.
     fn restore_slot(
         &self,
         key: LeafKey,
@@ -268,7 +268,7 @@ impl Store {
         Ok(slot)
     }
 
-    /// Has all leaves tell their roots of themselves.
+    /// Registers all leaves with their roots.
     fn restore_roots(&self) -> Result<(), Error> {
         for shard in 0..SHARDS {
             let mut leaf = 0;

@@ -1,4 +1,4 @@
-//! Pools with room set aside: what a kernel swaps onto is never refused.
+//! Reserved pools, whose puts are never refused, for devices onto which kernels swap.
 
 use spillway_tiers::sync::Ordering;
 use spillway_tiers::uniform_word;
@@ -11,7 +11,7 @@ use crate::shard::{HandlePosition, SHARDS};
 use crate::slot::ValueLocation;
 use crate::store::Store;
 
-/// Who pays for the values of reserved pools: no client, they were paid for as a whole.
+/// The owner of values in reserved pools: no client, because the reservation is charged as a whole.
 pub(crate) const PREPAID: u16 = 0;
 
 /// The number of a page of a reserved pool.
@@ -20,17 +20,17 @@ const fn page_number(key: Key) -> u64 {
 }
 
 impl Store {
-    /// Makes a private persistent pool with room set aside for `pages` pages. These are the keys
-    /// with object 0 and an index below `pages` (of a pool of more than 2^32 pages, the page of
-    /// number n has object n >> 32 and index n & 0xffff_ffff). Their puts, of values of up to a page,
-    /// are refused while the client is frozen and for no other reason: targets do not apply, and
-    /// whatever other clients do, there is a frame. A put to another key is refused as at the
-    /// target, one of a longer value for its length.
+    /// Creates a private persistent pool with `pages` reserved pages. These are the keys with object
+    /// 0 and an index below `pages` (of a pool of more than 2^32 pages, the page of number n has
+    /// object n >> 32 and index n & 0xffff_ffff). Their puts, of values of up to a page, are refused
+    /// while the client is frozen and for no other reason: targets do not apply, and whatever other
+    /// clients do, there is a frame. A put to another key is refused as at the target, one of a
+    /// longer value for its length.
     ///
-    /// Memory is taken from the host at the first write of a page and given back when pages are
-    /// flushed, but nobody else can have it before the pool is destroyed. The room is part
-    /// of the store's own capacity, not of what is lent to it ([`Self::set_capacity`]). The index of
-    /// the pool, about 9 bytes a page, is made at once.
+    /// Memory is taken from the host at the first write of a page and returned when pages are
+    /// flushed, but no other pool can use it before the pool is destroyed. The reservation is part
+    /// of the store's own capacity, not of lent memory ([`Self::set_capacity`]). The index of the
+    /// pool, about 9 bytes a page, is made at once.
     ///
     /// # Errors
     /// [`Error::NoClient`], [`Error::TableFull`]; [`Error::Unreservable`] for a shared or an
@@ -68,7 +68,7 @@ impl Store {
         made
     }
 
-    /// Makes the index entries of a reserved pool; false when memory is out.
+    /// Creates the index entries of a reserved pool; false if memory is exhausted.
     fn make_leaves(&self, pool: u16, pages: u64) -> bool {
         let budget = self.budget();
         for first in (0..pages).step_by(LEAF_SLOTS) {
@@ -91,8 +91,7 @@ impl Store {
         true
     }
 
-    /// Takes the empty leaves of a pool that was reserved out of the index, and lets others have
-    /// its frames.
+    /// Removes the empty leaves of a formerly reserved pool from the index, and frees its frames.
     pub(crate) fn free_reserve(&self, pool: u16, reserve: u16) {
         for shard in 0..SHARDS {
             let mut leaf = 0;
@@ -118,7 +117,7 @@ impl Store {
         self.arena.close_reserve(reserve);
     }
 
-    /// Whether room is set aside for a key.
+    /// Whether a key is reserved.
     pub(crate) fn is_prepaid(&self, pool: PoolId, at: &HandlePosition) -> bool {
         let key = Key::new(at.leaf_key.object, at.index);
         debug_assert_eq!(key.index >> LEAF_SHIFT, at.leaf_key.chunk);

@@ -1,7 +1,7 @@
-//! How soon clients want their pages back: what the store tells their samplers.
+//! Reuse distances: reports requests to the clients' samplers.
 //!
-//! Off until somebody asks: an embedded store pays for one load. On, a request of a key that is not sampled pays for
-//! a multiplication and a comparison. A value counts as one page, whatever its length.
+//! Off by default: an embedded store pays only for one load. When on, a request for an unsampled key costs a
+//! multiplication and a comparison. A value counts as one page, whatever its length.
 
 use std::sync::OnceLock;
 
@@ -16,9 +16,9 @@ use crate::shard::HandlePosition;
 use crate::slot::CLIENTS_MAX;
 use crate::store::Store;
 
-/// Requests that a sampler is told of together: it finds its tables in the cache for all but the first.
+/// Requests reported to a sampler in one batch: its tables are in the cache for all except the first.
 const TOLD: usize = 512;
-/// The low bits of a hash in which it is noted what was told.
+/// The low bits of a hash that hold the kind of use.
 const USE_BITS: u64 = 3;
 
 /// Samplers by their clients' numbers. They stay for clients that get the same number later.
@@ -35,9 +35,9 @@ pub(crate) struct Watched {
 
 #[derive(Debug)]
 struct SamplerState {
-    /// Whose sampler it is now.
+    /// The sampler's present client.
     client: ClientId,
-    /// What it has not been told yet: hashes, with the use in their low bits.
+    /// Unreported uses: hashes, with the kind of use in their low bits.
     waiting: [u64; TOLD],
     count: usize,
     sampler: Sampler,
@@ -54,7 +54,7 @@ pub(crate) enum Use {
 }
 
 impl Store {
-    /// Watches how soon a client wants its pages back from now on, or no more.
+    /// Starts or stops sampling a client.
     ///
     /// # Errors
     /// [`Error::NoClient`].
@@ -85,7 +85,7 @@ impl Store {
         Ok(())
     }
 
-    /// Ends an interval of a client that is watched: how soon it wants its pages back. `None` of one that is not.
+    /// Ends an interval of a sampled client, and returns its curve. `None` if it is not sampled.
     ///
     /// # Errors
     /// [`Error::NoClient`].
@@ -102,7 +102,7 @@ impl Store {
         Ok(Some(curve))
     }
 
-    /// Tells a client's sampler of a request.
+    /// Reports a request to a client's sampler.
     #[inline]
     pub(crate) fn tell(&self, access: Access, at: &HandlePosition, what: Use) {
         let Some(all) = self.samplers.get() else { return };
@@ -113,8 +113,8 @@ impl Store {
         }
     }
 
-    /// Tells a client's sampler that its last pool is gone. Keys of one of several age instead: which they are
-    /// is not known.
+    /// Reports to a client's sampler that its last pool is gone. If only one of several pools is gone, its
+    /// keys age out instead, because they are not known.
     pub(crate) fn tell_gone(&self, client: ClientId) {
         let Ok((number, _)) = self.client(client) else { return };
         if let Some(watched) = self.watched(number) {
@@ -144,7 +144,7 @@ impl Watched {
 }
 
 impl SamplerState {
-    /// Tells the sampler what waits, in its order.
+    /// Reports the pending uses to the sampler, in order.
     fn tell_all(&mut self) {
         let count = core::mem::take(&mut self.count);
         let (waiting, sampler) = (&self.waiting[..count], &mut self.sampler);

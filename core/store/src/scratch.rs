@@ -1,12 +1,12 @@
-//! Working memory of the slow paths, owned by the caller.
+//! Working memory of slow paths, owned by the caller.
 
 use spillway_tiers::lz4::{self, PACKED_BYTES, Table};
 use spillway_tiers::{CELL_BYTES_MAX, PageBuf, WRITE_PAGES_MAX};
 use spillway_types::PAGE_BYTES;
 
-/// After so many pages in a row that did not pack, the next ones most likely will not either.
+/// After this many incompressible pages in a row, the next ones most likely are too.
 const FUTILE_MAX: u32 = 32;
-/// Then one page in so many is tried.
+/// Then only one page in this many is tried.
 const PROBE_EVERY: u32 = 8;
 
 /// Working memory for packing pages, 12 KiB. One for each task that calls
@@ -25,7 +25,7 @@ pub struct Packer {
 #[derive(Debug)]
 pub struct Scratch {
     pub(crate) packer: Packer,
-    /// Pages on their way to a file.
+    /// Pages in transit to a file.
     pub(crate) pages: Box<[PageBuf]>,
 }
 
@@ -35,8 +35,8 @@ impl Packer {
         Self { table: Table::default(), packed: Box::new([0; PACKED_BYTES]), futile: 0 }
     }
 
-    /// Whether packing the next page is worth the microsecond that it takes. What is not tried now
-    /// may be when [`Store::demote`](crate::Store::demote) finds time.
+    /// Whether packing the next page is worth the microsecond that it takes.
+    /// [`Store::demote`](crate::Store::demote) may try skipped pages later.
     pub(crate) fn expects_gain(&mut self) -> bool {
         let probe = self.futile < FUTILE_MAX || self.futile.is_multiple_of(PROBE_EVERY);
         self.futile = self.futile.wrapping_add(u32::from(!probe));

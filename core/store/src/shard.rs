@@ -14,17 +14,17 @@ use crate::store::Store;
 /// Shards of a store.
 pub(crate) const SHARDS: usize = 32;
 
-/// From this capacity on all shards are used. In a smaller store each takes pages of memory that matter.
+/// Capacity from which all shards are used. In a smaller store their memory would be significant.
 const ALL_SHARDS_BYTES: u64 = 128 << 20;
 /// Shards that are used below it.
 const FEW_SHARDS: usize = 8;
 
-/// How many shards a store of so much memory uses: the first ones.
+/// How many shards a store of this capacity uses: the first ones.
 pub(crate) const fn shards_used(capacity_bytes: u64) -> usize {
     if capacity_bytes < ALL_SHARDS_BYTES { FEW_SHARDS } else { SHARDS }
 }
 
-/// What tells where a handle lies.
+/// The parameters for locating a handle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seed {
     /// Secret that keeps clients from choosing keys that collide.
@@ -33,7 +33,7 @@ pub(crate) struct Seed {
     pub(crate) shard_mask: usize,
 }
 
-/// Where a handle lies: computed once for each operation.
+/// The location of a handle, computed once for each operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HandlePosition {
     pub(crate) leaf_key: LeafKey,
@@ -58,12 +58,12 @@ impl HandlePosition {
     }
 }
 
-/// What was taken out of the index, to be freed after the lock.
+/// A value removed from the index, to be freed after the lock.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub(crate) struct Removed {
     pub(crate) slot: Slot,
-    /// Set when the leaf went too, and its object has a root that must hear of it.
+    /// Set if the leaf was also removed and its object has a root to update.
     pub(crate) leaf: Option<LeafKey>,
 }
 
@@ -90,7 +90,7 @@ impl Store {
         }
     }
 
-    /// Puts the value of a slot on its list, as the youngest. Gives the slot with its mark.
+    /// Puts the value of a slot on its list, as the youngest. Returns the slot with its mark.
     pub(crate) fn list(
         &self,
         slot: Slot,
@@ -111,7 +111,7 @@ impl Store {
         slot.with_listed(true)
     }
 
-    /// Takes the value of a slot off its list.
+    /// Removes the value of a slot from its list.
     pub(crate) fn unlist(&self, slot: Slot, shard: usize, ephemeral: bool) {
         if !slot.listed() {
             return;
@@ -124,7 +124,7 @@ impl Store {
         }
     }
 
-    /// Takes a used slot out of the index, and the leaf with it when it was the last.
+    /// Removes a used slot from the index, and its leaf if this was the last slot.
     pub(crate) fn remove(
         &self,
         index: &mut Index,
@@ -148,15 +148,15 @@ impl Store {
         removed
     }
 
-    /// Frees what was removed. Gives the pages freed.
+    /// Frees a removed value. Returns the number of pages freed.
     pub(crate) fn finish(&self, removed: Removed) -> u64 {
         let pages = self.leave(removed);
         self.free_place(removed.slot);
         pages
     }
 
-    /// Refunds the owner of what was removed, and tells the root; the reference to the value is
-    /// still there. Gives the pages.
+    /// Refunds the owner of a removed value, and updates the root; keeps the reference to the
+    /// value. Returns the number of pages.
     pub(crate) fn leave(&self, removed: Removed) -> u64 {
         if let Some(leaf) = removed.leaf {
             self.leave_root(leaf.pool, leaf.object);
@@ -166,14 +166,14 @@ impl Store {
         pages
     }
 
-    /// Takes pages off the bill of whoever pays for a slot.
+    /// Refunds pages to the owner of a slot.
     pub(crate) fn refund(&self, payer: u16, pages: u64) {
         if payer != PREPAID {
             self.clients[usize::from(payer)].refund(pages);
         }
     }
 
-    /// Pages that a slot's value is billed as.
+    /// Pages charged for a slot's value.
     pub(crate) fn pages_of(&self, slot: Slot) -> u64 {
         if slot.is_empty() { 0 } else { billed_pages(self.length(slot)) }
     }
@@ -207,7 +207,7 @@ impl Store {
         }
     }
 
-    /// Tells an object's root of one more leaf, before the leaf is there. False without memory.
+    /// Adds a leaf to an object's root, before the leaf exists. False without memory.
     #[must_use]
     pub(crate) fn join_root(&self, leaf: LeafKey) -> bool {
         debug_assert_ne!(leaf.chunk, ROOT_CHUNK);
@@ -228,7 +228,7 @@ impl Store {
         true
     }
 
-    /// Tells an object's root of one leaf less.
+    /// Removes a leaf from an object's root.
     pub(crate) fn leave_root(&self, pool: u16, object: u64) {
         let at = HandlePosition::root(pool, object, self.seed);
         let mut index: Guard<'_, Index> = self.shards[at.shard].lock();

@@ -1,10 +1,10 @@
 //! Equal values of a sharing domain in one frame or cell.
 //!
 //! A value that arrives, or a page that is packed, finds an equal one by the tables of
-//! [`spillway_tiers::Arena`] and [`spillway_tiers::Cells`]. The scan finds what that left apart: a page
+//! [`spillway_tiers::Arena`] and [`spillway_tiers::Cells`]. The scan finds remaining duplicates: a page
 //! in a frame whose equal is packed, two that arrived at the same moment, one that came back from the
-//! disk. It also puts on a list what only its last holder is left with: the list membership of shared
-//! memory belongs to one of those that hold it, and may have ended with that one.
+//! disk. It also restores list membership: shared memory is on a list through one of its entries, and
+//! leaves the list when that entry is removed, even if others remain.
 
 use spillway_tiers::sync::Ordering;
 use spillway_tiers::{CellPin, Pinned, least_cell_bytes};
@@ -20,12 +20,12 @@ use crate::shard::{HandlePosition, SHARDS};
 use crate::slot::{Slot, ValueLocation};
 use crate::store::Store;
 
-/// Memory that values share, as the last whole scan found it, and what happened so far.
+/// Memory that values share, by the last complete scan, and counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SharedMemory {
     /// Values, and pages of values longer than a page, that share their memory with others.
     pub values: u64,
-    /// Memory that they would take beyond this if each had its own.
+    /// Memory that they would take in addition if each had its own.
     pub saved_bytes: u64,
     /// Values for which the scan found an equal one. Only grows.
     pub merged_values: u64,
@@ -33,18 +33,18 @@ pub struct SharedMemory {
     pub unshared_values: u64,
 }
 
-/// How far the scan is.
+/// State of the scan.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     shard: usize,
     leaf: u32,
     /// Counted since the first shard.
     seen: SharedMemory,
-    /// Of the last whole scan.
+    /// Results of the last complete scan.
     last: SharedMemory,
 }
 
-/// A value that nobody shares yet.
+/// A value that is not shared yet.
 struct Alone<'a> {
     /// Where in its leaf it is.
     place: u32,
@@ -79,7 +79,7 @@ impl Store {
         }
     }
 
-    /// Puts equal frames in the place of full ones, which nobody else has heard of yet, or lets these be found.
+    /// Replaces full, unpublished frames by equal ones, or makes them findable.
     pub(crate) fn share_frames(&self, access: Access, frames: &mut [u32]) {
         let Some(domain) = self.domain(access) else { return };
         for frame in frames {
@@ -99,7 +99,7 @@ impl Store {
         shares.then(|| self.clients[usize::from(slot.owner())].domain())
     }
 
-    /// Lets others find the memory of a slot's value.
+    /// Makes the memory of a slot's value findable for sharing.
     pub(crate) fn share_memory(&self, slot: Slot) {
         let Some(domain) = self.domain_of_owner(slot) else { return };
         match slot.place() {
@@ -135,7 +135,7 @@ impl Store {
         }
     }
 
-    /// Memory that values share; `None` where they never do.
+    /// Memory that values share; `None` if sharing is off.
     pub fn shared_memory(&self) -> Option<SharedMemory> {
         (self.config.dedup != Dedup::Off).then(|| SharedMemory {
             merged_values: self.merged_values.load(Ordering::Relaxed),
@@ -144,9 +144,9 @@ impl Store {
         })
     }
 
-    /// Looks at up to `values_max` values, from where the last call ended, for equal ones that do not share
-    /// memory yet: each is hashed, and a raw page is packed too. Gives how many it looked at: fewer only at the end of the
-    /// store, where the next call begins anew. For one task at a time: another waits.
+    /// Scans up to `values_max` values, from where the last call ended, for equal ones that do not share memory yet:
+    /// hashes each, and also packs raw pages. Returns how many it scanned: fewer only at the end of the store, after
+    /// which the next call restarts. One task at a time: another waits.
     pub fn scan_for_equals(&self, values_max: usize, packer: &mut Packer) -> usize {
         if self.config.dedup == Dedup::Off {
             return 0;
@@ -220,7 +220,7 @@ impl Store {
         }
     }
 
-    /// Pins the value of a slot that has its memory alone, and lists it if it can be moved.
+    /// Pins the value of a slot whose memory is not shared, and lists it if it can be moved.
     fn alone(&self, index: &mut Index, shard: usize, leaf: u32, at: u32) -> Option<Alone<'_>> {
         let mut slot = index.slot(leaf, at);
         // One that is being moved has a second reference.
@@ -244,7 +244,7 @@ impl Store {
         Some(Alone { place: at, slot, bytes })
     }
 
-    /// Has a value share the memory of an equal one, if there is one; lets others find it otherwise.
+    /// Makes a value share the memory of an equal one, if there is one; otherwise makes it findable.
     fn merge(&self, key: LeafKey, value: Alone<'_>, packer: &mut Packer) {
         let Some(domain) = self.domain_of_owner(value.slot) else { return };
         let Some(place) = self.find_equal(domain, &value, packer) else {

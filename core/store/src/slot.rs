@@ -1,4 +1,4 @@
-//! The eight bytes of an index entry: where a value lies and who pays for it.
+//! The eight bytes of an index entry: a value's place and owner.
 
 use spillway_tiers::NONE;
 use spillway_tiers::blade::{BladePlace, INDEXES_MAX, OBJECTS_MAX};
@@ -27,7 +27,7 @@ const OBJECT_BITS: u32 = OBJECTS_MAX.ilog2();
 pub(crate) enum ValueLocation {
     /// Nowhere: the entry is unused.
     Empty,
-    /// A page, or a value a little shorter, in a frame. A stiff one could not be packed.
+    /// A page, or a slightly shorter value, in a frame. A stiff one could not be packed.
     Raw { frame: u32, length: u16, stiff: bool },
     /// A value shorter than a page, in a cell.
     Small { cell: u32, length: u16 },
@@ -80,7 +80,7 @@ impl Slot {
         self.0 == 0
     }
 
-    /// The number of the client that is billed.
+    /// The number of the client that is charged.
     pub(crate) const fn owner(self) -> u16 {
         (self.0 >> OWNER_SHIFT & ((1 << OWNER_BITS) - 1)) as u16
     }

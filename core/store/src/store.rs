@@ -1,4 +1,4 @@
-//! The store itself: opening, and what it tells about itself.
+//! The store itself: opening it, clients, and figures.
 
 use spillway_tiers::blade::Blade;
 use spillway_tiers::sync::{AtomicU64, Lock, Ordering};
@@ -22,7 +22,7 @@ use crate::tables::{Opened, Tables};
 
 /// Least capacity: a chunk of frames for each lane, and an index.
 const CAPACITY_MIN_BYTES: u64 = 1 << 20;
-/// Most capacity: what the 32-bit number of a cell of 128 bytes reaches.
+/// Largest capacity, limited by 32-bit numbers of 128-byte cells.
 const CAPACITY_MAX_BYTES: u64 = 256 << 30;
 
 /// Bits of the clock below those of a stamp.
@@ -39,7 +39,7 @@ pub struct Store {
     pub(crate) shards: Box<[Apart<Lock<Index>>]>,
     pub(crate) tables: Tables,
     pub(crate) clients: Table<ClientSlot>,
-    /// No client has a number beyond this.
+    /// The highest client number.
     pub(crate) clients_high: AtomicU64,
     pub(crate) client_shards: GrowArray<ClientShard>,
     pub(crate) pools: Pools,
@@ -49,9 +49,9 @@ pub struct Store {
     pub(crate) control: Lock<Control>,
     /// Removals made while their client is frozen; by the client's number.
     pub(crate) flush_log: Lock<Vec<(usize, Flushed)>>,
-    /// Of clients that are watched for how soon they want their pages back.
+    /// Samplers of clients' reuse distances.
     pub(crate) samplers: Samplers,
-    /// Part of the capacity that nobody wants back ([`Store::set_capacity`]).
+    /// The part of the capacity that is not lent ([`Store::set_capacity`]).
     pub(crate) own_bytes: AtomicU64,
     pub(crate) uniform_pages: AtomicU64,
     pub(crate) packed_pages: AtomicU64,
@@ -62,18 +62,18 @@ pub struct Store {
     clock: AtomicU64,
     /// Ephemeral values on lists.
     pub(crate) ephemeral_values: AtomicU64,
-    /// Where the next search for something to demote begins.
+    /// Where the next search for pages to demote begins.
     pub(crate) demote_turn: AtomicU64,
-    /// Of puts that make room themselves ([`Config::makes_room`]).
+    /// State of puts that make room themselves ([`Config::makes_room`]).
     pub(crate) own_scratch: Option<Box<Lock<Scratch>>>,
-    /// Gets that were refused because what came back from the disk was something else.
+    /// Gets refused because the disk returned other bytes than were written.
     pub(crate) corrupt_pages: AtomicU64,
     pub(crate) seed: Seed,
-    /// Tells this store from all others.
+    /// The random identity of this store.
     pub(crate) instance: u64,
 }
 
-/// Tells whether a store can be so.
+/// Checks a configuration.
 pub(crate) fn check(config: &Config) -> Result<(), Error> {
     if config.capacity_bytes < CAPACITY_MIN_BYTES {
         return Err(Error::Config("less than 1 MiB of capacity"));
@@ -176,7 +176,7 @@ impl Store {
         Ok(id)
     }
 
-    /// The clients there are, with the settings that they have now.
+    /// All clients, with their present settings.
     pub fn clients(&self) -> Vec<ClientInfo> {
         let _control = self.control.lock();
         let info = |client: &ClientSlot| {
@@ -196,8 +196,7 @@ impl Store {
         Ok((number, client))
     }
 
-    /// Sets how many pages a client may hold. Above the target puts are refused; nothing that is
-    /// stored goes because of it.
+    /// Sets a client's target. Puts above the target are refused; stored values stay.
     ///
     /// # Errors
     /// [`Error::NoClient`].
@@ -226,7 +225,7 @@ impl Store {
         Ok(sum)
     }
 
-    /// Bytes of memory that frames and index take, with all that is set aside for reserved pools.
+    /// Bytes of memory that frames and index take, including reservations.
     pub fn memory_bytes(&self) -> u64 {
         self.arena.budget().taken()
     }
@@ -256,12 +255,12 @@ impl Store {
         self.packed_pages.load(Ordering::Relaxed)
     }
 
-    /// Gives memory that is kept for the next put back to the host.
+    /// Returns cached free memory to the host.
     pub fn trim(&self) {
         self.arena.trim();
     }
 
-    /// Gives of that memory what nobody has wanted since the last call. To be called now and then.
+    /// Returns the part of that memory that was unused since the last call. Call it periodically.
     pub fn cool(&self) {
         self.arena.cool();
     }

@@ -1,7 +1,7 @@
 //! The tables of clients and pools, in memory that can be kept.
 //!
-//! A record counts from the moment its id is written, which is last, to the moment the id is
-//! cleared, which is first. So whoever takes the memory over finds whole records.
+//! A record is valid from the moment its id is written, which is last, until the id is cleared,
+//! which is first. So a process that takes over the memory finds only complete records.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use crate::shard::{SHARDS, shards_used};
 use crate::slot::CLIENTS_MAX;
 use crate::store::Store;
 
-/// What the memory of a store is called, in the order of [`Store::kept_descriptors`].
+/// Names of a store's memory, in the order of [`Store::kept_descriptors`].
 const NAMES: [&str; 3] = ["frames", "index", "tables"];
-/// What the disk of a store is called, in the order of [`Store::kept_disk_descriptors`].
+/// Names of a store's disk, in the order of [`Store::kept_disk_descriptors`].
 const DISK_NAMES: [&str; 2] = ["disk", "sums"];
 
 /// First word of the tables.
@@ -29,7 +29,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"Spillway");
 /// cells and maps of long values, or to the records of clients and pools.
 const LAYOUT: u64 = 2;
 
-/// What is kept of the store as a whole.
+/// Kept state of the whole store.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Head {
@@ -38,9 +38,9 @@ pub(crate) struct Head {
     layout: AtomicU64,
     capacity_bytes: AtomicU64,
     seed: AtomicU64,
-    /// What tells the store from all others.
+    /// The random identity of the store.
     instance: AtomicU64,
-    /// The serial number of the client or pool that was made last.
+    /// The serial number of the last created client or pool.
     serial: AtomicU64,
     /// 1 if the store shares equal values or did so once: it may be opened again to share no more.
     has_shared: AtomicU64,
@@ -66,7 +66,7 @@ pub(crate) struct Opened {
 }
 
 impl Tables {
-    /// Makes empty tables of a new store.
+    /// Creates the empty tables of a new store.
     pub(crate) fn open(config: &Config, seed: u64, instance: u64) -> Result<Opened, Error> {
         let index = Region::reserve(index_bytes(config), config.backing)?;
         let made = Self::within(Region::reserve(table_bytes(), config.backing)?, index)?;
@@ -80,7 +80,7 @@ impl Tables {
         Ok(made)
     }
 
-    /// Takes tables and index over that another process kept.
+    /// Adopts tables and index that another process kept.
     pub(crate) fn take_over(
         config: &Config,
         tables: OwnedFd,
@@ -172,8 +172,8 @@ impl Store {
     /// The memory of a store with [`Backing::Memfd`], for [`Store::reopen`]: names and descriptors
     /// of three memfds, in the order in which that wants them. `None` for other stores.
     ///
-    /// The descriptors stay the same as long as the store is open. Whoever holds duplicates keeps
-    /// the store's persistent pools over the death of this process.
+    /// The descriptors stay the same while the store is open. A process that holds duplicates
+    /// preserves the store's persistent pools beyond the death of this process.
     pub fn kept_descriptors(&self) -> Option<[(&'static str, BorrowedFd<'_>); 3]> {
         debug_assert_eq!(self.config.backing == Backing::Memfd, self.arena.descriptor().is_some());
         let [index, tables] = self.tables.descriptors()?;

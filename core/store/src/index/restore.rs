@@ -1,8 +1,8 @@
-//! An index in memory that another process kept.
+//! Restores an index in memory that another process kept.
 //!
-//! Leaves and runs are believed as far as they can be checked; all else is made anew. Only words
-//! that mean nothing, or that mean the same again, are written, so that this too can be cut short
-//! at any instruction and begun again.
+//! Leaves and runs are trusted as far as they can be checked; everything else is rebuilt. Writes go
+//! only to words without meaning, or keep their meaning, so that this can also be interrupted at
+//! any instruction and restarted.
 
 use super::{
     Head, Index, LEAF_SHIFT, LEAVES_MAX, LeafKey, ROOT_CHUNK, Root, SLOTS, bucket, commit,
@@ -12,10 +12,10 @@ use crate::slot::Slot;
 use core::sync::atomic::Ordering;
 use spillway_tiers::Budget;
 
-/// What becomes of a leaf.
+/// The fate of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It goes, for its pool is gone or has nothing that must be kept.
+    /// It is removed, because its pool is gone or has nothing to keep.
     Drop,
     /// It stays while a slot of it is in use.
     Stay,
@@ -32,7 +32,7 @@ impl Taken {
         (u64::MAX >> (64 - (1_u32 << order))) << (run % 64)
     }
 
-    /// False when some of them are taken.
+    /// False if some of them are taken.
     fn take(&mut self, run: u32, order: u32) -> bool {
         let word = &mut self.0[run as usize / 64];
         let free = *word & Self::mask(run, order) == 0;
@@ -42,7 +42,7 @@ impl Taken {
 }
 
 impl Index {
-    /// Reads how many leaves there are, and makes what is derived empty. First of all.
+    /// First step: reads the number of leaves, and clears derived state.
     pub(crate) fn begin(&mut self, budget: &Budget) -> Result<(), Error> {
         const MANY: Error = Error::Damaged("more leaves than there is room for");
         if !self.leaves.restore(1, budget) {
@@ -58,8 +58,8 @@ impl Index {
         Ok(())
     }
 
-    /// Rebuilds the index. `fate` says what becomes of a leaf, and whether it can be one of this
-    /// index; `keep` is shown each used slot, and gives what it is from now on.
+    /// Rebuilds the index. `fate` decides about a leaf, and checks that it can belong to this
+    /// index; `keep` gets each used slot, and returns its new value.
     pub(crate) fn rebuild(
         &mut self,
         budget: &Budget,
@@ -84,7 +84,7 @@ impl Index {
         self.restore_buckets(budget, &live)
     }
 
-    /// Makes the runs usable that leaves name.
+    /// Makes the leaves' runs usable.
     fn restore_runs(&mut self, budget: &Budget) -> Result<(), Error> {
         const BAD: Error = Error::Damaged("a leaf names slots where there are none");
         let mut high = 0;
@@ -112,7 +112,7 @@ impl Index {
         Ok(())
     }
 
-    /// Checks a leaf and all its slots; whether it stays.
+    /// Checks a leaf and all its slots; returns whether it stays.
     fn restore_leaf(
         &mut self,
         leaf: u32,
@@ -130,7 +130,7 @@ impl Index {
             return Ok(false);
         }
         if key.chunk == ROOT_CHUNK {
-            // Its leaves tell it of themselves later.
+            // Its leaves register with it later.
             if head.order() != 0 {
                 return Err(Error::Damaged("a root has slots"));
             }
@@ -156,7 +156,7 @@ impl Index {
         Ok(live != 0)
     }
 
-    /// Puts what is not taken of an aligned range of run slots on the free lists.
+    /// Puts the free parts of an aligned range of run slots on the free lists.
     fn free_block(&mut self, taken: u64, run: u32, order: u32) {
         match taken & Taken::mask(run, order) {
             0 => self.free_run(run, order),
@@ -191,7 +191,7 @@ impl Index {
         Ok(())
     }
 
-    /// Removes roots that no leaf has told of itself. Last of all.
+    /// Last step: removes roots without leaves.
     pub(crate) fn remove_idle_roots(&mut self) {
         for leaf in 1..self.leaf_high {
             let is_root = self.is_live(leaf) && self.key(leaf).chunk == ROOT_CHUNK;
