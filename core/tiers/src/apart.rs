@@ -1,4 +1,4 @@
-//! Keeping what different cores write apart.
+//! Separates data that different cores write, and prefetches it.
 
 use core::ops::Deref;
 
@@ -22,8 +22,8 @@ impl<T> Deref for Apart<T> {
     }
 }
 
-/// Asks for the cache line that something begins in, to write to it: it is on its way while the caller
-/// does something else. A hint, which changes nothing.
+/// Prefetches the first cache line of an object for writing, while the caller does something else. A
+/// hint, which changes nothing.
 #[inline(always)]
 pub fn expect_write<T>(at: &T) {
     // SAFETY: a prefetch reads and writes no memory, whatever the address; a processor that doesn't
@@ -33,7 +33,7 @@ pub fn expect_write<T>(at: &T) {
     }
 }
 
-/// Asks for all cache lines of a page, to write to them. A hint, which changes nothing.
+/// Prefetches all cache lines of a page for writing. A hint, which changes nothing.
 #[inline(always)]
 pub(crate) fn expect_page(at: *const u8) {
     for line in (0..PAGE_BYTES).step_by(LINE_BYTES) {
@@ -47,7 +47,7 @@ pub(crate) fn expect_page(at: *const u8) {
     }
 }
 
-/// Asks for the first cache lines of a page, to read them. A hint, which changes nothing.
+/// Prefetches the first cache lines of a page for reading. A hint, which changes nothing.
 #[inline(always)]
 pub fn expect_read(at: *const u8) {
     // SAFETY: as above.

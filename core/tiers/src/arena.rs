@@ -38,7 +38,7 @@ const CHUNK_FRAMES: u32 = 64;
 pub const CHUNK_BYTES: usize = CHUNK_FRAMES as usize * PAGE_BYTES;
 /// No frame, chunk or cell.
 pub const NONE: u32 = u32::MAX;
-/// Locks over which frames are spread.
+/// Number of lanes.
 const LANES: usize = 4;
 /// Frames of a span, the unit from which cells are cut.
 pub(crate) const SPAN_FRAMES: u32 = 16;
@@ -54,9 +54,9 @@ const STOCK: usize = LANES + 1;
 const LEAVING: usize = LANES + 2;
 /// Lanes of reserves follow, whose numbers begin at 1.
 const RESERVED: usize = LEAVING;
-/// Chunks that a huge page has room for.
+/// Chunks of a huge page.
 const HUGE_CHUNKS: usize = HUGE_BYTES / CHUNK_BYTES;
-/// Address space is made usable in steps of this many bytes, to keep mappings few.
+/// Address space is committed in steps of this many bytes, to keep mappings few.
 const COMMIT_BYTES: usize = 32 << 20;
 
 /// A chunk, 24 bytes. Guarded by the lock of its lane, or of the spans.
@@ -70,7 +70,7 @@ struct Chunk {
     /// Which lane; those above `RESERVED` are reserves. Changed under the lock of the lane that it
     /// is in.
     lane: AtomicU32,
-    /// 1 for a chunk that was found in use while the arena is rebuilt.
+    /// 1 for a chunk that is found in use while the arena is rebuilt.
     claimed: AtomicU32,
 }
 
@@ -101,14 +101,14 @@ pub struct Arena {
     chunks: GrowArray<Chunk>,
     lanes: [Apart<Lock<Lane>>; LEAVING + 1],
     hands: Box<[Apart<Hand>]>,
-    /// Whether the kernel is asked for huge pages; until it has none.
+    /// Whether to ask the kernel for huge pages; false once it has none.
     huge: AtomicU32,
     reserves: Box<[Reserve]>,
-    /// No reserve has had a number beyond this.
+    /// The highest reserve number so far.
     reserves_high: AtomicU32,
     spare: Lock<Spare>,
     warm: Warm,
-    /// Frames whose memory was given up for the index; a list through [`Meta::next`].
+    /// Frames whose memory was released for the index; a list through [`Meta::next`].
     hollow: Lock<u32>,
     shared: Option<Shared>,
     budget: Budget,
@@ -126,9 +126,9 @@ impl Arena {
         )
     }
 
-    /// An arena in memory that another process kept: all of it is unknown at first. The index says
-    /// what is in use ([`Self::claim`], [`Cells::claim`](crate::Cells::claim)), and then
-    /// [`Self::settle`] makes the rest free.
+    /// An arena in memory that another process kept, with unknown contents at first. The index
+    /// claims the parts in use ([`Self::claim`], [`Cells::claim`](crate::Cells::claim)), and then
+    /// [`Self::settle`] frees the rest.
     ///
     /// # Errors
     /// As for [`Region::adopt`].
@@ -168,7 +168,7 @@ impl Arena {
         })
     }
 
-    /// The cap on memory, and what of it is taken.
+    /// The memory budget.
     pub const fn budget(&self) -> &Budget {
         &self.budget
     }
@@ -183,12 +183,12 @@ impl Arena {
         self.region.bytes() / PAGE_BYTES
     }
 
-    /// How many frames there could be now, if all memory were frames: the budget's cap may be lower than at first.
+    /// How many frames fit in the present cap, if all memory were frames: the cap may be lower than at first.
     pub fn frames_within_cap(&self) -> u64 {
         (self.budget.cap() / PAGE_BYTES as u64).min(self.frames_max() as u64)
     }
 
-    /// What is known about `frame`.
+    /// The metadata of `frame`.
     #[inline(always)]
     pub fn meta(&self, frame: u32) -> &Meta {
         self.frames.get(frame as usize)
@@ -204,7 +204,7 @@ impl Arena {
     }
 
     /// Takes a frame and fills it: `value`, then zeros. So every byte of the frame is written before
-    /// anyone can read it, and nothing of its last owner is left. `None` when memory is out.
+    /// it can be read, and nothing of its last owner is left. `None` if memory is exhausted.
     pub fn store(&self, lane: usize, value: &[u8]) -> Option<u32> {
         let frame = self.take(lane)?;
         self.fill(frame, value);
@@ -220,8 +220,8 @@ impl Arena {
         Some(frame)
     }
 
-    /// Like [`Self::store`], with a page that comes later: until [`Self::content_mut`] has written all of it, it holds what
-    /// its last owner left.
+    /// Like [`Self::store`], for a page that arrives later: until [`Self::content_mut`] has written all of it, it
+    /// contains its last owner's bytes.
     pub fn store_later(&self, lane: usize) -> Option<u32> {
         let frame = self.take(lane)?;
         self.meta(frame).first_reference();
@@ -283,7 +283,7 @@ impl Arena {
         Some((frame, false))
     }
 
-    /// A reference to a frame of the same sharing domain and content, but for `except`.
+    /// A reference to a frame of the same sharing domain and content, except `except`.
     pub fn find_shared(&self, domain: u16, page: &[u8; PAGE_BYTES], except: u32) -> Option<u32> {
         let shared = self.shared.as_ref()?;
         shared.find(self, shared.bucket(page), domain, page, except)
@@ -303,7 +303,7 @@ impl Arena {
         self.give_frame(frame);
     }
 
-    /// Lets nobody find a frame any more that is about to be free.
+    /// Removes a frame that is about to be freed from the table of shared frames.
     #[inline]
     fn forget_shared(&self, frame: u32) {
         if let Some(shared) = &self.shared {
@@ -315,7 +315,7 @@ impl Arena {
         self.give(frame / CHUNK_FRAMES, frame % CHUNK_FRAMES, u64::MAX);
     }
 
-    /// Adds a reference to a frame that has one, for reading. `None` when there are too many.
+    /// Adds a reading reference to a frame that has one. `None` if there are too many.
     #[inline]
     pub fn pin(&self, frame: u32) -> Option<Pinned<'_>> {
         // On its way while the count is.
@@ -324,7 +324,7 @@ impl Arena {
         self.meta(frame).add_reference().then(|| self.adopt(frame))
     }
 
-    /// Makes a reference that the caller holds one for reading.
+    /// Converts a reference of the caller to one for reading.
     pub const fn adopt(&self, frame: u32) -> Pinned<'_> {
         Pinned { arena: self, frame }
     }
@@ -337,7 +337,7 @@ impl Arena {
         unsafe { &*self.address(frame).cast() }
     }
 
-    /// Frames that can still be had: free ones, and those of chunks that memory has room for.
+    /// Frames that are still available: free ones, and those of chunks that fit in memory.
     pub fn frames_left(&self) -> u64 {
         let room = self.left(Use::Frames) / CHUNK_BYTES as u64;
         let free: u64 = self.lanes[..LANES].iter().map(|lane| lane.0.lock().free).sum();
@@ -359,8 +359,8 @@ impl Arena {
         self.left(Use::Frames) >= CHUNK_BYTES as u64
     }
 
-    /// Gives the memory of up to `count` free frames up, for the index to grow into. The frames are
-    /// hollow until there is memory for them again. Gives how many there were.
+    /// Releases the memory of up to `count` free frames, so that the index can grow. The frames are
+    /// hollow until there is memory for them again. Returns their number.
     pub fn hollow_out(&self, count: usize) -> usize {
         if self.give_warm_back(1) != 0 {
             return count;
@@ -391,7 +391,7 @@ impl Arena {
         Some(frame)
     }
 
-    /// Gives empty chunks that lanes keep for themselves back to the host.
+    /// Returns empty chunks that lanes keep to the host.
     pub fn trim(&self) {
         while let Some(frame) = self.refill() {
             self.free(frame);
@@ -409,7 +409,7 @@ impl Arena {
         }
     }
 
-    /// Takes an empty chunk off a lane.
+    /// Removes an empty chunk from a lane.
     fn take_whole(&self, head: &mut Lane, whole: u64) -> Option<u32> {
         let mut chunk = head.first;
         while chunk != NONE && self.chunk(chunk).free.load(Ordering::Relaxed) != whole {
@@ -453,8 +453,8 @@ impl Arena {
         Some(chunk)
     }
 
-    /// Has a huge page allotted, if this chunk and the next ones that are handed out fill one: copies to
-    /// and from it look up fewer addresses. Gives whether the chunk has its memory now.
+    /// Allocates a huge page if this chunk and the next ones fill one, which reduces TLB misses. Returns
+    /// whether the chunk has its memory now.
     fn populate_huge(&self, chunk: u32) -> bool {
         let at = chunk as usize;
         if !at.is_multiple_of(HUGE_CHUNKS)
@@ -465,7 +465,7 @@ impl Arena {
         }
         let done = self.region.populate_huge(at * CHUNK_BYTES, HUGE_BYTES);
         if !done {
-            // Where memory is in pieces, every try would take long.
+            // If memory is fragmented, every attempt would take long.
             self.huge.store(0, Ordering::Relaxed);
         }
         done
@@ -500,7 +500,7 @@ impl Arena {
         Some((chunk, true))
     }
 
-    /// Gives the memory of a chunk that is in no lane back to the host. It reads as zeros then.
+    /// Returns the memory of a chunk in no lane to the host. It reads as zeros then.
     fn release_chunk(&self, chunk: u32) {
         let first = chunk * CHUNK_FRAMES;
         if self.region.release(chunk as usize * CHUNK_BYTES, CHUNK_BYTES).is_err() {
@@ -519,7 +519,7 @@ impl Arena {
     }
 }
 
-/// A frame that cannot be freed while this lives. Its bytes never change meanwhile.
+/// A frame that can't be freed or changed while this lives.
 #[derive(Debug)]
 pub struct Pinned<'a> {
     arena: &'a Arena,
@@ -527,7 +527,7 @@ pub struct Pinned<'a> {
 }
 
 impl Pinned<'_> {
-    /// References to the frame now, this one included.
+    /// Present references to the frame, including this one.
     pub fn references(&self) -> u16 {
         self.arena.meta(self.frame).references()
     }

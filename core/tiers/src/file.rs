@@ -1,4 +1,4 @@
-//! Pages in nameless files, with checksums kept in memory.
+//! Pages in unnamed files, with checksums in memory.
 //!
 //! A file is an array of slots of one page. Which are in use, and the XXH3-64 checksum of each, is
 //! known in memory only: the files die with their last descriptor. Pages are written several at a
@@ -118,7 +118,7 @@ impl Files {
         self.reads.load(Ordering::Relaxed)
     }
 
-    /// Why pages were refused last, once.
+    /// Why pages were last refused; cleared by the call.
     pub fn take_error(&self) -> Option<Errno> {
         match self.errno.swap(0, Ordering::Relaxed) {
             0 => None,

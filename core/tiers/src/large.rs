@@ -1,4 +1,4 @@
-//! Values longer than a page: whole frames, a rest, and a map of both in cells.
+//! Values longer than a page: whole frames, a remainder, and a map of both in cells.
 //!
 //! The first cell of the map holds the length, the rest's number and the next cell's, then frame
 //! numbers; the others hold the next cell's number and frame numbers. All are 32-bit words.

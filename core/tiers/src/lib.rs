@@ -1,9 +1,9 @@
-//! Where bytes lie: memory, compressed memory, file, blade.
+//! The tiers in which bytes lie: memory, compressed memory, file, blade.
 //!
-//! The crate knows nothing of clients' keys. It hands out frames and cells of a mapped region,
-//! packs pages with LZ4, keeps pages in files and sends them to blades. All of it runs on bare tasks inside foreign
-//! programs: no thread-local storage, no libc calls, no allocation after opening. The one
-//! exception is [`KeptFile`], the file tier of a daemon, which has threads.
+//! The crate does not know clients' keys. It hands out frames and cells of a mapped region, packs pages with LZ4,
+//! keeps pages in files and sends them to blades. All of it runs on bare tasks inside foreign programs: no
+//! thread-local storage, no libc calls, no allocation after opening. The one exception is [`KeptFile`], the file
+//! tier of a daemon, which has threads.
 
 mod apart;
 mod arena;

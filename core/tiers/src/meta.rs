@@ -1,4 +1,4 @@
-//! What is known about a frame or a cell.
+//! Metadata of a frame or a cell.
 
 use crate::region::Zeroed;
 use crate::sync::{AtomicU16, AtomicU32, Ordering};

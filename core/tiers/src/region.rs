@@ -15,7 +15,7 @@ use crate::budget::{Budget, Use};
 use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use spillway_types::PAGE_BYTES;
 
-/// What the frames of a store are made of.
+/// The kind of memory of a store's frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
     /// Private anonymous memory: a fork inherits a consistent copy.
@@ -69,7 +69,7 @@ impl Region {
         Ok(region)
     }
 
-    /// Takes the memory over that another process kept in a memfd: all of it is committed.
+    /// Adopts memory that another process kept in a memfd: all of it is committed.
     ///
     /// # Errors
     /// `InvalidData` when the file has another length, or can be cut.

@@ -1,10 +1,10 @@
-//! Finding frames of equal content.
+//! Finds frames of equal content.
 //!
 //! Buckets of frames by the XXH3-128 of their content, chained through an array by frame number.
 //! Equal hashes are never trusted: the bytes are compared before a frame is shared. Each frame
-//! carries the number of its sharing domain, because a page of one client must not be found by
-//! another who has no business to know of it. About 6 bytes a page: 5 for the chain and the domain,
-//! and 1 for the buckets when memory is full.
+//! carries the number of its sharing domain, because a client must not find another client's page
+//! outside its domain. About 6 bytes a page: 5 for the chain and the domain, and 1 for the buckets
+//! when memory is full.
 
 use std::io;
 
@@ -16,14 +16,14 @@ use crate::region::GrowArray;
 use crate::sync::{AtomicU8, AtomicU32, Lock, Ordering};
 use spillway_types::PAGE_BYTES;
 
-/// Bits of a link that are the next frame's number plus one; the others are of the domain.
+/// Bits of a link for the next frame's number plus one; the others belong to the domain.
 const NEXT_BITS: u32 = 26;
 const NEXT_MASK: u32 = (1 << NEXT_BITS) - 1;
 /// Frames for each bucket when memory is full.
 const BUCKET_FRAMES: usize = 4;
-/// Locks over which buckets are spread.
+/// Number of locks of the buckets.
 const STRIPES: usize = 16;
-/// Frames of a bucket that are compared. A bucket that is longer was made so on purpose.
+/// Most frames of a bucket that are compared. A longer bucket is an attack.
 const COMPARED_MAX: usize = 16;
 
 /// The frames that can be shared.
@@ -104,7 +104,7 @@ impl Shared {
         found
     }
 
-    /// Lets others find a frame. Without memory for that, they do not.
+    /// Makes a frame findable, if there is memory for that.
     pub(crate) fn insert(&self, budget: &Budget, bucket: usize, domain: u16, frame: u32) {
         if frame as usize >= self.links.len().min(self.domains.len()) {
             let _growth = self.growth.lock();
@@ -123,7 +123,7 @@ impl Shared {
         self.domains.get(frame as usize).store(high, Ordering::Relaxed);
     }
 
-    /// Forgets a frame that nobody refers to any more, if it is known.
+    /// Removes an unreferenced frame, if it is in the table.
     pub(crate) fn remove(&self, frame: u32, page: &[u8; PAGE_BYTES]) {
         if self.domain(frame).is_none() {
             return;

@@ -1,15 +1,15 @@
-//! Chunks that are emptied of their frames, so that spans can be cut from them.
+//! Empties chunks of their frames, so that spans can be cut from them.
 //!
 //! Packing frees single frames, wherever they lie, and packed pages need whole spans. So pages are packed
-//! a chunk at a time. Its other pages move to frames that packing freed in the chunk before: the *stock*,
-//! from which nobody else takes until there are spans for the pages that are packed next.
+//! a chunk at a time. Its other pages move to frames that packing freed in the previous chunk: the
+//! *stock*, which only packing uses until there are spans for the next packed pages.
 
 use super::{Arena, CHUNK_BYTES, CHUNK_FRAMES, CHUNK_SPANS, LANES, LEAVING, NONE, SPANS, STOCK};
 use crate::budget::Use;
 use crate::sync::Ordering;
 
-/// A chunk from which no frames are taken while it is emptied. What is left in it when this is dropped
-/// stays there.
+/// A chunk from which no frames are allocated while it is emptied. Pages that are left in it when this
+/// is dropped stay there.
 #[derive(Debug)]
 pub struct Emptying<'a> {
     arena: &'a Arena,
@@ -17,7 +17,7 @@ pub struct Emptying<'a> {
 }
 
 impl Arena {
-    /// Begins to empty the chunk of a frame. `None` when it is none of those that all take frames from.
+    /// Starts emptying the chunk of a frame. `None` if it is not a chunk of an ordinary lane.
     pub fn empty_chunk_of(&self, frame: u32) -> Option<Emptying<'_>> {
         let chunk = frame / CHUNK_FRAMES;
         let entry = self.chunk(chunk);
@@ -71,7 +71,7 @@ impl Arena {
             || self.lanes[SPANS].0.lock().free >= CHUNK_SPANS
     }
 
-    /// Gives what is left of the stock to all.
+    /// Releases the rest of the stock.
     pub fn release_stock(&self) {
         loop {
             let mut stock = self.lanes[STOCK].0.lock();
@@ -111,7 +111,7 @@ impl Drop for Emptying<'_> {
     fn drop(&mut self) {
         let (arena, chunk) = (self.arena, self.chunk);
         if self.frames().any(|frame| arena.meta(frame).references() == 0) {
-            // They were freed before, and a core has them at hand.
+            // They were freed before, and are in a core's cache.
             arena.empty_hands();
         }
         let entry = arena.chunk(chunk);

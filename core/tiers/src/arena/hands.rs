@@ -1,17 +1,17 @@
-//! Frames that each core has freed, at hand for what it stores next.
+//! Per-core caches of freed frames, for the next stores on the same core.
 //!
-//! A page that replaces another takes a frame and frees one. Frames lie where they may among the
-//! chunks, so without this cores that overwrite pages meet at each other's lanes and chunks at every
-//! second page.
+//! A page that replaces another allocates a frame and frees one. Frames are scattered over the
+//! chunks, so without this cache, cores that overwrite pages contend for each other's lanes and
+//! chunks at every second page.
 
 use super::{Arena, CHUNK_FRAMES, LANES};
 use crate::apart::expect_page;
 use crate::sync::{AtomicU32, Ordering};
 
-/// Cores beyond this many share hands.
+/// Number of caches; more cores share them.
 pub(super) const HANDS: usize = 64;
 
-/// Frames that a hand holds.
+/// Frames of a cache.
 const HELD: usize = 8;
 
 /// Frames' numbers plus one, or 0.
@@ -19,7 +19,7 @@ const HELD: usize = 8;
 pub(super) struct Hand([AtomicU32; HELD]);
 
 impl Hand {
-    /// Takes a frame up, if there is room.
+    /// Adds a frame, if there is space.
     #[inline]
     fn take_up(&self, frame: u32) -> bool {
         let from_nothing = |place: &AtomicU32| {
@@ -29,7 +29,7 @@ impl Hand {
         self.0.iter().any(from_nothing)
     }
 
-    /// Puts a frame down, if there is one.
+    /// Takes a frame, if there is one.
     #[inline]
     fn put_down(&self) -> Option<u32> {
         let held = |place: &&AtomicU32| place.load(Ordering::Relaxed) != 0;
@@ -38,15 +38,15 @@ impl Hand {
 }
 
 impl Arena {
-    /// Like [`Self::release`]; a frame that is free by this stays at hand for the next that `lane`
-    /// stores, if its hand has room.
+    /// Like [`Self::release`]; a freed frame stays in the cache for `lane`'s next store, if the
+    /// cache has space.
     #[inline]
     pub fn release_at_hand(&self, lane: usize, frame: u32) {
         if !self.meta(frame).drop_reference() {
             return;
         }
         self.forget_shared(frame);
-        // Frames of reserves and spans stay what they are.
+        // Frames of reserves and spans are not cached.
         let is_common =
             self.chunk(frame / CHUNK_FRAMES).lane.load(Ordering::Relaxed) < LANES as u32;
         if !is_common || !self.hands[lane % HANDS].take_up(frame) {
@@ -54,8 +54,8 @@ impl Arena {
         }
     }
 
-    /// Fetches the frame that `lane` takes next if it has some at hand, which was written long ago: it
-    /// is on its way while the caller does something else.
+    /// Prefetches the frame that `lane` takes next from its cache, which was written long ago, while
+    /// the caller does something else.
     #[inline]
     pub fn expect_at_hand(&self, lane: usize) {
         let places = self.hands[lane % HANDS].0.0.iter();
@@ -65,13 +65,13 @@ impl Arena {
         }
     }
 
-    /// A frame that `lane` has at hand.
+    /// A frame from `lane`'s cache.
     #[inline]
     pub(super) fn take_at_hand(&self, lane: usize) -> Option<u32> {
         self.hands[lane % HANDS].put_down()
     }
 
-    /// Gives back what cores have at hand, so that the chunks can be given back too.
+    /// Empties the caches, so that their chunks can also be returned.
     pub fn empty_hands(&self) {
         for lane in 0..HANDS {
             while let Some(frame) = self.take_at_hand(lane) {
@@ -80,12 +80,12 @@ impl Arena {
         }
     }
 
-    /// A frame that any core has at hand.
+    /// A frame from any core's cache.
     pub(super) fn take_at_any_hand(&self) -> Option<u32> {
         (0..HANDS).find_map(|lane| self.take_at_hand(lane))
     }
 
-    /// How many frames are at hand.
+    /// How many frames are cached.
     pub(super) fn frames_at_hand(&self) -> u64 {
         let places = self.hands.iter().flat_map(|hand| &hand.0.0);
         places.filter(|place| place.load(Ordering::Relaxed) != 0).count() as u64

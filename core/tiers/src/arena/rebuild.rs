@@ -1,7 +1,7 @@
 //! An arena in memory that another process kept.
 //!
-//! What is known about frames and chunks died with that process. It follows from what the index
-//! names: first all that is in use is claimed, then the rest is made free, and zero.
+//! The metadata of frames and chunks was lost with that process, and is rebuilt from the index:
+//! first all frames in use are claimed, then the rest is freed and zeroed.
 
 use super::reserve::{RESERVES_MAX, Reserve};
 use super::{
@@ -11,9 +11,9 @@ use crate::sync::Ordering;
 use spillway_types::PAGE_BYTES;
 
 impl Arena {
-    /// Notes one more reference to a frame by an index entry; `reserve` is the reserve that it is
-    /// of, 0 for none. Gives the references so far, or `None` when that cannot be: the frame is
-    /// none, or its memory serves another purpose.
+    /// Adds a reference of an index entry to a frame; `reserve` is its reserve, 0 for none. Returns
+    /// the references so far, or `None` if that is impossible: the frame does not exist, or its
+    /// memory serves another purpose.
     #[must_use]
     pub fn claim(&self, frame: u32, reserve: u16) -> Option<u16> {
         if frame as usize >= self.frames_max() || usize::from(reserve) >= RESERVES_MAX {
@@ -29,7 +29,7 @@ impl Arena {
         meta.add_reference().then(|| meta.references())
     }
 
-    /// Notes that a span is in use. Gives whether that is new, or `None` when it cannot be.
+    /// Marks a span as in use. Returns whether that is new, or `None` if it is impossible.
     pub(crate) fn claim_span(&self, span: u32) -> Option<bool> {
         self.claim_of(span / CHUNK_FRAMES, span % CHUNK_FRAMES / SPAN_FRAMES, SPANS)
     }
@@ -76,8 +76,8 @@ impl Arena {
         })
     }
 
-    /// Makes all that was not claimed free, and zero: first of all chunks, in one go where they
-    /// adjoin, then frames and spans within chunks.
+    /// Frees and zeroes everything that was not claimed: first chunks, adjacent ones together, then
+    /// frames and spans within chunks.
     pub fn settle(&self) {
         let high = self.spare.lock().high;
         let is_claimed = |chunk: u32| self.chunk(chunk).claimed.load(Ordering::Relaxed) != 0;
@@ -142,15 +142,16 @@ impl Arena {
         reserve.open_again(self, number, chunks)
     }
 
-    /// Lets others find a page, if they don't already and the arena shares frames. For one frame, two tasks
-    /// must not do so at once.
+    /// Makes a page findable, if it is not yet and the arena shares frames. Two tasks must not do this for
+    /// the same frame at once.
     pub fn share(&self, frame: u32, domain: u16) {
         if let Some(shared) = self.shared.as_ref().filter(|shared| shared.domain(frame).is_none()) {
             shared.insert(&self.budget, shared.bucket(self.content(frame)), domain, frame);
         }
     }
 
-    /// A chunk without memory for a reserve, charged whether or not it fits: it did once.
+    /// A chunk without memory for a reserve, charged even if it does not fit, because it did
+    /// before.
     pub(super) fn chunk_in_any_case(&self) -> Option<u32> {
         let high = self.spare.lock().high as usize + 1;
         let known = self.chunks.restore(high.min(self.chunks.room()), &self.budget)

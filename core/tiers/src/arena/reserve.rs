@@ -1,8 +1,8 @@
-//! Frames that are set aside for one user, who then always gets one.
+//! Frames reserved for one user, whose allocations always succeed.
 //!
-//! A reserve owns whole chunks, charged to the budget and with all that is known about them from
-//! the start. Their memory is taken from the host at the first write and given back when a chunk
-//! empties; the chunk stays the reserve's. Nobody else gets frames of its chunks.
+//! A reserve owns whole chunks, which are charged to the budget and have their metadata from the
+//! start. Their memory is taken from the host at the first write and returned when a chunk empties;
+//! the chunk stays in the reserve. No other user gets frames of its chunks.
 
 use super::{Arena, CHUNK_BYTES, CHUNK_FRAMES, Lane, NONE, RESERVED};
 use crate::budget::Use;
@@ -11,12 +11,12 @@ use crate::schedule::give_way;
 use crate::sync::{Lock, Ordering};
 use spillway_types::PAGE_BYTES;
 
-/// Reserves that there can be at the same time.
+/// Most reserves at the same time.
 pub const RESERVES_MAX: usize = 1024;
-/// Frames beyond those asked for: a page that replaces another is written before the other is
-/// freed, and readers keep a freed frame for as long as they copy.
+/// Additional frames: a page that replaces another is written before the other is freed, and
+/// readers keep a freed frame during their copy.
 const SLACK_FRAMES: u64 = CHUNK_FRAMES as u64;
-/// How often a writer lets others finish before it is refused. Chunks that change hands don't count.
+/// How often a writer waits for others before it is refused. Chunks in transition do not count.
 const WAITS: usize = 10_000;
 
 /// The state of a reserve. All zero: nobody's.
@@ -35,9 +35,9 @@ struct ReserveState {
     empty: u32,
     /// All chunks that it has.
     chunks: u32,
-    /// Chunks of those that get or lose their memory just now, and are in no list meanwhile.
+    /// Chunks that are just getting or losing their memory, and are in no list meanwhile.
     in_motion: u32,
-    /// Frames can be had. A reserve that is closed waits for its last frames to be freed.
+    /// Open: frames are available. A closed reserve waits for its last frames to be freed.
     open: bool,
 }
 
@@ -52,13 +52,13 @@ impl ReserveState {
 }
 
 impl Reserve {
-    /// Chunks that it takes to set `frames` aside.
+    /// Chunks needed to reserve `frames`.
     pub(super) fn chunks_for(frames: u64) -> Option<u32> {
         let frames = frames.checked_add(SLACK_FRAMES)?;
         u32::try_from(frames.div_ceil(CHUNK_FRAMES.into())).ok()
     }
 
-    /// Takes a chunk that has frames in use, and `free` others, from a process before this one.
+    /// Adopts a chunk with frames in use, and `free` others, from an earlier process.
     pub(super) fn settle(&self, arena: &Arena, chunk: u32, free: u64) {
         let mut state = self.0.lock();
         if state.chunks == 0 {
@@ -71,7 +71,7 @@ impl Reserve {
         }
     }
 
-    /// Opens it with at least `chunks`. False when there are not so many, or it is open.
+    /// Opens it with at least `chunks`. False if it has fewer, or is open.
     pub(super) fn open_again(&self, arena: &Arena, number: u16, chunks: u32) -> bool {
         let mut state = self.0.lock();
         if state.open {
@@ -100,8 +100,8 @@ impl Arena {
         *empty = chunk;
     }
 
-    /// Sets `frames` aside. Gives the reserve's number, which is not 0, or `None` when memory has no
-    /// room for them and what is known about them. Callers open one at a time.
+    /// Reserves `frames`. Returns the reserve's number, which is not 0, or `None` if they do not fit
+    /// in memory with their metadata. Callers open one at a time.
     pub fn open_reserve(&self, frames: u64) -> Option<u16> {
         let chunks = Reserve::chunks_for(frames)?;
         let bytes = u64::from(chunks) * CHUNK_BYTES as u64;
@@ -133,7 +133,7 @@ impl Arena {
         Some(number as u16)
     }
 
-    /// Gives a reserve's memory to all. Frames that are still in use follow when they are freed.
+    /// Releases a reserve's memory. Frames still in use follow when they are freed.
     pub fn close_reserve(&self, number: u16) {
         let mut state = self.reserves[usize::from(number)].0.lock();
         state.open = false;
@@ -167,8 +167,8 @@ impl Arena {
         }
     }
 
-    /// Like [`Self::store`], with a frame of a reserve. `None` when it is closed, or when more
-    /// frames are in use than were asked for.
+    /// Like [`Self::store`], with a frame of a reserve. `None` if it is closed, or more frames are
+    /// in use than were reserved.
     pub fn store_reserved(&self, number: u16, value: &[u8]) -> Option<u32> {
         let mut waits = 0;
         while waits < WAITS {
@@ -178,7 +178,8 @@ impl Arena {
                     return Some(frame);
                 }
                 Taken::Closed => return None,
-                // Other writers and readers hold the slack, each for as long as a copy takes.
+                // Other writers and readers hold the additional frames, each for the time of a
+                // copy.
                 Taken::NoneFree => waits += 1,
                 // The host may take milliseconds over a chunk's memory.
                 Taken::InMotion => (),
@@ -268,7 +269,7 @@ impl Arena {
         }
     }
 
-    /// Gives the memory of empty chunks that reserves keep at hand back to the host.
+    /// Returns the memory of empty chunks that reserves keep to the host.
     pub(super) fn trim_reserves(&self) {
         for reserve in self.known_reserves() {
             let mut state = reserve.0.lock();
@@ -312,13 +313,13 @@ impl Arena {
     }
 }
 
-/// What came of asking a reserve for a frame.
+/// Why a reserve has no frame now.
 enum Taken {
     Frame(u32),
     /// All frames are in use.
     NoneFree,
-    /// So are all that have memory, and a chunk gets or loses it just now.
+    /// So are all with memory, and a chunk is just getting or losing its memory.
     InMotion,
-    /// The reserve gives no frames any more.
+    /// The reserve is closed.
     Closed,
 }

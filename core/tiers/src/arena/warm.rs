@@ -1,13 +1,13 @@
-//! Empty chunks that keep their memory for a while: whoever replaces values soon wants it again, and to have the kernel take
-//! memory back and hand it out anew, cleared, takes several times as long as to copy a value into it.
+//! Empty chunks that keep their memory for a while. A client that replaces values soon needs it again, and returning
+//! memory to the kernel and getting it back zeroed takes several times as long as copying a value.
 
 use super::{Arena, CHUNK_BYTES, NONE};
 use crate::budget::Use;
 use crate::sync::{Lock, Ordering};
 
-/// The part of all memory that is kept so at most.
+/// Largest part of all memory that is kept.
 const KEPT_PART: u64 = 16;
-/// The most that is kept so, bytes.
+/// Most kept bytes.
 const KEPT_BYTES_MAX: u64 = 128 << 20;
 
 /// A stack of chunks that are in no lane. They are charged to the budget.
@@ -18,7 +18,7 @@ pub(super) struct Warm(Lock<Chunks>);
 struct Chunks {
     first: u32,
     count: u64,
-    /// The fewest that there were since [`Arena::cool`]: so many nobody has wanted.
+    /// The minimum since [`Arena::cool`]: this many were unused.
     idle: u64,
 }
 
@@ -29,7 +29,7 @@ impl Warm {
 }
 
 impl Arena {
-    /// Keeps a chunk that is in no lane, and all free; or gives it back to the host when there are enough.
+    /// Keeps a free chunk in no lane, or returns it to the host if there are enough.
     pub(super) fn retire(&self, chunk: u32) {
         let most = (self.budget.cap() / KEPT_PART).min(KEPT_BYTES_MAX) / CHUNK_BYTES as u64;
         let mut warm = self.warm.0.lock();
@@ -61,12 +61,12 @@ impl Arena {
         self.warm.0.lock().count * CHUNK_BYTES as u64
     }
 
-    /// What can still be taken for `to`, with what is kept, bytes.
+    /// Bytes that can still be taken for `to`, including kept memory.
     pub fn left(&self, to: Use) -> u64 {
         self.budget.left(to) + self.warm_bytes()
     }
 
-    /// Gives those kept chunks back to the host that nobody has wanted since the last call. To be called now and then.
+    /// Returns kept chunks that were unused since the last call to the host. Call it periodically.
     pub fn cool(&self) {
         let mut warm = self.warm.0.lock();
         let idle = warm.idle;
@@ -75,7 +75,7 @@ impl Arena {
         self.give_warm_back(idle);
     }
 
-    /// Gives up to `count` kept chunks back to the host; how many there were.
+    /// Returns up to `count` kept chunks to the host; returns their number.
     pub(super) fn give_warm_back(&self, count: u64) -> u64 {
         for done in 0..count {
             let Some(chunk) = self.take_warm() else { return done };

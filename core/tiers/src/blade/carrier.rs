@@ -1,4 +1,4 @@
-//! What the blade tier needs of whatever carries values to a blade and back.
+//! The transport to a blade that the blade tier requires.
 
 use core::fmt::Debug;
 use std::io;
@@ -6,32 +6,32 @@ use std::os::fd::OwnedFd;
 
 use spillway_types::Key;
 
-/// A value on its way out.
+/// A value to send.
 #[derive(Clone, Copy, Debug)]
 pub struct Parcel<'a> {
-    /// Where it goes.
+    /// Its key.
     pub key: Key,
     /// Its bytes, at most [`SEALED_BYTES_MAX`](super::SEALED_BYTES_MAX).
     pub value: &'a [u8],
 }
 
-/// A value that is wanted back.
+/// A value to fetch.
 #[derive(Debug)]
 pub struct Wanted<'a> {
-    /// Where it lies.
+    /// Its key.
     pub key: Key,
-    /// Takes its bytes; it is as long as the value.
+    /// The buffer, as long as the value.
     pub room: &'a mut [u8],
-    /// What became of it; [`Carried::Lost`] before it was asked for.
+    /// The outcome; [`Carried::Lost`] before the request.
     pub outcome: Carried,
 }
 
-/// What became of a value.
+/// The outcome for a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carried {
     /// It is there.
     Done,
-    /// The blade takes no more: a normal answer.
+    /// The blade is full: a normal answer.
     Refused,
     /// The blade answered that it has no such value, or one of another length.
     Missing,
@@ -39,32 +39,32 @@ pub enum Carried {
     Lost,
 }
 
-/// A way to a blade, which knows the blade's address and the run's pool on it.
+/// A transport to a blade, which knows the blade's address and the run's pool on it.
 ///
 /// Called from tasks without a C library's thread, several at once: no thread-local storage, no
-/// allocation once it is connected. No call takes longer than the time-out that it was made with.
+/// allocation once it is connected. No call takes longer than its timeout.
 pub trait Carrier: Debug + Send + Sync {
     /// Stores values under keys that were never used; one outcome for each.
     fn put(&self, parcels: &[Parcel<'_>], outcomes: &mut [Carried]);
 
-    /// Brings values back. A `patient` call tries to reconnect until the time-out; another gives up
-    /// when the connection is seen to be broken.
+    /// Fetches values. A `patient` call tries to reconnect until the timeout; another gives up when
+    /// the connection breaks.
     fn get(&self, wanted: &mut [Wanted<'_>], patient: bool);
 
-    /// Removes values; false when that can't be known to have happened.
+    /// Removes values; false if the result is unknown.
     fn flush(&self, keys: &[Key]) -> bool;
 
-    /// Removes all values of an object; false when that can't be known to have happened.
+    /// Removes all values of an object; false if the result is unknown.
     fn flush_object(&self, object: u64) -> bool;
 
-    /// Removes all there is of the run; false when that can't be known to have happened.
+    /// Removes all values of the run; false if the result is unknown.
     fn end_run(&self) -> bool;
 
-    /// Whether the last that was heard of the blade is that it does not answer.
+    /// Whether the blade does not answer, as far as known.
     fn is_down(&self) -> bool;
 
-    /// Keeps the connection alive, and tries to come back from being down. To be called often, off
-    /// the way of any page: connecting may take as long as the time-out.
+    /// Keeps the connection alive, and tries to reconnect when it is down. Call it often, outside
+    /// the path of any page: connecting may take as long as the timeout.
     fn tend(&self);
 
     /// In a forked child: the connections are its parent's. It runs on a thread of the program, whose

@@ -1,8 +1,9 @@
-//! Who holds which objects on a blade: memory that all processes of a run share.
+//! The ledger of which processes hold which objects on a blade, in memory that all processes of a
+//! run share.
 //!
-//! A process writes to an object of its own. A fork makes the child a holder of all that its parent
-//! holds, and from then on nobody writes there. An object may go when nobody holds it any more,
-//! however the last holder ended: what a killed process held is released by whoever finds it dead.
+//! A process writes to an object of its own. A fork makes the child a holder of all objects of its
+//! parent, and from then on neither writes to them. An object can be removed when it has no holder,
+//! however the last one ended: the process that finds a killed one releases its objects.
 
 use core::fmt;
 
@@ -11,8 +12,8 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// Objects that a run can have at the same time.
 pub const OBJECTS_MAX: usize = 4096;
-/// Processes that can hold objects at the same time. The last is shared by all that there is no place
-/// for, so what it holds stays until the end of the run.
+/// Processes that can hold objects at the same time. All further processes share the last one, so its
+/// objects stay until the end of the run.
 pub const HOLDERS_MAX: usize = 1024;
 
 const SHARED_HOLDER: usize = HOLDERS_MAX - 1;
@@ -39,8 +40,8 @@ impl fmt::Debug for Ledger {
 }
 
 impl Ledger {
-    /// Makes an object for `holder`: its place, and its name, which no other object of the run ever
-    /// has. `None` when all places are taken.
+    /// Creates an object for `holder`; returns its place, and its name, which is unique in the run.
+    /// `None` if all places are taken.
     pub fn make(&self, holder: usize) -> Option<(u16, u64)> {
         let name = self.made.fetch_add(1, Ordering::Relaxed) + 1;
         let place = self.names.iter().position(|taken| {
@@ -53,7 +54,7 @@ impl Ledger {
         Some((place as u16, name))
     }
 
-    /// Makes `successor` a holder of all that `holder` holds.
+    /// Makes `successor` a holder of all objects of `holder`.
     pub fn share(&self, holder: usize, successor: usize) {
         for (from, to) in self.held[holder].iter().zip(&self.held[successor]) {
             let bits = from.load(Ordering::Acquire);
@@ -61,7 +62,7 @@ impl Ledger {
         }
     }
 
-    /// Whether nobody but `holder` holds the object.
+    /// Whether only `holder` holds the object.
     pub fn is_sole(&self, holder: usize, place: u16) -> bool {
         let place = usize::from(place);
         holder != SHARED_HOLDER
@@ -70,8 +71,8 @@ impl Ledger {
             })
     }
 
-    /// `holder` lets go of an object. Gives its name when nobody holds it any more: the caller
-    /// flushes it on the blade. Two that let go at once may both be told.
+    /// Releases an object of `holder`. Returns its name if it has no holder any more: the caller
+    /// flushes it on the blade. Two concurrent releases may both get the name.
     pub fn let_go(&self, holder: usize, place: u16) -> Option<u64> {
         if holder == SHARED_HOLDER {
             return None;
@@ -87,7 +88,7 @@ impl Ledger {
         self.names[at].fetch_update(Ordering::AcqRel, Ordering::Relaxed, free).ok()
     }
 
-    /// `holder` lets go of everything. Tells the name of each object that nobody holds any more.
+    /// Releases all objects of `holder`. Reports the name of each object without a holder.
     pub fn release(&self, holder: usize, mut unheld: impl FnMut(u64)) {
         for word in 0..WORDS {
             let mut bits = self.held[holder][word].load(Ordering::Acquire);

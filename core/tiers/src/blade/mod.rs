@@ -1,8 +1,8 @@
 //! Pages on a blade: memory of another process or host, behind a [`Carrier`].
 //!
 //! A page goes to the next index of an object of this process's own; no index is ever used twice.
-//! After a fork neither side writes to the objects that both hold ([`Blade::share`]). What is freed
-//! is marked, and removed from the blade later, off the way of any page ([`Blade::tidy`]).
+//! After a fork neither side writes to the objects that both hold ([`Blade::share`]). Freed values
+//! are marked, and removed from the blade later, outside the path of any page ([`Blade::tidy`]).
 
 mod carrier;
 mod ledger;
@@ -29,7 +29,7 @@ pub const INDEXES_MAX: u32 = 1 << 23;
 pub const READ_PAGES_MAX: usize = 16;
 
 const WORD_BITS: u32 = u64::BITS;
-/// How long nothing is sent after the blade has refused, ns.
+/// Pause after the blade has refused, ns.
 const REFUSED_PAUSE_NS: u64 = 200_000_000;
 /// How long the blade counts as short of room after it has refused, ns: eight intervals of the
 /// memory manager, as it is configured.
@@ -50,10 +50,10 @@ pub struct BladePlace {
     pub length: u16,
 }
 
-/// Why a value did not come back.
+/// Why a fetch failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadError {
-    /// Bytes came back, and they are not what was sent.
+    /// The blade returned other bytes than were sent.
     Corrupt,
     /// No blade has it, or none answers.
     Gone,
@@ -70,7 +70,7 @@ pub struct Read<'a> {
     pub outcome: Result<(), ReadError>,
 }
 
-/// What this process knows of an object that it holds.
+/// This process's state of an object that it holds.
 #[derive(Debug, Default)]
 struct Object {
     name: u64,
@@ -87,7 +87,7 @@ struct Object {
     dead_from: u32,
 }
 
-/// What happened on the way to a blade and back. All only grow.
+/// Counters of transfers to and from a blade. They only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BladeCounts {
     /// Pages read back.
@@ -102,7 +102,7 @@ pub struct BladeCounts {
     pub written_bytes: u64,
     /// Pages that a blade refused.
     pub refusals: u64,
-    /// Pages that could not be had back.
+    /// Lost pages.
     pub lost: u64,
     /// Calls that took longer than 100 ms, or in which blade or mirror went down.
     pub stalls: u64,
@@ -207,7 +207,7 @@ impl Blade {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// What happened so far.
+    /// The counters.
     pub fn counts(&self) -> BladeCounts {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.counters;
@@ -229,7 +229,7 @@ impl Blade {
         (self.first.is_down(), self.mirror.is_some_and(Carrier::is_down))
     }
 
-    /// Whether it makes sense to send something now.
+    /// Whether sending is worth trying now.
     pub fn takes(&self) -> bool {
         self.carriers().any(|carrier| !carrier.is_down())
             && now_ns() >= self.refused_until_ns.load(Ordering::Relaxed)
@@ -242,7 +242,7 @@ impl Blade {
         at_ns != 0 && now_ns() < at_ns + SHORT_NS
     }
 
-    /// Notes that the copy of a page that was read back is removed from the blade.
+    /// Records that the copy of a page that was read back is removed from the blade.
     pub fn leave_room(&self) {
         let more = |left: u64| (left < LEFT_ROOM_MAX).then_some(left + 1);
         // At the most it stays.
@@ -488,7 +488,7 @@ impl Blade {
     }
 
     /// Removes freed values from the blade, up to `most`, and objects that nobody holds any more.
-    /// Gives how many values there were. Not for the way of a page: it waits for the blade.
+    /// Gives how many values there were. Not for the path of a page: it waits for the blade.
     pub fn tidy(&self, most: usize) -> usize {
         let up = self.carriers().any(|carrier| !carrier.is_down());
         if !up || self.untidy.swap(0, Ordering::Relaxed) == 0 {
@@ -574,7 +574,7 @@ impl Blade {
         self.carriers().for_each(Carrier::forget_connections);
     }
 
-    /// When the process has ended: lets go of everything.
+    /// When the process has ended: releases everything.
     pub fn leave(&self) {
         self.ledger.release(self.holder(), |name| self.flush_object(name));
     }

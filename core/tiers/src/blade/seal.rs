@@ -1,14 +1,13 @@
-//! What makes a value that leaves the host unreadable there, and tells whether it came back as it
-//! was.
+//! Seals values that leave the host, so that they are unreadable there and changes are detected.
 //!
 //! A key (object and index) is used for one value only, ever, so it is both the page's id and its
-//! version, and serves as the nonce of AES-256-GCM and as its associated data. An older value, the
-//! value of another key or zeros don't pass.
+//! version, and serves as the nonce of AES-256-GCM and as its associated data. Older values, values
+//! of other keys, and zeros fail authentication.
 //!
 //! Values that are to share memory on a blade must be equal when they are sealed, so there a value's own
 //! content takes the place of its key: a keyed hash of it, its *name*, gives the AES key of this content
-//! alone, and travels with it. Whoever holds the values sees which are equal, and may give back any value
-//! of the domain for any other.
+//! alone, and travels with it. The holder of the values sees which are equal, and may return any value of
+//! the domain for any other.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::hmac;
@@ -33,7 +32,8 @@ pub enum Seal {
     Encrypted(Box<LessSafeKey>),
     /// The same with a key that follows from the content, so that equal values are equal when sealed.
     Shared(Box<Domain>),
-    /// In the clear, with an XXH3-64 checksum that knows the key. It tells damage, not malice.
+    /// In the clear, with an XXH3-64 checksum that includes the key. It detects damage, not
+    /// attacks.
     Clear {
         /// Of this run alone, so that a value of another run does not pass.
         seed: u64,

@@ -1,10 +1,10 @@
-//! Finding cells of equal content.
+//! Finds cells of equal content.
 //!
 //! A table of buckets by the XXH3-128 of a cell's content. Equal hashes are never trusted: the bytes are
-//! compared before a cell is shared. An entry carries the sharing domain, because a value of one client
-//! must not be found by another who has no business to know of it. From the first cell on, the table has
-//! one entry, of 8 bytes, for each page that memory has room for. Where a bucket is full, a new entry takes
-//! the place of another, whose cell is then found by nobody: that costs memory, and nothing else.
+//! compared before a cell is shared. An entry carries the sharing domain, because a client must not find
+//! another client's value outside its domain. From the first cell on, the table has one entry, of 8 bytes,
+//! for each page that memory has room for. If a bucket is full, a new entry replaces another, whose cell
+//! can't be found from then on: that only costs memory.
 
 use std::io;
 

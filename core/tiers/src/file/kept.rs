@@ -1,11 +1,11 @@
-//! A file of pages that outlives the process, with the memory that tells what is in it.
+//! A file of pages that outlives the process, with the memory of its checksums.
 //!
-//! The file has no name: whoever keeps the store's memory keeps its descriptor too, and both end
-//! together. The checksums lie in a memfd that is kept as well. A page is written first, then its
+//! The file has no name: the fd store keeps its descriptor with the store's memory, and both end
+//! together. The checksums lie in a memfd that is also kept. A page is written first, then its
 //! checksum; the index names the slot last. So a slot that the index does not name is free, whatever
-//! is in it, and one that it names has its page and its checksum.
+//! its contents, and one that it names has its page and checksum.
 //!
-//! Threads of the tier's own wait for the disk; those who ask wait until a deadline.
+//! The tier's own threads wait for the disk; callers wait until a deadline.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,7 +34,7 @@ const READERS: usize = 8;
 /// Writes, and other changes of the file, that do.
 const WRITERS: usize = 4;
 const SLOT_MASK: usize = (1 << SLOT_BITS) - 1;
-/// So many slots there are for so many pages, that rows are found when it is nearly full.
+/// Ratio of slots to pages, so that rows of slots can be found in a nearly full file.
 const ROOM: (u64, u64) = (9, 8);
 /// Most pages of the file: what the index can name.
 const PAGES_MAX: u64 = 1 << 35;
@@ -50,7 +50,7 @@ pub struct KeptSettings {
     pub delay: Duration,
 }
 
-/// What happened in a file tier since it was opened.
+/// Counters of a file tier since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskCounters {
     /// Most pages that it may have.
@@ -61,13 +61,13 @@ pub struct DiskCounters {
     pub read_pages: u64,
     /// Pages written.
     pub written_pages: u64,
-    /// Pages that it did not take, because it was full or failed.
+    /// Pages that it refused, because it was full or failed.
     pub refused_pages: u64,
     /// Reads that failed or took too long.
     pub failed_reads: u64,
-    /// Pages that were not what had been written.
+    /// Pages that differed from what was written.
     pub corrupt_pages: u64,
-    /// Why it took no page the last time; none when it did.
+    /// Why it last refused a page; none if it accepted it.
     pub trouble: Option<DiskTrouble>,
 }
 
@@ -254,8 +254,8 @@ impl KeptFile {
         }
     }
 
-    /// Has a thread write to a disk that has failed, and so sees whether it serves again. Does not wait for it;
-    /// to be called now and then.
+    /// Lets a thread write to a failed disk, to check whether it works again. Does not wait for it; call it
+    /// periodically.
     pub fn try_again(&self, budget: &Budget) {
         let mut trouble = self.shared.trouble();
         if trouble.last.is_none() || trouble.trying || trouble.rests() {

@@ -1,11 +1,11 @@
-//! Why the disk takes no pages, and until when it is left alone.
+//! Why the disk refuses pages, and until when it is not used.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-/// After the disk has failed it is asked again as late as this.
+/// Pause before a failed disk is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Why a page was not written.

@@ -1,4 +1,5 @@
-//! Who moves pages to a disk: of those that put, a few at the same time; the others wait for one that makes room.
+//! Limits concurrent moves of pages to a disk: a few putting tasks move pages, and the others wait until one has
+//! made room.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

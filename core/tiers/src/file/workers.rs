@@ -1,4 +1,4 @@
-//! Threads that wait for a disk in place of those who ask, who wait no longer than a deadline.
+//! Threads that wait for a disk on behalf of callers, which wait no longer than a deadline.
 
 use std::collections::VecDeque;
 use std::io;
