@@ -1,7 +1,7 @@
 //! Clients, a node and the memory manager, in virtual time.
 //!
-//! Each client computes, asks, and waits for what it asked; the one that is furthest behind goes next. At the end of
-//! each interval the manager ([`spillway_manager::Manager`], as the daemon runs it) samples the clients and sets
+//! Each client computes, makes requests, and waits for them; the one that is furthest behind goes next. At the end
+//! of each interval the manager ([`spillway_manager::Manager`], as the daemon runs it) samples the clients and sets
 //! their targets. Nothing else happens in between, so that the same traces give the same run.
 
 use spillway_manager::{Change, ManagedClient, Manager, Policy, UNLIMITED};
@@ -22,7 +22,7 @@ const RECLAIMS: u64 = 10;
 pub enum Who {
     /// The memory manager, by a policy.
     Policy(Policy),
-    /// One that knows what each client will ask, and whose targets take effect at once.
+    /// An oracle that knows each client's future requests, and whose targets take effect at once.
     Oracle,
 }
 

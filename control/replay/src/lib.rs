@@ -1,4 +1,4 @@
-//! Traces of clients, replayed through the memory manager in virtual time: what a policy would do.
+//! Replays traces of clients through the memory manager in virtual time, to evaluate policies.
 //!
 //! ```text
 //! Work (phases of a program)  --Local (its own memory, LRU)-->  Trace (puts and gets, time between)

@@ -1,4 +1,5 @@
-//! A store, counted to the page: who holds which keys, and which puts are refused.
+//! A model of the store with page accuracy: which client holds which keys, and which puts are
+//! refused.
 //!
 //! It answers as `core/store` does for pages of persistent pools (tests/store.rs holds one to the other). The
 //! store itself is not used here: its frames come in chunks and its index takes memory, so that the moment at which

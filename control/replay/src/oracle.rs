@@ -1,7 +1,7 @@
-//! One that knows what each client will ask.
+//! An oracle that knows each client's future requests.
 //!
-//! It has the exact distances of a trace's gets, with the knowledge of which pages will be wanted again at all, and
-//! shares the node so that most gets done in the next seconds.
+//! It has the exact distances of a trace's gets, knows which pages will be used again, and divides the node so that
+//! the clients make the most progress in the next seconds.
 
 use spillway_manager::hull::{Segment, hull, share};
 use spillway_reuse::{BUCKETS, bucket, bucket_pages};

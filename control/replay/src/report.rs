@@ -1,4 +1,4 @@
-//! What a run is judged by.
+//! The results of a run.
 
 use spillway_types::Statistics;
 

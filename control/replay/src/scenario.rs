@@ -16,7 +16,7 @@ const MIB: u32 = 16;
 pub struct Scenario {
     /// Its name.
     pub name: String,
-    /// What it is about, in a line.
+    /// Its description, in a line.
     pub about: String,
     /// Pages of the node.
     pub total_pages: u64,

@@ -1,4 +1,4 @@
-//! What a client asks of a store, in order: the requests of its far memory, with the time it computes between.
+//! A client's requests to a store, in order: those of its far memory, with the computing time between them.
 
 /// Bits of [`Event`] that say what is asked.
 const VERB_SHIFT: u32 = 29;

@@ -1,4 +1,4 @@
-//! What programs do with their memory: the pages that they touch, in phases.
+//! The memory accesses of programs: the pages that they touch, in phases.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};

@@ -1,53 +1,52 @@
-//! Who has how much: plain numbers, without files.
+//! Accounts of memory: plain numbers, without files.
 
 use std::collections::BTreeMap;
 
 use crate::name::GuestFile;
 
-/// What the pool has, and who has it.
+/// The pool's memory and its users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// What guests can have together.
+    /// Capacity for all guests together.
     pub capacity_bytes: u64,
-    /// What they have.
+    /// Memory in use.
     pub used_bytes: u64,
-    /// What is left. What lies ready for one of them, and what is lent, is part of it: whoever asks for more than the rest
-    /// gets it.
+    /// Free memory, including ready and lent memory, which a guest gets if it needs more than the rest.
     pub free_bytes: u64,
-    /// What of that is lent ([`Pool::lend`](crate::Pool::lend)).
+    /// The lent part of it ([`Pool::lend`](crate::Pool::lend)).
     pub lent_bytes: u64,
     /// By name.
     pub guests: BTreeMap<String, GuestUsage>,
 }
 
-/// What a guest has.
+/// A guest's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GuestUsage {
-    /// What it boots with; 0 when that does not come from the pool.
+    /// Its boot memory; 0 if that does not come from the pool.
     pub boot_bytes: u64,
     /// Its virtio-mem devices, by number.
     pub devices: BTreeMap<u8, DeviceUsage>,
 }
 
-/// What a virtio-mem device has.
+/// A virtio-mem device's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceUsage {
-    /// What it can have: its file's size.
+    /// Its capacity: its file's size.
     pub bound_bytes: u64,
-    /// What is set aside for it, plugged or not.
+    /// Reserved memory, plugged or not.
     pub set_aside_bytes: u64,
-    /// What is allocated beyond that, for when it grows.
+    /// Memory allocated beyond that for its next growth.
     pub ready_bytes: u64,
 }
 
 impl GuestUsage {
-    /// All that is set aside for it.
+    /// All its reserved memory.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         self.boot_bytes + self.devices.values().map(|device| device.set_aside_bytes).sum::<u64>()
     }
 
-    /// All that lies ready for it.
+    /// All its ready memory.
     #[must_use]
     pub fn ready_bytes(&self) -> u64 {
         self.devices.values().map(|device| device.ready_bytes).sum()
@@ -59,17 +58,17 @@ impl GuestUsage {
 pub struct Account {
     /// The file's size.
     pub bound: u64,
-    /// What counts as used.
+    /// Memory that counts as used.
     pub set_aside: u64,
     /// Below this the file is known to have no hole, unless QEMU has punched one since.
     pub full_below: u64,
-    /// What is allocated ahead of need, in one range that the guest has nothing of: where it begins, and how long it is.
+    /// Ready memory, in one range outside the guest's memory: its start and length.
     pub ready_from: u64,
     pub ready: u64,
 }
 
 impl Account {
-    /// The account when `bytes` more are set aside, what lies ready first.
+    /// The account after `bytes` more are reserved, ready memory first.
     pub fn with(self, bytes: u64) -> Self {
         let taken = bytes.min(self.ready);
         Self {
@@ -80,7 +79,7 @@ impl Account {
         }
     }
 
-    /// The account when all but the first `bytes` of what lay ready are given back.
+    /// The account after all except the first `bytes` of ready memory are released.
     pub fn with_ready(self, bytes: u64) -> Self {
         let full_below = self.full_below.min(self.ready_from + bytes);
         Self { ready: bytes, full_below, ..self }
@@ -104,7 +103,8 @@ impl Accounts {
         self.guests.values().flat_map(BTreeMap::values).map(|account| account.set_aside).sum()
     }
 
-    /// What is left. Files read back may hold more than the capacity, which can have become smaller.
+    /// Free memory. Files of a reopened pool may hold more than the capacity, which may have been
+    /// reduced.
     pub fn free(&self) -> u64 {
         self.capacity.saturating_sub(self.used())
     }
@@ -121,7 +121,7 @@ impl Accounts {
         self.guests.values().flat_map(BTreeMap::values).map(|account| account.ready).sum()
     }
 
-    /// What is left that does not lie ready for anybody, and is not lent.
+    /// Free memory that is neither ready nor lent.
     pub fn idle(&self) -> u64 {
         self.free().saturating_sub(self.ready()).saturating_sub(self.lent)
     }
@@ -130,24 +130,24 @@ impl Accounts {
         self.lent
     }
 
-    /// What of what is lent has to come back for `bytes` to be idle: guests may have come to hold some of it meanwhile.
+    /// How much lent memory must return for `bytes` to be idle: guests may hold some of it by now.
     pub fn missing(&self, bytes: u64) -> u64 {
         let held = self.used() + self.ready() + self.lent;
         held.saturating_add(bytes).saturating_sub(self.capacity).min(self.lent)
     }
 
-    /// Lends `bytes` in all, or as many as are idle. What is lent then.
+    /// Lends `bytes` in all, or as many as are idle. Returns the lent amount.
     pub fn lend(&mut self, bytes: u64) -> u64 {
         self.lent = bytes.min(self.lent + self.idle());
         self.lent
     }
 
-    /// What is lent by those who came before, whether or not it is idle.
+    /// Adopts an earlier loan, whether or not it is idle.
     pub fn note_lent(&mut self, bytes: u64) {
         self.lent = bytes;
     }
 
-    /// A file of another guest for which something lies ready.
+    /// A file of another guest with ready memory.
     pub fn ready_of_others(&self, guest: &str) -> Option<(String, GuestFile)> {
         let others = self.guests.iter().filter(|(name, _)| *name != guest);
         let files =
@@ -156,7 +156,7 @@ impl Accounts {
         ready.next().map(|(name, file, _)| (name.clone(), *file))
     }
 
-    /// Changes a file's account, in one step with the question whether what it is to have more is idle. Otherwise what is.
+    /// Changes a file's account if the additional memory is idle, in one step. Otherwise returns how much is idle.
     pub fn claim(&mut self, guest: &str, file: GuestFile, to: Account) -> Result<(), u64> {
         let has = |account: Account| account.set_aside + account.ready;
         let before = self.get(guest, file).unwrap_or_default();

@@ -1,11 +1,10 @@
-//! Who has what is lent.
+//! The borrower of lent memory.
 
 use std::fmt::Debug;
 
-/// Takes what is lent, and gives it back.
+/// Borrows and returns memory.
 pub trait Borrower: Debug + Send + Sync {
-    /// Gives up to `bytes` of what is lent back to the host, and counts them as no longer lent
-    /// ([`Pool::lend`](crate::Pool::lend)). A guest waits for it meanwhile: there has to be an end to it, whether or not all has
-    /// come back.
+    /// Returns up to `bytes` of lent memory to the host, and reduces the loan ([`Pool::lend`](crate::Pool::lend)). A
+    /// guest waits meanwhile, so this must end in limited time, even if not everything is returned.
     fn give_back(&self, bytes: u64);
 }

@@ -1,6 +1,6 @@
-//! Memory of guests that comes from elsewhere, as that of libvirt's domains: counted, and held by nobody.
+//! Guest memory from elsewhere, such as that of libvirt domains: only counted, not held.
 //!
-//! An account is a file as long as what is counted, with nothing in it, so that a pool that is opened again knows.
+//! An account is an empty sparse file whose length is the counted size, so that a reopened pool knows it.
 
 use rustix::fs::{AtFlags, unlinkat};
 
@@ -12,8 +12,8 @@ use crate::name::GuestFile;
 use crate::pool::Pool;
 
 impl Pool {
-    /// Counts what a guest has from elsewhere, whatever the pool has left: it has it. `part` is 0 for what it booted with,
-    /// else the number of its device. 0 bytes are no account.
+    /// Counts a guest's existing memory from elsewhere, even beyond the pool's free memory. `part` is 0 for boot
+    /// memory, else the number of its device. 0 bytes remove the account.
     ///
     /// # Errors
     /// [`Error::Io`]
@@ -22,8 +22,8 @@ impl Pool {
         self.set_counted(guest, part, bytes.next_multiple_of(self.backing().unit_bytes()))
     }
 
-    /// Counts `bytes` more to what a guest has from elsewhere, where pool and host have so much. Returns what is counted
-    /// then. Nothing is held: the host may give it to somebody else before the guest takes it.
+    /// Adds `bytes` to a guest's counted memory, if pool and host have that much. Returns the counted total. Nothing is
+    /// held: the host may give the memory to another process before the guest takes it.
     ///
     /// # Errors
     /// [`Error::Dry`]; nothing has changed then.
@@ -36,7 +36,7 @@ impl Pool {
         let has = before.unwrap_or_default();
         self.claim(guest, file, has, bytes)?;
         let counted = has.set_aside + bytes;
-        // After the claim: what was lent has come back to the host by now.
+        // After the claim: lent memory has returned to the host by now.
         let set = self.check_room(bytes).and_then(|()| self.set_counted(guest, part, counted));
         if set.is_err() {
             match before {
@@ -47,7 +47,7 @@ impl Pool {
         set.map(|()| counted)
     }
 
-    /// Forgets what a guest had from elsewhere: its VM has ended.
+    /// Removes a guest's counted memory: its VM has ended.
     ///
     /// # Errors
     /// [`Error::Io`]

@@ -1,4 +1,4 @@
-//! What can be wrong with a pool, or with what it is asked.
+//! Errors of a pool and of requests to it.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::limits::{DEVICES_MAX, NAME_BYTES_MAX};
 
-/// Why the pool can't be had, or a request is refused. A refused request has changed nothing.
+/// Why the pool can't be opened, or a request is refused. A refused request changes nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The pool's folder has no absolute path, or one that QEMU's options can't hold.
@@ -34,7 +34,7 @@ pub enum Error {
         "a section of {}: must be a multiple of {}, and not 0", Size(*section_bytes), Size(*unit_bytes)
     )]
     SectionSize {
-        /// What was asked.
+        /// The request.
         section_bytes: u64,
         /// The least.
         unit_bytes: u64,
@@ -76,7 +76,7 @@ pub enum Error {
         /// How many the host must have.
         total: u64,
     },
-    /// Another pool has the folder.
+    /// Another pool uses the folder.
     #[error("another process uses the section pool in {}", dir.display())]
     Locked {
         /// The folder.
@@ -104,7 +104,7 @@ pub enum Error {
         /// What was asked.
         number: u8,
     },
-    /// Sizes that the pool can't set aside.
+    /// Sizes that the pool can't reserve.
     #[error(
         "{} of guest memory: must be a multiple of {}, and not 0", Size(*bytes), Size(*unit_bytes)
     )]
@@ -130,7 +130,7 @@ pub enum Error {
         /// What was asked.
         asked_bytes: u64,
     },
-    /// The pool has run dry.
+    /// The pool is exhausted.
     #[error("the section pool is dry: {} asked, {} free", Size(*asked_bytes), Size(*free_bytes))]
     Dry {
         /// What was asked.
@@ -138,7 +138,7 @@ pub enum Error {
         /// What could be had: of the pool's capacity, or of the host's memory where that is less.
         free_bytes: u64,
     },
-    /// The device can't have so much.
+    /// This exceeds the device's capacity.
     #[error(
         "{} can't have {} more: {} of at most {} are set aside",
         path.display(), Size(*asked_bytes), Size(*set_aside_bytes), Size(*bound_bytes)
@@ -156,7 +156,7 @@ pub enum Error {
     /// The guest's files are in use.
     #[error("{} is in use: the VM runs, or somebody else has the file open", path.display())]
     InUse {
-        /// A file that somebody has open.
+        /// The open file.
         path: PathBuf,
     },
     /// A system call failed.

@@ -1,4 +1,4 @@
-//! The section pool: host memory set aside for guests, in files that QEMU maps.
+//! The section pool: host memory reserved for guests, in files that QEMU maps.
 //!
 //! ```text
 //! DIR/GUEST/boot      what the guest boots with, reserved in full
@@ -8,7 +8,8 @@
 //! ```
 //!
 //! DIR lies on hugetlbfs or tmpfs. A section is a range of a device's file. It is reserved (fallocate(2)) before the
-//! guest may plug it and punched after the guest let go; both ends are counted against the pool's capacity, by guest:
+//! guest may plug it and punched after the guest has unplugged it. Both steps are counted against the pool's
+//! capacity, by guest:
 //!
 //! ```text
 //!           reserve: counted first, then allocated
@@ -19,15 +20,16 @@
 //!           settle_device: counted down to what the file still holds
 //! ```
 //!
-//! What is free may be lent ([`Pool::lend`]), and is asked back when a guest needs it: whoever borrows takes as much memory from the
-//! host elsewhere. That can only be on tmpfs, where free sections take none.
+//! Free sections may be lent ([`Pool::lend`]), and are recalled when a guest needs them: the borrower takes that much
+//! host memory elsewhere. This is possible only on tmpfs, where free sections take no memory.
 //!
-//! The files are the only record. A pool that is opened again reads their sizes and allocated blocks: how much of a file is
-//! allocated, not where. Reservations take the lowest holes, since that is where a guest plugs. What was set aside and not
-//! plugged, by an order that was broken off or a daemon that was killed half-way, would lie above a hole as soon as the guest
-//! unplugs a section further down; so it is found and given back whenever the guest rests.
+//! The files are the only record. A pool that is opened again reads their sizes and allocated blocks: how much of a
+//! file is allocated, not where. Reservations take the lowest holes, because a guest plugs there. Memory that was
+//! reserved but not plugged, by an interrupted order or a killed daemon, would lie above a hole once the guest unplugs
+//! a lower section. So it is found and released whenever the guest rests.
 //!
-//! The crate knows nothing of QEMU's monitor or of who decides on sizes: [`Pool::settle_device`] is told the size.
+//! The crate knows neither QEMU's monitor nor who decides on sizes: the caller passes the size to
+//! [`Pool::settle_device`].
 
 #![forbid(unsafe_code)]
 

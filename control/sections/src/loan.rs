@@ -1,4 +1,4 @@
-//! What guests do not use is lent, until one of them needs it.
+//! Lends unused memory, until a guest needs it.
 
 use std::sync::Arc;
 
@@ -6,30 +6,30 @@ use crate::borrower::Borrower;
 use crate::pool::Pool;
 
 impl Pool {
-    /// Names who is asked to give back what is lent. Only the first one counts.
+    /// Sets the borrower, which is asked to return lent memory. Only the first call counts.
     pub fn set_borrower(&self, borrower: Arc<dyn Borrower>) {
         let _ = self.borrower.set(borrower);
     }
 
-    /// Has `bytes` lent in all, or as many as are idle beyond what is lent; no more than that is taken from guests. What is lent
-    /// is counted only: whoever borrows has the memory from the host. Returns what is lent then.
+    /// Lends `bytes` in all, or as many as are idle; takes none from guests. This is only counted: the borrower gets
+    /// the memory from the host. Returns the lent amount.
     pub fn lend(&self, bytes: u64) -> u64 {
         self.accounts().lend(bytes)
     }
 
-    /// Counts what is lent already, whether or not it is idle: when the pool is opened again, guests may have got it meanwhile.
+    /// Adopts an existing loan, whether or not it is idle: after the pool is reopened, guests may hold the memory.
     pub fn note_lent(&self, bytes: u64) {
         self.accounts().note_lent(bytes);
     }
 
-    /// What is lent.
+    /// The lent amount.
     #[must_use]
     pub fn lent_bytes(&self) -> u64 {
         self.accounts().lent()
     }
 
-    /// Has `bytes` idle, as far as that can be had of what is lent. Says whether all that had to
-    /// come back did: whoever gave less has no more to give now.
+    /// Makes `bytes` idle, as far as lent memory returns. Returns whether the required amount
+    /// returned: a borrower that returned less has no more to return now.
     pub(crate) fn recall(&self, bytes: u64) -> bool {
         let accounts = self.accounts();
         let (missing, before) = (accounts.missing(bytes), accounts.lent());

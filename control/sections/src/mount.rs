@@ -1,4 +1,4 @@
-//! The file system below the pool: which it is, and how much it can still give.
+//! The file system below the pool: its kind, and its free memory.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use spillway_host::field_kib;
 
 use crate::error::Error;
 
-/// What is reserved at once. Sections are multiples of it, and virtio-mem's blocks are on x86.
+/// The unit of reservations. Sections, and virtio-mem's blocks on x86, are multiples of it.
 pub const UNIT_BYTES: u64 = 2 << 20;
 
 /// statfs(2)
@@ -21,7 +21,7 @@ const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 pub enum Backing {
     /// Ordinary pages. The host may swap them out, unless the mount says `noswap`.
     Tmpfs,
-    /// Huge pages, which nobody else takes once they are set aside and which are never swapped out.
+    /// Huge pages, which stay reserved and are never swapped out.
     Hugetlbfs {
         /// Bytes of a page.
         page_bytes: u64,
@@ -50,10 +50,10 @@ impl Backing {
         }
     }
 
-    /// What can be had now without taking it from anybody.
+    /// Memory that is available now without reclaiming any.
     ///
     /// # Errors
-    /// [`Error::Io`] when the host does not say.
+    /// [`Error::Io`] if the host does not report it.
     pub(crate) fn room(self, dir: impl AsFd, path: &Path) -> Result<u64, Error> {
         let mount = mount_room(&fstatfs(dir).map_err(Error::io("look at", path))?);
         let host = match self {
@@ -85,7 +85,7 @@ impl Backing {
     }
 }
 
-/// What the mount's `size=` leaves; a mount without one says that it has no blocks at all.
+/// What the mount's `size=` leaves; a mount without one reports no blocks at all.
 fn mount_room(mount: &StatFs) -> u64 {
     match mount.f_blocks {
         0 => u64::MAX,
@@ -93,7 +93,7 @@ fn mount_room(mount: &StatFs) -> u64 {
     }
 }
 
-/// What ordinary pages the host can give without swapping.
+/// Ordinary pages that the host can provide without swapping.
 fn available_bytes() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     field_kib(&meminfo, "MemAvailable:").unwrap_or(u64::MAX)

@@ -20,19 +20,20 @@ use crate::unplugged::Rest;
 
 /// A section, unless configured.
 pub const SECTION_BYTES: u64 = 128 << 20;
-/// What is made ready at a time: an order that comes meanwhile waits for it. The host may take tens of milliseconds for so much.
+/// Memory prepared at a time: an order that comes meanwhile waits for it. The host may take tens of milliseconds for
+/// this.
 const READY_STEP_BYTES: u64 = 16 << 20;
-/// How often what is lent is asked back for one claim.
+/// How often lent memory is recalled for one claim.
 const RECALLS_MAX: usize = 4;
-/// Operations on guests that share one of so many locks wait for each other.
+/// Number of locks: operations on guests that share one wait for each other.
 const TURNS: usize = 32;
 
-/// What a pool is made of.
+/// A pool's parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Its folder, on hugetlbfs or tmpfs. Made when its parent is there.
     pub dir: PathBuf,
-    /// What guests can have together.
+    /// Capacity for all guests together.
     pub capacity_bytes: u64,
     /// What devices' sizes are multiples of: [`SECTION_BYTES`] unless configured.
     pub section_bytes: u64,
@@ -40,12 +41,12 @@ pub struct Settings {
     pub group: Option<u32>,
 }
 
-/// What [`Pool::settle_device`] found.
+/// The result of [`Pool::settle_device`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
-    /// What no longer counts as used.
+    /// Memory that no longer counts as used.
     pub released_bytes: u64,
-    /// What still does.
+    /// Memory that still does.
     pub set_aside_bytes: u64,
 }
 
@@ -62,12 +63,12 @@ pub struct Pool {
     accounts: Mutex<Accounts>,
     /// A guest's operations take the lock that its name falls to.
     turns: [Mutex<()>; TURNS],
-    /// Who has what is lent.
+    /// The borrower.
     pub(crate) borrower: OnceLock<Arc<dyn Borrower>>,
 }
 
 impl Pool {
-    /// Opens the pool in a folder, and reads back what its files hold.
+    /// Opens the pool in a folder, and reads the allocations of its files.
     ///
     /// # Errors
     /// Each of the settings that can't be met has an error of its own; [`Error::Locked`] when another process has the
@@ -114,7 +115,7 @@ impl Pool {
         self.settings.capacity_bytes
     }
 
-    /// Who has how much.
+    /// The accounts.
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.accounts().usage()
@@ -131,7 +132,7 @@ impl Pool {
 
     /// Creates a file, and the guest with its first one. Boot memory, of any multiple of [`UNIT_BYTES`] and of a huge
     /// page, is reserved in full. A device may become as large as `bytes`, a multiple of sections, and has nothing at
-    /// first. A file that is there in this size is taken as it is, and boot memory completed. Returns its path.
+    /// first. An existing file of this size is used, and its boot memory completed. Returns its path.
     ///
     /// # Errors
     /// [`Error::OtherSize`], [`Error::Dry`], [`Error::Unaligned`]; there is no file then that was not there before.
@@ -166,13 +167,13 @@ impl Pool {
         Ok(path)
     }
 
-    /// Sets `bytes` more aside for a device: what lies ready, and the lowest holes of its file beyond that; all or nothing.
-    /// What lies ready for others is taken from them where the pool would be dry otherwise, and what still lies ready for
-    /// this one is given back: the guest may plug any of it from now on. Returns what is set aside then.
+    /// Reserves `bytes` more for a device: its ready memory first, then the lowest holes of its file; all or nothing.
+    /// Takes other guests' ready memory if the pool would be exhausted otherwise, and releases the rest of this
+    /// device's ready memory, because the guest may plug any of it from now on. Returns the reserved total.
     ///
-    /// To be called before the guest is asked to grow, while its requested size is what it has: what was allocated is punched
-    /// when the rest can't be had, and must not have been plugged meanwhile. What an earlier daemon had set aside is settled
-    /// first ([`Self::settle_device`]): on tmpfs it would seem plugged once it is allocated again.
+    /// Call it before the guest is asked to grow, while its requested size equals its size: on failure the allocated
+    /// part is punched, and must not have been plugged meanwhile. Settle an earlier daemon's reservations first
+    /// ([`Self::settle_device`]): on tmpfs they would seem plugged once allocated again.
     ///
     /// # Errors
     /// [`Error::Dry`], [`Error::BeyondBound`], [`Error::Unaligned`], [`Error::NoFile`].
@@ -189,7 +190,7 @@ impl Pool {
         let opened = self.open_file(guest, &path)?;
         let mut before = self.account(guest, file).ok_or(Error::NoFile { path: path.clone() })?;
         if before.full_below == 0 {
-            // Where a hole may have come below what lies ready, the guest plugs that one.
+            // If there may be a hole below the ready memory, the guest plugs that one.
             before = self.take_ready(guest, file, &opened, before, 0)?;
         }
         let (set_aside_bytes, bound_bytes) = (before.set_aside, before.bound);
@@ -220,10 +221,10 @@ impl Pool {
         filled.map(|_| after.set_aside)
     }
 
-    /// Brings what lies ready for a device a step nearer to `bytes`, so small that orders need not wait long: allocated
-    /// in the lowest holes of its file, so that a growing guest does not wait for it. What is set aside and not plugged
-    /// counts as ready. To be called while the guest has what it was asked for, `size_bytes`, and nobody asks it for more.
-    /// Says whether it is to be called again: otherwise as much is ready as can be.
+    /// Brings a device's ready memory a step nearer to `bytes`, allocated in the lowest holes of its file, so that a
+    /// growing guest does not wait for it. Steps are small, so that orders need not wait long. Reserved memory that is
+    /// not plugged counts as ready. Call it while the guest has its requested size, `size_bytes`, and no request is
+    /// pending. Returns whether to call it again: otherwise as much is ready as possible.
     ///
     /// # Errors
     /// [`Error::NoFile`], [`Error::Io`].
@@ -275,12 +276,12 @@ impl Pool {
         Ok(made == step && ready < wanted)
     }
 
-    /// Gives back what was set aside for a device and not plugged, but for what lies ready, and counts the device down to what
-    /// its file still holds, and at least to `size_bytes`, what the guest has by QEMU's word. To be called while the guest can
-    /// plug none: its requested size is `size_bytes` too.
+    /// Releases memory that was reserved for a device but not plugged, except ready memory, and reduces the account to
+    /// what its file still holds, but at least to `size_bytes`, the guest's size by QEMU. Call it while the guest can't
+    /// plug: its requested size must also be `size_bytes`.
     ///
-    /// So what is set aside at the next reservation lies in the lowest holes, where the guest plugs next, and not where a
-    /// reservation lay that was broken off. What can't be told from what the guest has stays set aside.
+    /// So the next reservation lies in the lowest holes, where the guest plugs next, and not at the place of an
+    /// interrupted one. Memory that can't be distinguished from the guest's stays reserved.
     ///
     /// # Errors
     /// [`Error::NoFile`].
@@ -308,7 +309,7 @@ impl Pool {
         let size_bytes = size_bytes.min(before.bound);
         let ready = if allocated < size_bytes + before.ready { 0 } else { before.ready };
         let set_aside = (allocated - ready).max(size_bytes);
-        // What lay ready and is gone is a hole as well.
+        // Ready memory that is gone is also a hole.
         let has_holes = has_given || set_aside < before.set_aside || ready < before.ready;
         let full_below = if has_holes { 0 } else { before.full_below };
         self.accounts().set(guest, file, Account { set_aside, full_below, ready, ..before });
@@ -316,8 +317,8 @@ impl Pool {
         Ok(Settled { released_bytes, set_aside_bytes: set_aside })
     }
 
-    /// Empties a guest's device files when nobody else has any of them open: its VM has ended. What it boots with stays, so
-    /// that it can be started again. Returns what no longer counts as used.
+    /// Empties a guest's device files if no other process has any of them open: its VM has ended. Boot memory stays, so
+    /// that the guest can be started again. Returns how much no longer counts as used.
     ///
     /// # Errors
     /// [`Error::InUse`], with nothing changed.
@@ -342,7 +343,7 @@ impl Pool {
         Ok(released)
     }
 
-    /// Removes a device's file that no VM has got.
+    /// Removes a device's file that no VM uses.
     ///
     /// # Errors
     /// [`Error::InUse`], with nothing changed; [`Error::NoFile`].
@@ -359,8 +360,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Removes a guest's files when nobody else has any of them open; not to be called while its VM is being started.
-    /// Returns what no longer counts as used: 0 for a guest that has nothing.
+    /// Removes a guest's files if no other process has any of them open. Do not call it while its VM is being
+    /// started. Returns how much no longer counts as used: 0 for a guest without memory.
     ///
     /// # Errors
     /// [`Error::InUse`], with all files still there.
@@ -368,7 +369,7 @@ impl Pool {
         self.clear_those(guest, |_| true)
     }
 
-    /// The same for what the pool holds for a guest, but not for what is only counted.
+    /// The same for memory that the pool holds for a guest, but not for counted memory.
     ///
     /// # Errors
     /// As [`Self::clear`].
@@ -425,12 +426,12 @@ impl Pool {
         self.settings.group
     }
 
-    /// What the host can give now.
+    /// Memory that the host can provide now.
     fn room(&self) -> Result<u64, Error> {
         self.backing.room(&self.dir, &self.settings.dir)
     }
 
-    /// Refuses what the host can't give now.
+    /// Refuses more than the host can provide now.
     pub(crate) fn check_room(&self, bytes: u64) -> Result<(), Error> {
         let free_bytes = self.room()?;
         if bytes > free_bytes {
@@ -464,7 +465,8 @@ impl Pool {
         SectionFile::open(folder, path.to_owned(), self.backing)?.ok_or_else(no_file)
     }
 
-    /// Counts `bytes` more to a file, what lies ready first, or refuses. What is lent comes back for it.
+    /// Adds `bytes` to a file's account, ready memory first, or refuses. Recalls lent memory if
+    /// necessary.
     pub(crate) fn claim(
         &self,
         guest: &str,
@@ -472,7 +474,7 @@ impl Pool {
         to: Account,
         bytes: u64,
     ) -> Result<(), Error> {
-        // Others may take what comes back.
+        // Others may take the returned memory.
         for _ in 0..RECALLS_MAX {
             if self.accounts().claim(guest, file, to.with(bytes)).is_ok() {
                 return Ok(());
@@ -485,7 +487,7 @@ impl Pool {
         claimed.map_err(|free_bytes| Error::Dry { asked_bytes: bytes, free_bytes })
     }
 
-    /// Gives back what lies ready for other guests until `bytes` are idle, or nothing is ready any more. No turn may be held.
+    /// Releases other guests' ready memory until `bytes` are idle, or none is ready any more. No turn may be held.
     pub(crate) fn make_room(&self, guest: &str, bytes: u64) {
         loop {
             let accounts = self.accounts();
@@ -502,7 +504,7 @@ impl Pool {
         }
     }
 
-    /// Gives back what lies ready beyond `kept` bytes, and notes that.
+    /// Releases ready memory beyond `kept` bytes, and updates the account.
     fn take_ready(
         &self,
         guest: &str,
@@ -551,7 +553,7 @@ impl Pool {
     }
 }
 
-/// Reads the accounts of all files, and removes folders without any. Returns what the files hold.
+/// Reads the accounts of all files, and removes empty folders. Returns the files' total.
 fn read_back(
     dir: &OwnedFd,
     path: &Path,

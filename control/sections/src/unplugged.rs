@@ -1,13 +1,13 @@
-//! What of a device's file the guest has not plugged.
+//! Finds the parts of a device's file that the guest has not plugged.
 //!
-//! QEMU touches all of a block while the guest plugs it (`prealloc=on`), and punches it when the guest unplugs it. What the pool
-//! sets aside is allocated, zero, and touched by nobody. On tmpfs the file tells one from the other: SEEK_DATA passes over what
-//! was allocated and never touched. On hugetlbfs it does not; there a section that has not been plugged is mapped by nobody,
-//! and zero. Both are asked: a QEMU that took its memory over from another (`cpr-transfer`) maps what it has not used since as
-//! late as it uses it, and no byte of that may be lost.
+//! QEMU touches all of a block while the guest plugs it (`prealloc=on`), and punches it when the guest unplugs it. The
+//! pool's reserved memory is allocated, zero, and untouched. On tmpfs the file distinguishes the two: SEEK_DATA skips
+//! memory that was allocated but never touched. On hugetlbfs it does not; there a section that has not been plugged is
+//! unmapped and zero. Both conditions are checked: a QEMU that took over its memory from another (`cpr-transfer`) maps
+//! a page only when it uses it, and no byte of that may be lost.
 //!
-//! A section that was touched is never punched. One that the guest plugs between the look and the punch would be; so this is done
-//! only while QEMU lets the guest plug nothing, because it has all that it was asked for.
+//! A touched section is never punched. A section that the guest plugs between the check and the punch would be, so this
+//! runs only while QEMU lets the guest plug nothing, because it has its requested size.
 
 use std::ops::Range;
 
@@ -19,24 +19,25 @@ use crate::error::Error;
 use crate::file::SectionFile;
 use crate::mount::Backing;
 
-/// What a part of a page that nobody has written to is like.
+/// The contents of a page that was never written.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// What is known of a device while its guest rests.
+/// A device's state while its guest rests.
 pub struct Rest<'a> {
     /// Bytes of a section.
     pub section: u64,
-    /// What the guest has plugged by QEMU's word, bytes.
+    /// The guest's plugged bytes, as QEMU reports.
     pub size: u64,
-    /// What lies ready, which the guest has nothing of either, and which stays.
+    /// The ready range, which the guest has not plugged either, and which stays.
     pub ready: Range<u64>,
-    /// None where the kernel does not say what is mapped: then nothing on hugetlbfs is known to be unplugged.
+    /// None if the kernel does not report mappings: then unplugged memory on hugetlbfs can't be detected.
     pub pagemap: Option<&'a Pagemap>,
 }
 
 impl SectionFile {
-    /// Gives back what was set aside and the guest has not plugged, and says whether there was any. Nothing where fewer sections
-    /// were touched than the guest has: then QEMU does not touch what it plugs, and what it has can't be told.
+    /// Releases memory that was reserved but not plugged, and returns whether there was any. Does nothing if fewer
+    /// sections were touched than the guest has: then QEMU does not touch plugged memory, and the guest's memory can't
+    /// be determined.
     ///
     /// # Errors
     /// [`Error::Io`]
@@ -86,7 +87,7 @@ impl SectionFile {
         }
     }
 
-    /// Whether a huge page is mapped by anybody, or not zero. To look at a hole it is filled, for a moment.
+    /// Whether a huge page is mapped, or not zero. Checking a hole fills it for a moment.
     fn is_page_touched(&self, at: u64, bytes: u64, pagemap: &Pagemap) -> Result<bool, Errno> {
         let before = fstat(&self.descriptor)?.st_blocks;
         match self.allocate(at, bytes) {
