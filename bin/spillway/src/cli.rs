@@ -1,4 +1,4 @@
-//! The command line, and where each command goes.
+//! The command line, and the dispatch of its commands.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -51,7 +51,7 @@ enum Command {
     },
     /// Writes the manual pages into a directory.
     Man {
-        /// The directory, which is made where it is missing.
+        /// The directory, which is created if it is missing.
         dir: PathBuf,
     },
 }
@@ -59,7 +59,7 @@ enum Command {
 /// Reads the command line and runs the command.
 ///
 /// # Errors
-/// A [`Refusal`] with its line, or what the command met.
+/// A [`Refusal`] with its line, or the command's error.
 pub fn dispatch() -> anyhow::Result<ExitCode> {
     let line = match CommandLine::try_parse() {
         Ok(line) => line,
@@ -97,7 +97,7 @@ pub fn dispatch() -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The first paragraph of clap's message and its tips, on one line. It names the help of the command that was meant.
+/// The first paragraph of clap's message and its tips, on one line, with the command's --help.
 fn one_line(error: &clap::Error, arguments: impl Iterator<Item = String>) -> Refusal {
     let command = command_of(arguments);
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {

@@ -12,72 +12,73 @@ use crate::units::{parse_delay, parse_size, parse_timeout};
 
 /// Runs a program in less memory than it needs.
 ///
-/// Pages that the program does not use leave its memory for a store inside the same process, where
-/// they lie compressed. The program's exit status, signals and standard streams stay its own.
+/// Pages that the program does not use move to a store inside the same process, which compresses
+/// them. The program's exit status, signals and standard streams stay its own.
 ///
-/// SIZE is a count of bytes, or one with K, M, G or T behind it, in steps of 1024.
+/// SIZE is a number of bytes, optionally with a suffix K, M, G or T (powers of 1024).
 #[derive(Debug, Args)]
 pub struct Run {
     /// Most memory that the pages of the program and its children may take; at least 1M. Code,
-    /// stacks and mapped files come on top and are reported beside it.
+    /// stacks and mapped files come on top and are reported separately.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub local: u64,
 
-    /// Most memory that the store may take. Default: what the machine can give, that is the least
-    /// of MemAvailable, the cgroup's memory limit and the limit on address space (ulimit -v), less
-    /// --local. `spillway doctor` shows these.
+    /// Most memory that the store may take. Default: what the machine can give less --local. That
+    /// is the least of MemAvailable, the cgroup's memory limit and the limit on address space
+    /// (ulimit -v), which `spillway doctor` shows.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub store: Option<u64>,
 
-    /// Directory for the pages that store and blade do not take. Without it they stay in the
-    /// program's memory, above its budget.
+    /// Directory for pages that do not fit in the store or on the blade. Without it they stay in
+    /// the program's memory, above its budget.
     #[arg(long, value_name = "DIR")]
     pub disk: Option<PathBuf>,
 
-    /// Emulates a slower disk: each read and write of --disk takes this much longer (150us).
+    /// Emulates a slower disk: each read and write of --disk takes this much longer, such as 150us.
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_delay, requires = "disk")]
     pub disk_delay: Duration,
 
     #[command(flatten)]
     pub remote: Remote,
 
-    /// Registers with a daemon of this host, which shows the run and may tell it to hold less than --local while
-    /// others need memory (memory.programs in its configuration): auto, the user's own, else the host's, when one
-    /// runs; off; or its programs.sock. See docs/policies.md.
+    /// Registers with a daemon of this host. The daemon shows the run, and may reduce its local memory below
+    /// --local while others need memory (memory.programs in its configuration). auto: the user's own daemon, else
+    /// the host's, if one runs; off; or the path of a daemon's programs.sock. See docs/policies.md.
     #[arg(long, value_name = "auto|off|PATH", default_value = "auto", value_parser = parse_register)]
     pub register: Register,
 
-    /// Which page leaves when memory is needed.
+    /// Which page to evict when memory is needed.
     #[arg(long, value_enum, default_value_t)]
     pub replacement: Replacement,
 
-    /// When it leaves: inside the fault that needs the memory, or ahead of need. The statistics say which was chosen.
+    /// When to evict: inside the fault that needs the memory, or ahead of need. The statistics show the choice of
+    /// auto.
     #[arg(long, value_enum, default_value_t)]
     pub eviction: Eviction,
 
-    /// Who brings a page back: a handler beside the program, or the program's own thread in a
-    /// SIGBUS handler, which is faster but fails system calls on far pages with EFAULT.
+    /// What answers faults: handlers beside the program, or the program's own threads in a SIGBUS
+    /// handler. The latter is faster, but system calls on far pages fail with EFAULT.
     #[arg(long, value_enum, default_value_t)]
     pub faults: Faults,
 
-    /// Emulates a link to the store: each transfer takes this long, one at a time (4us).
+    /// Emulates a link to the store: each transfer takes this long, one at a time, such as 4us.
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_delay)]
     pub link_delay: Duration,
 
-    /// Fetch pages ahead of sequential and strided walks.
+    /// Prefetch pages of sequential and strided walks.
     #[arg(long, value_enum, default_value_t)]
     pub prefetch: Switch,
 
-    /// Compress the pages in the store. Off, the program takes no less memory in all: it is there
-    /// for measurements.
+    /// Compress the pages in the store. Switch this off only for measurements: the run then saves
+    /// no memory in total.
     #[arg(long, value_enum, default_value_t)]
     pub compress: Switch,
 
-    /// Writes statistics as JSON when the program has ended; - is standard output.
+    /// Writes statistics as JSON when the program has ended; - means standard output.
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
 
-    /// Writes down each page that leaves, comes back or is freed, for `spillway sim --trace`. See docs/policies.md.
+    /// Records each page that leaves, comes back or is freed, for `spillway sim --trace`. See docs/policies.md.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
 
@@ -90,31 +91,31 @@ pub struct Run {
     pub program: Vec<OsString>,
 }
 
-/// Memory elsewhere, for pages that do not fit into the store.
+/// Memory elsewhere, for pages that do not fit in the store.
 #[derive(Clone, Debug, Args)]
 pub struct Remote {
-    /// Memory of another process or host for the pages that the store does not take: ring:PATH or
-    /// nvme+tcp://HOST:PORT. The store is then a quarter of --local, at least 8M, if --store does
-    /// not say otherwise. See docs/blades.md.
+    /// Memory of another process or host for pages that do not fit in the store: ring:PATH or
+    /// nvme+tcp://HOST:PORT. The default of --store is then a quarter of --local, at least 8M. See
+    /// docs/blades.md.
     #[arg(long, value_name = "URL")]
     pub blade: Option<String>,
 
-    /// A second blade, or a directory, that gets all that the blade gets, and serves when the blade
-    /// does not. Without it the pages on a blade that dies are gone: touching them is a SIGBUS.
+    /// A second blade, or a directory, that gets a copy of every page and serves when the blade
+    /// does not. Without it the pages on a blade that dies are lost: touching them is a SIGBUS.
     #[arg(long, value_name = "URL|DIR", requires = "blade")]
     pub mirror: Option<String>,
 
-    /// How long a page waits for an answer of the blade, and then of the mirror (3s).
+    /// How long a page waits for an answer from the blade, and then from the mirror.
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_timeout, requires = "blade")]
     pub blade_timeout: Duration,
 
-    /// Send pages in the clear. They are encrypted with a key of this run otherwise.
+    /// Sends pages in the clear. Without this option they are encrypted with a key of this run.
     #[arg(long, requires = "blade")]
     pub no_encrypt: bool,
 
-    /// Encrypt pages with the key in FILE, so that equal pages of all runs with this key share memory
-    /// on the blade. The file has 64 hexadecimal digits: openssl rand -hex 32. See docs/blades.md
-    /// for what the blade learns.
+    /// Encrypts pages with the key in FILE, so that equal pages of all runs with this key share
+    /// memory on the blade. The file contains 64 hexadecimal digits: openssl rand -hex 32.
+    /// docs/blades.md says what the blade learns.
     #[arg(long, value_name = "FILE", requires = "blade", conflicts_with = "no_encrypt")]
     pub share: Option<PathBuf>,
 }
@@ -129,34 +130,34 @@ pub enum Switch {
     Off,
 }
 
-/// Which page leaves.
+/// Which page to evict.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum Replacement {
-    /// Round-robin or clock, by the measured times of a fetch and of a move back.
+    /// Round-robin or clock, by the measured times of a fetch and of a rescue.
     #[default]
     Auto,
-    /// A pointer over the resident pages, in the order of their addresses.
+    /// The next resident page in address order.
     RoundRobin,
     /// Second chance, with a victim pool in place of accessed bits.
     Clock,
 }
 
-/// When it leaves.
+/// When to evict.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum Eviction {
-    /// Whichever of the two lets the program fault faster; tried in turns while it runs.
+    /// The faster of the two for this program, found by trials while it runs.
     #[default]
     Auto,
     /// Inside the fault that needs its frame.
     OnDemand,
-    /// Ahead of need, by a task of its own.
+    /// Ahead of need, by a separate task.
     PreEvict,
 }
 
-/// Who handles a fault.
+/// What handles a fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Faults {
-    /// A handler per core; system calls may touch far pages.
+    /// A handler for each core; system calls may touch far pages.
     #[default]
     Thread,
     /// The faulting thread itself.
@@ -192,7 +193,7 @@ impl From<Faults> for tree::Faults {
     }
 }
 
-/// The name of a choice as the user writes it.
+/// The name of a choice on the command line.
 pub fn name_of(choice: impl ValueEnum) -> String {
     choice.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }

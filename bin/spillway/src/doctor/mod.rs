@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::show::{self, Output};
 
-/// Says what this kernel and user can and can't do, and how to mend it.
+/// Shows what this kernel and user support, and how to fix what is missing.
 #[derive(Debug, Args)]
 pub struct Doctor {
     /// How the checks are printed.
