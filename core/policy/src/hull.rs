@@ -1,21 +1,21 @@
-//! Curves of what pages are worth, and the best way to share pages among them.
+//! Curves of the value of pages, and the optimal division of pages among them.
 //!
-//! A curve is taken for its upper convex hull: between two corners of the hull a client can be given something of
-//! both, in turns or for parts of its keys (N. Beckmann and D. Sanchez, "Talus: A Simple Way to Remove Cliffs in
-//! Cache Performance", HPCA 2015), and a store that refuses puts at the target does so of itself. Among hulls, giving
-//! each page where it is worth most is the best there is.
+//! A curve is replaced by its upper convex hull. Between two corners of the hull a client can get a mixture of both,
+//! in turns or for parts of its keys (N. Beckmann and D. Sanchez, "Talus: A Simple Way to Remove Cliffs in Cache
+//! Performance", HPCA 2015); a store that refuses puts at the target achieves this automatically. For hulls, giving
+//! each page to the client with the highest marginal value is optimal.
 
 /// A stretch of pages that are worth the same.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Segment {
     /// How many.
     pub pages: u64,
-    /// What each is worth; above 0.
+    /// The value of each; above 0.
     pub slope: f64,
 }
 
-/// The stretches of the hull over points (pages, worth), the steepest first. Points come in the order of their
-/// pages; no pages are worth nothing.
+/// The segments of the hull over points (pages, value), the steepest first. Points are sorted by pages; zero
+/// pages have no value.
 pub fn hull(points: impl IntoIterator<Item = (u64, f64)>) -> Vec<Segment> {
     let mut segments: Vec<Segment> = Vec::new();
     let (mut last, mut worth) = (0, 0.0);
@@ -37,8 +37,9 @@ pub fn hull(points: impl IntoIterator<Item = (u64, f64)>) -> Vec<Segment> {
     segments
 }
 
-/// Shares `total_pages` among hulls, each page where it is worth most, and none beyond a hull's end. Of stretches that
-/// are worth the same the first is served whole: two halves are mostly worth less than the hull says.
+/// Divides `total_pages` among hulls: each page goes where it has the highest value, and none beyond a hull's end. Of
+/// segments with equal value the first is served completely, because two halves usually have less value than the hull
+/// suggests.
 pub fn share(total_pages: u64, hulls: &[Vec<Segment>]) -> Vec<u64> {
     let mut all: Vec<(Segment, usize)> = Vec::new();
     for (at, hull) in hulls.iter().enumerate() {

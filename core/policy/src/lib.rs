@@ -1,9 +1,9 @@
-//! Policies: what clients did in an interval goes in, the pages that each may hold come out.
+//! Policies: functions from the clients' activity in an interval to their targets.
 //!
-//! All are pure functions, without a clock, threads or I/O. Four are those of SmarTmem
-//! (L. A. Garrido, R. Nishtala and P. Carpenter, "SmarTmem: Intelligent Management of Transcendent Memory in a
-//! Virtualized Server", RADR/IPDPS workshops 2019, section III-E); where its text and its algorithms differ or are
-//! silent, the documentation of each says what is done. The fifth, [`Utility`], asks what pages are worth.
+//! All are pure functions, without a clock, threads or I/O. Four are those of SmarTmem (L. A. Garrido, R. Nishtala
+//! and P. Carpenter, "SmarTmem: Intelligent Management of Transcendent Memory in a Virtualized Server", RADR/IPDPS
+//! workshops 2019, section III-E); where its text and its algorithms differ or are silent, the documentation of
+//! each policy says what it does. The fifth, [`Utility`], estimates the value of pages.
 
 #![forbid(unsafe_code)]
 
@@ -24,14 +24,14 @@ pub use utility::{Standing, Utility};
 /// A target without a limit.
 pub const UNLIMITED: u64 = u64::MAX;
 
-/// What a policy is told of one client at the end of an interval.
+/// A policy's input for one client at the end of an interval.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample<'a> {
     /// Puts refused in the interval, at the target or because the node was full.
     pub puts_refused: u64,
-    /// Puts asked for since the client is known.
+    /// Puts requested since the client is known.
     pub puts_ever: u64,
-    /// Puts asked for in the interval.
+    /// Puts requested in the interval.
     pub puts: u64,
     /// Gets in the interval that found a page.
     pub hits: u64,
@@ -39,17 +39,17 @@ pub struct Sample<'a> {
     pub misses: u64,
     /// Pages that it holds.
     pub used_pages: u64,
-    /// The most that it may be given; [`UNLIMITED`] is no cap. What it can't take is for the others.
+    /// Its cap; [`UNLIMITED`] means no cap. The others get what it can't take.
     pub cap_pages: u64,
-    /// What it may hold at any time, whatever pages are worth to others. Utility alone minds it, and [`Self::weight`].
+    /// Its floor, whatever the value of pages to others. Only utility uses this and [`Self::weight`].
     pub floor_pages: u64,
-    /// What its stalls count, beside 1 for others, and its share.
+    /// Its weight, which scales its stalls and its share.
     pub weight: u32,
-    /// Its target as the policy set it last; `None` for a client that has none yet.
+    /// Its last target from the policy; `None` for a new client.
     pub target_pages: Option<u64>,
-    /// How soon its pages are wanted back; for policies that want it ([`Policy::wants_curves`]).
+    /// Its reuse distances, for policies that need them ([`Policy::wants_curves`]).
     pub curve: Option<&'a Curve>,
-    /// What the policy keeps of it from one interval to the next.
+    /// The policy's state of it between intervals.
     pub standing: Standing,
 }
 
@@ -73,16 +73,16 @@ impl Default for Sample<'_> {
     }
 }
 
-/// What a policy makes of one client.
+/// A policy's output for one client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
-    /// What it may hold, pages.
+    /// Its target, pages.
     pub target_pages: u64,
-    /// What is to be kept of it for the next interval.
+    /// The state for the next interval.
     pub standing: Standing,
 }
 
-/// How targets are found.
+/// How targets are computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     /// First come, first served: no client has a target.
@@ -92,8 +92,8 @@ pub enum Policy {
     StaticAlloc,
     /// Equal shares for the clients that have ever put a page, and nothing for the others (Algorithm 3).
     ReconfStatic,
-    /// A target grows while its client is refused pages and shrinks while it has pages to spare
-    /// (Algorithm 4).
+    /// A target grows while its client's puts are refused, and shrinks while the client has unused
+    /// pages (Algorithm 4).
     SmartAlloc(SmartAlloc),
     /// Each page goes where it saves most waiting, within bounds of fairness.
     Utility(Utility),
@@ -120,8 +120,8 @@ impl Policy {
         matches!(self, Self::Utility(_))
     }
 
-    /// The target of a client that joins `count` others, until the end of its first interval. The paper says
-    /// nothing of it but for reconf-static, whose clients begin with nothing.
+    /// The target of a client that joins `count` others, until the end of its first interval. The paper
+    /// defines it only for reconf-static, whose clients begin with nothing.
     pub fn first_target_pages(&self, total_pages: u64, count: usize) -> u64 {
         match self {
             Self::Greedy => UNLIMITED,
@@ -133,8 +133,8 @@ impl Policy {
     }
 
     /// The targets of all clients, in their order, for a node of `total_pages`. Their sum is at most
-    /// `total_pages`, but for [`Self::Greedy`], whose targets are the caps, and for clients of [`Self::Utility`]
-    /// that hold nothing and ask for nothing.
+    /// `total_pages`, except for [`Self::Greedy`], whose targets are the caps, and for clients of
+    /// [`Self::Utility`] that hold and request nothing.
     pub fn targets(&self, total_pages: u64, clients: &[Sample<'_>]) -> Vec<u64> {
         match self {
             Self::Utility(utility) => {
@@ -142,7 +142,8 @@ impl Policy {
             }
             Self::Greedy => clients.iter().map(|client| client.cap_pages).collect(),
             Self::StaticAlloc => split::equally(total_pages, clients, |_| true),
-            // The text says "at least one put", the algorithm "failed puts": the text.
+            // The paper's text says "at least one put", its algorithm "failed puts". This follows
+            // the text.
             Self::ReconfStatic => {
                 split::equally(total_pages, clients, |client| client.puts_ever > 0)
             }
@@ -150,7 +151,7 @@ impl Policy {
         }
     }
 
-    /// As [`Self::targets`], with what is to be kept of each client.
+    /// As [`Self::targets`], with the state of each client.
     pub fn outcomes(&self, total_pages: u64, clients: &[Sample<'_>]) -> Vec<Outcome> {
         if let Self::Utility(utility) = self {
             return utility.outcomes(total_pages, clients);

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Parts of a whole that one per cent is.
+/// Units of one per cent.
 const PER_CENT: u32 = 10_000;
 
 /// A percentage from 0 to 100 with up to four decimals, kept exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Percent(u32);
 
-/// A text that is no [`Percent`].
+/// The text is not a [`Percent`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is no percentage: write a number above 0 and up to 100, such as 0.75")]
 pub struct PercentError(String);
@@ -26,13 +26,13 @@ impl Percent {
         f64::from(self.0) / f64::from(PER_CENT)
     }
 
-    /// So many per cent of `pages`, rounded down.
+    /// This percentage of `pages`, rounded down.
     pub const fn of(self, pages: u64) -> u64 {
         let whole = 100 * PER_CENT as u128;
         (pages as u128 * self.0 as u128 / whole) as u64
     }
 
-    /// What is left of `pages` when so many per cent are taken away, rounded down.
+    /// `pages` reduced by this percentage, rounded down.
     pub const fn taken_from(self, pages: u64) -> u64 {
         let whole = 100 * PER_CENT as u128;
         (pages as u128 * (whole - self.0 as u128) / whole) as u64

@@ -1,5 +1,5 @@
-//! What pages are worth to a client, for [`crate::utility`]: the share of its gets that they serve, and what it gets done
-//! with them.
+//! The value of pages to a client, for [`crate::utility`]: the share of its gets that they serve, and its resulting
+//! rate.
 
 use spillway_reuse::{BUCKETS, Curve, bucket_pages};
 
@@ -21,7 +21,7 @@ impl Served {
         });
         let (mut pages, mut share) = (0, 0.0);
         for segment in hull(known) {
-            // Points between the corners, for a rate over them is no straight line.
+            // Points between the corners, because the rate is not linear there.
             for part in 1..=4 {
                 let more = segment.pages * part / 4;
                 points.push((pages + more, share + segment.slope * more as f64));
@@ -74,7 +74,7 @@ impl Rates {
         }
     }
 
-    /// The points as far as so many pages.
+    /// The points up to this many pages.
     pub fn up_to(&self, pages: u64) -> impl Iterator<Item = (u64, f64)> {
         let end = pages.min(self.0.last().map_or(0, |it| it.0));
         let below = self.0.iter().copied().take_while(move |it| it.0 < end);

@@ -2,8 +2,8 @@
 
 use crate::Sample;
 
-/// An equal share for each client that has one coming, and nothing for the others. A client whose cap is less
-/// takes that, and the rest is for the others. What does not divide goes to the first of them, a page each.
+/// An equal share for each entitled client, and nothing for the others. A client with a smaller cap gets its
+/// cap, and the others divide the rest. The remainder of the division goes to the first clients, a page each.
 pub(crate) fn equally(
     total_pages: u64,
     clients: &[Sample],

@@ -1,79 +1,78 @@
-//! utility: pages go where they get most work done.
+//! utility: pages go where they save the most waiting.
 //!
-//! **Rates.** What a client gets done in an hour, of what it would get done with memory enough, is its *rate*,
-//! `1 / (1 + w)`: w is what it waits for an hour of computing. Its curve ([`spillway_reuse`]: SHARDS, FAST 2015)
-//! says how many of its gets so many pages would serve; its counters and what a miss costs say what it computes and
-//! waits, so that the rate is known for any number of pages. Rates are mostly *convex* in pages: of two clients that
-//! thrash with half of what they need, one could run at full speed with all of it. So it is not the saved stalls
-//! that are shared out but rates, over the hulls of their curves ([`crate::hull`]), and clients whose pages don't fit
-//! together take turns: load control, as P. J. Denning has it ("Working Sets Past and Present", 1980, section on the
-//! balance set).
+//! **Rates.** A client's *rate* is its progress relative to that with enough memory, `1 / (1 + w)`: w is its waiting
+//! time for each hour of computing. Its curve ([`spillway_reuse`]: SHARDS, FAST 2015) gives the share of its gets
+//! that a number of pages would serve. Its counters and the cost of a miss give its computing and waiting times. So
+//! the rate is known for any number of pages. Rates are mostly *convex* in pages: of two clients that thrash with
+//! half of what they need, one could run at full speed with all of it. So the policy maximizes rates over the hulls
+//! of their curves ([`crate::hull`]), not saved stalls, and clients whose pages do not fit together take turns. This
+//! is load control as in P. J. Denning ("Working Sets Past and Present", 1980, section on the balance set).
 //!
-//! **Turns.** Each client has the share of its time that it waited in the long run. A rate counts the more, the less
-//! its client got done: by the square, which makes the sum of slowdowns least (A. L. Stolyar, "On the Asymptotic
-//! Optimality of the Gradient Scheduling Algorithm", 2005; the utility is -1 / rate). That is its credit: who goes
-//! without for others has them later, as in M. Vuppalapati et al., "Karma: Resource Allocation for Dynamic Demands",
-//! OSDI 2023. What a client holds already counts more, the longer it would take it to have it again: a turn is long
-//! beside the change.
+//! **Turns.** The policy records the share of its time that each client waited in the long run. A rate weighs more,
+//! the less progress its client made: by the square, which minimizes the sum of slowdowns (A. L. Stolyar, "On the
+//! Asymptotic Optimality of the Gradient Scheduling Algorithm", 2005; the utility is -1 / rate). This is its credit:
+//! a client that goes without pages now gets them later, as in M. Vuppalapati et al., "Karma: Resource Allocation
+//! for Dynamic Demands", OSDI 2023. Pages that a client holds already count more, the longer it would take to refill
+//! them, so that a turn is long compared to the change.
 //!
-//! **Fairness.** A client that in the long run gets done less than it would with its share alone (the node by
-//! weights) has that share, as far as it has use of it, before all others: whoever fits into its share always has it,
-//! and sharing harms nobody for long. An operator's `floor_pages` come before everything.
+//! **Fairness.** A client that in the long run makes less progress than with its own share (the node divided by
+//! weights) gets that share first, as far as it can use it. So a client that fits in its share always has it, and
+//! sharing harms no client for long. An operator's `floor_pages` come before everything else.
 //!
-//! **Idle pages** are taxed as in C. A. Waldspurger, "Memory Resource Management in VMware ESX Server", OSDI 2002: a
-//! client that has stopped asking has its former gets counted at a quarter, which others outbid who ask now. It has no
-//! claim to its share in an interval in which it asks for nothing.
+//! **Idle pages** are taxed as in C. A. Waldspurger, "Memory Resource Management in VMware ESX Server", OSDI 2002: the
+//! former gets of a client that has become idle count a quarter, so active clients outbid it. It has no claim to its
+//! share in an interval without requests.
 //!
-//! **What can be used.** No client is given more than it could fill until the next interval, by its puts: a
-//! kernel does not put a clean page again that it reads from its disk, so that memory given to it late may stay
-//! empty. For the same reason pages count only as far as the client grows towards them while nothing holds it back. What
-//! nobody can use stays where it is, then goes to who was refused, then to all. Who holds nothing and asks for nothing may
-//! begin at any time: until the interval is over it has what is free, as with greedy.
+//! **Usable pages.** No client gets more than its puts could fill until the next interval: a kernel does not put a
+//! clean page again that it reads from its disk, so memory that it gets late may stay empty. For the same reason pages
+//! count only as far as the client grows towards them without limits. Pages that no client can use stay where they are,
+//! then go to refused clients, then to all. A client that holds and requests nothing may start at any time: until the
+//! interval ends it may use free pages, as with greedy.
 
 use crate::hull::{Segment, hull, share};
 use crate::rates::{Rates, Served};
 use crate::{Outcome, Sample};
 
-/// What a get costs that finds its page, µs.
+/// Cost of a hit, µs.
 const HIT_US: f64 = 10.0;
-/// What an interval of few tells of an interval of many: weights of the newest in the means of before. Demand is of
-/// seconds, the success of gets of half a minute, because a walk finds its pages in stretches.
+/// Weights of the newest interval in moving averages. Demand is averaged over seconds, the hit ratio over half a
+/// minute, because a scan finds its pages in bursts.
 const DEMAND_NEW: f64 = 1.0 / 5.0;
 const SUCCESS_NEW: f64 = 1.0 / 30.0;
-/// Over so many intervals clients are to have had their turns.
+/// Number of intervals in which all clients should have had their turns.
 const HORIZON_INTERVALS: f64 = 300.0;
-/// What is left of puts and gets when an interval is over, for the hope that a put page comes back.
+/// Decay per interval of the put and get counts that estimate whether a put page comes back.
 const RETURNS_KEPT: f64 = 0.99;
-/// What a former get counts: the tax is 75 %, ESX's own.
+/// Weight of a former get: the tax is 75 %, as in ESX.
 const UNTAXED: f64 = 0.25;
-/// Least part of its time that a client counts as computing, however many wait at once.
+/// Least part of its time that a client counts as computing, however many of its threads wait.
 const COMPUTING_MIN: f64 = 0.02;
-/// A turn lasts at least so many times the change, and so many intervals.
+/// Shortest turn, as a multiple of the change's time, and in intervals.
 const TURN_REFILLS: f64 = 8.0;
 const TURN_INTERVALS_MIN: f64 = 10.0;
-/// What is held counts at most e^3 times.
+/// Largest weight of held pages: e^3.
 const HELD_MAX: f64 = 3.0;
-/// Puts for a get of a client that refills, at least.
+/// Least number of puts for each get of a client that refills.
 const PUTS_FOR_GET_MIN: f64 = 0.05;
-/// Part of its share's rate that a client may be without for long.
+/// Part of its share's rate that a client may lack for long.
 const DUE: f64 = 0.95;
-/// Part of its share that a client may get ahead of what it holds and puts.
+/// Part of its share that a client may get beyond what it holds and puts.
 const AHEAD_PART: u64 = 64;
-/// Pages beyond those that are alive by the sample, which errs.
+/// Margin beyond the live pages by the sample, which has an error.
 const MARGIN: f64 = 1.05;
-/// Most pages that it takes in truth for one of the curve.
+/// Largest stretch factor between pages of the curve and real pages.
 const STRETCH_MAX: f64 = 4.0;
-/// Intervals for which a client grows as it did, and the weight of the newest in that.
+/// Number of intervals for which a client's growth is extrapolated, and the newest one's weight.
 const REACH_INTERVALS: f64 = 10.0;
 const GROWTH_NEW: f64 = 0.5;
-/// Changes below this part of the node are not worth sending.
+/// Changes below this part of the node are not sent.
 const STEP_PART: u64 = 256;
 
 /// The policy utility.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Utility {
-    /// What a get that finds nothing costs its client, µs: a read from its disk. Too much does less harm than too
-    /// little.
+    /// Cost of a miss for its client, µs: a read from its disk. A value that is too high does less harm than one
+    /// that is too low.
     pub miss_us: u32,
     /// Length of an interval, µs.
     pub interval_us: u64,
@@ -85,33 +84,32 @@ impl Default for Utility {
     }
 }
 
-/// What utility keeps of a client from one interval to the next. The default is that of a new client.
+/// Utility's state of a client between intervals. The default is that of a new client.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Standing {
     /// Means of an interval, of seconds.
     demand: Asked,
     /// Means of an interval, of half a minute.
     success: Asked,
-    /// Pages by which it grows in an interval while nothing holds it back, once that was seen.
+    /// Pages by which it grows in an interval without limits, once observed.
     growth: Option<f64>,
     /// What it held.
     held_pages: u64,
     /// What it was given.
     given_pages: Option<u64>,
-    /// Gets for an interval of computing, in the long run.
+    /// Gets for each interval of computing, in the long run.
     usual: f64,
     /// Part of its time that the client waits, in the long run.
     waiting: f64,
-    /// Gets and puts ever, the old ones for less.
+    /// All gets and puts, with decay.
     got: f64,
     put: f64,
-    /// Logarithm of the pages that it takes in truth for one of the curve, which is of a store that keeps the most
-    /// recent pages.
+    /// Logarithm of the stretch factor between pages of the curve, which assumes an LRU store, and real pages.
     stretch: f64,
 }
 
 impl Standing {
-    /// The growth with the interval that is over; one in which something held the client back tells nothing.
+    /// The growth, updated with the past interval; an interval with a limit does not count.
     fn grown(&self, client: &Sample<'_>) -> Option<f64> {
         let is_full = client.target_pages.is_none_or(|it| it <= client.used_pages);
         if is_full || client.puts_refused > 0 || !client.asks() {
@@ -121,7 +119,7 @@ impl Standing {
         Some(self.growth.map_or(now, |growth| mean(growth, now, GROWTH_NEW)))
     }
 
-    /// The stretch, by the share of gets that find their pages; it stays where they tell nothing.
+    /// The stretch factor, from the hit ratio; unchanged if that is not significant.
     fn stretched(&self, served: &Served, success: &Asked) -> f64 {
         let few = success.hits.min(success.misses) < 20.0 || success.used_pages < 64.0;
         if few {
@@ -132,13 +130,13 @@ impl Standing {
         mean(self.stretch, is, 0.1)
     }
 
-    /// The share of the client, if it got done less than it would with that alone.
+    /// The client's share, if it made less progress than with that alone.
     fn due_pages(&self, rates: &Rates, fair_pages: u64) -> u64 {
         let end = rates.0.last().map_or(0, |it| it.0).min(fair_pages);
         if 1.0 - self.waiting < rates.at(end) * DUE { end } else { 0 }
     }
 
-    /// What the client may come to hold within some intervals.
+    /// The pages that the client may fill within some intervals.
     fn reach_pages(&self, client: &Sample<'_>) -> u64 {
         let Some(growth) = self.growth else { return u64::MAX };
         let more = (growth * REACH_INTERVALS) as u64 + client.puts;
@@ -146,12 +144,12 @@ impl Standing {
     }
 }
 
-/// What a client may have that begins before the interval is over.
+/// The target of a client that starts before the interval ends.
 struct Free {
     total_pages: u64,
-    /// What all clients hold or have a floor for.
+    /// The pages that all clients hold or have as floors.
     kept_pages: u64,
-    /// What their floors still want.
+    /// The unfilled part of the floors.
     wanted_pages: u64,
 }
 
@@ -166,8 +164,7 @@ impl Free {
         }
     }
 
-    /// All that is free when it comes, as the store finds it; where another's floor is not filled yet, what is free now
-    /// beside that.
+    /// All free pages when it starts; if another client's floor is not filled, the pages that are free beside that.
     fn pages_for(&self, client: &Sample<'_>) -> u64 {
         let own_pages = client.floor();
         if self.wanted_pages.saturating_sub(own_pages) == 0 {
@@ -186,13 +183,13 @@ impl Sample<'_> {
         self.puts + self.hits + self.misses > 0
     }
 
-    /// What it was given before, of what there is.
+    /// Its former target, limited to the available pages.
     fn given_pages(&self) -> Option<u64> {
         self.standing.given_pages.or(self.target_pages)
     }
 }
 
-/// What a client asks in an interval, and what it holds.
+/// A client's requests in an interval, and its pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Asked {
     hits: f64,
@@ -248,14 +245,14 @@ impl Utility {
             floors.push(client.floor());
             let due_pages = if client.asks() { standing.due_pages(&rates, fair_pages) } else { 0 };
             hulls.push(self.prices(client, &standing, &rates));
-            // One interval of many puts is no sign of another.
+            // One interval of many puts does not predict another.
             let soon = client.puts.min(standing.demand.puts as u64) + fair_pages / AHEAD_PART;
             let bound = client.cap_pages.min(client.used_pages.saturating_add(soon));
             due.push(due_pages.min(bound));
             bounds.push(bound);
             outcomes.push(Outcome { target_pages: 0, standing });
         }
-        // The operator's floors, what is due, and then where pages are worth most.
+        // The operator's floors, then the clients' due shares, then the highest value of pages.
         let mut targets = cut(total_pages, &floors);
         let left = total_pages - targets.iter().sum::<u64>();
         let more: Vec<_> = due.iter().zip(&targets).map(|(d, t)| d.saturating_sub(*t)).collect();
@@ -283,7 +280,7 @@ impl Utility {
         outcomes
     }
 
-    /// What is known of a client when another interval is over.
+    /// Updates a client's state at the end of an interval.
     fn note(&self, client: &Sample<'_>, served: &Served) -> Standing {
         let was = client.standing;
         let now = Asked::of(client);
@@ -304,7 +301,7 @@ impl Utility {
         }
     }
 
-    /// The part of an interval that a client does not wait.
+    /// The part of an interval in which a client does not wait.
     fn computing(&self, asked: &Asked) -> f64 {
         let wait_us = asked.misses * self.miss_us() + asked.hits * HIT_US;
         (1.0 - wait_us / self.interval_us.max(1) as f64).max(COMPUTING_MIN)
@@ -314,7 +311,7 @@ impl Utility {
         f64::from(self.miss_us).max(HIT_US)
     }
 
-    /// What a client would get done with so many pages.
+    /// A client's rate with this many pages.
     fn rates(
         &self,
         client: &Sample<'_>,
@@ -323,8 +320,9 @@ impl Utility {
         fair_pages: u64,
     ) -> Rates {
         let gets = standing.demand.gets();
-        // Pages that are put and not got yet: as far as pages came back before, they will, and until somebody knows
-        // when, a share of them would serve as many. Nobody gets more than its share for hope alone.
+        // Pages that were put but not read yet are expected back at the past ratio. As long as their distances are
+        // unknown, a part of the pages is assumed to serve the same part of the gets. No client gets more than its
+        // share by this estimate alone.
         let fair = fair_pages.max(1) as f64;
         let returns = ((standing.got + fair) / (standing.put + fair)).min(1.0);
         let hoped = (standing.demand.puts * returns - gets).max(0.0);
@@ -338,7 +336,7 @@ impl Utility {
             1.0 / (1.0 + wait_us / self.interval_us.max(1) as f64)
         };
         let stretch = standing.stretch.exp();
-        // A bucket of distances may reach beyond all that the client has.
+        // A bucket of distances may extend beyond the client's pages.
         let end = ((live_pages as f64 * stretch * MARGIN) as u64).max(hope_pages);
         let corners = served.0.iter().map(|it| (it.0 as f64 * stretch) as u64).chain([hope_pages]);
         let mut corners: Vec<_> = corners.collect();
@@ -357,13 +355,13 @@ impl Utility {
         Rates(points)
     }
 
-    /// What pages are worth to a client, beside others.
+    /// The value of pages to a client, relative to others.
     fn prices(&self, client: &Sample<'_>, standing: &Standing, rates: &Rates) -> Vec<Segment> {
         let start = rates.0[0].1;
         let behind = (1.0 - standing.waiting).max(COMPUTING_MIN).powi(-2);
         let factor = f64::from(client.weight) * behind;
         let held_pages = client.given_pages().unwrap_or(0).min(client.used_pages);
-        // Not every page that is read from the disk is put again.
+        // Not every page read from the disk is put again.
         let puts_for_get = standing.demand.puts / standing.demand.gets().max(1.0);
         let refill_us = self.miss_us() / puts_for_get.clamp(PUTS_FOR_GET_MIN, 1.0);
         let mut at = 0;
@@ -385,7 +383,7 @@ fn add(targets: &mut [u64], more: &[u64]) {
     targets.iter_mut().zip(more).for_each(|(target, more)| *target += more);
 }
 
-/// Cuts parts in proportion where their sum is beyond the whole.
+/// Reduces parts proportionally if their sum exceeds the whole.
 fn cut(total_pages: u64, parts: &[u64]) -> Vec<u64> {
     let sum: u128 = parts.iter().map(|&part| u128::from(part)).sum();
     if sum <= u128::from(total_pages) {
@@ -406,7 +404,7 @@ fn window(hull: &[Segment], from: u64, to: u64) -> Vec<Segment> {
     hull.iter().filter_map(part).collect()
 }
 
-/// Gives what is left to all that are below a bound of theirs, up to it and to their caps.
+/// Distributes the rest to clients below their bounds, up to these and their caps.
 fn spread(
     total_pages: u64,
     clients: &[Sample<'_>],
@@ -424,7 +422,7 @@ fn spread(
         let round = u128::from(left);
         for &at in &open {
             let part = round * u128::from(clients[at].weight) / u128::from(weights);
-            // What does not come out even goes by pages.
+            // Distributes the remainder page by page.
             let more = (part as u64).max(1).min(bound(at) - targets[at]).min(left);
             targets[at] += more;
             left -= more;
@@ -433,13 +431,13 @@ fn spread(
     }
 }
 
-/// Whether all targets are so close to those of before that they can stay.
+/// Whether all targets are close enough to the former ones to keep them.
 fn is_settled(total_pages: u64, clients: &[Sample<'_>], targets: &[u64]) -> bool {
     let mut sum = 0_u128;
     let close = clients.iter().zip(targets).all(|(client, &target)| {
         let Some(was) = client.given_pages() else { return false };
         sum += u128::from(was);
-        // A step of a large node may be all that a small client needs.
+        // A small step of a large node may be everything that a small client needs.
         was.abs_diff(target) <= total_pages / STEP_PART
             && was >= target / 2
             && was <= client.cap_pages

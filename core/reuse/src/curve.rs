@@ -4,7 +4,8 @@
 pub const BUCKETS: usize = 128;
 const STEPS: u64 = 4;
 
-/// The bucket of a distance, pages. Up to 8 pages a bucket is one distance; later ones are up to a fifth wide.
+/// The bucket of a distance, pages. Up to 8 pages, a bucket is one distance; later ones are up to a fifth
+/// wide.
 #[inline]
 pub const fn bucket(distance_pages: u64) -> usize {
     if distance_pages < 2 * STEPS {
@@ -26,19 +27,20 @@ pub const fn bucket_pages(bucket: usize) -> u64 {
     ((STEPS + step + 1) << (octave - 2)) - 1
 }
 
-/// What a client's gets of late tell: how many of them a number of pages would have served.
+/// The distribution of a client's recent gets: how many of them a number of pages would have
+/// served.
 #[derive(Clone, Copy, Debug)]
 pub struct Curve {
     /// Gets by the bucket of their distance, weighted: older ones count less.
     pub gets: [f32; BUCKETS],
-    /// Gets of keys that were not known.
+    /// Gets of unknown keys.
     pub cold: f32,
     /// Pages that the client has put and may want back.
     pub live_pages: u64,
 }
 
 impl Curve {
-    /// The curve of a client that has got nothing.
+    /// The curve of a client without gets.
     pub const EMPTY: Self = Self { gets: [0.0; BUCKETS], cold: 0.0, live_pages: 0 };
 
     /// The weight of all gets, those of unknown keys included.

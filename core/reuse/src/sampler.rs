@@ -2,20 +2,20 @@
 
 use crate::curve::{BUCKETS, Curve, bucket};
 
-/// Keys of a client that are watched at most.
+/// Most sampled keys of a client.
 pub const SAMPLES: usize = 1024;
 /// Places in the order of use, taken one after the other and renumbered when they are used up.
 const PLACES: usize = 2 * SAMPLES;
 /// Places in the hash table.
 const TABLE: usize = 2 * SAMPLES;
-/// Fewer keys than this, and the threshold rises again.
+/// With fewer keys than this, the threshold rises again.
 const SAMPLES_FEW: u32 = SAMPLES as u32 / 8;
-/// What counts of an interval when the next is over.
+/// Decay of an interval's counts per interval.
 const KEPT: f32 = 0.8;
-/// What is left of a get by then is none.
+/// Below this, a decayed get counts as none.
 const NEGLIGIBLE: f32 = 1e-3;
 
-/// What is known of a sampled key.
+/// State of a sampled key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum KeyState {
@@ -32,7 +32,7 @@ struct Entry {
     state: KeyState,
 }
 
-/// Watches the keys of a client whose hash lies below a threshold. All bytes zero is a sampler that is off.
+/// Samples the keys of a client whose hash lies below a threshold. All bytes zero is a sampler that is off.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub struct Sampler {
@@ -73,7 +73,7 @@ const fn by_state(counts: Counts) -> [u32; 2] {
 }
 
 impl Default for Sampler {
-    /// A sampler that is on and has seen nothing.
+    /// A new sampler that is on.
     fn default() -> Self {
         let mut sampler = Self {
             below: 0,
@@ -96,7 +96,7 @@ impl Default for Sampler {
 }
 
 impl Sampler {
-    /// Starts anew, with all keys watched until there are too many.
+    /// Restarts, and samples all keys until there are too many.
     pub fn start(&mut self) {
         (self.below, self.shift) = (u64::MAX, 0);
         (self.wanted_again, self.dead, self.cold) = (0.0, 0.0, 0.0);
@@ -104,17 +104,17 @@ impl Sampler {
         self.forget();
     }
 
-    /// Watches nothing any more.
+    /// Stops sampling.
     pub const fn stop(&mut self) {
         self.below = 0;
     }
 
-    /// Hashes below this are to be told; of others the sampler need not know. It may change with each call.
+    /// Report hashes below this; the sampler ignores others. It may change with each call.
     pub const fn below(&self) -> u64 {
         self.below
     }
 
-    /// Forgets the keys, as when all is flushed. What was learned stays.
+    /// Forgets the keys, as after a flush of everything. The curve stays.
     pub fn forget(&mut self) {
         self.table = [0; TABLE];
         self.order = [0; PLACES];
@@ -176,7 +176,8 @@ impl Sampler {
         }
     }
 
-    /// Ends an interval: what the client's gets of late tell. They count less from now on.
+    /// Ends an interval, and returns the curve of the client's recent gets. They count less from
+    /// now on.
     pub fn interval(&mut self) -> Curve {
         let [unread, read] = by_state(self.total).map(f64::from);
         let live = unread + read * f64::from(self.read_share());
@@ -186,7 +187,7 @@ impl Sampler {
             live_pages: (live * (1_u64 << self.shift) as f64) as u64,
         };
         for weight in self.gets.iter_mut().chain([&mut self.cold]) {
-            // Floats that are halved and halved again end as equal small ones.
+            // Repeated halving of floats would end at equal denormal values.
             *weight = if *weight < NEGLIGIBLE { 0.0 } else { *weight * KEPT };
         }
         self.wanted_again *= KEPT;
@@ -197,7 +198,7 @@ impl Sampler {
         curve
     }
 
-    /// The share of pages that were read which are wanted again; one of two as long as nobody knows.
+    /// The share of read pages that are read again; one half while unknown.
     fn read_share(&self) -> f32 {
         (self.wanted_again + 1.0) / (self.wanted_again + self.dead + 2.0)
     }
@@ -221,7 +222,7 @@ impl Sampler {
         self.place(at, KeyState::Unread);
     }
 
-    /// Watches half of the keys from now on.
+    /// Samples half of the keys from now on.
     #[cold]
     fn halve(&mut self) {
         self.set_shift(self.shift + 1);
@@ -235,7 +236,7 @@ impl Sampler {
     fn remove(&mut self, at: usize) {
         self.unplace(at);
         self.leave(self.entries[at].hash);
-        // The last entry takes the number that is free.
+        // The last entry gets the free number.
         let last = self.count as usize - 1;
         self.count -= 1;
         if at != last {
@@ -288,7 +289,7 @@ impl Sampler {
                 self.counts[usize::from(next)] = one(entry.state);
             }
         }
-        // Each passes on what it has counted to the next that counts it.
+        // Each node adds its count to the next one that includes it.
         for at in 1..=PLACES {
             let next = at + (at & at.wrapping_neg());
             if next <= PLACES {
@@ -316,7 +317,7 @@ impl Sampler {
         sum
     }
 
-    /// Hashes below the threshold differ in their low bits alone.
+    /// Hashes below the threshold differ only in their low bits.
     fn home(hash: u64) -> usize {
         (hash as u32).wrapping_mul(0x9e37_79b1) as usize >> (u32::BITS - TABLE.ilog2())
     }
@@ -342,7 +343,7 @@ impl Sampler {
         self.table[slot] = at as u16 + 1;
     }
 
-    /// Takes a hash out of the table, and moves those back that were displaced by it (Knuth, The Art of Computer
+    /// Removes a hash from the table, and moves back entries that it displaced (Knuth, The Art of Computer
     /// Programming, 6.4, algorithm R).
     fn leave(&mut self, hash: u64) {
         let mut slot = Self::home(hash);

@@ -1,4 +1,4 @@
-//! Requests as data: what every frontend makes, one at a time or in batches.
+//! Requests as data, for every front end, one at a time or in batches.
 
 use spillway_types::{Answer, Request};
 
@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::store::Store;
 
 impl Store {
-    /// Carries one request out.
+    /// Executes one request.
     pub fn submit(&self, request: &mut Request<'_>) -> Answer<Error> {
         match request {
             Request::Put { pool, key, value } => Answer::Put(self.put(*pool, *key, value)),
@@ -36,8 +36,8 @@ impl Store {
         }
     }
 
-    /// Carries requests out in their order. Each answer goes to the place of its request; requests
-    /// beyond the last place of `answers` are not carried out. Gives how many were.
+    /// Executes requests in order. Each answer goes to its request's index; requests beyond the end
+    /// of `answers` are not executed. Returns how many were.
     pub fn submit_batch(
         &self,
         requests: &mut [Request<'_>],

@@ -1,4 +1,4 @@
-//! The blade tier as the store uses it: pages that went to another process or host, and come back.
+//! The store's use of the blade tier: moves pages to another process or host and back.
 
 use spillway_tiers::Backing;
 use spillway_tiers::blade::{Blade, BladePlace, READ_PAGES_MAX, Read, ReadError, SEALED_BYTES_MAX};
@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::get::{PageRef, PinnedValue, Tier};
 use crate::store::Store;
 
-/// Frames that puts which make no room themselves need at a time: two windows of a pager.
+/// Frames that puts without room-making need at a time: two windows of a pager.
 const DRAINING_FRAMES: u64 = 128;
 
 impl From<ReadError> for Error {
@@ -26,7 +26,7 @@ impl Store {
     /// Gives the store a blade, to which the coldest pages go before they go to files.
     ///
     /// # Panics
-    /// For a store in memfds: nobody would know what of it lies on the blade.
+    /// For a store in memfds: after a restart, its pages on the blade would be unknown.
     #[must_use]
     pub fn with_blade(mut self, blade: Blade) -> Self {
         assert_eq!(self.config.backing, Backing::Anonymous, "a kept store has no blade");
@@ -39,19 +39,19 @@ impl Store {
         self.blade.as_ref()
     }
 
-    /// Whether memory is nearly full while the blade takes what is moved there: then a put that does
-    /// not make room itself had better wait for a task that calls [`Store::demote`].
+    /// Whether memory is nearly full while the blade accepts pages: then a put that does not make
+    /// room itself should wait for a task that calls [`Store::demote`].
     pub fn is_draining(&self) -> bool {
         let Some(blade) = &self.blade else { return false };
         self.arena.frames_left() < DRAINING_FRAMES && blade.takes()
     }
 
     /// Whether the copy of a page that was just read from a tier should stay there, so that the page
-    /// can leave without a transfer if it is clean. To be asked once for each page that was read: a
-    /// page from the disk gets the room that a page from the blade has left.
+    /// can leave without a transfer if it is clean. Call it once for each page read: a page from the
+    /// disk gets the space that a page from the blade has left.
     ///
-    /// A copy on a blade that is short of room takes the room of a page that goes to the disk. A page
-    /// from the disk comes over the blade again if that has room: it leaves as if it were dirty.
+    /// A copy on an almost full blade takes the space of a page that then goes to the disk. A page
+    /// from the disk goes to the blade next time if that has space: it leaves as if it were dirty.
     pub fn copy_pays(&self, tier: Tier) -> bool {
         let Some(blade) = &self.blade else { return true };
         match (tier, blade.is_short()) {
@@ -65,7 +65,7 @@ impl Store {
         }
     }
 
-    /// Reads a page that lies on the blade, unless it is found to have gone elsewhere meanwhile.
+    /// Reads a page from the blade, unless it has moved elsewhere meanwhile.
     #[cold]
     #[inline(never)]
     pub(crate) fn page_from_blade<'a>(
@@ -92,12 +92,12 @@ impl Store {
         Ok(Some(PageRef::from_blade(scratch)))
     }
 
-    /// Reads pages, those on the blade several at a time. Gives how many came before the first that
-    /// did not: [`Store::read_page`] says why. Gives also for how many of them
+    /// Reads pages, those on the blade several at a time. Returns how many were read before the
+    /// first failure, which [`Store::read_page`] explains, and for how many of them
     /// [`Store::copy_pays`].
     ///
     /// # Panics
-    /// When there is not a page of room for each key.
+    /// If there is not a page of buffer for each key.
     pub fn read_run(&self, pool: PoolId, keys: &[Key], pages: &mut [PageBuf]) -> (usize, usize) {
         let pages = &mut pages[..keys.len()];
         let (mut read, mut stay) = (0, 0);
@@ -116,8 +116,8 @@ impl Store {
         (read, stay)
     }
 
-    /// [`Store::read_run`] for as many pages as the blade gives at once: the tiers of those that
-    /// came.
+    /// [`Store::read_run`] for as many pages as the blade returns at once; returns the tiers of the
+    /// pages read.
     fn read_some(
         &self,
         pool: PoolId,
@@ -170,7 +170,7 @@ impl Store {
         Some(found.tier())
     }
 
-    /// Sends what is in `contents` to the blade. A place for each that is safe there.
+    /// Sends `contents` to the blade. Returns a place for each page that is safe there.
     pub(crate) fn send_to_blade(
         &self,
         contents: &[&[u8]],
@@ -182,7 +182,7 @@ impl Store {
     }
 }
 
-/// Copies or unpacks a value that was opened.
+/// Copies or unpacks an opened value.
 fn open_page(place: BladePlace, value: &[u8; SEALED_BYTES_MAX], page: &mut PageBuf) -> bool {
     let content = &value[..usize::from(place.length)];
     if content.len() == PAGE_BYTES {

@@ -1,5 +1,5 @@
-//! A capacity that changes while the store is in use, up to the one that it was opened with: memory that others lend it, and
-//! want back.
+//! A capacity that changes while the store is in use, up to that of its opening: for memory that is lent to the store
+//! and recalled.
 
 use std::time::Instant;
 
@@ -16,49 +16,51 @@ use crate::shard::SHARDS;
 use crate::slot::ValueLocation;
 use crate::store::Store;
 
-/// Leaves looked at while a shard is locked.
+/// Leaves scanned under one lock of a shard.
 const LOCKED_LEAVES: u32 = 256;
-/// Pages that go between two looks at the memory that is taken.
+/// Pages moved between two checks of the memory in use.
 const STEP_PAGES: u64 = WRITE_PAGES_MAX as u64;
-/// Free frames that go back between two looks.
+/// Free frames returned between two checks.
 const STEP_FRAMES: u64 = 256;
 
 /// Persistent values in memory.
 #[derive(Debug, Default)]
 struct PersistentHeld {
-    /// Those that a tier below takes, pages.
+    /// Those that a lower tier accepts, pages.
     pages: u64,
     /// The others, bytes.
     other_bytes: u64,
 }
 
 impl Store {
-    /// Most bytes of memory that the store takes now.
+    /// The present capacity, bytes.
     pub fn capacity_bytes(&self) -> u64 {
         self.budget().cap()
     }
 
-    /// Bytes of [`Self::capacity_bytes`] that nobody wants back: pools with room set aside get no more than these.
+    /// Bytes of [`Self::capacity_bytes`] that are not lent: the limit of reserved pools.
     pub(crate) fn own_bytes(&self) -> u64 {
         self.own_bytes.load(Ordering::Relaxed).min(self.capacity_bytes())
     }
 
-    /// Has the store take up to `own_bytes`, which it keeps, and `lent_bytes`, which somebody may want back: at most what it
-    /// was opened with in all. What it holds beyond that stays, and is in the way of puts, until [`Self::shrink`] has moved it.
+    /// Sets the capacity: `own_bytes`, which stay, and `lent_bytes`, which may be recalled; together at most the
+    /// capacity at the opening. Memory in use beyond that stays, and makes puts fail, until [`Self::shrink`] has moved
+    /// it.
     pub fn set_capacity(&self, own_bytes: u64, lent_bytes: u64) {
         let most_bytes = self.config.capacity_bytes;
         self.own_bytes.store(own_bytes.min(most_bytes), Ordering::Relaxed);
         self.budget().set_cap(own_bytes.saturating_add(lent_bytes).min(most_bytes));
     }
 
-    /// Gives memory back to the host until no more than [`Self::capacity_bytes`] is taken: what is free, then ephemeral
-    /// values, then pages that a tier below memory takes, the coldest first, packed or not. Says whether it came so far:
-    /// otherwise it found nothing more that can go, or it is `until`. Nothing persistent is lost. Several tasks may do so
-    /// together: one may find nothing since the others have it.
+    /// Returns memory to the host until at most [`Self::capacity_bytes`] is in use: free memory, then ephemeral values,
+    /// then pages that a lower tier accepts, the coldest first, packed or not. Returns whether it succeeded; otherwise
+    /// nothing more can leave, or `until` has passed. No persistent value is lost. Several tasks may do this together:
+    /// one may find nothing because the others have it.
     pub fn shrink(&self, until: Instant, scratch: &mut Scratch) -> bool {
         self.arena.trim();
         self.advance();
-        // Pages that several entries share stay, and there may be many in a row: each is looked at once. A write may be late.
+        // Pages that several entries share stay, and there may be many in a row: each is tried once. A write may be
+        // late.
         let shared = if self.config.dedup == Dedup::Off { 0 } else { self.memory_bytes() };
         let mut looks_left = 3 + shared / (STEP_PAGES * PAGE_BYTES as u64);
         loop {
@@ -72,14 +74,14 @@ impl Store {
                 looks_left -= 1;
             }
             if looks_left == 0 || Instant::now() >= until {
-                // What the last ones left free may lie in chunks that are free as a whole.
+                // The last pages may have left whole chunks free.
                 self.arena.trim();
                 return self.memory_bytes() <= self.capacity_bytes();
             }
         }
     }
 
-    /// Drops or moves down values of some `pages`. False when there are none that can go.
+    /// Drops or demotes values of about `pages`. False if none can leave.
     fn send_away(&self, pages: u64, scratch: &mut Scratch) -> bool {
         let mut dropped = 0;
         while dropped < pages {
@@ -90,8 +92,8 @@ impl Store {
         dropped > 0 || self.page_out_of(&lists, pages as usize, scratch) > 0
     }
 
-    /// Bytes in memory that could go nowhere if memory were wanted back, beside [`Self::reserved_bytes`]: persistent values
-    /// that are not a page or share one, and the persistent pages for which the disk has no room. Looks at the whole index: some
+    /// Bytes in memory that could not leave on a recall, beside [`Self::reserved_bytes`]: persistent values that are
+    /// not a page or share one, and persistent pages that do not fit on the disk. Scans the whole index: some
     /// milliseconds for a million values.
     pub fn fixed_bytes(&self) -> u64 {
         let mut held = PersistentHeld::default();
@@ -146,18 +148,18 @@ impl Store {
         }
     }
 
-    /// Bytes that pools have set aside.
+    /// Bytes reserved by pools.
     pub fn reserved_bytes(&self) -> u64 {
         self.reserved_pages() * PAGE_BYTES as u64
     }
 
-    /// Pages that all clients' pools have set aside.
+    /// Pages reserved by all clients' pools.
     pub(crate) fn reserved_pages(&self) -> u64 {
         let of = |number: u16| &self.clients[usize::from(number)];
         self.client_numbers().map(|number| of(number).reserved_pages.load(Ordering::Relaxed)).sum()
     }
 
-    /// Pages that the disk still takes; 0 while it fails, and where there is none.
+    /// Pages that the disk still accepts; 0 while it fails, or if there is none.
     fn disk_room_pages(&self) -> u64 {
         let Some(disk) = self.disk_counters().filter(|disk| disk.trouble.is_none()) else {
             return 0;

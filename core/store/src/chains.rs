@@ -6,7 +6,7 @@ use spillway_tiers::{Arena, Cells, Meta, NONE};
 use crate::client::ClientShard;
 use crate::list::List;
 
-/// The memory that lists run through.
+/// The memory that the lists link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chains<'a> {
     pub(crate) arena: &'a Arena,
@@ -18,7 +18,7 @@ impl<'a> Chains<'a> {
         if list.is_frames() { self.arena.meta(at) } else { self.cells.meta(self.arena, at) }
     }
 
-    /// How long ago `at` was used, for whoever does not hold its shard's lock. What is gone by now counts as the oldest:
+    /// How long ago `at` was used, for a caller without its shard's lock. An entry that is gone counts as the oldest:
     /// under the lock another one is found in its place.
     pub(crate) fn age(self, list: List, at: u32, now: u16) -> u16 {
         let stamp = if list.is_frames() {
@@ -46,7 +46,7 @@ impl<'a> Chains<'a> {
         }
     }
 
-    /// Takes `at` off its list.
+    /// Removes `at` from its list.
     pub(crate) fn unlink(self, shard: &ClientShard, list: List, at: u32) {
         let ends = &shard.lists[list as usize];
         let meta = self.meta(list, at);
@@ -64,7 +64,7 @@ impl<'a> Chains<'a> {
         }
     }
 
-    /// Puts a page's new frame on its list, in place of the old one.
+    /// Replaces a page's old frame by its new one on its list.
     pub(crate) fn replace(self, shard: &ClientShard, list: List, old: u32, new: u32) {
         let ends = &shard.lists[list as usize];
         let (from, to) = (self.meta(list, old), self.meta(list, new));

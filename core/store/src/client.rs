@@ -1,4 +1,4 @@
-//! What the store keeps for each client, shard by shard.
+//! The store's state of each client, shard by shard.
 
 use spillway_tiers::sync::{AtomicU32, AtomicU64, Ordering};
 use spillway_tiers::{NONE, Zeroed};
@@ -10,7 +10,7 @@ use crate::slot::CLIENTS_MAX;
 
 const NUMBER_BITS: u32 = CLIENTS_MAX.ilog2();
 
-/// A client as whoever set it up knows it.
+/// A client in its owner's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientInfo {
     /// Its id.
@@ -23,7 +23,7 @@ pub struct ClientInfo {
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct ClientSlot {
-    /// The [`ClientId`], 0 when the number is free.
+    /// The [`ClientId`], 0 if the number is free.
     pub(crate) id: AtomicU64,
     used_pages: AtomicU64,
     target_pages: AtomicU64,
@@ -31,7 +31,7 @@ pub(crate) struct ClientSlot {
     pub(crate) frozen: AtomicU32,
     /// The sharing domain: equal for clients that share frames.
     domain: AtomicU32,
-    /// Set aside for its reserved pools. Changed under the lock of [`crate::pools::Control`].
+    /// Pages of its reserved pools. Changed under the lock of [`crate::pools::Control`].
     pub(crate) reserved_pages: AtomicU64,
     /// [`ClientConfig::label`], low half first.
     label: [AtomicU64; 2],
@@ -48,7 +48,7 @@ const NAMED: u64 = 1 << 32;
 // SAFETY: atomics, for which zero is a value.
 unsafe impl Zeroed for ClientSlot {}
 
-/// Puts a serial number and a place in the table together.
+/// Combines a serial number and a table index.
 pub(crate) const fn client_id(serial: u64, number: usize) -> ClientId {
     ClientId(serial << NUMBER_BITS | number as u64)
 }
@@ -64,7 +64,7 @@ impl ClientSlot {
         self.id.store(id.0, Ordering::Release);
     }
 
-    /// Begins to count. The other fields are a new client's, or were kept.
+    /// Resets the counters. The other fields are a new client's, or were kept.
     pub(crate) fn start(&self, domain: u16) {
         self.used_pages.store(0, Ordering::Relaxed);
         self.reserved_pages.store(0, Ordering::Relaxed);
@@ -74,7 +74,7 @@ impl ClientSlot {
         self.domain.store(u32::from(domain), Ordering::Relaxed);
     }
 
-    /// Its settings now.
+    /// Its present settings.
     pub(crate) fn config(&self) -> ClientConfig {
         let [low, high] = [0, 1].map(|half: usize| self.label[half].load(Ordering::Relaxed));
         let named = self.named_domain.load(Ordering::Relaxed);
@@ -96,8 +96,8 @@ impl ClientSlot {
         self.used_pages().saturating_add(pages) <= self.target_pages()
     }
 
-    /// Charges `pages` if they stay within the target. Test and charge are one step, so that no
-    /// race takes `used` past the target.
+    /// Charges `pages` if they stay within the target. Test and charge are one atomic step, so that
+    /// no race takes `used` beyond the target.
     #[inline]
     #[must_use]
     pub(crate) fn charge(&self, pages: u64) -> bool {
@@ -109,12 +109,12 @@ impl ClientSlot {
             .is_ok()
     }
 
-    /// Charges `pages` whatever the target says, for pages that change hands.
+    /// Charges `pages` regardless of the target, for pages that change owners.
     pub(crate) fn charge_always(&self, pages: u64) {
         self.used_pages.fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// Takes back a charge.
+    /// Refunds a charge.
     #[inline]
     pub(crate) fn refund(&self, pages: u64) {
         if pages != 0 {
@@ -126,7 +126,7 @@ impl ClientSlot {
         self.used_pages.load(Ordering::Relaxed)
     }
 
-    /// Of values on their way, in both directions.
+    /// Bytes of values in flight, in both directions.
     pub(crate) fn in_flight_pages(&self) -> u64 {
         self.arriving_pages.load(Ordering::Relaxed) + self.leaving_pages.load(Ordering::Relaxed)
     }
@@ -145,7 +145,7 @@ pub(crate) const fn client_serial(id: ClientId) -> u64 {
     id.0 >> NUMBER_BITS
 }
 
-/// Finds a client's place in the table.
+/// The table index of a client.
 pub(crate) const fn client_number(id: ClientId) -> usize {
     id.0 as usize & (CLIENTS_MAX - 1)
 }
@@ -157,7 +157,7 @@ pub(crate) struct Ends {
     pub(crate) youngest: AtomicU32,
 }
 
-/// What a shard keeps for a client. Written under the shard's lock, read by anyone.
+/// A shard's state of a client. Written under the shard's lock, read without it.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct ClientShard {
@@ -178,7 +178,7 @@ pub(crate) struct ClientShard {
 unsafe impl Zeroed for ClientShard {}
 
 impl ClientShard {
-    /// Starts anew for another client.
+    /// Resets it for another client.
     pub(crate) fn clear(&self) {
         for counter in [
             &self.puts,

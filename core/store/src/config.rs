@@ -1,4 +1,4 @@
-//! How a store is set up.
+//! Settings of stores and clients.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,18 +10,18 @@ use spillway_tiers::{Backing, KeptSettings};
 pub struct Config {
     /// Most bytes of memory that frames and index may take together.
     pub capacity_bytes: u64,
-    /// What frames and index are made of. A store of memfds can be had back after the process was
-    /// killed ([`Store::reopen`](crate::Store::reopen)), with its disk.
+    /// The kind of memory of frames and index. A store in memfds can be reopened after its process
+    /// was killed ([`Store::reopen`](crate::Store::reopen)), with its disk.
     pub backing: Backing,
     /// Whether [`Store::demote`](crate::Store::demote) and
     /// [`Store::put_compressed`](crate::Store::put_compressed) pack pages with LZ4.
     pub compress: bool,
-    /// Whether a put that finds memory full packs raw pages itself, or moves pages down, before it is
-    /// refused. Otherwise only callers that bring a [`Scratch`](crate::Scratch) do.
+    /// Whether a put that finds memory full packs or demotes pages itself before it is refused.
+    /// Otherwise only callers with a [`Scratch`](crate::Scratch) do.
     pub makes_room: bool,
     /// Whether equal pages share a frame.
     pub dedup: Dedup,
-    /// Where pages go that memory has no room for.
+    /// The disk tier, for pages that do not fit in memory.
     pub disk: Option<DiskConfig>,
 }
 
@@ -39,13 +39,13 @@ impl Config {
     }
 }
 
-/// Whose equal pages share a frame. Pages of persistent pools only: an ephemeral page must free its
-/// frame when it is dropped.
+/// Which equal pages share a frame. Only pages of persistent pools do: dropping an ephemeral page
+/// must free its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dedup {
-    /// Nobody's.
+    /// None.
     Off,
-    /// Those of one client; and those of clients that the operator put in one sharing domain
+    /// Those of one client, and those of clients in the same sharing domain
     /// ([`ClientConfig::domain`]).
     PerClient,
 }
@@ -53,11 +53,11 @@ pub enum Dedup {
 /// Settings of the file tier.
 #[derive(Clone, Debug)]
 pub struct DiskConfig {
-    /// Directory in which nameless files are made.
+    /// Directory for unnamed files.
     pub dir: PathBuf,
     /// Most bytes that pages in files may take.
     pub capacity_bytes: u64,
-    /// Time that a read or write waits besides its own, to emulate a slower disk, ns.
+    /// Additional delay of each read or write, to emulate a slower disk, ns.
     pub delay_ns: u64,
     /// How long a read or write may take before it counts as failed. Only for a store in memfds,
     /// whose disk has threads of its own.
@@ -65,20 +65,20 @@ pub struct DiskConfig {
 }
 
 impl DiskConfig {
-    /// A tier of at most `capacity_bytes` in `dir`, as fast as it is.
+    /// A tier of at most `capacity_bytes` in `dir`, without an emulated delay.
     pub const fn new(dir: PathBuf, capacity_bytes: u64) -> Self {
         Self { dir, capacity_bytes, delay_ns: 0, deadline: Duration::from_secs(5) }
     }
 
-    /// Makes a file as the store will and closes it again, to see that it can be done in the directory.
+    /// Creates and closes a file like the store's, to check the directory.
     ///
     /// # Errors
-    /// Why it can't.
+    /// Why the directory can't be used.
     pub fn try_out(&self) -> std::io::Result<()> {
         spillway_tiers::try_directory(&self.dir)
     }
 
-    /// How the file of a store that is kept is used.
+    /// The file settings of a kept store.
     pub(crate) const fn kept(&self) -> KeptSettings {
         let (capacity_bytes, deadline) = (self.capacity_bytes, self.deadline);
         KeptSettings { capacity_bytes, deadline, delay: Duration::from_nanos(self.delay_ns) }
@@ -92,7 +92,7 @@ pub struct ClientConfig {
     pub target_pages: u64,
     /// Clients in the same domain share frames of equal content. `None` is a domain of its own.
     pub domain: Option<u32>,
-    /// What the store's owner knows the client by. The store only keeps it, with the client.
+    /// The owner's identification of the client. The store only keeps it with the client.
     pub label: u128,
 }
 

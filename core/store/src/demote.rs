@@ -1,4 +1,4 @@
-//! Moving pages to lower tiers: from frames to cells, from memory to files.
+//! Moves pages to lower tiers: from frames to cells, from memory to files.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,9 +17,9 @@ use crate::shard::{HandlePosition, SHARDS};
 use crate::slot::{Slot, ValueLocation};
 use crate::store::Store;
 
-/// Frames that paging out keeps free: this part of all, between the bounds.
+/// Part of all frames that paging out keeps free, and its bounds.
 const LOW_PART: u64 = 64;
-/// The same where memory is only a place to wait in on the way to a blade: room for a burst.
+/// The same if memory only stages pages for a blade: enough for a burst.
 const LOW_PART_STAGING: u64 = 4;
 const LOW_MIN_FRAMES: u64 = 64;
 const LOW_MAX_FRAMES: u64 = 16 * 1024;
@@ -27,9 +27,9 @@ const LOW_MAX_FRAMES: u64 = 16 * 1024;
 /// Memory that paging out keeps free for the index to grow into.
 const INDEX_LOW_BYTES: u64 = 32 << 10;
 
-/// A page chosen to be moved. Its slot is on no list meanwhile, so that nobody else chooses it, and
-/// the bytes are pinned. The page stays readable where it is; if its slot has changed when the move
-/// is done, the move is undone.
+/// A page chosen for a move. Its slot is on no list meanwhile, so that no other task chooses it,
+/// and its bytes are pinned. The page stays readable in its place. If its slot has changed by the
+/// end, the move is undone.
 #[derive(Debug)]
 pub(crate) struct Candidate<'a> {
     pub(crate) leaf: LeafKey,
@@ -47,7 +47,7 @@ pub(crate) enum Bytes<'a> {
 type Candidates<'a> = [Option<Candidate<'a>>; WRITE_PAGES_MAX];
 
 impl Candidate<'_> {
-    /// Whether others hold the frame or cell too, entries or readers: then moving this one frees nothing.
+    /// Whether other entries or readers hold the frame or cell: then moving this page frees nothing.
     pub(crate) fn is_shared(&self) -> bool {
         let references = match &self.bytes {
             Bytes::Raw(page) => page.references(),
@@ -59,12 +59,12 @@ impl Candidate<'_> {
 }
 
 impl Store {
-    /// Moves up to `pages_max` pages down: the oldest raw pages to the compressed tier (when the
-    /// store compresses); then, while memory is close to its capacity, the coldest to the blade or the
-    /// file tier (when there is one). Gives the pages that were moved; 0 means that nothing could be.
+    /// Demotes up to `pages_max` pages: the oldest raw pages to the compressed tier (if the store
+    /// compresses); then, while memory is close to its capacity, the coldest to the blade or the file
+    /// tier (if there is one). Returns the number of pages moved; 0 means that none could be.
     ///
-    /// A page that LZ4 does not shrink by a quarter stays raw, and is looked at only once: unpacking
-    /// it would cost each reader more than a microsecond for little memory.
+    /// A page that LZ4 does not shrink by a quarter stays raw, and is tried only once: unpacking it
+    /// would cost each reader more than a microsecond for little memory.
     pub fn demote(&self, pages_max: usize, scratch: &mut Scratch) -> usize {
         self.advance();
         let mut moved = if self.config.compress { self.pack(pages_max, scratch).packed } else { 0 };
@@ -72,7 +72,7 @@ impl Store {
         moved
     }
 
-    /// Moves up to `pages_max` pages to a lower tier while memory is nearly out.
+    /// Moves up to `pages_max` pages to a lower tier while memory is nearly exhausted.
     pub(crate) fn page_out_while_low(&self, pages_max: usize, scratch: &mut Scratch) -> usize {
         let mut moved = 0;
         while moved < pages_max && self.has_below() && self.is_low() {
@@ -85,8 +85,9 @@ impl Store {
         moved
     }
 
-    /// Makes up for what a client holds beyond its target: drops up to `pages_max` of its ephemeral pages,
-    /// then demotes the store's coldest, whoever's they are. Gives the pages dropped or moved.
+    /// Compensates for pages that a client holds beyond its target: drops up to `pages_max` of its
+    /// ephemeral pages, then demotes the store's coldest pages, regardless of which client owns them.
+    /// Returns the number of pages dropped or moved.
     ///
     /// # Errors
     /// [`Error::NoClient`](crate::Error::NoClient).
@@ -104,8 +105,8 @@ impl Store {
         Ok(dropped + self.demote(pages_max - dropped, scratch))
     }
 
-    /// Drops ephemeral values of a client while it holds more than its target, the coldest first, until they
-    /// were `pages_max` pages or more. Gives how many pages they were.
+    /// Drops ephemeral values of a client while it holds more than its target, the coldest first, until
+    /// these were `pages_max` pages or more. Returns their number of pages.
     ///
     /// # Errors
     /// [`Error::NoClient`](crate::Error::NoClient).
@@ -129,7 +130,7 @@ impl Store {
         self.files.is_some() || self.blade.is_some()
     }
 
-    /// Whether pages from below can come back without others having to leave for them.
+    /// Whether pages can come back from lower tiers without displacing others.
     pub(crate) fn has_much_room(&self) -> bool {
         let left = self.arena.frames_left();
         !self.is_low() && left > (self.arena.frames_within_cap() / 16).max(2 * LOW_MIN_FRAMES)
@@ -144,8 +145,8 @@ impl Store {
         self.arena.frames_left() < low.clamp(LOW_MIN_FRAMES, LOW_MAX_FRAMES)
     }
 
-    /// Moves up to `pages_max` of the coldest pages to the blade or, what that does not take, to a
-    /// file; at most [`WRITE_PAGES_MAX`]. Gives the pages moved.
+    /// Moves up to `pages_max` of the coldest pages, at most [`WRITE_PAGES_MAX`], to the blade, and
+    /// those that it refuses to a file. Returns the number of pages moved.
     pub(crate) fn page_out(&self, pages_max: usize, scratch: &mut Scratch) -> usize {
         let lists: &[List] = if self.config.compress {
             &[List::StiffFrames, List::Packed]
@@ -155,7 +156,7 @@ impl Store {
         self.page_out_of(lists, pages_max, scratch)
     }
 
-    /// The same of some lists.
+    /// The same for some lists.
     pub(crate) fn page_out_of(
         &self,
         lists: &[List],
@@ -188,16 +189,16 @@ impl Store {
         }
         let sent = self.move_to_blade(&mut candidates, scratch);
         let moved = sent + self.move_to_file(candidates, scratch);
-        // What knows of the pages grows with each one that leaves.
+        // The tier's metadata grows with each page that leaves.
         if self.arena.left(Use::Index) < INDEX_LOW_BYTES {
             self.arena.hollow_out(moved / 2);
         }
         moved
     }
 
-    /// Sends pages to the blade: packed ones as they lie, the others packed if that makes them any
-    /// shorter, for a sealed page that is longer than a page takes two there. Those that it takes are no
-    /// candidates any more. Gives how many they are.
+    /// Sends pages to the blade: packed ones as they are, the others packed if that makes them any
+    /// shorter, because a sealed raw page is longer than a page and takes two there. Removes accepted
+    /// pages from the candidates. Returns their number.
     fn move_to_blade(&self, candidates: &mut Candidates<'_>, scratch: &mut Scratch) -> usize {
         let Some(blade) = self.blade.as_ref().filter(|blade| blade.takes()) else { return 0 };
         let length_max = PAGE_BYTES - blade.added_bytes();
@@ -260,11 +261,11 @@ impl Store {
         if written { count } else { 0 }
     }
 
-    /// Chooses the coldest page on some lists of the next shard that has one.
+    /// Chooses the coldest page on some lists, in the next shard that has one.
     pub(crate) fn candidate(&self, lists: &[List]) -> Option<Candidate<'_>> {
         let in_turn =
             (0..SHARDS).map(|_| self.demote_turn.fetch_add(1, Ordering::Relaxed) as usize % SHARDS);
-        // Those who choose at the same time may pass each other by in step, and leave shards out.
+        // Concurrent tasks may advance the shared counter in step and skip shards.
         for shard in in_turn.chain(0..SHARDS) {
             for _ in 0..2 {
                 let Some((owner, list)) = self.coldest_of_shard(shard, lists) else { break };
@@ -297,7 +298,7 @@ impl Store {
         self.take_slot(&mut index, shard, leaf, place)
     }
 
-    /// Makes the value of a slot whose shard is locked the one that is moved.
+    /// Chooses the value of a slot for the move; the shard is locked.
     pub(crate) fn take_slot(
         &self,
         index: &mut Index,
@@ -320,12 +321,12 @@ impl Store {
         Some(Candidate { leaf: index.key(leaf), place, slot, bytes })
     }
 
-    /// Ends a move: the page is at `place` from now on; without one it stays where it is.
+    /// Ends a move: the page is at `place` from now on, or stays if that is none.
     pub(crate) fn settle(&self, candidate: Candidate<'_>, placed: Option<Placed>) {
         let Candidate { leaf, place: index_place, slot: old, bytes } = candidate;
         let at = HandlePosition::of_leaf(leaf, index_place, self.seed);
         let new = placed.map_or(old, |placed| Slot::new(placed.place, old.owner()));
-        // Who shares the memory has it on a list.
+        // Another entry that shares the memory has it on a list.
         let lists = placed.is_none_or(|placed| !placed.shared);
         let moved = !same_memory(old, new);
         let mut index = self.shards[at.shard].lock();
@@ -338,8 +339,8 @@ impl Store {
         drop(index);
         drop(bytes);
         if moved {
-            // Found: the old place is free. Not found: the page was flushed or rewritten, and the
-            // copy is not wanted.
+            // If found, the old place is free. Otherwise the page was flushed or rewritten, and the
+            // copy is useless.
             self.free_place(if found.is_some() { old } else { new });
         }
     }
@@ -355,8 +356,8 @@ impl Store {
         }
     }
 
-    /// Replaces the descriptors of all files, of the disk tier and of a mirror, for a task with another descriptor table. `open` is
-    /// given the number in the old table, whose descriptors are not closed.
+    /// Replaces the descriptors of all files, of the disk tier and of a mirror, for a task with another descriptor
+    /// table. `open` gets the number in the old table, whose descriptors are not closed.
     ///
     /// # Errors
     /// What `open` says.
@@ -376,8 +377,8 @@ impl Store {
         own.chain(self.blade.iter().flat_map(|blade| blade.descriptors())).collect()
     }
 
-    /// Why the file tier refused a page, once: the call forgets it. `NOSPC` when it is full.
-    /// ([`Store::disk_counters`] tells of the disk of a store in memfds.)
+    /// Why the file tier refused a page; the call clears this. `NOSPC` if it is full.
+    /// ([`Store::disk_counters`] is for the disk of a store in memfds.)
     pub fn take_disk_error(&self) -> Option<Errno> {
         self.files.as_ref().and_then(Disk::own)?.take_error()
     }

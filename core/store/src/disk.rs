@@ -1,4 +1,4 @@
-//! The disk of a store that is kept: who writes to it, and what comes back.
+//! The disk of a kept store: writes to it and reads from it.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -16,10 +16,10 @@ use crate::shard::HandlePosition;
 use crate::slot::{Slot, ValueLocation};
 use crate::store::Store;
 
-/// Reads of a slot whose checksum fails while the index keeps naming it.
+/// Reads of a slot whose checksum does not match while the index still names it.
 const TRIES: usize = 3;
 
-/// Reads of one page that did not fit the checksum noted before.
+/// Reads of one page that did not match the recorded checksum.
 #[derive(Debug, Default)]
 pub(crate) struct Misfits {
     last_sum: Option<u64>,
@@ -27,8 +27,8 @@ pub(crate) struct Misfits {
 }
 
 impl Misfits {
-    /// Whether the page may have been moved or rewritten while it was read: unless the same checksum
-    /// stands in the index time and again. Then it is to be looked up anew.
+    /// Whether the page may have been moved or rewritten during the read, and must be looked up
+    /// again. If the index repeatedly has the same checksum, it was not.
     pub(crate) fn may_be_a_race(&mut self, sum: u64) -> bool {
         self.count = if self.last_sum == Some(sum) { self.count + 1 } else { 1 };
         self.last_sum = Some(sum);
@@ -36,7 +36,7 @@ impl Misfits {
     }
 }
 
-/// An empty file tier, where the configuration has one.
+/// An empty file tier, if configured.
 pub(crate) fn open(config: &Config) -> Result<Option<Disk>, Error> {
     let Some(disk) = &config.disk else { return Ok(None) };
     Ok(Some(match config.backing {
@@ -47,7 +47,7 @@ pub(crate) fn open(config: &Config) -> Result<Option<Disk>, Error> {
     }))
 }
 
-/// The file tier that was kept, or a new one.
+/// The kept file tier, or a new one.
 pub(crate) fn restore(config: &Config, kept: Option<[OwnedFd; 2]>) -> Result<Option<Disk>, Error> {
     let Some([file, sums]) = kept else { return open(config) };
     let disk = config.disk.clone().unwrap_or_else(|| DiskConfig::new(PathBuf::new(), u64::MAX));
@@ -65,52 +65,53 @@ impl Store {
         self.files.as_ref().and_then(Disk::kept)
     }
 
-    /// What happened in the file tier of a store in memfds; none where there is none.
+    /// The counters of the file tier of a store in memfds; none if there is none.
     pub fn disk_counters(&self) -> Option<DiskCounters> {
         let kept = self.kept_disk()?;
         let corrupt_pages = self.corrupt_pages.load(Ordering::Relaxed);
         Some(DiskCounters { corrupt_pages, ..kept.counters() })
     }
 
-    /// Whether the kernel's cache is left out when pages go to the disk of a store in memfds.
+    /// Whether the disk of a store in memfds uses direct I/O.
     pub fn disk_is_direct(&self) -> bool {
         self.kept_disk().is_some_and(KeptFile::is_direct)
     }
 
-    /// Sees whether a disk that has failed serves again, without waiting for it. To be called now and then.
+    /// Checks whether a failed disk works again, without waiting for it. Call it periodically.
     pub fn try_disk_again(&self) {
         if let Some(disk) = self.kept_disk() {
             disk.try_again(self.budget());
         }
     }
 
-    /// What came back from the disk is something else than what went there.
+    /// The disk returned other bytes than were written.
     pub(crate) fn corrupt_on_disk(&self) -> Error {
         self.corrupt_pages.fetch_add(1, Ordering::Relaxed);
         Error::Corrupt
     }
 
-    /// Makes room for a put that found none, at the pace of the disk: whoever puts more than the
-    /// disk takes waits for it. Whether there may be some. False where the disk is full or fails.
+    /// Makes room for a put at the pace of the disk: puts that exceed the disk's rate wait for it.
+    /// Returns whether there may be room now. False if the disk is full or fails.
     pub(crate) fn make_room_by_disk(&self) -> bool {
         let Some(disk) = self.kept_disk().filter(|disk| disk.takes()) else { return false };
         let (turns, deadline) = (disk.turns(), disk.deadline());
         let before = turns.ended();
-        // Enough others are at it, and one of them has ended now.
+        // Enough other tasks are writing, and one of them has just ended.
         let Some(turn) = turns.begin(deadline) else { return true };
         let mut scratch = Scratch::new();
         let mut moved = self.page_out(WRITE_PAGES_MAX, &mut scratch);
         if moved == 0 {
-            // Those that could be packed, but there is no room for that.
+            // Pages that could be packed, if there were memory for it.
             moved = self.page_out_of(&[List::Frames], WRITE_PAGES_MAX, &mut scratch);
         }
         drop(turn);
-        // Or others have all that could go, and are about to free it or to leave it, or just have.
+        // Or other tasks hold all candidates, and are about to free or release them, or have just
+        // done so.
         moved != 0 || turns.wait_for_end(before, deadline)
     }
 
-    /// Has a page that was read from the kept disk lie in memory again, while there is much room:
-    /// the next get finds it there. It stays where it is if its slot has changed meanwhile.
+    /// Moves a page that was read from the kept disk back to memory while much is free, so that the
+    /// next get finds it there. It stays if its slot has changed meanwhile.
     pub(crate) fn bring_back(
         &self,
         pool: PoolId,

@@ -1,50 +1,50 @@
-//! What can go wrong beyond a refusal.
+//! Errors; a refusal is not an error.
 
 use spillway_types::PoolSpecError;
 
-/// Why a request could not be carried out.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no such pool (any more).
+    /// The pool does not exist (any more).
     #[error("no such pool")]
     NoPool,
-    /// There is no such client (any more).
+    /// The client does not exist (any more).
     #[error("no such client")]
     NoClient,
     /// The client may not join the shared pool of this UUID.
     #[error("client is not authorised for the shared pool {0:#034x}")]
     Unauthorised(u128),
-    /// The shared pool is there, but its values live otherwise than asked for.
+    /// The shared pool exists, but with another lifetime than requested.
     #[error("the shared pool {0:#034x} has another lifetime")]
     Lifetime(u128),
-    /// No shared pool of this UUID is there to join.
+    /// There is no shared pool with this UUID.
     #[error("there is no shared pool {0:#034x}")]
     NoSharedPool(u128),
-    /// A shared pool is left, not destroyed, and a private one destroyed, not left.
+    /// A shared pool can only be left, and a private one only destroyed.
     #[error("a shared pool is left and a private one destroyed")]
     WrongSharing,
-    /// All clients, or all pools, that a store can have are there.
+    /// The store has the maximum number of clients or pools.
     #[error("the store has no room for another client or pool")]
     TableFull,
     /// Only a private persistent pool of at least one page can be reserved.
     #[error("only a private persistent pool of at least one page can be reserved")]
     Unreservable,
-    /// There is no room to set so many pages aside, or too many pools are reserved.
+    /// This many pages can't be reserved, or too many pools are reserved.
     #[error("no room to set {0} pages aside")]
     NoRoom(u64),
-    /// A flag word names no pool that can be made.
+    /// A flag word describes an impossible pool.
     #[error(transparent)]
     Spec(#[from] PoolSpecError),
     /// The configuration cannot be met.
     #[error("store configuration: {0}")]
     Config(&'static str),
-    /// The memory that another process kept is not what a store leaves behind.
+    /// The memory that another process kept is not a valid store.
     #[error("kept memory: {0}; give it up to start with an empty store")]
     Damaged(&'static str),
     /// The value is stored, but it is not one page long.
     #[error("the value is {0} bytes long, not a page")]
     NotAPage(usize),
-    /// What came back from a lower tier is not what was stored.
+    /// A lower tier returned other bytes than were stored.
     #[error("stored bytes are corrupt: checksum mismatch")]
     Corrupt,
     /// The value went to the disk, which fails or does not answer in time.
@@ -53,7 +53,7 @@ pub enum Error {
     /// The value went to a blade, which does not give it back: it has lost it, or does not answer.
     #[error("the blade does not give the value back")]
     Gone,
-    /// More readers hold the value at once than can be counted (50,000).
+    /// The value has more concurrent readers than can be counted (50,000).
     #[error("too many readers of one value")]
     Busy,
     /// A system call failed.

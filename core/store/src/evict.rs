@@ -1,4 +1,4 @@
-//! Dropping ephemeral values under pressure.
+//! Drops ephemeral values under pressure.
 
 use spillway_tiers::sync::Ordering;
 use spillway_types::PAGE_BYTES;
@@ -9,8 +9,8 @@ use crate::shard::SHARDS;
 use crate::store::Store;
 
 impl Store {
-    /// Drops the coldest ephemeral value: of the client that puts, when it holds more than its
-    /// share, else of all. False when there is none.
+    /// Drops the coldest ephemeral value: of the putting client if it holds more than its share,
+    /// else of all clients. False if there is none.
     #[cold]
     pub(crate) fn evict(&self, putter: u16) -> bool {
         if self.is_over_share(putter) && self.evict_of(putter..putter + 1).is_some() {
@@ -19,7 +19,7 @@ impl Store {
         self.evict_of(self.client_numbers()).is_some()
     }
 
-    /// A client's share is its target, or an equal part of memory when that is less.
+    /// A client's share: its target, or an equal part of memory if that is less.
     fn is_over_share(&self, number: u16) -> bool {
         let in_use = |&n: &u16| self.clients[usize::from(n)].id.load(Ordering::Relaxed) != 0;
         let clients = self.client_numbers().filter(in_use).count().max(1) as u64;
@@ -28,10 +28,10 @@ impl Store {
         client.used_pages() > equal.min(client.target_pages())
     }
 
-    /// Drops the coldest ephemeral value of some clients. Gives how many pages it was.
+    /// Drops the coldest ephemeral value of some clients. Returns its number of pages.
     pub(crate) fn evict_of(&self, numbers: core::ops::Range<u16>) -> Option<u64> {
-        // The ends of lists are read without their locks. If the coldest is gone when its lock is
-        // held, another task has just made room, or will find it on the next round.
+        // The ends of lists are read without their locks. If the coldest value is gone under the
+        // lock, another task has just made room, or the next round will find one.
         while let Some((owner, shard, list)) = self.coldest(numbers.clone()) {
             let mut index = self.shards[shard].lock();
             let lists = self.client_shard(owner, shard);

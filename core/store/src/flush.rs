@@ -1,4 +1,4 @@
-//! Removing values, and asking whether they are there.
+//! Removes values, and checks for their existence.
 
 use spillway_types::{Key, PoolId};
 
@@ -10,7 +10,7 @@ use crate::shard::{HandlePosition, SHARDS};
 use crate::store::Store;
 
 impl Store {
-    /// Removes a value; whether there was one.
+    /// Removes a value; returns whether there was one.
     pub fn flush(&self, pool: PoolId, key: Key) -> bool {
         let Some(access) = self.access(pool) else { return false };
         let at = HandlePosition::new(access.pool, key, self.seed);
@@ -29,7 +29,7 @@ impl Store {
         true
     }
 
-    /// Removes all values of an object; the pages that were freed.
+    /// Removes all values of an object; returns the number of pages freed.
     pub fn flush_object(&self, pool: PoolId, object: u64) -> u64 {
         let Some(access) = self.access(pool) else { return 0 };
         self.log_flush(access.client, Flushed::Object(pool, object));
@@ -47,7 +47,7 @@ impl Store {
             }
             return pages;
         }
-        // A few leaves far apart: going through all there are is shorter.
+        // A few leaves far apart: a scan of all leaves is faster.
         for shard in 0..SHARDS {
             let mut leaf = 0;
             loop {
@@ -70,7 +70,7 @@ impl Store {
         pages
     }
 
-    /// Removes all values of a leaf; the pages that were freed.
+    /// Removes all values of a leaf; returns the number of pages freed.
     fn flush_leaf(&self, pool: PoolId, access: Access, key: LeafKey) -> u64 {
         let at = HandlePosition::of_leaf(key, 0, self.seed);
         let mut index = self.shards[at.shard].lock();
@@ -80,7 +80,7 @@ impl Store {
         let Some(leaf) = index.find(key, at.hash) else { return 0 };
         let mut removed = [const { None }; LEAF_SLOTS];
         for (place, removed) in removed.iter_mut().enumerate() {
-            // The leaf goes with its last slot.
+            // The leaf is removed with its last slot.
             if !index.is_live(leaf) {
                 break;
             }

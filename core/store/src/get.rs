@@ -1,4 +1,4 @@
-//! Reading a value.
+//! Reads values.
 
 use core::ops::Deref;
 
@@ -20,20 +20,20 @@ use crate::store::Store;
 #[derive(Debug)]
 pub(crate) enum PinnedValue<'a> {
     Miss,
-    /// Longer than the reader has room for; the length.
+    /// The value is longer than the reader's buffer; its length.
     Short(usize),
     Raw(Pinned<'a>, usize),
     Small(CellPin<'a>),
     Packed(CellPin<'a>),
     Uniform(u32),
     Large(LargePin<'a>),
-    /// A slot may be reused while it is read: the noted checksum tells.
+    /// A slot may be reused while it is read: the recorded checksum detects this.
     Disk(DiskRead<'a>),
     Blade(BladePlace),
 }
 
 impl PinnedValue<'_> {
-    /// Shows the value in parts with their offsets; one in a lower tier is not shown.
+    /// Passes the value in parts with their offsets to the caller, unless it lies in a lower tier.
     #[inline]
     fn show(
         &self,
@@ -72,16 +72,16 @@ impl PinnedValue<'_> {
     }
 }
 
-/// What a reader wants.
+/// A reader's parameters.
 #[derive(Clone, Copy, Debug)]
 struct Look {
-    /// Bytes that it has room for.
+    /// The length of its buffer.
     room: usize,
-    /// The first look of a get is counted.
+    /// Whether to count it: the first lookup of a get.
     first: bool,
 }
 
-/// A stored page, readable as long as this lives, even when it is flushed meanwhile.
+/// A stored page, readable while this lives, even if it is flushed meanwhile.
 #[derive(Debug)]
 pub struct PageRef<'a> {
     source: Source<'a>,
@@ -105,8 +105,8 @@ enum Source<'a> {
     Buffer(&'a PageBuf),
 }
 
-/// A value that was looked up: it stays as it was at that moment, and where it is, as long as this
-/// lives, even when it is flushed meanwhile.
+/// A value that was looked up. It keeps its contents and place while this lives, even if it is
+/// flushed meanwhile.
 #[derive(Debug)]
 pub struct Value<'a> {
     pub(crate) store: &'a Store,
@@ -117,7 +117,7 @@ pub struct Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// What holds a long value of more than `short` bytes; any other is given back.
+    /// The pin of a value longer than `short` bytes; otherwise returns the value.
     pub(crate) fn into_large(self, short: usize) -> Result<LargePin<'a>, Self> {
         match self.held {
             PinnedValue::Large(pin) if pin.length() > short => Ok(pin),
@@ -125,11 +125,11 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Shows the value to `take`, in parts with their offsets: where it lies, or from `scratch`. Gives
-    /// what the value is still held by, so that several can be let go together.
+    /// Calls `take` with the value, in parts with their offsets, in place or from `scratch`. Returns
+    /// the value's pin, so that the caller can drop several pins together.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] and [`Error::Disk`] when it cannot be had back from a lower tier.
+    /// [`Error::Corrupt`] and [`Error::Disk`] if a lower tier can't return it.
     #[inline]
     pub fn show(
         self,
@@ -144,7 +144,7 @@ impl<'a> Value<'a> {
                     return Ok((Get::Hit(PAGE_BYTES), Shown(PinnedValue::Miss)));
                 }
                 Ok(None) => return Ok((Get::Miss, Shown(PinnedValue::Miss))),
-                // A value of another length took the page's place meanwhile.
+                // A value of another length replaced the page meanwhile.
                 Err(Error::NotAPage(_)) => held = store.hold(pool, key, room, false)?,
                 Err(error) => return Err(error),
             }
@@ -154,8 +154,8 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Keeps a value that was shown until it is dropped, which takes a locked instruction: between copies it
-/// would wait for all that was written.
+/// Pins the value until dropped. Dropping is an atomic read-modify-write. Drop it after all copies, not
+/// between them: it would stall on outstanding stores.
 #[derive(Debug)]
 #[must_use]
 pub struct Shown<'a>(#[expect(dead_code, reason = "held to be dropped")] PinnedValue<'a>);
@@ -167,7 +167,7 @@ impl<'a> PageRef<'a> {
         Self { source: Source::Buffer(page), tier: Tier::Blade }
     }
 
-    /// Where the page lay.
+    /// The tier of the page.
     pub const fn tier(&self) -> Tier {
         self.tier
     }
@@ -185,11 +185,12 @@ impl Deref for PageRef<'_> {
 }
 
 impl Store {
-    /// Copies a value out, if `value` has room for it. Private ephemeral pools lose it by that.
+    /// Copies a value out, if it fits in `value`. A get removes the value from a private ephemeral
+    /// pool.
     ///
     /// # Errors
-    /// [`Error::NoPool`]; [`Error::Corrupt`] and [`Error::Disk`] when the value cannot be had back
-    /// from a lower tier.
+    /// [`Error::NoPool`]; [`Error::Corrupt`] and [`Error::Disk`] if a lower tier can't return the
+    /// value.
     pub fn get(&self, pool: PoolId, key: Key, value: &mut [u8]) -> Result<Get, Error> {
         let length = match self.hold(pool, key, value.len(), true)? {
             PinnedValue::Miss => return Ok(Get::Miss),
@@ -225,7 +226,7 @@ impl Store {
         Ok(Get::Hit(length))
     }
 
-    /// Reads a page by way of an aligned buffer on the stack.
+    /// Reads a page through an aligned buffer on the stack.
     #[cold]
     #[inline(never)]
     fn get_from_below(
@@ -248,8 +249,8 @@ impl Store {
         }
     }
 
-    /// A page where it lies: in its frame, or unpacked or read into `scratch`, or a page of zeros.
-    /// `None` is a miss. Private ephemeral pools lose the value by that.
+    /// A page in place: in its frame, or unpacked or read into `scratch`, or a page of zeros.
+    /// `None` is a miss. A get removes the value from a private ephemeral pool.
     ///
     /// # Errors
     /// As for [`Store::get`], and [`Error::NotAPage`] for a value of another length.
@@ -263,8 +264,8 @@ impl Store {
         self.page_of(held, pool, key, scratch)
     }
 
-    /// Copies a page out for whoever keeps the pool rather than for its client: nothing is counted.
-    /// Whether there is one. Private ephemeral pools lose it by that, as by a get.
+    /// Copies a page out for maintenance of the pool: nothing is counted. Returns whether there is
+    /// one. Removes it from a private ephemeral pool, like a get.
     ///
     /// # Errors
     /// As for [`Store::read_page`].
@@ -278,8 +279,8 @@ impl Store {
         Ok(found.is_some())
     }
 
-    /// Looks a value of at most `room` bytes up, for [`Value::show`]. For readers that hand the bytes
-    /// on and must not copy them twice. Private ephemeral pools lose the value by that.
+    /// Looks up a value of at most `room` bytes, for [`Value::show`]. For readers that forward the
+    /// bytes and must not copy them twice. Removes the value from a private ephemeral pool.
     ///
     /// # Errors
     /// As for [`Store::get`].
@@ -288,9 +289,9 @@ impl Store {
         Ok(Value { store: self, pool, key, room, held })
     }
 
-    /// Shows a value of at most `room` bytes to `take`, as [`Value::show`] does, and removes it in the
-    /// same step: of several that take it one gets it, and no value is lost that nobody was shown.
-    /// `take` may be shown a value more than once; the last time counts.
+    /// Passes a value of at most `room` bytes to `take`, as [`Value::show`] does, and removes it
+    /// atomically: one of several concurrent calls gets it, and no value is lost without being read.
+    /// `take` may be called more than once; the last call counts.
     ///
     /// # Errors
     /// As for [`Store::get`].
@@ -305,8 +306,8 @@ impl Store {
         self.take_held(pool, key, (room, usize::MAX), scratch, take).map(|(got, _)| got)
     }
 
-    /// As [`Self::take`], but long values of more than `shown_max` bytes are not shown. Gives what still
-    /// holds the value, too.
+    /// As [`Self::take`], but does not pass values longer than `shown_max` bytes. Also returns the
+    /// value's pin.
     pub(crate) fn take_held(
         &self,
         pool: PoolId,
@@ -339,15 +340,15 @@ impl Store {
                 PinnedValue::Large(large) if large.length() > shown_max => Get::Hit(large.length()),
                 _ => held.show(scratch, &mut take)?,
             };
-            // What is held can't be freed, so an equal slot still means the value that was shown.
+            // A pinned value can't be freed, so an equal slot still means the same value.
             if !matches!(shown, Get::Hit(_)) || self.remove_shown(pool, key, slot, sum) {
                 return Ok((shown, held));
             }
         }
     }
 
-    /// Removes a value that was shown, if it is still the one under its key. A private ephemeral
-    /// pool has removed it already.
+    /// Removes a value that was read, if it is still the key's value. A private ephemeral pool has
+    /// removed it already.
     fn remove_shown(&self, pool: PoolId, key: Key, shown: Slot, sum: Option<u64>) -> bool {
         let Some(access) = self.access(pool) else { return false };
         if access.consumes() {
@@ -375,7 +376,7 @@ impl Store {
         true
     }
 
-    /// Makes a held value a page.
+    /// Converts a pinned value to a page.
     pub(crate) fn page_of<'a>(
         &'a self,
         held: PinnedValue<'a>,
@@ -418,8 +419,8 @@ impl Store {
         Ok(Some(PageRef { source, tier: Tier::Memory }))
     }
 
-    /// Looks a value up and keeps it from being freed; `room` is what the reader can take, bytes.
-    /// The first look of a get is counted.
+    /// Looks up and pins a value; `room` is the length of the reader's buffer in bytes. The first
+    /// lookup of a get is counted.
     pub(crate) fn hold(
         &self,
         pool: PoolId,
@@ -430,7 +431,7 @@ impl Store {
         self.hold_slot(pool, key, Look { room, first }).map(|(held, _)| held)
     }
 
-    /// As [`Self::hold`], with the slot that the value was found in.
+    /// As [`Self::hold`], with the value's slot.
     #[inline]
     fn hold_slot(
         &self,
@@ -444,7 +445,7 @@ impl Store {
             self.tell(access, &at, if access.consumes() { Use::Take } else { Use::Get });
         }
         let counters = self.client_shard(access.client, at.shard);
-        // On its way while the lock is.
+        // The line is fetched at the same time as the lock.
         expect_write(counters);
         let mut index = self.shards[at.shard].lock();
         if !self.pools.is_live(pool) {
@@ -465,7 +466,7 @@ impl Store {
             return Ok((self.adopt(removed), slot));
         }
         if access.ephemeral && look.first && slot.listed() {
-            // The most recent again; the mark stays as it is.
+            // Makes it the most recent; the mark stays.
             self.unlist(slot, at.shard, true);
             self.list(slot, at.shard, leaf, at.index, true);
         }
@@ -487,8 +488,8 @@ impl Store {
         }
     }
 
-    /// Adds a reader's reference to a slot's value. Called under the shard's lock. `None` when it
-    /// has more readers than can be counted.
+    /// Adds a reader's reference to a slot's value, under the shard's lock. `None` if it has too
+    /// many readers.
     fn pin(&self, slot: Slot) -> Option<PinnedValue<'_>> {
         match slot.place() {
             ValueLocation::Empty => Some(PinnedValue::Miss),
@@ -511,7 +512,7 @@ impl Store {
         }
     }
 
-    /// Makes the reference of a slot that was removed the reader's.
+    /// Transfers the reference of a removed slot to the reader.
     fn adopt(&self, removed: Removed) -> PinnedValue<'_> {
         let slot = removed.slot;
         self.leave(removed);
@@ -532,7 +533,7 @@ impl Store {
                 PinnedValue::Uniform(word)
             }
             ValueLocation::Large { cell } => PinnedValue::Large(self.large().adopt(cell)),
-            // Ephemeral values are dropped under pressure, never moved to lower tiers.
+            // Ephemeral values are dropped under pressure, and never moved to lower tiers.
             ValueLocation::Disk { .. } | ValueLocation::Blade(_) => PinnedValue::Miss,
         }
     }
