@@ -1,4 +1,4 @@
-//! Which units somebody works on. Whoever finds one busy leaves word, and is woken when it is free.
+//! Units in work. A thread that finds one busy registers, and is woken when it is free.
 
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::Run;
 
-/// The units in work, and whether somebody came meanwhile.
+/// The units in work, and whether another thread waits for each.
 #[derive(Debug, Default)]
 pub struct Busy {
     units: Mutex<HashMap<u64, bool>>,
@@ -18,7 +18,7 @@ impl Busy {
         self.units.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a unit; false when it is in work, and then whoever works on it hears of it.
+    /// Takes a unit; false if it is in work, and then its owner learns of the waiter.
     pub fn claim(&self, unit: u64) -> bool {
         let mut units = self.units();
         match units.get_mut(&unit) {
@@ -33,7 +33,7 @@ impl Busy {
         }
     }
 
-    /// Takes the first units of a run that are free in a row; `None` when the first is in work.
+    /// Takes the free units at the start of a run; `None` if the first is in work.
     pub fn claim_run(&self, run: Run) -> Option<Run> {
         let mut units = self.units();
         let free = run.units().take_while(|unit| !units.contains_key(unit)).count() as u64;
@@ -44,7 +44,7 @@ impl Busy {
         (free > 0).then_some(claimed)
     }
 
-    /// Gives a run back; whether somebody came for any of its units.
+    /// Releases a run; returns whether a thread waits for any of its units.
     pub fn release(&self, run: Run) -> bool {
         let mut units = self.units();
         let came = run.units().filter(|unit| units.remove(unit) == Some(true)).count() > 0;
@@ -53,7 +53,7 @@ impl Busy {
         came
     }
 
-    /// Waits until no unit of the run is in work; false when that took longer than `most`.
+    /// Waits until no unit of the run is in work; false if that took longer than `most`.
     pub fn wait_free(&self, run: Run, most: Duration) -> bool {
         let end = Instant::now() + most;
         let mut units = self.units();

@@ -1,4 +1,4 @@
-//! Why a hand-over is refused. Each is one line that says what to do.
+//! Why a handover is refused. Each is one line that says what to do.
 
 use rustix::io::Errno;
 
@@ -11,7 +11,7 @@ pub enum Error {
     /// It closed the connection first.
     #[error("the monitor closed the connection before its hand-over was whole")]
     Closed,
-    /// More than any hand-over needs.
+    /// More than any handover needs.
     #[error("the message is longer than {0} bytes")]
     Long(usize),
     /// The text is not what the handshake says.
@@ -25,7 +25,7 @@ pub enum Error {
     /// A version of the handshake that this one does not know.
     #[error("version {0} of the hand-over is unknown; this is version 1")]
     Version(u64),
-    /// The memory is registered otherwise than the manager needs.
+    /// The memory is not registered as the manager needs it.
     #[error("the memory is registered for '{0}'; register it for MISSING and WP, without WP_ASYNC")]
     Mode(String),
     /// No descriptor came.
@@ -37,7 +37,7 @@ pub enum Error {
     /// The first descriptor is another kind of file.
     #[error("the first descriptor is no userfaultfd but {0}")]
     NoUserfaultfd(String),
-    /// A descriptor is no memory file that can be read and punched.
+    /// A descriptor is not a memory file that can be read and punched.
     #[error("memory file {file}: {why}")]
     File {
         /// Its number among the memory files.
@@ -54,7 +54,7 @@ pub enum Error {
     /// A region of no bytes.
     #[error("region {0} is empty")]
     Empty(usize),
-    /// Page sizes that can't be.
+    /// Unsupported page sizes.
     #[error(
         "region {region}: pages of {bytes} bytes; 4096 and 2097152 are served, 4096 alone with memory files"
     )]
@@ -80,7 +80,7 @@ pub enum Error {
     /// It wraps around.
     #[error("region {0} goes past the end of the address space")]
     Wraps(usize),
-    /// It names a descriptor that did not come.
+    /// It names a descriptor that was not sent.
     #[error("region {region} misses its descriptor: it names memory file {file}, and {came} came")]
     Missing {
         /// Which.

@@ -1,5 +1,5 @@
-//! Where pages go that leave the guest: a store in memory files that outlive the manager, with its disk, and
-//! a blade for what the store does not take.
+//! The tiers for pages that leave the guest: a store in memory files that outlive the manager, with its
+//! disk, and a blade for pages that the store refuses.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,9 +15,9 @@ use crate::regions::Run;
 
 /// Indexes of an object.
 const INDEX_BITS: u32 = 20;
-/// A page that does not get smaller by so much goes to the blade as it is.
+/// A page that shrinks by less than this goes to the blade as it is.
 const GAIN_BYTES: usize = PAGE_BYTES / 4;
-/// Far copies on the blade that nobody needs are removed so many at a time.
+/// Useless far copies on the blade are removed in batches of this size.
 const STALE_MAX: usize = 256;
 const LISTED_KEYS: usize = 1024;
 
@@ -54,18 +54,19 @@ const fn store_key(unit: u64) -> Key {
     Key::new(unit >> INDEX_BITS, (unit & ((1 << INDEX_BITS) - 1)) as u32)
 }
 
-/// A page that leaves again has another number, so no key ever means two versions of a page.
+/// A page that leaves again gets a new number, so a key never means two versions of a page.
 const fn blade_key(handle: u64) -> Key {
     Key::new(handle >> INDEX_BITS, (handle & ((1 << INDEX_BITS) - 1)) as u32)
 }
 
 impl Far {
-    /// Pages go to the store's pool, and to the blade when that takes no more.
+    /// Pages go to the store's pool, and to the blade if the store is full.
     pub fn new(store: Option<(Store, PoolId)>, blade: Option<Blade>) -> Self {
         Self { store, blade, scratch: Mutex::new(Scratch::new()) }
     }
 
-    /// Puts the pages of a run far. Writes to `places` where each is; near for one that nothing took.
+    /// Moves the pages of a run to the tiers. Writes the place of each to `places`; near for one that
+    /// no tier accepted.
     pub fn put(&self, map: &Map, run: Run, pages: &[PageBuf], places: &mut [PageLocation]) {
         if let Some((store, pool)) = &self.store {
             let mut scratch = lock(&self.scratch);
@@ -83,7 +84,7 @@ impl Far {
         }
     }
 
-    /// Fetches a page; false when it can't be had, or not as it was.
+    /// Fetches a page; false if it is lost or damaged.
     pub fn fetch(&self, unit: u64, place: PageLocation, page: &mut [u8]) -> bool {
         match (place, &self.store, &self.blade) {
             (PageLocation::Store, Some((store, pool)), _) => {
@@ -96,7 +97,7 @@ impl Far {
         }
     }
 
-    /// Removes a copy that nobody needs. On the blade that is done later.
+    /// Removes a useless copy. On the blade this happens later.
     pub fn forget(&self, unit: u64, place: PageLocation) {
         match (place, &self.store, &self.blade) {
             (PageLocation::Store, Some((store, pool)), _) => {
@@ -107,7 +108,7 @@ impl Far {
         }
     }
 
-    /// Removes copies that the map names nowhere: a manager was killed before it did.
+    /// Removes copies that the map does not name: a manager was killed before it removed them.
     pub fn forget_strays(&self, map: &Map) {
         if let Some((store, pool)) = &self.store {
             forget_in_store(store, *pool, map);
@@ -117,7 +118,7 @@ impl Far {
         }
     }
 
-    /// Keeps connections alive and removes what is not needed any more. May take as long as the blade's time-out.
+    /// Keeps connections alive and removes useless copies. May take as long as the blade's timeout.
     pub fn tend(&self) {
         if let Some(blade) = &self.blade {
             blade.carriers.iter().for_each(|carrier| carrier.tend());
@@ -131,7 +132,7 @@ impl Far {
         self.blade.as_ref().is_some_and(down)
     }
 
-    /// Why the disk refused pages last, once.
+    /// Why the disk last refused pages; cleared by the call.
     pub fn take_disk_error(&self) -> Option<String> {
         let (store, _) = self.store.as_ref()?;
         store.take_disk_error().map(|errno| errno.to_string())
@@ -158,7 +159,7 @@ fn forget_in_store(store: &Store, pool: PoolId, map: &Map) {
 }
 
 impl Blade {
-    /// A blade behind the first carrier, and its mirror behind the second, where there is one.
+    /// A blade through the first carrier, and its mirror, if any, through the second.
     pub fn new(seal: Seal, carriers: Vec<Box<dyn Carrier>>) -> Self {
         let sealed = vec![[0; SEALED_BYTES_MAX]; WRITE_PAGES_MAX];
         let packed = Box::new([0; PACKED_BYTES]);
@@ -226,7 +227,7 @@ impl Blade {
         }
         self.carriers.iter().enumerate().any(|(at, carrier)| {
             let room = &mut room[..sealed];
-            // Nobody comes after the last: it is worth the time-out.
+            // There is no alternative after the last one, so wait for the timeout.
             let patient = at + 1 == self.carriers.len();
             let mut wanted = [Wanted { key, room, outcome: Carried::Lost }];
             carrier.get(&mut wanted, patient);
@@ -258,7 +259,7 @@ impl Blade {
         self.flush(&keys);
     }
 
-    /// What can't be removed now stays until the pool goes.
+    /// A copy that can't be removed now stays until the pool is destroyed.
     fn flush(&self, keys: &[Key]) {
         for carrier in self.carriers.iter().filter(|_| !keys.is_empty()) {
             for part in keys.chunks(WRITE_PAGES_MAX) {

@@ -1,4 +1,4 @@
-//! A guest whose memory was handed over: the steps of [`crate::steps`], carried out on the kernel.
+//! A guest whose memory was handed over: executes the steps of [`crate::steps`] on the kernel.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +27,7 @@ pub enum Fatal {
     /// Its process has ended.
     #[error("the monitor has ended")]
     Gone,
-    /// Somebody else brought a far page into the memory file, empty.
+    /// Another process created an empty page in the memory file in place of a far one.
     #[error(
         "the page at {0:#x} was far and something other than the manager put another one there: only the monitor may \
          have the memory mapped"
@@ -45,7 +45,7 @@ pub struct Descriptors {
     pub uffd: OwnedFd,
     /// The memory files that came with it.
     pub files: Vec<OwnedFd>,
-    /// The file that pages have their first contents of; zeros without one.
+    /// The file with the pages' initial contents; zeros without one.
     pub source: Option<OwnedFd>,
 }
 
@@ -64,7 +64,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// A guest, of what was handed over and checked.
+    /// A guest from a checked handover.
     ///
     /// # Errors
     /// Those of fcntl(2).
@@ -77,7 +77,7 @@ impl Guest {
         let Descriptors { uffd, files, source } = descriptors;
         let flags = rustix::fs::fcntl_getfl(&uffd)?;
         rustix::fs::fcntl_setfl(&uffd, flags | OFlags::NONBLOCK)?;
-        // The position in a file that was sent is the monitor's, too.
+        // The file position is shared with the monitor.
         let files = files.into_iter().map(|file| own_position(&file).unwrap_or(file)).collect();
         let left = layout.regions().iter().map(|_| AtomicBool::new(false)).collect();
         let number = Uffd::from_number(uffd.as_raw_fd());
@@ -123,14 +123,15 @@ impl Guest {
         self.files.iter().map(|file| blocks(file) as u64 * BLOCK_BYTES).sum()
     }
 
-    /// Wakes who waits at an address that is in no region, with SIGBUS.
+    /// Sends SIGBUS to the thread that waits at an address outside all regions.
     pub fn refuse(&self, address: usize) {
         if self.uffd.poison(address & !(PAGE_BYTES - 1)).is_err() {
             self.uffd.wake(address, PAGE_BYTES);
         }
     }
 
-    /// The monitor has unmapped or moved a range: nothing leaves its regions any more.
+    /// Handles a range that the monitor has unmapped or moved: no page of its regions leaves any
+    /// more.
     pub fn leave(&self, start: u64, end: u64) {
         for (region, left) in self.layout.regions().iter().zip(&self.left) {
             if region.address < end && start < region.address + region.bytes {
@@ -139,7 +140,7 @@ impl Guest {
         }
     }
 
-    /// Takes all regions out of the userfaultfd: the guest goes on without a manager.
+    /// Unregisters all regions from the userfaultfd: the guest continues without a manager.
     ///
     /// # Errors
     /// Those of ioctl_userfaultfd(2).
@@ -238,7 +239,7 @@ impl World for Guest {
         match self.uffd.unprotect(address, bytes) {
             Ok(()) => Ok(()),
             Err(Errno::SRCH) => Err(Fatal::Gone),
-            // An event waits to be read: who writes faults once more, and is let through then.
+            // An event is unread: the writer faults once more, and is released then.
             Err(_) => self.wake(run),
         }
     }
@@ -249,7 +250,7 @@ impl World for Guest {
         Ok(())
     }
 
-    /// By read, which leaves holes what they are; a look through a mapping would fill them with zeros.
+    /// Uses read, which does not fill holes; an access through a mapping would.
     fn read(&self, run: Run, pages: &mut [PageBuf]) -> Result<bool, Fatal> {
         let Some((file, offset, _)) = self.in_file(run) else { return Ok(false) };
         let mut offsets = (offset..).step_by(PAGE_BYTES);
@@ -365,7 +366,7 @@ impl World for Guest {
         for region in self.layout.regions() {
             let (address, bytes) = (region.address as usize, region.bytes as usize);
             if self.pages_out() {
-                // Where an event waits to be read, each writer is let through by its own fault.
+                // If an event is unread, each writer's own fault releases it.
                 let _ = self.uffd.unprotect(address, bytes);
             }
             self.uffd.wake(address, bytes);

@@ -1,4 +1,4 @@
-//! What the descriptors of a hand-over are, whatever the message says of them.
+//! Inspects the descriptors of a handover, independent of its message.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -15,7 +15,7 @@ const UFFD_NAME: &str = "anon_inode:[userfaultfd]";
 /// UFFD_FEATURE_WP_ASYNC
 const WP_ASYNC: u64 = 1 << 15;
 
-/// The descriptors of a hand-over, each known for what it is.
+/// The inspected descriptors of a handover.
 #[derive(Debug)]
 pub struct Inspected {
     /// The userfaultfd.
@@ -26,10 +26,10 @@ pub struct Inspected {
     pub lengths: Vec<u64>,
 }
 
-/// Looks at the descriptors that came with a hand-over, the userfaultfd first.
+/// Inspects the descriptors of a handover, the userfaultfd first.
 ///
 /// # Errors
-/// Which of them is not what it has to be.
+/// Which of them is invalid.
 pub fn inspect(handshake: Handshake, mut came: Vec<OwnedFd>) -> Result<Inspected, Error> {
     if came.is_empty() {
         return Err(Error::NoDescriptor);
@@ -37,7 +37,7 @@ pub fn inspect(handshake: Handshake, mut came: Vec<OwnedFd>) -> Result<Inspected
     let files = came.split_off(1);
     let uffd = came.remove(0);
     check_userfaultfd(uffd.as_fd(), handshake.pages_out())?;
-    // Firecracker's memory is private: whatever else came is of no use, and is closed.
+    // Firecracker's memory is private: close all other descriptors.
     let files = if handshake.pages_out() { files } else { Vec::new() };
     let lengths = files.iter().enumerate();
     let lengths = lengths
@@ -62,7 +62,7 @@ fn check_userfaultfd(file: BorrowedFd<'_>, pages_out: bool) -> Result<(), Error>
     Ok(())
 }
 
-/// Sees that each region is registered for write-protection. Changes nothing but that protected pages become
+/// Checks that each region is registered for write-protection. As a side effect, protected pages become
 /// writable.
 ///
 /// # Errors
@@ -85,7 +85,7 @@ fn features_of(fdinfo: &str) -> Option<u64> {
     u64::from_str_radix(line.trim().split(':').nth(1)?, 16).ok()
 }
 
-/// The length of a memory file that pages can be read of and punched out of.
+/// The length of a memory file whose pages can be read and punched.
 fn check_file(file: BorrowedFd<'_>) -> Result<u64, String> {
     let system = |errno: Errno| errno.to_string();
     let kind = rustix::fs::fstatfs(file).map_err(system)?.f_type;

@@ -1,9 +1,9 @@
 //! Guest memory that a virtual machine monitor hands over: its userfaultfd, its regions, its memory files.
 //!
-//! The order of the work on a page is in [`steps`], without I/O; [`Guest`] carries the steps out on the
-//! kernel; [`Manager`] is the process that does so. All that has to outlive the manager lies in the
-//! shared [`Map`], in the store's memory files and on the blade, so that a successor goes on wherever the
-//! manager was killed (docs/adr/0026-guest-memory-outlives-its-manager.md).
+//! [`steps`] defines the order of the work on a page, without I/O; [`Guest`] executes the steps on the
+//! kernel; [`Manager`] is the process that does so. All state that must outlive the manager lies in the
+//! shared [`Map`], in the store's memory files and on the blade, so that a successor can continue
+//! wherever the manager was killed (docs/adr/0026-guest-memory-outlives-its-manager.md).
 
 mod busy;
 mod error;

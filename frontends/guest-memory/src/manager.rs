@@ -20,20 +20,20 @@ use crate::steps::{self, Answered, World};
 
 /// Pages that leave together.
 const WINDOW: u64 = 64;
-/// While an event waits to be read nothing can leave. So often, and with this pause, a fault tries again before it goes
-/// above the target.
+/// While an event is unread no page can leave. A fault retries this often, with this pause, before it exceeds the
+/// target.
 const TRIES: u32 = 100;
 const TRY_PAUSE: Duration = Duration::from_micros(200);
-/// After nothing could leave, so long nobody tries.
+/// Pause of all evictions after one that freed nothing.
 const STUCK_PAUSE: Duration = Duration::from_millis(20);
-/// This part of the target is kept free ahead of need, and at least so many windows.
+/// Part of the target that is kept free ahead of need, and its minimum in windows.
 const FREE_PART: u64 = 32;
 const FREE_WINDOWS: u64 = 2;
-/// How often threads look whether the manager ends, and the memory is measured.
+/// Interval of checks for the manager's end, and of memory measurements.
 const TICK: Duration = Duration::from_millis(50);
 /// How often the tiers are tended.
 const TEND: Duration = Duration::from_secs(1);
-/// How long the removal of a range waits for pages of it that are on their way.
+/// How long the removal of a range waits for pages of it in flight.
 const REMOVE_WAIT: Duration = Duration::from_secs(60);
 
 /// Settings of a manager.
@@ -50,15 +50,15 @@ pub struct Settings {
 pub enum Ending {
     /// The guest's process did.
     Monitor,
-    /// It was asked to bring all pages back, and has.
+    /// All pages were brought back on request.
     Left,
     /// Its supervisor is gone.
     Orphaned,
-    /// It can't go on with this guest.
+    /// It can't continue with this guest.
     Fatal(Fatal),
 }
 
-/// Says a line to the user.
+/// Prints a line for the user.
 type Say = dyn Fn(&str) + Send + Sync;
 
 /// The manager of a guest.
@@ -122,8 +122,8 @@ impl Manager {
         }
     }
 
-    /// Goes on where another manager was, until the guest ends (`monitor` becomes readable), the supervisor does
-    /// (`supervisor` does), or the map says to leave.
+    /// Continues from where another manager stopped, until the guest ends (`monitor` becomes readable), the
+    /// supervisor ends (`supervisor` becomes readable), or the map requests the end.
     pub fn run(&self, monitor: &OwnedFd, supervisor: &OwnedFd) -> Ending {
         if let Err(fatal) = steps::recover(&self.guest) {
             return Ending::Fatal(fatal);
@@ -210,7 +210,7 @@ impl Manager {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Notes why the manager can't go on; the main thread ends it.
+    /// Records why the manager can't continue; the main thread ends it.
     fn give_up(&self, fatal: Fatal) {
         lock(&self.fatal).get_or_insert(fatal);
         self.stop.store(true, Ordering::Relaxed);
@@ -240,8 +240,8 @@ impl Manager {
         }
     }
 
-    /// Waits for a message; the caller holds the event lock. Returns a fault that this handler has
-    /// to answer. An event has been processed when this returns.
+    /// Waits for a message; the caller holds the event lock. Returns a fault that this handler must
+    /// answer. Events are processed before it returns.
     fn next_fault(&self) -> Result<Option<(u64, bool)>, Fatal> {
         let timeout = Timespec { tv_sec: 0, tv_nsec: TICK.subsec_nanos().into() };
         let mut polled = [PollFd::from_borrowed_fd(self.guest.events(), PollFlags::IN)];
@@ -263,7 +263,7 @@ impl Manager {
                     self.guest.refuse(address);
                     return Ok(None);
                 };
-                // Who works on it wakes the one that faulted, who faults again.
+                // The thread that works on it wakes the faulting one, which faults again.
                 Ok(self.busy.claim(unit).then_some((unit, protected)))
             }
             event => {
@@ -277,7 +277,7 @@ impl Manager {
         let (start, end) = match event {
             Message::Remove { .. } => {
                 return steps::follow_removal(&self.guest, |run| {
-                    // What is on its way arrives before the contents are given up.
+                    // Pages in flight arrive before the contents are discarded.
                     self.busy.wait_free(run, REMOVE_WAIT);
                     self.guest.map().count(Counter::Removed, run.count);
                 });
@@ -338,7 +338,7 @@ impl Manager {
         }
     }
 
-    /// What is left when pages leave ahead of need.
+    /// The size to which eviction ahead of need reduces the guest's memory.
     fn goal(&self) -> u64 {
         let local = self.settings.local_bytes;
         let free =
@@ -346,7 +346,7 @@ impl Manager {
         local.saturating_sub(free)
     }
 
-    /// Whether it makes sense to try now.
+    /// Whether an eviction is worth trying now.
     fn evicts(&self) -> bool {
         !self.leaving.load(Ordering::Relaxed)
             && now_ns() >= self.stuck_until_ns.load(Ordering::Relaxed)
@@ -367,11 +367,11 @@ impl Manager {
         }
     }
 
-    /// Takes the next window of pages out if the guest's memory has more than `most` bytes; false when none of it
-    /// left. When no tier takes more, or there is nothing that could leave, nobody tries for a while.
+    /// Evicts the next window of pages if the guest's memory has more than `most` bytes; false if none of it
+    /// left. If all tiers are full, or no page can leave, evictions pause for a while.
     fn evict_window(&self, most: u64) -> Result<bool, Fatal> {
         let mut buffers = lock(&self.eviction_buffers);
-        // Another thread may have evicted every page meanwhile: that nothing is left to evict is no reason to pause.
+        // Another thread may have evicted every page meanwhile: then there is no reason to pause.
         if self.measure() <= most {
             return Ok(true);
         }
@@ -412,7 +412,7 @@ impl Manager {
         }
     }
 
-    /// Claims the next window of pages that the guest's memory has, going round.
+    /// Claims the next window of pages in the guest's memory, cyclically.
     fn next_victims(&self) -> Result<Option<Run>, Fatal> {
         let map = self.guest.map();
         let mut from = map.mark(Mark::Hand);
@@ -436,7 +436,7 @@ impl Manager {
         }
     }
 
-    /// Brings every page in and lets go of the guest; false when that has to be tried again.
+    /// Brings every page in and releases the guest; false if it must be retried.
     fn leave(&self) -> bool {
         self.leaving.store(true, Ordering::Relaxed);
         // Whoever evicts ends the window first.
@@ -478,7 +478,7 @@ impl Manager {
             match answered? {
                 Answered::Later => thread::sleep(STUCK_PAUSE),
                 Answered::Fetched => self.guest.map().count(Counter::Fetches, 1),
-                // Of a page with first contents the map does not say that it is there.
+                // The map does not record whether a page with its initial contents is present.
                 Answered::Lost | Answered::First | Answered::There => return Ok(()),
             }
         }
@@ -492,7 +492,7 @@ impl core::fmt::Debug for Manager {
     }
 }
 
-/// Whether a descriptor has something to say, be it that its other end is closed.
+/// Whether a descriptor is readable, or its other end is closed.
 fn is_readable(file: &OwnedFd) -> bool {
     let mut polled = [PollFd::from_borrowed_fd(file.as_fd(), PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

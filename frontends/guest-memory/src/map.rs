@@ -1,4 +1,4 @@
-//! What outlives a manager: where each page's contents are, in a memory file that the supervisor holds.
+//! The map that outlives a manager: the place of each page, in a memory file that the supervisor holds.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
@@ -7,7 +7,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// Words before the first page's: marks, the message that is being followed, counters.
+/// Words before the first page's: marks, the message in processing, counters.
 const HEADER_WORDS: usize = 512;
 const MAGIC: u64 = u64::from_le_bytes(*b"guestmm1");
 /// Where the last message of the kernel lies.
@@ -19,26 +19,26 @@ const WORD_BYTES: usize = 8;
 const KIND_BITS: u32 = 3;
 const LENGTH_BITS: u32 = 13;
 
-/// Where a page's contents are when the guest's memory does not have them.
+/// The place of a page that is not in the guest's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageLocation {
-    /// In the guest's memory; where that has none, it never had any.
+    /// In the guest's memory; if it is not there, it was never touched.
     Near,
-    /// Removed by the guest: zeros, whatever it had at first.
+    /// Removed by the guest: zeros, whatever its initial contents.
     Emptied,
     /// In the store.
     Store,
     /// On the blade.
     Blade {
-        /// Under this number, which no other page ever had. Below 2^48.
+        /// Its unique number, below 2^48.
         handle: u64,
-        /// Bytes before it was sealed.
+        /// Its length before sealing.
         length: u16,
     },
 }
 
 impl PageLocation {
-    /// Whether the page must be fetched before anyone may touch it.
+    /// Whether the page must be fetched before it can be touched.
     pub const fn is_far(self) -> bool {
         matches!(self, Self::Store | Self::Blade { .. })
     }
@@ -68,41 +68,41 @@ impl PageLocation {
     }
 }
 
-/// Single words that supervisor and managers leave for each other.
+/// Single words shared by the supervisor and managers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// The next number for a page on the blade.
     Handle = 2,
-    /// The first of the numbers that may be on the blade without a page that names them.
+    /// The first number that may be on the blade although no page names it.
     PendingHandle = 3,
     /// How many there are.
     PendingCount = 4,
-    /// Where the search for victims goes on.
+    /// Where the search for victims continues.
     Hand = 5,
-    /// Nonzero: bring every page back and let go of the guest.
+    /// Nonzero: bring every page back and release the guest.
     Leave = 6,
-    /// Managers that got ready.
+    /// Managers that became ready.
     Ready = 7,
     /// When the last manager died, ns of the monotonic clock.
     DiedNs = 12,
 }
 
-/// What is counted over all managers of a guest.
+/// Counters over all managers of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counter {
     /// Pages that left.
     Evictions,
     /// Pages that came back.
     Fetches,
-    /// Pages that were given their first contents: zeros, or what the memory file has.
+    /// Pages that got their initial contents: zeros, or those of the memory file.
     FirstTouches,
-    /// Writers that were let through to a protected page.
+    /// Writers released from a protected page.
     WriteFaults,
-    /// Pages whose contents the guest gave up.
+    /// Pages whose contents the guest discarded.
     Removed,
-    /// Pages that no tier took.
+    /// Pages that no tier accepted.
     Refusals,
-    /// Pages that could not be had back: whoever touches them gets SIGBUS.
+    /// Lost pages: touching them is a SIGBUS.
     Lost,
     /// Most bytes that the guest's memory took.
     ResidentMax,
@@ -152,7 +152,7 @@ impl Map {
     /// The map that another process made.
     ///
     /// # Errors
-    /// `INVAL` when the file is none of `units` pages; those of mmap(2).
+    /// `INVAL` if the file is not a map of `units` pages; those of mmap(2).
     pub fn adopt(file: OwnedFd, units: u64) -> Result<Self, Errno> {
         let bytes = rustix::fs::fstat(&file)?.st_size;
         if bytes != (Self::words(units) * WORD_BYTES) as i64 {
@@ -189,18 +189,19 @@ impl Map {
         self.units
     }
 
-    /// The file, for whoever is to outlive this process.
+    /// The file, for processes that outlive this one.
     pub const fn file(&self) -> &OwnedFd {
         &self.file
     }
 
-    /// Where a page is. What makes no sense is near: it is never fetched from somewhere else.
+    /// The place of a page. An invalid entry counts as near, so that nothing is fetched for it.
     pub fn place(&self, unit: u64) -> PageLocation {
         let word = self.word(HEADER_WORDS + unit as usize).load(Ordering::Acquire);
         PageLocation::of(word).unwrap_or(PageLocation::Near)
     }
 
-    /// Says where a page is. One store: a process that is killed has done it or not, and all that it did before.
+    /// Sets the place of a page with a single store: a killed process has done it or not, after everything
+    /// before it.
     pub fn set_place(&self, unit: u64, place: PageLocation) {
         compiler_fence(Ordering::SeqCst);
         self.word(HEADER_WORDS + unit as usize).store(place.word(), Ordering::Release);
@@ -217,7 +218,7 @@ impl Map {
         self.word(mark as usize).store(value, Ordering::Release);
     }
 
-    /// Takes numbers that no page had, and notes that they may be on the blade: the first.
+    /// Allocates unused numbers, and records that they may be on the blade; returns the first.
     pub fn take_handles(&self, count: u64) -> u64 {
         let first = self.word(Mark::Handle as usize).fetch_add(count, Ordering::AcqRel);
         self.set_mark(Mark::PendingHandle, first);
@@ -230,7 +231,7 @@ impl Map {
         self.word(COUNTERS_WORD + counter as usize).fetch_add(by, Ordering::Relaxed);
     }
 
-    /// Counts what only grows with the largest that there was.
+    /// Raises a maximum.
     pub fn count_max(&self, counter: Counter, value: u64) {
         self.word(COUNTERS_WORD + counter as usize).fetch_max(value, Ordering::Relaxed);
     }
@@ -245,8 +246,8 @@ impl Map {
         (0..self.units).filter(|&unit| self.place(unit).is_far()).count() as u64
     }
 
-    /// Has the kernel write its next message here, where it outlives this process: a message that was read is not
-    /// given again. The caller is the only one who reads messages.
+    /// Makes the kernel write its next message here, where it outlives this process: a message can be read only
+    /// once. The caller is the only reader of messages.
     ///
     /// # Errors
     /// Those of `read`.
@@ -261,7 +262,7 @@ impl Map {
         Ok(*message)
     }
 
-    /// The message that was read last and not followed yet; zeros when there is none.
+    /// The last message that was read but not processed yet; zeros if there is none.
     pub fn message(&self) -> [u8; MESSAGE_BYTES] {
         let mut message = [0; MESSAGE_BYTES];
         for (at, bytes) in message.chunks_exact_mut(WORD_BYTES).enumerate() {
@@ -271,9 +272,9 @@ impl Map {
         message
     }
 
-    /// The message has been followed.
+    /// Marks the message as processed.
     pub fn clear_message(&self) {
-        // The first word has the kind of the message: without it there is none.
+        // The first word is the message's kind; 0 means no message.
         self.word(MESSAGE_WORD).store(0, Ordering::Release);
     }
 }
@@ -281,7 +282,7 @@ impl Map {
 impl Drop for Map {
     fn drop(&mut self) {
         let bytes = Self::words(self.units) * WORD_BYTES;
-        // SAFETY: the mapping is this one's own, and nobody borrows of it any more.
+        // SAFETY: this object owns the mapping, and no borrow of it is left.
         let _ = unsafe { rustix::mm::munmap(self.address as *mut _, bytes) };
     }
 }

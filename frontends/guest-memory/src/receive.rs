@@ -1,4 +1,4 @@
-//! Takes a hand-over off a monitor's socket within a deadline and within bounds.
+//! Receives a handover from a monitor's socket, with a deadline and limits.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -11,13 +11,13 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFl
 
 use crate::{Claimed, Error, Handshake};
 
-/// Most descriptors of a hand-over: the kernel's bound on one message.
+/// Most descriptors of a handover: the kernel's limit for one message.
 pub const DESCRIPTORS_MAX: usize = 253;
-/// Room for the longest list of regions.
+/// Buffer size for the longest list of regions.
 const BYTES_MAX: usize = 512 << 10;
 const PART_BYTES: usize = 64 << 10;
 
-/// A hand-over whose text was read. Nothing in it is checked yet.
+/// A parsed handover. Nothing in it is checked yet.
 #[derive(Debug)]
 pub struct Received {
     /// The regions that it names.
@@ -26,7 +26,7 @@ pub struct Received {
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// Receives a hand-over. Descriptors of one that fails are closed.
+/// Receives a handover. Closes the descriptors of one that fails.
 ///
 /// # Errors
 /// What is wrong with it, or that it did not come within `within`.
@@ -71,7 +71,7 @@ fn wait(socket: BorrowedFd<'_>, end: Instant, within: Duration) -> Result<(), Er
     }
 }
 
-/// Takes what is there; its bytes, or nothing when it was a false alarm.
+/// Receives the available bytes; none for a spurious wake-up.
 fn take_part(
     socket: BorrowedFd<'_>,
     bytes: &mut Vec<u8>,

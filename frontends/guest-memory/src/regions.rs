@@ -1,4 +1,4 @@
-//! Which memory was handed over: checked before anything is believed of it.
+//! The regions of a handover, validated before use.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use crate::{Error, REGIONS_MAX};
 
 const SMALL: u64 = 4096;
 const LARGE: u64 = 2 << 20;
-/// No process has memory beyond (five levels of page tables).
+/// End of the address space (five levels of page tables).
 const ADDRESS_END: u64 = 1 << 56;
 
 /// A region as the monitor names it.
@@ -78,7 +78,7 @@ impl Layout {
     /// Checks what a monitor names against the lengths of the memory files that came.
     ///
     /// # Errors
-    /// What is wrong with the first region that can't be.
+    /// What is wrong with the first invalid region.
     pub fn check(claimed: &[Claimed], files: &[u64], paged_out: bool) -> Result<Self, Error> {
         if claimed.is_empty() {
             return Err(Error::NoRegion);
@@ -203,7 +203,7 @@ fn check_one(
     Ok(())
 }
 
-/// Refuses two regions that share bytes of what `start` says they lie in.
+/// Refuses two regions that overlap by the addresses that `start` returns.
 fn overlaps(
     claimed: &[Claimed],
     start: impl Fn(&Claimed) -> (usize, u64),

@@ -1,79 +1,80 @@
 //! The work on a page, step by step, without I/O.
 //!
-//! A manager may be killed between any two steps, and its successor begins with [`recover`]. What holds
-//! after each step:
+//! A manager may be killed between any two steps, and its successor begins with [`recover`]. These
+//! invariants hold after each step:
 //!
-//! - *What the guest's memory has is the truth.* A far copy counts only where the memory has nothing.
-//! - A page leaves in this order: writers are held up, the contents are read, put far, the map says
-//!   where, the memory is punched, writers go on.
-//! - A page comes back in this order: fetched, placed, the map says near, the far copy is forgotten.
+//! - *The guest's memory is authoritative.* A far copy counts only if the memory has no page there.
+//! - A page leaves in this order: block writers, read the contents, store them far, record the
+//!   place in the map, punch the memory, release writers.
+//! - A page comes back in this order: fetch it, place it, mark it near in the map, remove the far
+//!   copy.
 //!
-//! So at no point is there less than one good copy, and where there are two the memory's is the newer or
-//! both are equal.
+//! So there is always at least one good copy. If there are two, they are equal or the one in memory is
+//! newer.
 
 use crate::{PageLocation, Run};
 
-/// What became of a page that was to be placed.
+/// The result of placing a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filled {
-    /// It is there now, and whoever waited goes on.
+    /// It was placed, and waiting threads continue.
     Done,
-    /// Something is there already.
+    /// A page is there already.
     There,
-    /// Not now: an event waits to be read.
+    /// Not now: an event is unread.
     Later,
     /// The guest is gone, or that part of its memory is.
     Gone,
 }
 
-/// What became of a fault.
+/// The result of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answered {
     /// The page came from far.
     Fetched,
-    /// It was given its first contents.
+    /// The page got its initial contents.
     First,
-    /// It could not be had back.
+    /// The page is lost.
     Lost,
-    /// It was there already, or its part of the guest is gone; whoever waited looks again.
+    /// The page was there already, or its part of the guest is gone; waiting threads retry.
     There,
-    /// It could not be placed now; whoever waited looks again.
+    /// The page could not be placed now; waiting threads retry.
     Later,
 }
 
-/// What the steps are done on: the guest's memory, the map, the tiers.
+/// The objects of the steps: the guest's memory, the map, the tiers.
 pub trait World {
-    /// Why the manager can't go on at all.
+    /// Why the manager can't continue at all.
     type Fatal;
     /// The bytes of one unit.
     type Page: ?Sized;
     /// Room for the contents of a run.
     type Pages: ?Sized;
 
-    /// What the map says of a unit.
+    /// The map's entry of a unit.
     fn place(&self, unit: u64) -> PageLocation;
     /// Writes it to the map.
     fn set_place(&self, unit: u64, place: PageLocation) -> Result<(), Self::Fatal>;
-    /// What the map is to say of a unit whose contents the guest gives up.
+    /// The map's entry for a unit whose contents the guest discards.
     fn emptied(&self) -> PageLocation;
-    /// Holds writers to the run up; false when that can't be done now, and nothing was.
+    /// Blocks writers to the run; false if that is impossible now, with nothing changed.
     fn protect(&self, run: Run) -> Result<bool, Self::Fatal>;
-    /// Lets writers through, and wakes who waits for the run.
+    /// Releases writers, and wakes threads that wait for the run.
     fn release(&self, run: Run) -> Result<(), Self::Fatal>;
-    /// Wakes who waits for the run; they look again.
+    /// Wakes threads that wait for the run; they retry.
     fn wake(&self, run: Run) -> Result<(), Self::Fatal>;
-    /// Reads what the memory has; false when that failed.
+    /// Reads the memory's contents; false if that failed.
     fn read(&self, run: Run, pages: &mut Self::Pages) -> Result<bool, Self::Fatal>;
-    /// Puts pages far. `places` says where, or near for one that no tier took.
+    /// Moves pages to the tiers. `places` gets their places, near for one that no tier accepted.
     fn put(
         &self,
         run: Run,
         pages: &mut Self::Pages,
         places: &mut [PageLocation],
     ) -> Result<(), Self::Fatal>;
-    /// Takes contents out of the memory; false when they are still there.
+    /// Punches contents out of the memory; false if they are still there.
     fn punch(&self, run: Run) -> Result<bool, Self::Fatal>;
-    /// Fetches a far page; false when it is lost.
+    /// Fetches a far page; false if it is lost.
     fn fetch(
         &self,
         unit: u64,
@@ -87,31 +88,31 @@ pub trait World {
         place: PageLocation,
         page: &mut Self::Page,
     ) -> Result<bool, Self::Fatal>;
-    /// Places a page where there is none.
+    /// Places a page at an empty address.
     fn fill(&self, unit: u64, page: &Self::Page) -> Result<Filled, Self::Fatal>;
-    /// Has whoever touches the unit get SIGBUS.
+    /// Makes touching the unit a SIGBUS.
     fn poison(&self, unit: u64) -> Result<(), Self::Fatal>;
-    /// A far copy that nobody needs.
+    /// Removes a useless far copy.
     fn forget(&self, unit: u64, place: PageLocation) -> Result<(), Self::Fatal>;
-    /// A page that only this manager may bring in is in the memory, and not by it.
+    /// Reports a page in the memory that only this manager may place, but did not.
     fn foreign(&self, unit: u64) -> Self::Fatal;
     /// The next run of units that the memory has contents of, from a unit on.
     fn present(&self, from: u64) -> Result<Option<Run>, Self::Fatal>;
-    /// The run whose removal was read of the kernel, and not followed to its end.
+    /// The run whose removal was read from the kernel but not fully processed.
     fn noted(&self) -> Vec<Run>;
-    /// It has been.
+    /// Marks the removal as processed.
     fn clear_note(&self) -> Result<(), Self::Fatal>;
-    /// Forgets far copies that the map names nowhere.
+    /// Removes far copies that the map does not name.
     fn forget_strays(&self) -> Result<(), Self::Fatal>;
-    /// Lets all writers of the guest through, and wakes all who wait.
+    /// Releases all writers of the guest, and wakes all waiting threads.
     fn release_all(&self) -> Result<(), Self::Fatal>;
 }
 
-/// Takes a run out of the guest's memory: how many pages left, and how many no tier took; `None` when that can't be
-/// done now. Nobody else works on its units meanwhile.
+/// Evicts a run from the guest's memory. Returns how many pages left, and how many no tier accepted; `None` if that
+/// is impossible now. No other thread works on its units meanwhile.
 ///
 /// # Errors
-/// What the world can't go on after.
+/// A fatal error of the world.
 pub fn evict<W: World>(
     world: &W,
     run: Run,
@@ -151,7 +152,7 @@ pub fn evict<W: World>(
         }
         world.release(part)?;
     }
-    // Writers that were held up find their pages gone and fault anew.
+    // Blocked writers find their pages gone and fault again.
     world.wake(run)?;
     let refused = places.iter().filter(|place| !place.is_far()).count() as u64;
     Ok(Some((left, refused)))
@@ -167,7 +168,7 @@ fn parts(run: Run, places: &[PageLocation]) -> impl Iterator<Item = (Run, bool)>
     })
 }
 
-/// Answers a fault on a missing page. Nobody else works on the unit meanwhile.
+/// Answers a fault on a missing page. No other thread works on the unit meanwhile.
 ///
 /// # Errors
 /// What the world can't go on after.
@@ -193,8 +194,8 @@ pub fn bring_in<W: World>(world: &W, unit: u64, page: &mut W::Page) -> Result<An
     }
 }
 
-/// Follows the removal that was read of the kernel, if one was: `wait` returns when nobody works on the run's units any
-/// more, and nobody begins to before this has ended.
+/// Processes the removal that was read from the kernel, if any. `wait` returns when no thread works on the run's units
+/// any more, and none starts before this has ended.
 ///
 /// # Errors
 /// What the world can't go on after.
@@ -206,7 +207,7 @@ pub fn follow_removal<W: World>(world: &W, wait: impl Fn(Run)) -> Result<(), W::
     world.clear_note()
 }
 
-/// The guest gives a run's contents up.
+/// The guest discards a run's contents.
 fn remove<W: World>(world: &W, run: Run) -> Result<(), W::Fatal> {
     for unit in run.units() {
         let place = world.place(unit);
@@ -220,7 +221,7 @@ fn remove<W: World>(world: &W, run: Run) -> Result<(), W::Fatal> {
     Ok(())
 }
 
-/// Makes good what a manager that was killed left half done. Nobody else works on the guest meanwhile.
+/// Completes what a killed manager left unfinished. No other thread works on the guest meanwhile.
 ///
 /// # Errors
 /// What the world can't go on after.

@@ -1,5 +1,5 @@
-//! A device alone, for trying clients against: `serve ADDRESS|SOCKET MIB`. Whoever connects gets an
-//! export `disk` of MIB MiB. A line a second says what it takes. Ends when its input does.
+//! A device alone, to test clients with: `serve ADDRESS|SOCKET MIB`. Each connection gets an export
+//! `disk` of MIB MiB. Prints its memory use once a second. Ends when its input ends.
 
 use std::io::Read;
 use std::net::TcpListener;

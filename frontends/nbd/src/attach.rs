@@ -1,9 +1,9 @@
 //! Devices of this process as disks of this host's kernel, through its own NBD driver.
 //!
 //! The kernel gets one end of each pair of Unix sockets, and a thread of this process serves the other. There is no
-//! handshake and no listener, so nobody else can come in between. The threads allocate nothing once they run, and are
-//! made such that the kernel may wait for them (`spillway_platform::swap`), as it may swap onto the disk. Whoever
-//! calls locks the process's memory (mlockall) before.
+//! handshake and no listener, so no other process can interfere. Running threads allocate nothing and are marked so
+//! that the kernel may wait for them (`spillway_platform::swap`), because it may swap onto the disk. The caller must
+//! lock the process's memory (mlockall) before.
 
 use std::fmt::Debug;
 use std::fs;
@@ -31,7 +31,7 @@ const STACK_BYTES: usize = 512 << 10;
 /// How long the disk's node may take to appear.
 const NODE_WAIT: Duration = Duration::from_secs(5);
 
-/// Who asks the kernel for disks: this process, or one that has the privilege in its place.
+/// The process that asks the kernel for disks: this one, or a privileged one.
 pub trait Kernel: Send + Sync + Debug {
     /// As [`spillway_kernel_nbd::connect`].
     ///
@@ -63,10 +63,10 @@ impl Kernel for Itself {
 /// How a device is attached.
 #[derive(Clone, Debug)]
 pub struct AttachSettings {
-    /// Connections, each with a thread of its own, 1 to 64. The kernel spreads requests over them by processor, and a
-    /// thread carries out together what has come to it.
+    /// Connections, each with a thread of its own, 1 to 64. The kernel distributes requests over them by processor,
+    /// and a thread executes its received requests as a batch.
     pub connections: usize,
-    /// After how long without an answer the kernel gives a request up, in whole seconds: longer than the device's
+    /// Time without an answer after which the kernel fails a request, in whole seconds: longer than the device's
     /// longest stall.
     pub timeout: Duration,
 }
@@ -77,7 +77,7 @@ impl Default for AttachSettings {
     }
 }
 
-/// A device that the kernel has as a disk. It is detached when this is dropped, but that can't tell what went wrong.
+/// A device that is a disk of the kernel. Dropping this detaches it, but can't report errors.
 #[derive(Debug)]
 pub struct Attached {
     kernel: Arc<dyn Kernel>,
@@ -87,7 +87,7 @@ pub struct Attached {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Gives `device` to this host's kernel as a disk, and returns when its node is there.
+/// Makes `device` a disk of this host's kernel, and returns when its node exists.
 ///
 /// # Errors
 /// [`Error::Kernel`] when the kernel has no NBD driver or refuses, [`Error::Flusher`] without the privilege
@@ -96,7 +96,7 @@ pub fn attach(device: Arc<dyn Device>, settings: &AttachSettings) -> Result<Atta
     attach_by(Arc::new(Itself), device, settings)
 }
 
-/// As [`attach`], where `kernel` asks the kernel.
+/// As [`attach`], through `kernel`.
 ///
 /// # Errors
 /// As [`attach`], and those of `kernel`.
@@ -145,11 +145,11 @@ impl Attached {
         &self.path
     }
 
-    /// Takes the disk away from the kernel, whose requests that are under way are answered first. Nothing may use it any
-    /// more: for a swap device, swapoff comes before.
+    /// Detaches the disk from the kernel, after its requests in flight are answered. The disk must not be in use: call
+    /// swapoff first for a swap device.
     ///
     /// # Errors
-    /// [`Error::Kernel`] when the kernel refuses; the disk's threads have ended all the same.
+    /// [`Error::Kernel`] if the kernel refuses; the disk's threads have ended anyway.
     pub fn detach(mut self) -> Result<(), Error> {
         self.end()
     }
@@ -209,7 +209,7 @@ impl Attached {
             socket.shutdown(Shutdown::Both);
         }
         for thread in self.threads.drain(..) {
-            // It ends without a panic, which would end the program.
+            // It never panics, which would abort the program.
             let _ = thread.join();
         }
         done

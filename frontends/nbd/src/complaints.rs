@@ -1,11 +1,11 @@
-//! Lines of the log about connections that fail. Anybody can make as many of these as he likes.
+//! Log lines about failed connections, rate-limited because any peer can cause them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use spillway_types::{Peer, SeldomOfPeers};
 
-/// Which of them are written.
+/// The rate limit.
 #[derive(Debug)]
 pub struct Complaints {
     began: Instant,
@@ -25,12 +25,12 @@ impl Complaints {
         self.began.elapsed().as_millis() as u64
     }
 
-    /// Whether a line about a peer may be written now.
+    /// Whether a line about a peer may be logged now.
     pub fn line(&self, peer: Peer) -> bool {
         self.lines().line(peer, self.now_ms())
     }
 
-    /// Says how many lines were left out in times that are over.
+    /// Logs how many lines were suppressed in past intervals.
     pub fn sum_up(&self) {
         self.say(self.now_ms());
     }

@@ -1,4 +1,4 @@
-//! What a server is told.
+//! Settings of a server.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use spillway_tls::ServerSettings;
 pub struct Config {
     /// Whether and how connections are encrypted.
     pub tls: TlsMode,
-    /// Who a peer is that connects by TCP from this host and shows no certificate. `None`: nobody,
-    /// so that peers need a certificate.
+    /// The identity of a TCP peer on this host without a certificate. `None`: peers need a
+    /// certificate.
     pub loopback_name: Option<String>,
-    /// Most connections at the same time, those included that have not said who they are.
+    /// Most connections at the same time, including unidentified ones.
     pub connections_max: usize,
     /// Time that a peer has to choose its export.
     pub handshake_timeout: Duration,
@@ -34,9 +34,9 @@ impl Default for Config {
 pub enum TlsMode {
     /// None is.
     Off,
-    /// Those are whose peer asks for it.
+    /// If the peer requests it.
     Offered(ServerSettings),
-    /// All are; a peer gets nothing, not even the names of exports, before it asks for it.
+    /// Always; before TLS a peer gets nothing, not even the names of exports.
     Required(ServerSettings),
 }
 

@@ -35,7 +35,7 @@ pub struct Shared {
 /// A connection from its first byte on.
 struct Handshake<'a> {
     shared: &'a Shared,
-    /// Called when the peer was let in.
+    /// Called when the peer is admitted.
     admitted: &'a dyn Fn(),
     socket: &'a Socket,
     peer: spillway_types::Peer,
@@ -93,7 +93,7 @@ enum Agreed {
     End,
 }
 
-/// Serves a connection to its end. Calls `admitted` when the peer was let in.
+/// Serves a connection to its end. Calls `admitted` when the peer is admitted.
 ///
 /// # Errors
 /// Why it ended, unless the peer ended it.
@@ -158,7 +158,7 @@ impl Handshake<'_> {
         }
     }
 
-    /// Finds out who the peer is, and whether it may come in.
+    /// Identifies the peer, and decides whether to admit it.
     fn meet(&mut self, name: Option<&str>) -> Result<(), Error> {
         let identity = match name {
             Some(name) => Some(Identity::Name(name)),
@@ -187,7 +187,7 @@ impl Handshake<'_> {
     /// Goes over to TLS and on.
     fn encrypt(mut self, mut plain: Timed<'_>) -> Result<(), Error> {
         if !self.input.bytes().is_empty() {
-            // Somebody in between could have sent it.
+            // An attacker could have sent it.
             return Err(Error::Refused("the peer sent more before TLS began"));
         }
         let Some(settings) = self.shared.config.tls.settings() else { return Ok(()) };
@@ -213,10 +213,10 @@ impl Handshake<'_> {
         done
     }
 
-    /// Carries out requests until the peer ends.
+    /// Executes requests until the peer ends.
     fn transmit(self, stream: impl Read + Write, session: Session) -> Result<(), Error> {
         let Some(admission) = &self.admission else { return Ok(()) };
-        // An idle kernel may say nothing for days.
+        // An idle kernel may send nothing for days.
         self.deadline.set(None);
         self.socket.set_timeout(None)?;
         let bytes = buffer_bytes(&admission.admitted.limits);
@@ -227,7 +227,7 @@ impl Handshake<'_> {
     }
 }
 
-/// Carries out requests until the peer ends.
+/// Executes requests until the peer ends.
 pub fn converse(
     mut transmission: Transmission,
     input: &mut Input,
@@ -254,7 +254,7 @@ pub fn converse(
     }
 }
 
-/// Ends TLS as it should end, so that the peer can tell it from a cut.
+/// Closes TLS properly, so that the peer can distinguish this from a lost connection.
 fn say_goodbye(connection: &mut ServerConnection, plain: &mut Timed<'_>) {
     connection.send_close_notify();
     while connection.wants_write() {

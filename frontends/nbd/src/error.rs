@@ -3,19 +3,19 @@
 /// What went wrong with a connection, or with starting the server.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The peer does not keep to the protocol.
+    /// The peer violated the protocol.
     #[error(transparent)]
     Wire(#[from] spillway_wire::Error),
-    /// The peer asked for something that can be refused only by closing.
+    /// The peer requested something that can be refused only by closing the connection.
     #[error("{0}")]
     Refused(&'static str),
-    /// The device failed in the middle of a reply that had begun.
+    /// The device failed in the middle of a reply.
     #[error(transparent)]
     Device(#[from] spillway_block::Error),
-    /// The kernel's NBD driver is not there, or refused.
+    /// The kernel's NBD driver is missing, or refused.
     #[error(transparent)]
     Kernel(#[from] spillway_kernel_nbd::Error),
-    /// The threads that serve the kernel can't be made such that it may wait for them.
+    /// The threads that serve the kernel can't be marked so that it may wait for them.
     #[error("can't set PR_SET_IO_FLUSHER: {0}; it needs CAP_SYS_RESOURCE")]
     Flusher(std::io::Error),
     /// The disk's node does not appear.
@@ -26,7 +26,7 @@ pub enum Error {
         "{connections_max} connections are open, and their clients have all said who they are: no more are taken"
     )]
     Full {
-        /// How many the server takes.
+        /// The server's limit.
         connections_max: usize,
     },
     /// A connection was ended for a newer one.

@@ -4,9 +4,9 @@
 //! many requests as have arrived, one write sends all their replies. [`Negotiation`] and
 //! [`Transmission`] are the protocol without I/O: they take bytes and leave bytes.
 //!
-//! A connection carries out its requests in the order in which they come. Data longer than a buffer
-//! streams through it. So a connection never holds more than its buffers, and a peer that is slow
-//! or stuck holds up nobody but itself.
+//! A connection executes its requests in order of arrival. Data longer than a buffer streams
+//! through it. So a connection never holds more than its buffers, and a slow or stuck peer delays
+//! only itself.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! One program's connection: what it says, and what it is answered.
+//! One program's connection: its messages and the answers.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -9,20 +9,20 @@ use spillway_platform::sys::PeerCredentials;
 use spillway_types::{ClientId, Denied, Programs, Registration};
 use spillway_wire::programs::{Answer, Hello, REPORT_BYTES, Reason, VERSION, decode_report};
 
-/// A supervisor that says nothing for so long after it has connected is sent away.
+/// Time limit for a supervisor's hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most messages in [`WINDOW`]: ten times as many as the shortest interval asks for.
+/// Most messages in [`WINDOW`]: ten times as many as the shortest interval needs.
 const MESSAGES_MAX: u32 = 100;
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// A supervisor that is connected.
+/// A connected supervisor.
 #[derive(Debug)]
 pub struct Connection {
     pub socket: OwnedFd,
     /// The server's number for it.
     pub number: u64,
     peer: PeerCredentials,
-    /// The program, when it has said hello.
+    /// The program, once it has sent its hello.
     pub program: Option<ClientId>,
     since: Instant,
     window: Instant,
@@ -32,9 +32,9 @@ pub struct Connection {
 /// Whether a connection goes on.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
-    /// It does.
+    /// It continues.
     Stay,
-    /// It has ended, for this reason if not by the program's own will.
+    /// It has ended, with the reason unless the program closed it.
     End(Option<&'static str>),
 }
 
@@ -48,12 +48,12 @@ impl Connection {
         self.peer.pid
     }
 
-    /// Whether it has not said who it is in time.
+    /// Whether its hello is overdue.
     pub fn is_late(&self) -> bool {
         self.program.is_none() && self.since.elapsed() > HELLO_TIMEOUT
     }
 
-    /// Takes one message, if there is one, and answers it.
+    /// Reads one message, if there is one, and answers it.
     pub fn serve(&mut self, programs: &dyn Programs) -> Next {
         let mut bytes = [0; Hello::BYTES + 1];
         let flags = RecvFlags::DONTWAIT;
@@ -81,7 +81,7 @@ impl Connection {
                 Answer::Orders(programs.report(program, decode_report(report)))
             }
         };
-        // A program that does not read its answers has no use for them.
+        // A program that does not read its answers is disconnected.
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let sent = send(&self.socket, &answer.encode(), flags);
         match answer {

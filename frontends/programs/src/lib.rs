@@ -1,8 +1,9 @@
-//! Where paged programs of the host register, report what they do, and hear what they may hold.
+//! The server with which paged programs of the host register, report their activity, and get their
+//! targets.
 //!
-//! One thread serves all of them: a program says a few bytes each second. The socket is open to everybody; who is
-//! counted is up to [`spillway_types::Programs`], by the credentials that the kernel vouches for. A program that breaks the protocol,
-//! says too much or does not read its answers is hung up on, which ends nothing but its registration.
+//! One thread serves all of them, because a program sends only a few bytes each second. Every user can connect;
+//! [`spillway_types::Programs`] decides which programs count, by the kernel's credentials. A program that violates the
+//! protocol, sends too much or does not read its answers is disconnected, which ends only its registration.
 
 #![forbid(unsafe_code)]
 

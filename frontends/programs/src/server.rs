@@ -1,4 +1,4 @@
-//! Taking connections, and ending them.
+//! Accepts and ends connections.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,7 +15,7 @@ use spillway_wire::programs::{Answer, Reason};
 
 use crate::connection::{Connection, Next};
 
-/// How often it is looked whether somebody has not said hello.
+/// Interval of the check for overdue hellos.
 const TICK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// How long the server waits when it has no descriptors left.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
@@ -33,7 +33,7 @@ impl Default for Config {
     }
 }
 
-/// The server of programs: a thread. It ends when this is dropped, and hangs up on all.
+/// The server of programs: a thread. Dropping this ends it and disconnects all programs.
 #[derive(Debug)]
 pub struct Server {
     stop: OwnedFd,
@@ -41,10 +41,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves whoever connects to `listener`, a listening Unix socket of sequential packets.
+    /// Serves the connections of `listener`, a listening Unix socket of sequential packets.
     ///
     /// # Errors
-    /// When there are no threads or descriptors left.
+    /// There are no threads or descriptors left.
     pub fn start(
         listener: OwnedFd,
         programs: Arc<dyn Programs>,
@@ -92,7 +92,7 @@ struct EventLoop {
     last: u64,
     began: Instant,
     refusals: Seldom,
-    /// Apart from those that peers cause: neither hides the other.
+    /// Separate from lines that peers cause, so that neither hides the other.
     shortages: Seldom,
 }
 
@@ -129,7 +129,7 @@ impl EventLoop {
         }
     }
 
-    /// Waits for messages: which connections have some; none when the server is to end.
+    /// Waits for messages; returns the connections that have some, or none if the server is to end.
     fn wait(&self) -> Option<Vec<bool>> {
         let fixed = [&self.stop, &self.listener].map(AsFd::as_fd);
         let sockets = self.connections.iter().map(|connection| connection.socket.as_fd());
@@ -162,7 +162,7 @@ impl EventLoop {
         }
     }
 
-    /// Takes a connection in, maybe in the place of one that has not said hello.
+    /// Accepts a connection, perhaps in place of one without a hello.
     fn take(&mut self, socket: OwnedFd) {
         let Ok(peer) = peer_credentials(&socket) else { return };
         self.last += 1;

@@ -10,7 +10,7 @@ use crate::trouble::Refused;
 pub enum Arrived {
     /// A value.
     Value(Box<Chunks>),
-    /// Something that can't be so long, and was passed over.
+    /// An argument that is too long, and was skipped.
     Nothing,
 }
 
@@ -93,7 +93,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// Whether one of them is longer than it can be.
+    /// Whether one of them is too long.
     pub fn has_nothing(&self) -> bool {
         self.arrived.iter().any(|arrived| matches!(arrived, Some(Arrived::Nothing)))
     }
@@ -107,7 +107,7 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// What is no number.
+/// The error for an invalid number.
 pub const NO_INTEGER: Refused = Refused::line("ERR value is not an integer or out of range");
 /// An option that is not known, or not with the others.
 pub const SYNTAX: Refused = Refused::line("ERR syntax error");

@@ -1,4 +1,4 @@
-//! What a server is told.
+//! Settings of a server.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use spillway_store::Lifetime;
 /// Settings of a [`Server`](crate::Server).
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What databases promise of their values.
+    /// The kind of databases.
     pub lifetime: Lifetime,
-    /// Who a peer is that connects by TCP from this host without TLS. `None`: nobody, until it authenticates.
+    /// The identity of a TCP peer on this host without TLS. `None`: unidentified until it authenticates.
     pub loopback_name: Option<String>,
-    /// Most connections at the same time, those included that have not said who they are.
+    /// Most connections at the same time, including unidentified ones.
     pub connections_max: usize,
-    /// Time that a peer has to say who it is.
+    /// Time limit for a peer to identify itself.
     pub handshake_timeout: Duration,
-    /// Longest time in which nothing comes of a command that has begun, or nothing leaves of a reply.
+    /// Longest time without progress in a received command or a sent reply.
     pub stall_timeout: Duration,
     /// Threads that serve connections.
     pub workers: usize,

@@ -1,4 +1,4 @@
-//! Removing keys that have expired and that nobody asks for.
+//! Removes expired keys that are not accessed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use crate::walk::walk;
 
 /// Time between two sweeps.
 pub const PAUSE: Duration = Duration::from_millis(100);
-/// Longest time of a sweep: a tenth of a processor in all.
+/// Longest time of a sweep; in total at most a tenth of a processor.
 const SWEEP: Duration = Duration::from_millis(10);
-/// Keys that are looked at before the clock is.
+/// Keys checked between two reads of the clock.
 const LOT: usize = 200;
 
 /// Where each database was left. Databases of which no key expires are passed over.
@@ -24,7 +24,7 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// Goes on where the last one ended, for a bounded time.
+    /// Continues where the last sweep ended, for a limited time.
     pub fn go_on(&mut self, keyspaces: &Keyspaces, now_ms: u64) {
         let began = Instant::now();
         let sweeps = |database: &Arc<Database>| {
@@ -56,7 +56,7 @@ impl Sweep {
     }
 }
 
-/// Looks at some keys, and removes those that have expired.
+/// Checks some keys, and removes expired ones.
 fn lot(database: &Database, cursor: u64, now_ms: u64) -> Result<u64, Trouble> {
     let (mut looked, mut expired) = (0, Vec::new());
     let next = walk(database, cursor, |name, footer| {

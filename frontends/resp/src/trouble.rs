@@ -1,16 +1,16 @@
-//! Why a command was not carried out.
+//! Why a command failed.
 
 use std::borrow::Cow;
 
 use spillway_store::Refusal;
 
-/// What keeps a key from being read or written.
+/// Why a key can't be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum Trouble {
     /// There is no memory left.
     #[error("OOM the store has no memory left for this value")]
     Full,
-    /// The client has what it may have.
+    /// The client is at its target.
     #[error("OOM this client holds all the memory that its target allows")]
     AtTarget,
     /// The client is being moved.
@@ -19,7 +19,7 @@ pub enum Trouble {
     /// The pool is gone: the database was flushed, or the client removed.
     #[error("TRYAGAIN the database was flushed meanwhile")]
     Flushed,
-    /// So many keys with the same hash that there is no index for another.
+    /// There are too many keys with the same hash.
     #[error("ERR there are too many keys of the same hash")]
     Crowded,
     /// The store failed.
@@ -63,7 +63,8 @@ impl Refused {
         Self(Cow::Owned(line.into()))
     }
 
-    /// A line with what the client said in it, as Redis shows it: to its first zero, without line ends around the line.
+    /// A line that quotes the client's argument, as Redis shows it: up to its first zero byte, without line ends around
+    /// the line.
     pub fn quoting(before: &str, said: &[u8], behind: &str) -> Self {
         let line = [before.as_bytes(), until_zero(said), behind.as_bytes()].concat();
         let is_text = |byte: &u8| !matches!(byte, b'\r' | b'\n');

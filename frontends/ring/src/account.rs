@@ -1,4 +1,4 @@
-//! What each client's rings have been granted, so that all of them together stay within its limits.
+//! The grants of each client's rings, so that their sum stays within its limits.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -19,7 +19,7 @@ struct Granted {
 }
 
 impl Account {
-    /// Grants as much of what `hello` wants as the client's limits leave. `None` when that is not
+    /// Grants as much of the `hello`'s request as the client's limits leave. `None` if that is not
     /// enough for any ring.
     pub fn grant(&self, admitted: Admitted, hello: Hello) -> Option<Geometry> {
         let Admitted { client, limits } = admitted;

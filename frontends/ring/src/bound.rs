@@ -9,31 +9,31 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, eventfd};
 use spillway_store::{PoolId, Store};
 
-/// How many times as long the pools stay that were bound to a server before this one: their clients have yet to learn that
-/// the daemon is another.
+/// Factor of the grace time for pools that were bound to an earlier server: their clients have yet to notice the new
+/// daemon.
 const RESTART_FACTOR: u32 = 6;
 
 /// The bound pools of a server, over all its connections.
 #[derive(Debug)]
 pub struct BoundPools {
-    /// How long a pool stays that nobody holds.
+    /// How long a pool without a holder stays.
     grace: Duration,
     pools: Mutex<HashMap<PoolId, Holders>>,
-    /// Counts the pools that nobody holds any more: wakes whoever sweeps.
+    /// Counts the pools that lost their last holder, and wakes the sweeper.
     abandoned: OwnedFd,
 }
 
-/// Who holds a pool.
+/// The holders of a pool.
 #[derive(Debug)]
 enum Holders {
-    /// So many connections.
+    /// This many connections.
     Connections(u32),
-    /// Nobody; it stays until then.
+    /// None; the pool stays until this time.
     Nobody(Instant),
 }
 
 impl BoundPools {
-    /// Those that were bound to a server before, whose store this is now: nobody holds them yet.
+    /// The pools of this store that were bound to an earlier server: they have no holders yet.
     pub fn new(store: &Store, grace: Duration) -> io::Result<Self> {
         let abandoned = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let until = Instant::now() + grace * RESTART_FACTOR;
@@ -72,9 +72,9 @@ impl BoundPools {
         }
     }
 
-    /// Destroys the pools that nobody has held for as long as they stay. Returns whether others wait for that.
+    /// Destroys pools whose time without a holder is over. Returns whether others are waiting for that.
     pub fn sweep(&self, store: &Store) -> bool {
-        // Nothing to read when it is time that has come.
+        // Nothing to read if a timeout caused the call.
         let _ = rustix::io::read(&self.abandoned, &mut [0; 8]);
         let mut abandoned = Vec::new();
         let mut waiting = false;
@@ -88,7 +88,7 @@ impl BoundPools {
             !due
         });
         for pool in abandoned {
-            // Its client may have destroyed it, or have gone with all its pools.
+            // Its client may have destroyed it, or may be removed with all its pools.
             match store.destroy_pool(pool) {
                 Ok(_) => tracing::info!(
                     pool = pool.0,

@@ -1,4 +1,4 @@
-//! One ring, from the hello to the end: what its thread does.
+//! The thread of one ring, from the hello to the end.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -23,10 +23,10 @@ use crate::execute::Session;
 use crate::pollers::{PollTime, Pollers};
 use crate::region::Region;
 
-/// A client that says nothing for so long after it has connected is sent away.
+/// Time limit for a client's hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Commands that are begun before the first of them is finished.
+/// Commands started before the first of them is completed.
 const STEP: u32 = 16;
 /// A command with more data is the last of its step, so that its client can go on.
 const STEP_BYTES_MAX: u32 = 64 << 10;
@@ -38,18 +38,18 @@ pub struct Shared {
     pub account: Account,
     pub bound: BoundPools,
     pub pollers: Pollers,
-    /// Tells this server from all others; see [`Welcome::Granted`].
+    /// Distinguishes this server from all others; see [`Welcome::Granted`].
     pub instance: u64,
     /// Set when the server ends.
     pub stopping: AtomicBool,
 }
 
-/// Why a connection ended, when its client did not just close it.
+/// Why a connection ended, unless its client closed it.
 #[derive(Debug)]
 pub enum Ended {
-    /// The client was not welcome.
+    /// The client was refused.
     Refused(Reason),
-    /// The client broke the protocol.
+    /// The client violated the protocol.
     Protocol(&'static str),
     /// A system call failed.
     Failed(std::io::Error),
@@ -61,7 +61,7 @@ impl<E: Into<std::io::Error>> From<E> for Ended {
     }
 }
 
-/// Tells a client in one message that it has to stay out. Nobody waits for it to read that.
+/// Refuses a client with one message, without waiting for it to read that.
 pub fn refuse(socket: BorrowedFd<'_>, reason: Reason) {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     let _ = send(socket, &Welcome::Refused(reason).encode(), flags);
@@ -97,7 +97,7 @@ pub fn serve(shared: &Shared, socket: &OwnedFd, admitted: Admitted) -> Result<()
     ended
 }
 
-/// Serves what comes through a region, until the other end of `socket` is closed or `stop` is set.
+/// Serves the commands of a region, until the other end of `socket` is closed or `stop` is set.
 ///
 /// # Errors
 /// As [`serve`].
@@ -112,7 +112,7 @@ pub fn exchange(
     Ring { shared, socket, region, session, stop, taken: 0, slept_since: None }.run()
 }
 
-/// Gives back what was granted when the connection ends.
+/// Returns the grant when the connection ends.
 struct Grant<'a> {
     shared: &'a Shared,
     admitted: Admitted,
@@ -125,7 +125,7 @@ impl Drop for Grant<'_> {
     }
 }
 
-/// Waits for the hello. `None` when the client has gone already.
+/// Waits for the hello. `None` if the client is gone already.
 fn hear(socket: &OwnedFd) -> Result<Option<Hello>, Ended> {
     set_socket_timeout(socket, Timeout::Recv, Some(HELLO_TIMEOUT))?;
     let mut bytes = [0; Hello::BYTES + 1];
@@ -142,7 +142,7 @@ fn hear(socket: &OwnedFd) -> Result<Option<Hello>, Ended> {
     Hello::decode(&bytes).map(Some).map_err(|_| Ended::Protocol("what came is no hello"))
 }
 
-/// Hands the region over.
+/// Sends the region to the client.
 fn welcome(
     socket: &OwnedFd,
     geometry: Geometry,
@@ -165,7 +165,7 @@ fn welcome(
     Ok(())
 }
 
-/// What a wait ended with.
+/// The result of a wait.
 enum Waited {
     /// There may be commands.
     Commands,
@@ -179,11 +179,11 @@ struct Ring<'a> {
     socket: &'a OwnedFd,
     region: &'a Region,
     session: Session<'a>,
-    /// Set when this connection is to end, whatever its client still submits.
+    /// Set to end this connection, whatever its client still submits.
     stop: &'a AtomicBool,
     /// Commands taken out of the queue so far.
     taken: u32,
-    /// Since when there has been no command, if the thread has slept meanwhile.
+    /// Since when there has been no command, if the thread has slept since.
     slept_since: Option<Instant>,
 }
 
@@ -220,7 +220,7 @@ impl Ring<'_> {
         self.stop.load(Ordering::Relaxed) || self.shared.stopping.load(Ordering::Relaxed)
     }
 
-    /// Carries the next `count` commands out, at most [`STEP`].
+    /// Executes the next `count` commands, at most [`STEP`].
     #[inline]
     fn step(&mut self, count: u32) {
         let mut count = count;
@@ -255,11 +255,11 @@ impl Ring<'_> {
             let completion = Completion { result, queue_head, queue: 1, id, status, phase: false };
             self.region.complete(number, completion);
         }
-        // Once for all of them: on this thread's core the client would take its turn after the first.
+        // Once for all of them: if the client shares this core, it would run after the first.
         self.wake_client();
     }
 
-    /// Wakes the client if it sleeps. A client whose socket is full has wake-ups to read already.
+    /// Wakes the client if it sleeps. A full socket contains wake-ups already.
     #[inline]
     fn wake_client(&self) {
         let asleep = self.region.client_asleep();
@@ -268,11 +268,11 @@ impl Ring<'_> {
         }
     }
 
-    /// Waits for commands: looks for them for a while if there were some since the last wait, then
-    /// sleeps until the client sends a wake-up.
+    /// Waits for commands: polls for a while if there were some since the last wait, then sleeps
+    /// until the client sends a wake-up.
     fn wait(&mut self, worked: bool, poll_time: &mut PollTime) -> Result<Waited, Ended> {
         let there = || {
-            // What was completed last is seen by a client that fell asleep meanwhile.
+            // A client that fell asleep meanwhile must see the last completions.
             self.wake_client();
             self.region.submitted().load(Ordering::Relaxed) != self.taken || self.is_ending()
         };
@@ -285,8 +285,8 @@ impl Ring<'_> {
         }
         let asleep = self.region.server_asleep();
         asleep.store(1, Ordering::Relaxed);
-        // Either this sees the doorbell, or who rings it sees that there is somebody to wake; and the
-        // same for completions.
+        // Either this side sees the doorbell, or the client sees that it must wake a thread; the same
+        // holds for completions.
         fence(Ordering::SeqCst);
         if there() {
             asleep.store(0, Ordering::Relaxed);
@@ -299,7 +299,7 @@ impl Ring<'_> {
                 done => break done,
             }
         };
-        // After the end nothing is written any more: a guest's window may be other memory by then.
+        // After the end nothing is written: a guest's window may be reused by then.
         if matches!(received, Ok((_, 0)) | Err(Errno::CONNRESET)) {
             return Ok(Waited::Closed);
         }

@@ -1,4 +1,4 @@
-//! Carrying commands out: each was copied from the region, is checked here, and names data that may
+//! Executes commands: each was copied from the region, is checked here, and refers to data that may
 //! change at any time.
 
 use spillway_store::{
@@ -14,32 +14,32 @@ use crate::bound::{BoundPools, HeldPools};
 use crate::pools::PoolTable;
 use crate::region::Region;
 
-/// Keys that one List gives at most.
+/// Most keys of one List.
 const KEYS_MAX: usize = 4096;
 
-/// What is kept of a connection between its commands.
+/// State of a connection between its commands.
 #[derive(Debug)]
 pub struct Session<'a> {
     store: &'a Store,
     client: ClientId,
     pools: PoolTable,
     bound: HeldPools<'a>,
-    /// Takes values of a page or less out of the region before they are looked at, and unpacked pages
-    /// on their way into it.
+    /// Buffer for values of up to a page, copied from the region before they are examined, and for
+    /// unpacked pages before they are copied to it.
     page: Box<PageBuf>,
 }
 
-/// How a command went, and its result.
+/// The status and result of a command.
 type Outcome = Result<u64, Failed>;
 
-/// A command that was begun.
+/// A started command.
 #[derive(Debug)]
 pub enum Begun<'a> {
-    /// It is carried out: its status and result.
+    /// It is complete: its status and result.
     Done(Status, u64),
-    /// A page was copied to its frame, and is to be published.
+    /// A page was copied to its frame, and must be published.
     Filled(Filled<'a>),
-    /// A value was found, and is to be copied to this offset of the data area.
+    /// A value was found, and must be copied to this offset of the data area.
     Found(Value<'a>, usize),
 }
 
@@ -110,8 +110,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Carries a command out, but for copying a value to the data area. What takes locked instructions
-    /// comes before the copies of several commands: each would wait for the copy before it.
+    /// Executes a command, except copying a value to the data area. Atomic instructions come before
+    /// the copies of several commands: each would stall on the copy before it.
     #[inline]
     pub fn begin(&mut self, region: &Region, command: &Command) -> Begun<'a> {
         let outcome = match command.opcode {
@@ -125,7 +125,7 @@ impl<'a> Session<'a> {
         Begun::Done(status, result)
     }
 
-    /// Copies a value that was found; the status and result of its command, and what still holds it.
+    /// Copies a found value; returns the status and result of its command, and the value's pin.
     #[inline]
     pub fn finish(
         &mut self,
@@ -141,7 +141,7 @@ impl<'a> Session<'a> {
             Begun::Found(value, offset) => (value, offset),
         };
         match value.show(&mut self.page, |at, part| region.write(offset + at, part)) {
-            // One that is longer than the room for it is not given at all; the length says so.
+            // A value that is too long is not copied at all; the length shows this.
             Ok((Get::Hit(bytes) | Get::Short(bytes), shown)) => {
                 (Status::SUCCESS, bytes as u64, Some(shown))
             }
@@ -153,13 +153,13 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// There is no command just now: time to get ready for the next.
+    /// Idle: prepares for the next command.
     #[inline]
     pub fn rest(&self) {
         self.store.expect_put();
     }
 
-    /// Checks what every command must have right.
+    /// Checks the fields common to all commands.
     #[inline]
     fn check(region: &Region, command: &Command) -> Result<(), Status> {
         if command.flags != Command::SGL {
@@ -171,7 +171,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The value that a command asks for.
+    /// The value that a command requests.
     #[inline]
     fn look_up(&mut self, region: &Region, command: &Command) -> Result<Value<'a>, Failed> {
         Self::check(region, command)?;
@@ -223,7 +223,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The pool of a number, among this client's alone.
+    /// The pool with a number, among this client's only.
     #[inline]
     fn pool(&mut self, number: u32) -> Result<PoolId, Failed> {
         let found = self.pools.find(self.store, self.client, number);
@@ -362,7 +362,7 @@ fn check_data(region: &Region, data: &DataPointer) -> Result<(), Status> {
     Ok(())
 }
 
-/// Writes an answer that is no value to where the command says.
+/// Writes an answer other than a value to the command's place.
 fn answer(region: &Region, command: &Command, bytes: &[u8]) -> Result<(), Failed> {
     if bytes.len() > command.data.bytes as usize {
         return Err(Status::DATA_LENGTH.finally().into());
@@ -371,7 +371,7 @@ fn answer(region: &Region, command: &Command, bytes: &[u8]) -> Result<(), Failed
     Ok(())
 }
 
-/// How a command went that stores a value.
+/// The status of a command that stores a value.
 fn stored(put: Put) -> Outcome {
     match put {
         Put::Stored => Ok(0),

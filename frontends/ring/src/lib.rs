@@ -12,8 +12,8 @@
 //!    |  value <- data area <-----| data area                 |<-- frame copied to its place <--|
 //! ```
 //!
-//! Each connection is a queue pair and a thread. Both sides look at the region for a short while, then
-//! sleep until a byte comes over the socket. docs/ring.md tells all of it, and what is trusted.
+//! Each connection is a queue pair and a thread. Both sides poll the region for a short while, then
+//! sleep until a byte arrives on the socket. docs/ring.md describes the protocol and its trust model.
 
 mod account;
 mod bound;

@@ -1,34 +1,35 @@
-//! Who may look at a ring without pause before it sleeps, and for how long.
+//! Decides which threads may poll a ring before they sleep, and for how long.
 //!
 //! A thread that polls answers within a microsecond and keeps a core busy. One that sleeps has to be woken, which takes
 //! some ten microseconds, and several times as long where the core sleeps too and belongs to a VM. So a few threads may
-//! poll, each for as long as its own client's pauses are worth it: when a thread has slept in a pause that was no longer than
-//! the longest polling, its time doubles; when in a longer one, it halves, in the end to nothing. KVM polls for its virtual
+//! poll, each for a time adapted to its client's pauses. If a thread slept in a pause no longer than the longest
+//! polling time, its time doubles; after a longer pause it halves, finally to zero. KVM polls for its virtual
 //! processors by the same rule (the kernel's Documentation/virt/kvm/halt-polling.rst).
 //!
-//! A core that others want too is no place to poll: the scheduler counts polling as work, and lets the others run for
-//! milliseconds in return. A thread that slept instead would run as soon as it is woken. So a thread whose core was given to
-//! others for long sleeps at once in its next waits, in more of them each time that happens again.
+//! Polling on a contended core is harmful: the scheduler counts it as work, and lets other threads run for milliseconds
+//! in return. A thread that slept instead would run as soon as it is woken. So a thread that lost its core for long
+//! sleeps at once in its next waits, in more of them each time that this repeats.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Looks at the condition between two looks at the clock.
+/// Polls between two reads of the clock.
 const LOOKS: u32 = 32;
 /// The time of polling that a thread begins with; it doubles as it grows.
 const TIME_FIRST: Duration = Duration::from_micros(10);
 
-/// The right to poll, which a limited number of threads has at the same time.
+/// Limits the number of threads that poll at the same time.
 #[derive(Debug)]
 pub struct Pollers {
     free: AtomicU32,
     time_max: Duration,
 }
 
-/// A thread that is kept from its core for so long while it polls shares it with others that compute.
+/// A polling thread that loses its core for this long shares it with computing threads.
 const KEPT_AWAY: Duration = Duration::from_micros(500);
-/// In how many waits a thread then sleeps at once; doubled when it is kept away in the next polling too.
+/// Number of waits in which a thread then sleeps at once; doubled if it loses its core in the next
+/// polling too.
 const SLEEPS_FIRST: u32 = 64;
 const SLEEPS_MAX: u32 = 4096;
 
@@ -36,14 +37,14 @@ const SLEEPS_MAX: u32 = 4096;
 #[derive(Debug, Default)]
 pub struct PollTime {
     time: Duration,
-    /// In so many waits to come the thread sleeps at once.
+    /// Number of coming waits in which the thread sleeps at once.
     sleeps: u32,
-    /// How many they were when it was last kept from its core; 0 once it was not.
+    /// That number when it last lost its core; 0 once it did not.
     sleeps_last: u32,
 }
 
 impl PollTime {
-    /// Others had the thread's core for long.
+    /// The thread has lost its core for long.
     fn was_kept_away(&mut self) {
         self.sleeps_last = (self.sleeps_last * 2).clamp(SLEEPS_FIRST, SLEEPS_MAX);
         self.sleeps = self.sleeps_last;
@@ -63,7 +64,8 @@ impl Pollers {
         Self { free: AtomicU32::new(most), time_max }
     }
 
-    /// Looks at `there` until it is true, for as long as this thread polls; whether it became true.
+    /// Polls `there` until it is true, for as long as this thread polls; returns whether it became
+    /// true.
     pub fn poll(&self, time: &mut PollTime, there: impl FnMut() -> bool) -> bool {
         self.poll_beside(time, there, || {
             let start = Instant::now();
@@ -72,7 +74,7 @@ impl Pollers {
         })
     }
 
-    /// As [`Self::poll`]; `give_way` lets others have the core, and tells for how long they had it.
+    /// As [`Self::poll`]; `give_way` yields the core, and returns for how long others had it.
     fn poll_beside(
         &self,
         time: &mut PollTime,
@@ -97,7 +99,7 @@ impl Pollers {
             if start.elapsed() >= time.time {
                 break false;
             }
-            // Who has something to do comes first.
+            // Threads with work come first.
             kept_away |= give_way() >= KEPT_AWAY;
         };
         self.free.fetch_add(1, Ordering::Relaxed);
@@ -109,7 +111,7 @@ impl Pollers {
         found
     }
 
-    /// A thread that has slept takes note of how long no command came, polling and waking up included.
+    /// After a sleep, records how long no command came, polling and waking up included.
     pub fn slept(&self, time: &mut PollTime, pause: Duration) {
         time.time = if pause > self.time_max {
             let half = time.time / 2;

@@ -1,15 +1,15 @@
-//! The pools of one client, by the numbers that it names them by.
+//! The pools of one client, by number.
 
 use spillway_store::{ClientId, PoolId, Store};
 
-/// What was looked up so far. A number that is not the client's own is never found.
+/// Cached lookups. A number that is not the client's own is never found.
 #[derive(Debug, Default)]
 pub struct PoolTable {
     known: Vec<(u32, PoolId)>,
 }
 
 impl PoolTable {
-    /// The pool that `client` knows as `number`, if it has one.
+    /// `client`'s pool with `number`, if it has one.
     #[inline]
     pub fn find(&mut self, store: &Store, client: ClientId, number: u32) -> Option<PoolId> {
         match self.known.iter().find(|entry| entry.0 == number) {
@@ -18,7 +18,7 @@ impl PoolTable {
         }
     }
 
-    /// Asks the store: the pool may be new, or gone and its number another pool's by now.
+    /// Queries the store: the pool may be new, or its number may belong to another pool by now.
     #[cold]
     fn look_up(&mut self, store: &Store, client: ClientId, number: u32) -> Option<PoolId> {
         self.known.clear();

@@ -1,6 +1,6 @@
-//! Cloud Hypervisor's hand-over as it is proposed (cloud-hypervisor/cloud-hypervisor#8644, #8657, #8664): a JSON
-//! object on a stream socket. The userfaultfd and then the memory files come by SCM_RIGHTS. Names of
-//! fields that differ between the proposals are both taken.
+//! Cloud Hypervisor's proposed handover (cloud-hypervisor/cloud-hypervisor#8644, #8657, #8664): a JSON object on
+//! a stream socket. The userfaultfd and then the memory files come by SCM_RIGHTS. If the proposals use different
+//! field names, both are accepted.
 
 use serde::Deserialize;
 

@@ -1,4 +1,4 @@
-//! Firecracker's hand-over when a snapshot is resumed with the userfaultfd backend
+//! Firecracker's handover when a snapshot is resumed with the userfaultfd backend
 //! (docs/snapshotting/handling-page-faults-on-snapshot-resume.md there): a JSON array on a stream socket, with
 //! the userfaultfd attached by SCM_RIGHTS. Memory is private and registered for MISSING alone.
 

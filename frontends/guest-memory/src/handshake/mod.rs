@@ -1,4 +1,4 @@
-//! What monitors say when they hand their guest's memory over: an adapter for each.
+//! The monitors' handover messages: an adapter for each.
 
 mod cloud_hypervisor;
 mod firecracker;
@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{Claimed, Error};
 
-/// Whose handshake it is.
+/// A monitor's handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handshake {
     /// As proposed in cloud-hypervisor/cloud-hypervisor#8657, with the memory files beside the
@@ -31,8 +31,8 @@ impl Handshake {
         matches!(self, Self::CloudHypervisor)
     }
 
-    /// Reads the regions out of what has come so far; `None` when the rest is still to come. `files` is how
-    /// many memory files came.
+    /// Parses the regions from the received bytes; `None` if the message is incomplete. `files` is the
+    /// number of received memory files.
     ///
     /// # Errors
     /// What is wrong with the text.
@@ -43,8 +43,8 @@ impl Handshake {
         }
     }
 
-    /// What the monitor is told when a manager serves its memory, or why none does. Empty for one that
-    /// listens to nothing.
+    /// The reply to the monitor when a manager serves its memory, or why none does. Empty for a
+    /// monitor that reads no reply.
     pub fn answer(self, outcome: Result<(), &Error>) -> String {
         match self {
             Self::CloudHypervisor => cloud_hypervisor::answer(outcome),
@@ -53,7 +53,7 @@ impl Handshake {
     }
 }
 
-/// The one JSON value in `bytes`, which may end with blanks; `None` while it is not whole.
+/// The single JSON value in `bytes`, which may have trailing blanks; `None` while it is incomplete.
 fn document<T: DeserializeOwned>(monitor: &'static str, bytes: &[u8]) -> Result<Option<T>, Error> {
     let wrong = |why: String| Error::Message { monitor, why };
     let mut values = serde_json::Deserializer::from_slice(bytes).into_iter::<T>();

@@ -1,4 +1,4 @@
-//! INFO: what there is to tell of the daemon and of the client's own databases.
+//! INFO: information about the daemon and the client's own databases.
 
 use std::fmt::Write;
 use std::sync::atomic::Ordering;

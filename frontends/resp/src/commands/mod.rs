@@ -1,4 +1,4 @@
-//! The commands: their table, and what each does.
+//! The commands: their table and implementations.
 
 mod connection;
 mod expiry;
@@ -27,12 +27,12 @@ pub use table::{COMMANDS, Command, find, takes_long};
 /// Most bytes of an unknown name, and of the arguments behind it, that an error shows.
 const SHOWN_BYTES: usize = 128;
 
-/// What a command has to do with.
+/// The context of a command.
 #[derive(Debug)]
 pub struct Call<'a> {
     /// The connection that it came by.
     pub session: &'a mut Session,
-    /// What all connections share.
+    /// The shared state of all connections.
     pub shared: &'a Shared,
     /// Its arguments.
     pub arguments: Arguments<'a>,
@@ -44,11 +44,11 @@ pub struct Call<'a> {
     pub reading: &'a mut Option<Reading>,
 }
 
-/// What became of a command: its reply is written, or it is refused.
+/// The result of a command: its reply is written, or it is refused.
 pub type Outcome = Result<(), Refused>;
 
 impl Call<'_> {
-    /// Carries the command out. A refusal becomes its reply.
+    /// Executes the command. A refusal becomes its reply.
     pub fn run(&mut self) {
         let mark = self.output.mark();
         if let Err(Refused(line)) = self.dispatch() {

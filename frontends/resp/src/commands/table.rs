@@ -11,19 +11,19 @@ const NAME_BYTES_MAX: usize = 16;
 
 /// A command.
 pub struct Command {
-    /// Its name, in small letters.
+    /// Its name, in lower case.
     pub name: &'static str,
-    /// Arguments with the name; at least so many, when it is negative.
+    /// Number of arguments, the name included; a negative number is a minimum.
     pub arity: i32,
-    /// What it is, in Redis's words.
+    /// Its flags, in Redis's terms.
     pub flags: &'static [&'static str],
     /// The first key, the last (counted from the end, when negative), and the step between keys.
     pub keys: (i32, i32, i32),
-    /// What it is about, in Redis's words.
+    /// Its category, in Redis's terms.
     pub group: &'static str,
-    /// What it does, in one line.
+    /// Its description, in one line.
     pub summary: &'static str,
-    /// Carries it out.
+    /// Executes it.
     pub run: fn(&mut Call<'_>) -> Outcome,
 }
 
@@ -34,18 +34,18 @@ impl std::fmt::Debug for Command {
 }
 
 impl Command {
-    /// Whether it takes so many arguments, with its name.
+    /// Whether this number of arguments, the name included, is valid.
     pub const fn takes(&self, count: usize) -> bool {
         let count = count as i64;
         if self.arity < 0 { count >= -self.arity as i64 } else { count == self.arity as i64 }
     }
 
-    /// Whether those may use it who have not said who they are.
+    /// Whether unauthenticated connections may use it.
     pub fn is_for_strangers(&self) -> bool {
         self.flags.contains(&"no_auth")
     }
 
-    /// Which of so many arguments are keys.
+    /// Which of this many arguments are keys.
     pub fn keys(&self, count: usize) -> impl Iterator<Item = usize> + use<> {
         let (first, last, step) = self.keys;
         let last = if last < 0 { count as i32 + last } else { last };
@@ -54,7 +54,7 @@ impl Command {
     }
 }
 
-/// Whether an argument of a command may be longer than 64 KiB: values alone.
+/// Whether an argument may be longer than 64 KiB: only values.
 pub fn takes_long(name: &[u8], at: usize) -> bool {
     let is = |names: &[&str]| names.iter().any(|it| name.eq_ignore_ascii_case(it.as_bytes()));
     match at {
