@@ -1,4 +1,4 @@
-//! Takes connections in.
+//! Accepts connections.
 
 use std::io;
 use std::sync::Arc;
@@ -11,17 +11,18 @@ use tokio::time::{sleep, timeout};
 
 use crate::{ConnectionPermit, Connections};
 
-/// Between two attempts to accept while none succeeds, as when there are no descriptors left.
+/// Pause between attempts to accept while they fail, for example because there are no descriptors
+/// left.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often lines that were left out are counted in the log, where nobody connects.
+/// How often the number of suppressed lines is logged while no peer connects.
 const SUM_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What peers connect to.
+/// A listener.
 pub trait Listener: Send {
     /// A connection.
     type Stream: Send + 'static;
 
-    /// The next connection, and where it comes from.
+    /// The next connection, and its peer.
     fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Peer)>> + Send;
 }
 
@@ -30,7 +31,7 @@ impl Listener for TcpListener {
 
     async fn accept(&self) -> io::Result<(TcpStream, Peer)> {
         let (stream, address) = Self::accept(self).await?;
-        // Answers are small; if this fails, the connection has ended already.
+        // Responses are small. If this fails, the connection has ended already.
         let _ = stream.set_nodelay(true);
         Ok((stream, Peer::at(address.ip())))
     }
@@ -46,8 +47,8 @@ impl Listener for UnixListener {
     }
 }
 
-/// Has `attend` serve each connection that there is a place for, on a task of its own, and closes the others. A failure to
-/// accept ends nothing: it comes from the peer, or from a shortage that passes.
+/// Calls `attend` for each admitted connection, on a task of its own, and closes the others. A failed accept ends
+/// nothing: its cause is the peer, or a temporary shortage.
 pub async fn accept<L, F, S>(listener: L, connections: Arc<Connections>, attend: F)
 where
     L: Listener,
@@ -71,12 +72,12 @@ where
             let task = tokio::spawn(attend(stream, Arc::clone(&place)));
             place.runs_in(task.abort_handle());
         }
-        // In a flood, those that gave way end before the next one is taken in.
+        // In a flood, displaced connections end before the next one is accepted.
         yield_now().await;
     }
 }
 
-/// Whether a peer hung up before it was accepted: the next one may be served at once.
+/// Whether a peer closed its connection before it was accepted: the next one can be served at once.
 fn is_the_peers(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted)
 }

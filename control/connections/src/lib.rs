@@ -1,11 +1,11 @@
-//! The HTTP connections of a listener: how many there may be, and how long each may keep the daemon waiting.
+//! The HTTP connections of a listener: limits their number, and how long each may keep the daemon waiting.
 //!
-//! [`accept`] takes connections in as long as [`Connections`] has places for them, each on a task of its own. [`serve`] speaks
-//! HTTP/1.1 on one of them, within [`Deadlines`]: for a request's head, and for the next bytes of a body or of an answer. There
-//! is no deadline for a whole answer or a whole import: slow is the normal case, and only a peer that does nothing at all is cut
-//! off.
+//! [`accept`] accepts connections while [`Connections`] has slots for them, each on a task of its own. [`serve`] serves
+//! HTTP/1.1 on one connection within [`Deadlines`]: for a request's head, and for the next bytes of a body or of an
+//! answer. A whole answer or import has no deadline: slow peers are normal, and only a peer that makes no progress is
+//! disconnected.
 //!
-//! Each listener has its own [`Connections`], so that a flood on one of them keeps nobody out of another.
+//! Each listener has its own [`Connections`], so that a flood on one of them does not block another.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The places of connections: who has one, and who gives way or is refused when there are too many.
+//! Connection slots: admits connections, and displaces or refuses some when there are too many.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,15 +11,14 @@ use tokio::task::AbortHandle;
 /// Bounds on the connections of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// All of them, and those that have proven nothing: see [`ConnectionSlots`].
+    /// Of all connections, and of unauthenticated ones: see [`ConnectionSlots`].
     pub slots: SlotLimits,
-    /// Those of one peer, whatever it has proven. Whoever has a token can't take all places.
+    /// Of one peer, authenticated or not, so that a client with a token can't take all slots.
     pub of_peer_max: usize,
 }
 
 impl ConnectionLimits {
-    /// Half of the places for each peer; a quarter for connections that have proven nothing, and a quarter of that for each
-    /// peer.
+    /// Half of the slots for each peer; a quarter for unauthenticated connections, and a quarter of that for each peer.
     pub const fn halves(connections_max: usize) -> Self {
         Self {
             slots: SlotLimits::quarters(connections_max),
@@ -31,7 +30,7 @@ impl ConnectionLimits {
 /// The connections of a listener.
 #[derive(Debug)]
 pub struct Connections {
-    /// What listens, for the log.
+    /// The listener's name, for the log.
     listener: &'static str,
     limits: ConnectionLimits,
     began: Instant,
@@ -43,7 +42,7 @@ pub struct Connections {
 struct Open {
     next: u64,
     slots: ConnectionSlots,
-    /// Those that have not ended, also if they gave way.
+    /// Connections that have not ended, including displaced ones.
     tasks: HashMap<u64, Task>,
 }
 
@@ -60,7 +59,7 @@ struct Lines {
     failures: Seldom,
 }
 
-/// A connection's place, which is free again when this is dropped.
+/// A connection's slot, which is freed when this is dropped.
 #[derive(Debug)]
 pub struct ConnectionPermit {
     connections: Arc<Connections>,
@@ -68,7 +67,7 @@ pub struct ConnectionPermit {
 }
 
 impl Connections {
-    /// No connections yet. The log names the listener.
+    /// No connections yet. The log uses the listener's name.
     pub fn new(listener: &'static str, limits: ConnectionLimits) -> Arc<Self> {
         let slots = ConnectionSlots::new(limits.slots);
         Arc::new(Self {
@@ -80,8 +79,8 @@ impl Connections {
         })
     }
 
-    /// Takes a place for a connection that has come; none if there is none for it. An older connection that has proven
-    /// nothing may end for it.
+    /// Takes a slot for a new connection; none if there is none. This may displace an older unauthenticated
+    /// connection.
     pub(crate) fn enter(self: &Arc<Self>, peer: Peer) -> Option<ConnectionPermit> {
         let mut open = self.open();
         let own = open.tasks.values().filter(|task| task.peer == peer).count();
@@ -123,7 +122,7 @@ impl Connections {
         }
     }
 
-    /// Says how many lines were left out in times that are over.
+    /// Logs how many lines were suppressed in past intervals.
     pub(crate) fn sum_up(&self) {
         let (mut lines, now_ms) = self.lines();
         while let Some((peer, left_out)) = lines.of_peers.left_out(now_ms) {
@@ -131,7 +130,7 @@ impl Connections {
         }
     }
 
-    /// No connection could be accepted.
+    /// Logs that no connection could be accepted.
     pub(crate) fn failed(&self, error: &io::Error) {
         let (mut lines, now_ms) = self.lines();
         if let Some(others) = lines.failures.line(now_ms) {
@@ -141,12 +140,12 @@ impl Connections {
 }
 
 impl ConnectionPermit {
-    /// The connection's peer has proven who it is: from now on no newcomer takes the place.
+    /// The peer has authenticated: from now on no new connection displaces this one.
     pub fn prove(&self) {
         self.connections.open().slots.prove(self.number);
     }
 
-    /// The task that ends when the place is given up.
+    /// The task to end when the slot is displaced.
     pub(crate) fn runs_in(&self, handle: AbortHandle) {
         if let Some(task) = self.connections.open().tasks.get_mut(&self.number) {
             task.handle = Some(handle);

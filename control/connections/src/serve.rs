@@ -16,20 +16,21 @@ use crate::stall::{BodyDeadline, WriteDeadline};
 /// Most bytes of a request's head. A longer one is answered with status 431.
 pub const HEAD_BYTES_MAX: usize = 16 << 10;
 
-/// How long a peer may keep a connection waiting.
+/// Deadlines of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadlines {
-    /// From the start of the connection, or from its last answer, to the end of the next request's head. So long a
-    /// connection may be idle.
+    /// From the start of the connection, or its last answer, to the end of the next request's head. This is also
+    /// the longest idle time.
     pub head: Duration,
-    /// For the next bytes of a request's body to come, and for the next bytes of an answer to be taken.
+    /// For the next bytes of a request's body to arrive, and for the peer to receive the next bytes of
+    /// an answer.
     pub stall: Duration,
 }
 
-/// Has `router` answer the requests of a connection, until it ends or a deadline is over.
+/// Serves the requests of a connection with `router`, until it ends or a deadline passes.
 ///
 /// # Errors
-/// A deadline is over, the peer does not speak HTTP, or the connection broke.
+/// A deadline passed, the peer does not speak HTTP, or the connection broke.
 pub async fn serve<S>(stream: S, router: Router, deadlines: Deadlines) -> Result<(), hyper::Error>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

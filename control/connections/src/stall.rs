@@ -1,4 +1,4 @@
-//! Ends what a peer keeps waiting: a body of which nothing comes, an answer of which nothing is taken.
+//! Ends stalled transfers: a body whose peer sends nothing, an answer whose peer receives nothing.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -15,11 +15,11 @@ use tokio::time::{Sleep, sleep};
 #[error("nothing more of the request's body came within {0:?}")]
 pub struct BodyStopped(Duration);
 
-/// A deadline for the next step, which begins anew with each step.
+/// A deadline for the next step, restarted by each step.
 #[derive(Debug)]
 struct StallTimer {
     time: Duration,
-    /// Runs while something is waited for.
+    /// Runs during a wait.
     running: Option<Pin<Box<Sleep>>>,
 }
 
@@ -28,7 +28,7 @@ impl StallTimer {
         Self { time, running: None }
     }
 
-    /// Stops the clock if a step was made; otherwise ready when it has taken too long.
+    /// Stops the timer if there was progress; otherwise ready when the deadline has passed.
     fn watch<T>(&mut self, step: &Poll<T>, cx: &mut Context<'_>) -> Poll<()> {
         if step.is_ready() {
             self.running = None;
@@ -39,7 +39,7 @@ impl StallTimer {
     }
 }
 
-/// The body of a request. It fails when nothing of it comes for a while.
+/// The body of a request. It fails if nothing arrives for a while.
 pub(crate) struct BodyDeadline {
     body: Body,
     timer: StallTimer,
@@ -78,7 +78,7 @@ impl HttpBody for BodyDeadline {
     }
 }
 
-/// A connection. Writing fails when the peer takes nothing for a while.
+/// A connection. Writing fails if the peer receives nothing for a while.
 pub(crate) struct WriteDeadline<S> {
     stream: S,
     timer: StallTimer,
@@ -134,10 +134,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteDeadline<S> {
         self.stream.is_write_vectored()
     }
 
-    // A socket's flush waits for nobody. TLS writes what it has encrypted, which may.
+    // A socket's flush never waits. That of TLS writes encrypted bytes, which may wait.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match Pin::new(&mut self.stream).poll_flush(cx) {
-            // It says nothing of the peer if there was nothing to flush.
+            // It proves no progress if there was nothing to flush.
             Poll::Ready(done) => Poll::Ready(done),
             step @ Poll::Pending => self.watched(step, cx),
         }

@@ -8,10 +8,10 @@ const LEFT: f64 = 62.0;
 const RIGHT: f64 = 12.0;
 const TOP: f64 = 42.0;
 const BOTTOM: f64 = 62.0;
-/// Lines that a scale has about.
+/// Approximate number of grid lines.
 const STEPS: f64 = 5.0;
 
-/// Colours of Okabe and Ito, which colour-blind people can tell apart, and dashes.
+/// The colours of Okabe and Ito, which colour-blind people can distinguish, and dashes.
 const STYLES: [(&str, &str); 6] = [
     ("#777", ""),
     ("#e69f00", "2 3"),
@@ -43,7 +43,7 @@ pub(crate) struct Frame<'a> {
     pub up: &'a str,
 }
 
-/// Lines over the counts that their points have, evenly spaced; `marks` are counts at which a line of the same name ends.
+/// Lines over their points' counts, evenly spaced. `marks` are counts at which a line of the same name ends.
 pub(crate) fn lines(frame: &Frame<'_>, lines: &[Line], marks: &[(usize, f64)]) -> String {
     let mut counts: Vec<f64> = lines.iter().flat_map(|it| &it.points).map(|it| it.0).collect();
     counts.sort_by(f64::total_cmp);
@@ -213,7 +213,7 @@ fn legend(svg: &mut String, names: &[&str]) {
 
 /// A text for SVG and HTML, between tags and in quotes.
 pub(crate) fn escape(text: &str) -> String {
-    // XML has no way to write control characters.
+    // XML can't represent control characters.
     let text: String = text.chars().filter(|it| !it.is_control()).collect();
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -1,4 +1,4 @@
-//! What follows from the prices, by name: each number with its unit and formula.
+//! Numbers that follow from the prices, by name, each with its unit and formula.
 
 use crate::model::{Cost, Model};
 use crate::prices::ConfigurationName::{self, Base, Cbps, Dm, DmCbps, Max};
@@ -11,7 +11,7 @@ pub(crate) struct Derivation {
     pub unit: &'static str,
     /// How it is derived, in words.
     pub formula: &'static str,
-    /// None where the file does not have what it takes.
+    /// None if the file lacks the inputs.
     pub derive: fn(&Model<'_>) -> Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! A TOML text whose sections are read key by key. What is missing, unknown or out of bounds is named with its line.
+//! A TOML text whose sections are read key by key. Errors name the line of a missing, unknown or out-of-bounds key.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -9,12 +9,12 @@ use toml::de::{DeTable, DeValue};
 use crate::error::{Error, Fault};
 use crate::prices::{Input, NUMBER_MAX, Value};
 
-/// What a number may be.
+/// Bounds of a number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     least: f64,
     most: f64,
-    /// Whether `least` itself is out.
+    /// Whether `least` itself is excluded.
     above: bool,
     whole: bool,
     words: &'static str,
@@ -24,7 +24,7 @@ impl Bounds {
     pub const POSITIVE: Self = Self::new(0.0, NUMBER_MAX, true, false, "a number above 0");
     pub const NOT_NEGATIVE: Self = Self::new(0.0, NUMBER_MAX, false, false, "a number, 0 or more");
     pub const PART: Self = Self::new(0.0, 1.0, false, false, "a part of 1, 0 to 1");
-    /// Of what is saved some is left.
+    /// A saving is less than the whole.
     pub const SAVED: Self = Self::new(0.0, 0.99, false, false, "a part of 1, 0 to 0.99");
     pub const PUE: Self = Self::new(1.0, 100.0, false, false, "a number, 1 or more");
     pub const YEARS: Self = Self::new(0.0, 100.0, true, false, "a number of years, above 0 to 100");
@@ -58,7 +58,7 @@ impl<'a> Document<'a> {
     /// The text as a table.
     ///
     /// # Errors
-    /// It is no TOML.
+    /// It is not TOML.
     pub fn parse(&self) -> Result<Spanned<DeTable<'a>>, Error> {
         DeTable::parse(self.text).map_err(|error| Error::Syntax {
             file: self.file.to_owned(),
@@ -72,7 +72,7 @@ impl<'a> Document<'a> {
     /// The table of the whole text as a section.
     ///
     /// # Errors
-    /// Its sources or its date are none.
+    /// Its sources or its date are invalid.
     pub fn root<'d>(&'d self, table: &'d Spanned<DeTable<'a>>) -> Result<Section<'d>, Error> {
         Section::new(self, String::new(), 1, table.get_ref())
     }
@@ -147,7 +147,7 @@ impl<'d> Section<'d> {
         self.table.get(key)
     }
 
-    /// `key` is wrong.
+    /// The error that `key` is wrong.
     pub fn fault(&self, fault: Fault) -> Error {
         let line = self.table.get(fault.key).map_or(self.line, |it| self.document.line(it.span()));
         self.error(line, fault.key, fault.problem, fault.remedy)
@@ -185,10 +185,10 @@ impl<'d> Section<'d> {
         self.table.contains_key(key)
     }
 
-    /// A number with its source; `what` says what it is, with its unit.
+    /// A number with its source; `what` describes it, with its unit.
     ///
     /// # Errors
-    /// It is missing, no number, out of bounds, or has no source.
+    /// It is missing, not a number, out of bounds, or has no source.
     pub fn number(&self, key: &str, bounds: Bounds, what: &str) -> Result<f64, Error> {
         let value = self.get(key).ok_or_else(|| self.missing(key, what))?;
         let number = self.bounded(key, value, bounds, what)?;
@@ -207,7 +207,7 @@ impl<'d> Section<'d> {
     /// A number that needs no source: part of a statement.
     ///
     /// # Errors
-    /// It is missing, no number, or out of bounds.
+    /// It is missing, not a number, or out of bounds.
     pub fn plain_number(&self, key: &str, bounds: Bounds, what: &str) -> Result<f64, Error> {
         let value = self.get(key).ok_or_else(|| self.missing(key, what))?;
         self.bounded(key, value, bounds, what)
@@ -232,7 +232,7 @@ impl<'d> Section<'d> {
     /// A text that is not empty.
     ///
     /// # Errors
-    /// It is missing, empty, or no text.
+    /// It is missing, empty, or not a text.
     pub fn text(&self, key: &str, what: &str) -> Result<String, Error> {
         let value = self.get(key).ok_or_else(|| self.missing(key, what))?;
         match value.get_ref().as_str() {
@@ -248,7 +248,7 @@ impl<'d> Section<'d> {
     /// A list of texts.
     ///
     /// # Errors
-    /// It is missing or has something else than texts.
+    /// It is missing or contains other values than texts.
     pub fn texts(&self, key: &str, what: &str) -> Result<Vec<String>, Error> {
         let value = self.get(key).ok_or_else(|| self.missing(key, what))?;
         let texts = value.get_ref().as_array().and_then(|array| {
@@ -263,7 +263,7 @@ impl<'d> Section<'d> {
     /// A table within this one.
     ///
     /// # Errors
-    /// It is missing or no table.
+    /// It is missing or not a table.
     pub fn section(&self, key: &str, what: &str) -> Result<Section<'d>, Error> {
         let path = self.path(key);
         let value = self.get(key).ok_or_else(|| {
@@ -272,10 +272,10 @@ impl<'d> Section<'d> {
         self.as_section(path, value)
     }
 
-    /// All tables of an array of tables; none where there is no such key.
+    /// All tables of an array of tables; none if the key is missing.
     ///
     /// # Errors
-    /// It is no array of tables.
+    /// It is not an array of tables.
     pub fn sections(&self, key: &str) -> Result<Vec<Section<'d>>, Error> {
         let Some(value) = self.get(key) else { return Ok(Vec::new()) };
         let DeValue::Array(array) = value.get_ref() else {
@@ -299,7 +299,7 @@ impl<'d> Section<'d> {
         Self::new(self.document, path, line, table)
     }
 
-    /// Refuses keys that nobody asked for.
+    /// Refuses unknown keys.
     ///
     /// # Errors
     /// The first one.

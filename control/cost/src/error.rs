@@ -1,13 +1,13 @@
-//! What is wrong with a price file: one line that says where, what and what to do about it.
+//! Errors of a price file: one line with the place, the problem and the remedy.
 
 use serde::Serialize;
 use thiserror::Error;
 
-/// A price file or a parameter that no report can be made of.
+/// An invalid price file or parameter.
 #[derive(Clone, Debug, Error, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Error {
-    /// The text is no TOML.
+    /// The text is not TOML.
     #[error("{file} line {line}: {problem}: {remedy}")]
     Syntax {
         /// The file's name.
@@ -19,12 +19,12 @@ pub enum Error {
         /// What to do.
         remedy: String,
     },
-    /// A key is missing, unknown, or has a value that can't be.
+    /// A key is missing, unknown, or has an invalid value.
     #[error("{file} line {line}: {key} {problem}: {remedy}")]
     Value {
         /// The file's name.
         file: String,
-        /// The line, from 1; of a missing key that of its section.
+        /// The line, from 1; for a missing key that of its section.
         line: usize,
         /// The key with its section, such as `configuration.max.hardware_usd`.
         key: String,
@@ -45,7 +45,7 @@ pub enum Error {
     },
 }
 
-/// What is wrong and what to do, before it is known where.
+/// The problem and the remedy, without the place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The key within its section.
@@ -57,7 +57,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// `key` is wrong.
+    /// The error that `key` is wrong.
     pub fn new(key: &'static str, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { key, problem: problem.into(), remedy: remedy.into() }
     }

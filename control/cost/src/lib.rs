@@ -1,12 +1,12 @@
-//! What servers with and without a memory blade cost over some years, and what throughput a dollar buys: the cost model of
-//! "System-level Implications of Disaggregated Memory" (K. Lim et al., HPCA 2012), sections 5 and 6.
+//! The cost over some years of servers with and without a memory blade, and their throughput per dollar: the cost model
+//! of "System-level Implications of Disaggregated Memory" (K. Lim et al., HPCA 2012), sections 5 and 6.
 //!
 //! ```text
 //! TOML --read--> Prices --model--> costs of five configurations --derivations--> Report --> text, JSON, SVG, HTML
 //!                  ^ parameters          (claims of the file are held against what is derived)
 //! ```
 //!
-//! Pure functions: texts and parameters in, a report out. Prices come as subtotals of whole servers, as the paper has them, or as
+//! Pure functions from texts and parameters to a report. Prices are subtotals of whole servers, as in the paper, or
 //! components.
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,5 @@
-//! The report: costs, throughput and throughput per cost of the configurations, what is derived, and which claims that bears out.
+//! The report: costs, throughput and throughput per cost of the configurations, derived numbers, and which claims they
+//! support.
 
 use serde::Serialize;
 
@@ -6,7 +7,7 @@ use crate::derivations;
 use crate::model::Model;
 use crate::prices::{ConfigurationName, Input, Prices, Relation, Statement};
 
-/// Counts of servers in an enclosure that the report shows beside the one that is asked.
+/// Counts of servers in an enclosure that the report shows beside the requested one.
 const ENCLOSURES: [u32; 6] = [1, 2, 4, 8, 16, 32];
 
 /// All that is reported.
@@ -26,9 +27,9 @@ pub struct Report {
     pub derived: Vec<Derived>,
     /// The file's claims, in its order.
     pub claims: Vec<Claim>,
-    /// Claims that something derived does not bear out; the same claim in several places is one.
+    /// Claims that a derivation does not support; the same claim in several places counts once.
     pub contradictions: Vec<Contradiction>,
-    /// What sharing blades among more servers makes of it.
+    /// The effect of sharing blades among more servers.
     pub sharing: Vec<Sharing>,
     /// Keys of inputs that are assumptions.
     pub assumptions: Vec<String>,
@@ -45,7 +46,7 @@ pub struct ConfigurationReport {
     pub local_gib: f64,
     /// Its memory on the blade, GiB.
     pub remote_gib: f64,
-    /// Instances that its memory has room for.
+    /// Instances that fit in its memory.
     pub fits: u32,
     /// Instances that it hosts.
     pub hosts: u32,
@@ -87,15 +88,15 @@ pub struct Derived {
     pub formula: &'static str,
 }
 
-/// Whether what is derived bears a claim out.
+/// Whether derived numbers support a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// All that is derived does.
+    /// All derivations do.
     Derived,
-    /// One way of deriving it does, another does not.
+    /// One derivation does, another does not.
     DerivedAndContradicted,
-    /// Nothing does.
+    /// None does.
     Contradicted,
 }
 
@@ -112,32 +113,32 @@ pub struct Claim {
     /// Its unit.
     pub unit: String,
     pub(crate) relation: Relation,
-    /// Whether it is borne out.
+    /// Whether it is supported.
     pub verdict: Verdict,
-    /// Each way of deriving it.
+    /// Each derivation.
     pub ways: Vec<Way>,
 }
 
-/// A way to derive a claim.
+/// A derivation of a claim.
 #[derive(Clone, Debug, Serialize)]
 pub struct Way {
     /// The derivation's name.
     pub from: String,
-    /// What is derived; none where the prices do not have what it takes.
+    /// The derived number; none if the prices lack the inputs.
     pub value: Option<f64>,
-    /// How much further off the claim it could be and still bear it out; negative when it does not.
+    /// How much further from the claim it could be and still support it; negative if it does not.
     pub margin: Option<f64>,
-    /// Whether it bears the claim out.
+    /// Whether it supports the claim.
     pub agrees: bool,
 }
 
-/// A claim that is not borne out.
+/// An unsupported claim.
 #[derive(Clone, Debug, Serialize)]
 pub struct Contradiction {
     /// The sections that have it.
     #[serde(rename = "where")]
     pub places: Vec<String>,
-    /// One line: what is said, and what is derived how.
+    /// One line with the claim, the derived numbers and their formulas.
     pub line: String,
 }
 
@@ -228,7 +229,7 @@ fn way(statement: &Statement, from: &str, value: Option<f64>) -> Way {
         Relation::AtMost | Relation::Below => -above,
         Relation::AtLeast | Relation::Above => above,
     });
-    // Numbers come in decimals, which binary fractions miss by a little.
+    // Numbers are decimal, which binary fractions only approximate.
     let agrees = margin.is_some_and(|margin| match statement.relation {
         Relation::Below | Relation::Above => margin > 1e-9,
         _ => margin > -1e-9,
@@ -249,7 +250,7 @@ fn contradictions(claims: &[Claim]) -> Vec<Contradiction> {
     found
 }
 
-/// One line for a claim that is not borne out.
+/// One line for an unsupported claim.
 fn contradiction(claim: &Claim) -> String {
     let differs = claim.ways.iter().filter(|way| !way.agrees);
     let differs = differs.map(|way| {
@@ -272,7 +273,7 @@ fn contradiction(claim: &Claim) -> String {
     format!("says {relation}{}, but it is {differs}", quantity(claim.says, &claim.unit))
 }
 
-/// A number with its unit, in as many digits as such numbers are read with.
+/// A number with its unit, with a suitable number of digits.
 pub(crate) fn quantity(value: f64, unit: &str) -> String {
     let small = unit == "USD" && value.abs() < 100.0 && value.fract() != 0.0;
     let digits = match unit {

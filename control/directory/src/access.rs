@@ -1,4 +1,4 @@
-//! What frontends ask about who connects.
+//! Identifies peers for the front ends.
 
 use std::time::Instant;
 
@@ -85,13 +85,13 @@ impl RegistryState {
         }
     }
 
-    /// Whether somebody would be let in, as a client that is there or a new one.
+    /// Whether a peer would be admitted, as an existing client or a new one.
     pub(crate) fn lets_in(&self, who: Identity<'_>) -> bool {
         self.known(who).is_some()
             || matches!(who, Identity::Peer { uid, .. } if self.takes_user(uid))
     }
 
-    /// Whether a user that nobody named is let in.
+    /// Whether an unnamed user is admitted.
     fn takes_user(&self, uid: u32) -> bool {
         match self.policy.users {
             Users::Same => uid == 0 || uid == rustix::process::geteuid().as_raw(),
@@ -102,7 +102,7 @@ impl RegistryState {
 }
 
 impl ClientRegistry {
-    /// Who was not let in since the daemon started.
+    /// Refused peers since the daemon started.
     pub fn refusals(&self) -> Refusals {
         self.lock().refusals
     }
@@ -120,7 +120,7 @@ impl ClientRegistry {
         Ok(Admitted { client: entry.id, limits: entry.limits })
     }
 
-    /// Makes a client of someone whom nobody named, if the policy lets it in.
+    /// Creates a client for an unnamed peer, if the settings admit it.
     fn welcome(&self, state: &mut RegistryState, who: Identity<'_>) -> Result<usize, Denied> {
         let (name, who) = match who {
             Identity::Peer { uid, .. } if state.takes_user(uid) => {

@@ -21,7 +21,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// Takes up a device that was there before the daemon was killed; none when its pool is gone.
+    /// Restores a device from before the daemon was killed; none if its pool is gone.
     pub(crate) fn reopen(
         store: &Arc<Store>,
         client: ClientId,
@@ -69,11 +69,11 @@ impl Exports for ClientRegistry {
 }
 
 impl ClientRegistry {
-    /// Makes a block device, with all its memory set aside if it is to be.
+    /// Creates a block device, and reserves all its memory if requested.
     ///
     /// # Errors
-    /// [`Error::Name`], [`Error::BlockExists`], [`Error::NoClient`], [`Error::Block`] when the size
-    /// is none or the store has no room for it.
+    /// [`Error::Name`], [`Error::BlockExists`], [`Error::NoClient`], [`Error::Block`] if the size
+    /// is invalid or the device does not fit in the store.
     pub fn create_block(&self, settings: &BlockSettings) -> Result<BlockView, Error> {
         self.create_block_as(settings, fresh_uuid()?)?;
         let state = self.lock();
@@ -81,7 +81,7 @@ impl ClientRegistry {
         made.map(view).ok_or_else(|| Error::NoBlock(settings.name.clone()))
     }
 
-    /// Makes a block device of a given UUID; its pool.
+    /// Creates a block device with a given UUID; returns its pool.
     pub(crate) fn create_block_as(
         &self,
         settings: &BlockSettings,
@@ -100,7 +100,7 @@ impl ClientRegistry {
         Ok(pool)
     }
 
-    /// Makes a device that the operator's file names, if it is not there.
+    /// Creates a configured device, if it does not exist.
     pub(crate) fn configure_block(
         &self,
         state: &mut RegistryState,
@@ -171,7 +171,7 @@ impl ClientRegistry {
         Ok(())
     }
 
-    /// Takes a device and its memory away from whoever has it open: what they ask fails from then on.
+    /// Removes a device and its memory, even if it is open: requests to it fail from then on.
     pub(crate) fn end_block(&self, name: &str) -> Result<(), Error> {
         let mut state = self.lock();
         let at = state.blocks.iter().position(|block| block.record.name == name);

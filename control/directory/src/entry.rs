@@ -1,4 +1,4 @@
-//! What the registry knows of one client.
+//! A client's entry in the registry.
 
 use std::time::Instant;
 
@@ -10,7 +10,8 @@ use crate::settings::{ClientSettings, NAME_BYTES_MAX, Secret, Who};
 use crate::transfer::Move;
 use crate::views::Origin;
 
-/// What whoever named a client asked for last; the operator may have changed it since.
+/// The last settings from the source that named the client; the operator may have changed them
+/// since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) target_pages: u64,
@@ -34,7 +35,7 @@ pub(crate) struct Entry {
     pub(crate) origin: Origin,
     pub(crate) secret: Option<Secret>,
     pub(crate) asked: Asked,
-    /// The most that the operator lets it hold; its target is at most that.
+    /// Its cap; its target is at most that.
     pub(crate) cap_pages: u64,
     pub(crate) floor_pages: u64,
     pub(crate) weight: u32,
@@ -44,11 +45,11 @@ pub(crate) struct Entry {
     pub(crate) connections: u32,
     /// When its last connection ended, or the registry was opened.
     pub(crate) idle_since: Instant,
-    /// Whether its pools are arriving.
+    /// Whether its pools are being imported.
     pub(crate) importing: bool,
-    /// Whether it was frozen to be exported.
+    /// Whether it is frozen for an export.
     pub(crate) frozen: bool,
-    /// What is noted while it moves.
+    /// Recorded flushes while it moves.
     pub(crate) moving: Move,
 }
 
@@ -75,8 +76,8 @@ impl Entry {
         }
     }
 
-    /// A client of a record; `target_pages` is its target now, which a record from before there were
-    /// caps leaves for its cap.
+    /// A client from a record. `target_pages` is its present target, which becomes its cap if the
+    /// record is from before there were caps.
     pub(crate) fn from_record(record: ClientRecord, target_pages: u64) -> Self {
         let (floor_pages, weight) = (record.floor_pages.unwrap_or(0), record.weight.unwrap_or(1));
         Self {
@@ -126,7 +127,7 @@ impl Entry {
     }
 }
 
-/// Checks a name that came from outside.
+/// Validates a name from outside.
 pub(crate) fn check_name(name: &str) -> Result<(), Error> {
     let good = |c: char| c.is_ascii_alphanumeric() || "._:@+-".contains(c);
     if (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(good) {

@@ -1,6 +1,6 @@
-//! What can go wrong in the registry.
+//! Errors of the registry.
 
-/// Why the registry did not do what it was asked.
+/// Why a request to the registry failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no client of this name.
@@ -9,7 +9,7 @@ pub enum Error {
     /// This is no client of the store.
     #[error("'{0}' is a program that runs: it goes when it ends")]
     Program(String),
-    /// A client of this name is there.
+    /// A client with this name exists.
     #[error("a client '{0}' is there already")]
     ClientExists(String),
     /// A host without a secret, where other hosts reach the target.
@@ -17,7 +17,7 @@ pub enum Error {
         "client '{0}' needs a secret, because other hosts reach the target; make one with nvme gen-dhchap-key"
     )]
     NeedsSecret(String),
-    /// Another client, which is named, is known by the same identity.
+    /// Another named client has the same identity.
     #[error("client '{0}' is known by the same identity")]
     IdentityTaken(String),
     /// The configuration file names this client.
@@ -29,7 +29,7 @@ pub enum Error {
     /// There is no block device of this name.
     #[error("there is no block device '{0}'; `spillway pool list` shows those there are")]
     NoBlock(String),
-    /// A block device of this name is there.
+    /// A block device with this name exists.
     #[error("a block device '{0}' is there already")]
     BlockExists(String),
     /// The block device is open.
@@ -43,13 +43,13 @@ pub enum Error {
     /// Memory is lent to the client.
     #[error("'{0}' has borrowed memory here; `spillway lend drain` has it given back")]
     HasLoan(String),
-    /// There is no loan of this borrower and number.
+    /// There is no loan with this borrower and number.
     #[error("nothing is lent as {0}")]
     NoLoan(String),
-    /// A loan is there already.
+    /// The loan exists already.
     #[error("a loan {0} is there already")]
     LoanExists(String),
-    /// A name is empty, too long, or has characters that names do not have.
+    /// A name is empty, too long, or has invalid characters.
     #[error("'{0}' is not a name; use 1 to 223 of a-z, A-Z, 0-9, and . _ : @ + -")]
     Name(String),
     /// The client was not exported.
@@ -58,16 +58,16 @@ pub enum Error {
     /// More was flushed since the export than is noted.
     #[error("client '{0}' flushed too much since its export; export it anew")]
     TooManyFlushes(String),
-    /// An imported stream is not one, is damaged, or ends early.
+    /// An imported stream is invalid, damaged, or ends early.
     #[error("the stream {0}")]
     Stream(&'static str),
-    /// The client that is to be imported holds pools.
+    /// The client to import has pools already.
     #[error("client '{0}' has pools here; import into a client without any")]
     NotEmpty(String),
-    /// A value of an imported stream found no room.
+    /// A value of an imported stream does not fit.
     #[error("no room: {0}; nothing is kept. Raise the client's target or the store's capacity")]
     NoRoom(&'static str),
-    /// The record that outlives the daemon is full.
+    /// The journal is full.
     #[error("no room to remember more clients and devices ({0} bytes of record)")]
     JournalFull(usize),
     /// The record that outlives the daemon is not one that this version reads.

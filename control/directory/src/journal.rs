@@ -1,8 +1,8 @@
-//! What the registry must not forget when the daemon is killed.
+//! The journal: the registry's state that survives the daemon's death.
 //!
-//! A memory file holds the record twice. A new one is written over the older of the two and then
-//! named by a header that fits one sector: whoever opens the file after a kill at any instant finds
-//! the new record or the one before, whole. Layout, little-endian:
+//! A memory file holds the record twice. A new record overwrites the older copy; then its header,
+//! which fits in one sector, makes it valid. After a kill at any moment, the file contains the new
+//! or the previous record, complete. Layout, little-endian:
 //!
 //! | bytes | what |
 //! |---|---|
@@ -29,16 +29,16 @@ const MAGIC: [u8; 8] = *b"SPILLDIR";
 const VERSION: u64 = 1;
 /// Bytes between the headers of copies.
 const HEADER_STEP: u64 = 64;
-/// Most bytes of one record: more than 4095 clients with a device each.
+/// Longest record in bytes: enough for 4095 clients with a device each.
 const RECORD_BYTES_MAX: usize = 8 << 20;
 const RECORDS_START: u64 = 1 << 20;
 
-/// All that is remembered.
+/// The recorded state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
-    /// How often a daemon took this up.
+    /// How often a daemon reopened this.
     pub(crate) restarts: u64,
-    /// Capacity of the store, which it keeps as long as it is kept.
+    /// Capacity of the store, which does not change while the store is kept.
     pub(crate) capacity_bytes: u64,
     pub(crate) clients: Vec<ClientRecord>,
     pub(crate) blocks: Vec<BlockRecord>,
@@ -53,12 +53,12 @@ pub(crate) struct Record {
     pub(crate) manager: Option<ManagerRecord>,
 }
 
-/// How targets are found.
+/// How targets are computed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ManagerRecord {
-    /// What the configuration said last.
+    /// The last settings of the configuration.
     pub(crate) configured: ManagerSettings,
-    /// What holds: the operator may have changed it since.
+    /// The effective settings: the operator may have changed them since.
     pub(crate) current: ManagerSettings,
 }
 
@@ -70,14 +70,14 @@ pub(crate) struct ClientRecord {
     pub(crate) who: Who,
     pub(crate) origin: Origin,
     pub(crate) secret: Option<Secret>,
-    /// What was asked for last by whoever named it; the store knows the target of now.
+    /// The last cap from the source that named it; the store has the present target.
     pub(crate) target_pages: u64,
-    /// The most that the operator lets it hold.
+    /// Its cap.
     pub(crate) cap_pages: Option<u64>,
-    /// What the policy leaves it at any time.
+    /// Its floor.
     pub(crate) floor_pages: Option<u64>,
     pub(crate) weight: Option<u32>,
-    /// Of these two, what was asked for last.
+    /// The last values of these two from the source that named it.
     pub(crate) asked_floor_pages: Option<u64>,
     pub(crate) asked_weight: Option<u32>,
     pub(crate) connections_max: u32,
@@ -114,7 +114,7 @@ pub(crate) struct BlockRecord {
     pub(crate) uuid: u128,
 }
 
-/// What the operator has said of a paged program.
+/// An operator's settings of a paged program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProgramRecord {
     pub(crate) name: String,
@@ -133,7 +133,7 @@ pub(crate) struct LoanRecord {
     pub(crate) pool: u64,
     pub(crate) slabs: u32,
     pub(crate) slab_bytes: u64,
-    /// The block device that it is, in direct mode.
+    /// Its block device, in direct mode.
     pub(crate) block: Option<String>,
 }
 
@@ -148,27 +148,27 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Makes an empty one, for a new store.
+    /// Creates an empty journal, for a new store.
     ///
     /// # Errors
-    /// [`Error::Io`] when the kernel gives no memory file.
+    /// [`Error::Io`] if the kernel can't create a memory file.
     pub fn create(capacity_bytes: u64) -> Result<Self, Error> {
         let fd =
             memfd_create("spillway-directory", MemfdFlags::CLOEXEC).map_err(io::Error::from)?;
         let file = File::from(fd);
         file.set_len(RECORDS_START + 2 * RECORD_BYTES_MAX as u64)?;
         file.write_all_at(&VERSION.to_le_bytes(), 8)?;
-        // Last, so that a file without it was never in use.
+        // Written last, so that a file without it was never in use.
         file.write_all_at(&MAGIC, 0)?;
         let mut journal = Self { file, sequence: 0, written: None, restarts: 0, capacity_bytes };
         journal.write(Record::default())?;
         Ok(journal)
     }
 
-    /// Takes up one that another process wrote.
+    /// Opens one that another process wrote.
     ///
     /// # Errors
-    /// [`Error::Journal`] when it is not one, or of another version.
+    /// [`Error::Journal`] if it is not a journal, or has another version.
     pub fn reopen(fd: OwnedFd) -> Result<Self, Error> {
         let file = File::from(fd);
         let mut start = [0; 16];
@@ -194,17 +194,17 @@ impl Journal {
         Ok(newest)
     }
 
-    /// Capacity of the store that it belongs to, bytes.
+    /// Capacity of its store, bytes.
     pub const fn capacity_bytes(&self) -> u64 {
         self.capacity_bytes
     }
 
-    /// How often it was taken up.
+    /// How often it was reopened.
     pub const fn restarts(&self) -> u64 {
         self.restarts
     }
 
-    /// The file, for whoever keeps it.
+    /// The file, for the fd store.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -214,8 +214,7 @@ impl Journal {
         self.written.clone().unwrap_or_default()
     }
 
-    /// Remembers all of `record` in place of what was written before, but for restarts and capacity, which are the
-    /// journal's own.
+    /// Replaces the last record by `record`, except restarts and capacity, which the journal itself maintains.
     pub(crate) fn write(&mut self, record: Record) -> Result<(), Error> {
         let Self { restarts, capacity_bytes, .. } = *self;
         let record = Record { restarts, capacity_bytes, ..record };
@@ -238,7 +237,7 @@ impl Journal {
         Ok(())
     }
 
-    /// A copy, if it is whole.
+    /// A copy, if it is complete.
     fn read_copy(&self, copy: u64) -> Result<Option<(u64, Record)>, Error> {
         let mut header = [[0; 8]; 3];
         self.file.read_exact_at(header.as_flattened_mut(), HEADER_STEP * (copy + 1))?;

@@ -1,9 +1,9 @@
-//! Who the daemon's clients are, what they may have, and which pools and block devices are theirs.
+//! The client registry: the daemon's clients, their limits, pools and block devices.
 //!
-//! The store knows clients by number. The [`ClientRegistry`] gives them names: it is what frontends ask
-//! who connects ([`spillway_types::Access`]) and which devices there are
-//! ([`spillway_block::Exports`]), and what the operator changes. What it must not forget when the
-//! daemon is killed, it writes into a memory file that outlives the process ([`Journal`]).
+//! The store knows clients by number. The [`ClientRegistry`] gives them names. Front ends use it to
+//! identify peers ([`spillway_types::Access`]) and to find devices ([`spillway_block::Exports`]), and
+//! operators change it. It writes the state that must survive the daemon's death to a memory file
+//! ([`Journal`]).
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! Memory of this store that is lent to other hosts: a reserved pool, or a block device, for each loan.
+//! Loans of this store's memory to other hosts: a reserved pool or a block device for each.
 //!
-//! A loan's client is known by the borrower's certificate. One that is not there is made, may put nothing but
-//! into its loans, and goes with the last of them as others that nobody named do.
+//! The borrower's certificate identifies a loan's client. A missing client is created. It can put values only
+//! into its loans, and is removed after the last of them like other unnamed clients.
 
 use spillway_types::{PAGE_BYTES, PoolId, PoolSpec};
 
@@ -11,12 +11,12 @@ use crate::registry::{ClientRegistry, RegistryState};
 use crate::settings::{BlockSettings, ClientSettings, Who};
 use crate::views::Origin;
 
-/// A loan, as whoever lends it names it.
+/// A loan in the lender's terms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loan {
     /// The host that borrows: the DNS name in its certificate, in lower case.
     pub borrower: String,
-    /// The borrower's number for it, which it never uses again.
+    /// The borrower's number for it, which is never reused.
     pub number: u64,
     /// Slabs in it.
     pub slabs: u32,
@@ -26,12 +26,12 @@ pub struct Loan {
     pub is_block: bool,
 }
 
-/// A loan that is there.
+/// An existing loan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoanView {
-    /// What was lent.
+    /// Its parameters.
     pub loan: Loan,
-    /// What tells its memory from any other that there was or will be: the pool's identity, or the device's UUID.
+    /// Unique identity of its memory: the pool's identity, or the device's UUID.
     pub identity: u128,
     /// Pages that the borrower has in it.
     pub pages: u64,
@@ -47,7 +47,7 @@ impl Loan {
     }
 }
 
-/// What a loan's block device is called, and the loan in messages.
+/// The name of a loan's block device, and of the loan in messages.
 fn name(borrower: &str, number: u64) -> String {
     format!("{borrower}:{number:016x}")
 }
@@ -57,11 +57,11 @@ fn position(state: &RegistryState, borrower: &str, number: u64) -> Option<usize>
 }
 
 impl ClientRegistry {
-    /// Sets memory aside for a loan, in full.
+    /// Reserves the full memory of a loan.
     ///
     /// # Errors
-    /// [`Error::LoanExists`]; [`Error::NoClient`] for a block device when no client has the borrower's name: its
-    /// kernel is known by an NQN, which nobody but the operator can tell; and what the store refuses.
+    /// [`Error::LoanExists`]; [`Error::NoClient`] for a block device if no client has the borrower's name,
+    /// because an NQN identifies its kernel, which only the operator knows; and refusals of the store.
     pub fn create_loan(&self, loan: &Loan) -> Result<LoanView, Error> {
         if position(&self.lock(), &loan.borrower, loan.number).is_some() {
             return Err(Error::LoanExists(loan.name()));
@@ -103,7 +103,7 @@ impl ClientRegistry {
         Ok((settings.client, pool))
     }
 
-    /// A pool for whoever shows the borrower's certificate.
+    /// A pool for connections with the borrower's certificate.
     fn lend_pool(&self, loan: &Loan) -> Result<(String, PoolId), Error> {
         let mut state = self.lock();
         let who = Who::Name(loan.borrower.clone());
@@ -132,10 +132,10 @@ impl ClientRegistry {
         Ok((client, self.store.create_reserved_pool(id, PoolSpec::PERSISTENT, pages)?))
     }
 
-    /// Ends a loan: its pages are gone, and its memory is free. One that is not there is ended already.
+    /// Ends a loan: discards its pages and frees its memory. A missing loan has ended already.
     ///
     /// # Errors
-    /// What the store refuses.
+    /// Refusals of the store.
     pub fn destroy_loan(&self, borrower: &str, number: u64) -> Result<(), Error> {
         let mut state = self.lock();
         let Some(at) = position(&state, borrower, number) else { return Ok(()) };
@@ -144,7 +144,7 @@ impl ClientRegistry {
         self.free(loan.block, PoolId(loan.pool))?;
         state = self.lock();
         state.loans.retain(|other| other.pool != loan.pool);
-        // A client that was made for it has its grace from now.
+        // The grace period of a client that was created for it begins now.
         if let Ok(at) = state.find(&loan.client) {
             state.clients[at].idle_since = std::time::Instant::now();
         }
@@ -155,7 +155,7 @@ impl ClientRegistry {
         Ok(())
     }
 
-    /// Frees a loan's memory, whoever uses it: requests of the borrower find nothing from then on.
+    /// Frees a loan's memory even if it is in use: the borrower's requests miss from then on.
     fn free(&self, block: Option<String>, pool: PoolId) -> Result<(), Error> {
         if let Some(name) = block {
             return self.end_block(&name);
@@ -163,7 +163,7 @@ impl ClientRegistry {
         if self.store.has_pool(pool) { Ok(self.store.destroy_pool(pool)?) } else { Ok(()) }
     }
 
-    /// The loans that there are.
+    /// All loans.
     pub fn loans(&self) -> Vec<LoanView> {
         let state = self.lock();
         let view = |record: &LoanRecord| {
@@ -195,7 +195,7 @@ impl ClientRegistry {
         block.map_or_else(|| self.store.identity(pool), |it| it.record.uuid)
     }
 
-    /// Sees to it that a pool is not lent.
+    /// Fails if a pool is lent.
     pub(crate) fn is_not_lent(&self, number: u32) -> Result<(), Error> {
         let state = self.lock();
         for loan in &state.loans {

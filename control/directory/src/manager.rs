@@ -1,4 +1,4 @@
-//! The memory manager's settings, which outlive the daemon as its clients' do.
+//! The memory manager's settings, which survive the daemon's death like those of clients.
 
 use crate::error::Error;
 use crate::journal::ManagerRecord;
@@ -6,11 +6,11 @@ use crate::registry::ClientRegistry;
 use crate::settings::ManagerSettings;
 
 impl ClientRegistry {
-    /// Takes what the operator's file says of the memory manager; what holds from now on. A setting that
-    /// was changed meanwhile stays, unless the file's has changed.
+    /// Applies the configuration of the memory manager, and returns the effective settings. A setting
+    /// that an operator changed stays, unless the file's has changed.
     ///
     /// # Errors
-    /// [`Error::JournalFull`] and what the journal's file refuses: then nothing has changed.
+    /// [`Error::JournalFull`] and errors of the journal's file: then nothing has changed.
     pub fn configure_manager(&self, configured: ManagerSettings) -> Result<ManagerSettings, Error> {
         let mut current = configured.clone();
         let mut state = self.lock();
@@ -30,7 +30,7 @@ impl ClientRegistry {
         Ok(current)
     }
 
-    /// Changes what holds of the memory manager. It does so until the operator's file says something else.
+    /// Changes the effective settings of the memory manager, until the configuration file changes.
     ///
     /// # Errors
     /// As [`Self::configure_manager`].

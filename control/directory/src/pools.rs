@@ -1,4 +1,4 @@
-//! Pools, as an operator sees them.
+//! The operator's view of pools.
 
 use spillway_store::PoolInfo;
 use spillway_types::{ClientId, PoolSpec, Sharing};
@@ -11,7 +11,7 @@ impl ClientRegistry {
     /// All pools, by number; a shared one once for each member.
     ///
     /// # Errors
-    /// None but the store's own.
+    /// Only the store's own.
     pub fn pools(&self) -> Result<Vec<PoolView>, Error> {
         let state = self.lock();
         let mut views = Vec::new();
@@ -24,11 +24,11 @@ impl ClientRegistry {
         Ok(views)
     }
 
-    /// Makes a pool for a client. For a shared one, the client is authorised and joins it if it is
-    /// there.
+    /// Creates a pool for a client. For a shared pool, authorises the client and joins the pool if
+    /// it exists.
     ///
     /// # Errors
-    /// [`Error::NoClient`], and what the store refuses.
+    /// [`Error::NoClient`], and refusals of the store.
     pub fn create_pool(&self, client: &str, spec: PoolSpec) -> Result<PoolView, Error> {
         let mut state = self.lock();
         let at = state.find(client)?;

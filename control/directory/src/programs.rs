@@ -1,7 +1,7 @@
 //! Paged programs of the host: clients of local frames instead of the store's.
 //!
-//! A program is here while it is connected. What the operator says of it is kept under its name, over a restart of the
-//! daemon too, until it has been away for the grace period.
+//! A program is listed while it is connected. An operator's settings of it are kept under its name, also across a
+//! restart of the daemon, until it has been gone for the grace period.
 
 use std::time::{Duration, Instant};
 
@@ -16,13 +16,13 @@ use crate::registry::{ClientRegistry, RegistryState};
 use crate::settings::{ClientChange, Who};
 use crate::views::{ClientView, Origin};
 
-/// Most programs of a user that are counted at the same time.
+/// Most registered programs of a user.
 const PROGRAMS_OF_USER_MAX: usize = 32;
-/// Ids of programs begin here, so that none is a client's of the store.
+/// First id of programs, above all ids of the store's clients.
 const IDS_START: u64 = 1 << 63;
-/// Longest time until a program reports again, and so until it hears of another target, milliseconds.
+/// Longest time until a program reports again, and so learns a new target, milliseconds.
 const REPORT_MS_MAX: u64 = 1000;
-/// Most letters of what a program calls itself.
+/// Longest part of a program's name.
 const PROGRAM_NAME_MAX: usize = 32;
 
 /// Whether an id is that of a program.
@@ -31,7 +31,7 @@ pub const fn is_program(id: ClientId) -> bool {
     id.0 >= IDS_START
 }
 
-/// A program that is connected.
+/// A connected program.
 #[derive(Debug)]
 pub(crate) struct Program {
     name: String,
@@ -39,12 +39,12 @@ pub(crate) struct Program {
     uid: u32,
     pid: i32,
     local_pages: u64,
-    /// What it is told to hold; `u64::MAX` when nobody says.
+    /// Its target; `u64::MAX` if it has none.
     target_pages: u64,
     counters: ProgramCounters,
 }
 
-/// What the operator has said of a program.
+/// An operator's settings of a program.
 #[derive(Debug)]
 pub(crate) struct Terms {
     pub(crate) record: ProgramRecord,
@@ -58,7 +58,7 @@ pub(crate) struct Registry {
     programs: Vec<Program>,
     pub(crate) terms: Vec<Terms>,
     ids: u64,
-    /// What a program may hold that comes now; none leaves all programs what they have.
+    /// The target of a new program; none if programs only get counted.
     first_target_pages: Option<u64>,
     interval_ms: u64,
 }
@@ -78,7 +78,7 @@ impl Registry {
         self.terms.iter().map(|terms| &terms.record).find(|record| record.name == name)
     }
 
-    /// Forgets what was said of programs that have been away for so long.
+    /// Forgets settings of programs that have been gone for this long.
     pub(crate) fn expire(&mut self, grace: Duration) {
         let Self { programs, terms, .. } = self;
         terms.retain_mut(|terms| {
@@ -133,7 +133,7 @@ impl Registry {
         self.programs.iter().find(|it| it.name == name).map(|it| self.view(it))
     }
 
-    /// Takes what the operator says of a program.
+    /// Stores an operator's settings of a program.
     pub(crate) fn change(&mut self, name: &str, change: ClientChange) {
         if !self.terms.iter().any(|terms| terms.record.name == name) {
             let record =
@@ -145,7 +145,7 @@ impl Registry {
         };
         let record = &mut terms.record;
         if let Some(cap_pages) = change.cap_pages {
-            // No limit of the operator's leaves the one of the program's user.
+            // Without an operator's limit, only that of the program's user applies.
             record.cap_pages = Some(cap_pages).filter(|&pages| pages != u64::MAX);
         }
         record.floor_pages = change.floor_pages.unwrap_or(record.floor_pages);
@@ -153,7 +153,7 @@ impl Registry {
     }
 }
 
-/// A name for a program of this process that nobody has: what it calls itself, as far as names go, and its process.
+/// A unique name for a program: its own name, as far as that is valid, and its process id.
 fn name(state: &RegistryState, who: &Registration<'_>) -> String {
     let good = |c: &char| c.is_ascii_alphanumeric() || "._+-".contains(*c);
     let program: String = who.program.chars().filter(good).take(PROGRAM_NAME_MAX).collect();
@@ -188,7 +188,7 @@ impl Programs for ClientRegistry {
             uid: who.uid,
             pid: who.pid,
             local_pages: who.local_pages.max(PROGRAM_PAGES_MIN),
-            // One that another daemon told to hold less goes on with that until it is known what there is for it.
+            // A program with a target from another daemon keeps it until its share is computed here.
             target_pages: registry
                 .first_target_pages
                 .map_or(u64::MAX, |pages| pages.min(who.budget_pages.max(PROGRAM_PAGES_MIN))),
@@ -204,7 +204,7 @@ impl Programs for ClientRegistry {
         let mut state = self.lock();
         let registry = &mut state.programs;
         let Some(at) = registry.programs.iter().position(|it| it.id == program) else {
-            // It has left: nobody hears this.
+            // It is gone: no one receives this.
             let interval_ms = REPORT_MS_MAX as u32;
             return Orders { target_pages: u64::MAX, beyond_local: false, interval_ms };
         };
@@ -227,7 +227,7 @@ impl ClientRegistry {
         self.lock().programs.views()
     }
 
-    /// Sets what a program may hold, pages. One that has gone needs none.
+    /// Sets the target of a program, in pages. Ignores a program that is gone.
     pub fn set_program_target(&self, program: ClientId, target_pages: u64) {
         let programs = &mut self.lock().programs.programs;
         if let Some(program) = programs.iter_mut().find(|it| it.id == program) {
@@ -235,8 +235,8 @@ impl ClientRegistry {
         }
     }
 
-    /// Says how long intervals are, and what a program may hold that comes before the next one ends. None leaves all
-    /// programs what their users gave them.
+    /// Sets the length of intervals, and the target of programs that register before the next one ends. None leaves
+    /// all programs what their users gave them.
     pub fn set_programs_first_target(&self, interval: Duration, pages: Option<u64>) {
         let registry = &mut self.lock().programs;
         registry.interval_ms = interval.as_millis() as u64;
@@ -246,7 +246,7 @@ impl ClientRegistry {
         }
     }
 
-    /// Sets what the operator wants of a client or a program, while the daemon runs.
+    /// Applies an operator's settings of a client or a program, while the daemon runs.
     ///
     /// # Errors
     /// [`Error::NoClient`], [`Error::JournalFull`].

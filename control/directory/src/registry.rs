@@ -21,13 +21,13 @@ use crate::views::{ClientView, Origin, Refusals};
 pub struct ClientRegistry {
     pub(crate) store: Arc<Store>,
     state: Mutex<RegistryState>,
-    /// What a client may hold that is added now, pages, until a policy gives it a target.
+    /// The target of a new client, in pages, until a policy sets one.
     first_target_pages: AtomicU64,
-    /// Who is told when a client's pools or devices have changed.
+    /// The callback for changes of a client's pools or devices.
     watcher: OnceLock<Watcher>,
 }
 
-/// Told of a client whose pools or devices have changed.
+/// Called for a client whose pools or devices have changed.
 struct Watcher(Box<dyn Fn(ClientId) + Send + Sync>);
 
 impl fmt::Debug for Watcher {
@@ -77,19 +77,19 @@ impl RegistryState {
         entry.map_or_else(|| format!("#{}", id.0), |entry| entry.name.clone())
     }
 
-    /// Sees to it that no disk has a client's pages.
+    /// Fails if a disk has pages of a client.
     pub(crate) fn without_disk(&self, client: ClientId) -> Result<(), Error> {
         let disk = self.disks.iter().find(|disk| disk.client == client);
         disk.map_or(Ok(()), |disk| Err(Error::HasDisk(disk.name.clone())))
     }
 
-    /// Sees to it that nothing is lent to a client.
+    /// Fails if a client has loans.
     fn without_loan(&self, name: &str) -> Result<(), Error> {
         let lent = self.loans.iter().any(|loan| loan.client == name);
         if lent { Err(Error::HasLoan(name.to_owned())) } else { Ok(()) }
     }
 
-    /// Writes down what has changed.
+    /// Writes changes to the journal.
     pub(crate) fn remember(&mut self) -> Result<(), Error> {
         self.journal.write(Record {
             clients: self.clients.iter().map(Entry::record).collect(),
@@ -103,17 +103,16 @@ impl RegistryState {
 }
 
 impl ClientRegistry {
-    /// Opens the registry of `store`. What `journal` remembers and the store still has is there
-    /// again.
+    /// Opens the registry of `store`. Restores what `journal` records and the store still has.
     ///
     /// # Errors
-    /// What was remembered can't be taken up.
+    /// The recorded state can't be restored.
     pub fn open(store: Arc<Store>, journal: Journal, policy: Policy) -> Result<Self, Error> {
         let record = journal.record();
         let mut clients = Vec::new();
         for client in record.clients {
             if let Ok(known) = store.statistics(client.client()) {
-                // A move that the kill cut short is over.
+                // A move that the kill interrupted is over.
                 store.thaw(client.client())?;
                 for &uuid in &client.shared {
                     store.authorise(client.client(), uuid)?;
@@ -151,14 +150,14 @@ impl ClientRegistry {
         })
     }
 
-    /// The store whose clients these are.
+    /// The store of these clients.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
 
-    /// Has `told` called, once for all, whenever the operator has changed a client's pools or devices.
+    /// Sets the callback for all changes of a client's pools or devices by the operator.
     pub fn watch(&self, told: impl Fn(ClientId) + Send + Sync + 'static) {
-        // A second one would be a mistake of the daemon's, which the first does not suffer from.
+        // Setting a second one would be a bug in the daemon; the first stays in use.
         let _ = self.watcher.set(Watcher(Box::new(told)));
     }
 
@@ -168,7 +167,7 @@ impl ClientRegistry {
         }
     }
 
-    /// How often a daemon took up what one before it had kept.
+    /// How often a daemon reopened a kept store.
     pub fn restarts(&self) -> u64 {
         self.lock().journal.restarts()
     }
@@ -177,12 +176,12 @@ impl ClientRegistry {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the operator's file for what there should be. A client or device that it no longer
-    /// names stays as it is: the client as one that nobody named, the device until it is destroyed.
+    /// Applies the configuration file. A client that it no longer names becomes unnamed. A device
+    /// that it no longer names stays until it is destroyed.
     ///
     /// # Errors
     /// [`Error::Name`], [`Error::ClientExists`], [`Error::IdentityTaken`], [`Error::NoClient`],
-    /// [`Error::BlockExists`], and what the store refuses: then nothing has changed.
+    /// [`Error::BlockExists`], and refusals of the store: then nothing has changed.
     pub fn configure(
         &self,
         clients: &[ClientSettings],
@@ -191,7 +190,7 @@ impl ClientRegistry {
     ) -> Result<(), Error> {
         check(clients, blocks)?;
         let mut state = self.lock();
-        // What the store may refuse comes first.
+        // Changes that the store may refuse come first.
         let before = (state.clients.len(), state.blocks.len());
         if let Err(error) = self.make(&mut state, clients, blocks) {
             self.unmake(&mut state, before);
@@ -212,7 +211,7 @@ impl ClientRegistry {
         state.remember()
     }
 
-    /// Makes the clients and devices that are not there.
+    /// Creates missing clients and devices.
     fn make(
         &self,
         state: &mut RegistryState,
@@ -227,7 +226,7 @@ impl ClientRegistry {
         blocks.iter().try_for_each(|block| self.configure_block(state, block))
     }
 
-    /// Removes the clients and devices beyond those that there were.
+    /// Removes the clients and devices that were just created.
     fn unmake(&self, state: &mut RegistryState, (clients, blocks): (usize, usize)) {
         for block in state.blocks.drain(blocks..) {
             let _ = self.store.destroy_pool(PoolId(block.record.pool));
@@ -237,7 +236,7 @@ impl ClientRegistry {
         }
     }
 
-    /// Has a client that is there be as the file says.
+    /// Applies the file's settings to an existing client.
     fn configure_client(
         &self,
         state: &mut RegistryState,
@@ -251,7 +250,7 @@ impl ClientRegistry {
                 "a sharing domain can't change while its client is there: remove the client first"
             );
         }
-        // What was set by hand meanwhile stays, unless the file's has changed.
+        // An operator's settings stay, unless the file's have changed.
         let asked = Asked::of(settings);
         let mut cap_pages = entry.cap_pages;
         if entry.asked.target_pages != asked.target_pages {
@@ -287,7 +286,7 @@ impl ClientRegistry {
     ///
     /// # Errors
     /// [`Error::Name`], [`Error::NeedsSecret`], [`Error::ClientExists`], [`Error::IdentityTaken`],
-    /// [`Error::JournalFull`], and what the store refuses.
+    /// [`Error::JournalFull`], and refusals of the store.
     pub fn add_client(&self, settings: &ClientSettings) -> Result<(), Error> {
         check_name(&settings.name)?;
         let mut state = self.lock();
@@ -306,7 +305,7 @@ impl ClientRegistry {
         state.remember()
     }
 
-    /// Makes a client in the store.
+    /// Creates a client in the store.
     pub(crate) fn insert(
         &self,
         state: &mut RegistryState,
@@ -326,12 +325,12 @@ impl ClientRegistry {
         Ok(id)
     }
 
-    /// Has a client and a pool of it stay as long as the daemon runs: a guest's disk lies there.
+    /// Keeps a client and its pool as long as the daemon runs, because a guest's disk lies there.
     pub fn attach_disk(&self, name: &str, client: ClientId, pool: PoolId) {
         self.lock().disks.push(Attached { name: name.to_owned(), client, pool });
     }
 
-    /// Removes a client with its pools and devices. Its connections find nothing from then on.
+    /// Removes a client with its pools and devices. Its connections' requests miss from then on.
     ///
     /// # Errors
     /// [`Error::NoClient`], [`Error::Configured`], [`Error::InUse`], [`Error::HasDisk`], [`Error::HasLoan`].
@@ -359,7 +358,7 @@ impl ClientRegistry {
         Ok(())
     }
 
-    /// Removes clients that nobody named and that have had no connection for the grace period.
+    /// Removes unnamed clients that have had no connection for the grace period.
     pub fn expire(&self) {
         let mut state = self.lock();
         let grace = Duration::from_secs(state.policy.grace_s);
@@ -393,8 +392,8 @@ impl ClientRegistry {
         }
     }
 
-    /// Brings a client's target below its cap. Where policies give targets, it rises again when they do; without one
-    /// the cap is its target from now on.
+    /// Lowers a client's target to its cap. A policy may raise it again; without a policy the cap is its target from
+    /// now on.
     pub(crate) fn cap(&self, client: ClientId, cap_pages: u64) -> Result<(), Error> {
         let policies_give = self.first_target_pages() != u64::MAX;
         let target_pages = match self.store.statistics(client)?.target_pages {
@@ -404,8 +403,8 @@ impl ClientRegistry {
         Ok(self.store.set_target(client, target_pages)?)
     }
 
-    /// Sets what clients that are added from now on may hold until a policy gives them a target, pages;
-    /// `u64::MAX`, as at first, where none does.
+    /// Sets the target of new clients, in pages, until a policy sets one; `u64::MAX`, the initial
+    /// value, if no policy does.
     pub fn set_first_target(&self, pages: u64) {
         self.first_target_pages.store(pages, Ordering::Relaxed);
     }
@@ -417,7 +416,7 @@ impl ClientRegistry {
     /// All clients, by name.
     ///
     /// # Errors
-    /// None but the store's own.
+    /// Only the store's own.
     pub fn clients(&self) -> Result<Vec<ClientView>, Error> {
         let state = self.lock();
         let views = state.clients.iter().map(|entry| self.view(entry));
@@ -460,8 +459,8 @@ impl ClientRegistry {
     }
 }
 
-/// Removes what a kill left between the store and the record: clients without a name, which nobody has
-/// used yet, and pools that were set aside for a device or a loan that was never announced.
+/// Removes what a kill left in the store but not in the journal: clients without a name, which were
+/// never used, and pools that were reserved for a device or loan that was never announced.
 fn remove_unrecorded(
     store: &Store,
     clients: &[Entry],
@@ -484,7 +483,7 @@ fn remove_unrecorded(
     Ok(())
 }
 
-/// Checks what can be seen to be wrong without looking at what is there.
+/// Checks for errors that do not depend on the present state.
 ///
 /// # Errors
 /// [`Error::Name`], [`Error::ClientExists`], [`Error::IdentityTaken`], [`Error::NoClient`],

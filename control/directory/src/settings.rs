@@ -1,20 +1,20 @@
-//! What an operator says about clients.
+//! An operator's settings of clients.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use spillway_types::Limits;
 use spillway_wire::auth::SecretError;
 
-/// Most bytes of a client's or device's name.
+/// Longest name of a client or device, in bytes.
 pub const NAME_BYTES_MAX: usize = 223;
-/// What a client's waiting may count beside that of others.
+/// Bounds of a client's weight.
 pub const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=1000;
-/// Most pages that a client may be left at any time: 1 PiB.
+/// Largest floor of a client, in pages: 1 PiB.
 pub const FLOOR_PAGES_MAX: u64 = (1 << 50) / spillway_types::PAGE_BYTES as u64;
-/// Most bytes of a secret's key: the longest that DH-HMAC-CHAP knows.
+/// Longest key of a secret, in bytes: the longest of DH-HMAC-CHAP.
 pub(crate) const SECRET_BYTES_MAX: usize = 64;
 
-/// By what a client is known.
+/// How a client is identified.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Who {
@@ -24,11 +24,12 @@ pub enum Who {
     Group(u32),
     /// A host of the network, by its NVMe Qualified Name.
     Host(String),
-    /// A name that a frontend's own authentication vouches for, such as a certificate's subject.
+    /// A name from a front end's own authentication, such as a certificate's subject.
     Name(String),
-    /// Nobody connects as it: it is a guest known by its disks, under the client's own name.
+    /// No connection has this identity: it is a guest known by its disks, under the client's own
+    /// name.
     Disk(String),
-    /// Whoever gives the client's password, under the client's own name.
+    /// A connection that sends the client's password, under the client's own name.
     Password(String),
     /// A paged program of this host, by its supervisor's process.
     Program(i32),
@@ -48,34 +49,34 @@ impl core::fmt::Display for Who {
     }
 }
 
-/// What a host must prove to know, or the digest of a password. It is not printed.
+/// A host's authentication secret, or the digest of a password. It is never printed.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(Vec<u8>);
 
 impl Secret {
-    /// Reads a secret of the host `nqn` as `nvme gen-dhchap-key` prints it.
+    /// Reads a secret of the host `nqn`, in the form that `nvme gen-dhchap-key` prints.
     ///
     /// # Errors
-    /// What is wrong with it; nothing of it is repeated.
+    /// What is wrong with it, without repeating any of it.
     pub fn parse(text: &str, nqn: &str) -> Result<Self, SecretError> {
         let (key, bytes) = spillway_wire::auth::Secret::parse(text)?.key_of(nqn);
         Ok(Self(key[..bytes].to_vec()))
     }
 
-    /// Of a password, which is compared and not kept.
+    /// The digest of a password. The password itself is not kept.
     pub fn of_password(password: &[u8]) -> Self {
         Self(Sha256::digest(password).to_vec())
     }
 
-    /// Whether this is of the password. It takes the same time wherever they differ.
+    /// Whether this matches the password. The time does not depend on where they differ.
     pub(crate) fn is_of(&self, password: &[u8]) -> bool {
         let digest = Sha256::digest(password);
         let differ = self.0.iter().zip(&digest).fold(0, |sum, (a, b)| sum | (a ^ b));
         self.0.len() == digest.len() && differ == 0
     }
 
-    /// Copies it out; its length.
+    /// Copies it out; returns its length.
     pub(crate) fn write_to(&self, secret: &mut [u8; SECRET_BYTES_MAX]) -> usize {
         secret[..self.0.len()].copy_from_slice(&self.0);
         self.0.len()
@@ -88,22 +89,22 @@ impl core::fmt::Debug for Secret {
     }
 }
 
-/// One client, as the operator names it.
+/// A client in the operator's terms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientSettings {
     /// Its name.
     pub name: String,
-    /// By what it is known.
+    /// How it is identified.
     pub who: Who,
-    /// What a host must prove to know, or a user's password; none when it need not.
+    /// A host's secret, or a user's password; none if not required.
     pub secret: Option<Secret>,
-    /// Most pages that it may hold; `u64::MAX` is no limit.
+    /// Its cap, pages; `u64::MAX` means no limit.
     pub target_pages: u64,
-    /// Pages that the policy leaves it at any time; utility alone minds it.
+    /// Its floor, pages; only utility uses it.
     pub floor_pages: u64,
-    /// What its waiting counts beside 1 for others, and its share; utility alone minds it.
+    /// Its weight, which scales its waiting and its share; only utility uses it.
     pub weight: u32,
-    /// What it may have at the same time.
+    /// Its limits.
     pub limits: Limits,
     /// Its sharing domain: clients of one domain share frames of equal content.
     pub domain: Option<u32>,
@@ -111,18 +112,18 @@ pub struct ClientSettings {
     pub shared: Vec<u128>,
 }
 
-/// What an operator changes of a client while the daemon runs; none stays as it is.
+/// An operator's changes of a client while the daemon runs; none leaves a setting unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientChange {
-    /// Most pages that it may hold; `u64::MAX` is no limit, for a program none but its user's.
+    /// Its cap, pages; `u64::MAX` means no limit, for a program only its user's.
     pub cap_pages: Option<u64>,
-    /// Pages that it is left at any time.
+    /// Its floor, pages.
     pub floor_pages: Option<u64>,
-    /// What its waiting counts beside 1 for others.
+    /// Its weight.
     pub weight: Option<u32>,
 }
 
-/// One block device, as the operator names it.
+/// A block device in the operator's terms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockSettings {
     /// Its name, unique over the daemon.
@@ -133,23 +134,24 @@ pub struct BlockSettings {
     pub bytes: u64,
     /// The length of a block, bytes: 512 or 4096.
     pub block_bytes: u32,
-    /// Whether its memory is set aside, so that no write is refused. Else its pages are kept as any others.
+    /// Whether its memory is reserved, so that no write is refused. Otherwise its pages are stored like
+    /// others.
     pub reserve: bool,
 }
 
-/// How the memory manager finds targets, as the registry keeps it.
+/// How the memory manager computes targets, in the registry's form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManagerSettings {
-    /// The policy, in the words of whoever sets it.
+    /// The policy, in its setter's form.
     pub policy: String,
-    /// Milliseconds between two looks at the clients.
+    /// Milliseconds between two samples of the clients.
     pub interval_ms: u64,
 }
 
-/// Which local users that nobody named may be clients.
+/// Which unnamed local users may be clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Users {
-    /// The user that the daemon runs as, and root.
+    /// The daemon's user, and root.
     Same,
     /// Everyone, each user a client of its own.
     All,
@@ -157,18 +159,18 @@ pub enum Users {
     None,
 }
 
-/// What holds for clients that nobody named.
+/// Settings of unnamed clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Which local users are let in.
+    /// Which local users are admitted.
     pub users: Users,
-    /// Whether hosts are let in by whatever name they give.
+    /// Whether hosts are admitted under any name that they give.
     pub hosts: bool,
-    /// Whether other machines reach the target, so that a host needs a secret.
+    /// Whether other machines can reach the target, so that a host needs a secret.
     pub exposed: bool,
-    /// Most pages that such a client may hold; `u64::MAX` is no limit.
+    /// The cap of such a client, pages; `u64::MAX` means no limit.
     pub target_pages: u64,
-    /// What such a client may have at the same time.
+    /// The limits of such a client.
     pub limits: Limits,
     /// How long such a client's pools are kept when its last connection has ended, seconds.
     pub grace_s: u64,

@@ -1,10 +1,9 @@
-//! The stream by which a client moves from one daemon to another.
+//! The stream format for moving a client from one daemon to another.
 //!
-//! It begins with `SPILLWAY` and a version of four bytes; frames follow, the last of kind End. Version 1 has no frame of
-//! kind Share.
-//! A frame: kind (1 byte), 3 bytes zero, length of the payload (4), payload, XXH3-64 of all that
-//! with the frame's number as the seed (8). So a frame that is damaged, missing, doubled or out of
-//! place is found. Numbers are little-endian.
+//! It begins with `SPILLWAY` and a four-byte version. Frames follow, the last of kind End. Version 1 has no frames of
+//! kind Share. A frame consists of: kind (1 byte), 3 zero bytes, length of the payload (4), payload, XXH3-64 of all
+//! that with the frame's number as the seed (8). This detects frames that are damaged, missing, duplicated or out of
+//! order. Numbers are little-endian.
 
 use std::io::{Read, Write};
 
@@ -16,7 +15,7 @@ use twox_hash::XxHash3_64;
 use crate::error::Error;
 use crate::settings::{FLOOR_PAGES_MAX, WEIGHTS};
 
-/// The version of the stream that is written, and the last one that is read.
+/// The stream version that is written, and the newest one that can be read.
 pub const STREAM_VERSION: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"SPILLWAY";
@@ -26,10 +25,10 @@ const SUM_BYTES: usize = 8;
 const KEY_BYTES: usize = 16;
 const PAYLOAD_BYTES_MAX: usize = VALUE_BYTES_MAX + KEY_BYTES;
 
-/// What the operator gives a client of the store.
+/// An operator's settings of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Share {
-    /// The most that it may hold; none is no cap.
+    /// Its cap; none means no cap.
     pub(crate) cap_pages: Option<u64>,
     pub(crate) floor_pages: u64,
     pub(crate) weight: u32,
@@ -38,7 +37,7 @@ pub(crate) struct Share {
 /// A persistent private pool, ahead of its values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PoolHead {
-    /// Its number where it comes from, by which later frames name it.
+    /// Its number in the source store, which later frames use.
     pub(crate) number: u32,
     /// The block device in it.
     pub(crate) block: Option<BlockHead>,
@@ -51,7 +50,7 @@ pub(crate) struct BlockHead {
     pub(crate) bytes: u64,
     pub(crate) block_bytes: u32,
     pub(crate) uuid: u128,
-    /// Whether its memory is set aside, as all were once.
+    /// Whether its memory is reserved, as it was for all devices in older versions.
     #[serde(default = "yes")]
     pub(crate) reserve: bool,
 }

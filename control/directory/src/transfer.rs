@@ -1,9 +1,9 @@
-//! Moving a client to another daemon (rule P10 of transcendent memory).
+//! Moves a client to another daemon (rule P10 of transcendent memory).
 //!
-//! [`ClientRegistry::export`] freezes the client: its puts are refused, gets and flushes go on. It
-//! streams its cap, floor and weight, the persistent private pools, and the flushes made meanwhile. The client stays frozen;
-//! flushes that come later are noted, and [`ClientRegistry::export_rest`] streams those. Then the
-//! operator removes the client here, or thaws it. Shared pools stay with their other members.
+//! [`ClientRegistry::export`] freezes the client: its puts are refused; gets and flushes continue. It streams the
+//! client's cap, floor and weight, the persistent private pools, and the flushes made meanwhile. The client stays
+//! frozen. Later flushes are recorded, and [`ClientRegistry::export_rest`] streams them. Then the operator removes the
+//! client here, or thaws it. Shared pools stay with their other members.
 
 use std::io::{Read, Write};
 
@@ -16,13 +16,13 @@ use crate::registry::{ClientRegistry, RegistryState};
 use crate::settings::BlockSettings;
 use crate::stream::{BlockHead, Frame, PoolHead, Share, StreamReader, StreamWriter};
 
-/// Most flushes of a frozen client that are noted for [`ClientRegistry::export_rest`].
+/// Most recorded flushes of a frozen client for [`ClientRegistry::export_rest`].
 const REST_MAX: usize = 1 << 20;
 
-/// Pools, each with what announces it in the stream.
+/// Pools, each with its announcement in the stream.
 type PoolHeads = Vec<(PoolInfo, PoolHead)>;
 
-/// How much a move carried.
+/// The amount of a move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     /// Pools.
@@ -33,24 +33,24 @@ pub struct Moved {
     pub flushes: u64,
 }
 
-/// What is remembered of a client while it moves.
+/// State of a client while it moves.
 #[derive(Debug, Default)]
 pub(crate) struct Move {
     /// Flushes since the export, in order.
     rest: Vec<Flushed>,
-    /// Whether there were more than can be noted.
+    /// Whether there were more than can be recorded.
     overflown: bool,
     /// Pools that were exported or imported, by their number in the stream.
     numbers: Vec<(u32, PoolId)>,
 }
 
 impl ClientRegistry {
-    /// Freezes a client and writes its persistent private pools to `sink`. When that fails, the
-    /// client is thawed and nothing has changed.
+    /// Freezes a client and writes its persistent private pools to `sink`. On failure, thaws the
+    /// client and changes nothing.
     ///
     /// # Errors
-    /// [`Error::NoClient`]; [`Error::InUse`] when one of its block devices is open, as a kernel
-    /// does not take a refused write well; [`Error::HasDisk`]; [`Error::Io`] of the sink; a value that is corrupt.
+    /// [`Error::NoClient`]; [`Error::InUse`] if one of its block devices is open, because kernels handle refused
+    /// writes badly; [`Error::HasDisk`]; [`Error::Io`] of the sink; a value that is corrupt.
     pub fn export(&self, name: &str, sink: &mut dyn Write) -> Result<Moved, Error> {
         let (client, share, pools) = self.freeze(name)?;
         let exported = self.export_frames(client, share, &pools, sink);
@@ -71,7 +71,7 @@ impl ClientRegistry {
             return Err(Error::InUse(block.record.name.clone()));
         }
         self.store.freeze(id)?;
-        // What an earlier export noted is in this one.
+        // This export includes the flushes recorded by an earlier one.
         self.store.take_flush_log(id)?;
         let entry = &mut state.clients[at];
         entry.frozen = true;
@@ -103,7 +103,7 @@ impl ClientRegistry {
             });
             failed.map_or(Ok(()), Err)?;
             moved.values += match shown {
-                // It was destroyed meanwhile, which the log tells.
+                // It was destroyed meanwhile, which is in the log.
                 Err(spillway_store::Error::NoPool) => 0,
                 shown => shown?,
             };
@@ -128,8 +128,8 @@ impl ClientRegistry {
     /// Writes the flushes since [`Self::export`], or since the last call, to `sink`.
     ///
     /// # Errors
-    /// [`Error::NotFrozen`] when the client was not exported; [`Error::TooManyFlushes`] when there
-    /// were more than are noted: export anew.
+    /// [`Error::NotFrozen`] if the client was not exported; [`Error::TooManyFlushes`] if there were
+    /// more than can be recorded: export again.
     pub fn export_rest(&self, name: &str, sink: &mut dyn Write) -> Result<Moved, Error> {
         let mut state = self.lock();
         let at = state.find(name)?;
@@ -149,14 +149,15 @@ impl ClientRegistry {
         let count = flushed.len();
         let flushes = write_flushes(flushed, number_of, &mut stream)?;
         stream.write(&Frame::End)?;
-        // Only now, so that a sink that failed can be tried again.
+        // Only now, so that the export can be retried after a failure of the sink.
         let mut state = self.lock();
         let at = state.find(name)?;
         state.clients[at].moving.rest.drain(..count);
         Ok(Moved { flushes, ..Moved::default() })
     }
 
-    /// Takes the flushes of frozen clients out of the store, where nothing bounds them.
+    /// Moves recorded flushes of frozen clients out of the store, where their number is not
+    /// limited.
     pub fn note_all_flushes(&self) {
         let mut state = self.lock();
         for at in 0..state.clients.len() {
@@ -178,7 +179,7 @@ impl ClientRegistry {
         Ok(())
     }
 
-    /// Takes the puts of an exported client again.
+    /// Accepts the puts of an exported client again.
     ///
     /// # Errors
     /// [`Error::NoClient`].
@@ -234,8 +235,8 @@ fn write_flushes(
 }
 
 impl ClientRegistry {
-    /// Reads a stream of [`Self::export`] into a client that has no pools. Cap, floor and weight come along, except those that
-    /// the client has here. When that fails, what had arrived is destroyed again.
+    /// Reads a stream of [`Self::export`] into a client that has no pools. Also applies cap, floor and weight, except
+    /// those that the client already has here. On failure, destroys what had arrived.
     ///
     /// # Errors
     /// [`Error::NoClient`], [`Error::NotEmpty`]; [`Error::Stream`] for a stream that is damaged,
@@ -262,8 +263,8 @@ impl ClientRegistry {
         undone.and(imported)
     }
 
-    /// Has a client be given what it was given where it comes from, as far as nobody has said anything else here. It comes
-    /// last: a client may hold more than a cap that was lowered.
+    /// Applies the client's settings from the source daemon, unless there are settings here. This comes last, because a
+    /// client may hold more than a lowered cap.
     fn import_share(&self, name: &str, share: Share) -> Result<(), Error> {
         let mut state = self.lock();
         let at = state.find(name)?;
@@ -283,7 +284,7 @@ impl ClientRegistry {
         state.remember()
     }
 
-    /// What arrives must fit under the client's cap, whatever policies give it just now.
+    /// Arriving values must fit under the client's cap, whatever its present target.
     fn begin_import(&self, name: &str) -> Result<(), Error> {
         let mut state = self.lock();
         let at = state.find(name)?;
@@ -295,7 +296,7 @@ impl ClientRegistry {
     /// Reads a stream of [`Self::export_rest`] into a client that was imported.
     ///
     /// # Errors
-    /// [`Error::NoClient`], [`Error::Stream`]. Flushes before the error are made.
+    /// [`Error::NoClient`], [`Error::Stream`]. Flushes before the error are executed.
     pub fn import_rest(&self, name: &str, source: &mut dyn Read) -> Result<Moved, Error> {
         let mut state = self.lock();
         let at = state.find(name)?;
@@ -369,11 +370,11 @@ impl ClientRegistry {
             block_bytes: block.block_bytes,
             reserve: block.reserve,
         };
-        // The contents come along, so to a kernel it is the same device.
+        // The contents move too, so for a kernel it is the same device.
         self.create_block_as(&settings, block.uuid)
     }
 
-    /// Destroys what had arrived.
+    /// Destroys what has arrived.
     fn undo(&self, numbers: &[(u32, PoolId)]) -> Result<(), Error> {
         let mut state = self.lock();
         for &(_, pool) in numbers {

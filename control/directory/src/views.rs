@@ -1,19 +1,19 @@
-//! What the registry shows of itself.
+//! Views of the registry.
 
 use serde::{Deserialize, Serialize};
 use spillway_types::{ClientId, Limits, PoolSpec, Statistics};
 
 use crate::settings::Who;
 
-/// Where a client comes from, which says how long it stays.
+/// The origin of a client, which determines how long it stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
     /// The configuration file names it: it stays.
     Configured,
-    /// The operator added it while the daemon ran: it stays until it is removed.
+    /// The operator added it at run time: it stays until it is removed.
     Added,
-    /// Nobody named it: it stays while it is connected, and the grace period longer.
+    /// It is unnamed: it stays while it is connected, plus the grace period.
     Unnamed,
 }
 
@@ -24,33 +24,34 @@ pub struct ClientView {
     pub name: String,
     /// Its id in the store.
     pub id: ClientId,
-    /// By what it is known.
+    /// How it is identified.
     pub who: Who,
-    /// Where it comes from.
+    /// Its origin.
     pub origin: Origin,
     /// Connections that it has.
     pub connections: u32,
-    /// Bytes of its long values that are on their way.
+    /// Bytes of its long values in flight.
     pub in_flight_bytes: u64,
-    /// What it may have at the same time.
+    /// Its limits.
     pub limits: Limits,
-    /// The most that the operator lets it hold, pages; its target is at most that.
+    /// Its cap, pages; its target is at most that.
     pub cap_pages: u64,
-    /// Pages that the policy leaves it at any time.
+    /// Its floor, pages.
     pub floor_pages: u64,
-    /// What its waiting counts beside 1 for others.
+    /// Its weight.
     pub weight: u32,
     /// Its sharing domain.
     pub domain: Option<u32>,
     /// Shared pools that it may join.
     pub shared: Vec<u128>,
-    /// Whether its pools are arriving from another daemon: until then its target is its cap.
+    /// Whether its pools are being imported: until the end its target is its cap.
     pub importing: bool,
-    /// Whether its puts are refused while it is exported.
+    /// Whether its puts are refused because it was exported.
     pub frozen: bool,
     /// Its counters.
     pub statistics: Statistics,
-    /// Of a program: what its evictor keeps free of its budget, beside the pages that it uses.
+    /// For a program: the part of its budget that its evictor keeps free, in addition to its used
+    /// pages.
     pub reserve_pages: u64,
 }
 
@@ -61,11 +62,11 @@ pub struct PoolView {
     pub number: u32,
     /// The client's name.
     pub client: String,
-    /// What kind it is.
+    /// Its kind.
     pub spec: PoolSpec,
     /// Pages in it, of all its members.
     pub pages: u64,
-    /// Pages that are set aside for it.
+    /// Pages reserved for it.
     pub reserved_pages: u64,
     /// The name of the block device in it.
     pub block: Option<String>,
@@ -90,12 +91,12 @@ pub struct BlockView {
     pub opened: usize,
 }
 
-/// Who was not let in since the daemon started.
+/// Refused peers since the daemon started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refusals {
     /// No client was configured for the user, host or certificate.
     pub unknown: u64,
-    /// The client had all the connections that it may have.
+    /// The client had its maximum number of connections.
     pub at_limit: u64,
     /// A secret, certificate, password or token was wrong.
     pub authentications: u64,

@@ -1,4 +1,4 @@
-//! What the host and the agent in a guest say to each other: one JSON object a line, over a virtio-serial port.
+//! The protocol between host and guest agent: one JSON object a line, over a virtio-serial port.
 //!
 //! ```text
 //!  host                                    agent
@@ -28,10 +28,10 @@
 //!   |--------------------------------------->|
 //! ```
 //!
-//! The host says hello first, and again whenever it has connected anew; the agent says nothing before. Both put an empty line
-//! before their hello, which ends what an earlier connection may have left half said. Either side passes over empty lines
-//! and messages that it does not know. What a guest says is not trusted: numbers are bounded here, and compared
-//! with what the host knows by whoever uses them.
+//! The host sends the first hello, and another after each reconnection. The agent sends nothing before. Both send an
+//! empty line before their hello, which terminates an incomplete line of an earlier connection. Both ignore empty lines
+//! and unknown messages. A guest's messages are not trusted: this module limits the numbers, and their users compare
+//! them with what the host knows.
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
@@ -41,14 +41,14 @@ use crate::line::{Error, decode, encode};
 pub const VERSION: u32 = 1;
 /// The name of the virtio-serial port.
 pub const PORT: &str = "org.spillway.agent.0";
-/// Most bytes that a message can name: what x86-64 can address.
+/// Largest byte count in a message: what x86-64 can address.
 pub const BYTES_MAX: u64 = 1 << 52;
-/// Most characters of a text in a message.
+/// Longest text in a message, in characters.
 pub const TEXT_MAX: usize = 128;
 /// Shortest and longest interval between two statuses, milliseconds.
 pub const INTERVALS_MS: core::ops::RangeInclusive<u32> = 50..=60_000;
 
-/// What the host says.
+/// The host's messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FromHost {
@@ -56,35 +56,35 @@ pub enum FromHost {
     Hello {
         /// [`VERSION`].
         version: u32,
-        /// How often the agent is to tell its [`Status`], milliseconds.
+        /// Interval at which the agent sends its [`Status`], milliseconds.
         interval_ms: u32,
-        /// What the agent keeps free for the guest's growth, bytes: below that it asks for more.
+        /// Memory that the agent keeps available, bytes: below that it requests more.
         #[serde(deserialize_with = "bytes")]
         reserve_bytes: u64,
-        /// What the guest may hold at most, bytes, what it booted with included.
+        /// The guest's largest size, boot memory included, bytes.
         #[serde(deserialize_with = "bytes")]
         most_bytes: u64,
         /// How new memory goes online.
         profile: Profile,
     },
-    /// Set memory blocks offline, which the host will then take. A later one ends one that is under way.
+    /// Set memory blocks offline, which the host will then take. A new one replaces one in progress.
     Offline {
         /// Comes back in [`FromGuest::Offlined`].
         id: u64,
-        /// How much is to be offline then, what is offline already included.
+        /// Bytes to have offline, including those that are offline already.
         #[serde(deserialize_with = "bytes")]
         bytes: u64,
         /// How long the agent may try, milliseconds.
         timeout_ms: u32,
     },
-    /// Bring all blocks online again that were set offline.
+    /// Set all offline blocks online again.
     Online,
-    /// Say how the guest is now.
+    /// Send the guest's status now.
     Report {
         /// Comes back in [`FromGuest::Reported`].
         id: u64,
     },
-    /// Say when as much is online of what the host gave. A later one ends one that is under way.
+    /// Report when this much of the host's memory is online. A new one replaces one in progress.
     Arrive {
         /// Comes back in [`FromGuest::Arrived`].
         id: u64,
@@ -94,11 +94,11 @@ pub enum FromHost {
         /// How long the agent may wait for it, milliseconds.
         timeout_ms: u32,
     },
-    /// What became of [`FromGuest::Need`] or [`FromGuest::Give`].
+    /// The result of [`FromGuest::Need`] or [`FromGuest::Give`].
     Answer {
         /// The request's.
         id: u64,
-        /// How much it was; 0 is a refusal.
+        /// The granted or taken bytes; 0 is a refusal.
         #[serde(deserialize_with = "bytes")]
         granted_bytes: u64,
         /// Why it was not all.
@@ -107,18 +107,18 @@ pub enum FromHost {
     },
 }
 
-/// How a guest uses what it is given.
+/// How a guest uses new memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Profile {
-    /// All new memory is movable and can be given back; how far a guest grows is bounded by the memory it booted with.
+    /// All new memory is movable and can be returned. Its boot memory limits a guest's growth.
     #[default]
     ReturnsAll,
-    /// Part of the new memory is for the kernel, too, and is not given back.
+    /// The kernel also uses part of the new memory, which is not returned.
     GrowsFar,
 }
 
-/// What the agent says.
+/// The agent's messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FromGuest {
@@ -129,30 +129,31 @@ pub enum FromGuest {
         /// The kernel's release.
         #[serde(deserialize_with = "required_text")]
         kernel: String,
-        /// The kernel's boot id: another one is another boot.
+        /// The kernel's boot id, which differs for each boot.
         #[serde(deserialize_with = "required_text")]
         boot: String,
         /// Bytes of a memory block, the unit in which memory goes offline.
         #[serde(deserialize_with = "bytes")]
         block_bytes: u64,
     },
-    /// How the guest is.
+    /// The guest's status.
     Status(Status),
-    /// It needs so much more.
+    /// It needs this much more.
     Need {
         /// Comes back in [`FromHost::Answer`].
         id: u64,
         /// How much.
         #[serde(deserialize_with = "bytes")]
         bytes: u64,
-        /// Its reserve is being used up: the answer decides whether a program is killed.
+        /// Whether its reserve is being used up: then the answer decides whether a program is
+        /// killed.
         urgent: bool,
-        /// How long a program waits for memory that other guests have, and for the end of a change of size, milliseconds. 0 is
-        /// the agent itself: it waits some seconds for the first, and asks again after the second.
+        /// How long a program waits for memory of other guests, and for a change of size in progress, milliseconds. 0
+        /// means the agent itself: it waits some seconds for other guests, and asks again after a change.
         #[serde(default)]
         wait_ms: u32,
     },
-    /// It can do without so much.
+    /// It does not need this much.
     Give {
         /// Comes back in [`FromHost::Answer`].
         id: u64,
@@ -160,40 +161,40 @@ pub enum FromGuest {
         #[serde(deserialize_with = "bytes")]
         bytes: u64,
     },
-    /// What became of [`FromHost::Offline`].
+    /// The result of [`FromHost::Offline`].
     Offlined {
         /// The request's.
         id: u64,
-        /// What is offline now, of what the host gave.
+        /// Bytes of the host's memory that are offline now.
         #[serde(deserialize_with = "bytes")]
         bytes: u64,
     },
-    /// The [`Status`] that [`FromHost::Report`] asked for was the last message.
+    /// Marks the previous message as the [`Status`] that [`FromHost::Report`] requested.
     Reported {
         /// The request's.
         id: u64,
     },
-    /// What became of [`FromHost::Arrive`].
+    /// The result of [`FromHost::Arrive`].
     Arrived {
         /// The request's.
         id: u64,
-        /// What is online now, of what the host gave.
+        /// Bytes of the host's memory that are online now.
         #[serde(deserialize_with = "bytes")]
         bytes: u64,
     },
 }
 
-/// How a guest is. Counters grow from its boot on.
+/// A guest's status. Counters start at its boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
     /// Memory that its kernel has (MemTotal).
     #[serde(deserialize_with = "bytes")]
     pub total_bytes: u64,
-    /// What can be had without swapping (MemAvailable).
+    /// Memory available without swapping (MemAvailable).
     #[serde(deserialize_with = "bytes")]
     pub available_bytes: u64,
-    /// Free pages of the zones that the kernel's own structures can use (DMA, DMA32, Normal).
+    /// Free pages of the zones that the kernel can use for its own structures (DMA, DMA32, Normal).
     #[serde(deserialize_with = "bytes")]
     pub kernel_free_bytes: u64,
     /// Managed pages of those zones.
@@ -205,16 +206,16 @@ pub struct Status {
     /// Swap in use.
     #[serde(deserialize_with = "bytes")]
     pub swap_used_bytes: u64,
-    /// Memory blocks that the host gave and that are offline.
+    /// Memory blocks of the host's memory that are offline.
     #[serde(deserialize_with = "bytes")]
     pub offline_bytes: u64,
-    /// Time that some task waited for memory (PSI, `some`), microseconds.
+    /// Time for which some task waited for memory (PSI, `some`), microseconds.
     pub stalled_us: u64,
     /// Pages read again soon after they were reclaimed (workingset_refault).
     pub refaults: u64,
     /// Pages swapped in.
     pub swap_ins: u64,
-    /// Processes that the kernel killed for want of memory.
+    /// Processes that the kernel's OOM killer ended.
     pub kills: u64,
 }
 
@@ -227,7 +228,7 @@ impl FromHost {
         decode(line)
     }
 
-    /// Its line, with its end.
+    /// The message as a line, with its end.
     pub fn encode(&self) -> Vec<u8> {
         encode(self)
     }
@@ -242,7 +243,7 @@ impl FromGuest {
         decode(line)
     }
 
-    /// Its line, with its end.
+    /// The message as a line, with its end.
     pub fn encode(&self) -> Vec<u8> {
         encode(self)
     }

@@ -1,4 +1,4 @@
-//! What a program of a guest and the agent there say to each other: one JSON object a line, over a Unix socket. A connection
+//! The protocol between a guest's program and the agent: one JSON object a line, over a Unix socket. A connection
 //! carries one call and its reply.
 //!
 //! ```text
@@ -14,36 +14,36 @@ use serde::{Deserialize, Serialize};
 use crate::agent::{Status, bytes, text};
 use crate::line::{Error, decode, encode};
 
-/// Where the agent listens.
+/// The agent's socket.
 pub const SOCKET: &str = "/run/spillway-agent/socket";
 
-/// What a program says.
+/// A program's call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Call {
-    /// It needs so much more.
+    /// It needs this much more.
     Need {
         /// How much.
         #[serde(deserialize_with = "bytes")]
         bytes: u64,
     },
-    /// It can do without so much.
+    /// It does not need this much.
     Give {
         /// How much.
         #[serde(deserialize_with = "bytes")]
         bytes: u64,
     },
-    /// How the guest is.
+    /// A request for the guest's status.
     Status,
 }
 
-/// What the agent replies.
+/// The agent's reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
     /// To [`Call::Need`] and [`Call::Give`].
     Answer {
-        /// How much it was; 0 is a refusal.
+        /// The granted or taken bytes; 0 is a refusal.
         #[serde(deserialize_with = "bytes")]
         granted_bytes: u64,
         /// Why it was not all.
@@ -52,12 +52,12 @@ pub enum Reply {
     },
     /// To [`Call::Status`].
     Status {
-        /// The host has greeted the agent, and is there still.
+        /// Whether the host has greeted the agent and is still connected.
         host: bool,
-        /// What the host lets the agent keep free, bytes; 0 before it greeted.
+        /// The reserve that the host set, bytes; 0 before its greeting.
         #[serde(deserialize_with = "bytes")]
         reserve_bytes: u64,
-        /// As the host is told.
+        /// The status, as sent to the host.
         status: Status,
     },
 }
@@ -71,7 +71,7 @@ impl Call {
         decode(line)
     }
 
-    /// Its line, with its end.
+    /// The message as a line, with its end.
     pub fn encode(&self) -> Vec<u8> {
         encode(self)
     }
@@ -86,7 +86,7 @@ impl Reply {
         decode(line)
     }
 
-    /// Its line, with its end.
+    /// The message as a line, with its end.
     pub fn encode(&self) -> Vec<u8> {
         encode(self)
     }

@@ -1,4 +1,4 @@
-//! Whether an order can be carried out, by what is known of the guest.
+//! Checks whether an order can be executed, from the guest's known state.
 
 use spillway_types::Size;
 
@@ -8,7 +8,7 @@ use crate::settings::{DESCRIPTORS_PART, GROWTH_MAX, KERNEL_FREE_MIN_BYTES};
 use crate::{Guest, Order};
 
 impl Guest {
-    /// The guest's size now, the size to aim at, and what each device is to hold then.
+    /// The guest's present size, the aim, and the aim of each device.
     pub(crate) fn plan(&self, order: &Order) -> Result<(u64, u64, Vec<u64>), String> {
         let facts = self.facts.as_ref().ok_or("the VM's monitor is out of reach")?;
         let (size, section) = (facts.size_bytes(), self.settings.section_bytes);
@@ -33,7 +33,7 @@ impl Guest {
         Ok((size, to_bytes, to))
     }
 
-    /// Whether the guest says that it can change from one size to the other.
+    /// Checks the guest's report for a change from one size to another.
     pub(crate) fn check(
         &self,
         order: &Order,
@@ -47,11 +47,11 @@ impl Guest {
         if is_free { Ok(()) } else { self.check_room(from_bytes - to_bytes) }
     }
 
-    /// A guest that is too full would stop part of the way, with next to nothing left for its programs.
+    /// A guest that is too full would stop halfway, with almost nothing left for its programs.
     fn check_room(&self, less_bytes: u64) -> Result<(), String> {
         let (Some(agent), Some(facts)) = (&self.agent, &self.facts) else { return Ok(()) };
         let Some(status) = agent.status else { return Ok(()) };
-        // What the guest was given or lost since it said so is available, or is not.
+        // Accounts for memory that the guest got or lost since its report.
         let since = status.available_bytes + facts.size_bytes();
         let available = since.saturating_sub(agent.status_size_bytes());
         let reserve = self.settings.reserve_bytes;
@@ -67,13 +67,14 @@ impl Guest {
         Ok(())
     }
 
-    /// Where all new memory is movable, the descriptors of its pages come out of the kernel's zones.
+    /// If all new memory is movable, the kernel's zones must hold the descriptors of its pages.
     fn check_descriptors(&self, more_bytes: u64) -> Result<(), String> {
         let Some(status) = self.agent.as_ref().and_then(|agent| agent.status) else {
             return Ok(());
         };
         let (free, needed) = (status.kernel_free_bytes, more_bytes / DESCRIPTORS_PART);
-        // A guest that is full keeps little free, and its kernel makes room for a section's as it goes.
+        // A full guest keeps little memory free; its kernel reclaims memory for each section's
+        // descriptors as needed.
         let room = (free / 2).max(free.saturating_sub(KERNEL_FREE_MIN_BYTES));
         if self.settings.profile == Profile::ReturnsAll && needed > room {
             return Err(format!(

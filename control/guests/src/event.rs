@@ -1,4 +1,4 @@
-//! What a guest's state machine is told, and what it wants done.
+//! Events and actions of a guest's state machine.
 
 use crate::agent::{FromGuest, FromHost};
 
@@ -8,9 +8,9 @@ pub type OrderId = u64;
 /// Something that has happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Time has passed: to be told at the latest at [`crate::Guest::wake_at_us`].
+    /// Time has passed: send it at the latest at [`crate::Guest::wake_at_us`].
     Tick,
-    /// The monitor answers: what the VM has now. Also after a restart of the daemon or of QEMU.
+    /// The monitor answers: the VM's present memory. Also after a restart of the daemon or of QEMU.
     Attached(Facts),
     /// The monitor is out of reach: why.
     Detached(String),
@@ -18,45 +18,45 @@ pub enum Event {
     Read(Vec<(u64, u64)>),
     /// The guest was reset: all devices are empty until its driver plugs what is requested.
     Reset,
-    /// What came of [`Action::Reserve`]: what the device has set aside now, or why not.
+    /// The result of [`Action::Reserve`]: what is reserved for the device now, or the error.
     Reserved {
         /// The device.
         device: usize,
-        /// Bytes that are set aside for the device now, or why no more are.
+        /// Bytes that are reserved for the device now, or why no more are.
         result: Result<u64, String>,
     },
-    /// What came of [`Action::Request`].
+    /// The result of [`Action::Request`].
     Requested {
         /// The device.
         device: usize,
-        /// What the guest is asked for now, bytes, or why the monitor refused.
+        /// The requested size now, bytes, or why the monitor refused.
         result: Result<u64, String>,
     },
-    /// What came of [`Action::Release`]: what is still set aside for the device, bytes.
+    /// The result of [`Action::Release`]: what is still reserved for the device, bytes.
     Released {
         /// The device.
         device: usize,
         /// Bytes.
         set_aside_bytes: u64,
     },
-    /// The agent says something. Before a wish of the guest, the devices' sizes are to be read.
+    /// A message of the agent. Read the devices' sizes before a guest's request.
     Agent(FromGuest),
-    /// The agent's channel was connected: nothing is known of it.
+    /// The agent's channel was connected; its state is unknown.
     AgentConnected,
     /// The agent's channel is closed.
     AgentGone,
-    /// Somebody wants another size. The devices' sizes are to be read right before.
+    /// An order for another size. Read the devices' sizes right before.
     Order(Order),
-    /// The operator lets the guest's size change by itself, or not.
+    /// The operator sets whether the guest's size changes automatically.
     Auto(bool),
     /// The configuration was read again.
     Settings(crate::Settings),
 }
 
-/// What a VM has.
+/// A VM's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// What it booted with, bytes.
+    /// Its boot memory, bytes.
     pub boot_bytes: u64,
     /// Its virtio-mem devices, in the order in which they are filled.
     pub devices: Vec<Device>,
@@ -65,17 +65,17 @@ pub struct Facts {
 /// A virtio-mem device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Device {
-    /// What it can hold, bytes.
+    /// Its capacity, bytes.
     pub max_bytes: u64,
-    /// What the guest has plugged, bytes.
+    /// Plugged bytes.
     pub size_bytes: u64,
-    /// What the guest is asked to plug, bytes.
+    /// Requested bytes.
     pub requested_bytes: u64,
-    /// What the pool has set aside for it, bytes.
+    /// Reserved bytes.
     pub set_aside_bytes: u64,
 }
 
-/// Who wants another size.
+/// The source of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// The operator.
@@ -88,10 +88,10 @@ pub enum Who {
         need: u64,
         /// Why.
         cause: Cause,
-        /// How long it may wait for memory that others have, microseconds of the machine's time.
+        /// Until when it may wait for memory of others, microseconds of the machine's time.
         until_us: u64,
     },
-    /// The daemon: what it found under way when it came to the VM.
+    /// The daemon: a change in progress that it found when it attached to the VM.
     Daemon,
 }
 
@@ -100,55 +100,55 @@ pub enum Who {
 pub enum Cause {
     /// Its reserve is being used up: a program may be killed otherwise.
     LastMoment,
-    /// Its agent foresees that it will be, or that it never will.
+    /// Its agent predicts that it will be, or that it never will.
     Foreseen,
-    /// A program has asked for it.
+    /// A program has requested it.
     Program,
 }
 
-/// A wish for another size.
+/// An order for another size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
     /// Names it.
     pub id: OrderId,
-    /// Who wants it.
+    /// Its source.
     pub who: Who,
-    /// The size that is wanted, bytes, what the guest booted with included.
+    /// The size, boot memory included, bytes.
     pub to_bytes: u64,
-    /// Whether the guest goes back to the size that it had, when it can't reach this one in time.
+    /// Whether to restore the former size if this one is not reached in time.
     pub roll_back: bool,
     /// Whether to shrink the guest even if too little would be available in it.
     pub force: bool,
 }
 
-/// Something to be done, in order. `Reserve`, `Request` and `Release` are each answered by the event of that name before
-/// any other event is handed in; the others have no answer.
+/// An action; execute them in order. Answer `Reserve`, `Request` and `Release` by the event of that name before any
+/// other event; the others have no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The pool is to set aside more for a device.
+    /// Reserve more of the pool for a device.
     Reserve {
         /// The device.
         device: usize,
         /// How much more than it has, bytes.
         more_bytes: u64,
     },
-    /// The device is to ask the guest for a size.
+    /// Request a size of the device from the guest.
     Request {
         /// The device.
         device: usize,
         /// The size, bytes.
         bytes: u64,
     },
-    /// The pool gets back what the device does not use.
+    /// Return to the pool what the device does not use.
     Release {
         /// The device.
         device: usize,
-        /// What is plugged; the guest is asked for no more.
+        /// The plugged bytes; no more is requested.
         size_bytes: u64,
     },
-    /// The agent is to be told something.
+    /// Send a message to the agent.
     Tell(FromHost),
-    /// An order has come to its end.
+    /// An order has ended.
     Done(Outcome),
     /// A line for the log.
     Say(String),
@@ -163,7 +163,7 @@ pub struct Outcome {
     pub end: End,
     /// The guest's size before, bytes.
     pub from_bytes: u64,
-    /// The size that was aimed at, after rounding, bytes.
+    /// The aim, after rounding, bytes.
     pub aim_bytes: u64,
     /// The guest's size now, bytes.
     pub size_bytes: u64,
@@ -174,11 +174,11 @@ pub struct Outcome {
 /// The end of an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The guest has the size that was aimed at.
+    /// The guest has reached the aim.
     Reached,
-    /// Time was up: the guest went part of the way, and stays there.
+    /// Timeout: the guest reached part of the change, and stays there.
     Partial,
-    /// Time was up, and the guest has its former size again, or what it could take of it.
+    /// Timeout: the guest has its former size again, or as much of it as it could take.
     RolledBack,
     /// A newer order took its place.
     Superseded,
@@ -188,16 +188,16 @@ pub enum End {
     Lost(String),
 }
 
-/// How long the stages of a change took, microseconds; 0 for what was not needed.
+/// Durations of the stages of a change, microseconds; 0 for a stage that was not needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// The pool set memory aside.
+    /// The pool reserved memory.
     pub reserve_us: u64,
     /// The agent set blocks offline.
     pub offline_us: u64,
     /// The guest plugged or unplugged, from the request to the size.
     pub guest_us: u64,
-    /// The pool got memory back.
+    /// The pool freed memory.
     pub release_us: u64,
     /// From the order to its end.
     pub total_us: u64,

@@ -1,4 +1,4 @@
-//! One guest: what is known of it, and which event goes where.
+//! One guest: its state, and the dispatch of events.
 
 use std::collections::VecDeque;
 
@@ -20,27 +20,28 @@ pub struct Guest {
     pub(crate) resize: Option<Resize>,
     pub(crate) held: Option<HeldOrder>,
     pub(crate) needs: Needs,
-    /// What programs of the guest need, who wait for the end of what is under way.
+    /// Requests of the guest's programs that wait for the end of a change.
     pub(crate) waiting: VecDeque<Need>,
     /// Orders of the machine's own, and requests to the agent.
     next_id: u64,
-    /// When the size was seen to change last.
+    /// When the size last changed.
     changed_us: u64,
-    /// Nothing is set aside that the pool could get back.
+    /// Whether no reserved memory could return to the pool.
     is_settled: bool,
-    /// Until when the guest is not asked to shrink again, since it kept what it was to give.
+    /// Until when the guest is not asked to shrink again, because it kept memory that it was asked
+    /// to return.
     pub(crate) kept_until_us: Option<u64>,
-    /// What it kept then, bytes.
+    /// The memory that it kept, bytes.
     pub(crate) kept_bytes: u64,
 }
 
 /// An agent that is connected.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Agent {
-    /// It said hello: its kernel and the boot's id.
+    /// From its hello: its kernel and the boot's id.
     pub(crate) hello: Option<(String, String)>,
     pub(crate) status: Option<Status>,
-    /// What its kernel took for itself as it booted: the guest's size without MemTotal, bytes.
+    /// Memory that its kernel took at boot: the guest's size less MemTotal, bytes.
     pub(crate) kernel_bytes: u64,
     /// Stall time between the last two statuses, microseconds.
     pub(crate) stalled_us: u64,
@@ -48,39 +49,39 @@ pub(crate) struct Agent {
     pub(crate) refaults: u64,
 }
 
-/// A guest as others see it.
+/// The view of a guest for others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
-    /// What it has now, bytes; none while the monitor is out of reach.
+    /// Its present size, bytes; none while the monitor is out of reach.
     pub size_bytes: Option<u64>,
     /// What it booted with, bytes.
     pub boot_bytes: u64,
-    /// What is set aside for its devices, bytes.
+    /// Memory reserved for its devices, bytes.
     pub set_aside_bytes: u64,
     /// How large it can become, bytes.
     pub ceiling_bytes: u64,
-    /// The size that is aimed at by a change under way.
+    /// The aim of a change in progress.
     pub aim_bytes: Option<u64>,
-    /// What it needs at once and could not be given, bytes.
+    /// Memory that it needs at once but could not get, bytes.
     pub wanted_bytes: u64,
     /// The kernel of a guest whose agent answers.
     pub kernel: Option<String>,
-    /// How the guest says that it is.
+    /// The guest's last report.
     pub status: Option<Status>,
-    /// What it had when it said so, bytes.
+    /// Its size at that report, bytes.
     pub status_size_bytes: u64,
     /// Stall time between the last two statuses, microseconds.
     pub stalled_us: u64,
     /// Pages read again or swapped in between the last two statuses.
     pub refaults: u64,
-    /// What it kept of what it was to give back, bytes, for as long as that counts against it.
+    /// Memory that it kept although asked to return it, bytes, while that counts.
     pub kept_bytes: u64,
-    /// Messages of its agent that were not heard: too many, or not true.
+    /// Ignored messages of its agent: too many, or with impossible values.
     pub ignored_messages: u64,
 }
 
 impl Guest {
-    /// A guest of which nothing is known yet.
+    /// A guest in an unknown state.
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
@@ -103,7 +104,7 @@ impl Guest {
         &self.settings
     }
 
-    /// Takes an event at time `now_us`, and appends what is to be done.
+    /// Processes an event at time `now_us`, and appends the resulting actions.
     pub fn handle(&mut self, now_us: u64, event: Event, actions: &mut Vec<Action>) {
         let is_read = matches!(event, Event::Read(_));
         match event {
@@ -124,7 +125,7 @@ impl Guest {
             Event::AgentConnected => {
                 self.agent = Some(Agent::default());
                 actions.push(Action::Tell(self.hello()));
-                // What it set offline for a daemon that is gone, or for a message that was lost, nobody will take.
+                // Nothing will take blocks that it set offline for an earlier daemon or after a lost message.
                 if self.resize.is_none() {
                     actions.push(Action::Tell(FromHost::Online));
                 }
@@ -152,7 +153,7 @@ impl Guest {
         self.take_up(now_us, is_read, actions);
     }
 
-    /// When [`Event::Tick`] or a reading of the devices is wanted at the latest.
+    /// When [`Event::Tick`] or a reading of the devices is due at the latest.
     pub fn wake_at_us(&self, now_us: u64) -> u64 {
         let wake_at_us = match &self.resize {
             Some(resize) => now_us + resize.poll_us(),
@@ -166,7 +167,7 @@ impl Guest {
         self.resize.as_ref().map_or(0, Resize::wanted_bytes)
     }
 
-    /// What others may know.
+    /// The view for others.
     pub fn view(&self) -> View {
         let mut view = View { kept_bytes: self.kept_bytes, ..View::default() };
         view.ignored_messages = self.needs.ignored();
@@ -219,8 +220,8 @@ impl Guest {
         }
     }
 
-    /// What is under way in a VM that the daemon has come to is brought to its end: what the devices were asked for, or
-    /// where the pool can't give that any more, what they have.
+    /// Completes a change that was in progress when the daemon attached to the VM. The aim is the devices' requested
+    /// size or, if the pool can't provide that any more, their present size.
     fn attached(&mut self, now_us: u64, facts: Facts, actions: &mut Vec<Action>) {
         self.lost(now_us, "the monitor was connected anew", actions);
         let aim = facts.boot_bytes + facts.devices.iter().map(|it| it.requested_bytes).sum::<u64>();
@@ -256,7 +257,8 @@ impl Guest {
         }
     }
 
-    /// The guest was reset half-way, or changed by itself: what it does not use any more goes back when it rests.
+    /// The guest was reset during a change, or changed by itself. Memory that it no longer uses returns to the
+    /// pool when it rests.
     fn settle(&mut self, actions: &mut Vec<Action>) {
         let Some(facts) = &self.facts else { return };
         if self.is_settled || self.resize.is_some() {
@@ -312,7 +314,7 @@ impl Guest {
         }
     }
 
-    /// A status that can't be true is not heard; nor is one that was on its way while the guest shrank.
+    /// Ignores a status with impossible values, and one that was in flight while the guest shrank.
     fn status(&mut self, now_us: u64, status: Status) {
         let Some(facts) = &self.facts else { return };
         let most = facts.boot_bytes + facts.devices.iter().map(|it| it.max_bytes).sum::<u64>();
@@ -337,7 +339,7 @@ impl Guest {
         }
     }
 
-    /// The guest did not give what others asked it for: the memory manager leaves it alone for a while.
+    /// The guest did not return what others requested: the memory manager does not ask it for a while.
     pub(crate) fn note_kept(&mut self, now_us: u64, order: &Order, bytes: u64) {
         if bytes > 0 && !matches!(order.who, Who::Guest { .. }) {
             self.kept_until_us = Some(now_us + KEPT_US);
@@ -345,28 +347,28 @@ impl Guest {
         }
     }
 
-    /// The order under way.
+    /// The order in progress.
     pub fn running(&self) -> Option<OrderId> {
         self.resize.as_ref().map(|resize| resize.order.id)
     }
 }
 
 impl Agent {
-    /// What the guest had when it told how it is, bytes.
+    /// The guest's size at its last report, bytes.
     pub(crate) fn status_size_bytes(&self) -> u64 {
         self.status.map_or(0, |status| status.total_bytes + self.kernel_bytes)
     }
 }
 
 impl Facts {
-    /// What the guest has, bytes.
+    /// The guest's size, bytes.
     pub fn size_bytes(&self) -> u64 {
         self.boot_bytes + self.devices.iter().map(|device| device.size_bytes).sum::<u64>()
     }
 }
 
 impl Device {
-    /// The guest has what it was asked for, and nothing more is set aside.
+    /// Whether the guest has its requested size, and nothing more is reserved.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.size_bytes == self.requested_bytes && self.set_aside_bytes == self.size_bytes
     }

@@ -1,5 +1,5 @@
-//! An order that the guest's last status speaks against. It is up to an interval old, and what a program has given up meanwhile
-//! does not count in it: the agent is asked anew before the order is refused.
+//! An order that the guest's last status would refuse. The status is up to an interval old and does not include memory
+//! that programs have freed since, so the agent is asked again before the order is refused.
 
 use crate::agent::FromHost;
 use crate::settings::REPORT_US;
@@ -8,14 +8,14 @@ use crate::{Action, Guest, Order, Who};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldOrder {
     order: Order,
-    /// What the agent was asked, and until when it may answer.
+    /// The request to the agent, and its deadline.
     id: u64,
     until_us: u64,
 }
 
 impl Guest {
-    /// Asks the agent how the guest is before an operator's order is refused; false where that is of no use. The memory manager
-    /// and the guest ask again by themselves.
+    /// Requests the guest's status before an operator's order is refused; false if that is useless. The memory manager
+    /// and the guest repeat their orders themselves.
     pub(crate) fn hold_back(
         &mut self,
         now_us: u64,
@@ -31,7 +31,7 @@ impl Guest {
         true
     }
 
-    /// The agent has said how the guest is.
+    /// The agent has sent the status.
     pub(crate) fn reported(&mut self, now_us: u64, answered: u64, actions: &mut Vec<Action>) {
         if self.held.is_some_and(|held| held.id == answered) {
             self.decide(now_us, actions);
@@ -52,12 +52,12 @@ impl Guest {
         }
     }
 
-    /// When the order is decided on at the latest.
+    /// The deadline of the decision.
     pub(crate) fn held_until_us(&self) -> Option<u64> {
         self.held.map(|held| held.until_us)
     }
 
-    /// A newer order of the operator takes the place of one that is held back.
+    /// A newer order of the operator replaces a pending one.
     pub(crate) fn drop_held(&mut self, actions: &mut Vec<Action>) {
         if let Some(HeldOrder { order, .. }) = self.held.take() {
             self.unchanged(order, crate::End::Superseded, actions);

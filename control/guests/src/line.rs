@@ -1,4 +1,4 @@
-//! The lines that messages are: one JSON object each.
+//! Messages as lines: one JSON object each.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ pub enum Error {
     /// A line is longer than [`LINE_BYTES_MAX`].
     #[error("a line of more than {LINE_BYTES_MAX} bytes")]
     Long,
-    /// It is no message, or one of its fields has a value that is not allowed.
+    /// It is not a message, or a field has an invalid value.
     #[error("not a message: {0}")]
     Message(String),
 }
@@ -30,17 +30,17 @@ pub(crate) fn encode<T: Serialize>(message: &T) -> Vec<u8> {
     line
 }
 
-/// Takes bytes as they come, and gives lines.
+/// Splits received bytes into lines.
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
     line: Vec<u8>,
-    /// The line is too long, and its rest is passed over.
+    /// The line is too long, and its rest is skipped.
     is_skipping: bool,
 }
 
 impl Lines {
-    /// Appends `bytes` to what came before; `each` gets every line that is whole, without its end, or [`Error::Long`]
-    /// once for a line that is too long.
+    /// Appends `bytes`. Calls `each` with every complete line, without its end, or once with [`Error::Long`] for a
+    /// line that is too long.
     pub fn push(&mut self, bytes: &[u8], mut each: impl FnMut(Result<&[u8], Error>)) {
         for part in bytes.split_inclusive(|&byte| byte == b'\n') {
             let (part, is_whole) = match part.split_last() {

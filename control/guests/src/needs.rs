@@ -1,4 +1,4 @@
-//! What a guest wishes by its agent, and how often it is heard.
+//! Requests of a guest through its agent, and their rate limit.
 
 use crate::agent::FromHost;
 use crate::settings::{MESSAGES_MAX, NEEDS_MAX, WAITING_MAX};
@@ -6,17 +6,17 @@ use crate::{Action, Cause, Facts, Guest, Order, Who};
 
 const UNDER_WAY: &str = "a change of size is under way";
 
-/// What a guest needs.
+/// A guest's request for memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Need {
     pub(crate) id: u64,
     pub(crate) bytes: u64,
     pub(crate) cause: Cause,
-    /// When it is answered at the latest, but for the time that the change itself takes.
+    /// Its deadline, without the time of the change itself.
     pub(crate) until_us: u64,
 }
 
-/// How often the guest was heard in this second, and what was not heard at all.
+/// Messages processed in this second, and messages ignored in all.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Needs {
     second: u64,
@@ -56,8 +56,8 @@ impl Needs {
 }
 
 impl Guest {
-    /// The guest needs more. What it gets is answered when the change has ended. A program's need waits for the end of a change
-    /// under way.
+    /// The guest needs more memory. The answer follows at the end of the change. A program's request waits for the end
+    /// of a change in progress.
     pub(crate) fn need(&mut self, now_us: u64, need: Need, actions: &mut Vec<Action>) {
         if !self.needs.may_wish() {
             return;
@@ -73,7 +73,7 @@ impl Guest {
         }
     }
 
-    /// Takes up what programs wait for, once no change is under way; refuses those that have waited long enough.
+    /// Processes programs' waiting requests once no change is in progress; refuses those that have timed out.
     pub(crate) fn take_up(&mut self, now_us: u64, is_read: bool, actions: &mut Vec<Action>) {
         self.waiting.retain(|need| {
             let is_late = now_us >= need.until_us;
@@ -100,7 +100,7 @@ impl Guest {
         };
         let (size, ceiling) = (facts.size_bytes(), self.ceiling_bytes(facts));
         let to_bytes = size.saturating_add(bytes).min(ceiling);
-        // Rounding up must not go beyond what the guest may have.
+        // Rounding up must not exceed the guest's limit.
         let room = (ceiling.saturating_sub(size)) / self.settings.section_bytes
             * self.settings.section_bytes;
         if bytes == 0 || room == 0 {
@@ -110,7 +110,7 @@ impl Guest {
         self.wish(now_us, Who::Guest { need: id, cause, until_us }, to_bytes, actions);
     }
 
-    /// The guest can do without so much.
+    /// The guest offers memory.
     pub(crate) fn give(&mut self, now_us: u64, id: u64, bytes: u64, actions: &mut Vec<Action>) {
         if !self.needs.may_wish() {
             return;
@@ -136,8 +136,9 @@ impl Guest {
         self.order(now_us, order, actions);
     }
 
-    /// Why the guest's wishes do not count now. One of the last moment breaks off what shrinks the guest, unless the operator
-    /// forces it, and takes the place of one that waits for memory; what makes it grow goes on, and the agent asks again.
+    /// Why the guest's requests are refused now. An urgent request stops a change that shrinks the guest, unless the
+    /// operator forces it, and replaces a change that waits for memory. A change that grows the guest continues, and
+    /// the agent asks again.
     fn refusal(&self, size_bytes: u64, cause: Cause) -> Option<&'static str> {
         if !self.settings.auto {
             return Some("the guest's size does not change by itself: auto is off");

@@ -1,4 +1,4 @@
-//! Sizes: how a wish is rounded, and what each device is to hold.
+//! Computes sizes: rounds an order, and distributes a size over the devices.
 
 use crate::Device;
 
@@ -12,8 +12,8 @@ pub(crate) fn aim(size_bytes: u64, to_bytes: u64, section_bytes: u64) -> u64 {
     }
 }
 
-/// What each device is to hold, so that all have `bytes` together: those in front are filled first and emptied last.
-/// None if they cannot hold so much.
+/// The size of each device for `bytes` in all: the first devices are filled first and emptied last. None if they
+/// can't hold that much.
 pub(crate) fn spread(devices: &[Device], bytes: u64) -> Option<Vec<u64>> {
     let now: u64 = devices.iter().map(|device| device.size_bytes).sum();
     let mut sizes: Vec<u64> = devices.iter().map(|device| device.size_bytes).collect();

@@ -6,8 +6,8 @@
 //!  late                          plug -> freeze or back -> release -> done
 //! ```
 //!
-//! The host reserves before the guest is asked, and releases after the guest has let go: a device is never asked for more
-//! than the pool has set aside, and the pool never gets back what the guest may still take.
+//! The host reserves memory before it asks the guest, and releases memory after the guest has unplugged it. So a device
+//! is never asked for more than the pool has reserved, and the pool never frees memory that the guest may still take.
 
 use spillway_types::Size;
 
@@ -22,44 +22,44 @@ pub(crate) struct Resize {
     pub(crate) order: Order,
     pub(crate) aim_bytes: u64,
     from_bytes: u64,
-    /// What each device held before, and is to hold.
+    /// The former size and the aim of each device.
     from: Vec<u64>,
     to: Vec<u64>,
-    /// Up to what size memory was set aside for each device by this order: it lies where the guest plugs next.
+    /// The size up to which this order reserved memory for each device: it lies where the guest plugs next.
     reserved: Vec<u64>,
     stage: Stage,
-    /// The devices were read since they were asked for anything last: before that, what a guest has may be old.
+    /// Whether the devices were read since the last request: before that, their sizes may be outdated.
     is_read: bool,
     began_us: u64,
     stage_began_us: u64,
     times: Times,
-    /// How it will have ended when what is to be released is released.
+    /// The result, once the remaining memory is released.
     end: End,
-    /// The agent set blocks offline that the device may not take in the end.
+    /// Whether the agent set blocks offline that the device may not take in the end.
     has_offlined: bool,
-    /// The program that asked waits for its turn again, and is not answered yet.
+    /// Whether the requesting program waits again, without an answer yet.
     is_put_back: bool,
-    /// What the pool said when all of it was asked for.
+    /// The pool's error for the full amount.
     dry: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stage {
-    /// What was broken off comes to rest: while the guest plugs, nothing can be set aside for it.
+    /// A stopped change comes to rest: while the guest plugs, nothing can be reserved for it.
     Rest { until_us: u64 },
-    /// The pool sets aside; this device is asked for.
+    /// The pool reserves memory for this device.
     Reserve { device: usize },
-    /// The pool is dry, but others were asked for memory: asked again at this time.
+    /// The pool is exhausted, but other guests were asked for memory: try again at this time.
     Wait { until_us: u64 },
     /// The agent sets blocks offline, until this time.
     Offline { id: u64, until_us: u64 },
     /// The guest plugs or unplugs.
     Plug { until_us: u64, nudge_at_us: u64 },
-    /// The agent says when what was plugged last is online, until this time.
+    /// The agent reports when the plugged memory is online, until this time.
     Online { id: u64, until_us: u64 },
-    /// The guest is brought to rest at what it has, or at what it had.
+    /// The guest comes to rest at its present or former size.
     Freeze { until_us: u64, nudge_at_us: u64 },
-    /// The pool gets back; of so many devices the answer is out.
+    /// The pool frees memory; this many answers are missing.
     Release { waits: usize },
 }
 
@@ -72,7 +72,7 @@ impl Resize {
         }
     }
 
-    /// What the guest waits for although the pool is dry, bytes.
+    /// What the guest waits for while the pool is exhausted, bytes.
     pub(crate) fn wanted_bytes(&self) -> u64 {
         match self.stage {
             Stage::Wait { .. } => self.aim_bytes - self.from_bytes,
@@ -80,7 +80,7 @@ impl Resize {
         }
     }
 
-    /// What a program of the guest needs that waits for memory of others; nothing has changed yet.
+    /// The request of a program that waits for memory of others; nothing has changed yet.
     pub(crate) fn program(&self) -> Option<Need> {
         let Who::Guest { need, cause: cause @ Cause::Program, until_us } = self.order.who else {
             return None;
@@ -89,13 +89,13 @@ impl Resize {
         (bytes > 0).then_some(Need { id: need, bytes, cause, until_us })
     }
 
-    /// The guest waits for memory of others, and could wait longer.
+    /// Whether the guest waits for memory of others, and could wait longer.
     pub(crate) fn waits_with_time(&self) -> bool {
         matches!(self.order.who, Who::Guest { cause: Cause::Foreseen | Cause::Program, .. })
             && self.wanted_bytes() > 0
     }
 
-    /// The guest has what it was to get, and it may not be online yet.
+    /// Whether the guest has reached the aim, but may not have it online yet.
     pub(crate) fn is_plugged(&self) -> bool {
         matches!(self.stage, Stage::Online { .. })
     }
@@ -123,7 +123,7 @@ impl Resize {
 }
 
 impl Guest {
-    /// Begins what an order asks for, in place of what is under way; or refuses it before anything changes.
+    /// Starts an order, which replaces the one in progress; or refuses it before anything changes.
     pub(crate) fn order(&mut self, now_us: u64, order: Order, actions: &mut Vec<Action>) {
         if order.who == Who::Operator {
             self.drop_held(actions);
@@ -135,7 +135,7 @@ impl Guest {
         }
     }
 
-    /// The same, by what is known now.
+    /// The same, with the present state.
     pub(crate) fn order_now(&mut self, now_us: u64, order: Order, actions: &mut Vec<Action>) {
         let planned = self.plan(&order).and_then(|planned| {
             self.check(&order, planned.0, planned.1)?;
@@ -167,7 +167,7 @@ impl Guest {
         self.reserve_from(now_us, 0, actions);
     }
 
-    /// What is under way in a VM that the daemon came to.
+    /// Adopts a change in progress in a VM to which the daemon attached.
     pub(crate) fn begin_adopted(&mut self, now_us: u64, order: Order) {
         self.resize = Some(Resize {
             order,
@@ -188,7 +188,7 @@ impl Guest {
         });
     }
 
-    /// An order ends before anything has changed.
+    /// Ends an order before anything has changed.
     pub(crate) fn unchanged(&mut self, order: Order, end: End, actions: &mut Vec<Action>) {
         let size_bytes = self.facts.as_ref().map_or(0, Facts::size_bytes);
         if let End::Refused(why) = &end {
@@ -204,8 +204,8 @@ impl Guest {
         }));
     }
 
-    /// The newest order wins. What was set aside for the older one is part of what the newer one finds. A program that waits
-    /// for memory goes on waiting.
+    /// The newest order wins. It takes over what was reserved for the older one. A program that waits for memory
+    /// continues to wait.
     fn supersede(&mut self, now_us: u64, by: Who, actions: &mut Vec<Action>) {
         if let Some(mut resize) = self.resize.take() {
             let size_bytes = self.facts.as_ref().map_or(0, Facts::size_bytes);
@@ -235,8 +235,8 @@ impl Guest {
         self.facts.iter().flat_map(|facts| &facts.devices).map(of).collect()
     }
 
-    /// Asks the pool for the first device from `device` on that is to have more than this order has set aside. What an earlier
-    /// one has, or a daemon that was killed, may lie elsewhere than where the guest plugs next, and is given back first.
+    /// Reserves memory for the first device, from `device` on, that needs more than this order has reserved. Memory
+    /// reserved by an earlier order or a killed daemon may not lie where the guest plugs next, so it is released first.
     fn reserve_from(&mut self, now_us: u64, device: usize, actions: &mut Vec<Action>) {
         let sizes = self.sizes(|device| device.size_bytes);
         let set_aside = self.sizes(|device| device.set_aside_bytes);
@@ -265,13 +265,13 @@ impl Guest {
         }
     }
 
-    /// No guest is plugging or unplugging.
+    /// Whether the guest is neither plugging nor unplugging.
     fn is_still(&self) -> bool {
         let mut devices = self.facts.iter().flat_map(|facts| &facts.devices);
         devices.all(|device| device.size_bytes == device.requested_bytes)
     }
 
-    /// Asks each device for what it has.
+    /// Requests the present size of each device.
     fn hold(&mut self, actions: &mut Vec<Action>) {
         let (Some(resize), Some(facts)) = (&mut self.resize, &self.facts) else { return };
         resize.is_read = false;
@@ -315,8 +315,8 @@ impl Guest {
         }
     }
 
-    /// The pool can't give so much. A guest in need waits for what others are asked for, and then takes what there is; what
-    /// was found under way ends where it is; anybody else is refused.
+    /// The pool can't provide that much. A guest in need waits for memory of others, and then takes what is available.
+    /// An adopted change ends where it is. Other orders are refused.
     fn dry(&mut self, now_us: u64, why: String, actions: &mut Vec<Action>) {
         let half = self.half();
         let Some(resize) = &mut self.resize else { return };
@@ -348,7 +348,7 @@ impl Guest {
         }
     }
 
-    /// Half of what the guest was to get, if that is a section or more: its size then, and what each device holds.
+    /// Half of the growth, if that is at least a section: the guest's size then, and each device's.
     fn half(&self) -> Option<(u64, Vec<u64>)> {
         let (resize, facts) = (self.resize.as_ref()?, self.facts.as_ref()?);
         let section = self.settings.section_bytes;
@@ -362,7 +362,7 @@ impl Guest {
         let id = self.new_id();
         let timeout_us = self.settings.offline_timeout_us;
         let Some(resize) = &mut self.resize else { return };
-        // The answer has a way to come, too.
+        // Includes time for the answer to arrive.
         resize.enter(now_us, Stage::Offline { id, until_us: now_us + timeout_us + timeout_us / 4 });
         resize.has_offlined = true;
         let timeout_ms = u32::try_from(timeout_us / 1000).unwrap_or(u32::MAX);
@@ -370,7 +370,8 @@ impl Guest {
         actions.push(Action::Tell(FromHost::Offline { id, bytes, timeout_ms }));
     }
 
-    /// However much is offline: the device is asked for the same. What is set offline after the end comes online again.
+    /// The device's request does not depend on how much is offline. Blocks that go offline after the end come online
+    /// again.
     pub(crate) fn offlined(
         &mut self,
         now_us: u64,
@@ -396,7 +397,7 @@ impl Guest {
         self.request(actions);
     }
 
-    /// Asks the devices for what they are to hold.
+    /// Requests the devices' aims.
     fn request(&mut self, actions: &mut Vec<Action>) {
         let (Some(resize), Some(facts)) = (&mut self.resize, &self.facts) else { return };
         for (at, (device, &bytes)) in facts.devices.iter().zip(&resize.to).enumerate() {
@@ -442,7 +443,7 @@ impl Guest {
         }
     }
 
-    /// What time and the devices' sizes bring about.
+    /// Advances the change by time and the devices' sizes.
     pub(crate) fn advance(&mut self, now_us: u64, actions: &mut Vec<Action>) {
         let (is_there, is_still) = (self.is_there(), self.is_still());
         let agent_answers = self.agent_answers();
@@ -456,7 +457,7 @@ impl Guest {
                     End::Refused("the guest is still changing, and does not come to rest".into());
                 self.release(now_us, actions);
             }
-            // It went on while it was held: it may keep that.
+            // It continued while it was stopped: it may keep that.
             Stage::Rest { .. } if resize.is_read => self.hold(actions),
             Stage::Wait { until_us } if now_us >= *until_us => {
                 self.reserve_from(now_us, 0, actions)
@@ -484,8 +485,8 @@ impl Guest {
         }
     }
 
-    /// The devices have what they were to get. What was plugged last goes online a moment later: the agent says when. A
-    /// guest in need sees that itself.
+    /// The devices have reached their aims. The last plugged memory goes online a moment later, which the agent
+    /// reports. A guest in need notices that itself.
     fn arrive(&mut self, now_us: u64, actions: &mut Vec<Action>) {
         let agent_answers = self.agent_answers();
         let plugged_bytes = self.sizes(|device| device.size_bytes).iter().sum();
@@ -501,7 +502,7 @@ impl Guest {
         actions.push(Action::Tell(FromHost::Arrive { id, bytes: plugged_bytes, timeout_ms }));
     }
 
-    /// As much is online as will be.
+    /// No more memory will come online.
     pub(crate) fn arrived(
         &mut self,
         now_us: u64,
@@ -530,7 +531,7 @@ impl Guest {
             && devices.all(|(device, &to)| device.size_bytes == to && device.requested_bytes == to)
     }
 
-    /// The guest did not get there in time.
+    /// The change timed out.
     fn late(&mut self, now_us: u64, actions: &mut Vec<Action>) {
         let timeout_us = self.settings.resize_timeout_us;
         let size_bytes = self.facts.as_ref().map_or(0, Facts::size_bytes);
@@ -562,13 +563,14 @@ impl Guest {
         self.request(actions);
     }
 
-    /// What devices have that are at rest, and no more, stays set aside. Where one is not, all of it does.
+    /// For devices at rest, only their present size stays reserved. For the others, everything stays
+    /// reserved.
     fn release(&mut self, now_us: u64, actions: &mut Vec<Action>) {
         let (Some(resize), Some(facts)) = (&mut self.resize, &self.facts) else { return };
         let mut waits = 0;
         for (at, device) in facts.devices.iter().enumerate() {
             let size_bytes = device.size_bytes;
-            // What a daemon that was killed had set aside may lie elsewhere than what the guest took: the file is looked at.
+            // Memory reserved by a killed daemon may lie elsewhere than what the guest took, so the file is examined.
             let has_grown = resize.from.get(at).is_some_and(|&from| from < size_bytes);
             let is_settled = device.set_aside_bytes == size_bytes && !has_grown;
             if size_bytes == device.requested_bytes && !is_settled {
@@ -605,7 +607,7 @@ impl Guest {
 
     fn done(&mut self, now_us: u64, mut resize: Resize, actions: &mut Vec<Action>) {
         resize.times.total_us = now_us - resize.began_us;
-        // Where all of it was taken, nothing is left to come online.
+        // If all of it was taken, nothing is left to come online.
         if resize.has_offlined {
             actions.push(Action::Tell(FromHost::Online));
         }
@@ -629,7 +631,7 @@ impl Guest {
         }));
     }
 
-    /// Tells the guest what became of its wish.
+    /// Sends the guest the result of its request.
     fn answer(
         &self,
         order: &Order,

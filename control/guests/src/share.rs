@@ -1,36 +1,37 @@
-//! Who gives memory to whom: from the policy's targets and what guests need, which sizes are to change.
+//! Decides which guests give memory to which: computes new sizes from the policy's targets and the
+//! guests' needs.
 //!
-//! A guest in need gets what is free in the pool, and where that is too little, what others do not work on: first from those
-//! above their target, from as few of them as will do, from each in one step. No guest shrinks below what it works on,
-//! nor while it is under pressure itself, whatever its target is.
+//! A guest in need gets free memory of the pool first, then memory outside other guests' working sets: first from
+//! guests above their targets, from as few as possible, from each in one step. Whatever its target, no guest shrinks
+//! below its working set, or while it is under pressure itself.
 
 use crate::agent::Status;
 
-/// A guest, as it is at the end of an interval. Sizes in bytes, boot memory included.
+/// A guest's state at the end of an interval. Sizes are in bytes, boot memory included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// What it has.
+    /// Its size.
     pub size_bytes: u64,
-    /// It is never smaller.
+    /// Its smallest size.
     pub least_bytes: u64,
-    /// It is never larger.
+    /// Its largest size.
     pub most_bytes: u64,
-    /// What the policy would let it have.
+    /// Its target by the policy.
     pub target_bytes: u64,
-    /// What it works on, its reserve included; none where no agent says so: then it gives nothing.
+    /// Its working set, including its reserve; none without an agent: then it gives nothing.
     pub working_bytes: Option<u64>,
-    /// It stalls for want of memory, or reads again what it had to drop.
+    /// Whether it stalls on memory, or refaults dropped pages.
     pub is_pressed: bool,
-    /// What it needs at once and could not be given.
+    /// What it needs at once but could not get.
     pub wanted_bytes: u64,
-    /// Its size is changing, it may not change by itself, or it kept what it was to give.
+    /// Whether its size is changing, may not change automatically, or it recently kept its memory.
     pub is_fixed: bool,
 }
 
-/// A size that is to change.
+/// A change of size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The guest's place among the holders.
+    /// The guest's index among the holders.
     pub holder: usize,
     /// Its new size, bytes.
     pub to_bytes: u64,
@@ -47,24 +48,24 @@ impl Holder {
         self.size_bytes.saturating_sub(floor) / section_bytes * section_bytes
     }
 
-    /// What it should get by its target, whole sections, bytes.
+    /// What it lacks to its target, whole sections, bytes.
     fn lack_bytes(&self, section_bytes: u64) -> u64 {
-        // What it has asked for it takes itself: a step of the manager's would break that off.
+        // It takes requested memory itself: a step of the manager would interrupt that.
         if self.is_fixed || !self.is_pressed || self.wanted_bytes > 0 {
             return 0;
         }
         let room = self.target_bytes.min(self.most_bytes).saturating_sub(self.size_bytes);
-        // One step of an eighth, so that pressure that is gone by the next interval has not taken all.
+        // One step of an eighth, so that short pressure does not take everything.
         let step = (self.size_bytes / 8).next_multiple_of(section_bytes);
         room.min(step) / section_bytes * section_bytes
     }
 }
 
-/// The sizes that are to change, where `free_bytes` of the pool are not in use.
+/// The changes of size, if `free_bytes` of the pool are unused.
 pub fn share(section_bytes: u64, free_bytes: u64, holders: &[Holder]) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut left = free_bytes;
-    // What guests wait for they take themselves, as soon as it is free.
+    // Waiting guests take free memory themselves.
     let wanted: u64 = holders.iter().map(|it| it.wanted_bytes).sum();
     left = left.saturating_sub(wanted);
     let mut short = wanted.saturating_sub(free_bytes);
@@ -81,7 +82,7 @@ pub fn share(section_bytes: u64, free_bytes: u64, holders: &[Holder]) -> Vec<Ste
     steps
 }
 
-/// Takes `short` bytes from those who have most to spare, those above their target first.
+/// Takes `short` bytes from the guests with the most spare memory, those above their targets first.
 fn take(section_bytes: u64, mut short: u64, holders: &[Holder]) -> Vec<Step> {
     let mut donors: Vec<_> = (0..holders.len())
         .map(|at| (at, holders[at].spare_bytes(section_bytes)))
@@ -103,7 +104,8 @@ fn take(section_bytes: u64, mut short: u64, holders: &[Holder]) -> Vec<Step> {
     steps
 }
 
-/// What a guest works on, bytes: what is not available in it, half of its page cache that is, and its reserve.
+/// A guest's working set, bytes: memory that is not available, half of its available page cache, and its
+/// reserve.
 pub fn working_bytes(size_bytes: u64, status: &Status, reserve_bytes: u64) -> u64 {
     let used = size_bytes.saturating_sub(status.available_bytes);
     let cache = status.cached_bytes.min(status.available_bytes) / 2;

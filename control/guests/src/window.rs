@@ -1,5 +1,5 @@
-//! What the host and the agent in a guest say to each other about windows: memory of the guest in which its programs and the
-//! host's store exchange values. One JSON object a line, over a virtio-serial port of its own.
+//! The protocol between host and guest agent for windows: memory of the guest in which its programs and the host's
+//! store exchange values. One JSON object a line, over a virtio-serial port of its own.
 //!
 //! ```text
 //!  host                                    agent
@@ -21,9 +21,9 @@
 //!   |--------------------------------------->|
 //! ```
 //!
-//! A page belongs to the host from open until refused, closed, or the cleared that answers a later hello: until then the agent
-//! keeps it from the guest's kernel. What a guest says is not trusted: numbers are bounded here, and addresses are looked up in what the VM's
-//! monitor says of its memory.
+//! A page belongs to the host from open until refused, closed, or the cleared that answers a later hello: until then
+//! the agent does not return it to the guest's kernel. A guest's messages are not trusted: this module limits the
+//! numbers, and addresses are checked against the memory layout from the VM's monitor.
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
@@ -36,12 +36,12 @@ pub const VERSION: u32 = 1;
 pub const PORT: &str = "org.spillway.windows.0";
 /// Most huge pages of a window, as many as spillway-wire's `WINDOW_PAGES_MAX`.
 pub const PAGES_MAX: usize = 9;
-/// Windows of a guest at most.
+/// Most windows of a guest.
 pub const WINDOWS_MAX: usize = 64;
-/// A guest-physical address is at most so many huge pages high: what x86-64 can address.
+/// Limit of guest-physical addresses, in huge pages: what x86-64 can address.
 const PAGE_MAX: u64 = 1 << 31;
 
-/// What the host says.
+/// The host's messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FromHost {
@@ -50,7 +50,7 @@ pub enum FromHost {
         /// [`VERSION`].
         version: u32,
     },
-    /// Nothing is mapped of what was opened before this hello.
+    /// Nothing that was opened before this hello is mapped.
     Cleared {
         /// The hello's.
         nonce: u64,
@@ -72,7 +72,7 @@ pub enum FromHost {
         id: u64,
         /// The ring's number for the reason.
         reason: u16,
-        /// In words.
+        /// As text.
         #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "text")]
         why: Option<String>,
     },
@@ -81,18 +81,18 @@ pub enum FromHost {
         /// The window's.
         id: u64,
     },
-    /// There is something in a window for its program, which sleeps.
+    /// Wakes a window's sleeping program.
     Wake {
         /// The window's.
         id: u64,
     },
 }
 
-/// What the agent says.
+/// The agent's messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FromGuest {
-    /// It knows of no window that is open.
+    /// It has no open windows.
     Hello {
         /// [`VERSION`].
         version: u32,
@@ -103,20 +103,20 @@ pub enum FromGuest {
     Open {
         /// Its number, which no other window has since the last hello.
         id: u64,
-        /// Where each of its huge pages lies: the guest-physical address divided by 2 MiB.
+        /// The place of each of its huge pages: the guest-physical address divided by 2 MiB.
         #[serde(deserialize_with = "pages")]
         pages: Vec<u64>,
-        /// Commands in flight that the program would like.
+        /// Requested commands in flight.
         depth: u16,
-        /// Bytes of the data area that it would like.
+        /// Requested bytes of the data area.
         data_bytes: u32,
     },
-    /// Its program has gone.
+    /// Its program is gone.
     Close {
         /// The window's.
         id: u64,
     },
-    /// There is something in a window for the host, which sleeps.
+    /// Wakes the sleeping host for a window.
     Wake {
         /// The window's.
         id: u64,
@@ -132,7 +132,7 @@ impl FromHost {
         decode(line)
     }
 
-    /// Its line, with its end.
+    /// The message as a line, with its end.
     pub fn encode(&self) -> Vec<u8> {
         encode(self)
     }
@@ -147,7 +147,7 @@ impl FromGuest {
         decode(line)
     }
 
-    /// Its line, with its end.
+    /// The message as a line, with its end.
     pub fn encode(&self) -> Vec<u8> {
         encode(self)
     }

@@ -1,9 +1,8 @@
-//! What the store and its clients did lately: a sample at the end of each interval, the oldest given up for the
-//! newest.
+//! The recent history of the store and its clients: a sample at the end of each interval, in a ring buffer.
 //!
-//! It reads no clock and does no I/O. A sample is numbered, from 1, so that whoever has seen some asks for those
-//! [after](History::after). Memory is bounded by [`Bounds`] whoever comes and goes: a client's past goes with the
-//! last sample that it is in.
+//! It reads no clock and does no I/O. Samples are numbered from 1, so that a reader can request those
+//! [after](History::after) the last one that it has. [`Bounds`] limits the memory, also when clients come and go:
+//! a client's entry is removed with its last sample.
 
 #![forbid(unsafe_code)]
 
@@ -15,7 +14,7 @@ use std::sync::Arc;
 use seen::Seen;
 use spillway_types::{ClientId, Statistics};
 
-/// How much is kept.
+/// Limits of the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Most samples.
@@ -26,7 +25,7 @@ pub struct Bounds {
 
 impl Default for Bounds {
     /// An hour of 100 clients at an interval of a second, in some 17 MiB; with more clients less time. Clients
-    /// that are in one sample each take some 200 bytes more apiece.
+    /// that appear in only one sample take some 200 bytes more each.
     fn default() -> Self {
         Self { samples: 3600, client_samples: 3600 * 100 }
     }
@@ -35,7 +34,7 @@ impl Default for Bounds {
 /// The store at the end of an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreLevels {
-    /// Pages that there are for clients, those that they hold included.
+    /// Pages available to clients, including those that they hold.
     pub total_pages: u64,
     /// Bytes that the store takes.
     pub memory_bytes: u64,
@@ -43,13 +42,13 @@ pub struct StoreLevels {
     pub free_frame_bytes: u64,
     /// Bytes of pages in the disk tier.
     pub disk_bytes: u64,
-    /// Pages that are one word all over.
+    /// Pages whose words are all equal.
     pub same_filled_pages: u64,
     /// Pages that are packed.
     pub compressed_pages: u64,
 }
 
-/// A client as it is at the end of an interval.
+/// A client's state at the end of an interval.
 #[derive(Clone, Copy, Debug)]
 pub struct ObservedClient<'a> {
     /// Its id in the store.
@@ -60,16 +59,16 @@ pub struct ObservedClient<'a> {
     pub statistics: Statistics,
 }
 
-/// A client at the end of an interval, and what it did in it.
+/// A client's state at the end of an interval, and its activity in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientSample {
     /// Its id in the store.
     pub id: ClientId,
     /// Pages that it held.
     pub used_pages: u64,
-    /// Pages that it might hold; `u64::MAX` is no limit.
+    /// Its target, pages; `u64::MAX` means no limit.
     pub target_pages: u64,
-    /// Puts asked for.
+    /// Puts requested.
     pub puts: u32,
     /// Puts refused at the target.
     pub refused_at_target: u32,
@@ -90,14 +89,14 @@ struct Entry {
     clients: usize,
 }
 
-/// A sample as it is read back.
+/// A sample in a reader's form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// Its number.
     pub number: u64,
     /// When it was taken, milliseconds since 1970.
     pub at_ms: u64,
-    /// Milliseconds since the sample before; 0 for the first of all.
+    /// Milliseconds since the previous sample; 0 for the first of all.
     pub elapsed_ms: u64,
     /// The store.
     pub store: StoreLevels,
@@ -105,7 +104,7 @@ pub struct Sample {
     pub clients: usize,
 }
 
-/// The samples of the last while.
+/// The recent samples.
 #[derive(Debug)]
 pub struct History {
     bounds: Bounds,
@@ -117,7 +116,7 @@ pub struct History {
 }
 
 impl History {
-    /// An empty one. Its memory is set aside now, and taken as it fills.
+    /// An empty history. Reserves address space now; memory is used as it fills.
     pub fn new(bounds: Bounds) -> Self {
         Self {
             bounds,
@@ -133,18 +132,18 @@ impl History {
         self.newest
     }
 
-    /// The number of the oldest sample that is kept; one above the newest when there is none.
+    /// The number of the oldest sample; one above the newest if there is none.
     pub fn oldest(&self) -> u64 {
         self.newest + 1 - self.entries.len() as u64
     }
 
-    /// The name of a client that is in a sample.
+    /// The name of a client of a sample.
     pub fn name(&self, id: ClientId) -> Option<&Arc<str>> {
         self.seen.name(id)
     }
 
-    /// Takes a sample at `at_ms`, milliseconds since 1970, and gives up as many of the oldest as that needs. Clients
-    /// beyond what is kept in all are left out.
+    /// Adds a sample at `at_ms`, milliseconds since 1970, and drops as many of the oldest as needed. Omits clients
+    /// beyond the limit.
     pub fn record<'a>(
         &mut self,
         at_ms: u64,

@@ -1,4 +1,4 @@
-//! Which clients are in some sample: their names, and where their counters stood.
+//! The clients of all samples: their names and last counters.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::{ClientSample, ObservedClient};
 struct Last {
     name: Arc<str>,
     statistics: Statistics,
-    /// The number of the last sample that it is in.
+    /// The number of its last sample.
     number: u64,
 }
 
@@ -24,8 +24,8 @@ impl Seen {
         self.0.get(&id).map(|last| &last.name)
     }
 
-    /// What a client has done since it was seen last, for sample `number`. All that a client did that was not there
-    /// before is of this interval, but for the first sample of all: nobody knows since when those counted.
+    /// A client's activity since its last sample, for sample `number`. All activity of a new client belongs to this
+    /// interval, except in the first sample of all, whose counters have an unknown start.
     pub(crate) fn sample(
         &mut self,
         client: &ObservedClient<'_>,
@@ -55,7 +55,7 @@ impl Seen {
         }
     }
 
-    /// Sample `number` goes: forgets the client if it was in none after.
+    /// Drops sample `number`: forgets the client if it was its last.
     pub(crate) fn forget(&mut self, id: ClientId, number: u64) {
         if self.0.get(&id).is_some_and(|last| last.number == number) {
             self.0.remove(&id);

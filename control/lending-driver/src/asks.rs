@@ -1,4 +1,4 @@
-//! Questions to the hosts with whom there are loans, and to those that are not well, so that their health is known.
+//! Queries hosts with loans, and unhealthy hosts, so that their health is known.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -13,11 +13,11 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::shared::Shared;
 
-/// A host with whom there are loans is asked when nothing was heard of it for so long.
+/// A host with loans is queried after this time without contact.
 const ASK: Duration = Duration::from_secs(2);
 
-/// Asks the hosts with whom there are loans, and those that did not answer well, unless something was heard of them just
-/// now. A list of hosts is asked anyway; etcd says nothing of whether this host reaches another. Runs for ever.
+/// Queries hosts with loans and unhealthy hosts, unless there was recent contact. Hosts of a static list are queried
+/// anyway; etcd does not report whether this host can reach another. Runs forever.
 pub async fn ask_hosts(shared: Arc<Shared>, tls: ClientSettings) {
     let time = shared.settings.machine.answer_timeout;
     let mut period = interval(ASK);
@@ -41,17 +41,16 @@ pub async fn ask_hosts(shared: Arc<Shared>, tls: ClientSettings) {
             };
             let question = questions.entry((host.clone(), address)).or_insert_with(ask).clone();
             tokio::spawn(async move {
-                // One that is still under way is as good.
+                // A query in progress is enough.
                 let Ok(mut question) = question.try_lock() else { return };
-                // How it went was told to the watch; what the host can spare is the registry's.
+                // The watch got the result; spare memory is the registry's concern.
                 let _ = question.ask().await;
             });
         }
     }
 }
 
-/// The hosts with whom there are loans, and those of the registry that are not well: only an answer says that they are
-/// back.
+/// Hosts with loans, and unhealthy hosts of the registry: only an answer shows that they are back.
 fn hosts_to_ask(shared: &Shared) -> BTreeSet<HostId> {
     let mut hosts = hosts_with_loans(shared);
     let listed = shared.peers.hosts();

@@ -18,12 +18,13 @@ use crate::kernel::{Kernel, RemoteDevice};
 use crate::settings::{DeviceUse, Settings};
 use crate::transport::Transport;
 
-/// The slowest at which pages are expected to come back, bytes a second; a swapoff may take so long.
+/// The slowest expected rate at which pages come back, bytes per second. It limits the time of a
+/// swapoff.
 const SWAPOFF_BYTES_S: u64 = 2 << 20;
-/// What a swapoff may take beyond that.
+/// Additional time for a swapoff.
 const SWAPOFF: Duration = Duration::from_secs(60);
 
-/// Loans of others, and the devices that are made of them.
+/// Loans of other hosts, and the devices that consist of them.
 #[derive(Debug)]
 pub struct Borrower {
     own: HostId,
@@ -46,7 +47,7 @@ struct OpenLoan {
     device: DeviceId,
     lender: HostId,
     access: Access,
-    /// The way there, once it was needed.
+    /// Its transport, once needed.
     holder: Mutex<Option<Arc<Holder>>>,
 }
 
@@ -75,29 +76,30 @@ impl Borrower {
         self.state().devices.iter().map(|(&id, device)| (id, device.clone())).collect()
     }
 
-    /// What lies on each device, bytes.
+    /// Used bytes on each device.
     pub fn used_bytes(&self, swaps: &[Swap]) -> Vec<(DeviceId, u64)> {
         let used = |(id, device): (DeviceId, Arc<Device>)| (id, device.used_bytes(swaps));
         self.devices().into_iter().map(used).collect()
     }
 
-    /// The copies of slabs in loans that are lost.
+    /// The copies of slabs in lost loans.
     pub fn lost_places(&self) -> Vec<Event> {
         let lost = |(id, device): (DeviceId, Arc<Device>)| device.lost_places(id, &self.own);
         self.devices().into_iter().flat_map(lost).collect()
     }
 
-    /// Notes a loan that was granted.
+    /// Records a granted loan.
     pub fn open(&self, device: DeviceId, loan: LoanId, lender: HostId, access: Access) {
         let holder = Mutex::default();
         let held = OpenLoan { device, lender, access, holder };
         self.state().loans.insert(loan, Arc::new(held));
     }
 
-    /// Makes a device of slabs, and has this host use it. After an error nothing of it is left.
+    /// Creates a device of slabs, and puts it into use on this host. After an error nothing of it
+    /// is left.
     ///
     /// # Errors
-    /// What stands against it.
+    /// Why it can't.
     pub fn attach(
         &self,
         id: DeviceId,
@@ -129,7 +131,7 @@ impl Borrower {
         Ok(())
     }
 
-    /// The places of a device's slabs, with the ways there.
+    /// The places of a device's slabs, with their transports.
     fn places(&self, id: DeviceId, slabs: &[[Option<CopyLocation>; 2]]) -> Result<Slabs, Error> {
         let needs_file = slabs.iter().flatten().flatten().any(|place| *place == CopyLocation::File);
         let file = needs_file.then(|| self.file(id, slabs.len() as u64)).transpose()?;
@@ -178,7 +180,7 @@ impl Borrower {
         held.ok_or_else(|| Error::NotHeld(loan.clone()))
     }
 
-    /// The way to a loan, made when it is first needed.
+    /// The transport to a loan, created on first use.
     fn holder(&self, loan: &LoanId) -> Result<Arc<Holder>, Error> {
         let held = self.loan(loan)?;
         let mut holder = held.holder.lock().unwrap_or_else(PoisonError::into_inner);
@@ -212,7 +214,7 @@ impl Borrower {
         self.kernel.connect(&RemoteDevice { address, nqn, uuid: held.access.pool.0, loss })
     }
 
-    /// Has this host use a device.
+    /// Puts a device into use on this host.
     fn use_device(&self, id: DeviceId, device: &Device, bytes: u64) -> Result<(), Error> {
         let (settings, kernel) = (&self.settings, &self.kernel);
         let fan_out = device.fan_out_device();
@@ -232,7 +234,7 @@ impl Borrower {
         }
         let path = device.path();
         let priority = match kernel.swap_on(&path) {
-            // Whatever was said, the kernel has it: it must not be closed.
+            // Despite the error, the kernel uses it: it must not be closed.
             Err(error) if self.swaps_onto(&path) => {
                 tracing::warn!(path, "swapon said: {error}");
                 String::new()
@@ -243,7 +245,7 @@ impl Borrower {
         Ok(())
     }
 
-    /// Whether the kernel swaps onto a device, as far as can be told.
+    /// Whether the kernel swaps onto a device, as far as known.
     fn swaps_onto(&self, path: &str) -> bool {
         self.kernel.swaps().is_ok_and(|swaps| swaps.iter().any(|swap| swap.path == path))
     }
@@ -251,7 +253,7 @@ impl Borrower {
     /// Takes a device out of use. After an error it is as it was.
     ///
     /// # Errors
-    /// What stands against it.
+    /// Why it can't.
     pub fn detach(&self, id: DeviceId) -> Result<(), Error> {
         let Some(device) = self.device(id) else { return Ok(()) };
         if self.settings.dry_run {
@@ -273,7 +275,7 @@ impl Borrower {
         Ok(())
     }
 
-    /// Sees that what lies on a device finds room when it comes back.
+    /// Checks that a device's pages fit in memory when they come back.
     fn has_headroom(&self, swaps: &[Swap], path: &str, used: u64) -> Result<(), Error> {
         let memory = self.kernel.memory()?;
         let others = swaps.iter().filter(|swap| swap.path != path);
@@ -290,7 +292,7 @@ impl Borrower {
         Ok(())
     }
 
-    /// Gives back what a device has taken of this host.
+    /// Releases a device's resources of this host.
     fn close(&self, id: DeviceId, device: &Device) {
         let closed = match (device.is_direct(), self.settings.dry_run) {
             (_, true) => Ok(()),
@@ -306,10 +308,10 @@ impl Borrower {
         }
     }
 
-    /// Copies a slab to a new place, and uses that.
+    /// Copies a slab to a new place, and uses the new copy.
     ///
     /// # Errors
-    /// What stands against it; the copy is where it was.
+    /// Why it can't; the copy stays where it was.
     pub fn place(
         &self,
         id: DeviceId,
@@ -327,14 +329,14 @@ impl Borrower {
             CopyLocation::Lender { .. } => None,
         };
         if *place == CopyLocation::File && device.is_in_file(slab, 1 - usize::from(copy)) {
-            // All that was acknowledged is there already: the other copy goes with its loan.
+            // The local file has all acknowledged pages already: the other copy ends with its loan.
             return Ok(());
         }
         let place = self.fan_out_place(place, slab, file.as_ref())?;
         Ok(fan_out.place(slab, copy.into(), place)?)
     }
 
-    /// Stops using a loan: when this returns nothing is on its way there.
+    /// Stops using a loan: when this returns, no request to it is in flight.
     pub fn forget(&self, id: DeviceId, loan: &LoanId) {
         let held = self.state().loans.remove(loan);
         let Some(held) = held else { return };

@@ -1,4 +1,4 @@
-//! A device that is made of loans.
+//! A device that consists of loans.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
@@ -16,18 +16,18 @@ use crate::health::PeerHealth;
 use crate::kernel::AttachedDevice;
 use crate::settings::Settings;
 
-/// Late requests that a batch, and the batch before it, can meet one after the other: two batches of 32 requests.
+/// Most consecutive timeouts for a batch and the batch before it: two batches of 32 requests.
 const LATE_REQUESTS: u32 = 64;
 /// Batches that wait for last copies, one after the other.
 const WAITING_BATCHES: u32 = 2;
-/// What the kernel waits beyond these before it gives a request up.
+/// Additional time before the kernel fails a request.
 const KERNEL_WAITS: Duration = Duration::from_secs(30);
 
-/// Where the copies of slabs lie.
+/// The places of slabs' copies.
 #[derive(Debug, Default)]
 pub struct Slabs {
     pub slabs: Vec<[Option<SlabLocation>; 2]>,
-    /// The local file, where there is one.
+    /// The local file, if there is one.
     pub file: Option<Arc<Holder>>,
 }
 
@@ -46,13 +46,13 @@ enum Kind {
         file: Mutex<Option<Arc<Holder>>>,
         told: Arc<OnceLock<Weak<Device>>>,
     },
-    /// One lender's, which the kernel reaches by itself.
+    /// One lender's, to which the kernel connects itself.
     Direct,
-    /// None at all: a dry run.
+    /// No device: a dry run.
     Pretended,
 }
 
-/// Who uses it, and where.
+/// Its user and path.
 #[derive(Debug, Default)]
 struct Use {
     path: String,
@@ -71,7 +71,7 @@ impl Device {
         Self { kind: Kind::Direct, use_: Mutex::new(used) }
     }
 
-    /// A device of slabs on lenders; what is lost of them goes to `losses`, and why to `health`.
+    /// A device of slabs on lenders. Lost copies go to `losses`, and their causes to `health`.
     ///
     /// # Errors
     /// [`Error::FanOut`], [`Error::Block`].
@@ -99,10 +99,10 @@ impl Device {
             }
             let Some(device) = watched.get().and_then(Weak::upgrade) else { return };
             for event in device.lost_places(id, &own) {
-                // Nobody listens any more when the daemon ends.
+                // The receiver is gone when the daemon ends.
                 let _ = losses.send(event);
             }
-            // The last to have it must not be this thread, which ends with it.
+            // This thread must not own the last reference, because it ends with the device.
             if let Some(last) = Arc::into_inner(device) {
                 thread::spawn(move || drop(last));
             }
@@ -112,7 +112,7 @@ impl Device {
         Ok(Self { kind, use_: Mutex::default() })
     }
 
-    /// Has losses told, once the device is where it stays.
+    /// Starts reporting losses, once the device has its final address.
     pub fn watch_losses(&self, itself: Weak<Self>) {
         if let Kind::FanOut { told, .. } = &self.kind {
             // It is called once.
@@ -124,7 +124,7 @@ impl Device {
         self.use_.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The copies that are lost, each as often as this is asked.
+    /// All lost copies, at each call.
     pub fn lost_places(&self, device: DeviceId, own: &HostId) -> Vec<Event> {
         let Some(fan_out) = self.fan_out_device() else { return Vec::new() };
         let mut events = Vec::new();
@@ -140,12 +140,12 @@ impl Device {
         events
     }
 
-    /// Where it is; empty before it is used, and in a dry run.
+    /// Its path; empty before it is in use, and in a dry run.
     pub fn path(&self) -> String {
         self.used().path.clone()
     }
 
-    /// Whether the kernel reaches its lender by itself.
+    /// Whether the kernel connects to its lender itself.
     pub fn is_direct(&self) -> bool {
         matches!(self.kind, Kind::Direct)
     }
@@ -158,19 +158,19 @@ impl Device {
         }
     }
 
-    /// What it did.
+    /// Its counters.
     pub fn counters(&self) -> Counters {
         self.fan_out_device().map(|fan_out| fan_out.counters()).unwrap_or_default()
     }
 
-    /// What lies on it, bytes: by the kernel's word where it is swap space.
+    /// Used bytes, as the kernel reports if it is swap space.
     pub fn used_bytes(&self, swaps: &[Swap]) -> u64 {
         let path = self.path();
         let swap = swaps.iter().find(|swap| swap.path == path).map(|swap| swap.used_bytes);
         swap.unwrap_or_else(|| self.counters().stored_pages * PAGE_BYTES as u64)
     }
 
-    /// The local file, which `open` makes for so many slabs if there is none yet.
+    /// The local file, which `open` creates for this many slabs if it does not exist yet.
     ///
     /// # Errors
     /// [`Error::NoSlabs`], and those of `open`.
@@ -188,24 +188,24 @@ impl Device {
         Ok(file.insert(open(fan_out.slabs().into())?).clone())
     }
 
-    /// Whether a copy of a slab lies in the local file and is good.
+    /// Whether the local file has a good copy of a slab.
     pub fn is_in_file(&self, slab: u32, copy: usize) -> bool {
         let copies = self.fan_out_device().and_then(|fan_out| fan_out.places(slab).ok());
         let standing = copies.and_then(|copies| copies.into_iter().nth(copy).flatten());
         standing.is_some_and(|it| !it.is_lost && it.place.holder.number() == Holder::FILE)
     }
 
-    /// Has somebody use it: what `attached` says.
+    /// Puts it into use, as `attached` says.
     pub fn attached(&self, attached: Box<dyn AttachedDevice>) {
         let mut used = self.used();
         used.path = attached.path().display().to_string();
         used.attached = Some(attached);
     }
 
-    /// Takes it away from whoever uses it.
+    /// Takes it out of use.
     ///
     /// # Errors
-    /// The kernel does not let go.
+    /// The kernel does not release it.
     pub fn close(&self) -> Result<(), Error> {
         let attached = self.used().attached.take();
         attached.map_or(Ok(()), |attached| attached.detach())

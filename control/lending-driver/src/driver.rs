@@ -14,16 +14,16 @@ use crate::notes;
 use crate::peers::Messenger;
 use crate::shared::Shared;
 
-/// Longest that nothing is looked at.
+/// Longest pause between two checks.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// What is waited for pages on their way to a lender beyond the time of a request.
+/// Additional time to wait for pages in flight to a lender, beyond that of a request.
 const FORGET_MARGIN: Duration = Duration::from_secs(2);
 
-/// An operator's order, and who waits to hear of it.
+/// An operator's order, and the channel for its result.
 pub type Asked = (LendOrder, oneshot::Sender<Result<(), String>>);
 
-/// What comes in.
+/// Inputs.
 pub struct Inputs {
     pub messages: mpsc::Receiver<Event>,
     pub results: mpsc::UnboundedReceiver<Event>,
@@ -31,15 +31,15 @@ pub struct Inputs {
     pub hosts: watch::Receiver<Vec<Host>>,
 }
 
-/// Where things go out.
+/// Outputs.
 pub struct Outputs {
     pub outbox: Box<dyn Messenger>,
     pub results: mpsc::UnboundedSender<Event>,
-    /// This host, as the registry is told of it.
+    /// This host's announcement for the registry.
     pub own: watch::Sender<Host>,
 }
 
-/// Runs for ever.
+/// Runs forever.
 pub async fn run(shared: Arc<Shared>, mut inputs: Inputs, mut outputs: Outputs) {
     let mut period = interval(shared.settings.period);
     period.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -47,12 +47,13 @@ pub async fn run(shared: Arc<Shared>, mut inputs: Inputs, mut outputs: Outputs) 
         let wake_at = shared.machine().wake_at().unwrap_or(Duration::MAX);
         let wake_at = shared.started + wake_at.min(shared.now() + IDLE);
         let event = tokio::select! {
-            // What was done before what is asked: a borrower's pages are freed before others ask for room.
+            // Process completed actions before new requests: a borrower's pages are freed before others
+            // request memory.
             biased;
             Some(event) = inputs.results.recv() => event,
             Some((order, hears)) = inputs.orders.recv() => {
                 let done = follow_order(&shared, &mut outputs, order).await;
-                // Whoever asked may have gone.
+                // The requester may be gone.
                 let _ = hears.send(told(done));
                 continue;
             }
@@ -60,7 +61,7 @@ pub async fn run(shared: Arc<Shared>, mut inputs: Inputs, mut outputs: Outputs) 
             Ok(()) = inputs.hosts.changed() => {
                 let hosts = inputs.hosts.borrow_and_update().clone();
                 let peers = shared.peers.update(&hosts);
-                // Whoever may only lend has nobody to ask.
+                // A host that may only lend has no requests to make.
                 Event::Peers(if shared.settings.borrows { peers } else { Vec::new() })
             }
             Some(event) = inputs.messages.recv() => event,
@@ -81,18 +82,18 @@ fn look(shared: &Shared) -> Event {
     }
 }
 
-/// Tells of lost copies again and again, until the machine has dealt with them. What tells of them at once tells of a
-/// lender once, and may come before the machine knows of a copy. Runs for ever.
+/// Reports lost copies repeatedly, until the state machine has handled them. The immediate notification fires once
+/// per lender and can arrive before the machine knows of a copy. Runs forever.
 pub async fn watch_places(shared: Arc<Shared>, results: mpsc::UnboundedSender<Event>) {
     let mut period = interval(shared.settings.period);
     period.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         period.tick().await;
         let borrower = shared.borrower.clone();
-        // It may wait for pages on their way.
+        // It may wait for pages in flight.
         let lost = tokio::task::spawn_blocking(move || borrower.lost_places()).await;
         for event in lost.unwrap_or_default() {
-            // Nobody listens any more when the daemon ends.
+            // The receiver is gone when the daemon ends.
             let _ = results.send(event);
         }
     }
@@ -117,7 +118,8 @@ async fn follow_order(
     refused.map_or(Ok(()), |why| Err(Error::CannotBorrow(why)))
 }
 
-/// Tells the machine of an event, and does what it wants; why an operator's order can't be followed.
+/// Passes an event to the machine, and executes its actions. Returns why an operator's order can't
+/// be followed.
 async fn handle(shared: &Arc<Shared>, outputs: &mut Outputs, event: Event) -> Option<&'static str> {
     if let Event::Placed { place: CopyLocation::Lender { loan, .. }, result: Ok(()), .. } = &event {
         shared.health.loan_works(loan.number);
@@ -179,8 +181,8 @@ async fn carry_out(shared: &Arc<Shared>, outputs: &mut Outputs, action: Action) 
         }
         Action::Forget { device, loan } => {
             let borrower = shared.borrower.clone();
-            // It must hold before the next action, and may wait for pages on their way: a group of them asks three places one
-            // after the other at most. A local disk that hangs must not hold up the renewal of other loans.
+            // It must be complete before the next action, and may wait for pages in flight: a batch tries at most three
+            // places one after the other. A local disk that hangs must not delay the renewal of other loans.
             let limit = 3 * shared.settings.request_timeout + FORGET_MARGIN;
             let name = loan.to_string();
             let lender = shared.health.lender(loan.number);
@@ -199,16 +201,16 @@ async fn carry_out(shared: &Arc<Shared>, outputs: &mut Outputs, action: Action) 
     }
 }
 
-/// How the machine hears what went wrong: as a line for the log.
+/// Turns an error into a log line for the machine.
 fn told<T>(result: Result<T, Error>) -> Result<T, String> {
     result.map_err(|error| error.to_string())
 }
 
-/// Does what may take a while on a thread of its own; what came of it is an event.
+/// Executes a slow action on a thread of its own; its result becomes an event.
 fn aside(outputs: &Outputs, work: impl FnOnce() -> Event + Send + 'static) {
     let results = outputs.results.clone();
     tokio::task::spawn_blocking(move || {
-        // Nobody listens any more when the daemon ends.
+        // The receiver is gone when the daemon ends.
         let _ = results.send(work());
     });
 }
@@ -225,7 +227,7 @@ fn send(shared: &Shared, outputs: &mut Outputs, message: &Message) {
     }
 }
 
-/// Keeps what others hear up to date.
+/// Updates what other hosts see.
 fn tell_spare(shared: &Shared, outputs: &Outputs) {
     let spare_bytes = if shared.settings.lends {
         let view = shared.machine().view(shared.now());

@@ -1,4 +1,4 @@
-//! Why something that the state machine or an operator wants is not done.
+//! Why an action of the state machine or an operator's order fails.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use spillway_lending::{HostId, LoanId};
 use spillway_types::Size;
 
-/// Each is one line for the log or for an operator, who knows the settings by the names of the daemon's configuration.
+/// Each is one line for the log or an operator, and uses the setting names of the daemon's configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel, or the process that asks it with more rights, refuses.
+    /// The kernel, or the privileged helper, refuses.
     #[error("{0}")]
     Kernel(Box<dyn std::error::Error + Send + Sync>),
     /// A device can't be served on its socket.
@@ -20,7 +20,7 @@ pub enum Error {
         /// Why.
         error: io::Error,
     },
-    /// A lender does not let this host reach a loan.
+    /// A lender refuses this host's connection to a loan.
     #[error("lender {lender} at {address}: {error}")]
     Lender {
         /// Who.
@@ -38,34 +38,34 @@ pub enum Error {
         /// What it says.
         address: String,
     },
-    /// In direct mode a lender must say where its devices are.
+    /// In direct mode a lender must name the subsystem of its devices.
     #[error("lender {0} names no subsystem")]
     NoSubsystem(HostId),
     /// A loan ended before it was needed.
     #[error("the loan {0} is not held any more")]
     NotHeld(LoanId),
-    /// The state machine asks for something else in direct mode.
+    /// The state machine requested something else in direct mode.
     #[error("a device in direct mode lies in one loan")]
     NotOneLoan,
     /// A device was closed.
     #[error("the device is gone")]
     NoDevice,
-    /// One lender's device has no slabs.
+    /// A direct-mode device has no slabs.
     #[error("slabs don't move in direct mode")]
     Unmovable,
     /// A device without slabs has no copies.
     #[error("only a device of slabs has a local file")]
     NoSlabs,
-    /// The kernel itself reaches the lender, so there is nothing to serve.
+    /// The kernel connects to the lender itself, so there is nothing to serve.
     #[error("lend.device = \"socket\" is for fan-out")]
     NotServed,
-    /// No file or disk was named for copies.
+    /// No file or disk for copies is configured.
     #[error("there is no lend.backup_file")]
     NoBackupFile,
-    /// A copy can't lie in a file that was not opened.
+    /// The file for a copy was not opened.
     #[error("the device has no local file")]
     NoFile,
-    /// Pages that come back would find no room.
+    /// Pages that come back would not fit in memory.
     #[error(
         "{} lie on {path}, and {} are available with other swap: free {} first, or add swap",
         Size(*used_bytes), Size(*room_bytes), Size(*missing_bytes)
@@ -73,14 +73,14 @@ pub enum Error {
     Headroom {
         /// The device.
         path: String,
-        /// What lies on it.
+        /// Used bytes on it.
         used_bytes: u64,
-        /// What the host has left.
+        /// The host's available memory.
         room_bytes: u64,
-        /// What it would have to have besides.
+        /// What it lacks.
         missing_bytes: u64,
     },
-    /// More is asked for than the operator lets this host lend.
+    /// The request exceeds what this host may lend.
     #[error("lend.capacity is {}, and {} are lent", Size(*capacity_bytes), Size(*lent_bytes))]
     Capacity {
         /// The most that may be lent.
@@ -88,19 +88,19 @@ pub enum Error {
         /// What is lent.
         lent_bytes: u64,
     },
-    /// Borrowers would not reach a pool.
+    /// Borrowers could not reach a pool.
     #[error("it has no listen.nvme_tls")]
     NoPools,
-    /// Kernels would not reach a device.
+    /// Kernels could not reach a device.
     #[error("it has no listen.nvme_tcp")]
     NoBlocks,
     /// An order to borrow, to a host that only lends.
     #[error("lend.roles of this host is \"lend\": it does not borrow")]
     LendsOnly,
-    /// An order to borrow that the state machine does not follow now, and why.
+    /// Why the state machine refuses an order to borrow now.
     #[error("{0}")]
     CannotBorrow(&'static str),
-    /// The driver is behind.
+    /// The driver is overloaded.
     #[error("too many orders wait; try again")]
     ManyOrders,
     /// The runtime does not start.
@@ -109,7 +109,7 @@ pub enum Error {
     /// The store refuses a loan.
     #[error(transparent)]
     Store(#[from] spillway_directory::Error),
-    /// A device can't be made of slabs, or a slab not be moved.
+    /// A device of slabs can't be created, or a slab can't be moved.
     #[error(transparent)]
     FanOut(#[from] spillway_fanout::Error),
     /// A device can't be named.

@@ -1,4 +1,4 @@
-//! The health of the other hosts: what is heard of them, and a line of the log at each change.
+//! The health of the other hosts: collects contacts with them, and logs each change.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -12,10 +12,10 @@ use tokio::time::Instant;
 
 use crate::peers::Peers;
 
-/// Loans whose lender is known after they have ended: pages on their way may fail later.
+/// Ended loans whose lender is still recorded, because pages in flight may fail later.
 const ENDED_MAX: usize = 256;
 
-/// How well each host answers.
+/// The health of each host.
 #[derive(Debug)]
 pub struct PeerHealth {
     started: Instant,
@@ -26,7 +26,7 @@ pub struct PeerHealth {
 }
 
 impl PeerHealth {
-    /// Nothing was heard yet. `answer_timeout` is within which a host must answer a message.
+    /// No contact yet. `answer_timeout` is the time within which a host must answer a message.
     pub fn new(peers: Arc<Peers>, answer_timeout: Duration) -> Self {
         let watch = Mutex::new(HealthWatch::new(answer_timeout));
         Self { started: Instant::now(), peers, watch, ended: Mutex::default() }
@@ -40,12 +40,12 @@ impl PeerHealth {
         self.started.elapsed()
     }
 
-    /// How a host stands.
+    /// The status of a host.
     pub fn standing(&self, host: &HostId) -> Standing {
         self.watch().standing(self.now(), host)
     }
 
-    /// Whether nothing was heard of a host for `time` or longer.
+    /// Whether there was no contact with a host for `time` or longer.
     pub fn is_due(&self, host: &HostId, time: Duration) -> bool {
         self.watch().is_due(self.now(), host, time)
     }
@@ -55,7 +55,7 @@ impl PeerHealth {
         self.watch().loan_opened(number, lender);
     }
 
-    /// A loan is held no more.
+    /// A loan is no longer held.
     pub fn loan_ended(&self, number: u64) {
         let mut watch = self.watch();
         if let Some(lender) = watch.lender(number).cloned() {
@@ -72,7 +72,7 @@ impl PeerHealth {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lender of a loan that is held, or that ended just now.
+    /// The lender of a loan that is held, or that ended recently.
     pub fn lender(&self, number: u64) -> Option<HostId> {
         let held = self.watch().lender(number).cloned();
         let ended = || {
@@ -82,19 +82,19 @@ impl PeerHealth {
         held.or_else(ended)
     }
 
-    /// Where a host is, for a line of the log.
+    /// The address of a host, for the log.
     fn address(&self, host: &HostId) -> String {
         let address = self.peers.address(host);
         address.map_or_else(|| "unknown".to_owned(), |address| address.to_string())
     }
 
-    /// Pages were copied into a loan, or its lender answers that requests have waited for.
+    /// Pages were copied to a loan, or its lender answers again after requests have waited for it.
     pub fn loan_works(&self, number: u64) {
         let change = self.watch().loan_works(self.now(), number);
         self.log(change);
     }
 
-    /// Pages of a loan failed; the local file's loss says nothing of a host.
+    /// Pages of a loan failed. The loss of the local file does not concern a host.
     pub fn pages_failed(&self, loss: &Loss) {
         match self.lender(loss.holder) {
             Some(lender) if loss.holder != Holder::FILE => {
@@ -115,7 +115,7 @@ impl PeerHealth {
         self.log(change);
     }
 
-    /// A holder answers that requests have waited for.
+    /// A holder answers again after requests have waited for it.
     pub fn pages_answered(&self, holder: u64, after: Duration) {
         let loan = format!("{holder:016x}");
         match self.lender(holder) {

@@ -1,4 +1,4 @@
-//! The lender's side: pools and devices of the own store for those who borrow.
+//! The lender's side: pools and devices of this host's store for borrowers.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,12 +9,12 @@ use spillway_types::PAGE_BYTES;
 use crate::error::Error;
 use crate::settings::Settings;
 
-/// Sets memory aside and frees it.
+/// Reserves and frees memory.
 #[derive(Debug)]
 pub struct Lender {
     settings: Arc<Settings>,
     client_registry: Arc<ClientRegistry>,
-    /// One at a time, so that what is lent stays below the capacity.
+    /// Serializes loans, so that their sum stays below the capacity.
     reserving: Mutex<()>,
 }
 
@@ -24,7 +24,7 @@ impl Lender {
         Self { settings, client_registry, reserving: Mutex::new(()) }
     }
 
-    /// What lies in all loans together, bytes.
+    /// Used bytes in all loans.
     pub fn used_bytes(&self) -> u64 {
         self.loans().iter().map(|loan| loan.pages * PAGE_BYTES as u64).sum()
     }
@@ -34,15 +34,15 @@ impl Lender {
         self.client_registry.loans()
     }
 
-    /// Of `spare_bytes`, what the capacities of lending and of the store leave.
+    /// `spare_bytes`, limited by the remaining capacities of lending and of the store.
     pub fn bounded(&self, spare_bytes: u64, lent_bytes: u64) -> u64 {
         let room =
             self.settings.store_bytes.saturating_sub(self.client_registry.store().memory_bytes());
         spare_bytes.min(self.settings.capacity_bytes.saturating_sub(lent_bytes)).min(room)
     }
 
-    /// Loans that the store kept over a restart of the daemon. Those that nobody can reach any more, by the configuration
-    /// of now, end here.
+    /// Loans that the store kept across a restart of the daemon. Ends those that are unreachable with the present
+    /// configuration.
     pub fn kept(&self) -> Vec<Kept> {
         let kept = |view: LoanView| {
             let loan = LoanId {
@@ -59,10 +59,11 @@ impl Lender {
         self.loans().into_iter().filter_map(kept).collect()
     }
 
-    /// Sets memory aside for a loan, in full.
+    /// Reserves the full memory of a loan.
     ///
     /// # Errors
-    /// [`Error::Capacity`], [`Error::Store`]; [`Error::NoPools`] and [`Error::NoBlocks`] when nobody could reach it.
+    /// [`Error::Capacity`], [`Error::Store`]; [`Error::NoPools`] and [`Error::NoBlocks`] if borrowers could not
+    /// reach it.
     pub fn reserve(
         &self,
         loan: &LoanId,
@@ -112,7 +113,7 @@ impl Lender {
     }
 }
 
-/// Frees what the store kept of loans, where nothing is lent any more.
+/// Frees all loans that the store kept, if this host no longer lends.
 pub fn free_kept(client_registry: &ClientRegistry) {
     for view in client_registry.loans() {
         let (borrower, number) = (view.loan.borrower, view.loan.number);

@@ -13,8 +13,8 @@
 //!    swap         disks, swap space, sockets           Kernel
 //! ```
 //!
-//! What it does to this host goes through [`Kernel`], and pages reach lenders through [`Transport`]: the daemon has both.
-//! It has threads and a runtime of its own: neither the HTTP interface nor any data plane waits for it.
+//! It changes this host through [`Kernel`], and pages reach lenders through [`Transport`]; the daemon implements both.
+//! It has its own threads and runtime: neither the HTTP interface nor any data plane waits for it.
 
 #![forbid(unsafe_code)]
 

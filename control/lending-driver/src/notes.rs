@@ -1,10 +1,10 @@
-//! What the state machine says, as lines of the log.
+//! Logs the notes of the state machine.
 
 use spillway_lending::{CopyLocation, HostId, Note};
 
 use crate::peers::Peers;
 
-/// Writes a note down, with where the hosts are that it is about.
+/// Logs a note, with the addresses of its hosts.
 pub fn log(note: &Note, peers: &Peers) {
     let at = |host: &HostId| {
         let address = peers.address(host);

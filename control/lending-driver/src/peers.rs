@@ -1,4 +1,4 @@
-//! Other hosts: who there are, and what they say.
+//! The other hosts and their messages.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -11,13 +11,13 @@ use spillway_peers::server::{self, Refusal};
 use spillway_registry::Host;
 use tokio::sync::mpsc;
 
-/// Messages that wait to be looked at.
+/// Most unprocessed messages.
 const WAITING_MAX: usize = 1024;
 
-/// Hosts that are remembered, those that have gone included.
+/// Most recorded hosts, including those that are gone.
 const SEEN_MAX: usize = 4 * spillway_registry::HOSTS_MAX;
 
-/// Has messages sent to other hosts. Whether they arrive is not asked.
+/// Sends messages to other hosts, without delivery reports.
 pub trait Messenger: Send {
     /// As [`Outbox::send`].
     ///
@@ -44,7 +44,7 @@ impl Messenger for Outbox {
     }
 }
 
-/// What is known of other hosts, and the way of their messages to the driver.
+/// The known hosts, and the channel of their messages to the driver.
 #[derive(Debug)]
 pub struct Peers {
     own: HostId,
@@ -57,19 +57,19 @@ pub struct Peers {
 struct Known {
     /// Those of the registry.
     hosts: Vec<Host>,
-    /// All that were ever seen: a registry that forgets a host ends none of its loans.
+    /// All hosts ever seen: when the registry forgets a host, its loans continue.
     addresses: HashMap<String, SocketAddr>,
 }
 
 impl Peers {
-    /// Nobody is known yet. What they say comes out of the channel.
+    /// No hosts yet. Their messages arrive on the channel.
     pub fn new(own: HostId) -> (Self, mpsc::Receiver<Event>) {
         let (events, waiting) = mpsc::channel(WAITING_MAX);
         let peers = Self { own, known: Mutex::default(), spare_bytes: AtomicU64::new(0), events };
         (peers, waiting)
     }
 
-    /// Takes what the registry says; the same for the state machine.
+    /// Applies the registry's hosts; returns them for the state machine.
     pub fn update(&self, hosts: &[Host]) -> Vec<Peer> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         for host in hosts {
@@ -88,7 +88,7 @@ impl Peers {
         hosts.iter().filter_map(peer).collect()
     }
 
-    /// Where a host takes messages.
+    /// A host's address for messages.
     pub fn address(&self, host: &HostId) -> Option<SocketAddr> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.addresses.get(host.as_str()).copied()
@@ -99,7 +99,7 @@ impl Peers {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).hosts.clone()
     }
 
-    /// Sets what this host says that it can spare.
+    /// Sets the spare memory that this host reports.
     pub fn set_spare_bytes(&self, bytes: u64) {
         self.spare_bytes.store(bytes, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! What the operator wants of lending.
+//! The operator's settings of lending.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use spillway_registry::{Host, etcd};
 pub struct Settings {
     /// The state machine's, which the driver follows too: mode, backup, length of slabs, lease.
     pub machine: spillway_lending::Settings,
-    /// Where other hosts send messages for this one.
+    /// The address for other hosts' messages.
     pub address: SocketAddr,
     /// Hosts of one rack fail together.
     pub rack: String,
@@ -20,47 +20,47 @@ pub struct Settings {
     pub lends: bool,
     /// Whether this host may borrow.
     pub borrows: bool,
-    /// Time between two looks at this host's memory.
+    /// Time between two samples of this host's memory.
     pub period: Duration,
-    /// What memory in use is.
+    /// How memory in use is computed.
     pub used: UsedBy,
-    /// The state machine's upper threshold as it was set: it is shown to operators.
+    /// The upper threshold as configured, for operators.
     pub upper: Percent,
     /// The lower one.
     pub lower: Percent,
-    /// What a borrowed device is for.
+    /// The use of a borrowed device.
     pub device: DeviceUse,
     /// Directory of sockets of devices.
     pub socket_dir: PathBuf,
-    /// Where local copies lie: a disk, or what the names of files begin with.
+    /// The place of local copies: a disk, or the prefix of files' names.
     pub backup_file: Option<PathBuf>,
-    /// Longest that a request for pages may take.
+    /// Time limit of a request for pages.
     pub request_timeout: Duration,
-    /// What the kernel must keep free while this host swaps onto borrowed memory. At most a twentieth of all memory is
-    /// asked for.
+    /// Memory that the kernel must keep free while this host swaps onto borrowed memory; at most a twentieth of all
+    /// memory.
     pub min_free_bytes: u64,
-    /// Whether the kernel may be told so. Else it must be so already.
+    /// Whether the kernel's value may be changed. Otherwise it must be high enough already.
     pub raise_min_free: bool,
-    /// What must stay available when a device is given back.
+    /// Memory that must stay available when a device is returned.
     pub margin_bytes: u64,
-    /// Whether what would be done to this host is only logged.
+    /// Whether actions that change this host are only logged.
     pub dry_run: bool,
-    /// Where borrowers reach pools.
+    /// The address of pools for borrowers.
     pub pools_at: Option<SocketAddr>,
-    /// Where kernels reach devices, and the subsystem there.
+    /// The address and subsystem of devices for kernels.
     pub blocks_at: Option<(SocketAddr, String)>,
-    /// Most that is lent; `u64::MAX` is no limit.
+    /// Most lent memory; `u64::MAX` means no limit.
     pub capacity_bytes: u64,
-    /// Most that the store takes of this host's memory.
+    /// Most memory of this host that the store takes.
     pub store_bytes: u64,
 }
 
 /// What memory in use is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsedBy {
-    /// All but MemAvailable.
+    /// Everything except MemAvailable.
     Available,
-    /// The paper's: all but free memory, buffers, cache and slab.
+    /// The paper's definition: everything except free memory, buffers, cache and slab.
     Paper,
 }
 
@@ -69,27 +69,27 @@ pub enum UsedBy {
 pub enum DeviceUse {
     /// This host swaps onto it.
     Swap,
-    /// Whoever connects to its socket uses it.
+    /// A program uses it through its socket.
     Socket,
 }
 
-/// Where other hosts are found.
+/// The host registry.
 #[derive(Clone, Debug)]
 pub enum Discovery {
-    /// All of them, this host left out.
+    /// All of them, without this host.
     List {
         /// Who.
         hosts: Vec<Host>,
-        /// Time from one question to the next.
+        /// Time between two queries.
         interval: Duration,
     },
-    /// Those that have written themselves into etcd.
+    /// Hosts register themselves in etcd.
     Etcd {
         /// Members of its cluster.
         endpoints: Vec<etcd::Endpoint>,
-        /// What its keys begin with.
+        /// Prefix of its keys.
         prefix: String,
-        /// How long a host that is gone is still shown, seconds.
+        /// How long a host that is gone stays listed, seconds.
         lease_s: u64,
     },
 }

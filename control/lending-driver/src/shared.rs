@@ -1,4 +1,4 @@
-//! What the driver's parts share.
+//! Shared state of the driver's parts.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use crate::lender::Lender;
 use crate::peers::Peers;
 use crate::settings::{Settings, UsedBy};
 
-/// What driver and status look at together.
+/// State that driver and status share.
 #[derive(Debug)]
 pub struct Shared {
     pub machine: Mutex<Machine>,
@@ -26,7 +26,7 @@ pub struct Shared {
     pub lender: Arc<Lender>,
     pub borrower: Arc<Borrower>,
     pub kernel: Arc<dyn Kernel>,
-    /// The memory at the last look.
+    /// The last sample of the memory.
     pub memory: Mutex<Memory>,
 }
 
@@ -39,7 +39,7 @@ impl Shared {
         self.started.elapsed()
     }
 
-    /// What is in use, as the settings have it.
+    /// Memory in use, by the configured definition.
     pub fn used_bytes(&self, memory: &Memory) -> u64 {
         match self.settings.used {
             UsedBy::Available => memory.total.saturating_sub(memory.available),
@@ -64,7 +64,7 @@ impl Shared {
         !self.machine().view(self.now()).devices.is_empty()
     }
 
-    /// Whether nothing is lent, borrowed or being asked for.
+    /// Whether nothing is lent, borrowed or requested.
     pub fn is_at_rest(&self) -> bool {
         let view = self.machine().view(self.now());
         view.lent.is_empty() && view.borrowed.is_empty() && view.devices.is_empty()

@@ -1,4 +1,4 @@
-//! Lending as a part of the daemon: what it needs before the sandbox, its threads, its end.
+//! Lending as a part of the daemon: preparation before the sandbox, threads, shutdown.
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, Once};
@@ -31,35 +31,35 @@ use crate::shared::Shared;
 use crate::status;
 use crate::transport::Transport;
 
-/// Orders that wait.
+/// Most waiting orders.
 const ORDERS_MAX: usize = 16;
-/// Time between two looks whether all has been given back.
+/// Interval of the check whether everything was returned.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What lending is made of.
+/// The parts of lending.
 #[derive(Debug)]
 pub struct LendingParts {
-    /// What this host's certificate calls it.
+    /// This host's name in its certificate.
     pub host: HostId,
-    /// What the operator wants.
+    /// The operator's settings.
     pub settings: Settings,
-    /// Where the other hosts are found.
+    /// The host registry.
     pub discovery: Discovery,
-    /// The registry of the store that is lent from.
+    /// The client registry of the store that lends.
     pub client_registry: Arc<ClientRegistry>,
     /// This host's kernel.
     pub kernel: Arc<dyn Kernel>,
-    /// The way to lenders.
+    /// The transport to lenders.
     pub transport: Arc<dyn Transport>,
-    /// Where messages of other hosts arrive.
+    /// The listener for other hosts' messages.
     pub listener: TcpListener,
-    /// Keys for those.
+    /// The listener's keys.
     pub server: ServerSettings,
     /// Keys for messages to other hosts.
     pub client: ClientSettings,
 }
 
-/// What is ready to start: files that are out of reach later have been read.
+/// Lending, ready to start: files that the sandbox hides have been read.
 #[derive(Debug)]
 pub struct Prepared {
     shared: Arc<Shared>,
@@ -89,10 +89,11 @@ pub struct Handle {
 }
 
 impl Prepared {
-    /// Gets ready. Loans that the store kept are taken up, or freed where nothing is lent any more.
+    /// Prepares lending. Adopts loans that the store kept, or frees them if this host no longer
+    /// lends.
     ///
     /// # Errors
-    /// The kernel gives no random bytes.
+    /// The kernel returns no random bytes.
     pub fn new(parts: LendingParts) -> Result<Self, Error> {
         let LendingParts { host, settings, client_registry, kernel, transport, client, .. } = parts;
         let own = Host {
@@ -118,7 +119,7 @@ impl Prepared {
         })
     }
 
-    /// What the HTTP interface asks.
+    /// The part that the HTTP interface uses.
     pub fn handle(&self) -> Arc<Handle> {
         Arc::new(Handle { shared: self.shared.clone(), asked: self.asked.clone() })
     }
@@ -134,7 +135,7 @@ impl Prepared {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("lend-io")
-            // Threads of devices are started by these, and are as they are.
+            // These start the devices' threads, which inherit their scheduling.
             .on_thread_start(move || {
                 if swaps {
                     open_reserve()
@@ -150,7 +151,7 @@ impl Prepared {
                 open_reserve();
             }
             runtime.block_on(self.run(stopped));
-            // A swapoff that does not end is left to itself.
+            // A swapoff that does not end is abandoned.
             runtime.shutdown_background();
         })?;
         Ok(Lending { stop: Some(stop), thread: Some(thread), handle })
@@ -188,7 +189,7 @@ impl Prepared {
 }
 
 impl Lending {
-    /// Gives back all that is borrowed, and has all that is lent given back within `limit`.
+    /// Returns all borrowed memory, and recalls all loans, within `limit`.
     pub async fn drain(&self, limit: Duration) {
         let end = Instant::now() + limit;
         let shared = &self.handle.shared;
@@ -199,15 +200,15 @@ impl Lending {
         // Whether it was begun is seen below.
         let _ = self.handle.order(LendOrder::Drain).await;
         while !shared.is_at_rest() {
-            // Borrowers have their time. What this host borrowed it needs until the last page is back: without this daemon
-            // the device is gone, and programs with it.
+            // Borrowers get their recall time. This host needs its borrowed device until the last page is back: without
+            // the daemon the device is gone, and so are programs with pages on it.
             if Instant::now() > end && !shared.has_devices() {
                 tracing::error!("not all that was lent came back in time");
                 return;
             }
             tokio::time::sleep(LOOK).await;
         }
-        // The last words are on their way.
+        // The last messages are in flight.
         tokio::time::sleep(LOOK).await;
     }
 }
@@ -215,11 +216,11 @@ impl Lending {
 impl Drop for Lending {
     fn drop(&mut self) {
         if let Some(stop) = self.stop.take() {
-            // It may have ended by itself.
+            // It may have ended already.
             let _ = stop.send(());
         }
         if let Some(thread) = self.thread.take() {
-            // It ends without a panic, which would end the process.
+            // It never panics, which would abort the process.
             let _ = thread.join();
         }
     }
@@ -237,15 +238,15 @@ impl Ordered for Handle {
                 mpsc::error::TrySendError::Full(asked) => asked,
                 mpsc::error::TrySendError::Closed(asked) => asked,
             };
-            // Whoever asked may have gone.
+            // The requester may be gone.
             let _ = told.send(Err(Error::ManyOrders.to_string()));
         }
         answer
     }
 }
 
-/// Has the calling thread get at the memory that the kernel keeps back, so that pages can be written out when there is no
-/// other.
+/// Gives the calling thread access to the kernel's memory reserve, so that pages can be written out when no other
+/// memory is free.
 fn open_reserve() {
     static TOLD: Once = Once::new();
     if let Err(error) = spillway_platform::swap::open_reserve() {
@@ -258,7 +259,8 @@ fn open_reserve() {
     }
 }
 
-/// What the driver's parts share, and what other hosts say. Loans that the store kept are taken up.
+/// Creates the shared state, and the channel of other hosts' messages. Adopts loans that the store
+/// kept.
 pub(crate) fn share(
     host: HostId,
     settings: Settings,

@@ -1,4 +1,4 @@
-//! How lending stands, as the HTTP interface shows it.
+//! The status of lending for the HTTP interface.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -14,7 +14,7 @@ use spillway_types::PAGE_BYTES;
 use crate::asks::hosts_with_loans;
 use crate::shared::Shared;
 
-/// All of it, now.
+/// The present status.
 pub fn status(shared: &Shared) -> LendStatus {
     let view = shared.machine().view(shared.now());
     let settings = &shared.settings;
@@ -47,7 +47,7 @@ pub fn status(shared: &Shared) -> LendStatus {
     }
 }
 
-/// The word for a role.
+/// The name of a role.
 pub const fn role(role: Role) -> &'static str {
     match role {
         Role::Neutral => "neutral",
@@ -115,7 +115,7 @@ fn borrowed(shared: &Shared, view: &BorrowedView) -> BorrowedLoan {
 /// The health of the lender of each loan that this host holds.
 type Lenders = BTreeMap<LoanId, Health>;
 
-/// How well what holds a copy answers.
+/// The health of a copy's holder.
 fn health_of(lenders: &Lenders, place: &CopyLocation) -> Health {
     match place {
         CopyLocation::Lender { loan, .. } => lenders.get(loan).copied().unwrap_or_default(),
@@ -123,7 +123,7 @@ fn health_of(lenders: &Lenders, place: &CopyLocation) -> Health {
     }
 }
 
-/// A device's slabs, by their copies in reach.
+/// A device's slabs, by their reachable copies.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Slabs {
     mirrored: u32,
@@ -188,7 +188,7 @@ fn devices(shared: &Shared, view: &View) -> Vec<LendDevice> {
     view.devices.iter().map(device).collect()
 }
 
-/// The hosts of the registry, and those with whom there are loans although it has forgotten them.
+/// The hosts of the registry, and hosts with loans that it has forgotten.
 fn peers(shared: &Shared) -> Vec<LendPeer> {
     let mut hosts = shared.peers.hosts();
     for host in hosts_with_loans(shared) {

@@ -1,4 +1,4 @@
-//! What the driver requires of the way to a lender's pools.
+//! The transport to lenders' pools that the driver requires.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use crate::error::Error;
 
 /// Connects to loans.
 pub trait Transport: Debug + Send + Sync {
-    /// Connects to a loan of `lender` that is reached by `access`.
+    /// Connects to a loan of `lender` through `access`.
     ///
     /// # Errors
-    /// [`Error::Lender`] when the lender does not let this host reach it, [`Error::Tls`].
+    /// [`Error::Lender`] if the lender refuses this host, [`Error::Tls`].
     fn connect(&self, lender: &HostId, access: &Access) -> Result<Arc<dyn Lender>, Error>;
 }

@@ -1,4 +1,4 @@
-//! What the machine wants done.
+//! The state machine's actions.
 
 use core::time::Duration;
 
@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Access, DeviceId, HostId, LoanId, Message, Mode, Reason, Role};
 
-/// Something to do, in the order given. Those that end in an event get exactly one, however long it takes.
+/// An action; execute them in order. Those that end in an event get exactly one, however long they take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Send it, once; whether it arrives is not asked.
+    /// Send a message once, without a delivery report.
     Send(Message),
-    /// Lender: set memory aside in full for a loan. Ends in [`crate::Event::Reserved`].
+    /// Lender: reserve the full memory of a loan. Ends in [`crate::Event::Reserved`].
     Reserve {
         /// The loan.
         loan: LoanId,
@@ -19,33 +19,34 @@ pub enum Action {
         slabs: u32,
         /// Bytes of each.
         slab_bytes: u64,
-        /// How it will be reached.
+        /// How the borrower reaches it.
         mode: Mode,
     },
-    /// Lender: end the pool and free its memory. From here on no request of the borrower reaches it. Ends in
-    /// [`crate::Event::Released`].
+    /// Lender: destroy the pool and free its memory. From then on no request of the borrower reaches it.
+    /// Ends in [`crate::Event::Released`].
     Release {
         /// The loan.
         loan: LoanId,
     },
-    /// Borrower: a loan was granted to a device. Comes before anything that names the loan as a place.
+    /// Borrower: a loan was granted for a device. Comes before any action with a place in the loan.
     Open {
         /// The device, which may not be attached yet.
         device: DeviceId,
         /// The loan.
         loan: LoanId,
-        /// Who lends.
+        /// The lender.
         lender: HostId,
         /// How to reach it.
         access: Access,
         /// Slabs in it.
         slabs: u32,
     },
-    /// Borrower: make the device, and swap onto it. Ends in [`crate::Event::Attached`].
+    /// Borrower: create the device, and swap onto it. Ends in [`crate::Event::Attached`].
     Attach {
         /// The device.
         device: DeviceId,
-        /// For each slab where its copies lie: the first in use for reading, and the second. None: no such copy.
+        /// The places of each slab's copies: the first, which is used for reading, and the second. None: no such
+        /// copy.
         slabs: Vec<[Option<CopyLocation>; 2]>,
     },
     /// Borrower: check the headroom, swapoff, close. Ends in [`crate::Event::Detached`]. Loans are forgotten after.
@@ -53,9 +54,9 @@ pub enum Action {
         /// The device.
         device: DeviceId,
     },
-    /// Borrower: copy what the slab holds, from any good copy, to this place, and then use it as copy `copy` instead of
-    /// where that was. [`CopyLocation::File`] for a slab whose other copy is the file: see that the file has all of it.
-    /// Where no good copy is left, pages that were written are lost and are errors; writes go to the new place. Ends in
+    /// Borrower: copy the slab's pages, from any good copy, to this place, and then use it as copy `copy` instead of
+    /// the former place. [`CopyLocation::File`] for a slab whose other copy is the file: ensure that the file has all
+    /// of it. If no good copy is left, written pages are lost and return errors; writes go to the new place. Ends in
     /// [`crate::Event::Placed`].
     Place {
         /// The device.
@@ -64,22 +65,22 @@ pub enum Action {
         slab: u32,
         /// Which copy, 0 or 1.
         copy: u8,
-        /// Where to.
+        /// The new place.
         place: CopyLocation,
     },
-    /// Borrower: from here on send nothing to this loan: copies in it are gone, and what is being placed in it fails. Must
-    /// hold before the next action is looked at.
+    /// Borrower: send nothing more to this loan. Its copies are gone, and moves into it fail. Must be complete before
+    /// the next action.
     Forget {
         /// The device.
         device: DeviceId,
         /// The loan.
         loan: LoanId,
     },
-    /// Worth a line in the log, or a count.
+    /// A note for the log or a counter.
     Note(Note),
 }
 
-/// Where a copy of a slab lies.
+/// The place of a slab's copy.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CopyLocation {
@@ -87,14 +88,14 @@ pub enum CopyLocation {
     Lender {
         /// The loan.
         loan: LoanId,
-        /// Which of its slabs: the object of its pages' keys.
+        /// The index of its slab, which is the object of its pages' keys.
         index: u32,
     },
-    /// In the local file, at the slab's own place there.
+    /// In the local file, at the slab's own offset.
     File,
 }
 
-/// What an operator may want to know.
+/// Notes for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
     /// The role changed.
@@ -104,7 +105,7 @@ pub enum Note {
         /// What it is.
         to: Role,
     },
-    /// A loan was asked for.
+    /// A loan was requested.
     Asked {
         /// The loan.
         loan: LoanId,
@@ -129,13 +130,13 @@ pub enum Note {
         /// Why; none when it did not answer in time.
         reason: Option<Reason>,
     },
-    /// A device got fewer slabs than were wanted, or copies could not be found.
+    /// A device got fewer slabs than requested, or places for copies could not be found.
     Short {
         /// The device.
         device: DeviceId,
-        /// Slabs or copies that were wanted.
+        /// Requested slabs or copies.
         wanted: u32,
-        /// What was found.
+        /// Found slabs or copies.
         got: u32,
     },
     /// The operator's order to borrow can't be followed.
@@ -157,7 +158,7 @@ pub enum Note {
         /// Why.
         reason: Reason,
     },
-    /// Memory could not be set aside for a loan.
+    /// Memory could not be reserved for a loan.
     ReserveFailed {
         /// The loan.
         loan: LoanId,
@@ -177,29 +178,29 @@ pub enum Note {
         loan: LoanId,
         /// The lender.
         lender: HostId,
-        /// How long there is.
+        /// The time left.
         deadline: Duration,
     },
-    /// A loan of this lender ended because its lease did, or the recall's deadline came.
+    /// This lender ended a loan because its lease ran out or the recall's deadline passed.
     Expired {
         /// The loan.
         loan: LoanId,
     },
-    /// A loan of this borrower is lost: the lender did not renew it, or has it no longer.
+    /// This borrower lost a loan: the lender did not renew it, or no longer has it.
     LoanLost {
         /// The loan.
         loan: LoanId,
         /// The lender.
         lender: HostId,
     },
-    /// A loan has ended as it should.
+    /// A loan has ended normally.
     Ended {
         /// The loan.
         loan: LoanId,
         /// The host on its other side.
         with: HostId,
     },
-    /// No copy of a slab is left: what was in it is lost.
+    /// No copy of a slab is left: its pages are lost.
     SlabLost {
         /// The device.
         device: DeviceId,
@@ -217,7 +218,7 @@ pub enum Note {
         /// Where.
         place: CopyLocation,
     },
-    /// A copy is being placed for so long that others no longer wait for it. Noted once for each.
+    /// A move of a copy takes so long that others no longer wait for it. Noted once for each move.
     MoveSlow {
         /// The device.
         device: DeviceId,
@@ -244,7 +245,7 @@ pub enum Note {
         /// Its slabs.
         slabs: u32,
     },
-    /// The device could not be made; it is tried again later.
+    /// The device could not be created; retried later.
     AttachFailed {
         /// The device.
         device: DeviceId,
@@ -256,7 +257,7 @@ pub enum Note {
         /// The device.
         device: DeviceId,
     },
-    /// The device could not be taken out of use; it is tried again later.
+    /// The device could not be taken out of use; retried later.
     DetachFailed {
         /// The device.
         device: DeviceId,

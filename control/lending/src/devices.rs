@@ -1,7 +1,8 @@
-//! What this host makes of its loans: swap devices, whose slabs lie each in one or two places.
+//! Swap devices that consist of this host's loans. Each slab has one or two copies.
 //!
-//! A device's life: its slabs are *gathered* from lenders in rounds of requests, it is *attached*, its copies are moved and
-//! made again as loans are recalled and lost, it is *detached*, and its loans end. Where its copies lie in between is in [`crate::places`].
+//! A device's life: it *gathers* slabs from lenders in rounds of requests, it is *attached*, its copies move or are
+//! recreated as loans are recalled or lost, it is *detached*, and its loans end. [`crate::places`] decides where its
+//! copies lie.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,19 +18,19 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct Device {
     pub state: DeviceState,
-    /// The operator borrowed it; it is given back by order alone.
+    /// The operator borrowed it; only an order returns it.
     pub is_kept: bool,
-    /// It is to be detached as soon as that works.
+    /// Detach it as soon as possible.
     pub is_leaving: bool,
-    /// When that may be tried again.
+    /// When to retry that.
     pub detach_at: Duration,
     pub slab_bytes: u64,
     pub slabs: Vec<Slab>,
     /// Lenders are being asked.
     pub seek: Option<Seek>,
-    /// When they may be asked again, once all had been asked in vain.
+    /// When to ask them again, once all have refused.
     pub seek_at: Duration,
-    /// The local file failed: it takes nothing of this device any more.
+    /// The local file failed: it accepts no more pages of this device.
     pub has_lost_file: bool,
 }
 
@@ -37,7 +38,7 @@ pub(crate) struct Device {
 pub(crate) struct Slab {
     pub copies: [Option<CopyLocation>; 2],
     pub moving: Option<Move>,
-    /// When a copy may be placed again, after that failed.
+    /// When to retry placing a copy after a failure.
     pub move_at: Duration,
 }
 
@@ -47,14 +48,14 @@ pub(crate) struct Move {
     pub copy: u8,
     pub place: CopyLocation,
     pub since: Duration,
-    /// It was noted that it takes long.
+    /// Whether a note was made that it takes long.
     pub is_noted: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seek {
     pub round: u32,
-    /// Who is not asked again in this search.
+    /// Hosts that are not asked again in this search.
     pub refused: BTreeSet<HostId>,
 }
 
@@ -100,7 +101,7 @@ impl Slab {
         self.places().any(|place| *place == CopyLocation::File)
     }
 
-    /// Where its copies lie, and where one is being placed.
+    /// The places of its copies, and the target of a move.
     fn places(&self) -> impl Iterator<Item = &CopyLocation> {
         let moving = self.moving.as_ref().map(|its| &its.place);
         self.copies.iter().flatten().chain(moving)
@@ -114,11 +115,11 @@ impl CopyLocation {
 }
 
 impl Machine {
-    /// Begins to borrow a device of so many slabs.
+    /// Starts borrowing a device of this many slabs.
     pub(crate) fn gather(&mut self, slabs: u32, is_kept: bool) {
         let room = self.file_room();
         let id = self.next_device();
-        // With the file as backup, a slab without room there is one without a backup.
+        // With the file as backup, a slab that does not fit in it has no backup.
         let wanted = match self.settings.backup {
             Backup::File => slabs.min(u32::try_from(room).unwrap_or(u32::MAX)),
             Backup::None | Backup::Mirror => slabs,
@@ -137,7 +138,7 @@ impl Machine {
         self.devices.insert(id, device);
     }
 
-    /// Stops borrowing what is not in use yet.
+    /// Cancels borrowing of devices that are not in use yet.
     pub(crate) fn stop_asking(&mut self) {
         let gathering: Vec<DeviceId> = self
             .devices
@@ -164,14 +165,14 @@ impl Machine {
         its.map(|(number, _)| *number).collect()
     }
 
-    /// Slabs for which the local file has room left.
+    /// Slabs that still fit in the local file.
     pub(crate) fn file_room(&self) -> u64 {
         let slabs = self.devices.values().flat_map(|device| &device.slabs);
         let used = slabs.filter(|slab| slab.needs_file()).count() as u64;
         self.settings.file_slabs.saturating_sub(used)
     }
 
-    /// Gives a device back: now, or as soon as that works.
+    /// Returns a device now, or as soon as possible.
     pub(crate) fn give_back(&mut self, id: DeviceId) {
         let Some(device) = self.devices.get_mut(&id) else { return };
         if device.is_gathering() {
@@ -189,7 +190,7 @@ impl Machine {
         self.out.push(Action::Detach { device: id });
     }
 
-    /// A lender refused, with what it can spare, or did not answer.
+    /// A lender refused and reported its spare memory, or did not answer.
     pub(crate) fn refused(&mut self, id: DeviceId, host: &HostId, why: Option<(Reason, u64)>) {
         let mut may_ask_for_less = false;
         if let Some((Reason::NoRoom, bytes)) = why
@@ -208,7 +209,7 @@ impl Machine {
     /// A lender wants a loan back.
     pub(crate) fn loan_recalled(&mut self, id: DeviceId, host: &HostId) {
         let Some(device) = self.devices.get_mut(&id) else { return };
-        // For this device, or a later search of it, the host has nothing to spare.
+        // The host counts as having no spare memory for this device and its later searches.
         if let Some(seek) = &mut device.seek {
             seek.refused.insert(host.clone());
         }
@@ -222,7 +223,7 @@ impl Machine {
         }
     }
 
-    /// A loan is gone, with what was in it.
+    /// A loan is gone with its pages.
     pub(crate) fn loan_lost(&mut self, id: DeviceId, loan: &LoanId) {
         let Some(device) = self.devices.get_mut(&id) else { return };
         let mut lost = Vec::new();
@@ -286,7 +287,7 @@ impl Machine {
         }
     }
 
-    /// What is due by now.
+    /// Performs work that is due.
     pub(crate) fn tend_devices(&mut self) {
         let ids: Vec<DeviceId> = self.devices.keys().copied().collect();
         for id in ids {
@@ -318,7 +319,7 @@ impl Machine {
         self.attach(id);
     }
 
-    /// Slabs that each host lends to a device.
+    /// Number of slabs from each host in a device.
     fn held_by(&self, id: DeviceId) -> BTreeMap<HostId, u32> {
         let mut held = BTreeMap::new();
         for loan in self.loans.values().filter(|loan| loan.device == id && loan.is_held()) {
@@ -327,8 +328,8 @@ impl Machine {
         held
     }
 
-    /// Asks lenders once more, for a slab for each of `apart_from`; false when there is nobody left to ask, or it was done
-    /// often enough.
+    /// Asks lenders once more, for a slab for each of `apart_from`; false if there is no lender left to ask, or the
+    /// limit of rounds is reached.
     pub(crate) fn ask_round(
         &mut self,
         id: DeviceId,
@@ -371,7 +372,7 @@ impl Machine {
         is_asking
     }
 
-    /// Makes a device of what was gathered; whole slabs alone.
+    /// Creates a device of the gathered slabs; complete slabs only.
     fn attach(&mut self, id: DeviceId) {
         let wanted = self.devices[&id].slabs.len();
         let mut file_room = self.file_room();
@@ -412,8 +413,8 @@ impl Machine {
         self.out.push(Action::Attach { device: id, slabs: places });
     }
 
-    /// The device's loan with most places left, of another host than `apart_from`, in another rack where there is
-    /// one.
+    /// The device's loan with the most free places, on another host than `apart_from`, in another rack if
+    /// possible.
     fn emptiest_loan(&self, id: DeviceId, apart_from: Option<&HostId>) -> Option<(u64, HostId)> {
         let rack = |host: &HostId| {
             self.peers.iter().find(|peer| peer.host == *host).map(|peer| peer.rack.as_str())
@@ -438,7 +439,7 @@ impl Machine {
         Some(self.place_in(number, index))
     }
 
-    /// Ends the loans of a device in which nothing lies.
+    /// Ends a device's loans that hold no copies.
     pub(crate) fn end_unused(&mut self, id: DeviceId) {
         for number in self.loans_of(id) {
             let loan = self.place_in(number, 0);
@@ -449,7 +450,7 @@ impl Machine {
         }
     }
 
-    /// The devices, as operators see them.
+    /// The operators' view of the devices.
     pub(crate) fn device_views(&self) -> Vec<DeviceView> {
         let view = |(id, device): (&DeviceId, &Device)| DeviceView {
             device: *id,

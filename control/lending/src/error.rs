@@ -1,6 +1,6 @@
-//! What can go wrong at the edges; the machine itself has no errors.
+//! Errors in messages and settings; the machine itself has no errors.
 
-/// Why a message was not read, or settings were not taken.
+/// Why a message or settings were refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Not a host's name.
@@ -12,7 +12,7 @@ pub enum Error {
     /// Not a message, or one with fields that are missing, unknown or out of bounds.
     #[error("not a message: {0}")]
     Message(String),
-    /// Settings that can't hold together: which, and what would.
+    /// Contradictory settings: which, and what is required.
     #[error("{0}")]
     Settings(&'static str),
 }

@@ -1,21 +1,21 @@
-//! What the machine is told.
+//! The state machine's events.
 
 use crate::{Access, CopyLocation, DeviceId, HostId, LoanId, Message};
 
 /// Something that has happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Time has passed. To be told at the latest at [`crate::Machine::wake_at`]; more often does no harm.
+    /// Time has passed. Send it at the latest at [`crate::Machine::wake_at`]; more often is harmless.
     Tick,
     /// The memory was read, once a monitoring period.
     Memory(Reading),
-    /// A message arrived, and its sender is who it says.
+    /// A message arrived, and its sender is authenticated.
     Received(Message),
-    /// The hosts that there are, this one left out. Discovery alone: that a host is missing never ends a loan.
+    /// All known hosts except this one. This is only discovery: a missing host never ends a loan.
     Peers(Vec<Peer>),
-    /// The operator wants something.
+    /// An order of the operator.
     Operator(Order),
-    /// What came of [`crate::Action::Reserve`]; an error's text is for the log.
+    /// The result of [`crate::Action::Reserve`]; an error's text is for the log.
     Reserved {
         /// The loan.
         loan: LoanId,
@@ -27,21 +27,22 @@ pub enum Event {
         /// The loan.
         loan: LoanId,
     },
-    /// What came of [`crate::Action::Attach`]; after an error nothing of the device is left.
+    /// The result of [`crate::Action::Attach`]; after an error nothing of the device is left.
     Attached {
         /// The device.
         device: DeviceId,
         /// Whether the kernel swaps onto it.
         result: Result<(), String>,
     },
-    /// What came of [`crate::Action::Detach`]; after an error the device is still in use.
+    /// The result of [`crate::Action::Detach`]; after an error the device is still in use.
     Detached {
         /// The device.
         device: DeviceId,
         /// Whether nothing uses it any more.
         result: Result<(), String>,
     },
-    /// What came of [`crate::Action::Place`]; each gets one answer. After an error the copy lies where it lay before.
+    /// The result of [`crate::Action::Place`]; each gets one answer. After an error the copy stays at its former
+    /// place.
     Placed {
         /// The device.
         device: DeviceId,
@@ -51,11 +52,11 @@ pub enum Event {
         copy: u8,
         /// Where to.
         place: CopyLocation,
-        /// Whether it is there, whole, and used instead of where it was.
+        /// Whether the new copy is complete and in use.
         result: Result<(), String>,
     },
-    /// The data plane gave up a copy because its lender or the local file failed: it is stale from now on, and is not used
-    /// again. Told once or more often for each slab; a copy that was being placed there fails by [`Event::Placed`].
+    /// The data plane gave up a copy because its lender or the local file failed. It is stale from now on, and is not
+    /// used again. Sent at least once for each slab; a copy in transit there fails by [`Event::Placed`].
     LostPlace {
         /// The device.
         device: DeviceId,
@@ -75,8 +76,8 @@ pub struct Reading {
     pub used_bytes: u64,
     /// Of `used_bytes`, what holds pages of hosts to which this one lends.
     pub lent_used_bytes: u64,
-    /// What each borrowed device holds: what swapoff would bring back (together Su, but without swap that is not
-    /// borrowed, which stays where it is).
+    /// Used bytes of each borrowed device, which swapoff would bring back (together Su, without local swap,
+    /// which stays).
     pub devices: Vec<(DeviceId, u64)>,
 }
 
@@ -85,28 +86,28 @@ pub struct Reading {
 pub struct Peer {
     /// Its name.
     pub host: HostId,
-    /// Where it stands; hosts of one rack may fail together. Empty is a rack like any other.
+    /// Its rack; hosts of one rack may fail together. The empty name is a rack like any other.
     pub rack: String,
-    /// What it said last that it can spare. It may be stale, and is but a weight.
+    /// Its last reported spare memory. It may be stale, and is only a weight.
     pub spare_bytes: u64,
 }
 
-/// What an operator can want.
+/// An operator's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Borrow a device of so many slabs now, whatever the memory says; it is kept until `Return`.
+    /// Borrow a device of this many slabs now, whatever the memory use; keep it until `Return`.
     Borrow(u32),
-    /// Give back all that is borrowed, and borrow nothing until memory was below the lower threshold or the
-    /// operator says `Borrow` or `Resume`.
+    /// Return all borrowed memory, and borrow nothing until memory use was below the lower threshold or the
+    /// operator orders `Borrow` or `Resume`.
     Return,
-    /// Give back all that is borrowed, recall all that is lent, and do neither again until `Resume`.
+    /// Return all borrowed memory, recall all loans, and do neither again until `Resume`.
     Drain,
-    /// Take part again.
+    /// Lend and borrow again.
     Resume,
 }
 
-/// A loan that a lender's store kept over a restart of the daemon: its pool is there, with its pages. Loans that the
-/// store kept and that are not handed to the machine at its start must be freed by whoever drives it.
+/// A loan that a lender's store kept across a restart of the daemon, with its pool and pages. The driver must free
+/// kept loans that it does not pass to the machine at its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
     /// The loan.

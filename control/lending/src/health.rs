@@ -1,8 +1,8 @@
-//! How well each other host answers: pure logic over contacts, which whoever drives it reports with the monotonic time.
+//! The health of each other host: pure logic over contacts, which the driver reports with the monotonic time.
 //!
-//! Two things are known of a host: how its messages go, and whether pages of its loans failed. The worse of both is its
-//! health. A certificate that does not match and a connection that is refused count at once. A time-out and slow answers
-//! must repeat, and a host is no longer slow after some prompt answers in a row, so that one busy second changes little.
+//! A host's health is the worse of two: the results of its messages, and failures of its loans' pages. A mismatched
+//! certificate and a refused connection count at once. Timeouts and slow answers must repeat, and a host stops being
+//! slow after some prompt answers in a row, so that one busy second changes little.
 
 use core::fmt;
 use core::time::Duration;
@@ -12,11 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::HostId;
 
-/// Slow answers in a row after which a host is slow, and prompt ones after which it is not slow any more.
+/// Slow answers in a row after which a host counts as slow, and prompt ones after which it no longer
+/// does.
 const IN_A_ROW: u32 = 3;
-/// Without any contact for so long, a host's health is unknown.
+/// Time without contact after which a host's health is unknown.
 const STALE: Duration = Duration::from_secs(60);
-/// A failed page of a loan that is still held counts for so long, unless requests wait for the lender.
+/// How long a failed page of a held loan counts, unless requests wait for the lender.
 const PAGE_FAULT_LASTS: Duration = Duration::from_secs(60);
 
 /// How well a host answers.
@@ -25,14 +26,14 @@ const PAGE_FAULT_LASTS: Duration = Duration::from_secs(60);
 pub enum Health {
     /// It answers.
     Ok,
-    /// Nobody has asked it, or not for a while.
+    /// There was no request to it, or none for a while.
     #[default]
     Unknown,
     /// It answers late, or not always.
     Slow,
-    /// No answer comes from it.
+    /// It does not answer.
     Unreachable,
-    /// It can be reached, but one side rejects the other: a certificate, a message, or a page.
+    /// It is reachable, but one side rejects the other's certificate, message or page.
     Refused,
 }
 
@@ -41,7 +42,7 @@ impl Health {
     pub const ALL: [Self; 5] =
         [Self::Ok, Self::Unknown, Self::Slow, Self::Unreachable, Self::Refused];
 
-    /// The word for it.
+    /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -52,12 +53,12 @@ impl Health {
         }
     }
 
-    /// Whether the host was asked, and did not answer well.
+    /// Whether there were requests to the host, and it did not answer well.
     pub const fn is_bad(self) -> bool {
         matches!(self, Self::Slow | Self::Unreachable | Self::Refused)
     }
 
-    /// Whether nothing that lies with the host can be counted on now.
+    /// Whether pages on the host are unavailable now.
     pub const fn is_out_of_reach(self) -> bool {
         matches!(self, Self::Unreachable | Self::Refused)
     }
@@ -69,10 +70,10 @@ impl fmt::Display for Health {
     }
 }
 
-/// What kind of failure a contact met.
+/// The kind of a contact's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// There was no answer in time, or the host has too much to do.
+    /// There was no answer in time, or the host is overloaded.
     Late,
     /// There is no connection.
     Unreachable,
@@ -83,9 +84,9 @@ pub enum Fault {
 /// How a request to a host went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contact {
-    /// It was answered, after so long.
+    /// It was answered after this time.
     Answered(Duration),
-    /// It was not.
+    /// It was not answered.
     Failed {
         /// The kind.
         fault: Fault,
@@ -94,18 +95,18 @@ pub enum Contact {
     },
 }
 
-/// How a host stands.
+/// The status of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
     /// How well it answers.
     pub health: Health,
-    /// The last thing that went wrong; empty where nothing is wrong.
+    /// The last problem; empty if there is none.
     pub reason: String,
-    /// For how long it has had this health.
+    /// Time since its health last changed.
     pub lasted: Duration,
 }
 
-/// A host's health is another now.
+/// A change of a host's health.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthChange {
     /// The host.
@@ -116,14 +117,14 @@ pub struct HealthChange {
     pub lasted: Duration,
     /// What it is.
     pub to: Health,
-    /// What went wrong; empty where nothing is wrong.
+    /// The problem; empty if there is none.
     pub reason: String,
 }
 
 /// The health of all hosts.
 #[derive(Clone, Debug)]
 pub struct HealthWatch {
-    /// Within which a host must answer a message.
+    /// Time within which a host must answer a message.
     answer_timeout: Duration,
     hosts: BTreeMap<HostId, Host>,
     /// The loans that this host holds, by number.
@@ -136,7 +137,7 @@ struct Host {
     messages: Messages,
     /// The last contact of any kind.
     contact_at: Duration,
-    /// What was told of it last, pages included.
+    /// Its last reported health, pages included.
     health: Health,
     reason: String,
     since: Duration,
@@ -148,7 +149,7 @@ struct Messages {
     reason: String,
     /// Slow answers in a row, or prompt ones of a host that is slow.
     in_a_row: u32,
-    /// When the first of the time-outs in a row came.
+    /// When the first of the consecutive timeouts occurred.
     timed_out_at: Option<Duration>,
 }
 
@@ -158,7 +159,7 @@ struct Loan {
     failed: Option<PageFault>,
 }
 
-/// What the last page met that failed.
+/// The failure of the last failed page.
 #[derive(Clone, Debug)]
 struct PageFault {
     at: Duration,
@@ -194,14 +195,15 @@ impl Messages {
                 if is_slow || self.in_a_row == IN_A_ROW {
                     (Health::Slow, format!("an answer took {} ms", took.as_millis()))
                 } else {
-                    // Late, but there: whatever it was before, it is not out of reach.
+                    // Late, but answered: whatever it was before, it is reachable.
                     (self.health, self.reason) = (Health::Ok, String::new());
                     return;
                 }
             }
             Contact::Failed { fault: Fault::Late, reason } => {
                 let first = *self.timed_out_at.get_or_insert(now);
-                // A request that began after the first time-out: not one of several at the same time.
+                // The request began after the first timeout, so it is not one of several concurrent
+                // ones.
                 let lasts = now.saturating_sub(first) >= timeout;
                 match self.health {
                     _ if lasts => (Health::Unreachable, reason),
@@ -219,12 +221,13 @@ impl Messages {
 }
 
 impl HealthWatch {
-    /// Nobody is known yet. `answer_timeout` is within which a host must answer a message; more than half of it is slow.
+    /// No hosts yet. `answer_timeout` is the time within which a host must answer a message; more than half of it
+    /// counts as slow.
     pub const fn new(answer_timeout: Duration) -> Self {
         Self { answer_timeout, hosts: BTreeMap::new(), loans: BTreeMap::new() }
     }
 
-    /// A message to a host, or a question, was answered or not.
+    /// Reports whether a message or query to a host was answered.
     pub fn contact(
         &mut self,
         now: Duration,
@@ -243,7 +246,7 @@ impl HealthWatch {
         self.loans.insert(number, Loan { lender, failed: None });
     }
 
-    /// A loan has ended: what failed in it says nothing of its lender any more.
+    /// A loan has ended: its failures no longer count against its lender.
     pub fn loan_ended(&mut self, now: Duration, number: u64) -> Option<HealthChange> {
         let loan = self.loans.remove(&number)?;
         self.look(now, &loan.lender)
@@ -277,7 +280,7 @@ impl HealthWatch {
         self.look(now, &lender)
     }
 
-    /// Pages were copied into a loan, or a lender answers that requests have waited for.
+    /// Pages were copied to a loan, or a lender answers again after requests have waited for it.
     pub fn loan_works(&mut self, now: Duration, number: u64) -> Option<HealthChange> {
         let loan = self.loans.get_mut(&number)?;
         loan.failed = None;
@@ -289,7 +292,7 @@ impl HealthWatch {
     pub fn standing(&self, now: Duration, host: &HostId) -> Standing {
         let Some(known) = self.hosts.get(host) else { return Standing::default() };
         let stale_at = known.contact_at + STALE;
-        // What is known to be wrong stays until it is known to be right.
+        // A known problem stays until it is known to be solved.
         if known.health == Health::Ok && now >= stale_at {
             return Standing {
                 health: Health::Unknown,
@@ -304,7 +307,7 @@ impl HealthWatch {
         }
     }
 
-    /// Whether a host was not asked for `time` or longer.
+    /// Whether there was no request to a host for `time` or longer.
     pub fn is_due(&self, now: Duration, host: &HostId, time: Duration) -> bool {
         self.hosts.get(host).is_none_or(|known| now.saturating_sub(known.contact_at) >= time)
     }

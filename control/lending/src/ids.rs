@@ -1,4 +1,4 @@
-//! Who and what a message is about.
+//! Identifiers in messages.
 
 use core::fmt;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::Error;
 
-/// Most bytes of a host's name, as DNS has it.
+/// Longest host name, in bytes, as in DNS.
 pub const HOST_BYTES_MAX: usize = 253;
 
-/// A host: one spillwayd. Its name is the DNS name in its certificate; case does not matter, and it is kept in
-/// lower case. Cheap to clone.
+/// A host: one spillwayd. Its name is the DNS name in its certificate; case does not matter, and it is stored
+/// in lower case. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostId(Arc<str>);
 
@@ -58,17 +58,17 @@ impl<'de> Deserialize<'de> for HostId {
     }
 }
 
-/// Tells one start of a host's daemon from another: a random number drawn at each start. Epochs are compared for
-/// equality alone; they have no order, so they need neither a clock nor a file.
+/// Distinguishes starts of a host's daemon: a random number drawn at each start. Epochs are only compared for
+/// equality and have no order, so they need neither a clock nor a file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
-/// Names a loan: what one lender grants one borrower. The borrower makes the number and never uses it again: the
+/// Identifies a loan from one lender to one borrower. The borrower assigns the number and never reuses it: the
 /// high 32 bits are random at each start of its daemon, the low ones count.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoanId {
-    /// Who borrows.
+    /// The borrower.
     pub borrower: HostId,
     /// Which of its loans.
     #[serde(with = "hex_u64")]
@@ -87,8 +87,8 @@ impl fmt::Debug for LoanId {
     }
 }
 
-/// Names a swap device of a borrower. Counts from 0 at each start of the daemon; never used again before the next,
-/// so that (device, page, version) never repeats under a key.
+/// Identifies a swap device of a borrower. Counts from 0 at each start of the daemon and is never reused before
+/// the next start, so that (device, page, version) never repeats under a key.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default,
 )]
@@ -101,12 +101,12 @@ impl fmt::Display for DeviceId {
     }
 }
 
-/// What a loan is on the lender: the random identity of its pool, or the UUID of its namespace. Fresh for each
-/// grant, so that nothing that is written late lands in what another owns: this is the fence.
+/// Identity of a loan on the lender: the random identity of its pool, or the UUID of its namespace. It is new
+/// for each grant, so that late writes never reach another owner's memory: this is the fence.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolIdentity(pub u128);
 
-/// A number as a string of hexadecimal digits: readers of JSON outside of Rust keep 53 bits of a number.
+/// A number as a string of hexadecimal digits, because many JSON parsers keep only 53 bits of a number.
 macro_rules! hex_text {
     ($name:ident, $number:ty, $digits:literal) => {
         impl Serialize for $name {

@@ -1,9 +1,9 @@
-//! What this host lends.
+//! This host's loans to others.
 //!
-//! A loan is set aside in full before it is granted. It ends when the borrower says so, or when its lease has run out: the
-//! borrower counts that from when it sent the request that was answered, this host from when it received it, and a margin
-//! more, so the borrower has always stopped before the memory is taken back. A recall never cuts a lease
-//! short; it only keeps new ones from lasting beyond the deadline.
+//! A loan's memory is reserved in full before it is granted. The loan ends when the borrower ends it, or when its lease
+//! has run out. The borrower counts the lease from when it sent the answered request. This host counts from when it
+//! received that request, plus a margin, so the borrower always stops before the memory is taken back. A recall never
+//! shortens a lease; it only prevents new leases beyond the deadline.
 
 use core::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::{
     MemBorReq, MemLenFin, Note, Reason, Role, Roles, Settings,
 };
 
-/// A loan that this host gives.
+/// A loan that this host has given.
 #[derive(Clone, Debug)]
 pub(crate) struct Lent {
     slabs: u32,
     slab_bytes: u64,
-    /// The borrower's boot that asked; none for a loan that was kept over a restart of this host.
+    /// The epoch of the requesting borrower; none for a loan kept across a restart of this host.
     epoch: Option<Epoch>,
-    /// The borrower's boot that was asked whether it knows the loan.
+    /// The borrower's epoch that was asked whether it knows the loan.
     probed: Option<Epoch>,
     state: GrantState,
     /// The newest request, the lease that answered it, and when all leases have run out here.
@@ -33,7 +33,7 @@ pub(crate) struct Lent {
 
 #[derive(Clone, Debug)]
 enum GrantState {
-    /// Memory is being set aside; `is_over` when the loan is not wanted any more.
+    /// Memory is being reserved; `is_over` if the loan is no longer wanted.
     Reserving {
         is_over: bool,
     },
@@ -48,7 +48,7 @@ struct Recall {
 }
 
 impl Lent {
-    /// A loan of before a restart. Whatever lease was given before ends within a lease and its margin from now.
+    /// A loan from before a restart. Any lease given before ends within a lease and its margin from now.
     pub fn kept(kept: Kept, settings: &Settings, now: Duration) -> Self {
         Self {
             slabs: kept.slabs,
@@ -72,7 +72,7 @@ impl Lent {
         matches!(self.state, GrantState::Granted(_))
     }
 
-    /// When it needs to be looked at.
+    /// When it is due for a check.
     pub fn wake_at(&self) -> Option<Duration> {
         let again_at = self.recall.map_or(self.lease_until, |recall| recall.again_at);
         self.is_granted().then_some(self.lease_until.min(again_at))
@@ -83,7 +83,7 @@ impl Lent {
         let left = self.recall.map_or(settings.lease, |recall| {
             recall.deadline.saturating_sub(now + settings.lease_margin)
         });
-        // Whole milliseconds, as the message has it.
+        // In whole milliseconds, as in the message.
         self.lease = Duration::from_millis(settings.lease.min(left).as_millis() as u64);
         if !self.lease.is_zero() {
             self.lease_until = self.lease_until.max(now + self.lease + settings.lease_margin);
@@ -101,14 +101,14 @@ impl Lent {
 }
 
 impl Machine {
-    /// What is lent, in full.
+    /// Total size of the loans.
     pub(crate) fn lent_bytes(&self) -> u64 {
         self.lent.values().map(Lent::bytes).sum()
     }
 
-    /// A borrower of whom another boot is heard may have lost its devices: it is asked whether it knows the loans
-    /// of before. The answer of one that does not is `mem_bor_fin`; a message that came late makes one that does
-    /// answer nothing.
+    /// A borrower with a new epoch may have lost its devices, so it is asked whether it knows its earlier loans.
+    /// A borrower that does not answers `mem_bor_fin`. If the message was only late, a borrower that does answers
+    /// nothing.
     pub(crate) fn borrower_lives(&mut self, from: &HostId, epoch: Epoch) {
         let mut probes = Vec::new();
         let first = LoanId { borrower: from.clone(), number: 0 };
@@ -170,7 +170,7 @@ impl Machine {
         if is_other {
             return self.reject(&loan, sequence, Reason::Unknown, slab_bytes);
         }
-        // One that was overtaken by a later request has been answered by that one's answer.
+        // The answer to a later request also answers an overtaken one.
         if sequence < lent.sequence {
             return;
         }
@@ -185,14 +185,14 @@ impl Machine {
         }
     }
 
-    /// What stands against a grant of `bytes`, if something does.
+    /// Why a grant of `bytes` is refused, if it is.
     fn why_not_lend(&mut self, from: &HostId, bytes: u64) -> Option<Reason> {
         if self.is_draining {
             return Some(Reason::Draining);
         }
         let has_room = bytes <= self.room_bytes();
         if self.settings.roles == Roles::Single {
-            // Where both ask each other, the one whose name comes first gets what it wants if the other can give it.
+            // If two hosts ask each other, the one whose name sorts first gets its loan if the other can grant it.
             if self.role() == Role::Neutral && has_room && *from < self.host && self.asks(from) {
                 self.stop_asking();
             }
@@ -266,7 +266,7 @@ impl Machine {
         }
     }
 
-    /// Recalls the newest loans until the rest, used in full, would leave this host below its upper threshold.
+    /// Recalls the newest loans until the rest, if fully used, leave this host below its upper threshold.
     pub(crate) fn recall_for_pressure(&mut self) {
         let leaving =
             |lent: &Lent| lent.recall.is_some() || matches!(lent.state, GrantState::Releasing);
@@ -276,7 +276,7 @@ impl Machine {
             .iter()
             .map(|(loan, lent)| (!leaving(lent), lent.since, loan.clone()))
             .collect();
-        // What leaves already first, then the newest.
+        // Counts loans that are ending first, then the newest.
         loans.sort_by(|one, other| (one.0, other.1).cmp(&(other.0, one.1)));
         for (_, _, loan) in loans {
             if excess == 0 {
@@ -305,7 +305,7 @@ impl Machine {
         }
     }
 
-    /// What is due by now.
+    /// Performs work that is due.
     pub(crate) fn tend_lent(&mut self) {
         if self.is_draining {
             let loans: Vec<LoanId> = self.lent.keys().cloned().collect();
@@ -336,7 +336,7 @@ impl Machine {
         }
     }
 
-    /// The loans that this host gives, as operators see them.
+    /// The operators' view of the loans that this host has given.
     pub(crate) fn lent_views(&self) -> Vec<LentView> {
         let view = |(loan, lent): (&LoanId, &Lent)| LentView {
             loan: loan.clone(),

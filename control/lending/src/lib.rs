@@ -1,9 +1,9 @@
 //! Hosts that lend each other memory: the state machine of Y. Ge, Y.-C. Tian, Z.-G. Yu, W. Zhang, "Memory sharing for
 //! handling memory overload on physical machines in cloud data centers", 2023, made safe for many hosts.
 //!
-//! [`Machine`] is one host's. It does no I/O and reads no clock: whoever drives it hands in [`Event`]s with the monotonic
-//! time, and carries out the [`Action`]s that it gives. [`HealthWatch`] says how well the other hosts answer; it decides
-//! nothing.
+//! [`Machine`] is the state machine of one host. It does no I/O and reads no clock: its driver passes in [`Event`]s
+//! with the monotonic time, and executes the returned [`Action`]s. [`HealthWatch`] tracks how well the other hosts
+//! answer; it makes no decisions.
 
 #![forbid(unsafe_code)]
 

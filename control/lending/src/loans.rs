@@ -1,8 +1,8 @@
-//! What this host asks of others, and holds.
+//! Loans that this host requests and holds.
 //!
-//! A loan is asked for, held while its lease is renewed, and ended by `mem_bor_fin`, which is said again until the lender
-//! has heard it. Each belongs to one device. The order in which a loan ends is always: nothing is sent to it any more
-//! ([`Action::Forget`]), then its lender is told.
+//! A loan is requested, held while its lease is renewed, and ended by `mem_bor_fin`, which is repeated until the lender
+//! has received it. Each loan belongs to one device. To end a loan, this host first stops sending to it
+//! ([`Action::Forget`]), then notifies the lender.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -13,19 +13,19 @@ use crate::{
     MemBorAck, MemBorFin, MemBorRej, MemBorReq, MemLenFin, Note, PoolIdentity, Reason,
 };
 
-/// Sendings of a request that an answer may name.
+/// Past requests that an answer may refer to.
 const SENT_MAX: usize = 16;
 
-/// A loan that this host asks for or holds.
+/// A loan that this host has requested or holds.
 #[derive(Clone, Debug)]
 pub(crate) struct Loan {
     pub lender: HostId,
     pub device: DeviceId,
-    /// For each of its slabs whether it was used. A place is used once: what may still arrive there late is not
-    /// to meet another slab.
+    /// Whether each of its slabs was used. A place is used only once, so that a late write never reaches
+    /// another slab.
     pub used: Vec<bool>,
     slab_bytes: u64,
-    /// The last sending's number, and when the last few were sent.
+    /// The last request's sequence number, and the times of the last few.
     sequence: u32,
     sent: VecDeque<(u32, Duration)>,
     state: LoanState,
@@ -40,22 +40,22 @@ enum LoanState {
 #[derive(Clone, Debug)]
 struct GrantedLoan {
     pool: PoolIdentity,
-    /// The lender's boot that was heard of last.
+    /// The lender's last known epoch.
     epoch: Epoch,
     lease_until: Duration,
     renew_at: Duration,
     /// When the lender takes it back.
     recall: Option<Duration>,
-    /// Something in it failed: nothing new is placed there.
+    /// A part of it failed: no new copies are placed there.
     is_suspect: bool,
 }
 
-/// A loan that was given back, and whose lender may not know yet.
+/// A returned loan whose lender may not know yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Ended {
     lender: HostId,
     pub again_at: Duration,
-    /// When its lease has run out with the lender too, whatever it heard.
+    /// When its lease has also run out on the lender's side, whatever arrived there.
     until: Duration,
 }
 
@@ -92,7 +92,7 @@ impl Loan {
         self.sent.iter().find(|(its, _)| *its == sequence).map(|(_, at)| *at)
     }
 
-    /// The next of the loan's slabs that was never used.
+    /// The loan's next unused slab.
     pub fn take_slot(&mut self) -> Option<u32> {
         let index = self.used.iter().position(|used| !used)?;
         self.used[index] = true;
@@ -159,7 +159,7 @@ impl Machine {
         self.send(&lender, Body::MemBorReq(request));
     }
 
-    /// Whether this host has asked `host` and waits for the answer.
+    /// Whether this host waits for an answer from `host`.
     pub(crate) fn asks(&self, host: &HostId) -> bool {
         self.loans.values().any(|loan| !loan.is_held() && loan.lender == *host)
     }
@@ -170,7 +170,7 @@ impl Machine {
         let lease = Duration::from_millis(lease_ms);
         let (now, retry) = (self.now, self.settings.answer_timeout);
         let Some(loan) = self.loans.get_mut(&id.number) else {
-            // Of an earlier boot, given up, or ended: this host will never use it.
+            // From an earlier epoch, given up, or ended: this host will never use it.
             return self.send(from, Body::MemBorFin(MemBorFin { loan: id }));
         };
         if loan.lender != *from {
@@ -201,9 +201,9 @@ impl Machine {
                     slabs,
                 });
             }
-            // The answer took longer than the lease: it is as good as none.
+            // The answer took longer than the lease, so it is useless.
             LoanState::Asked { .. } => {}
-            // What was granted is gone, and something else was granted under its name.
+            // The granted memory is gone, and other memory was granted under the same number.
             LoanState::Held(held) if held.pool != access.pool => self.lose_loan(id.number),
             LoanState::Held(held) => {
                 held.lease_until = held.lease_until.max(until);
@@ -266,8 +266,8 @@ impl Machine {
         }
     }
 
-    /// A lender of whom another boot is heard may have lost what it lent: it is asked at once, and once. Were each of its
-    /// messages to ask anew, its answers would, and two loans would soon fill the network with them.
+    /// A lender with a new epoch may have lost its loans, so it is asked at once, and only once. If each of its
+    /// messages caused another query, so would its answers, and two loans would soon flood the network.
     pub(crate) fn lender_lives(&mut self, from: &HostId, epoch: Epoch) {
         let now = self.now;
         for loan in self.loans.values_mut().filter(|loan| loan.lender == *from) {
@@ -280,7 +280,7 @@ impl Machine {
         }
     }
 
-    /// Stops waiting for an answer. The lender may have granted, so it is told.
+    /// Stops waiting for an answer. The lender may have granted the loan, so it is notified.
     fn give_up_asking(&mut self, number: u64, why: Option<(Reason, u64)>) {
         let Some(loan) = self.loans.get(&number) else { return };
         let (device, lender) = (loan.device, loan.lender.clone());
@@ -290,7 +290,7 @@ impl Machine {
         self.note(Note::Refused { loan: self.loan_id(number), lender, reason });
     }
 
-    /// Ends a loan that no copy lies in.
+    /// Ends a loan without copies.
     pub(crate) fn end_loan(&mut self, number: u64) {
         let Some(loan) = self.loans.remove(&number) else { return };
         let id = self.loan_id(number);
@@ -303,7 +303,7 @@ impl Machine {
         self.ended.insert(number, Ended { lender: loan.lender, again_at, until });
     }
 
-    /// The lender has the loan no more, or may have it no more: nothing of it is used from here on.
+    /// The lender no longer has the loan, or may not have it: stops using it.
     fn lose_loan(&mut self, number: u64) {
         let Some(loan) = self.loans.get(&number) else { return };
         let (device, lender) = (loan.device, loan.lender.clone());
@@ -313,7 +313,7 @@ impl Machine {
         self.loan_lost(device, &id);
     }
 
-    /// Loans whose lease has run out are not used any more. Before anything else, at every event.
+    /// Stops using loans whose lease has run out. Runs first at every event.
     pub(crate) fn expire_loans(&mut self) {
         let now = self.now;
         let is_over =
@@ -329,7 +329,7 @@ impl Machine {
         }
     }
 
-    /// What is due by now: requests again, renewals, and ends that were not heard.
+    /// Performs work that is due: repeats requests, renews leases, and repeats unacknowledged ends.
     pub(crate) fn tend_loans(&mut self) {
         let (now, timeout) = (self.now, self.settings.answer_timeout);
         let mut again = Vec::new();
@@ -365,7 +365,7 @@ impl Machine {
         }
     }
 
-    /// The loans that this host asks for and holds, as operators see them.
+    /// The operators' view of the loans that this host requests and holds.
     pub(crate) fn borrowed_views(&self) -> Vec<BorrowedView> {
         let view = |(number, loan): (&u64, &Loan)| {
             let (state, until) = match &loan.state {

@@ -1,8 +1,8 @@
-//! The machine of one host: what happened comes in, what is to be done goes out.
+//! The state machine of one host: events in, actions out.
 //!
-//! Here are the memory's thresholds, the operator's orders, the role and the clock; [`crate::lender`] has what this
-//! host lends, [`crate::loans`] what it holds of others, [`crate::devices`] and
-//! [`crate::places`] what it makes of that.
+//! This module has the memory thresholds, the operator's orders, the role and the clock. [`crate::lender`] has the
+//! loans that this host gives, [`crate::loans`] those that it holds, [`crate::devices`] and [`crate::places`] the
+//! devices that consist of them.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -16,19 +16,19 @@ use crate::{
     Reading, Role, Roles, Settings, Shareable,
 };
 
-/// One host's part in lending. See the crate.
+/// The state machine of one host. See the crate.
 #[derive(Clone, Debug)]
 pub struct Machine {
     pub(crate) host: HostId,
     pub(crate) epoch: Epoch,
     pub(crate) settings: Settings,
     pub(crate) random: Random,
-    /// The time of the event that is looked at.
+    /// The time of the present event.
     pub(crate) now: Duration,
     pub(crate) out: Vec<Action>,
     pub(crate) peers: Vec<Peer>,
     pub(crate) is_draining: bool,
-    /// The operator has said `Return`: nothing is borrowed for pressure that was there then.
+    /// Set by the order `Return`: nothing is borrowed for the pressure at that time.
     is_held_off: bool,
     reading: Option<Reading>,
     above_since: Option<Duration>,
@@ -36,11 +36,11 @@ pub struct Machine {
     /// When borrowing may be tried again.
     pub(crate) borrow_at: Duration,
     role: Role,
-    /// What this host lends.
+    /// The loans that this host gives.
     pub(crate) lent: BTreeMap<LoanId, Lent>,
-    /// What it asks for and holds, by the number of the loan.
+    /// The loans that it requests and holds, by number.
     pub(crate) loans: BTreeMap<u64, Loan>,
-    /// What it has given back, until the lender says that it knows.
+    /// The loans that it has returned, until the lender acknowledges that.
     pub(crate) ended: BTreeMap<u64, Ended>,
     pub(crate) devices: BTreeMap<DeviceId, Device>,
     pub(crate) next_loan: u64,
@@ -48,9 +48,9 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The machine of `host`, whose daemon has just started at `now`. `epoch` and `seed` are random and differ from those
-    /// of every start before. `kept` are the loans that this host gave before, and whose pages its store kept: they
-    /// go on, if their borrowers renew them within a lease. What it had borrowed is gone.
+    /// The machine of `host`, whose daemon has just started at `now`. `epoch` and `seed` are random and differ from
+    /// those of every start before. `kept` are earlier loans whose pages its store kept: they continue, if their
+    /// borrowers renew them within a lease. Anything that it had borrowed is gone.
     ///
     /// `settings` must have passed [`Settings::check`].
     pub fn new(
@@ -92,10 +92,10 @@ impl Machine {
         }
     }
 
-    /// Takes an event that happened at `now`, a monotonic time that never goes back; appends what is to be done.
+    /// Processes an event at `now`, a monotonic time that never decreases; appends the resulting actions.
     pub fn handle(&mut self, now: Duration, event: Event, actions: &mut Vec<Action>) {
         self.now = self.now.max(now);
-        // Whatever it is: what has run out by now is not used any more.
+        // For every event: stop using loans that have run out.
         self.expire_loans();
         match event {
             Event::Tick => {}
@@ -122,10 +122,10 @@ impl Machine {
         actions.append(&mut self.out);
     }
 
-    /// When [`Event::Tick`] is due at the latest, or better [`Event::Memory`], which ends a dwell on time; none when
-    /// nothing waits for a time.
+    /// When [`Event::Tick`] is due at the latest, or better [`Event::Memory`], which ends a dwell on time; none if
+    /// there is no timer.
     pub fn wake_at(&self) -> Option<Duration> {
-        // Memory that has been short for long enough is looked at then.
+        // Memory that has been short for long enough is handled then.
         let dwelt_at = self.above_since.map(|since| since + self.settings.dwell);
         let dwelt_at = dwelt_at.filter(|at| *at > self.now);
         let lent = self.lent.values().filter_map(Lent::wake_at);
@@ -137,7 +137,7 @@ impl Machine {
         lent.chain(loans).chain(ended).chain(devices).chain(dwelt_at).min()
     }
 
-    /// What it does just now.
+    /// Its present role.
     pub fn role(&self) -> Role {
         let borrows = self.loans.values().any(Loan::is_held)
             || self.devices.values().any(|device| !device.is_gathering());
@@ -172,7 +172,7 @@ impl Machine {
         self.out.push(Action::Send(Message { from, to: to.clone(), epoch: self.epoch, body }));
     }
 
-    /// When to try again what did not work.
+    /// When to retry a failed action.
     pub(crate) fn retry_at(&mut self) -> Duration {
         let half_us = (self.settings.retry.as_micros() / 2).min(u128::from(u64::MAX)) as u64;
         self.now + self.settings.retry + Duration::from_micros(self.random.below(half_us))
@@ -193,7 +193,7 @@ impl Machine {
             Body::MemBorAck(ack) if ack.loan.borrower == self.host => self.acked(&from, epoch, ack),
             Body::MemBorRej(rej) if rej.loan.borrower == self.host => self.rejected(&from, &rej),
             Body::MemLenFin(fin) if fin.loan.borrower == self.host => self.recalled(&from, &fin),
-            // About another host's loan: not from one of us.
+            // About another host's loan: not from a valid peer.
             _ => {}
         }
     }
@@ -222,13 +222,13 @@ impl Machine {
         }
     }
 
-    /// Slabs to borrow, when memory has been short: as much as brings it to the lower threshold.
+    /// Slabs to borrow when memory has been short: enough to bring it to the lower threshold.
     fn borrow_for_pressure(&mut self) {
         let Some(reading) = &self.reading else { return };
         if self.is_held_off || self.now < self.borrow_at || self.peers.is_empty() {
             return;
         }
-        // What is borrowed already is used up first.
+        // Borrowed memory is used up first.
         let in_use: u64 = reading.devices.iter().map(|(_, bytes)| bytes).sum();
         let held: u64 = self.devices.values().map(Device::bytes).sum();
         if in_use < held / 4 * 3 {
@@ -243,7 +243,7 @@ impl Machine {
         }
     }
 
-    /// What stands against borrowing, if something does.
+    /// Why borrowing is refused, if it is.
     fn why_not_borrow(&self) -> Option<&'static str> {
         let changing = self.devices.values().any(|device| !device.is_attached());
         [
@@ -281,9 +281,9 @@ impl Machine {
         (fits && self.now >= device.detach_at).then_some(*id)
     }
 
-    /// What a new grant may take, bytes: so much that, were all that is lent used in full, this host would have its reserve and
-    /// stay below its upper threshold, less an eighth of its distance to the lower one. Lending itself takes some memory, for
-    /// which nothing that was just granted should be recalled.
+    /// The most that a new grant may take, bytes. With all loans fully used, this host keeps its reserve and stays
+    /// below its upper threshold. An eighth of the distance between the thresholds is held back, because lending itself
+    /// takes some memory, for which no new loan should be recalled.
     pub(crate) fn room_bytes(&self) -> u64 {
         let Some(reading) = &self.reading else { return 0 };
         let upper = Settings::share(reading.total_bytes, self.settings.upper_permille);
@@ -297,14 +297,14 @@ impl Machine {
         shareable.min(most.saturating_sub(own)).saturating_sub(self.lent_bytes())
     }
 
-    /// What this host would lend if asked now, bytes.
+    /// The most that this host would lend now, bytes.
     pub fn spare_bytes(&self) -> u64 {
         let is_single = self.settings.roles == Roles::Single;
         let borrows = self.is_waiting() || matches!(self.role(), Role::Borrower | Role::Both);
         if self.is_draining || (is_single && borrows) { 0 } else { self.room_bytes() }
     }
 
-    /// By how much what is lent is more than there would be room for, were it used in full.
+    /// By how much the loans, if fully used, exceed the available memory.
     pub(crate) fn excess_bytes(&self) -> u64 {
         let Some(reading) = &self.reading else { return 0 };
         let upper = Settings::share(reading.total_bytes, self.settings.upper_permille);

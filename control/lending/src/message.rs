@@ -1,17 +1,18 @@
-//! The paper's five messages (section "Signaling"), with what makes them safe to lose, repeat and reorder.
+//! The paper's five messages (section "Signaling"), extended so that they can be lost, repeated and
+//! reordered safely.
 //!
 //! Each travels one way, as JSON in the body of an HTTP POST; answers are messages of their own. Every message may be
 //! sent again at any time:
 //!
-//! - `mem_bor_req` asks for a loan; sent again it asks for the answer again; with [`MemBorReq::holds`] it renews the
-//!   lease. Each sending has a fresh [`MemBorReq::sequence`], which the answer repeats, so that the borrower counts the lease
-//!   from when it sent just that request.
-//! - `mem_bor_ack` grants or renews. One for a loan that the borrower does not know is answered by `mem_bor_fin`. So
-//!   a lender that wonders (the borrower's epoch has changed) sends the ack again, with a lease of 0.
-//! - `mem_bor_rej` refuses, or says that the lender has no such loan.
-//! - `mem_bor_fin` ends a loan for good. It is sent again until `mem_bor_rej` with [`Reason::Unknown`] says that
-//!   the lender has no such loan any more.
-//! - `mem_len_fin` recalls. It is sent again until the loan has ended.
+//! - `mem_bor_req` requests a loan. A repetition requests the answer again. With [`MemBorReq::holds`] it renews the
+//!   lease. Each has a new [`MemBorReq::sequence`], which the answer repeats, so that the borrower counts the lease
+//!   from when it sent that request.
+//! - `mem_bor_ack` grants or renews. The borrower answers `mem_bor_fin` for an unknown loan. So a lender in doubt,
+//!   because the borrower's epoch has changed, sends the ack again with a lease of 0.
+//! - `mem_bor_rej` refuses, or reports that the lender has no such loan.
+//! - `mem_bor_fin` ends a loan for good. It is repeated until `mem_bor_rej` with [`Reason::Unknown`] reports
+//!   that the lender no longer has the loan.
+//! - `mem_len_fin` recalls a loan. It is repeated until the loan has ended.
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
@@ -21,33 +22,32 @@ use crate::{Epoch, Error, HostId, LoanId, PoolIdentity};
 pub const MESSAGE_BYTES_MAX: usize = 4096;
 /// Most slabs of a loan.
 pub const LOAN_SLABS_MAX: u32 = 1 << 16;
-/// Longest time that a message can name, a week.
+/// Longest time in a message, a week.
 pub const MESSAGE_MS_MAX: u64 = 7 * 24 * 3_600_000;
 /// Most bytes of an address, "host:port".
 pub const ADDRESS_BYTES_MAX: usize = 262;
 /// Most bytes of a subsystem's NQN.
 pub const NQN_BYTES_MAX: usize = 223;
 
-/// A message from one host to another. Whoever receives it must have checked that `from` is the name in the sender's
-/// certificate.
+/// A message from one host to another. The receiver must check that `from` is the name in the sender's certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Message {
-    /// Who sends it.
+    /// The sender.
     pub from: HostId,
-    /// Whom it is for.
+    /// The receiver.
     pub to: HostId,
     /// The sender's boot epoch.
     pub epoch: Epoch,
-    /// What it says.
+    /// Its content.
     pub body: Body,
 }
 
-/// What a message says.
+/// The content of a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Body {
-    /// The borrower asks for a loan, or renews it.
+    /// The borrower requests a loan, or renews it.
     MemBorReq(MemBorReq),
     /// The lender grants or renews.
     MemBorAck(MemBorAck),
@@ -65,9 +65,9 @@ pub enum Body {
 pub struct MemBorReq {
     /// The loan; its borrower is the sender.
     pub loan: LoanId,
-    /// Which sending for this loan; counts from 1.
+    /// The number of this request for the loan, from 1.
     pub sequence: u32,
-    /// How much, in slabs of `slab_bytes`.
+    /// The size, in slabs of `slab_bytes`.
     #[serde(deserialize_with = "loan_slabs")]
     pub slabs: u32,
     /// Bytes of a slab: a power of two, 1 MiB to 1 GiB.
@@ -75,7 +75,8 @@ pub struct MemBorReq {
     pub slab_bytes: u64,
     /// How it will be used.
     pub mode: Mode,
-    /// What was granted, when this is a renewal: a lender that has not just that must not grant anew.
+    /// The granted memory, if this is a renewal: a lender that does not have exactly that must not
+    /// grant again.
     pub holds: Option<PoolIdentity>,
 }
 
@@ -89,8 +90,8 @@ pub struct MemBorAck {
     pub sequence: u32,
     /// How to reach it.
     pub access: Access,
-    /// How long the borrower may use it, counted from its sending of that request, ms. 0 asks whether the borrower
-    /// still knows the loan.
+    /// How long the borrower may use it, from when it sent that request, ms. 0 asks whether the borrower still
+    /// knows the loan.
     #[serde(deserialize_with = "milliseconds")]
     pub lease_ms: u64,
 }
@@ -124,8 +125,7 @@ pub struct MemBorFin {
 pub struct MemLenFin {
     /// The loan.
     pub loan: LoanId,
-    /// When the lender takes the memory back, whatever the borrower does, counted from the sending, ms. The lease
-    /// ends before.
+    /// When the lender takes the memory back in any case, counted from the sending, ms. The lease ends earlier.
     #[serde(deserialize_with = "milliseconds")]
     pub deadline_ms: u64,
 }
@@ -140,14 +140,14 @@ pub enum Mode {
     Direct,
 }
 
-/// How to reach what was granted.
+/// How to reach the granted memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Access {
     /// "host:port" of the lender's data plane.
     #[serde(deserialize_with = "address")]
     pub address: String,
-    /// The pool's identity, or the namespace's UUID. Fresh for each grant.
+    /// The pool's identity, or the namespace's UUID. New for each grant.
     pub pool: PoolIdentity,
     /// The subsystem to connect to, in direct mode.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nqn")]
@@ -158,20 +158,20 @@ pub struct Access {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// It can't spare so much.
+    /// It can't spare that much.
     NoRoom,
     /// It is a borrower, or waits for an answer to a request of its own.
     Busy,
-    /// Its operator drains it.
+    /// Its operator is draining it.
     Draining,
-    /// It could not set the memory aside, or does not lend in this mode.
+    /// It could not reserve the memory, or does not lend in this mode.
     Failed,
-    /// It has no such loan, or no longer.
+    /// It has no such loan.
     Unknown,
 }
 
 impl Body {
-    /// The paper's name of it: the last part of the path that it is posted to.
+    /// The paper's name: the last part of its POST path.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::MemBorReq(_) => "mem_bor_req",
@@ -182,7 +182,7 @@ impl Body {
         }
     }
 
-    /// The loan that it is about.
+    /// Its loan.
     pub const fn loan(&self) -> &LoanId {
         match self {
             Self::MemBorReq(body) => &body.loan,
@@ -202,8 +202,8 @@ impl Message {
     /// Reads a message.
     ///
     /// # Errors
-    /// [`Error::Long`]; [`Error::Message`] also when the loan's borrower is neither sender nor receiver as the message
-    /// has it, or both are one host.
+    /// [`Error::Long`]; [`Error::Message`] also if the loan's borrower is not the expected one of sender and receiver,
+    /// or both are the same host.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         if bytes.len() > MESSAGE_BYTES_MAX {
             return Err(Error::Long(bytes.len()));
@@ -222,7 +222,7 @@ impl Message {
 
     /// Writes it: at most [`MESSAGE_BYTES_MAX`] bytes, as long as [`Access`] is within its bounds.
     pub fn encode(&self) -> Vec<u8> {
-        // Nothing in a message can fail to be written: its keys are strings, and its writer is memory.
+        // Writing can't fail: the keys are strings, and the writer is memory.
         serde_json::to_vec(self).unwrap_or_default()
     }
 }
@@ -259,7 +259,7 @@ fn nqn<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::
     within(text, fits, "nqn: 1 to 223 bytes without spaces")
 }
 
-/// Visible ASCII without what JSON or a shell would take apart.
+/// Visible ASCII, without characters that are special in JSON or a shell.
 fn is_plain(text: &str, bytes_max: usize) -> bool {
     let fits = |byte: u8| byte.is_ascii_graphic() && !b"\"'\\`$".contains(&byte);
     !text.is_empty() && text.len() <= bytes_max && text.bytes().all(fits)

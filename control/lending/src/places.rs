@@ -1,10 +1,9 @@
-//! Where the copies of a device's slabs lie, and how they come elsewhere: copies in loans that are recalled move, copies
-//! that were lost are made again; to a place that the device has, else to another lender, else into the local
-//! file, else out of swap.
+//! Places the copies of a device's slabs. Copies in recalled loans move, and lost copies are recreated: in a place that
+//! the device has, else with another lender, else in the local file, else the device is swapped off.
 //!
-//! A copy is placed by [`Action::Place`], and until that has answered it lies where it lay; a slab has one such move
-//! at a time. A move that takes long makes room for others: a lender that hardly answers must not hold up the recalls of
-//! all the others.
+//! [`Action::Place`] moves a copy, which stays at its former place until that has completed; a slab has one move at a
+//! time. A slow move no longer counts against the limit, so that a lender that hardly answers does not delay the
+//! recalls of all others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +11,7 @@ use crate::devices::{Device, Move, Seek};
 use crate::machine::Machine;
 use crate::{Action, Backup, CopyLocation, DeviceId, HostId, LoanId, Mode, Note};
 
-/// How many times [`Settings::moves_max`](crate::Settings::moves_max) there may be of moves, slow ones included.
+/// Limit of all moves, slow ones included, as a multiple of [`Settings::moves_max`](crate::Settings::moves_max).
 const SLOW_MOVES: usize = 4;
 
 /// A copy that has to be placed.
@@ -20,9 +19,9 @@ const SLOW_MOVES: usize = 4;
 struct Need {
     slab: u32,
     copy: u8,
-    /// It lies in a loan that its lender wants back; else it is missing.
+    /// Whether it lies in a recalled loan; otherwise it is missing.
     is_recalled: bool,
-    /// Who has the other copy.
+    /// The holder of the other copy.
     apart_from: Option<HostId>,
 }
 
@@ -44,7 +43,7 @@ impl Machine {
                     loan.suspect(self.now);
                 }
             }
-            // What is still on its way there could come after what is written now.
+            // Writes in flight to it could arrive after later writes.
             None => device.has_lost_file = true,
         }
         if is_lost {
@@ -75,8 +74,8 @@ impl Machine {
         let at = usize::from(copy);
         match result {
             Ok(()) => {
-                // A copy beside the one in the file that is in the file too is no copy of its own; one in a loan that was
-                // lost since has been dropped with it.
+                // Two copies in the same file count as one. A copy in a loan that was lost meanwhile has been dropped
+                // with it.
                 let is_own = !(place == CopyLocation::File
                     && its.copies[1 - at] == Some(CopyLocation::File));
                 its.copies[at] = (is_there && is_own).then(|| place.clone());
@@ -103,7 +102,7 @@ impl Machine {
         }
     }
 
-    /// Copies that have to be placed, the urgent ones first; one of a slab at a time.
+    /// Copies that have to be placed, urgent ones first; one of each slab at a time.
     fn needs(&self, id: DeviceId) -> Vec<Need> {
         let device = &self.devices[&id];
         let copies_wanted = if self.settings.backup == Backup::None { 1 } else { 2 };
@@ -124,7 +123,7 @@ impl Machine {
                 loan_at(&its.copies[*copy]).is_some_and(crate::loans::Loan::is_recalled)
             };
             let is_missing = |copy: &usize| its.copies[*copy].is_none();
-            // One copy suffices where one is wanted, whichever it is.
+            // If one copy is wanted, either one suffices.
             let is_short = its.copies.iter().flatten().count() < copies_wanted;
             if let Some(copy) = [0, 1].iter().copied().find(is_recalled) {
                 needs.push(need(copy, true));
@@ -139,7 +138,7 @@ impl Machine {
         needs
     }
 
-    /// Detaches what is to be detached, places what has to be placed, asks lenders for what there is no place for.
+    /// Detaches devices, places copies, and asks lenders for missing places.
     pub(crate) fn tend_device(&mut self, id: DeviceId) {
         let device = &self.devices[&id];
         if device.is_leaving && self.now >= device.detach_at {
@@ -164,7 +163,7 @@ impl Machine {
         }
     }
 
-    /// Ends recalled loans that nothing lies in any more.
+    /// Ends recalled loans that hold no more copies.
     fn end_recalled(&mut self, id: DeviceId) {
         for number in self.loans_of(id) {
             let CopyLocation::Lender { loan, .. } = self.place_in(number, 0) else { continue };
@@ -174,7 +173,7 @@ impl Machine {
         }
     }
 
-    /// How many moves may begin.
+    /// How many moves may start.
     fn moves_left(&self) -> usize {
         let moves = || self.devices.values().flat_map(Device::moves);
         let most = self.settings.moves_max as usize;
@@ -186,7 +185,7 @@ impl Machine {
         self.now >= its.since + self.settings.slow_move
     }
 
-    /// Loans into which a move is slow: others are tried first.
+    /// Loans with a slow move into them: others are tried first.
     fn slow_loans(&self) -> BTreeSet<u64> {
         let moves = self.devices.values().flat_map(Device::moves).filter(|its| self.is_slow(its));
         let number = |its: &Move| match &its.place {
@@ -211,7 +210,7 @@ impl Machine {
         }
     }
 
-    /// Begins moves into places that the device has, as many as may be under way; gives the needs without a place.
+    /// Starts moves into places that the device has, up to the limit; returns the needs without a place.
     fn place_needs(&mut self, id: DeviceId, needs: Vec<Need>) -> Vec<Need> {
         let mut left_moves = self.moves_left();
         let mut file_room = self.file_room_of(id);
@@ -266,7 +265,7 @@ impl Machine {
         }
     }
 
-    /// Finds places for needs that have none: with lenders, else in the file, else in this host's own memory.
+    /// Finds places for the other needs: with lenders, else in the file, else in this host's own memory.
     fn seek(&mut self, id: DeviceId, lacking: Vec<Need>) {
         if self.is_asking(id) {
             return;
@@ -321,12 +320,12 @@ impl Machine {
         }
     }
 
-    /// Slabs that the local file may take of a device.
+    /// Slabs of a device that still fit in the local file.
     fn file_room_of(&self, id: DeviceId) -> u64 {
         if self.devices[&id].has_lost_file { 0 } else { self.file_room() }
     }
 
-    /// Whether a copy is there to stay.
+    /// Whether a copy is permanent.
     fn is_safe(&self, copy: &Option<CopyLocation>) -> bool {
         match copy {
             None => false,

@@ -1,7 +1,7 @@
-//! Random numbers that a seed repeats.
+//! Reproducible random numbers.
 
-/// SplitMix64 (G. L. Steele, D. Lea, C. H. Flood, "Fast splittable pseudorandom number generators", 2014). What it gives
-/// is not secret: loan numbers must not repeat, and hosts must not all choose alike, no more.
+/// SplitMix64 (G. L. Steele, D. Lea, C. H. Flood, "Fast splittable pseudorandom number generators", 2014). Its output
+/// need not be secret: loan numbers must not repeat, and hosts must not all make the same choice.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -18,7 +18,7 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
-    /// A number below `end`; 0 when that is 0.
+    /// A number below `end`; 0 if `end` is 0.
     pub const fn below(&mut self, end: u64) -> u64 {
         if end == 0 { 0 } else { self.next() % end }
     }

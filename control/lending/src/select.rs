@@ -1,34 +1,34 @@
-//! Which hosts to ask for how much.
+//! Selects which hosts to ask for how much.
 //!
-//! Two hosts are drawn at random, each with a chance in proportion to what it can spare, and the better is taken: the power of
-//! two choices (M. Mitzenmacher, 2001). What others can spare is known late and roughly; were all to ask the
-//! emptiest host that they know of, all would ask the same one. The better of two is the one whose rack has less of
-//! the device, then the one with more to spare.
+//! It draws two hosts at random, weighted by their spare memory, and takes the better one: the power of two choices (M.
+//! Mitzenmacher, 2001). Spare memory is only known roughly and late. If all hosts asked the emptiest one, they would
+//! all ask the same host. The better of two is the one whose rack has less of the device, then the one with more spare
+//! memory.
 
 use std::collections::BTreeMap;
 
 use crate::random::Random;
 use crate::{HostId, Peer};
 
-/// Most lenders that one round asks for a device: what is wanted is cut into so many parts.
+/// Most lenders that one round asks for a device: the request is split into this many parts.
 const PARTS_MAX: usize = 8;
 
-/// What a device wants, and what it has.
+/// A device's needs and present slabs.
 #[derive(Debug, Default)]
 pub(crate) struct Wants {
-    /// For each slab that is wanted, the host that has its other copy and so must not be asked for it.
+    /// For each needed slab, the host with its other copy, which must not be asked for it.
     pub apart_from: Vec<Option<HostId>>,
-    /// Most slabs that one host may hold of the device, with what it has; none without a bound. Half of all copies
-    /// at most, so that no two copies of a slab need lie on one host.
+    /// Most slabs of the device on one host; none for no limit. At most half of all copies, so that no two copies
+    /// of a slab need be on the same host.
     pub host_slabs_max: Option<u32>,
-    /// One lender for all, as direct mode needs it.
+    /// Whether one lender must provide all slabs, as in direct mode.
     pub is_whole: bool,
-    /// What each host holds of the device, slabs.
+    /// Slabs of the device on each host.
     pub held: BTreeMap<HostId, u32>,
 }
 
-/// Slabs to ask of each host. `spare` is what each peer is thought to spare, slabs; it is counted down. May come to less
-/// than is wanted.
+/// Slabs to request from each host. `spare` is each peer's presumed spare memory in slabs, and is reduced here. The
+/// result may be less than needed.
 pub(crate) fn plan(
     peers: &[Peer],
     spare: &mut [u32],
@@ -41,7 +41,7 @@ pub(crate) fn plan(
         let held = wants.held.get(&peer.host).copied().unwrap_or(0);
         *racks.entry(&peer.rack).or_default() += held;
     }
-    // Wants that must keep away from the same host lie side by side, so that a part has few of them.
+    // Sorts needs by the host to avoid, so that each part has few of them.
     wants.apart_from.sort();
     let wanted = wants.apart_from.len();
     let mut part = if wants.is_whole { wanted } else { wanted.div_ceil(PARTS_MAX).max(1) };
@@ -58,7 +58,7 @@ pub(crate) fn plan(
             spare[at].min(most).min(apart.len() as u32)
         };
         let Some(at) = better_of_two(peers, spare, &racks, room, random) else {
-            // Nobody can take a part of this mix; a single slab has less to keep away from.
+            // No host can take this part; a single slab excludes fewer hosts.
             rest = if part == 1 || wants.is_whole { &rest[apart.len()..] } else { rest };
             part = 1;
             continue;
@@ -76,7 +76,7 @@ pub(crate) fn plan(
     asks
 }
 
-/// Draws two of those that have room, by what they can spare, and takes the better.
+/// Draws two hosts with spare memory, weighted by it, and takes the better one.
 fn better_of_two(
     peers: &[Peer],
     spare: &[u32],

@@ -1,66 +1,68 @@
-//! What the operator says about lending.
+//! The operator's settings of lending.
 
 use core::time::Duration;
 
 use crate::{Error, Mode};
 
-/// Devices that a borrower has at most, whatever the settings say: the kernel knows some 30 swap areas.
+/// Upper limit of a borrower's devices: the kernel supports some 30 swap areas.
 pub const DEVICES_MAX: u32 = 8;
 
 /// The settings of one host's machine. Hosts that lend to each other may differ in all of them: a request names its
 /// slabs' size, an ack its lease, a recall its deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Above this share of its memory in use a host wants to borrow, or to have back what it lent, permille (Tupper).
+    /// Memory use above which a host borrows, or recalls its loans, permille (Tupper).
     pub upper_permille: u32,
-    /// Below this share, with what would come back from swap counted in, a host gives back, permille (Tlower).
+    /// Memory use below which a host returns devices, including the pages that would come back from swap,
+    /// permille (Tlower).
     pub lower_permille: u32,
-    /// How long the memory must have been beyond a threshold before something is done about it.
+    /// How long memory use must be beyond a threshold before the host acts.
     pub dwell: Duration,
-    /// What a lender can share.
+    /// How much a lender can share.
     pub shareable: Shareable,
     /// Whether one host may borrow and lend at the same time.
     pub roles: Roles,
-    /// Where the second copy of each slab lies.
+    /// The place of each slab's second copy.
     pub backup: Backup,
     /// How loans are used.
     pub mode: Mode,
     /// Bytes of a slab: a power of two, 1 MiB to 1 GiB.
     pub slab_bytes: u64,
-    /// Slabs for which the local file has room, over all devices; 0 is without a file.
+    /// Capacity of the local file in slabs, for all devices; 0 means no file.
     pub file_slabs: u64,
-    /// Fewest slabs that are borrowed at a time. A swap device can't grow, and there are few of them.
+    /// Fewest slabs to borrow at a time. A swap device can't grow, and there are few of them.
     pub device_slabs_min: u32,
     /// Most slabs of a device.
     pub device_slabs_max: u32,
     /// Most devices, 1 to 8.
     pub devices_max: u32,
-    /// How long a borrower waits for the answer to a request, with one repetition in it, before it asks another.
+    /// How long a borrower waits for the answer to a request, including one repetition, before it asks another
+    /// host.
     pub answer_timeout: Duration,
-    /// How often a borrower asks other lenders for what it still lacks, before it takes what it has.
+    /// How often a borrower asks further lenders for missing slabs, before it uses what it has.
     pub rounds_max: u32,
-    /// After what was refused or went wrong, how long until it is tried again; up to half of it is added at random.
+    /// Pause before a refused or failed action is retried; up to half of it is added at random.
     pub retry: Duration,
-    /// How long a loan lasts without being renewed. It is renewed each third of that.
+    /// How long a loan lasts unless renewed. It is renewed after each third of that.
     pub lease: Duration,
-    /// What a lender waits beyond the lease: more than clocks drift apart within a lease.
+    /// How long a lender waits beyond the lease: more than clocks drift apart within a lease.
     pub lease_margin: Duration,
     /// How long a borrower has when a loan is recalled: at least the lease and its margin.
     pub recall_deadline: Duration,
     /// Slabs that are copied to a new place at the same time.
     pub moves_max: u32,
-    /// A slab that is copied for so long does not count as one of these any more, so that others need not wait for it;
-    /// there are at most four times as many with such slabs.
+    /// A slab whose copying takes longer than this no longer counts against that limit, so that others need not wait
+    /// for it. Including such slabs there are at most four times as many.
     pub slow_move: Duration,
 }
 
-/// What a lender can share (the paper's equations 1 and 2). In both ways a grant counts in full from when it is
-/// reserved, and no grant is made that would take the host above the upper threshold if it were used in full.
+/// What a lender can share (the paper's equations 1 and 2). In both cases a grant counts in full from its
+/// reservation, and no grant is made that would exceed the upper threshold if fully used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shareable {
-    /// All but this many bytes, which the host keeps for itself (Mt - Mr).
+    /// Everything except this many bytes, which the host keeps for itself (Mt - Mr).
     Reserve(u64),
-    /// What is not in use at the time (Mt - Mu).
+    /// Memory that is not in use at the time (Mt - Mu).
     Dynamic,
 }
 
@@ -69,25 +71,25 @@ pub enum Shareable {
 pub enum Roles {
     /// Never: through neutral between the roles, as in the paper.
     Single,
-    /// It may. This is safe as long as what it lends is local memory that is never swapped out: the daemon's memory is
-    /// locked, and what may be lent counts local memory alone, never what is borrowed. Otherwise two hosts could
-    /// each need the other to free a page.
+    /// It may. This is safe while it lends only local memory that is never swapped out: the daemon's memory is locked,
+    /// and only local memory counts as lendable, never borrowed memory. Otherwise two hosts could each need the other
+    /// to free a page.
     Both,
 }
 
 /// Where the second copy of each slab lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backup {
-    /// There is none: when a lender is lost, its pages are lost. The operator has asked for that by name.
+    /// There is none: if a lender is lost, so are its pages. The operator must choose this explicitly.
     None,
-    /// With a second lender; in the local file where none can be found and the file has room.
+    /// With a second lender; in the local file if there is no second lender and the slab fits.
     Mirror,
-    /// In the local file, written behind.
+    /// In the local file, through a write-back buffer.
     File,
 }
 
 impl Default for Settings {
-    /// Borrow above 80 % for 1 s, give back below 60 %; single role, mirrored, 64 MiB slabs, no local file.
+    /// Borrow above 80 % for 1 s, return below 60 %; single role, mirrored, 64 MiB slabs, no local file.
     fn default() -> Self {
         Self {
             upper_permille: 800,
@@ -115,10 +117,10 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether they hold together.
+    /// Checks the settings against each other.
     ///
     /// # Errors
-    /// [`Error::Settings`], which names what does not.
+    /// [`Error::Settings`] with the first contradiction.
     pub fn check(&self) -> Result<(), Error> {
         let wrong = [
             (self.upper_permille > 1000, "upper: a share of memory, at most 1"),

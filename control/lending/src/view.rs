@@ -1,20 +1,20 @@
-//! What operators see of the machine.
+//! The operators' view of the machine.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{CopyLocation, DeviceId, HostId, LoanId};
 
-/// What a host does just now.
+/// A host's present role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Neither; it may wait for the answer to a request.
     Neutral,
-    /// It holds loans of others.
+    /// It holds loans of other hosts.
     Borrower,
     /// It has lent.
     Lender,
-    /// Both, where the settings allow it.
+    /// Both, if the settings allow it.
     Both,
 }
 
@@ -23,17 +23,17 @@ pub enum Role {
 pub struct View {
     /// This host.
     pub host: HostId,
-    /// What it does.
+    /// Its role.
     pub role: Role,
     /// Whether it waits for answers to requests.
     pub is_waiting: bool,
     /// Whether the operator drains it.
     pub is_draining: bool,
-    /// What it could still lend, bytes: what the registry may be told.
+    /// What it could still lend, bytes, for the registry.
     pub spare_bytes: u64,
-    /// What it has lent, in full, bytes.
+    /// Size of the loans that it has given, bytes.
     pub lent_bytes: u64,
-    /// What it holds of others, bytes.
+    /// Size of the loans that it holds, bytes.
     pub borrowed_bytes: u64,
     /// The loans that it has given.
     pub lent: Vec<LentView>,
@@ -48,19 +48,19 @@ pub struct View {
 pub struct LentView {
     /// The loan, with its borrower.
     pub loan: LoanId,
-    /// Bytes, in full.
+    /// Its size, bytes.
     pub bytes: u64,
-    /// How it stands.
+    /// Its state.
     pub state: LentState,
     /// Until the lease ends, ms.
     pub lease_ms: u64,
 }
 
-/// How a loan stands with its lender.
+/// State of a loan on its lender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LentState {
-    /// Memory is being set aside.
+    /// Memory is being reserved.
     Reserving,
     /// Granted.
     Lent,
@@ -70,14 +70,14 @@ pub enum LentState {
     Releasing,
 }
 
-/// A loan that this host holds, or asks for.
+/// A loan that this host holds or has requested.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BorrowedView {
     /// The loan.
     pub loan: LoanId,
-    /// Who lends.
+    /// The lender.
     pub lender: HostId,
-    /// For which device.
+    /// Its device.
     pub device: DeviceId,
     /// Bytes.
     pub bytes: u64,
@@ -87,11 +87,11 @@ pub struct BorrowedView {
     pub lease_ms: u64,
 }
 
-/// How a loan stands with its borrower.
+/// State of a loan on its borrower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BorrowedState {
-    /// Asked for.
+    /// Requested.
     Asked,
     /// Granted.
     Held,
@@ -106,7 +106,7 @@ pub struct DeviceView {
     pub device: DeviceId,
     /// How it stands.
     pub state: DeviceState,
-    /// Whether the operator borrowed it, so that it is kept until told otherwise.
+    /// Whether the operator borrowed it: then it stays until an order.
     pub is_kept: bool,
     /// Bytes of a slab.
     pub slab_bytes: u64,
@@ -114,13 +114,13 @@ pub struct DeviceView {
     pub slabs: Vec<[Option<CopyLocation>; 2]>,
 }
 
-/// How a device stands.
+/// State of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceState {
     /// Lenders are asked for its slabs.
     Gathering,
-    /// It is being made.
+    /// It is being created.
     Attaching,
     /// In use.
     Attached,

@@ -1,21 +1,21 @@
-//! Targets whose sum is bounded, for local frames of programs.
+//! Targets with a limited sum, for local frames of programs.
 //!
-//! A store refuses a put when it is full, whatever the targets add up to. Nobody refuses a program a frame, so what
-//! they may hold must never be more than there is, under greedy too, whose targets are the caps.
+//! A full store refuses puts, whatever the sum of the targets. A program's frames are never refused, so the sum of
+//! programs' targets must not exceed the available frames, even under greedy, whose targets are the caps.
 
-/// What is known of one program when frames are handed out, pages.
+/// Input for one program's share of frames, pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Claim {
-    /// What it is left at any time.
+    /// Its floor.
     pub(crate) floor: u64,
-    /// What it holds.
+    /// Frames that it holds.
     pub(crate) used: u64,
-    /// What the policy would give it.
+    /// The policy's target.
     pub(crate) wanted: u64,
 }
 
-/// Hands out at most `total_pages`: first the floors, then what programs hold already, then the rest of what the policy
-/// gives, each in equal parts as far as it goes. Where the policy's targets fit, they are what comes out.
+/// Distributes at most `total_pages`: first the floors, then frames that programs hold already, then the rest of the
+/// policy's targets, each in equal parts as far as possible. If the policy's targets fit, they are the result.
 pub(crate) fn bounded(total_pages: u64, claims: &[Claim]) -> Vec<u64> {
     let mut given = vec![0; claims.len()];
     let mut left = total_pages;
@@ -25,11 +25,11 @@ pub(crate) fn bounded(total_pages: u64, claims: &[Claim]) -> Vec<u64> {
     given
 }
 
-/// Raises those that are below their bound, all to the same height as far as `left` goes.
+/// Raises all shares below their bound to the same level, as far as `left` allows.
 fn fill(left: &mut u64, given: &mut [u64], bound: impl Fn(usize) -> u64) {
     let mut open: Vec<_> = (0..given.len()).filter(|&at| given[at] < bound(at)).collect();
     while *left > 0 && !open.is_empty() {
-        // What does not come out even goes by pages.
+        // Distributes the remainder page by page.
         let part = (*left / open.len() as u64).max(1);
         for &at in &open {
             let more = part.min(bound(at) - given[at]).min(*left);

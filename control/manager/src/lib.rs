@@ -1,8 +1,8 @@
-//! The memory manager of SmarTmem: at the end of each interval it takes the differences of the clients'
-//! counters, asks the policy, and says which targets have changed.
+//! The memory manager of SmarTmem: at the end of each interval it computes the differences of the
+//! clients' counters, asks the policy, and returns the changed targets.
 //!
-//! It reads no clock and does no I/O. Whoever drives it samples the store, calls [`Manager::interval`], and sets
-//! the targets that it gives.
+//! It reads no clock and does no I/O. Its driver samples the store, calls [`Manager::interval`], and sets the
+//! returned targets.
 
 #![forbid(unsafe_code)]
 
@@ -19,56 +19,57 @@ pub use spillway_policy::{Percent, PercentError, Policy, SmartAlloc, UNLIMITED, 
 pub use spillway_reuse::Curve;
 use spillway_types::{ClientId, Statistics};
 
-/// A client, as it is at the end of an interval.
+/// A client's state at the end of an interval.
 #[derive(Clone, Copy, Debug)]
 pub struct ManagedClient {
     /// Its id in the store.
     pub id: ClientId,
-    /// The most that the operator lets it hold, pages; [`UNLIMITED`] is no cap.
+    /// Its cap, pages; [`UNLIMITED`] means no cap.
     pub cap_pages: u64,
-    /// What the operator lets it hold at any time, pages.
+    /// Its floor, pages.
     pub floor_pages: u64,
-    /// What its stalls count, beside 1 for others.
+    /// Its weight.
     pub weight: u32,
     /// Its counters.
     pub statistics: Statistics,
-    /// How soon its pages are wanted back, where the policy wants to know ([`Policy::wants_curves`]).
+    /// Its reuse distances, if the policy needs them ([`Policy::wants_curves`]).
     pub curve: Option<Curve>,
 }
 
 impl ManagedClient {
-    /// A client for which the operator has said nothing.
+    /// A client without settings of the operator.
     pub const fn new(id: ClientId, statistics: Statistics) -> Self {
         Self { id, cap_pages: UNLIMITED, floor_pages: 0, weight: 1, statistics, curve: None }
     }
 }
 
-/// A target that has changed.
+/// A changed target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The client.
     pub id: ClientId,
-    /// What it may hold from now on, pages.
+    /// The new target, pages.
     pub target_pages: u64,
 }
 
-/// What is kept of a client from one interval to the next.
+/// A client's state between intervals.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     statistics: Statistics,
     target_pages: u64,
     standing: Standing,
-    /// The counters are of an interval of another length.
+    /// The counters are from an interval of another length.
     is_stale: bool,
 }
 
-/// What is shared out.
+/// The kind of pages that are divided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Pages {
-    /// Those of a store, which refuses puts when it is full.
+    /// Pages of a store, which refuses puts when it is full.
     #[default]
     Store,
-    /// Local frames of programs, which nobody refuses: targets never add up to more than there is.
+    /// Local frames of programs, which are never refused: the sum of targets never exceeds the
+    /// available frames.
     Frames,
 }
 
@@ -77,7 +78,7 @@ enum Pages {
 pub struct Manager {
     pages: Pages,
     policy: Policy,
-    /// Length of an interval; none is as the policy says.
+    /// Length of an interval; none means the policy's default.
     interval_us: Option<u64>,
     seen: HashMap<ClientId, Seen>,
 }
@@ -88,8 +89,8 @@ impl Manager {
         Self { pages: Pages::Store, policy, interval_us: None, seen: HashMap::new() }
     }
 
-    /// A manager of programs' local frames. [`ManagedClient::floor_pages`] holds there under every policy. Nobody samples how
-    /// soon a program wants its pages back, which utility needs: in its place there is smart-alloc.
+    /// A manager of programs' local frames. [`ManagedClient::floor_pages`] applies there under every policy. Programs'
+    /// reuse distances, which utility needs, are not sampled: smart-alloc replaces it.
     pub fn of_frames(policy: Policy) -> Self {
         Self { pages: Pages::Frames, ..Self::new(Self::for_frames(policy)) }
     }
@@ -101,13 +102,12 @@ impl Manager {
         }
     }
 
-    /// The policy of now.
+    /// The present policy.
     pub const fn policy(&self) -> Policy {
         self.policy
     }
 
-    /// Takes another policy from the next interval on. It begins anew: what the one before gave is no part
-    /// of it.
+    /// Changes the policy from the next interval on. It starts without state of the previous policy.
     pub fn set_policy(&mut self, policy: Policy) {
         let policy = match self.pages {
             Pages::Store => policy,
@@ -119,8 +119,8 @@ impl Manager {
         }
     }
 
-    /// Says how long the intervals are that are ended from now on. When that changes, what is known of intervals is
-    /// of no use, and the first counts for nothing: part of it was of the old length.
+    /// Sets the length of intervals. A change invalidates the data of past intervals, and the first new one does
+    /// not count, because part of it had the old length.
     pub fn set_interval_us(&mut self, interval_us: u64) {
         if self.interval_us.replace(interval_us).is_some_and(|before| before != interval_us) {
             for seen in self.seen.values_mut() {
@@ -130,17 +130,18 @@ impl Manager {
         }
     }
 
-    /// What a client may hold that comes before the next interval ends, pages; for a node of `total_pages`.
+    /// The target of a client that appears before the next interval ends, pages; for a node of
+    /// `total_pages`.
     pub fn first_target_pages(&self, total_pages: u64) -> u64 {
         match (self.pages, self.policy) {
-            // Nothing at first is fit for a store, whose clients have put nothing yet. A program runs already.
+            // An initial 0 suits a store, whose clients have put nothing yet. A program is running already.
             (Pages::Frames, Policy::ReconfStatic) => total_pages / (self.seen.len() as u64 + 1),
             (_, policy) => policy.first_target_pages(total_pages, self.seen.len()),
         }
     }
 
-    /// Ends an interval: which clients' targets change, for a node of `total_pages`. A client that was not there
-    /// before counts from now on; one that has gone is forgotten.
+    /// Processes the end of an interval, and returns the changed targets, for a node of `total_pages`. A new
+    /// client counts from now on; one that is gone is forgotten.
     pub fn interval(&mut self, total_pages: u64, clients: &[ManagedClient]) -> Vec<Change> {
         let samples: Vec<_> = clients.iter().map(|client| self.sample(client)).collect();
         let policy = match (self.policy, self.interval_us) {
@@ -168,7 +169,7 @@ impl Manager {
     fn sample<'a>(&self, client: &'a ManagedClient) -> Sample<'a> {
         let now = &client.statistics;
         let seen = self.seen.get(&client.id);
-        // Of a client that is new here nobody knows when it did what it has done. A counter that went back is no news.
+        // The past activity of a new client has no known time. A counter that decreased is ignored.
         let was = seen.filter(|seen| !seen.is_stale).map_or(*now, |seen| seen.statistics);
         Sample {
             puts_refused: refused(now).saturating_sub(refused(&was)),
@@ -187,7 +188,7 @@ impl Manager {
     }
 }
 
-/// Cuts targets that add up to more than there is.
+/// Reduces targets whose sum exceeds the available pages.
 fn bound(total_pages: u64, clients: &[ManagedClient], outcomes: &mut [Outcome]) {
     let claims = clients.iter().zip(outcomes.iter()).map(|(client, outcome)| Claim {
         floor: client.floor_pages.min(client.cap_pages),
@@ -200,7 +201,7 @@ fn bound(total_pages: u64, clients: &[ManagedClient], outcomes: &mut [Outcome]) 
     }
 }
 
-/// Puts that were refused for want of room.
+/// Puts that were refused for lack of memory.
 const fn refused(statistics: &Statistics) -> u64 {
     statistics.puts_refused_at_target + statistics.puts_refused_node_full
 }

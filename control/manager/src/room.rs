@@ -1,22 +1,22 @@
-//! How many pages a store can hold.
+//! Computes how many pages a store can hold.
 
 use spillway_types::PAGE_BYTES;
 
-/// Steps in which the packing of pages counts, so that targets don't change at every page.
+/// Granularity of the packing ratio, so that targets do not change with every page.
 const STEPS: u64 = 16;
-/// Pages count as packed at most so often into their own length.
+/// Largest packing ratio that counts.
 const PACKED_MAX: u64 = 64;
 
-/// What is known about a store's memory.
+/// A store's memory figures.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Room {
     /// Most bytes that it may take.
     pub capacity_bytes: u64,
-    /// Bytes in use, index and what block devices have written included.
+    /// Bytes in use, including the index and written pages of block devices.
     pub taken_bytes: u64,
     /// Pages that clients hold.
     pub used_pages: u64,
-    /// Pages set aside for block devices.
+    /// Pages reserved for block devices.
     pub reserved_pages: u64,
     /// Of these, pages that are written.
     pub written_pages: u64,
@@ -27,8 +27,8 @@ pub struct Room {
 }
 
 impl Room {
-    /// The pages that there are for clients, those that they hold included: what block devices leave of the
-    /// capacity, as pages are packed now, and the store's disk. A store that is nearly empty tells nothing, and
+    /// The pages available to clients, including those that they hold: the capacity without block devices, at
+    /// the present packing ratio, plus the store's disk. An almost empty store has no meaningful ratio, and
     /// counts as not packing.
     pub fn pages(&self) -> u64 {
         let page_bytes = PAGE_BYTES as u64;

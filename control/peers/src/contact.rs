@@ -1,4 +1,4 @@
-//! What a request to a peer says of the peer's health.
+//! Derives a peer's health from requests to it.
 
 use std::error::Error as StdError;
 use std::fmt::Debug;
@@ -11,13 +11,13 @@ use tokio_rustls::rustls::{self, AlertDescription, CertificateError};
 
 use crate::Error;
 
-/// Who is told how each request to a peer went.
+/// The receiver of the results of requests to peers.
 pub trait Contacts: Debug + Send + Sync {
-    /// A request to the host `peer` at `address` was answered, or not.
+    /// Reports whether a request to the host `peer` at `address` was answered.
     fn contact(&self, peer: &str, address: SocketAddr, contact: Contact);
 }
 
-/// How a request that took `took` went.
+/// The result of a request that took `took`.
 pub fn contact<T>(took: Duration, result: &Result<T, Error>) -> Contact {
     match result {
         Ok(_) => Contact::Answered(took),
@@ -28,7 +28,7 @@ pub fn contact<T>(took: Duration, result: &Result<T, Error>) -> Contact {
     }
 }
 
-/// What kind of failure it is, and a reason in plain words.
+/// The kind of failure, and a reason in plain words.
 fn fault(error: &Error) -> (Fault, String) {
     match error {
         Error::Time(time) => (Fault::Late, format!("no answer within {} ms", time.as_millis())),
@@ -44,13 +44,13 @@ fn fault(error: &Error) -> (Fault, String) {
     }
 }
 
-/// By the cause that lies deepest: what the kernel or TLS said.
+/// Uses the innermost cause: the error of the kernel or TLS.
 fn of_cause(error: &(dyn StdError + 'static)) -> (Fault, String) {
     let mut next = Some(error);
     let mut found = None;
     while let Some(error) = next {
         if let Some(error) = error.downcast_ref::<io::Error>() {
-            // An error inside another is not its source, whose source alone is told.
+            // A wrapped error is not reported as the source, only its own source is.
             let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
             found = Some(tls.map_or_else(|| of_kernel(error), of_tls));
         }

@@ -1,17 +1,17 @@
-//! What can go wrong between hosts.
+//! Errors of communication between hosts.
 
 use std::time::Duration;
 
-/// Why a peer was not asked, or gave no answer.
+/// Why a request to a peer failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The peer can't be reached, or the connection broke.
+    /// The peer is unreachable, or the connection broke.
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// HTTP broke off.
+    /// HTTP failed.
     #[error("{0}")]
     Http(#[from] hyper::Error),
-    /// The peer's name can't stand in a certificate, or keys can't be used.
+    /// The peer's name is not valid in a certificate, or keys can't be used.
     #[error(transparent)]
     Tls(#[from] spillway_tls::Error),
     /// The request can't be written as HTTP.
@@ -20,13 +20,13 @@ pub enum Error {
     /// There was no answer in time.
     #[error("no answer within {0:?}")]
     Time(Duration),
-    /// The answer is longer than is read.
+    /// The answer is too long.
     #[error("an answer of more than {0} bytes")]
     Long(usize),
-    /// The answer is not what was asked for.
+    /// The answer is invalid.
     #[error("its answer is not understood: {0}")]
     Answer(#[from] serde_json::Error),
-    /// The peer said no.
+    /// The peer refused.
     #[error("it says {0}: {1}")]
     Status(u16, String),
 }

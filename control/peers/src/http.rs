@@ -1,4 +1,4 @@
-//! One HTTP/1.1 connection to another host, inside TLS or plain.
+//! One HTTP/1.1 connection to another host, with or without TLS.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use tokio_rustls::TlsConnector;
 
 use crate::Error;
 
-/// Most bytes of the reason that a peer gives for saying no.
+/// Longest reason of a refusal, in bytes.
 const REASON_BYTES_MAX: usize = 300;
 
-/// What a connection runs over.
+/// The stream of a connection.
 trait Wire: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Wire for T {}
@@ -40,7 +40,7 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// Connects to `address`; with `tls`, to whom the settings name.
+    /// Connects to `address`; with `tls`, to the host that the settings name.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Http`], [`Error::Time`].
@@ -63,7 +63,7 @@ impl Connection {
             }
         };
         let (sender, connection) = http1::handshake(TokioIo::new(wire)).await?;
-        // Whoever waits for an answer sees what goes wrong.
+        // The request that waits for an answer gets the error.
         let driver = tokio::spawn(async move { drop(connection.await) });
         Ok(Self { sender, driver, host: address.to_string() })
     }
@@ -73,11 +73,12 @@ impl Connection {
         self.sender.is_closed()
     }
 
-    /// Asks for `path` with a body of JSON, and gives the body of the answer, which may have `bytes_max`.
+    /// Sends a request to `path` with a JSON body, and returns the body of the answer, at most
+    /// `bytes_max`.
     ///
     /// # Errors
-    /// [`Error::Status`] where the answer is no success, and those of the connection, which is then of no
-    /// more use.
+    /// [`Error::Status`] if the answer is not a success, and errors of the connection, which is unusable
+    /// then.
     pub async fn ask(
         &mut self,
         method: Method,
@@ -93,7 +94,7 @@ impl Connection {
         timeout(time, whole).await.map_err(|_| Error::Time(time))?
     }
 
-    /// Asks, and gives the answer as soon as it begins: its body may go on for ever.
+    /// Sends a request, and returns the answer as soon as it begins: its body may be endless.
     ///
     /// # Errors
     /// As [`Self::ask`].
@@ -126,7 +127,7 @@ impl Connection {
         }
         let status = answer.status().as_u16();
         let reason = collect(answer, REASON_BYTES_MAX).await.unwrap_or_default();
-        // It came from outside: one line of it.
+        // It is untrusted: keep one line of it.
         let reason = String::from_utf8_lossy(&reason).replace(char::is_control, " ");
         Err(Error::Status(status, reason))
     }

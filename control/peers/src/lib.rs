@@ -1,10 +1,10 @@
 //! HTTP between hosts that lend each other memory.
 //!
-//! Both sides show a certificate, and a host is who its certificate says it is: [`server`] takes a message
-//! only from the host that it names as its sender. Messages go one way: 204 says that one has arrived, and
-//! answers are messages of their own. [`outbox`] sends them, a bounded queue a peer; [`spare`] asks a peer
-//! what it can spare; [`http`] is one connection, which the registry uses too. [`Contacts`] hears how each
-//! request to a peer went.
+//! Both sides show a certificate, which identifies the host: [`server`] accepts a message only from the
+//! host that it names as its sender. Messages go one way: 204 acknowledges the receipt, and answers are
+//! separate messages. [`outbox`] sends them, with a bounded queue for each peer; [`spare`] asks a peer for
+//! its spare memory; [`http`] is one connection, which the registry also uses. [`Contacts`] receives the
+//! result of each request to a peer.
 
 #![forbid(unsafe_code)]
 
@@ -18,9 +18,9 @@ pub mod spare;
 pub use contact::Contacts;
 pub use error::Error;
 
-/// Where messages are posted.
+/// The path of messages.
 pub const MESSAGES_PATH: &str = "/v1/lending/messages";
-/// Where a host says what it can spare.
+/// The path of a host's spare memory.
 pub const SPARE_PATH: &str = "/v1/lending/spare";
 
 /// A host's answer at [`SPARE_PATH`].

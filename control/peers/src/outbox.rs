@@ -1,7 +1,7 @@
-//! Messages on their way to peers: a task and a bounded queue each.
+//! Outgoing messages: a task and a bounded queue for each peer.
 //!
-//! A message is tried once, or twice where the connection was an old one. One that does not arrive is
-//! dropped: the state machine says it again as long as it matters, and what it says then is newer.
+//! A message is tried once, or twice on an old connection. A lost message is dropped: the state
+//! machine repeats it as long as it matters, with newer contents.
 
 use std::collections::HashMap;
 use std::collections::VecDeque;
@@ -20,11 +20,11 @@ use crate::contact::{Contacts, contact};
 use crate::http::Connection;
 use crate::{Error, MESSAGES_PATH};
 
-/// Messages that wait for one peer. The oldest goes when there is one more.
+/// Most waiting messages for one peer. A further one displaces the oldest.
 const WAITING_MAX: usize = 256;
 /// Peers that have a queue. More are refused.
 const PEERS_MAX: usize = 4096;
-/// A queue and its connection that nobody used for so long go.
+/// Idle time after which a queue and its connection are removed.
 const IDLE: Duration = Duration::from_secs(30);
 
 /// Sends messages to peers. Its tasks end when it is dropped.
@@ -62,17 +62,17 @@ struct Message {
 }
 
 impl Outbox {
-    /// Sends with the keys of `tls`; `time` is for one request, connecting included. `contacts` hears how
-    /// each message went.
+    /// Sends with the keys of `tls`. `time` limits one request, connecting included. `contacts` receives
+    /// the result of each message.
     pub fn new(tls: ClientSettings, time: Duration, contacts: Arc<dyn Contacts>) -> Self {
         Self { tls, time, contacts, queues: HashMap::new() }
     }
 
-    /// Has `body` posted to the host `name` at `address`. A message of the same `key` that still waits is
-    /// replaced by it. To be called within a tokio runtime.
+    /// Posts `body` to the host `name` at `address`. Replaces a waiting message with the same `key`. Call
+    /// it within a tokio runtime.
     ///
     /// # Errors
-    /// [`Error::Tls`] when the name can't stand in a certificate.
+    /// [`Error::Tls`] if the name is not valid in a certificate.
     pub fn send(
         &mut self,
         name: &str,
@@ -120,7 +120,7 @@ impl Waiting {
     }
 }
 
-/// Sends what waits for one peer, until nothing has come for a while.
+/// Sends the waiting messages of one peer, until none has come for a while.
 async fn deliver(
     name: String,
     tls: ClientSettings,
@@ -156,7 +156,7 @@ async fn post(
         None => Connection::open(message.address, Some(tls), time).await?,
     };
     let mut sent = post_on(&mut current, message, time).await;
-    // The peer may have closed an old connection just now. Messages may arrive twice.
+    // The peer may just have closed an old connection. Messages may arrive twice.
     if old && matches!(sent, Err(Error::Http(_))) {
         current = Connection::open(message.address, Some(tls), time).await?;
         sent = post_on(&mut current, message, time).await;

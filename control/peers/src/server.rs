@@ -1,4 +1,4 @@
-//! The listening side: messages of peers, and what this host can spare.
+//! The listening side: receives peers' messages, and reports this host's spare memory.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,21 +28,21 @@ const CONNECTIONS_NAME_MAX: usize = 8;
 /// For the body of a request and its answer.
 const REQUEST: Duration = Duration::from_secs(10);
 
-/// What peers may take of this host.
+/// Limits for peers.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerLimits {
-    /// Connections at a time. One has proven who it is when a certificate has named it.
+    /// Connections at a time. A connection is authenticated once its certificate was checked.
     pub connections: ConnectionLimits,
     /// For the TLS handshake.
     pub handshake: Duration,
-    /// For what follows.
+    /// For the requests.
     pub deadlines: Deadlines,
 }
 
 impl Default for ServerLimits {
     fn default() -> Self {
         const CONNECTIONS_MAX: usize = 1024;
-        // Certificates bound those of a peer: several may have one address.
+        // The limit for each peer goes by its certificate, because several may share an address.
         let slots = SlotLimits::quarters(CONNECTIONS_MAX);
         Self {
             connections: ConnectionLimits { slots, of_peer_max: CONNECTIONS_MAX },
@@ -52,24 +52,24 @@ impl Default for ServerLimits {
     }
 }
 
-/// Why a message is not taken.
+/// Why a message is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// It is not a message; why.
     Unreadable(String),
-    /// Too many wait already; the peer may try again.
+    /// Too many are waiting; the peer may try again.
     Busy,
 }
 
-/// Who is served: what a host does with what peers ask.
+/// The handler of peers' requests.
 pub trait Host: Send + Sync + 'static {
-    /// Whether there is a host of this name that may lend and borrow. Names are in lower case.
+    /// Whether a host of this name may lend and borrow. Names are in lower case.
     fn knows(&self, peer: &str) -> bool;
 
     /// This host's own name, in lower case.
     fn name(&self) -> &str;
 
-    /// Takes a message of `peer`, which said itself that it is from there and to this host.
+    /// Processes a message of `peer`, whose sender and receiver fields were checked.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -79,7 +79,7 @@ pub trait Host: Send + Sync + 'static {
     fn spare_bytes(&self) -> u64;
 }
 
-/// Serves peers, until the task that it runs in ends. Whoever shows no certificate of a known host gets no answer but 403.
+/// Serves peers until its task ends. A connection without a known host's certificate only gets 403.
 pub async fn serve(
     listener: TcpListener,
     tls: &ServerSettings,
@@ -89,7 +89,7 @@ pub async fn serve(
     let counts = Arc::<Counts>::default();
     let connections = Connections::new("lending", limits.connections);
     spillway_connections::accept(listener, connections, |stream, place| {
-        // They may have been renewed meanwhile.
+        // The keys may have been renewed.
         let acceptor = TlsAcceptor::from(tls.config());
         let (counts, host) = (counts.clone(), host.clone());
         async move {
@@ -137,7 +137,7 @@ impl Drop for Counted {
     }
 }
 
-/// The name in the certificate of whoever asks.
+/// The name in the requester's certificate.
 #[derive(Clone, Debug)]
 struct Peer(Arc<str>);
 
@@ -168,7 +168,7 @@ fn router(host: Arc<dyn Host>) -> Router {
         .with_state(host)
 }
 
-/// Lets known hosts in, and nobody for ever.
+/// Admits only known hosts, for a limited time.
 async fn admit(
     State(host): State<Arc<dyn Host>>,
     Extension(Peer(peer)): Extension<Peer>,
@@ -185,7 +185,7 @@ async fn admit(
     }
 }
 
-/// What every message begins with.
+/// The common fields of all messages.
 #[derive(Deserialize)]
 struct Addressed {
     from: String,

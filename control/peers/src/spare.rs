@@ -1,4 +1,4 @@
-//! A peer that is asked what it can spare, and whether it answers at all.
+//! Queries a peer's spare memory, which also shows whether it answers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::{Error, SPARE_PATH, Spare};
 /// Most bytes of an answer.
 const ANSWER_BYTES_MAX: usize = 4096;
 
-/// Asks one peer, on a connection that is kept.
+/// Queries one peer, on a persistent connection.
 #[derive(Debug)]
 pub struct Question {
     name: String,
@@ -37,7 +37,7 @@ impl Question {
         Self { name, address, tls, time, contacts, connection: None }
     }
 
-    /// What the peer would lend, bytes; how it went is told.
+    /// The peer's spare memory, bytes; also reports the contact.
     ///
     /// # Errors
     /// Those of a connection, and [`Error::Answer`].
@@ -45,7 +45,7 @@ impl Question {
         let begun = Instant::now();
         let is_old = self.connection.is_some();
         let mut answer = self.answer().await;
-        // The peer may have closed an old connection just now.
+        // The peer may just have closed an old connection.
         if is_old && matches!(answer, Err(Error::Http(_))) {
             answer = self.answer().await;
         }
@@ -53,7 +53,7 @@ impl Question {
         answer
     }
 
-    /// Asks once. After an error the connection is gone.
+    /// Sends one query. After an error the connection is gone.
     async fn answer(&mut self) -> Result<u64, Error> {
         let known = self.connection.take().filter(|connection| !connection.is_closed());
         let mut connection = match known {

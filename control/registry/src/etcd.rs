@@ -1,8 +1,8 @@
-//! etcd as the registry, by its JSON gateway (`/v3/...`, etcd 3.4 and later).
+//! etcd as the registry, through its JSON gateway (`/v3/...`, etcd 3.4 and later).
 //!
-//! Each host writes one key under one lease that it keeps alive, and watches the keys of all others. A lease
-//! that ends says that a host is not to be chosen; an etcd that does not answer changes nothing in what is
-//! known. The gateway is used and not gRPC because the crates for that want protoc to be built.
+//! Each host writes one key under a lease that it keeps alive, and watches the keys of all others. When a
+//! lease ends, the host is no longer chosen. While etcd does not answer, the known hosts stay. The gateway
+//! is used instead of gRPC, whose crates need protoc at build time.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use crate::{Error, HOSTS_MAX, Host, is_name};
 
 /// Most bytes of an answer, and of one event.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
-/// Time until another endpoint is tried.
+/// Pause before another endpoint is tried.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Least time between two announcements.
 const ANNOUNCE: Duration = Duration::from_secs(1);
@@ -58,18 +58,18 @@ impl std::fmt::Display for Endpoint {
     }
 }
 
-/// Where etcd is, and how it is used.
+/// The settings of etcd.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Members of the cluster, tried in turn. At least one.
     pub endpoints: Vec<Endpoint>,
-    /// What keys begin with; a host's name follows.
+    /// Prefix of keys; a host's name follows.
     pub prefix: String,
-    /// How long a host that is gone is still shown, seconds.
+    /// How long a host that is gone stays listed, seconds.
     pub lease_s: u64,
     /// Keys for endpoints with https.
     pub tls: ClientSettings,
-    /// For one answer.
+    /// Time limit of an answer.
     pub time: Duration,
 }
 
@@ -81,7 +81,7 @@ struct Record {
     spare_bytes: u64,
 }
 
-/// Announces `own` and watches the others, for ever.
+/// Announces `own` and watches the others, forever.
 pub(crate) async fn run(
     settings: &Settings,
     mut own: watch::Receiver<Host>,
@@ -93,7 +93,7 @@ pub(crate) async fn run(
         let mut session = Session { settings, endpoint, hosts, lease, well: false };
         let Err(error) = session.run(&mut own).await;
         lease = session.lease;
-        // One line when it is lost, not one an attempt.
+        // One line when the connection is lost, not one for each attempt.
         if session.well || !lost {
             tracing::warn!(%endpoint, "the registry is lost, hosts stay as they are known: {error}");
         }
@@ -113,7 +113,7 @@ struct Session<'a> {
     well: bool,
 }
 
-/// Nothing: a session ends with an error alone.
+/// Never returns: a session ends only with an error.
 enum Never {}
 
 impl Session<'_> {
@@ -178,7 +178,7 @@ impl Session<'_> {
         Ok(serde_json::from_slice(&answer)?)
     }
 
-    /// Keeps the lease of the session before, if it is still there, or has a new one granted.
+    /// Keeps the lease of the previous session if it still exists, or gets a new one.
     async fn take_lease(&mut self, connection: &mut Connection) -> Result<(), Error> {
         if self.lease.is_some() && self.keep_alive(connection).await? {
             return Ok(());
@@ -194,7 +194,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Whether the lease is still there, which is so for another `lease_s` then.
+    /// Whether the lease still exists; if so, extends it by `lease_s`.
     async fn keep_alive(&self, connection: &mut Connection) -> Result<bool, Error> {
         #[derive(Deserialize)]
         struct Kept {
@@ -210,7 +210,7 @@ impl Session<'_> {
         Ok(kept.result.ttl.parse().is_ok_and(|ttl: i64| ttl > 0))
     }
 
-    /// Announces this host when it has changed enough to matter and not just now.
+    /// Announces this host if it has changed enough, and the last announcement is not too recent.
     async fn say(
         &self,
         connection: &mut Connection,
@@ -250,7 +250,7 @@ impl Session<'_> {
         STANDARD.encode(end)
     }
 
-    /// All hosts, and the revision at which they are so.
+    /// All hosts, and the revision of this state.
     async fn list(&self, connection: &mut Connection) -> Result<(Known, i64), Error> {
         #[derive(Deserialize)]
         struct Found {
@@ -283,7 +283,7 @@ impl Session<'_> {
         Ok(Lines { body: answer.into_body(), text: Vec::new() })
     }
 
-    /// Takes a line of the watch; whether hosts have changed.
+    /// Processes a line of the watch; returns whether hosts have changed.
     fn follow(&self, line: &[u8], known: &mut Known) -> Result<bool, Error> {
         #[derive(Deserialize)]
         struct Told {
@@ -316,7 +316,7 @@ impl Session<'_> {
         Ok(!change.events.is_empty())
     }
 
-    /// Takes what a host says about itself; what can't be read is passed over.
+    /// Processes a host's record; skips one that can't be read.
     fn put(&self, known: &mut Known, pair: &Pair) {
         let Some(name) = self.name(pair) else { return };
         let value = STANDARD.decode(&pair.value).unwrap_or_default();
@@ -329,7 +329,7 @@ impl Session<'_> {
         }
     }
 
-    /// The host that a key is of.
+    /// The host of a key.
     fn name(&self, pair: &Pair) -> Option<String> {
         let key = String::from_utf8(STANDARD.decode(&pair.key).ok()?).ok()?;
         let name = key.strip_prefix(&self.settings.prefix)?;
@@ -359,14 +359,14 @@ struct Pair {
     value: String,
 }
 
-/// The lines of an answer that goes on.
+/// The lines of an endless answer.
 struct Lines {
     body: Incoming,
     text: Vec<u8>,
 }
 
 impl Lines {
-    /// The next line. Nothing is lost when this is dropped while it waits.
+    /// The next line. Cancel-safe.
     async fn next(&mut self) -> Result<Vec<u8>, Error> {
         loop {
             if let Some(end) = self.text.iter().position(|&byte| byte == b'\n') {

@@ -1,8 +1,8 @@
-//! Which hosts there are that lend and borrow memory, where they are, and what they can spare.
+//! The hosts that lend and borrow memory: their addresses and spare memory.
 //!
-//! A [`Registry`] tells that to a watch channel as long as it runs. A static list is asked host by host
-//! ([`listed`]); with etcd each host says it itself, under one lease ([`etcd`]). Either is discovery and
-//! no more: a host that is not seen for a while is not chosen, and its loans go on.
+//! A running [`Registry`] updates a watch channel. It queries each host of a static list ([`listed`]);
+//! with etcd each host announces itself, under a lease ([`etcd`]). Both are only discovery: a host that
+//! is not seen for a while is not chosen, but its loans continue.
 
 #![forbid(unsafe_code)]
 
@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 pub use error::Error;
 
-/// Most hosts that are known at a time. More are passed over.
+/// Most known hosts. Further ones are skipped.
 pub const HOSTS_MAX: usize = 4096;
 
 /// A host that can lend or borrow.
@@ -24,26 +24,26 @@ pub const HOSTS_MAX: usize = 4096;
 pub struct Host {
     /// The DNS name in its certificate, in lower case.
     pub name: String,
-    /// Where it takes messages.
+    /// Its address for messages.
     pub address: SocketAddr,
     /// Hosts of one rack fail together.
     pub rack: String,
-    /// Bytes that it would lend, by the last that it said; 0 when it does not answer.
+    /// Spare bytes by its last report; 0 if it does not answer.
     pub spare_bytes: u64,
 }
 
-/// Where hosts are found.
+/// The source of hosts.
 #[derive(Clone, Debug)]
 pub enum Registry {
-    /// Those of a list; they are asked what they can spare.
+    /// A static list; each host is queried for its spare memory.
     Static(listed::List),
-    /// Those that have written themselves into etcd.
+    /// Hosts register themselves in etcd.
     Etcd(etcd::Settings),
 }
 
 impl Registry {
-    /// Keeps `hosts` up to date, without this host itself, and announces `own` where that is asked for.
-    /// It never ends by itself.
+    /// Keeps `hosts` up to date, without this host, and announces `own` if required. Never ends by
+    /// itself.
     pub async fn run(self, own: watch::Receiver<Host>, hosts: watch::Sender<Vec<Host>>) {
         match self {
             Self::Static(list) => list.run(&hosts).await,
@@ -52,7 +52,7 @@ impl Registry {
     }
 }
 
-/// Whether a name can be that of a host: a DNS name's length and characters, in lower case.
+/// Whether a name is valid for a host: a DNS name's length and characters, in lower case.
 pub fn is_name(name: &str) -> bool {
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-._".contains(c);
     (1..=253).contains(&name.len()) && name.chars().all(good)

@@ -1,4 +1,4 @@
-//! A list of hosts, which are asked what they can spare.
+//! A static list of hosts, which are queried for their spare memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,23 +12,23 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::Host;
 
-/// The hosts of a list, and how they are asked.
+/// The hosts of a list, and how to query them.
 #[derive(Clone, Debug)]
 pub struct List {
-    /// All of them but this one. What they can spare is not looked at.
+    /// All of them except this one. Their spare memory is ignored.
     pub hosts: Vec<Host>,
-    /// Keys to ask them with.
+    /// Keys for the queries.
     pub tls: ClientSettings,
-    /// Time from one question to the next.
+    /// Time between two queries.
     pub interval: Duration,
-    /// For one answer.
+    /// Time limit of an answer.
     pub time: Duration,
-    /// Who hears how each question went.
+    /// Receives the result of each query.
     pub contacts: Arc<dyn Contacts>,
 }
 
 impl List {
-    /// Asks for ever.
+    /// Queries forever.
     pub(crate) async fn run(self, hosts: &watch::Sender<Vec<Host>>) {
         let quiet = |host: &Host| Host { spare_bytes: 0, ..host.clone() };
         hosts.send_replace(self.hosts.iter().map(quiet).collect());
@@ -59,13 +59,13 @@ impl List {
     }
 }
 
-/// Asks one host again and again what it can spare.
+/// Queries one host's spare memory repeatedly.
 async fn follow(mut question: Question, time_between: Duration, told: impl Fn(u64)) {
     let mut ticks = interval(time_between);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        // Whoever does not answer has nothing to spare; why it does not is told to `contacts`.
+        // A host that does not answer counts as having no spare memory; `contacts` gets the reason.
         told(question.ask().await.unwrap_or(0));
     }
 }
