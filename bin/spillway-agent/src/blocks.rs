@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use spillway_guests::agent::Profile;
 
-/// Where the kernel shows them.
+/// The kernel's directory of memory blocks.
 const BLOCKS: &str = "sys/devices/system/memory";
-/// Where the kernel's own policy for new blocks is set.
+/// The kernel's setting for new blocks.
 const HOTPLUG: &str = "sys/module/memory_hotplug/parameters";
-/// Movable memory for 100 of the kernel's, where part of the new memory is for the kernel too. What virtio-mem itself takes as
-/// its default in the kernel.
+/// Movable memory for each 100 of kernel memory, if the kernel may also use part of the new memory. This is the
+/// kernel's default for virtio-mem.
 const MOVABLE_RATIO: &str = "301";
 
 /// The blocks of a machine.
@@ -23,32 +23,32 @@ pub struct Blocks {
     bytes: u64,
 }
 
-/// How a block is.
+/// State of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockState {
-    /// In use, and its pages can all be moved elsewhere.
+    /// Online; all its pages can be moved elsewhere.
     Movable,
-    /// In use by the kernel too: it is not given back.
+    /// Online, also for the kernel: it can't be returned.
     Kernel,
-    /// Not in use.
+    /// Offline.
     Offline,
-    /// On its way from one to the other.
+    /// Changing its state.
     Changing,
 }
 
-/// What a block is to be.
+/// Requested state of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// Not in use.
+    /// Offline.
     Offline,
-    /// In use for what can be moved.
+    /// Online for movable pages.
     Movable,
-    /// In use as the kernel's policy has it.
+    /// Online by the kernel's policy.
     Online,
 }
 
 impl Wish {
-    /// The kernel's word for it.
+    /// The kernel's name for it.
     pub fn word(self) -> &'static str {
         match self {
             Self::Offline => "offline",
@@ -77,7 +77,7 @@ impl Blocks {
         self.bytes
     }
 
-    /// The file that says and sets a block's state.
+    /// The file to read and set a block's state.
     pub fn state_file(&self, number: u64) -> PathBuf {
         self.folder.join(format!("memory{number}/state"))
     }
@@ -104,7 +104,7 @@ impl Blocks {
         ranges.iter().map(of_range).sum()
     }
 
-    /// How a block is; none when there is no such block.
+    /// The state of a block; none if it does not exist.
     pub fn state(&self, number: u64) -> Option<BlockState> {
         let state = fs::read_to_string(self.state_file(number)).ok()?;
         Some(match state.trim() {
@@ -118,11 +118,11 @@ impl Blocks {
         })
     }
 
-    /// Has new memory go online by itself, as the profile has it. Says what was set, and whether new blocks stayed offline
-    /// before.
+    /// Makes new memory go online automatically, as the profile says. Returns what was set, and whether new blocks
+    /// stayed offline before.
     ///
     /// # Errors
-    /// The kernel does not take it.
+    /// The kernel refuses it.
     pub fn go_online(&self, profile: Profile) -> io::Result<(String, bool)> {
         let auto = self.folder.join("auto_online_blocks");
         let before = fs::read_to_string(&auto).unwrap_or_default().trim().to_owned();

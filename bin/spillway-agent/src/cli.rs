@@ -8,8 +8,8 @@ use spillway_guests::call::{Call, SOCKET};
 
 use crate::{client, high, hurry, mover, run, window};
 
-/// Runs in a guest: tells the host how the guest's memory is, asks for more in time, and lets go of memory that the host takes
-/// back.
+/// Runs in a guest: reports the guest's memory use to the host, requests more in time, and releases memory that the
+/// host takes back.
 #[derive(Debug, Parser)]
 #[command(name = "spillway-agent", version, subcommand_required = true)]
 struct CommandLine {
@@ -21,26 +21,26 @@ struct CommandLine {
 enum Command {
     /// Runs the agent, until SIGTERM.
     Run(Run),
-    /// Asks the host for more memory, now. Ends with 0 if any was granted.
+    /// Requests more memory from the host, now. Exits with 0 if any was granted.
     Need(Amount),
-    /// Tells the host that so much memory can be done without. Ends with 0 if it takes any.
+    /// Offers this much memory to the host. Exits with 0 if the host takes any.
     Give(Amount),
-    /// Shows how the guest's memory is, and whether the host is there.
+    /// Shows the guest's memory use, and whether the host is connected.
     Status(Reach),
-    /// Puts back what an agent that was killed has set.
+    /// Restores the kernel settings that a killed agent changed.
     PutBack {
         #[command(flatten)]
         state: StateFile,
     },
-    /// Holds the pages of windows when the agent is killed.
+    /// Holds the pages of windows if the agent is killed.
     #[command(hide = true)]
     HoldWindows {
-        /// Where their files lie.
+        /// Directory of their files.
         folder: PathBuf,
-        /// What their names begin with.
+        /// Prefix of their names.
         run: String,
     },
-    /// Changes memory blocks as standard input says.
+    /// Changes the memory blocks that standard input lists.
     #[command(hide = true)]
     MoveBlocks {
         /// Where /sys is.
@@ -54,20 +54,20 @@ pub struct Run {
     /// The virtio-serial port to the host. Without udev it is found by its name.
     #[arg(long, value_name = "PATH", default_value = "/dev/virtio-ports/org.spillway.agent.0")]
     pub port: PathBuf,
-    /// Where programs reach the agent.
+    /// The agent's socket for programs.
     #[arg(long, value_name = "PATH", default_value = SOCKET)]
     pub socket: PathBuf,
     /// The virtio-serial port for windows, in which programs reach the host's store. Without udev it is found by its name.
     #[arg(long, value_name = "PATH", default_value = "/dev/virtio-ports/org.spillway.windows.0")]
     pub windows_port: PathBuf,
-    /// Where a hugetlbfs of 2 MiB pages is mounted, for windows; `none` for no windows.
+    /// Mount point of a hugetlbfs with 2 MiB pages, for windows; `none` for no windows.
     #[arg(long, value_name = "PATH", default_value = "/dev/hugepages")]
     pub hugetlbfs: PathBuf,
-    /// The control group that must not use up the reserve; `none` for no group.
+    /// The control group that must not use up the reserve, or `none`.
     #[arg(long, value_name = "NAME", default_value = "user.slice")]
     pub cgroup: PathBuf,
-    /// Leaves vm.overcommit_memory as it is. Else the agent changes 0 to 1: at 0 the kernel refuses a mapping
-    /// that is larger than the guest is at the moment.
+    /// Leaves vm.overcommit_memory as it is. Otherwise the agent changes 0 to 1, because at 0 the kernel
+    /// refuses a mapping that is larger than the guest's present memory.
     #[arg(long)]
     pub keep_overcommit: bool,
     #[command(flatten)]
@@ -77,27 +77,27 @@ pub struct Run {
     pub root: PathBuf,
 }
 
-/// What outlives a kill.
+/// State that survives a kill.
 #[derive(Debug, Args)]
 pub struct StateFile {
-    /// Where the former memory.high of the control group is kept.
+    /// File with the former memory.high of the control group.
     #[arg(long = "state", value_name = "PATH", default_value = "/run/spillway-agent/memory.high")]
     pub path: PathBuf,
 }
 
 #[derive(Debug, Args)]
 struct Amount {
-    /// How much: a count of bytes, or one with K, M, G or T behind it, in steps of 1024.
+    /// The amount in bytes; suffixes K, M, G and T are powers of 1024.
     #[arg(value_parser = parse_size)]
     size: u64,
     #[command(flatten)]
     reach: Reach,
 }
 
-/// How the running agent is reached, and how its answer is printed.
+/// Options of the commands that query the running agent.
 #[derive(Debug, Args)]
 pub struct Reach {
-    /// Where the agent listens.
+    /// The agent's socket.
     #[arg(long, value_name = "PATH", default_value = SOCKET)]
     pub socket: PathBuf,
     /// How to print the answer.
@@ -118,7 +118,7 @@ pub enum Output {
 /// Runs what the command line says.
 ///
 /// # Errors
-/// What can't be done, for a person to read.
+/// A message for the user.
 pub fn dispatch() -> anyhow::Result<ExitCode> {
     match CommandLine::parse().command {
         Command::Run(options) => run::run(&options),

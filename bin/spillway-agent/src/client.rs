@@ -1,4 +1,4 @@
-//! Asks the running agent, for the commands.
+//! Queries the running agent, for the commands.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use spillway_types::Size;
 
 use crate::cli::{Output, Reach};
 
-/// Asks, and prints the reply.
+/// Sends a request, and prints the reply.
 ///
 /// # Errors
 /// The agent can't be reached, or does not reply in time.
@@ -30,7 +30,7 @@ fn print(output: Output, call: &Call, reply: &Reply) -> anyhow::Result<ExitCode>
     }
 }
 
-/// What is printed; and why nothing was granted, where that is so.
+/// The output; and why nothing was granted, if so.
 fn texts(
     output: Output,
     call: &Call,
@@ -75,7 +75,7 @@ fn sizes(reserve_bytes: u64, status: &Status) -> [(&'static str, u64); 8] {
     ]
 }
 
-/// The fields of the one variant that a reply is.
+/// The fields of the reply's only variant.
 fn inner(value: &serde_json::Value) -> &serde_json::Value {
     value.as_object().and_then(|object| object.values().next()).unwrap_or(value)
 }

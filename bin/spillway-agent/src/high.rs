@@ -1,8 +1,8 @@
-//! memory.high of the users' control group as a second trigger: it is kept where the group would use up the reserve, and when
-//! the group gets there, the kernel wakes the agent at once, wherever that is between two looks.
+//! memory.high of the users' control group as a second trigger. The agent keeps it where the group would start to use
+//! up the reserve. When the group reaches it, the kernel wakes the agent at once, even between two samples.
 //!
-//! It is an alarm and no limit: the kernel slows down who is above it, so it is raised before anything else is done, and stays
-//! raised until there is room again, whatever the host answers.
+//! It is an alarm, not a limit. The kernel throttles a group above it, so the agent raises it first. It stays raised
+//! until enough memory is available again, whatever the host answers.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,28 +14,29 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::parse;
 
-/// What the kernel calls no limit.
+/// The kernel's value for no limit.
 const MAX: &str = "max";
 /// How long it stays raised after an alarm.
 const RAISED_TIME: Duration = Duration::from_secs(2);
-/// Room above what the group uses, at least: a write of less would have this process reclaim.
+/// Least distance above the group's use. A lower value would make this process reclaim when it
+/// writes it.
 const ROOM_LEAST: u64 = 32 << 20;
 /// A smaller change is not written.
 const STEP: u64 = 8 << 20;
 
-/// The group's memory.high, and what it was.
+/// The group's memory.high, and its former value.
 #[derive(Debug)]
 pub struct High {
     file: PathBuf,
     current: PathBuf,
     events: File,
     seen: u64,
-    /// As the system's manager set it last; none is no limit.
+    /// The value that the service manager set last; none means no limit.
     former: Option<u64>,
-    /// As this set it, while it does.
+    /// The value that the agent set, while it is in force.
     own: Option<u64>,
     raised_until: Duration,
-    /// Where the former value lies for whoever puts it back after a kill.
+    /// The file with the former value, to restore it after a kill.
     kept: PathBuf,
 }
 
@@ -43,7 +44,7 @@ impl High {
     /// The group `name` below `root`.
     ///
     /// # Errors
-    /// There is none with a memory.high that may be written.
+    /// It does not exist, or its memory.high can't be written.
     pub fn open(root: &Path, name: &Path, kept: &Path) -> io::Result<Self> {
         let folder = root.join("sys/fs/cgroup").join(name);
         let events = File::open(folder.join("memory.events"))?;
@@ -63,7 +64,7 @@ impl High {
         Ok(high)
     }
 
-    /// What to poll.
+    /// The descriptor to poll.
     pub fn interest(&self) -> PollFd<'_> {
         PollFd::new(&self.events, PollFlags::PRI)
     }
@@ -81,8 +82,9 @@ impl High {
         false
     }
 
-    /// Moves the limit to where the group leaves just the reserve, or takes it away where little more than that is left. What
-    /// somebody else wrote meanwhile is what it will be put back to, and no limit of this is above it.
+    /// Moves the limit to where the group leaves just the reserve, or removes it if little more than the reserve is
+    /// left. If another process wrote a value meanwhile, that is the value to restore, and the agent's limits stay
+    /// below it.
     pub fn follow(&mut self, now: Duration, available: u64, reserve: u64) {
         let Ok(text) = fs::read_to_string(&self.file) else { return };
         let is = limit(&text);
@@ -103,11 +105,11 @@ impl High {
         }
     }
 
-    /// Puts the former limit back.
+    /// Restores the former limit.
     pub fn raise(&mut self) {
         if fs::write(&self.file, text(self.former)).is_ok() {
             self.own = None;
-            // Nothing is left to put back.
+            // Nothing is left to restore.
             let _ = fs::remove_file(&self.kept);
         }
     }
@@ -139,7 +141,7 @@ impl Drop for High {
     }
 }
 
-/// Puts back what an agent that was killed has left set.
+/// Restores the limit that a killed agent left changed.
 ///
 /// # Errors
 /// It can't be written.

@@ -1,6 +1,7 @@
-//! Short grace periods of the kernel's RCU while memory blocks go offline and are taken. The kernel takes a lock for that and waits
-//! for a grace period first, some 12 ms; with `rcu_expedited` that is a fraction of a millisecond. It holds for all of the kernel, and
-//! interrupts the other processors for each such wait: so it is set for the change alone.
+//! Shortens the kernel's RCU grace periods while memory blocks go offline and are removed. For each block the kernel
+//! waits for a grace period under a lock, some 12 ms; with `rcu_expedited` this takes a fraction of a millisecond. The
+//! setting applies to the whole kernel, and each such wait interrupts the other processors, so it is set only during
+//! the change.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,18 +9,18 @@ use std::time::Duration;
 
 use crate::high::put_back;
 
-/// The kernel's switch, while this has set it.
+/// The kernel's switch, while the agent has set it.
 #[derive(Debug)]
 pub struct Hurry {
     file: PathBuf,
     is_own: bool,
     until: Duration,
-    /// Where the former value lies for whoever puts it back after a kill.
+    /// The file with the former value, to restore it after a kill.
     kept: PathBuf,
 }
 
 impl Hurry {
-    /// The switch below `root`; what an agent that was killed has left set is put back. A kernel without it is not hurried.
+    /// The switch below `root`. Restores it if a killed agent left it set. Without it in the kernel this does nothing.
     pub fn open(root: &Path, state: &Path) -> Self {
         let kept = kept(state);
         if let Err(error) = put_back(&kept) {
@@ -33,34 +34,34 @@ impl Hurry {
         }
     }
 
-    /// Sets it until a time, unless somebody else has.
+    /// Sets it until a time, unless it is set already.
     pub fn begin(&mut self, until: Duration) {
         self.until = until;
         let is_unset = fs::read_to_string(&self.file).is_ok_and(|text| text.trim() == "0");
         let line = format!("{}\n0\n", self.file.display());
         if is_unset && fs::write(&self.kept, line).is_ok() {
             self.is_own = true;
-            // Where it may not be written, blocks go offline as they did.
+            // If it can't be written, blocks go offline at the usual speed.
             let _ = fs::write(&self.file, "1");
         }
     }
 
-    /// When it is put back at the latest.
+    /// The latest time at which it is restored.
     pub fn deadline(&self) -> Option<Duration> {
         self.is_own.then_some(self.until)
     }
 
-    /// Puts it back when its time is over.
+    /// Restores it when its time is over.
     pub fn look(&mut self, now: Duration) {
         if now >= self.until {
             self.end();
         }
     }
 
-    /// Puts it back.
+    /// Restores it.
     pub fn end(&mut self) {
         if std::mem::take(&mut self.is_own) && fs::write(&self.file, "0").is_ok() {
-            // Nothing is left to put back.
+            // Nothing is left to restore.
             let _ = fs::remove_file(&self.kept);
         }
     }

@@ -24,7 +24,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     cli::dispatch().unwrap_or_else(|error| {
-        // Without a standard error the code alone must do.
+        // Without standard error, the exit code is the only report.
         let _ = writeln!(std::io::stderr(), "spillway-agent: {error:#}");
         ExitCode::FAILURE
     })

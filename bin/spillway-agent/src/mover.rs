@@ -1,6 +1,6 @@
-//! Sets memory blocks online and offline, one after the other, by a child process: the kernel may try for minutes to empty a
-//! block whose pages are in use, and gives up only when the process that asked is killed. The child is told of some blocks ahead:
-//! it need not wait for this process between two of them.
+//! Sets memory blocks online and offline, one after the other, through a child process. The kernel may try for minutes
+//! to empty a block whose pages are in use, and stops only when the requesting process is killed. The child gets
+//! several blocks ahead, so it need not wait for this process between two of them.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Read, Write};
@@ -14,15 +14,15 @@ use rustix::process::{Signal, set_parent_process_death_signal, setpriority_proce
 
 use crate::blocks::{Blocks, Wish};
 
-/// How long it may take to set one block offline.
+/// Time limit to set one block offline.
 pub const BLOCK_TIME: Duration = Duration::from_secs(1);
-/// How long it may take to set one online: that is quick, but may wait for another that is being set offline.
+/// Time limit to set one online. This is quick, but may wait for another block that is going offline.
 const ONLINE_TIME: Duration = Duration::from_secs(10);
 
-/// How many blocks the worker is told of before it answers: their lines fit into its pipe, so this never waits for it.
+/// How many blocks the worker gets before it answers. Their lines fit in its pipe, so writing never blocks.
 const AHEAD_MAX: usize = 16;
 
-/// Blocks to be changed, and who changes them.
+/// Blocks to change, and the worker that changes them.
 #[derive(Debug)]
 pub struct Mover {
     program: Command,
@@ -30,11 +30,12 @@ pub struct Mover {
     /// Killed, and not reaped yet.
     ended: Vec<Child>,
     queue: VecDeque<(u64, Wish)>,
-    /// What the worker was told and has not answered. It is at the first, and may be until then.
+    /// Commands that the worker has not answered, and the deadline of the first, which it executes
+    /// now.
     handed: VecDeque<(u64, Wish)>,
     until: Duration,
     answer: Vec<u8>,
-    /// How many are to change yet.
+    /// How many still have to change.
     wanted: usize,
     /// Blocks that did not change.
     failed: u32,
@@ -44,14 +45,14 @@ impl Mover {
     /// A mover for the blocks below `root`, whose worker is this program.
     ///
     /// # Errors
-    /// The program has no name.
+    /// The program's path is unknown.
     pub fn new(root: &Path) -> io::Result<Self> {
         let mut program = Command::new(std::env::current_exe()?);
         program.arg("move-blocks").arg(root).stdin(Stdio::piped()).stdout(Stdio::piped());
         Ok(Self::with(program))
     }
 
-    /// A mover with a worker of the caller's.
+    /// A mover with the caller's worker.
     pub fn with(program: Command) -> Self {
         Self {
             program,
@@ -83,7 +84,8 @@ impl Mover {
         Ok(())
     }
 
-    /// Changes so many of these blocks, the first ones that can be, and no others that were waiting.
+    /// Changes this many of these blocks, the first ones that can change. Replaces the blocks that
+    /// were waiting.
     pub fn start(
         &mut self,
         now: Duration,
@@ -96,7 +98,8 @@ impl Mover {
         self.next(now);
     }
 
-    /// Drops what waits, and ends what is under way: that block may change all the same, a moment later.
+    /// Drops waiting blocks and ends the operation in progress. That block may still change a moment
+    /// later.
     pub fn stop(&mut self) {
         self.queue.clear();
         if !self.handed.is_empty() {
@@ -105,7 +108,7 @@ impl Mover {
         }
     }
 
-    /// Nothing waits, and nothing is under way.
+    /// No block waits, and none is in progress.
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.handed.is_empty()
     }
@@ -115,18 +118,18 @@ impl Mover {
         self.failed
     }
 
-    /// What the worker says, for poll.
+    /// The worker's output, for poll.
     pub fn output(&self) -> Option<BorrowedFd<'_>> {
         let worker = self.worker.as_ref().filter(|_| !self.handed.is_empty())?;
         worker.stdout.as_ref().map(AsFd::as_fd)
     }
 
-    /// When the worker has had enough time.
+    /// The worker's deadline.
     pub fn deadline(&self) -> Option<Duration> {
         (!self.handed.is_empty()).then_some(self.until)
     }
 
-    /// Looks what the worker has said, ends it when its time is over, and goes on with the next block.
+    /// Reads the worker's replies, kills it when its time is over, and continues with the next block.
     pub fn go_on(&mut self, now: Duration) {
         while !self.handed.is_empty() {
             match self.read_answer() {
@@ -147,14 +150,14 @@ impl Mover {
         self.next(now);
     }
 
-    /// What a worker that has ended was told goes to the next one.
+    /// Commands of an ended worker go to the next one.
     fn take_back(&mut self) {
         while let Some(block) = self.handed.pop_back() {
             self.queue.push_front(block);
         }
     }
 
-    /// The worker begins with the first of what it was told.
+    /// The worker starts with the first command.
     fn expect(&mut self, now: Duration) {
         if let Some((_, wish)) = self.handed.front() {
             self.until = now + if *wish == Wish::Offline { BLOCK_TIME } else { ONLINE_TIME };
@@ -189,7 +192,7 @@ impl Mover {
         if self.wanted == 0 {
             self.queue.clear();
         }
-        // No more than are wanted: what it was told it does.
+        // No more than wanted: the worker executes every command that it got.
         while self.handed.len() < self.wanted.min(AHEAD_MAX) {
             let Some((number, wish)) = self.queue.pop_front() else { return };
             if self.hand_over(number, wish).is_err() {
@@ -214,7 +217,7 @@ impl Mover {
 
     fn end_worker(&mut self) {
         if let Some(mut child) = self.worker.take() {
-            // It may have ended already; it is reaped later, since the kernel may take its time to let go of it.
+            // It may have ended already. It is reaped later, because the kernel may take long to end it.
             let _ = child.kill();
             self.ended.push(child);
         }
@@ -227,12 +230,14 @@ impl Drop for Mover {
     }
 }
 
-/// The worker: writes states as it is told, and says how it went, until its input ends.
+/// The worker: reads commands, writes blocks' states, and reports the results, until its input
+/// ends.
 ///
 /// # Errors
-/// There are no blocks, or nobody listens.
+/// There are no blocks, or the output is closed.
 pub fn work(root: &Path) -> io::Result<()> {
-    // The kernel may search a block for minutes: the agent goes first, and the search ends with it.
+    // The kernel may try to empty a block for minutes. If the agent ends, so does this process and
+    // the attempt.
     let _ = setpriority_process(None, 0);
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let blocks = Blocks::open(root)?;

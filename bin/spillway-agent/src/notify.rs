@@ -1,5 +1,5 @@
-//! What the service manager is told: that the agent is ready, and that it has not stopped. One that hangs is restarted, and
-//! memory.high is put back: nobody would raise it.
+//! Notifies the service manager that the agent is ready and alive. If the agent hangs, the manager restarts it and
+//! restores memory.high, which no one else would raise.
 
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
@@ -7,31 +7,31 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// The way to the service manager.
+/// The service manager's socket.
 #[derive(Debug, Default)]
 pub struct Manager {
     to: Option<(UnixDatagram, SocketAddr)>,
-    /// It wants to hear something so often.
+    /// The watchdog interval.
     every: Option<Duration>,
     next: Duration,
 }
 
 impl Manager {
-    /// The manager that has started this process, if one has.
+    /// The manager that started this process, if any.
     pub fn of_this_process() -> Self {
         let variable = |name| std::env::var_os(name);
         let us = variable("WATCHDOG_USEC").and_then(|us| us.to_str()?.parse().ok());
         let to = variable("NOTIFY_SOCKET").and_then(|path| connect(&path));
-        // Twice as often as it must be.
+        // Twice as often as required.
         Self { to, every: us.map(|us| Duration::from_micros(us) / 2), next: Duration::ZERO }
     }
 
-    /// The agent works.
+    /// Reports that the agent is ready.
     pub fn ready(&self) {
         self.say(b"READY=1");
     }
 
-    /// The agent has not stopped: to be called at least once a second.
+    /// Reports that the agent is alive. Call it at least once a second.
     pub fn alive(&mut self, now: Duration) {
         if let Some(every) = self.every.filter(|_| now >= self.next) {
             self.next = now + every;
@@ -41,7 +41,7 @@ impl Manager {
 
     fn say(&self, text: &[u8]) {
         if let Some((socket, address)) = &self.to {
-            // A manager that does not listen restarts the agent, which is what it would be told.
+            // If the message is lost, the manager restarts the agent.
             let _ = socket.send_to_addr(text, address);
         }
     }

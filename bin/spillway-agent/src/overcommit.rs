@@ -1,24 +1,24 @@
-//! The kernel's guess of which mappings are too large.
+//! The kernel's overcommit heuristic.
 //!
-//! By default (vm.overcommit_memory = 0) Linux refuses a mapping that is larger than all memory and swap there is
-//! (`__vm_enough_memory`, mm/util.c). In a guest that can grow, a program that takes all its memory in one piece, such as a
-//! Java heap or a database's buffers, would be refused though the memory comes as soon as it is touched.
+//! By default (vm.overcommit_memory = 0) Linux refuses a mapping that is larger than all memory and swap
+//! (`__vm_enough_memory`, mm/util.c). In a guest that can grow, this would refuse a program that maps all its memory in
+//! one piece, such as a Java heap or a database's buffers, although the guest grows as soon as the memory is touched.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
 const FILE: &str = "proc/sys/vm/overcommit_memory";
-/// The kernel guesses.
+/// The kernel uses its heuristic.
 const GUESS: &str = "0";
 /// The kernel refuses nothing.
 const ALWAYS: &str = "1";
 
-/// Has the kernel refuse no mapping, where it guesses now. A guest that counts what is mapped (2) goes on to do so. Whether
-/// something was changed.
+/// Makes the kernel refuse no mapping, if it uses the heuristic now. Leaves strict accounting (2) as it is. Returns
+/// whether something was changed.
 ///
 /// # Errors
-/// The kernel does not take it.
+/// The kernel refuses it.
 pub fn allow(root: &Path) -> io::Result<bool> {
     let file = root.join(FILE);
     let guesses = fs::read_to_string(&file)?.trim() == GUESS;

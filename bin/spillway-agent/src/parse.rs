@@ -1,10 +1,10 @@
-//! What the kernel writes in /proc, read into numbers. A line that is missing counts as zero: kernels differ.
+//! Parses the kernel's files in /proc. A missing line counts as zero, because kernels differ.
 
 use std::ops::Range;
 
 /// Bytes of a page.
 pub const PAGE_BYTES: u64 = 4096;
-/// What the kernel calls memory of virtio-mem devices in /proc/iomem.
+/// The kernel's name for memory of virtio-mem devices in /proc/iomem.
 const VIRTIO_MEM: &str = "System RAM (virtio_mem)";
 
 /// /proc/meminfo, in bytes.
@@ -16,7 +16,7 @@ pub struct Meminfo {
     pub available: u64,
     /// Cached: the page cache.
     pub cached: u64,
-    /// Shmem: what of it is no cache, but memory of programs and of tmpfs.
+    /// Shmem: the part of it that is not cache, but memory of programs and tmpfs.
     pub shared: u64,
     /// SwapTotal.
     pub swap_total: u64,
@@ -24,7 +24,8 @@ pub struct Meminfo {
     pub swap_used: u64,
 }
 
-/// The zones from which the kernel's own structures come: all but Movable and Device. In bytes.
+/// The zones that the kernel can use for its own structures: all except Movable and Device. In
+/// bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelZones {
     /// Free pages.
@@ -102,15 +103,15 @@ pub fn vmstat(text: &str) -> Vmstat {
     found
 }
 
-/// Reads /proc/pressure/memory: microseconds that some task waited.
+/// Reads /proc/pressure/memory: microseconds for which some task waited.
 pub fn stalled_us(text: &str) -> u64 {
     let some = text.lines().find_map(|line| line.strip_prefix("some "));
     let total = some.and_then(|line| line.rsplit_once("total="));
     total.map_or(0, |(_, number)| first_number(number))
 }
 
-/// Reads /proc/iomem: where the memory of virtio-mem devices lies. Addresses that are all zero were read without the right
-/// to see them, and say nothing.
+/// Reads /proc/iomem: where the memory of virtio-mem devices lies. All addresses are zero if they are read without the
+/// privilege to see them.
 pub fn virtio_mem(text: &str) -> Vec<Range<u64>> {
     let entry = |line: &str| {
         let (range, name) = line.trim().split_once(" : ")?;

@@ -1,4 +1,4 @@
-//! A virtio-serial port to the host: opened when it appears, followed when the host's side comes and goes.
+//! A virtio-serial port to the host: opens it when it appears, and tracks whether the host's side is open.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -13,23 +13,23 @@ use spillway_guests::Error;
 use spillway_guests::agent::{FromGuest, FromHost};
 use spillway_guests::line::Lines;
 
-/// Between two looks whether the port or the host's side is there.
+/// Interval at which a missing port or host side is checked.
 const LOOKS_EVERY: Duration = Duration::from_millis(200);
-/// What may wait for the host to read it. A host that reads nothing gets no more.
+/// Most bytes buffered for the host. A host that does not read gets no more.
 const OUTGOING_MAX: usize = 16 << 10;
-/// Most that is read at once, so that a host that floods the port does not keep the rest from running.
+/// Most bytes per read, so that a host that floods the port does not delay the agent's other work.
 const INCOMING_MAX: usize = 16 << 10;
 
-/// What became of the port.
+/// Events of the port.
 #[derive(Debug, PartialEq, Eq)]
 pub enum News<T> {
-    /// The host said something.
+    /// The host sent a message.
     Said(T),
     /// The host's side was closed, or the port is gone.
     Gone,
 }
 
-/// A port, open or not, over which the host says `T`.
+/// A port, open or not, over which the host sends `T`.
 #[derive(Debug)]
 pub struct Port<T> {
     name: &'static str,
@@ -42,14 +42,14 @@ pub struct Port<T> {
     look_at: Duration,
     lines: Lines,
     outgoing: Vec<u8>,
-    /// Lines that were no message, since the last hello.
+    /// Lines that were not messages, since the last hello.
     strange: u64,
     last_problem: String,
 }
 
 impl<T> Port<T> {
-    /// A port at `path`; in a guest without udev, where that is missing, the one of this name in sysfs. `decode` reads what the
-    /// host says.
+    /// A port at `path`. If that is missing, as in a guest without udev, the port with this name in sysfs. `decode`
+    /// parses the host's messages.
     pub fn new(
         path: &Path,
         root: &Path,
@@ -71,19 +71,20 @@ impl<T> Port<T> {
         }
     }
 
-    /// What to poll it for; none while the host's side is closed, when poll would return at once.
+    /// The events to poll for; none while the host's side is closed, because poll would return at
+    /// once.
     pub fn interest(&self) -> Option<PollFd<'_>> {
         let file = self.file.as_ref().filter(|_| self.is_up)?;
         let write = if self.outgoing.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
         Some(PollFd::new(file, PollFlags::IN | write))
     }
 
-    /// When the next look is due, while the host's side is closed.
+    /// When the next check is due, while the host's side is closed.
     pub fn deadline(&self) -> Option<Duration> {
         (!self.is_up).then_some(self.look_at)
     }
 
-    /// Reads and writes what can be, and opens what is closed.
+    /// Reads, writes, and opens a closed port.
     pub fn go_on(&mut self, now: Duration, mut each: impl FnMut(News<T>)) {
         if !self.is_up {
             if now < self.look_at {
@@ -101,12 +102,12 @@ impl<T> Port<T> {
         }
     }
 
-    /// Sends a line; a host that does not read is not waited for. Says whether there was room for it.
+    /// Sends a line without waiting for the host. Returns whether the buffer had space for it.
     pub fn send(&mut self, line: &[u8]) -> bool {
         let has_room = self.is_up && self.outgoing.len() < OUTGOING_MAX;
         if has_room {
             self.outgoing.extend_from_slice(line);
-            // What goes wrong is seen when the port is read.
+            // Errors show when the port is read.
             let _ = self.flush();
         }
         has_room
@@ -117,7 +118,7 @@ impl<T> Port<T> {
         self.is_up
     }
 
-    /// Ends what an earlier connection may have left half said.
+    /// Terminates a line that an earlier connection may have left incomplete.
     pub fn say_nothing(&mut self) {
         self.outgoing.push(b'\n');
     }
@@ -149,7 +150,7 @@ impl<T> Port<T> {
         let Some(file) = &self.file else { return false };
         let mut polled = [PollFd::new(file, PollFlags::IN)];
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // Interrupted or not: there is another look.
+        // Interrupted or not, there is another check.
         let _ = poll(&mut polled, Some(&none));
         let seen = polled[0].revents();
         if seen.intersects(PollFlags::ERR | PollFlags::NVAL) {

@@ -1,4 +1,4 @@
-//! Programs of the guest that ask for memory or give some back, over a Unix socket. Who they are, the kernel says.
+//! Serves programs of the guest that request or return memory, over a Unix socket. The kernel identifies them.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -18,44 +18,44 @@ use crate::watch::Ask;
 use crate::window::Borrower;
 use spillway_wire::ring::Hello;
 
-/// Programs that may be connected at the same time, and of one user.
+/// The most programs connected at the same time.
 pub const CLIENTS_MAX: usize = 32;
-/// Of one user: nobody takes all places.
+/// The most of one user, so that no user takes all connections.
 pub const CLIENTS_OF_USER_MAX: usize = 8;
-/// How long a program may take to say what it wants, and to take the reply.
+/// Time limit for a program to send its request, and to read the reply.
 pub const TALK_TIME: Duration = Duration::from_secs(2);
 
-/// How long the host may take: it answers when the memory is there.
+/// Time limit for the host, which answers when the memory is available.
 pub const CALL_TIME: Duration = Duration::from_secs(30);
 
-/// How much of that the host may wait for memory that other guests have, before it changes the guest's size.
+/// The part of it in which the host may wait for other guests' memory, before it changes the guest's size.
 pub const NEED_TIME: Duration = Duration::from_secs(15);
 
 /// A call that goes to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Of whom: for [`Programs::answer`].
+    /// Its connection, for [`Programs::answer`].
     pub client: u64,
-    /// What is wanted.
+    /// The request.
     pub ask: Ask,
 }
 
-/// The socket and who is connected.
+/// The socket and the connections.
 #[derive(Debug)]
 pub struct Programs {
     listener: UnixListener,
     clients: Vec<ProgramClient>,
-    /// Programs that want a window, and are somebody else's from now on.
+    /// Programs that want a window, which the windows' thread takes over.
     borrowers: Vec<Borrower>,
     quota: Quota,
     next: u64,
 }
 
-/// What a program has said.
+/// State of a program's connection.
 #[derive(Debug)]
 enum Heard {
     Call(Call),
-    /// It wants a window: it says so as a client of the ring says hello.
+    /// It wants a window: it has sent a ring client's hello.
     Window(Hello),
 }
 
@@ -71,11 +71,11 @@ struct ProgramClient {
 
 #[derive(Debug)]
 enum ProgramState {
-    /// Says what it wants.
+    /// The program sends its request.
     Asks,
-    /// The host was asked for so much.
+    /// The request was sent to the host.
     Waits(u64),
-    /// The reply goes out, from this byte on; what was sent already is behind.
+    /// The reply is being sent; this byte is next.
     Hears(Vec<u8>),
     Done,
 }
@@ -92,7 +92,7 @@ impl Programs {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
-        // It gets its name when all users may connect, in place of what an agent that was killed has left.
+        // The socket is renamed once all users may connect, and replaces that of a killed agent.
         let hidden = path.with_extension("new");
         let _ = fs::remove_file(&hidden);
         let listener = UnixListener::bind(&hidden)?;
@@ -108,13 +108,13 @@ impl Programs {
         })
     }
 
-    /// What to poll.
+    /// The descriptors to poll.
     pub fn interest(&self) -> impl Iterator<Item = PollFd<'_>> {
         let clients = self.clients.iter().filter_map(|client| {
             let flags = match client.state {
                 ProgramState::Asks => PollFlags::IN,
                 ProgramState::Hears(_) => PollFlags::OUT,
-                // A program that has gone would be said again and again until the answer is there.
+                // Poll would report a closed connection again and again until the answer arrives.
                 ProgramState::Waits(_) | ProgramState::Done => return None,
             };
             Some(PollFd::new(&client.stream, flags))
@@ -122,12 +122,12 @@ impl Programs {
         std::iter::once(readable(&self.listener)).chain(clients)
     }
 
-    /// When the first of them has had enough time.
+    /// The earliest deadline.
     pub fn deadline(&self) -> Option<Duration> {
         self.clients.iter().map(|client| client.until).min()
     }
 
-    /// Takes what came; gives the calls that the host is to answer. `status` is the reply to who asks how the guest is.
+    /// Reads requests, and returns the calls that the host must answer. `status` is the reply to a status request.
     pub fn go_on(&mut self, now: Duration, mut status: impl FnMut() -> Reply) -> Vec<Wanted> {
         self.accept(now);
         let mut wanted = Vec::new();
@@ -136,7 +136,7 @@ impl Programs {
                 match client.read() {
                     Ok(None) => {}
                     Ok(Some(Heard::Window(hello))) => {
-                        // Without a descriptor for it, it finds the connection closed.
+                        // Without a free descriptor, the program finds the connection closed.
                         let stream = client.stream.try_clone();
                         let user = client.user;
                         self.borrowers.extend(stream.map(|stream| Borrower {
@@ -172,12 +172,12 @@ impl Programs {
         wanted
     }
 
-    /// Those that have asked for a window since the last call.
+    /// Programs that have requested a window since the last call.
     pub fn borrowers(&mut self) -> Vec<Borrower> {
         std::mem::take(&mut self.borrowers)
     }
 
-    /// The host's answer to a call; the program may have gone.
+    /// The host's answer to a call; the program may be gone.
     pub fn answer(&mut self, now: Duration, client: u64, granted: u64, why: Option<String>) {
         if let Some(client) = self.clients.iter_mut().find(|it| it.id == client) {
             if let ProgramState::Waits(bytes) = client.state {
@@ -188,7 +188,7 @@ impl Programs {
         }
     }
 
-    /// Whether one more program of a user may be connected.
+    /// Whether one more program of a user may connect.
     fn has_place(&self, user: u32) -> bool {
         let of_user = self.clients.iter().filter(|it| it.user == user).count();
         self.clients.len() < CLIENTS_MAX && (user == 0 || of_user < CLIENTS_OF_USER_MAX)
@@ -222,7 +222,7 @@ impl Programs {
 }
 
 impl ProgramClient {
-    /// A call, once it is whole.
+    /// A call, once it is complete.
     fn read(&mut self) -> Result<Option<Heard>, String> {
         let mut bytes = [0; LINE_BYTES_MAX];
         loop {
@@ -236,7 +236,7 @@ impl ProgramClient {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) => return Err(error.to_string()),
             }
-            // A hello is as long, and no call begins like it.
+            // A hello has this length, and no call begins like it.
             if let Ok(hello) = Hello::decode(&self.line) {
                 return Ok(Some(Heard::Window(hello)));
             }

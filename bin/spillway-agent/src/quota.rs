@@ -1,20 +1,20 @@
-//! How often, and for how much, each user of the guest may ask.
+//! Limits how often, and how much, each user of the guest may request.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Calls of a user in [`WINDOW`].
+/// Most calls of a user in [`WINDOW`].
 pub const CALLS: u32 = 12;
-/// Bytes that a user is granted in [`WINDOW`].
+/// Most bytes that a user is granted in [`WINDOW`].
 pub const BYTES: u64 = 4 << 30;
-/// Over which time both are counted.
+/// The time over which both are counted.
 pub const WINDOW: Duration = Duration::from_secs(60);
-/// Users that are remembered. Further ones are refused until a window has passed.
+/// Most users in the table. Further ones are refused until a window has passed.
 const USERS_MAX: usize = 256;
-/// The user who is not bounded.
+/// The user without limits.
 const ROOT: u32 = 0;
 
-/// What users have asked for in their present window.
+/// The users' requests in their present window.
 #[derive(Clone, Debug, Default)]
 pub struct Quota {
     users: HashMap<u32, Used>,
@@ -31,7 +31,7 @@ impl Quota {
     /// Counts a call of a user, for so many bytes.
     ///
     /// # Errors
-    /// Why it is too much, in words for the user.
+    /// Why it is refused, as a message for the user.
     pub fn call(&mut self, now: Duration, user: u32, bytes: u64) -> Result<(), String> {
         if user == ROOT {
             return Ok(());
@@ -52,7 +52,7 @@ impl Quota {
         Ok(())
     }
 
-    /// Gives back what a user was not granted of a call.
+    /// Credits the part of a call that was not granted.
     pub fn refund(&mut self, user: u32, bytes: u64) {
         if let Some(used) = self.users.get_mut(&user) {
             used.bytes = used.bytes.saturating_sub(bytes);

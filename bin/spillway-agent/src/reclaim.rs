@@ -1,6 +1,6 @@
-//! Page cache that nobody reads is dropped little by little while nothing waits for memory: it becomes free, and can be given
-//! back. The kernel takes the coldest pages first (memory.reclaim of the root control group, cgroup v2 since Linux 5.19).
-//! Pages that were in use after all are read again soon, which the kernel counts: then the cache is left alone for a while.
+//! Drops idle page cache gradually while no task waits for memory, so that it becomes free and can be returned. The
+//! kernel takes the coldest pages first (memory.reclaim of the root control group, cgroup v2 since Linux 5.19). Pages
+//! that were in use after all are soon read again. The kernel counts these refaults, and this module then pauses.
 
 use std::fs;
 use std::io;
@@ -12,26 +12,27 @@ use rustix::process::setpriority_process;
 
 use crate::watch::{REFAULTS_QUIET, STALLED_QUIET_US, Sample, Terms};
 
-/// Between two steps.
+/// Time between two steps.
 const STEP: Duration = Duration::from_secs(1);
-/// Of the page cache, one part of so many is dropped in a step.
+/// A step drops one part in this many of the page cache.
 const PART: u64 = 64;
-/// The most of a step: so much is dropped in some milliseconds.
+/// Largest step: dropping this much takes some milliseconds.
 const STEP_MOST: u64 = 64 << 20;
-/// A smaller step is not worth its while.
+/// Smallest step.
 const STEP_LEAST: u64 = 256 << 10;
-/// How long nothing must have waited for memory before a step.
+/// How long no task must have waited for memory before a step.
 const QUIET_TIME: Duration = Duration::from_secs(10);
-/// The least pause after pages that were dropped were wanted back.
+/// Shortest pause after dropped pages were read again.
 const PAUSE: Duration = Duration::from_secs(60);
-/// How often it is doubled, when each step is followed by pressure.
+/// How often the pause can double, if pressure follows each step.
 const DOUBLED_MOST: u32 = 4;
-/// Stack of the thread: it only writes a file, and its stack is locked in memory.
+/// Stack size of the thread. It only writes a file, and its stack is locked in memory.
 const STACK: usize = 64 << 10;
-/// After everybody else.
+/// The lowest priority.
 const LAST: i32 = 19;
 
-/// When to drop page cache, and how much. A state machine: samples with their time go in, bytes come out.
+/// Decides when to drop page cache, and how much. A state machine: its input is timestamped samples, its
+/// output a number of bytes.
 #[derive(Clone, Debug)]
 pub struct Idle {
     last: Option<(Duration, Sample)>,
@@ -43,12 +44,13 @@ pub struct Idle {
 }
 
 impl Idle {
-    /// Begins with some rest.
+    /// Starts with a pause.
     pub fn new(now: Duration) -> Self {
         Self { last: None, not_before: now + QUIET_TIME, pauses: 0, dropped: 0 }
     }
 
-    /// To be called about once a second. How much is to be dropped now; and what was dropped before a pause that begins now.
+    /// Returns how much to drop now, and how much was dropped before a pause that begins now. Call it about once a
+    /// second.
     pub fn step(&mut self, now: Duration, sample: &Sample, terms: &Terms) -> (Option<u64>, u64) {
         let Some((at, before)) = self.last else {
             self.last = Some((now, *sample));
@@ -74,13 +76,13 @@ impl Idle {
         ((is_useful(sample, terms) && bytes >= STEP_LEAST).then_some(bytes), 0)
     }
 
-    /// So much was dropped.
+    /// Records how much was dropped.
     pub fn dropped(&mut self, bytes: u64) {
         self.dropped = self.dropped.saturating_add(bytes);
     }
 
-    /// Leaves the cache alone: for some seconds, or for a minute where some was dropped before, and longer where that follows
-    /// again and again. Says how much was dropped.
+    /// Pauses: for some seconds, or for a minute if some was dropped before, and longer if that repeats. Returns how
+    /// much was dropped.
     pub fn pause(&mut self, now: Duration) -> u64 {
         let dropped = std::mem::take(&mut self.dropped);
         let time = if dropped > 0 {
@@ -101,30 +103,30 @@ fn is_pressed(time: Duration, before: &Sample, now: &Sample) -> bool {
         || now.swap_ins != before.swap_ins
 }
 
-/// There is memory that the host could take and that is not offered yet: it is in the cache.
+/// Whether memory that the host could take is still in the cache.
 fn is_useful(sample: &Sample, terms: &Terms) -> bool {
     let kept = (2 * terms.reserve).saturating_add(sample.used_cache);
     let offered = sample.available.saturating_sub(kept);
     sample.available > 2 * terms.reserve && offered < sample.returnable
 }
 
-/// Has the kernel drop page cache, on a thread of its own: that may wait.
+/// Makes the kernel drop page cache, on a thread of its own because this may block.
 #[derive(Debug)]
 pub struct Reclaimer {
     file: PathBuf,
-    /// The kernel can be told to leave programs' memory alone.
+    /// Whether the kernel can exclude programs' memory.
     knows_swappiness: bool,
     running: Option<(u64, JoinHandle<io::Result<()>>)>,
 }
 
 impl Reclaimer {
-    /// The root control group below `root`; none where the kernel has no memory.reclaim.
+    /// The root control group below `root`; none if the kernel has no memory.reclaim.
     pub fn open(root: &Path) -> Option<Self> {
         let file = root.join("sys/fs/cgroup/memory.reclaim");
         file.exists().then_some(Self { file, knows_swappiness: true, running: None })
     }
 
-    /// As with a kernel that can't be told to leave programs alone.
+    /// As with a kernel that can't exclude programs' memory.
     #[cfg(test)]
     pub fn forget_swappiness(&mut self) {
         self.knows_swappiness = false;

@@ -1,5 +1,5 @@
-//! What the agent takes for itself at its start, and gives up: it must run when memory is short, and needs no rights once
-//! its files are open.
+//! The agent's privileges: it gives itself priority at its start, because it must run when memory is short, and drops
+//! its capabilities once its files are open.
 
 use std::fs;
 use std::path::Path;
@@ -8,17 +8,18 @@ use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, Rlimit, setpriority_process, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
 
-/// Never chosen when the kernel kills for want of memory.
+/// The OOM score that excludes a process from OOM kills.
 const NEVER_KILLED: &str = "-1000";
-/// Runs before everything else of its class.
+/// The highest priority of its scheduling class.
 const FIRST: i32 = -20;
 
-/// Locks the process in memory and puts it first. What is not allowed is said, and done without.
+/// Locks the process in memory and raises its priority. Logs each step that is not permitted, and
+/// continues.
 pub fn take(root: &Path) {
     let said = |what: &str, error: &dyn std::fmt::Display| {
         eprintln!("spillway-agent: {what}: {error}; goes on without");
     };
-    // Windows are mapped while they are pinned, and count as locked.
+    // Windows are mapped while they are pinned, so they count as locked memory.
     let unlimited = Rlimit { current: None, maximum: None };
     if let Err(error) = setrlimit(Resource::Memlock, unlimited) {
         said("the limit of locked memory", &error);
@@ -34,7 +35,7 @@ pub fn take(root: &Path) {
     }
 }
 
-/// Gives all capabilities up, for good: what is written later belongs to root, and needs none.
+/// Drops all capabilities for good: files written later belong to root, which needs none.
 pub fn give_up() {
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };

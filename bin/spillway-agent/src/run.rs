@@ -1,5 +1,5 @@
-//! The agent's loop: one thread that polls for the host, for programs, for the worker and for the kernel's alarm, and looks at
-//! memory in between. What is due at a time is done by [`Agent::turn`], which reads no clock.
+//! The agent's loop: one thread that polls the host, programs, the worker and the kernel's alarm, and samples memory in
+//! between. [`Agent::turn`] does the work that is due at a given time; it reads no clock.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

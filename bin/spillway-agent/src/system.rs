@@ -12,16 +12,16 @@ use crate::parse::{self, KernelZones, Meminfo, Vmstat};
 /// Longest file that is read.
 const FILE_BYTES_MAX: usize = 1 << 20;
 
-/// What is read again and again: files that stay open, and a buffer.
+/// Files that are read repeatedly and stay open, and a buffer.
 #[derive(Debug)]
 pub struct System {
     root: PathBuf,
     meminfo: File,
     zoneinfo: File,
     vmstat: File,
-    /// None where the kernel was started with psi=0, or has none.
+    /// None if the kernel has no PSI, or was started with psi=0.
     pressure: Option<File>,
-    /// Opened with all rights, which the program gives up then: the kernel goes by who has opened it.
+    /// Opened with all capabilities, before the program drops them: the kernel checks the opener.
     iomem: File,
     buffer: Vec<u8>,
 }
@@ -30,7 +30,7 @@ impl System {
     /// Opens the files below `root`.
     ///
     /// # Errors
-    /// One of them is not there.
+    /// One of them does not exist.
     pub fn open(root: &Path) -> io::Result<Self> {
         let open = |path: &str| File::open(root.join(path));
         Ok(Self {
@@ -44,7 +44,7 @@ impl System {
         })
     }
 
-    /// Total and available memory, page cache and swap: cheap.
+    /// Total and available memory, page cache and swap. This is cheap.
     pub fn meminfo(&mut self) -> Meminfo {
         parse::meminfo(read(&self.meminfo, &mut self.buffer))
     }
@@ -59,9 +59,9 @@ impl System {
         parse::vmstat(read(&self.vmstat, &mut self.buffer))
     }
 
-    /// Microseconds that some task waited for memory.
+    /// Microseconds for which some task waited for memory.
     pub fn stalled_us(&mut self) -> u64 {
-        // With psi=0 the file can be opened, and not read.
+        // With psi=0 the file can be opened but not read.
         let Some(file) = &self.pressure else { return 0 };
         parse::stalled_us(read(file, &mut self.buffer))
     }
@@ -71,7 +71,7 @@ impl System {
         parse::virtio_mem(read(&self.iomem, &mut self.buffer))
     }
 
-    /// All that the host is told, but for what memory blocks say.
+    /// The report for the host, without the counts of memory blocks.
     pub fn status(&mut self) -> Status {
         let (memory, zones, counters) = (self.meminfo(), self.zones(), self.vmstat());
         Status {
@@ -99,7 +99,7 @@ impl System {
     }
 }
 
-/// A file from its beginning, as text; nothing where it can't be read.
+/// A file from its beginning, as text; empty if it can't be read.
 fn read<'a>(file: &File, buffer: &'a mut Vec<u8>) -> &'a str {
     buffer.clear();
     buffer.resize(buffer.capacity().max(4096), 0);

@@ -1,66 +1,68 @@
-//! When the guest asks for more memory, and when it offers some back. A state machine: samples and answers with their time go
-//! in, requests come out.
+//! Decides when the guest requests more memory, and when it offers some back. A state machine: its input is timestamped
+//! samples and answers, its output requests.
 //!
-//! - *at the last moment*: what is available falls below the reserve;
-//! - *ahead of need*: at the pace of the last seconds it will, or tasks stall for want of memory;
-//! - *back*: for a minute there was more than is needed, and nothing waited for memory.
+//! - *at the last moment*: available memory falls below the reserve;
+//! - *ahead of need*: at the pace of the last seconds it will fall below, or tasks stall because
+//!   memory is short;
+//! - *back*: for a minute there was more than needed, and no task waited for memory.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How soon the next sample is wanted while memory is short, and while there is plenty.
+/// Sampling intervals while memory is short and while it is plentiful.
 pub const SAMPLES_EVERY: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(10)..=Duration::from_millis(100);
-/// The fastest that a guest is expected to begin to use memory up, bytes a second: so far ahead of the reserve samples come
-/// quickly.
+/// The fastest rate at which a guest is expected to start consuming memory, bytes per second. It determines how far
+/// above the reserve sampling becomes fast.
 const FASTEST_START: u64 = 4 << 30;
-/// An urgent request covers what is used up in this time at the present pace.
+/// An urgent request covers the consumption of this time at the present pace.
 const BURST_AHEAD: Duration = Duration::from_secs(2);
 /// The present pace is the highest over parts of this time.
 const BURST_WINDOW: Duration = Duration::from_millis(500);
-/// The least part of it that says something.
+/// Shortest part of it that is significant.
 const BURST_PART: Duration = Duration::from_millis(20);
-/// Memory that will be used up in this time at the present pace is asked for ahead of need: about what it takes to come.
+/// Memory that will be consumed within this time at the present pace is requested ahead of need. It is about the time
+/// until requested memory arrives.
 const SOON: Duration = Duration::from_millis(500);
-/// The least part of the window that says something of that.
+/// Shortest part of the window that is significant for that.
 const SOON_PART: Duration = Duration::from_millis(100);
-/// A request ahead of need looks so far along the trend.
+/// How far a request ahead of need extrapolates the trend.
 const TREND_AHEAD: Duration = Duration::from_secs(5);
-/// The trend is taken over this time.
+/// Time over which the trend is computed.
 const TREND_WINDOW: Duration = Duration::from_secs(10);
-/// Between the points that it is taken from.
+/// Interval between its points.
 const TREND_STEP: Duration = Duration::from_secs(1);
-/// A slower trend is none, bytes a second.
+/// A slower trend counts as none, bytes per second.
 const TREND_LEAST: u64 = 4 << 20;
-/// Tasks that stall for more than this part of a second, one of so many, are pressure that asks for memory.
+/// If tasks stall for more than this part of a second, one in so many, the guest requests memory.
 const STALL_PART: u64 = 10;
-/// How long the host may take for an answer while no memory comes.
+/// How long the host may take to answer while no memory arrives.
 pub const ANSWER_TIME: Duration = Duration::from_secs(5);
-/// Memory that was granted and did not come in this time does not come any more.
+/// Granted memory that does not arrive within this time is given up.
 const ARRIVAL_TIME: Duration = Duration::from_secs(10);
-/// After a refusal: doubled with each one that follows, up to the second.
+/// Pause after a refusal: doubles with each further one, up to the second value.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-/// How long there must be plenty before some is offered.
+/// How long memory must be plentiful before some is offered.
 pub const PLENTY_TIME: Duration = Duration::from_secs(60);
-/// Refaults a second that are no sign of pressure.
+/// Refaults per second that do not count as pressure.
 pub const REFAULTS_QUIET: u64 = 64;
-/// Stalls in a second that are none, microseconds.
+/// Stalls per second that do not count as pressure, microseconds.
 pub const STALLED_QUIET_US: u64 = 10_000;
-/// Bytes of new memory for one byte of the kernel's that describes it: 64 for each page.
+/// Bytes of new memory for each byte of kernel memory that describes it: 64 bytes for each page.
 const DESCRIBED: u64 = 64;
 
-/// What the host lets the guest have.
+/// The host's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// What is to stay available, bytes.
+    /// Memory to keep available, bytes.
     pub reserve: u64,
-    /// What the guest may hold at most, bytes.
+    /// The most that the guest may hold, bytes.
     pub most: u64,
     /// Bytes of a memory block.
     pub block: u64,
 }
 
-/// How the guest is at a moment.
+/// The guest's memory at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sample {
     /// MemTotal.
@@ -71,9 +73,9 @@ pub struct Sample {
     pub kernel_free: u64,
     /// Page cache.
     pub cached: u64,
-    /// What of it is taken as in use, though the kernel could do without.
+    /// The part of it that counts as in use, although the kernel could drop it.
     pub used_cache: u64,
-    /// What could be given back: online, and movable.
+    /// Memory that could be returned: online and movable.
     pub returnable: u64,
     /// Counters.
     pub stalled_us: u64,
@@ -83,19 +85,19 @@ pub struct Sample {
     pub swap_ins: u64,
 }
 
-/// What is asked of the host.
+/// A request to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// More memory.
     Need {
-        /// How much.
+        /// The amount.
         bytes: u64,
-        /// The reserve is being used up.
+        /// Whether the reserve is being used up.
         urgent: bool,
     },
     /// Take some back.
     Give {
-        /// How much.
+        /// The amount.
         bytes: u64,
     },
 }
@@ -105,30 +107,32 @@ pub enum Ask {
 pub struct Watch {
     terms: Terms,
     last: Option<(Duration, Sample)>,
-    /// Memory in use, lately and over the last seconds.
+    /// Memory in use, recently and over the last seconds.
     recent: VecDeque<(Duration, u64)>,
     steps: VecDeque<(Duration, u64)>,
-    /// The last look at the counters.
+    /// The last sample of the counters.
     counters: Option<(Duration, Sample)>,
-    /// Tasks stall.
+    /// Whether tasks stall.
     is_pressed: bool,
     asked: Option<(Duration, Ask)>,
-    /// What came since then: the host answers when all has come.
+    /// Memory that arrived since then; the host answers when all has arrived.
     risen: u64,
-    /// Granted, and not seen in MemTotal yet: how much, and until when it is waited for.
+    /// Memory that was granted but does not show in MemTotal yet, and until when the guest waits
+    /// for it.
     coming: (u64, Duration),
-    /// Urgent requests, and those ahead of need: refused in a row, and when the next may be made.
+    /// For urgent requests and for those ahead of need: consecutive refusals, and when the next
+    /// request may be made.
     refused: [(u32, Duration); 2],
-    /// Since when nothing was asked for, and nothing waited for memory.
+    /// Since when there were no requests and no task waited for memory.
     quiet_since: Duration,
-    /// The least that was available in each of the seconds of that, as far as they count.
+    /// The least available memory in each recent second of that time.
     lows: VecDeque<(Duration, u64)>,
-    /// The memory.high of the session was reached.
+    /// Whether the session's memory.high was reached.
     alarm: bool,
 }
 
 impl Watch {
-    /// Starts anew: with the host's terms, at a time.
+    /// Starts with the host's terms, at a given time.
     pub fn new(terms: Terms, now: Duration) -> Self {
         Self {
             terms,
@@ -147,7 +151,7 @@ impl Watch {
         }
     }
 
-    /// The host says hello again, with the same terms. One that was gone knows nothing of what it was asked or has refused; one
+    /// The host says hello again, with the same terms. A host that was gone has lost all requests and refusals; one
     /// that `was_there` may still answer.
     pub fn greeted(&mut self, now: Duration, was_there: bool) {
         if !was_there {
@@ -156,17 +160,18 @@ impl Watch {
         }
     }
 
-    /// What the host lets the guest have.
+    /// The host's terms.
     pub fn terms(&self) -> Terms {
         self.terms
     }
 
-    /// The session has reached its memory.high: the next sample decides as if the reserve were twice as large.
+    /// Reports that the session has reached its memory.high: the next sample is judged as if the reserve were
+    /// twice as large.
     pub fn alarm(&mut self) {
         self.alarm = true;
     }
 
-    /// Takes a sample, and says what is to be asked of the host.
+    /// Processes a sample, and returns the request to the host, if any.
     pub fn sample(&mut self, now: Duration, sample: Sample) -> Option<Ask> {
         self.note(now, &sample);
         if self.asked.is_some_and(|(since, _)| now >= since + ANSWER_TIME) {
@@ -181,7 +186,7 @@ impl Watch {
         ask
     }
 
-    /// The host's answer to what was asked, late ones too.
+    /// Processes the host's answer to a request, even a late one.
     pub fn answered(&mut self, now: Duration, ask: Ask, granted: u64) {
         let is_last = self.asked.is_some_and(|(_, last)| last == ask);
         match ask {
@@ -199,29 +204,29 @@ impl Watch {
         }
     }
 
-    /// The most that a program may ask for now.
+    /// The most that a program may request now.
     pub fn possible_now(&self) -> u64 {
         self.last.map_or(0, |(_, sample)| self.possible(&sample))
     }
 
-    /// When the next sample is wanted.
+    /// When the next sample is due.
     pub fn next(&self) -> Duration {
         let (least, most) = (*SAMPLES_EVERY.start(), *SAMPLES_EVERY.end());
         let Some((now, sample)) = self.last else { return least };
         let far = sample.available.saturating_add(self.coming.0).saturating_sub(self.terms.reserve);
         let pace = FASTEST_START.max(4 * self.burst(now, BURST_PART));
         let wait = Duration::from_secs_f64(far as f64 / pace as f64);
-        // While no request may be made, there is nothing to be quick for.
+        // While no request may be made, fast sampling is useless.
         let (_, until) = self.refused[0];
         wait.max(until.saturating_sub(now)).clamp(least, most)
     }
 
-    /// What is available is below the reserve.
+    /// Whether available memory is below the reserve.
     pub fn is_short(&self) -> bool {
         self.last.is_some_and(|(_, sample)| sample.available < self.terms.reserve)
     }
 
-    /// The present pace, bytes a second: the highest over the last moments that are at least as long as `part`.
+    /// The present pace in bytes per second: the highest over the recent periods of at least `part`.
     fn burst(&self, now: Duration, part: Duration) -> u64 {
         let Some(&(_, used)) = self.recent.back() else { return 0 };
         let paces = self.recent.iter().filter(|(at, _)| now - *at >= part);
@@ -246,15 +251,15 @@ impl Watch {
             Some((_, low)) => *low = (*low).min(sample.available),
             None => push(&mut self.lows, (now, sample.available), PLENTY_TIME),
         }
-        // However slowly: a guest that fills its memory is not at rest.
+        // However slowly it grows: a guest that fills its memory is not at rest.
         let began = self.lows.front().map_or(0, |(_, low)| *low);
         if sample.available.saturating_add(self.terms.reserve) < began {
             self.begin_rest(now);
         }
     }
 
-    /// New memory is there. More may be on its way for as long as some comes, and the host refuses requests until all has come:
-    /// neither counts against it.
+    /// New memory has arrived. While it keeps arriving, more may follow, and the host refuses requests until all has
+    /// arrived, so neither counts as a failure.
     fn came(&mut self, now: Duration, bytes: u64) {
         self.coming.0 = self.coming.0.saturating_sub(bytes);
         self.risen = self.risen.saturating_add(bytes);
@@ -266,13 +271,13 @@ impl Watch {
         }
     }
 
-    /// The time of rest begins anew.
+    /// Restarts the time of rest.
     fn begin_rest(&mut self, now: Duration) {
         self.quiet_since = now;
         self.lows.clear();
     }
 
-    /// Once a second: did tasks stall, were pages wanted back?
+    /// Checks once a second whether tasks stalled or pages were read again.
     fn look_at_counters(&mut self, now: Duration, sample: &Sample) {
         let Some((at, before)) = self.counters else {
             self.counters = Some((now, *sample));
@@ -300,7 +305,7 @@ impl Watch {
         let urgent = room < if self.alarm { 2 * reserve } else { reserve };
         let (_, not_before) = self.refused[usize::from(!urgent)];
         let is_waiting = match self.asked {
-            // What is urgent does not wait for the answer to what is not.
+            // An urgent request does not wait for the answer to another one.
             Some((_, Ask::Need { urgent: asked, .. })) => asked || !urgent,
             Some((_, Ask::Give { .. })) | None => false,
         };
@@ -313,7 +318,7 @@ impl Watch {
         } else {
             self.short_later(now, sample, room)?
         };
-        // At most it doubles at once.
+        // The guest at most doubles with one request.
         let bytes = short
             .div_ceil(block)
             .saturating_mul(block)
@@ -322,7 +327,7 @@ impl Watch {
         (bytes > 0).then_some(Ask::Need { bytes, urgent })
     }
 
-    /// How much will be missing if all goes on as it does.
+    /// How much memory will be missing if the trend continues.
     fn short_later(&self, now: Duration, sample: &Sample, room: u64) -> Option<u64> {
         let Terms { reserve, block, .. } = self.terms;
         let soon = ahead(self.burst(now, SOON_PART), SOON);
@@ -338,11 +343,12 @@ impl Watch {
         (self.is_pressed && is_tight && self.coming.0 == 0).then_some(block)
     }
 
-    /// The most that may be asked for now: the host's bound, and memory in the kernel's zones to describe new memory with.
+    /// The most that may be requested now, limited by the host's terms and by the kernel memory needed to describe new
+    /// memory.
     fn possible(&self, sample: &Sample) -> u64 {
         let Terms { most, block, .. } = self.terms;
         let bound = most.saturating_sub(sample.total).saturating_sub(self.coming.0);
-        // Half of what is free there: the kernel needs some for itself, and the host's answer may be late.
+        // Half of the free kernel memory: the kernel needs some itself, and the host's answer may be late.
         let described = (sample.kernel_free / 2).saturating_mul(DESCRIBED);
         bound.min(described) / block * block
     }
@@ -361,7 +367,7 @@ impl Watch {
         (bytes > 0).then_some(Ask::Give { bytes })
     }
 
-    /// Over the last seconds, bytes a second; none while it is known for too short a time.
+    /// The trend over the last seconds, bytes per second; none if the recorded time is too short.
     fn trend(&self, now: Duration) -> u64 {
         let (Some(&(at, before)), Some(&(_, used))) = (self.steps.front(), self.recent.back())
         else {
@@ -379,7 +385,7 @@ impl Watch {
     }
 }
 
-/// Appends a point; of those older than `window` one stays.
+/// Appends a point, and keeps only one point older than `window`.
 fn push(points: &mut VecDeque<(Duration, u64)>, point: (Duration, u64), window: Duration) {
     points.push_back(point);
     while points.get(1).is_some_and(|(at, _)| *at + window <= point.0) {
@@ -394,7 +400,7 @@ fn pace(count: u64, time: Duration) -> u64 {
 
 fn ahead(pace: u64, time: Duration) -> u64 {
     let bytes = u128::from(pace) * time.as_millis() / 1000;
-    // So that sums and multiples of some of them fit.
+    // Limits values so that sums and multiples of some of them do not overflow.
     u64::try_from(bytes).unwrap_or(u64::MAX).min(u64::MAX / 16)
 }
 

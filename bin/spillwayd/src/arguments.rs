@@ -6,7 +6,7 @@ use clap::Parser;
 
 use crate::config::{self, Config};
 
-/// The commit that this was built from; empty where it was not known.
+/// The commit from which this was built; empty if unknown.
 pub const COMMIT: &str = env!("SPILLWAY_COMMIT");
 
 /// The daemon: one page store for a host's processes, guests and neighbours.
@@ -17,15 +17,15 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Overrides one setting of the file.
+    /// Overrides one setting of the file. Can be repeated.
     #[arg(long = "set", value_name = "SECTION.NAME=VALUE")]
     pub overrides: Vec<String>,
 
-    /// Checks the configuration and ends.
+    /// Checks the configuration and exits.
     #[arg(long)]
     pub check: bool,
 
-    /// Prints the page about all settings and ends.
+    /// Prints the reference page of all settings and exits.
     #[arg(long)]
     pub document: bool,
 }

@@ -6,17 +6,18 @@ use spillway_types::{PAGE_BYTES, PROGRAM_PAGES_MIN};
 
 use crate::config::{Capacity, Error};
 
-/// Least capacity that is served.
+/// Smallest capacity.
 const LEAST_BYTES: u64 = 16 << 20;
-/// Capacity is a whole number of these.
+/// Capacity is a multiple of this.
 const STEP_BYTES: u64 = 1 << 20;
-/// The most that is lent to the store, in times its own capacity: what it knows about pages that had to leave stays in memory.
+/// The most that may be lent to the store, as a multiple of its own capacity. The store's index entries for pages that
+/// had to leave stay in memory, which sets this limit.
 pub const LENT_TIMES_MAX: u64 = 16;
 
 /// Turns the setting of programs' local frames into pages; 0 for none.
 ///
 /// # Errors
-/// It is too little for one program, or more than there is.
+/// It is too little for one program, or more than the machine has.
 pub fn program_pages(programs: Option<Capacity>, limits: &Limits) -> Result<u64, Error> {
     let Some(capacity) = programs else { return Ok(0) };
     let pages = wanted(capacity, limits) / PAGE_BYTES as u64;
@@ -43,7 +44,7 @@ fn wanted(capacity: Capacity, limits: &Limits) -> u64 {
 /// Turns the setting into bytes.
 ///
 /// # Errors
-/// It is too little, or more than there is.
+/// It is too little, or more than the machine has.
 pub fn bytes(capacity: Capacity, limits: &Limits) -> Result<u64, Error> {
     let all = limits.most_local();
     let bytes = wanted(capacity, limits);
@@ -65,10 +66,10 @@ pub fn bytes(capacity: Capacity, limits: &Limits) -> Result<u64, Error> {
     Ok(bytes / STEP_BYTES * STEP_BYTES)
 }
 
-/// Checks that the store has room for the devices whose memory is set aside, and for their indexes.
+/// Checks that the reserved devices and their indexes fit in the store.
 ///
 /// # Errors
-/// The first device for which there is none.
+/// The first device that does not fit.
 pub fn check_reserved(blocks: &[BlockSettings], own_bytes: u64) -> Result<(), Error> {
     let mut sum = 0_u64;
     for block in blocks.iter().filter(|block| block.reserve) {
@@ -87,7 +88,7 @@ pub fn check_reserved(blocks: &[BlockSettings], own_bytes: u64) -> Result<(), Er
     Ok(())
 }
 
-/// Checks what the store may be lent.
+/// Checks how much may be lent to the store.
 ///
 /// # Errors
 /// It is too much beside its own capacity.

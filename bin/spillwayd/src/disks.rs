@@ -1,4 +1,4 @@
-//! The disks of guests: opened at the start, emptied into their files at the end.
+//! The disks of guests: opened at the start, and written to their files at the end.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use spillway_vhost_user_blk::{Demoted, Disk, DiskConfig};
 
 use crate::config::{self, Config, Error};
 
-/// Checks that the disks' files can serve, without changing them.
+/// Checks that the disks' files are usable, without changing them.
 ///
 /// # Errors
 /// A file can't be used.
@@ -24,10 +24,10 @@ pub fn check(disks: &[config::Disk]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Opens the disks that the configuration names, and has the client registry know them.
+/// Opens the configured disks, and registers them in the client registry.
 ///
 /// # Errors
-/// A client is not there, or a file can't be used.
+/// A client does not exist, or a file can't be used.
 pub fn open(config: &Config, client_registry: &ClientRegistry) -> anyhow::Result<Vec<Arc<Disk>>> {
     let mut disks = Vec::new();
     for settings in &config.disks {
@@ -51,8 +51,8 @@ pub fn open(config: &Config, client_registry: &ClientRegistry) -> anyhow::Result
     Ok(disks)
 }
 
-/// Moves what swap disks have in the store to their files: the store ends with the daemon, and guests
-/// that run on want their pages of the next one.
+/// Moves the swap disks' pages from the store to their files. The store ends with the daemon, but
+/// running guests will read these pages from the next daemon.
 pub fn drain(disks: &[Arc<Disk>]) {
     for disk in disks {
         let Demoted { blocks, failed } = disk.drain();

@@ -1,4 +1,4 @@
-//! The data planes: threads that serve those who connect.
+//! Starts the front ends, whose threads serve the clients.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::config::{Config, Error, Listen};
 use crate::keys::Keys;
 use crate::listeners::Listeners;
 
-/// The servers that run. They end when this is dropped.
+/// The running servers. They end when this is dropped.
 #[derive(Debug, Default)]
 pub struct Frontends {
     ring: Option<Arc<spillway_ring::Server>>,
@@ -27,7 +27,7 @@ pub struct Frontends {
     disks: Vec<spillway_vhost_user_blk::Server>,
 }
 
-/// What servers are told beyond their sockets.
+/// The servers' parameters beside their sockets.
 #[derive(Clone, Debug)]
 pub struct Secrets {
     nbd_tcp: spillway_nbd::Config,
@@ -37,10 +37,10 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// With keys and certificates that were read.
+    /// Creates the parameters from keys and certificates.
     ///
     /// # Errors
-    /// `listen.nvme_tcp_name` is no name.
+    /// `listen.nvme_tcp_name` is not a valid name.
     pub fn new(listen: &Listen, keys: &Keys) -> Result<Self, Error> {
         let loopback = listen.nbd_tcp.is_none_or(|address| address.ip().is_loopback());
         let resp_tls = keys.tls.as_ref().map(|tls| tls.any_version.clone());
@@ -76,12 +76,12 @@ fn nvme_tcp(listen: &Listen, keys: &Keys) -> Result<spillway_nvme_tcp::Config, E
 }
 
 impl Frontends {
-    /// What the RESP front end's connections share, if it has a socket.
+    /// The shared state of RESP connections, if RESP has a socket.
     pub fn resp(&self) -> Option<Arc<spillway_resp::Shared>> {
         self.resp.as_ref().map(|server| Arc::clone(server.shared()))
     }
 
-    /// The ring's server, which serves windows of guests, too.
+    /// The ring's server, which also serves windows of guests.
     pub fn ring(&self) -> Option<&Arc<spillway_ring::Server>> {
         self.ring.as_ref()
     }
@@ -147,7 +147,7 @@ impl Frontends {
     }
 }
 
-/// Starts to serve RESP, if it has a socket.
+/// Starts the RESP server, if it has a socket.
 fn resp(
     listeners: &mut Listeners,
     client_registry: &Arc<ClientRegistry>,

@@ -1,4 +1,4 @@
-//! What the process does about itself: no core dumps, locked memory, enough descriptors.
+//! Hardens the process: no core dumps, locked memory, enough descriptors.
 
 use anyhow::Context;
 use rustix::mm::{MlockAllFlags, mlockall};
@@ -10,7 +10,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 
 use crate::config::{Error, MemoryLock};
 
-/// Clients' bytes must not end in a core file, nor be read by a debugger of the same user.
+/// Disables core dumps and debuggers of the same user, so that neither exposes clients' bytes.
 ///
 /// # Errors
 /// The kernel refused.
@@ -20,14 +20,14 @@ pub fn no_dumps() -> anyhow::Result<()> {
         .context("can't switch core dumps off")
 }
 
-/// Has this process, and threads that it starts, taken for one that serves page-out (prctl(2), PR_SET_IO_FLUSHER): when
-/// it allocates memory, the kernel does not wait for I/O that it would have to serve itself. And lets its threads take the
-/// real-time priority later by which they get at the kernel's reserve.
+/// Marks this process and its threads as serving page-out (prctl(2), PR_SET_IO_FLUSHER): when they allocate memory, the
+/// kernel does not wait for I/O that this process itself has to serve. Also permits its threads to take a real-time
+/// priority later, which gives them access to the kernel's reserve.
 pub fn serve_page_out() {
     let least = Some(1);
     let limit = getrlimit(Resource::Rtprio);
     if limit.current < least && limit.current.is_some() {
-        // Whether it may is seen when it does.
+        // If this is not permitted, taking the priority fails later.
         let _ = setrlimit(Resource::Rtprio, Rlimit { current: least, maximum: least });
     }
     if let Err(error) = configure_io_flusher_behavior(true) {
@@ -38,17 +38,18 @@ pub fn serve_page_out() {
     }
 }
 
-/// Each connection takes descriptors: as many as the administrator allows.
+/// Raises the limit of descriptors to the administrator's limit, because each connection takes
+/// some.
 pub fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
-    // With fewer, connections beyond them are refused.
+    // With a lower limit, further connections are refused.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
-/// Locks memory that is there and that will be, as it is touched. Tells whether it is locked.
+/// Locks present memory, and future memory when it is touched. Returns whether it is locked.
 ///
 /// # Errors
-/// It must be locked and can't be.
+/// The configuration requires locked memory, but locking failed.
 pub fn lock_memory(wanted: MemoryLock) -> anyhow::Result<bool> {
     if wanted == MemoryLock::Off {
         return Ok(false);
@@ -68,8 +69,8 @@ pub fn lock_memory(wanted: MemoryLock) -> anyhow::Result<bool> {
     Ok(false)
 }
 
-/// Gives up the administrator's rights that the helper keeps, but for those of marking threads as such that serve
-/// page-out and of locking memory. Where the daemon has none, nothing happens.
+/// Drops the capabilities that only the helper needs. Keeps those to mark threads as serving page-out and to lock
+/// memory. Does nothing if the daemon has no capabilities.
 ///
 /// # Errors
 /// The kernel refused.

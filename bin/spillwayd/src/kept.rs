@@ -12,7 +12,7 @@ use crate::fd_store;
 use crate::manager;
 use crate::sockets::Handed;
 
-/// What the names of kept descriptors begin with.
+/// Prefix of the names of kept descriptors.
 const PREFIX: &str = "spillway-";
 
 /// The descriptors that the daemon inherited.
@@ -28,7 +28,7 @@ impl Inherited {
     /// Takes all inherited descriptors. Call it once, before anything is opened.
     ///
     /// # Errors
-    /// What stands in the environment can't be understood.
+    /// The environment variables are malformed.
     pub fn take() -> anyhow::Result<Self> {
         let mut inherited = Self::default();
         if env::var_os(fd_store::MARK).is_some() {
@@ -39,8 +39,8 @@ impl Inherited {
         let handed = sd_notify::listen_fds_with_names()
             .context("can't take descriptors from the service manager")?;
         for (fd, name) in handed {
-            // SAFETY: the service manager left it open for this process, and nobody else here
-            // knows of it; the environment is read once.
+            // SAFETY: the service manager left it open for this process, and nothing else here owns
+            // it; the environment is read once.
             let fd = unsafe { OwnedFd::from_raw_fd(fd) };
             match name.strip_prefix(PREFIX) {
                 Some(name) => inherited.kept.push((name.to_owned(), fd)),
@@ -65,7 +65,7 @@ pub fn fd_store_name() -> &'static str {
 /// Sends descriptors to the fd store. Does nothing if there is none.
 ///
 /// # Errors
-/// The socket of the service manager does not take them.
+/// The service manager's socket does not accept them.
 pub fn keep<'a>(
     named: impl IntoIterator<Item = (&'static str, BorrowedFd<'a>)>,
 ) -> anyhow::Result<()> {
@@ -79,7 +79,7 @@ pub fn keep<'a>(
 /// Removes the descriptors of a name from the fd store.
 ///
 /// # Errors
-/// The socket of the service manager does not take the message.
+/// The service manager's socket does not accept the message.
 pub fn forget(name: &str) -> anyhow::Result<()> {
     Ok(manager::tell(&format!("FDSTOREREMOVE=1\nFDNAME={PREFIX}{name}"), None)?)
 }

@@ -1,6 +1,6 @@
 //! Keys, certificates, secrets and tokens: read from their files at the start, and again at each reload.
 //!
-//! Whoever uses them shares them, so that new ones take their place while the daemon runs.
+//! Their users share them, so that new ones replace the old while the daemon runs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,18 +16,18 @@ use crate::config::{Config, Error, Listen};
 use crate::read_secret::read_secret;
 use crate::secret_files::{distinct, read_token, read_tokens};
 
-/// What the files had when they were read.
+/// The files' contents when they were read.
 pub struct Keys {
-    /// Which files they are.
+    /// The files' paths.
     named: Box<Config>,
-    /// What requests over TCP must bear.
+    /// The tokens that requests over TCP must carry.
     pub tokens: Option<Arc<RwLock<Tokens>>>,
     pub tls: Option<Tls>,
-    /// What the daemon proves to hosts that ask for it.
+    /// The secret that the daemon proves to hosts that request it.
     pub nvme_secret: Arc<RwLock<Option<spillway_nvme_tcp::Secret>>>,
-    /// What this host's kernel proves to lenders, in direct mode.
+    /// The secret that this host's kernel proves to lenders, in direct mode.
     pub lend_secret: Arc<RwLock<Option<String>>>,
-    /// Secrets and passwords of clients, by name. The client registry is who uses them.
+    /// Secrets and passwords of clients, by name, for the client registry.
     clients: BTreeMap<String, Secret>,
 }
 
@@ -35,28 +35,28 @@ pub struct Keys {
 #[derive(Debug)]
 pub struct Tls {
     keys: spillway_tls::Keys,
-    /// For front ends that others wrote clients for.
+    /// For front ends with third-party clients.
     pub any_version: ServerSettings,
-    /// For those of Spillway alone.
+    /// For front ends whose clients are all Spillway's.
     pub tls13: ServerSettings,
-    /// What lending needs beside them.
+    /// Further keys for lending.
     pub lending: Option<LendingTls>,
 }
 
-/// What a host that lends or borrows goes by.
+/// Identity of a host that lends or borrows.
 #[derive(Clone, Debug)]
 pub struct LendingTls {
-    /// What the certificate calls this host.
+    /// This host's name in the certificate.
     pub host: HostId,
     /// For connections to others.
     pub client: TlsClient,
 }
 
 impl Keys {
-    /// Reads them. `clients` were read already.
+    /// Reads all files. `clients` were read already.
     ///
     /// # Errors
-    /// The first file that is not what it should be.
+    /// The first file that is not valid.
     pub fn read(config: &Config, clients: &[ClientSettings]) -> Result<Self, Error> {
         Ok(Self {
             named: Box::new(config.clone()),
@@ -68,11 +68,11 @@ impl Keys {
         })
     }
 
-    /// Reads again what is in use, with nothing changed by it. A setting that names another file than at the start needs a
-    /// restart: what that file had stays in use.
+    /// Reads the files again, and changes nothing yet. If a setting names another file than at the start, it needs a
+    /// restart: the old contents stay in use.
     ///
     /// # Errors
-    /// The first file that is not what it should be, or is what can't be used without a restart.
+    /// The first file that is not valid, or that can't be used without a restart.
     pub fn read_again(&self, new: &Config, clients: &[ClientSettings]) -> Result<Renewal, Error> {
         let (listen, others) = (&self.named.listen, &new.listen);
         let mut renewal = Renewal { clients: secrets_of(clients), ..Renewal::default() };
@@ -103,7 +103,7 @@ impl Keys {
         Ok(renewal)
     }
 
-    /// Each token whose file is still the one of the start is read again.
+    /// Reads each token again whose file is still the same as at the start.
     fn tokens_again(&self, new: &Listen) -> Result<Option<Tokens>, Error> {
         let Some(tokens) = &self.tokens else { return Ok(None) };
         let mut tokens = tokens.read().unwrap_or_else(PoisonError::into_inner).clone();
@@ -121,7 +121,8 @@ impl Keys {
         distinct(tokens).map(Some)
     }
 
-    /// Has new connections use what was read again; which settings' files had something else.
+    /// Puts the new contents into use for new connections. Returns the settings whose files had
+    /// changed.
     pub fn renew(&mut self, renewal: Renewal) -> Vec<String> {
         let mut changed = Vec::new();
         let mut note = |setting: &str| changed.push(setting.to_owned());
@@ -156,10 +157,10 @@ impl Keys {
     }
 }
 
-/// What was read again, until it is used. What was not read stays as it is.
+/// New contents that are not in use yet. Anything that was not read stays as it is.
 #[derive(Default)]
 pub struct Renewal {
-    /// Settings that were all left alone since one of them names another file than at the start.
+    /// Settings that were all skipped because one of them names another file than at the start.
     pub left: Option<&'static str>,
     tokens: Option<Tokens>,
     tls: Option<Tls>,
@@ -168,7 +169,7 @@ pub struct Renewal {
     clients: BTreeMap<String, Secret>,
 }
 
-/// Puts a value in the place of another; whether it is a different one.
+/// Replaces a value; returns whether it differs.
 fn put<T: PartialEq>(place: &RwLock<Option<T>>, value: Option<T>) -> bool {
     let mut place = place.write().unwrap_or_else(PoisonError::into_inner);
     let is_new = value.is_some() && *place != value;
@@ -255,7 +256,7 @@ fn lend_secret(config: &Config) -> Result<Option<String>, Error> {
     let shown = path.display();
     let text = read_secret(path)
         .map_err(|why| Error::new(format!("can't read lend.secret_file {shown}: {why}")))?;
-    // The kernel takes the text; that it is a secret is better seen now.
+    // The kernel takes the text as it is, so check its form now.
     spillway_nvme_tcp::Secret::parse(&text).map_err(|why| error(&why))?;
     Ok(Some(text.trim().to_owned()))
 }
@@ -265,8 +266,8 @@ fn secrets_of(clients: &[ClientSettings]) -> BTreeMap<String, Secret> {
     secrets.flatten().collect()
 }
 
-/// Folders of all these files, and of those that they are links to: a new file is put into the place of the old one, or a
-/// link is turned to it.
+/// Directories of all these files, and of the files to which they link: a new file replaces the old one, or a link is
+/// changed.
 pub fn folders(config: &Config) -> Vec<PathBuf> {
     let listen = &config.listen;
     let ours = [
@@ -281,13 +282,13 @@ pub fn folders(config: &Config) -> Vec<PathBuf> {
     let clients = config.clients.iter();
     let theirs = clients.flat_map(|client| [&client.secret_file, &client.password_file]);
     let files = ours.into_iter().chain(theirs).flatten();
-    // One that is not there was refused already, or is of no use.
+    // A missing file was refused already, or is not needed.
     let of =
         |file: &PathBuf| [Some(parent(file)), fs::canonicalize(file).ok().map(|it| parent(&it))];
     files.flat_map(of).flatten().collect()
 }
 
-/// The folder of a file.
+/// The directory of a file.
 pub fn parent(path: &Path) -> PathBuf {
     match path.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),

@@ -1,4 +1,4 @@
-//! Everything that the daemon listens on.
+//! The daemon's listening sockets.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -13,14 +13,14 @@ use rustix::net::SocketType;
 use crate::config::{Config, Disk, Error};
 use crate::sockets::{Bound, Handed, tcp};
 
-/// Anyone may connect: who it is, is asked then.
+/// Every user may connect; the daemon identifies the peer afterwards.
 const EVERYONE: u32 = 0o666;
 /// The daemon's user and root only.
 const OWNER: u32 = 0o600;
-/// A group beside them.
+/// Also a group.
 const OWNER_AND_GROUP: u32 = 0o660;
 
-/// Listening sockets, where they are configured.
+/// The configured listening sockets.
 #[derive(Debug, Default)]
 pub struct Listeners {
     pub ring: Option<OwnedFd>,
@@ -38,16 +38,16 @@ pub struct Listeners {
     pub lend: Option<TcpListener>,
     /// Those of disks, in their order.
     pub disks: Vec<UnixListener>,
-    /// All of them by setting and place, for the log.
+    /// All of them by setting and address, for the log.
     pub places: Vec<String>,
     pub bound: Bound,
 }
 
 impl Listeners {
-    /// Binds what is configured, or takes it from the service manager.
+    /// Binds the configured sockets, or takes them from the service manager.
     ///
     /// # Errors
-    /// A path or address is taken or can't be had.
+    /// A path or address is in use or can't be bound.
     pub fn bind(config: &Config, mut handed: Handed) -> Result<Self, Error> {
         let listen = &config.listen;
         let mut bound = Bound::default();
@@ -127,7 +127,7 @@ impl Listeners {
             ("api_tcp", &self.api_tcp),
             ("lend", &self.lend),
         ];
-        // Port 0 of the configuration is a port by now.
+        // By now, port 0 of the configuration is a real port.
         let address = |(name, listener): (&str, &Option<TcpListener>)| {
             Some(format!("{name} {}", listener.as_ref()?.local_addr().ok()?))
         };

@@ -1,14 +1,14 @@
-//! Where lines for the operator go: standard error, which a service manager passes to its journal.
+//! The log: standard error, which a service manager passes to its journal.
 
 use std::env;
 use std::io::{self, IsTerminal, Write};
 
 use tracing_subscriber::filter::LevelFilter;
 
-/// Environment variable that says what is logged: error, warn, info, debug or trace.
+/// Environment variable with the log level: error, warn, info, debug or trace.
 const LEVEL: &str = "SPILLWAY_LOG";
 
-/// Begins to log.
+/// Starts logging.
 pub fn start() {
     let level = env::var(LEVEL).ok().and_then(|level| level.parse().ok());
     let log = tracing_subscriber::fmt()
@@ -16,7 +16,7 @@ pub fn start() {
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
         .with_target(false);
-    // The journal has times of its own.
+    // The journal adds its own timestamps.
     if env::var_os("JOURNAL_STREAM").is_some() {
         log.without_time().init();
     } else {
@@ -24,8 +24,8 @@ pub fn start() {
     }
 }
 
-/// Says why the daemon ends.
+/// Reports why the daemon ends.
 pub fn last_words(error: &anyhow::Error) {
-    // Without a standard error the exit code alone must do.
+    // Without standard error, the exit code is the only report.
     let _ = writeln!(io::stderr(), "spillwayd: {error:#}");
 }

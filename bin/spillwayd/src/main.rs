@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     daemon(&arguments).unwrap_or_else(|error| {
         log::last_words(&error);
-        // As with other commands, 2 is bad input.
+        // Exit code 2 means bad input, as with other commands.
         let bad_input = error.is::<config::Error>() || error.is::<spillway_directory::Error>();
         ExitCode::from(if bad_input { 2 } else { 1 })
     })
@@ -75,7 +75,7 @@ fn daemon(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     log::start();
     let inherited = Inherited::take()?;
     hardening::raise_file_limit();
-    // It keeps rights that the daemon gives up.
+    // The helper keeps the privileges that the daemon drops.
     let helper = if needs_helper(&config) { Some(Helper::start()?) } else { None };
     if config.lend.borrows() {
         hardening::serve_page_out();
@@ -85,7 +85,7 @@ fn daemon(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Looks for what a start would refuse. It binds no socket and takes no memory.
+/// Checks for anything that a start would refuse. It binds no socket and takes no memory.
 ///
 /// # Errors
 /// The first thing that is wrong.
@@ -103,13 +103,13 @@ fn check(config: &Config) -> Result<(), config::Error> {
     vm::check(config)
 }
 
-/// Whether something is to be done to this host that takes an administrator's rights.
+/// Whether the configuration requires privileged changes of this host.
 fn needs_helper(config: &Config) -> bool {
     let lend = &config.lend;
     lend.borrows() && lend.device == DeviceUse::Swap && !lend.dry_run
 }
 
-/// Prints all that was asked for.
+/// Prints the requested text.
 fn print(text: &str) -> anyhow::Result<ExitCode> {
     match io::stdout().write_all(text.as_bytes()) {
         // A pipe that is closed early is the reader's choice.

@@ -1,4 +1,4 @@
-//! What is told to the service manager, or to the fd store, as sd_notify(3) describes it.
+//! Notifies the service manager, or the fd store, as sd_notify(3) describes.
 
 use std::env;
 use std::io::{self, IoSlice};
@@ -12,10 +12,10 @@ use rustix::net::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
-/// Sends lines, with at most one descriptor. Does nothing where nobody listens.
+/// Sends lines, with at most one descriptor. Does nothing if there is no service manager.
 ///
 /// # Errors
-/// The socket is not there, or takes no more.
+/// The socket does not exist, or is full.
 pub fn tell(lines: &str, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let Some(name) = env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
     let address = match name.as_bytes() {
@@ -34,14 +34,14 @@ pub fn tell(lines: &str, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
     Ok(())
 }
 
-/// Says how it goes; that nobody hears it is only worth a line.
+/// Reports the daemon's status. A failure is only logged.
 pub fn state(lines: &str) {
     if let Err(error) = tell(lines, None) {
         tracing::warn!("can't tell the service manager: {error}");
     }
 }
 
-/// That a reload has begun, with the time that systemd wants to know.
+/// Reports the start of a reload, with the timestamp that systemd requires.
 pub fn reloading() {
     let now = clock_gettime(ClockId::Monotonic);
     let now_us = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;

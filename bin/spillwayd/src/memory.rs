@@ -1,4 +1,4 @@
-//! The store's memory and the client registry's journal: new, or those of the daemon before.
+//! The store's memory and the client registry's journal: new, or kept from the previous daemon.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -14,25 +14,25 @@ use crate::kept::{self, Inherited};
 /// The name of the client registry's journal in the fd store. The store's own parts are frames, index and tables, and disk and
 /// sums where it has a disk.
 const RECORD: &str = "directory";
-/// What the store's disk is kept as.
+/// The name of the store's disk in the fd store.
 const DISK: [&str; 2] = ["disk", "sums"];
 
-/// Whether the daemon before had a disk for its store.
+/// Whether the previous daemon's store had a disk.
 pub fn has_disk(inherited: &Inherited) -> bool {
     DISK.iter().all(|wanted| inherited.kept.iter().any(|(name, _)| name == wanted))
 }
 
-/// How much memory the store may take.
+/// The memory that the store may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
     /// Its own, bytes.
     pub own_bytes: u64,
-    /// What it may be lent beyond that, bytes.
+    /// What may be lent to it beyond that, bytes.
     pub lent_bytes: u64,
 }
 
 impl Room {
-    /// What it gets in a store that was opened with `before_bytes` in all, which it keeps.
+    /// The sizes for a store that was opened with `before_bytes` in all, which it keeps.
     fn within(self, before_bytes: u64) -> Self {
         let own_bytes = self.own_bytes.min(before_bytes);
         Self { own_bytes, lent_bytes: self.lent_bytes.min(before_bytes - own_bytes) }
@@ -47,7 +47,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Takes up what was kept, or begins anew; and has it kept from now on.
+    /// Reopens the kept store or creates a new one, and passes it to the fd store.
     ///
     /// # Errors
     /// A new store can't be opened.
@@ -113,14 +113,14 @@ impl Memory {
         if had_disk {
             memory.warn_of_other_disk(settings);
         } else {
-            // One of the two may be there, of a daemon that was killed while it handed them over.
+            // Only one of the two may exist, if a daemon was killed while it passed them on.
             DISK.iter().try_for_each(|name| kept::forget(name))?;
             memory.keep_disk()?;
         }
         Ok(memory)
     }
 
-    /// The disk stays what it was, as the capacity does.
+    /// The disk stays as it was, like the capacity.
     fn warn_of_other_disk(&self, settings: &config::Store) {
         let counters = self.store.disk_counters().unwrap_or_default();
         let bytes = counters.capacity_pages * PAGE_BYTES as u64;

@@ -17,18 +17,18 @@ use spillway_vhost_user_blk::Disk;
 use crate::arguments::COMMIT;
 use crate::process::ProcessFiles;
 
-/// What does not change while the daemon runs.
+/// Values that do not change while the daemon runs.
 #[derive(Debug)]
 pub struct Facts {
     pub memory_locked: bool,
     pub started: Instant,
-    /// The same by the system's clock, milliseconds since 1970.
+    /// The same by the system clock, milliseconds since 1970.
     pub started_ms: u64,
-    /// None where there is no /proc.
+    /// None if there is no /proc.
     pub process: Option<ProcessFiles>,
 }
 
-/// The metrics of now, as text.
+/// The present metrics, as text.
 pub fn text(
     client_registry: &Arc<ClientRegistry>,
     disks: &[Arc<Disk>],
@@ -148,7 +148,7 @@ fn policy_sample(policy: Policy, interval_ms: u64) -> PolicySample {
     };
     match policy {
         Policy::SmartAlloc(smart) => {
-            // A percentage has four decimals at most.
+            // A percentage has at most four decimals.
             sample.step_millionths = Some((smart.p.get() * 10_000.0).round() as u64);
             sample.threshold_bytes =
                 smart.threshold_pages.map(|pages| pages.saturating_mul(PAGE_BYTES as u64));

@@ -1,8 +1,8 @@
-//! Packs the store's pages, or moves them down, before memory runs out: whosever they are, and whatever the
-//! targets say.
+//! Packs the store's pages, or moves them to lower tiers, before memory runs out. Takes pages of all
+//! clients, whatever their targets.
 //!
-//! The store wakes this thread when memory is low, which a fast writer makes it within milliseconds. A put
-//! that finds memory full all the same packs pages itself.
+//! The store wakes this thread when memory is low. A fast writer can fill memory within milliseconds, so a
+//! put that finds memory full packs pages itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,15 +12,15 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use spillway_store::{Scratch, Store};
 
-/// The store is looked at so often in any case.
+/// Interval at which the store is checked in any case.
 const LOOK: Duration = Duration::from_secs(1);
-/// Pages between two looks at how much memory is left.
+/// Pages between two checks of how much memory is left.
 const BATCH_PAGES: usize = 64;
-/// Of pages that were looked at, one in so many must pack for this to go on at once.
+/// If at least one in this many tried pages packs, the thread continues at once.
 const WORTH_PART: usize = 16;
-/// Otherwise it rests, first for this long.
+/// Otherwise it pauses, first for this long.
 const REST_MIN: Duration = Duration::from_millis(4);
-/// Later for up to this long.
+/// The longest pause.
 const REST_MAX: Duration = Duration::from_secs(1);
 
 /// The thread that packs.
@@ -53,7 +53,7 @@ impl Drop for Packing {
         self.store.wake();
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // A panic ends the daemon before.
+            // A panic would have ended the daemon earlier.
             let _ = thread.join();
         }
     }
@@ -65,7 +65,7 @@ fn run(store: &Store, ends: &AtomicBool) {
     let ended = || ends.load(Ordering::Acquire);
     while !ended() {
         if store.memory_bytes() > store.capacity_bytes() {
-            // Its capacity has become smaller.
+            // The store's capacity was reduced.
             store.shrink(Instant::now() + LOOK, &mut scratch);
         }
         let mut worth = true;
@@ -77,7 +77,7 @@ fn run(store: &Store, ends: &AtomicBool) {
             rest = REST_MIN;
             store.wait_low(LOOK);
         } else {
-            // What does not pack is looked at once, but a writer may bring more of it without end.
+            // Each incompressible page is tried only once, but a writer can keep adding new ones.
             thread::park_timeout(rest);
             rest = (rest * 2).min(REST_MAX);
         }

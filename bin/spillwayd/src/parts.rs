@@ -1,4 +1,4 @@
-//! The daemon's parts, put together.
+//! Assembles the daemon's parts.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
@@ -26,16 +26,16 @@ use crate::metrics::{self, Facts};
 use crate::process::ProcessFiles;
 use crate::{capacity, disks, hardening, lend, secret_files, store_disk, vm};
 
-/// All that runs.
+/// All running parts.
 pub struct Parts {
     pub config: Config,
-    /// What the machine had at the start: its files are out of reach later.
+    /// The machine's memory at the start: the sandbox hides its files later.
     pub limits: Limits,
     pub client_registry: Arc<ClientRegistry>,
     pub listeners: Listeners,
     pub daemon: Arc<Daemon>,
     pub secrets: Secrets,
-    /// What the RESP front end's connections share, once it has started.
+    /// The shared state of RESP connections, once RESP has started.
     pub resp: Arc<OnceLock<Arc<spillway_resp::Shared>>>,
     /// In the order of the configuration.
     pub disks: Vec<Arc<Disk>>,
@@ -43,15 +43,15 @@ pub struct Parts {
     pub lending: Option<spillway_lending_driver::Prepared>,
     /// Guests that are resized, until their threads are started.
     pub vms: Option<vm::Prepared>,
-    /// What is read again at a reload.
+    /// Keys and certificates, which a reload reads again.
     pub keys: Keys,
 }
 
 impl Parts {
-    /// Opens everything. What an earlier daemon left is taken up.
+    /// Opens everything, and takes over what an earlier daemon left.
     ///
     /// # Errors
-    /// A part can't be had.
+    /// A part can't be opened.
     pub fn open(
         config: Config,
         inherited: Inherited,
@@ -70,13 +70,13 @@ impl Parts {
         capacity::check_lent(lent_bytes, own_bytes)?;
         let program_pages = capacity::program_pages(config.memory.programs, &limits)?;
         match store_disk::check(&config.store) {
-            // Its file is open: a disk that fails now is no reason to give up what is in memory.
+            // Its file is open: a disk that fails now is no reason to lose the values in memory.
             Err(error) if memory::has_disk(&inherited) => {
                 tracing::error!("{error}; the store goes on with the file that it has");
             }
             other => other?,
         }
-        // Devices of a store that was kept are there already.
+        // A kept store has its devices already.
         if inherited.kept.is_empty() {
             capacity::check_reserved(&clients.blocks, own_bytes)?;
         }
@@ -101,7 +101,7 @@ impl Parts {
             );
         }
         let programs = Manager::of_frames(policy);
-        // Before the first interval ends, programs may be back that the daemon before has told something.
+        // Before the first interval ends, programs may return that have targets from the previous daemon.
         let first_pages = (program_pages > 0).then(|| programs.first_target_pages(program_pages));
         let interval = Duration::from_millis(interval_ms);
         client_registry.set_programs_first_target(interval, first_pages);
@@ -182,7 +182,7 @@ impl Parts {
     }
 }
 
-/// Where the page is, for those who are on this host.
+/// The dashboard's address, as seen from this host.
 fn dashboard(listen: &Listen) -> Dashboard {
     let path = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
     Dashboard {
@@ -199,7 +199,7 @@ fn dashboard(listen: &Listen) -> Dashboard {
     }
 }
 
-/// The system's clock, milliseconds since 1970.
+/// The system clock, milliseconds since 1970.
 fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
 }

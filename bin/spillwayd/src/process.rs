@@ -1,4 +1,4 @@
-//! What this process takes of the machine, for the metrics.
+//! Resource use of this process, for the metrics.
 
 use std::fs::File;
 use std::io;
@@ -10,11 +10,11 @@ use rustix::fs::{Mode, OFlags, RawDir, SeekFrom};
 use rustix::process::{Resource, getrlimit};
 use spillway_metrics::ProcessSample;
 
-/// More than a line of /proc/self/stat takes.
+/// Buffer size, larger than a line of /proc/self/stat.
 const STAT_BYTES: usize = 2048;
 const ENTRIES_BYTES: usize = 16 << 10;
 
-/// Files under /proc/self. They are opened before the sandbox, which lets no others be opened.
+/// Files under /proc/self, opened before the sandbox forbids it.
 #[derive(Debug)]
 pub struct ProcessFiles {
     stat: File,
@@ -32,10 +32,10 @@ impl ProcessFiles {
         Ok(Self { stat: File::open("/proc/self/stat")?, descriptors })
     }
 
-    /// What the process takes now; it started at `started_ms` since 1970.
+    /// The present resource use; the process started at `started_ms` since 1970.
     ///
     /// # Errors
-    /// The kernel does not say.
+    /// The files can't be read.
     pub fn sample(&self, started_ms: u64) -> io::Result<ProcessSample> {
         let mut text = [0; STAT_BYTES];
         let length = self.stat.read_at(&mut text, 0)?;

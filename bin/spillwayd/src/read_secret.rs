@@ -10,10 +10,10 @@ use rustix::fs::OFlags;
 /// Longest file with a secret.
 const SECRET_BYTES_MAX: u64 = 64 << 10;
 
-/// The text of a regular file. A reload could wait for a pipe or a device without end.
+/// The text of a regular file. A pipe or a device could block a reload forever.
 ///
 /// # Errors
-/// It can't be read, is no regular file, is longer than 64 KiB or is no text.
+/// It can't be read, is not a regular file, is longer than 64 KiB or is not text.
 pub fn read_secret(path: &Path) -> io::Result<String> {
     let nonblock = OFlags::NONBLOCK.bits() as i32;
     let file = OpenOptions::new().read(true).custom_flags(nonblock).open(path)?;

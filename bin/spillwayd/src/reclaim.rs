@@ -1,10 +1,10 @@
-//! Takes back, slowly, what clients hold beyond their targets (SmarTmem leaves open how).
+//! Slowly reclaims what clients hold beyond their targets (the SmarTmem paper does not say how).
 //!
-//! A target that falls makes the store refuse puts, and no more. At each interval a client above its
-//! target loses a sixteenth of the excess, at most 4 MiB: its ephemeral pages first; then pages of
-//! its disks go to their files. What is left of that, so many of the store's coldest pages are packed or go to
-//! lower tiers, whoever's they are: a page of a persistent pool stays its client's. (Memory that runs out is
-//! another matter: packing.rs.)
+//! A lower target by itself only makes the store refuse puts. In each interval this module takes from a client
+//! above its target a sixteenth of the excess, at most 4 MiB. It drops the client's ephemeral pages first,
+//! then moves pages of its disks to their files. If that is not enough, the store packs or demotes as many of
+//! its coldest pages as are missing, regardless of which client owns them, because pages of persistent pools
+//! are never dropped. packing.rs handles memory that runs out.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -16,19 +16,19 @@ use spillway_directory::{ClientRegistry, ClientView};
 use spillway_store::Scratch;
 use spillway_vhost_user_blk::Disk;
 
-/// The part of the excess that goes in an interval.
+/// The part of the excess reclaimed in an interval.
 const PART: u64 = 16;
-/// So much goes in any case, pages.
+/// Least number of pages reclaimed in an interval.
 const PAGES_MIN: u64 = 64;
-/// More does not, pages: 4 MiB.
+/// Most pages reclaimed in an interval: 4 MiB.
 const PAGES_MAX: u64 = 1024;
-/// How long one client's disks may take of an interval.
+/// The part of an interval that one client's disks may take.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// The thread that takes back. A slow disk holds up neither targets nor the HTTP interface.
+/// The reclaiming thread. A slow disk delays neither targets nor the HTTP interface.
 #[derive(Debug)]
 pub struct Reclaim {
-    /// None once it ends.
+    /// None once the thread ends.
     due: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -50,7 +50,7 @@ impl Reclaim {
         Ok(Self { due: Some(due), thread: Some(thread) })
     }
 
-    /// An interval has ended. One that the thread has no time for is left out.
+    /// Reports the end of an interval. If the thread is busy, it skips the interval.
     pub fn interval(&self) {
         if let Some(due) = &self.due {
             let _ = due.try_send(());
@@ -62,7 +62,7 @@ impl Drop for Reclaim {
     fn drop(&mut self) {
         self.due = None;
         if let Some(thread) = self.thread.take() {
-            // A panic ends the daemon before.
+            // A panic would have ended the daemon earlier.
             let _ = thread.join();
         }
     }
@@ -73,7 +73,7 @@ fn run(due: &Receiver<()>, client_registry: &ClientRegistry, disks: &[Arc<Disk>]
     while due.recv().is_ok() {
         disks.iter().for_each(|disk| disk.next_turn());
         client_registry.store().cool();
-        // The store's own errors alone: the next interval says more.
+        // Only the store's own errors: the next interval tries again.
         let clients = client_registry.clients().unwrap_or_default();
         for client in clients.iter().filter(|client| !client.importing && !client.frozen) {
             if let Err(error) = reclaim(client_registry, client, disks, &mut scratch) {
@@ -83,7 +83,7 @@ fn run(due: &Receiver<()>, client_registry: &ClientRegistry, disks: &[Arc<Disk>]
     }
 }
 
-/// Takes back a part of what a client holds beyond its target.
+/// Reclaims a part of what a client holds beyond its target.
 fn reclaim(
     client_registry: &ClientRegistry,
     client: &ClientView,
@@ -112,7 +112,7 @@ fn reclaim(
     failed.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// Pages that go in an interval.
+/// Pages to reclaim in an interval.
 fn share(debt_pages: u64) -> u64 {
     (debt_pages / PART).clamp(PAGES_MIN, PAGES_MAX).min(debt_pages)
 }

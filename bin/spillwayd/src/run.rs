@@ -20,9 +20,9 @@ use crate::sharing::Sharing;
 use crate::store_disk::Watch;
 use crate::{capacity, disks, hardening, sandbox, secret_files, targets, vm};
 
-/// How often what is due is looked for.
+/// Interval of periodic checks.
 const TICK: Duration = Duration::from_secs(1);
-/// At the end, what borrowers and swapoff may take beyond the time of a recall.
+/// Time at the end for borrowers and swapoff, beyond that of a recall.
 const RECALL_MARGIN: Duration = Duration::from_secs(120);
 
 /// Serves until SIGTERM or SIGINT.
@@ -36,7 +36,7 @@ pub fn run(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
         }
         sandbox::enter(&parts.config, arguments.config.as_deref())?;
     }
-    // After the sandbox: their threads are in it too.
+    // After the sandbox, so that it also covers their threads.
     let frontends = Frontends::start(
         &mut parts.listeners,
         &parts.client_registry,
@@ -45,7 +45,7 @@ pub fn run(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
         &parts.disks,
     )?;
     if let Some(shared) = frontends.resp() {
-        // It is set once: this is the only start.
+        // Set only here, once.
         let _ = parts.resp.set(shared);
     }
     let disks = parts.disks.clone();
@@ -63,10 +63,10 @@ pub fn run(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
         .context("can't start the control plane")?;
     let served =
         runtime.block_on(control(parts, arguments, &reclaim, lending.as_ref(), guests.as_deref()));
-    // Before what it lends from, and what it borrows through.
+    // Lending ends before the store from which it lends and the devices on which it borrows.
     drop(lending);
     drop(vms);
-    // Whoever is in the middle of an export is cut off.
+    // Exports in progress are cut off.
     runtime.shutdown_background();
     drop(frontends);
     drop(reclaim);
@@ -76,7 +76,7 @@ pub fn run(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
     served
 }
 
-/// The control plane: the HTTP interface, signals, and what is due now and then.
+/// The control plane: the HTTP interface, signals and periodic work.
 async fn control(
     mut parts: Parts,
     arguments: &Arguments,
@@ -108,7 +108,7 @@ async fn control(
             () = received(&mut reload) => {
                 reload_config(&mut parts, arguments, guests);
             }
-            // The sender is a part, too.
+            // The sender is one of the parts.
             Ok(()) = interval_ms.changed() => {
                 let time = Duration::from_millis(*interval_ms.borrow_and_update());
                 if interval.period() != time {
@@ -151,7 +151,7 @@ async fn control(
     Ok(())
 }
 
-/// Comes each `time`, however long one took.
+/// Ticks every `time`, however long the work took.
 fn every(time: Duration) -> Interval {
     let mut interval = tokio::time::interval_at(Instant::now() + time, time);
     interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -159,11 +159,11 @@ fn every(time: Duration) -> Interval {
 }
 
 async fn received(signal: &mut Signal) {
-    // None comes only when the runtime goes.
+    // It returns none only when the runtime ends.
     signal.recv().await;
 }
 
-/// Each listener has places of its own: a flood over TCP keeps nobody out of the socket.
+/// Each listener has its own connection limit, so that a flood over TCP does not block the socket.
 fn serve_api(parts: &mut Parts) -> anyhow::Result<()> {
     if let Some(listener) = parts.listeners.api.take() {
         listener.set_nonblocking(true)?;
@@ -174,7 +174,7 @@ fn serve_api(parts: &mut Parts) -> anyhow::Result<()> {
     if let (Some(listener), Some(tokens)) = (parts.listeners.api_tcp.take(), &parts.keys.tokens) {
         listener.set_nonblocking(true)?;
         let data = spillway_api::router(parts.daemon.clone(), Some(tokens.clone()));
-        // The page is for anybody: it has no data.
+        // The page needs no token: it contains no data.
         let router = spillway_web::router().merge(data);
         let listener = TcpListener::from_std(listener)?;
         tokio::spawn(spillway_api::serve(
@@ -187,7 +187,8 @@ fn serve_api(parts: &mut Parts) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads the file again, and the files with keys and the like that it names. A mistake in any of them changes nothing.
+/// Reads the configuration file again, and the files with keys, certificates and secrets that it names. An error in
+/// any of them changes nothing.
 fn reload_config(parts: &mut Parts, arguments: &Arguments, guests: Option<&vm::Handle>) {
     manager::reloading();
     let applied = arguments.read().map_err(anyhow::Error::from).and_then(|config| {

@@ -1,7 +1,7 @@
-//! Gives up what the daemon does not need once it runs: most system calls, and most files.
+//! The sandbox: the running daemon gives up the system calls and files that it does not need.
 //!
-//! A daemon that a peer has taken over can then neither start a program, nor open a file of others,
-//! nor connect anywhere.
+//! A peer that takes over the daemon can then not start a program, open other files, or connect to
+//! other hosts.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,10 +21,10 @@ use spillway_fanout::BackupFile;
 use crate::config::Config;
 use crate::keys::{self, parent};
 
-/// The newest Landlock that is known here; older kernels do what they can.
+/// The newest Landlock version used here; older kernels enforce what they support.
 const LANDLOCK: ABI = ABI::V5;
 
-/// What a borrower looks at before it swaps.
+/// Files that a borrower reads before it swaps.
 const LENDING_READS: [&str; 3] = ["/proc/meminfo", "/proc/swaps", "/sys/devices/virtual/block"];
 
 /// System calls that the daemon makes once it runs. Others fail with EPERM.
@@ -58,15 +58,15 @@ const CALLS: [i64; 108] = [
     libc::SYS_write, libc::SYS_writev,
 ];
 
-/// Where the kernel says how much memory it has for the pool of sections.
+/// The directory in which the kernel reports the memory available to the section pool.
 const POOL_READS: [&str; 2] = ["/proc/meminfo", "/sys/kernel/mm/hugepages"];
 
-/// Enters it. All threads that are started later are in it too.
+/// Enters the sandbox. It also covers all threads that are started later.
 ///
 /// # Errors
 /// The kernel refused a filter.
 pub fn enter(config: &Config, file: Option<&Path>) -> anyhow::Result<()> {
-    // Landlock restricts the calling thread and those it starts: there are no others yet.
+    // Landlock restricts the calling thread and its children: there are no others yet.
     restrict_files(config, file).context("can't restrict files (process.sandbox)")?;
     seccompiler::apply_filter(&filter(config)?)
         .context("can't restrict system calls (process.sandbox)")
@@ -75,8 +75,8 @@ pub fn enter(config: &Config, file: Option<&Path>) -> anyhow::Result<()> {
 fn filter(config: &Config) -> anyhow::Result<BpfProgram> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         CALLS.iter().map(|&call| (call, Vec::new())).collect();
-    // Sockets are bound before. The service manager is told over a new Unix socket each time. Lending asks other
-    // hosts.
+    // Sockets are bound earlier. Each message to the service manager uses a new Unix socket. Lending connects to
+    // other hosts.
     let mut families = vec![libc::AF_UNIX];
     if config.lend.is_on() {
         families.extend([libc::AF_INET, libc::AF_INET6]);
@@ -89,14 +89,14 @@ fn filter(config: &Config) -> anyhow::Result<BpfProgram> {
     }
     rules.insert(libc::SYS_socket, sockets);
     if config.lend.borrows() {
-        // The local file of a borrowed device, which is for one process.
+        // The local file of a borrowed device, which one process has to itself.
         rules.insert(libc::SYS_open, Vec::new());
         rules.insert(libc::SYS_flock, Vec::new());
-        // Threads of its page-out get at the kernel's reserve.
+        // Its page-out threads use the kernel's reserve.
         rules.insert(libc::SYS_sched_setscheduler, Vec::new());
     }
     if !config.vms.is_empty() {
-        // The guests' memory files come and go.
+        // The guests' memory files are created and removed.
         for call in [libc::SYS_mkdirat, libc::SYS_fchown, libc::SYS_fchmod, libc::SYS_flock] {
             rules.insert(call, Vec::new());
         }
@@ -110,7 +110,7 @@ fn restrict_files(config: &Config, file: Option<&Path>) -> anyhow::Result<()> {
     let files = AccessFs::from_all(LANDLOCK);
     let reads = AccessFs::ReadFile | AccessFs::ReadDir;
     let changes = AccessFs::from_all(LANDLOCK) & !AccessFs::Execute;
-    // Where lenders are reached stands in their answers.
+    // Lenders' addresses come in their messages.
     let net = match config.lend.is_on() {
         true => AccessNet::BindTcp.into(),
         false => AccessNet::BindTcp | AccessNet::ConnectTcp,
@@ -129,8 +129,8 @@ fn restrict_files(config: &Config, file: Option<&Path>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Directories of what a reload reads: editors put a new file in the place of the old one; and of what a borrower
-/// looks at.
+/// Directories of the files that a reload reads, because editors replace files; and of the files that a borrower
+/// reads.
 fn read_again(config: &Config, file: Option<&Path>) -> Vec<PathBuf> {
     let mut dirs = keys::folders(config);
     dirs.extend(file.map(parent));
@@ -143,7 +143,7 @@ fn read_again(config: &Config, file: Option<&Path>) -> Vec<PathBuf> {
     dirs
 }
 
-/// Directories in which the daemon makes or removes files.
+/// Directories in which the daemon creates or removes files.
 fn changed(config: &Config) -> Vec<PathBuf> {
     let listen = &config.listen;
     let sockets = [&listen.ring, &listen.programs, &listen.nbd, &listen.resp, &listen.api];

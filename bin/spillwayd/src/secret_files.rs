@@ -1,4 +1,5 @@
-//! Files with secrets: the tokens of the HTTP interface, and who may read which file.
+//! Files with secrets: reads the tokens of the HTTP interface, and warns of files that every user
+//! can read.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -12,13 +13,13 @@ use crate::read_secret::read_secret;
 
 /// Shortest token of the HTTP interface.
 const TOKEN_BYTES_MIN: usize = 16;
-/// The bit of a file's mode by which everybody may read it.
+/// The bit of a file's mode that lets every user read it.
 const OTHERS_READ: u32 = 0o004;
 
 /// Reads the tokens of the HTTP interface.
 ///
 /// # Errors
-/// A file can't be read, or what it has is no token.
+/// A file can't be read, or does not contain a valid token.
 pub fn read_tokens(listen: &Listen) -> Result<Option<Tokens>, Error> {
     let Some(file) = &listen.api_token_file else { return Ok(None) };
     let all = read_token("api_token_file", file)?;
@@ -30,7 +31,7 @@ pub fn read_tokens(listen: &Listen) -> Result<Option<Tokens>, Error> {
 /// The tokens, if they differ.
 ///
 /// # Errors
-/// The one that only reads is the other.
+/// The two tokens are equal.
 pub fn distinct(tokens: Tokens) -> Result<Tokens, Error> {
     if tokens.read.as_ref() == Some(&tokens.all) {
         return Err(Error::new(
@@ -43,7 +44,7 @@ pub fn distinct(tokens: Tokens) -> Result<Tokens, Error> {
 /// Reads a token of the HTTP interface.
 ///
 /// # Errors
-/// The file can't be read, or what it has is no token.
+/// The file can't be read, or does not contain a valid token.
 pub fn read_token(setting: &str, path: &Path) -> Result<Arc<str>, Error> {
     let shown = path.display();
     let text = read_secret(path)
@@ -58,7 +59,7 @@ pub fn read_token(setting: &str, path: &Path) -> Result<Arc<str>, Error> {
     Ok(token.into())
 }
 
-/// A line for each file with a secret that every user of this host may read.
+/// A line for each file with a secret that every user of this host can read.
 pub fn open_to_all(config: &Config) -> Vec<String> {
     let listen = &config.listen;
     let ours = [

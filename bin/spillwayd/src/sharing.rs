@@ -1,4 +1,4 @@
-//! Looks for equal values that don't share memory yet, a few at a time, where `store.dedup` is on.
+//! With `store.dedup`, looks for equal values that do not share memory yet, a few at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,11 +8,11 @@ use std::time::Duration;
 use anyhow::Context;
 use spillway_store::{Packer, Store};
 
-/// Values that are looked at between two rests. Readers of the figures wait so long at most.
+/// Values checked between two pauses. Readers of the statistics wait at most that long.
 const BATCH_VALUES: usize = 256;
-/// So that some 4,000 values are looked at in a second.
+/// The pause, which gives some 4,000 values per second.
 const REST: Duration = Duration::from_millis(62);
-/// Between the end of the store and its beginning.
+/// The pause between two passes over the store.
 const REST_AT_END: Duration = Duration::from_secs(1);
 
 /// The thread that looks for equal values.
@@ -43,7 +43,7 @@ impl Drop for Sharing {
         self.ends.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // A panic ends the daemon before.
+            // A panic would have ended the daemon earlier.
             let _ = thread.join();
         }
     }
@@ -57,7 +57,7 @@ fn run(store: &Store, ends: &AtomicBool) {
     }
 }
 
-/// How long the thread rests after it has looked at so many values. Fewer than it may are the last of the store.
+/// How long the thread pauses after this many values. Fewer than the limit means that a pass is complete.
 const fn rest_after(looked_at: usize) -> Duration {
     if looked_at < BATCH_VALUES { REST_AT_END } else { REST }
 }

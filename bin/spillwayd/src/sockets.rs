@@ -19,17 +19,17 @@ use rustix::process::{geteuid, umask};
 
 use crate::config::Error;
 
-/// Connections that the kernel keeps until they are accepted.
+/// The backlog: connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// The bit of a directory's mode by which everybody may make and remove files in it.
+/// The bit of a directory's mode that lets every user create and remove files in it.
 const OTHERS_WRITE: u32 = 0o002;
 
-/// Sockets that were handed over, until somebody wants them.
+/// Inherited sockets that are not in use yet.
 #[derive(Debug, Default)]
 pub struct Handed(pub Vec<OwnedFd>);
 
-/// Paths of sockets that this process bound, to be removed when it ends by itself.
+/// Paths of sockets that this process bound. It removes them at its normal end.
 #[derive(Debug, Default)]
 pub struct Bound(Vec<PathBuf>);
 
@@ -37,15 +37,15 @@ impl Bound {
     /// Removes them.
     pub fn remove(&self) {
         for path in &self.0 {
-            // One that is gone already is as good.
+            // It may be gone already.
             let _ = fs::remove_file(path);
         }
     }
 
-    /// Listens on a Unix socket of `mode`, which it has from its first moment.
+    /// Listens on a Unix socket, which has `mode` from the moment it exists.
     ///
     /// # Errors
-    /// The path is taken or can't be made, or others rule over its directory.
+    /// The path is in use or can't be created, or other users can change its directory.
     pub fn unix(
         &mut self,
         handed: &mut Handed,
@@ -74,7 +74,7 @@ impl Bound {
                     path.display()
                 )));
             }
-            // Left behind by one that was killed.
+            // A killed daemon left it.
             fs::remove_file(path).map_err(refuse)?;
         }
         let before = umask(Mode::from_raw_mode(!mode & 0o777));
@@ -86,7 +86,7 @@ impl Bound {
     }
 }
 
-/// Checks that nobody else could put a socket of their own into the place of the daemon's.
+/// Checks that no other user can replace the daemon's socket.
 fn check_owner(dir: &Path, (owner, mode): (u32, u32), own: u32) -> Result<(), Error> {
     let shown = dir.display();
     if owner != own && owner != 0 {
@@ -107,7 +107,7 @@ fn check_owner(dir: &Path, (owner, mode): (u32, u32), own: u32) -> Result<(), Er
 /// Listens on a TCP address.
 ///
 /// # Errors
-/// The address is taken or not this host's.
+/// The address is in use or not this host's.
 pub fn tcp(handed: &mut Handed, address: SocketAddr) -> Result<TcpListener, Error> {
     if let Some(listener) = handed.take(|bound| SocketAddr::try_from(bound).ok() == Some(address)) {
         return Ok(listener.into());

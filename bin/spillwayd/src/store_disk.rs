@@ -1,4 +1,4 @@
-//! The directory of `store.disk`, and what the log says of its disk.
+//! Checks the directory of `store.disk`, and logs the disk's problems.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,16 +11,16 @@ use spillway_types::{PAGE_BYTES, Size};
 
 use crate::config::{self, Error};
 
-/// `statfs` of file systems that are memory.
+/// `statfs` types of file systems in memory.
 const TMPFS: i64 = 0x0102_1994;
 const RAMFS: i64 = 0x8584_58f6;
-/// So long a disk must have served before it counts as well again.
+/// How long a disk must work before it counts as recovered.
 const WELL_AFTER: Duration = Duration::from_secs(10);
 
-/// Checks that the directory can be used as it is configured.
+/// Checks that the directory can be used as configured.
 ///
 /// # Errors
-/// It can't be.
+/// It can't be used.
 pub fn check(settings: &config::Store) -> Result<(), Error> {
     let Some(dir) = &settings.disk else { return Ok(()) };
     let shown = dir.display();
@@ -41,7 +41,7 @@ pub fn check(settings: &config::Store) -> Result<(), Error> {
             Size(wanted)
         )));
     }
-    // A write beyond it would end the daemon by a signal.
+    // A signal would kill the daemon on a write beyond the limit.
     if let Some(most) = getrlimit(Resource::Fsize).current
         && most < wanted / 8 * 9
     {
@@ -50,7 +50,7 @@ pub fn check(settings: &config::Store) -> Result<(), Error> {
     Ok(())
 }
 
-/// One line at the start where there is less room than is configured.
+/// Logs one line at the start if the disk has less space than configured.
 pub fn warn_of_room(settings: &config::Store, store: &Store) {
     let Some(dir) = &settings.disk else { return };
     let Ok(system) = open_dir(dir).and_then(fstatfs) else { return };
@@ -75,17 +75,17 @@ fn text(errno: Errno) -> String {
     errno.to_string()
 }
 
-/// Says once what the disk does not do any more, and that it does it again.
+/// Logs each problem of the disk once, and its recovery.
 #[derive(Debug, Default)]
 pub struct Watch {
-    /// What was said last, and when it was last so.
+    /// The last report, and when the problem was last seen.
     said: Option<(DiskTrouble, Instant)>,
     failed_reads: u64,
     corrupt_pages: u64,
 }
 
 impl Watch {
-    /// Looks at the disk, and has it tried again if it has failed. To be called each second.
+    /// Checks the disk, and retries it if it has failed. Call it each second.
     pub fn look(&mut self, store: &Store) {
         let Some(disk) = store.disk_counters() else { return };
         store.try_disk_again();

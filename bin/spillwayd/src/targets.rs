@@ -1,4 +1,5 @@
-//! Drives the memory manager: samples the clients, keeps the sample, and sets the targets that have changed.
+//! Drives the memory manager: samples the clients, stores the sample in the history, and sets the targets
+//! that have changed.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -9,14 +10,14 @@ use spillway_history::StoreLevels;
 use spillway_manager::{Change, ManagedClient, Room};
 use spillway_types::Statistics;
 
-/// Ends an interval of this length.
+/// Processes the end of an interval of this length.
 ///
 /// # Errors
 /// A client can't be sampled.
 pub fn interval(daemon: &Daemon, interval: Duration) -> Result<(), Error> {
     let client_registry = &daemon.client_registry;
     let mut views = client_registry.clients()?;
-    // One that is being imported has what it needs until that is done.
+    // A client that is being imported keeps its target until the import is complete.
     let managed = views.iter().filter(|view| !view.importing);
     let mut clients: Vec<_> = managed.map(client).collect();
     let statistics: Vec<_> = views.iter().map(|view| view.statistics).collect();
@@ -25,7 +26,7 @@ pub fn interval(daemon: &Daemon, interval: Duration) -> Result<(), Error> {
     manager.set_interval_us(interval.as_micros() as u64);
     let samples = manager.policy().wants_curves();
     for client in &mut clients {
-        // A client that has gone since it was sampled needs none.
+        // A client that is gone since the sample needs no target.
         let _ = client_registry.store().set_sampling(client.id, samples);
         client.curve = client_registry.store().reuse(client.id).unwrap_or_default();
     }
@@ -35,13 +36,14 @@ pub fn interval(daemon: &Daemon, interval: Duration) -> Result<(), Error> {
     views.extend(programs(daemon, interval));
     record(daemon, &views, total_pages);
     for Change { id, target_pages } in changes {
-        // A client that has gone since it was sampled needs none.
+        // A client that is gone since the sample needs no target.
         let _ = client_registry.store().set_target(id, target_pages);
     }
     Ok(())
 }
 
-/// Ends the interval for paged programs, which are counted in any case; what they were.
+/// Processes the end of the interval for paged programs, which are counted in any case. Returns
+/// their samples.
 fn programs(daemon: &Daemon, interval: Duration) -> Vec<ClientView> {
     let client_registry = &daemon.client_registry;
     let views = client_registry.programs();
@@ -62,7 +64,8 @@ fn programs(daemon: &Daemon, interval: Duration) -> Vec<ClientView> {
     views
 }
 
-/// A program as the manager wants it: what its evictor keeps free of its budget it holds, too.
+/// A program in the manager's terms. The part of its budget that its evictor keeps free counts as
+/// held.
 fn program(view: &ClientView) -> ManagedClient {
     let mut client = client(view);
     let statistics = &mut client.statistics;
@@ -71,7 +74,7 @@ fn program(view: &ClientView) -> ManagedClient {
     client
 }
 
-/// Keeps what was sampled.
+/// Stores the sample in the history.
 fn record(daemon: &Daemon, views: &[ClientView], total_pages: u64) {
     let store = daemon.client_registry.store();
     let levels = StoreLevels {
@@ -87,13 +90,13 @@ fn record(daemon: &Daemon, views: &[ClientView], total_pages: u64) {
         name: &view.name,
         statistics: view.statistics,
     });
-    // The system's clock may be set meanwhile: it counts only at the start.
+    // The system clock may be changed, so it is used only at the start.
     let at_ms = daemon.started_ms + daemon.started.elapsed().as_millis() as u64;
     let mut history = daemon.history.lock().unwrap_or_else(PoisonError::into_inner);
     history.record(at_ms, levels, clients);
 }
 
-/// A client as the manager wants it.
+/// A client in the manager's terms.
 fn client(view: &ClientView) -> ManagedClient {
     ManagedClient {
         cap_pages: view.cap_pages,
@@ -103,7 +106,7 @@ fn client(view: &ClientView) -> ManagedClient {
     }
 }
 
-/// What is known about the store's memory.
+/// The store's memory in the manager's terms.
 fn room(daemon: &Daemon, clients: &[Statistics]) -> Result<Room, Error> {
     let store = daemon.client_registry.store();
     let reserved_pages = clients.iter().map(|its| its.reserved_pages).sum();

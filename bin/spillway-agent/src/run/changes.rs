@@ -1,4 +1,4 @@
-//! Memory blocks that the host wants offline or waits for, and how many there are of each kind.
+//! Memory blocks that the host wants offline or waits for, and the number of blocks of each kind.
 
 use std::time::{Duration, Instant};
 
@@ -9,9 +9,10 @@ use super::Agent;
 use crate::blocks::{BlockState, Wish};
 use crate::watch::Watch;
 
-/// How often new memory is looked at that the host waits to hear of.
+/// How often new memory is checked for which the host waits.
 const ARRIVAL_EVERY: Duration = Duration::from_millis(4);
-/// How long the host may take for what is offline, until the kernel's grace periods are as long as ever.
+/// How long the host may take to remove offline blocks, before the kernel's grace periods return to
+/// normal.
 const TAKEN_TIME: Duration = Duration::from_secs(1);
 
 /// Blocks that the host wants offline.
@@ -23,21 +24,21 @@ pub(super) struct Job {
     pub(super) until: Duration,
 }
 
-/// New memory that the host waits to hear of.
+/// New memory for which the host waits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
     pub(super) id: u64,
     pub(super) wanted_bytes: u64,
     pub(super) until: Duration,
-    /// When it is looked at again.
+    /// When it is checked again.
     pub(super) next: Duration,
 }
 
-/// What is counted of the devices' memory blocks.
+/// Counts of the devices' memory blocks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counted {
     pub(super) at: Duration,
-    /// MemTotal then: it changes with every block.
+    /// MemTotal at the count: it changes with every block.
     pub(super) total: u64,
     pub(super) offline: u64,
     pub(super) movable: u64,
@@ -60,7 +61,7 @@ impl Agent {
         self.look_at_job(now);
     }
 
-    /// Answers the host once it is done, or its time is over.
+    /// Answers the host once the change is done or its time is over.
     pub(super) fn look_at_job(&mut self, now: Duration) {
         let Some(job) = self.job else { return };
         if self.watch.as_ref().is_some_and(Watch::is_short) {
@@ -71,7 +72,7 @@ impl Agent {
         }
     }
 
-    /// Tells the host once its new memory is online, or that it does not get there.
+    /// Reports to the host once its new memory is online, or that it failed.
     pub(super) fn look_at_arrival(&mut self, now: Duration) {
         let Some(arrival) = self.arrival.filter(|it| now >= it.next) else { return };
         let began = Instant::now();
@@ -101,7 +102,7 @@ impl Agent {
 
     pub(super) fn bring_online(&mut self, now: Duration, wish: Wish) {
         let mut offline = self.list();
-        // One that was broken off may still change.
+        // A block whose change was stopped may still change.
         offline.retain(|(_, state)| matches!(state, BlockState::Offline | BlockState::Changing));
         if offline.is_empty() {
             return;
@@ -133,7 +134,7 @@ fn blocks_to_go(missing_bytes: u64, spare_bytes: u64, block_bytes: u64) -> usize
     usize::try_from(blocks).unwrap_or(usize::MAX)
 }
 
-/// When new memory is looked at again. Where there are many blocks, the look itself takes its time.
+/// When new memory is checked again. With many blocks, the check itself takes a while.
 fn next_look(now: Duration, took: Duration, until: Duration) -> Duration {
     (now + ARRIVAL_EVERY.max(4 * took)).min(until)
 }

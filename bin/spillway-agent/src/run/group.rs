@@ -1,4 +1,4 @@
-//! What the agent sets in the guest's kernel for the sake of programs: the control group's limit, and how much they may map.
+//! The agent's settings in the guest's kernel: the control group's limit, and how much programs may map.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// None where the agent is to watch no group.
+    /// None if the agent watches no group.
     pub(super) fn of(options: &Run) -> Option<Self> {
         let (root, name) = (options.root.clone(), options.cgroup.clone());
         (name.as_os_str() != "none").then(|| Self { root, name, kept: options.state.path.clone() })
@@ -26,7 +26,7 @@ impl Group {
     }
 }
 
-/// A program may map more than the guest has now: the memory comes when it is touched.
+/// Lets programs map more than the guest has now: the guest grows when they touch the memory.
 pub(super) fn allow_large_mappings(root: &Path) {
     match overcommit::allow(root) {
         Ok(true) => eprintln!(

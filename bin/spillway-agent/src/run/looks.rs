@@ -1,4 +1,4 @@
-//! Looks at the guest's memory: what the watch, the host and the control group's limit are told of it.
+//! Samples the guest's memory, for the watch, the host and the control group's limit.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use super::requests::Origin;
 use crate::blocks::Wish;
 use crate::watch::{Ask, SAMPLES_EVERY, Sample};
 
-/// How often the slower files of /proc are read while there is plenty; else with every sample that is not a quick one.
+/// How often the slower files of /proc are read while memory is plentiful. Otherwise every full sample reads them.
 const SLOW_EVERY: Duration = Duration::from_secs(1);
-/// How often memory blocks are counted, where nothing says that they changed.
+/// How often memory blocks are counted if nothing indicates a change.
 const BLOCKS_EVERY: Duration = Duration::from_secs(5);
 
 impl Agent {
@@ -24,7 +24,7 @@ impl Agent {
         let is_slow = memory.total != self.sample.total || now >= self.slow_at + every;
         (self.sample.total, self.sample.available) = (memory.total, memory.available);
         self.sample.cached = memory.cached.saturating_sub(memory.shared);
-        // Where idle cache is dropped, the rest is in use; else that is not known.
+        // If idle cache is dropped, the rest is in use; otherwise this is unknown.
         let part = if self.reclaimer.is_some() { 1 } else { 2 };
         self.sample.used_cache = self.sample.cached / part;
         if is_slow {
@@ -50,12 +50,12 @@ impl Agent {
         self.sample_at = now + watch.next();
         match ask {
             Some(ask) if self.is_greeted => self.ask(now, ask, Origin::Watch),
-            // Nobody takes what is offline: it is used again.
+            // The host does not take the offline blocks: use them again.
             Some(Ask::Need { .. }) if self.mover.is_idle() => self.bring_online(now, Wish::Movable),
             _ => {}
         }
         if self.high.is_none() && is_slow {
-            // systemd makes user.slice when the first user comes.
+            // systemd creates user.slice when the first user logs in.
             self.high = self.group.as_ref().and_then(|group| group.open().ok());
         }
         if let Some(high) = self.high.as_mut().filter(|_| is_slow && self.is_greeted) {
@@ -63,12 +63,12 @@ impl Agent {
         }
     }
 
-    /// Drops page cache that nobody reads, so that the memory can be given back.
+    /// Drops idle page cache, so that the memory can be returned.
     pub(super) fn drop_idle(&mut self, now: Duration, has_swap: bool) {
         let (Some(reclaimer), Some(watch)) = (&mut self.reclaimer, &self.watch) else { return };
         match reclaimer.ended() {
             Some(Ok(bytes)) => self.idle.dropped(bytes),
-            // It found no more, or was interrupted.
+            // The kernel found no more, or was interrupted.
             Some(Err(_)) => said(self.idle.pause(now)),
             None => {}
         }
@@ -98,7 +98,7 @@ fn slow_every(available: u64, reserve: u64) -> Duration {
     if has_plenty { SLOW_EVERY } else { *SAMPLES_EVERY.end() }
 }
 
-/// A line about page cache that was dropped, before a pause.
+/// Logs how much page cache was dropped, before a pause.
 fn said(dropped: u64) {
     if dropped > 0 {
         let size = Size(dropped);

@@ -1,4 +1,4 @@
-//! What programs ask the agent, what the agent asks the host, and what becomes of that.
+//! Requests of programs to the agent and of the agent to the host, and their results.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::Agent;
 use crate::programs::{NEED_TIME, Wanted};
 use crate::watch::{Ask, Watch};
 
-/// Who has asked the host for something.
+/// The origin of a request to the host.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Origin {
     Watch,

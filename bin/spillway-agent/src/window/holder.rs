@@ -1,6 +1,6 @@
-//! A process that holds the windows' pins when the agent is killed. It does nothing: the pins hang on a descriptor that it has
-//! inherited. It ends once the agent has ended and no file of that agent's run is left: the next agent removes them when the host has
-//! let go.
+//! A process that keeps the windows' pages pinned if the agent is killed. It does nothing: an inherited descriptor
+//! holds the pins. It ends once the agent has ended and no file of that agent's run is left. The next agent removes
+//! these files when the host has released the pages.
 
 use std::fs;
 use std::io;
@@ -15,12 +15,12 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::port::wait;
 
-/// Between two looks whether there are files left.
+/// Interval at which it checks for remaining files.
 const LOOKS_EVERY: Duration = Duration::from_millis(200);
-/// What the program is called with.
+/// The program's arguments.
 pub const COMMAND: &str = "hold-windows";
 
-/// Starts the process. It sees that the agent has ended by the end of the socket that this gives.
+/// Starts the process. The returned socket closes when the agent ends, which the process notices.
 ///
 /// # Errors
 /// It does not start.
@@ -33,16 +33,16 @@ pub fn start(pins: &OwnedFd, folder: &Path, run: &str) -> io::Result<UnixStream>
         .stdin(Stdio::from(pins.try_clone()?))
         .stdout(Stdio::from(OwnedFd::from(theirs)))
         .stderr(Stdio::null())
-        // Away from signals for the agent and its children.
+        // A session of its own, so that it does not get signals for the agent and its children.
         .process_group(0)
         .spawn()?;
     Ok(ours)
 }
 
-/// What the process does.
+/// The main function of the process.
 pub fn hold(folder: &Path, run: &str) -> ExitCode {
     let agent = io::stdout();
-    // Its end is the agent's: nothing is ever written.
+    // End of file means that the agent has ended: nothing is ever written.
     loop {
         let mut ends = [PollFd::new(&agent, PollFlags::RDHUP)];
         wait(&mut ends, Duration::from_secs(60));
@@ -56,7 +56,7 @@ pub fn hold(folder: &Path, run: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Whether files of a run are left. A folder that can't be read may have some.
+/// Whether files of a run are left. If the directory can't be read, there may be some.
 fn has_files(folder: &Path, run: &str) -> bool {
     let is_its = |name: &str| name.strip_prefix(run).is_some_and(|rest| rest.starts_with('-'));
     match fs::read_dir(folder) {

@@ -1,4 +1,4 @@
-//! A window that a program has or is about to have: its socket, and what passes over it.
+//! A window that a program has or requested: its socket, and the messages on it.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -12,46 +12,46 @@ use spillway_wire::ring::{Hello, Reason, WAKE, Welcome};
 
 use super::pages::Window;
 
-/// Wake-ups that are read at a time: several are as good as one.
+/// Most wake-ups per read: several count as one.
 const WAKES_MAX: usize = 64;
 
 /// A program that wants a window.
 #[derive(Debug)]
 pub struct Borrower {
-    /// Whose it is.
+    /// Its user.
     pub user: u32,
-    /// The way to it, which does not block.
+    /// Its non-blocking socket.
     pub stream: UnixStream,
-    /// The ring that it would like.
+    /// The ring that it requests.
     pub hello: Hello,
 }
 
 impl Borrower {
-    /// Tells it why it gets none.
+    /// Refuses it with a reason.
     pub fn refuse(self, reason: Reason) {
-        // There is room for it on a connection that is new.
+        // A new connection has buffer space for it.
         let _ = (&self.stream).write(&Welcome::Refused(reason).encode());
     }
 }
 
-/// How far a window is.
+/// State of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WindowState {
-    /// The host was asked to serve it, and may answer until then.
+    /// The host was asked to serve it, and may answer until this time.
     Asked(Duration),
     /// The program has it.
     Open,
-    /// The program has it no more, and the host may have.
+    /// The program no longer has it, but the host may.
     Ending,
 }
 
-/// What a program did.
+/// An event of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
     Nothing,
     /// It wakes the host.
     Wake,
-    /// It has closed its socket, or broken the protocol.
+    /// It has closed its socket, or violated the protocol.
     Gone,
     /// The host has not answered in time.
     HostSilent,
@@ -68,7 +68,7 @@ pub struct Lent {
 }
 
 impl Lent {
-    /// For a program whose wish the host may answer until then.
+    /// Creates a window for a program. The host may answer until this time.
     pub fn new(borrower: Borrower, window: Window, until: Duration) -> Self {
         let Borrower { user, stream, hello } = borrower;
         Self { user, window, hello, stream: Some(stream), state: WindowState::Asked(until) }
@@ -78,12 +78,12 @@ impl Lent {
         self.state == WindowState::Ending
     }
 
-    /// What to poll for.
+    /// The events to poll for.
     pub fn interest(&self) -> Option<PollFd<'_>> {
         self.stream.as_ref().map(|stream| PollFd::new(stream, PollFlags::IN))
     }
 
-    /// When the host has had enough time.
+    /// The host's deadline.
     pub fn deadline(&self) -> Option<Duration> {
         match self.state {
             WindowState::Asked(until) => Some(until),
@@ -91,12 +91,12 @@ impl Lent {
         }
     }
 
-    /// The program finds its socket closed.
+    /// Closes the program's socket.
     pub fn end(&mut self) {
         (self.stream, self.state) = (None, WindowState::Ending);
     }
 
-    /// Hands the window over; says whether the program took it.
+    /// Passes the window to the program; returns whether that succeeded.
     pub fn welcome(&mut self, welcome: &Welcome) -> bool {
         let (WindowState::Asked(_), Some(stream)) = (self.state, &self.stream) else {
             return false;
@@ -112,14 +112,14 @@ impl Lent {
         is_sent
     }
 
-    /// Tells the program why it gets no window.
+    /// Refuses the program with a reason.
     pub fn refuse(&mut self, reason: Reason) {
         if let Some(stream) = self.stream.take() {
             Borrower { user: self.user, stream, hello: self.hello }.refuse(reason);
         }
     }
 
-    /// Wakes the program. One whose socket is full has wake-ups to read already.
+    /// Wakes the program. A full socket contains wake-ups already.
     pub fn wake(&mut self) {
         if let (WindowState::Open, Some(stream)) = (self.state, &mut self.stream) {
             let _ = stream.write(&[WAKE]);
@@ -148,7 +148,7 @@ impl Lent {
         }
     }
 
-    /// Its pages: the host has let go of them.
+    /// Its pages, once the host has released them.
     pub fn into_window(self) -> Window {
         self.window
     }

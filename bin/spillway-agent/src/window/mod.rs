@@ -1,6 +1,6 @@
-//! Windows: memory of this guest in which its programs and the host's store exchange values. A thread of its own lends them: it
-//! gets pages, has the host map them, hands them to programs, carries wake-ups, and gives no page back before the host says that it
-//! has let go of it. docs/adr/0030-windows-in-the-guests-memory.md says why.
+//! Windows: memory of this guest in which its programs and the host's store exchange values. A thread of its own lends
+//! them: it allocates pages, asks the host to map them, passes them to programs, forwards wake-ups, and frees no page
+//! before the host reports that it has released it. docs/adr/0030-windows-in-the-guests-memory.md explains why.
 
 mod holder;
 mod lent;
@@ -28,19 +28,19 @@ pub use lent::Borrower;
 use lent::{Heard, Lent};
 use pages::{PAGE_BYTES, Pages, random, run_name};
 
-/// Huge pages that all windows together may have, and those of one user. Root is bounded by the first alone.
+/// Most huge pages of all windows together, and of one user. Only the first limit applies to root.
 const PAGES_MAX: u64 = 64;
 const PAGES_OF_USER_MAX: usize = 16;
 /// Windows take at most this part of the guest's memory.
 const MEMORY_PART: u64 = 8;
-/// How long the host may take to answer a program's wish.
+/// How long the host may take to answer a program's request.
 const OPEN_TIME: Duration = Duration::from_secs(5);
-/// How long the agent waits at its end for the host to let go.
+/// How long the agent waits at its end for the host to release windows.
 const END_TIME: Duration = Duration::from_secs(2);
 /// The longest sleep.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
-/// The way to the thread.
+/// Handle of the thread.
 #[derive(Debug)]
 pub struct Handle {
     shared: Arc<Shared>,
@@ -55,17 +55,17 @@ struct Shared {
 }
 
 impl Handle {
-    /// Passes a program on that wants a window.
+    /// Passes a program that wants a window to the thread.
     pub fn lend(&self, borrower: Borrower) {
         self.shared.wishes.lock().unwrap_or_else(PoisonError::into_inner).push_back(borrower);
         self.ring();
     }
 
-    /// Ends all windows, and waits a while for the host to let go of them.
+    /// Ends all windows, and waits a while for the host to release them.
     pub fn end(self) {
         self.shared.is_ending.store(true, Ordering::Relaxed);
         self.ring();
-        // One that panicked has said so.
+        // A panic was reported already.
         let _ = self.thread.join();
     }
 
@@ -75,7 +75,7 @@ impl Handle {
     }
 }
 
-/// The thread, and what it has.
+/// The thread's state.
 pub struct Windows {
     shared: Arc<Shared>,
     bell: UnixStream,
@@ -83,14 +83,14 @@ pub struct Windows {
     port: Port<FromHost>,
     pages: Pages,
     run: String,
-    /// Since the first window; its end tells the holder that the agent has ended.
+    /// Exists from the first window on. When it closes, the holder knows that the agent has ended.
     holder: Option<UnixStream>,
-    /// Pages that all windows may have.
+    /// Most pages of all windows.
     pages_max: usize,
     lent: BTreeMap<u64, Lent>,
     next: u64,
     was_up: bool,
-    /// Of the last hello, until the host has answered it.
+    /// Identifies the last hello, until the host has answered it.
     nonce: Option<u64>,
     is_clear: bool,
     /// Windows below this number ended with the last hello.
@@ -99,7 +99,7 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// Opens what needs rights. None where there can be no windows, and why is said.
+    /// Opens what needs privileges. None if windows are impossible, which is logged.
     pub fn open(options: &Run) -> Option<(Self, UnixStream)> {
         if options.hugetlbfs.as_os_str() == "none" {
             return None;
@@ -143,7 +143,7 @@ impl Windows {
         Ok((windows, bell))
     }
 
-    /// Starts the thread, without rights.
+    /// Starts the thread, without privileges.
     pub fn start((windows, bell): (Self, UnixStream)) -> Option<Handle> {
         let shared = windows.shared.clone();
         let thread = thread::Builder::new().name("windows".into());

@@ -1,4 +1,5 @@
-//! What settings mean together: clients, devices and policy as the directory takes them.
+//! Checks settings against each other, and turns them into clients, devices and a policy for the
+//! client registry.
 
 use std::net::SocketAddr;
 
@@ -9,7 +10,7 @@ use super::file::Error;
 use super::values::{Config, NamedClient};
 use crate::read_secret::read_secret;
 
-/// What the directory is told.
+/// Input of the client registry.
 #[derive(Debug)]
 pub struct Clients {
     pub clients: Vec<ClientSettings>,
@@ -18,7 +19,7 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Checks what settings mean together, and reads secrets.
+    /// Checks settings against each other, and reads secrets.
     ///
     /// # Errors
     /// The first thing that is wrong.
@@ -81,7 +82,7 @@ impl Clients {
     }
 }
 
-/// Nothing listens to other hosts without a way to know who asks.
+/// Every listener that other hosts can reach must be able to identify its clients.
 fn check_listeners(config: &Config) -> Result<(), Error> {
     let listen = &config.listen;
     let reached = |address: Option<SocketAddr>| address.filter(|it| !it.ip().is_loopback());
@@ -130,7 +131,7 @@ fn check_listeners(config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// Disks have names of their own, which become those of their sockets, clients and files.
+/// Each disk has a unique name, from which the names of its socket, client and files derive.
 fn check_disks(config: &Config) -> Result<(), Error> {
     for (at, disk) in config.disks.iter().enumerate() {
         let error = |line: &str| Err(Error::new(format!("disk '{}': {line}", disk.name)));
@@ -162,7 +163,7 @@ fn check_disks(config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// A target in whole pages; none is no limit.
+/// A target in whole pages; none means no limit.
 fn pages(bytes: Option<u64>) -> u64 {
     bytes.map_or(u64::MAX, |bytes| bytes / PAGE_BYTES as u64)
 }

@@ -1,4 +1,4 @@
-//! docs/config.md, made from the table.
+//! Generates docs/config.md from the table.
 
 use std::fmt::Write;
 
@@ -50,7 +50,7 @@ pub fn document() -> String {
 }
 
 fn section<T>(out: &mut String, title: &str, settings: &[Setting<T>]) {
-    // Writing to a string does not fail.
+    // Writing to a string can't fail.
     let _ = write!(
         out,
         "\n## `{title}`\n\n| setting | default | values | reload | meaning |\n|---|---|---|---|---|\n"

@@ -1,4 +1,4 @@
-//! What kinds of settings there are: how each is read and shown.
+//! The kinds of settings, and how each is read and shown.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -20,17 +20,17 @@ pub type At<T, V> = fn(&mut T) -> &mut V;
 pub struct Setting<T: 'static> {
     /// Its name within its section.
     pub name: &'static str,
-    /// What it is where the file says nothing, as the file would say it; empty for nothing.
+    /// Its default, in the file's syntax; empty for none.
     pub default: &'static str,
     /// Whether a reload changes it.
     pub live: bool,
-    /// What it is and where it goes.
+    /// Its kind and destination.
     pub field: Field<T>,
-    /// What it means.
+    /// Its description.
     pub help: &'static str,
 }
 
-/// What a setting is, its bounds, and where it goes.
+/// A setting's kind, bounds and destination.
 pub enum Field<T: 'static> {
     Capacity(At<T, Capacity>),
     OptionalCapacity(At<T, Option<Capacity>>),
@@ -83,11 +83,11 @@ const PROFILES: [(&str, Profile); 2] =
 const LIFETIMES: [(&str, Lifetime); 2] =
     [("persistent", Lifetime::Persistent), ("ephemeral", Lifetime::Ephemeral)];
 
-/// Settings that are switched off are empty texts in the file.
+/// A setting that is switched off is an empty string in the file.
 const NOTHING: &str = "";
 
 impl<T> Field<T> {
-    /// Reads a value into its place, or says what is expected.
+    /// Reads a value into its destination, or returns what was expected.
     pub fn read(&self, section: &mut T, value: &DeValue<'_>) -> Result<(), String> {
         let text = value.as_str();
         let read = match self {
@@ -148,7 +148,7 @@ impl<T> Field<T> {
         read.ok_or_else(|| self.expected())
     }
 
-    /// What may be written, in words.
+    /// Describes the accepted values.
     pub fn expected(&self) -> String {
         let shown = |bytes: u64| spillway_types::Size(bytes).to_string();
         match self {
@@ -188,7 +188,7 @@ impl<T> Field<T> {
         }
     }
 
-    /// The value in words that differ when the values do.
+    /// The value as text. Different values give different texts.
     pub fn show(&self, section: &mut T) -> String {
         match self {
             Self::Capacity(at) => format!("{:?}", at(section)),

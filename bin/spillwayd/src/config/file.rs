@@ -16,10 +16,10 @@ use super::table::{
 use super::table_resp::RESP;
 use super::values::{Config, Lend, Listen, Memory, Process, Resp, Sections, Unnamed};
 
-/// Most bytes of a configuration file.
+/// Largest configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// What is wrong, and where: one line.
+/// One line that says what is wrong, and where.
 #[derive(Debug)]
 pub struct Error(String);
 
@@ -70,7 +70,8 @@ fn override_one(config: &mut Config, setting: &str) -> Result<(), Error> {
     else {
         return Err(Error(format!("{name}: write it as SECTION.NAME=VALUE")));
     };
-    // A value that is no TOML is a text, so that quotes need not be quoted from the shell.
+    // A value that is not valid TOML is taken as a string, so that the shell command needs no
+    // nested quotes.
     let quoted = format!("[{section}]\n{key} = {value:?}");
     let plain = format!("[{section}]\n{key} = {value}");
     let text = if DeTable::parse(&plain).is_ok() { &plain } else { &quoted };
@@ -82,7 +83,7 @@ fn override_one(config: &mut Config, setting: &str) -> Result<(), Error> {
     Text { name, text }.read(config)
 }
 
-/// The values where no file says otherwise.
+/// The defaults.
 fn defaults() -> Config {
     Config {
         store: section_defaults(&STORE),
@@ -111,7 +112,7 @@ fn section_defaults<T: Default>(settings: &[Setting<T>]) -> T {
     section
 }
 
-/// A text with a name, for lines that say where something is wrong.
+/// A text and its name, for error messages with a position.
 struct Text<'a> {
     name: String,
     text: &'a str,

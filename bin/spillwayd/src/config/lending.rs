@@ -1,4 +1,4 @@
-//! What the settings of lending mean together.
+//! Checks the settings of lending against each other.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use spillway_lending::{Backup, HostId, Mode, Roles, Settings, Shareable};
 use super::file::Error;
 use super::values::{Config, Lend, LendRoles, Listen, MemoryLock, RegistryKind};
 
-/// What the state machine is told.
+/// The state machine's settings.
 ///
 /// # Errors
-/// Settings that can't hold together.
+/// The settings contradict each other.
 pub fn machine_settings(config: &Config) -> Result<Settings, Error> {
     let lend = &config.lend;
     let slabs = |bytes: u64| bytes / lend.slab_bytes.max(1);
     let few = |slabs: u64| u32::try_from(slabs).unwrap_or(u32::MAX);
-    // Who may only borrow keeps all of its memory.
+    // A host that may only borrow keeps all of its memory.
     let all = (lend.roles == LendRoles::Borrow).then_some(u64::MAX);
     let shareable = all.or(lend.reserve_bytes).map_or(Shareable::Dynamic, Shareable::Reserve);
     let permille = |percent: spillway_manager::Percent| percent.of(1000) as u32;
@@ -44,7 +44,7 @@ pub fn machine_settings(config: &Config) -> Result<Settings, Error> {
     Ok(settings)
 }
 
-/// Checks what `[lend]` needs of itself and of others.
+/// Checks `[lend]`, and the other settings that it needs.
 ///
 /// # Errors
 /// The first thing that is wrong.

@@ -1,8 +1,8 @@
-//! What the operator's file says.
+//! The configuration.
 //!
-//! Every setting is a row of a table: what it is called, what it is without being set, its bounds,
-//! whether it can change while the daemon runs, and where it goes. Reading the file, `--set`,
-//! reloading and docs/config.md all come from there.
+//! Every setting is a row of a table: its name, default and bounds, whether it can change while the
+//! daemon runs, and the field that it sets. The file's reader, `--set`, the reload and
+//! docs/config.md all use this table.
 
 mod check;
 mod document;

@@ -1,11 +1,11 @@
-//! What a changed file changes while the daemon runs.
+//! Applies a changed file while the daemon runs.
 
 use super::field::Setting;
 use super::table::{LEND, LISTEN, MEMORY, PROCESS, SECTIONS, STORE, UNNAMED, VM};
 use super::table_resp::RESP;
 use super::values::Config;
 
-/// Names of settings that differ and that a reload does not change.
+/// Names of settings that differ but that a reload can't change.
 pub fn needs_restart(old: &Config, new: &Config) -> Vec<String> {
     let (mut old, mut new) = (old.clone(), new.clone());
     let mut names = Vec::new();

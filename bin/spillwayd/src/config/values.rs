@@ -42,9 +42,9 @@ pub struct Store {
 /// How much memory the store may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capacity {
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
-    /// Per cent of the memory that the machine or the cgroup has.
+    /// A percentage of the memory of the machine or the cgroup.
     Percent(u8),
 }
 
@@ -54,7 +54,7 @@ impl Default for Capacity {
     }
 }
 
-/// Where the daemon listens. None is nowhere.
+/// The daemon's listeners; none if it does not listen.
 #[derive(Clone, Debug, Default)]
 pub struct Listen {
     pub dir: Option<PathBuf>,
@@ -82,13 +82,13 @@ pub struct Listen {
 }
 
 impl Listen {
-    /// A socket's path: one that is relative lies in [`Self::dir`].
+    /// A socket's path. A relative one lies in [`Self::dir`].
     pub fn path(&self, path: &Path) -> PathBuf {
         self.dir.as_deref().unwrap_or(Path::new("/")).join(path)
     }
 }
 
-/// What RESP's databases are.
+/// The kind of RESP's databases.
 #[derive(Clone, Debug)]
 pub struct Resp {
     pub lifetime: Lifetime,
@@ -101,7 +101,7 @@ impl Default for Resp {
     }
 }
 
-/// What the process does about itself.
+/// Settings of the process.
 #[derive(Clone, Debug, Default)]
 pub struct Process {
     pub lock_memory: MemoryLock,
@@ -112,10 +112,10 @@ pub struct Process {
 /// Whether memory is locked against paging.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryLock {
-    /// When the limits allow it.
+    /// If the limits allow it.
     #[default]
     Auto,
-    /// Always: the daemon does not start without.
+    /// Always: otherwise the daemon does not start.
     On,
     /// Never.
     Off,
@@ -159,7 +159,7 @@ impl Memory {
     }
 }
 
-/// Clients that nobody named, and what named ones get where nothing is said.
+/// Unnamed clients, and the defaults of named ones.
 #[derive(Clone, Debug)]
 pub struct Unnamed {
     pub users: Users,
@@ -350,13 +350,13 @@ impl Lend {
         !matches!(self.roles, LendRoles::Off | LendRoles::Borrow)
     }
 
-    /// Whether this host takes part at all.
+    /// Whether this host lends or borrows at all.
     pub fn is_on(&self) -> bool {
         self.roles != LendRoles::Off
     }
 }
 
-/// What a host may do with others.
+/// The roles that a host may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LendRoles {
     /// Nothing.
@@ -371,7 +371,7 @@ pub enum LendRoles {
     Both,
 }
 
-/// Where hosts are found.
+/// Where other hosts are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegistryKind {
     /// In the configuration.
@@ -380,21 +380,21 @@ pub enum RegistryKind {
     Etcd,
 }
 
-/// What memory in use is.
+/// How memory in use is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsedBy {
-    /// All but MemAvailable.
+    /// Everything except MemAvailable.
     Available,
-    /// The paper's: all but free memory, buffers, cache and slab.
+    /// The paper's definition: everything except free memory, buffers, cache and slab.
     Paper,
 }
 
-/// What a borrowed device is for.
+/// The use of a borrowed device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceUse {
     /// This host swaps onto it.
     Swap,
-    /// Whoever connects to its socket uses it.
+    /// A program uses it through its socket.
     Socket,
 }
 
@@ -406,7 +406,7 @@ pub struct Peer {
     pub rack: String,
 }
 
-/// Host memory that is set aside for guests.
+/// Host memory reserved for guests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sections {
     pub capacity_bytes: u64,
@@ -444,7 +444,7 @@ pub struct Vm {
 pub enum Way {
     /// By QEMU's monitor, at this socket.
     Monitor(PathBuf),
-    /// Through libvirt, at a socket of its own or where it usually is.
+    /// Through libvirt, at this socket or the usual one.
     Libvirt { domain: String, socket: Option<PathBuf> },
 }
 
@@ -455,7 +455,7 @@ impl Vm {
         listen.path(&self.qmp.clone().unwrap_or_else(usual))
     }
 
-    /// How its size is read and changed.
+    /// The interface by which its size is read and changed.
     pub fn way(&self, listen: &Listen) -> Way {
         match self.libvirt.as_str() {
             "" => Way::Monitor(self.qmp(listen)),
@@ -471,14 +471,14 @@ impl Vm {
         listen.path(&self.agent.clone().unwrap_or_else(usual))
     }
 
-    /// The client that its programs are, and the path of their windows' channel.
+    /// The client of its programs, and the path of their windows' channel.
     pub fn windows(&self, listen: &Listen) -> Option<(String, PathBuf)> {
         let usual = || PathBuf::from(format!("{}.windows.sock", self.name));
         let path = listen.path(&self.windows.clone().unwrap_or_else(usual));
         (!self.client.is_empty()).then(|| (self.client.clone(), path))
     }
 
-    /// What its state machine goes by.
+    /// The settings of its state machine.
     pub fn settings(&self, section_bytes: u64) -> spillway_guests::Settings {
         spillway_guests::Settings {
             section_bytes,

@@ -1,4 +1,4 @@
-//! What the settings of guests mean together.
+//! Checks the settings of guests against each other.
 
 use super::file::Error;
 use super::values::Config;

@@ -15,10 +15,10 @@ pub struct LockedMapping {
 
 impl LockedMapping {
     /// Locks all pages that the file has now, as far as the limit on locked memory allows. Holes
-    /// stay holes. None when the file can't be mapped.
+    /// stay holes. None if the file can't be mapped.
     pub fn new(file: &OwnedFd) -> Option<Self> {
         let bytes = usize::try_from(fstat(file).ok()?.st_size).ok().filter(|&bytes| bytes > 0)?;
-        // SAFETY: a new mapping at an address of the kernel's choice; nobody reads through it.
+        // SAFETY: a new mapping at an address that the kernel chooses; nothing reads through it.
         let start =
             unsafe { mmap(ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file, 0) };
         let mapping = Self { start: start.ok()?, bytes };
@@ -28,7 +28,7 @@ impl LockedMapping {
             let (from, length) = (data as usize, (hole - data) as usize);
             // SAFETY: the range lies in the mapping, which is as long as the file.
             let locked = unsafe { mlock(mapping.start.byte_add(from), length) };
-            // Beyond the limit the rest stays as it is: the daemon has said so when it started.
+            // Beyond the limit, pages stay unlocked. The daemon reported the limit when it started.
             if locked.is_err() {
                 break;
             }
@@ -40,7 +40,7 @@ impl LockedMapping {
 
 impl Drop for LockedMapping {
     fn drop(&mut self) {
-        // SAFETY: it is ours alone, and nobody reads through it.
+        // SAFETY: only this type has the mapping, and nothing reads through it.
         let unmapped = unsafe { munmap(self.start, self.bytes) };
         debug_assert!(unmapped.is_ok());
     }

@@ -1,9 +1,9 @@
-//! The fd store: a process that holds the store's memory while the daemon is killed and started
-//! again. The setting is `process.keeper`.
+//! The fd store: a process that holds the store's memory while a killed daemon is restarted. The
+//! setting is `process.keeper`.
 //!
 //! Without a service manager, `spillwayd` begins as this small process. It starts the daemon, and
 //! opens only a socket. There it takes descriptors as systemd does (FDSTORE=1, FDNAME=). It passes
-//! them to the next daemon as systemd does (LISTEN_FDS), and ends when the daemon ends by itself.
+//! them to the next daemon as systemd does (LISTEN_FDS), and ends when the daemon ends normally.
 
 mod locked;
 
@@ -38,7 +38,7 @@ const MESSAGE_FDS_MAX: usize = 16;
 const MESSAGE_BYTES_MAX: usize = 4096;
 /// The first descriptor that the daemon inherits, as with systemd.
 const LISTEN_FDS_START: i32 = 3;
-/// After so many deaths in a row before it was ready, the daemon is not started again.
+/// After this many deaths in a row before it is ready, the daemon is not restarted.
 const DEATHS_MAX: u32 = 5;
 
 /// Whether no service manager stores descriptors or passes sockets.
@@ -46,7 +46,7 @@ pub fn is_needed() -> bool {
     env::var_os("NOTIFY_SOCKET").is_none() && env::var_os("LISTEN_FDS").is_none()
 }
 
-/// Runs the daemon, again after each death, until it ends by itself.
+/// Runs the daemon, and restarts it after each death, until it ends normally.
 ///
 /// # Errors
 /// The daemon can't be started, or dies again and again.
@@ -142,7 +142,7 @@ impl FdStore {
             while let Some(info) = signals.read_signal()? {
                 self.pass_on(info.ssi_signo);
             }
-            // Messages that the daemon sent before it ended are still taken.
+            // Still reads the messages that the daemon sent before it ended.
             let ended = self.child.try_wait()?;
             while self.take_message()? {}
             if let Some(status) = ended {
@@ -228,7 +228,7 @@ fn spawn(
         let names: Vec<_> = kept.iter().map(|(name, _)| name.as_str()).collect();
         command.env("LISTEN_FDS", kept.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
     }
-    // Copies above the numbers under which the daemon finds them, made before the fork.
+    // Copies with numbers above those that the daemon expects, made before the fork.
     let above = LISTEN_FDS_START + kept.len() as i32;
     let copies: Vec<OwnedFd> = kept
         .iter()

@@ -1,4 +1,4 @@
-//! This host's kernel, which is asked through the helper for what takes an administrator's rights.
+//! Operations of this host's kernel. Privileged ones go through the helper.
 
 use std::io;
 use std::path::Path;
@@ -13,16 +13,16 @@ use spillway_nbd::AttachSettings;
 use super::helper::{Connect, Helper, Verb};
 use super::socket::Served;
 
-/// The kernel, by its files in /proc and by the helper.
+/// The kernel, through its files in /proc and through the helper.
 pub struct HostKernel {
     monitor: Monitor,
-    /// None where nothing is done to this host.
+    /// None if nothing on this host is changed.
     helper: Option<Arc<Helper>>,
-    /// What the kernel proves to lenders, in direct mode.
+    /// The secret that the kernel proves to lenders, in direct mode.
     secret: Arc<RwLock<Option<String>>>,
 }
 
-/// Says nothing of the secret, so that no log has it.
+/// Omits the secret, so that no log contains it.
 impl std::fmt::Debug for HostKernel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("HostKernel").field("helper", &self.helper).finish_non_exhaustive()
@@ -103,7 +103,7 @@ impl Kernel for HostKernel {
 
     fn restore_free(&self) {
         if self.helper.is_some() {
-            // It puts back what it changed itself.
+            // The helper restores what it changed.
             let _ = self.ask(&Verb::MinFree { bytes: 0, may_change: true });
         }
     }
@@ -133,7 +133,7 @@ impl AttachedDevice for Served {
     }
 
     fn detach(self: Box<Self>) -> Result<(), Error> {
-        // It ends as it is dropped.
+        // Dropping it ends it.
         Ok(())
     }
 }

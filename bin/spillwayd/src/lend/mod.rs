@@ -1,7 +1,7 @@
 //! Lending: hosts that lend each other memory.
 //!
-//! control/lending-driver does it. Here is what it is given: settings from the configuration ([`parts`]), this host's
-//! kernel ([`kernel`], through the privileged [`helper`]), and the way to lenders ([`transport`]).
+//! control/lending-driver does the work. This module gives it the settings from the configuration ([`parts`]), this
+//! host's kernel ([`kernel`], through the privileged [`helper`]), and the connections to lenders ([`transport`]).
 
 pub mod helper;
 mod kernel;

@@ -1,4 +1,4 @@
-//! What lending is made of, by the configuration.
+//! Builds the parts of lending from the configuration.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -18,10 +18,10 @@ use crate::config::{self, Config, Error, RegistryKind, machine_settings};
 use crate::keys::{Keys, LendingTls, Tls};
 use crate::memory::Room;
 
-/// Puts them together, while files are in reach.
+/// Builds them before the sandbox hides files.
 ///
 /// # Errors
-/// There are no keys, or a setting can't be used.
+/// Keys are missing, or a setting can't be used.
 pub fn lending_parts(
     config: &Config,
     keys: &Keys,
@@ -63,7 +63,8 @@ fn settings(config: &Config, room: Room, blocks_nqn: String) -> Result<Settings,
     let (listen, lend) = (&config.listen, &config.lend);
     let nowhere = || ([0, 0, 0, 0], 0).into();
     let at = |listening: Option<SocketAddr>| listening.map(|its| lend.data_address.unwrap_or(its));
-    // One address for others can't be that of two listeners: it is that of pools, where there are.
+    // One public address can't stand for two listeners: it is that of the pools' listener, if there
+    // is one.
     let blocks = if listen.nvme_tls.is_some() { listen.nvme_tcp } else { at(listen.nvme_tcp) };
     Ok(Settings {
         machine: machine_settings(config)?,
@@ -96,7 +97,7 @@ fn settings(config: &Config, room: Room, blocks_nqn: String) -> Result<Settings,
     })
 }
 
-/// NVMe Qualified Name of this host, another one at each start.
+/// NVMe Qualified Name of this host, a new one at each start.
 fn host_nqn() -> anyhow::Result<String> {
     let id = spillway_block::fresh_uuid()?;
     let hex = format!("{id:032x}");
@@ -104,7 +105,7 @@ fn host_nqn() -> anyhow::Result<String> {
     Ok(format!("nqn.2014-08.org.nvmexpress:uuid:{uuid}"))
 }
 
-/// Where other hosts are found.
+/// The host registry.
 fn discovery(config: &Config, own: &HostId) -> Result<Discovery, Error> {
     let lend = &config.lend;
     if lend.registry == RegistryKind::Etcd {

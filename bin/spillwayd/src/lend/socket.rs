@@ -1,4 +1,4 @@
-//! A device on a Unix socket of its own, by NBD.
+//! Serves a device by NBD on a Unix socket of its own.
 
 use std::io;
 use std::os::unix::net::UnixListener;
@@ -9,12 +9,12 @@ use spillway_block::{Device, ExportInfo, Exports};
 use spillway_nbd::{Config, Listener, Server};
 use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits};
 
-/// The one device's name.
+/// The name of the only device.
 const NAME: &str = "borrowed";
-/// What all who connect may have.
+/// The access of every connection.
 const LIMITS: Limits = Limits { connections_max: 64, operations_max: 4096, bytes_max: 256 << 20 };
 
-/// A device that is served. It ends, and its socket goes, when this is dropped.
+/// A served device. Dropping this ends the server and removes the socket.
 #[derive(Debug)]
 pub struct Served {
     _server: Server,
@@ -25,9 +25,9 @@ impl Served {
     /// Serves it.
     ///
     /// # Errors
-    /// The socket can't be made.
+    /// The socket can't be created.
     pub fn start(path: &Path, device: Arc<dyn Device>) -> io::Result<Self> {
-        // One left behind by a daemon that was killed: nobody else has this name.
+        // A killed daemon left it: no other process uses this name.
         let _ = std::fs::remove_file(path);
         let listener = Listener::Unix(UnixListener::bind(path)?);
         let only = Arc::new(Only(device));
@@ -44,12 +44,12 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // One that is gone already is as good.
+        // It may be gone already.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// A device for whoever reaches it.
+/// A device for every process that can connect.
 struct Only(Arc<dyn Device>);
 
 impl Access for Only {

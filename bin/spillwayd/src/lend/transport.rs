@@ -1,4 +1,4 @@
-//! The way to lenders' pools: NVMe/TCP inside TLS.
+//! The transport to lenders' pools: NVMe/TCP inside TLS.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub struct NvmeTransport {
     pub tls: ClientSettings,
     /// NVMe Qualified Name of this host.
     pub host_nqn: String,
-    /// Longest that a request may take.
+    /// Time limit of a request.
     pub request_timeout: Duration,
 }
 

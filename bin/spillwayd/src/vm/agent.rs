@@ -1,4 +1,4 @@
-//! A channel to the agent: a Unix socket at whose other end is a virtio-serial port of the guest.
+//! A channel to the agent: a Unix socket whose other end is a virtio-serial port of the guest.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -11,29 +11,30 @@ use spillway_guests::Error;
 use spillway_guests::agent::{FromGuest, FromHost};
 use spillway_guests::line::Lines;
 
-/// Most bytes that wait for a guest that does not read: what comes then is dropped, and the agent asks again.
+/// Most bytes buffered for a guest that does not read. Further messages are dropped, and the agent asks
+/// again.
 const WAITING_BYTES_MAX: usize = 16 << 10;
-/// Most bytes that are read at a time, so that a guest that floods keeps nobody from anything.
+/// Most bytes per read, so that a guest that floods the channel delays nothing else.
 const READ_BYTES_MAX: usize = 16 << 10;
-/// Most bytes that are read in a second, many times what an agent has to say: a guest that floods waits, and costs the host
-/// next to nothing.
+/// Most bytes read per second, many times what an agent sends. A guest that floods the channel waits, and costs the
+/// host almost nothing.
 const SECOND_BYTES_MAX: usize = 64 << 10;
-/// An agent that was started anew says nothing until it is greeted; nor does one that never was.
+/// Interval of greetings: an agent that has just started sends nothing until it is greeted.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// A channel that is connected.
+/// A connected channel.
 pub struct Channel {
     stream: UnixStream,
     lines: Lines,
     waiting: VecDeque<u8>,
-    /// When the agent was heard or greeted last.
+    /// When a message from the agent arrived, or the agent was greeted, last.
     heard: Instant,
-    /// Since when bytes are counted, and how many were read since.
+    /// When counting of bytes began, and how many were read since.
     second: Instant,
     second_bytes: usize,
-    /// Whether the agent was ever heard on this connection.
+    /// Whether the agent ever sent a message on this connection.
     pub has_spoken: bool,
-    /// Lines that were no messages.
+    /// Lines that were not messages.
     pub garbled: u64,
 }
 
@@ -41,7 +42,7 @@ impl Channel {
     /// Connects.
     ///
     /// # Errors
-    /// Nothing listens there.
+    /// No process listens there.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
         stream.set_nonblocking(true)?;
@@ -57,7 +58,7 @@ impl Channel {
         })
     }
 
-    /// To wait on; for writing only while something waits.
+    /// The descriptor to poll; for writing only while bytes are buffered.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
@@ -66,7 +67,7 @@ impl Channel {
         !self.waiting.is_empty()
     }
 
-    /// Sends a message as far as the guest takes it.
+    /// Sends a message, as far as the guest reads it.
     ///
     /// # Errors
     /// The channel is closed.
@@ -77,7 +78,7 @@ impl Channel {
         self.send(said.encode()).map(drop)
     }
 
-    /// Sends a line as far as the guest takes it; says whether there was room for it.
+    /// Sends a line, as far as the guest reads it. Returns whether the buffer had space for it.
     ///
     /// # Errors
     /// The channel is closed.
@@ -89,7 +90,7 @@ impl Channel {
         self.flush().map(|()| has_room)
     }
 
-    /// Sends what waits.
+    /// Sends buffered bytes.
     ///
     /// # Errors
     /// The channel is closed.
@@ -107,12 +108,13 @@ impl Channel {
         Ok(())
     }
 
-    /// Whether the guest has said more than it may in this second: it is read again in the next.
+    /// Whether the guest has used up this second's bytes: the channel is read again in the next
+    /// second.
     pub fn is_over(&self) -> bool {
         self.second_bytes >= SECOND_BYTES_MAX && self.second.elapsed() < Duration::from_secs(1)
     }
 
-    /// Reads what has come, but no more than a bound at a time.
+    /// Reads messages, up to a bound at a time.
     ///
     /// # Errors
     /// The channel is closed.
@@ -120,7 +122,7 @@ impl Channel {
         self.read_as(FromGuest::decode)
     }
 
-    /// The same for messages of another protocol.
+    /// Reads messages of another protocol.
     ///
     /// # Errors
     /// The channel is closed.
@@ -156,7 +158,7 @@ impl Channel {
         Ok(said)
     }
 
-    /// Whether the agent is to be greeted again, since nothing is heard of it. `interval` is how often it should speak.
+    /// Whether to greet the agent again, because it is silent. `interval` is the time between its reports.
     pub fn is_silent(&self, interval: Duration) -> bool {
         self.heard.elapsed() > SILENCE.max(interval * 3)
     }

@@ -1,4 +1,4 @@
-//! A VM that answers, by QEMU's monitor or through libvirt: what it has, what it is asked for, and what the pool does for it.
+//! A reachable VM, through QEMU's monitor or libvirt: its memory, its requested size, and its memory in the pool.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -10,29 +10,29 @@ use crate::config::Way;
 use crate::vm::layout::Layout;
 use crate::vm::{libvirt, monitor};
 
-/// A VM that is the one that is meant.
+/// A VM whose identity was checked.
 pub enum Attached {
     /// Its memory lies in the pool's files.
     Monitor(monitor::Attached),
-    /// Its memory is libvirt's, and the pool counts it.
+    /// libvirt allocates its memory, and the pool counts it.
     Libvirt(libvirt::Attached),
 }
 
-/// What a VM told by itself.
+/// An event of a VM.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     pub resets: usize,
-    /// It has begun to move to another host, or no longer does.
+    /// A migration to another host has begun or ended.
     pub is_migrating: Option<bool>,
-    /// A device's size is another now.
+    /// A device's size has changed.
     pub has_changed: bool,
 }
 
 impl Attached {
-    /// Connects, and reads what the VM has.
+    /// Connects, and reads the VM's memory devices.
     ///
     /// # Errors
-    /// It does not answer; it is another VM; or it can't be resized: the line names what it needs.
+    /// It does not answer, it is another VM, or it can't be resized: the line names what it needs.
     pub fn connect(name: &str, way: &Way, pool: &Pool) -> anyhow::Result<(Self, Facts)> {
         Ok(match way {
             Way::Monitor(path) => {
@@ -47,10 +47,10 @@ impl Attached {
         })
     }
 
-    /// Where what it booted with lies, for its programs' windows.
+    /// Where its boot memory lies, for its programs' windows.
     ///
     /// # Errors
-    /// Why that can't be had.
+    /// Why this is unknown.
     pub fn layout(&mut self, name: &str, pool: &Pool, boot_bytes: u64) -> Result<Layout, String> {
         match self {
             Self::Monitor(attached) => attached.layout(name, pool, boot_bytes),
@@ -58,17 +58,17 @@ impl Attached {
         }
     }
 
-    /// Hears what the VM tells, without waiting.
+    /// Reads the VM's events, without blocking.
     ///
     /// # Errors
-    /// It is out of reach now: why.
+    /// Why it is out of reach now.
     pub fn look(&mut self) -> Result<Seen, String> {
         match self {
             Self::Libvirt(attached) => attached.look().map(|()| Seen::default()),
             Self::Monitor(attached) => {
                 attached.monitor.pump().map_err(|error| error.to_string())?;
                 let events = attached.monitor.events();
-                // A flood may have hidden a reset: what the VM has is read anew.
+                // A flood of events may have hidden a reset, so the VM is read again.
                 if events.lost > 0 {
                     return Err("the monitor sent more events than are kept".into());
                 }
@@ -89,7 +89,7 @@ impl Attached {
     /// The size and requested size of each device, bytes.
     ///
     /// # Errors
-    /// It is out of reach now: why.
+    /// Why it is out of reach now.
     pub fn sizes(&mut self) -> Result<Vec<(u64, u64)>, String> {
         match self {
             Self::Monitor(attached) => attached.sizes().map_err(|error| error.to_string()),
@@ -97,7 +97,7 @@ impl Attached {
         }
     }
 
-    /// Asks the guest for a size of a device.
+    /// Requests a size of a device from the guest.
     ///
     /// # Errors
     /// It does not answer, or refuses.
@@ -110,10 +110,10 @@ impl Attached {
         }
     }
 
-    /// Has the pool set aside more for a device. Gives what is set aside then, bytes.
+    /// Reserves more of the pool for a device. Returns how many bytes are reserved then.
     ///
     /// # Errors
-    /// The pool is dry.
+    /// The pool is exhausted.
     pub fn reserve(
         &self,
         name: &str,
@@ -127,7 +127,8 @@ impl Attached {
         }
     }
 
-    /// The pool gets back what a device of this size does not use. Gives what is still set aside, bytes.
+    /// Returns to the pool what a device of this size does not use. Returns how many bytes stay
+    /// reserved.
     ///
     /// # Errors
     /// The pool's file can't be read.
@@ -145,8 +146,8 @@ impl Attached {
         }
     }
 
-    /// Gives the VM a further device of so many bytes, empty, and reads what it has then. A domain of libvirt gets none: its
-    /// description is its owner's to change.
+    /// Adds an empty device of this many bytes to the VM, and reads the VM again. A libvirt domain gets none, because
+    /// only its owner changes its definition.
     ///
     /// # Errors
     /// QEMU refuses.
@@ -162,7 +163,7 @@ impl Attached {
         }
     }
 
-    /// Which file or account of the pool a device has.
+    /// The pool's file or account of a device.
     pub fn file(&self, device: usize) -> u8 {
         match self {
             Self::Monitor(attached) => attached.file(device),

@@ -1,5 +1,5 @@
-//! A VM's thread: it waits for the monitor, the agent, orders and time, tells the state machine, and carries out what that
-//! wants.
+//! A VM's thread: waits for the monitor, the agent, orders and timers, passes events to the state machine, and executes
+//! its actions.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;

@@ -1,16 +1,16 @@
-//! Where the memory that a guest booted with lies: guest-physical addresses, and offsets of the file that QEMU maps.
+//! Where a guest's boot memory lies: guest-physical addresses, and offsets in the file that QEMU maps.
 
-/// What lies at a guest-physical address: the memory's name, and QEMU's own address of it.
+/// What a guest-physical address maps: the memory's name, and its address in QEMU.
 type Found = Option<(String, u64)>;
 
-/// From here on RAM that has no place below the devices goes on.
+/// RAM that does not fit below the devices continues here.
 const ABOVE_DEVICES: u64 = 4 << 30;
-/// Windows are made of pages of this size, and so are the pieces.
+/// Windows and pieces consist of pages of this size.
 const PAGE_BYTES: u64 = 2 << 20;
-/// An address that is RAM on every machine, beyond what firmware moves about.
+/// An address that is RAM on every machine, above what firmware remaps.
 const LOW: u64 = PAGE_BYTES;
 
-/// The boot memory of a guest: one piece from address 0 on, and what has no place there from 4 GiB on.
+/// The boot memory of a guest: one piece from address 0, and the rest from 4 GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     boot_bytes: u64,
@@ -18,10 +18,10 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Finds out by asking QEMU what lies at a few addresses. `name` is the boot memory's.
+    /// Finds the layout by querying QEMU for a few addresses. `name` is the boot memory's.
     ///
     /// # Errors
-    /// What `ask` meets, or memory that lies elsewhere.
+    /// `ask` fails, or the memory lies elsewhere.
     pub fn find<E: std::fmt::Display>(
         name: &str,
         boot_bytes: u64,
@@ -52,7 +52,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// The offset in the file of a page of 2 MiB; none where it does not lie in the boot memory.
+    /// The offset in the file of a page of 2 MiB; none if it does not lie in the boot memory.
     pub fn offset(&self, address: u64) -> Option<u64> {
         let Self { boot_bytes, low_bytes } = *self;
         let fits = |start: u64, bytes: u64| {

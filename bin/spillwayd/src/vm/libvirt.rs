@@ -1,4 +1,4 @@
-//! A domain of libvirt: which it is, what it has, what it is asked for.
+//! A libvirt domain: its identity, memory and requested size.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -13,16 +13,17 @@ use spillway_types::Size;
 /// How long libvirt may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// A domain that runs and can be resized.
+/// A running domain that can be resized.
 pub struct Attached {
     connection: Connection,
     domain: DomainHandle,
-    /// What it last was.
+    /// Its last known state.
     description: Description,
 }
 
 impl Attached {
-    /// Connects, and reads what the domain has. What it has is counted from now on; what one that does not run had, no more.
+    /// Connects, and reads the domain's memory, which the pool counts from now on. The memory of a domain that does not
+    /// run is no longer counted.
     ///
     /// # Errors
     /// libvirt does not answer, the domain does not run, or it can't be resized: the line names what it needs.
@@ -47,7 +48,7 @@ impl Attached {
             pool.count(name, account(at), device.set_aside_bytes)?;
             devices.push(device);
         }
-        // Devices that an earlier start had.
+        // Devices of an earlier start.
         for at in devices.len()..DEVICES_MAX.into() {
             pool.count(name, account(at), 0)?;
         }
@@ -55,10 +56,10 @@ impl Attached {
         Ok((Self { connection, domain: found, description }, facts))
     }
 
-    /// Hears whether libvirt is there.
+    /// Checks whether libvirt is reachable.
     ///
     /// # Errors
-    /// It is not.
+    /// It is not reachable.
     pub fn look(&mut self) -> Result<(), String> {
         self.connection.pump().map_err(|error| error.to_string())
     }
@@ -66,7 +67,7 @@ impl Attached {
     /// The size and requested size of each device, bytes.
     ///
     /// # Errors
-    /// libvirt does not answer, or the domain is no more what it was.
+    /// libvirt does not answer, or the domain has changed.
     pub fn sizes(&mut self) -> Result<Vec<(u64, u64)>, String> {
         let described = self.connection.describe(&self.domain, deadline());
         let description = described.map_err(|error| error.to_string())?;
@@ -84,7 +85,7 @@ impl Attached {
         Ok(devices.map(|device| (device.size_bytes, device.requested_bytes)).collect())
     }
 
-    /// Asks the guest for a size of a device.
+    /// Requests a size of a device from the guest.
     ///
     /// # Errors
     /// libvirt does not answer, or refuses.
@@ -107,14 +108,15 @@ pub fn account(device: usize) -> u8 {
     device as u8 + 1
 }
 
-/// A device as it is found: one that shrinks still has what it had, and one that grows may have all that it was asked for.
+/// What a device counts as: one that shrinks still has its former size, and one that grows may already have all of its
+/// requested size.
 fn counted(found: &MemoryDevice) -> Device {
     let MemoryDevice { max_bytes, size_bytes, requested_bytes, .. } = *found;
     let set_aside_bytes = size_bytes.max(requested_bytes);
     Device { max_bytes, size_bytes, requested_bytes, set_aside_bytes }
 }
 
-/// Refuses a domain that can't be resized without harm.
+/// Refuses a domain that can't be resized safely.
 fn check(name: &str, domain: &str, found: &Description, section_bytes: u64) -> anyhow::Result<()> {
     let elements = format!("give it the elements that `spillway vm args {name}` prints");
     if !(1..=usize::from(DEVICES_MAX)).contains(&found.devices.len()) {
@@ -122,7 +124,7 @@ fn check(name: &str, domain: &str, found: &Description, section_bytes: u64) -> a
         bail!("libvirt's domain '{domain}' has {count} virtio-mem devices: {elements}");
     }
     if !found.is_allocated_first {
-        // A host run dry would end QEMU.
+        // QEMU would be killed if the host ran out of memory.
         bail!("libvirt's domain '{domain}' lacks <allocation mode='immediate'/>: {elements}");
     }
     for device in &found.devices {

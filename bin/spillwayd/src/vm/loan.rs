@@ -1,7 +1,7 @@
-//! What guests leave unused of the section pool serves the page store, until one of them needs it.
+//! Lends unused memory of the section pool to the page store, until a guest needs it.
 //!
-//! The store is lent only as much as it could give back at any time: values that can neither be dropped nor go to its disk have
-//! to fit into its own capacity, with room to spare.
+//! The store gets only as much as it can return at any time. Values that can neither be dropped nor move to its disk
+//! must fit in its own capacity, with some to spare.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -17,23 +17,24 @@ use crate::capacity::LENT_TIMES_MAX;
 use crate::config::Error;
 use crate::memory::Room;
 
-/// How often the loan is looked at.
+/// How often the loan is adjusted.
 const LOOK: Duration = Duration::from_millis(500);
-/// So long a guest waits for what it takes back.
+/// How long a guest waits for lent memory.
 const GIVE_BACK_MAX: Duration = Duration::from_secs(10);
-/// So long nothing more is lent after a guest took some back: the next one need not wait.
+/// How long nothing more is lent after a guest took some back, so that the next guest need not
+/// wait.
 const REST: Duration = Duration::from_secs(10);
-/// So many threads of the store send pages to its disk: one alone waits for each write.
+/// Threads that send the store's pages to its disk. A single thread would wait for each write.
 const SHRINKERS: usize = 8;
-/// Until a store that did not give all back by itself is asked again.
+/// Pause before a store that did not return everything is asked again.
 const RETRY: Duration = Duration::from_secs(5);
-/// A look that has to take memory back goes on at the next one.
+/// Time limit of one adjustment. The next one continues it.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 
 /// A loan to the store.
 #[derive(Debug)]
 pub struct Loan {
-    /// Which knows the loan as its borrower.
+    /// The pool counts the loan under this borrower.
     pool: Weak<Pool>,
     store: Arc<Store>,
     room: Room,
@@ -45,25 +46,25 @@ pub struct Loan {
 struct LoanPause {
     /// Until when nothing more is lent.
     rests_until: Instant,
-    /// Until when the store is not asked without need.
+    /// Until when the store is asked only if a guest needs memory.
     keeps_until: Instant,
-    /// Why nothing is lent, as it was said last.
+    /// The last logged reason why nothing is lent.
     said: Option<Refused>,
 }
 
-/// Why the store is lent nothing.
+/// Why nothing is lent to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refused {
-    /// Too much in it could go nowhere.
+    /// Too many of its values can neither be dropped nor move to its disk.
     Fixed,
-    /// It did not give back what a guest asked for.
+    /// It did not return what a guest needed.
     Kept,
 }
 
-/// Checks that a pool of this memory can lend as much.
+/// Checks that a pool with memory of this kind can lend this much.
 ///
 /// # Errors
-/// The pool has its memory from the host whether guests use it or not.
+/// The pool holds its host memory whether guests use it or not.
 pub fn check(backing: Backing, lent_bytes: u64) -> Result<(), Error> {
     if lent_bytes > 0 && backing != Backing::Tmpfs {
         return Err(Error::new(
@@ -74,8 +75,8 @@ pub fn check(backing: Backing, lent_bytes: u64) -> Result<(), Error> {
 }
 
 impl Loan {
-    /// Of a pool to a store. What the store holds beyond its own capacity counts as lent from now on, also where nothing more is
-    /// to be lent. None where nothing is lent.
+    /// A loan of a pool to a store. What the store holds beyond its own capacity counts as lent from now on, even if
+    /// nothing more may be lent. None if nothing is lent.
     ///
     /// # Errors
     /// [`check`] fails.
@@ -103,12 +104,12 @@ impl Loan {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lends more or less, as what guests and the store have wants it. `ready_bytes` are to be left for guests.
+    /// Adjusts the loan to the guests' and the store's use. Leaves `ready_bytes` for guests.
     pub fn look(&self, pool: &Pool, ready_bytes: u64) {
         let mut state = self.state();
         let lent_bytes = pool.lent_bytes();
         let fixed_bytes = self.store.fixed_bytes();
-        // What is set aside can't leave either, and is never more than it was when it was asked for.
+        // Reserved pages can't leave either, and their number only falls after it was read.
         let own_bytes = self.room.own_bytes.saturating_sub(self.store.reserved_bytes());
         let is_fixed = is_fixed(fixed_bytes, own_bytes, lent_bytes > 0);
         self.say_whether_fixed(&mut state, is_fixed, fixed_bytes);
@@ -133,7 +134,7 @@ impl Loan {
         }
     }
 
-    /// Whether nothing is lent, and nothing will be.
+    /// Whether nothing is lent now or in future.
     fn is_over(&self, pool: &Pool) -> bool {
         self.room.lent_bytes == 0 && pool.lent_bytes() == 0
     }
@@ -157,18 +158,18 @@ impl Loan {
         }
     }
 
-    /// Has the store hold no more than `lent_bytes` beyond its own, as far as it comes until then. What it still holds stays lent.
-    /// To be called with the state locked. Says whether it came so far.
+    /// Shrinks the store to `lent_bytes` beyond its own capacity, as far as the time allows. What it still holds stays
+    /// lent. Call it with the state locked. Returns whether the store got that far.
     fn lower(&self, pool: &Pool, lent_bytes: u64, until: Instant) -> bool {
         let own_bytes = self.room.own_bytes;
         self.store.set_capacity(own_bytes, lent_bytes);
-        // One alone may come to its end before the others.
+        // One thread may end before the others.
         let shrink = || {
             self.store.shrink(until, &mut Scratch::new());
         };
         thread::scope(|scope| {
             for _ in 1..SHRINKERS {
-                // With fewer it takes longer.
+                // With fewer threads it takes longer.
                 let _ = thread::Builder::new().spawn_scoped(scope, shrink);
             }
             shrink();
@@ -177,7 +178,7 @@ impl Loan {
         let kept_bytes = if has_shrunk {
             lent_bytes
         } else {
-            // What it has reached stays its bound: others put meanwhile.
+            // The reached size becomes its limit, because clients keep putting values.
             self.store.memory_bytes().saturating_sub(own_bytes).clamp(lent_bytes, pool.lent_bytes())
         };
         self.store.set_capacity(own_bytes, kept_bytes);
@@ -188,7 +189,7 @@ impl Loan {
 
 impl Borrower for Loan {
     fn give_back(&self, bytes: u64) {
-        // It asks itself.
+        // The caller asks again.
         let Some(pool) = self.pool.upgrade() else { return };
         let mut state = self.state();
         let began = Instant::now();
@@ -216,13 +217,13 @@ impl Borrower for Loan {
     }
 }
 
-/// Whether too much in the store could go nowhere: more than three quarters of its own capacity beside what is set aside, or half
-/// of it where nothing is lent yet.
+/// Whether too much in the store can't leave: more than three quarters of its own capacity less reserved memory, or
+/// half of it if nothing is lent yet.
 const fn is_fixed(fixed_bytes: u64, own_bytes: u64, is_lent: bool) -> bool {
     fixed_bytes > if is_lent { own_bytes / 4 * 3 } else { own_bytes / 2 }
 }
 
-/// The thread that looks at a loan. It ends when this is dropped.
+/// The thread that adjusts a loan. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Lender {
     ends: Arc<AtomicBool>,
@@ -230,7 +231,7 @@ pub struct Lender {
 }
 
 impl Lender {
-    /// Starts it. `ready_bytes` says what is to be left for guests.
+    /// Starts it. `ready_bytes` returns how much to leave for guests.
     ///
     /// # Errors
     /// There are no threads left.
@@ -257,7 +258,7 @@ impl Drop for Lender {
         self.ends.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // A panic ends the daemon before.
+            // A panic would have ended the daemon earlier.
             let _ = thread.join();
         }
     }

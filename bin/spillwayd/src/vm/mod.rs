@@ -1,5 +1,5 @@
-//! Guests that grow and shrink: a thread for each VM drives its state machine (control/guests), between QEMU's monitor
-//! or libvirt, the agent's channel and the pool of sections.
+//! Guests that grow and shrink: a thread for each VM connects its state machine (control/guests) with QEMU's monitor
+//! or libvirt, the agent's channel and the section pool.
 
 mod agent;
 mod attached;

@@ -1,4 +1,4 @@
-//! QEMU's monitor as the driver uses it: which VM it is, what it has, what it is asked for.
+//! QEMU's monitor for the driver: the VM's identity, memory and requested size.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,17 +14,17 @@ use crate::vm::options::{BOOT, SLOTS, backend_id, device_id};
 /// How long QEMU may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// A monitor whose VM is the one that is meant.
+/// A monitor whose VM was identified.
 pub struct Attached {
     pub monitor: Monitor,
-    /// The ids of its devices, in the order in which they are filled, and which file each has.
+    /// The ids of its devices, in the order in which they are filled, and the file of each.
     devices: Vec<(String, u8)>,
-    /// What each can hold, bytes.
+    /// The capacity of each, bytes.
     max_bytes: Vec<u64>,
 }
 
 impl Attached {
-    /// Connects, and reads what the VM has.
+    /// Connects, and reads the VM's memory devices.
     ///
     /// # Errors
     /// The monitor does not answer; it is another VM's; or the VM can't be resized: the line names what it needs.
@@ -57,15 +57,15 @@ impl Attached {
         let boot_bytes = self.monitor.memory_size(deadline())?.base_bytes;
         let devices = self.facts(name, pool, &listed)?;
         self.max_bytes = devices.iter().map(|device| device.max_bytes).collect();
-        // From now on events alone tell of a reset; what came before is in the facts.
+        // From now on only events report a reset. The state read below covers earlier ones.
         let _ = self.monitor.events();
         Ok(Facts { boot_bytes, devices })
     }
 
-    /// Gives the VM a further device of so many bytes, empty, and reads what it has then.
+    /// Adds an empty device of this many bytes to the VM, and reads the VM again.
     ///
     /// # Errors
-    /// QEMU refuses: it has no slot or no addresses left. Then nothing has changed.
+    /// QEMU refuses because it has no slot or no addresses left. Nothing has changed then.
     pub fn add_device(&mut self, name: &str, pool: &Pool, bytes: u64) -> anyhow::Result<Facts> {
         let is_q35 = self.monitor.machine(deadline())?.contains("q35");
         if is_q35 && self.monitor.acpi(deadline())? == "off" {
@@ -75,7 +75,7 @@ impl Attached {
         let number = self.devices.last().map_or(0, |&(_, file)| file) + 1;
         let file = GuestFile::Device(number);
         if pool.usage().guests.get(name).is_some_and(|it| it.devices.contains_key(&number)) {
-            // An earlier try came to no end.
+            // An earlier attempt was not completed.
             pool.remove_device(name, number)?;
         }
         let path = pool.create(name, file, bytes)?;
@@ -90,7 +90,7 @@ impl Attached {
             node: 0,
         };
         if let Err(error) = self.monitor.add_device(&device, deadline()) {
-            // After an answer that is late QEMU may have it all the same: the file stays then.
+            // If the reply timed out, QEMU may still have the device: keep the file.
             let _ = pool.remove_device(name, number);
             return Err(error.into());
         }
@@ -119,10 +119,10 @@ impl Attached {
         found.context("a virtio-mem device has gone")
     }
 
-    /// Where the guest's boot memory lies, if that is the pool's file.
+    /// Where the guest's boot memory lies, if it is the pool's file.
     ///
     /// # Errors
-    /// It is not, or the monitor does not say.
+    /// It is not, or the monitor does not report it.
     pub fn layout(&mut self, name: &str, pool: &Pool, boot_bytes: u64) -> Result<Layout, String> {
         let backend = self.monitor.backend(BOOT, deadline()).map_err(|error| error.to_string())?;
         let path = pool.path(name, GuestFile::Boot).map_err(|error| error.to_string())?;
@@ -131,11 +131,11 @@ impl Attached {
                 "its boot memory is not what `spillway vm args {name}` prints for it"
             ));
         }
-        // Its guest could have QEMU take a page away that the daemon has mapped: what touches it then gets SIGBUS.
+        // The guest could make QEMU discard a page that the daemon has mapped. Touching it then raises SIGBUS.
         if self.monitor.has_balloon(deadline()).map_err(|error| error.to_string())? {
             return Err("it has a balloon: start it without one".into());
         }
-        // Once it moves, what the host writes is no longer seen by QEMU.
+        // During a migration QEMU does not see what the host writes.
         self.monitor.tell_migration(deadline()).map_err(|error| error.to_string())?;
         Layout::find(BOOT, boot_bytes, |address| self.monitor.host_address(address, deadline()))
     }
@@ -153,7 +153,7 @@ impl Attached {
         Ok(self.devices.iter().map(find).collect())
     }
 
-    /// Asks the guest for a size of a device.
+    /// Requests a size of a device from the guest.
     ///
     /// # Errors
     /// The monitor does not answer, or refuses.
@@ -162,18 +162,18 @@ impl Attached {
         self.monitor.set_requested_size(id, bytes, deadline())
     }
 
-    /// What a device can hold, bytes.
+    /// The capacity of a device, bytes.
     pub fn max_bytes(&self, device: usize) -> u64 {
         self.max_bytes.get(device).copied().unwrap_or_default()
     }
 
-    /// Which file of the pool a device has.
+    /// The pool's file of a device.
     pub fn file(&self, device: usize) -> u8 {
         self.devices.get(device).map_or(0, |&(_, file)| file)
     }
 }
 
-/// Finds out which file of the pool a device maps, and whether QEMU takes it as it must.
+/// Finds which file of the pool a device maps, and checks QEMU's options for it.
 fn identify(
     name: &str,
     monitor: &mut Monitor,
@@ -197,7 +197,7 @@ fn identify(
         bail!("the memory of device {id} lacks share=on: {options}");
     }
     if !monitor.device_prealloc(id, deadline())? {
-        // A pool run dry would end QEMU.
+        // QEMU would be killed if the pool ran out of memory.
         bail!("device {id} lacks prealloc=on: {options}");
     }
     Ok((id.clone(), file))

@@ -1,16 +1,16 @@
-//! How a VM is to be started, by QEMU's options or as libvirt's domain, for a guest that grows and shrinks.
+//! The QEMU options, or libvirt elements, that a guest needs to grow and shrink.
 
 use std::path::Path;
 
 use spillway_api::types::VmArgs;
 use spillway_guests::{agent::PORT, window};
 
-/// What the options are made from.
+/// Input of the options.
 pub struct Vm<'a> {
     pub boot_bytes: u64,
     /// The first device.
     pub device_bytes: u64,
-    /// The largest that the guest can ever be, with further devices: QEMU lays out addresses for it.
+    /// The largest size of the guest with further devices, for which QEMU lays out addresses.
     pub max_bytes: u64,
     pub section_bytes: u64,
     pub agent: &'a Path,
@@ -18,7 +18,8 @@ pub struct Vm<'a> {
     pub windows: Option<&'a Path>,
 }
 
-/// The bridge that further devices come to while the VM runs. Other buses take none on some machines, or none without ACPI.
+/// The bridge to which further devices are added while the VM runs. Other buses do not support that on some machines,
+/// or without ACPI.
 pub const SLOTS: &str = "spillway-slots";
 /// A number that no other bridge has.
 const CHASSIS: u8 = 250;
@@ -36,7 +37,7 @@ pub fn backend_id(number: u8) -> String {
     format!("spillway-mem{number}")
 }
 
-/// Where what QEMU maps lies, and where its monitor is to be.
+/// The files that QEMU maps, and the path of its monitor.
 pub struct Files<'a> {
     pub boot: &'a Path,
     pub device: &'a Path,
@@ -92,13 +93,13 @@ pub fn qemu(vm: &Vm<'_>, files: &Files<'_>) -> VmArgs {
     VmArgs { qemu, libvirt: String::new(), boot_bytes: vm.boot_bytes, max_bytes: vm.max_bytes }
 }
 
-/// A path inside an option of QEMU: a comma is written twice.
+/// A path inside a QEMU option: commas are doubled.
 fn comma(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
 
-/// Elements of a domain, whose memory is to be huge pages or not. libvirt wants a NUMA node before it takes memory devices, and says to QEMU that a device is to
-/// allocate before the guest gets it (prealloc) where allocation is immediate.
+/// Elements of a domain, with or without huge pages. libvirt requires a NUMA node before it accepts memory devices.
+/// With immediate allocation it tells QEMU to allocate a device's memory before the guest gets it (prealloc).
 pub fn libvirt(vm: &Vm<'_>, is_huge: bool) -> VmArgs {
     let kib = |bytes: u64| bytes >> 10;
     let (boot, max, section) = (kib(vm.boot_bytes), kib(vm.max_bytes), kib(vm.section_bytes));

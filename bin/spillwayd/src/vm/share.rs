@@ -1,4 +1,5 @@
-//! Shares the pool out among guests: the policy's targets from what guests do, and sizes from those.
+//! Divides the pool among guests: computes the policy's targets from the guests' activity, and sizes
+//! from the targets.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -13,17 +14,18 @@ use crate::vm::start::Handle;
 
 /// A guest that stalls for more of its time than this wants memory, per mille.
 const STALLED_PERMILLE: u64 = 20;
-/// Pages read again in an interval, beyond which a guest wants memory: 4 MiB.
+/// Refaulted pages in an interval above which a guest wants memory: 4 MiB.
 const REFAULTS: u64 = 1024;
 
-/// Between two looks at sizes while a guest waits.
+/// Time between two computations of sizes while a guest waits.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The memory manager of sections: pages are sections, puts are what guests work on, misses what they read again.
+/// The memory manager of sections: its pages are sections, its puts the guests' working sets, its misses their
+/// refaults.
 pub struct Sharing {
     manager: Manager,
     counters: HashMap<usize, Statistics>,
-    /// When sizes were last looked at.
+    /// When sizes were last computed.
     shared_at: Instant,
 }
 
@@ -37,7 +39,7 @@ impl Sharing {
     }
 }
 
-/// Ends an interval of this length: new targets, and sizes from those.
+/// Processes the end of an interval of this length: new targets, and sizes from them.
 pub fn interval(handle: &Handle, policy: Policy, interval: Duration) {
     let mut sharing = handle.sharing();
     if sharing.manager.policy() != policy {
@@ -50,8 +52,8 @@ pub fn interval(handle: &Handle, policy: Policy, interval: Duration) {
     share_out(handle, &vms);
 }
 
-/// Waits until a guest waits for memory that others have: it does not wait for the end of an interval. Again and again
-/// for as long as it does, with a pause, in which those who were asked begin to give.
+/// Waits until a guest needs memory that others have, which is not delayed until the end of an interval. Returns
+/// repeatedly while the need lasts, with a pause in which the other guests begin to return memory.
 pub async fn hunger(handle: Option<&Handle>) {
     match handle {
         Some(handle) => {
@@ -63,7 +65,7 @@ pub async fn hunger(handle: Option<&Handle>) {
     }
 }
 
-/// Sizes from what guests need now, by the targets of the last interval.
+/// Computes sizes from the guests' present need and the targets of the last interval.
 pub fn at_once(handle: &Handle) {
     share_out(handle, &views(handle));
 }
@@ -89,12 +91,13 @@ fn share_out(handle: &Handle, vms: &[(&Shared, View)]) {
     }
 }
 
-/// Which sizes are to change. What is lent is free for guests: it comes back when one takes it.
+/// Which sizes to change. Lent memory counts as free for guests, because it returns when a guest
+/// takes it.
 fn steps(pool: &Pool, holders: &[Holder]) -> Vec<Step> {
     share(pool.section_bytes(), pool.usage().free_bytes, holders)
 }
 
-/// The policy's targets, in the notes of each guest.
+/// Writes the policy's targets to each guest's record.
 fn set_targets(
     sharing: &mut Sharing,
     handle: &Handle,
@@ -127,7 +130,7 @@ fn set_targets(
     }
 }
 
-/// What a guest did in the interval, in the words of the policies.
+/// A guest's activity in the interval, in the policies' terms.
 fn count(
     counters: &mut Statistics,
     view: &View,

@@ -1,4 +1,5 @@
-//! Guests as a part of the daemon: the pool before the sandbox, a thread for each VM, their end.
+//! Guests as a part of the daemon: opens the pool before the sandbox, starts a thread for each VM,
+//! ends the threads.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -23,10 +24,10 @@ use crate::vm::share::Sharing;
 use crate::vm::windows::{Windows, WindowsShared};
 use crate::vm::{loan, options, status};
 
-/// Addresses beyond these are asked for only where the configuration needs them.
+/// Larger addresses are requested only if the configuration needs them.
 const ADDRESSES_MAX: u64 = 256 << 30;
 
-/// What is ready to start.
+/// Parts that are ready to start.
 pub struct Prepared {
     handle: Arc<Handle>,
     inputs: Vec<Inputs>,
@@ -37,11 +38,11 @@ pub struct Prepared {
 pub struct Vms {
     handle: Arc<Handle>,
     threads: Vec<JoinHandle<()>>,
-    /// Outlives the threads, which may take back what is lent.
+    /// Outlives the threads, which may take lent memory back.
     _lender: Option<Lender>,
 }
 
-/// What the threads of a VM hear: its driver's wishes and bell, and the bell of its windows.
+/// The queues and wake-up descriptors of a VM's threads: for its driver and for its windows.
 struct Inputs {
     wished: Receiver<Wish>,
     hears: UnixStream,
@@ -55,11 +56,11 @@ pub struct Handle {
     vms: Vec<Wired>,
     sharing: Mutex<Sharing>,
     hunger: Arc<Notify>,
-    /// Held while files are made: whoever asks twice at once gets the same ones.
+    /// Held while files are created, so that concurrent requests get the same files.
     makes_files: Mutex<()>,
 }
 
-/// A VM, and the way to its thread.
+/// A VM, and the channel to its thread.
 struct Wired {
     shared: Arc<Shared>,
     boot_bytes: u64,
@@ -67,10 +68,10 @@ struct Wired {
     bell: UnixStream,
 }
 
-/// Checks that the pool's directory can serve as it is configured.
+/// Checks that the pool's directory can be used as configured.
 ///
 /// # Errors
-/// It can't.
+/// It can't be used.
 pub fn check(config: &Config) -> Result<(), Error> {
     let Some(dir) = config.sections.dir.as_ref().filter(|_| !config.vms.is_empty()) else {
         return Ok(());
@@ -80,7 +81,7 @@ pub fn check(config: &Config) -> Result<(), Error> {
 }
 
 impl Prepared {
-    /// Opens the pool, which may lend to the store. None where the configuration names no guests.
+    /// Opens the pool, which may lend to the store. None if the configuration names no guests.
     ///
     /// # Errors
     /// The pool's directory can't be used.
@@ -137,7 +138,7 @@ impl Prepared {
         Ok(Some(Self { handle, inputs, loan }))
     }
 
-    /// What the HTTP interface asks.
+    /// The part that the HTTP interface uses.
     pub fn handle(&self) -> Arc<Handle> {
         self.handle.clone()
     }
@@ -175,7 +176,7 @@ impl Drop for Vms {
             vm.ring();
         }
         for thread in self.threads.drain(..) {
-            // One that panicked has said so.
+            // A panic was reported already.
             let _ = thread.join();
         }
     }
@@ -208,17 +209,17 @@ impl Handle {
         self.sharing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is to lie ready for all guests, bytes.
+    /// Memory to prepare for all guests, bytes.
     fn ready_bytes(&self) -> u64 {
         self.vms.iter().map(|vm| vm.shared.notes().ready_bytes).sum()
     }
 
-    /// Waits until a guest waits for memory that others have.
+    /// Waits until a guest needs memory that others have.
     pub async fn hunger(&self) {
         self.hunger.notified().await;
     }
 
-    /// Tells the thread of the VM at this place.
+    /// Sends a message to the thread of the VM with this index.
     pub fn wish(&self, at: usize, wish: Wish) {
         if let Some(vm) = self.vms.get(at)
             && vm.wishes.send(wish).is_ok()
@@ -227,7 +228,8 @@ impl Handle {
         }
     }
 
-    /// Takes what a reload changes. What the operator said of `auto` meanwhile stays, unless the file's has changed.
+    /// Applies the changes of a reload. An operator's `spillway vm auto` stays in force, unless `auto` in the file
+    /// has changed.
     pub fn configure(&self, old: &[Vm], vms: &[Vm]) {
         for (at, wired) in self.vms.iter().enumerate() {
             let Some(vm) = vms.iter().find(|vm| vm.name == wired.shared.name) else { continue };
@@ -245,11 +247,11 @@ impl Handle {
         self.vms.iter().position(|vm| vm.shared.name == name)
     }
 
-    /// Sets boot memory aside and makes the device's file, which QEMU maps; for libvirt's domains, nothing is made.
+    /// Reserves boot memory and creates the device's file, which QEMU maps. Creates nothing for libvirt domains.
     fn make_files(&self, vm: &Wired) -> Result<VmArgs, String> {
         let (name, most_bytes) = (&vm.shared.name, vm.shared.guest().settings().most_bytes);
         let section = self.pool.section_bytes();
-        // `most` may have become smaller than what it boots with, which a reload does not change.
+        // A reload may make `most` smaller than `boot`, which it does not change.
         let more_bytes = most_bytes.saturating_sub(vm.boot_bytes);
         let device_bytes = more_bytes.next_multiple_of(section).max(section);
         let of = options::Vm {
@@ -261,7 +263,7 @@ impl Handle {
             windows: vm.shared.windows.as_ref().map(|place| place.channel.as_path()),
         };
         let Way::Monitor(qmp) = &vm.shared.way else {
-            // libvirt brings the memory.
+            // libvirt allocates the memory.
             let is_huge = matches!(self.pool.backing(), Backing::Hugetlbfs { .. });
             return Ok(options::libvirt(&of, is_huge));
         };
@@ -275,7 +277,7 @@ impl Handle {
                 error => error.to_string(),
             })
         };
-        // What an earlier VM of this name left is of no use, unless it still runs.
+        // Files of an earlier VM of this name are useless, unless it still runs.
         if !is_running {
             self.pool.clear(name).map_err(|error| error.to_string())?;
         }
@@ -286,8 +288,8 @@ impl Handle {
     }
 }
 
-/// The largest size that QEMU lays out addresses for: as large as a guest of profile returns-all can ever become, unless that is
-/// beyond what small processors have addresses for.
+/// The largest size for which QEMU lays out addresses: the largest possible size of a returns-all guest, unless that
+/// exceeds the address width of small processors.
 fn most_ever(boot_bytes: u64, device_bytes: u64) -> u64 {
     let usual = boot_bytes.saturating_mul(GROWTH_MAX).min(ADDRESSES_MAX);
     usual.max(boot_bytes + device_bytes)
@@ -318,7 +320,7 @@ impl spillway_api::Guests for Handle {
         let (answer, answered) = oneshot::channel();
         tokio::spawn(async move {
             if let Ok(outcome) = ended.await {
-                // Whoever asked may have gone.
+                // The requester may be gone.
                 let _ = answer.send(status::outcome(outcome));
             }
         });

@@ -1,4 +1,4 @@
-//! The guests as the HTTP interface shows them.
+//! The guests' status for the HTTP interface.
 
 use spillway_api::types::{VmAgent, VmList, VmOutcome, VmSections, VmStatus};
 use spillway_guests::agent::Profile;
@@ -78,7 +78,7 @@ fn status(vm: &Shared, usage: Option<&GuestUsage>) -> VmStatus {
     }
 }
 
-/// How an order ended; an error is one that changed nothing.
+/// How an order ended; an error means that it changed nothing.
 pub fn outcome(outcome: Outcome) -> Result<VmOutcome, String> {
     let (end, why) = match outcome.end {
         End::Refused(why) => return Err(why),

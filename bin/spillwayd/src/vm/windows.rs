@@ -1,6 +1,6 @@
-//! A VM's thread for windows: the agent in the guest names memory of the guest, the ring's server maps it and serves what comes
-//! through it, and wake-ups go over the channel. Nothing that the guest says is believed: an address counts only where it lies in
-//! the memory that this VM booted with, and the client is the one that the configuration names.
+//! A VM's thread for windows. The agent in the guest names guest memory, the ring's server maps it and serves its
+//! requests, and wake-ups go over the channel. Nothing from the guest is trusted: an address must lie in the VM's boot
+//! memory, and the client is the one that the configuration names.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -23,19 +23,19 @@ use crate::vm::agent::Channel;
 use crate::vm::driver::Shared;
 use crate::vm::layout::Layout;
 
-/// Until a channel is tried again.
+/// Pause before a channel is connected again.
 const RETRY: Duration = Duration::from_secs(1);
-/// Longest wait, so that the end of the daemon is seen.
+/// Longest wait, so that the thread notices the end of the daemon.
 const LOOK: Duration = Duration::from_millis(500);
-/// A window whose end takes longer is said to: a command of its ring takes its time.
+/// A window that takes longer to close is logged: a command of its ring is still running.
 const SLOW_END: Duration = Duration::from_secs(5);
-/// Wake-ups that are read from one window at a time.
+/// Most wake-ups per read of a window.
 const WAKES_MAX: usize = 16;
 
-/// What the VM's other thread shares with this one.
+/// State that the VM's other thread shares with this one.
 #[derive(Debug)]
 pub struct WindowsShared {
-    /// Whose values the guest's programs put and get.
+    /// The client of the guest's programs.
     pub client: String,
     /// The Unix socket of the channel.
     pub channel: PathBuf,
@@ -43,17 +43,17 @@ pub struct WindowsShared {
     bell: UnixStream,
 }
 
-/// What is known of the VM by its monitor.
+/// What the monitor reported about the VM.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     layout: Option<Layout>,
     is_migrating: bool,
-    /// Counts resets, and times when the monitor was out of reach: all windows end then.
+    /// Counts resets, and losses of the monitor: all windows end then.
     changes: u64,
 }
 
 impl WindowsShared {
-    /// For a VM whose programs are `client`; and what wakes the thread.
+    /// State of a VM whose programs are `client`, and the descriptor that wakes the thread.
     ///
     /// # Errors
     /// There are no descriptors left.
@@ -68,7 +68,7 @@ impl WindowsShared {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The VM was reset, or is another, or can't be seen: its windows end.
+    /// The VM was reset or replaced, or is out of reach: its windows end.
     pub fn renew(&self, layout: Option<Layout>) {
         let mut seen = self.seen();
         (seen.layout, seen.changes) = (layout, seen.changes + 1);
@@ -78,7 +78,7 @@ impl WindowsShared {
         self.ring();
     }
 
-    /// What the VM told: it was reset, or begins or ends to move to another host.
+    /// Handles events of the VM: a reset, or the begin or end of a migration.
     pub fn look(&self, is_reset: bool, is_migrating: Option<bool>) {
         let mut seen = self.seen();
         let is_new = is_migrating.is_some_and(|it| it != seen.is_migrating);
@@ -97,11 +97,11 @@ impl WindowsShared {
     }
 }
 
-/// A window that is mapped.
+/// A mapped window.
 struct Window {
     ring: Attached,
     pages: Vec<u64>,
-    /// Since when it is to end.
+    /// When its end was requested.
     ending: Option<Instant>,
     is_slow: bool,
 }
@@ -124,7 +124,7 @@ pub struct Windows {
     channel: Option<Channel>,
     try_at: Instant,
     open: BTreeMap<u64, Window>,
-    /// A hello whose answer waits for the end of all windows.
+    /// A hello whose reply waits for the end of all windows.
     nonce: Option<u64>,
     changes: u64,
     has_said_refused: bool,
@@ -132,7 +132,7 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// Serves by `server`, if there is one.
+    /// Serves windows through `server`, if there is one.
     pub fn new(
         shared: Arc<Shared>,
         place: Arc<WindowsShared>,
@@ -154,7 +154,7 @@ impl Windows {
         }
     }
 
-    /// Runs until the daemon ends, and all windows with it.
+    /// Runs until the daemon ends. Then ends all windows.
     pub fn run(mut self) {
         loop {
             if self.shared.stop.load(Ordering::Relaxed) {
@@ -183,11 +183,11 @@ impl Windows {
         }
         let sockets = self.open.values().map(|window| window.ring.socket.as_fd());
         fds.extend(sockets.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-        // An interrupted wait is a short one.
+        // An interrupted wait is only shorter.
         let _ = poll(&mut fds, Some(&longest));
     }
 
-    /// Ends all windows when the VM was reset or has gone.
+    /// Ends all windows if the VM was reset or is gone.
     fn look_at_vm(&mut self) {
         let mut rings = [0; 64];
         while matches!(io::Read::read(&mut self.bell, &mut rings), Ok(count) if count > 0) {}
@@ -201,7 +201,7 @@ impl Windows {
         self.open.values_mut().for_each(Window::end);
     }
 
-    /// Carries wake-ups to the guest, and tells it which windows have ended.
+    /// Forwards wake-ups to the guest, and reports windows that have ended.
     fn look_at_windows(&mut self) {
         let (mut wakes, mut ended) = (Vec::new(), Vec::new());
         for (&id, window) in &mut self.open {
@@ -248,11 +248,11 @@ impl Windows {
     }
 
     fn look_at_channel(&mut self) {
-        // The agent takes a new connection for one whose host has nothing mapped.
+        // The agent assumes that a host has nothing mapped on a new connection.
         let is_due = Instant::now() >= self.try_at && self.open.is_empty();
         if self.channel.is_none() && is_due && !self.shared.stop.load(Ordering::Relaxed) {
             self.try_at = Instant::now() + RETRY;
-            // Without a VM nothing listens there.
+            // Without a VM no process listens there.
             self.channel = Channel::connect(&self.place.channel).ok();
             self.tell(&FromHost::Greet { version: VERSION });
         }
@@ -261,7 +261,8 @@ impl Windows {
             Ok(said) => {
                 for said in said {
                     if self.channel.is_none() {
-                        // An answer did not get through: the rest counts no more, and would open windows of nobody.
+                        // A reply was lost: ignore the remaining messages, which would open windows without a
+                        // program.
                         return;
                     }
                     self.hear(said);
@@ -278,7 +279,7 @@ impl Windows {
         self.end_all();
     }
 
-    /// A guest that reads nothing for so long that there is no room for an answer starts anew.
+    /// If a guest does not read and the buffer is full, the connection is restarted.
     fn tell(&mut self, said: &FromHost) {
         let Some(channel) = &mut self.channel else { return };
         if !matches!(channel.send(said.encode()), Ok(true)) {
@@ -309,7 +310,7 @@ impl Windows {
             FromGuest::Wake { id } => {
                 if let Some(window) = self.open.get(&id).filter(|it| it.ending.is_none()) {
                     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-                    // A socket that is full has wake-ups to read already.
+                    // A full socket contains wake-ups already.
                     let _ = send(&window.ring.socket, &[WAKE], flags);
                 }
             }
@@ -362,7 +363,7 @@ impl Windows {
         let map = |geometry: Geometry| {
             let path = path.map_err(io::Error::other)?;
             let file = std::fs::File::options().read(true).write(true).open(path)?;
-            // The client's limits may have left a smaller ring.
+            // The client's limits may have reduced the ring.
             Region::map_guest(
                 &file,
                 offsets.get(..geometry.window_pages()).unwrap_or_default(),
@@ -377,7 +378,7 @@ impl Windows {
         Ok(FromHost::Opened { id, depth, data_bytes, instance })
     }
 
-    /// A line for the first; a guest that asks again and again is told so itself.
+    /// Logs the first refusal; a guest that repeats the request only gets an answer.
     fn note_refused(&mut self, reason: Reason, why: Option<&str>) {
         let (name, why) = (&self.shared.name, why.unwrap_or(reason.text()));
         if std::mem::replace(&mut self.has_said_refused, true) {

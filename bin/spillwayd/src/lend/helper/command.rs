@@ -5,17 +5,17 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Time between two looks whether a program has ended.
+/// Interval at which a program's end is polled.
 const LOOK: Duration = Duration::from_millis(5);
-/// Where programs are looked for: the helper takes no word for it from outside.
+/// Search path of programs. The helper does not trust its environment for it.
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
-/// Most characters of a program's complaint.
+/// Longest part of a program's error output that is reported, in characters.
 const COMPLAINT_MAX: usize = 400;
 
 /// Runs a program to its end.
 ///
 /// # Errors
-/// One line: what was run, and what it said; or that it took too long and was killed.
+/// One line with the program and its error output, or that it took too long and was killed.
 pub fn run(program: &str, arguments: &[&str], time: Duration) -> Result<(), String> {
     let mut child = Command::new(program)
         .args(arguments)
@@ -33,7 +33,7 @@ pub fn run(program: &str, arguments: &[&str], time: Duration) -> Result<(), Stri
             Ok(Some(status)) => break status,
             Ok(None) if Instant::now() < end => sleep(LOOK),
             Ok(None) => {
-                // A swapoff that is killed gives up, and the device stays in use.
+                // A killed swapoff stops, and the device stays in use.
                 let _ = child.kill();
                 let _ = child.wait();
                 return Err(format!("{program} took longer than {} s", time.as_secs()));
@@ -46,7 +46,7 @@ pub fn run(program: &str, arguments: &[&str], time: Duration) -> Result<(), Stri
     }
     let mut said = Vec::new();
     if let Some(errors) = child.stderr.take() {
-        // What a child of its own still holds open is not waited for beyond this much.
+        // Output that a child of the program still holds open is waited for at most this long.
         let _ = errors.take(4096).read_to_end(&mut said);
     }
     let said = String::from_utf8_lossy(&said);

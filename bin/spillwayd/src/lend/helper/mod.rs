@@ -1,10 +1,9 @@
-//! The helper: a process beside the daemon that does to this host what needs its administrator's rights.
+//! The helper: a privileged process beside the daemon that changes this host's swap space.
 //!
-//! Swapping onto another host's memory takes swapon(2), `swapoff`, `nvme connect` and the kernel's NBD
-//! driver: calls, programs, devices and rights that a daemon which talks to other hosts must not have. So they are with a
-//! process of its own, which is started before the daemon gives up what it doesn't need, and does a few fixed
-//! things to devices that it made itself. It ends with the daemon; signals don't end it, since the daemon needs it
-//! to stop swapping when it is asked to end.
+//! Swapping onto another host's memory takes swapon(2), `swapoff`, `nvme connect` and the kernel's NBD driver: a daemon
+//! that talks to other hosts must not have these privileges. So a separate process has them. It is started before the
+//! daemon drops its privileges, and it performs a few fixed operations on devices that it created itself. It ends with
+//! the daemon. It ignores signals, because the daemon needs it to stop swapping at its own end.
 
 mod command;
 mod protocol;
@@ -24,7 +23,7 @@ use spillway_nbd::Kernel;
 pub use protocol::{Connect, Verb};
 pub use serve::run;
 
-/// Environment variable by which the helper knows that it is one.
+/// Environment variable that makes a process the helper.
 const MARK: &str = "SPILLWAY_HELPER";
 
 /// Whether this process was started as a helper.
@@ -41,7 +40,7 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// Starts it. To be called before threads, and before anything is given up.
+    /// Starts the helper. Call it before there are threads, and before privileges are dropped.
     ///
     /// # Errors
     /// It can't be started.
@@ -59,7 +58,8 @@ impl Helper {
         Ok(Self { socket: Mutex::new(ours), child })
     }
 
-    /// Has something done; what it gives. It waits as long as that takes, which has bounds of its own.
+    /// Executes a request and returns its result. Waits until it is done; each request has a time
+    /// limit of its own.
     ///
     /// # Errors
     /// One line that says what went wrong.
@@ -90,7 +90,7 @@ impl Kernel for Helper {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        // It ends when it finds nobody at the other end.
+        // The helper ends when this end of the socket closes.
         let socket = self.socket.get_mut().unwrap_or_else(PoisonError::into_inner);
         let _ = rustix::net::shutdown(&*socket, rustix::net::Shutdown::Both);
         let _ = self.child.wait();

@@ -1,4 +1,4 @@
-//! What daemon and helper say to each other: a datagram of JSON each way.
+//! The protocol between daemon and helper: a JSON datagram each way.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -12,16 +12,16 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Most bytes of a datagram.
+/// Longest datagram in bytes.
 const BYTES_MAX: usize = 16 << 10;
-/// Most descriptors with one.
+/// Most descriptors of a datagram.
 pub const FDS_MAX: usize = 16;
 
-/// What can be asked. Paths are those that an answer gave before.
+/// Requests. Their paths come from earlier replies.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verb {
-    /// Has the kernel make a disk of the sockets that come with it; its number.
+    /// Creates a kernel NBD disk from the sockets that come with the request; returns its number.
     Attach {
         /// Its length.
         bytes: u64,
@@ -29,20 +29,20 @@ pub enum Verb {
         block_bytes: u32,
         /// Of NBD's transmission flags.
         flags: u16,
-        /// After how long without an answer the kernel gives a request up, seconds.
+        /// Seconds without a reply after which the kernel fails a request.
         timeout_s: u64,
     },
-    /// Takes a disk away from the kernel.
+    /// Removes a disk from the kernel.
     Detach {
         /// Its number.
         index: u32,
     },
-    /// Makes swap space of a device, and swaps onto it before any other.
+    /// Makes a device swap space with the highest priority.
     SwapOn {
         /// Which.
         path: String,
     },
-    /// Brings back what lies on a device, and swaps onto it no more.
+    /// Stops swapping to a device, and brings its pages back.
     SwapOff {
         /// Which.
         path: String,
@@ -51,16 +51,16 @@ pub enum Verb {
     },
     /// Connects to a lender's device; its path.
     Connect(Connect),
-    /// Disconnects from a lender, unless other devices of it are there.
+    /// Disconnects from a lender, unless other devices of it are in use.
     Disconnect {
         /// The device.
         path: String,
     },
-    /// Sees that the kernel keeps so much free, and says what that was before; 0 puts it back.
+    /// Makes the kernel keep this much memory free, and returns the former value; 0 restores it.
     MinFree {
         /// Bytes.
         bytes: u64,
-        /// Whether it may be changed. Else it must be so already.
+        /// Whether the value may be changed. Otherwise it must already be high enough.
         may_change: bool,
     },
 }
@@ -68,25 +68,25 @@ pub enum Verb {
 /// A lender's device in direct mode.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Connect {
-    /// Where the lender's target is.
+    /// The address of the lender's target.
     pub address: SocketAddr,
     /// Its subsystem.
     pub nqn: String,
     /// The device's UUID.
     pub uuid: u128,
-    /// After how long without an answer it is lost, seconds.
+    /// Seconds without a reply after which the device counts as lost.
     pub loss_s: u64,
-    /// The secret that this host proves to know.
+    /// The secret by which this host authenticates.
     pub secret: Option<String>,
 }
 
-/// What came of it: a path or nothing, or a line that says what went wrong.
+/// The result: a path or nothing, or one line with the error.
 pub type Answer = Result<String, String>;
 
 /// Sends a datagram.
 ///
 /// # Errors
-/// Nobody is at the other end, or it is too long.
+/// The other end is closed, or the datagram is too long.
 pub fn send(socket: impl AsFd, value: &impl Serialize, fds: &[OwnedFd]) -> io::Result<()> {
     let bytes = serde_json::to_vec(value).map_err(io::Error::other)?;
     if bytes.len() > BYTES_MAX || fds.len() > FDS_MAX {
@@ -105,7 +105,7 @@ pub fn send(socket: impl AsFd, value: &impl Serialize, fds: &[OwnedFd]) -> io::R
 /// Waits for a datagram, with the descriptors that come with it.
 ///
 /// # Errors
-/// Nobody is at the other end any more, or it is not understood.
+/// The other end is closed, or the datagram is malformed.
 pub fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<(T, Vec<OwnedFd>)> {
     let mut bytes = vec![0; BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];

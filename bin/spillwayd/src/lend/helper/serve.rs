@@ -19,30 +19,31 @@ use spillway_kernel_nbd::Disk;
 use super::command;
 use super::protocol::{Answer, Connect, Verb, receive, send};
 
-/// For programs that only change something.
+/// Time limit of programs that only change a setting.
 const SHORT: Duration = Duration::from_secs(20);
-/// For a device to appear after its connection.
+/// Time limit for a device to appear after its connection.
 const APPEARS: Duration = Duration::from_secs(5);
 /// Highest priority of swap space.
 const PRIORITY_MAX: i32 = 32767;
-/// Priority above the usual ones, which are negative, where nobody has set any.
+/// A priority above the kernel's defaults, which are negative.
 const PRIORITY: i32 = 100;
-/// What such swap space is called.
+/// The label of such swap space.
 const LABEL: &str = "spillway";
-/// Kernels ask a lender so often whether it is there, seconds.
+/// Keep-alive interval of the kernel's connection to a lender, in seconds.
 const KEEP_ALIVE_S: &str = "5";
 
 /// Serves the daemon until it is gone.
 ///
 /// # Errors
-/// Signals can't be set aside.
+/// Signals can't be ignored.
 pub fn run() -> anyhow::Result<ExitCode> {
     for number in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         // SAFETY: no handler of ours is installed; the signal is ignored.
         unsafe { signal(number, SigHandler::SigIgn)? };
     }
     rustix::thread::set_name(c"spillway-helper")?;
-    // It works while memory is short. Without the right to, it is as good as the system is.
+    // The helper must work while memory is short. Without the privilege it still works, but less
+    // reliably.
     let _ = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE);
     let socket = io::stdin();
     let mut helper = Helper::default();
@@ -56,14 +57,14 @@ pub fn run() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What it has made, by path. It touches nothing else.
+/// What the helper created, by path. It touches nothing else.
 #[derive(Default)]
 struct Helper {
     /// Disks of the kernel, and the number of each.
     attached: BTreeMap<String, u32>,
     /// Devices in direct mode, and the subsystem of each.
     connected: BTreeMap<String, String>,
-    /// What the kernel kept free before it was changed.
+    /// The kernel's former value.
     min_free_before: Option<u64>,
 }
 
@@ -113,9 +114,10 @@ impl Helper {
     }
 
     fn connect(&mut self, connect: &Connect) -> Answer {
-        // One connection serves all devices of a lender: a second one appears by itself.
+        // One connection serves all devices of a lender: a further device appears without another
+        // connection.
         if !self.connected.values().any(|nqn| *nqn == connect.nqn) {
-            // Its devices, and the end of its connections, are not for a lender to decide on.
+            // A lender must not control devices or connections that the helper did not create.
             if is_known(&connect.nqn) {
                 return Err(format!("this host uses the subsystem {} already", connect.nqn));
             }
@@ -143,7 +145,7 @@ impl Helper {
                 arguments.extend(["--dhchap-secret", secret]);
             }
             let done = command::run("nvme", &arguments, SHORT);
-            // What was said to the program is not repeated: a secret may be in it.
+            // The arguments are not logged: they may contain a secret.
             done.map_err(|error| match error.split_once(": ") {
                 Some((_, why)) if connect.secret.is_some() => format!("nvme connect: {why}"),
                 _ => error,
@@ -153,7 +155,7 @@ impl Helper {
         }
         let end = Instant::now() + APPEARS;
         loop {
-            // It is named before it can be opened.
+            // Its name appears before it can be opened.
             if let Some(path) = device_of(connect.uuid, &connect.nqn)
                 && OpenOptions::new().read(true).write(true).open(&path).is_ok()
             {
@@ -199,7 +201,7 @@ impl Helper {
 
     fn restore_min_free(&mut self) {
         if let Some(before) = self.min_free_before.take() {
-            // What can't be written now could be written before: it is as the operator set it since.
+            // It was writable before, so the operator has changed it since: leave it.
             let _ = set_min_free(before);
         }
     }
@@ -210,8 +212,8 @@ fn set_min_free(bytes: u64) -> Result<(), String> {
     fs::write(MIN_FREE_FILE, text).map_err(|error| format!("can't set {MIN_FREE_FILE}: {error}"))
 }
 
-/// Makes swap space and uses it before any other. No programs are run for that: memory is short, and theirs would have to
-/// be read from a disk.
+/// Creates swap space and uses it with the highest priority. Runs no programs: memory is short, and their code would
+/// have to be read from a disk.
 fn swap_on(path: &str) -> Answer {
     let why = |what: &str, error: &dyn std::fmt::Display| format!("{what} {path}: {error}");
     let swaps = Monitor::open().and_then(|monitor| monitor.swaps());
@@ -226,7 +228,7 @@ fn swap_on(path: &str) -> Answer {
 }
 
 fn write_header(path: &str) -> io::Result<()> {
-    // What others use is refused.
+    // O_EXCL refuses a device that is in use.
     let exclusive = rustix::fs::OFlags::EXCL.bits() as i32;
     let mut device =
         OpenOptions::new().read(true).write(true).custom_flags(exclusive).open(path)?;
@@ -238,8 +240,8 @@ fn write_header(path: &str) -> io::Result<()> {
     device.sync_all()
 }
 
-/// Has requests to a subsystem fail after so many seconds without a connection. Not every nvme-cli has an option for it,
-/// Debian 12's has none; the kernel has a file.
+/// Makes requests to a subsystem fail after this many seconds without a connection. Not every nvme-cli has an option
+/// for this (Debian 12's has none), but the kernel has a file.
 fn fail_fast(nqn: &str, seconds: &str) -> Result<(), String> {
     let controllers = fs::read_dir("/sys/class/nvme").into_iter().flatten().flatten();
     for path in controllers.map(|entry| entry.path()).filter(|path| is_of(path, nqn)) {
@@ -256,7 +258,7 @@ fn is_known(nqn: &str) -> bool {
     known.map(|entry| entry.path()).any(|path| is_of(&path, nqn))
 }
 
-/// Whether what lies at a path of sysfs belongs to the subsystem of that name.
+/// Whether the sysfs path belongs to the subsystem of that name.
 fn is_of(path: &Path, nqn: &str) -> bool {
     fs::read_to_string(path.join("subsysnqn")).is_ok_and(|text| text.trim() == nqn)
 }

@@ -1,4 +1,4 @@
-//! What the state machine wants is carried out: memory, sizes, words to the agent, and the end of an order.
+//! Executes the state machine's actions: memory, sizes, messages to the agent, and the end of an order.
 
 use spillway_guests::{Action, End, Event, Outcome, Who};
 use spillway_sections::Usage;
@@ -44,7 +44,7 @@ impl Driver {
                 if let Some(channel) = &mut self.channel
                     && channel.tell(&said).is_err()
                 {
-                    // The next look finds it closed.
+                    // The next read finds it closed.
                     tracing::debug!("vm {name}: its agent's channel is closed");
                 }
                 None
@@ -87,7 +87,8 @@ impl Driver {
                 tracing::info!("vm {name}: {from} to {now} in {ms} ms ({who})");
             }
             End::Refused(why) => {
-                // A guest that asks again and again is told so itself.
+                // A guest that repeats a refused request gets an answer, but only the first refusal
+                // is logged at this level.
                 if matches!(outcome.order.who, Who::Guest { .. }) {
                     tracing::debug!("vm {name}: refused ({who}): {why}");
                 } else {
@@ -112,13 +113,14 @@ impl Driver {
             }
         }
         if let Some(told) = self.told.remove(&outcome.order.id) {
-            // Whoever asked may have gone.
+            // The requester may be gone.
             let _ = told.send(outcome);
         }
     }
 }
 
-/// What counts as set aside for a device that could not be settled: all that did before, or else what the guest has.
+/// What counts as reserved for a device whose reservation could not be reduced: the former reservation, or else what
+/// the guest has.
 pub(super) fn still_set_aside(usage: &Usage, name: &str, file: u8, size_bytes: u64) -> u64 {
     let device = usage.guests.get(name).and_then(|guest| guest.devices.get(&file));
     device.map_or(size_bytes, |device| device.set_aside_bytes)

@@ -1,4 +1,4 @@
-//! The agent's channel: it is connected, heard, greeted again and given up.
+//! The agent's channel: connects, reads, greets again and closes it.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ impl Driver {
     pub(super) fn look_at_agent(&mut self) {
         if self.channel.is_none() && Instant::now() >= self.try_agent_at {
             self.try_agent_at = Instant::now() + RETRY;
-            // A guest without an agent is served as well.
+            // A guest without an agent is also served.
             self.channel = Channel::connect(&self.shared.agent).ok();
             if self.channel.is_some() {
                 self.tell(Event::AgentConnected);
@@ -56,7 +56,7 @@ impl Driver {
         }
     }
 
-    /// A line for the first message that is not heard; the others are counted.
+    /// Logs the first ignored message; counts the others.
     pub(super) fn note_ignored(&self) {
         let ignored = self.shared.guest().view().ignored_messages;
         let mut notes = self.shared.notes();

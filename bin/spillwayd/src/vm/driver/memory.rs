@@ -1,4 +1,4 @@
-//! The pool's memory beside the orders: what lies ready, further devices, and what a VM that has ended leaves.
+//! Work on the pool beside orders: ready memory, further devices, and the memory of VMs that have ended.
 
 use anyhow::Context;
 use spillway_guests::{Event, View};
@@ -8,7 +8,7 @@ use crate::config::Way;
 use crate::vm::attached::Attached;
 
 impl Driver {
-    /// Finds out where the memory lies that windows may be in.
+    /// Finds where the memory lies in which windows may be.
     pub(super) fn find_memory(&self, attached: &mut Attached, boot_bytes: u64) {
         let Some(windows) = &self.shared.windows else { return };
         let layout = attached.layout(&self.shared.name, &self.shared.pool, boot_bytes);
@@ -18,7 +18,8 @@ impl Driver {
         windows.renew(layout.ok());
     }
 
-    /// What the VM had when the configuration named another way to it: files of the pool under QEMU, accounts under libvirt.
+    /// Memory that the VM had when the configuration used the other interface: files of the pool under QEMU, accounts
+    /// under libvirt.
     pub(super) fn forget_other_way(&self) -> anyhow::Result<()> {
         let (name, pool) = (&self.shared.name, &self.shared.pool);
         let Way::Libvirt { .. } = self.shared.way else { return Ok(pool.forget_counted(name)?) };
@@ -32,10 +33,10 @@ impl Driver {
         Ok(())
     }
 
-    /// What a VM that has ended had beyond its boot memory goes back to the pool.
+    /// Returns memory of an ended VM beyond its boot memory to the pool.
     pub(super) fn take_back(&self) {
         let (name, pool) = (&self.shared.name, &self.shared.pool);
-        // What libvirt's domains have is nobody's to take: it says itself when one has ended.
+        // Memory of libvirt domains is not taken here: libvirt reports when a domain has ended.
         let Way::Monitor(_) = self.shared.way else { return };
         let usage = pool.usage();
         let devices = usage.guests.get(name).map(|guest| guest.devices.values());
@@ -47,14 +48,14 @@ impl Driver {
                 let size = spillway_types::Size(bytes);
                 tracing::info!("vm {name}: it has ended, {size} of it is free");
             }
-            // It runs, and only its monitor is out of reach.
+            // It runs; only its monitor is out of reach.
             Err(spillway_sections::Error::InUse { .. }) => {}
             Err(error) => tracing::error!("vm {name}: can't take its memory back: {error}"),
         }
     }
 
-    /// A guest that may have more than its devices hold gets a further device, while it rests. What QEMU has refused is
-    /// not tried again until another size is wanted.
+    /// Adds a device to an idle guest that may grow beyond its devices. What QEMU refused is not tried again until
+    /// another size is wanted.
     pub(super) fn widen(&mut self) {
         let lacks = self.shared.guest().lacks_bytes();
         let Some(attached) = &mut self.attached else { return };
@@ -69,7 +70,7 @@ impl Driver {
                 let more = spillway_types::Size(lacks);
                 tracing::info!("vm {name}: it has a further device, of {more}");
                 self.tell(Event::Attached(facts));
-                // As much more may be wanted once again.
+                // The same amount may be wanted again.
                 if self.shared.guest().lacks_bytes() == 0 {
                     self.refused_bytes = 0;
                 }
@@ -80,9 +81,9 @@ impl Driver {
         }
     }
 
-    /// While the guest rests, what it may be given next is made ready for it, in the first device that has room.
+    /// While the guest is idle, prepares memory for its next growth, in the first device with free space.
     pub(super) fn keep_ready(&mut self, sizes: &[(u64, u64)]) {
-        // What libvirt's domains have lies elsewhere.
+        // The memory of libvirt domains is not in the pool's files.
         let Some(Attached::Monitor(attached)) = &self.attached else { return };
         let view = self.shared.guest().view();
         let ready_bytes = self.shared.notes().ready_bytes;
@@ -92,7 +93,7 @@ impl Driver {
             let kept =
                 self.shared.pool.keep_ready(&self.shared.name, attached.file(device), size, bytes);
             match kept {
-                // Orders that have come meanwhile are heard in between.
+                // Handles new orders in between.
                 Ok(true) => self.read_at_us = 0,
                 Ok(false) => {}
                 Err(error) => return self.note_problem(error.to_string()),
@@ -101,8 +102,8 @@ impl Driver {
     }
 }
 
-/// What is to lie ready for each device, bytes: no more than the guest may still get, and for the device that grows next. None
-/// while the guest changes its size, by an order or by itself.
+/// Bytes to prepare for each device: only for the device that grows next, and no more than the guest may still get.
+/// None while the guest's size changes, by an order or by its own request.
 pub(super) fn to_lie_ready(
     ready_bytes: u64,
     view: &View,
