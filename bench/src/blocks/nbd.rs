@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use std::{env, fs, process, thread};
 
 use anyhow::{Context, ensure};
-use spillway_block::{BlockDevice, BlockSize, Geometry, fresh_uuid};
+use spillway_block::{BlockSize, Geometry, fresh_uuid};
+use spillway_block_store::BlockDevice;
 use spillway_nbd::{Config, Listener, Server};
 use spillway_store::{ClientConfig, Store};
 

@@ -123,9 +123,11 @@ impl Error {
                     (S::INSUFFICIENT_STORAGE, "no-room")
                 }
                 RegistryError::Store(error) => of_store(error),
-                RegistryError::Block(spillway_block::Error::Size(_)) => (S::BAD_REQUEST, "size"),
-                RegistryError::Block(spillway_block::Error::Store(error)) => of_store(error),
-                RegistryError::Block(_) | RegistryError::Journal(_) | RegistryError::Io(_) => {
+                RegistryError::Block(spillway_block_store::Error::Size(_)) => {
+                    (S::BAD_REQUEST, "size")
+                }
+                RegistryError::Block(spillway_block_store::Error::Store(error)) => of_store(error),
+                RegistryError::Journal(_) | RegistryError::Io(_) => {
                     (S::INTERNAL_SERVER_ERROR, "internal")
                 }
             },

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use spillway_block::{BlockDevice, BlockSize, Device, ExportInfo, Exports, Geometry, fresh_uuid};
+use spillway_block::{BlockSize, Device, ExportInfo, Exports, Geometry, fresh_uuid};
+use spillway_block_store::BlockDevice;
 use spillway_store::Store;
 use spillway_types::{ClientId, PoolId};
 

@@ -78,7 +78,7 @@ pub enum Error {
     Store(#[from] spillway_store::Error),
     /// The block device could not be made.
     #[error(transparent)]
-    Block(#[from] spillway_block::Error),
+    Block(#[from] spillway_block_store::Error),
     /// A file or stream could not be read or written.
     #[error(transparent)]
     Io(#[from] std::io::Error),

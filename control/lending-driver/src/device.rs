@@ -74,7 +74,7 @@ impl Device {
     /// A device of slabs on lenders. Lost copies go to `losses`, and their causes to `health`.
     ///
     /// # Errors
-    /// [`Error::FanOut`], [`Error::Block`].
+    /// [`Error::FanOut`], [`Error::Io`].
     pub fn fan_out(
         id: DeviceId,
         own: HostId,

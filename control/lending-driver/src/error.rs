@@ -112,9 +112,6 @@ pub enum Error {
     /// A device of slabs can't be created, or a slab can't be moved.
     #[error(transparent)]
     FanOut(#[from] spillway_fanout::Error),
-    /// A device can't be named.
-    #[error(transparent)]
-    Block(#[from] spillway_block::Error),
     /// Keys can't be used.
     #[error(transparent)]
     Tls(#[from] spillway_tls::Error),

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
-use spillway_block::{BlockDevice, BlockSize, Error, Extent, Geometry, fresh_uuid};
+use spillway_block::{BlockSize, Device, Error, Extent, Geometry, fresh_uuid};
+use spillway_block_store::BlockDevice;
 use spillway_store::{ClientConfig, Config, Store};
 use spillway_types::{ClientId, Key, PoolSpec};
 
@@ -115,7 +116,7 @@ fn sizes_are_whole_pages() {
     let (store, client) = store(8 * MIB);
     for bytes in [0, 512, 4097] {
         let made = BlockDevice::create(store.clone(), client, geometry(bytes));
-        assert!(matches!(made, Err(Error::Size(size)) if size == bytes));
+        assert!(matches!(made, Err(spillway_block_store::Error::Size(size)) if size == bytes));
     }
 }
 

@@ -1,4 +1,6 @@
-//! What can go wrong with a block device.
+//! What can go wrong with a request to a block device.
+
+use core::error::Error as StdError;
 
 use spillway_types::Refusal;
 
@@ -8,9 +10,6 @@ pub enum Error {
     /// The request reaches beyond the end of the device.
     #[error("beyond the end of the device")]
     Range,
-    /// The size asked for is zero or no multiple of 4096 bytes.
-    #[error("a block device is a multiple of 4096 bytes long, not {0} bytes")]
-    Size(u64),
     /// The store refused a page in spite of the reservation: the pool is frozen for a move, or gone.
     #[error("the store refused a page: {0:?}")]
     Refused(Refusal),
@@ -20,7 +19,16 @@ pub enum Error {
     /// No place that has a copy of the page gave it or took it.
     #[error("no copy of page {0} could be read or written")]
     NoCopy(u64),
-    /// The store failed.
+    /// The device's pool or its client is gone.
+    #[error("the device is gone")]
+    Gone,
+    /// Too many requests read the same page at once; a later request succeeds.
+    #[error("too many requests read one page")]
+    Busy,
+    /// The page is stored, but its bytes do not come back.
     #[error(transparent)]
-    Store(#[from] spillway_store::Error),
+    Unreadable(Box<dyn StdError + Send + Sync>),
+    /// What lies behind the device failed.
+    #[error(transparent)]
+    Failed(Box<dyn StdError + Send + Sync>),
 }

@@ -1,11 +1,11 @@
 //! Which devices there are, as frontends see them.
 
+use std::io;
 use std::sync::Arc;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use spillway_types::ClientId;
 
-use crate::error::Error;
 use crate::traits::Device;
 
 /// A device that a client may use.
@@ -34,10 +34,10 @@ pub trait Exports: Send + Sync {
 /// device whose contents are gone must not take it for the old one.
 ///
 /// # Errors
-/// [`Error::Store`] when the kernel gives no random bytes.
-pub fn fresh_uuid() -> Result<u128, Error> {
+/// When the kernel gives no random bytes.
+pub fn fresh_uuid() -> io::Result<u128> {
     let mut bytes = [0; 16];
-    getrandom(&mut bytes, GetRandomFlags::empty()).map_err(spillway_store::Error::from)?;
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
     let random = u128::from_be_bytes(bytes);
     Ok(random & !(0xf << 76 | 0x3 << 62) | 0x4 << 76 | 0x2 << 62)
 }

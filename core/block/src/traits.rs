@@ -5,7 +5,6 @@ use core::fmt::Debug;
 
 use spillway_types::PAGE_BYTES;
 
-use crate::device::BlockDevice;
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::geometry::Geometry;
@@ -122,38 +121,4 @@ pub enum Data<'a> {
     Read(&'a mut [u8]),
     /// What is written.
     Write(&'a [u8]),
-}
-
-impl Device for BlockDevice {
-    fn geometry(&self) -> Geometry {
-        self.geometry()
-    }
-
-    fn read(&self, offset: u64, data: &mut [u8]) -> Result<(), Error> {
-        self.read(offset, data)
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
-        self.write(offset, data)
-    }
-
-    fn write_zeroes(&self, offset: u64, bytes: u64) -> Result<(), Error> {
-        self.write_zeroes(offset, bytes)
-    }
-
-    fn deallocate(&self, offset: u64, bytes: u64) -> Result<(), Error> {
-        self.deallocate(offset, bytes)
-    }
-
-    fn flush(&self) -> Result<(), Error> {
-        self.flush()
-    }
-
-    fn status(&self, offset: u64, bytes: u64, extents: &mut [Extent]) -> Result<usize, Error> {
-        self.status(offset, bytes, extents)
-    }
-
-    fn compare(&self, offset: u64, data: &[u8]) -> Result<bool, Error> {
-        self.compare(offset, data)
-    }
 }

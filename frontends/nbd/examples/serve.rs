@@ -7,7 +7,8 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_block::{BlockDevice, BlockSize, Device, ExportInfo, Exports, Geometry, fresh_uuid};
+use spillway_block::{BlockSize, Device, ExportInfo, Exports, Geometry, fresh_uuid};
+use spillway_block_store::BlockDevice;
 use spillway_nbd::{Config, Listener, Server};
 use spillway_store::{ClientConfig, Store};
 use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits};

@@ -5,7 +5,8 @@ mod support;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use spillway_block::{BlockDevice, Device, Error, Extent, Geometry};
+use spillway_block::{Device, Error, Extent, Geometry};
+use spillway_block_store::BlockDevice;
 use spillway_nbd::{Output, Progress, Session, Transmission};
 use support::*;
 

@@ -3,6 +3,7 @@
 mod support;
 
 use proptest::prelude::*;
+use spillway_block::Device;
 use spillway_nbd::{
     Error, Negotiation, Output, Peer, Progress, Session, Step, TlsState, Transmission,
 };

@@ -7,7 +7,8 @@ use std::net::TcpListener;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use spillway_block::{BlockDevice, BlockSize, Device, ExportInfo, Exports, Geometry, fresh_uuid};
+use spillway_block::{BlockSize, Device, ExportInfo, Exports, Geometry, fresh_uuid};
+use spillway_block_store::BlockDevice;
 use spillway_nvme_tcp::{Config, Server, Target};
 use spillway_store::{ClientConfig, Store};
 use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits, PoolSpec};

@@ -195,23 +195,14 @@ fn span(device: &dyn Device, first_block: u64, blocks: u64) -> Result<Span, Fail
 pub(crate) fn failure(error: Error) -> Failure {
     let status = match error {
         Error::Range => Status::OUT_OF_RANGE.finally(),
-        Error::Refused(Refusal::NoPool)
-        | Error::Store(spillway_store::Error::NoPool | spillway_store::Error::NoClient) => {
-            Status::INVALID_NAMESPACE.finally()
-        }
+        Error::Refused(Refusal::NoPool) | Error::Gone => Status::INVALID_NAMESPACE.finally(),
         // The client is being moved to another store, or many read the same page: it passes.
-        Error::Refused(Refusal::Frozen) | Error::Store(spillway_store::Error::Busy) => {
-            Status::NOT_READY
-        }
+        Error::Refused(Refusal::Frozen) | Error::Busy => Status::NOT_READY,
         Error::Refused(_) => Status::CAPACITY.finally(),
-        Error::NotAPage(_)
-        | Error::NoCopy(_)
-        | Error::Store(
-            spillway_store::Error::Corrupt
-            | spillway_store::Error::Disk(_)
-            | spillway_store::Error::Gone,
-        ) => Status::UNRECOVERED_READ.finally(),
-        Error::Size(_) | Error::Store(_) => Status::INTERNAL,
+        Error::NotAPage(_) | Error::NoCopy(_) | Error::Unreadable(_) => {
+            Status::UNRECOVERED_READ.finally()
+        }
+        Error::Failed(_) => Status::INTERNAL,
     };
     tracing::debug!(%status, %error, "block command failed");
     status.into()

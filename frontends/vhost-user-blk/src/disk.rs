@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 use rustix::rand::{GetRandomFlags, getrandom};
-use spillway_block::Stripes;
+use spillway_block_store::Stripes;
 use spillway_store::{PageBuf, Store};
 use spillway_types::{ClientId, Get, Key, PAGE_BYTES, PoolId, PoolSpec, Put};
 

@@ -7,7 +7,8 @@ use std::io::{Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use spillway_block::{BlockDevice, BlockSize, Device, ExportInfo, Exports, Geometry, fresh_uuid};
+use spillway_block::{BlockSize, Device, ExportInfo, Exports, Geometry, fresh_uuid};
+use spillway_block_store::BlockDevice;
 use spillway_store::{ClientConfig, Config, Store};
 use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits};
 

@@ -3,6 +3,7 @@
 use core::mem::offset_of;
 
 use crate::support::{ALICE, Answer, BLOCKS, BOB, Host, POOLS, World};
+use spillway_block::Device;
 use spillway_nvme_tcp::{Config, Error};
 use spillway_types::{Key, PoolSpec};
 use spillway_wire::fabrics::{ANY_CONTROLLER, ConnectResult, DISCOVERY_NQN};

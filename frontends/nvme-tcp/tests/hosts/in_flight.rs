@@ -1,5 +1,6 @@
 //! Data on its way: what it holds, whom it counts against, how long it may take.
 
+use spillway_block::Device;
 use spillway_nvme_tcp::{Config, Error};
 use spillway_types::{Key, PoolSpec, Put};
 use spillway_wire::kv::{self, CreatePool};

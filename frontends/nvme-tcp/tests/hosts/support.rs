@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use spillway_block::{BlockDevice, BlockSize, Device, ExportInfo, Exports, Geometry, fresh_uuid};
+use spillway_block::{BlockSize, Device, ExportInfo, Exports, Geometry, fresh_uuid};
+use spillway_block_store::BlockDevice;
 use spillway_nvme_tcp::{Config, Connection, Error, Output, Target};
 use spillway_store::{ClientConfig, Store};
 use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits};

@@ -233,7 +233,7 @@ fn write_header(path: &str) -> io::Result<()> {
     let mut device =
         OpenOptions::new().read(true).write(true).custom_flags(exclusive).open(path)?;
     let bytes = device.seek(SeekFrom::End(0))?;
-    let uuid = spillway_block::fresh_uuid().map_err(io::Error::other)?;
+    let uuid = spillway_block::fresh_uuid()?;
     let header = spillway_platform::swap::header(bytes, uuid, LABEL);
     let header = header.ok_or_else(|| io::Error::other("it has no length for that"))?;
     device.write_all_at(&header, 0)?;

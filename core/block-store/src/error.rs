@@ -1,0 +1,27 @@
+//! What can go wrong with a block device over the store.
+
+use spillway_block::Error as BlockError;
+use spillway_store::Error as StoreError;
+
+/// Why a block device over the store can't be made. Its requests fail with [`spillway_block::Error`].
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The size asked for is zero or no multiple of 4096 bytes.
+    #[error("a block device is a multiple of 4096 bytes long, not {0} bytes")]
+    Size(u64),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// What a failure of the store means to those who use the device.
+pub(crate) fn of_store(error: StoreError) -> BlockError {
+    match error {
+        StoreError::NoPool | StoreError::NoClient => BlockError::Gone,
+        StoreError::Busy => BlockError::Busy,
+        StoreError::Corrupt | StoreError::Disk(_) | StoreError::Gone => {
+            BlockError::Unreadable(error.into())
+        }
+        _ => BlockError::Failed(error.into()),
+    }
+}
