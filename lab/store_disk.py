@@ -328,7 +328,7 @@ def all_of_it(capacity, disk_capacity, system_mib, sizes, seconds, kills):
         disk_that_hangs(daemon, system, loads, sizes["full"])
         configure(lab.WORK, port, "4G", usual[-1])
         kill(daemon)
-        daemon.logged("store.disk stays on the file system where it is")
+        daemon.logged("store.disk stays on its file system")
         daemon.logged("store.disk_capacity stays")
         configure(*usual)
         kill(daemon)
@@ -448,13 +448,13 @@ def corrupt_bytes(daemon, system, loads):
     print(f"{flipped} pages corrupt: {corrupt}")
     if not all(corrupt.values()):
         lab.fail("corrupt pages were not noticed everywhere")
-    daemon.logged("store.disk gave other bytes than were written")
+    daemon.logged("store.disk returned other bytes than were written")
     if metric(daemon, "spillway_store_disk_corrupt_reads_total") == 0:
         lab.fail("the metric does not show corrupt reads")
     # A directory that can't be used any more is no reason to give up the store.
     system.store.rename(system.dir / "elsewhere")
     kill(daemon)
-    daemon.logged("No such file or directory.*; the store goes on with the file that it has")
+    daemon.logged("No such file or directory.*; the store continues with its present file")
     loads.nbd.again()
     after = loads.check()
     print(f"after a kill: {after}")

@@ -68,7 +68,7 @@ impl Blocks {
         let text = fs::read_to_string(folder.join("block_size_bytes"))?;
         let bytes = u64::from_str_radix(text.trim().trim_start_matches("0x"), 16);
         let bytes = bytes.ok().filter(|bytes| bytes.is_power_of_two());
-        let bytes = bytes.ok_or_else(|| io::Error::other("block_size_bytes is no size"))?;
+        let bytes = bytes.ok_or_else(|| io::Error::other("block_size_bytes is not a size"))?;
         Ok(Self { root: root.to_owned(), folder, bytes })
     }
 
@@ -134,7 +134,7 @@ impl Blocks {
         let mut said = match profile {
             Profile::ReturnsAll => {
                 set(auto, Wish::Movable.word())?;
-                "new memory goes online as movable: all of it can be given back".to_owned()
+                "new memory goes online as movable: all of it can be returned".to_owned()
             }
             Profile::GrowsFar => {
                 let hotplug = self.root.join(HOTPLUG);
@@ -142,13 +142,13 @@ impl Blocks {
                 set(hotplug.join("online_policy"), "auto-movable")?;
                 set(auto, Wish::Online.word())?;
                 format!(
-                    "new memory goes online for the kernel too (auto-movable, {MOVABLE_RATIO} %): \
+                    "new memory also goes online for the kernel (auto-movable, {MOVABLE_RATIO} %): \
                      the kernel's part is not given back"
                 )
             }
         };
         if before == Wish::Offline.word() {
-            said += "; it stayed offline before, and stalls at 1 GiB then";
+            said += "; it stayed offline before, which stalls at 1 GiB";
         }
         Ok((said, before == Wish::Offline.word()))
     }

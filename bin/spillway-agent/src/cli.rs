@@ -140,7 +140,7 @@ pub fn dispatch() -> anyhow::Result<ExitCode> {
 
 fn parse_size(text: &str) -> Result<u64, String> {
     match spillway_types::parse_size(text) {
-        Ok(0) => Err("nothing: name a size such as 512M".into()),
+        Ok(0) => Err("0 is not allowed: give a size such as 512M".into()),
         Ok(bytes) => Ok(bytes),
         Err(error) => Err(format!("'{text}': {error}")),
     }

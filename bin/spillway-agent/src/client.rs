@@ -48,12 +48,12 @@ fn texts(
                 _ if *granted_bytes > 0 => format!("{done}: {}\n", Size(*granted_bytes)),
                 _ => String::new(),
             };
-            let why = why.as_deref().unwrap_or("the host does not say why");
+            let why = why.as_deref().unwrap_or("the host gave no reason");
             Ok((text, (*granted_bytes == 0).then(|| why.to_owned())))
         }
         Reply::Status { .. } if output == Output::Json => Ok((json()?, None)),
         Reply::Status { host, reserve_bytes, status } => {
-            let host = if *host { "there" } else { "not there" };
+            let host = if *host { "there" } else { "not connected" };
             let lines = sizes(*reserve_bytes, status)
                 .map(|(name, bytes)| format!("{name:<10} {}\n", Size(bytes)));
             let kills = status.kills;
@@ -97,7 +97,7 @@ mod tests {
             (&need, answer(MIB, None), "granted: 1.0 MiB\n", None),
             (&give, answer(2 * MIB, Some("part")), "taken: 2.0 MiB\n", None),
             (&need, answer(0, Some("dry")), "", Some("dry")),
-            (&give, answer(0, None), "", Some("the host does not say why")),
+            (&give, answer(0, None), "", Some("the host gave no reason")),
         ] {
             let expected = (text.to_owned(), refusal.map(str::to_owned));
             assert_eq!(texts(Output::Table, call, &reply).unwrap(), expected);

@@ -137,7 +137,7 @@ impl<T> Port<T> {
                     let problem = error.to_string();
                     if problem != self.last_problem {
                         eprintln!(
-                            "spillway-agent: {}: {problem}; waits for it",
+                            "spillway-agent: {}: {problem}; waiting for it",
                             self.path.display()
                         );
                         self.last_problem = problem;
@@ -193,7 +193,7 @@ impl<T> Port<T> {
                         Err(error) => {
                             *strange += 1;
                             if *strange == 1 {
-                                eprintln!("spillway-agent: the host says what is {error}");
+                                eprintln!("spillway-agent: invalid message from the host: {error}");
                             }
                         }
                     });

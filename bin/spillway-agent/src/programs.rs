@@ -211,8 +211,8 @@ impl Programs {
                 until,
             };
             if !self.has_place(user) {
-                // It hears why if there is room for a line, as there is on a new connection.
-                client.refuse(now, "too many programs ask at the same time".into());
+                // A new connection has buffer space for the line with the reason.
+                client.refuse(now, "too many programs make requests at the same time".into());
                 client.write();
                 continue;
             }
@@ -405,7 +405,10 @@ mod tests {
         let mut setup = Setup::new();
         let mut streams: Vec<_> = (0..=CLIENTS_MAX).map(|_| setup.connect()).collect();
         setup.go_on(NOW);
-        assert_eq!(why(streams.last_mut().unwrap()), "too many programs ask at the same time");
+        assert_eq!(
+            why(streams.last_mut().unwrap()),
+            "too many programs make requests at the same time"
+        );
         assert!(setup.programs.clients.len() <= CLIENTS_MAX);
     }
 

@@ -38,7 +38,7 @@ impl Quota {
         }
         self.users.retain(|_, used| now < used.since + WINDOW);
         if self.users.len() >= USERS_MAX && !self.users.contains_key(&user) {
-            return Err("too many users ask at the same time".into());
+            return Err("too many users make requests at the same time".into());
         }
         let used = self.users.entry(user).or_insert(Used { since: now, calls: 0, bytes: 0 });
         if used.calls >= CALLS {

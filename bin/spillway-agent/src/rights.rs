@@ -17,7 +17,7 @@ const FIRST: i32 = -20;
 /// continues.
 pub fn take(root: &Path) {
     let said = |what: &str, error: &dyn std::fmt::Display| {
-        eprintln!("spillway-agent: {what}: {error}; goes on without");
+        eprintln!("spillway-agent: {what}: {error}; continuing without it");
     };
     // Windows are mapped while they are pinned, so they count as locked memory.
     let unlimited = Rlimit { current: None, maximum: None };
@@ -41,6 +41,6 @@ pub fn give_up() {
     let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
     let done = set_no_new_privs(true).and_then(|()| set_capabilities(None, sets));
     if let Err(error) = done {
-        eprintln!("spillway-agent: giving up capabilities: {error}");
+        eprintln!("spillway-agent: dropping capabilities: {error}");
     }
 }

@@ -77,7 +77,7 @@ pub fn check_reserved(blocks: &[BlockSettings], own_bytes: u64) -> Result<(), Er
         if sum >= own_bytes {
             let shown = spillway_types::Size;
             return Err(Error::new(format!(
-                "block '{}': there is no room for it: store.capacity {} must be more than the {} that are reserved for \
+                "block '{}': it does not fit: store.capacity {} must be more than the {} that are reserved for \
                  blocks; give more, or set reserve = false",
                 block.name,
                 shown(own_bytes),

@@ -17,7 +17,7 @@ use crate::config::{Error, MemoryLock};
 pub fn no_dumps() -> anyhow::Result<()> {
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
         .and_then(|()| set_dumpable_behavior(DumpableBehavior::NotDumpable))
-        .context("can't switch core dumps off")
+        .context("can't disable core dumps")
 }
 
 /// Marks this process and its threads as serving page-out (prctl(2), PR_SET_IO_FLUSHER): when they allocate memory, the
@@ -32,7 +32,7 @@ pub fn serve_page_out() {
     }
     if let Err(error) = configure_io_flusher_behavior(true) {
         tracing::warn!(
-            "this process can't be marked as one that serves page-out ({error}): it needs CAP_SYS_RESOURCE; \
+            "can't mark this process as serving page-out ({error}): it needs CAP_SYS_RESOURCE; \
              under pressure it may wait for itself"
         );
     }
@@ -79,5 +79,5 @@ pub fn drop_capabilities() -> anyhow::Result<()> {
     let kept = has.permitted & (CapabilitySet::SYS_RESOURCE | CapabilitySet::IPC_LOCK);
     let sets =
         CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
-    set_capabilities(None, sets).context("can't give capabilities up")
+    set_capabilities(None, sets).context("can't drop capabilities")
 }

@@ -71,7 +71,7 @@ pub fn keep<'a>(
 ) -> anyhow::Result<()> {
     for (name, fd) in named {
         manager::tell(&format!("FDSTORE=1\nFDNAME={PREFIX}{name}"), Some(fd))
-            .context("can't hand the store's memory over to be kept")?;
+            .context("can't send the store's memory to the fd store")?;
     }
     Ok(())
 }

@@ -96,7 +96,7 @@ impl Keys {
             && is != named
         {
             return Err(Error::new(format!(
-                "listen.tls_certificate calls this host '{named}' now, and it lends and borrows as '{is}': \
+                "listen.tls_certificate names this host '{named}' now, but it lends and borrows as '{is}': \
                  restart the daemon, or take a certificate of the old name"
             )));
         }

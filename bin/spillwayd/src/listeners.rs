@@ -77,7 +77,7 @@ impl Listeners {
         let disks = disks.collect::<Result<_, Error>>()?;
         if !handed.0.is_empty() {
             tracing::warn!(
-                "{} sockets of the service manager are in no setting of [listen]",
+                "{} sockets of the service manager match no setting of [listen]",
                 handed.0.len()
             );
         }

@@ -37,7 +37,7 @@ pub fn tell(lines: &str, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
 /// Reports the daemon's status. A failure is only logged.
 pub fn state(lines: &str) {
     if let Err(error) = tell(lines, None) {
-        tracing::warn!("can't tell the service manager: {error}");
+        tracing::warn!("can't notify the service manager: {error}");
     }
 }
 

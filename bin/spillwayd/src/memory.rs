@@ -61,7 +61,7 @@ impl Memory {
             match Self::reopen(settings, room, kept) {
                 Ok(memory) => return Ok(memory),
                 Err(error) => {
-                    tracing::error!("the store of the daemon before is lost: {error:#}");
+                    tracing::error!("the store of the previous daemon is lost: {error:#}");
                     names.iter().try_for_each(|name| kept::forget(name))?;
                 }
             }
@@ -72,7 +72,7 @@ impl Memory {
         store.set_capacity(room.own_bytes, 0);
         if settings.disk.is_some() && !store.disk_is_direct() {
             tracing::warn!(
-                "store.disk's file system has no direct I/O: its pages take the kernel's cache, too"
+                "store.disk's file system has no direct I/O: its pages also take page cache"
             );
         }
         let memory = Self { store, journal: Journal::create(most_bytes)?, room };
@@ -126,11 +126,11 @@ impl Memory {
         let bytes = counters.capacity_pages * PAGE_BYTES as u64;
         if settings.disk.is_none() {
             tracing::warn!(
-                "the store's disk stays as long as the store is kept: stop the daemon to have none"
+                "the store's disk stays as long as the store is kept: stop the daemon to remove it"
             );
         } else if bytes < settings.disk_capacity_bytes / PAGE_BYTES as u64 * PAGE_BYTES as u64 {
             tracing::warn!(
-                "store.disk_capacity stays {} as long as the store is kept: stop the daemon to have {}",
+                "store.disk_capacity stays {} as long as the store is kept: stop the daemon to change it to {}",
                 Size(bytes),
                 Size(settings.disk_capacity_bytes)
             );
@@ -141,7 +141,7 @@ impl Memory {
             && dir.st_dev != file.st_dev
         {
             tracing::warn!(
-                "store.disk stays on the file system where it is as long as the store is kept: stop the daemon to have another"
+                "store.disk stays on its file system as long as the store is kept: stop the daemon to change it"
             );
         }
     }

@@ -72,7 +72,7 @@ impl Parts {
         match store_disk::check(&config.store) {
             // Its file is open: a disk that fails now is no reason to lose the values in memory.
             Err(error) if memory::has_disk(&inherited) => {
-                tracing::error!("{error}; the store goes on with the file that it has");
+                tracing::error!("{error}; the store continues with its present file");
             }
             other => other?,
         }

@@ -18,7 +18,7 @@ pub fn read_secret(path: &Path) -> io::Result<String> {
     let nonblock = OFlags::NONBLOCK.bits() as i32;
     let file = OpenOptions::new().read(true).custom_flags(nonblock).open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     let mut text = String::new();
     file.take(SECRET_BYTES_MAX + 1).read_to_string(&mut text)?;

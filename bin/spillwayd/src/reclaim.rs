@@ -77,7 +77,7 @@ fn run(due: &Receiver<()>, client_registry: &ClientRegistry, disks: &[Arc<Disk>]
         let clients = client_registry.clients().unwrap_or_default();
         for client in clients.iter().filter(|client| !client.importing && !client.frozen) {
             if let Err(error) = reclaim(client_registry, client, disks, &mut scratch) {
-                tracing::error!(client = client.name, "can't take pages back: {error:#}");
+                tracing::error!(client = client.name, "can't reclaim pages: {error:#}");
             }
         }
     }

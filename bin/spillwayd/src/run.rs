@@ -142,9 +142,9 @@ async fn control(
         let recall = Duration::from_secs(parts.config.lend.recall_s) + RECALL_MARGIN;
         tokio::select! {
             () = lending.drain(recall) => {}
-            // Whoever asks twice does not want to wait.
-            () = received(&mut stop) => tracing::error!("asked twice to end: what is lent or borrowed is lost"),
-            () = received(&mut interrupt) => tracing::error!("asked twice to end: what is lent or borrowed is lost"),
+            // A second signal means that the operator does not want to wait.
+            () = received(&mut stop) => tracing::error!("second signal: ending without waiting, loans and borrowed memory are lost"),
+            () = received(&mut interrupt) => tracing::error!("second signal: ending without waiting, loans and borrowed memory are lost"),
         }
     }
     parts.listeners.bound.remove();
@@ -212,7 +212,10 @@ fn reload_config(parts: &mut Parts, arguments: &Arguments, guests: Option<&vm::H
             }
             if !renewed.is_empty() {
                 let files = renewed.join(", ");
-                tracing::info!(files, "renewed: new connections use what these files have now");
+                tracing::info!(
+                    files,
+                    "renewed: new connections use the new contents of these files"
+                );
             }
             if let Some(left) = left {
                 tracing::warn!(
@@ -235,7 +238,9 @@ fn reload_config(parts: &mut Parts, arguments: &Arguments, guests: Option<&vm::H
             };
             tracing::info!("configuration reloaded");
         }
-        Err(error) => tracing::error!("configuration not reloaded, the old one holds: {error:#}"),
+        Err(error) => {
+            tracing::error!("configuration not reloaded, the old one stays in force: {error:#}")
+        }
     }
     manager::state("READY=1");
 }

@@ -70,7 +70,7 @@ impl Bound {
             let asked = socket().and_then(|asking| connect(&asking, &address));
             if asked != Err(Errno::CONNREFUSED) {
                 return Err(Error::new(format!(
-                    "{} is taken, by another daemon it seems: stop it, or set listen.dir",
+                    "{} is in use, probably by another daemon: stop it, or set listen.dir",
                     path.display()
                 )));
             }

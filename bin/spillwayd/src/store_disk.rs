@@ -27,7 +27,7 @@ pub fn check(settings: &config::Store) -> Result<(), Error> {
     let wrong = |why: String| Error::new(format!("store.disk {shown}: {why}"));
     let at = open_dir(dir).map_err(|errno| wrong(text(errno)))?;
     let config = DiskConfig::new(dir.clone(), settings.disk_capacity_bytes);
-    config.try_out().map_err(|error| wrong(format!("no file can be made there: {error}")))?;
+    config.try_out().map_err(|error| wrong(format!("no file can be created there: {error}")))?;
     let system = fstatfs(&at).map_err(|errno| wrong(text(errno)))?;
     if [TMPFS, RAMFS].contains(&system.f_type) {
         return Err(wrong("it is memory (tmpfs): give a directory on a disk".into()));
@@ -58,7 +58,7 @@ pub fn warn_of_room(settings: &config::Store, store: &Store) {
     let wanted = settings.disk_capacity_bytes.saturating_sub(store.disk_bytes());
     if free < wanted {
         tracing::warn!(
-            "store.disk {} has {} free for the {} that it may still take: what has no room stays in memory",
+            "store.disk {} has {} free for the {} that it may still take: pages that do not fit stay in memory",
             dir.display(),
             Size(free),
             Size(wanted)
@@ -94,7 +94,7 @@ impl Watch {
             (Some(trouble), Some((said, since))) if trouble == *said => *since = now,
             (Some(DiskTrouble::Full), _) => {
                 let bytes = Size(disk.capacity_pages * PAGE_BYTES as u64);
-                tracing::warn!("store.disk is full: it has the {bytes} of store.disk_capacity");
+                tracing::warn!("store.disk is full: it holds the {bytes} of store.disk_capacity");
                 self.said = Some((DiskTrouble::Full, now));
             }
             (Some(trouble), _) => {
@@ -109,14 +109,14 @@ impl Watch {
         }
         if disk.failed_reads > self.failed_reads {
             let reads = disk.failed_reads - self.failed_reads;
-            tracing::error!(reads, "store.disk did not give pages back: who asked has an error");
+            tracing::error!(reads, "store.disk failed to read pages: the requests got an error");
             self.failed_reads = disk.failed_reads;
         }
         if disk.corrupt_pages > self.corrupt_pages {
             let reads = disk.corrupt_pages - self.corrupt_pages;
             tracing::error!(
                 reads,
-                "store.disk gave other bytes than were written: who asked has an error"
+                "store.disk returned other bytes than were written: the requests got an error"
             );
             self.corrupt_pages = disk.corrupt_pages;
         }
@@ -148,7 +148,7 @@ mod tests {
         for (dir, bytes, why) in [
             ("/nowhere/at/all", 1 << 20, "No such file"),
             ("/etc/passwd", 1 << 20, "Not a directory"),
-            ("/proc", 1 << 20, "no file can be made there"),
+            ("/proc", 1 << 20, "no file can be created there"),
             ("/dev/shm", 1 << 20, "tmpfs"),
             (here, 1 << 60, "less than store.disk_capacity"),
         ] {

@@ -1,4 +1,4 @@
-//! Who asks, whether they may, and the log of what they change.
+//! Authenticates requests, and logs those that change something.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -17,22 +17,22 @@ use tokio::net::{TcpStream, UnixStream};
 
 use crate::problem::Error;
 
-/// Most characters of a path that the log shows.
+/// Longest part of a path in the log, in characters.
 const PATH_CHARS_MAX: usize = 200;
 
-/// Whoever is at the other end of a connection.
+/// The peer of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asker {
     /// A process of this host.
     Process {
         /// Its user.
         uid: u32,
-        /// Its number; none where this process can't see it.
+        /// Its process id; none if this process can't see it.
         pid: Option<i32>,
     },
     /// An address of the network.
     Address(SocketAddr),
-    /// The kernel did not say.
+    /// The kernel did not report it.
     Unknown,
 }
 
@@ -60,23 +60,23 @@ impl fmt::Display for Asker {
     }
 }
 
-/// What requests must bear where others than the daemon's user reach the service.
+/// The tokens of a listener that other users or hosts can reach.
 #[derive(Clone)]
 pub struct Tokens {
     /// Permits everything.
     pub all: Arc<str>,
-    /// Permits requests that change nothing and hand out no pool's contents; none where there is no such token.
+    /// Permits requests that change nothing and return no pool's contents; none if there is no such token.
     pub read: Option<Arc<str>>,
 }
 
-/// Says nothing of the tokens, so that no log has them.
+/// Omits the tokens, so that no log contains them.
 impl fmt::Debug for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tokens").finish_non_exhaustive()
     }
 }
 
-/// The token that a request bears.
+/// The token of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Borne {
     All,
@@ -93,11 +93,11 @@ impl Borne {
         }
     }
 
-    /// Whether a request may be carried out.
+    /// Whether a request is permitted.
     fn check(self, method: &Method) -> Result<(), Error> {
         match self {
             Self::All => Ok(()),
-            // An export is a POST: it hands out what clients have stored.
+            // An export is a POST, because it returns what clients have stored.
             Self::Read if is_read(method) => Ok(()),
             Self::Read => Err(Error::ReadToken),
             Self::Neither => Err(Error::Token),
@@ -106,7 +106,7 @@ impl Borne {
 }
 
 impl Tokens {
-    /// Which token is `given`. It is compared with both, whatever comes of the first.
+    /// Which token is `given`. Compares it with both tokens in every case.
     fn borne(&self, given: &[u8]) -> Borne {
         let all = same(given, self.all.as_bytes());
         let read = self.read.as_ref().is_some_and(|read| same(given, read.as_bytes()));
@@ -118,18 +118,17 @@ impl Tokens {
     }
 }
 
-/// What stands at the door of the service.
+/// The authentication layer of the service.
 struct Door {
     tokens: Option<Arc<RwLock<Tokens>>>,
     began: Instant,
-    /// Requests that were turned away: anybody can make as many as he likes.
+    /// Limits the log lines of refused requests, because anyone can send as many as they like.
     refused: Mutex<Seldom>,
-    /// Told of each request without a right token.
+    /// Called for each request without a valid token.
     told: Box<dyn Fn() + Send + Sync>,
 }
 
-/// Has every request of `router` checked, and those that change something noted in the log. `told` hears of each that bears
-/// no right token.
+/// Checks every request of `router`, and logs those that change something. Calls `told` for each without a valid token.
 pub(crate) fn guarded(
     router: Router,
     tokens: Option<Arc<RwLock<Tokens>>>,
@@ -182,7 +181,7 @@ async fn attend(State(door): State<Arc<Door>>, request: Request, next: Next) -> 
     }
 }
 
-/// A line of the log. `others` were refused without one since the last such line.
+/// A log line. `others` requests were refused without a line since the last one.
 fn note(
     method: &Method,
     path: &str,
@@ -207,7 +206,7 @@ fn is_read(method: &Method) -> bool {
     method == Method::GET || method == Method::HEAD
 }
 
-/// Compares in a time that tells nothing but the length.
+/// Compares in a time that depends only on the length.
 fn same(given: &[u8], token: &[u8]) -> bool {
     let differences = given.iter().zip(token).fold(0, |sum, (a, b)| sum | (a ^ b));
     given.len() == token.len() && differences == 0

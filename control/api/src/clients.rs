@@ -22,7 +22,7 @@ pub(crate) async fn list(State(daemon): Shared) -> Result<Json<Vec<Client>>, Err
     Ok(Json(clients.map(Client::from).collect()))
 }
 
-/// Adds a client. It stays until it is removed, or the daemon ends by itself.
+/// Adds a client. It stays until you remove it or the daemon stops.
 #[utoipa::path(
     post,
     path = "/v1/clients",
@@ -75,7 +75,7 @@ pub(crate) async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What a client may hold.
+/// A client's target and cap.
 #[utoipa::path(
     get,
     path = "/v1/clients/{name}/target",
@@ -91,8 +91,8 @@ pub(crate) async fn target(
     Ok(Json(daemon.client_registry.client(&name)?.into()))
 }
 
-/// Sets the most that a client may hold, its cap. Above the target, which is at most that, puts are
-/// refused; nothing that is stored goes. The answer is the target.
+/// Sets a client's cap, the most that it may hold. Its target is at most the cap. Puts above the
+/// target are refused; stored values stay. Returns the target.
 #[utoipa::path(
     put,
     path = "/v1/clients/{name}/target",
@@ -115,8 +115,8 @@ pub(crate) async fn set_target(
     Ok(Json(daemon.client_registry.client(&name)?.into()))
 }
 
-/// Changes what the operator wants of a client or program: cap, floor, weight. It holds from the next interval on, and
-/// over a restart of a daemon whose store is kept; a change of the configuration file is taken over it.
+/// Changes the cap, floor or weight of a client or program. The change takes effect with the next interval and
+/// survives a restart with a kept store. A later change of the configuration file overrides it.
 #[utoipa::path(
     patch,
     path = "/v1/clients/{name}",
@@ -148,7 +148,7 @@ pub(crate) async fn change(
     Ok(Json(daemon.client_registry.client(&name)?.into()))
 }
 
-/// Takes the puts of an exported client again.
+/// Accepts the puts of an exported client again.
 #[utoipa::path(
     post,
     path = "/v1/clients/{name}/thaw",
@@ -165,7 +165,7 @@ pub(crate) async fn thaw(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A target as the interface shows it.
+/// A target in the interface's form.
 pub(crate) const fn limited(target_pages: u64) -> Option<u64> {
     match target_pages {
         u64::MAX => None,
@@ -180,15 +180,16 @@ fn settings(client: NewClient, usual: Limits) -> Result<ClientSettings, Error> {
         Identity::Nqn(nqn) => Who::Host(nqn),
         Identity::Name(name) => Who::Name(name),
         Identity::Disk(_) => {
-            let line = "a client of disks is named in the configuration file, with its [[disk]]";
+            let line =
+                "a client of disks can be set only in the configuration file, with its [[disk]]";
             return Err(Error::Input(line.into()));
         }
         Identity::Password(_) => {
-            let line = "a client with a password is named in the configuration file, with its password_file";
+            let line = "a client with a password can be set only in the configuration file, with its password_file";
             return Err(Error::Input(line.into()));
         }
         Identity::Program(_) => {
-            return Err(Error::Input("a program comes by itself, with spillway run".into()));
+            return Err(Error::Input("a program registers itself, under spillway run".into()));
         }
     };
     let secret = match (&client.secret, &who) {

@@ -1,4 +1,4 @@
-//! What the daemon tells of itself.
+//! Information about the daemon.
 
 use axum::Json;
 use axum::extract::State;
@@ -8,10 +8,10 @@ use axum::response::IntoResponse;
 use crate::service::Shared;
 use crate::types::{Dashboard, Health, Version};
 
-/// Version of this interface: raised when something that was there changes its meaning.
+/// Version of this interface. It increases when an existing part changes its meaning.
 const API_VERSION: u32 = 1;
 
-/// What the daemon is.
+/// The daemon's version and process.
 #[utoipa::path(get, path = "/v1/version", operation_id = "get_version", tag = "daemon", responses((status = 200, body = Version)))]
 pub(crate) async fn version(State(daemon): Shared) -> Json<Version> {
     Json(Version {
@@ -47,7 +47,7 @@ pub(crate) async fn metrics(State(daemon): Shared) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, *content_type)], render())
 }
 
-/// Where the dashboard is: a page that shows the store in a browser.
+/// The address of the dashboard, which shows the store in a browser.
 #[utoipa::path(get, path = "/v1/dashboard", operation_id = "get_dashboard", tag = "daemon", responses((status = 200, body = Dashboard)))]
 pub(crate) async fn dashboard(State(daemon): Shared) -> Json<Dashboard> {
     Json(daemon.dashboard.clone())

@@ -1,4 +1,4 @@
-//! What the store and its clients did lately.
+//! The recent history of the store and its clients.
 
 use std::collections::HashMap;
 use std::sync::PoisonError;
@@ -16,7 +16,7 @@ use crate::problem::Error;
 use crate::service::Shared;
 use crate::types::{ClientHistory, History, Problem, StoreHistory};
 
-/// Samples of clients after which an answer ends: it must not keep others waiting.
+/// Samples of clients after which an answer ends, so that it does not delay other requests.
 const CLIENT_SAMPLES_MAX: usize = 50_000;
 
 #[derive(Deserialize)]
@@ -26,9 +26,9 @@ pub(crate) struct Since {
     since: u64,
 }
 
-/// The samples of the last hour (with more than 100 clients, of less) after number `since`, oldest first. An answer ends
-/// after some 50,000 samples of clients: ask again, with `last`, until `last` is `newest`. A `since` that is yet to come is
-/// answered with no samples.
+/// The samples of the last hour after number `since`, oldest first. With more than 100 clients the time is shorter. An
+/// answer ends after some 50,000 samples of clients: request more with `last` as `since`, until `last` equals `newest`.
+/// A `since` in the future returns no samples.
 #[utoipa::path(
     get,
     path = "/v1/history",
@@ -75,7 +75,7 @@ fn store(samples: &[Sample]) -> StoreHistory {
     }
 }
 
-/// Clients' samples, put together by client. Its length is that of the samples, whoever comes and goes.
+/// Samples grouped by client.
 #[derive(Default)]
 struct Series {
     places: HashMap<ClientId, usize>,

@@ -1,4 +1,4 @@
-//! What this host lends and borrows, and what the operator wants of that.
+//! This host's loans and borrowed devices, and the operator's requests about them.
 
 use axum::Json;
 use axum::extract::State;
@@ -10,29 +10,29 @@ use crate::problem::Error;
 use crate::service::{Daemon, Shared};
 use crate::types::{LendBorrow, LendStatus, Problem};
 
-/// Whoever lends and borrows for the daemon.
+/// The part of the daemon that lends and borrows.
 pub trait Lending: Send + Sync {
-    /// How it stands.
+    /// Its status.
     fn status(&self) -> LendStatus;
 
-    /// Has something done; whether it was begun comes back, or a line that says why it can't be.
+    /// Executes an order. Returns whether it was started, or one line that says why it can't be.
     fn order(&self, order: LendOrder) -> oneshot::Receiver<Result<(), String>>;
 }
 
-/// What an operator can want.
+/// An operator's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LendOrder {
-    /// Borrow a device of so many bytes.
+    /// Borrow a device of this many bytes.
     Borrow(u64),
-    /// Give back all that is borrowed.
+    /// Return all borrowed memory.
     Return,
-    /// Give all back, recall all that is lent, and do neither until `Resume`.
+    /// Return all borrowed memory, recall all loans, and do neither until `Resume`.
     Drain,
-    /// Take part again.
+    /// Lend and borrow again.
     Resume,
 }
 
-/// What this host lends and borrows. Where that is off, its role is `off`.
+/// This host's loans and borrowed devices. If lending is off, its role is `off`.
 #[utoipa::path(
     get,
     path = "/v1/lending",
@@ -45,7 +45,7 @@ pub(crate) async fn status(State(daemon): Shared) -> Json<LendStatus> {
     Json(daemon.lending.as_ref().map_or_else(off, |lending| lending.status()))
 }
 
-/// Borrows a device now, whatever the memory says. It stays until it is returned.
+/// Borrows a device now, whatever the memory use. The device stays until you return it.
 #[utoipa::path(
     post,
     path = "/v1/lending/borrow",
@@ -60,12 +60,12 @@ pub(crate) async fn borrow(
 ) -> Result<(StatusCode, Json<LendStatus>), Error> {
     let Json(wanted) = wanted?;
     if wanted.bytes == 0 {
-        return Err(Error::Input("bytes: how much is to be borrowed".into()));
+        return Err(Error::Input("bytes: give the size to borrow".into()));
     }
     order(&daemon, LendOrder::Borrow(wanted.bytes)).await
 }
 
-/// Gives back all that is borrowed, and borrows nothing for the memory that is short just now.
+/// Returns all borrowed memory, and does not borrow again because of the present shortage.
 #[utoipa::path(
     post,
     path = "/v1/lending/return",
@@ -79,7 +79,7 @@ pub(crate) async fn give_back(
     order(&daemon, LendOrder::Return).await
 }
 
-/// Gives back all that is borrowed, recalls all that is lent, and does neither again until it is resumed.
+/// Returns all borrowed memory, recalls all loans, and stops lending and borrowing until `resume`.
 #[utoipa::path(
     post,
     path = "/v1/lending/drain",
@@ -91,7 +91,7 @@ pub(crate) async fn drain(State(daemon): Shared) -> Result<(StatusCode, Json<Len
     order(&daemon, LendOrder::Drain).await
 }
 
-/// Lends and borrows again.
+/// Resumes lending and borrowing.
 #[utoipa::path(
     post,
     path = "/v1/lending/resume",

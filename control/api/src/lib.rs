@@ -1,7 +1,7 @@
 //! The HTTP interface of the daemon, its types and its OpenAPI document.
 //!
-//! [`types`] is what goes over the wire; with the feature `server` there is also the service that
-//! answers. docs/openapi.json is made from the same definitions.
+//! [`types`] has the types of requests and responses. The feature `server` adds the service.
+//! docs/openapi.json is generated from the same definitions.
 
 #![forbid(unsafe_code)]
 

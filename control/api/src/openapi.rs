@@ -1,4 +1,4 @@
-//! What all operations of the OpenAPI document have in common: problems, and who may ask.
+//! Parts that all operations of the OpenAPI document share: problems and authentication.
 
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
@@ -11,7 +11,7 @@ const ALL: &str = "api_token";
 /// That of `listen.api_read_token_file`.
 const READ: &str = "api_read_token";
 
-/// Adds it.
+/// Adds both tokens to the document.
 pub(crate) fn complete(document: &mut OpenApi) {
     let components = document.components.get_or_insert_with(Components::default);
     for (name, description) in [
@@ -28,13 +28,13 @@ pub(crate) fn complete(document: &mut OpenApi) {
         }
         for operation in [put, post, delete, patch].into_iter().flatten() {
             declare(operation, &[ALL]);
-            let refused = "The token is that of listen.api_read_token_file, which only reads.";
+            let refused = "The token of listen.api_read_token_file permits only reading.";
             operation.responses.responses.insert("403".to_owned(), problem(refused));
         }
     }
 }
 
-/// One of `tokens`, or none at the Unix socket; and the problems that any request can meet.
+/// Requires one of `tokens`, or none at the Unix socket; and adds the problems of every request.
 fn declare(operation: &mut Operation, tokens: &[&str]) {
     let tokens = tokens.iter().map(|&token| SecurityRequirement::new(token, [""; 0]));
     operation.security = Some(tokens.chain([SecurityRequirement::default()]).collect());
@@ -59,23 +59,23 @@ fn problem(description: &str) -> RefOr<Response> {
     RefOr::T(response)
 }
 
-/// Its body is a problem, and nothing else.
+/// A response whose body is a problem.
 fn as_problem(response: &mut Response) {
     let schema = Ref::from_schema_name("Problem");
     response.content.clear();
     response.content.insert(PROBLEM_TYPE.to_owned(), RefOr::T(Content::new(Some(schema))));
 }
 
-/// What a status says of a request, in few words.
+/// A short description of a status.
 fn meaning(status: &str) -> &'static str {
     match status {
         "200" => "The answer.",
-        "201" => "It was made.",
-        "202" => "It is taken, and done after the answer.",
+        "201" => "Created.",
+        "202" => "Accepted; executed after the answer.",
         "204" => "Done.",
-        "404" => "There is no such thing.",
-        "507" => "There is no room for it.",
-        _ => "It was refused; the problem says why.",
+        "404" => "Not found.",
+        "507" => "It does not fit.",
+        _ => "Refused; the problem gives the reason.",
     }
 }
 

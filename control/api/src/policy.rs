@@ -1,4 +1,4 @@
-//! The policy that finds the clients' targets.
+//! The policy that computes the clients' targets.
 
 use std::sync::PoisonError;
 
@@ -12,30 +12,30 @@ use crate::problem::Error;
 use crate::service::{Daemon, Shared};
 use crate::types::{self, Problem};
 
-/// What an interval may be, milliseconds.
+/// Bounds of an interval, milliseconds.
 pub const INTERVALS_MS: std::ops::RangeInclusive<u64> = 100..=3_600_000;
 
-/// Who gets the memory, a line for each of [`Policy::NAMES`].
+/// How each policy divides memory, a line for each of [`Policy::NAMES`].
 const SUMMARIES: [&str; Policy::NAMES.len()] = [
     "First come, first served",
     "Equal shares for all clients",
     "Equal shares for the clients that have ever put a page",
-    "More for clients that are refused pages, less for clients with pages to spare",
-    "Each page where it gets most work done",
+    "More for clients whose puts are refused, less for clients with unused memory",
+    "Each page where it saves the most waiting",
 ];
 
-/// Least and most of what a miss may cost, µs.
+/// Bounds of the cost of a miss, µs.
 const MISS_US_MIN: u32 = 10;
 const MISS_US_MAX: u32 = 1_000_000;
 
-/// The policy of now.
+/// The present policy.
 #[utoipa::path(get, path = "/v1/policy", operation_id = "get_policy", tag = "policy", responses((status = 200, body = types::Policy)))]
 pub(crate) async fn show(State(daemon): Shared) -> Json<types::Policy> {
     let policy = daemon.manager.lock().unwrap_or_else(PoisonError::into_inner).policy();
     Json(answer(&daemon, policy))
 }
 
-/// The policies that there are.
+/// All policies.
 #[utoipa::path(get, path = "/v1/policies", operation_id = "list_policies", tag = "policy", responses((status = 200, body = [types::PolicyKind])))]
 pub(crate) async fn kinds() -> Json<Vec<types::PolicyKind>> {
     let kind = |(policy, summary): (&str, &str)| types::PolicyKind {
@@ -46,8 +46,8 @@ pub(crate) async fn kinds() -> Json<Vec<types::PolicyKind>> {
     Json(Policy::NAMES.into_iter().zip(SUMMARIES).map(kind).collect())
 }
 
-/// Takes another policy. It holds over a restart of a daemon whose store is kept; a change of the configuration file is
-/// taken over it. Targets follow at the end of the interval.
+/// Sets another policy. It survives a restart with a kept store. A later change of the configuration file overrides it.
+/// Targets change at the end of the interval.
 #[utoipa::path(
     put,
     path = "/v1/policy",
@@ -75,11 +75,11 @@ pub(crate) async fn set(
     Ok(Json(answer(&daemon, policy)))
 }
 
-/// Takes what the configuration says of the memory manager; the policy and the interval in milliseconds that hold from now
-/// on. A policy that an operator has set stays, unless the configuration's has changed since.
+/// Applies the configuration of the memory manager. Returns the effective policy and interval in milliseconds. A policy
+/// that an operator has set stays, unless the configuration's has changed since.
 ///
 /// # Errors
-/// The registry can't write it down.
+/// The registry can't store it.
 pub fn configure(
     client_registry: &ClientRegistry,
     configured: Policy,
@@ -92,13 +92,13 @@ pub fn configure(
     }
     tracing::warn!(
         policy = current.policy,
-        "this version does not know the policy that was set: the configuration's applies"
+        "this version does not know the policy that was set: using the configuration's"
     );
     client_registry.change_manager(configured_settings)?;
     Ok((configured, interval_ms))
 }
 
-/// A policy as the registry keeps it: in the words of this interface.
+/// A policy in the registry's form, which is this interface's.
 fn settings(policy: Policy, interval_ms: u64) -> Result<ManagerSettings, RegistryError> {
     let policy = serde_json::to_string(&shown(policy)).map_err(std::io::Error::from)?;
     Ok(ManagerSettings { policy, interval_ms })
@@ -131,7 +131,7 @@ fn shown(policy: Policy) -> types::Policy {
     shown
 }
 
-/// Members of a policy that mean something to the one of this name.
+/// The members that apply to the policy of this name.
 fn parameters(policy: &str) -> &'static [&'static str] {
     match Policy::NAMES.iter().position(|&known| known == policy) {
         Some(3) => &["p", "threshold_pages"],

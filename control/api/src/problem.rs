@@ -1,4 +1,4 @@
-//! What went wrong, as problem+json.
+//! Errors, as problem+json.
 
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -9,32 +9,34 @@ use spillway_store::Error as StoreError;
 
 use crate::types::{PROBLEM_TYPE, Problem};
 
-/// How whoever gave no token could have.
+/// The challenge for requests without a token.
 const BEARER: HeaderValue = HeaderValue::from_static("Bearer");
 
-/// Most bytes of what the framework says itself.
+/// Longest error body of the framework, in bytes.
 const DETAIL_BYTES_MAX: usize = 1024;
 
-/// Why a request was not carried out.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// The client registry refused.
     #[error(transparent)]
     Registry(#[from] RegistryError),
-    /// The body or the query is not what is asked for.
+    /// The body or the query is invalid.
     #[error("{0}")]
     Input(String),
     /// The peer stopped sending the body.
     #[error(transparent)]
     Late(BodyStopped),
-    /// A path that there is not.
-    #[error("there is nothing at {0}; GET /openapi.json tells what there is")]
+    /// The path does not exist.
+    #[error("there is nothing at {0}; GET /openapi.json lists all paths")]
     NoPath(String),
-    /// A listener on TCP was asked without its token.
+    /// A request over TCP without a token.
     #[error("this needs the header 'Authorization: Bearer TOKEN' with the token of api_token_file")]
     Token,
-    /// The token that only reads came with a request that does more.
-    #[error("the token of api_read_token_file only reads: this needs the token of api_token_file")]
+    /// The read token with a request that changes something.
+    #[error(
+        "the token of api_read_token_file permits only reading: this needs the token of api_token_file"
+    )]
     ReadToken,
     /// Lending is off.
     #[error("this host neither lends nor borrows: set lend.roles, see docs/lending.md")]
@@ -44,16 +46,16 @@ pub(crate) enum Error {
         "this daemon resizes no guests: name them as [[vm]] in its configuration, see docs/guests.md"
     )]
     NoVms,
-    /// A guest that there is not.
+    /// The guest does not exist.
     #[error("there is no vm '{0}'")]
     NoVm(String),
-    /// What is wanted of a guest can't be done.
+    /// An order for a guest can't be executed.
     #[error("{0}")]
     VmRefused(String),
-    /// What the operator wants of lending can't be done now.
+    /// An order for lending can't be executed now.
     #[error("{0}")]
     LendRefused(String),
-    /// A task of the daemon ended before its time.
+    /// A task of the daemon ended early.
     #[error("the daemon is stopping")]
     Stopping,
 }
@@ -67,7 +69,7 @@ impl From<JsonRejection> for Error {
     }
 }
 
-/// A body that stopped, if that is why something failed.
+/// Whether a stopped body caused the error.
 fn stopped_by(error: &(dyn std::error::Error + 'static)) -> Option<BodyStopped> {
     let mut causes = std::iter::successors(Some(error), |error| error.source());
     causes.find_map(|cause| cause.downcast_ref()).copied()
@@ -80,7 +82,7 @@ impl From<QueryRejection> for Error {
 }
 
 impl Error {
-    /// The same, or that the peer stopped sending, if that is why.
+    /// The error itself, or that the peer stopped sending if that is the cause.
     pub(crate) fn of_body(self) -> Self {
         stopped_by(&self).map_or(self, Self::Late)
     }
@@ -146,7 +148,7 @@ fn of_store(error: &StoreError) -> (StatusCode, &'static str) {
     }
 }
 
-/// Has an answer of the framework itself, such as to a method that a path does not know, be a problem as all others.
+/// Turns the framework's own errors, such as for an unknown method, into problems.
 pub(crate) async fn of_others(answer: Response) -> Response {
     let status = answer.status();
     let is_problem =

@@ -1,4 +1,4 @@
-//! The listening side: every connection within bounds, and every request with who asks.
+//! The listening side: limits connections, and attaches the peer to each request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::Asker;
 
-/// What a listener's peers may take of the daemon.
+/// Limits of a listener.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerLimits {
     /// Connections at a time.
     pub connections: ConnectionLimits,
-    /// How long each may keep the daemon waiting.
+    /// Deadlines of a connection.
     pub deadlines: Deadlines,
 }
 
@@ -24,7 +24,7 @@ impl Default for ServerLimits {
         Self {
             connections: ConnectionLimits::halves(256),
             deadlines: Deadlines {
-                // Programs ask every 10, 15, 30 or 60 s: their next request should not meet the end of an idle connection.
+                // Programs poll every 10, 15, 30 or 60 s: an idle connection should survive until their next request.
                 head: Duration::from_secs(20),
                 stall: Duration::from_secs(120),
             },
@@ -32,8 +32,8 @@ impl Default for ServerLimits {
     }
 }
 
-/// Serves whoever connects, until the task that it runs in ends. `name` is the listener's, for the log. A connection has proven who it
-/// is with the first request that the [service](crate::router) lets in.
+/// Serves connections until its task ends. `name` is the listener's, for the log. A connection counts as authenticated
+/// after the first request that the [service](crate::router) permits.
 pub async fn serve<L>(name: &'static str, listener: L, router: Router, limits: ServerLimits)
 where
     L: Listener<Stream: AsyncRead + AsyncWrite + Unpin>,

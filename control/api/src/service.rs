@@ -1,4 +1,4 @@
-//! The service: its parts, its routes, and who may ask.
+//! The service: its parts, routes and authentication.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -25,48 +25,47 @@ use crate::types::Dashboard;
 use crate::vms::Guests;
 use crate::{clients, daemon, history, lending, openapi, policy, problem, store, transfer, vms};
 
-/// Most bytes of a request's body, but for an import.
+/// Largest request body in bytes, except an import's.
 const BODY_BYTES_MAX: usize = 64 << 10;
 
 /// What the service shows and changes.
 pub struct Daemon {
     /// Clients, pools and devices.
     pub client_registry: Arc<ClientRegistry>,
-    /// Who sets the clients' targets.
+    /// The policy of the clients' targets.
     pub manager: Arc<Mutex<Manager>>,
-    /// Who sets those of paged programs.
+    /// The policy of paged programs' targets.
     pub programs: Mutex<Manager>,
-    /// Local frames that programs are given together, pages; 0 counts them only.
+    /// Local frames of all programs together, pages; 0 only counts them.
     pub program_pages: AtomicU64,
-    /// Milliseconds between two looks at the clients.
+    /// Milliseconds between two samples of the clients.
     pub interval_ms: watch::Sender<u64>,
-    /// What happened lately.
+    /// The recent history.
     pub history: Mutex<History>,
-    /// What a client that is added may have, where nothing is said.
+    /// Default limits of an added client.
     pub limits: Limits,
-    /// The commit that the daemon was built from, where it is known.
+    /// The commit from which the daemon was built, if known.
     pub commit: Option<&'static str>,
     /// When the daemon started.
     pub started: Instant,
-    /// The same by the system's clock, milliseconds since 1970.
+    /// The same by the system clock, milliseconds since 1970.
     pub started_ms: u64,
     /// Whether its memory is locked.
     pub memory_locked: bool,
-    /// Who keeps the store's memory.
+    /// The fd store's name.
     pub kept_by: &'static str,
-    /// Where the dashboard is.
+    /// The dashboard's address.
     pub dashboard: Dashboard,
-    /// Who lends and borrows; none where the configuration has it off.
+    /// Lending; none if the configuration has it off.
     pub lending: Option<Arc<dyn Lending>>,
-    /// Who resizes guests; none where the configuration names none.
+    /// Guests; none if the configuration names none.
     pub guests: Option<Arc<dyn Guests>>,
     /// All metrics as text, and the media type of that.
     pub metrics: (Box<dyn Fn() -> String + Send + Sync>, &'static str),
 }
 
 impl Daemon {
-    /// Takes the policy, for clients and for programs, and the interval that hold from now on. A policy that goes on does
-    /// not begin anew.
+    /// Sets the policy for clients and programs, and the interval. An unchanged policy keeps its state.
     pub fn apply_policy(&self, policy: Policy, interval_ms: u64) {
         self.interval_ms
             .send_if_modified(|time| std::mem::replace(time, interval_ms) != interval_ms);
@@ -75,7 +74,7 @@ impl Daemon {
         }
     }
 
-    /// Takes another policy, for clients and for programs.
+    /// Sets another policy for clients and programs.
     pub(crate) fn set_policy(&self, policy: Policy) {
         for manager in [&*self.manager, &self.programs] {
             manager.lock().unwrap_or_else(PoisonError::into_inner).set_policy(policy);
@@ -87,7 +86,7 @@ impl Daemon {
         self.manager.lock().unwrap_or_else(PoisonError::into_inner).policy()
     }
 
-    /// Local frames that programs are given together, pages; none where they are only counted.
+    /// Local frames of all programs together, pages; none if they are only counted.
     pub fn program_pages(&self) -> Option<u64> {
         Some(self.program_pages.load(Ordering::Relaxed)).filter(|&pages| pages > 0)
     }
@@ -153,8 +152,8 @@ pub fn document() -> String {
     text
 }
 
-/// The service. With `tokens`, every request must bear one of those that are there then. What changes something is noted in the log, with who asked:
-/// [`serve`](crate::serve) adds that to each request.
+/// The service. With `tokens`, every request must carry one of the present tokens. Requests that change something are
+/// logged with their peer, which [`serve`](crate::serve) attaches to each request.
 pub fn router(daemon: Arc<Daemon>, tokens: Option<Arc<RwLock<Tokens>>>) -> Router {
     let (router, _) = routes().split_for_parts();
     let router = router
@@ -165,7 +164,8 @@ pub fn router(daemon: Arc<Daemon>, tokens: Option<Arc<RwLock<Tokens>>>) -> Route
     asker::guarded(router, tokens, refused).layer(middleware::map_response(headed))
 }
 
-/// Answers are data: no browser may keep them, take them for a page, or show them inside another's.
+/// Responses are data: browsers must not cache them, render them as a page, or embed them in
+/// another.
 async fn headed(answer: Response) -> Response {
     let mut answer = problem::of_others(answer).await;
     let headers = answer.headers_mut();
@@ -184,7 +184,7 @@ async fn openapi_json() -> impl axum::response::IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], document())
 }
 
-/// Does what may take a while aside, so that others are answered meanwhile.
+/// Runs slow work on another thread, so that other requests are answered meanwhile.
 pub(crate) async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, spillway_directory::Error> + Send + 'static,
 ) -> Result<T, Error> {

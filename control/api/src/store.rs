@@ -51,7 +51,7 @@ pub(crate) async fn pools(State(daemon): Shared) -> Result<Json<Vec<Pool>>, Erro
     Ok(Json(pools.into_iter().map(Pool::from).collect()))
 }
 
-/// Makes a pool; a shared one that is there is joined.
+/// Creates a pool. Joins a shared one that exists.
 #[utoipa::path(
     post,
     path = "/v1/pools",
@@ -93,7 +93,7 @@ pub(crate) async fn destroy_pool(
     Path(number): Path<String>,
 ) -> Result<StatusCode, Error> {
     let number = number.parse();
-    let number = number.map_err(|_| Error::Input("a pool is named by its number".into()))?;
+    let number = number.map_err(|_| Error::Input("a pool is identified by its number".into()))?;
     let client_registry = daemon.client_registry.clone();
     aside(move || client_registry.destroy_pool(number)).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -105,7 +105,7 @@ pub(crate) async fn blocks(State(daemon): Shared) -> Json<Vec<Block>> {
     Json(daemon.client_registry.blocks().into_iter().map(Block::from).collect())
 }
 
-/// Makes a block device, with all its memory set aside unless that is not wanted.
+/// Creates a block device, and reserves all its memory unless the request says otherwise.
 #[utoipa::path(
     post,
     path = "/v1/blocks",
@@ -191,7 +191,7 @@ impl From<BlockView> for Block {
 pub(crate) fn parse_uuid(text: &str) -> Result<u128, Error> {
     let digits: String = text.chars().filter(|&c| c != '-').collect();
     let number = u128::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 32);
-    number.ok_or_else(|| Error::Input(format!("'{text}' is no UUID; make one with uuidgen")))
+    number.ok_or_else(|| Error::Input(format!("'{text}' is not a UUID; create one with uuidgen")))
 }
 
 /// Writes a UUID as RFC 9562 does.

@@ -18,12 +18,12 @@ use crate::problem::Error;
 use crate::service::{Shared, aside};
 use crate::types::{Moved, Problem, STREAM_TYPE};
 
-/// Chunks of a body that wait for the peer. So much memory an export takes at most, times
-/// [`CHUNK_BYTES`].
+/// Chunks of a body that wait for the peer. With [`CHUNK_BYTES`], this limits the memory of an
+/// export.
 const CHUNKS_WAITING: usize = 8;
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// Which part of a move.
+/// The part of a move.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Part {
@@ -32,8 +32,8 @@ pub(crate) struct Part {
     rest: bool,
 }
 
-/// Freezes a client and streams its persistent private pools. When the stream is not taken to its
-/// end, the client is thawed. With `rest`, only the flushes since the last export.
+/// Freezes a client and streams its persistent private pools. If the stream is not read to its end,
+/// the client is thawed. With `rest`, only the flushes since the last export.
 #[utoipa::path(
     post,
     path = "/v1/clients/{name}/export",
@@ -61,14 +61,14 @@ pub(crate) async fn export(
             client_registry.export(&name, &mut sink)
         };
         if let Err(error) = moved {
-            // An error in the middle cuts the body short, which the peer sees.
+            // An error in the middle truncates the body, which the peer notices.
             let cut = io::Error::other(error.to_string());
             let _ = sink.sender.blocking_send(Err(cut));
             return Err(error);
         }
         Ok(())
     });
-    // An error before the first byte is an answer of its own.
+    // An error before the first byte becomes an error response.
     let Some(first) = receiver.recv().await else { return Err(Error::Stopping) };
     if first.is_err() {
         streamed.await.map_err(|_| Error::Stopping)??;
@@ -77,7 +77,7 @@ pub(crate) async fn export(
     Ok(([(header::CONTENT_TYPE, STREAM_TYPE)], Body::from_stream(body)))
 }
 
-/// Collects what is written into chunks and hands them to the body.
+/// Collects written bytes into chunks and passes them to the body.
 struct Chunks {
     sender: mpsc::Sender<io::Result<Bytes>>,
     chunk: Vec<u8>,
@@ -98,11 +98,11 @@ impl Write for Chunks {
         }
         let chunk = std::mem::take(&mut self.chunk);
         let sent = self.sender.blocking_send(Ok(chunk.into()));
-        sent.map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "the peer has gone"))
+        sent.map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "the peer is gone"))
     }
 }
 
-/// The body of a request, for a task that may wait for it.
+/// The body of a request, for a task that may block on it.
 pub(crate) fn source_of(body: Body) -> impl Read + Send {
     let stream = body.into_data_stream().map(|chunk| chunk.map_err(io::Error::other));
     SyncIoBridge::new(StreamReader::new(stream))

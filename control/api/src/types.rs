@@ -1,4 +1,4 @@
-//! What goes over the wire, as JSON.
+//! Requests and responses, as JSON.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,13 +14,13 @@ pub const STREAM_TYPE: &str = "application/vnd.spillway.client";
 /// The media type of a [`Problem`] (RFC 9457).
 pub const PROBLEM_TYPE: &str = "application/problem+json";
 
-/// What the daemon is.
+/// The daemon's version and process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Version {
     /// Version of the daemon.
     pub version: String,
-    /// The commit that it was built from; null where that was not known.
+    /// The commit from which it was built; null if unknown.
     #[serde(default)]
     pub commit: Option<String>,
     /// Version of this interface.
@@ -37,11 +37,11 @@ pub struct Health {
     pub serving: bool,
     /// Seconds since it started.
     pub uptime_seconds: u64,
-    /// How often it was started again with its store kept.
+    /// How often it was restarted with a kept store.
     pub restarts: u64,
     /// Whether its memory is locked against paging.
     pub memory_locked: bool,
-    /// Who keeps the store's memory when the daemon is killed: `systemd`, `keeper` or `nobody`.
+    /// What keeps the store's memory when the daemon is killed: `systemd`, `keeper` or `nobody`.
     pub kept_by: String,
 }
 
@@ -51,34 +51,35 @@ pub struct Health {
 pub struct StoreStatus {
     /// Most bytes of memory that it may take.
     pub capacity_bytes: u64,
-    /// Local frames that programs are given together, pages; null where they are only counted.
+    /// Local frames of all programs together, pages; null if they are only counted.
     pub program_pages: Option<u64>,
-    /// Bytes that it takes: index, what is set aside for block devices and what has come of values on their way included.
+    /// Bytes that it takes, including the index, memory reserved for block devices, and received parts of values in
+    /// flight.
     pub memory_bytes: u64,
-    /// Bytes of values of more than a page that are on their way, to the store or from it, in whole pages.
+    /// Bytes of values longer than a page in flight to or from the store, in whole pages.
     pub in_flight_bytes: u64,
-    /// Of these, bytes that are free or only set aside.
+    /// Of these, bytes that are free or only reserved.
     pub free_frame_bytes: u64,
     /// Bytes of pages in the disk tier.
     pub disk_bytes: u64,
-    /// More about it; null where there is none.
+    /// More about the disk tier; null if there is none.
     pub disk: Option<StoreDisk>,
-    /// Pages that are one word all over and take no memory.
+    /// Pages whose words are all equal, which take no memory.
     pub same_filled_pages: u64,
     /// Pages that are packed.
     pub compressed_pages: u64,
-    /// Memory that equal values share; null where `store.dedup` is off.
+    /// Memory that equal values share; null if `store.dedup` is off.
     pub sharing: Option<StoreSharing>,
 }
 
-/// Memory that equal values share. The first two are of the last whole look at the store, which begins again when it has ended
-/// and takes a second for some 4,000 values; the others only grow.
+/// Memory that equal values share. The first two are from the last complete pass over the store. Passes repeat, at some
+/// 4,000 values a second. The others only grow.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct StoreSharing {
     /// Values, and pages of values longer than a page, that share their memory with others.
     pub values: u64,
-    /// Bytes that they would take beyond this if each had its own.
+    /// Bytes that they would take in addition if each had its own memory.
     pub saved_bytes: u64,
     /// Values for which an equal one was found after they had arrived.
     pub merged_values: u64,
@@ -90,30 +91,30 @@ pub struct StoreSharing {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct StoreDisk {
-    /// Most bytes of pages that it may have.
+    /// Most bytes of pages that it may hold.
     pub capacity_bytes: u64,
     /// Bytes of pages read.
     pub read_bytes: u64,
     /// Bytes of pages written.
     pub written_bytes: u64,
-    /// Pages that it did not take when it failed or was full.
+    /// Pages that it did not accept because it failed or was full.
     pub refused_pages: u64,
     /// Reads that failed or took too long.
     pub failed_reads: u64,
-    /// Reads that gave other bytes than had been written, each of which was answered with an error.
+    /// Reads that returned other bytes than were written. Each was answered with an error.
     pub corrupt_reads: u64,
-    /// Why it takes no pages; null when it does.
+    /// Why it accepts no pages; null if it does.
     pub trouble: Option<String>,
 }
 
-/// Counters of a client. They only grow, but for the last three.
+/// Counters of a client. They only grow, except the last three.
 ///
-/// Those of a paged program say the same of its local frames: a put is a page that wants a frame, a refused one a page that
-/// had left for want of frames, a get a fault, evicted pages those that left.
+/// For a paged program they count local frames: a put is a page that needs a frame, a refused put a page that was
+/// evicted for lack of frames, a get a fault, and evicted pages are pages that left.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Statistics {
-    /// Puts asked for.
+    /// Puts requested.
     pub puts: u64,
     /// Puts that stored their value.
     pub puts_stored: u64,
@@ -123,7 +124,7 @@ pub struct Statistics {
     pub puts_refused_node_full: u64,
     /// Puts refused for another reason.
     pub puts_refused_other: u64,
-    /// Gets asked for.
+    /// Gets requested.
     pub gets: u64,
     /// Gets that found a value.
     pub hits: u64,
@@ -137,31 +138,32 @@ pub struct Statistics {
     pub used_pages: u64,
     /// Pages that may be held; null is no limit.
     pub target_pages: Option<u64>,
-    /// Pages set aside for block devices.
+    /// Pages reserved for block devices.
     pub reserved_pages: u64,
 }
 
-/// What happened, sample by sample, oldest first: each array has a value for each sample.
+/// The history, sample by sample, oldest first: each array has a value for each sample.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct History {
-    /// When the daemon started, milliseconds since 1970. Samples are numbered anew by another run.
+    /// When the daemon started, milliseconds since 1970. The numbers of samples start again with
+    /// each run.
     pub run_ms: u64,
     /// Milliseconds between two samples, from now on.
     pub interval_ms: u64,
     /// Most bytes of memory that the store may take.
     pub capacity_bytes: u64,
-    /// Number of the last sample here; what was asked for when there is none.
+    /// Number of the last sample here; the requested number if there is none.
     pub last: u64,
-    /// Number of the newest sample that there is; 0 when there is none.
+    /// Number of the newest sample; 0 if there is none.
     pub newest: u64,
-    /// When each was taken, milliseconds since 1970 by the clock as it was when the daemon started.
+    /// When each was taken, milliseconds since 1970, by the clock at the daemon's start.
     pub at_ms: Vec<u64>,
-    /// Milliseconds since the sample before; 0 for the first of a run.
+    /// Milliseconds since the previous sample; 0 for the first of a run.
     pub elapsed_ms: Vec<u64>,
     /// The store.
     pub store: StoreHistory,
-    /// Clients. A name comes twice when a client was removed and another one of that name came.
+    /// Clients. A name appears twice if a client was removed and another one got its name.
     pub clients: Vec<ClientHistory>,
 }
 
@@ -169,21 +171,21 @@ pub struct History {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct StoreHistory {
-    /// Pages that there are for clients as pages are packed then, those that they hold included.
+    /// Pages available to clients at the present packing, including those that they hold.
     pub total_pages: Vec<u64>,
-    /// Bytes that the store takes, index and what is set aside for block devices included.
+    /// Bytes that the store takes, including the index and memory reserved for block devices.
     pub memory_bytes: Vec<u64>,
-    /// Of these, bytes that are free or only set aside.
+    /// Of these, bytes that are free or only reserved.
     pub free_frame_bytes: Vec<u64>,
     /// Bytes of pages in the disk tier.
     pub disk_bytes: Vec<u64>,
-    /// Pages that are one word all over and take no memory.
+    /// Pages whose words are all equal, which take no memory.
     pub same_filled_pages: Vec<u64>,
     /// Pages that are packed.
     pub compressed_pages: Vec<u64>,
 }
 
-/// A client, sample by sample, from the first that it is in to the last.
+/// A client, sample by sample, from its first to its last.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct ClientHistory {
@@ -191,25 +193,25 @@ pub struct ClientHistory {
     pub name: String,
     /// Whether it is a paged program, whose pages are local frames and not the store's.
     pub program: bool,
-    /// The place of its first sample among those of the answer, from 0.
+    /// The index of its first sample in this answer, from 0.
     pub first: usize,
     /// Pages held.
     pub used_pages: Vec<u64>,
-    /// Pages that might be held; null is no limit.
+    /// Pages that may be held; null means no limit.
     pub target_pages: Vec<Option<u64>>,
-    /// Puts asked for since the sample before.
+    /// Puts requested since the previous sample.
     pub puts: Vec<u32>,
     /// Of these, refused at the target.
     pub refused_at_target: Vec<u32>,
     /// Of these, refused because the store was full.
     pub refused_node_full: Vec<u32>,
-    /// Gets since the sample before that found a value.
+    /// Gets since the previous sample that found a value.
     pub hits: Vec<u32>,
-    /// Gets since the sample before that found none.
+    /// Gets since the previous sample that found none.
     pub misses: Vec<u32>,
 }
 
-/// By what a client is known.
+/// How a client is identified.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
@@ -220,11 +222,11 @@ pub enum Identity {
     Gid(u32),
     /// A host, by its NVMe Qualified Name.
     Nqn(String),
-    /// A name that a certificate or the like vouches for.
+    /// A name from a certificate or a similar credential.
     Name(String),
-    /// Nobody connects as it: it is known by its disks, under its own name.
+    /// No connection has this identity: the client is known by its disks, under its own name.
     Disk(String),
-    /// Whoever gives its password, under its own name.
+    /// A connection that sends its password, under its own name.
     Password(String),
     /// A paged program of this host, by its supervisor's process: its pages are local frames, not the store's.
     Program(i32),
@@ -236,28 +238,27 @@ pub enum Identity {
 pub struct Client {
     /// Its name.
     pub name: String,
-    /// By what it is known.
+    /// How it is identified.
     pub identity: Identity,
-    /// `configured`: the file names it; `added`: by this interface; `unnamed`: by nobody, it goes
-    /// when it has been away for a while.
+    /// `configured`: named in the file; `added`: added through this interface; `unnamed`: not
+    /// named, and removed some time after its last connection.
     pub origin: String,
     /// Connections that it has.
     pub connections: u32,
     /// Most connections.
     pub connections_max: u32,
-    /// Most operations under way.
+    /// Most operations in flight.
     pub operations_max: u32,
-    /// Most bytes of values of operations under way.
+    /// Most bytes of values of operations in flight.
     pub bytes_max: u64,
-    /// Bytes of its values of more than a page that are on their way, in whole pages. Those that it puts count among its
-    /// used pages.
+    /// Bytes of its values longer than a page in flight, in whole pages. Those of puts count as used pages.
     #[serde(default)]
     pub in_flight_bytes: u64,
-    /// The most that the operator lets it hold, pages; null is no limit. Its target is at most that.
+    /// Its cap, the most that it may hold, pages; null means no limit. Its target is at most that.
     pub cap_pages: Option<u64>,
-    /// Pages that it is left at any time: by the policy utility, and under any policy if it is a program.
+    /// Lower bound of its target, pages: under the policy utility, and for a program under any policy.
     pub floor_pages: u64,
-    /// What its waiting counts beside that of others, and its share, for the policy utility.
+    /// For the policy utility: its weight, which scales how much its waiting counts and its share.
     pub weight: u32,
     /// Its sharing domain.
     pub domain: Option<u32>,
@@ -269,24 +270,24 @@ pub struct Client {
     pub statistics: Statistics,
 }
 
-/// A client to be added.
+/// A client to add.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct NewClient {
     /// Its name.
     pub name: String,
-    /// By what it is known.
+    /// How it is identified.
     pub identity: Identity,
-    /// The secret that a host must prove to know, as `nvme gen-dhchap-key` prints it.
+    /// The secret by which a host authenticates, in the form that `nvme gen-dhchap-key` prints.
     pub secret: Option<String>,
-    /// Pages that it may hold; no limit without it.
+    /// Pages that it may hold. Absent: no limit.
     pub target_pages: Option<u64>,
     /// Most connections.
     pub connections_max: Option<u32>,
-    /// Most operations under way.
+    /// Most operations in flight.
     pub operations_max: Option<u32>,
-    /// Most bytes of values of operations under way.
+    /// Most bytes of values of operations in flight.
     pub bytes_max: Option<u64>,
     /// Its sharing domain.
     pub domain: Option<u32>,
@@ -295,62 +296,63 @@ pub struct NewClient {
     pub shared: Vec<String>,
 }
 
-/// How targets are found.
+/// How targets are computed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Policy {
     /// `greedy`, `static-alloc`, `reconf-static`, `smart-alloc` or `utility`.
     pub policy: String,
-    /// smart-alloc: how much a target grows, of the store, and shrinks, of itself, in an interval, per
-    /// cent; above 0, up to 100, with at most four decimals. Absent: 2.
+    /// smart-alloc: the step of an interval, per cent; above 0, up to 100, with at most four decimals.
+    /// A target grows by this part of the store and shrinks by this part of itself. Absent: 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p: Option<f64>,
     /// smart-alloc: pages that a client may leave unused before its target shrinks. Absent: `p` of the
     /// store, and at least 64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threshold_pages: Option<u64>,
-    /// utility: what a page costs a client that the store does not have, µs; from 10 to 1,000,000. Absent: 1000.
+    /// utility: what a miss costs a client, µs; from 10 to 1,000,000. Absent: 1000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub miss_us: Option<u32>,
-    /// Milliseconds between two looks at the clients, 100 to 3600000. Absent when it is set: it stays.
+    /// Milliseconds between two samples of the clients, 100 to 3600000. Absent in a request:
+    /// unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval_ms: Option<u64>,
 }
 
-/// A policy that there is.
+/// An available policy.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct PolicyKind {
     /// Its name.
     pub policy: String,
-    /// Who gets the memory, in a few words.
+    /// How it divides memory, in a few words.
     pub summary: String,
-    /// What can be set of it beside the interval: members of a policy.
+    /// Its parameters beside the interval: members of a policy.
     pub parameters: Vec<String>,
 }
 
-/// Where the dashboard is.
+/// The dashboard's address.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Dashboard {
-    /// Address and port; null where the interface is not served over TCP.
+    /// Address and port; null if the interface is not served over TCP.
     pub address: Option<String>,
-    /// The file with the token that it asks for.
+    /// The file with the token that it requires.
     pub token_file: Option<String>,
 }
 
-/// What a client may hold now.
+/// A client's present target and cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct ClientTarget {
     /// Pages; null is no limit.
     pub target_pages: Option<u64>,
-    /// The most that the operator lets it hold, pages; null is no limit.
+    /// Its cap, pages; null means no limit.
     pub cap_pages: Option<u64>,
 }
 
-/// The most that a client is to hold.
+/// The cap of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
@@ -359,24 +361,24 @@ pub struct Target {
     pub target_pages: Option<u64>,
 }
 
-/// What is to change of a client or program. What is absent stays as it is.
+/// A change of a client or program. Absent members stay as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct ClientChange {
-    /// The most that it may hold, pages; null is no limit, for a program none but its user's.
+    /// Its cap, pages. Null means no limit; for a program, only its user's limit.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "nullable")]
     #[cfg_attr(feature = "server", schema(value_type = Option<u64>))]
     pub cap_pages: Option<Option<u64>>,
-    /// Pages that it is left at any time.
+    /// Lower bound of its target, pages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor_pages: Option<u64>,
-    /// What its waiting counts beside that of others, 1 to 1000.
+    /// Its weight, 1 to 1000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
 }
 
-/// Tells null, which is a value, from what is absent.
+/// Distinguishes null, which is a value, from an absent member.
 mod nullable {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -401,7 +403,7 @@ mod nullable {
 pub enum Lifetime {
     /// Until they are flushed.
     Persistent,
-    /// They may vanish at any time.
+    /// The store may drop them at any time.
     Ephemeral,
 }
 
@@ -419,22 +421,22 @@ pub struct Pool {
     pub uuid: Option<String>,
     /// Pages in it.
     pub pages: u64,
-    /// Pages set aside for it.
+    /// Pages reserved for it.
     pub reserved_pages: u64,
     /// The name of the block device in it.
     pub block: Option<String>,
 }
 
-/// A pool to be made.
+/// A pool to create.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct NewPool {
-    /// For whom.
+    /// The client that owns it.
     pub client: String,
     /// How long its values stay.
     pub lifetime: Lifetime,
-    /// The UUID of a shared pool; the client is authorised for it.
+    /// The UUID of a shared pool, for which the client is authorised.
     pub uuid: Option<String>,
 }
 
@@ -458,7 +460,7 @@ pub struct Block {
     pub opened: u64,
 }
 
-/// A block device to be made.
+/// A block device to create.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
@@ -471,11 +473,11 @@ pub struct NewBlock {
     pub bytes: u64,
     /// The length of a block: 512 or 4096 (default).
     pub block_bytes: Option<u32>,
-    /// Whether its memory is set aside (default), so that no write is refused.
+    /// Whether its memory is reserved (default), so that no write is refused.
     pub reserve: Option<bool>,
 }
 
-/// How much an import brought.
+/// The results of an import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Moved {
@@ -487,11 +489,11 @@ pub struct Moved {
     pub flushes: u64,
 }
 
-/// Why a request was not carried out (RFC 9457).
+/// Why a request failed (RFC 9457).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Problem {
-    /// What kind of problem, such as `urn:spillway:no-client`.
+    /// The kind of problem, such as `urn:spillway:no-client`.
     #[serde(rename = "type")]
     pub kind: String,
     /// The HTTP status in words.

@@ -1,38 +1,38 @@
-//! What goes over the wire about lending.
+//! Requests and responses about lending.
 
 use serde::{Deserialize, Serialize};
 
-/// What this host lends and borrows.
+/// This host's loans and borrowed devices.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct LendStatus {
-    /// This host: the DNS name in its certificate.
+    /// This host's name: the DNS name in its certificate.
     pub host: String,
-    /// `neutral`, `borrower`, `lender` or `both`; `off` where nothing is lent or borrowed.
+    /// `neutral`, `borrower`, `lender` or `both`; `off` if lending is off.
     pub role: String,
     /// Whether it waits for lenders to answer.
     pub waiting: bool,
     /// Whether the operator drains it.
     pub draining: bool,
-    /// Whether nothing is done to this host, as `lend.dry_run` has it.
+    /// Whether actions that change this host are only logged (`lend.dry_run`).
     pub dry_run: bool,
     /// How it borrows: `fan-out` or `direct`.
     pub mode: String,
-    /// Where each page lies besides: `none`, `mirror` or `file`.
+    /// Where the second copy of each page lies: `none`, `mirror` or `file`.
     pub backup: String,
     /// What it would lend now, bytes.
     pub spare_bytes: u64,
-    /// What it has lent, in full, bytes.
+    /// Size of the loans that it has given, bytes.
     pub lent_bytes: u64,
-    /// What it holds of others, bytes.
+    /// Size of the loans that it holds, bytes.
     pub borrowed_bytes: u64,
-    /// Its memory at the last look.
+    /// Its memory at the last sample.
     pub memory: LendMemory,
     /// The loans that it has given.
     pub lent: Vec<LentLoan>,
-    /// The loans that it holds or asks for.
+    /// The loans that it holds or has requested.
     pub borrowed: Vec<BorrowedLoan>,
-    /// What it has made of them.
+    /// The devices that consist of them.
     pub devices: Vec<LendDevice>,
     /// The other hosts.
     pub peers: Vec<LendPeer>,
@@ -48,9 +48,9 @@ pub struct LendMemory {
     pub used_bytes: u64,
     /// Swap space in use, borrowed or not, bytes.
     pub swap_used_bytes: u64,
-    /// Above so much in use it borrows, bytes.
+    /// Memory use above which it borrows, bytes.
     pub upper_bytes: u64,
-    /// Below so much it gives back, bytes.
+    /// Memory use below which it returns memory, bytes.
     pub lower_bytes: u64,
     /// Share of the last 10 s in which some task waited for memory, per cent; null on a kernel without PSI.
     pub pressure_percent: Option<f64>,
@@ -60,31 +60,31 @@ pub struct LendMemory {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct LentLoan {
-    /// Its number, which the borrower gave it.
+    /// Its number, assigned by the borrower.
     pub loan: String,
-    /// Who borrows.
+    /// The borrower.
     pub borrower: String,
-    /// What is set aside, bytes.
+    /// Reserved memory, bytes.
     pub bytes: u64,
-    /// What lies in it, bytes.
+    /// Used memory in it, bytes.
     pub used_bytes: u64,
     /// `reserving`, `lent`, `recalled` or `releasing`.
     pub state: String,
     /// How well the borrower answers: a peer's `health`.
     pub health: String,
-    /// Until it ends without being renewed, milliseconds.
+    /// Time until it ends unless renewed, milliseconds.
     pub lease_ms: u64,
 }
 
-/// A loan that this host holds, or asks for.
+/// A loan that this host holds or has requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct BorrowedLoan {
     /// Its number.
     pub loan: String,
-    /// Who lends.
+    /// The lender.
     pub lender: String,
-    /// The device that it is for.
+    /// Its device.
     pub device: u32,
     /// Bytes.
     pub bytes: u64,
@@ -92,11 +92,11 @@ pub struct BorrowedLoan {
     pub state: String,
     /// How well the lender answers: a peer's `health`.
     pub health: String,
-    /// Until it ends without being renewed, milliseconds.
+    /// Time until it ends unless renewed, milliseconds.
     pub lease_ms: u64,
 }
 
-/// A device that is made of loans.
+/// A device that consists of loans.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct LendDevice {
@@ -104,28 +104,28 @@ pub struct LendDevice {
     pub device: u32,
     /// `gathering`, `attaching`, `attached` or `detaching`.
     pub state: String,
-    /// Where it is: a device of the kernel, or a socket; empty until then.
+    /// Its path: a kernel device or a socket; empty before it is attached.
     pub path: String,
     /// Its length, bytes.
     pub bytes: u64,
-    /// What lies on it, bytes.
+    /// Used bytes on it.
     pub used_bytes: u64,
-    /// Whether an operator borrowed it, so that it stays until it is returned.
+    /// Whether an operator borrowed it: then it stays until an operator returns it.
     pub kept: bool,
     /// The worst `health` of the hosts that hold its copies.
     pub health: String,
-    /// Slabs with two copies that are in reach: in the local file, or on hosts that are neither `unreachable` nor
+    /// Slabs with two reachable copies: in the local file, or on hosts that are neither `unreachable` nor
     /// `refused`.
     pub slabs_mirrored: u32,
-    /// Slabs with one copy in reach.
+    /// Slabs with one reachable copy.
     pub slabs_single: u32,
-    /// Slabs with copies, of which none is in reach: what is on them may come back with its hosts.
+    /// Slabs whose copies are all unreachable: their pages may come back with the hosts.
     pub slabs_unreachable: u32,
-    /// Slabs without a copy: what was on them is lost.
+    /// Slabs without a copy: their pages are lost.
     pub slabs_lost: u32,
-    /// Pages that the second copy gave, since the first did not.
+    /// Pages read from the second copy because the first failed.
     pub fail_overs: u64,
-    /// The longest time that a group of requests took, microseconds.
+    /// The longest time of a batch of requests, microseconds.
     pub longest_stall_us: u64,
     /// Pages of which no copy could be read or written.
     pub errors: u64,
@@ -141,24 +141,25 @@ pub struct LendDevice {
 pub struct LendPeer {
     /// The DNS name in its certificate.
     pub name: String,
-    /// Where it takes messages.
+    /// Its address for messages.
     pub address: String,
     /// Its rack.
     pub rack: String,
-    /// What it would lend, as it said last, bytes.
+    /// What it would lend, by its last report, bytes.
     pub spare_bytes: u64,
-    /// How well it answers this host: `ok`, `slow`, `unreachable`, `refused`, or `unknown` where nobody asked it.
+    /// How well it answers this host: `ok`, `slow`, `unreachable`, `refused`, or `unknown` if there was no
+    /// request to it.
     pub health: String,
-    /// The last thing that went wrong, in plain words; empty where nothing is wrong.
+    /// The last problem, in plain words; empty if there is none.
     pub reason: String,
-    /// For how long it has had this health, seconds.
+    /// Time since its health last changed, seconds.
     pub health_s: u64,
 }
 
-/// How much is to be borrowed.
+/// The size to borrow.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct LendBorrow {
-    /// Bytes; whole slabs are borrowed.
+    /// Bytes; rounded to whole slabs.
     pub bytes: u64,
 }

@@ -9,27 +9,27 @@ use crate::problem::Error;
 use crate::service::{Daemon, Shared};
 use crate::types::{Problem, VmArgs, VmAuto, VmList, VmOutcome, VmResize, VmStatus};
 
-/// Whoever resizes guests for the daemon.
+/// The part of the daemon that resizes guests.
 pub trait Guests: Send + Sync {
     /// The pool and all guests.
     fn list(&self) -> VmList;
 
-    /// Changes a guest's size: how that ended comes back, or a line that says why nothing was changed. None where there
-    /// is no such guest.
+    /// Changes a guest's size. Returns how that ended, or one line that says why nothing was changed. None if the guest
+    /// does not exist.
     fn resize(
         &self,
         name: &str,
         wanted: VmResize,
     ) -> Option<oneshot::Receiver<Result<VmOutcome, String>>>;
 
-    /// Lets a guest's size change by itself, or not; whether there is such a guest.
+    /// Sets whether a guest's size changes automatically; returns whether the guest exists.
     fn set_auto(&self, name: &str, auto: bool) -> bool;
 
-    /// Sets boot memory aside, and says how QEMU is to be started. None where there is no such guest.
+    /// Reserves boot memory, and returns the options for QEMU. None if the guest does not exist.
     fn args(&self, name: &str) -> Option<Result<VmArgs, String>>;
 }
 
-/// The pool of sections, and all guests.
+/// The section pool and all guests.
 #[utoipa::path(get, path = "/v1/vms", operation_id = "list_vms", tag = "vms", responses((status = 200, body = VmList)))]
 pub(crate) async fn list(State(daemon): Shared) -> Json<VmList> {
     Json(daemon.guests.as_ref().map(|guests| guests.list()).unwrap_or_default())
@@ -51,7 +51,7 @@ pub(crate) async fn show(
     status(&daemon, &name).map(Json)
 }
 
-/// Changes a guest's size, and answers when that has ended.
+/// Changes a guest's size, and answers when the change has ended.
 #[utoipa::path(
     post,
     path = "/v1/vms/{name}/resize",
@@ -79,7 +79,7 @@ pub(crate) async fn resize(
     }
 }
 
-/// Lets a guest's own wishes and the memory manager change its size, or not.
+/// Sets whether a guest's own requests and the memory manager change its size.
 #[utoipa::path(
     put,
     path = "/v1/vms/{name}/auto",
@@ -103,7 +103,7 @@ pub(crate) async fn set_auto(
     Ok(Json(status))
 }
 
-/// Sets a guest's boot memory aside, and says how QEMU is to be started.
+/// Reserves a guest's boot memory, and returns the options with which to start QEMU.
 #[utoipa::path(
     post,
     path = "/v1/vms/{name}/args",
@@ -118,7 +118,7 @@ pub(crate) async fn args(
 ) -> Result<Json<VmArgs>, Error> {
     let guests = daemon.guests.clone().ok_or(Error::NoVms)?;
     let asked = name.clone();
-    // The host may take its time to give the memory, and so may whoever has it on loan.
+    // The host may take long to allocate the memory, or the store to return lent memory.
     let args = tokio::task::spawn_blocking(move || guests.args(&asked)).await;
     let args = args.map_err(|_| Error::Stopping)?.ok_or(Error::NoVm(name))?;
     args.map(Json).map_err(Error::VmRefused)

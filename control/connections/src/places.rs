@@ -89,7 +89,7 @@ impl Connections {
             if own < self.limits.of_peer_max { open.slots.enter(number, peer).ok() } else { None };
         let Some(gave_way) = entered else {
             drop(open);
-            self.complain(peer, "no place for one more connection: it is closed");
+            self.complain(peer, "too many connections: the new one is closed");
             return None;
         };
         open.next += 1;
@@ -101,7 +101,10 @@ impl Connections {
         });
         drop(open);
         if let Some(loser) = loser {
-            self.complain(loser, "a connection that had proven nothing is closed for a newer one");
+            self.complain(
+                loser,
+                "an unauthenticated connection is closed in favour of a newer one",
+            );
         }
         Some(ConnectionPermit { connections: Arc::clone(self), number })
     }

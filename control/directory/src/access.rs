@@ -148,7 +148,7 @@ impl ClientRegistry {
         let admitted =
             self.insert(state, &settings, Origin::Unnamed).and_then(|_| state.remember());
         if let Err(error) = admitted {
-            tracing::warn!(client = settings.name, "not let in: {error}");
+            tracing::warn!(client = settings.name, "not admitted: {error}");
             return Err(Denied::Unknown);
         }
         Ok(state.clients.len() - 1)

@@ -117,7 +117,7 @@ impl ClientRegistry {
         {
             tracing::warn!(
                 block = record.name,
-                "a device that is there keeps its client and size: destroy it first"
+                "an existing device keeps its client and size: destroy it first"
             );
         }
         Ok(())

@@ -4,17 +4,17 @@
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no client of this name.
-    #[error("there is no client '{0}'; `spillway client list` shows those there are")]
+    #[error("there is no client '{0}'; `spillway client list` lists all")]
     NoClient(String),
-    /// This is no client of the store.
-    #[error("'{0}' is a program that runs: it goes when it ends")]
+    /// This is a program, not a client of the store.
+    #[error("'{0}' is a running program: it is removed when it ends")]
     Program(String),
     /// A client with this name exists.
     #[error("a client '{0}' is there already")]
     ClientExists(String),
     /// A host without a secret, where other hosts reach the target.
     #[error(
-        "client '{0}' needs a secret, because other hosts reach the target; make one with nvme gen-dhchap-key"
+        "client '{0}' needs a secret, because other hosts reach the target; create one with nvme gen-dhchap-key"
     )]
     NeedsSecret(String),
     /// Another named client has the same identity.
@@ -23,11 +23,11 @@ pub enum Error {
     /// The configuration file names this client.
     #[error("client '{0}' is named in the configuration file; change it there and reload")]
     Configured(String),
-    /// There is no pool of this number.
-    #[error("there is no pool {0}; `spillway pool list` shows those there are")]
+    /// There is no pool with this number.
+    #[error("there is no pool {0}; `spillway pool list` lists all")]
     NoPool(u32),
     /// There is no block device of this name.
-    #[error("there is no block device '{0}'; `spillway pool list` shows those there are")]
+    #[error("there is no block device '{0}'; `spillway pool list` lists all")]
     NoBlock(String),
     /// A block device with this name exists.
     #[error("a block device '{0}' is there already")]
@@ -37,11 +37,11 @@ pub enum Error {
     InUse(String),
     /// A disk of the configuration file has the client's pages.
     #[error(
-        "disk '{0}' has its pages: take it out of the configuration file and restart the daemon"
+        "disk '{0}' has its pages: remove the disk from the configuration file and restart the daemon"
     )]
     HasDisk(String),
     /// Memory is lent to the client.
-    #[error("'{0}' has borrowed memory here; `spillway lend drain` has it given back")]
+    #[error("'{0}' has borrowed memory here; `spillway lend drain` recalls it")]
     HasLoan(String),
     /// There is no loan with this borrower and number.
     #[error("nothing is lent as {0}")]
@@ -55,8 +55,8 @@ pub enum Error {
     /// The client was not exported.
     #[error("client '{0}' is not frozen by an export")]
     NotFrozen(String),
-    /// More was flushed since the export than is noted.
-    #[error("client '{0}' flushed too much since its export; export it anew")]
+    /// There were more flushes since the export than can be recorded.
+    #[error("client '{0}' flushed too much since its export; export it again")]
     TooManyFlushes(String),
     /// An imported stream is invalid, damaged, or ends early.
     #[error("the stream {0}")]
@@ -70,8 +70,8 @@ pub enum Error {
     /// The journal is full.
     #[error("no room to remember more clients and devices ({0} bytes of record)")]
     JournalFull(usize),
-    /// The record that outlives the daemon is not one that this version reads.
-    #[error("the kept record of clients is not readable: {0}")]
+    /// This version can't read the journal.
+    #[error("the kept record of clients can't be read: {0}")]
     Journal(&'static str),
     /// The store refused.
     #[error(transparent)]

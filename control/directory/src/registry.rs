@@ -247,7 +247,7 @@ impl ClientRegistry {
         if entry.domain != settings.domain {
             tracing::warn!(
                 client = entry.name,
-                "a sharing domain can't change while its client is there: remove the client first"
+                "a sharing domain can't change while its client exists: remove the client first"
             );
         }
         // An operator's settings stay, unless the file's have changed.
@@ -379,7 +379,9 @@ impl ClientRegistry {
             }
             let name = state.clients[at].name.clone();
             match self.remove(&mut state, at) {
-                Ok(()) => tracing::info!(client = name, "gone: its connections ended a while ago"),
+                Ok(()) => {
+                    tracing::info!(client = name, "removed: its connections ended a while ago")
+                }
                 Err(error) => {
                     tracing::warn!(client = name, "can't be removed: {error}");
                     at += 1;

@@ -127,7 +127,7 @@ impl Frame<'_> {
                 {
                     Ok(Frame::Share(share))
                 }
-                _ => Err(Error::Stream("gives the client a share that there is not")),
+                _ => Err(Error::Stream("has an invalid share of the client")),
             };
         }
         if kind == END {

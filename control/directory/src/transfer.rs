@@ -393,7 +393,7 @@ const fn refused(refusal: Refusal) -> Error {
         Refusal::AtTarget => "the client is at its target",
         Refusal::NodeFull => "the store is full",
         Refusal::Frozen => "the client is frozen",
-        Refusal::Length => "a value has a length that is not stored",
+        Refusal::Length => "a value has an invalid length",
         Refusal::NoPool => "the pool was destroyed meanwhile",
     })
 }

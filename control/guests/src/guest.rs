@@ -223,13 +223,13 @@ impl Guest {
     /// Completes a change that was in progress when the daemon attached to the VM. The aim is the devices' requested
     /// size or, if the pool can't provide that any more, their present size.
     fn attached(&mut self, now_us: u64, facts: Facts, actions: &mut Vec<Action>) {
-        self.lost(now_us, "the monitor was connected anew", actions);
+        self.lost(now_us, "the monitor was reconnected", actions);
         let aim = facts.boot_bytes + facts.devices.iter().map(|it| it.requested_bytes).sum::<u64>();
         let is_at_rest = facts.devices.iter().all(Device::is_at_rest);
         if facts.size_bytes() != aim {
             let (size, aim) = (Size(facts.size_bytes()), Size(aim));
             actions.push(Action::Say(format!(
-                "a change from {size} to {aim} was under way: it goes on"
+                "a change from {size} to {aim} was in progress: continuing it"
             )));
         }
         self.facts = Some(facts);

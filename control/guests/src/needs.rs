@@ -4,7 +4,7 @@ use crate::agent::FromHost;
 use crate::settings::{MESSAGES_MAX, NEEDS_MAX, WAITING_MAX};
 use crate::{Action, Cause, Facts, Guest, Order, Who};
 
-const UNDER_WAY: &str = "a change of size is under way";
+const UNDER_WAY: &str = "a change of size is in progress";
 
 /// A guest's request for memory.
 #[derive(Clone, Copy, Debug)]
@@ -104,7 +104,7 @@ impl Guest {
         let room = (ceiling.saturating_sub(size)) / self.settings.section_bytes
             * self.settings.section_bytes;
         if bytes == 0 || room == 0 {
-            return refuse(id, "the guest has all that it may have", actions);
+            return refuse(id, "the guest has its largest size", actions);
         }
         let to_bytes = to_bytes.min(size + room);
         self.wish(now_us, Who::Guest { need: id, cause, until_us }, to_bytes, actions);

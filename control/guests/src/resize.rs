@@ -466,8 +466,7 @@ impl Guest {
             Stage::Plug { .. } if is_there => self.arrive(now_us, actions),
             Stage::Freeze { .. } if is_there => self.release(now_us, actions),
             Stage::Online { until_us, .. } if now_us >= *until_us || !agent_answers => {
-                actions
-                    .push(Action::Say("the agent does not say that new memory is online".into()));
+                actions.push(Action::Say("the agent does not report new memory online".into()));
                 self.release(now_us, actions);
             }
             Stage::Plug { until_us, .. } if now_us >= *until_us => self.late(now_us, actions),

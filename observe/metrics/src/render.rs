@@ -175,7 +175,7 @@ pub fn document() -> String {
              static_configs: [{targets: [\"127.0.0.1:8430\"]}]\n\
          ```\n\n\
          `critical` means that pages are lost or unreachable, or that the daemon is away. `warning` means\n\
-         that somebody should look at it today. lab/tests/alerts fires some of the alerts at a real daemon.\n\n\
+         that you should look at it today. lab/tests/alerts fires some of the alerts at a real daemon.\n\n\
          ## The daemon and its store\n\n",
     );
     table(&mut out, &BUILD);

@@ -108,7 +108,7 @@ impl Agent {
             return;
         }
         let bytes = Size(offline.len() as u64 * self.blocks.bytes());
-        eprintln!("spillway-agent: brings {bytes} online again");
+        eprintln!("spillway-agent: bringing {bytes} online again");
         // The lowest first: virtio-mem unplugs from the top.
         self.mover.start(now, offline.len(), offline.into_iter().rev().map(|(it, _)| (it, wish)));
     }

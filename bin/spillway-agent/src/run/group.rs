@@ -33,6 +33,6 @@ pub(super) fn allow_large_mappings(root: &Path) {
             "spillway-agent: vm.overcommit_memory is 1 now: at 0 a mapping larger than the guest is refused, though the guest can grow"
         ),
         Ok(false) => {}
-        Err(error) => eprintln!("spillway-agent: vm.overcommit_memory stays as it is: {error}"),
+        Err(error) => eprintln!("spillway-agent: vm.overcommit_memory is unchanged: {error}"),
     }
 }

@@ -102,6 +102,6 @@ fn slow_every(available: u64, reserve: u64) -> Duration {
 fn said(dropped: u64) {
     if dropped > 0 {
         let size = Size(dropped);
-        eprintln!("spillway-agent: dropped {size} of page cache that was not read; pauses");
+        eprintln!("spillway-agent: dropped {size} of idle page cache; pausing");
     }
 }

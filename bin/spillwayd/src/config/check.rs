@@ -98,12 +98,12 @@ fn check_listeners(config: &Config) -> Result<(), Error> {
         && config.unnamed.hosts
     {
         return Err(Error::new(format!(
-            "unnamed.hosts lets anyone in who reaches listen.nvme_tcp {address}: name the hosts as clients"
+            "unnamed.hosts admits every host that reaches listen.nvme_tcp {address}: name the hosts as clients"
         )));
     }
     if let Some(address) = reached(listen.resp_tcp) {
         return Err(Error::new(format!(
-            "listen.resp_tcp {address} is reached by other hosts, and passwords would pass in the clear: use listen.resp_tls"
+            "listen.resp_tcp {address} is reachable from other hosts, and passwords would be sent in the clear: use listen.resp_tls"
         )));
     }
     if let Some(address) = listen.resp_tls
@@ -125,7 +125,7 @@ fn check_listeners(config: &Config) -> Result<(), Error> {
         && !has_tls
     {
         return Err(Error::new(format!(
-            "listen.nbd_tcp {address} is reached by other hosts: it needs tls_certificate, tls_key and tls_clients"
+            "listen.nbd_tcp {address} is reachable from other hosts: it needs tls_certificate, tls_key and tls_clients"
         )));
     }
     Ok(())
@@ -140,7 +140,10 @@ fn check_disks(config: &Config) -> Result<(), Error> {
             return error("a name is 1 to 64 of a-z, A-Z, 0-9, and . _ @ + -");
         }
         if !config.clients.iter().any(|client| client.name == disk.client) {
-            return error(&format!("there is no client '{}': add a [[client]] of it", disk.client));
+            return error(&format!(
+                "there is no client '{}': add a [[client]] with this name",
+                disk.client
+            ));
         }
         if disk.backing.is_none() {
             return error("it needs a backing file");
@@ -150,7 +153,7 @@ fn check_disks(config: &Config) -> Result<(), Error> {
         }
         for other in &config.disks[..at] {
             if other.name == disk.name {
-                return error("there are two of this name");
+                return error("the name is used twice");
             }
             if other.backing == disk.backing {
                 return error(&format!("disk '{}' has the same backing file", other.name));
@@ -177,7 +180,7 @@ fn password(client: &NamedClient, error: &dyn Fn(&str) -> Error) -> Result<Secre
     match text.lines().next() {
         Some(line) if !line.is_empty() => Ok(Secret::of_password(line.as_bytes())),
         _ => Err(error(&format!(
-            "password_file {file} is empty: make one with openssl rand -hex 32"
+            "password_file {file} is empty: create a password with openssl rand -hex 32"
         ))),
     }
 }
@@ -214,7 +217,9 @@ fn settings(client: &NamedClient, usual: Limits, is_guest: bool) -> Result<Clien
     let shared = client.shared.iter().map(|text| {
         let digits: String = text.chars().filter(|&c| c != '-').collect();
         let uuid = u128::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 32);
-        uuid.ok_or_else(|| error(&format!("'{text}' in shared is no UUID; make one with uuidgen")))
+        uuid.ok_or_else(|| {
+            error(&format!("'{text}' in shared is not a UUID; create one with uuidgen"))
+        })
     });
     Ok(ClientSettings {
         name: name.clone(),

@@ -46,8 +46,7 @@ pub fn read(path: Option<&Path>, overrides: &[String]) -> Result<Config, Error> 
     if let Some(path) = path {
         let name = path.display();
         let text = read_bounded(path).map_err(|e| Error(format!("can't read {name}: {e}")))?;
-        let text =
-            String::from_utf8(text).map_err(|_| Error(format!("{name}: not a text in UTF-8")))?;
+        let text = String::from_utf8(text).map_err(|_| Error(format!("{name}: not UTF-8 text")))?;
         Text { name: name.to_string(), text: &text }.read(&mut config)?;
     }
     for setting in overrides {
@@ -77,7 +76,7 @@ fn override_one(config: &mut Config, setting: &str) -> Result<(), Error> {
     let text = if DeTable::parse(&plain).is_ok() { &plain } else { &quoted };
     if ["client", "block", "disk", "peer", "vm"].contains(&section) {
         return Err(Error(format!(
-            "{name}: clients, block devices, disks, peers and guests are named in the file"
+            "{name}: clients, block devices, disks, peers and guests can be set only in the file"
         )));
     }
     Text { name, text }.read(config)

@@ -57,7 +57,7 @@ pub fn check(config: &Config) -> Result<(), Error> {
     machine_settings(config)?;
     let wrong = |line: &str| Err(Error::new(line));
     if lend.listen.is_none() {
-        return wrong("lend.roles needs lend.listen: where messages of other hosts arrive");
+        return wrong("lend.roles needs lend.listen, the address for messages of other hosts");
     }
     if !has_tls(listen) {
         return wrong("lend.listen needs listen.tls_certificate, tls_key and tls_clients");
@@ -65,7 +65,7 @@ pub fn check(config: &Config) -> Result<(), Error> {
     let has_data = listen.nvme_tls.is_some() || listen.nvme_tcp.is_some();
     if lend.lends() && !has_data {
         return wrong(
-            "lend.roles: whoever lends needs listen.nvme_tls (or listen.nvme_tcp for direct mode)",
+            "lend.roles: a lender needs listen.nvme_tls (or listen.nvme_tcp for direct mode)",
         );
     }
     let data = listen.nvme_tls.or(listen.nvme_tcp);
@@ -74,13 +74,13 @@ pub fn check(config: &Config) -> Result<(), Error> {
         && data.is_some_and(|it| it.ip().is_unspecified())
     {
         return wrong(
-            "lend.data_address: say where borrowers reach this host, as listen.nvme_tls is any address",
+            "lend.data_address: set the address at which borrowers reach this host, because listen.nvme_tls is any address",
         );
     }
     check_registry(lend, config.peers.is_empty())?;
     if lend.borrows() && config.process.lock_memory == MemoryLock::Off {
         return wrong(
-            "lend.roles: whoever borrows must not wait for its own pages; process.lock_memory can't be \"off\"",
+            "lend.roles: a borrower must not wait for its own pages; process.lock_memory can't be \"off\"",
         );
     }
     if lend.backup == Backup::File && lend.backup_file.is_none() {
@@ -119,7 +119,7 @@ fn check_registry(lend: &Lend, without_peers: bool) -> Result<(), Error> {
             let unspecified = lend.listen.is_some_and(|address| address.ip().is_unspecified());
             if unspecified && lend.address.is_none() {
                 return Err(Error::new(
-                    "lend.address: say where others reach this host, as lend.listen is any address",
+                    "lend.address: set the address at which other hosts reach this host, because lend.listen is any address",
                 ));
             }
             if lend.etcd.is_empty() || lend.etcd_prefix.is_empty() {
@@ -144,7 +144,7 @@ fn check_peers(config: &Config) -> Result<(), Error> {
             return error("it needs an address, such as \"192.0.2.7:4422\"");
         }
         if config.peers[..at].iter().any(|other| other.name.eq_ignore_ascii_case(&peer.name)) {
-            return error("there are two of this name");
+            return error("the name is used twice");
         }
     }
     Ok(())

@@ -22,7 +22,7 @@ pub fn check(config: &Config) -> Result<(), Error> {
     }
     if sections.capacity_bytes < section {
         return wrong(
-            "sections.capacity: say how much memory guests may have together, at least a section",
+            "sections.capacity: set the memory of all guests together, at least one section",
         );
     }
     if sections.lend_bytes > sections.capacity_bytes {
@@ -32,7 +32,7 @@ pub fn check(config: &Config) -> Result<(), Error> {
         )));
     }
     if sections.dir.is_none() {
-        return wrong("sections.dir: say where the guests' memory files are to lie");
+        return wrong("sections.dir: set the directory of the guests' memory files");
     }
     for (at, vm) in vms.iter().enumerate() {
         let error = |line: String| Err(Error::new(format!("vm '{}': {line}", vm.name)));
@@ -46,14 +46,14 @@ pub fn check(config: &Config) -> Result<(), Error> {
         }
         let least = vm.least_bytes.unwrap_or(vm.boot_bytes);
         if least < vm.boot_bytes {
-            return error("least is below boot, which it never gives back".into());
+            return error("least is below boot, which the guest never returns".into());
         }
         if vm.most_bytes < least {
             return error("most is below least".into());
         }
         if vm.reserve_bytes >= vm.most_bytes {
             return error(
-                "reserve must be below most: it is what stays available in the guest".into(),
+                "reserve must be below most: that much stays available in the guest".into(),
             );
         }
         if vm.boot_bytes > sections.capacity_bytes {
@@ -61,25 +61,26 @@ pub fn check(config: &Config) -> Result<(), Error> {
         }
         if vm.qmp.is_some() && !vm.libvirt.is_empty() {
             return error(
-                "qmp is for a VM of yours, libvirt for a domain: name one of them".into(),
+                "qmp is for a VM that you start yourself, libvirt for a domain: set one of them"
+                    .into(),
             );
         }
         if vm.libvirt_socket.is_some() && vm.libvirt.is_empty() {
-            return error("libvirt_socket: name the domain, too, as libvirt".into());
+            return error("libvirt_socket: also set libvirt, the name of the domain".into());
         }
         if vm.windows.is_some() && vm.client.is_empty() {
-            return error("windows: name the client that its programs are, too, as client".into());
+            return error("windows: also set client, the client of the guest's programs".into());
         }
         if !vm.client.is_empty() && !vm.libvirt.is_empty() {
-            return error("client: the memory of libvirt's domains has no file for windows".into());
+            return error("client: libvirt domains can't have windows, because their memory has no file in the section pool".into());
         }
         if !vm.client.is_empty() && !config.clients.iter().any(|it| it.name == vm.client) {
             let name = &vm.client;
-            return error(format!("there is no client '{name}': add a [[client]] of it"));
+            return error(format!("there is no client '{name}': add a [[client]] with this name"));
         }
         for other in &vms[..at] {
             if other.name == vm.name {
-                return error("there are two of this name".into());
+                return error("the name is used twice".into());
             }
             if other.client == vm.client && !vm.client.is_empty() {
                 return error(format!("vm '{}' has the same client", other.name));
@@ -131,13 +132,13 @@ mod tests {
             (format!("{pool}{vm}most = \"256M\"\n"), "most is below least"),
             (format!("{pool}{vm}reserve = \"4G\"\n"), "reserve must be below most"),
             (format!("{pool}{vm}boot = \"9G\"\nmost = \"9G\"\n"), "more than sections.capacity"),
-            (format!("{pool}{vm}{vm}"), "two of this name"),
+            (format!("{pool}{vm}{vm}"), "used twice"),
             (format!("{pool}{vm}[[vm]]\nname = \"b\"\nqmp = \"a.qmp.sock\"\n"), "same socket"),
-            (format!("{pool}{vm}qmp = \"q\"\nlibvirt = \"a\"\n"), "name one of them"),
-            (format!("{pool}{vm}libvirt_socket = \"/s\"\n"), "name the domain"),
-            (format!("{pool}{vm}windows = \"w\"\n"), "name the client"),
+            (format!("{pool}{vm}qmp = \"q\"\nlibvirt = \"a\"\n"), "set one of them"),
+            (format!("{pool}{vm}libvirt_socket = \"/s\"\n"), "the name of the domain"),
+            (format!("{pool}{vm}windows = \"w\"\n"), "also set client"),
             (format!("{pool}{vm}client = \"c\"\n"), "there is no client 'c'"),
-            (format!("{client}{pool}{vm}client = \"c\"\nlibvirt = \"d\"\n"), "no file for windows"),
+            (format!("{client}{pool}{vm}client = \"c\"\nlibvirt = \"d\"\n"), "can't have windows"),
             (
                 format!("{client}{pool}{vm}client = \"c\"\n[[vm]]\nname = \"b\"\nclient = \"c\"\n"),
                 "has the same client",

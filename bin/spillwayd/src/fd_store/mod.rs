@@ -75,7 +75,7 @@ pub fn run(lock: MemoryLock) -> anyhow::Result<ExitCode> {
             deaths < DEATHS_MAX,
             "the daemon died {DEATHS_MAX} times before it was ready ({status})"
         );
-        eprintln!("spillwayd: the daemon ended ({status}); it is started again with its store");
+        eprintln!("spillwayd: the daemon died ({status}); restarting it with its store");
         store.child = store.start()?;
         if lock != MemoryLock::Off {
             // While the daemon starts, so that this does not delay it.

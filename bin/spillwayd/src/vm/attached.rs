@@ -54,7 +54,7 @@ impl Attached {
     pub fn layout(&mut self, name: &str, pool: &Pool, boot_bytes: u64) -> Result<Layout, String> {
         match self {
             Self::Monitor(attached) => attached.layout(name, pool, boot_bytes),
-            Self::Libvirt(_) => Err("the memory of libvirt's domains has no file of a name".into()),
+            Self::Libvirt(_) => Err("the memory of a libvirt domain has no named file".into()),
         }
     }
 
@@ -70,7 +70,7 @@ impl Attached {
                 let events = attached.monitor.events();
                 // A flood of events may have hidden a reset, so the VM is read again.
                 if events.lost > 0 {
-                    return Err("the monitor sent more events than are kept".into());
+                    return Err("the monitor sent more events than fit in the queue".into());
                 }
                 let is_change = |event: &Event| matches!(event, Event::SizeChange { .. });
                 let migrating = |event: &Event| match event {

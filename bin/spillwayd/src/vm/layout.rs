@@ -32,7 +32,7 @@ impl Layout {
             Ok(_) => Ok(None),
             Err(error) => Err(error.to_string()),
         };
-        let base = at(LOW)?.ok_or("the VM's boot memory is not where it is looked for")? - LOW;
+        let base = at(LOW)?.ok_or("the VM's boot memory is not at the expected address")? - LOW;
         let low_bytes = match at(ABOVE_DEVICES)? {
             Some(host) => host.wrapping_sub(base),
             None => boot_bytes,
@@ -43,10 +43,11 @@ impl Layout {
         let ends = [Some(low_bytes), Some(ABOVE_DEVICES + boot_bytes.wrapping_sub(low_bytes))];
         let pieces = if low_bytes == boot_bytes { 1 } else { 2 };
         for end in ends.into_iter().take(pieces) {
-            let page = end.and_then(last).ok_or("the VM's boot memory is no whole pages")?;
+            let page =
+                end.and_then(last).ok_or("the VM's boot memory is not a whole number of pages")?;
             let offset = layout.offset(page);
             if offset.is_none() || at(page)?.map(|host| host.wrapping_sub(base)) != offset {
-                return Err("the VM's boot memory lies in other pieces than are known".into());
+                return Err("the VM's boot memory has an unknown layout".into());
             }
         }
         Ok(layout)

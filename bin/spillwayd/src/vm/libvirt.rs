@@ -78,7 +78,7 @@ impl Attached {
             of.devices.iter().map(|device| device.alias.clone()).collect()
         };
         if names(&description) != names(&self.description) {
-            return Err("the domain has other virtio-mem devices now".into());
+            return Err("the domain's virtio-mem devices have changed".into());
         }
         self.description = description;
         let devices = self.description.devices.iter();
@@ -130,7 +130,7 @@ fn check(name: &str, domain: &str, found: &Description, section_bytes: u64) -> a
     for device in &found.devices {
         if device.block_bytes == 0 || !section_bytes.is_multiple_of(device.block_bytes) {
             bail!(
-                "device {} of libvirt's domain '{domain}' has blocks of {}, and sections.section, {}, is no multiple: {elements}",
+                "device {} of libvirt's domain '{domain}' has blocks of {}, and sections.section, {}, is not a multiple of that: {elements}",
                 device.alias,
                 Size(device.block_bytes),
                 Size(section_bytes)

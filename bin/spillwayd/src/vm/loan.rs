@@ -68,7 +68,7 @@ enum Refused {
 pub fn check(backing: Backing, lent_bytes: u64) -> Result<(), Error> {
     if lent_bytes > 0 && backing != Backing::Tmpfs {
         return Err(Error::new(
-            "sections.lend: sections.dir lies on hugetlbfs, whose unused pages nobody else can use: give \"0\", or a tmpfs",
+            "sections.lend: sections.dir lies on hugetlbfs, whose unused pages can't be used otherwise: set \"0\", or use a tmpfs",
         ));
     }
     Ok(())
@@ -130,7 +130,7 @@ impl Loan {
         } else if wanted_bytes > lent_bytes && Instant::now() >= state.rests_until {
             let lent_bytes = pool.lend(wanted_bytes);
             self.store.set_capacity(self.room.own_bytes, lent_bytes);
-            tracing::debug!("the store is lent {} of the section pool", Size(lent_bytes));
+            tracing::debug!("{} of the section pool are lent to the store", Size(lent_bytes));
         }
     }
 
@@ -144,14 +144,14 @@ impl Loan {
             (true, Some(Refused::Fixed)) => {}
             (true, _) => {
                 tracing::warn!(
-                    "the store is lent nothing of the section pool: {} in it could go nowhere if a guest needed the memory: \
+                    "no memory of the section pool is lent to the store: {} in it could not leave if a guest needed the memory: \
                      values that are no pages (docs/guests.md), or pages that store.disk has no room for",
                     Size(fixed_bytes)
                 );
                 state.said = Some(Refused::Fixed);
             }
             (false, Some(Refused::Fixed)) => {
-                tracing::info!("the store may be lent memory of the section pool again");
+                tracing::info!("memory of the section pool may be lent to the store again");
                 state.said = None;
             }
             (false, _) => {}
@@ -199,14 +199,14 @@ impl Borrower for Loan {
         let came_bytes = before_bytes.saturating_sub(pool.lent_bytes());
         if came_bytes >= bytes.min(before_bytes) {
             tracing::info!(
-                "the store gave {} back to the section pool in {} ms",
+                "the store returned {} to the section pool in {} ms",
                 Size(came_bytes),
                 began.elapsed().as_millis()
             );
             state.said = state.said.filter(|said| *said != Refused::Kept);
         } else if state.said != Some(Refused::Kept) {
             tracing::error!(
-                "a guest asked for {} that the store was lent, and has {} after {} ms: the rest can go nowhere, or \
+                "a guest needed {} of the memory lent to the store, and got {} after {} ms: the rest can't leave, or \
                  store.disk is slow",
                 Size(bytes),
                 Size(came_bytes),

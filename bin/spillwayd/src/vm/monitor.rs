@@ -40,7 +40,7 @@ impl Attached {
         if listed.is_empty() {
             if self.monitor.machine(deadline())?.starts_with("microvm") {
                 bail!(
-                    "the VM is a microvm, for which there is no virtio-mem: start it with -machine pc or q35"
+                    "the VM is a microvm, which does not support virtio-mem: start it with -machine pc or q35"
                 );
             }
             bail!(
@@ -69,8 +69,9 @@ impl Attached {
     pub fn add_device(&mut self, name: &str, pool: &Pool, bytes: u64) -> anyhow::Result<Facts> {
         let is_q35 = self.monitor.machine(deadline())?.contains("q35");
         if is_q35 && self.monitor.acpi(deadline())? == "off" {
-            // Linux hangs when a device comes (6.1, QEMU 7.2), behind a bridge as behind a root port.
-            bail!("a q35 machine without ACPI takes no further device");
+            // Linux hangs when a device is added (6.1, QEMU 7.2), behind a bridge and behind a root
+            // port.
+            bail!("a q35 machine without ACPI can't get a further device");
         }
         let number = self.devices.last().map_or(0, |&(_, file)| file) + 1;
         let file = GuestFile::Device(number);
@@ -116,7 +117,7 @@ impl Attached {
             })
         };
         let found: Option<Vec<_>> = self.devices.iter().map(find).collect();
-        found.context("a virtio-mem device has gone")
+        found.context("a virtio-mem device is gone")
     }
 
     /// Where the guest's boot memory lies, if it is the pool's file.
@@ -128,7 +129,7 @@ impl Attached {
         let path = pool.path(name, GuestFile::Boot).map_err(|error| error.to_string())?;
         if backend.path != Some(path) || !backend.share {
             return Err(format!(
-                "its boot memory is not what `spillway vm args {name}` prints for it"
+                "its boot memory differs from what `spillway vm args {name}` prints"
             ));
         }
         // The guest could make QEMU discard a page that the daemon has mapped. Touching it then raises SIGBUS.
@@ -180,7 +181,7 @@ fn identify(
     device: &MemoryDevice,
     pool: &Pool,
 ) -> anyhow::Result<(String, u8)> {
-    let options = format!("start the VM with what `spillway vm args {name}` prints");
+    let options = format!("start the VM with the options that `spillway vm args {name}` prints");
     let Some(id) = &device.id else {
         bail!("a virtio-mem device has no id: {options}");
     };
@@ -189,7 +190,7 @@ fn identify(
     let own = |file: &u8| pool.path(name, GuestFile::Device(*file)).is_ok_and(|own| own == path);
     let Some(file) = (1..=DEVICES_MAX).find(own) else {
         bail!(
-            "device {id} of the VM has its memory in {}, which is not of vm '{name}': {options}, or name its own socket",
+            "device {id} of the VM has its memory in {}, which does not belong to vm '{name}': {options}, or set the right monitor socket",
             if path.as_os_str().is_empty() { "no file".into() } else { path.display().to_string() },
         );
     };

@@ -271,7 +271,7 @@ impl Handle {
         let make = |file, bytes| {
             self.pool.create(name, file, bytes).map_err(|error| match error {
                 spillway_sections::Error::OtherSize { .. } if is_running => format!(
-                    "vm '{name}' runs with another `most` or `boot` than is configured now: end it first, since QEMU takes \
+                    "vm '{name}' runs with another `most` or `boot` than is configured now: end it first, because QEMU takes \
                      them at its start"
                 ),
                 error => error.to_string(),

@@ -83,8 +83,10 @@ pub fn outcome(outcome: Outcome) -> Result<VmOutcome, String> {
     let (end, why) = match outcome.end {
         End::Refused(why) => return Err(why),
         End::Reached => ("reached", None),
-        End::Partial => ("partial", Some("the guest did not get there in time".to_owned())),
-        End::RolledBack => ("rolled back", Some("the guest did not get there in time".to_owned())),
+        End::Partial => ("partial", Some("the guest did not reach the size in time".to_owned())),
+        End::RolledBack => {
+            ("rolled back", Some("the guest did not reach the size in time".to_owned()))
+        }
         End::Superseded => ("superseded", Some("a newer order took its place".to_owned())),
         End::Lost(why) => ("lost", Some(why)),
     };

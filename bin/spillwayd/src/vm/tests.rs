@@ -201,7 +201,7 @@ fn a_vm_that_is_libvirts_now_gives_back_what_its_qemu_had() {
         driven.until("a problem", |_| driven.shared.notes().problem.as_deref().is_some_and(holds));
     };
     // Its former QEMU runs on.
-    problem(&|line| line.contains("its former QEMU has to end first"));
+    problem(&|line| line.contains("its former QEMU must end first"));
     assert_eq!(driven.shared.pool.usage().used_bytes, 3 * S);
     *held.lock().unwrap() = None;
     driven.until("an empty pool", |_| driven.shared.pool.usage().guests.is_empty());

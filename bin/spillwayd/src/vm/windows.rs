@@ -220,7 +220,7 @@ impl Windows {
             let since = window.ending.filter(|since| since.elapsed() > SLOW_END);
             if since.is_some() && !std::mem::replace(&mut window.is_slow, true) {
                 tracing::warn!(
-                    "vm {}: window {id} is to end and still at a command: its guest waits for the page",
+                    "vm {}: window {id} is closing, but a command is still running: its guest waits for the pages",
                     self.shared.name
                 );
             }
@@ -234,7 +234,7 @@ impl Windows {
             tracing::debug!("vm {}: window {id} is closed", self.shared.name);
             if is_broken && !std::mem::replace(&mut self.has_said_broken, true) {
                 tracing::warn!(
-                    "vm {}: a window is closed, since its program broke the ring's protocol; further ones are not said",
+                    "vm {}: a window is closed because its program violated the ring's protocol; further ones are not logged",
                     self.shared.name
                 );
             }
@@ -329,35 +329,35 @@ impl Windows {
             return refused("windows of an earlier agent are still being closed");
         }
         if self.open.contains_key(&id) {
-            return refused("a window of this number is open");
+            return refused("a window with this number is open");
         }
         if self.open.len() >= WINDOWS_MAX {
-            return refused("the guest has all the windows that it may have");
+            return refused("the guest has the maximum number of windows");
         }
         let geometry = Geometry::new(hello.depth, hello.data_bytes);
         if !geometry.is_ok_and(|geometry| geometry.window_pages() == pages.len()) {
-            return refused("the window is not as long as its ring");
+            return refused("the window's length differs from its ring's");
         }
         let is_taken = |page: &u64| self.open.values().any(|window| window.pages.contains(page));
         let is_twice = |(at, page): (usize, &u64)| pages[..at].contains(page) || is_taken(page);
         if pages.iter().enumerate().any(is_twice) {
-            return refused("a page is in a window already");
+            return refused("a page belongs to another window already");
         }
         let Some(server) = &self.server else {
             return refused("the daemon serves no ring (listen.ring)");
         };
         let Seen { layout, is_migrating, .. } = *self.place.seen();
         if is_migrating {
-            return refused("the VM moves to another host");
+            return refused("the VM is migrating to another host");
         }
         let Some(layout) = layout else {
-            return refused("the VM's monitor does not say where its memory lies");
+            return refused("the VM's monitor does not report where its memory lies");
         };
         let page_bytes = WINDOW_PAGE_BYTES as u64;
         let offsets: Option<Vec<u64>> =
             pages.iter().map(|page| layout.offset(page.checked_mul(page_bytes)?)).collect();
         let Some(offsets) = offsets else {
-            return refused("a page does not lie in the memory that the VM booted with");
+            return refused("a page does not lie in the VM's boot memory");
         };
         let path = self.shared.pool.path(&self.shared.name, GuestFile::Boot);
         let map = |geometry: Geometry| {
@@ -512,7 +512,7 @@ mod tests {
         let mut served = Served::new(LIMITS);
         served.place.look(false, Some(true));
         let FromHost::Refused { why: Some(why), .. } = served.open(0) else { panic!() };
-        assert!(why.contains("moves to another host"), "{why}");
+        assert!(why.contains("migrating to another host"), "{why}");
         // It ends, and another is started under its name.
         served.place.renew(None);
         served.place.renew(Some(layout()));

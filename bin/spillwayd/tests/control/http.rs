@@ -71,7 +71,7 @@ fn a_flood_over_tcp_keeps_nobody_out_of_the_socket() {
     }
     let unix = UnixStream::connect(dir.path().join("run/api.sock")).unwrap();
     assert_eq!(ask(unix, "GET /v1/version", "", ""), 200);
-    let refused = daemon.lines().matches("HTTP over TCP: no place for one more").count();
+    let refused = daemon.lines().matches("HTTP over TCP: too many connections").count();
     assert!((1..=8).contains(&refused), "{}", daemon.lines());
     drop(held.pop());
     until("a place to be free again", || version(&mut tcp()).is_some());
@@ -87,7 +87,7 @@ fn whoever_has_the_token_does_not_give_way_to_strangers() {
     assert!(version(&mut operator).is_some());
     let silent = ServerLimits::default().connections.slots.unproven_of_peer_max + 4;
     let _silent: Vec<_> = (0..silent).map(|_| TcpStream::connect(address).unwrap()).collect();
-    daemon.line(&["HTTP over TCP", "had proven nothing", "peer=127.0.0.1"]);
+    daemon.line(&["HTTP over TCP", "an unauthenticated connection", "peer=127.0.0.1"]);
     assert!(version(&mut operator).is_some());
 }
 

@@ -230,7 +230,7 @@ fn no_size_is_rounded_up_beyond_what_the_guest_may_have() {
     assert_eq!(case.end(), End::Reached);
     assert_eq!(case.size(), BOOT + 2 * S);
     case.agent(FromGuest::Need { id: 2, bytes: S, urgent: true, wait_ms: 0 });
-    let why = Some("the guest has all that it may have".into());
+    let why = Some("the guest has its largest size".into());
     let refused = FromHost::Answer { id: 2, granted_bytes: 0, why };
     assert_eq!(case.seen(), [Action::Tell(refused)]);
 }
@@ -364,7 +364,7 @@ fn a_guest_in_need_breaks_off_what_shrinks_it_and_not_what_makes_it_grow() {
     let running = case.guest.running();
     case.seen();
     case.agent(FromGuest::Need { id: 1, bytes: 4 * S, urgent: true, wait_ms: 0 });
-    let why = Some("a change of size is under way".into());
+    let why = Some("a change of size is in progress".into());
     assert_eq!(case.seen(), [Action::Tell(FromHost::Answer { id: 1, granted_bytes: 0, why })]);
     assert_eq!(case.guest.running(), running);
     case.obey();

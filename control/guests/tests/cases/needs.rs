@@ -71,7 +71,7 @@ fn a_program_waits_for_the_end_of_a_change() {
     // So many wait, and no more.
     case.order(BOOT + 4 * S);
     (0..9).for_each(|id| case.agent(program(id, 1, 15_000)));
-    let why = "a change of size is under way";
+    let why = "a change of size is in progress";
     assert_eq!(answers(&mut case), [(8, 0, Some(why.into()))]);
 }
 
@@ -135,7 +135,7 @@ fn an_agent_that_does_not_say_so_is_not_waited_for_long() {
     case.device.size_bytes = S;
     case.pass(2100 * MS);
     assert_eq!(case.guest.running(), None);
-    assert_eq!(said(&mut case), ["the agent does not say that new memory is online"]);
+    assert_eq!(said(&mut case), ["the agent does not report new memory online"]);
     case.order(BOOT + 2 * S);
     case.device.size_bytes = 2 * S;
     case.pass(4 * MS);
@@ -240,7 +240,7 @@ fn what_an_agent_foresees_waits_for_memory_of_others() {
     case.free = 4 * S;
     case.order(BOOT + 5 * S);
     case.agent(program(10, 1, 0));
-    let why = "a change of size is under way";
+    let why = "a change of size is in progress";
     assert_eq!(answers(&mut case), [(10, 0, Some(why.into()))]);
 }
 

@@ -411,7 +411,7 @@ impl Model {
                 self.release(now);
             }
             Stage::Online { until, .. } if now >= until || !self.has_agent() => {
-                self.say("the agent does not say that new memory is online");
+                self.say("the agent does not report new memory online");
                 self.release(now);
             }
             Stage::Plug { until, again } if now >= again => {

@@ -25,7 +25,7 @@ const WISHES: u32 = 16;
 /// Programs that wait for the end of a change.
 const PROGRAMS: usize = 8;
 const OUT_OF_REACH: &str = "the VM's monitor is out of reach";
-const UNDER_WAY: &str = "a change of size is under way";
+const UNDER_WAY: &str = "a change of size is in progress";
 /// Ids that the model gives: the real ones are bound to them by [`Model::compare`].
 const OWN: u64 = 1 << 60;
 
@@ -161,12 +161,12 @@ impl Model {
     }
 
     fn attached(&mut self, now: u64, facts: Facts) {
-        self.end(now, End::Lost("the monitor was connected anew".into()));
+        self.end(now, End::Lost("the monitor was reconnected".into()));
         let aim = facts.boot_bytes + facts.devices.iter().map(|it| it.requested_bytes).sum::<u64>();
         let has = total(&facts);
         if has != aim {
             let (has, aim) = (Size(has), Size(aim));
-            self.say(&format!("a change from {has} to {aim} was under way: it goes on"));
+            self.say(&format!("a change from {has} to {aim} was in progress: continuing it"));
         }
         let is_at_rest = facts.devices.iter().all(|it| {
             it.size_bytes == it.requested_bytes && it.set_aside_bytes == it.requested_bytes
@@ -304,7 +304,7 @@ impl Model {
         let (has, section) = (total(vm), self.settings.section_bytes);
         let left = self.ceiling(vm).saturating_sub(has) / section * section;
         if left == 0 || need.bytes == 0 {
-            return self.refuse(need.id, "the guest has all that it may have");
+            return self.refuse(need.id, "the guest has its largest size");
         }
         let who = Who::Guest { need: need.id, cause: need.cause, until_us: need.until };
         self.wish(now, who, has + need.bytes.min(left));

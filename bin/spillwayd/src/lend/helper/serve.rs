@@ -95,7 +95,7 @@ impl Helper {
         if self.attached.contains_key(path) || self.connected.contains_key(path) {
             return Ok(());
         }
-        Err(format!("{path} is no device that was made here"))
+        Err(format!("{path} is not a device of this helper"))
     }
 
     fn attach(&mut self, disk: &Disk, sockets: &[OwnedFd]) -> Answer {
@@ -107,7 +107,7 @@ impl Helper {
 
     fn detach(&mut self, index: u32) -> Answer {
         if self.attached.remove(&format!("/dev/nbd{index}")).is_none() {
-            return Err(format!("/dev/nbd{index} is no disk that was made here"));
+            return Err(format!("/dev/nbd{index} is not a disk of this helper"));
         }
         let done = spillway_kernel_nbd::disconnect(index);
         done.map(|()| String::new()).map_err(|error| error.to_string())
@@ -187,7 +187,7 @@ impl Helper {
         if now < bytes {
             if !may_change {
                 return Err(format!(
-                    "vm.min_free_kbytes is {}, which is too little to send pages away under pressure: \
+                    "vm.min_free_kbytes is {}, which is too little to send pages to other hosts under pressure: \
                      set it to {}, or lend.raise_min_free",
                     now / 1024,
                     bytes / 1024

@@ -97,11 +97,11 @@ impl Driver {
             }
             End::Superseded => {
                 tracing::info!(
-                    "vm {name}: {from} to {aim} broken off at {now}: a newer order ({who})"
+                    "vm {name}: {from} to {aim} stopped at {now}: a newer order ({who})"
                 );
             }
             End::Partial => {
-                tracing::warn!("vm {name}: {from} to {aim} got as far as {now} in {ms} ms ({who})");
+                tracing::warn!("vm {name}: {from} to {aim} reached only {now} in {ms} ms ({who})");
             }
             End::RolledBack => {
                 tracing::warn!(
@@ -109,7 +109,7 @@ impl Driver {
                 );
             }
             End::Lost(why) => {
-                tracing::warn!("vm {name}: {from} to {aim} broken off: {why} ({who})");
+                tracing::warn!("vm {name}: {from} to {aim} stopped: {why} ({who})");
             }
         }
         if let Some(told) = self.told.remove(&outcome.order.id) {

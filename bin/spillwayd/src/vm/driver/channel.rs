@@ -46,7 +46,7 @@ impl Driver {
         let mut notes = self.shared.notes();
         if garbled > 0 && notes.garbled == 0 {
             tracing::warn!(
-                "vm {}: its agent's channel bears lines that are no messages",
+                "vm {}: its agent's channel carries lines that are not messages",
                 self.shared.name
             );
         }
@@ -63,7 +63,7 @@ impl Driver {
         if ignored > 0 && !notes.has_said_ignored {
             notes.has_said_ignored = true;
             tracing::warn!(
-                "vm {}: its agent says more than it may, or what can't be true: that is not heard, and counted as \
+                "vm {}: its agent sends too much, or impossible values: such messages are ignored, and counted as \
                  ignored messages",
                 self.shared.name
             );

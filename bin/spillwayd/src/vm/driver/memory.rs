@@ -24,11 +24,13 @@ impl Driver {
         let (name, pool) = (&self.shared.name, &self.shared.pool);
         let Way::Libvirt { .. } = self.shared.way else { return Ok(pool.forget_counted(name)?) };
         let bytes = pool.clear_held(name).with_context(|| {
-            format!("vm '{name}' is libvirt's now, and its former QEMU has to end first")
+            format!("vm '{name}' is a libvirt domain now: its former QEMU must end first")
         })?;
         if bytes > 0 {
             let size = spillway_types::Size(bytes);
-            tracing::info!("vm {name}: it is libvirt's now, {size} that QEMU had is free");
+            tracing::info!(
+                "vm {name}: it is a libvirt domain now; {size} of the former QEMU are free"
+            );
         }
         Ok(())
     }
@@ -46,7 +48,7 @@ impl Driver {
         match pool.empty_devices(name) {
             Ok(bytes) => {
                 let size = spillway_types::Size(bytes);
-                tracing::info!("vm {name}: it has ended, {size} of it is free");
+                tracing::info!("vm {name}: it has ended; {size} of it are free");
             }
             // It runs; only its monitor is out of reach.
             Err(spillway_sections::Error::InUse { .. }) => {}
@@ -76,7 +78,7 @@ impl Driver {
                 }
             }
             Err(error) => self.note_problem(format!(
-                "it can't become larger while it runs: {error}; start it with what `spillway vm args {name}` prints now"
+                "it can't become larger while it runs: {error}; start it with the options that `spillway vm args {name}` prints now"
             )),
         }
     }

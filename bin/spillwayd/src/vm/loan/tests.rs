@@ -373,7 +373,7 @@ fn what_was_lent_comes_back_when_nothing_is_to_be_lent_any_more() {
 fn huge_pages_are_not_lent() {
     let huge = Backing::Hugetlbfs { page_bytes: 2 << 20 };
     let line = check(huge, SECTION).unwrap_err().to_string();
-    assert!(line.contains("hugetlbfs") && line.contains("give \"0\""), "{line}");
+    assert!(line.contains("hugetlbfs") && line.contains("set \"0\""), "{line}");
     check(huge, 0).unwrap();
     check(Backing::Tmpfs, SECTION).unwrap();
 }

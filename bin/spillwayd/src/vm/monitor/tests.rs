@@ -271,7 +271,7 @@ fn what_a_vm_needs_to_be_resized_is_named() {
         with(&|qemu| qemu.properties.push((object, property, value.clone())))
     };
     let foreign = property("spillway-mem1", "mem-path", json!("/elsewhere"));
-    assert!(foreign.contains("in /elsewhere, which is not of vm 'vm'"), "{foreign}");
+    assert!(foreign.contains("in /elsewhere, which does not belong to vm 'vm'"), "{foreign}");
     let ram = property("spillway-mem1", "type", json!("memory-backend-ram"));
     assert!(ram.contains("in no file"), "{ram}");
     let private = property("spillway-mem1", "share", json!(false));
@@ -368,7 +368,7 @@ fn windows_lie_in_boot_memory_that_is_the_pools_and_stays() {
     for (property, value) in [("share", json!(false)), ("mem-path", json!("/elsewhere"))] {
         let other =
             layout(&|qemu| qemu.properties.push((BOOT, property, value.clone()))).unwrap_err();
-        assert!(other.contains("is not what `spillway vm args vm` prints"), "{other}");
+        assert!(other.contains("differs from what `spillway vm args vm` prints"), "{other}");
     }
 }
 
@@ -404,7 +404,7 @@ fn what_a_vm_tells_by_itself_is_seen_once_and_a_flood_is_an_end() {
     // More than are kept: a reset may be among what is lost.
     tell(&(0..300).map(|_| event("OTHER", json!({}))).collect::<String>());
     tell(&reset);
-    assert!(look(&mut attached).unwrap_err().contains("more events than are kept"));
+    assert!(look(&mut attached).unwrap_err().contains("more events than fit"));
 }
 
 #[test]
