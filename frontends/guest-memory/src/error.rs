@@ -6,24 +6,24 @@ use rustix::io::Errno;
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
     /// The monitor connected and went quiet.
-    #[error("the monitor sent no whole hand-over within {0} s")]
+    #[error("the monitor sent no complete handover within {0} s")]
     Late(u64),
     /// It closed the connection first.
-    #[error("the monitor closed the connection before its hand-over was whole")]
+    #[error("the monitor closed the connection before its handover was complete")]
     Closed,
     /// More than any handover needs.
     #[error("the message is longer than {0} bytes")]
     Long(usize),
-    /// The text is not what the handshake says.
-    #[error("the message is no hand-over of {monitor}: {why}")]
+    /// The text does not follow the handshake.
+    #[error("the message is not a handover of {monitor}: {why}")]
     Message {
         /// Whose handshake was expected.
         monitor: &'static str,
         /// What is wrong with it.
         why: String,
     },
-    /// A version of the handshake that this one does not know.
-    #[error("version {0} of the hand-over is unknown; this is version 1")]
+    /// An unknown version of the handshake.
+    #[error("version {0} of the handover is unknown; this is version 1")]
     Version(u64),
     /// The memory is not registered as the manager needs it.
     #[error("the memory is registered for '{0}'; register it for MISSING and WP, without WP_ASYNC")]
@@ -35,7 +35,7 @@ pub enum Error {
     #[error("more descriptors came than the {0} that are taken")]
     ManyDescriptors(usize),
     /// The first descriptor is another kind of file.
-    #[error("the first descriptor is no userfaultfd but {0}")]
+    #[error("the first descriptor is not a userfaultfd but {0}")]
     NoUserfaultfd(String),
     /// A descriptor is not a memory file that can be read and punched.
     #[error("memory file {file}: {why}")]
@@ -46,10 +46,10 @@ pub enum Error {
         why: String,
     },
     /// No regions at all.
-    #[error("the hand-over names no region")]
+    #[error("the handover names no region")]
     NoRegion,
     /// Too many.
-    #[error("the hand-over names {0} regions, more than {max}", max = crate::REGIONS_MAX)]
+    #[error("the handover names {0} regions, more than {max}", max = crate::REGIONS_MAX)]
     ManyRegions(usize),
     /// A region of no bytes.
     #[error("region {0} is empty")]

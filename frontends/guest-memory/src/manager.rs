@@ -189,7 +189,7 @@ impl Manager {
         let is_down = self.guest.far().is_down();
         if is_down != *down {
             self.say(if is_down {
-                "the blade does not answer: pages on it are lost to whoever touches them until it does"
+                "the blade does not answer: until it does, touching a page on it is a SIGBUS"
             } else {
                 "the blade answers again"
             });
@@ -259,7 +259,7 @@ impl Manager {
         match message {
             Message::Fault { address, protected, .. } => {
                 let Some(unit) = self.guest.layout().unit_of(address as u64) else {
-                    self.say(&format!("a fault at {address:#x}, which no region has: SIGBUS"));
+                    self.say(&format!("a fault at {address:#x}, outside all regions: SIGBUS"));
                     self.guest.refuse(address);
                     return Ok(None);
                 };
@@ -305,9 +305,7 @@ impl Manager {
             Answered::First => map.count(Counter::FirstTouches, 1),
             Answered::Lost => {
                 map.count(Counter::Lost, 1);
-                self.say(&format!(
-                    "page {unit} of the guest can't be had back: SIGBUS for whoever touches it"
-                ));
+                self.say(&format!("page {unit} of the guest is lost: touching it is a SIGBUS"));
             }
             Answered::There | Answered::Later => {}
         }
@@ -451,7 +449,7 @@ impl Manager {
         match self.guest.unregister() {
             Ok(()) => true,
             Err(errno) => {
-                self.say(&format!("can't let go of the guest's memory ({errno})"));
+                self.say(&format!("can't release the guest's memory ({errno})"));
                 self.guest.map().set_mark(Mark::Leave, 0);
                 self.leaving.store(false, Ordering::Relaxed);
                 false
