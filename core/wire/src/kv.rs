@@ -158,42 +158,46 @@ pub const fn set_object(command: &mut Command, object: u64) {
     command.cdw3 = (object >> 32) as u32;
 }
 
-/// Sets the size of the value or of the room for an answer, also in the data pointer.
-fn set_size(command: &mut Command, bytes: u32) {
+/// A command on a key, or on none, with room for a value or an answer of `bytes`.
+#[inline]
+fn command(opcode: u8, id: u16, pool: u32, key: Option<Key>, bytes: u32) -> Command {
+    let mut command = Command::new(opcode, id, pool);
+    let (key_length, key) = match key {
+        Some(key) => (KEY_BYTES, key),
+        None => (0, Key::new(0, 0)),
+    };
+    set_object(&mut command, key.object);
     command.data.bytes = bytes;
-    let dwords = KeyValueDwords { value_size: bytes.into(), ..KeyValueDwords::of(command) };
-    command.set_dwords(transmute!(dwords));
+    command.set_dwords(transmute!(KeyValueDwords {
+        value_size: bytes.into(),
+        key_length,
+        store_options: 0,
+        reserved_1: U16::ZERO,
+        reserved_2: [U32::ZERO; 2],
+        key_95_64: key.index.into(),
+        key_127_96: U32::ZERO,
+    }));
+    command
 }
 
 /// A command that puts a value of `bytes`.
 pub fn store(id: u16, pool: u32, key: Key, bytes: u32) -> Command {
-    let mut command = with_key(io::STORE, id, pool, key);
-    set_size(&mut command, bytes);
-    command
+    command(io::STORE, id, pool, Some(key), bytes)
 }
 
 /// A command that gets a value into a buffer of `bytes`: [`io::RETRIEVE`] or [`io::TAKE`].
 pub fn retrieve(opcode: u8, id: u16, pool: u32, key: Key, bytes: u32) -> Command {
-    let mut command = with_key(opcode, id, pool, key);
-    set_size(&mut command, bytes);
-    command
+    command(opcode, id, pool, Some(key), bytes)
 }
 
 /// A command on a key without data: [`io::DELETE`] or [`io::EXIST`].
 pub fn with_key(opcode: u8, id: u16, pool: u32, key: Key) -> Command {
-    let mut command = Command::new(opcode, id, pool);
-    set_key(&mut command, key);
-    command
+    command(opcode, id, pool, Some(key), 0)
 }
 
 /// A command that lists keys from `start` into a buffer of `bytes`.
 pub fn list(id: u16, pool: u32, start: Option<Key>, bytes: u32) -> Command {
-    let mut command = Command::new(io::LIST, id, pool);
-    if let Some(key) = start {
-        set_key(&mut command, key);
-    }
-    set_size(&mut command, bytes);
-    command
+    command(io::LIST, id, pool, start, bytes)
 }
 
 /// A command that removes an object.

@@ -253,37 +253,42 @@ impl Pdu<'_> {
     /// # Errors
     /// [`Error::Short`] when `out` is.
     pub fn encode(&self, agreed: Framing, out: &mut [u8]) -> Result<usize, Error> {
-        match self {
-            Pdu::InitRequest(request) => write_header(out, request.header(), 0, agreed),
-            Pdu::InitResponse(response) => write_header(out, response.header(), 0, agreed),
+        let (data_at, data): (usize, &[u8]) = match self {
+            Pdu::InitRequest(request) => (write_header(out, request.header(), 0, agreed)?, &[]),
+            Pdu::InitResponse(response) => (write_header(out, response.header(), 0, agreed)?, &[]),
             Pdu::HostTerminate(terminate) => {
-                write_header(out, terminate.header(kind::HOST_TERMINATE), 0, agreed)
+                (write_header(out, terminate.header(kind::HOST_TERMINATE), 0, agreed)?, &[])
             }
             Pdu::ControllerTerminate(terminate) => {
-                write_header(out, terminate.header(kind::CONTROLLER_TERMINATE), 0, agreed)
+                (write_header(out, terminate.header(kind::CONTROLLER_TERMINATE), 0, agreed)?, &[])
             }
             Pdu::Command(command, data) => {
                 let capsule = CommandCapsule {
                     common: CommonHeader::new(kind::COMMAND, 0),
                     submission_queue_entry: command.into(),
                 };
-                write_pdu(out, capsule, data, agreed)
+                (write_header(out, capsule, data.len(), agreed)?, data)
             }
             Pdu::Response(completion) => {
                 let capsule = ResponseCapsule {
                     common: CommonHeader::new(kind::RESPONSE, 0),
                     completion_queue_entry: completion.into(),
                 };
-                write_header(out, capsule, 0, agreed)
+                (write_header(out, capsule, 0, agreed)?, &[])
             }
             Pdu::HostData(transfer, data) => {
-                write_pdu(out, transfer.header(kind::HOST_DATA), data, agreed)
+                (transfer.begin(kind::HOST_DATA, data.len(), agreed, out)?, data)
             }
             Pdu::ControllerData(transfer, data) => {
-                write_pdu(out, transfer.header(kind::CONTROLLER_DATA), data, agreed)
+                (transfer.begin(kind::CONTROLLER_DATA, data.len(), agreed, out)?, data)
             }
-            Pdu::ReadyToTransfer(ready) => write_header(out, ready.header(), 0, agreed),
+            Pdu::ReadyToTransfer(ready) => (write_header(out, ready.header(), 0, agreed)?, &[]),
+        };
+        if data.is_empty() {
+            return Ok(data_at);
         }
+        put(out, data_at, data);
+        finish_data(out, data_at..data_at + data.len(), agreed)
     }
 }
 
@@ -295,7 +300,18 @@ impl Transfer {
     /// # Errors
     /// [`Error::Short`] when `out` has no room for the whole PDU.
     pub fn begin_controller_data(&self, agreed: Framing, out: &mut [u8]) -> Result<usize, Error> {
-        write_header(out, self.header(kind::CONTROLLER_DATA), self.bytes as usize, agreed)
+        self.begin(kind::CONTROLLER_DATA, self.bytes as usize, agreed, out)
+    }
+
+    /// Writes the header of a PDU that carries `data_bytes`; where they go.
+    fn begin(
+        &self,
+        pdu_type: u8,
+        data_bytes: usize,
+        agreed: Framing,
+        out: &mut [u8],
+    ) -> Result<usize, Error> {
+        write_header(out, self.header(pdu_type), data_bytes, agreed)
     }
 }
 
@@ -316,26 +332,15 @@ pub fn finish_data(out: &mut [u8], data: Range<usize>, agreed: Framing) -> Resul
     Ok(end)
 }
 
-/// Writes a PDU with `data`; how many bytes it takes.
-fn write_pdu(
-    out: &mut [u8],
-    header: impl Header,
-    data: &[u8],
-    agreed: Framing,
-) -> Result<usize, Error> {
-    let data_at = write_header(out, header, data.len(), agreed)?;
-    if data.is_empty() {
-        return Ok(data_at);
-    }
-    put(out, data_at, data);
-    finish_data(out, data_at..data_at + data.len(), agreed)
-}
-
 /// Writes a header, its lengths set, with its digest and padding; where its data begins, or, without
 /// data, where it ends. There is room for all of the PDU.
+///
+/// It is inlined, so that the fields go from registers to `out`: a header that is built in memory first
+/// and copied from there costs as much again.
+#[inline(always)]
 fn write_header<H: Header>(
     out: &mut [u8],
-    mut header: H,
+    header: H,
     data_bytes: usize,
     agreed: Framing,
 ) -> Result<usize, Error> {
@@ -343,21 +348,24 @@ fn write_header<H: Header>(
     let common = header.common();
     let framing = common.framing(agreed);
     let length = framing.pdu_bytes(header_bytes, data_bytes);
+    let short = Error::Short { need: length, got: out.len() };
     if out.len() < length {
-        return Err(Error::Short { need: length, got: out.len() });
+        return Err(short);
     }
     let header_end = framing.pdu_bytes(header_bytes, 0);
     let data_at = if data_bytes == 0 { header_end } else { framing.data_at(header_bytes) };
-    common.header_length = header_bytes as u8;
-    common.pdu_data_offset = if data_bytes == 0 { 0 } else { data_at as u8 };
-    common.pdu_length = (length as u32).into();
-    if framing.header_digest {
-        common.flags |= flag::HEADER_DIGEST;
-    }
-    if framing.data_digest && data_bytes != 0 {
-        common.flags |= flag::DATA_DIGEST;
-    }
-    put(out, 0, header.as_bytes());
+    let header_digest = if framing.header_digest { flag::HEADER_DIGEST } else { 0 };
+    let has_data_digest = framing.data_digest && data_bytes != 0;
+    let data_digest = if has_data_digest { flag::DATA_DIGEST } else { 0 };
+    let common = CommonHeader {
+        pdu_type: common.pdu_type,
+        flags: common.flags | header_digest | data_digest,
+        header_length: header_bytes as u8,
+        pdu_data_offset: if data_bytes == 0 { 0 } else { data_at as u8 },
+        pdu_length: (length as u32).into(),
+    };
+    let (place, _) = H::mut_from_prefix(out).map_err(|_| short)?;
+    *place = header.with_common(common);
     if framing.header_digest {
         let digest = crc32c::crc32c(&out[..header_bytes]);
         put(out, header_bytes, &digest.to_le_bytes());

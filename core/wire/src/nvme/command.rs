@@ -236,8 +236,8 @@ impl Command {
     /// Sets command dwords 10 to 15.
     #[inline]
     pub fn set_dwords(&mut self, dwords: [U32; 6]) {
-        let [cdw10, cdw11, cdw12, cdw13, cdw14, cdw15] = dwords.map(U32::get);
-        *self = Self { cdw10, cdw11, cdw12, cdw13, cdw14, cdw15, ..*self };
+        [self.cdw10, self.cdw11, self.cdw12, self.cdw13, self.cdw14, self.cdw15] =
+            dwords.map(U32::get);
     }
 
     /// First block of a block command.

@@ -199,15 +199,22 @@ pub(super) trait Header:
     FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned
 {
     /// The common header.
-    fn common(&mut self) -> &mut CommonHeader;
+    fn common(&self) -> CommonHeader;
+    /// The same with another common header.
+    fn with_common(self, common: CommonHeader) -> Self;
 }
 
 macro_rules! headers {
     ($($header:ty),* $(,)?) => {
         $(impl Header for $header {
             #[inline]
-            fn common(&mut self) -> &mut CommonHeader {
-                &mut self.common
+            fn common(&self) -> CommonHeader {
+                self.common
+            }
+
+            #[inline]
+            fn with_common(self, common: CommonHeader) -> Self {
+                Self { common, ..self }
             }
         })*
     };

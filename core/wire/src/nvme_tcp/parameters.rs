@@ -212,6 +212,7 @@ impl Transfer {
         })
     }
 
+    #[inline]
     pub(super) fn header(&self, pdu_type: u8) -> DataTransfer {
         let last = if self.last { flag::LAST } else { 0 };
         let success = if self.success { flag::SUCCESS } else { 0 };
