@@ -3,8 +3,6 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute, transmute_ref};
 
-use super::BlockDwords;
-
 /// Bytes of a command.
 pub const COMMAND_BYTES: usize = size_of::<SubmissionQueueEntry>();
 
@@ -238,18 +236,6 @@ impl Command {
     pub fn set_dwords(&mut self, dwords: [U32; 6]) {
         [self.cdw10, self.cdw11, self.cdw12, self.cdw13, self.cdw14, self.cdw15] =
             dwords.map(U32::get);
-    }
-
-    /// First block of a block command.
-    #[inline]
-    pub fn first_block(&self) -> u64 {
-        BlockDwords::of(self).starting_lba.get()
-    }
-
-    /// Number of blocks of a block command; it stands less one in the command.
-    #[inline]
-    pub fn blocks(&self) -> u32 {
-        u32::from(BlockDwords::of(self).number_of_logical_blocks.get()) + 1
     }
 }
 

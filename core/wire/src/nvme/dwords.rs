@@ -99,6 +99,20 @@ macro_rules! dwords {
 
 dwords!(BlockDwords, DatasetManagementDwords, FeaturesDwords, AbortDwords);
 
+impl Command {
+    /// First block of a block command.
+    #[inline]
+    pub fn first_block(&self) -> u64 {
+        BlockDwords::of(self).starting_lba.get()
+    }
+
+    /// Number of blocks of a block command; it stands less one in the command.
+    #[inline]
+    pub fn blocks(&self) -> u32 {
+        u32::from(BlockDwords::of(self).number_of_logical_blocks.get()) + 1
+    }
+}
+
 impl NumberOfQueues {
     /// Reads the feature's value.
     pub fn decode(value: u32) -> Self {
