@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use spillway_guests::call::{Call, SOCKET};
+use clap::{Args, Parser, Subcommand};
+use spillway_guests::call::Call;
 
+use crate::options::{Reach, Run, StateFile};
 use crate::{client, high, hurry, mover, run, window};
 
 /// Runs in a guest: reports the guest's memory use to the host, requests more in time, and releases memory that the
@@ -48,43 +49,6 @@ enum Command {
     },
 }
 
-/// The agent's settings.
-#[derive(Debug, Args)]
-pub struct Run {
-    /// The virtio-serial port to the host. Without udev it is found by its name.
-    #[arg(long, value_name = "PATH", default_value = "/dev/virtio-ports/org.spillway.agent.0")]
-    pub port: PathBuf,
-    /// The agent's socket for programs.
-    #[arg(long, value_name = "PATH", default_value = SOCKET)]
-    pub socket: PathBuf,
-    /// The virtio-serial port for windows, in which programs reach the host's store. Without udev it is found by its name.
-    #[arg(long, value_name = "PATH", default_value = "/dev/virtio-ports/org.spillway.windows.0")]
-    pub windows_port: PathBuf,
-    /// Mount point of a hugetlbfs with 2 MiB pages, for windows; `none` for no windows.
-    #[arg(long, value_name = "PATH", default_value = "/dev/hugepages")]
-    pub hugetlbfs: PathBuf,
-    /// The control group that must not use up the reserve, or `none`.
-    #[arg(long, value_name = "NAME", default_value = "user.slice")]
-    pub cgroup: PathBuf,
-    /// Leaves vm.overcommit_memory as it is. Otherwise the agent changes 0 to 1, because at 0 the kernel
-    /// refuses a mapping that is larger than the guest's present memory.
-    #[arg(long)]
-    pub keep_overcommit: bool,
-    #[command(flatten)]
-    pub state: StateFile,
-    /// Where /proc, /sys and /dev are.
-    #[arg(long, hide = true, default_value = "/")]
-    pub root: PathBuf,
-}
-
-/// State that survives a kill.
-#[derive(Debug, Args)]
-pub struct StateFile {
-    /// File with the former memory.high of the control group.
-    #[arg(long = "state", value_name = "PATH", default_value = "/run/spillway-agent/memory.high")]
-    pub path: PathBuf,
-}
-
 #[derive(Debug, Args)]
 struct Amount {
     /// The amount in bytes; suffixes K, M, G and T are powers of 1024.
@@ -92,27 +56,6 @@ struct Amount {
     size: u64,
     #[command(flatten)]
     reach: Reach,
-}
-
-/// Options of the commands that query the running agent.
-#[derive(Debug, Args)]
-pub struct Reach {
-    /// The agent's socket.
-    #[arg(long, value_name = "PATH", default_value = SOCKET)]
-    pub socket: PathBuf,
-    /// How to print the answer.
-    #[arg(short, long, value_enum, default_value_t)]
-    pub output: Output,
-}
-
-/// How an answer is printed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// For reading.
-    #[default]
-    Table,
-    /// For programs.
-    Json,
 }
 
 /// Runs what the command line says.

@@ -7,7 +7,7 @@ use spillway_guests::agent::Status;
 use spillway_guests::call::{Call, Reply};
 use spillway_types::Size;
 
-use crate::cli::{Output, Reach};
+use crate::options::{Output, Reach};
 
 /// Sends a request, and prints the reply.
 ///

@@ -7,6 +7,7 @@ mod high;
 mod hurry;
 mod mover;
 mod notify;
+mod options;
 mod overcommit;
 mod parse;
 mod port;

@@ -14,11 +14,11 @@ use spillway_guests::agent::{FromGuest, FromHost, INTERVALS_MS, PORT, Profile, V
 use spillway_types::Size;
 
 use crate::blocks::{Blocks, Wish};
-use crate::cli::Run;
 use crate::high::High;
 use crate::hurry::Hurry;
 use crate::mover::Mover;
 use crate::notify::Manager;
+use crate::options::Run;
 use crate::port::{News, Port, readable, wait};
 use crate::programs::{CALL_TIME, Programs};
 use crate::reclaim::{Idle, Reclaimer};

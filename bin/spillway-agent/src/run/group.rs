@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::cli::Run;
 use crate::high::High;
+use crate::options::Run;
 use crate::overcommit;
 
 /// The control group that must not use up the reserve.

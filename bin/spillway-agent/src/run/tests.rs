@@ -11,7 +11,7 @@ use spillway_guests::line::Lines;
 use spillway_test_support::wait;
 
 use super::*;
-use crate::cli::StateFile;
+use crate::options::StateFile;
 
 mod asks;
 mod jobs;

@@ -20,7 +20,7 @@ use rustix::process::setpriority_process;
 use spillway_guests::window::{FromGuest, FromHost, PORT, VERSION, WINDOWS_MAX};
 use spillway_wire::ring::{Geometry, Reason, WINDOW_PAGES_MAX, Welcome};
 
-use crate::cli::Run;
+use crate::options::Run;
 use crate::parse;
 use crate::port::{News, Port, readable, wait};
 pub use holder::hold;
