@@ -30,6 +30,26 @@ pub struct Setting<T: 'static> {
     pub help: &'static str,
 }
 
+/// A setting that a reload changes.
+pub const fn live<T>(
+    name: &'static str,
+    default: &'static str,
+    field: Field<T>,
+    help: &'static str,
+) -> Setting<T> {
+    Setting { name, default, live: true, field, help }
+}
+
+/// A setting that needs a restart.
+pub const fn fixed<T>(
+    name: &'static str,
+    default: &'static str,
+    field: Field<T>,
+    help: &'static str,
+) -> Setting<T> {
+    Setting { name, default, live: false, field, help }
+}
+
 /// A setting's kind, bounds and destination.
 pub enum Field<T: 'static> {
     Capacity(At<T, Capacity>),

@@ -9,7 +9,7 @@ use super::field::Field::{
     Address, Capacity, Count, Kind, MemoryLock, OptionalCapacity, OptionalCount, OptionalSize,
     Path, Percent, Policy, Size, Switch, Text, Texts, Users,
 };
-use super::field::{Field, Setting};
+use super::field::{Setting, fixed, live};
 use super::values::{Block, Disk, Listen, Memory, NamedClient, Process, Store, Unnamed};
 
 /// Most connections, of a client or of all unnamed ones each.
@@ -22,26 +22,6 @@ const BYTES_MAX: u64 = 1 << 40;
 const BLOCK_BYTES_MAX: u64 = 256 << 30;
 /// Largest user and group id; the one above stands for nobody.
 const ID_MAX: u64 = u32::MAX as u64 - 1;
-
-/// A setting that a reload changes.
-pub const fn live<T>(
-    name: &'static str,
-    default: &'static str,
-    field: Field<T>,
-    help: &'static str,
-) -> Setting<T> {
-    Setting { name, default, live: true, field, help }
-}
-
-/// A setting that needs a restart.
-pub const fn fixed<T>(
-    name: &'static str,
-    default: &'static str,
-    field: Field<T>,
-    help: &'static str,
-) -> Setting<T> {
-    Setting { name, default, live: false, field, help }
-}
 
 /// `[store]`
 pub static STORE: [Setting<Store>; 6] = [

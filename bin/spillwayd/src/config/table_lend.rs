@@ -4,8 +4,7 @@ use super::field::Field::{
     Address, Backup, Count, Device, Mode, OptionalSize, Path, Percent, Registry, Roles, Size,
     Switch, Text, Texts, Used,
 };
-use super::field::Setting;
-use super::table::fixed;
+use super::field::{Setting, fixed};
 use super::values::{Lend, Peer};
 
 /// Longest of the times that are given in seconds: a day.

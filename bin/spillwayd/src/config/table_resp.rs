@@ -1,8 +1,7 @@
 //! The settings of `[resp]`.
 
 use super::field::Field::{Count, Lifetime};
-use super::field::Setting;
-use super::table::fixed;
+use super::field::{Setting, fixed};
 use super::values::Resp;
 
 /// `[resp]`

@@ -1,8 +1,7 @@
 //! The settings of guests that grow and shrink.
 
 use super::field::Field::{Count, OptionalCount, OptionalSize, Path, Profile, Size, Switch, Text};
-use super::field::Setting;
-use super::table::{fixed, live};
+use super::field::{Setting, fixed, live};
 use super::values::{Sections, Vm};
 
 /// Largest guest.
