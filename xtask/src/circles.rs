@@ -13,7 +13,7 @@ use cargo_metadata::{MetadataCommand, TargetKind};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// Circles that stay: the package, files of it that may know each other, and why.
-const ALLOWED: [(&str, &[&str], &str); 15] = [
+const ALLOWED: [(&str, &[&str], &str); 14] = [
     (
         "spillway-store",
         &[
@@ -102,11 +102,6 @@ const ALLOWED: [(&str, &[&str], &str); 15] = [
         "spillway-preload",
         &["calls", "fork", "guest_ram", "locks", "mappings", "run", "signals"],
         "what is done once in a process is reached from each call that it stands in for",
-    ),
-    (
-        "spillway-valkey",
-        &["commands", "commands::read", "commands::unspill", "fetch"],
-        "a command that waits goes on when its value has come",
     ),
     (
         "spillwayd",

@@ -1,5 +1,8 @@
 //! Why a value can't be read.
 
+/// The answer for a key that holds a value of another type.
+pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+
 /// What a client, a log line or a dump is told. The first word is the code of RESP errors.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
-use crate::error::Error;
+use crate::error::{Error, WRONG_TYPE};
 use crate::server::{Context, Found, Key, Text, Waiting, Work};
 use crate::value::{SpilledValue, Value};
 
@@ -115,7 +115,7 @@ impl Work for Fetched {
             }
             Found::Plain(bytes) => context.reply_bytes(bytes),
             Found::Nothing => context.reply_null(),
-            Found::Other => return Err(crate::commands::WRONG_TYPE.to_owned()),
+            Found::Other => return Err(WRONG_TYPE.to_owned()),
         }
         Ok(())
     }

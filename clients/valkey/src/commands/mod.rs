@@ -9,8 +9,6 @@ use crate::server::{Context, register_command};
 
 pub use unspill::each_value;
 
-/// The answer for a key that holds a value of another type.
-pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 /// The answer for options that make no sense.
 const SYNTAX: &str = "ERR syntax error";
 

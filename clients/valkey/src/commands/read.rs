@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ffi::{CStr, c_int};
 
-use super::WRONG_TYPE;
+use crate::error::WRONG_TYPE;
 use crate::fetch::wait_for;
 use crate::server::{Arity, Command, Context, Found, Key, Text};
 use crate::statistics;

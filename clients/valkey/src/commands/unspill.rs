@@ -2,8 +2,8 @@
 
 use std::ffi::{CStr, c_int};
 
-use super::WRONG_TYPE;
 use super::read::bytes_of;
+use crate::error::WRONG_TYPE;
 use crate::server::{Arity, Command, Context, DataType, Found, Key, OwnText, Text};
 use crate::transparent::send_away;
 use crate::value::Value;
