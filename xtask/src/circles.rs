@@ -13,7 +13,7 @@ use cargo_metadata::{MetadataCommand, TargetKind};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// Circles that stay: the package, files of it that may know each other, and why.
-const ALLOWED: [(&str, &[&str], &str); 14] = [
+const ALLOWED: [(&str, &[&str], &str); 13] = [
     (
         "spillway-store",
         &[
@@ -97,11 +97,6 @@ const ALLOWED: [(&str, &[&str], &str); 14] = [
             "worker",
         ],
         "a command is given its connection and the server, which carry commands out",
-    ),
-    (
-        "spillway-preload",
-        &["calls", "fork", "guest_ram", "locks", "mappings", "run", "signals"],
-        "what is done once in a process is reached from each call that it stands in for",
     ),
     (
         "spillwayd",

@@ -4,8 +4,8 @@
 //! shell by `ulimit -v`, is meant for the program: it is set higher by what the pager takes, and reads lower by
 //! that again.
 
+use crate::pager::pager;
 use crate::raw;
-use crate::run::pager;
 use libc::{c_int, c_uint, pid_t, rlimit};
 
 /// By how much limits are shifted; 0 while nothing is paged.

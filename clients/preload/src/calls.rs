@@ -1,7 +1,7 @@
 //! The C library's ways to any system call, `syscall(2)` and `prctl(2)`.
 
 use crate::fork::Fork;
-use crate::run::pager;
+use crate::pager::pager;
 use crate::{locks, mappings};
 use libc::{c_int, c_void};
 use spillway_platform::dispatch;

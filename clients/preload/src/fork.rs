@@ -8,7 +8,7 @@
 //! pager of its own before it returns into the C library. All signals stay blocked from the opening
 //! of the window until the C library sets its own mask, but while the thread waits for a lock.
 
-use crate::run::pager;
+use crate::pager::pager;
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
 use rustix::io::Errno;
 use rustix::process::Signal;

@@ -5,7 +5,7 @@
 //! others and keeps pages that devices have pinned. The descriptor then leads to nothing, and
 //! handing it to another process (vhost-user) or mapping it twice is refused.
 
-use crate::run::pager;
+use crate::pager::pager;
 use libc::{c_int, c_void, cmsghdr, msghdr, off_t, size_t};
 use spillway_tiers::sync::{Guard, Lock};
 

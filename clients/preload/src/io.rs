@@ -1,8 +1,8 @@
 //! The in-thread mode's cover for system calls: the C library's reads and writes bring their
 //! buffers in first and hold them, for the kernel answers no faults of system calls there.
 
+use crate::pager::pager;
 use crate::raw::next;
-use crate::run::pager;
 use libc::{c_int, c_void, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 use spillway_pager::Hold;
 use std::sync::atomic::AtomicUsize;

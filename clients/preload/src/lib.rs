@@ -16,6 +16,7 @@ mod locks;
 mod mappings;
 mod mutexes;
 mod native;
+mod pager;
 mod raw;
 mod run;
 mod signals;

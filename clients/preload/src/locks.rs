@@ -1,8 +1,8 @@
 //! Locked memory. Pages of a locked range stay and count against the budget. Locking
 //! *everything* would lock what the budget is about, so that is refused for managed memory.
 
+use crate::pager::pager;
 use crate::raw;
-use crate::run::pager;
 use libc::{c_int, c_uint, c_void, size_t};
 use spillway_platform::PAGE_SIZE;
 

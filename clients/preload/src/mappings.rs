@@ -1,8 +1,8 @@
 //! mmap, munmap, mremap and madvise, and the ioctl of a program's own userfaultfd.
 
 use crate::guest_ram;
+use crate::pager::{forget_early, pager, remember};
 use crate::raw;
-use crate::run::{forget_early, pager, remember};
 use libc::{c_int, c_ulong, c_void, off_t, size_t};
 use spillway_pager::{Change, Remap};
 use spillway_platform::PAGE_SIZE;

@@ -1,8 +1,8 @@
 //! Robust mutexes stay resident: when a thread ends that holds one, the kernel unlocks it, and answers no
 //! faults of that thread any more.
 
+use crate::pager::pager;
 use crate::raw::next;
-use crate::run::pager;
 use libc::{c_int, pthread_mutex_t, pthread_mutexattr_t};
 use std::sync::atomic::AtomicUsize;
 

@@ -1,55 +1,14 @@
-//! Joining the run: finding the shared page, starting the pager, holding it for the other calls.
+//! Joining the run: finding the shared page, starting the pager, handing it to the other calls.
 
+use crate::pager::{end_early, pager, set_pager};
 use rustix::io::Errno;
 use spillway_pager::tree::{BladeAddress, ENV, Faults, MAGIC, Notice, TREE_BYTES, Tree, VERSION};
 use spillway_pager::{Error, Pager, Ways, unserved};
 use spillway_platform::sys;
 use spillway_tiers::blade::Carrier;
-use spillway_tiers::sync::Lock;
 use std::ffi::{CStr, c_char, c_int};
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// Mappings made before the constructor ran, at most this many, are managed by it.
-const EARLY_MAX: usize = 64;
-
-static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
-static BEGUN: AtomicBool = AtomicBool::new(false);
-static EARLY: Lock<Early> = Lock::new(Early { ranges: [(0, 0); EARLY_MAX], count: 0 });
-
-struct Early {
-    ranges: [(usize, usize); EARLY_MAX],
-    count: usize,
-}
-
-/// The pager of this process, if it is paged.
-pub fn pager() -> Option<&'static Pager> {
-    // SAFETY: null, or a pager that lives for ever.
-    unsafe { PAGER.load(Ordering::Acquire).as_ref() }
-}
-
-/// Remembers a mapping that is made before the pager is there.
-pub fn remember(start: usize, bytes: usize) {
-    let mut early = EARLY.lock();
-    if !BEGUN.load(Ordering::Acquire) && early.count < EARLY_MAX {
-        let at = early.count;
-        early.ranges[at] = (start, bytes);
-        early.count += 1;
-    }
-}
-
-/// Forgets an early mapping that is unmapped again before the pager is there.
-pub fn forget_early(start: usize, end: usize) {
-    if BEGUN.load(Ordering::Acquire) {
-        return;
-    }
-    let mut early = EARLY.lock();
-    for (from, bytes) in &mut early.ranges {
-        if *from < end && start < *from + *bytes {
-            *bytes = 0;
-        }
-    }
-}
 
 /// What glibc calls when it loads a library: argument count, arguments, environment.
 pub type Constructor = extern "C" fn(c_int, *const *const c_char, *const *const c_char);
@@ -59,7 +18,7 @@ pub type Constructor = extern "C" fn(c_int, *const *const c_char, *const *const 
 pub extern "C" fn begin(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
     let Some(tree) = open_tree(environment) else {
         end_with_supervisor(environment);
-        BEGUN.store(true, Ordering::Release);
+        end_early();
         return;
     };
     let pid = spillway_platform::process::own_number();
@@ -77,7 +36,7 @@ pub extern "C" fn begin(_: c_int, _: *const *const c_char, environment: *const *
         }
         Err(error) => refuse(tree, pid, error),
     }
-    BEGUN.store(true, Ordering::Release);
+    end_early();
 }
 
 /// Who answers this program's faults: threads, if it uses functions that it could not use otherwise.
@@ -117,11 +76,7 @@ fn publish(pager: &'static Pager) {
     if pager.is_in_thread() {
         crate::signals::take_over();
     }
-    PAGER.store(std::ptr::from_ref(pager).cast_mut(), Ordering::Release);
-    let early = EARLY.lock();
-    for &(start, bytes) in early.ranges[..early.count].iter().filter(|(_, bytes)| *bytes > 0) {
-        let _ = pager.manage(start, bytes);
-    }
+    set_pager(pager);
 }
 
 fn refuse(tree: &Tree, pid: u32, error: Error) {

@@ -1,8 +1,8 @@
 //! The in-thread mode's part of the program's signals: SIGBUS is the pager's first. What is not
 //! about managed memory goes on to the program's own handler.
 
+use crate::pager::pager;
 use crate::raw::next;
-use crate::run::pager;
 use libc::{c_int, c_void, sigaction as action, siginfo_t, sigset_t};
 use spillway_platform::dispatch::{self, Disposition};
 use spillway_platform::sys::syscall6;
