@@ -4,21 +4,18 @@
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use spillway_guests::{Action, End, Event, Guest, Order, OrderId, Outcome, Settings, Who};
-use spillway_sections::Pool;
-use tokio::sync::{Notify, oneshot};
+use spillway_guests::{Action, Event, Order, OrderId, Outcome};
+use tokio::sync::oneshot;
 
-use crate::config::Way;
 use crate::vm::agent::Channel;
 use crate::vm::attached::Attached;
-use crate::vm::windows::WindowsShared;
+use crate::vm::shared::{Shared, Wish};
 
 mod actions;
 mod channel;
@@ -32,100 +29,6 @@ const RETRY: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(500);
 /// How soon after a change the guest is looked at again, microseconds.
 const AFTER_US: u64 = 20_000;
-
-/// What others want of a VM.
-pub enum Wish {
-    /// Another size, by whoever waits to hear of it.
-    Size {
-        wanted: Wanted,
-        who: Who,
-        roll_back: bool,
-        force: bool,
-        told: Option<oneshot::Sender<Outcome>>,
-    },
-    /// Its size is to change by itself, or not.
-    Auto(bool),
-    /// The configuration was read again.
-    Settings(Settings),
-}
-
-/// A size, or a difference from that of now; bytes.
-#[derive(Clone, Copy, Debug)]
-pub enum Wanted {
-    To(u64),
-    Grow(u64),
-    Shrink(u64),
-}
-
-impl Wanted {
-    /// The size that is wanted of a VM of this size, bytes.
-    fn from(self, size_bytes: u64) -> u64 {
-        match self {
-            Self::To(bytes) => bytes,
-            Self::Grow(bytes) => size_bytes.saturating_add(bytes),
-            Self::Shrink(bytes) => size_bytes.saturating_sub(bytes),
-        }
-    }
-}
-
-/// What driver and status look at together.
-pub struct Shared {
-    pub name: String,
-    pub way: Way,
-    pub agent: PathBuf,
-    pub pool: Arc<Pool>,
-    pub guest: Mutex<Guest>,
-    pub notes: Mutex<Notes>,
-    pub stop: AtomicBool,
-    /// Rings while a guest waits for memory that others have: it is shared out at once.
-    pub hunger: Arc<Notify>,
-    /// Where its programs' windows are served, if it has a client.
-    pub windows: Option<Arc<WindowsShared>>,
-}
-
-/// What is counted and remembered of a VM.
-#[derive(Clone, Debug, Default)]
-pub struct Notes {
-    /// Why it is out of reach, or what last went wrong.
-    pub problem: Option<String>,
-    /// No QEMU listens where its monitor is to be.
-    pub is_absent: bool,
-    pub reached: u64,
-    pub failed: u64,
-    pub refused: u64,
-    /// Lines of its agent that were no messages.
-    pub garbled: u64,
-    /// It was said that its agent is not heard in all that it says.
-    pub has_said_ignored: bool,
-    /// What the policy would let it have, bytes.
-    pub target_bytes: u64,
-    /// Its weight for the policy.
-    pub weight: u32,
-    /// What is to lie ready for it, bytes.
-    pub ready_bytes: u64,
-}
-
-impl Notes {
-    /// Counts how an order ended.
-    fn count(&mut self, end: &End) {
-        let counter = match end {
-            End::Reached => &mut self.reached,
-            End::Refused(_) => &mut self.refused,
-            End::Superseded | End::Partial | End::RolledBack | End::Lost(_) => &mut self.failed,
-        };
-        *counter += 1;
-    }
-}
-
-impl Shared {
-    pub fn guest(&self) -> MutexGuard<'_, Guest> {
-        self.guest.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn notes(&self) -> MutexGuard<'_, Notes> {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 pub struct Driver {
     shared: Arc<Shared>,

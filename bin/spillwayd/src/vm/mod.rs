@@ -10,6 +10,7 @@ mod loan;
 mod monitor;
 mod options;
 mod share;
+mod shared;
 mod start;
 mod status;
 #[cfg(test)]

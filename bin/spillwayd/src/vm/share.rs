@@ -9,7 +9,7 @@ use spillway_manager::{ManagedClient, Manager, Policy};
 use spillway_sections::Pool;
 use spillway_types::{ClientId, PAGE_BYTES, Statistics};
 
-use crate::vm::driver::{Shared, Wanted, Wish};
+use crate::vm::shared::{Shared, Wanted, Wish};
 use crate::vm::start::Handle;
 
 /// A guest that stalls for more of its time than this wants memory, per mille.

@@ -18,10 +18,11 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::config::{Config, Error, Vm, Way};
 use crate::memory::Room;
-use crate::vm::driver::{Driver, Notes, Shared, Wanted, Wish};
+use crate::vm::driver::Driver;
 use crate::vm::loan::{Lender, Loan};
 use crate::vm::share::Sharing;
-use crate::vm::windows::{Windows, WindowsShared};
+use crate::vm::shared::{Notes, Shared, Wanted, WindowsShared, Wish};
+use crate::vm::windows::Windows;
 use crate::vm::{loan, options, status};
 
 /// Larger addresses are requested only if the configuration needs them.

@@ -5,7 +5,7 @@ use spillway_guests::agent::Profile;
 use spillway_guests::{End, Outcome};
 use spillway_sections::{Backing, GuestUsage, Pool};
 
-use crate::vm::driver::Shared;
+use crate::vm::shared::Shared;
 
 /// The pool and all guests.
 pub fn list<'a>(pool: &Pool, dir: &str, vms: impl Iterator<Item = &'a Shared>) -> VmList {

@@ -20,9 +20,9 @@ use spillway_test_support::wait;
 use tokio::sync::oneshot;
 
 use self::qemu::Qemu;
-use super::driver::{Driver, Shared, Wanted, Wish};
+use super::driver::Driver;
 use super::share;
-use super::windows::WindowsShared;
+use super::shared::{Shared, Wanted, WindowsShared, Wish};
 use crate::config::Way;
 
 const S: u64 = 2 << 20;

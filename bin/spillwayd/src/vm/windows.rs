@@ -3,12 +3,11 @@
 //! memory, and the client is the one that the configuration names.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,8 +19,7 @@ use spillway_sections::GuestFile;
 use spillway_wire::ring::{Geometry, Hello, Reason, WAKE, WINDOW_PAGE_BYTES};
 
 use crate::vm::agent::Channel;
-use crate::vm::driver::Shared;
-use crate::vm::layout::Layout;
+use crate::vm::shared::{Seen, Shared, WindowsShared};
 
 /// Pause before a channel is connected again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -31,71 +29,6 @@ const LOOK: Duration = Duration::from_millis(500);
 const SLOW_END: Duration = Duration::from_secs(5);
 /// Most wake-ups per read of a window.
 const WAKES_MAX: usize = 16;
-
-/// State that the VM's other thread shares with this one.
-#[derive(Debug)]
-pub struct WindowsShared {
-    /// The client of the guest's programs.
-    pub client: String,
-    /// The Unix socket of the channel.
-    pub channel: PathBuf,
-    seen: Mutex<Seen>,
-    bell: UnixStream,
-}
-
-/// What the monitor reported about the VM.
-#[derive(Clone, Copy, Debug, Default)]
-struct Seen {
-    layout: Option<Layout>,
-    is_migrating: bool,
-    /// Counts resets, and losses of the monitor: all windows end then.
-    changes: u64,
-}
-
-impl WindowsShared {
-    /// State of a VM whose programs are `client`, and the descriptor that wakes the thread.
-    ///
-    /// # Errors
-    /// There are no descriptors left.
-    pub fn new(client: String, channel: PathBuf) -> io::Result<(Arc<Self>, UnixStream)> {
-        let (bell, hears) = UnixStream::pair()?;
-        bell.set_nonblocking(true)?;
-        hears.set_nonblocking(true)?;
-        Ok((Arc::new(Self { client, channel, seen: Mutex::default(), bell }), hears))
-    }
-
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The VM was reset or replaced, or is out of reach: its windows end.
-    pub fn renew(&self, layout: Option<Layout>) {
-        let mut seen = self.seen();
-        (seen.layout, seen.changes) = (layout, seen.changes + 1);
-        // Another VM, or none.
-        seen.is_migrating &= layout.is_some();
-        drop(seen);
-        self.ring();
-    }
-
-    /// Handles events of the VM: a reset, or the begin or end of a migration.
-    pub fn look(&self, is_reset: bool, is_migrating: Option<bool>) {
-        let mut seen = self.seen();
-        let is_new = is_migrating.is_some_and(|it| it != seen.is_migrating);
-        seen.is_migrating = is_migrating.unwrap_or(seen.is_migrating);
-        if is_reset || is_new {
-            let layout = seen.layout;
-            drop(seen);
-            self.renew(layout);
-        }
-    }
-
-    /// Wakes the thread.
-    pub fn ring(&self) {
-        // When it is full, the thread will wake anyway.
-        let _ = (&self.bell).write(&[0]);
-    }
-}
 
 /// A mapped window.
 struct Window {
@@ -391,8 +324,9 @@ impl Windows {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{BufRead, BufReader};
+    use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixListener;
+    use std::sync::Mutex;
     use std::sync::atomic::AtomicBool;
     use std::thread::{self, JoinHandle};
 
@@ -404,6 +338,7 @@ mod tests {
 
     use super::*;
     use crate::config::Way;
+    use crate::vm::layout::Layout;
     use crate::vm::tests::settings;
 
     const PAGE: u64 = WINDOW_PAGE_BYTES as u64;

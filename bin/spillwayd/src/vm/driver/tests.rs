@@ -1,4 +1,4 @@
-//! Sizes, times and counters of the driver.
+//! Sizes and times of the driver.
 
 use spillway_guests::View;
 use spillway_sections::{DeviceUsage, GuestUsage, Usage};
@@ -6,38 +6,6 @@ use spillway_sections::{DeviceUsage, GuestUsage, Usage};
 use super::actions::still_set_aside;
 use super::memory::to_lie_ready;
 use super::*;
-
-#[test]
-fn differences_are_from_the_size_of_now_and_go_neither_below_nothing_nor_beyond_all() {
-    for (wanted, size, to) in [
-        (Wanted::To(7), 100, 7),
-        (Wanted::Grow(7), 100, 107),
-        (Wanted::Shrink(7), 100, 93),
-        (Wanted::Shrink(101), 100, 0),
-        (Wanted::Grow(u64::MAX), 100, u64::MAX),
-    ] {
-        assert_eq!(wanted.from(size), to, "{wanted:?}");
-    }
-}
-
-#[test]
-fn each_end_of_an_order_counts_once_as_what_it_is() {
-    let ends = [
-        (End::Reached, (1, 0, 0)),
-        (End::Refused("why".into()), (0, 1, 0)),
-        (End::Superseded, (0, 0, 1)),
-        (End::Partial, (0, 0, 1)),
-        (End::RolledBack, (0, 0, 1)),
-        (End::Lost("why".into()), (0, 0, 1)),
-    ];
-    for (end, counts) in ends {
-        let mut notes = Notes::default();
-        notes.count(&end);
-        assert_eq!((notes.reached, notes.refused, notes.failed), counts, "{end:?}");
-        notes.count(&end);
-        assert_eq!(notes.reached + notes.refused + notes.failed, 2);
-    }
-}
 
 #[test]
 fn the_driver_waits_for_what_is_due_and_never_longer_than_half_a_second() {
