@@ -13,7 +13,7 @@ use cargo_metadata::{MetadataCommand, TargetKind};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// Circles that stay: the package, files of it that may know each other, and why.
-const ALLOWED: [(&str, &[&str], &str); 12] = [
+const ALLOWED: [(&str, &[&str], &str); 11] = [
     (
         "spillway-store",
         &[
@@ -97,11 +97,6 @@ const ALLOWED: [(&str, &[&str], &str); 12] = [
             "worker",
         ],
         "a command is given its connection and the server, which carry commands out",
-    ),
-    (
-        "spillwayd",
-        &["vm::share", "vm::start"],
-        "the handle of all guests has the sharing, which goes through all guests",
     ),
 ];
 

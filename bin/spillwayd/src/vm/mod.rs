@@ -4,6 +4,7 @@
 mod agent;
 mod attached;
 mod driver;
+mod handle;
 mod layout;
 mod libvirt;
 mod loan;
@@ -17,5 +18,6 @@ mod status;
 mod tests;
 mod windows;
 
+pub use handle::Handle;
 pub use share::{at_once, hunger, interval};
-pub use start::{Handle, Prepared, check};
+pub use start::{Prepared, check};

@@ -1,16 +1,15 @@
 //! Divides the pool among guests: computes the policy's targets from the guests' activity, and sizes
 //! from the targets.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use spillway_guests::{Holder, Step, View, Who, share, working_bytes};
-use spillway_manager::{ManagedClient, Manager, Policy};
+use spillway_manager::{ManagedClient, Policy};
 use spillway_sections::Pool;
 use spillway_types::{ClientId, PAGE_BYTES, Statistics};
 
+use crate::vm::handle::{Handle, Sharing};
 use crate::vm::shared::{Shared, Wanted, Wish};
-use crate::vm::start::Handle;
 
 /// A guest that stalls for more of its time than this wants memory, per mille.
 const STALLED_PERMILLE: u64 = 20;
@@ -19,25 +18,6 @@ const REFAULTS: u64 = 1024;
 
 /// Time between two computations of sizes while a guest waits.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// The memory manager of sections: its pages are sections, its puts the guests' working sets, its misses their
-/// refaults.
-pub struct Sharing {
-    manager: Manager,
-    counters: HashMap<usize, Statistics>,
-    /// When sizes were last computed.
-    shared_at: Instant,
-}
-
-impl Sharing {
-    pub fn new(policy: Policy) -> Self {
-        Self {
-            manager: Manager::of_frames(policy),
-            counters: HashMap::new(),
-            shared_at: Instant::now(),
-        }
-    }
-}
 
 /// Processes the end of an interval of this length: new targets, and sizes from them.
 pub fn interval(handle: &Handle, policy: Policy, interval: Duration) {
