@@ -9,8 +9,8 @@ use spillway_directory::{
 };
 use spillway_types::Limits;
 
+use crate::parts::{Shared, aside};
 use crate::problem::Error;
-use crate::service::{Shared, aside};
 use crate::store::{parse_uuid, show_uuid};
 use crate::types::{self, Client, ClientTarget, Identity, NewClient, Problem, Statistics, Target};
 

@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
 
-use crate::service::Shared;
+use crate::parts::Shared;
 use crate::types::{Dashboard, Health, Version};
 
 /// Version of this interface. It increases when an existing part changes its meaning.

@@ -12,8 +12,8 @@ use spillway_history::{ClientSample, Sample};
 use spillway_types::ClientId;
 
 use crate::clients::limited;
+use crate::parts::Shared;
 use crate::problem::Error;
-use crate::service::Shared;
 use crate::types::{ClientHistory, History, Problem, StoreHistory};
 
 /// Samples of clients after which an answer ends, so that it does not delay other requests.

@@ -4,33 +4,10 @@ use axum::Json;
 use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
 use axum::http::StatusCode;
-use tokio::sync::oneshot;
 
+use crate::parts::{Daemon, LendOrder, Lending, Shared};
 use crate::problem::Error;
-use crate::service::{Daemon, Shared};
 use crate::types::{LendBorrow, LendStatus, Problem};
-
-/// The part of the daemon that lends and borrows.
-pub trait Lending: Send + Sync {
-    /// Its status.
-    fn status(&self) -> LendStatus;
-
-    /// Executes an order. Returns whether it was started, or one line that says why it can't be.
-    fn order(&self, order: LendOrder) -> oneshot::Receiver<Result<(), String>>;
-}
-
-/// An operator's order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LendOrder {
-    /// Borrow a device of this many bytes.
-    Borrow(u64),
-    /// Return all borrowed memory.
-    Return,
-    /// Return all borrowed memory, recall all loans, and do neither until `Resume`.
-    Drain,
-    /// Lend and borrow again.
-    Resume,
-}
 
 /// This host's loans and borrowed devices. If lending is off, its role is `off`.
 #[utoipa::path(

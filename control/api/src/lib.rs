@@ -22,6 +22,8 @@ mod lending;
 #[cfg(feature = "server")]
 mod openapi;
 #[cfg(feature = "server")]
+mod parts;
+#[cfg(feature = "server")]
 mod policy;
 #[cfg(feature = "server")]
 mod problem;
@@ -39,12 +41,10 @@ mod vms;
 #[cfg(feature = "server")]
 pub use asker::{Asker, Tokens};
 #[cfg(feature = "server")]
-pub use lending::{LendOrder, Lending};
+pub use parts::{Daemon, Guests, LendOrder, Lending};
 #[cfg(feature = "server")]
 pub use policy::{INTERVALS_MS, configure as configure_policy};
 #[cfg(feature = "server")]
 pub use server::{ServerLimits, serve};
 #[cfg(feature = "server")]
-pub use service::{Daemon, document, router};
-#[cfg(feature = "server")]
-pub use vms::Guests;
+pub use service::{document, router};

@@ -8,8 +8,8 @@ use axum::extract::rejection::JsonRejection;
 use spillway_directory::{ClientRegistry, Error as RegistryError, ManagerSettings};
 use spillway_manager::{Percent, Policy, SmartAlloc, Utility};
 
+use crate::parts::{Daemon, Shared};
 use crate::problem::Error;
-use crate::service::{Daemon, Shared};
 use crate::types::{self, Problem};
 
 /// Bounds of an interval, milliseconds.

@@ -205,7 +205,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
-    use crate::service::aside;
+    use crate::parts::aside;
     use crate::transfer::source_of;
 
     async fn take(

@@ -1,98 +1,24 @@
-//! The service: its parts, routes and authentication.
+//! The service: its routes and authentication.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Instant;
+use std::sync::{Arc, RwLock};
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::DefaultBodyLimit;
 use axum::http::{HeaderValue, Uri, header};
 use axum::middleware;
 use axum::response::Response;
-use spillway_directory::ClientRegistry;
-use spillway_history::History;
-use spillway_manager::{Manager, Policy};
-use spillway_types::{Access, Limits};
-use tokio::sync::watch;
+use spillway_types::Access;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::asker::{self, Tokens};
-use crate::lending::Lending;
+use crate::parts::Daemon;
 use crate::problem::Error;
-use crate::types::Dashboard;
-use crate::vms::Guests;
 use crate::{clients, daemon, history, lending, openapi, policy, problem, store, transfer, vms};
 
 /// Largest request body in bytes, except an import's.
 const BODY_BYTES_MAX: usize = 64 << 10;
-
-/// What the service shows and changes.
-pub struct Daemon {
-    /// Clients, pools and devices.
-    pub client_registry: Arc<ClientRegistry>,
-    /// The policy of the clients' targets.
-    pub manager: Arc<Mutex<Manager>>,
-    /// The policy of paged programs' targets.
-    pub programs: Mutex<Manager>,
-    /// Local frames of all programs together, pages; 0 only counts them.
-    pub program_pages: AtomicU64,
-    /// Milliseconds between two samples of the clients.
-    pub interval_ms: watch::Sender<u64>,
-    /// The recent history.
-    pub history: Mutex<History>,
-    /// Default limits of an added client.
-    pub limits: Limits,
-    /// The commit from which the daemon was built, if known.
-    pub commit: Option<&'static str>,
-    /// When the daemon started.
-    pub started: Instant,
-    /// The same by the system clock, milliseconds since 1970.
-    pub started_ms: u64,
-    /// Whether its memory is locked.
-    pub memory_locked: bool,
-    /// The fd store's name.
-    pub kept_by: &'static str,
-    /// The dashboard's address.
-    pub dashboard: Dashboard,
-    /// Lending; none if the configuration has it off.
-    pub lending: Option<Arc<dyn Lending>>,
-    /// Guests; none if the configuration names none.
-    pub guests: Option<Arc<dyn Guests>>,
-    /// All metrics as text, and the media type of that.
-    pub metrics: (Box<dyn Fn() -> String + Send + Sync>, &'static str),
-}
-
-impl Daemon {
-    /// Sets the policy for clients and programs, and the interval. An unchanged policy keeps its state.
-    pub fn apply_policy(&self, policy: Policy, interval_ms: u64) {
-        self.interval_ms
-            .send_if_modified(|time| std::mem::replace(time, interval_ms) != interval_ms);
-        if self.policy() != policy {
-            self.set_policy(policy);
-        }
-    }
-
-    /// Sets another policy for clients and programs.
-    pub(crate) fn set_policy(&self, policy: Policy) {
-        for manager in [&*self.manager, &self.programs] {
-            manager.lock().unwrap_or_else(PoisonError::into_inner).set_policy(policy);
-        }
-    }
-
-    /// The policy for clients, programs and guests.
-    pub fn policy(&self) -> Policy {
-        self.manager.lock().unwrap_or_else(PoisonError::into_inner).policy()
-    }
-
-    /// Local frames of all programs together, pages; none if they are only counted.
-    pub fn program_pages(&self) -> Option<u64> {
-        Some(self.program_pages.load(Ordering::Relaxed)).filter(|&pages| pages > 0)
-    }
-}
-
-pub(crate) type Shared = State<Arc<Daemon>>;
 
 #[derive(OpenApi)]
 #[openapi(info(
@@ -182,14 +108,6 @@ async fn headed(answer: Response) -> Response {
 
 async fn openapi_json() -> impl axum::response::IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], document())
-}
-
-/// Runs slow work on another thread, so that other requests are answered meanwhile.
-pub(crate) async fn aside<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, spillway_directory::Error> + Send + 'static,
-) -> Result<T, Error> {
-    let done = tokio::task::spawn_blocking(work).await.map_err(|_| Error::Stopping)?;
-    Ok(done?)
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use axum::http::StatusCode;
 use spillway_directory::{BlockSettings, BlockView, PoolView};
 use spillway_types::{Lifetime as StoreLifetime, PAGE_BYTES, PoolSpec, Sharing};
 
+use crate::parts::{Shared, aside};
 use crate::problem::Error;
-use crate::service::{Shared, aside};
 use crate::types::{
     Block, Lifetime, NewBlock, NewPool, Pool, Problem, StoreDisk, StoreSharing, StoreStatus,
 };

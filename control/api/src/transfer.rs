@@ -14,8 +14,8 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
+use crate::parts::{Shared, aside};
 use crate::problem::Error;
-use crate::service::{Shared, aside};
 use crate::types::{Moved, Problem, STREAM_TYPE};
 
 /// Chunks of a body that wait for the peer. With [`CHUNK_BYTES`], this limits the memory of an

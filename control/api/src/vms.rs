@@ -3,31 +3,10 @@
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
-use tokio::sync::oneshot;
 
+use crate::parts::{Daemon, Guests, Shared};
 use crate::problem::Error;
-use crate::service::{Daemon, Shared};
 use crate::types::{Problem, VmArgs, VmAuto, VmList, VmOutcome, VmResize, VmStatus};
-
-/// The part of the daemon that resizes guests.
-pub trait Guests: Send + Sync {
-    /// The pool and all guests.
-    fn list(&self) -> VmList;
-
-    /// Changes a guest's size. Returns how that ended, or one line that says why nothing was changed. None if the guest
-    /// does not exist.
-    fn resize(
-        &self,
-        name: &str,
-        wanted: VmResize,
-    ) -> Option<oneshot::Receiver<Result<VmOutcome, String>>>;
-
-    /// Sets whether a guest's size changes automatically; returns whether the guest exists.
-    fn set_auto(&self, name: &str, auto: bool) -> bool;
-
-    /// Reserves boot memory, and returns the options for QEMU. None if the guest does not exist.
-    fn args(&self, name: &str) -> Option<Result<VmArgs, String>>;
-}
 
 /// The section pool and all guests.
 #[utoipa::path(get, path = "/v1/vms", operation_id = "list_vms", tag = "vms", responses((status = 200, body = VmList)))]
