@@ -2,51 +2,17 @@
 
 use std::sync::Arc;
 
-use spillway_block::{BlockSize, Device, ExportInfo, Exports, Geometry, fresh_uuid};
+use spillway_block::{Device, ExportInfo, Exports, fresh_uuid};
 use spillway_block_store::BlockDevice;
-use spillway_store::Store;
 use spillway_types::{ClientId, PoolId};
 
+use crate::block::{Block, geometry};
 use crate::entry::check_name;
 use crate::error::Error;
 use crate::journal::BlockRecord;
 use crate::registry::{ClientRegistry, RegistryState};
 use crate::settings::BlockSettings;
 use crate::views::BlockView;
-
-/// A device that clients can open.
-#[derive(Debug)]
-pub(crate) struct Block {
-    pub(crate) record: BlockRecord,
-    device: Arc<BlockDevice>,
-}
-
-impl Block {
-    /// Restores a device from before the daemon was killed; none if its pool is gone.
-    pub(crate) fn reopen(
-        store: &Arc<Store>,
-        client: ClientId,
-        record: BlockRecord,
-    ) -> Result<Option<Self>, Error> {
-        let pool = PoolId(record.pool);
-        if !store.pools(client)?.iter().any(|known| known.id == pool) {
-            return Ok(None);
-        }
-        let geometry = geometry(record.bytes, record.block_bytes, record.uuid);
-        let device = Arc::new(BlockDevice::open(Arc::clone(store), pool, geometry)?);
-        Ok(Some(Self { record, device }))
-    }
-
-    /// Connections that have it open.
-    pub(crate) fn opened(&self) -> usize {
-        Arc::strong_count(&self.device) - 1
-    }
-}
-
-fn geometry(bytes: u64, block_bytes: u32, uuid: u128) -> Geometry {
-    let block_size = if block_bytes == 512 { BlockSize::B512 } else { BlockSize::B4096 };
-    Geometry { bytes, block_size, uuid }
-}
 
 impl Exports for ClientRegistry {
     fn list(&self, client: ClientId) -> Vec<ExportInfo> {

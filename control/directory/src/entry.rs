@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use spillway_types::{ClientId, Limits};
+use spillway_store::Flushed;
+use spillway_types::{ClientId, Limits, PoolId};
 
 use crate::error::Error;
 use crate::journal::ClientRecord;
 use crate::settings::{ClientSettings, NAME_BYTES_MAX, Secret, Who};
-use crate::transfer::Move;
 use crate::views::Origin;
 
 /// The last settings from the source that named the client; the operator may have changed them
@@ -125,6 +125,17 @@ impl Entry {
             shared: self.shared.clone(),
         }
     }
+}
+
+/// State of a client while it moves.
+#[derive(Debug, Default)]
+pub(crate) struct Move {
+    /// Flushes since the export, in order.
+    pub(crate) rest: Vec<Flushed>,
+    /// Whether there were more than can be recorded.
+    pub(crate) overflown: bool,
+    /// Pools that were exported or imported, by their number in the stream.
+    pub(crate) numbers: Vec<(u32, PoolId)>,
 }
 
 /// Validates a name from outside.

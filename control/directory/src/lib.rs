@@ -8,14 +8,15 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod block;
 mod blocks;
-
 mod entry;
 mod error;
 mod journal;
 mod loans;
 mod manager;
 mod pools;
+mod program;
 mod programs;
 mod registry;
 mod settings;

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use spillway_store::{ClientConfig, Store};
 use spillway_types::{ClientId, PoolId};
 
-use crate::blocks::Block;
+use crate::block::Block;
 use crate::entry::{Asked, Entry, check_name};
 use crate::error::Error;
 use crate::journal::{Journal, LoanRecord, ManagerRecord, Record};
-use crate::programs::Registry;
+use crate::program::Registry;
 use crate::settings::{BlockSettings, ClientSettings, Policy, Who};
 use crate::views::{ClientView, Origin, Refusals};
 

@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use spillway_store::{Flushed, PoolInfo};
 use spillway_types::{ClientId, PoolId, PoolSpec, Put, Refusal};
 
-use crate::entry::Entry;
+use crate::entry::{Entry, Move};
 use crate::error::Error;
 use crate::registry::{ClientRegistry, RegistryState};
 use crate::settings::BlockSettings;
@@ -31,17 +31,6 @@ pub struct Moved {
     pub values: u64,
     /// Flushes.
     pub flushes: u64,
-}
-
-/// State of a client while it moves.
-#[derive(Debug, Default)]
-pub(crate) struct Move {
-    /// Flushes since the export, in order.
-    rest: Vec<Flushed>,
-    /// Whether there were more than can be recorded.
-    overflown: bool,
-    /// Pools that were exported or imported, by their number in the stream.
-    numbers: Vec<(u32, PoolId)>,
 }
 
 impl ClientRegistry {
