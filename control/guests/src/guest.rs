@@ -5,10 +5,9 @@ use std::collections::VecDeque;
 use spillway_types::Size;
 
 use crate::agent::{self, FromGuest, FromHost, Status};
-use crate::held::HeldOrder;
-use crate::needs::{Need, Needs};
-use crate::resize::Resize;
+use crate::need::{Need, Needs};
 use crate::settings::{KEPT_US, NEED_WAIT_US, PROGRAM_WAIT_US, REST_POLL_US};
+use crate::stage::Resize;
 use crate::{Action, Cause, Device, Event, Facts, Order, OrderId, Settings, Who};
 
 /// The state machine of one guest. Time is monotonic, microseconds.
@@ -47,6 +46,15 @@ pub(crate) struct Agent {
     pub(crate) stalled_us: u64,
     /// Pages read again or swapped in between the last two statuses.
     pub(crate) refaults: u64,
+}
+
+/// An order that the last status speaks against, while the agent is asked anew.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeldOrder {
+    pub(crate) order: Order,
+    /// The request to the agent, and its deadline.
+    pub(crate) id: u64,
+    pub(crate) until_us: u64,
 }
 
 /// The view of a guest for others.

@@ -2,16 +2,9 @@
 //! that programs have freed since, so the agent is asked again before the order is refused.
 
 use crate::agent::FromHost;
+use crate::guest::HeldOrder;
 use crate::settings::REPORT_US;
 use crate::{Action, Guest, Order, Who};
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HeldOrder {
-    order: Order,
-    /// The request to the agent, and its deadline.
-    id: u64,
-    until_us: u64,
-}
 
 impl Guest {
     /// Requests the guest's status before an operator's order is refused; false if that is useless. The memory manager

@@ -13,11 +13,13 @@ mod event;
 mod guest;
 mod held;
 pub mod line;
+mod need;
 mod needs;
 mod plan;
 mod resize;
 mod settings;
 mod share;
+mod stage;
 pub mod window;
 
 pub use event::{Action, Cause, Device, End, Event, Facts, Order, OrderId, Outcome, Times, Who};
