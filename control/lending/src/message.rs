@@ -239,7 +239,12 @@ fn spare_slabs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Err
 
 fn slab_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let bytes = u64::deserialize(deserializer)?;
-    within(bytes, crate::settings::is_slab(bytes), "slab_bytes: a power of two, 1 MiB to 1 GiB")
+    within(bytes, is_slab(bytes), "slab_bytes: a power of two, 1 MiB to 1 GiB")
+}
+
+/// Whether a slab may have this many bytes.
+pub(crate) const fn is_slab(bytes: u64) -> bool {
+    bytes.is_power_of_two() && bytes >= 1 << 20 && bytes <= 1 << 30
 }
 
 fn milliseconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use crate::message::is_slab;
 use crate::{Error, Mode};
 
 /// Upper limit of a borrower's devices: the kernel supports some 30 swap areas.
@@ -176,9 +177,4 @@ impl Settings {
     pub const fn share(bytes: u64, permille: u32) -> u64 {
         (bytes as u128 * permille as u128 / 1000) as u64
     }
-}
-
-/// Whether a slab may have this many bytes.
-pub(crate) const fn is_slab(bytes: u64) -> bool {
-    bytes.is_power_of_two() && bytes >= 1 << 20 && bytes <= 1 << 30
 }
