@@ -2,9 +2,7 @@
 
 use core::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use crate::{Access, DeviceId, HostId, LoanId, Message, Mode, Reason, Role};
+use crate::{Access, CopyLocation, DeviceId, HostId, LoanId, Message, Mode, Reason, Role};
 
 /// An action; execute them in order. Those that end in an event get exactly one, however long they take.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,21 +76,6 @@ pub enum Action {
     },
     /// A note for the log or a counter.
     Note(Note),
-}
-
-/// The place of a slab's copy.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CopyLocation {
-    /// In a loan.
-    Lender {
-        /// The loan.
-        loan: LoanId,
-        /// The index of its slab, which is the object of its pages' keys.
-        index: u32,
-    },
-    /// In the local file, at the slab's own offset.
-    File,
 }
 
 /// Notes for operators.

@@ -164,3 +164,25 @@ mod hex_u64 {
             .ok_or_else(|| de::Error::custom("16 hexadecimal digits"))
     }
 }
+
+/// The place of a slab's copy.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CopyLocation {
+    /// In a loan.
+    Lender {
+        /// The loan.
+        loan: LoanId,
+        /// The index of its slab, which is the object of its pages' keys.
+        index: u32,
+    },
+    /// In the local file, at the slab's own offset.
+    File,
+}
+
+impl CopyLocation {
+    /// Whether it is a place in this loan.
+    pub(crate) fn is_in(&self, its: &LoanId) -> bool {
+        matches!(self, Self::Lender { loan, .. } if loan == its)
+    }
+}

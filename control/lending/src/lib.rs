@@ -8,12 +8,15 @@
 #![forbid(unsafe_code)]
 
 mod action;
+mod device;
 mod devices;
 mod error;
 mod event;
 mod health;
 mod ids;
 mod lender;
+mod lent;
+mod loan;
 mod loans;
 mod machine;
 mod message;
@@ -23,11 +26,11 @@ mod select;
 mod settings;
 mod view;
 
-pub use action::{Action, CopyLocation, Note};
+pub use action::{Action, Note};
 pub use error::Error;
 pub use event::{Event, Kept, Order, Peer, Reading};
 pub use health::{Contact, Fault, Health, HealthChange, HealthWatch, Standing};
-pub use ids::{DeviceId, Epoch, HOST_BYTES_MAX, HostId, LoanId, PoolIdentity};
+pub use ids::{CopyLocation, DeviceId, Epoch, HOST_BYTES_MAX, HostId, LoanId, PoolIdentity};
 pub use machine::Machine;
 pub use message::{
     ADDRESS_BYTES_MAX, Access, Body, LOAN_SLABS_MAX, MESSAGE_BYTES_MAX, MESSAGE_MS_MAX, MemBorAck,

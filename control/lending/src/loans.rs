@@ -7,98 +7,15 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use crate::loan::{Ended, GrantedLoan, Loan, LoanState};
 use crate::machine::Machine;
 use crate::{
     Action, Body, BorrowedState, BorrowedView, CopyLocation, DeviceId, Epoch, HostId, LoanId,
-    MemBorAck, MemBorFin, MemBorRej, MemBorReq, MemLenFin, Note, PoolIdentity, Reason,
+    MemBorAck, MemBorFin, MemBorRej, MemBorReq, MemLenFin, Note, Reason,
 };
 
 /// Past requests that an answer may refer to.
 const SENT_MAX: usize = 16;
-
-/// A loan that this host has requested or holds.
-#[derive(Clone, Debug)]
-pub(crate) struct Loan {
-    pub lender: HostId,
-    pub device: DeviceId,
-    /// Whether each of its slabs was used. A place is used only once, so that a late write never reaches
-    /// another slab.
-    pub used: Vec<bool>,
-    slab_bytes: u64,
-    /// The last request's sequence number, and the times of the last few.
-    sequence: u32,
-    sent: VecDeque<(u32, Duration)>,
-    state: LoanState,
-}
-
-#[derive(Clone, Debug)]
-enum LoanState {
-    Asked { again_at: Duration, until: Duration },
-    Held(GrantedLoan),
-}
-
-#[derive(Clone, Debug)]
-struct GrantedLoan {
-    pool: PoolIdentity,
-    /// The lender's last known epoch.
-    epoch: Epoch,
-    lease_until: Duration,
-    renew_at: Duration,
-    /// When the lender takes it back.
-    recall: Option<Duration>,
-    /// A part of it failed: no new copies are placed there.
-    is_suspect: bool,
-}
-
-/// A returned loan whose lender may not know yet.
-#[derive(Clone, Debug)]
-pub(crate) struct Ended {
-    lender: HostId,
-    pub again_at: Duration,
-    /// When its lease has also run out on the lender's side, whatever arrived there.
-    until: Duration,
-}
-
-impl Loan {
-    pub const fn is_held(&self) -> bool {
-        matches!(self.state, LoanState::Held(_))
-    }
-
-    pub const fn is_recalled(&self) -> bool {
-        matches!(self.state, LoanState::Held(GrantedLoan { recall: Some(_), .. }))
-    }
-
-    /// Whether slabs may be placed in it.
-    pub const fn is_sound(&self) -> bool {
-        matches!(self.state, LoanState::Held(GrantedLoan { recall: None, is_suspect: false, .. }))
-    }
-
-    pub fn suspect(&mut self, now: Duration) {
-        if let LoanState::Held(held) = &mut self.state {
-            held.is_suspect = true;
-            held.renew_at = held.renew_at.min(now);
-        }
-    }
-
-    pub const fn wake_at(&self) -> Duration {
-        let (one, other) = match &self.state {
-            LoanState::Asked { again_at, until } => (again_at, until),
-            LoanState::Held(held) => (&held.renew_at, &held.lease_until),
-        };
-        if one.as_nanos() < other.as_nanos() { *one } else { *other }
-    }
-
-    fn sent_at(&self, sequence: u32) -> Option<Duration> {
-        self.sent.iter().find(|(its, _)| *its == sequence).map(|(_, at)| *at)
-    }
-
-    /// The loan's next unused slab.
-    pub fn take_slot(&mut self) -> Option<u32> {
-        let index = self.used.iter().position(|used| !used)?;
-        self.used[index] = true;
-        Some(index as u32)
-    }
-}
 
 impl Machine {
     fn loan_id(&self, number: u64) -> LoanId {

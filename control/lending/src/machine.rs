@@ -7,13 +7,13 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use crate::devices::Device;
-use crate::lender::Lent;
-use crate::loans::{Ended, Loan};
+use crate::device::Device;
+use crate::lent::Lent;
+use crate::loan::{Ended, Loan};
 use crate::random::Random;
 use crate::{
-    Action, Body, DeviceId, Epoch, Event, HostId, Kept, LoanId, Message, Note, Order, Peer,
-    Reading, Role, Roles, Settings, Shareable,
+    Action, Body, BorrowedState, DeviceId, Epoch, Event, HostId, Kept, LoanId, Message, Note,
+    Order, Peer, Reading, Role, Roles, Settings, Shareable, View,
 };
 
 /// The state machine of one host. See the crate.
@@ -153,6 +153,32 @@ impl Machine {
     pub fn is_waiting(&self) -> bool {
         self.loans.values().any(|loan| !loan.is_held())
             || self.devices.values().any(Device::is_gathering)
+    }
+
+    /// The state at `now`.
+    pub fn view(&self, now: Duration) -> View {
+        let passed_ms = now.saturating_sub(self.now).as_millis() as u64;
+        let mut lent = self.lent_views();
+        let mut borrowed = self.borrowed_views();
+        for lease_ms in lent.iter_mut().map(|loan| &mut loan.lease_ms) {
+            *lease_ms = lease_ms.saturating_sub(passed_ms);
+        }
+        for lease_ms in borrowed.iter_mut().map(|loan| &mut loan.lease_ms) {
+            *lease_ms = lease_ms.saturating_sub(passed_ms);
+        }
+        let held = borrowed.iter().filter(|loan| loan.state != BorrowedState::Asked);
+        View {
+            host: self.host.clone(),
+            role: self.role(),
+            is_waiting: self.is_waiting(),
+            is_draining: self.is_draining,
+            spare_bytes: self.spare_bytes(),
+            lent_bytes: self.lent_bytes(),
+            borrowed_bytes: held.map(|loan| loan.bytes).sum(),
+            lent,
+            borrowed,
+            devices: self.device_views(),
+        }
     }
 
     fn note_role(&mut self) {

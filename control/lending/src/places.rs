@@ -7,7 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::devices::{Device, Move, Seek};
+use crate::device::{Device, Move, Seek};
+use crate::loan::Loan;
 use crate::machine::Machine;
 use crate::{Action, Backup, CopyLocation, DeviceId, HostId, LoanId, Mode, Note};
 
@@ -119,9 +120,8 @@ impl Machine {
                 is_recalled,
                 apart_from: loan_at(&its.copies[1 - copy]).map(|loan| loan.lender.clone()),
             };
-            let is_recalled = |copy: &usize| {
-                loan_at(&its.copies[*copy]).is_some_and(crate::loans::Loan::is_recalled)
-            };
+            let is_recalled =
+                |copy: &usize| loan_at(&its.copies[*copy]).is_some_and(Loan::is_recalled);
             let is_missing = |copy: &usize| its.copies[*copy].is_none();
             // If one copy is wanted, either one suffices.
             let is_short = its.copies.iter().flatten().count() < copies_wanted;

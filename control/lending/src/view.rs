@@ -127,31 +127,3 @@ pub enum DeviceState {
     /// It is being taken out of use.
     Detaching,
 }
-
-impl crate::Machine {
-    /// The state at `now`.
-    pub fn view(&self, now: core::time::Duration) -> View {
-        let passed_ms = now.saturating_sub(self.now).as_millis() as u64;
-        let mut lent = self.lent_views();
-        let mut borrowed = self.borrowed_views();
-        for lease_ms in lent.iter_mut().map(|loan| &mut loan.lease_ms) {
-            *lease_ms = lease_ms.saturating_sub(passed_ms);
-        }
-        for lease_ms in borrowed.iter_mut().map(|loan| &mut loan.lease_ms) {
-            *lease_ms = lease_ms.saturating_sub(passed_ms);
-        }
-        let held = borrowed.iter().filter(|loan| loan.state != BorrowedState::Asked);
-        View {
-            host: self.host.clone(),
-            role: self.role(),
-            is_waiting: self.is_waiting(),
-            is_draining: self.is_draining,
-            spare_bytes: self.spare_bytes(),
-            lent_bytes: self.lent_bytes(),
-            borrowed_bytes: held.map(|loan| loan.bytes).sum(),
-            lent,
-            borrowed,
-            devices: self.device_views(),
-        }
-    }
-}
