@@ -6,7 +6,6 @@ use std::sync::Arc;
 use spillway_store::{Begun, Found, Key, LongGet, LongPut, PAGE_BYTES, PageBuf, PoolId, Put};
 use spillway_store::{Refusal, Store};
 
-use crate::database::Database;
 use crate::record::Footer;
 use crate::trouble::Trouble;
 
@@ -27,7 +26,7 @@ fn count(value_bytes: u64) -> u32 {
 /// A value that arrives. What has come of it goes when this is dropped, unless it was kept.
 #[derive(Debug)]
 pub struct Chunks {
-    database: Arc<Database>,
+    store: Arc<Store>,
     pool: PoolId,
     object: u64,
     total: u64,
@@ -41,12 +40,12 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// Begins to take a value of `total` bytes, more than fit into a record.
-    pub fn begin(database: &Arc<Database>, total: u64) -> Box<Self> {
+    /// Begins to take a value of `total` bytes, more than fit into a record, as chunks of `object`.
+    pub fn begin(store: &Arc<Store>, pool: PoolId, object: u64, total: u64) -> Box<Self> {
         let mut chunks = Box::new(Self {
-            database: Arc::clone(database),
-            pool: database.pool(),
-            object: database.new_chunks(),
+            store: Arc::clone(store),
+            pool,
+            object,
             total,
             missing: total,
             next: 0,
@@ -61,7 +60,7 @@ impl Chunks {
     fn begin_chunk(&mut self) {
         let bytes = chunk_bytes(self.total).min(self.missing) as usize;
         let key = Key::new(self.object, self.next);
-        match self.database.store.begin_put(self.pool, key, bytes) {
+        match self.store.begin_put(self.pool, key, bytes) {
             Begun::Put(put) => self.current = Some(put),
             // Others of the client's values take what is left.
             Begun::Later => self.trouble = Some(Trouble::AtTarget),
@@ -161,7 +160,7 @@ impl Drop for Chunks {
     fn drop(&mut self) {
         if !self.kept {
             for index in 0..self.next {
-                self.database.store.flush(self.pool, Key::new(self.object, index));
+                self.store.flush(self.pool, Key::new(self.object, index));
             }
         }
     }

@@ -200,7 +200,7 @@ impl Connection {
         let name = Arguments::new(text, known, &mut none).get(0);
         let is_value = length > INLINE_BYTES_MAX as u64 && takes_long(name, known.len());
         self.coming = Some(match &self.session.database {
-            Some(database) if is_value => Coming::Value(Chunks::begin(database, length)),
+            Some(database) if is_value => Coming::Value(database.begin_chunks(length)),
             _ => Coming::Passed(length),
         });
     }

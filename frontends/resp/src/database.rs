@@ -11,7 +11,7 @@ use spillway_store::{ClientId, Key, Lifetime, LongGet, PAGE_BYTES, PoolId, Put, 
 use twox_hash::XxHash3_64;
 
 use crate::chunks::{self, Chunks};
-use crate::opening;
+use crate::random::random;
 use crate::record::{
     CHUNKS_BIT, FOOTER_BYTES, Footer, INLINE_BYTES_MAX, Record, copy_segments, key_offset,
 };
@@ -99,7 +99,7 @@ impl Database {
             keys: AtomicU64::new(0),
             expiring: AtomicU64::new(0),
             // No other process that had the pool has begun here.
-            next_chunks: AtomicU64::new(crate::keyspace::random()),
+            next_chunks: AtomicU64::new(random()),
             counters: Counters::default(),
             sweeps: AtomicBool::new(true),
         }
@@ -118,8 +118,13 @@ impl Database {
     }
 
     /// An object for a value's chunks, which no other value has.
-    pub(crate) fn new_chunks(&self) -> u64 {
+    fn new_chunks(&self) -> u64 {
         self.next_chunks.fetch_add(2, Ordering::Relaxed) & !1 | CHUNKS_BIT
+    }
+
+    /// Begins to take a value of `total` bytes, more than fit into a record.
+    pub fn begin_chunks(&self, total: u64) -> Box<Chunks> {
+        Chunks::begin(&self.store, self.pool(), self.new_chunks(), total)
     }
 
     fn stripe(&self, object: u64) -> usize {
@@ -135,6 +140,11 @@ impl Database {
                 return (locked, object);
             }
         }
+    }
+
+    /// Locks all places of all keys.
+    pub(crate) fn lock_everything(&self) -> Vec<MutexGuard<'_, ()>> {
+        (0..STRIPES).map(|stripe| self.lock_stripe(stripe)).collect()
     }
 
     fn lock_stripe(&self, stripe: usize) -> MutexGuard<'_, ()> {
@@ -245,15 +255,6 @@ impl Database {
         Ok(())
     }
 
-    /// Counts the keys anew, as after a restart.
-    ///
-    /// # Errors
-    /// [`Trouble`] with the store.
-    pub fn recount(&self) -> Result<(), Trouble> {
-        let _all: Vec<_> = (0..STRIPES).map(|stripe| self.lock_stripe(stripe)).collect();
-        opening::count(self).map(drop)
-    }
-
     /// Removes every key at once. `renew` gives another pool, and its seed.
     ///
     /// # Errors
@@ -262,7 +263,7 @@ impl Database {
         &self,
         renew: impl FnOnce(PoolId) -> Result<(PoolId, u64), Trouble>,
     ) -> Result<(), Trouble> {
-        let _all: Vec<_> = (0..STRIPES).map(|stripe| self.lock_stripe(stripe)).collect();
+        let _all = self.lock_everything();
         let (pool, seed) = renew(self.pool())?;
         self.seed.store(seed, Ordering::Relaxed);
         self.pool.store(pool.0, Ordering::Release);

@@ -12,6 +12,7 @@ use spillway_store::{ClientId, Key, Lifetime, PoolId, PoolInfo, PoolSpec, Put, S
 
 use crate::database::Database;
 use crate::opening;
+use crate::random::random;
 use crate::record::MARK_OBJECT;
 use crate::trouble::Trouble;
 
@@ -22,16 +23,6 @@ const MARK_BYTES: usize = 32;
 const UUID_HIGH: u64 = 0x5350_494c_4c52_4553;
 /// Most databases of a client.
 pub const DATABASES_MAX: u32 = 16;
-
-/// A random number.
-pub fn random() -> u64 {
-    let mut bytes = [0; 8];
-    // Without the kernel's the address of a local will do: it tells processes apart.
-    if rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).is_err() {
-        return std::ptr::from_ref(&bytes) as u64;
-    }
-    u64::from_ne_bytes(bytes)
-}
 
 /// The databases of one client.
 #[derive(Debug)]

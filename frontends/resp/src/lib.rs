@@ -21,6 +21,7 @@ mod number;
 mod opening;
 mod output;
 mod places;
+mod random;
 mod record;
 mod server;
 mod session;

@@ -17,7 +17,7 @@ const TOLD_KEYS: u64 = 100_000;
 
 /// What a pass over a pool has found.
 #[derive(Default)]
-pub struct Found {
+struct Found {
     keys: u64,
     expiring: u64,
     /// Objects of chunks that records name.
@@ -52,7 +52,7 @@ pub fn open(database: &Database) -> Result<(), Trouble> {
 ///
 /// # Errors
 /// [`Trouble`] with the store.
-pub fn count(database: &Database) -> Result<Found, Trouble> {
+fn count(database: &Database) -> Result<Found, Trouble> {
     let pool = database.pool();
     let mut found = Found::default();
     each_key(database, |key| match key.object {
@@ -66,6 +66,17 @@ pub fn count(database: &Database) -> Result<Found, Trouble> {
     database.keys.store(found.keys, Ordering::Relaxed);
     database.expiring.store(found.expiring, Ordering::Relaxed);
     Ok(found)
+}
+
+impl Database {
+    /// Counts the keys anew, as after a restart.
+    ///
+    /// # Errors
+    /// [`Trouble`] with the store.
+    pub fn recount(&self) -> Result<(), Trouble> {
+        let _all = self.lock_everything();
+        count(self).map(drop)
+    }
 }
 
 /// Shows every key of the pool to `visit`, which may remove it.
@@ -135,7 +146,6 @@ mod tests {
     use spillway_store::{ClientConfig, Config, PoolSpec, Put, Store};
 
     use super::*;
-    use crate::chunks::Chunks;
     use crate::database::Content;
 
     fn database() -> Arc<Database> {
@@ -189,7 +199,7 @@ mod tests {
         let database = database();
         let value = vec![5; 200_000];
         let begun = || {
-            let mut chunks = Chunks::begin(&database, value.len() as u64);
+            let mut chunks = database.begin_chunks(value.len() as u64);
             chunks.push(&value);
             chunks
         };

@@ -6,7 +6,7 @@ use super::{Call, Outcome};
 use crate::arguments::SYNTAX;
 use crate::database::Database;
 use crate::glob;
-use crate::keyspace::random;
+use crate::random::random;
 use crate::session::keyspace;
 use crate::trouble::{Refused, Trouble};
 use crate::walk::{count_keys, walk};

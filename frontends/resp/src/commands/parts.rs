@@ -8,7 +8,7 @@ use spillway_wire::resp::integer;
 use super::strings::put;
 use super::{Call, Outcome};
 use crate::arguments::Given;
-use crate::chunks::{self, Chunks};
+use crate::chunks;
 use crate::database::{Content, Database, LockedKey};
 use crate::record::{Footer, INLINE_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::trouble::{Refused, Trouble};
@@ -100,7 +100,7 @@ fn overwrite(
         compose(&mut |part| bytes.extend_from_slice(part));
         place.put(Content::Inline(&[&bytes]), expires_ms)?;
     } else {
-        let mut chunks = Chunks::begin(database, total);
+        let mut chunks = database.begin_chunks(total);
         compose(&mut |part| chunks.push(part));
         place.put(Content::Chunks(chunks), expires_ms)?;
     }
