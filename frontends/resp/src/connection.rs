@@ -11,8 +11,8 @@ use crate::commands::{Call, Reading, takes_long};
 use crate::input::Input;
 use crate::output::Output;
 use crate::record::INLINE_BYTES_MAX;
-use crate::server::Shared;
 use crate::session::{Replies, Session};
+use crate::shared::Shared;
 
 /// Commands that a connection has carried out before others have their turn.
 const TURN_COMMANDS: usize = 1000;

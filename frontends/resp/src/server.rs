@@ -4,10 +4,10 @@ use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::net::sockopt;
@@ -19,9 +19,8 @@ use spillway_types::{Access, Peer, Seldom};
 use crate::config::Config;
 use crate::connection::Connection;
 use crate::error::Error;
-use crate::keyspace::Keyspaces;
-use crate::places::Places;
-use crate::session::{Described, Origin, Session, Sessions};
+use crate::session::{Origin, Session};
+use crate::shared::{Described, Shared, Statistics};
 use crate::sweep::{self, Sweep};
 use crate::transport::{Socket, Transport};
 use crate::worker::{Accepted, Inbox, Worker, unix_ms};
@@ -32,75 +31,6 @@ const STACK_BYTES: usize = 256 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Time without a sign of life after which a TCP peer is asked for one.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-
-/// What all connections count.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Connections that were accepted.
-    pub connections: AtomicU64,
-    /// Commands that were carried out.
-    pub commands: AtomicU64,
-}
-
-/// What all connections share.
-pub struct Shared {
-    /// The databases of all clients.
-    pub keyspaces: Keyspaces,
-    /// Who may come in.
-    pub access: Arc<dyn Access>,
-    /// What the server was told.
-    pub config: Config,
-    /// Their places.
-    pub places: Places,
-    /// The connections there are.
-    pub sessions: Sessions,
-    /// Counters.
-    pub counters: Counters,
-    /// When it began.
-    pub began: Instant,
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("config", &self.config).finish_non_exhaustive()
-    }
-}
-
-impl Shared {
-    /// Of a server that does not listen yet.
-    pub fn new(store: Arc<Store>, access: Arc<dyn Access>, config: Config) -> Self {
-        Self {
-            keyspaces: Keyspaces::new(store, config.lifetime),
-            access,
-            places: Places::new(config.connections_max),
-            config,
-            sessions: Sessions::default(),
-            counters: Counters::default(),
-            began: Instant::now(),
-        }
-    }
-}
-
-/// What a server has done, and has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
-    /// Connections there are.
-    pub connections: u64,
-    /// Connections that were accepted.
-    pub accepted: u64,
-    /// Commands that were carried out.
-    pub commands: u64,
-    /// Keys of all databases.
-    pub keys: u64,
-    /// Keys of those that expire.
-    pub expiring_keys: u64,
-    /// Reads that found their key.
-    pub hits: u64,
-    /// Reads that did not.
-    pub misses: u64,
-    /// Keys that have expired.
-    pub expired: u64,
-}
 
 /// Where connections come from.
 #[derive(Debug)]
@@ -193,27 +123,6 @@ impl Server {
     /// What its connections share.
     pub const fn shared(&self) -> &Arc<Shared> {
         &self.shared
-    }
-}
-
-impl Shared {
-    /// What the server has done, and has.
-    pub fn statistics(&self) -> Statistics {
-        let (keys, expiring_keys) = self.keyspaces.keys();
-        let mut statistics = Statistics {
-            connections: self.sessions.lock().len() as u64,
-            accepted: self.counters.connections.load(Ordering::Relaxed),
-            commands: self.counters.commands.load(Ordering::Relaxed),
-            keys,
-            expiring_keys,
-            ..Statistics::default()
-        };
-        for database in self.keyspaces.open() {
-            statistics.hits += database.counters.hits.load(Ordering::Relaxed);
-            statistics.misses += database.counters.misses.load(Ordering::Relaxed);
-            statistics.expired += database.counters.expired.load(Ordering::Relaxed);
-        }
-        statistics
     }
 }
 

@@ -1,13 +1,12 @@
 //! Who a connection is, and what it has agreed on.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use spillway_types::{Access, Admitted, ClientId, Denied, Identity};
+use spillway_types::{Access, Admitted, Denied, Identity};
 
 use crate::database::Database;
 use crate::keyspace::Keyspace;
-use crate::server::Shared;
+use crate::shared::{Described, Shared};
 use crate::trouble::Refused;
 
 /// A place among the client's connections, given back when this goes.
@@ -66,38 +65,6 @@ pub enum Replies {
     Skip,
     /// Not that of the command that is carried out.
     Skipped,
-}
-
-/// What CLIENT LIST tells of a connection.
-#[derive(Clone, Debug, Default)]
-pub struct Described {
-    /// Whose connection it is.
-    pub client: Option<ClientId>,
-    /// The peer's address, and the own one.
-    pub addresses: (String, String),
-    /// What the client calls the connection.
-    pub name: Vec<u8>,
-    /// Name and version of the client's library.
-    pub library: (Vec<u8>, Vec<u8>),
-    /// The user that it has authenticated as.
-    pub user: String,
-    /// The database that is selected.
-    pub number: u32,
-    /// The version of the protocol.
-    pub version: u32,
-    /// When it began, milliseconds since 1970.
-    pub began_ms: u64,
-}
-
-/// The connections there are.
-#[derive(Debug, Default)]
-pub struct Sessions(Mutex<BTreeMap<u64, Described>>);
-
-impl Sessions {
-    /// Locks them.
-    pub fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Described>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// A connection as the commands see it.

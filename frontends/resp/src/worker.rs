@@ -16,8 +16,8 @@ use spillway_types::Seldom;
 use crate::connection::Connection;
 use crate::error::Error;
 use crate::input::LENT_BYTES;
-use crate::server::Shared;
 use crate::session::Origin;
+use crate::shared::Shared;
 use crate::transport::Transport;
 
 /// Events that are taken at a time.

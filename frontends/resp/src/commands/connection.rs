@@ -5,7 +5,8 @@ use spillway_wire::resp::Version;
 use super::{Call, Outcome};
 use crate::arguments::SYNTAX;
 use crate::keyspace::DATABASES_MAX;
-use crate::session::{Described, Replies};
+use crate::session::Replies;
+use crate::shared::Described;
 use crate::trouble::Refused;
 
 /// The version of Redis whose commands these are: clients choose what they send by it.

@@ -17,12 +17,12 @@ use crate::arguments::Arguments;
 use crate::database::{Database, LockedKey};
 use crate::output::Output;
 use crate::record::KEY_BYTES_MAX;
-use crate::server::Shared;
 use crate::session::Session;
+use crate::shared::Shared;
 use crate::trouble::{Refused, Trouble, until_zero};
 
 pub use strings::Reading;
-pub use table::{COMMANDS, Command, find, takes_long};
+pub use table::{find, takes_long};
 
 /// Most bytes of an unknown name, and of the arguments behind it, that an error shows.
 const SHOWN_BYTES: usize = 128;

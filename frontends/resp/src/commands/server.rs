@@ -4,94 +4,12 @@ use std::sync::atomic::Ordering;
 
 use spillway_store::Lifetime;
 
-use super::{COMMANDS, Call, Command, Outcome, find};
-use crate::arguments::Arguments;
+use super::{Call, Outcome};
 use crate::glob;
 use crate::keyspace::DATABASES_MAX;
-use crate::output::Output;
 use crate::record::{FOOTER_BYTES, VALUE_BYTES_MAX};
 use crate::session::keyspace;
 use crate::trouble::Refused;
-
-pub(super) fn command(call: &mut Call<'_>) -> Outcome {
-    let (arguments, output) = (&call.arguments, &mut *call.output);
-    let is = |word| arguments.is(1, word);
-    let named = || arguments.from(2).map(find);
-    match arguments.count() {
-        1 => {
-            output.reply().array(COMMANDS.len());
-            COMMANDS.iter().for_each(|command| describe(command, output));
-        }
-        2 if is("count") => output.reply().integer(COMMANDS.len() as i64),
-        2 if is("info") => {
-            output.reply().array(COMMANDS.len());
-            COMMANDS.iter().for_each(|command| describe(command, output));
-        }
-        count if is("info") => {
-            output.reply().array(count - 2);
-            for command in named() {
-                match command {
-                    Some(command) => describe(command, output),
-                    None => output.reply().null_array(),
-                }
-            }
-        }
-        2 if is("docs") => {
-            output.reply().map(COMMANDS.len());
-            COMMANDS.iter().for_each(|command| document(command, output));
-        }
-        _ if is("docs") => {
-            output.reply().map(named().flatten().count());
-            named().flatten().for_each(|command| document(command, output));
-        }
-        2 if is("list") => {
-            output.reply().array(COMMANDS.len());
-            COMMANDS.iter().for_each(|command| output.reply().bulk(command.name.as_bytes()));
-        }
-        _ if is("getkeys") => return keys_of(arguments, output),
-        _ => return Err(call.no_subcommand(&["count", "list"])),
-    }
-    Ok(())
-}
-
-fn describe(command: &Command, output: &mut Output) {
-    let mut reply = output.reply();
-    reply.array(10);
-    reply.bulk(command.name.as_bytes());
-    reply.integer(command.arity.into());
-    reply.set(command.flags.len());
-    command.flags.iter().for_each(|flag| reply.simple(flag));
-    let (first, last, step) = command.keys;
-    [first, last, step].iter().for_each(|&number| reply.integer(number.into()));
-    reply.set(1);
-    reply.simple(&format!("@{}", command.group));
-    // Tips, key specifications and subcommands.
-    (0..3).for_each(|_| reply.array(0));
-}
-
-fn document(command: &Command, output: &mut Output) {
-    let mut reply = output.reply();
-    reply.bulk(command.name.as_bytes());
-    reply.map(3);
-    for (name, value) in
-        [("summary", command.summary), ("since", "1.0.0"), ("group", command.group)]
-    {
-        reply.bulk(name.as_bytes());
-        reply.bulk(value.as_bytes());
-    }
-}
-
-fn keys_of(arguments: &Arguments<'_>, output: &mut Output) -> Outcome {
-    let command = find(arguments.get(2)).ok_or(Refused::line("ERR Invalid command specified"))?;
-    let count = arguments.count() - 2;
-    let keys: Vec<_> = command.keys(count).map(|at| arguments.get(at + 2)).collect();
-    if keys.is_empty() || !command.takes(count) {
-        return Err(Refused::line("ERR The command has no key arguments"));
-    }
-    output.reply().array(keys.len());
-    keys.iter().for_each(|key| output.reply().bulk(key));
-    Ok(())
-}
 
 /// The settings that clients ask for, as they are.
 fn settings(call: &Call<'_>) -> Vec<(&'static str, String)> {

@@ -1,10 +1,13 @@
-//! The table of all commands.
+//! The table of all commands, and the command that tells of it.
 
 use std::sync::LazyLock;
 
 use super::{
     Call, Outcome, connection, expiry, info, keys, listing, numbers, parts, server, strings,
 };
+use crate::arguments::Arguments;
+use crate::output::Output;
+use crate::trouble::Refused;
 
 /// Longest name of a command.
 const NAME_BYTES_MAX: usize = 16;
@@ -177,7 +180,7 @@ pub static COMMANDS: &[Command] = &[
     command("quit", -1, STRANGER, NONE, of_connection("Ends the connection."), connection::quit),
     command("reset", 1, STRANGER, NONE, of_connection("Makes the connection as it was at first."), connection::reset),
     command("client", -2, STATE, NONE, of_connection("Tells of connections, and changes this one."), connection::client),
-    command("command", -1, STATE, NONE, of_server("Tells of the commands."), server::command),
+    command("command", -1, STATE, NONE, of_server("Tells of the commands."), tell_of_commands),
     command("config", -2, ADMIN, NONE, of_server("Shows the settings."), server::config),
     command("info", -1, STATE, NONE, of_server("Shows statistics."), info::info),
     command("time", 1, STATE, NONE, of_server("Gives the daemon's time."), server::time),
@@ -185,6 +188,87 @@ pub static COMMANDS: &[Command] = &[
     command("debug", -2, ADMIN, NONE, of_server("For tests: has keys expire only when they are asked for; counts keys as after a restart."), server::debug),
     command("function", -2, ADMIN, NONE, of_server("Lists and removes functions, of which there are none."), server::function),
 ];
+
+/// `COMMAND`: tells of the commands. It stands here because the table names it, and it shows the table.
+fn tell_of_commands(call: &mut Call<'_>) -> Outcome {
+    let (arguments, output) = (&call.arguments, &mut *call.output);
+    let is = |word| arguments.is(1, word);
+    let named = || arguments.from(2).map(find);
+    match arguments.count() {
+        1 => {
+            output.reply().array(COMMANDS.len());
+            COMMANDS.iter().for_each(|command| describe(command, output));
+        }
+        2 if is("count") => output.reply().integer(COMMANDS.len() as i64),
+        2 if is("info") => {
+            output.reply().array(COMMANDS.len());
+            COMMANDS.iter().for_each(|command| describe(command, output));
+        }
+        count if is("info") => {
+            output.reply().array(count - 2);
+            for command in named() {
+                match command {
+                    Some(command) => describe(command, output),
+                    None => output.reply().null_array(),
+                }
+            }
+        }
+        2 if is("docs") => {
+            output.reply().map(COMMANDS.len());
+            COMMANDS.iter().for_each(|command| document(command, output));
+        }
+        _ if is("docs") => {
+            output.reply().map(named().flatten().count());
+            named().flatten().for_each(|command| document(command, output));
+        }
+        2 if is("list") => {
+            output.reply().array(COMMANDS.len());
+            COMMANDS.iter().for_each(|command| output.reply().bulk(command.name.as_bytes()));
+        }
+        _ if is("getkeys") => return keys_of(arguments, output),
+        _ => return Err(call.no_subcommand(&["count", "list"])),
+    }
+    Ok(())
+}
+
+fn describe(command: &Command, output: &mut Output) {
+    let mut reply = output.reply();
+    reply.array(10);
+    reply.bulk(command.name.as_bytes());
+    reply.integer(command.arity.into());
+    reply.set(command.flags.len());
+    command.flags.iter().for_each(|flag| reply.simple(flag));
+    let (first, last, step) = command.keys;
+    [first, last, step].iter().for_each(|&number| reply.integer(number.into()));
+    reply.set(1);
+    reply.simple(&format!("@{}", command.group));
+    // Tips, key specifications and subcommands.
+    (0..3).for_each(|_| reply.array(0));
+}
+
+fn document(command: &Command, output: &mut Output) {
+    let mut reply = output.reply();
+    reply.bulk(command.name.as_bytes());
+    reply.map(3);
+    for (name, value) in
+        [("summary", command.summary), ("since", "1.0.0"), ("group", command.group)]
+    {
+        reply.bulk(name.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+}
+
+fn keys_of(arguments: &Arguments<'_>, output: &mut Output) -> Outcome {
+    let command = find(arguments.get(2)).ok_or(Refused::line("ERR Invalid command specified"))?;
+    let count = arguments.count() - 2;
+    let keys: Vec<_> = command.keys(count).map(|at| arguments.get(at + 2)).collect();
+    if keys.is_empty() || !command.takes(count) {
+        return Err(Refused::line("ERR The command has no key arguments"));
+    }
+    output.reply().array(keys.len());
+    keys.iter().for_each(|key| output.reply().bulk(key));
+    Ok(())
+}
 
 #[cfg(test)]
 mod tests {
